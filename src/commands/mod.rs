@@ -1,0 +1,16 @@
+//! One file a command, each read top to bottom: parse, look, decide, count, tell.
+
+mod allow;
+mod info;
+mod mallow;
+mod peek;
+mod record;
+mod refund;
+mod request;
+
+pub use allow::Allow;
+pub use info::Info;
+pub use mallow::Mallow;
+pub use peek::Peek;
+pub use record::Record;
+pub use refund::Refund;

@@ -1,0 +1,15 @@
+//! swlimit: server-side sliding-window rate limiting for Redis and Valkey.
+//!
+//! [`window`] is the arithmetic, a function of state and instant. [`arguments`] and [`error`] are the language clients
+//! speak. [`commands`] has one file a command. [`server`] is the boundary to the server and holds all that is `unsafe`.
+
+#![deny(unsafe_code)]
+
+mod arguments;
+mod commands;
+mod configuration;
+mod error;
+#[allow(unsafe_code)]
+mod server;
+mod statistics;
+mod window;

@@ -1,0 +1,245 @@
+//! Commands as the server knows them: name, handler, flags, and the documentation that COMMAND DOCS shows.
+
+use std::ffi::{c_int, CStr, CString};
+use std::mem;
+use std::ptr;
+
+use redis_module::raw;
+
+use super::call::Call;
+use crate::error::Error;
+
+/// A command of the module.
+pub trait Command {
+    /// How the server knows it.
+    const DOCUMENTATION: Documentation;
+
+    /// Run it: everything is parsed before a key is touched, and on an error nothing has changed and nothing has been
+    /// replied.
+    fn run(call: &Call) -> Result<(), Error>;
+}
+
+/// Something that the words of a call mean.
+pub trait Parse: Sized {
+    /// The meaning of the words after the command's name.
+    fn parse<'a>(words: impl Iterator<Item = &'a [u8]>, max_subintervals: u64) -> Result<Self, Error>;
+}
+
+/// What COMMAND DOCS and COMMAND INFO say of a command.
+pub struct Documentation {
+    /// In the letter case it is registered with.
+    pub name: &'static CStr,
+    /// One sentence.
+    pub summary: &'static CStr,
+    /// Big O.
+    pub complexity: &'static CStr,
+    /// The module's version that brought it.
+    pub since: &'static CStr,
+    /// The number of words with the command's name; negative: at least so many.
+    pub arity: c_int,
+    /// The server's flags: `write` or `readonly`, `fast`, `deny-oom`.
+    pub flags: &'static CStr,
+    /// The access control categories it belongs to, where the server lets modules choose.
+    pub categories: &'static str,
+    /// Where its keys are.
+    pub keys: Keys,
+    /// Its arguments.
+    pub parameters: &'static [Parameter],
+}
+
+/// Where keys stand among a command's words, and what is done with them.
+pub enum Keys {
+    /// The first word is a key that is read.
+    Read,
+    /// The first word is a key that is read and changed.
+    Change,
+    /// The first word is the number of keys, each the first of so many words; they are read and changed.
+    ChangeCounted(c_int),
+}
+
+/// One argument in COMMAND DOCS.
+pub enum Parameter {
+    /// A key of the command's key specification.
+    Key(&'static CStr),
+    /// Any word.
+    Word(&'static CStr),
+    /// An integer.
+    Integer(&'static CStr),
+    /// A word that is there or not, with the name it has in documentation.
+    Flag(&'static CStr, &'static CStr),
+    /// An integer that follows a token, which is there or not.
+    IntegerAfter(&'static CStr, &'static CStr),
+    /// A Unix time in ms that follows a token, which is there or not.
+    UnixTimeAfter(&'static CStr, &'static CStr),
+    /// Arguments that repeat together.
+    Repeated(&'static CStr, &'static [Parameter]),
+}
+
+/// The category that has all commands of the module.
+const OWN_CATEGORY: &CStr = c"swlimit";
+
+/// Make `C` known to the server.
+///
+/// # Safety
+/// `ctx` is the context of the module's loading.
+pub(super) unsafe fn register<C: Command>(ctx: *mut raw::RedisModuleCtx, own_category: bool) -> Result<(), String> {
+    let documentation = C::DOCUMENTATION;
+    let name = documentation.name;
+    let failed = |what: &str| Err(format!("cannot {what} {}", name.to_string_lossy()));
+    let first_key = if matches!(documentation.keys, Keys::ChangeCounted(_)) { 0 } else { 1 };
+    // SAFETY: the loading context; the server copies all strings and structures it is given.
+    unsafe {
+        let flags = documentation.flags.as_ptr();
+        if api!(RedisModule_CreateCommand(
+            ctx,
+            name.as_ptr(),
+            Some(handle::<C>),
+            flags,
+            first_key,
+            first_key,
+            first_key
+        )) != OK
+        {
+            return failed("create command");
+        }
+        let command = api!(RedisModule_GetCommand(ctx, name.as_ptr()));
+        if command.is_null() || !document(command, &documentation) {
+            return failed("document command");
+        }
+        if let Some(set_categories) = raw::RedisModule_SetCommandACLCategories {
+            let own = if own_category { OWN_CATEGORY.to_string_lossy() } else { Default::default() };
+            let categories = CString::new(format!("{} {own}", documentation.categories).trim_end()).unwrap_or_default();
+            if set_categories(command, categories.as_ptr()) != OK {
+                return failed("set the categories of command");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Add the module's own category, where the server lets modules do that; whether it is there.
+///
+/// # Safety
+/// `ctx` is the context of the module's loading.
+pub(super) unsafe fn add_own_category(ctx: *mut raw::RedisModuleCtx) -> bool {
+    // SAFETY: the loading context.
+    unsafe { raw::RedisModule_AddACLCategory.is_some_and(|add| add(ctx, OWN_CATEGORY.as_ptr()) == OK) }
+}
+
+unsafe extern "C" fn handle<C: Command>(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: this is a command's handler, and these are its words.
+    let call = unsafe { Call::new(ctx, argv, argc) };
+    if let Err(error) = C::run(&call) {
+        call.reply_error(&error);
+    }
+    OK
+}
+
+/// # Safety
+/// `command` is a command of this module that is being loaded.
+unsafe fn document(command: *mut raw::RedisModuleCommand, documentation: &Documentation) -> bool {
+    let version = raw::RedisModuleCommandInfoVersion {
+        version: 1,
+        sizeof_historyentry: mem::size_of::<raw::RedisModuleCommandHistoryEntry>(),
+        sizeof_keyspec: mem::size_of::<raw::RedisModuleCommandKeySpec>(),
+        sizeof_arg: mem::size_of::<raw::RedisModuleCommandArg>(),
+    };
+    let mut keys = [key_specification(&documentation.keys), NO_KEY];
+    let mut nested = Vec::new();
+    let mut arguments = arguments(documentation.parameters, &mut nested);
+    let info = raw::RedisModuleCommandInfo {
+        version: &version,
+        summary: documentation.summary.as_ptr(),
+        complexity: documentation.complexity.as_ptr(),
+        since: documentation.since.as_ptr(),
+        history: ptr::null_mut(),
+        tips: ptr::null(),
+        arity: documentation.arity,
+        key_specs: keys.as_mut_ptr(),
+        args: arguments.as_mut_ptr(),
+    };
+    // SAFETY: the caller's promise; lists end with an entry of zeros, and the server copies everything.
+    unsafe { api!(RedisModule_SetCommandInfo(command, &info)) == OK }
+}
+
+/// The end of a list of key specifications.
+// SAFETY: numbers, null pointers and unions of numbers: all zeros are a value.
+const NO_KEY: raw::RedisModuleCommandKeySpec = unsafe { mem::zeroed() };
+/// The end of a list of arguments.
+// SAFETY: numbers and null pointers: all zeros are a value.
+const NO_ARGUMENT: raw::RedisModuleCommandArg = unsafe { mem::zeroed() };
+
+fn key_specification(keys: &Keys) -> raw::RedisModuleCommandKeySpec {
+    let (read, change) = (
+        raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
+        raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE,
+    );
+    let mut specification = NO_KEY;
+    specification.flags = u64::from(if matches!(keys, Keys::Read) { read } else { change });
+    specification.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
+    specification.bs.index.pos = 1;
+    match keys {
+        Keys::Read | Keys::Change => {
+            specification.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+            specification.fk.range.lastkey = 0;
+            specification.fk.range.keystep = 1;
+            specification.fk.range.limit = 0;
+        }
+        Keys::ChangeCounted(words) => {
+            specification.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
+            specification.fk.keynum.keynumidx = 0;
+            specification.fk.keynum.firstkey = 1;
+            specification.fk.keynum.keystep = *words;
+        }
+    }
+    specification
+}
+
+/// The server's list of arguments. Lists inside of it are kept in `nested`.
+fn arguments(
+    parameters: &[Parameter],
+    nested: &mut Vec<Vec<raw::RedisModuleCommandArg>>,
+) -> Vec<raw::RedisModuleCommandArg> {
+    let mut list: Vec<_> = parameters.iter().map(|parameter| argument(parameter, nested)).collect();
+    list.push(NO_ARGUMENT);
+    list
+}
+
+fn argument(parameter: &Parameter, nested: &mut Vec<Vec<raw::RedisModuleCommandArg>>) -> raw::RedisModuleCommandArg {
+    let optional = raw::REDISMODULE_CMD_ARG_OPTIONAL;
+    let (name, kind, token, flags) = match parameter {
+        Parameter::Key(name) => (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY, None, 0),
+        Parameter::Word(name) => (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING, None, 0),
+        Parameter::Integer(name) => (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER, None, 0),
+        Parameter::Flag(name, token) => {
+            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN, Some(token), optional)
+        }
+        Parameter::IntegerAfter(token, name) => {
+            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER, Some(token), optional)
+        }
+        Parameter::UnixTimeAfter(token, name) => {
+            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_UNIX_TIME, Some(token), optional)
+        }
+        Parameter::Repeated(name, _) => {
+            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK, None, raw::REDISMODULE_CMD_ARG_MULTIPLE)
+        }
+    };
+    let mut argument = NO_ARGUMENT;
+    argument.name = name.as_ptr();
+    argument.type_ = kind;
+    argument.key_spec_index = if matches!(parameter, Parameter::Key(_)) { 0 } else { -1 };
+    argument.token = token.map_or(ptr::null(), |token| token.as_ptr());
+    argument.flags = flags as c_int;
+    if let Parameter::Repeated(_, parameters) = parameter {
+        let mut list = arguments(parameters, nested);
+        argument.subargs = list.as_mut_ptr();
+        nested.push(list);
+    }
+    argument
+}
+
+const OK: c_int = raw::REDISMODULE_OK as c_int;

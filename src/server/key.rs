@@ -1,0 +1,134 @@
+//! An open key.
+
+use std::ffi::{c_int, c_longlong};
+
+use redis_module::raw;
+
+use super::call::{Argument, Call};
+use super::window_type::{self, WINDOW_TYPE};
+use crate::error::Error;
+use crate::statistics;
+use crate::window::Window;
+
+/// What a key is opened for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    Read,
+    Write,
+}
+
+/// A key, open until dropped.
+pub struct Key<'a> {
+    call: &'a Call<'a>,
+    name: &'a Argument,
+    handle: *mut raw::RedisModuleKey,
+}
+
+impl Drop for Key<'_> {
+    fn drop(&mut self) {
+        // SAFETY: opened in `open` and closed only here. The server accepts null, the handle of a missing key.
+        unsafe { api!(RedisModule_CloseKey(self.handle)) }
+    }
+}
+
+impl<'a> Key<'a> {
+    pub(super) fn open(call: &'a Call<'a>, name: &'a Argument, mode: Mode) -> Self {
+        let mode = match mode {
+            Mode::Read => raw::REDISMODULE_READ,
+            Mode::Write => raw::REDISMODULE_READ | raw::REDISMODULE_WRITE,
+        };
+        // SAFETY: the context and a string of the same call.
+        let handle = unsafe { api!(RedisModule_OpenKey(call.ctx(), name.raw(), mode as c_int)) };
+        Self { call, name, handle }
+    }
+
+    /// The window stored here, if any; an error when it is something else.
+    pub fn window(&self) -> Result<Option<&Window>, Error> {
+        Ok(self.value()?.map(|value| {
+            // SAFETY: a value of this type is a window that the key owns. The reference borrows the key, and whatever
+            // changes or frees the value borrows the key exclusively.
+            unsafe { &*value }
+        }))
+    }
+
+    fn value(&self) -> Result<Option<*mut Window>, Error> {
+        // SAFETY: the handle is open. The server accepts null, the handle of a missing key.
+        unsafe {
+            match api!(RedisModule_KeyType(self.handle)) as u32 {
+                EMPTY => Ok(None),
+                _ if api!(RedisModule_ModuleTypeGetType(self.handle)) != WINDOW_TYPE.raw() => Err(Error::WrongType),
+                _ => Ok(Some(api!(RedisModule_ModuleTypeGetValue(self.handle)).cast())),
+            }
+        }
+    }
+
+    /// Change the window stored here, after putting `replacement` in its place if there is one; `now` is the command's
+    /// own instant. The key then expires when its last count can no longer matter, and goes at once if none does.
+    /// Whoever watches or tracks the key is told.
+    ///
+    /// Opened for writing, and found to hold a window or nothing; nothing needs a replacement.
+    pub fn change<T>(
+        &mut self,
+        replacement: Option<Window>,
+        now: u64,
+        change: impl FnOnce(&mut Window) -> T,
+    ) -> Result<T, Error> {
+        let result = match (self.value()?, replacement) {
+            (Some(stored), replacement) => {
+                // SAFETY: see `window`; this borrows the key exclusively.
+                let window = unsafe { &mut *stored };
+                let (bytes, end) = (window.bytes(), window.end());
+                if let Some(replacement) = replacement {
+                    *window = replacement;
+                }
+                let result = change(window);
+                let changed_end = Some(window.end()).filter(|changed| *changed != end);
+                statistics::window_resized(bytes, window.bytes());
+                if let Some(end) = changed_end {
+                    self.end_at(end, now);
+                }
+                result
+            }
+            (None, Some(mut window)) => {
+                let result = change(&mut window);
+                let end = window.end();
+                self.create(window);
+                self.end_at(end, now);
+                result
+            }
+            (None, None) => return Err(Error::NoSuchKey),
+        };
+        // SAFETY: the context and a string of the same call.
+        unsafe { api!(RedisModule_SignalModifiedKey(self.call.ctx(), self.name.raw())) };
+        Ok(result)
+    }
+
+    fn create(&mut self, window: Window) {
+        let value = window_type::into_value(window);
+        // SAFETY: the key is open for writing and the value one of the type's; the key owns it from here on, unless the
+        // server refuses, which it does only for keys not open for writing.
+        unsafe {
+            if api!(RedisModule_ModuleTypeSetValue(self.handle, WINDOW_TYPE.raw(), value)) != OK {
+                window_type::free(value);
+            }
+        }
+    }
+
+    /// Let the key expire at `end`, relative to the command's own `now`.
+    fn end_at(&mut self, end: u64, now: u64) {
+        match end.checked_sub(now) {
+            None | Some(0) => {
+                // SAFETY: the key is open for writing; nobody borrows the window any more.
+                unsafe { api!(RedisModule_DeleteKey(self.handle)) };
+                self.call.notify_as(raw::REDISMODULE_NOTIFY_GENERIC, c"del", self.name);
+            }
+            Some(ms) => {
+                // SAFETY: the key is open for writing. At most 2^53 and two windows, `ms` is within range.
+                unsafe { api!(RedisModule_SetExpire(self.handle, ms as c_longlong)) };
+            }
+        }
+    }
+}
+
+const EMPTY: u32 = raw::REDISMODULE_KEYTYPE_EMPTY as u32;
+const OK: c_int = raw::REDISMODULE_OK as c_int;

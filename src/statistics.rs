@@ -1,0 +1,92 @@
+//! What `INFO swlimit` shows. Counters start at 0 with the process.
+//!
+//! Relaxed atomics, because the server frees keys on a background thread too.
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One number of `INFO swlimit`.
+pub struct Statistic(AtomicU64);
+
+/// Commands that were granted.
+pub static GRANTED: Statistic = Statistic::new();
+/// Commands that were denied.
+pub static DENIED: Statistic = Statistic::new();
+/// `SWLIMIT.RECORD` commands that counted; on a replica, those that came from its primary.
+pub static RECORDED: Statistic = Statistic::new();
+/// `SWLIMIT.REFUND` commands that gave something back.
+pub static REFUNDED: Statistic = Statistic::new();
+/// Units that were granted.
+pub static GRANTED_UNITS: Statistic = Statistic::new();
+/// Units that were asked for and denied.
+pub static DENIED_UNITS: Statistic = Statistic::new();
+/// Keys of the type `sw-window`, in all databases.
+pub static KEYS: Statistic = Statistic::new();
+/// Bytes their windows take.
+pub static MEMORY: Statistic = Statistic::new();
+
+impl Statistic {
+    const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// The number now.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Increase it.
+    pub fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// Decrease it.
+    pub fn subtract(&self, less: u64) {
+        self.0.fetch_sub(less, Ordering::Relaxed);
+    }
+}
+
+/// A window has come into being with so many bytes.
+pub fn window_created(bytes: usize) {
+    KEYS.add(1);
+    MEMORY.add(bytes as u64);
+}
+
+/// A window has changed its size.
+pub fn window_resized(before: usize, after: usize) {
+    if before != after {
+        MEMORY.add((after as u64).wrapping_sub(before as u64));
+    }
+}
+
+/// A window of so many bytes is gone.
+pub fn window_freed(bytes: usize) {
+    KEYS.subtract(1);
+    MEMORY.subtract(bytes as u64);
+}
+
+/// A command granted these units.
+pub fn granted(units: u64) {
+    GRANTED.add(1);
+    GRANTED_UNITS.add(units);
+}
+
+/// A command was denied these units.
+pub fn denied(units: u64) {
+    DENIED.add(1);
+    DENIED_UNITS.add(units);
+}
+
+/// The fields of `INFO swlimit`, in order; the server puts the module's name before each.
+pub fn fields() -> [(&'static CStr, u64); 8] {
+    [
+        (c"granted", GRANTED.get()),
+        (c"denied", DENIED.get()),
+        (c"recorded", RECORDED.get()),
+        (c"refunded", REFUNDED.get()),
+        (c"granted_units", GRANTED_UNITS.get()),
+        (c"denied_units", DENIED_UNITS.get()),
+        (c"keys", KEYS.get()),
+        (c"memory", MEMORY.get()),
+    ]
+}

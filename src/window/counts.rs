@@ -1,0 +1,278 @@
+//! Units by subinterval: the state behind a window.
+//!
+//! A sorted list with one slot for each subinterval that holds a count. A slot stores the *running total* through its
+//! subinterval instead of the count itself, so that the units of any span are a difference of two slots, found by
+//! bisection: nothing ever scans the list. Slots store subinterval and total relative to the first slot, which makes
+//! eight bytes enough until more than 2^32 − 1 units are held; then every slot takes sixteen. A single count needs no
+//! list at all.
+//!
+//! A ring indexed by subinterval was rejected because it costs memory for every subinterval of the window, used or not;
+//! plain counts, because a decision would have to add them up.
+//!
+//! The list is exactly as long as its content: what grows it is one reallocation a subinterval, which the allocator's
+//! size classes amortise. Slots that slid out stay until they are a quarter of the list, for the same reason.
+
+use std::mem;
+
+/// Units of one subinterval, with the subinterval's number.
+pub type Count = (u64, u64);
+
+/// Units by subinterval, see the module's description.
+#[derive(Clone, Debug)]
+pub struct Counts {
+    /// The first slot's subinterval, shifted left by one; the low bit says that slots are wide.
+    origin_and_width: u64,
+    slots: Slots,
+}
+
+#[derive(Clone, Debug)]
+enum Slots {
+    /// One subinterval, at the origin, with this many units.
+    One(u64),
+    /// Any number of slots. Narrow: one word, the subinterval's offset from the origin in the high half, the running
+    /// total in the low half. Wide: two words, offset and running total.
+    Many(Box<[u64]>),
+}
+
+const HALF: u32 = 32;
+const NARROW_MAX: u64 = u32::MAX as u64;
+
+/// A list that is at least one part in this many dead is rebuilt when it grows.
+const DEAD_SHARE: usize = 4;
+
+impl Counts {
+    /// No counts.
+    pub fn new() -> Self {
+        Self { origin_and_width: 0, slots: Slots::Many(Box::default()) }
+    }
+
+    /// These counts: at least one unit each, in strictly ascending order of subinterval.
+    pub fn collect(counts: impl Iterator<Item = Count> + Clone) -> Self {
+        let (mut len, mut total, mut origin, mut newest) = (0, 0, 0, 0);
+        for (subinterval, units) in counts.clone() {
+            if len == 0 {
+                origin = subinterval;
+            }
+            newest = subinterval;
+            len += 1;
+            total += units;
+        }
+        if len == 1 {
+            return Self { origin_and_width: origin << 1, slots: Slots::One(total) };
+        }
+        let wide = total.max(newest - origin) > NARROW_MAX;
+        let mut words = Vec::with_capacity(if wide { 2 * len } else { len });
+        let mut running = 0;
+        for (subinterval, units) in counts {
+            running += units;
+            push_slot(&mut words, wide, subinterval - origin, running);
+        }
+        Self { origin_and_width: origin << 1 | u64::from(wide), slots: Slots::Many(words.into_boxed_slice()) }
+    }
+
+    /// How many slots there are.
+    pub fn len(&self) -> usize {
+        match &self.slots {
+            Slots::One(_) => 1,
+            Slots::Many(words) if self.wide() => words.len() / 2,
+            Slots::Many(words) => words.len(),
+        }
+    }
+
+    /// All units together.
+    pub fn total(&self) -> u64 {
+        self.running_before(self.len())
+    }
+
+    /// The youngest subinterval that holds a count.
+    pub fn newest(&self) -> Option<u64> {
+        self.len().checked_sub(1).map(|last| self.subinterval(last))
+    }
+
+    /// The counts of this subinterval and younger ones, oldest first.
+    pub fn iter_since(&self, subinterval: u64) -> impl Iterator<Item = Count> + Clone + '_ {
+        self.iter_from(self.position(subinterval))
+    }
+
+    /// Units up to and including this subinterval, and those in this subinterval alone.
+    pub fn through(&self, subinterval: u64) -> (u64, u64) {
+        let slot = self.position(subinterval);
+        if slot < self.len() && self.subinterval(slot) == subinterval {
+            let through = self.running_before(slot + 1);
+            (through, through - self.running_before(slot))
+        } else {
+            (self.running_before(slot), 0)
+        }
+    }
+
+    /// The oldest subinterval through which at least `units` are counted, with the units up to and including it and
+    /// its own. `units` is at least 1; `None` when all together are fewer.
+    pub fn reaching(&self, units: u64) -> Option<(u64, u64, u64)> {
+        let slot = bisect(self.len(), |slot| self.running_before(slot + 1) < units);
+        (slot < self.len()).then(|| {
+            let through = self.running_before(slot + 1);
+            (self.subinterval(slot), through, through - self.running_before(slot))
+        })
+    }
+
+    /// Add units to a subinterval. Counts of subintervals older than `oldest` are no longer needed and may be dropped.
+    pub fn add(&mut self, subinterval: u64, units: u64, oldest: u64) {
+        match self.newest() {
+            Some(newest) if subinterval == newest && self.add_to_newest(units) => {}
+            Some(newest) if subinterval <= newest => self.insert(subinterval, units, oldest),
+            _ => self.push(subinterval, units, oldest),
+        }
+    }
+
+    /// Take back up to `units`, newest subinterval first; how many were taken back. Counts older than `oldest`, which
+    /// the newest is not, take no part and may be dropped.
+    pub fn take_newest(&mut self, units: u64, oldest: u64) -> u64 {
+        if self.take_from_newest(units) {
+            return units;
+        }
+        let held = self.total() - self.running_before(self.position(oldest));
+        let taken = units.min(held);
+        let mut kept = held - taken;
+        *self = Self::collect(self.iter_since(oldest).map_while(move |(subinterval, units)| {
+            let units = units.min(kept);
+            kept -= units;
+            (units > 0).then_some((subinterval, units))
+        }));
+        taken
+    }
+
+    /// Bytes allocated beside the value itself.
+    pub fn heap_bytes(&self) -> usize {
+        match &self.slots {
+            Slots::One(_) => 0,
+            Slots::Many(words) => mem::size_of_val(&**words),
+        }
+    }
+
+    /// Let somebody put the list elsewhere in memory (defragmentation).
+    pub fn relocate(&mut self, relocate: impl FnOnce(Box<[u64]>) -> Box<[u64]>) {
+        if let Slots::Many(words) = &mut self.slots {
+            *words = relocate(mem::take(words));
+        }
+    }
+
+    /// Whether there was room for that: a narrow slot may be full.
+    fn add_to_newest(&mut self, units: u64) -> bool {
+        let wide = self.wide();
+        match &mut self.slots {
+            Slots::One(held) => *held += units,
+            Slots::Many(words) => {
+                let Some(last) = words.last_mut() else { return false };
+                let most = if wide { u64::MAX } else { *last | NARROW_MAX };
+                match last.checked_add(units) {
+                    Some(sum) if sum <= most => *last = sum,
+                    _ => return false,
+                }
+            }
+        }
+        true
+    }
+
+    /// Whether the newest slot has more than that.
+    fn take_from_newest(&mut self, units: u64) -> bool {
+        let len = self.len();
+        let more = len > 0 && units < self.total() - self.running_before(len - 1);
+        match &mut self.slots {
+            Slots::One(held) if more => *held -= units,
+            Slots::Many(words) if more => words[words.len() - 1] -= units,
+            _ => {}
+        }
+        more
+    }
+
+    fn push(&mut self, subinterval: u64, units: u64, oldest: u64) {
+        let dead = self.position(oldest);
+        let (offset, running) = (subinterval - self.origin(), self.total().checked_add(units));
+        let wide = self.wide();
+        match (&mut self.slots, running) {
+            (Slots::Many(words), Some(running))
+                if dead * DEAD_SHARE < words.len() && (wide || offset.max(running) <= NARROW_MAX) =>
+            {
+                let mut longer = mem::take(words).into_vec();
+                longer.reserve_exact(if wide { 2 } else { 1 });
+                push_slot(&mut longer, wide, offset, running);
+                *words = longer.into_boxed_slice();
+            }
+            _ => *self = Self::collect(self.iter_from(dead).chain([(subinterval, units)])),
+        }
+    }
+
+    /// Rebuild with `units` added to a subinterval that is not younger than the newest.
+    fn insert(&mut self, subinterval: u64, units: u64, oldest: u64) {
+        let younger = self.position(subinterval);
+        let (_, own) = self.through(subinterval);
+        let older = self.iter_since(oldest).take_while(move |(older, _)| *older < subinterval);
+        let younger = self.iter_from(younger).skip_while(move |(younger, _)| *younger == subinterval);
+        *self = Self::collect(older.chain([(subinterval, own + units)]).chain(younger));
+    }
+
+    fn iter_from(&self, slot: usize) -> impl Iterator<Item = Count> + Clone + '_ {
+        (slot..self.len())
+            .map(|slot| (self.subinterval(slot), self.running_before(slot + 1) - self.running_before(slot)))
+    }
+
+    /// The first slot whose subinterval is this one or younger.
+    fn position(&self, subinterval: u64) -> usize {
+        match subinterval.checked_sub(self.origin()) {
+            None | Some(0) => 0,
+            Some(offset) => bisect(self.len(), |slot| self.offset(slot) < offset),
+        }
+    }
+
+    fn origin(&self) -> u64 {
+        self.origin_and_width >> 1
+    }
+
+    fn wide(&self) -> bool {
+        self.origin_and_width & 1 == 1
+    }
+
+    fn subinterval(&self, slot: usize) -> u64 {
+        self.origin() + self.offset(slot)
+    }
+
+    fn offset(&self, slot: usize) -> u64 {
+        match &self.slots {
+            Slots::One(_) => 0,
+            Slots::Many(words) if self.wide() => words[2 * slot],
+            Slots::Many(words) => words[slot] >> HALF,
+        }
+    }
+
+    /// Units of all slots before this one.
+    fn running_before(&self, slot: usize) -> u64 {
+        let Some(last) = slot.checked_sub(1) else { return 0 };
+        match &self.slots {
+            Slots::One(units) => *units,
+            Slots::Many(words) if self.wide() => words[2 * last + 1],
+            Slots::Many(words) => words[last] & NARROW_MAX,
+        }
+    }
+}
+
+fn push_slot(words: &mut Vec<u64>, wide: bool, offset: u64, running: u64) {
+    if wide {
+        words.extend([offset, running]);
+    } else {
+        words.push(offset << HALF | running);
+    }
+}
+
+/// The first of `len` slots for which `before` no longer holds.
+fn bisect(len: usize, before: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (0, len);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if before(middle) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}
