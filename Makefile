@@ -1,0 +1,25 @@
+MODULE = target/release/libswlimit.so
+PYTHON = .venv/bin/python
+
+.PHONY: run test test-all build setup lint
+
+run: build
+	@scripts/run
+
+test: build lint
+	cargo test --quiet
+	$(PYTHON) -m pytest tests
+
+test-all: build lint
+	cargo test --quiet
+	SWLIMIT_SERVERS=all $(PYTHON) -m pytest tests --long
+
+build: setup
+	cargo build --release
+
+lint: setup
+	cargo fmt --check
+	cargo clippy --release --all-targets -- --deny warnings
+
+setup:
+	@scripts/setup
