@@ -54,7 +54,7 @@ impl Command for Mallow {
             windows or resolutions change",
         since: c"0.1.0",
         arity: -7,
-        flags: c"write deny-oom",
+        flags: c"write deny-oom getkeys-api",
         categories: "write",
         keys: Keys::ChangeCounted(WORDS_PER_KEY as i32),
         parameters: &[

@@ -7,6 +7,7 @@ use std::ptr;
 use redis_module::raw;
 
 use super::call::Call;
+use crate::arguments::integer;
 use crate::error::Error;
 
 /// A command of the module.
@@ -133,10 +134,30 @@ unsafe extern "C" fn handle<C: Command>(
 ) -> c_int {
     // SAFETY: this is a command's handler, and these are its words.
     let call = unsafe { Call::new(ctx, argv, argc) };
+    if let Keys::ChangeCounted(step) = C::DOCUMENTATION.keys {
+        // SAFETY: the context of this call.
+        if unsafe { api!(RedisModule_IsKeysPositionRequest(ctx)) } != 0 {
+            report_keys(&call, step);
+            return OK;
+        }
+    }
     if let Err(error) = C::run(&call) {
         call.reply_error(&error);
     }
     OK
+}
+
+/// Tell the server where the keys of this call are.
+///
+/// Redis up to 8 and Valkey up to 8 take every specification's step for 1, and so would check access and slot of the
+/// first key only. They ask the module instead if the specification's flags may vary.
+fn report_keys(call: &Call, step: c_int) {
+    let words = call.arguments().len() as c_int;
+    let numkeys = call.arguments().get(1).and_then(|numkeys| integer(numkeys.bytes())).unwrap_or(0);
+    for key in (2..words).step_by(step as usize).take(numkeys as usize) {
+        // SAFETY: the context of a call that asks for key positions.
+        unsafe { api!(RedisModule_KeyAtPosWithFlags(call.ctx(), key, CHANGED_KEY as c_int)) };
+    }
 }
 
 /// # Safety
@@ -166,6 +187,10 @@ unsafe fn document(command: *mut raw::RedisModuleCommand, documentation: &Docume
     unsafe { api!(RedisModule_SetCommandInfo(command, &info)) == OK }
 }
 
+const READ_KEY: u32 = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS;
+const CHANGED_KEY: u32 =
+    raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE;
+
 /// The end of a list of key specifications.
 // SAFETY: numbers, null pointers and unions of numbers: all zeros are a value.
 const NO_KEY: raw::RedisModuleCommandKeySpec = unsafe { mem::zeroed() };
@@ -174,12 +199,8 @@ const NO_KEY: raw::RedisModuleCommandKeySpec = unsafe { mem::zeroed() };
 const NO_ARGUMENT: raw::RedisModuleCommandArg = unsafe { mem::zeroed() };
 
 fn key_specification(keys: &Keys) -> raw::RedisModuleCommandKeySpec {
-    let (read, change) = (
-        raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
-        raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE,
-    );
     let mut specification = NO_KEY;
-    specification.flags = u64::from(if matches!(keys, Keys::Read) { read } else { change });
+    specification.flags = u64::from(if matches!(keys, Keys::Read) { READ_KEY } else { CHANGED_KEY });
     specification.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
     specification.bs.index.pos = 1;
     match keys {
@@ -190,6 +211,7 @@ fn key_specification(keys: &Keys) -> raw::RedisModuleCommandKeySpec {
             specification.fk.range.limit = 0;
         }
         Keys::ChangeCounted(words) => {
+            specification.flags |= u64::from(raw::REDISMODULE_CMD_KEY_VARIABLE_FLAGS);
             specification.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
             specification.fk.keynum.keynumidx = 0;
             specification.fk.keynum.firstkey = 1;
