@@ -17,10 +17,13 @@ READY_SECONDS = 20
 
 
 def free_port():
-    """A loopback port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A loopback port nobody listens on, low enough for a cluster's second port (10 000 above) to be one too."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        if port < 55_000:
+            return port
 
 
 class Binaries:
