@@ -29,8 +29,8 @@ impl Command for Allow {
         let name = &call.arguments()[KEY];
         let now = call.instant(request.options.at).ms();
 
-        let mut key = call.write(name);
-        let window = Window::seen_at(key.window()?, request.quota.geometry, now);
+        let mut key = call.write(name)?;
+        let window = Window::seen_at(key.window(), request.quota.geometry, now);
         let decision = window.decide(now, &demand)?;
         if decision.granted == 0 {
             drop(key);

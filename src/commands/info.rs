@@ -34,8 +34,8 @@ impl Command for Info {
 
     fn run(call: &Call) -> Result<(), Error> {
         call.parse::<Name>()?;
-        let key = call.read(&call.arguments()[KEY]);
-        let window = key.window()?.ok_or(Error::NoSuchKey)?;
+        let key = call.read(&call.arguments()[KEY])?;
+        let window = key.window().ok_or(Error::NoSuchKey)?;
         let numbers = [
             ("window", window.geometry().window()),
             ("resolution", window.geometry().resolution()),

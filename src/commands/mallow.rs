@@ -79,12 +79,12 @@ impl Command for Mallow {
         let now = call.instant(options.at).ms();
         let limits = || call.arguments()[FIRST..].chunks_exact(WORDS_PER_KEY).zip(&quotas);
 
-        let mut keys: Vec<_> = limits().map(|(words, _)| call.write(&words[0])).collect();
+        let mut keys = limits().map(|(words, _)| call.write(&words[0])).collect::<Result<Vec<_>, _>>()?;
         let mut decisions = Vec::with_capacity(keys.len());
         let mut grants = Vec::with_capacity(keys.len());
         for (key, (quota, cost)) in keys.iter().zip(&quotas) {
             let demand = Demand { cost: *cost, ..quota.demand(&options) };
-            let window = Window::seen_at(key.window()?, quota.geometry, now);
+            let window = Window::seen_at(key.window(), quota.geometry, now);
             decisions.push(window.decide(now, &demand)?);
             grants.push((window.decision_instant(now), window.into_replacement()));
         }

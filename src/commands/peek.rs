@@ -26,8 +26,8 @@ impl Command for Peek {
         let request: Request<true> = call.parse()?;
         let now = call.instant(request.options.at).ms();
 
-        let key = call.read(&call.arguments()[KEY]);
-        let window = Window::seen_at(key.window()?, request.quota.geometry, now);
+        let key = call.read(&call.arguments()[KEY])?;
+        let window = Window::seen_at(key.window(), request.quota.geometry, now);
         let decision = window.decide(now, &request.demand())?;
         call.reply_decision(&decision);
         Ok(())

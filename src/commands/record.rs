@@ -38,8 +38,8 @@ impl Command for Record {
         let instant = call.instant(request.options.at);
         let now = instant.ms();
 
-        let mut key = call.write(name);
-        let window = Window::seen_at(key.window()?, request.quota.geometry, now);
+        let mut key = call.write(name)?;
+        let window = Window::seen_at(key.window(), request.quota.geometry, now);
         let counted_at = window.recording_instant(instant, demand.cost)?;
         let decision = window.decide(now, &demand)?;
         let Some(counted_at) = counted_at else {

@@ -46,8 +46,8 @@ impl Command for Refund {
         let name = &call.arguments()[KEY];
         let now = call.instant(request.at).ms();
 
-        let mut key = call.write(name);
-        if key.window()?.is_none() {
+        let mut key = call.write(name)?;
+        if key.window().is_none() {
             call.reply_integer(0);
             return Ok(());
         }

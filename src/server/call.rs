@@ -34,23 +34,6 @@ impl Argument {
     }
 }
 
-/// A number as one of the server's strings, freed at the end of its scope.
-struct Number(*mut raw::RedisModuleString);
-
-impl Number {
-    fn new(number: u64) -> Self {
-        // SAFETY: a string made without a context is freed by whoever made it, here on drop.
-        Self(unsafe { api!(RedisModule_CreateStringFromLongLong(ptr::null_mut(), number as c_longlong)) })
-    }
-}
-
-impl Drop for Number {
-    fn drop(&mut self) {
-        // SAFETY: made in `new`; whoever else needs the string holds a reference of their own.
-        unsafe { api!(RedisModule_FreeString(ptr::null_mut(), self.0)) }
-    }
-}
-
 /// A word that replicated effects repeat, made once.
 struct Word(AtomicPtr<raw::RedisModuleString>);
 
@@ -141,13 +124,14 @@ impl<'a> Call<'a> {
         Instant::Clock(ms as u64)
     }
 
-    /// Open a key to look at it.
-    pub fn read<'c>(&'c self, name: &'c Argument) -> Key<'c> {
+    /// Open a key to look at it; an error if it holds something else than a window.
+    pub fn read<'c>(&'c self, name: &'c Argument) -> Result<Key<'c>, Error> {
         Key::open(self, name, Mode::Read)
     }
 
-    /// Open a key to change it. Nothing is signalled unless it is changed.
-    pub fn write<'c>(&'c self, name: &'c Argument) -> Key<'c> {
+    /// Open a key to change it; an error if it holds something else than a window. Nothing is signalled unless it is
+    /// changed.
+    pub fn write<'c>(&'c self, name: &'c Argument) -> Result<Key<'c>, Error> {
         Key::open(self, name, Mode::Write)
     }
 
@@ -155,22 +139,37 @@ impl<'a> Call<'a> {
     /// `quota` are the client's own words for limit, window and resolution.
     pub fn replicate_record(&self, key: &Argument, quota: &[Argument], units: u64, instant: u64) {
         let [limit, window, resolution] = quota else { return };
-        let (units, instant) = (Number::new(units), Number::new(instant));
-        let words = [key.0, limit.0, window.0, resolution.0, COST.raw(), units.0, AT.raw(), instant.0];
-        self.replicate(c"SWLIMIT.RECORD", &words);
+        // SAFETY: the arguments are those of the format: strings ("s") and integers ("l").
+        unsafe {
+            api!(RedisModule_Replicate(
+                self.ctx,
+                c"SWLIMIT.RECORD".as_ptr(),
+                c"ssssslsl".as_ptr(),
+                key.0,
+                limit.0,
+                window.0,
+                resolution.0,
+                COST.raw(),
+                units as c_longlong,
+                AT.raw(),
+                instant as c_longlong,
+            ));
+        }
     }
 
     /// Replicate units given back: `SWLIMIT.REFUND key n AT ms`.
     pub fn replicate_refund(&self, key: &Argument, units: u64, instant: u64) {
-        let (units, instant) = (Number::new(units), Number::new(instant));
-        self.replicate(c"SWLIMIT.REFUND", &[key.0, units.0, AT.raw(), instant.0]);
-    }
-
-    fn replicate(&self, command: &CStr, words: &[*mut raw::RedisModuleString]) {
-        // SAFETY: the format "v" takes a vector of strings and its length; the server takes references of its own. It
-        // answers with an error for an unknown command or format only.
+        // SAFETY: the arguments are those of the format: strings ("s") and integers ("l").
         unsafe {
-            api!(RedisModule_Replicate(self.ctx, command.as_ptr(), c"v".as_ptr(), words.as_ptr(), words.len()));
+            api!(RedisModule_Replicate(
+                self.ctx,
+                c"SWLIMIT.REFUND".as_ptr(),
+                c"slsl".as_ptr(),
+                key.0,
+                units as c_longlong,
+                AT.raw(),
+                instant as c_longlong,
+            ));
         }
     }
 

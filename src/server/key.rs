@@ -1,6 +1,7 @@
 //! An open key.
 
 use std::ffi::{c_int, c_longlong};
+use std::ptr;
 
 use redis_module::raw;
 
@@ -17,11 +18,13 @@ pub(super) enum Mode {
     Write,
 }
 
-/// A key, open until dropped.
+/// A key that holds a window or nothing, open until dropped.
 pub struct Key<'a> {
     call: &'a Call<'a>,
     name: &'a Argument,
     handle: *mut raw::RedisModuleKey,
+    /// The window, which the key owns: null if there is none.
+    window: *mut Window,
 }
 
 impl Drop for Key<'_> {
@@ -32,34 +35,31 @@ impl Drop for Key<'_> {
 }
 
 impl<'a> Key<'a> {
-    pub(super) fn open(call: &'a Call<'a>, name: &'a Argument, mode: Mode) -> Self {
+    /// Open a key; an error if it holds something else.
+    pub(super) fn open(call: &'a Call<'a>, name: &'a Argument, mode: Mode) -> Result<Self, Error> {
         let mode = match mode {
             Mode::Read => raw::REDISMODULE_READ,
             Mode::Write => raw::REDISMODULE_READ | raw::REDISMODULE_WRITE,
         };
-        // SAFETY: the context and a string of the same call.
-        let handle = unsafe { api!(RedisModule_OpenKey(call.ctx(), name.raw(), mode as c_int)) };
-        Self { call, name, handle }
-    }
-
-    /// The window stored here, if any; an error when it is something else.
-    pub fn window(&self) -> Result<Option<&Window>, Error> {
-        Ok(self.value()?.map(|value| {
-            // SAFETY: a value of this type is a window that the key owns. The reference borrows the key, and whatever
-            // changes or frees the value borrows the key exclusively.
-            unsafe { &*value }
-        }))
-    }
-
-    fn value(&self) -> Result<Option<*mut Window>, Error> {
-        // SAFETY: the handle is open. The server accepts null, the handle of a missing key.
+        // SAFETY: the context and a string of the same call; a handle just opened, or null, which the server accepts.
+        // What a key of this type holds is a value of this type.
         unsafe {
-            match api!(RedisModule_KeyType(self.handle)) as u32 {
-                EMPTY => Ok(None),
-                _ if api!(RedisModule_ModuleTypeGetType(self.handle)) != WINDOW_TYPE.raw() => Err(Error::WrongType),
-                _ => Ok(Some(api!(RedisModule_ModuleTypeGetValue(self.handle)).cast())),
+            let handle = api!(RedisModule_OpenKey(call.ctx(), name.raw(), mode as c_int));
+            let mut key = Self { call, name, handle, window: ptr::null_mut() };
+            if api!(RedisModule_KeyType(handle)) != EMPTY {
+                if api!(RedisModule_ModuleTypeGetType(handle)) != WINDOW_TYPE.raw() {
+                    return Err(Error::WrongType);
+                }
+                key.window = api!(RedisModule_ModuleTypeGetValue(handle)).cast();
             }
+            Ok(key)
         }
+    }
+
+    /// The window stored here, if any.
+    pub fn window(&self) -> Option<&Window> {
+        // SAFETY: the key owns it, and this borrows the key: whatever changes or frees it borrows the key exclusively.
+        unsafe { self.window.as_ref() }
     }
 
     /// Change the window stored here, after putting `replacement` in its place if there is one; `now` is the command's
@@ -73,10 +73,9 @@ impl<'a> Key<'a> {
         now: u64,
         change: impl FnOnce(&mut Window) -> T,
     ) -> Result<T, Error> {
-        let result = match (self.value()?, replacement) {
-            (Some(stored), replacement) => {
-                // SAFETY: see `window`; this borrows the key exclusively.
-                let window = unsafe { &mut *stored };
+        // SAFETY: see `window`; this borrows the key exclusively.
+        let result = match (unsafe { self.window.as_mut() }, replacement) {
+            (Some(window), replacement) => {
                 let (bytes, end) = (window.bytes(), window.end());
                 if let Some(replacement) = replacement {
                     *window = replacement;
@@ -120,6 +119,7 @@ impl<'a> Key<'a> {
             None | Some(0) => {
                 // SAFETY: the key is open for writing; nobody borrows the window any more.
                 unsafe { api!(RedisModule_DeleteKey(self.handle)) };
+                self.window = ptr::null_mut();
                 self.call.notify_as(raw::REDISMODULE_NOTIFY_GENERIC, c"del", self.name);
             }
             Some(ms) => {
@@ -130,5 +130,5 @@ impl<'a> Key<'a> {
     }
 }
 
-const EMPTY: u32 = raw::REDISMODULE_KEYTYPE_EMPTY as u32;
+const EMPTY: c_int = raw::REDISMODULE_KEYTYPE_EMPTY as c_int;
 const OK: c_int = raw::REDISMODULE_OK as c_int;
