@@ -119,19 +119,25 @@ impl<'a, W: Iterator<Item = &'a [u8]>> Words<'a> for W {}
 
 /// Decimal digits: 0 … 2^53 − 1.
 pub fn integer(word: &[u8]) -> Option<u64> {
-    if word.is_empty() {
-        return None;
+    match leading_integer(word) {
+        Some((value, [])) => Some(value),
+        _ => None,
     }
+}
+
+/// The decimal digits a word begins with, at least one: 0 … 2^53 − 1; and what follows them.
+fn leading_integer(word: &[u8]) -> Option<(u64, &[u8])> {
     let mut value: u64 = 0;
-    for byte in word {
-        let digit = byte.wrapping_sub(b'0');
+    let mut rest = word;
+    while let [digit @ b'0'..=b'9', after @ ..] = rest {
         // Within 2^53 − 1 before each step, neither the product nor the sum can overflow.
-        value = if digit <= 9 { value * 10 + u64::from(digit) } else { return None };
+        value = value * 10 + u64::from(digit - b'0');
         if value > MAX_EXACT {
             return None;
         }
+        rest = after;
     }
-    Some(value)
+    (rest.len() < word.len()).then_some((value, rest))
 }
 
 fn positive(word: &[u8]) -> Option<u64> {
@@ -140,8 +146,7 @@ fn positive(word: &[u8]) -> Option<u64> {
 
 /// A duration in ms: digits, then `ms`, `s`, `m`, `h`, `d` in any letter case or nothing for seconds. 1 ms … 3650 d.
 fn duration(word: &[u8]) -> Option<u64> {
-    let digits = word.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let (number, unit) = word.split_at(digits);
+    let (number, unit) = leading_integer(word)?;
     let unit = match unit {
         [] | [b's' | b'S'] => 1000,
         [b'm' | b'M', b's' | b'S'] => 1,
@@ -150,7 +155,7 @@ fn duration(word: &[u8]) -> Option<u64> {
         [b'd' | b'D'] => 24 * 60 * 60 * 1000,
         _ => return None,
     };
-    integer(number)?.checked_mul(unit).filter(|ms| (1..=MAX_WINDOW).contains(ms))
+    number.checked_mul(unit).filter(|ms| (1..=MAX_WINDOW).contains(ms))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_long, c_longlong, CStr, CString};
 use std::ptr;
 use std::slice;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use redis_module::raw;
 
@@ -53,6 +53,40 @@ impl Word {
 
     fn raw(&self) -> *mut raw::RedisModuleString {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A number in replicated effects, made when it is another one than the last: costs are mostly 1, and many a command
+/// happens within the same millisecond.
+struct Number {
+    last: AtomicU64,
+    word: Word,
+}
+
+static UNITS: Number = Number::unmade();
+static INSTANT: Number = Number::unmade();
+
+impl Number {
+    const fn unmade() -> Self {
+        Self { last: AtomicU64::new(0), word: Word::unmade() }
+    }
+
+    fn raw(&self, number: u64) -> *mut raw::RedisModuleString {
+        let word = self.word.raw();
+        if !word.is_null() && self.last.load(Ordering::Relaxed) == number {
+            return word;
+        }
+        // SAFETY: a string made without a context lives until it is freed. Commands run on one thread, and who else
+        // needs the string holds a reference.
+        let made = unsafe {
+            if !word.is_null() {
+                api!(RedisModule_FreeString(ptr::null_mut(), word));
+            }
+            api!(RedisModule_CreateStringFromLongLong(ptr::null_mut(), number as c_longlong))
+        };
+        self.last.store(number, Ordering::Relaxed);
+        self.word.0.store(made, Ordering::Relaxed);
+        made
     }
 }
 
@@ -139,37 +173,21 @@ impl<'a> Call<'a> {
     /// `quota` are the client's own words for limit, window and resolution.
     pub fn replicate_record(&self, key: &Argument, quota: &[Argument], units: u64, instant: u64) {
         let [limit, window, resolution] = quota else { return };
-        // SAFETY: the arguments are those of the format: strings ("s") and integers ("l").
-        unsafe {
-            api!(RedisModule_Replicate(
-                self.ctx,
-                c"SWLIMIT.RECORD".as_ptr(),
-                c"ssssslsl".as_ptr(),
-                key.0,
-                limit.0,
-                window.0,
-                resolution.0,
-                COST.raw(),
-                units as c_longlong,
-                AT.raw(),
-                instant as c_longlong,
-            ));
-        }
+        let words =
+            [key.0, limit.0, window.0, resolution.0, COST.raw(), UNITS.raw(units), AT.raw(), INSTANT.raw(instant)];
+        self.replicate(c"SWLIMIT.RECORD", &words);
     }
 
     /// Replicate units given back: `SWLIMIT.REFUND key n AT ms`.
     pub fn replicate_refund(&self, key: &Argument, units: u64, instant: u64) {
-        // SAFETY: the arguments are those of the format: strings ("s") and integers ("l").
+        self.replicate(c"SWLIMIT.REFUND", &[key.0, UNITS.raw(units), AT.raw(), INSTANT.raw(instant)]);
+    }
+
+    fn replicate(&self, command: &CStr, words: &[*mut raw::RedisModuleString]) {
+        // SAFETY: the format "v" takes a vector of strings and its length; the server takes references of its own. It
+        // answers with an error for an unknown command or format only.
         unsafe {
-            api!(RedisModule_Replicate(
-                self.ctx,
-                c"SWLIMIT.REFUND".as_ptr(),
-                c"slsl".as_ptr(),
-                key.0,
-                units as c_longlong,
-                AT.raw(),
-                instant as c_longlong,
-            ));
+            api!(RedisModule_Replicate(self.ctx, command.as_ptr(), c"v".as_ptr(), words.as_ptr(), words.len()));
         }
     }
 
