@@ -1,7 +1,7 @@
 MODULE = target/release/libswlimit.so
 PYTHON = .venv/bin/python
 
-.PHONY: run test test-all build setup lint
+.PHONY: run test test-all bench accuracy build setup lint
 
 run: build
 	@scripts/run
@@ -13,6 +13,12 @@ test: build lint
 test-all: build lint
 	cargo test --quiet
 	SWLIMIT_SERVERS=all $(PYTHON) -m pytest tests --long
+
+bench:
+	@scripts/bench/run
+
+accuracy:
+	@scripts/accuracy/run
 
 build: setup
 	cargo build --release

@@ -1,0 +1,1 @@
+"""How exactly the module limits, measured beside a log that keeps every timestamp. See ACCURACY.md."""
