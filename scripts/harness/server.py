@@ -104,8 +104,9 @@ class Server:
     def spawn(self):
         """Start the process and do not wait for it; for servers that are expected to refuse to start."""
         with open(self.folder / "stdout.log", "ab") as output:
+            # In a session of its own: Ctrl-C is for the process that started the server, which then ends it.
             self.process = subprocess.Popen(self.command_line(), cwd=self.folder, stdout=output,
-                                            stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                            stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
                                             env=os.environ | self.binaries.env | self.env)
         return self
 
