@@ -64,8 +64,16 @@ unsafe fn register(context: &Context, arguments: &[RedisString]) -> Result<(), S
 fn options(context: &Context) -> u32 {
     /// Valkey 9 moves slots only with modules that set this, and other servers may mean something else by it.
     const HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
-    let valkey = context.server_info("server").field("valkey_version").map(|version| version.to_string_lossy());
-    let major = valkey.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    // SAFETY: the loading context; a field's text lives as long as the information, and is read before that is freed.
+    let major = unsafe {
+        let information = api!(RedisModule_GetServerInfo(context.ctx, c"server".as_ptr()));
+        let version = api!(RedisModule_ServerInfoGetFieldC(information, c"valkey_version".as_ptr()));
+        let major = (!version.is_null())
+            .then(|| CStr::from_ptr(version).to_string_lossy())
+            .and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+        api!(RedisModule_FreeServerInfo(context.ctx, information));
+        major
+    };
     raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
         | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD
         | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED

@@ -151,14 +151,8 @@ unsafe extern "C" fn mem_usage(value: *const c_void) -> usize {
 unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
     // SAFETY: a value of ours, and the server's own digest.
     unsafe {
-        let window = as_window(value);
-        let add = |number: u64| api!(RedisModule_DigestAddLongLong(digest, number as c_longlong));
-        add(window.geometry().window());
-        add(window.geometry().resolution());
-        for (start, units) in window.counts() {
-            add(start);
-            add(units);
-        }
+        let bytes = window::encode(as_window(value));
+        api!(RedisModule_DigestAddStringBuffer(digest, bytes.as_ptr().cast(), bytes.len()));
         api!(RedisModule_DigestEndSequence(digest));
     }
 }

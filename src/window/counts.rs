@@ -12,7 +12,7 @@
 //! The list is exactly as long as its content: what grows it is one reallocation a subinterval, which the allocator's
 //! size classes amortise. Slots that slid out stay until they are a quarter of the list, for the same reason.
 
-use std::mem;
+use std::{iter, mem};
 
 /// Units of one subinterval, with the subinterval's number.
 pub type Count = (u64, u64);
@@ -46,26 +46,20 @@ impl Counts {
         Self { origin_and_width: 0, slots: Slots::Many(Box::default()) }
     }
 
-    /// These counts: at least one unit each, in strictly ascending order of subinterval.
-    pub fn collect(counts: impl Iterator<Item = Count> + Clone) -> Self {
-        let (mut len, mut total, mut origin, mut newest) = (0, 0, 0, 0);
-        for (subinterval, units) in counts.clone() {
-            if len == 0 {
-                origin = subinterval;
-            }
-            newest = subinterval;
-            len += 1;
-            total += units;
-        }
-        if len == 1 {
+    /// These counts: at least one unit each, in strictly ascending order of subinterval, the last one `newest`; at most
+    /// `len` of them, with `total` units.
+    pub fn collect(counts: impl IntoIterator<Item = Count>, len: usize, total: u64, newest: u64) -> Self {
+        let mut counts = counts.into_iter();
+        let Some((origin, mut running)) = counts.next() else { return Self::new() };
+        if origin == newest {
             return Self { origin_and_width: origin << 1, slots: Slots::One(total) };
         }
         let wide = total.max(newest - origin) > NARROW_MAX;
-        let mut words = Vec::with_capacity(if wide { 2 * len } else { len });
-        let mut running = 0;
+        let mut words = Vec::with_capacity(len * stride(wide));
+        words.extend(slot(wide, 0, running));
         for (subinterval, units) in counts {
             running += units;
-            push_slot(&mut words, wide, subinterval - origin, running);
+            words.extend(slot(wide, subinterval - origin, running));
         }
         Self { origin_and_width: origin << 1 | u64::from(wide), slots: Slots::Many(words.into_boxed_slice()) }
     }
@@ -90,7 +84,7 @@ impl Counts {
     }
 
     /// The counts of this subinterval and younger ones, oldest first.
-    pub fn iter_since(&self, subinterval: u64) -> impl Iterator<Item = Count> + Clone + '_ {
+    pub fn iter_since(&self, subinterval: u64) -> impl Iterator<Item = Count> + '_ {
         self.iter_from(self.position(subinterval))
     }
 
@@ -103,6 +97,12 @@ impl Counts {
         } else {
             (self.running_before(slot), 0)
         }
+    }
+
+    /// How many counts there are from a subinterval on, and their units.
+    pub fn since(&self, subinterval: u64) -> (usize, u64) {
+        let slot = self.position(subinterval);
+        (self.len() - slot, self.total() - self.running_before(slot))
     }
 
     /// The oldest subinterval through which at least `units` are counted, with the units up to and including it and
@@ -127,18 +127,32 @@ impl Counts {
     /// Take back up to `units`, newest subinterval first; how many were taken back. Counts older than `oldest`, which
     /// the newest is not, take no part and may be dropped.
     pub fn take_newest(&mut self, units: u64, oldest: u64) -> u64 {
-        if self.take_from_newest(units) {
-            return units;
+        let (len, held) = self.since(oldest);
+        if units >= held {
+            *self = Self::new();
+            return held;
         }
-        let held = self.total() - self.running_before(self.position(oldest));
-        let taken = units.min(held);
-        let mut kept = held - taken;
-        *self = Self::collect(self.iter_since(oldest).map_while(move |(subinterval, units)| {
-            let units = units.min(kept);
-            kept -= units;
-            (units > 0).then_some((subinterval, units))
-        }));
-        taken
+        let kept = self.total() - units;
+        let last = bisect(self.len(), |slot| self.running_before(slot + 1) < kept);
+        if len < self.len() && last + 1 < self.len() {
+            // With an earlier newest, what is dead would matter again.
+            let newest = self.newest().unwrap_or(oldest);
+            *self = Self::collect(self.iter_since(oldest), len, held, newest);
+            return self.take_newest(units, oldest);
+        }
+        let wide = self.wide();
+        match &mut self.slots {
+            Slots::One(held) => *held = kept,
+            Slots::Many(words) => {
+                let mut shorter = mem::take(words).into_vec();
+                shorter.truncate((last + 1) * stride(wide));
+                if let Some(word) = shorter.last_mut() {
+                    *word = if wide { kept } else { *word & !NARROW_MAX | kept };
+                }
+                *words = shorter.into_boxed_slice();
+            }
+        }
+        units
     }
 
     /// Bytes allocated beside the value itself.
@@ -173,47 +187,72 @@ impl Counts {
         true
     }
 
-    /// Whether the newest slot has more than that.
-    fn take_from_newest(&mut self, units: u64) -> bool {
-        let len = self.len();
-        let more = len > 0 && units < self.total() - self.running_before(len - 1);
-        match &mut self.slots {
-            Slots::One(held) if more => *held -= units,
-            Slots::Many(words) if more => words[words.len() - 1] -= units,
-            _ => {}
-        }
-        more
-    }
-
     fn push(&mut self, subinterval: u64, units: u64, oldest: u64) {
         let dead = self.position(oldest);
-        let (offset, running) = (subinterval - self.origin(), self.total().checked_add(units));
-        let wide = self.wide();
-        match (&mut self.slots, running) {
-            (Slots::Many(words), Some(running))
-                if dead * DEAD_SHARE < words.len() && (wide || offset.max(running) <= NARROW_MAX) =>
-            {
+        let (wide, origin, total) = (self.wide(), self.origin(), self.total());
+        let fits = self.fits(subinterval, units);
+        match &mut self.slots {
+            Slots::Many(words) if fits && dead * stride(wide) * DEAD_SHARE < words.len() => {
                 let mut longer = mem::take(words).into_vec();
-                longer.reserve_exact(if wide { 2 } else { 1 });
-                push_slot(&mut longer, wide, offset, running);
+                longer.reserve_exact(stride(wide));
+                longer.extend(slot(wide, subinterval - origin, total + units));
                 *words = longer.into_boxed_slice();
             }
-            _ => *self = Self::collect(self.iter_from(dead).chain([(subinterval, units)])),
+            _ => self.rebuild(dead, subinterval, units),
         }
     }
 
-    /// Rebuild with `units` added to a subinterval that is not younger than the newest.
+    /// Add units to a subinterval that is not younger than the newest.
     fn insert(&mut self, subinterval: u64, units: u64, oldest: u64) {
-        let younger = self.position(subinterval);
-        let (_, own) = self.through(subinterval);
-        let older = self.iter_since(oldest).take_while(move |(older, _)| *older < subinterval);
-        let younger = self.iter_from(younger).skip_while(move |(younger, _)| *younger == subinterval);
-        *self = Self::collect(older.chain([(subinterval, own + units)]).chain(younger));
+        let (wide, origin) = (self.wide(), self.origin());
+        let fits = self.fits(subinterval, units);
+        let place = self.position(subinterval);
+        let (missing, before) = (self.subinterval(place) != subinterval, self.running_before(place));
+        match &mut self.slots {
+            Slots::Many(words) if fits => {
+                let first = place * stride(wide);
+                if missing {
+                    let mut longer = mem::take(words).into_vec();
+                    longer.reserve_exact(stride(wide));
+                    longer.splice(first..first, slot(wide, subinterval - origin, before));
+                    *words = longer.into_boxed_slice();
+                }
+                for running in words[first..].iter_mut().skip(stride(wide) - 1).step_by(stride(wide)) {
+                    *running += units;
+                }
+            }
+            _ => self.rebuild(self.position(oldest), subinterval, units),
+        }
     }
 
-    fn iter_from(&self, slot: usize) -> impl Iterator<Item = Count> + Clone + '_ {
-        (slot..self.len())
-            .map(|slot| (self.subinterval(slot), self.running_before(slot + 1) - self.running_before(slot)))
+    /// Whether a slot for this subinterval, and so many units more, can be told relative to the first slot.
+    fn fits(&self, subinterval: u64, units: u64) -> bool {
+        let most = if self.wide() { u64::MAX } else { NARROW_MAX };
+        let offset = subinterval.checked_sub(self.origin());
+        let total = self.total().checked_add(units);
+        offset.is_some_and(|offset| offset <= most) && total.is_some_and(|total| total <= most)
+    }
+
+    /// Make a new list of the slots from `dead` on, with units added to a subinterval.
+    fn rebuild(&mut self, dead: usize, subinterval: u64, units: u64) {
+        let place = self.position(subinterval).max(dead);
+        let (_, own) = self.through(subinterval);
+        let older = (dead..place).map(|slot| self.count(slot));
+        let younger = self.iter_from(if own > 0 { place + 1 } else { place });
+        *self = Self::collect(
+            older.chain([(subinterval, own + units)]).chain(younger),
+            self.len() - dead + 1,
+            self.total() - self.running_before(dead) + units,
+            self.newest().map_or(subinterval, |newest| newest.max(subinterval)),
+        );
+    }
+
+    fn iter_from(&self, slot: usize) -> impl Iterator<Item = Count> + '_ {
+        (slot..self.len()).map(|slot| self.count(slot))
+    }
+
+    fn count(&self, slot: usize) -> Count {
+        (self.subinterval(slot), self.running_before(slot + 1) - self.running_before(slot))
     }
 
     /// The first slot whose subinterval is this one or younger.
@@ -255,12 +294,19 @@ impl Counts {
     }
 }
 
-fn push_slot(words: &mut Vec<u64>, wide: bool, offset: u64, running: u64) {
+/// Words a slot.
+fn stride(wide: bool) -> usize {
     if wide {
-        words.extend([offset, running]);
+        2
     } else {
-        words.push(offset << HALF | running);
+        1
     }
+}
+
+/// The words of a slot.
+fn slot(wide: bool, offset: u64, running: u64) -> impl Iterator<Item = u64> {
+    let (first, second) = if wide { (offset, Some(running)) } else { (offset << HALF | running, None) };
+    iter::once(first).chain(second)
 }
 
 /// The first of `len` slots for which `before` no longer holds.

@@ -22,8 +22,8 @@ mod geometry;
 #[cfg(test)]
 mod tests;
 
-use std::mem;
 use std::ops::Deref;
+use std::{iter, mem};
 
 use counts::{Count, Counts};
 
@@ -72,16 +72,31 @@ pub struct Decision {
 pub enum View<'a> {
     /// The stored window itself.
     Stored(&'a Window),
-    /// What would take its place: a copy at another geometry, or a window in which nothing is counted yet.
-    Replacement(Window),
+    /// Nothing is stored: a window in which nothing is counted yet.
+    New(Window),
+    /// A copy at another geometry, and what is stored.
+    Regrouped(Window, &'a Window),
 }
 
 impl View<'_> {
+    /// Decide a demand at `now`, without counting it. An error when granting it would overflow the count.
+    pub fn decide(&self, now: u64, demand: &Demand) -> Result<Decision, Overflow> {
+        let mut decision = Window::decide(self, now, demand)?;
+        if let (View::Regrouped(window, stored), 0) = (self, decision.granted) {
+            // A denial stores no change: until the newest subinterval of the stored window ends, each later command will
+            // move its units to its own present, and only from there on they slide out.
+            let decided = stored.decision_instant(now);
+            let settled = stored.regrouped(window.geometry, decided, decided.max(stored.newest_end() - 1));
+            decision.retry_after = settled.retry_after(now, demand);
+        }
+        Ok(decision)
+    }
+
     /// What has to take the stored window's place before something is counted, if anything.
     pub fn into_replacement(self) -> Option<Window> {
         match self {
             View::Stored(_) => None,
-            View::Replacement(window) => Some(window),
+            View::New(window) | View::Regrouped(window, _) => Some(window),
         }
     }
 }
@@ -92,7 +107,7 @@ impl Deref for View<'_> {
     fn deref(&self) -> &Window {
         match self {
             View::Stored(window) => window,
-            View::Replacement(window) => window,
+            View::New(window) | View::Regrouped(window, _) => window,
         }
     }
 }
@@ -140,8 +155,7 @@ impl Window {
         if newest > geometry.subinterval_at(MAX_EXACT) {
             return Err(Invalid("an instant out of range"));
         }
-        let mut total: u64 = 0;
-        let mut next = 0;
+        let (mut len, mut total, mut next) = (0, 0, 0);
         for (subinterval, units) in counts.clone() {
             if subinterval < next {
                 return Err(Invalid("subintervals out of order"));
@@ -150,12 +164,13 @@ impl Window {
                 return Err(Invalid("units out of range"));
             }
             next = subinterval.saturating_add(1);
+            len += 1;
             total += units;
         }
         if newest - oldest > geometry.subintervals() {
             return Err(Invalid("counts older than the window"));
         }
-        Ok(Self { geometry, counts: Counts::collect(counts) })
+        Ok(Self { geometry, counts: Counts::collect(counts, len, total, newest) })
     }
 
     /// The geometry the counts are kept at.
@@ -168,6 +183,11 @@ impl Window {
         self.counts.newest().map_or(0, |newest| self.geometry.start_of(newest))
     }
 
+    /// The end of that subinterval, in ms.
+    fn newest_end(&self) -> u64 {
+        self.newest() + self.geometry.resolution()
+    }
+
     /// The counts held, oldest first: `(start of the subinterval in ms, units)`.
     pub fn counts(&self) -> impl Iterator<Item = Count> + '_ {
         self.held().map(|(subinterval, units)| (self.geometry.start_of(subinterval), units))
@@ -175,12 +195,12 @@ impl Window {
 
     /// How many subintervals hold a count.
     pub fn len(&self) -> usize {
-        self.held().count()
+        self.counts.since(self.oldest()).0
     }
 
     /// Units held.
     pub fn total(&self) -> u64 {
-        self.held().map(|(_, units)| units).sum()
+        self.counts.since(self.oldest()).1
     }
 
     /// Bytes this window takes, with what it has allocated.
@@ -220,24 +240,33 @@ impl Window {
     /// frees quota early.
     pub fn seen_at(stored: Option<&Self>, geometry: Geometry, now: u64) -> View<'_> {
         match stored {
-            None => View::Replacement(Self::new(geometry)),
+            None => View::New(Self::new(geometry)),
             Some(stored) if stored.geometry == geometry => View::Stored(stored),
-            Some(stored) => View::Replacement(stored.regrouped(geometry, now)),
+            Some(stored) => {
+                let decided = stored.decision_instant(now);
+                View::Regrouped(stored.regrouped(geometry, decided, decided), stored)
+            }
         }
     }
 
-    fn regrouped(&self, geometry: Geometry, now: u64) -> Self {
-        let instant = self.decision_instant(now);
-        let mut counts: Vec<Count> = Vec::with_capacity(self.counts.len());
-        for (subinterval, units) in self.held() {
-            let latest = (self.geometry.start_of(subinterval + 1) - 1).min(instant);
-            let subinterval = geometry.subinterval_at(latest);
-            match counts.last_mut() {
-                Some((newest, held)) if *newest == subinterval => *held += units,
-                _ => counts.push((subinterval, units)),
+    /// A copy at another geometry with what matters at the instant `decided` and later, nothing being counted later than
+    /// `latest`.
+    fn regrouped(&self, geometry: Geometry, decided: u64, latest: u64) -> Self {
+        let moved = |subinterval| geometry.subinterval_at((self.geometry.start_of(subinterval + 1) - 1).min(latest));
+        let oldest = geometry.subinterval_at(decided).saturating_sub(geometry.subintervals());
+        let oldest = self.oldest().max(self.geometry.subinterval_at(geometry.start_of(oldest)));
+        let mut counts =
+            self.counts.iter_since(oldest).map(|(subinterval, units)| (moved(subinterval), units)).peekable();
+        let merged = iter::from_fn(|| {
+            let (subinterval, mut units) = counts.next()?;
+            while let Some((_, more)) = counts.next_if(|(next, _)| *next == subinterval) {
+                units += more;
             }
-        }
-        Self { geometry, counts: Counts::collect(counts.into_iter()) }
+            Some((subinterval, units))
+        });
+        let (len, total) = self.counts.since(oldest);
+        let newest = moved(self.counts.newest().unwrap_or(0));
+        Self { geometry, counts: Counts::collect(merged, len, total, newest) }
     }
 
     /// Decide a demand at `now`, without counting it. An error when granting it would overflow the count.
@@ -367,7 +396,7 @@ impl Window {
         self.counts.newest().unwrap_or(0).saturating_sub(self.geometry.subintervals())
     }
 
-    fn held(&self) -> impl Iterator<Item = Count> + Clone + '_ {
+    fn held(&self) -> impl Iterator<Item = Count> + '_ {
         self.counts.iter_since(self.oldest())
     }
 }

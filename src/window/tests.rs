@@ -67,14 +67,20 @@ impl Log {
             granted,
             limit: demand.limit,
             remaining,
-            retry_after: if granted > 0 { Some(0) } else { self.retry_after(now, demand) },
+            retry_after: if granted > 0 {
+                Some(0)
+            } else {
+                self.retry_after(self.window, self.resolution, now, demand)
+            },
             reset_after: self.reset_after(now),
         }
     }
 
-    fn retry_after(&self, now: u64, demand: &Demand) -> Option<u64> {
+    /// When this log, kept as it is, would let a demand with a certain geometry through.
+    fn retry_after(&self, window: u64, resolution: u64, now: u64, demand: &Demand) -> Option<u64> {
         let units = if demand.partial { 1 } else { demand.cost };
-        (units <= demand.limit).then(|| (0..).find(|ms| self.fits(now + ms, units, demand)).unwrap())
+        let fits = |at| self.at(window, resolution, at).fits(at, units, demand);
+        (units <= demand.limit).then(|| (0..).find(|ms| fits(now + ms)).unwrap())
     }
 
     fn reset_after(&self, now: u64) -> u64 {
@@ -176,7 +182,10 @@ proptest! {
             };
             match step {
                 Step::Allow(demand) => {
-                    let expected = seen_log.decide(now, &demand);
+                    let mut expected = seen_log.decide(now, &demand);
+                    if stored.is_some() && expected.granted == 0 {
+                        expected.retry_after = log.retry_after(length, resolution, now, &demand);
+                    }
                     let decision = view.decide(now, &demand).unwrap();
                     prop_assert_eq!(decision, expected);
                     if decision.granted > 0 {
@@ -191,7 +200,10 @@ proptest! {
                     }
                 }
                 Step::Record(demand, dated) => {
-                    let before = seen_log.decide(now, &demand);
+                    let mut before = seen_log.decide(now, &demand);
+                    if stored.is_some() && before.granted == 0 {
+                        before.retry_after = log.retry_after(length, resolution, now, &demand);
+                    }
                     let decision = view.decide(now, &demand).unwrap();
                     prop_assert_eq!(decision, before);
                     let instant = if dated { Instant::At(now) } else { Instant::Clock(now) };
