@@ -112,6 +112,8 @@ class Server:
 
     def start(self):
         """Start (or start again in the same folder) and wait until commands are answered."""
+        if self.alive:
+            return self
         self.spawn()
         deadline = time.monotonic() + self.ready_seconds
         while True:

@@ -116,7 +116,8 @@ unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
     }
 }
 
-/// One `SWLIMIT.RECORD` a count, oldest first. The limit plays no part in recording.
+/// One `SWLIMIT.RECORD` a count, oldest first. The limit plays no part in recording. Recording lets the key expire, which
+/// somebody may have taken back; the server itself goes on with the time the key expires at, if it does.
 unsafe extern "C" fn aof_rewrite(io: *mut raw::RedisModuleIO, key: *mut raw::RedisModuleString, value: *mut c_void) {
     // SAFETY: a value of ours.
     let window = unsafe { as_window(value) };
@@ -141,6 +142,8 @@ unsafe extern "C" fn aof_rewrite(io: *mut raw::RedisModuleIO, key: *mut raw::Red
             ));
         }
     }
+    // SAFETY: as above.
+    unsafe { api!(RedisModule_EmitAOF(io, c"PERSIST".as_ptr(), c"s".as_ptr(), key)) };
 }
 
 unsafe extern "C" fn mem_usage(value: *const c_void) -> usize {

@@ -433,6 +433,29 @@ fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
+fn counts_that_no_window_can_hold_are_refused() {
+    let twelve = geometry(60_000, 5_000);
+    let last = twelve.subinterval_at(MAX_EXACT);
+    let with = |counts: &[Count]| Window::with_counts(twelve, counts.iter().copied()).map(|window| window.total());
+    assert_eq!(with(&[(100, 1), (112, 2)]), Ok(3));
+    assert_eq!(with(&[(last, MAX_EXACT)]), Ok(MAX_EXACT));
+    for (counts, rule) in [
+        (&[][..], "no counts"),
+        (&[(100, 1), (113, 2)], "counts older than the window"),
+        (&[(last + 1, 1)], "an instant out of range"),
+        (&[(u64::MAX, 1)], "an instant out of range"),
+        (&[(100, 1), (100, 1)], "subintervals out of order"),
+        (&[(100, 1), (99, 1)], "subintervals out of order"),
+        (&[(100, 0)], "units out of range"),
+        (&[(100, MAX_EXACT + 1)], "units out of range"),
+        (&[(100, MAX_EXACT), (101, 1)], "units out of range"),
+        (&[(100, u64::MAX), (101, u64::MAX)], "units out of range"),
+    ] {
+        assert_eq!(with(counts), Err(Invalid(rule)), "{counts:?}");
+    }
+}
+
+#[test]
 fn a_window_takes_half_a_cache_line() {
     assert_eq!(mem::size_of::<Window>(), 32);
 }
