@@ -173,21 +173,38 @@ impl<'a> Call<'a> {
     /// `quota` are the client's own words for limit, window and resolution.
     pub fn replicate_record(&self, key: &Argument, quota: &[Argument], units: u64, instant: u64) {
         let [limit, window, resolution] = quota else { return };
-        let words =
-            [key.0, limit.0, window.0, resolution.0, COST.raw(), UNITS.raw(units), AT.raw(), INSTANT.raw(instant)];
-        self.replicate(c"SWLIMIT.RECORD", &words);
+        // SAFETY: eight strings for the eight places in the format. Spelled out, because the server makes room for them
+        // at once, which it does not for a vector.
+        unsafe {
+            api!(RedisModule_Replicate(
+                self.ctx,
+                c"SWLIMIT.RECORD".as_ptr(),
+                c"ssssssss".as_ptr(),
+                key.0,
+                limit.0,
+                window.0,
+                resolution.0,
+                COST.raw(),
+                UNITS.raw(units),
+                AT.raw(),
+                INSTANT.raw(instant),
+            ));
+        }
     }
 
     /// Replicate units given back: `SWLIMIT.REFUND key n AT ms`.
     pub fn replicate_refund(&self, key: &Argument, units: u64, instant: u64) {
-        self.replicate(c"SWLIMIT.REFUND", &[key.0, UNITS.raw(units), AT.raw(), INSTANT.raw(instant)]);
-    }
-
-    fn replicate(&self, command: &CStr, words: &[*mut raw::RedisModuleString]) {
-        // SAFETY: the format "v" takes a vector of strings and its length; the server takes references of its own. It
-        // answers with an error for an unknown command or format only.
+        // SAFETY: four strings for the four places in the format.
         unsafe {
-            api!(RedisModule_Replicate(self.ctx, command.as_ptr(), c"v".as_ptr(), words.as_ptr(), words.len()));
+            api!(RedisModule_Replicate(
+                self.ctx,
+                c"SWLIMIT.REFUND".as_ptr(),
+                c"ssss".as_ptr(),
+                key.0,
+                UNITS.raw(units),
+                AT.raw(),
+                INSTANT.raw(instant),
+            ));
         }
     }
 

@@ -1,0 +1,121 @@
+"""Send a server more than it can answer, and know what its main thread spent on it."""
+
+import os
+import socket
+from collections import deque
+from itertools import cycle, islice
+from pathlib import Path
+
+from harness.server import Binaries, ROOT, Server
+
+CLIENTS = 8
+PIPELINE = 32
+FLOOR_MODULE = ROOT / "target/floor/release/libfloor.so"
+
+
+def cores():
+    """The server's core and the load generator's: two different ones, if the machine has two."""
+    usable = sorted(os.sched_getaffinity(0))
+    return usable[-1], usable[0]
+
+
+def start_server(**options):
+    """A server with both modules on a core of its own; this process stays on another one. Not yet started."""
+    server_core, own_core = cores()
+    os.sched_setaffinity(0, {own_core})
+    return Server(Binaries.installed(), {"loadmodule": FLOOR_MODULE} | options,
+                  before=["taskset", "--cpu-list", str(server_core)])
+
+
+def cpu_nanoseconds(server):
+    """What the server's main thread has run for so far, user and system, by the scheduler's own account."""
+    pid = server.process.pid
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0])
+
+
+def encode(words):
+    """A command as it goes over the wire."""
+    parts = [b"*%d\r\n" % len(words)]
+    for word in words:
+        word = word if isinstance(word, bytes) else str(word).encode()
+        parts.append(b"$%d\r\n%s\r\n" % (len(word), word))
+    return b"".join(parts)
+
+
+def pipelines(commands, total=None):
+    """Pipelines of encoded commands as (bytes, number of commands).
+
+    Each command once, or all of them in turn until `total` (rounded up to whole pipelines) have been sent.
+    """
+    encoded = [encode(words) for words in commands]
+    if total is None:
+        for start in range(0, len(encoded), PIPELINE):
+            part = encoded[start:start + PIPELINE]
+            yield b"".join(part), len(part)
+        return
+    encoded *= PIPELINE  # so that the last pipeline is full, too
+    ready = [(b"".join(encoded[start:start + PIPELINE]), PIPELINE) for start in range(0, len(encoded), PIPELINE)]
+    yield from islice(cycle(ready), -(-total // PIPELINE))
+
+
+class Load:
+    """Some clients, each with one pipeline under way at any time. Use as a context manager."""
+
+    def __init__(self, server, clients=CLIENTS):
+        self.sockets = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(clients)]
+        for connection in self.sockets:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        """Close all connections."""
+        for connection in self.sockets:
+            connection.close()
+
+    def select(self, database):
+        """Go on in another database."""
+        for connection in self.sockets:
+            connection.sendall(encode(["SELECT", database]))
+            _finish(connection, 1)
+
+    def lines(self, words):
+        """Run one command; how many lines its reply has."""
+        self.sockets[0].sendall(encode(words) + encode(["PING"]))
+        reply = b""
+        while not reply.endswith(b"+PONG\r\n"):
+            reply += self.sockets[0].recv(1 << 16)
+        if reply.startswith(b"-"):
+            raise RuntimeError(f"{words}: {reply.decode(errors='replace').strip()}")
+        return reply.count(b"\n") - 1
+
+    def run(self, stream, lines):
+        """Send pipelines, each of whose commands has a reply of so many lines, and take in all the replies."""
+        idle, busy = deque(self.sockets), deque()
+        for pipeline, commands in stream:
+            if not idle:
+                idle.append(_finish(*busy.popleft()))
+            connection = idle.popleft()
+            connection.sendall(pipeline)
+            busy.append((connection, commands * lines))
+        while busy:
+            _finish(*busy.popleft())
+
+    def run_all(self, commands):
+        """Run each of these commands once; their replies have one shape."""
+        commands = list(commands)
+        self.run(pipelines(commands[1:]), self.lines(commands[0]))
+
+
+def _finish(connection, lines):
+    """Take in the replies to one pipeline. No word of any reply measured here has a line end in it."""
+    while lines > 0:
+        chunk = connection.recv(1 << 16)
+        if not chunk or chunk.startswith(b"-"):
+            raise RuntimeError(f"the server answered {chunk[:200]!r}")
+        lines -= chunk.count(b"\n")
+    return connection
