@@ -1,18 +1,25 @@
-MODULE = target/release/libswlimit.so
-PYTHON = .venv/bin/python
+PYTEST = .venv/bin/python -m pytest tests
+OTHER_RELEASES = redis-7.4,redis-8.0,valkey-8.0,valkey-8.1,valkey-9.1
 
-.PHONY: run test test-all bench accuracy build setup lint
+.PHONY: run test test-all test-releases test-long bench accuracy build setup lint
 
 run: build
 	@scripts/run
 
+# Everything, in minutes, on the installed server.
 test: build lint
 	cargo test --quiet
-	$(PYTHON) -m pytest tests
+	$(PYTEST)
 
-test-all: build lint
-	cargo test --quiet
-	SWLIMIT_SERVERS=all $(PYTHON) -m pytest tests --long
+# The same on every other release, and the tests that take longer.
+test-all: test test-releases test-long
+
+test-releases: build
+	scripts/servers
+	SWLIMIT_SERVERS=$(OTHER_RELEASES) $(PYTEST)
+
+test-long: build
+	$(PYTEST) --long -m long
 
 bench:
 	@scripts/bench/run

@@ -16,14 +16,23 @@ MODULE = Path(os.environ.get("SWLIMIT_MODULE", ROOT / "target/release/libswlimit
 READY_SECONDS = 20
 
 
+_given = set()
+
+
 def free_port():
-    """A loopback port nobody listens on, low enough for a cluster's second port (10 000 above) to be one too."""
+    """A loopback port nobody listens on, nor on a cluster's second port (10 000 above); no port is given twice."""
     while True:
-        with socket.socket() as probe:
+        with socket.socket() as probe, socket.socket() as second:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        if port < 55_000:
-            return port
+            if port in _given or port > 55_000:
+                continue
+            try:
+                second.bind(("127.0.0.1", port + 10_000))
+            except OSError:
+                continue
+        _given.add(port)
+        return port
 
 
 class Binaries:

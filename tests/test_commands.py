@@ -1,0 +1,134 @@
+"""What the server says of the commands: COMMAND DOCS, COMMAND INFO, key positions, redis-cli's hints."""
+
+import fcntl
+import json
+import os
+import pty
+import select
+import struct
+import termios
+import time
+
+import pytest
+
+OPTIONAL = {"flags": ["optional"]}
+
+
+def argument(name, kind, **more):
+    return {"name": name, "type": kind} | more
+
+
+QUOTA = [argument("key", "key", key_spec_index=0), argument("limit", "integer"), argument("window", "string"),
+         argument("resolution", "string")]
+COST = argument("n", "integer", token="COST", **OPTIONAL)
+PARTIAL = argument("partial", "pure-token", token="PARTIAL", **OPTIONAL)
+STRICT = argument("strict", "pure-token", token="STRICT", **OPTIONAL)
+AT = argument("unix-ms", "unix-time", token="AT", **OPTIONAL)
+
+COMMANDS = {  # arity, flags, arguments
+    "swlimit.allow": (-5, {"write", "denyoom", "fast"}, [*QUOTA, COST, PARTIAL, STRICT, AT]),
+    "swlimit.peek": (-5, {"readonly", "fast"}, [*QUOTA, COST, PARTIAL, STRICT, AT]),
+    "swlimit.record": (-5, {"write", "denyoom", "fast"}, [*QUOTA, COST, STRICT, AT]),
+    "swlimit.refund": (-3, {"write", "fast"}, [QUOTA[0], argument("units", "integer"), AT]),
+    "swlimit.info": (2, {"readonly", "fast"}, [QUOTA[0]]),
+    "swlimit.mallow": (-7, {"write", "denyoom"}, [
+        argument("numkeys", "integer"),
+        argument("limits", "block", flags=["multiple"], arguments=[*QUOTA, argument("cost", "integer")]), STRICT, AT]),
+}
+
+
+def as_json(server, *words):
+    return json.loads(server.cli(*words, flags=["-3", "--json"]))
+
+
+def plain(argument):
+    """An argument without what newer servers add to it."""
+    names = "name", "type", "token", "flags", "key_spec_index"
+    known = {name: argument[name] for name in names if name in argument}
+    if "arguments" in argument:
+        known["arguments"] = [plain(inner) for inner in argument["arguments"]]
+    return known
+
+
+def test_these_are_all_commands(server):
+    assert set(server.cli("COMMAND", "LIST", "FILTERBY", "MODULE", "swlimit").split()) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_documentation(server, name):
+    docs = as_json(server, "COMMAND", "DOCS", name)[name]
+    assert [plain(argument) for argument in docs["arguments"]] == COMMANDS[name][2]
+    assert docs["summary"].endswith(".") and len(docs["summary"]) > 20
+    assert docs["complexity"].startswith("O(")
+    assert docs["since"] == "0.1.0"
+    assert docs["module"] == "swlimit"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_information(server, name):
+    info = as_json(server, "COMMAND", "INFO", name)[0]
+    arity, flags, _ = COMMANDS[name]
+    assert info[:2] == [name, arity]
+    assert set(info[2]) & {"write", "readonly", "denyoom", "fast", "blocking", "admin", "noscript", "loading"} == flags
+    assert info[3:6] == ([0, 0, 0] if name == "swlimit.mallow" else [1, 1, 1])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_key_specifications(server, name):
+    specification, = as_json(server, "COMMAND", "INFO", name)[0][8]
+    flags = {"RO", "access"} if name in ("swlimit.peek", "swlimit.info") else {"RW", "access", "update"}
+    assert set(specification["flags"]) - {"variable_flags"} == flags
+    assert specification["begin_search"] == {"type": "index", "spec": {"index": 1}}
+    assert specification["find_keys"] == (
+        {"type": "keynum", "spec": {"keynumidx": 0, "firstkey": 1, "keystep": 5}} if name == "swlimit.mallow" else
+        {"type": "range", "spec": {"lastkey": 0, "keystep": 1, "limit": 0}})
+
+
+@pytest.mark.parametrize("command, keys", [
+    ("SWLIMIT.ALLOW one 10 60 5 COST 3", ["one"]), ("SWLIMIT.PEEK one 10 60 5", ["one"]),
+    ("SWLIMIT.RECORD one 10 60 5 AT 7", ["one"]), ("SWLIMIT.REFUND one 3", ["one"]), ("SWLIMIT.INFO one", ["one"]),
+    ("SWLIMIT.MALLOW 1 one 10 60 5 1", ["one"]),
+    ("SWLIMIT.MALLOW 3 one 10 60 5 1 two 10 60 5 1 three 10 60 5 1 STRICT AT 7", ["one", "two", "three"]),
+])
+def test_keys_of_a_call(server, command, keys):
+    assert server.cli("COMMAND", "GETKEYS", *command.split()).split("\n") == keys
+    access = as_json(server, "COMMAND", "GETKEYSANDFLAGS", *command.split())
+    assert [key for key, _ in access] == keys
+    expected = {"RO", "access"} if "PEEK" in command or "INFO" in command else {"RW", "access", "update"}
+    assert all(set(flags) == expected for _, flags in access)
+
+
+@pytest.mark.parametrize("numkeys", ["0", "x", "-1", "9223372036854775807"])
+def test_keys_of_a_call_that_is_wrong(server, numkeys):
+    assert server.cli("COMMAND", "GETKEYS", "SWLIMIT.MALLOW", numkeys, "one", 10, 60, 5, 1).startswith("ERR ")
+
+
+@pytest.mark.parametrize("command, hint", [
+    ("SWLIMIT.ALLOW", "key limit window resolution [COST n] [PARTIAL] [STRICT] [AT unix-ms]"),
+    ("swlimit.peek", "key limit window resolution [COST n] [PARTIAL] [STRICT] [AT unix-ms]"),
+    ("SWLIMIT.RECORD", "key limit window resolution [COST n] [STRICT] [AT unix-ms]"),
+    ("SWLIMIT.REFUND", "key units [AT unix-ms]"),
+    ("SWLIMIT.INFO", "key"),
+    ("SWLIMIT.MALLOW", "numkeys key limit window resolution cost [key limit window resolution cost ...] [STRICT] "
+                       "[AT unix-ms]"),
+])
+def test_hints_while_typing(server, command, hint):
+    """What redis-cli shows on a terminal after the command's name has been typed."""
+    child, terminal = pty.fork()
+    if child == 0:
+        cli = server.binaries.cli
+        os.execvpe(cli, [cli, "-p", str(server.port)], os.environ | server.binaries.env | {"TERM": "xterm"})
+    try:
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 400, 0, 0))
+        shown, typed, deadline = "", False, time.monotonic() + 10
+        while f"{command} " not in shown or hint not in shown.split(f"{command} ")[-1]:
+            assert select.select([terminal], [], [], max(0, deadline - time.monotonic()))[0], shown
+            shown += os.read(terminal, 65_536).decode()
+            if not typed and shown.endswith("> "):
+                os.write(terminal, f"{command} ".encode())
+                typed = True
+        after = shown.split(f"{command} ")[-1].split("\x1b[0m")[0]
+        assert after.split("m", 1)[1] == hint
+    finally:
+        os.close(terminal)
+        os.waitpid(child, 0)
