@@ -290,17 +290,6 @@ impl Window {
         })
     }
 
-    /// Decide a demand and count what is granted. Denied or overflowing, nothing changes.
-    #[cfg(test)]
-    pub fn allow(&mut self, now: u64, demand: &Demand) -> Result<Decision, Overflow> {
-        let decision = self.decide(now, demand)?;
-        if decision.granted == 0 {
-            return Ok(decision);
-        }
-        self.count(self.decision_instant(now), decision.granted);
-        Ok(self.after_grant(now, decision))
-    }
-
     /// A decision to grant as it reads once the grant has been counted.
     pub fn after_grant(&self, now: u64, decision: Decision) -> Decision {
         Decision { remaining: decision.remaining - decision.granted, reset_after: self.reset_after(now), ..decision }
