@@ -206,7 +206,7 @@ def test_swapdb_move_and_flush(start):
             assert window(pipe) == window(follower)
         assert agrees(follower) == 2
         pipe.call("SELECT", 2)
-        assert pipe.call("FLUSHDB") == "OK"
+        assert pipe.call("FLUSHDB", "SYNC") == "OK"
         assert agrees(pipe) == 1
         assert pipe.call("FLUSHALL") == "OK"
         gone(pipe)

@@ -78,9 +78,19 @@ def yardsticks():
     return [
         Contender("floor", "no-op module command (the floor)",
                   [("BENCH.FLOOR", name, LIMIT, WINDOW, WINDOW) for name in names("floor")]),
+        unmade("look", "… that opens its key and reads the clock (the least of a denial)"),
+        unmade("effect", "… and signals and replicates a change (the least of a grant)"),
         Contender("incr", "`INCR`", [("INCR", name) for name in names("incr")]),
         Contender("set", "`SET k v EX`", [("SET", name, "v", "EX", WINDOW) for name in names("set")]),
     ]
+
+
+def unmade(command, label):
+    """A module command that does what every decision has to, and decides nothing; on keys that expire, like those of
+    decisions."""
+    keys = names(command)
+    return Contender(command, label, [(f"BENCH.{command.upper()}", name, LIMIT, WINDOW, WINDOW) for name in keys],
+                     set_up=([("SET", name, "v", "EX", WINDOW) for name in keys],))
 
 
 def deciding(command, prefix, resolution, correct, key, label, prepare=()):

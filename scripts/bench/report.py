@@ -61,6 +61,8 @@ def bars(results):
         against("`ALLOW` granted ÷ floor (aim: 1.35)", ALLOW, "floor", 1.5)
         against("`ALLOW` granted ÷ `SET k v EX` (aim: 1.0)", ALLOW, "set", 1.1)
         against("`ALLOW` denied ÷ floor", DENIED, "floor", 1.2)
+        against("`ALLOW` granted ÷ the least of a grant (own aim)", ALLOW, "effect", 1.2)
+        against("`ALLOW` denied ÷ the least of a denial (own aim)", DENIED, "look", 1.2)
         against("`ALLOW` granted, N = 3600 ÷ N = 1", "granted-3600", "granted-1", 1.05)
         against("`ALLOW` denied, N = 3600 ÷ N = 1", "denied-3600", "denied-1", 1.05)
         against("`ALLOW` granted, 4096 counted ÷ N = 1", "granted-full", "granted-1", 1.1)
