@@ -10,7 +10,6 @@ distance from the subinterval before it and its units.
 
 import itertools
 import socket
-import time
 
 MAX_EXACT = 2**53 - 1
 MAX_WINDOW = 3650 * 24 * 60 * 60 * 1000
@@ -194,17 +193,6 @@ def info(client, section="swlimit"):
         if colon:
             fields[name] = int(text) if text.lstrip("-").isdigit() else text
     return fields
-
-
-def until(reached, what, seconds=20):
-    """Wait until `reached()` is true, and return what it returned; fail, naming `what`, if it never is."""
-    deadline = time.monotonic() + seconds
-    while True:
-        value = reached()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 def storm(server, commands, size=2000):

@@ -12,7 +12,8 @@ import pytest
 
 from harness.releases import Unavailable, obtain
 from harness.server import MODULE
-from payloads import MAX_EXACT, Failed, Pipe, info, storm, until
+from payloads import MAX_EXACT, Failed, Pipe, info, storm
+from topology import eventually
 
 NOW = 1_700_000_000_000
 ALLOW = ("SWLIMIT.ALLOW", "w", 1000, "1h", "1m")
@@ -55,7 +56,7 @@ def agrees(pipe):
 
 def gone(pipe):
     """Wait until INFO counts neither windows nor memory."""
-    until(lambda: info(pipe)["swlimit_keys"] == 0, "windows freed")
+    eventually(lambda: info(pipe)["swlimit_keys"] == 0, "windows freed")
     assert info(pipe)["swlimit_memory"] == 0
 
 
@@ -75,7 +76,7 @@ def pipe(own):
 def replica_of(start, primary, **options):
     replica = start(options={"replicaof": ("127.0.0.1", primary.port), "hz": 100, "repl-timeout": 3600} | options)
     with Pipe(replica) as pipe:
-        until(lambda: info(pipe, "replication")["master_link_status"] == "up", "replica in step")
+        eventually(lambda: info(pipe, "replication")["master_link_status"] == "up", "replica in step")
         yield pipe
 
 
@@ -141,7 +142,7 @@ def test_eviction(start, policy):
         for key in names[:50]:
             assert window(pipe, key)[b"total"] == 7
         offset = info(pipe, "replication")["master_repl_offset"]
-        until(lambda: info(follower, "replication")["slave_repl_offset"] >= offset, "replica caught up")
+        eventually(lambda: info(follower, "replication")["slave_repl_offset"] >= offset, "replica caught up")
         assert follower.call("DBSIZE") == pipe.call("DBSIZE")
         assert info(follower)["swlimit_keys"] == agrees(follower) == len(names)
 
@@ -170,8 +171,8 @@ def test_lazy_free(own, pipe):
         fill()
         lazily = info(pipe, "memory")["lazyfreed_objects"]
         assert pipe.calls([command, ALLOW])[1][:3] == [1, 1000, 999]
-        until(lambda: info(pipe)["swlimit_keys"] == 1, "all but the new one freed")
-        until(lambda: info(pipe, "memory")["lazyfreed_objects"] >= lazily + 3000, "freed in the background")
+        eventually(lambda: info(pipe)["swlimit_keys"] == 1, "all but the new one freed")
+        eventually(lambda: info(pipe, "memory")["lazyfreed_objects"] >= lazily + 3000, "freed in the background")
         assert agrees(pipe) == 1
         pipe.call("DEL", "w")
         gone(pipe)
@@ -199,7 +200,7 @@ def test_swapdb_move_and_flush(start):
         assert window(pipe)[b"total"] == 4
         assert agrees(pipe) == 2
         offset = info(pipe, "replication")["master_repl_offset"]
-        until(lambda: info(follower, "replication")["slave_repl_offset"] >= offset, "replica caught up")
+        eventually(lambda: info(follower, "replication")["slave_repl_offset"] >= offset, "replica caught up")
         for database in (0, 2):
             pipe.call("SELECT", database)
             follower.call("SELECT", database)
@@ -222,7 +223,7 @@ def test_expired_keys_on_a_replica(start):
         pipe.calls([("SWLIMIT.RECORD", "w", 5, "200ms", "100ms", "COST", 3), ("SET", "s", 1, "PX", 400)])
         assert pipe.call("WAIT", 1, 5000) == 1
         assert follower.call("SWLIMIT.PEEK", "w", 5, "200ms", "100ms")[2] <= 5
-        until(lambda: follower.call("EXISTS", "s", "w") == 0, "both expired for readers of the replica")
+        eventually(lambda: follower.call("EXISTS", "s", "w") == 0, "both expired for readers of the replica")
         assert follower.call("DBSIZE") == 2 and info(follower)["swlimit_keys"] == 1
         assert follower.call("GET", "s") is None
         assert follower.call("SWLIMIT.INFO", "w") == "ERR no such key"
@@ -230,7 +231,7 @@ def test_expired_keys_on_a_replica(start):
         assert follower.call("DBSIZE") == 2 and info(follower)["swlimit_keys"] == 1
         assert codes(follower, [("SET", "s", 1), *WRITES]) == {"READONLY"}
         pipe.call("DEBUG", "SET-ACTIVE-EXPIRE", 1)
-        until(lambda: follower.call("DBSIZE") == 0, "both deleted by the primary")
+        eventually(lambda: follower.call("DBSIZE") == 0, "both deleted by the primary")
         gone(follower)
         gone(pipe)
 
@@ -244,7 +245,7 @@ def test_replica_without_its_primary(start):
         assert pipe.call("WAIT", 1, 5000) == 1
         before = window(follower)
         follower.call("REPLICAOF", "127.0.0.1", 1)  # nobody listens there
-        until(lambda: info(follower, "replication")["master_link_status"] == "down", "link down")
+        eventually(lambda: info(follower, "replication")["master_link_status"] == "down", "link down")
         assert codes(follower, [("GET", "s"), *READS]) == {""}
         assert codes(follower, [("SET", "s", 2)]) == codes(follower, WRITES) == {"READONLY"}
         assert window(follower) == before
@@ -252,7 +253,7 @@ def test_replica_without_its_primary(start):
         assert codes(follower, [("GET", "s")]) == codes(follower, READS) == {"MASTERDOWN"}
         assert codes(follower, [("SET", "s", 2)]) == codes(follower, WRITES) <= {"READONLY", "MASTERDOWN"}
         follower.call("REPLICAOF", "127.0.0.1", primary.port)
-        until(lambda: info(follower, "replication")["master_link_status"] == "up", "link up again")
+        eventually(lambda: info(follower, "replication")["master_link_status"] == "up", "link up again")
         assert window(follower) == before
         assert agrees(follower) == agrees(pipe) == 1
         follower.call("REPLICAOF", "NO", "ONE")
@@ -319,11 +320,11 @@ def test_active_defragmentation(start):
             stats = info(pipe, "stats")
             return sum(stats[name] for name in hits_and_misses)
 
-        until(lambda: visits() > len(kept) / 2, "half of the keys visited")
+        eventually(lambda: visits() > len(kept) / 2, "half of the keys visited")
         for key in kept[:500]:  # windows change meanwhile
             assert pipe.call("SWLIMIT.RECORD", key, 10, "1h", "1s", "AT", NOW + 49_000)[1] == 10
         enough = visits() + 3 * len(kept)
-        until(lambda: visits() > enough, "all keys visited twice more")
+        eventually(lambda: visits() > enough, "all keys visited twice more")
         for key in kept[:500]:
             assert pipe.call("SWLIMIT.REFUND", key, 1, "AT", NOW + 49_000) == 1
         pipe.call("CONFIG", "SET", "activedefrag", "no")

@@ -10,7 +10,8 @@ import shutil
 import pytest
 
 from harness.releases import Unavailable, obtain
-from payloads import MAX_EXACT, Failed, Frame, Pipe, damaged, info, storm, until, value_of
+from payloads import MAX_EXACT, Failed, Frame, Pipe, damaged, info, storm, value_of
+from topology import eventually
 
 NOW = 1_700_000_000_000
 SLACK = 192 << 10  # what a server's own needs vary by
@@ -22,8 +23,8 @@ def used_memory(pipe):
 
 def empty(pipe, seconds=60):
     """Wait until there is no key, then empty the database's own tables too; the bytes then in use."""
-    until(lambda: pipe.call("DBSIZE") == 0, "all keys gone", seconds)
-    until(lambda: info(pipe)["swlimit_keys"] == 0, "all windows freed", seconds)
+    eventually(lambda: pipe.call("DBSIZE") == 0, "all keys gone", seconds)
+    eventually(lambda: info(pipe)["swlimit_keys"] == 0, "all windows freed", seconds)
     assert info(pipe)["swlimit_memory"] == 0
     pipe.call("FLUSHALL", "SYNC")
     pipe.call("SLOWLOG", "RESET")
@@ -177,7 +178,7 @@ def test_memcheck(start, tmp_path, size):
     rng = random.Random(size)
     with Pipe(primary) as pipe, Pipe(replica) as follower:
         assert info(pipe, "memory")["mem_allocator"] == "libc"
-        until(lambda: info(follower, "replication")["master_link_status"] == "up", "replica in step", 120)
+        eventually(lambda: info(follower, "replication")["master_link_status"] == "up", "replica in step", 120)
         for number in range(size):
             every_command(pipe, rng, b"k%d" % (number % 20))
         accepted = hostile_payloads(pipe, rng, size)
@@ -188,7 +189,7 @@ def test_memcheck(start, tmp_path, size):
         assert not any(isinstance(reply, Failed) for reply in replies)
         every_method(pipe)
         offset = info(pipe, "replication")["master_repl_offset"]
-        until(lambda: info(follower, "replication")["slave_repl_offset"] >= offset, "replica caught up", 120)
+        eventually(lambda: info(follower, "replication")["slave_repl_offset"] >= offset, "replica caught up", 120)
         digests = [client.call("DEBUG", "DIGEST-VALUE", "large", "k1", "copy") for client in (pipe, follower)]
         assert digests[0] == digests[1]
         for client in (follower, pipe):
@@ -196,7 +197,7 @@ def test_memcheck(start, tmp_path, size):
             client.call("SWLIMIT.PEEK", "large", 1, 60, 1)
         pipe.call("SWAPDB", 0, 1)
         pipe.call("FLUSHALL", "ASYNC")
-        until(lambda: info(pipe)["swlimit_keys"] == 0, "all freed", 60)
+        eventually(lambda: info(pipe)["swlimit_keys"] == 0, "all freed", 60)
         pipe.call("SWLIMIT.ALLOW", "kept", 1, "1d", "1h")
         assert pipe.call("WAIT", 1, 60_000) == 1
     for server in (replica, primary):
@@ -268,7 +269,7 @@ def every_method(pipe):
     for preamble in ("no", "yes"):
         pipe.call("CONFIG", "SET", "aof-use-rdb-preamble", preamble)
         assert not isinstance(pipe.call("BGREWRITEAOF"), Failed)
-        until(lambda: not info(pipe, "persistence")["aof_rewrite_in_progress"], "AOF rewritten", 120)
+        eventually(lambda: not info(pipe, "persistence")["aof_rewrite_in_progress"], "AOF rewritten", 120)
         assert info(pipe, "persistence")["aof_last_bgrewrite_status"] == "ok"
         assert pipe.call("DEBUG", "LOADAOF") == "OK"
     assert pipe.call("DEBUG", "RELOAD") == "OK"

@@ -27,8 +27,8 @@ impl Command for Refund {
     const DOCUMENTATION: Documentation = Documentation {
         name: c"swlimit.refund",
         summary: c"Gives back units counted in a sliding window, newest subinterval first.",
-        complexity: c"O(1) within the newest subinterval, else O(C), C being the number of subintervals that hold a \
-            count",
+        complexity: c"O(log C), C being the number of subintervals that hold a count; O(C) when counts that slid out \
+            have to be dropped first",
         since: c"0.1.0",
         arity: -3,
         flags: c"write fast",

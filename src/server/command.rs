@@ -7,6 +7,7 @@ use std::ptr;
 use redis_module::raw;
 
 use super::call::Call;
+use super::OK;
 use crate::arguments::integer;
 use crate::error::Error;
 
@@ -263,5 +264,3 @@ fn argument(parameter: &Parameter, nested: &mut Vec<Vec<raw::RedisModuleCommandA
     }
     argument
 }
-
-const OK: c_int = raw::REDISMODULE_OK as c_int;

@@ -7,6 +7,7 @@ use redis_module::raw;
 
 use super::call::{Argument, Call};
 use super::window_type::{self, WINDOW_TYPE};
+use super::OK;
 use crate::error::Error;
 use crate::statistics;
 use crate::window::Window;
@@ -73,30 +74,25 @@ impl<'a> Key<'a> {
         now: u64,
         change: impl FnOnce(&mut Window) -> T,
     ) -> Result<T, Error> {
-        // SAFETY: see `window`; this borrows the key exclusively.
-        let result = match (unsafe { self.window.as_mut() }, replacement) {
-            (Some(window), replacement) => {
-                let (bytes, end) = (window.bytes(), window.end());
-                if let Some(replacement) = replacement {
-                    *window = replacement;
-                }
-                let result = change(window);
-                let changed_end = Some(window.end()).filter(|changed| *changed != end);
-                statistics::window_resized(bytes, window.bytes());
-                if let Some(end) = changed_end {
-                    self.end_at(end, now);
-                }
-                result
-            }
-            (None, Some(mut window)) => {
-                let result = change(&mut window);
-                let end = window.end();
+        let replacement = match replacement {
+            Some(window) if self.window.is_null() => {
                 self.create(window);
-                self.end_at(end, now);
-                result
+                None
             }
-            (None, None) => return Err(Error::NoSuchKey),
+            replacement => replacement,
         };
+        // SAFETY: see `window`; this borrows the key exclusively.
+        let window = unsafe { self.window.as_mut() }.ok_or(Error::NoSuchKey)?;
+        let (bytes, end) = (window.bytes(), window.end());
+        if let Some(replacement) = replacement {
+            *window = replacement;
+        }
+        let result = change(window);
+        let changed_end = window.end();
+        statistics::window_resized(bytes, window.bytes());
+        if changed_end != end {
+            self.end_at(changed_end, now);
+        }
         // SAFETY: the context and a string of the same call.
         unsafe { api!(RedisModule_SignalModifiedKey(self.call.ctx(), self.name.raw())) };
         Ok(result)
@@ -107,7 +103,9 @@ impl<'a> Key<'a> {
         // SAFETY: the key is open for writing and the value one of the type's; the key owns it from here on, unless the
         // server refuses, which it does only for keys not open for writing.
         unsafe {
-            if api!(RedisModule_ModuleTypeSetValue(self.handle, WINDOW_TYPE.raw(), value)) != OK {
+            if api!(RedisModule_ModuleTypeSetValue(self.handle, WINDOW_TYPE.raw(), value)) == OK {
+                self.window = value.cast();
+            } else {
                 window_type::free(value);
             }
         }
@@ -131,4 +129,3 @@ impl<'a> Key<'a> {
 }
 
 const EMPTY: c_int = raw::REDISMODULE_KEYTYPE_EMPTY as c_int;
-const OK: c_int = raw::REDISMODULE_OK as c_int;

@@ -25,3 +25,6 @@ mod window_type;
 
 pub use call::Call;
 pub use command::{Command, Documentation, Keys, Parameter, Parse};
+
+/// What functions of the module API answer when all went well.
+const OK: std::ffi::c_int = redis_module::raw::REDISMODULE_OK as std::ffi::c_int;

@@ -7,7 +7,7 @@ use redis_module::{raw, Context, RedisString, Status};
 
 use super::allocator::ServerAllocator;
 use super::window_type::WINDOW_TYPE;
-use super::{call, command};
+use super::{call, command, OK};
 use crate::commands::{Allow, Info, Mallow, Peek, Record, Refund};
 use crate::configuration::{self, max_subintervals};
 use crate::statistics;
@@ -136,5 +136,3 @@ const VERSION_TEXT: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_
     Ok(text) => text,
     Err(_) => c"",
 };
-
-const OK: c_int = raw::REDISMODULE_OK as c_int;
