@@ -22,9 +22,11 @@ def used_memory(pipe):
 
 
 def empty(pipe, seconds=60):
-    """Wait until there is no key, then empty the database's own tables too; the bytes then in use."""
+    """Wait until there is no key, and nothing left to free in the background; then empty the database's own tables too;
+    the bytes then in use."""
     eventually(lambda: pipe.call("DBSIZE") == 0, "all keys gone", seconds)
     eventually(lambda: info(pipe)["swlimit_keys"] == 0, "all windows freed", seconds)
+    eventually(lambda: info(pipe, "memory")["lazyfree_pending_objects"] == 0, "all tables freed", seconds)
     assert info(pipe)["swlimit_memory"] == 0
     pipe.call("FLUSHALL", "SYNC")
     pipe.call("SLOWLOG", "RESET")
