@@ -47,11 +47,10 @@ impl<'a> Key<'a> {
         unsafe {
             let handle = api!(RedisModule_OpenKey(call.ctx(), name.raw(), mode as c_int));
             let mut key = Self { call, name, handle, window: ptr::null_mut() };
-            if api!(RedisModule_KeyType(handle)) != EMPTY {
-                if api!(RedisModule_ModuleTypeGetType(handle)) != WINDOW_TYPE.raw() {
-                    return Err(Error::WrongType);
-                }
+            if api!(RedisModule_ModuleTypeGetType(handle)) == WINDOW_TYPE.raw() {
                 key.window = api!(RedisModule_ModuleTypeGetValue(handle)).cast();
+            } else if api!(RedisModule_KeyType(handle)) != EMPTY {
+                return Err(Error::WrongType);
             }
             Ok(key)
         }
