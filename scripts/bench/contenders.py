@@ -143,7 +143,7 @@ def rivals(server):
     """The peers: granted and denied."""
     contenders = []
     for peer in peers.installed():
-        label = f"`{peer.name}` {peer.version()} (Lua)"
+        label = peers.label(peer)
         fresh, spent = names(f"g{peer.name[-4:]}"), names(f"d{peer.name[-4:]}")
         exhaust = peer.commands(server, spent, LIMIT, WINDOW, LIMIT)
         contenders.append(Contender(f"{peer.name}-granted", f"{label} granted",

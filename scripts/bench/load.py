@@ -11,6 +11,7 @@ from harness.server import Binaries, ROOT, Server
 CLIENTS = 8
 PIPELINE = 32
 FLOOR_MODULE = ROOT / "target/floor/release/libfloor.so"
+CELL_MODULE = ROOT / "target/cell/release/libredis_cell.so"
 
 
 def cores():
@@ -20,10 +21,11 @@ def cores():
 
 
 def start_server(**options):
-    """A server with both modules on a core of its own; this process stays on another one. Not yet started."""
+    """A server with all modules on a core of its own; this process stays on another one. Not yet started."""
     server_core, own_core = cores()
     os.sched_setaffinity(0, {own_core})
-    return Server(Binaries.installed(), {"loadmodule": FLOOR_MODULE} | options,
+    modules = [FLOOR_MODULE, *([CELL_MODULE] if CELL_MODULE.exists() else [])]
+    return Server(Binaries.installed(), {"loadmodule": modules} | options,
                   before=["taskset", "--cpu-list", str(server_core)])
 
 

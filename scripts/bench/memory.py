@@ -71,7 +71,7 @@ def library(peer):
     """What a library keeps after one request."""
     def fill(server, keys):
         return [peer.commands(server, names("p", keys), LIMIT, WINDOW, 1)]
-    return Layout(peer.name, f"`{peer.name}` {peer.version()} (Lua), first window, its own names", KEYS, fill)
+    return Layout(peer.name, f"{peers.label(peer)} after one request, under the names it makes", KEYS, fill)
 
 
 def measure():

@@ -1,19 +1,23 @@
-"""What a user could take instead: sliding windows in Lua, out of the libraries that are installed for this.
+"""What a user could take instead: sliding windows in Lua, and another module.
 
-Nothing is copied from them. Each library is asked for decisions, and what it sends (EVALSHA with its keys and
-arguments) is written down, so that it can be sent again faster than any library could.
+Nothing is copied from the libraries that are installed for this. Each is asked for decisions, and what it sends (EVALSHA
+with its keys and arguments) is written down, so that it can be sent again faster than any library could.
 """
 
 import json
 import shutil
 import subprocess
+import tomllib
 from importlib import metadata
 
 import redis
 from harness.server import ROOT
 
+from .load import CELL_MODULE
+
 NODE_FOLDER = ROOT / ".cache/bench/node"
 UPSTASH_SCRIPT = ROOT / "scripts/bench/upstash.mjs"
+CELL_LOCK = ROOT / "scripts/bench/cell/Cargo.lock"
 
 
 class RecordingConnection(redis.Connection):
@@ -39,7 +43,7 @@ def recorded(decide, names):
 class Limits:
     """PyPI `limits`, strategy "sliding-window-counter"."""
 
-    name = "limits"
+    name, kind = "limits", "Lua"
 
     @staticmethod
     def version():
@@ -64,7 +68,7 @@ class Limits:
 class Throttled:
     """PyPI `throttled-py`, "sliding_window"."""
 
-    name = "throttled-py"
+    name, kind = "throttled-py", "Lua"
 
     @staticmethod
     def version():
@@ -93,7 +97,7 @@ class Upstash:
     Its scripts begin with a flag that only Upstash's own servers know; without it, Redis runs them.
     """
 
-    name = "@upstash/ratelimit"
+    name, kind = "@upstash/ratelimit", "Lua"
 
     @staticmethod
     def version():
@@ -118,7 +122,33 @@ class Upstash:
         return reply[0] >= 0
 
 
-ALL = (Limits, Throttled, Upstash)
+class Cell:
+    """crates.io `redis-cell`: no window, but a bucket. It holds the limit, and one unit comes back per window."""
+
+    name, kind = "redis-cell", "module"
+
+    @staticmethod
+    def version():
+        if not CELL_MODULE.exists():
+            raise ModuleNotFoundError("it could not be built")
+        packages = tomllib.loads(CELL_LOCK.read_text())["package"]
+        return next(package["version"] for package in packages if package["name"] == "redis-cell")
+
+    @staticmethod
+    def commands(_server, names, limit, window, cost):
+        return [("CL.THROTTLE", name, limit - 1, 1, window, cost) for name in names]
+
+    @staticmethod
+    def granted(reply):
+        return reply[0] == 0
+
+
+ALL = (Limits, Throttled, Upstash, Cell)
+
+
+def label(peer):
+    """How a peer is called in tables."""
+    return f"`{peer.name}` {peer.version()} ({peer.kind})"
 
 
 def installed():

@@ -11,7 +11,7 @@ from pathlib import Path
 import matplotlib
 from harness.server import ROOT, Binaries, Server
 
-from . import cpu, instructions, latency, memory, scale
+from . import cpu, instructions, latency, memory, peers, scale
 from .cpu import spread
 
 matplotlib.use("svg")
@@ -66,9 +66,11 @@ def bars(results):
         against("`ALLOW` granted, N = 3600 ÷ N = 1", "granted-3600", "granted-1", 1.05)
         against("`ALLOW` denied, N = 3600 ÷ N = 1", "denied-3600", "denied-1", 1.05)
         against("`ALLOW` granted, 4096 counted ÷ N = 1", "granted-full", "granted-1", 1.1)
-        against("`ALLOW` granted ÷ `INCR`; 1.85 is 2.5 × cheaper than redis-cell", ALLOW, "incr",
+        against("`ALLOW` granted ÷ `INCR`; 1.85 is 2.5 × cheaper than redis-cell 0.5.0", ALLOW, "incr",
                 round(CELL_TO_INCR / CELL_SHARE, 2))
-        lua = [key for key in spent if key.endswith("-granted")]
+        if (cell := f"{peers.Cell.name}-granted") in spent:
+            found.append(Bar(f"{labels[cell]} ÷ `ALLOW` granted", CELL_SHARE, cpu.ratio(spent, cell, ALLOW), least=True))
+        lua = [key for peer in peers.ALL if peer.kind == "Lua" and (key := f"{peer.name}-granted") in spent]
         if lua:
             best = min(lua, key=lambda key: spread(spent[key])[1])
             found.append(Bar(f"{labels[best]}, the best Lua window ÷ `ALLOW` granted", 6,
@@ -93,7 +95,7 @@ def write(folder, results, skipped, command):
     text = ["# What swlimit costs", "", *circumstances(command), *(f"- Left out: {one}" for one in skipped), ""]
     if found := bars(results):
         text += ["## Bars", "", "Nothing fails when one is not met: times depend on the machine.", "",
-                 *bar_table(found), "", *CELL_NOTE, ""]
+                 *bar_table(found), "", *BAR_NOTE, "", *CELL_NOTE, ""]
     for part, (title, note, rows, plot) in SECTIONS.items():
         if part not in results:
             continue
@@ -131,9 +133,14 @@ def processor():
     return found[1] if found else platform.machine()
 
 
+BAR_NOTE = [
+    "A bar that lies below what the server asks for the least of a grant or of a denial (next table) is out of reach for "
+    "any module that opens a key, reads the clock and replicates each grant as the effect it had; the own aims compare "
+    "with that least."]
+
 CELL_NOTE = [
-    "redis-cell is not measured here. Where `INCR` took 0.8 µs, a granted decision of redis-cell 0.5.0 took 3.7 µs, "
-    f"{CELL_TO_INCR:.4g} × as much. To be {CELL_SHARE} × cheaper than that is to take at most {CELL_TO_INCR:.4g} ÷ "
+    "redis-cell 0.5.0, which is not on crates.io, is not measured here. Where `INCR` took 0.8 µs, a granted decision of "
+    f"it took 3.7 µs, {CELL_TO_INCR:.4g} × as much. To be {CELL_SHARE} × cheaper than that is to take at most {CELL_TO_INCR:.4g} ÷ "
     f"{CELL_SHARE} = {CELL_TO_INCR / CELL_SHARE:.2f} × `INCR`, and `INCR` is measured in the same run."]
 
 CPU_NOTE = [

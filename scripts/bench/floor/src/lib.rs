@@ -34,6 +34,13 @@ fn load(context: &Context, _arguments: &[RedisString]) -> Status {
             })
         }
     };
+    // As for every module that signals only what has changed: closing a key signals nothing.
+    // SAFETY: the context of loading.
+    unsafe {
+        if let Some(set_options) = raw::RedisModule_SetModuleOptions {
+            set_options(context.ctx, raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED as c_int);
+        }
+    }
     if COMMANDS.into_iter().all(create) {
         Status::Ok
     } else {

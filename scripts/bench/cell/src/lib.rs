@@ -1,0 +1,1 @@
+//! Nothing but a dependency: building this builds `libredis_cell.so`.
