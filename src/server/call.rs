@@ -171,6 +171,7 @@ impl<'a> Call<'a> {
 
     /// Replicate counted units as the effect they are: `SWLIMIT.RECORD key limit window resolution COST n AT ms`.
     /// `quota` are the client's own words for limit, window and resolution.
+    #[inline(always)]
     pub fn replicate_record(&self, key: &Argument, quota: &[Argument], units: u64, instant: u64) {
         let [limit, window, resolution] = quota else { return };
         // SAFETY: eight strings for the eight places in the format. Spelled out, because the server makes room for them
@@ -219,6 +220,7 @@ impl<'a> Call<'a> {
     }
 
     /// Reply with the five integers.
+    #[inline(always)]
     pub fn reply_decision(&self, decision: &Decision) {
         self.reply_array(5);
         self.reply_integer(decision.granted);

@@ -89,6 +89,7 @@ impl Counts {
     }
 
     /// Units up to and including this subinterval, and those in this subinterval alone.
+    #[inline(always)]
     pub fn through(&self, subinterval: u64) -> (u64, u64) {
         let slot = self.position(subinterval);
         if slot < self.len() && self.subinterval(slot) == subinterval {
@@ -116,6 +117,7 @@ impl Counts {
     }
 
     /// Add units to a subinterval. Counts of subintervals older than `oldest` are no longer needed and may be dropped.
+    #[inline(always)]
     pub fn add(&mut self, subinterval: u64, units: u64, oldest: u64) {
         match self.newest() {
             Some(newest) if subinterval == newest && self.add_to_newest(units) => {}
@@ -256,6 +258,7 @@ impl Counts {
     }
 
     /// The first slot whose subinterval is this one or younger.
+    #[inline(always)]
     fn position(&self, subinterval: u64) -> usize {
         match subinterval.checked_sub(self.origin()) {
             None | Some(0) => 0,
@@ -310,6 +313,7 @@ fn slot(wide: bool, offset: u64, running: u64) -> impl Iterator<Item = u64> {
 }
 
 /// The first of `len` slots for which `before` no longer holds.
+#[inline(always)]
 fn bisect(len: usize, before: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, len);
     while low < high {

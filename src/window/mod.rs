@@ -80,6 +80,7 @@ pub enum View<'a> {
 
 impl View<'_> {
     /// Decide a demand at `now`, without counting it. An error when granting it would overflow the count.
+    #[inline(always)]
     pub fn decide(&self, now: u64, demand: &Demand) -> Result<Decision, Overflow> {
         let mut decision = Window::decide(self, now, demand)?;
         if let (View::Regrouped(window, stored), 0) = (self, decision.granted) {
@@ -238,6 +239,7 @@ impl Window {
     /// With another geometry, the units of an old subinterval `i` move to the new subinterval that contains
     /// `min((i + 1)·R − 1, decision instant)`: the latest instant they may have been counted at, so that no change
     /// frees quota early.
+    #[inline(always)]
     pub fn seen_at(stored: Option<&Self>, geometry: Geometry, now: u64) -> View<'_> {
         match stored {
             None => View::New(Self::new(geometry)),
@@ -270,6 +272,7 @@ impl Window {
     }
 
     /// Decide a demand at `now`, without counting it. An error when granting it would overflow the count.
+    #[inline(always)]
     pub fn decide(&self, now: u64, demand: &Demand) -> Result<Decision, Overflow> {
         let load = self.load(self.decision_instant(now), demand.strict);
         let remaining = demand.limit.saturating_sub(load.estimate);
@@ -330,6 +333,7 @@ impl Window {
     ///
     /// The instant is a decision instant or one of [`Self::recording_instant`]: not older than the oldest subinterval
     /// that matters; the units are such that they don't overflow.
+    #[inline(always)]
     pub fn count(&mut self, instant: u64, units: u64) {
         let subinterval = self.geometry.subinterval_at(instant);
         let newest = self.counts.newest().map_or(subinterval, |newest| newest.max(subinterval));
@@ -365,6 +369,7 @@ impl Window {
         Some((gone - early).saturating_sub(now))
     }
 
+    #[inline(always)]
     fn load(&self, instant: u64, strict: bool) -> Load {
         let resolution = self.geometry.resolution();
         let current = self.geometry.subinterval_at(instant);
