@@ -12,6 +12,7 @@
 //! The list is exactly as long as its content: what grows it is one reallocation a subinterval, which the allocator's
 //! size classes amortise. Slots that slid out stay until they are a quarter of the list, for the same reason.
 
+use std::ops::Range;
 use std::{iter, mem};
 
 /// Units of one subinterval, with the subinterval's number.
@@ -80,7 +81,7 @@ impl Counts {
 
     /// The youngest subinterval that holds a count.
     pub fn newest(&self) -> Option<u64> {
-        self.len().checked_sub(1).map(|last| self.subinterval(last))
+        self.newest_offset().map(|offset| self.origin() + offset)
     }
 
     /// The counts of this subinterval and younger ones, oldest first.
@@ -109,7 +110,7 @@ impl Counts {
     /// The oldest subinterval through which at least `units` are counted, with the units up to and including it and
     /// its own. `units` is at least 1; `None` when all together are fewer.
     pub fn reaching(&self, units: u64) -> Option<(u64, u64, u64)> {
-        let slot = bisect(self.len(), |slot| self.running_before(slot + 1) < units);
+        let slot = bisect(0..self.len(), |slot| self.running_before(slot + 1) < units);
         (slot < self.len()).then(|| {
             let through = self.running_before(slot + 1);
             (self.subinterval(slot), through, through - self.running_before(slot))
@@ -135,7 +136,7 @@ impl Counts {
             return held;
         }
         let kept = self.total() - units;
-        let last = bisect(self.len(), |slot| self.running_before(slot + 1) < kept);
+        let last = bisect(0..self.len(), |slot| self.running_before(slot + 1) < kept);
         if len < self.len() && last + 1 < self.len() {
             // With an earlier newest, what is dead would matter again.
             let newest = self.newest().unwrap_or(oldest);
@@ -258,11 +259,19 @@ impl Counts {
     }
 
     /// The first slot whose subinterval is this one or younger.
+    ///
+    /// Slots' offsets ascend by at least one, which says how near the ends the place must lie: in a list without gaps, at
+    /// one slot, so that a full ring is not searched.
     #[inline(always)]
     fn position(&self, subinterval: u64) -> usize {
-        match subinterval.checked_sub(self.origin()) {
-            None | Some(0) => 0,
-            Some(offset) => bisect(self.len(), |slot| self.offset(slot) < offset),
+        let Some(offset @ 1..) = subinterval.checked_sub(self.origin()) else { return 0 };
+        let len = self.len() as u64;
+        match self.newest_offset() {
+            Some(newest) if offset <= newest => {
+                let (low, high) = (len.saturating_sub(newest - offset + 1), len.min(offset));
+                bisect(low as usize..high as usize, |slot| self.offset(slot) < offset)
+            }
+            _ => self.len(),
         }
     }
 
@@ -272,6 +281,10 @@ impl Counts {
 
     fn wide(&self) -> bool {
         self.origin_and_width & 1 == 1
+    }
+
+    fn newest_offset(&self) -> Option<u64> {
+        self.len().checked_sub(1).map(|last| self.offset(last))
     }
 
     fn subinterval(&self, slot: usize) -> u64 {
@@ -312,10 +325,10 @@ fn slot(wide: bool, offset: u64, running: u64) -> impl Iterator<Item = u64> {
     iter::once(first).chain(second)
 }
 
-/// The first of `len` slots for which `before` no longer holds.
+/// The first slot of a range for which `before` no longer holds, or the range's end.
 #[inline(always)]
-fn bisect(len: usize, before: impl Fn(usize) -> bool) -> usize {
-    let (mut low, mut high) = (0, len);
+fn bisect(slots: Range<usize>, before: impl Fn(usize) -> bool) -> usize {
+    let Range { start: mut low, end: mut high } = slots;
     while low < high {
         let middle = low + (high - low) / 2;
         if before(middle) {
