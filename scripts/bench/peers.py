@@ -1,7 +1,7 @@
 """What a user could take instead: sliding windows in Lua, and another module.
 
-Nothing is copied from the libraries that are installed for this. Each is asked for decisions, and what it sends (EVALSHA
-with its keys and arguments) is written down, so that it can be sent again faster than any library could.
+Nothing is copied from the libraries that are installed for this. Each is asked for decisions, and what it sends
+(EVALSHA with its keys and arguments) is written down, so that it can be sent again faster than any library could.
 """
 
 import json

@@ -69,7 +69,8 @@ def bars(results):
         against("`ALLOW` granted ÷ `INCR`; 1.85 is 2.5 × cheaper than redis-cell 0.5.0", ALLOW, "incr",
                 round(CELL_TO_INCR / CELL_SHARE, 2))
         if (cell := f"{peers.Cell.name}-granted") in spent:
-            found.append(Bar(f"{labels[cell]} ÷ `ALLOW` granted", CELL_SHARE, cpu.ratio(spent, cell, ALLOW), least=True))
+            found.append(Bar(f"{labels[cell]} ÷ `ALLOW` granted", CELL_SHARE, cpu.ratio(spent, cell, ALLOW),
+                             least=True))
         lua = [key for peer in peers.ALL if peer.kind == "Lua" and (key := f"{peer.name}-granted") in spent]
         if lua:
             best = min(lua, key=lambda key: spread(spent[key])[1])
@@ -134,14 +135,15 @@ def processor():
 
 
 BAR_NOTE = [
-    "A bar that lies below what the server asks for the least of a grant or of a denial (next table) is out of reach for "
-    "any module that opens a key, reads the clock and replicates each grant as the effect it had; the own aims compare "
-    "with that least."]
+    "A bar that lies below what the server asks for the least of a grant or of a denial (next table) is out of reach "
+    "for any module that opens a key, reads the clock and replicates each grant as the effect it had; the own aims "
+    "compare with that least."]
 
 CELL_NOTE = [
-    "redis-cell 0.5.0, which is not on crates.io, is not measured here. Where `INCR` took 0.8 µs, a granted decision of "
-    f"it took 3.7 µs, {CELL_TO_INCR:.4g} × as much. To be {CELL_SHARE} × cheaper than that is to take at most {CELL_TO_INCR:.4g} ÷ "
-    f"{CELL_SHARE} = {CELL_TO_INCR / CELL_SHARE:.2f} × `INCR`, and `INCR` is measured in the same run."]
+    "redis-cell 0.5.0, which is not on crates.io, is not measured here. Where `INCR` took 0.8 µs, a granted decision "
+    f"of it took 3.7 µs, {CELL_TO_INCR:.4g} × as much. To be {CELL_SHARE} × cheaper than that is to take at most "
+    f"{CELL_TO_INCR:.4g} ÷ {CELL_SHARE} = {CELL_TO_INCR / CELL_SHARE:.2f} × `INCR`, and `INCR` is measured in the "
+    "same run."]
 
 CPU_NOTE = [
     "CPU time of the server's main thread (`schedstat`) per command, 32 commands a pipeline, 8 clients, 1000 keys. "
