@@ -132,7 +132,7 @@ def own():
 
 
 def several():
-    """MALLOW with three keys, if this build has it."""
+    """MALLOW with three keys."""
     triples = zip(names("m1"), names("m2"), names("m3"))
     commands = [("SWLIMIT.MALLOW", 3, *(word for name in triple for word in (name, LIMIT, WINDOW, 60, 1)))
                 for triple in triples]
@@ -156,8 +156,4 @@ def rivals(server):
 
 def everything(server):
     """All contenders that this server and this machine have."""
-    with server.client() as client:
-        has_mallow = client.execute_command("COMMAND", "INFO", "SWLIMIT.MALLOW")
-    if isinstance(has_mallow, dict):
-        has_mallow = has_mallow.get("swlimit.mallow")
-    return [*yardsticks(), *own(), *(several() if has_mallow else []), *rivals(server)]
+    return [*yardsticks(), *own(), *several(), *rivals(server)]
