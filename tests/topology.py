@@ -182,6 +182,14 @@ def fill(client, key, limit, quota=QUOTA):
             return granted
 
 
+def only_the_rest(client, limits):
+    """No key holds more than its limit, and exactly what is left of it is granted."""
+    for key, limit in limits.items():
+        held = total(client, key)
+        assert held <= limit
+        assert fill(client, key, limit) == limit - held
+
+
 class Load:
     """Threads that take units of many keys until told to stop, and keep account of what they were granted.
 
