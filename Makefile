@@ -18,8 +18,10 @@ test-releases: build
 	-scripts/servers
 	SWLIMIT_SERVERS=$(OTHER_RELEASES) $(PYTEST)
 
+# Clusters twice: only Valkey 9 moves slots atomically.
 test-long: build
 	$(PYTEST) --long -m long
+	SWLIMIT_SERVERS=valkey-9.1 $(PYTEST) --long -m long -k test_cluster
 
 bench:
 	@scripts/bench/run
