@@ -8,7 +8,7 @@ run: build
 
 # Everything, in minutes, on the installed server.
 test: build lint
-	cargo test --quiet
+	cargo test --workspace --quiet
 	$(PYTEST)
 
 # The same on every other release, and the tests that take longer.
@@ -33,8 +33,8 @@ build: setup
 	cargo build --release
 
 lint: setup
-	cargo fmt --check
-	cargo clippy --release --all-targets -- --deny warnings
+	cargo fmt --all --check
+	cargo clippy --workspace --release --all-targets -- --deny warnings
 
 setup:
 	@scripts/setup

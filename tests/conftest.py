@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from harness.releases import RELEASES, Unavailable, obtain
-from harness.server import MODULE, Binaries, Server
+from support.releases import RELEASES, Unavailable, obtain
+from support.server import MODULE, Binaries, Server
 
 
 def pytest_addoption(parser):

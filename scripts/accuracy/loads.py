@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from harness.server import ROOT
+from support.server import ROOT
 from logreplay.errors import UserError
 from logreplay.reading import read
 

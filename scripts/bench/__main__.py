@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from harness.server import ROOT
+from support.server import ROOT
 
 from . import contenders, cpu, instructions, latency, memory, peers, report, scale
 

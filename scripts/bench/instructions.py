@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.server import MODULE, Binaries, Server
+from support.server import MODULE, Binaries, Server
 
 from .contenders import FULL, HOUR, LIMIT, full_ring
 from .load import FLOOR_MODULE, Load

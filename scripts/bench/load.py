@@ -6,7 +6,7 @@ from collections import deque
 from itertools import cycle, islice
 from pathlib import Path
 
-from harness.server import Binaries, ROOT, Server
+from support.server import Binaries, ROOT, Server
 
 CLIENTS = 8
 PIPELINE = 32

@@ -11,7 +11,7 @@ import tomllib
 from importlib import metadata
 
 import redis
-from harness.server import ROOT
+from support.server import ROOT
 
 from .load import CELL_MODULE
 

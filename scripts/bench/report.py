@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 
 import matplotlib
-from harness.server import ROOT, Binaries, Server
+from support.server import ROOT, Binaries, Server
 
 from . import cpu, instructions, latency, memory, peers, scale
 from .cpu import spread

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import redis
 
-from harness.server import Server
+from support.server import Server
 
 from .errors import UserError
 

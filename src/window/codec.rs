@@ -15,10 +15,10 @@ const MIN_COUNT_BYTES: usize = 2;
 /// A window's bytes.
 pub fn encode(window: &Window) -> Vec<u8> {
     let geometry = window.geometry();
-    let mut bytes = Vec::with_capacity(24 + 4 * window.len());
+    let mut bytes = Vec::with_capacity(24 + 4 * window.counts_held());
     put(&mut bytes, geometry.resolution());
     put(&mut bytes, geometry.subintervals());
-    put(&mut bytes, window.len() as u64);
+    put(&mut bytes, window.counts_held() as u64);
     let mut previous = 0;
     for (subinterval, units) in window.held() {
         put(&mut bytes, subinterval - previous);

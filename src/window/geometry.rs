@@ -37,7 +37,7 @@ impl Geometry {
         if window == 0 || window > MAX_WINDOW || resolution == 0 || resolution > MAX_WINDOW {
             return Err(GeometryError::OutOfRange);
         }
-        if !window.is_multiple_of(resolution) {
+        if window % resolution != 0 {
             return Err(GeometryError::Uneven);
         }
         let subintervals = window / resolution;

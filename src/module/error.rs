@@ -1,0 +1,80 @@
+//! Everything a command may refuse, in the words clients see.
+
+use std::fmt;
+
+use swlimit_window::{Overflow, MAX_EXACT};
+
+/// Why a command was refused. Whatever it is, nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// Words are missing or too many: the server words this one itself.
+    Arity,
+    /// The key holds another type.
+    WrongType,
+    /// The key does not exist.
+    NoSuchKey,
+    /// Not a limit.
+    Limit,
+    /// The argument of this name is not a duration.
+    Duration(&'static str),
+    /// The resolution does not divide the window.
+    Uneven,
+    /// So many subintervals, above the most that are allowed.
+    TooManySubintervals {
+        /// What was asked for.
+        subintervals: u64,
+        /// `swlimit.max-subintervals`.
+        max: u64,
+    },
+    /// The argument of this name is not a number of units.
+    Units(&'static str),
+    /// `AT` has no instant.
+    At,
+    /// An unknown or repeated option, or one without its value.
+    Syntax(Vec<u8>),
+    /// `numkeys` doesn't fit.
+    NumKeys,
+    /// A key is named twice.
+    KeyTwice,
+    /// The count would pass 2^53 − 1.
+    Overflow,
+}
+
+/// How much of a word that is not understood an error repeats, in bytes.
+const QUOTED: usize = 64;
+
+impl fmt::Display for Error {
+    fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Error::Arity => to.write_str("ERR wrong number of arguments"),
+            Error::WrongType => to.write_str("WRONGTYPE Operation against a key holding the wrong kind of value"),
+            Error::NoSuchKey => to.write_str("ERR no such key"),
+            Error::Limit => write!(to, "ERR limit must be an integer between 0 and {MAX_EXACT}"),
+            Error::Duration(name) => write!(to, "ERR {name} must be a duration such as 60, 500ms, 5m, 1h or 7d"),
+            Error::Uneven => to.write_str("ERR resolution must divide the window evenly"),
+            Error::TooManySubintervals { subintervals, max } => {
+                write!(
+                    to,
+                    "ERR window / resolution is {subintervals} subintervals, above swlimit.max-subintervals ({max})"
+                )
+            }
+            Error::Units(name) => write!(to, "ERR {name} must be an integer between 1 and {MAX_EXACT}"),
+            Error::At => to.write_str("ERR AT must be a Unix time in milliseconds"),
+            // A client's bytes must not break the protocol's line.
+            Error::Syntax(word) => {
+                write!(to, "ERR syntax error near '{}'", word[..word.len().min(QUOTED)].escape_ascii())
+            }
+            Error::NumKeys => to.write_str("ERR numkeys must be a positive integer that matches the keys given"),
+            Error::KeyTwice => to.write_str("ERR key named twice"),
+            Error::Overflow => to.write_str("ERR count would overflow"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Overflow> for Error {
+    fn from(_: Overflow) -> Self {
+        Error::Overflow
+    }
+}

@@ -1,0 +1,241 @@
+"""Clusters of three masters and three replicas: routing, slots that move under load, and masters that die."""
+
+import itertools
+
+import pytest
+import redis
+from redis.crc import key_slot
+
+from support.server import Server
+from support.topology import (LIMIT, Cluster, ClusterLoad, eventually, nothing_lost, only_the_rest,  # noqa: F401, a fixture
+                      report, same_data, total)
+
+NOW = 1_800_000_000_123
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(binaries):
+    started = []
+
+    def start(**options):
+        started.append(Server(binaries, **options))
+        return started[-1].start()
+
+    try:
+        yield Cluster(start)
+    finally:
+        for server in started:
+            server.close()
+
+
+@pytest.fixture
+def cluster(shared_cluster):
+    """A whole and empty cluster, with the configuration that it started with."""
+    shared_cluster.settle()
+    for server in shared_cluster.masters():
+        server.client().flushall()
+    yield shared_cluster
+    for server in shared_cluster.servers:
+        assert server.alive, server.log
+        server.client().config_set("swlimit.max-subintervals", 4096)
+
+
+def names(first, last, count, prefix):
+    """So many names whose slots are all in a range."""
+    inside = (name for number in itertools.count()
+              if first <= key_slot((name := f"{prefix}:{number}").encode()) <= last)
+    return list(itertools.islice(inside, count))
+
+
+def keys_in(first, last):
+    """Single keys, and pairs of keys with the same hash tag, whose slots are all in a range."""
+    pairs = [(f"{{{tag}}}:left", f"{{{tag}}}:right") for tag in names(first, last, 8, "tag")]
+    return names(first, last, 16, "single"), pairs
+
+
+def test_clients_route_every_command(cluster, report):
+    """A cluster-aware client finds the node of every command, MALLOW with hash tags included, from what the server
+    tells of the commands; keys of several slots are refused (CROSSSLOT); replicas answer PEEK."""
+    client = cluster.connect()
+    for number in range(100):
+        tag = f"{{user:{number}}}"
+        assert client.execute_command("SWLIMIT.ALLOW", tag, 10, 60, 5, "AT", NOW)[:3] == [1, 10, 9]
+        assert client.execute_command("SWLIMIT.RECORD", tag, 10, 60, 5, "COST", 2, "AT", NOW)[:3] == [2, 10, 7]
+        assert client.execute_command("SWLIMIT.REFUND", tag, 1, "AT", NOW) == 1
+        assert client.execute_command("SWLIMIT.MALLOW", 2, tag, 10, 60, 5, 3, f"{tag}:all", 10, 60, 5, 1,
+                                      "AT", NOW)[0] == 1
+        assert client.execute_command("SWLIMIT.PEEK", tag, 10, 60, 5, "AT", NOW)[:3] == [1, 10, 5]
+        assert total(client, tag) == 5
+    sizes = [master.client().dbsize() for master in cluster.masters()]
+    assert sum(sizes) == 200 and min(sizes) > 20
+
+    spread = ("SWLIMIT.MALLOW", 2, "a", 10, 60, 5, 1, "b", 10, 60, 5, 1)
+    for master in cluster.masters():
+        with pytest.raises(redis.exceptions.ClusterCrossSlotError):
+            master.client().execute_command(*spread)
+    with pytest.raises(redis.exceptions.RedisClusterException):
+        client.execute_command(*spread)
+
+    master = cluster.masters()[0]
+    replica = cluster.replica(master)
+    same_data(master, replica)
+    for key in master.client().scan_iter("*:all"):
+        reader = replica.client(single_connection_client=True)
+        reader.execute_command("READONLY")
+        assert reader.execute_command("SWLIMIT.PEEK", key, 10, 60, 5, "AT", NOW)[:3] == [1, 10, 9]
+        with pytest.raises(redis.exceptions.MovedError):
+            reader.execute_command("SWLIMIT.ALLOW", key, 10, 60, 5, "AT", NOW)
+    report(f"600 commands on 200 keys on {sizes}")
+
+
+def moved_under_load(cluster, source, target, keys, seed, move):
+    """Move the slots of keys under load with `move()`; what was granted meanwhile is at the target, to the unit."""
+    with ClusterLoad(cluster, *keys, seed=seed, threads=4) as load:
+        load.reach(200)
+        before = load.progress()
+        move()
+        during = load.progress() - before
+        load.reach(200)
+    assert during > 0, "nothing was granted while the slots moved"
+    target_client = target.client()
+    assert nothing_lost(load, lambda key: target_client) == 0
+    assert source.client().dbsize() == 0
+    same_data(target, cluster.replica(target))
+    return load, during
+
+
+def reshard(cluster, report, seed):
+    source, target = cluster.masters()[:2]
+    first, count = cluster.slots(source)[0][0], 60  # resharding takes the first slots first
+
+    def move():
+        output = source.cli(flags=[
+            "--cluster", "reshard", f"127.0.0.1:{source.port}", "--cluster-from", cluster.id(source), "--cluster-to",
+            cluster.id(target), "--cluster-slots", str(count), "--cluster-yes"])
+        assert f"Moving slot {first + count - 1} " in output, output[-2000:]
+
+    load, during = moved_under_load(cluster, source, target, keys_in(first, first + count - 1), seed, move)
+    report(f"{count} slots with {len(load.keys)} keys resharded, {during} units granted meanwhile, "
+           f"{load.acknowledged.total()} in all: 0 lost, 0 too many; {dict(load.failures) or 'no'} failed requests")
+
+
+def migrate(source, target_id, first, last):
+    """Let Valkey move slots by itself, and wait until it says it has."""
+    client = source.client()
+    assert client.execute_command("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", first, last, "NODE", target_id) == b"OK"
+
+    def done():
+        newest = client.execute_command("CLUSTER", "GETSLOTMIGRATIONS")[0]
+        newest = dict(zip(newest[::2], newest[1::2]))
+        assert newest[b"state"] not in (b"failed", b"canceled"), newest
+        return newest[b"state"] == b"success"
+    eventually(done, "the slots are moved", 30)
+
+
+def needs_atomic_migration(cluster):
+    version = cluster.servers[0].client().info("server").get("valkey_version", "0")
+    if int(version.split(".")[0]) < 9:
+        pytest.skip("moving slots atomically is new in Valkey 9")
+
+
+def migrate_atomically(cluster, report, seed):
+    source, target = cluster.masters()[:2]
+    first, last = cluster.slots(source)[-1]
+    first = max(first, last - 299)
+    load, during = moved_under_load(cluster, source, target, keys_in(first, last), seed,
+                                    lambda: migrate(source, cluster.id(target), first, last))
+    report(f"{last - first + 1} slots with {len(load.keys)} keys migrated atomically, {during} units granted "
+           f"meanwhile, {load.acknowledged.total()} in all: 0 lost, 0 too many; "
+           f"{dict(load.failures) or 'no'} failed requests")
+
+
+def test_slots_are_resharded_under_load(cluster, report):
+    """`redis-cli --cluster reshard` moves slots whose keys are in use: every granted unit arrives, none twice."""
+    reshard(cluster, report, 1)
+
+
+def test_slots_are_migrated_atomically_under_load(cluster, report):
+    """The same with Valkey 9's CLUSTER MIGRATESLOTS."""
+    needs_atomic_migration(cluster)
+    migrate_atomically(cluster, report, 2)
+
+
+def test_migrated_windows_are_obeyed_whatever_the_config_of_the_target(cluster, report):
+    """CLUSTER MIGRATESLOTS to a node, and its replica, whose max-subintervals would refuse the windows: they arrive."""
+    needs_atomic_migration(cluster)
+    source, target = cluster.masters()[:2]
+    first, last = cluster.slots(source)[-1]
+    first = max(first, last - 99)
+    keys = names(first, last, 20, "wide")
+    client = source.client()
+    for number, key in enumerate(keys):
+        for ago in range(0, 3_600_000, 600_000):
+            client.execute_command("SWLIMIT.RECORD", key, LIMIT, "1h", "1s", "COST", 1 + number, "AT", NOW - ago)
+    digest = same_data(source)
+    for server in (target, cluster.replica(target)):
+        server.client().config_set("swlimit.max-subintervals", 4)
+    with pytest.raises(redis.exceptions.ResponseError, match="max-subintervals"):
+        target.client().execute_command("SWLIMIT.ALLOW", *names(*cluster.slots(target)[-1], 1, "own"), 1, "1h", "1s")
+    migrate(source, cluster.id(target), first, last)
+    assert same_data(target, cluster.replica(target)) == digest
+    assert [total(target.client(), key) for key in keys] == [6 * (1 + number) for number in range(len(keys))]
+    report(f"{len(keys)} windows of 3600 subintervals arrived where 4 are allowed")
+
+
+def again_and_again(cluster, report, times, what):
+    for seed in range(times):
+        cluster.settle()
+        for server in cluster.masters():
+            server.client().flushall()
+        what(cluster, report, seed)
+
+
+@pytest.mark.long
+def test_slots_are_resharded_over_and_over(cluster, report):
+    """The same several times, each with other slots."""
+    again_and_again(cluster, report, 10, reshard)
+
+
+@pytest.mark.long
+def test_slots_are_migrated_atomically_over_and_over(cluster, report):
+    """The same with CLUSTER MIGRATESLOTS."""
+    needs_atomic_migration(cluster)
+    again_and_again(cluster, report, 10, migrate_atomically)
+
+
+def die(cluster, report, seed):
+    """Kill the master of keys under load; its replica takes over. Then bring it back, as a replica."""
+    cluster.settle()
+    victim = cluster.masters()[0]
+    heir = cluster.replica(victim)
+    first, last = cluster.slots(victim)[-1]
+    single, pairs = keys_in(first, last)
+    tight = names(first, last, 2, "tight")
+    limits = {key: 60 for key in tight}
+    with ClusterLoad(cluster, [*single, *tight], pairs, limits=limits, wait=True, seed=seed, threads=4) as load:
+        load.reach(500)
+        victim.kill()
+        eventually(lambda: heir in cluster.masters(), "the replica takes over", 30, lambda: heir.log[-2000:])
+        cluster.settle(without=[victim])
+        victim.start()  # it is the heir's replica now, and WAIT has somebody to wait for again
+        cluster.settle()
+        load.reach(300)
+    assert load.failures, "nobody noticed"
+    client = heir.client()
+    unacknowledged = nothing_lost(load, lambda key: client)
+    only_the_rest(client, limits)
+    same_data(heir, victim)
+    report(f"{load.acknowledged.total()} units acknowledged around the death of a master: 0 lost; "
+           f"{unacknowledged} unacknowledged ones were kept")
+
+
+def test_a_replica_takes_over_without_forgetting_limits(cluster, report):
+    """A master is killed under load: its replica takes over with every grant that WAIT confirmed, limits go on where
+    they were, and the master comes back as a replica with the same data."""
+    die(cluster, report, 1)
+
+
+@pytest.mark.long
+def test_masters_die_again_and_again(cluster, report):
+    """The same several times, back and forth."""
+    again_and_again(cluster, report, 6, die)

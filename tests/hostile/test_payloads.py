@@ -1,0 +1,107 @@
+"""What RESTORE refuses: a damaged or hostile payload gets an error, never a crash and never a broken key."""
+
+import pytest
+import redis
+
+from support.helpers import MAX, T, ask, batch, statistics, stored
+from support.payloads import Frame, value_of
+
+SECOND = T // 1_000  # the number of T's subinterval at a resolution of 1 s
+YEARS = 3650 * 86_400_000
+
+
+@pytest.fixture
+def client(server):
+    """A connection for payloads, which redis-cli cannot spell, to a server that leaves their checksums alone."""
+    assert server.cli("DEBUG", "SET-SKIP-CHECKSUM-VALIDATION", 1) == "OK"
+    yield server.client()
+    server.cli("DEBUG", "SET-SKIP-CHECKSUM-VALIDATION", 0)
+
+
+def restored(client, payload, key="restored"):
+    """Whether the server takes a payload; if it does not, there is no key, and nothing has been lost."""
+    try:
+        client.restore(key, 60_000, payload, replace=True)
+    except redis.ResponseError as error:
+        assert "Bad data format" in str(error) or "payload version or checksum" in str(error)
+        return False
+    return True
+
+
+@pytest.fixture
+def frame(server, client):
+    """What the server puts around a window's bytes."""
+    ask(server, "SWLIMIT.RECORD", "frame", 5, 60, 5, "AT", 5_000)
+    frame = Frame(client.dump("frame"))
+    server.cli("DEL", "frame")
+    return frame
+
+
+@pytest.mark.parametrize("resolution, subintervals, counts", [
+    (1_000, 60, [(SECOND, 1)]),
+    (1_000, 60, [(SECOND - 60, MAX - 1), (SECOND, 1)]),
+    (1, 1_000_000, [(T - 1_000_000, 5), (T - 999_999, 6), (T, 7)]),
+    (YEARS, 1, [(0, 1), (1, 2)]),
+    (1, 1, [(MAX - 1, 1), (MAX, 2)]),
+    (86_400_000, 3_650, [(0, 1)]),
+])
+def test_sound_values(server, client, frame, resolution, subintervals, counts):
+    assert restored(client, frame.around(value_of(resolution, subintervals, counts)))
+    found = stored(server, "restored")
+    assert (found["resolution"], found["subintervals"]) == (resolution, subintervals)
+    assert found["counts"] == {subinterval * resolution: units for subinterval, units in counts}
+    assert ask(server, "SWLIMIT.REFUND", "restored", MAX, "AT", 0) == [sum(units for _, units in counts)]
+
+
+@pytest.mark.parametrize("value", [
+    value_of(0, 60, [(SECOND, 1)]), value_of(1_000, 0, [(SECOND, 1)]), value_of(0, 0, []),
+    value_of(1, 1_000_001, [(T, 1)]), value_of(YEARS + 1, 1, [(0, 1)]), value_of(YEARS, 2, [(0, 1)]),
+    value_of(2**63, 2, [(0, 1)]), value_of(2**32, 2**32, [(0, 1)]),
+    value_of(1_000, 60, []),
+    value_of(1_000, 60, [(SECOND, 0)]), value_of(1_000, 60, [(SECOND, 1), (SECOND + 1, 0)]),
+    value_of(1_000, 60, [(SECOND, MAX + 1)]), value_of(1_000, 60, [(SECOND, MAX), (SECOND + 1, 1)]),
+    value_of(1_000, 60, [(SECOND, 2**64 - 1), (SECOND + 1, 2)]),
+    value_of(1_000, 60, [(SECOND, 1), (SECOND, 1)]), value_of(1_000, 60, [(SECOND, 1), (SECOND - 1, 1)]),
+    value_of(1_000, 60, [(SECOND, 1), (SECOND + 61, 1)]),
+    value_of(1, 60, [(MAX + 1, 1)]), value_of(1_000, 60, [(MAX // 1_000 + 1, 1)]), value_of(1, 60, [(2**64 - 1, 1)]),
+    value_of(1_000, 60, [(SECOND, 1)], announced=0), value_of(1_000, 60, [(SECOND, 1)], announced=2),
+    value_of(1_000, 60, [(SECOND, 1)], announced=2**62), value_of(1_000, 1, [(0, 1), (1, 1), (2, 1)]),
+    value_of(1_000, 60, [(SECOND, 1)]) + b"\0", value_of(1_000, 60, [(SECOND, 1)])[:-1], b"", b"\x80", b"\xff" * 30,
+], ids=lambda value: value.hex()[:30])
+def test_hostile_values(server, client, frame, value):
+    ask(server, "SWLIMIT.ALLOW", "k", 5, 60, 5, "AT", T)
+    before = statistics(server)
+    assert not restored(client, frame.around(value))
+    assert statistics(server) == before
+    assert server.cli("EXISTS", "restored") == "0"
+
+
+def test_another_encoding_version_is_refused(server, client, frame):
+    value = value_of(1_000, 60, [(SECOND, 1)])
+    payload = bytearray(frame.around(value))
+    assert restored(client, bytes(payload))
+    payload[9] += 1  # the low bits of the type's identifier are the version
+    assert not restored(client, bytes(payload))
+
+
+def test_every_flipped_bit(server, client):
+    """Refused, or a window like any other."""
+    batch(server, [["SWLIMIT.RECORD", "k", 9, "1h", 1, "COST", second, "AT", T + second * 1_000]
+                   for second in range(1, 20)])
+    payload = client.dump("k")
+    accepted = refused = 0
+    for position in range(len(payload) - 10):
+        for bit in range(8):
+            damaged = bytearray(payload)
+            damaged[position] ^= 1 << bit
+            if not restored(client, bytes(damaged)):
+                refused += 1
+                continue
+            accepted += 1
+            if client.type("restored") != b"sw-window":  # the payload's first byte says which type it is
+                continue
+            found = stored(server, "restored")
+            assert 0 < found["total"] == sum(found["counts"].values()) <= MAX
+            assert ask(server, "SWLIMIT.REFUND", "restored", MAX, "AT", 0) == [found["total"]]
+    assert accepted and refused
+    assert stored(server, "k")["total"] == sum(range(1, 20))

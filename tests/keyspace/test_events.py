@@ -1,0 +1,132 @@
+"""Who is told of what: key events and the invalidations of client tracking."""
+
+import contextlib
+
+import pytest
+
+from support.helpers import T, ask, batch, eventually, stored
+
+QUOTA = "k", 3, 60, 5
+
+
+@contextlib.contextmanager
+def events(server, classes="KEd"):
+    """The key events of a block, as (channel, message), complete when the block ends."""
+    server.cli("CONFIG", "SET", "notify-keyspace-events", classes)
+    heard = []
+    with server.client() as client, client.pubsub(ignore_subscribe_messages=True) as subscription:
+        subscription.psubscribe("__key*__:*")
+        subscription.subscribe("end")
+        eventually(lambda: server.cli("PUBSUB", "NUMPAT"), "1")
+        eventually(lambda: server.cli("PUBSUB", "NUMSUB", "end"), "end\n1")
+        yield heard
+        server.cli("PUBLISH", "end", "")
+        while (message := subscription.get_message(timeout=10)) is None or message["channel"] != b"end":
+            if message:
+                channel = message["channel"].decode().removeprefix("__").replace("@0__", "")
+                heard.append((channel, message["data"].decode()))
+    server.cli("CONFIG", "SET", "notify-keyspace-events", "")
+
+
+@pytest.mark.parametrize("command, named", [
+    (("ALLOW", *QUOTA, "AT", T), ["granted k"]),
+    (("ALLOW", *QUOTA, "COST", 3, "PARTIAL", "AT", T), ["granted k"]),
+    (("ALLOW", *QUOTA, "COST", 3, "AT", T), ["denied k"]),
+    (("ALLOW", "other", 0, 60, 5), ["denied other"]),
+    (("PEEK", *QUOTA, "AT", T), []),
+    (("PEEK", *QUOTA, "COST", 3, "AT", T), []),
+    (("RECORD", *QUOTA, "COST", 9, "AT", T), ["recorded k"]),
+    (("RECORD", *QUOTA, "AT", 0), []),
+    (("REFUND", "k", 1, "AT", T), ["refunded k"]),
+    (("REFUND", "missing", 1), []),
+    (("INFO", "k"), []),
+    (("ALLOW", "k", 3, 60, 7), []),
+    (("MALLOW", 2, *QUOTA, 1, "other", 5, 60, 5, 1, "AT", T), ["granted k", "granted other"]),
+], ids=lambda words: " ".join(map(str, words)))
+def test_each_command(server, command, named):
+    ask(server, "SWLIMIT.ALLOW", *QUOTA, "COST", 2, "AT", T)
+    with events(server) as heard:
+        server.cli(f"SWLIMIT.{command[0]}", *command[1:])
+    expected = []
+    for event in named:
+        name, key = event.split()
+        expected += [(f"keyspace:{key}", f"swlimit.{name}"), (f"keyevent:swlimit.{name}", key)]
+    assert heard == expected
+
+
+def test_a_denied_mallow_names_the_keys_that_denied(server):
+    """The others would have been granted."""
+    ask(server, "SWLIMIT.ALLOW", *QUOTA, "COST", 3, "AT", T)
+    with events(server, "Ed") as heard:
+        ask(server, "SWLIMIT.MALLOW", 3, "a", 5, 60, 5, 1, *QUOTA, 1, "b", 5, 60, 5, 6, "AT", T)
+    assert sorted(heard) == [("keyevent:swlimit.denied", "b"), ("keyevent:swlimit.denied", "k")]
+
+
+def test_an_emptied_key_is_said_to_be_deleted(server):
+    ask(server, "SWLIMIT.ALLOW", *QUOTA, "AT", T)
+    with events(server, "KEgd") as heard:
+        ask(server, "SWLIMIT.REFUND", "k", 5)
+    assert sorted(heard) == sorted([("keyspace:k", "del"), ("keyevent:del", "k"), ("keyspace:k", "swlimit.refunded"),
+                                    ("keyevent:swlimit.refunded", "k")])
+
+
+def test_other_classes_do_not_hear_of_decisions(server):
+    with events(server, "KE$lshz") as heard:
+        batch(server, [["SWLIMIT.ALLOW", *QUOTA, "AT", T]] * 5)
+    assert heard == []
+
+
+def test_any_bytes_in_the_name_of_a_key(server):
+    with events(server, "Ed") as heard:
+        ask(server, "SWLIMIT.ALLOW", "a b\n\u2603", 5, 60, 5)
+    assert heard == [("keyevent:swlimit.granted", "a b\n\u2603")]
+
+
+class Tracker:
+    """A connection that reads the key and is told when what it read is no longer true."""
+
+    def __init__(self, server, *mode):
+        self.client = server.client(protocol=3, single_connection_client=True)
+        self.invalidated = []
+        self.client.connection._parser.set_invalidation_push_handler(self.invalidated.append)
+        self.call("CLIENT", "TRACKING", "ON", *mode)
+        self.call("SWLIMIT.PEEK", *QUOTA, "AT", T)
+
+    def call(self, *words):
+        return self.client.execute_command(*words)
+
+    def told(self):
+        """Whether an invalidation of the key came since the last time."""
+        self.call("PING")  # what was pushed before comes before its reply
+        keys, self.invalidated[:] = [key for push in self.invalidated for key in push[1]], []
+        return b"k" in keys
+
+
+@pytest.fixture(params=[(), ("BCAST",)], ids=["read keys", "broadcast"])
+def tracker(server, request):
+    ask(server, "SWLIMIT.ALLOW", *QUOTA, "COST", 2, "AT", T)
+    tracker = Tracker(server, *request.param)
+    yield tracker
+    tracker.client.close()
+
+
+@pytest.mark.parametrize("command", [
+    ("ALLOW", *QUOTA, "COST", 3, "AT", T), ("ALLOW", "k", 1, "1h", "1m", "AT", T), ("PEEK", *QUOTA, "AT", T),
+    ("RECORD", *QUOTA, "AT", 0), ("ALLOW", "k", 3, 60, 7), ("MALLOW", 2, "other", 5, 60, 5, 1, *QUOTA, 2, "AT", T),
+], ids=lambda words: " ".join(map(str, words)))
+def test_what_counts_nothing_invalidates_nothing(server, tracker, command):
+    server.cli(f"SWLIMIT.{command[0]}", *command[1:])
+    assert not tracker.told()
+    ask(server, "SWLIMIT.ALLOW", *QUOTA, "AT", T)
+    assert tracker.told()
+
+
+@pytest.mark.parametrize("command", [
+    ("ALLOW", *QUOTA, "AT", T), ("RECORD", *QUOTA, "COST", 5, "AT", T), ("REFUND", "k", 1),
+    ("MALLOW", 2, "other", 5, 60, 5, 1, *QUOTA, 1, "AT", T),
+], ids=lambda words: " ".join(map(str, words)))
+def test_what_counts_invalidates(server, tracker, command):
+    before = stored(server, "k")["total"]
+    server.cli(f"SWLIMIT.{command[0]}", *command[1:])
+    assert stored(server, "k")["total"] != before
+    assert tracker.told()

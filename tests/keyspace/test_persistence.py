@@ -1,0 +1,210 @@
+"""What is written to the append-only file, and that files of every kind bring back what was held."""
+
+import random
+import threading
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from support.helpers import T, aof_commands, ask, batch, digest, eventually, feed, fields, random_commands, stored
+
+CRLF = "\r\n"
+AOF = {"appendonly": "yes", "appendfsync": "always"}
+
+
+@pytest.fixture
+def server(start):
+    """A server with an append-only file."""
+    return start(options=AOF)
+
+
+def test_only_effects_are_written(server):
+    """Grants with what was granted and when; nothing for denials, PEEK, errors and records that are dropped."""
+    batch(server, [
+        ["swlimit.allow", "k", 10, "1m", "5S", "at", T, "cost", 4, "strict"],
+        ["SWLIMIT.PEEK", "k", 10, 60, 5, "AT", T],
+        ["SWLIMIT.ALLOW", "k", 10, 60, 5, "COST", 7, "AT", T],  # denied
+        ["SWLIMIT.ALLOW", "k", 10, 60, 5, "COST", 7, "PARTIAL", "AT", T + 61_000],
+        ["SWLIMIT.ALLOW", "k", 20, 60, 5, "AT", T],  # the clock stepped back
+        ["SWLIMIT.RECORD", "k", 10, 60, 5, "COST", 9, "STRICT", "AT", T + 7_000],
+        ["SWLIMIT.RECORD", "k", 10, 60, 5, "COST", 9, "AT", T - 1],  # dropped
+        ["SWLIMIT.RECORD", "k", 10, 60, 7],  # refused
+        ["SWLIMIT.ALLOW", "k", 10, 60, 5, "STRICT", "STRICT"],  # refused
+        ["SWLIMIT.REFUND", "k", 2, "at", T + 61_001],
+        ["SWLIMIT.REFUND", "missing", 2],
+        ["SWLIMIT.INFO", "k"],
+        ["SWLIMIT.MALLOW", 2, "k", 10, 60, 5, 1, "other", 10, 60, 5, 1, "AT", T],  # denied
+    ])
+    assert aof_commands(server) == [
+        ["SWLIMIT.RECORD", "k", "10", "1m", "5S", "COST", "4", "AT", f"{T}"],
+        ["SWLIMIT.RECORD", "k", "10", "60", "5", "COST", "6", "AT", f"{T + 61_000}"],
+        ["SWLIMIT.RECORD", "k", "20", "60", "5", "COST", "1", "AT", f"{T + 60_000}"],
+        ["SWLIMIT.RECORD", "k", "10", "60", "5", "COST", "9", "AT", f"{T + 7_000}"],
+        ["SWLIMIT.REFUND", "k", "2", "AT", f"{T + 61_001}"],
+    ]
+
+
+def test_the_clock_is_written_with_what_it_decided(server):
+    ask(server, "SWLIMIT.ALLOW", "k", 10, 60, 5)
+    ask(server, "SWLIMIT.RECORD", "k", 10, 60, 5)
+    ask(server, "SWLIMIT.REFUND", "k", 1)
+    seconds, microseconds = ask(server, "TIME")
+    now = seconds * 1000 + microseconds // 1000
+    commands = aof_commands(server)
+    assert [words[0] for words in commands] == ["SWLIMIT.RECORD", "SWLIMIT.RECORD", "SWLIMIT.REFUND"]
+    assert all(words[-2] == "AT" and now - 10_000 < int(words[-1]) <= now for words in commands)
+
+
+def test_mallow_is_one_transaction(server):
+    ask(server, "SWLIMIT.MALLOW", 3, "a", 10, 60, 5, 1, "b", 20, "1h", "1m", 2, "c", 30, "2m", "1m", 3, "AT", T)
+    ask(server, "SWLIMIT.MALLOW", 2, "a", 10, 60, 5, 1, "b", 20, "1h", "1m", 19, "AT", T)  # denied
+    assert aof_commands(server) == [
+        ["MULTI"],
+        ["SWLIMIT.RECORD", "a", "10", "60", "5", "COST", "1", "AT", f"{T}"],
+        ["SWLIMIT.RECORD", "b", "20", "1h", "1m", "COST", "2", "AT", f"{T}"],
+        ["SWLIMIT.RECORD", "c", "30", "2m", "1m", "COST", "3", "AT", f"{T}"],
+        ["EXEC"],
+    ]
+
+
+def test_transactions_and_scripts_write_their_effects(server):
+    allow = f"SWLIMIT.ALLOW k 2 60 5 AT {T}"
+    record = ["SWLIMIT.RECORD", "k", "2", "60", "5", "COST", "1", "AT", f"{T}"]
+    feed(server, "MULTI", allow, "SET s 1", allow, allow, "EXEC")
+    feed(server, "MULTI", allow, allow, "EXEC")  # all denied
+    script = "redis.call('SET', 's', 2); return redis.call('SWLIMIT.ALLOW', KEYS[1], 2, 60, 5, 'AT', ARGV[1])"
+    ask(server, "EVAL", script, 1, "other", T)
+    assert aof_commands(server) == [
+        ["MULTI"], record, ["SET", "s", "1"], record, ["EXEC"],
+        ["MULTI"], ["SET", "s", "2"], ["SWLIMIT.RECORD", "other", *record[2:]], ["EXEC"],
+    ]
+
+
+@pytest.mark.parametrize("preamble", ["yes", "no"])
+def test_files_bring_everything_back(start, preamble):
+    """Replayed as it was written, rewritten, and rewritten with more after it."""
+    server = start(options=AOF | {"aof-use-rdb-preamble": preamble})
+
+    def rewrite():
+        server.cli("BGREWRITEAOF")
+        eventually(lambda: fields(server.cli("INFO", "persistence"))["aof_rewrite_in_progress"], "0")
+        assert fields(server.cli("INFO", "persistence"))["aof_last_bgrewrite_status"] == "ok"
+
+    def restart():
+        before = digest(server), server.cli("DBSIZE")
+        server.restart()
+        assert (digest(server), server.cli("DBSIZE")) == before
+
+    commands = random_commands(random.Random(5), 1_500)
+    batch(server, commands[:800])
+    assert int(server.cli("DBSIZE")) > 10
+    restart()
+    rewrite()
+    base, = (server.folder / "appendonlydir").glob("*.base.*")
+    assert (b"SWLIMIT.RECORD" in base.read_bytes()) == (preamble == "no")
+    expiry = [server.cli("PEXPIRETIME", key) for key in sorted(server.cli("KEYS", "*").split())]
+    restart()
+    assert [server.cli("PEXPIRETIME", key) for key in sorted(server.cli("KEYS", "*").split())] == expiry
+    batch(server, commands[800:])
+    restart()
+    rewrite()
+    restart()
+
+
+def test_a_rewritten_file_holds_any_geometry_and_the_largest_counts(start):
+    server = start(options=AOF | {"aof-use-rdb-preamble": "no"}, module_args=["max-subintervals", 1_000_000])
+    batch(server, [["SWLIMIT.RECORD", "large", 0, "3650d", "1d", "COST", 2**53 - 2, "AT", T],
+                   ["SWLIMIT.RECORD", "large", 0, "3650d", "1d", "AT", T + 3650 * 86_400_000],
+                   ["SWLIMIT.RECORD", "fine", 0, "1000000ms", "1ms", "AT", 2**53 - 1],
+                   ["SWLIMIT.RECORD", "first", 0, "1h", "1m", "AT", 0],
+                   ["SWLIMIT.RECORD", b"any\0\r\n\xff bytes", 0, "7", "7", "AT", T]])
+    before = digest(server), server.cli("DBSIZE")
+    server.cli("BGREWRITEAOF")
+    eventually(lambda: fields(server.cli("INFO", "persistence"))["aof_rewrite_in_progress"], "0")
+    server.module_args = []
+    server.restart()
+    assert (digest(server), server.cli("DBSIZE")) == before
+    assert server.cli("CONFIG", "GET", "swlimit.max-subintervals").split()[1] == "4096"
+    assert stored(server, "large")["total"] == 2**53 - 1
+
+
+def test_a_rewritten_file_gives_no_ttl_to_a_key_without_one(start):
+    server = start(options=AOF | {"aof-use-rdb-preamble": "no"})
+    ask(server, "SWLIMIT.RECORD", "k", 9, "1h", "1m", "AT", T)
+    server.cli("PERSIST", "k")
+    server.restart()
+    assert server.cli("PTTL", "k") == "-1"
+    server.cli("BGREWRITEAOF")
+    eventually(lambda: fields(server.cli("INFO", "persistence"))["aof_rewrite_in_progress"], "0")
+    server.restart()
+    assert stored(server, "k")["total"] == 1
+    assert server.cli("PTTL", "k") == "-1"
+
+
+def test_replayed_input_is_obeyed_beyond_todays_configuration(start):
+    server = start(options=AOF, module_args=["max-subintervals", 100_000])
+    ask(server, "SWLIMIT.ALLOW", "k", 5, "100s", "1ms")
+    ask(server, "SWLIMIT.MALLOW", 1, "k", 5, "100s", "1ms", 1)
+    server.module_args = ["max-subintervals", "7"]
+    server.restart()
+    assert stored(server, "k")["total"] == 2
+    assert server.cli("SWLIMIT.ALLOW", "k", 5, "100s", "1ms") == (
+        "ERR window / resolution is 100000 subintervals, above swlimit.max-subintervals (7)")
+    assert ask(server, "SWLIMIT.ALLOW", "k", 5, "70s", "10s")[0] == 1
+
+
+@pytest.mark.parametrize("subintervals, obeyed", [(1_000_000, True), (1_000_001, False)])
+def test_a_file_is_obeyed_up_to_a_million_subintervals(server, subintervals, obeyed):
+    ask(server, "SWLIMIT.RECORD", "before", 5, "1h", "1m", "AT", T)
+    server.kill()
+    words = ["SWLIMIT.RECORD", "k", "5", f"{subintervals}ms", "1ms", "AT", str(T)]
+    file, = (server.folder / "appendonlydir").glob("*.incr.aof")
+    with open(file, "ab") as end:
+        end.write(f"*{len(words)}\r\n{''.join(f'${len(word)}{CRLF}{word}{CRLF}' for word in words)}".encode())
+    server.start()
+    assert stored(server, "before")["total"] == 1
+    assert (stored(server, "k") is not None) == obeyed
+
+
+@pytest.mark.parametrize("how", ["SAVE", "SHUTDOWN"])
+def test_snapshots(start, how):
+    server = start()
+    batch(server, random_commands(random.Random(6), 500))
+    expiry = sorted((key, server.cli("PEXPIRETIME", key)) for key in server.cli("KEYS", "*").split())
+    before = digest(server)
+    if how == "SAVE":
+        assert server.cli("SAVE") == "OK"
+        server.kill()
+    else:
+        server.cli("SHUTDOWN", "SAVE")
+        server.process.wait(20)
+    server.start()
+    assert digest(server) == before and len(expiry) > 10
+    assert sorted((key, server.cli("PEXPIRETIME", key)) for key in server.cli("KEYS", "*").split()) == expiry
+
+
+def test_a_killed_server_keeps_all_acknowledged_grants(server):
+    """With `appendfsync always`, what a client was told is on disk."""
+    acknowledged = [0] * 4
+
+    def take(number):
+        client = server.client(retry=Retry(NoBackoff(), 0))
+        try:
+            while True:
+                reply = client.execute_command("SWLIMIT.ALLOW", f"k{number}", 10**9, "1h", "1m", "COST", 3)
+                acknowledged[number] += reply[0]
+        except redis.ConnectionError:
+            pass
+
+    takers = [threading.Thread(target=take, args=(number,)) for number in range(len(acknowledged))]
+    for taker in takers:
+        taker.start()
+    eventually(lambda: min(acknowledged) > 150)
+    server.kill()
+    for taker in takers:
+        taker.join()
+    server.start()
+    held = [stored(server, f"k{number}")["total"] for number in range(len(acknowledged))]
+    assert all(told <= total <= told + 3 for told, total in zip(acknowledged, held)), (acknowledged, held)

@@ -1,0 +1,148 @@
+"""INFO swlimit: counters of what was decided, and how many windows there are and how large."""
+
+import random
+import re
+
+import pytest
+import redis
+
+from support.helpers import T, ask, batch, counted, eventually, held, random_commands, statistics
+
+QUOTA = "k", 10, 60, 5
+
+
+def test_fields(server):
+    found = statistics(server)
+    assert list(found) == ["granted", "denied", "recorded", "refunded", "granted_units", "denied_units",
+                           "keys", "memory", "version"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", found["version"])
+    assert server.cli("INFO", "swlimit").startswith("# swlimit")
+    assert "swlimit_granted:" in server.cli("INFO", "everything")
+
+
+@pytest.mark.parametrize("command, counted", [
+    (("ALLOW", *QUOTA), {"granted": 1, "granted_units": 1}),
+    (("ALLOW", *QUOTA, "COST", 4), {"granted": 1, "granted_units": 4}),
+    (("ALLOW", *QUOTA, "COST", 9, "PARTIAL"), {"granted": 1, "granted_units": 7}),
+    (("ALLOW", *QUOTA, "COST", 9), {"denied": 1, "denied_units": 9}),
+    (("ALLOW", "k", 3, 60, 5, "COST", 2, "PARTIAL"), {"denied": 1, "denied_units": 2}),
+    (("PEEK", *QUOTA), {}),
+    (("PEEK", *QUOTA, "COST", 9), {}),
+    (("RECORD", *QUOTA, "COST", 99), {"recorded": 1}),
+    (("RECORD", *QUOTA, "AT", 0), {}),
+    (("REFUND", "k", 2), {"refunded": 1}),
+    (("REFUND", "missing", 2), {}),
+    (("INFO", "k"), {}),
+    (("MALLOW", 2, *QUOTA, 3, "other", 10, 60, 5, 2), {"granted": 1, "granted_units": 5}),
+    (("MALLOW", 2, *QUOTA, 8, "other", 10, 60, 5, 2), {"denied": 1, "denied_units": 10}),
+    (("ALLOW", "k", 10, 60, 7), {}),
+], ids=lambda words: " ".join(map(str, words)) if isinstance(words, tuple) else "")
+def test_counters(server, command, counted):
+    ask(server, "SWLIMIT.RECORD", *QUOTA, "COST", 3, "AT", T)
+    before = statistics(server)
+    at = [] if command[0] in ("INFO", "REFUND") or "AT" in command else ["AT", T]
+    server.cli(f"SWLIMIT.{command[0]}", *command[1:], *at)
+    after = statistics(server)
+    names = [name for name in before if name not in ("keys", "memory", "version")]
+    assert {name: after[name] - before[name] for name in names if after[name] != before[name]} == counted
+
+
+def fill(server, keys=("a", "b", "c", "d")):
+    """Windows with a list of counts each."""
+    batch(server, [["SWLIMIT.RECORD", key, 10, "1h", "1m", "AT", T + minute * 60_000] for key in keys
+                   for minute in range(5)])
+
+
+def agrees(server, keys):
+    """So many windows are left, and INFO knows their number and size, soon: some are freed in the background."""
+    there = held(server)
+    assert there[0] == keys
+    eventually(lambda: counted(server), there)
+
+
+@pytest.mark.parametrize("commands, left", [
+    ("", 4),
+    ("DEL a b", 2),
+    ("UNLINK a b", 2),
+    ("FLUSHALL SYNC", 0),
+    ("FLUSHALL ASYNC", 0),
+    ("FLUSHDB", 0),
+    ("RENAME a b", 3),
+    ("RENAME a new", 4),
+    ("COPY a b REPLACE", 4),
+    ("COPY a new", 5),
+    ("SET a text", 3),
+    ("MOVE a 5", 4),
+    ("SWAPDB 0 5", 4),
+    ("EXPIRE a 0", 3),
+    ("PEXPIRE a 1", 3),
+    ("SWLIMIT.REFUND a 99", 3),
+    ("DEBUG RELOAD", 4),
+    ("DEBUG RELOAD|DEL a|DEBUG RELOAD", 3),
+    ("COPY a b DB 3|SWAPDB 0 3|FLUSHDB", 4),
+], ids=lambda words: words if isinstance(words, str) else "")
+def test_windows_are_counted(server, commands, left):
+    fill(server)
+    for command in commands.split("|"):
+        server.cli(*command.split())
+    eventually(lambda: held(server)[0], left)
+    agrees(server, left)
+
+
+def test_windows_are_counted_while_they_change(server):
+    for seed in range(3):
+        batch(server, random_commands(random.Random(seed), 700))
+        agrees(server, int(server.cli("DBSIZE")))
+
+
+@pytest.mark.parametrize("keys", [1, 3_000])
+def test_windows_flushed_in_the_background(server, keys):
+    client = server.client().pipeline(transaction=False)
+    for number in range(keys):
+        for minute in range(3):
+            client.execute_command("SWLIMIT.RECORD", number, 10, "1h", "1m", "AT", T + minute * 60_000)
+    client.execute()
+    assert counted(server)[0] == keys and counted(server)[1] >= 32 * keys
+    server.cli("FLUSHALL", "ASYNC")
+    eventually(lambda: counted(server), (0, 0))
+
+
+def test_expired_windows_are_not_counted(server):
+    fill(server)
+    batch(server, [["SWLIMIT.ALLOW", f"short:{number}", 10, "50ms", "50ms"] for number in range(100)])
+    eventually(lambda: server.cli("DBSIZE"), "4")
+    agrees(server, 4)
+
+
+def test_restored_windows_are_counted_once(server):
+    fill(server)
+    client = server.client()
+    payload = client.dump("a")
+    client.restore("b", 0, payload, replace=True)
+    client.restore("new", 0, payload)
+    agrees(server, 5)
+    with pytest.raises(redis.ResponseError):
+        client.restore("new", 0, payload)
+    with pytest.raises(redis.ResponseError):
+        client.restore("another", 0, payload[:-1] + bytes([payload[-1] ^ 1]))
+    client.restore("gone", 1, payload, absttl=True)
+    agrees(server, 5)
+
+
+def test_evicted_windows_are_not_counted(start):
+    server = start(options={"maxmemory-policy": "allkeys-random", "maxmemory-samples": 3})
+    used = int(re.search(r"^used_memory:(\d+)", server.cli("INFO", "memory"), re.MULTILINE)[1])
+    server.cli("CONFIG", "SET", "maxmemory", used + 300_000)
+    batch(server, [["SWLIMIT.ALLOW", f"key:{number}", 10, "1h", "1m"] for number in range(8_000)])
+    server.cli("CONFIG", "SET", "maxmemory", 0)
+    evicted = int(re.search(r"^evicted_keys:(\d+)", server.cli("INFO", "stats"), re.MULTILINE)[1])
+    assert evicted > 100
+    agrees(server, 8_000 - evicted)
+
+
+def test_windows_are_counted_after_a_file_was_loaded(start):
+    server = start(options={"appendonly": "yes", "aof-use-rdb-preamble": "no"})
+    batch(server, random_commands(random.Random(4), 600))
+    keys = int(server.cli("DBSIZE"))
+    server.restart()
+    agrees(server, keys)

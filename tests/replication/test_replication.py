@@ -1,0 +1,131 @@
+"""Replicas hold what their primary holds, and obey whatever it has accepted."""
+
+import random
+
+import pytest
+
+from support.helpers import (T, ask, batch, counted, digest, eventually, feed, fields, follow, held, in_step, random_commands,
+                     statistics, stored)
+
+QUICK = {"repl-diskless-sync-delay": 0, "shutdown-timeout": 0}
+
+
+@pytest.fixture
+def primary(start):
+    return start(options=QUICK)
+
+
+@pytest.fixture
+def replica(start):
+    return start(options=QUICK)
+
+
+def expiries(server):
+    """When each key expires, in seconds: replicas execute a command a little later."""
+    keys = sorted(server.cli("KEYS", "*").split())
+    replies = batch(server, [["PEXPIRETIME", key] for key in keys])
+    return {key: int(reply) for key, reply in zip(keys, replies)}
+
+
+def test_a_replica_holds_the_same_after_a_random_workload(primary, replica):
+    commands = random_commands(random.Random(8), 1_500)
+    batch(primary, commands[:300])
+    follow(replica, primary)
+    assert digest(replica) == digest(primary)
+    batch(primary, commands[300:])
+    in_step(replica, primary)
+    assert digest(replica) == digest(primary)
+    assert statistics(replica)["keys"] == statistics(primary)["keys"] > 10
+    # How late an expiry is set depends on how late the command arrives; both were in step moments ago.
+    there, here = expiries(primary), expiries(replica)
+    assert there.keys() == here.keys() and all(abs(there[key] - here[key]) < 5_000 for key in there)
+
+
+def test_by_the_clock_and_in_transactions(primary, replica):
+    follow(replica, primary)
+    for _ in range(3):
+        ask(primary, "SWLIMIT.ALLOW", "k", 2, 60, 5)
+    feed(primary, "MULTI", "SWLIMIT.ALLOW a 5 60 5", "SWLIMIT.MALLOW 2 a 5 60 5 1 b 5 60 5 1", "SWLIMIT.REFUND k 1",
+         "EXEC")
+    script = """
+        redis.call('SWLIMIT.ALLOW', KEYS[1], 5, 60, '20ms')
+        return redis.call('SWLIMIT.RECORD', KEYS[1], 0, 60, '30ms')
+    """
+    ask(primary, "EVAL", script, 1, "c")
+    in_step(replica, primary)
+    assert digest(replica) == digest(primary)
+    assert [stored(replica, key)["total"] for key in ("k", "a", "b", "c")] == [1, 2, 1, 2]
+
+
+def test_denials_send_nothing(start, replica):
+    """Not a byte: the offset in the stream stays where it is."""
+    primary = start(options=QUICK | {"repl-ping-replica-period": 3_600})
+    follow(replica, primary)
+
+    def offset():
+        return int(fields(primary.cli("INFO", "replication"))["master_repl_offset"])
+
+    before = offset()
+    ask(primary, "SWLIMIT.ALLOW", "k", 1, 60, 5, "AT", T)
+    assert offset() > before
+    before = offset()
+    for command in (["ALLOW", "k", 1, 60, 5, "AT", T], ["PEEK", "k", 1, 60, 5], ["RECORD", "k", 1, 60, 5, "AT", 0],
+                    ["REFUND", "missing", 1], ["ALLOW", "k", 1, 60, 7],
+                    ["MALLOW", 2, "o", 1, 1, 1, 1, "k", 1, 60, 5, 2]):
+        primary.cli("SWLIMIT." + command[0], *command[1:])
+    feed(primary, "MULTI", f"SWLIMIT.ALLOW k 1 60 5 AT {T}", "EXEC")
+    assert offset() == before
+
+
+def test_a_replica_answers_peek_and_refuses_to_count(primary, replica):
+    follow(replica, primary)
+    ask(primary, "SWLIMIT.ALLOW", "k", 10, 60, 5, "COST", 4, "AT", T)
+    in_step(replica, primary)
+    before = digest(replica)
+    assert ask(replica, "SWLIMIT.PEEK", "k", 10, 60, 5, "COST", 7, "AT", T) == [0, 10, 6, 61_250, 65_000]
+    assert stored(replica, "k") == stored(primary, "k")
+    for command in (["ALLOW", "k", 10, 60, 5], ["RECORD", "k", 10, 60, 5], ["REFUND", "k", 1], ["ALLOW", "k", 0, 60, 5],
+                    ["MALLOW", 1, "k", 10, 60, 5, 1]):
+        assert replica.cli("SWLIMIT." + command[0], *command[1:]).startswith("READONLY ")
+    assert digest(replica) == before
+
+
+def test_a_promoted_replica_keeps_the_limits(primary, replica):
+    follow(replica, primary)
+    assert ask(primary, "SWLIMIT.ALLOW", "k", 10, "1h", "1m", "COST", 8)[0] == 8
+    in_step(replica, primary)
+    primary.kill()
+    assert replica.cli("REPLICAOF", "NO", "ONE") == "OK"
+    assert ask(replica, "SWLIMIT.ALLOW", "k", 10, "1h", "1m", "COST", 3)[:3] == [0, 10, 2]
+    assert ask(replica, "SWLIMIT.ALLOW", "k", 10, "1h", "1m", "COST", 2)[:3] == [2, 10, 0]
+    assert 3_500_000 < ask(replica, "PTTL", "k")[0] <= 3_660_000
+
+
+def test_a_replica_obeys_beyond_its_own_configuration(primary, start):
+    replica = start(options=QUICK, module_args=["max-subintervals", 5])
+    ask(primary, "SWLIMIT.ALLOW", "before", 10, "4s", "1ms", "AT", T)
+    follow(replica, primary)
+    feed(primary, "SWLIMIT.ALLOW k 10 4s 1ms", "MULTI", "SWLIMIT.RECORD k 10 4s 2ms", "EXEC",
+         "SWLIMIT.MALLOW 2 k 10 1h 1s 1 l 10 1h 1s 1")
+    in_step(replica, primary)
+    assert digest(replica) == digest(primary)
+    assert stored(replica, "k")["total"] == 3
+    error = "ERR window / resolution is 3600 subintervals, above swlimit.max-subintervals (5)"
+    assert replica.cli("SWLIMIT.PEEK", "k", 10, "1h", "1s") == error
+    replica.cli("REPLICAOF", "NO", "ONE")
+    assert replica.cli("SWLIMIT.ALLOW", "k", 10, "1h", "1s") == error
+    assert ask(replica, "SWLIMIT.ALLOW", "k", 10, "1h", "1h")[:3] == [1, 10, 6]
+
+
+@pytest.mark.parametrize("diskless_load", ["disabled", "on-empty-db", "swapdb"])
+def test_a_full_synchronisation_without_disks(primary, start, diskless_load):
+    """Also replaces what the replica held; its statistics know nothing else then."""
+    replica = start(options=QUICK | {"repl-diskless-load": diskless_load})
+    primary.cli("CONFIG", "SET", "repl-diskless-sync", "yes")
+    batch(primary, random_commands(random.Random(9), 300))
+    if diskless_load != "on-empty-db":
+        batch(replica, random_commands(random.Random(10), 300, keys=50))
+    follow(replica, primary)
+    assert digest(replica) == digest(primary)
+    assert held(replica)[0] > 10
+    eventually(lambda: counted(replica), held(replica))
