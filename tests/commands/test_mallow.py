@@ -13,9 +13,15 @@ TEAM = "team", 100, "1h", "1m"
 ALL = "all", 1_000, 1, 1
 
 
+def words_of(*limits, options=()):
+    """A MALLOW command; each limit is its key, limit, window, resolution and cost."""
+    keys, quotas = [limit[0] for limit in limits], [word for limit in limits for word in limit[1:]]
+    return ["SWLIMIT.MALLOW", len(limits), *keys, *quotas, *options]
+
+
 def mallow(server, *limits, options=("AT", T)):
     """`granted`, and the five integers of each key."""
-    reply = ask(server, "SWLIMIT.MALLOW", len(limits), *(word for limit in limits for word in limit), *options)
+    reply = ask(server, *words_of(*limits, options=options))
     assert len(reply) == 1 + 5 * len(limits)
     return reply[0], *(reply[at:at + 5] for at in range(1, len(reply), 5))
 
@@ -64,7 +70,7 @@ def test_keys_may_differ_in_their_clocks_and_geometries(server):
 
 
 def test_nested_reply(server):
-    words = "SWLIMIT.MALLOW", 2, *USER, 2, *TEAM, 1, "AT", T
+    words = words_of((*USER, 2), (*TEAM, 1), options=("AT", T))
     assert json.loads(server.cli(*words, flags=["--json"])) == [1, [2, 10, 8, 0, 65_000], [1, 100, 99, 0, 3_660_000]]
     shown = server.cli(*words, flags=["--no-raw"]).split("\n")
     assert [line.split() for line in shown[:2]] == [["1)", "(integer)", "1"], ["2)", "1)", "(integer)", "2"]]
@@ -72,7 +78,7 @@ def test_nested_reply(server):
 
 def test_many_keys(server):
     limits = [(f"k{number}", 2, 60, 5, 1) for number in range(500)]
-    words = [["SWLIMIT.MALLOW", 500, *(word for limit in limits for word in limit), "AT", T] for _ in range(3)]
+    words = [words_of(*limits, options=("AT", T))] * 3
     first, second, third = (numbers(reply) for reply in batch(server, words))
     assert first == [1, *[1, 2, 1, 0, 65_000] * 500]
     assert second == [1, *[1, 2, 0, 0, 65_000] * 500]
@@ -95,11 +101,11 @@ def test_statistics_count_commands_and_all_their_units(server):
 
 
 def test_in_transactions_and_scripts(server):
-    words = "SWLIMIT.MALLOW 2 user 10 60 5 6 team 100 1h 1m 1"
+    words = "SWLIMIT.MALLOW 2 user team 10 60 5 6 100 1h 1m 1"
     lines = feed(server, "MULTI", f"{words} AT {T}", f"{words} AT {T}", "EXEC")[3:]
     assert numbers(" ".join(lines)) == [1, 6, 10, 4, 0, 65_000, 1, 100, 99, 0, 3_660_000,
                                         0, 0, 10, 4, 61_667, 65_000, 1, 100, 99, 0, 3_660_000]
-    script = "return redis.call('SWLIMIT.MALLOW', 2, KEYS[1], 10, 60, 5, 4, KEYS[2], 100, '1h', '1m', 1, 'AT', ARGV[1])"
+    script = "return redis.call('SWLIMIT.MALLOW', 2, KEYS[1], KEYS[2], 10, 60, 5, 4, 100, '1h', '1m', 1, 'AT', ARGV[1])"
     assert ask(server, "EVAL", script, 2, "user", "team", T) == [1, 4, 10, 0, 0, 65_000, 1, 100, 98, 0, 3_660_000]
     assert ask(server, "EVAL", script, 2, "user", "team", T)[0] == 0
 
@@ -110,7 +116,7 @@ def test_an_error_on_any_key_counts_nothing(server, position):
     limits = [(*USER, 1), (*TEAM, 1)]
     limits.insert(position, ("string", 10, 60, 5, 1))
     with unchanged(server):
-        assert server.cli("SWLIMIT.MALLOW", 3, *(word for limit in limits for word in limit)) == WRONGTYPE
+        assert server.cli(*words_of(*limits)) == WRONGTYPE
     assert server.cli("DBSIZE") == "1"
 
 
@@ -127,9 +133,9 @@ def test_random_mallows_answer_as_the_model(server):
         granted = all(peek[0] for peek in peeks)
         if granted:
             peeks = [keys[name].allow(*quota, now, cost, strict=strict) for name, *quota, cost in limits]
-        words = [word for name, limit, window, resolution, cost in limits
-                 for word in (name, limit, f"{window}ms", f"{resolution}ms", cost)]
-        commands.append(["SWLIMIT.MALLOW", len(limits), *words, "AT", now, *(["STRICT"] if strict else [])])
+        spelled = [(name, limit, f"{window}ms", f"{resolution}ms", cost)
+                   for name, limit, window, resolution, cost in limits]
+        commands.append(words_of(*spelled, options=["AT", now, *(["STRICT"] if strict else [])]))
         expected.append([int(granted), *sum(peeks, [])])
     assert {reply[0] for reply in expected} == {0, 1}
     assert [numbers(reply) for reply in batch(server, commands)] == expected

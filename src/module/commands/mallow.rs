@@ -1,4 +1,8 @@
-//! `SWLIMIT.MALLOW numkeys key limit window resolution cost [key limit window resolution cost …] [STRICT] [AT unix-ms]`
+//! `SWLIMIT.MALLOW numkeys key [key …] limit window resolution cost [limit window resolution cost …] [STRICT]
+//! [AT unix-ms]`
+//!
+//! The keys stand side by side, so that a key specification tells servers and clients where they are and the module is
+//! never asked: Valkey asks on an I/O thread, where module code must not run.
 
 use crate::arguments::{integer, Keyword, Options, Quota, Words};
 use crate::error::Error;
@@ -10,9 +14,9 @@ use swlimit_window::{Decision, Demand, Window};
 pub struct Mallow;
 
 /// Where the first key stands among a call's arguments.
-const FIRST: usize = 2;
-/// `key limit window resolution cost`
-const WORDS_PER_KEY: usize = 5;
+const FIRST_KEY: usize = 2;
+/// `limit window resolution cost`
+const WORDS_PER_QUOTA: usize = 4;
 
 /// Several limits and what they have in common.
 struct Requests {
@@ -25,18 +29,18 @@ impl Parse for Requests {
     fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, max_subintervals: u64) -> Result<Self, Error> {
         let numkeys = integer(words.word()?).filter(|numkeys| *numkeys > 0).ok_or(Error::NumKeys)?;
         let words: Vec<&[u8]> = words.collect();
-        if (words.len() / WORDS_PER_KEY) < numkeys as usize {
+        if (words.len() / (1 + WORDS_PER_QUOTA)) < numkeys as usize {
             return Err(Error::NumKeys);
         }
-        let (limits, options) = words.split_at(numkeys as usize * WORDS_PER_KEY);
-        let mut names = Vec::with_capacity(numkeys as usize);
-        let mut quotas = Vec::with_capacity(numkeys as usize);
-        for limit in limits.chunks_exact(WORDS_PER_KEY) {
+        let (keys, words) = words.split_at(numkeys as usize);
+        let (limits, options) = words.split_at(keys.len() * WORDS_PER_QUOTA);
+        let mut quotas = Vec::with_capacity(keys.len());
+        for limit in limits.chunks_exact(WORDS_PER_QUOTA) {
             let mut words = limit.iter().copied();
-            names.push(words.word()?);
             quotas.push((words.quota(max_subintervals)?, words.units("cost")?));
         }
         let options = options.iter().copied().options(&[Keyword::Strict, Keyword::At])?;
+        let mut names = keys.to_vec();
         names.sort_unstable();
         if names.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(Error::KeyTwice);
@@ -54,15 +58,15 @@ impl Command for Mallow {
             windows or resolutions change",
         since: c"0.1.0",
         arity: -7,
-        flags: c"write deny-oom getkeys-api",
+        flags: c"write deny-oom",
         categories: "write",
-        keys: Keys::ChangeCounted(WORDS_PER_KEY as i32),
+        keys: Keys::ChangeCounted,
         parameters: &[
             Parameter::Integer(c"numkeys"),
+            Parameter::Keys(c"key"),
             Parameter::Repeated(
                 c"limits",
                 &[
-                    Parameter::Key(c"key"),
                     Parameter::Integer(c"limit"),
                     Parameter::Word(c"window"),
                     Parameter::Word(c"resolution"),
@@ -77,9 +81,9 @@ impl Command for Mallow {
     fn run(call: &Call) -> Result<(), Error> {
         let Requests { quotas, options } = call.parse()?;
         let now = call.instant(options.at).ms();
-        let limits = || call.arguments()[FIRST..].chunks_exact(WORDS_PER_KEY).zip(&quotas);
+        let (names, words) = call.arguments()[FIRST_KEY..].split_at(quotas.len());
 
-        let mut keys = limits().map(|(words, _)| call.write(&words[0])).collect::<Result<Vec<_>, _>>()?;
+        let mut keys = names.iter().map(|name| call.write(name)).collect::<Result<Vec<_>, _>>()?;
         let mut decisions = Vec::with_capacity(keys.len());
         let mut grants = Vec::with_capacity(keys.len());
         for (key, (quota, cost)) in keys.iter().zip(&quotas) {
@@ -92,8 +96,8 @@ impl Command for Mallow {
         if decisions.iter().any(|decision| decision.granted == 0) {
             drop(keys);
             statistics::denied(units);
-            for ((words, _), _) in limits().zip(&decisions).filter(|(_, decision)| decision.granted == 0) {
-                call.notify(c"swlimit.denied", &words[0]);
+            for (name, _) in names.iter().zip(&decisions).filter(|(_, decision)| decision.granted == 0) {
+                call.notify(c"swlimit.denied", name);
             }
             reply(call, 0, &decisions);
             return Ok(());
@@ -108,12 +112,13 @@ impl Command for Mallow {
             counted.push(instant);
         }
         drop(keys);
-        for ((words, (_, cost)), instant) in limits().zip(counted) {
-            call.replicate_record(&words[0], &words[1..4], *cost, instant);
+        let words = words.chunks_exact(WORDS_PER_QUOTA);
+        for (((name, words), (_, cost)), instant) in names.iter().zip(words).zip(&quotas).zip(counted) {
+            call.replicate_record(name, &words[..3], *cost, instant);
         }
         statistics::granted(units);
-        for (words, _) in limits() {
-            call.notify(c"swlimit.granted", &words[0]);
+        for name in names {
+            call.notify(c"swlimit.granted", name);
         }
         reply(call, 1, &decisions);
         Ok(())

@@ -8,7 +8,6 @@ use redis_module::raw;
 
 use super::call::Call;
 use super::OK;
-use crate::arguments::integer;
 use crate::error::Error;
 
 /// A command of the module.
@@ -55,14 +54,16 @@ pub enum Keys {
     Read,
     /// The first word is a key that is read and changed.
     Change,
-    /// The first word is the number of keys, each the first of so many words; they are read and changed.
-    ChangeCounted(c_int),
+    /// The first word is the number of keys that follow it, side by side; they are read and changed.
+    ChangeCounted,
 }
 
 /// One argument in COMMAND DOCS.
 pub enum Parameter {
     /// A key of the command's key specification.
     Key(&'static CStr),
+    /// Keys of the command's key specification, side by side.
+    Keys(&'static CStr),
     /// Any word.
     Word(&'static CStr),
     /// An integer.
@@ -88,7 +89,7 @@ pub(super) unsafe fn register<C: Command>(ctx: *mut raw::RedisModuleCtx, own_cat
     let documentation = C::DOCUMENTATION;
     let name = documentation.name;
     let failed = |what: &str| Err(format!("cannot {what} {}", name.to_string_lossy()));
-    let first_key = if matches!(documentation.keys, Keys::ChangeCounted(_)) { 0 } else { 1 };
+    let first_key = if matches!(documentation.keys, Keys::ChangeCounted) { 0 } else { 1 };
     // SAFETY: the loading context; the server copies all strings and structures it is given.
     unsafe {
         let flags = documentation.flags.as_ptr();
@@ -135,30 +136,10 @@ unsafe extern "C" fn handle<C: Command>(
 ) -> c_int {
     // SAFETY: this is a command's handler, and these are its words.
     let call = unsafe { Call::new(ctx, argv, argc) };
-    if let Keys::ChangeCounted(step) = C::DOCUMENTATION.keys {
-        // SAFETY: the context of this call.
-        if unsafe { api!(RedisModule_IsKeysPositionRequest(ctx)) } != 0 {
-            report_keys(&call, step);
-            return OK;
-        }
-    }
     if let Err(error) = C::run(&call) {
         call.reply_error(&error);
     }
     OK
-}
-
-/// Tell the server where the keys of this call are.
-///
-/// Redis up to 8 and Valkey up to 8 take every specification's step for 1, and so would check access and slot of the
-/// first key only. They ask the module instead if the specification's flags may vary.
-fn report_keys(call: &Call, step: c_int) {
-    let words = call.arguments().len() as c_int;
-    let numkeys = call.arguments().get(1).and_then(|numkeys| integer(numkeys.bytes())).unwrap_or(0);
-    for key in (2..words).step_by(step as usize).take(numkeys as usize) {
-        // SAFETY: the context of a call that asks for key positions.
-        unsafe { api!(RedisModule_KeyAtPosWithFlags(call.ctx(), key, CHANGED_KEY as c_int)) };
-    }
 }
 
 /// # Safety
@@ -211,12 +192,11 @@ fn key_specification(keys: &Keys) -> raw::RedisModuleCommandKeySpec {
             specification.fk.range.keystep = 1;
             specification.fk.range.limit = 0;
         }
-        Keys::ChangeCounted(words) => {
-            specification.flags |= u64::from(raw::REDISMODULE_CMD_KEY_VARIABLE_FLAGS);
+        Keys::ChangeCounted => {
             specification.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
             specification.fk.keynum.keynumidx = 0;
             specification.fk.keynum.firstkey = 1;
-            specification.fk.keynum.keystep = *words;
+            specification.fk.keynum.keystep = 1;
         }
     }
     specification
@@ -236,6 +216,9 @@ fn argument(parameter: &Parameter, nested: &mut Vec<Vec<raw::RedisModuleCommandA
     let optional = raw::REDISMODULE_CMD_ARG_OPTIONAL;
     let (name, kind, token, flags) = match parameter {
         Parameter::Key(name) => (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY, None, 0),
+        Parameter::Keys(name) => {
+            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY, None, raw::REDISMODULE_CMD_ARG_MULTIPLE)
+        }
         Parameter::Word(name) => (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING, None, 0),
         Parameter::Integer(name) => (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER, None, 0),
         Parameter::Flag(name, token) => {
@@ -254,7 +237,7 @@ fn argument(parameter: &Parameter, nested: &mut Vec<Vec<raw::RedisModuleCommandA
     let mut argument = NO_ARGUMENT;
     argument.name = name.as_ptr();
     argument.type_ = kind;
-    argument.key_spec_index = if matches!(parameter, Parameter::Key(_)) { 0 } else { -1 };
+    argument.key_spec_index = if matches!(parameter, Parameter::Key(_) | Parameter::Keys(_)) { 0 } else { -1 };
     argument.token = token.map_or(ptr::null(), |token| token.as_ptr());
     argument.flags = flags as c_int;
     if let Parameter::Repeated(_, parameters) = parameter {
