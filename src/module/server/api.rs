@@ -1,0 +1,84 @@
+//! The functions of the server: those the module cannot do without, and how they are called.
+
+use redis_module::raw;
+
+/// Call one of the functions that were found to be there when the module was loaded.
+///
+/// Others do not compile. They may be missing, and so are looked up and tested where they are used.
+macro_rules! api {
+    ($function:ident($($argument:expr),* $(,)?)) => {{
+        const _: () = $crate::server::api::required::$function;
+        match ::redis_module::raw::$function {
+            Some(function) => function($($argument),*),
+            None => panic!(concat!("the server has no ", stringify!($function))),
+        }
+    }};
+}
+
+/// Declare what the module cannot do without. A function that nobody calls any more is dead code to the compiler.
+macro_rules! required {
+    ($($(#[$attribute:meta])* $function:ident)*) => {
+        #[allow(non_upper_case_globals)]
+        pub(super) mod required {
+            $($(#[$attribute])* pub const $function: () = ();)*
+        }
+
+        /// The first of the required functions that this server lacks.
+        pub(super) fn missing() -> Option<&'static str> {
+            // SAFETY: the table of functions is filled before anything else happens, and never changed again.
+            let functions = unsafe { [$((stringify!($function), { raw::$function }.is_some())),*] };
+            functions.into_iter().find_map(|(name, there)| (!there).then_some(name))
+        }
+    };
+}
+
+required! {
+    RedisModule_CloseKey
+    RedisModule_CreateCommand
+    RedisModule_CreateDataType
+    RedisModule_CreateString
+    RedisModule_CreateStringFromLongLong
+    RedisModule_DefragAlloc
+    RedisModule_DeleteKey
+    RedisModule_DigestAddStringBuffer
+    RedisModule_DigestEndSequence
+    RedisModule_EmitAOF
+    RedisModule_Free
+    RedisModule_FreeServerInfo
+    RedisModule_FreeString
+    RedisModule_GetCommand
+    RedisModule_GetContextFlags
+    RedisModule_GetServerInfo
+    RedisModule_InfoAddFieldCString
+    RedisModule_InfoAddFieldULongLong
+    RedisModule_InfoAddSection
+    RedisModule_IsIOError
+    RedisModule_KeyType
+    RedisModule_LoadConfigs
+    RedisModule_LoadStringBuffer
+    RedisModule_LogIOError
+    RedisModule_Milliseconds
+    RedisModule_ModuleTypeGetType
+    RedisModule_ModuleTypeGetValue
+    RedisModule_ModuleTypeSetValue
+    RedisModule_NotifyKeyspaceEvent
+    RedisModule_OpenKey
+    #[cfg_attr(test, allow(dead_code))] // unit tests have no server that would allocate
+    RedisModule_Realloc
+    RedisModule_RegisterInfoFunc
+    RedisModule_RegisterNumericConfig
+    RedisModule_Replicate
+    RedisModule_ReplyWithArray
+    RedisModule_ReplyWithError
+    RedisModule_ReplyWithLongLong
+    RedisModule_ReplyWithMap
+    RedisModule_ReplyWithStringBuffer
+    RedisModule_SaveStringBuffer
+    RedisModule_ServerInfoGetFieldC
+    RedisModule_SetCommandInfo
+    RedisModule_SetExpire
+    RedisModule_SetModuleOptions
+    RedisModule_SignalModifiedKey
+    RedisModule_StringPtrLen
+    RedisModule_WrongArity
+}
