@@ -1,18 +1,16 @@
 //! The grammar of what commands are given. Arguments are byte strings; any bytes get an answer or an error.
 
-use crate::error::Error;
-use swlimit_window::{Demand, Geometry, GeometryError, MAX_EXACT, MAX_WINDOW};
+use swlimit_window::{duration, duration_or_zero, integer, Geometry, GeometryError, Quota};
 
-/// `limit window resolution`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quota {
-    /// Units admitted per window.
-    pub limit: u64,
-    /// The window and its resolution.
-    pub geometry: Geometry,
+use crate::error::Error;
+
+/// Something that the words of a call mean.
+pub trait Parse: Sized {
+    /// The meaning of the words after the command's name.
+    fn parse<'a>(words: impl Iterator<Item = &'a [u8]>, max_subintervals: u64) -> Result<Self, Error>;
 }
 
-/// What follows the quota, in any order and letter case.
+/// What follows what a command needs, in any order and letter case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// `COST n`, in units.
@@ -21,8 +19,16 @@ pub struct Options {
     pub partial: bool,
     /// `STRICT`
     pub strict: bool,
+    /// `NX`
+    pub nx: bool,
+    /// `AGE duration`, in ms.
+    pub age: Option<u64>,
+    /// `BLOCK duration`, in ms.
+    pub block: Option<u64>,
     /// `AT unix-ms`
     pub at: Option<u64>,
+    /// `UNTIL unix-ms`
+    pub until: Option<u64>,
 }
 
 /// An option's name.
@@ -34,26 +40,38 @@ pub enum Keyword {
     Partial,
     /// `STRICT`
     Strict,
+    /// `NX`
+    Nx,
+    /// `AGE duration`
+    Age,
+    /// `BLOCK duration`
+    Block,
     /// `AT unix-ms`
     At,
+    /// `UNTIL unix-ms`
+    Until,
 }
 
 impl Keyword {
+    const NAMES: [(&'static [u8], Self); 8] = [
+        (b"COST", Keyword::Cost),
+        (b"AT", Keyword::At),
+        (b"UNTIL", Keyword::Until),
+        (b"STRICT", Keyword::Strict),
+        (b"PARTIAL", Keyword::Partial),
+        (b"BLOCK", Keyword::Block),
+        (b"AGE", Keyword::Age),
+        (b"NX", Keyword::Nx),
+    ];
+
     fn named(word: &[u8]) -> Option<Self> {
-        let names = [
-            (&b"COST"[..], Keyword::Cost),
-            (b"PARTIAL", Keyword::Partial),
-            (b"STRICT", Keyword::Strict),
-            (b"AT", Keyword::At),
-        ];
-        names.iter().find(|(name, _)| word.eq_ignore_ascii_case(name)).map(|(_, keyword)| *keyword)
+        Self::NAMES.iter().find(|(name, _)| word.eq_ignore_ascii_case(name)).map(|(_, keyword)| *keyword)
     }
 }
 
-impl Quota {
-    /// What is demanded of a window with this quota.
-    pub fn demand(&self, options: &Options) -> Demand {
-        Demand { limit: self.limit, cost: options.cost, partial: options.partial, strict: options.strict }
+impl Default for Options {
+    fn default() -> Self {
+        Self { cost: 1, partial: false, strict: false, nx: false, age: None, block: None, at: None, until: None }
     }
 }
 
@@ -85,24 +103,32 @@ pub trait Words<'a>: Iterator<Item = &'a [u8]> {
         positive(self.word()?).ok_or(Error::Units(name))
     }
 
+    /// A duration in ms; `name` is what an error calls it.
+    fn duration(&mut self, name: &'static str) -> Result<u64, Error> {
+        duration(self.word()?).ok_or(Error::Duration(name))
+    }
+
     /// The options up to the end, each at most once.
     #[inline(always)]
     fn options(&mut self, accepted: &[Keyword]) -> Result<Options, Error> {
-        let mut options = Options { cost: 1, partial: false, strict: false, at: None };
-        let mut seen = [false; 4];
+        let mut options = Options::default();
+        let mut seen = [false; Keyword::NAMES.len()];
         while let Some(word) = self.next() {
             let syntax = || Error::Syntax(word.to_vec());
             let keyword = Keyword::named(word).filter(|keyword| accepted.contains(keyword)).ok_or_else(syntax)?;
             if std::mem::replace(&mut seen[keyword as usize], true) {
                 return Err(syntax());
             }
+            let mut value = || self.next().ok_or_else(syntax);
             match keyword {
-                Keyword::Cost => {
-                    options.cost = positive(self.next().ok_or_else(syntax)?).ok_or(Error::Units("cost"))?;
-                }
+                Keyword::Cost => options.cost = positive(value()?).ok_or(Error::Units("cost"))?,
                 Keyword::Partial => options.partial = true,
                 Keyword::Strict => options.strict = true,
-                Keyword::At => options.at = Some(integer(self.next().ok_or_else(syntax)?).ok_or(Error::At)?),
+                Keyword::Nx => options.nx = true,
+                Keyword::Age => options.age = Some(duration_or_zero(value()?).ok_or(Error::Duration("AGE"))?),
+                Keyword::Block => options.block = Some(duration(value()?).ok_or(Error::Duration("BLOCK"))?),
+                Keyword::At => options.at = Some(integer(value()?).ok_or(Error::Instant("AT"))?),
+                Keyword::Until => options.until = Some(integer(value()?).ok_or(Error::Instant("UNTIL"))?),
             }
         }
         Ok(options)
@@ -119,47 +145,8 @@ pub trait Words<'a>: Iterator<Item = &'a [u8]> {
 
 impl<'a, W: Iterator<Item = &'a [u8]>> Words<'a> for W {}
 
-/// Decimal digits: 0 … 2^53 − 1.
-pub fn integer(word: &[u8]) -> Option<u64> {
-    match leading_integer(word) {
-        Some((value, [])) => Some(value),
-        _ => None,
-    }
-}
-
-/// The decimal digits a word begins with, at least one: 0 … 2^53 − 1; and what follows them.
-#[inline(always)]
-fn leading_integer(word: &[u8]) -> Option<(u64, &[u8])> {
-    let mut value: u64 = 0;
-    let mut rest = word;
-    while let [digit @ b'0'..=b'9', after @ ..] = rest {
-        // Within 2^53 − 1 before each step, neither the product nor the sum can overflow.
-        value = value * 10 + u64::from(digit - b'0');
-        if value > MAX_EXACT {
-            return None;
-        }
-        rest = after;
-    }
-    (rest.len() < word.len()).then_some((value, rest))
-}
-
 fn positive(word: &[u8]) -> Option<u64> {
     integer(word).filter(|value| *value > 0)
-}
-
-/// A duration in ms: digits, then `ms`, `s`, `m`, `h`, `d` in any letter case or nothing for seconds. 1 ms … 3650 d.
-#[inline(always)]
-fn duration(word: &[u8]) -> Option<u64> {
-    let (number, unit) = leading_integer(word)?;
-    let unit = match unit {
-        [] | [b's' | b'S'] => 1000,
-        [b'm' | b'M', b's' | b'S'] => 1,
-        [b'm' | b'M'] => 60 * 1000,
-        [b'h' | b'H'] => 60 * 60 * 1000,
-        [b'd' | b'D'] => 24 * 60 * 60 * 1000,
-        _ => return None,
-    };
-    number.checked_mul(unit).filter(|ms| (1..=MAX_WINDOW).contains(ms))
 }
 
 #[cfg(test)]
@@ -173,52 +160,7 @@ mod tests {
 
     fn options(words: &[&str]) -> Result<Options, Error> {
         use Keyword::*;
-        words.iter().map(|word| word.as_bytes()).options(&[Cost, Partial, Strict, At])
-    }
-
-    #[test]
-    fn durations() {
-        let day = 86_400_000;
-        for (word, ms) in [
-            ("60", Some(60_000)),
-            ("250ms", Some(250)),
-            ("250Ms", Some(250)),
-            ("60s", Some(60_000)),
-            ("60S", Some(60_000)),
-            ("5m", Some(300_000)),
-            ("1H", Some(3_600_000)),
-            ("7d", Some(7 * day)),
-            ("1ms", Some(1)),
-            ("3650d", Some(3650 * day)),
-            ("3651d", None),
-            ("315360001", None),
-            ("0", None),
-            ("0ms", None),
-            ("", None),
-            ("s", None),
-            ("1w", None),
-            ("1mss", None),
-            ("-1", None),
-            ("+1", None),
-            ("1.5s", None),
-            (" 1", None),
-            ("1 s", None),
-            ("1s ", None),
-            ("99999999999999999999999999", None),
-        ] {
-            assert_eq!(duration(word.as_bytes()), ms, "{word:?}");
-        }
-        assert_eq!(duration(b"1\xff"), None);
-    }
-
-    #[test]
-    fn integers() {
-        assert_eq!(integer(b"0"), Some(0));
-        assert_eq!(integer(b"9007199254740991"), Some(MAX_EXACT));
-        for word in ["", "9007199254740992", "-1", "+1", "1.0", "1e3", "0x10", " 1", "184467440737095516160"] {
-            assert_eq!(integer(word.as_bytes()), None, "{word:?}");
-        }
-        assert_eq!(integer(b"1\0"), None);
+        words.iter().map(|word| word.as_bytes()).options(&[Cost, Partial, Strict, Age, Block, At, Until])
     }
 
     #[test]
@@ -245,9 +187,19 @@ mod tests {
 
     #[test]
     fn options_in_any_order_and_case_but_once() {
-        let all = Options { cost: 3, partial: true, strict: true, at: Some(7) };
-        assert_eq!(options(&["at", "7", "STRICT", "Partial", "cost", "3"]), Ok(all));
-        assert_eq!(options(&[]), Ok(Options { cost: 1, partial: false, strict: false, at: None }));
+        let all = Options {
+            cost: 3,
+            partial: true,
+            strict: true,
+            nx: false,
+            age: Some(0),
+            block: Some(60_000),
+            at: Some(7),
+            until: Some(8),
+        };
+        let words = ["at", "7", "STRICT", "Partial", "cost", "3", "until", "8", "Block", "1m", "age", "0"];
+        assert_eq!(options(&words), Ok(all));
+        assert_eq!(options(&[]), Ok(Options::default()));
         let near = |word: &str| Err(Error::Syntax(word.into()));
         assert_eq!(options(&["STRICT", "strict"]), near("strict"));
         assert_eq!(options(&["COST", "1", "COST", "1"]), near("COST"));
@@ -256,7 +208,11 @@ mod tests {
         assert_eq!(options(&["COSTS", "1"]), near("COSTS"));
         assert_eq!(options(&[""]), near(""));
         assert_eq!(options(&["COST", "0"]), Err(Error::Units("cost")));
-        assert_eq!(options(&["AT", "-1"]), Err(Error::At));
+        assert_eq!(options(&["AT", "-1"]), Err(Error::Instant("AT")));
+        assert_eq!(options(&["UNTIL", "x"]), Err(Error::Instant("UNTIL")));
+        assert_eq!(options(&["AGE", "x"]), Err(Error::Duration("AGE")));
+        assert_eq!(options(&["BLOCK", "0"]), Err(Error::Duration("BLOCK")));
+        assert_eq!(options(&["NX"]), near("NX"));
         let words = [&b"PARTIAL"[..]];
         assert_eq!(words.into_iter().options(&[Keyword::At]), near("PARTIAL"));
     }

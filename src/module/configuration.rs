@@ -1,46 +1,60 @@
 //! What operators may set.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use swlimit_window::MAX_SUBINTERVALS;
-
-/// `swlimit.max-subintervals`: the most subintervals a client may ask for.
-pub mod max_subintervals {
-    use super::*;
-
-    /// The setting's name; the server puts the module's before it.
-    pub const NAME: &str = "max-subintervals";
+/// A whole number that operators may set; the server puts the module's name before its own.
+pub struct Setting {
+    /// Its name.
+    pub name: &'static str,
     /// What holds when nothing is set.
-    pub const DEFAULT: i64 = 4096;
+    pub default: u64,
     /// The smallest and the largest value.
-    pub const RANGE: std::ops::RangeInclusive<i64> = 1..=MAX_SUBINTERVALS as i64;
+    pub range: RangeInclusive<u64>,
+    value: AtomicU64,
+}
 
-    static VALUE: AtomicI64 = AtomicI64::new(DEFAULT);
+/// The most subintervals a client may ask for.
+pub static MAX_SUBINTERVALS: Setting = Setting::new("max-subintervals", 4096, 1..=swlimit_window::MAX_SUBINTERVALS);
 
-    /// The value in force.
-    pub fn get() -> i64 {
-        VALUE.load(Ordering::Relaxed)
+/// All of them.
+pub static SETTINGS: [&Setting; 1] = [&MAX_SUBINTERVALS];
+
+impl Setting {
+    const fn new(name: &'static str, default: u64, range: RangeInclusive<u64>) -> Self {
+        Self { name, default, range, value: AtomicU64::new(default) }
     }
 
-    /// Put a value of [`RANGE`] in force.
-    pub fn set(value: i64) {
-        VALUE.store(value, Ordering::Relaxed);
+    /// The value in force.
+    pub fn get(&self) -> u64 {
+        self.value.load(Ordering::Relaxed)
+    }
+
+    /// Put a value within the range in force.
+    pub fn set(&self, value: u64) {
+        self.value.store(value, Ordering::Relaxed);
     }
 }
 
-/// The value of `max-subintervals` that the module's load arguments ask for, or what is wrong with them.
-pub fn from_load_arguments<'a>(mut arguments: impl Iterator<Item = &'a [u8]>) -> Result<i64, String> {
-    let mut chosen = None;
+/// A setting, and the value it starts with.
+pub type Chosen = (&'static Setting, u64);
+
+/// All settings with the values they start with, as the module's load arguments ask for, or what is wrong with those.
+pub fn from_load_arguments<'a>(mut arguments: impl Iterator<Item = &'a [u8]>) -> Result<Vec<Chosen>, String> {
+    let mut chosen = [None; SETTINGS.len()];
     while let Some(name) = arguments.next() {
-        if !name.eq_ignore_ascii_case(max_subintervals::NAME.as_bytes()) || chosen.is_some() {
+        let place = SETTINGS.iter().position(|setting| name.eq_ignore_ascii_case(setting.name.as_bytes()));
+        let Some(place) = place.filter(|place| chosen[*place].is_none()) else {
             return Err(format!("unknown or repeated argument '{}'", name.escape_ascii()));
-        }
+        };
+        let Setting { name, range, .. } = SETTINGS[place];
         let value = arguments.next().and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
-        chosen = Some(value.filter(|value| max_subintervals::RANGE.contains(value)).ok_or_else(|| {
-            format!("{} must be an integer between 1 and {MAX_SUBINTERVALS}", max_subintervals::NAME)
-        })?);
+        let Some(value) = value.filter(|value| range.contains(value)) else {
+            return Err(format!("{name} must be an integer between {} and {}", range.start(), range.end()));
+        };
+        chosen[place] = Some(value);
     }
-    Ok(chosen.unwrap_or(max_subintervals::DEFAULT))
+    Ok(SETTINGS.into_iter().zip(chosen).map(|(setting, value)| (setting, value.unwrap_or(setting.default))).collect())
 }
 
 #[cfg(test)]
@@ -49,14 +63,18 @@ mod tests {
 
     #[test]
     fn load_arguments() {
-        let from = |words: &[&str]| from_load_arguments(words.iter().map(|word| word.as_bytes()));
-        assert_eq!(from(&[]), Ok(4096));
-        assert_eq!(from(&["max-subintervals", "1"]), Ok(1));
-        assert_eq!(from(&["MAX-SUBINTERVALS", "1000000"]), Ok(1_000_000));
+        let from = |words: &[&str]| {
+            let chosen = from_load_arguments(words.iter().map(|word| word.as_bytes()))?;
+            Ok::<_, String>(chosen.iter().map(|(setting, value)| (setting.name, *value)).collect::<Vec<_>>())
+        };
+        assert_eq!(from(&[]).unwrap(), [("max-subintervals", 4096)]);
+        assert_eq!(from(&["max-subintervals", "1"]).unwrap(), [("max-subintervals", 1)]);
+        assert_eq!(from(&["MAX-SUBINTERVALS", "1000000"]).unwrap(), [("max-subintervals", 1_000_000)]);
         for words in [
             &["max-subintervals"][..],
             &["max-subintervals", "0"],
             &["max-subintervals", "1000001"],
+            &["max-subintervals", "-1"],
             &["max-subintervals", "many"],
             &["max-subintervals", "5", "max-subintervals", "6"],
             &["verbose"],

@@ -28,8 +28,8 @@ pub enum Error {
     },
     /// The argument of this name is not a number of units.
     Units(&'static str),
-    /// `AT` has no instant.
-    At,
+    /// The option of this name has no instant.
+    Instant(&'static str),
     /// An unknown or repeated option, or one without its value.
     Syntax(Vec<u8>),
     /// `numkeys` doesn't fit.
@@ -38,6 +38,8 @@ pub enum Error {
     KeyTwice,
     /// The count would pass 2^53 − 1.
     Overflow,
+    /// The server makes no key.
+    NotCreated,
 }
 
 /// How much of a word that is not understood an error repeats, in bytes.
@@ -59,7 +61,7 @@ impl fmt::Display for Error {
                 )
             }
             Error::Units(name) => write!(to, "ERR {name} must be an integer between 1 and {MAX_EXACT}"),
-            Error::At => to.write_str("ERR AT must be a Unix time in milliseconds"),
+            Error::Instant(name) => write!(to, "ERR {name} must be a Unix time in milliseconds"),
             // A client's bytes must not break the protocol's line.
             Error::Syntax(word) => {
                 write!(to, "ERR syntax error near '{}'", word[..word.len().min(QUOTED)].escape_ascii())
@@ -67,6 +69,7 @@ impl fmt::Display for Error {
             Error::NumKeys => to.write_str("ERR numkeys must be a positive integer that matches the keys given"),
             Error::KeyTwice => to.write_str("ERR key named twice"),
             Error::Overflow => to.write_str("ERR count would overflow"),
+            Error::NotCreated => to.write_str("ERR the key cannot be created"),
         }
     }
 }

@@ -20,9 +20,11 @@ pub static REFUNDED: Statistic = Statistic::new();
 pub static GRANTED_UNITS: Statistic = Statistic::new();
 /// Units that were asked for and denied.
 pub static DENIED_UNITS: Statistic = Statistic::new();
+/// Blocks begun.
+pub static BLOCKED: Statistic = Statistic::new();
 /// Keys of the type `sw-window`, in all databases.
 pub static KEYS: Statistic = Statistic::new();
-/// Bytes their windows take.
+/// Bytes their entries take.
 pub static MEMORY: Statistic = Statistic::new();
 
 impl Statistic {
@@ -46,21 +48,21 @@ impl Statistic {
     }
 }
 
-/// A window has come into being with so many bytes.
-pub fn window_created(bytes: usize) {
+/// An entry has come into being with so many bytes.
+pub fn entry_created(bytes: usize) {
     KEYS.add(1);
     MEMORY.add(bytes as u64);
 }
 
-/// A window has changed its size.
-pub fn window_resized(before: usize, after: usize) {
+/// An entry has changed its size.
+pub fn entry_resized(before: usize, after: usize) {
     if before != after {
         MEMORY.add((after as u64).wrapping_sub(before as u64));
     }
 }
 
-/// A window of so many bytes is gone.
-pub fn window_freed(bytes: usize) {
+/// An entry of so many bytes is gone.
+pub fn entry_freed(bytes: usize) {
     KEYS.subtract(1);
     MEMORY.subtract(bytes as u64);
 }
@@ -78,12 +80,13 @@ pub fn denied(units: u64) {
 }
 
 /// The fields of `INFO swlimit`, in order; the server puts the module's name before each.
-pub fn fields() -> [(&'static CStr, u64); 8] {
+pub fn fields() -> [(&'static CStr, u64); 9] {
     [
         (c"granted", GRANTED.get()),
         (c"denied", DENIED.get()),
         (c"recorded", RECORDED.get()),
         (c"refunded", REFUNDED.get()),
+        (c"blocked", BLOCKED.get()),
         (c"granted_units", GRANTED_UNITS.get()),
         (c"denied_units", DENIED_UNITS.get()),
         (c"keys", KEYS.get()),

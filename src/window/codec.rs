@@ -1,37 +1,79 @@
-//! Windows as bytes, for RDB files and DUMP payloads.
+//! Entries as bytes, for RDB files and DUMP payloads.
 //!
-//! A sequence of unsigned LEB128 integers: resolution (ms), subintervals of the window, number of counts; then for each
-//! count, oldest first, the subintervals since the one before (the first: since the epoch) and its units. The version
-//! of this layout is the data type's encoding version, which the server stores beside it.
+//! A sequence of unsigned LEB128 integers. Layout 1 is a window: resolution (ms), subintervals of the window, number of
+//! counts; then for each count, oldest first, the subintervals since the one before (the first: since the epoch) and its
+//! units. Later layouts begin with a 0, which is no resolution, and their number. Layout 2 goes on with the instant of a
+//! block (ms) and then, if anything is counted, a window as in layout 1.
+//!
+//! The server stores one encoding version beside all values of a type, whatever each of them is. So that older modules
+//! go on reading what they can understand, it stays [`VERSION`]: a window without a block is written as it always was.
 
-use super::{Geometry, Invalid, Window};
+use crate::counts::Count;
+use crate::entry::Entry;
+use crate::geometry::Geometry;
+use crate::window::{Invalid, Window};
 
-/// The version of the layout.
+/// The data type's encoding version, which the server stores beside every value.
 pub const VERSION: i32 = 1;
+
+/// What a layout other than the first begins with.
+const LATER_LAYOUT: u64 = 0;
+/// The layout of an entry with a block.
+const BLOCK_LAYOUT: u64 = 2;
 
 /// The shortest count: one byte each for distance and units.
 const MIN_COUNT_BYTES: usize = 2;
 
-/// A window's bytes.
-pub fn encode(window: &Window) -> Vec<u8> {
-    let geometry = window.geometry();
-    let mut bytes = Vec::with_capacity(24 + 4 * window.counts_held());
-    put(&mut bytes, geometry.resolution());
-    put(&mut bytes, geometry.subintervals());
-    put(&mut bytes, window.counts_held() as u64);
-    let mut previous = 0;
-    for (subinterval, units) in window.held() {
-        put(&mut bytes, subinterval - previous);
-        put(&mut bytes, units);
-        previous = subinterval;
+/// An entry's bytes.
+pub fn encode(entry: &Entry) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(32 + 4 * entry.window().map_or(0, Window::counts_held));
+    if let until @ 1.. = entry.blocked_until() {
+        put(&mut bytes, LATER_LAYOUT);
+        put(&mut bytes, BLOCK_LAYOUT);
+        put(&mut bytes, until);
+    }
+    if let Some(window) = entry.window() {
+        put_window(&mut bytes, window);
     }
     bytes
 }
 
-/// The window of these bytes. They are not trusted: an error says what is wrong with them.
-pub fn decode(bytes: &[u8]) -> Result<Window, Invalid> {
+/// The entry of these bytes, which were stored with an encoding version. They are not trusted: an error says what is
+/// wrong with them.
+pub fn decode(version: i32, bytes: &[u8]) -> Result<Entry, Invalid> {
+    if version != VERSION {
+        return Err(Invalid("an encoding version that this module does not know"));
+    }
     let mut rest = bytes;
-    let resolution = take(&mut rest)?;
+    let first = take(&mut rest)?;
+    if first != LATER_LAYOUT {
+        return Ok(take_window(first, rest)?.into());
+    }
+    if take(&mut rest)? != BLOCK_LAYOUT {
+        return Err(Invalid("a layout that this module does not know"));
+    }
+    let until = take(&mut rest)?;
+    let window = match rest {
+        [] => None,
+        _ => Some(take_window(take(&mut rest)?, rest)?),
+    };
+    Entry::blocked(until, window)
+}
+
+fn put_window(bytes: &mut Vec<u8>, window: &Window) {
+    put(bytes, window.geometry().resolution());
+    put(bytes, window.geometry().subintervals());
+    put(bytes, window.counts_held() as u64);
+    let mut previous = 0;
+    for Count { subinterval, units } in window.counts() {
+        put(bytes, subinterval - previous);
+        put(bytes, units);
+        previous = subinterval;
+    }
+}
+
+/// The window of the rest, which follows its resolution.
+fn take_window(resolution: u64, mut rest: &[u8]) -> Result<Window, Invalid> {
     let subintervals = take(&mut rest)?;
     let window = resolution.checked_mul(subintervals).ok_or(Invalid("a window out of range"))?;
     let geometry = Geometry::new(window, resolution).map_err(|_| Invalid("a window out of range"))?;
@@ -43,7 +85,7 @@ pub fn decode(bytes: &[u8]) -> Result<Window, Invalid> {
     let mut subinterval: u64 = 0;
     for _ in 0..len {
         subinterval = subinterval.checked_add(take(&mut rest)?).ok_or(Invalid("an instant out of range"))?;
-        counts.push((subinterval, take(&mut rest)?));
+        counts.push(Count { subinterval, units: take(&mut rest)? });
     }
     if !rest.is_empty() {
         return Err(Invalid("bytes left over"));
@@ -51,7 +93,7 @@ pub fn decode(bytes: &[u8]) -> Result<Window, Invalid> {
     Window::with_counts(geometry, counts.iter().copied())
 }
 
-pub(super) fn put(bytes: &mut Vec<u8>, mut number: u64) {
+pub(crate) fn put(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
         number >>= 7;

@@ -15,8 +15,25 @@
 use std::ops::Range;
 use std::{iter, mem};
 
-/// Units of one subinterval, with the subinterval's number.
-pub type Count = (u64, u64);
+/// The units of one subinterval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// The subinterval's number: it begins at this many resolutions.
+    pub subinterval: u64,
+    /// Units counted in it, at least one.
+    pub units: u64,
+}
+
+/// Where a subinterval stands among the units counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The subinterval's number.
+    pub subinterval: u64,
+    /// Units up to and including this subinterval.
+    pub through: u64,
+    /// Units of this subinterval alone.
+    pub units: u64,
+}
 
 /// Units by subinterval, see the module's description.
 #[derive(Clone, Debug)]
@@ -51,14 +68,14 @@ impl Counts {
     /// `len` of them, with `total` units.
     pub fn collect(counts: impl IntoIterator<Item = Count>, len: usize, total: u64, newest: u64) -> Self {
         let mut counts = counts.into_iter();
-        let Some((origin, mut running)) = counts.next() else { return Self::new() };
+        let Some(Count { subinterval: origin, units: mut running }) = counts.next() else { return Self::new() };
         if origin == newest {
             return Self { origin_and_width: origin << 1, slots: Slots::One(total) };
         }
         let wide = total.max(newest - origin) > NARROW_MAX;
         let mut words = Vec::with_capacity(len * stride(wide));
         words.extend(slot(wide, 0, running));
-        for (subinterval, units) in counts {
+        for Count { subinterval, units } in counts {
             running += units;
             words.extend(slot(wide, subinterval - origin, running));
         }
@@ -89,15 +106,21 @@ impl Counts {
         self.iter_from(self.position(subinterval))
     }
 
-    /// Units up to and including this subinterval, and those in this subinterval alone.
+    /// Units of all subintervals before this one.
+    pub fn before(&self, subinterval: u64) -> u64 {
+        self.running_before(self.position(subinterval))
+    }
+
+    /// Where this subinterval stands; it may hold no count.
     #[inline(always)]
-    pub fn through(&self, subinterval: u64) -> (u64, u64) {
+    pub fn through(&self, subinterval: u64) -> Place {
         let slot = self.position(subinterval);
+        let before = self.running_before(slot);
         if slot < self.len() && self.subinterval(slot) == subinterval {
             let through = self.running_before(slot + 1);
-            (through, through - self.running_before(slot))
+            Place { subinterval, through, units: through - before }
         } else {
-            (self.running_before(slot), 0)
+            Place { subinterval, through: before, units: 0 }
         }
     }
 
@@ -107,13 +130,12 @@ impl Counts {
         (self.len() - slot, self.total() - self.running_before(slot))
     }
 
-    /// The oldest subinterval through which at least `units` are counted, with the units up to and including it and
-    /// its own. `units` is at least 1; `None` when all together are fewer.
-    pub fn reaching(&self, units: u64) -> Option<(u64, u64, u64)> {
+    /// The oldest subinterval through which at least `units`, at least 1, are counted; `None` when all together are fewer.
+    pub fn reaching(&self, units: u64) -> Option<Place> {
         let slot = bisect(0..self.len(), |slot| self.running_before(slot + 1) < units);
         (slot < self.len()).then(|| {
-            let through = self.running_before(slot + 1);
-            (self.subinterval(slot), through, through - self.running_before(slot))
+            let Count { subinterval, units } = self.count(slot);
+            Place { subinterval, through: self.running_before(slot + 1), units }
         })
     }
 
@@ -156,6 +178,30 @@ impl Counts {
             }
         }
         units
+    }
+
+    /// Take back up to `units` from this subinterval on, the oldest first; how many were taken back. Counts older than
+    /// `oldest` take no part and may be dropped.
+    pub fn take_since(&mut self, subinterval: u64, units: u64, oldest: u64) -> u64 {
+        let (len, held) = self.since(oldest);
+        let (_, from_there) = self.since(subinterval.max(oldest));
+        let taken = units.min(from_there);
+        if taken == 0 {
+            return 0;
+        }
+        let mut left = taken;
+        let kept = self.iter_since(oldest).filter_map(|count| {
+            let take = if count.subinterval < subinterval { 0 } else { left.min(count.units) };
+            left -= take;
+            (take < count.units).then_some(Count { units: count.units - take, ..count })
+        });
+        // All of the suffix went, and with it the newest: then it is the youngest of what stays.
+        let newest = match taken == from_there {
+            true => self.position(subinterval.max(oldest)).checked_sub(1).map(|slot| self.subinterval(slot)),
+            false => self.newest(),
+        };
+        *self = Self::collect(kept, len, held - taken, newest.unwrap_or(0));
+        taken
     }
 
     /// Bytes allocated beside the value itself.
@@ -205,7 +251,7 @@ impl Counts {
         }
     }
 
-    /// Add units to a subinterval that is not younger than the newest.
+    /// Add units to a subinterval that is not younger than the newest: as many steps as there are slots after it.
     fn insert(&mut self, subinterval: u64, units: u64, oldest: u64) {
         let (wide, origin) = (self.wide(), self.origin());
         let fits = self.fits(subinterval, units);
@@ -239,11 +285,11 @@ impl Counts {
     /// Make a new list of the slots from `dead` on, with units added to a subinterval.
     fn rebuild(&mut self, dead: usize, subinterval: u64, units: u64) {
         let place = self.position(subinterval).max(dead);
-        let (_, own) = self.through(subinterval);
+        let own = self.through(subinterval).units;
         let older = (dead..place).map(|slot| self.count(slot));
         let younger = self.iter_from(if own > 0 { place + 1 } else { place });
         *self = Self::collect(
-            older.chain([(subinterval, own + units)]).chain(younger),
+            older.chain([Count { subinterval, units: own + units }]).chain(younger),
             self.len() - dead + 1,
             self.total() - self.running_before(dead) + units,
             self.newest().map_or(subinterval, |newest| newest.max(subinterval)),
@@ -255,7 +301,7 @@ impl Counts {
     }
 
     fn count(&self, slot: usize) -> Count {
-        (self.subinterval(slot), self.running_before(slot + 1) - self.running_before(slot))
+        Count { subinterval: self.subinterval(slot), units: self.running_before(slot + 1) - self.running_before(slot) }
     }
 
     /// The first slot whose subinterval is this one or younger.

@@ -1,5 +1,7 @@
 //! How a window is cut into subintervals.
 
+use std::num::NonZeroU64;
+
 /// Longest window: 3650 days, in milliseconds.
 pub const MAX_WINDOW: u64 = 3650 * 24 * 60 * 60 * 1000;
 
@@ -11,9 +13,10 @@ pub const MAX_EXACT: u64 = (1 << 53) - 1;
 
 /// The window `W`, cut into `N` subintervals of the resolution `R`, so that `W = N·R` by construction.
 ///
-/// Packed into one word (`R` above, `N` in the low 20 bits), because every key holds one.
+/// Packed into one word (`R` above, `N` in the low 20 bits), because every key holds one. The word is never 0, which is
+/// room for [`Entry`](crate::Entry) to tell a key with a block from one without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry(u64);
+pub struct Geometry(NonZeroU64);
 
 const SUBINTERVAL_BITS: u32 = 20;
 const SUBINTERVAL_MASK: u64 = (1 << SUBINTERVAL_BITS) - 1;
@@ -32,6 +35,9 @@ pub enum GeometryError {
 }
 
 impl Geometry {
+    /// A window of a millisecond: the geometry of windows in which nothing was ever counted.
+    pub(crate) const SHORTEST: Self = Self(NonZeroU64::new((1 << SUBINTERVAL_BITS) | 1).unwrap());
+
     /// A window of `window` ms at a resolution of `resolution` ms.
     pub const fn new(window: u64, resolution: u64) -> Result<Self, GeometryError> {
         if window == 0 || window > MAX_WINDOW || resolution == 0 || resolution > MAX_WINDOW {
@@ -44,7 +50,10 @@ impl Geometry {
         if subintervals > MAX_SUBINTERVALS {
             return Err(GeometryError::TooMany(subintervals));
         }
-        Ok(Self(resolution << SUBINTERVAL_BITS | subintervals))
+        match NonZeroU64::new((resolution << SUBINTERVAL_BITS) | subintervals) {
+            Some(packed) => Ok(Self(packed)),
+            None => Err(GeometryError::OutOfRange),
+        }
     }
 
     /// The window `W`, in ms.
@@ -54,12 +63,12 @@ impl Geometry {
 
     /// The resolution `R`, in ms.
     pub const fn resolution(self) -> u64 {
-        self.0 >> SUBINTERVAL_BITS
+        self.0.get() >> SUBINTERVAL_BITS
     }
 
     /// The number of subintervals `N = W / R`.
     pub const fn subintervals(self) -> u64 {
-        self.0 & SUBINTERVAL_MASK
+        self.0.get() & SUBINTERVAL_MASK
     }
 
     /// The subinterval that contains an instant: `⌊instant / R⌋`.
@@ -70,5 +79,9 @@ impl Geometry {
     /// The first instant of a subinterval, in ms.
     pub const fn start_of(self, subinterval: u64) -> u64 {
         subinterval * self.resolution()
+    }
+    /// The first instant, in ms, at which a subinterval has slid out of the window wholly.
+    pub const fn end_of(self, subinterval: u64) -> u64 {
+        self.start_of(subinterval + self.subintervals() + 1)
     }
 }

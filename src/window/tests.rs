@@ -2,20 +2,23 @@
 //! plain map for the counts.
 
 use std::collections::BTreeMap;
+use std::mem;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 
-use super::counts::Counts;
-use super::*;
+use crate::counts::{Count, Counts, Place};
+use crate::*;
 
-/// Every counted unit with its instant. Nothing is clever here: sums are taken over all events, and retries are found by
-/// asking millisecond after millisecond.
-#[derive(Clone, Debug)]
+/// Every counted unit with its instant, and the block. Nothing is clever here: sums are taken over all events, and retries
+/// are found by asking millisecond after millisecond.
+#[derive(Clone, Debug, Default)]
 struct Log {
     window: u64,
     resolution: u64,
     events: Vec<(u64, u64)>,
+    blocked_until: u64,
 }
 
 impl Log {
@@ -23,14 +26,34 @@ impl Log {
         self.events.iter().map(|(instant, _)| instant / self.resolution * self.resolution).max().unwrap_or(0)
     }
 
-    fn at(&self, window: u64, resolution: u64, now: u64) -> Self {
-        if (self.window, self.resolution) == (window, resolution) {
-            return self.clone();
+    fn end(&self) -> u64 {
+        if self.events.is_empty() {
+            0
+        } else {
+            self.newest() + self.window + self.resolution
         }
+    }
+
+    /// The log that a request at another window and resolution sees, and the instant it decides at.
+    fn seen(&self, window: u64, resolution: u64, now: u64) -> (Self, u64) {
         let decided = now.max(self.newest());
-        let latest = |instant: u64| (instant / self.resolution + 1) * self.resolution - 1;
-        let events = self.events.iter().map(|(instant, units)| (latest(*instant).min(decided), *units)).collect();
-        Self { window, resolution, events }
+        if (self.window, self.resolution) == (window, resolution) {
+            return (self.clone(), decided);
+        }
+        let mut seen = Self { window, resolution, events: vec![], blocked_until: self.blocked_until };
+        if now >= self.end() {
+            return (seen, now);
+        }
+        for (instant, units) in &self.events {
+            let ends = (instant / self.resolution + 1) * self.resolution;
+            let moved = (ends - 1).min(decided);
+            let moved_ends = (moved / resolution + 1) * resolution;
+            if ends + self.window > decided && moved_ends + window > decided {
+                seen.events.push((moved, *units));
+            }
+        }
+        let decided = now.max(seen.newest());
+        (seen, decided)
     }
 
     /// Units in all subintervals of the window, and in the one before them.
@@ -50,48 +73,53 @@ impl Log {
         u128::from(full) * u128::from(self.resolution) + u128::from(trailing) * u128::from(weight)
     }
 
+    /// Whether so many units fit, in the eyes of the window alone.
     fn fits(&self, now: u64, units: u64, demand: &Demand) -> bool {
-        let instant = now.max(self.newest());
-        self.scaled_estimate(instant, demand.strict) + u128::from(units) * u128::from(self.resolution)
-            <= u128::from(demand.limit) * u128::from(self.resolution)
+        let geometry = demand.quota.geometry;
+        let (seen, decided) = self.seen(geometry.window(), geometry.resolution(), now);
+        let resolution = u128::from(geometry.resolution());
+        seen.scaled_estimate(decided, demand.strict) + u128::from(units) * resolution
+            <= u128::from(demand.quota.limit) * resolution
+    }
+
+    fn blocked(&self, now: u64) -> bool {
+        now < self.blocked_until
+    }
+
+    fn remaining(&self, now: u64, demand: &Demand) -> u64 {
+        let fits = |units: &u64| !self.blocked(now) && self.fits(now, *units, demand);
+        (0..=demand.quota.limit).rev().find(fits).unwrap_or(0)
     }
 
     fn decide(&self, now: u64, demand: &Demand) -> Decision {
-        let remaining = (0..=demand.limit).rev().find(|units| self.fits(now, *units, demand)).unwrap_or(0);
+        let remaining = self.remaining(now, demand);
         let granted = match demand.partial {
             true => remaining.min(demand.cost),
-            false if self.fits(now, demand.cost, demand) => demand.cost,
+            false if !self.blocked(now) && self.fits(now, demand.cost, demand) => demand.cost,
             false => 0,
         };
         Decision {
             granted,
-            limit: demand.limit,
+            limit: demand.quota.limit,
             remaining,
-            retry_after: if granted > 0 {
-                Some(0)
-            } else {
-                self.retry_after(self.window, self.resolution, now, demand)
-            },
-            reset_after: self.reset_after(now),
+            retry_after: if granted > 0 { Some(0) } else { self.retry_after(now, demand) },
+            reset_after: self.reset_after(now, demand),
         }
     }
 
-    /// When this log, kept as it is, would let a demand with a certain geometry through.
-    fn retry_after(&self, window: u64, resolution: u64, now: u64, demand: &Demand) -> Option<u64> {
+    /// When this log, kept as it is, would let a demand through.
+    fn retry_after(&self, now: u64, demand: &Demand) -> Option<u64> {
         let units = if demand.partial { 1 } else { demand.cost };
-        let fits = |at| self.at(window, resolution, at).fits(at, units, demand);
-        (units <= demand.limit).then(|| (0..).find(|ms| fits(now + ms)).unwrap())
+        let granted = |ms: &u64| !self.blocked(now + ms) && self.fits(now + ms, units, demand);
+        (units <= demand.quota.limit).then(|| (0..).find(granted).unwrap())
     }
 
-    fn reset_after(&self, now: u64) -> u64 {
-        if self.events.is_empty() {
-            return 0;
-        }
-        (0..).find(|ms| now + ms >= self.newest() && self.gone(now + ms)).unwrap()
-    }
-
-    fn gone(&self, instant: u64) -> bool {
-        self.scaled_estimate(instant, false) == 0
+    fn reset_after(&self, now: u64, demand: &Demand) -> u64 {
+        let geometry = demand.quota.geometry;
+        let (seen, _) = self.seen(geometry.window(), geometry.resolution(), now);
+        let gone = |instant: u64| instant >= seen.newest() && seen.scaled_estimate(instant, false) == 0;
+        let counts = !seen.events.is_empty();
+        (0..).find(|ms| !self.blocked(now + ms) && (!counts || now + ms >= self.end() || gone(now + ms))).unwrap()
     }
 
     fn count(&mut self, instant: u64, units: u64) {
@@ -100,18 +128,30 @@ impl Log {
         self.events.retain(|(event, _)| event / self.resolution * self.resolution >= oldest);
     }
 
-    fn refund(&mut self, units: u64) -> u64 {
-        let mut taken = 0;
-        self.events.sort_by_key(|(instant, _)| instant / self.resolution);
-        while let Some((_, held)) = self.events.last_mut().filter(|_| taken < units) {
-            let take = (*held).min(units - taken);
-            taken += take;
-            *held -= take;
-            if *held == 0 {
-                self.events.pop();
+    fn refund(&mut self, units: u64, age: Option<u64>, now: u64) -> u64 {
+        if now >= self.end() {
+            return 0;
+        }
+        let subinterval = |instant: u64| instant / self.resolution;
+        let from = age.map_or(0, |age| subinterval(now.saturating_sub(age)));
+        if age.is_some() && (from + 1) * self.resolution + self.window <= now.max(self.newest()) {
+            return 0;
+        }
+        let mut events = mem::take(&mut self.events);
+        events.sort_by_key(|(instant, _)| subinterval(*instant));
+        if age.is_none() {
+            events.reverse();
+        }
+        let mut left = units;
+        for (instant, held) in &mut events {
+            if subinterval(*instant) >= from {
+                let take = left.min(*held);
+                (*held, left) = (*held - take, left - take);
             }
         }
-        taken
+        events.retain(|(_, held)| *held > 0);
+        self.events = events;
+        units - left
     }
 
     fn counts(&self) -> Vec<(u64, u64)> {
@@ -123,14 +163,36 @@ impl Log {
     }
 }
 
+/// The counts of an entry: the starts of their subintervals, and units.
+fn counts_of(entry: &Entry) -> Vec<(u64, u64)> {
+    let Some(window) = entry.window() else { return vec![] };
+    window.counts().map(|count| (window.geometry().start_of(count.subinterval), count.units)).collect()
+}
+
 /// Decide a demand and count what is granted.
-fn allow(window: &mut Window, now: u64, demand: &Demand) -> Result<Decision, Overflow> {
-    let decision = window.decide(now, demand)?;
-    if decision.granted == 0 {
-        return Ok(decision);
+fn allow(entry: &mut Entry, now: u64, demand: &Demand) -> Result<Decision, Overflow> {
+    Ok(match Entry::decide(Some(entry), now, demand)? {
+        Verdict::Granted(grant) => grant.apply(entry),
+        Verdict::Denied(decision) => decision,
+    })
+}
+
+/// Decide a demand without counting.
+fn peek(entry: &Entry, now: u64, demand: &Demand) -> Result<Decision, Overflow> {
+    Ok(Entry::decide(Some(entry), now, demand)?.decision())
+}
+
+/// Count units whatever the limit says.
+fn count(entry: &mut Entry, now: u64, geometry: Geometry, cost: u64) {
+    let demand = demand_of(MAX_EXACT, geometry, cost);
+    match Entry::record(Some(entry), now, None, &demand) {
+        Ok(Recording::Counted(record)) => drop(record.apply(entry)),
+        other => panic!("{other:?}"),
     }
-    window.count(window.decision_instant(now), decision.granted);
-    Ok(window.after_grant(now, decision))
+}
+
+fn demand_of(limit: u64, geometry: Geometry, cost: u64) -> Demand {
+    Demand { quota: Quota { limit, geometry }, cost, partial: false, strict: false }
 }
 
 fn geometry(window: u64, resolution: u64) -> Geometry {
@@ -140,30 +202,26 @@ fn geometry(window: u64, resolution: u64) -> Geometry {
 #[derive(Clone, Debug)]
 enum Step {
     Allow(Demand),
-    Record(Demand, bool),
-    Refund(u64),
+    Record(Demand, Dated),
+    Refund(u64, Option<u64>),
+    Block(u64),
+    Unblock,
 }
 
-fn demands() -> impl Strategy<Value = Demand> {
-    (0..30u64, 1..12u64, any::<bool>(), any::<bool>()).prop_map(|(limit, cost, partial, strict)| Demand {
-        limit,
-        cost,
-        partial,
-        strict,
-    })
+#[derive(Clone, Copy, Debug)]
+enum Dated {
+    /// By the clock.
+    No,
+    /// `AT` this very instant.
+    Now,
+    /// `AGE`, in ms.
+    Ago(u64),
 }
 
 /// Something to do, at how many ms after the step before it, with one of a few geometries.
-fn steps() -> impl Strategy<Value = Vec<(Step, i64, (u64, u64))>> {
-    let step = prop_oneof![
-        6 => demands().prop_map(Step::Allow),
-        2 => (demands(), any::<bool>())
-            .prop_map(|(demand, dated)| Step::Record(Demand { partial: false, ..demand }, dated)),
-        1 => (1..20u64).prop_map(Step::Refund),
-    ];
-    let elapsed = prop_oneof![6 => 0..8i64, 2 => 0..60i64, 1 => -40..0i64];
+fn steps() -> impl Strategy<Value = Vec<(Step, i64)>> {
     // Mostly one geometry, so that its window fills.
-    let geometry = prop_oneof![
+    let geometries = prop_oneof![
         12 => Just((24, 4)),
         1 => Just((24, 8)),
         1 => Just((30, 5)),
@@ -171,81 +229,149 @@ fn steps() -> impl Strategy<Value = Vec<(Step, i64, (u64, u64))>> {
         1 => Just((12, 12)),
         1 => Just((40, 20)),
     ];
-    vec((step, elapsed, geometry), 1..60)
+    let demands = (0..30u64, geometries, 1..12u64, any::<bool>(), any::<bool>()).prop_map(
+        |(limit, (window, resolution), cost, partial, strict)| {
+            let quota = Quota { limit, geometry: geometry(window, resolution) };
+            Demand { quota, cost, partial, strict }
+        },
+    );
+    let dated = prop_oneof![2 => Just(Dated::No), 2 => Just(Dated::Now), 1 => (0..70u64).prop_map(Dated::Ago)];
+    let step = prop_oneof![
+        24 => demands.clone().prop_map(Step::Allow),
+        8 => (demands, dated).prop_map(|(demand, dated)| Step::Record(Demand { partial: false, ..demand }, dated)),
+        4 => (1..20u64, prop::option::of(0..50u64)).prop_map(|(units, age)| Step::Refund(units, age)),
+        1 => (1..40u64).prop_map(Step::Block),
+        1 => Just(Step::Unblock),
+    ];
+    let elapsed = prop_oneof![6 => 0..8i64, 2 => 0..60i64, 1 => -40..0i64];
+    vec((step, elapsed), 1..60)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 2_000,
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..Default::default()
+    })]
 
-    /// Decisions, records and refunds in any order, with clocks that jump and geometries that change.
+    /// Whatever is done, in any order, with clocks that jump, geometries that change and blocks.
     #[test]
     fn agrees_with_the_log(steps in steps(), start in prop_oneof![0..50u64, 1_000_000..1_000_100u64]) {
         let mut now = start;
-        let mut stored: Option<Window> = None;
-        let mut log = Log { window: 24, resolution: 4, events: vec![] };
-        for (step, elapsed, (length, resolution)) in steps {
+        let mut entry = Entry::default();
+        let mut log = Log { window: 1, resolution: 1, ..Log::default() };
+        for (step, elapsed) in steps {
             now = now.saturating_add_signed(elapsed);
-            let view = Window::seen_at(stored.as_ref(), geometry(length, resolution), now);
-            let mut seen_log = match stored {
-                Some(_) => log.at(length, resolution, now),
-                None => Log { window: length, resolution, events: vec![] },
-            };
             match step {
                 Step::Allow(demand) => {
-                    let mut expected = seen_log.decide(now, &demand);
-                    if stored.is_some() && expected.granted == 0 {
-                        expected.retry_after = log.retry_after(length, resolution, now, &demand);
-                    }
-                    let decision = view.decide(now, &demand).unwrap();
-                    prop_assert_eq!(decision, expected);
-                    if decision.granted > 0 {
-                        let instant = view.decision_instant(now);
-                        let mut window = view.into_replacement().or(stored).unwrap();
-                        window.count(instant, decision.granted);
-                        seen_log.count(now.max(seen_log.newest()), decision.granted);
-                        let after = window.after_grant(now, decision);
-                        prop_assert_eq!(after.remaining, seen_log.decide(now, &demand).remaining);
-                        prop_assert_eq!(after.reset_after, seen_log.reset_after(now));
-                        (stored, log) = (Some(window), seen_log);
-                    }
-                }
-                Step::Record(demand, dated) => {
-                    let mut before = seen_log.decide(now, &demand);
-                    if stored.is_some() && before.granted == 0 {
-                        before.retry_after = log.retry_after(length, resolution, now, &demand);
-                    }
-                    let decision = view.decide(now, &demand).unwrap();
-                    prop_assert_eq!(decision, before);
-                    let instant = if dated { Instant::At(now) } else { Instant::Clock(now) };
-                    let counted_at = if dated { now } else { now.max(seen_log.newest()) };
-                    let matters = counted_at / resolution * resolution + length >= seen_log.newest();
-                    let recorded_at = view.recording_instant(instant, demand.cost).unwrap();
-                    prop_assert_eq!(recorded_at, matters.then_some(counted_at));
-                    if matters {
-                        let mut window = view.into_replacement().or(stored).unwrap();
-                        window.count(counted_at, demand.cost);
-                        seen_log.count(counted_at, demand.cost);
-                        let after = window.after_recording(now, &demand, decision);
-                        let expected = seen_log.decide(now, &demand);
-                        let retry_after = if before.granted > 0 { Some(0) } else { expected.retry_after };
-                        prop_assert_eq!(after, Decision { granted: before.granted, retry_after, ..expected });
-                        (stored, log) = (Some(window), seen_log);
-                    }
-                }
-                Step::Refund(units) => {
-                    if let Some(window) = &mut stored {
-                        prop_assert_eq!(window.refund(units), log.refund(units));
-                        if window.end() == 0 {
-                            stored = None;
+                    let (mut seen, decided) = log.seen(demand.quota.geometry.window(), demand.quota.geometry.resolution(), now);
+                    let expected = log.decide(now, &demand);
+                    prop_assert_eq!(peek(&entry, now, &demand).unwrap(), expected);
+                    match Entry::decide(Some(&entry), now, &demand).unwrap() {
+                        Verdict::Denied(_) => prop_assert_eq!(expected.granted, 0),
+                        Verdict::Granted(grant) => {
+                            prop_assert_eq!((grant.units(), grant.instant()), (expected.granted, decided));
+                            seen.count(decided, grant.units());
+                            log = seen;
+                            let after = grant.apply(&mut entry);
+                            let counted = log.decide(now, &demand);
+                            let (remaining, reset_after) = (counted.remaining, counted.reset_after);
+                            prop_assert_eq!(after, Decision { remaining, reset_after, ..expected });
                         }
                     }
                 }
+                Step::Record(demand, dated) => {
+                    let geometry = demand.quota.geometry;
+                    let (mut seen, decided) = log.seen(geometry.window(), geometry.resolution(), now);
+                    let before = log.decide(now, &demand);
+                    let (instant, dated) = match dated {
+                        Dated::No => (decided, None),
+                        Dated::Now => (now, Some(now)),
+                        Dated::Ago(age) => (now.saturating_sub(age), Some(now.saturating_sub(age))),
+                    };
+                    let subinterval = geometry.start_of(geometry.subinterval_at(instant));
+                    let held = subinterval + geometry.window() >= seen.newest();
+                    let matters = held && subinterval + geometry.window() + geometry.resolution() > now;
+                    match Entry::record(Some(&entry), now, dated, &demand).unwrap() {
+                        Recording::Dropped(decision) => prop_assert_eq!((decision, matters), (before, false)),
+                        Recording::Counted(record) => {
+                            prop_assert!(matters);
+                            prop_assert_eq!((record.instant(), record.is_denied()), (instant, before.granted == 0));
+                            seen.count(instant, demand.cost);
+                            log = seen;
+                            let expected = log.decide(now, &demand);
+                            let retry_after = if before.granted > 0 { Some(0) } else { expected.retry_after };
+                            let expected = Decision { granted: before.granted, retry_after, ..expected };
+                            prop_assert_eq!(record.apply(&mut entry), expected);
+                        }
+                    }
+                }
+                Step::Refund(units, age) => {
+                    prop_assert_eq!(entry.refund(units, age, now), log.refund(units, age, now));
+                }
+                Step::Block(ms) => {
+                    entry.block(now + ms);
+                    log.blocked_until = now + ms;
+                }
+                Step::Unblock => {
+                    entry.unblock();
+                    log.blocked_until = 0;
+                }
             }
-            if let Some(window) = &stored {
-                prop_assert_eq!(window.counts().collect::<Vec<_>>(), log.counts());
+            prop_assert_eq!(counts_of(&entry), log.counts());
+            prop_assert_eq!(entry.blocked_until(), log.blocked_until);
+            prop_assert_eq!(entry.blocked_for(now), log.blocked_until.checked_sub(now).filter(|ms| *ms > 0));
+            prop_assert_eq!(entry.end(), log.end().max(log.blocked_until));
+            if let Some(window) = entry.window().filter(|window| window.end() > 0) {
                 prop_assert_eq!(window.newest(), log.newest());
                 prop_assert_eq!(window.total(), log.events.iter().map(|(_, units)| units).sum::<u64>());
                 prop_assert!(window.counts_held() as u64 <= window.geometry().subintervals() + 1);
+            }
+            if entry.end() > 0 {
+                let decoded = decode(VERSION, &encode(&entry)).unwrap();
+                prop_assert_eq!((counts_of(&decoded), decoded.blocked_until()), (counts_of(&entry), entry.blocked_until()));
+                prop_assert_eq!(encode(&decoded), encode(&entry));
+            } else {
+                entry = Entry::default();
+                log = Log { window: 1, resolution: 1, ..Log::default() };
+            }
+        }
+    }
+
+    /// Whatever is given back with an age that is not understated, at no instant fewer units are held that are as young
+    /// as that, or younger, than there truly are: no capacity comes back early.
+    #[test]
+    fn units_given_back_with_their_age_leave_none_older_than_it_truly_is(
+        steps in vec((0..7u64, 1..6u64, prop::option::of((any::<prop::sample::Index>(), 0..9u64))), 1..60),
+    ) {
+        let geometry = geometry(24, 4);
+        let mut entry = Entry::default();
+        let mut truly: Vec<(u64, u64)> = vec![];
+        let mut now = 1_000;
+        for (elapsed, units, back) in steps {
+            now += elapsed;
+            match back {
+                Some((which, overstated)) if !truly.is_empty() => {
+                    let which = which.index(truly.len());
+                    let (instant, held) = &mut truly[which];
+                    let units = units.min(*held);
+                    let age = now - *instant + overstated;
+                    let given = entry.refund(units, Some(age), now);
+                    prop_assert!(given <= units);
+                    *held -= given;
+                }
+                _ => {
+                    count(&mut entry, now, geometry, units);
+                    truly.push((now, units));
+                }
+            }
+            for subinterval in 0..=geometry.subinterval_at(now) {
+                let start = geometry.start_of(subinterval);
+                if geometry.end_of(subinterval) > now {
+                    let held: u64 = counts_of(&entry).iter().filter(|(at, _)| *at >= start).map(|(_, units)| units).sum();
+                    let true_units: u64 = truly.iter().filter(|(at, _)| *at >= start).map(|(_, units)| units).sum();
+                    prop_assert!(held >= true_units, "{held} of {true_units} since {start}");
+                }
             }
         }
     }
@@ -259,11 +385,11 @@ proptest! {
         strict in any::<bool>(),
         requests in vec((0..9u64, 1..8u64, any::<bool>()), 1..200),
     ) {
-        let mut window = Window::new(geometry(length, resolution));
-        let (mut now, mut grants) = (1_000, vec![]);
+        let quota = Quota { limit, geometry: geometry(length, resolution) };
+        let (mut entry, mut now, mut grants) = (Entry::default(), 1_000, vec![]);
         for (elapsed, cost, partial) in requests {
             now += elapsed;
-            let decision = allow(&mut window, now, &Demand { limit, cost, partial, strict }).unwrap();
+            let decision = allow(&mut entry, now, &Demand { quota, cost, partial, strict }).unwrap();
             grants.push((now, decision.granted));
         }
         let most_in = |span: u64| -> u64 {
@@ -286,23 +412,28 @@ proptest! {
         (cost, spare) in (1..MAX_EXACT / 2, 0..MAX_EXACT / 2),
         (partial, strict) in any::<(bool, bool)>(),
         elapsed in 0..1_000u64,
+        blocked_for in prop::option::weighted(0.2, 1..MAX_WINDOW),
+        other in prop::option::weighted(0.3, (1..1_000_000u64, 1..64u64).prop_map(|(ms, n)| geometry(ms * n, ms))),
     ) {
-        let mut window = Window::new(geometry(resolution * subintervals, resolution));
-        let mut now = 1_700_000_000_000;
+        let geometry = geometry(resolution * subintervals, resolution);
+        let (mut entry, mut now) = (Entry::default(), 1_700_000_000_000);
         for (units, tenths) in units {
             now += resolution * tenths / 100;
-            window.count(now, units);
+            count(&mut entry, now, geometry, units);
         }
         now += resolution * elapsed / 100;
-        let demand = Demand { limit: cost + spare, cost, partial, strict };
-        let Ok(decision) = window.decide(now, &demand) else { return Ok(()) };
+        if let Some(ms) = blocked_for {
+            entry.block(now + ms);
+        }
+        let demand = Demand { partial, strict, ..demand_of(cost + spare, other.unwrap_or(geometry), cost) };
+        let Ok(decision) = peek(&entry, now, &demand) else { return Ok(()) };
         let retry_after = decision.retry_after.unwrap();
         prop_assert_eq!(retry_after == 0, decision.granted > 0);
-        if let Ok(then) = window.decide(now + retry_after, &demand) {
+        if let Ok(then) = peek(&entry, now + retry_after, &demand) {
             prop_assert!(then.granted > 0);
         }
         if retry_after > 0 {
-            prop_assert_eq!(window.decide(now + retry_after - 1, &demand).unwrap().granted, 0);
+            prop_assert_eq!(peek(&entry, now + retry_after - 1, &demand).unwrap().granted, 0);
         }
     }
 
@@ -312,20 +443,19 @@ proptest! {
         cost in 1..9u64,
         elapsed in 0..4u64,
     ) {
-        let mut window = Window::new(geometry(24, 4));
-        let mut now = 1_000;
+        let geometry = geometry(24, 4);
+        let (mut entry, mut now) = (Entry::default(), 1_000);
         for (elapsed, units) in before {
             now += elapsed;
-            window.count(now, units);
+            count(&mut entry, now, geometry, units);
         }
         now += elapsed;
-        let counted = window.clone();
-        let generous = Demand { limit: MAX_EXACT, cost, partial: false, strict: false };
-        prop_assert_eq!(allow(&mut window, now, &generous).unwrap().granted, cost);
-        prop_assert_eq!(window.refund(cost), cost);
+        let counted = entry.clone();
+        prop_assert_eq!(allow(&mut entry, now, &demand_of(MAX_EXACT, geometry, cost)).unwrap().granted, cost);
+        prop_assert_eq!(entry.refund(cost, None, now), cost);
         for later in 0..60 {
-            let tight = Demand { limit: 20, ..generous };
-            prop_assert_eq!(window.decide(now + later, &tight), counted.decide(now + later, &tight));
+            let tight = demand_of(20, geometry, cost);
+            prop_assert_eq!(peek(&entry, now + later, &tight), peek(&counted, now + later, &tight));
         }
     }
 
@@ -335,35 +465,50 @@ proptest! {
         subintervals in 1..=1_000u64,
         first in 0..10_000u64,
         counts in vec((1..4u64, prop_oneof![1..100u64, 1..MAX_EXACT / 400]), 1..300),
+        until in prop::option::of(1..=MAX_EXACT),
     ) {
         let geometry = geometry(resolution * subintervals, resolution);
         let mut subinterval = first;
-        let mut window = Window::new(geometry);
+        let mut entry = Entry::default();
         for (distance, units) in counts {
             subinterval += distance;
-            window.count(geometry.start_of(subinterval), units);
+            count(&mut entry, geometry.start_of(subinterval), geometry, units);
         }
-        let decoded = decode(&encode(&window)).unwrap();
-        prop_assert_eq!(decoded.geometry(), window.geometry());
-        prop_assert!(decoded.counts().eq(window.counts()));
+        if let Some(until) = until {
+            entry.block(until);
+        }
+        let decoded = decode(VERSION, &encode(&entry)).unwrap();
+        prop_assert_eq!(decoded.window().unwrap().geometry(), geometry);
+        prop_assert_eq!(counts_of(&decoded), counts_of(&entry));
+        prop_assert_eq!(decoded.blocked_until(), until.unwrap_or(0));
     }
 
-    /// Whatever the bytes say, they make a window that keeps the rules, or none.
+    /// Whatever the bytes say, they make an entry that keeps the rules, or none.
     #[test]
-    fn decoding_makes_a_valid_window_or_none(bytes in hostile_bytes()) {
-        if let Ok(mut window) = decode(&bytes) {
-            let total: u64 = window.counts().map(|(_, units)| units).sum();
-            prop_assert!(total <= MAX_EXACT && window.total() == total && !window.counts().any(|(_, units)| units == 0));
-            prop_assert!(window.newest() <= MAX_EXACT);
-            prop_assert!(window.newest() - window.counts().next().unwrap().0 <= window.geometry().window());
-            prop_assert!(decode(&encode(&window)).unwrap().counts().eq(window.counts()));
-            let demand = Demand { limit: MAX_EXACT, cost: 1, partial: true, strict: false };
-            for now in [0, window.newest(), MAX_EXACT] {
-                let _ = window.decide(now, &demand);
-                let _ = Window::seen_at(Some(&window), geometry(1_000, 1), now).decide(now, &demand);
-                let _ = allow(&mut window, now, &demand);
+    fn decoding_makes_a_valid_entry_or_none(bytes in hostile_bytes()) {
+        if let Ok(mut entry) = decode(VERSION, &bytes) {
+            if let Some(window) = entry.window() {
+                let total: u64 = window.counts().map(|count| count.units).sum();
+                prop_assert!(total <= MAX_EXACT && window.total() == total);
+                prop_assert!(!window.counts().any(|count| count.units == 0));
+                prop_assert!(window.newest() <= MAX_EXACT);
+                let oldest = window.counts().next().unwrap().subinterval;
+                prop_assert!(window.newest() - window.geometry().start_of(oldest) <= window.geometry().window());
             }
-            window.refund(MAX_EXACT);
+            prop_assert!(entry.end() > 0 && entry.blocked_until() <= MAX_EXACT + MAX_WINDOW);
+            prop_assert_eq!(encode(&decode(VERSION, &encode(&entry)).unwrap()), encode(&entry));
+            let (own, newest) = entry.window().map_or((geometry(1, 1), 0), |window| (window.geometry(), window.newest()));
+            for geometry in [own, geometry(1_000, 1)] {
+                let demand = Demand { partial: true, ..demand_of(MAX_EXACT, geometry, 1) };
+                for now in [0, newest, entry.blocked_until().min(MAX_EXACT), MAX_EXACT] {
+                    let _ = allow(&mut entry.clone(), now, &demand);
+                    let _ = Entry::record(Some(&entry), now, Some(now / 2), &demand);
+                    let _ = entry.clone().refund(MAX_EXACT, Some(now / 2), now);
+                }
+            }
+            entry.refund(MAX_EXACT, None, newest);
+            entry.unblock();
+            prop_assert_eq!(entry.end(), 0);
         }
     }
 
@@ -379,7 +524,18 @@ proptest! {
         for (elapsed, units, action) in steps {
             newest += elapsed;
             let oldest = newest.saturating_sub(span);
-            if action == 0 && map.last_key_value().is_some_and(|(youngest, _)| *youngest >= oldest) {
+            if action == 2 && map.last_key_value().is_some_and(|(youngest, _)| *youngest >= oldest) {
+                let from = newest.saturating_sub(units % 7);
+                let held: u64 = map.range(from.max(oldest)..).map(|(_, units)| units).sum();
+                prop_assert_eq!(counts.take_since(from, units, oldest), units.min(held));
+                let mut left = units;
+                map.retain(|subinterval, _| *subinterval >= oldest);
+                for (_, held) in map.range_mut(from..) {
+                    let take = left.min(*held);
+                    (*held, left) = (*held - take, left - take);
+                }
+                map.retain(|_, units| *units > 0);
+            } else if action == 0 && map.last_key_value().is_some_and(|(youngest, _)| *youngest >= oldest) {
                 let held: u64 = map.range(oldest..).map(|(_, units)| units).sum();
                 prop_assert_eq!(counts.take_newest(units, oldest), units.min(held));
                 let mut left = units;
@@ -394,19 +550,21 @@ proptest! {
                 counts.add(late, units, oldest);
                 *map.entry(late).or_insert(0) += units;
             }
-            prop_assert!(counts.iter_since(oldest).eq(map.range(oldest..).map(|(subinterval, units)| (*subinterval, *units))));
+            let of_map = map.range(oldest..).map(|(subinterval, units)| Count { subinterval: *subinterval, units: *units });
+            prop_assert!(counts.iter_since(oldest).eq(of_map));
             for subinterval in [oldest, newest.saturating_sub(1).max(oldest), newest] {
-                let after = |total: u64| total - counts.through(subinterval).0;
+                let after = |total: u64| total - counts.through(subinterval).through;
                 let expected: u64 = map.range(subinterval + 1..).map(|(_, units)| units).sum();
                 prop_assert_eq!(after(counts.total()), expected);
-                prop_assert_eq!(counts.through(subinterval).1, map.get(&subinterval).copied().unwrap_or(0));
+                prop_assert_eq!(counts.through(subinterval).units, map.get(&subinterval).copied().unwrap_or(0));
             }
             // The youngest `units` of all: the oldest subinterval that has to go for only that many to be left.
             let mut left = map.range(oldest..).map(|(_, units)| units).sum::<u64>();
             for (subinterval, units) in map.range(oldest..) {
                 left -= units;
-                let (found, through, own) = counts.reaching(counts.total() - left).unwrap();
-                prop_assert_eq!((found, counts.total() - through, own), (*subinterval, left, *units));
+                let place = counts.reaching(counts.total() - left).unwrap();
+                let through = counts.total() - left;
+                prop_assert_eq!(place, Place { subinterval: *subinterval, through, units: *units });
             }
         }
     }
@@ -416,15 +574,18 @@ proptest! {
 fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
     let mutated = (
         (1..=MAX_WINDOW / 10, 1..=10u64, vec((0..3u64, 1..MAX_EXACT), 0..12)),
+        prop::option::of(prop_oneof![1..=MAX_EXACT, any::<u64>()]),
         vec((any::<prop::sample::Index>(), any::<u8>(), 0..3u8), 0..4),
     )
-        .prop_map(|((resolution, subintervals, counts), mutations)| {
+        .prop_map(|((resolution, subintervals, counts), until, mutations)| {
             let mut bytes = vec![];
-            for number in [resolution, subintervals, counts.len() as u64]
+            let block = until.map_or(vec![], |until| vec![0, 2, until]);
+            for number in block
                 .into_iter()
+                .chain([resolution, subintervals, counts.len() as u64])
                 .chain(counts.into_iter().flat_map(|(distance, units)| [distance, units]))
             {
-                super::codec::put(&mut bytes, number);
+                crate::codec::put(&mut bytes, number);
             }
             for (place, byte, kind) in mutations {
                 let place = place.index(bytes.len());
@@ -446,7 +607,10 @@ fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
 fn counts_that_no_window_can_hold_are_refused() {
     let twelve = geometry(60_000, 5_000);
     let last = twelve.subinterval_at(MAX_EXACT);
-    let with = |counts: &[Count]| Window::with_counts(twelve, counts.iter().copied()).map(|window| window.total());
+    let with = |counts: &[(u64, u64)]| {
+        let counts = counts.iter().map(|(subinterval, units)| Count { subinterval: *subinterval, units: *units });
+        Window::with_counts(twelve, counts).map(|window| window.total())
+    };
     assert_eq!(with(&[(100, 1), (112, 2)]), Ok(3));
     assert_eq!(with(&[(last, MAX_EXACT)]), Ok(MAX_EXACT));
     for (counts, rule) in [
@@ -466,56 +630,105 @@ fn counts_that_no_window_can_hold_are_refused() {
 }
 
 #[test]
-fn a_window_takes_half_a_cache_line() {
-    assert_eq!(mem::size_of::<Window>(), 32);
+fn an_entry_takes_half_a_cache_line() {
+    assert_eq!((mem::size_of::<Entry>(), mem::size_of::<Window>()), (32, 32));
 }
 
 #[test]
 fn a_full_ring_takes_eight_bytes_a_count_and_keeps_few_that_slid_out() {
-    let mut window = Window::new(geometry(4_096, 1));
+    let (mut entry, ring) = (Entry::default(), geometry(4_096, 1));
     for now in 1_000_000..1_020_000 {
-        window.count(now, 3);
-        assert!(window.bytes() <= 32 + 8 * (4_097 + 4_097 / 3 + 1), "{}", window.bytes());
+        count(&mut entry, now, ring, 3);
+        assert!(entry.bytes() <= 32 + 8 * (4_097 + 4_097 / 3 + 1), "{}", entry.bytes());
     }
+    let window = entry.window().unwrap();
     assert_eq!((window.counts_held(), window.total()), (4_097, 3 * 4_097));
 }
 
 #[test]
 fn memory_is_for_counts_not_for_subintervals() {
-    let mut window = Window::new(geometry(MAX_SUBINTERVALS, 1));
-    window.count(5_000_000, 1);
-    assert_eq!(window.bytes(), 32);
+    let (mut entry, long) = (Entry::default(), geometry(MAX_SUBINTERVALS, 1));
+    count(&mut entry, 5_000_000, long, 1);
+    assert_eq!((entry.bytes(), entry.allocations()), (32, 1));
     for now in 0..20 {
-        window.count(5_000_001 + now * 1_000, 1);
+        count(&mut entry, 5_000_001 + now * 1_000, long, 1);
     }
-    assert_eq!(window.bytes(), 32 + 21 * 8);
+    assert_eq!((entry.bytes(), entry.allocations()), (32 + 21 * 8, 2));
+    entry.block(6_000_000);
+    assert_eq!((entry.bytes(), entry.allocations()), (32 + 40 + 21 * 8, 3));
+    entry.unblock();
+    assert_eq!((entry.bytes(), entry.allocations()), (32 + 21 * 8, 2));
+}
+
+/// What was written once is read for ever, and what older modules can read is written as they write it.
+#[test]
+fn values_of_each_layout() {
+    let bytes = [0x88, 0x27, 12, 2, 0x80, 0xcc, 0xd0, 0xa2, 1, 3, 12, 9];
+    let entry = decode(1, &bytes).unwrap();
+    let first = 341_059_072 * 5_000;
+    assert_eq!(counts_of(&entry), [(first, 3), (first + 60_000, 9)]);
+    assert_eq!(encode(&entry), bytes);
+
+    let block = [0, 2, 0x80, 0xd0, 0x95, 0xff, 0xbc, 0x31];
+    let blocked = decode(1, &block).unwrap();
+    assert_eq!((blocked.blocked_until(), counts_of(&blocked)), (1_700_000_000_000, vec![]));
+    assert_eq!(encode(&blocked), block);
+    let both = [&block[..], &bytes].concat();
+    let blocked = decode(1, &both).unwrap();
+    assert_eq!((blocked.blocked_until(), counts_of(&blocked)), (1_700_000_000_000, counts_of(&entry)));
+    assert_eq!(encode(&blocked), both);
+
+    let refused = |version, bytes: &[u8]| decode(version, bytes).unwrap_err().0;
+    assert_eq!(refused(2, &bytes), "an encoding version that this module does not know");
+    assert_eq!(refused(1, &[0, 3, 1]), "a layout that this module does not know");
+    assert_eq!(refused(1, &[0, 2, 0]), "a block out of range");
+    assert_eq!(refused(1, &[0, 2]), "bytes missing");
+    assert_eq!(refused(1, &[0]), "bytes missing");
+    assert_eq!(refused(1, &[]), "bytes missing");
 }
 
 #[test]
 fn the_first_example_of_the_readme() {
-    let mut window = Window::new(geometry(60_000, 5_000));
-    let demand = Demand { limit: 100, cost: 1, partial: false, strict: false };
-    let decision = allow(&mut window, 1_700_000_000_000, &demand).unwrap();
+    let demand = demand_of(100, geometry(60_000, 5_000), 1);
+    let decision = allow(&mut Entry::default(), 1_700_000_000_000, &demand).unwrap();
     assert_eq!(decision, Decision { granted: 1, limit: 100, remaining: 99, retry_after: Some(0), reset_after: 65_000 });
 }
 
 #[test]
 fn never_is_said_of_costs_above_the_limit() {
-    let window = Window::new(geometry(60_000, 5_000));
-    let demand = Demand { limit: 5, cost: 6, partial: false, strict: false };
-    assert_eq!(window.decide(0, &demand).unwrap().retry_after, None);
-    assert_eq!(window.decide(0, &Demand { partial: true, ..demand }).unwrap().granted, 5);
-    assert_eq!(window.decide(0, &Demand { partial: true, limit: 0, ..demand }).unwrap().retry_after, None);
+    let mut entry = Entry::default();
+    let demand = demand_of(5, geometry(60_000, 5_000), 6);
+    assert_eq!(peek(&entry, 0, &demand).unwrap().retry_after, None);
+    assert_eq!(peek(&entry, 0, &Demand { partial: true, ..demand }).unwrap().granted, 5);
+    let nothing = Demand { partial: true, ..demand_of(0, demand.quota.geometry, 6) };
+    assert_eq!(peek(&entry, 0, &nothing).unwrap().retry_after, None);
+    entry.block(1_000);
+    assert_eq!(peek(&entry, 0, &demand).unwrap().retry_after, None);
 }
 
 #[test]
 fn counts_beyond_what_clients_hold_exactly_are_refused() {
-    let mut window = Window::new(geometry(1_000, 1_000));
-    let demand = Demand { limit: MAX_EXACT, cost: MAX_EXACT, partial: false, strict: false };
-    assert_eq!(allow(&mut window, 0, &demand).unwrap().granted, MAX_EXACT);
-    assert_eq!(window.recording_instant(Instant::At(0), 1), Err(Overflow));
+    let mut entry = Entry::default();
+    let demand = demand_of(MAX_EXACT, geometry(1_000, 1_000), MAX_EXACT);
+    assert_eq!(allow(&mut entry, 0, &demand).unwrap().granted, MAX_EXACT);
+    assert!(Entry::record(Some(&entry), 0, Some(0), &Demand { cost: 1, ..demand }).is_err());
     // Nearly all of it has slid out by the end of the next subinterval, but is still held.
     let half = Demand { cost: MAX_EXACT / 2, ..demand };
-    assert_eq!(allow(&mut window, 1_999, &half), Err(Overflow));
-    assert_eq!(allow(&mut window, 2_000, &half).unwrap().granted, half.cost);
+    assert_eq!(allow(&mut entry, 1_999, &half), Err(Overflow));
+    assert_eq!(allow(&mut entry, 2_000, &half).unwrap().granted, half.cost);
+}
+
+/// A longer window asked of a key that a shorter one filled: denied no longer than what is stored lasts.
+#[test]
+fn what_is_stored_matters_until_its_own_end() {
+    let mut entry = Entry::default();
+    for _ in 0..5 {
+        assert_eq!(allow(&mut entry, 10_000, &demand_of(5, geometry(1_000, 100), 1)).unwrap().granted, 1);
+    }
+    let minute = demand_of(5, geometry(60_000, 1_000), 1);
+    let denied = peek(&entry, 10_040, &minute).unwrap();
+    assert_eq!((denied.granted, denied.retry_after, denied.reset_after), (0, Some(1_060), 1_060));
+    assert_eq!(entry.clone().refund(5, None, 11_099), 5);
+    assert_eq!(entry.refund(5, None, 11_100), 0);
+    assert_eq!(peek(&entry, 11_100, &minute).unwrap().remaining, 5);
 }

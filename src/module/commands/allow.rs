@@ -1,16 +1,23 @@
-//! `SWLIMIT.ALLOW key limit window resolution [COST n] [PARTIAL] [STRICT] [AT unix-ms]`
+//! `SWLIMIT.ALLOW key limit window resolution [COST n] [PARTIAL] [STRICT] [BLOCK duration] [AT unix-ms]`
 
-use super::request::{Request, KEY, PARAMETERS, QUOTA};
+use swlimit_window::{Entry, Verdict};
+
+use super::request::{self, tell_of_block, Request, Takes, KEY, QUOTA};
+use crate::arguments::Keyword;
 use crate::error::Error;
-use crate::server::{Call, Command, Documentation, Keys};
+use crate::server::{Call, Command, Declaration, Effect, Expiry, Keys, Reply};
 use crate::statistics;
-use swlimit_window::Window;
 
 /// Decide, and count if granted.
 pub struct Allow;
 
+impl Takes for Allow {
+    const OPTIONS: &'static [Keyword] =
+        &[Keyword::Cost, Keyword::Partial, Keyword::Strict, Keyword::Block, Keyword::At];
+}
+
 impl Command for Allow {
-    const DOCUMENTATION: Documentation = Documentation {
+    const DECLARATION: Declaration = Declaration {
         name: c"swlimit.allow",
         summary: c"Decides whether a request is within a sliding-window limit, and counts it if it is.",
         complexity: c"O(log C), C being the number of subintervals that hold a count; O(C) when the window or \
@@ -20,36 +27,53 @@ impl Command for Allow {
         flags: c"write deny-oom fast",
         categories: "write fast",
         keys: Keys::Change,
-        parameters: PARAMETERS,
+        parameters: &[
+            request::KEY_PARAMETER,
+            request::LIMIT,
+            request::WINDOW,
+            request::RESOLUTION,
+            request::COST,
+            request::PARTIAL,
+            request::STRICT,
+            request::BLOCK,
+            request::AT,
+        ],
     };
 
-    fn run(call: &Call) -> Result<(), Error> {
-        let request: Request<true> = call.parse()?;
+    #[inline(always)]
+    fn run(call: &Call) -> Result<Reply, Error> {
+        let request: Request<Self> = call.parse()?;
         let demand = request.demand();
-        let name = &call.arguments()[KEY];
-        let now = call.instant(request.options.at).ms();
+        let (name, quota) = (&call.arguments()[KEY], call.words(QUOTA)?);
+        let moment = call.moment(request.options.at);
+        let now = moment.now();
 
         let mut key = call.write(name)?;
-        let window = Window::seen_at(key.window(), request.quota.geometry, now);
-        let decision = window.decide(now, &demand)?;
-        if decision.granted == 0 {
-            drop(key);
-            statistics::denied(demand.cost);
-            call.notify(c"swlimit.denied", name);
-            call.reply_decision(&decision);
-            return Ok(());
+        match Entry::decide(key.entry(), now, &demand)? {
+            Verdict::Granted(grant) => {
+                let (units, instant) = (grant.units(), grant.instant());
+                let changed = key.change(Expiry::AfterEnd(moment), |entry| grant.apply(entry))?;
+                drop(key);
+                call.replicate(name, Effect::Record { quota, units, instant, until: changed.until });
+                statistics::granted(units);
+                call.notify(c"swlimit.granted", name);
+                Ok(Reply::Decision(changed.result))
+            }
+            Verdict::Denied(decision) => {
+                let block = match request.block_begun(key.entry(), now) {
+                    Some(duration) => {
+                        Some((duration, key.change(Expiry::AfterEnd(moment), |entry| entry.block(now + duration))?))
+                    }
+                    None => None,
+                };
+                drop(key);
+                statistics::denied(demand.cost);
+                call.notify(c"swlimit.denied", name);
+                if let Some((duration, changed)) = &block {
+                    tell_of_block(call, name, *duration, now, changed.until);
+                }
+                Ok(Reply::Decision(decision.blocked_for(block.map(|(duration, _)| duration))))
+            }
         }
-
-        let instant = window.decision_instant(now);
-        let decision = key.change(window.into_replacement(), now, |window| {
-            window.count(instant, decision.granted);
-            window.after_grant(now, decision)
-        })?;
-        drop(key);
-        call.replicate_record(name, &call.arguments()[QUOTA], decision.granted, instant);
-        statistics::granted(decision.granted);
-        call.notify(c"swlimit.granted", name);
-        call.reply_decision(&decision);
-        Ok(())
     }
 }

@@ -1,9 +1,11 @@
 //! `SWLIMIT.INFO key`
 
-use super::request::KEY;
-use crate::arguments::Words;
+use swlimit_window::Window;
+
+use super::request::{self, KEY};
+use crate::arguments::{Parse, Words};
 use crate::error::Error;
-use crate::server::{Call, Command, Documentation, Keys, Parameter, Parse};
+use crate::server::{self, Call, Command, Declaration, Keys, Reply};
 
 /// Show what a key holds.
 pub struct Info;
@@ -20,42 +22,37 @@ impl Parse for Name {
 }
 
 impl Command for Info {
-    const DOCUMENTATION: Documentation = Documentation {
+    /// Not `fast`: the reply has every count.
+    const DECLARATION: Declaration = Declaration {
         name: c"swlimit.info",
-        summary: c"Shows the window, resolution and counts that a key holds.",
+        summary: c"Shows the window, resolution, counts and block that a key holds.",
         complexity: c"O(C), C being the number of subintervals that hold a count",
         since: c"0.1.0",
         arity: 2,
-        flags: c"readonly fast",
-        categories: "read fast",
+        flags: c"readonly",
+        categories: "read",
         keys: Keys::Read,
-        parameters: &[Parameter::Key(c"key")],
+        parameters: &[request::KEY_PARAMETER],
     };
 
-    fn run(call: &Call) -> Result<(), Error> {
+    fn run(call: &Call) -> Result<Reply, Error> {
         call.parse::<Name>()?;
         let key = call.read(&call.arguments()[KEY])?;
-        let window = key.window().ok_or(Error::NoSuchKey)?;
-        let numbers = [
-            ("window", window.geometry().window()),
-            ("resolution", window.geometry().resolution()),
-            ("subintervals", window.geometry().subintervals()),
-            ("newest", window.newest()),
-            ("total", window.total()),
-            ("memory", window.bytes() as u64),
-        ];
-        call.reply_map(numbers.len() + 1);
-        for (name, number) in numbers {
-            call.reply_name(name);
-            call.reply_integer(number);
-        }
-        call.reply_name("counts");
-        call.reply_array(window.counts_held());
-        for (start, units) in window.counts() {
-            call.reply_array(2);
-            call.reply_integer(start);
-            call.reply_integer(units);
-        }
-        Ok(())
+        let entry = key.entry().ok_or(Error::NoSuchKey)?;
+        let window = entry.window();
+        let geometry = window.map(Window::geometry);
+        let blocked = entry.blocked_until();
+        Ok(Reply::Info(server::Info {
+            numbers: [
+                ("window", geometry.map_or(0, |geometry| geometry.window())),
+                ("resolution", geometry.map_or(0, |geometry| geometry.resolution())),
+                ("subintervals", geometry.map_or(0, |geometry| geometry.subintervals())),
+                ("newest", window.map_or(0, Window::newest)),
+                ("total", window.map_or(0, Window::total)),
+                ("memory", entry.bytes() as u64),
+            ],
+            counts: window.map_or_else(Vec::new, server::Info::counts_of),
+            blocked: if blocked > call.clock() { blocked } else { 0 },
+        }))
     }
 }

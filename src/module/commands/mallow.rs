@@ -4,11 +4,13 @@
 //! The keys stand side by side, so that a key specification tells servers and clients where they are and the module is
 //! never asked: Valkey asks on an I/O thread, where module code must not run.
 
-use crate::arguments::{integer, Keyword, Options, Quota, Words};
+use swlimit_window::{integer, Decision, Demand, Entry, Grant, Quota, Verdict};
+
+use super::request;
+use crate::arguments::{Keyword, Options, Parse, Words};
 use crate::error::Error;
-use crate::server::{Call, Command, Documentation, Keys, Parameter, Parse};
+use crate::server::{Call, Command, Declaration, Effect, Expiry, Key, Keys, Parameter, Reply};
 use crate::statistics;
-use swlimit_window::{Decision, Demand, Window};
 
 /// Decide several limits at once: all or nothing.
 pub struct Mallow;
@@ -50,7 +52,7 @@ impl Parse for Requests {
 }
 
 impl Command for Mallow {
-    const DOCUMENTATION: Documentation = Documentation {
+    const DECLARATION: Declaration = Declaration {
         name: c"swlimit.mallow",
         summary: c"Decides whether a request is within several sliding-window limits, and counts it in all or in none.",
         complexity:
@@ -66,70 +68,62 @@ impl Command for Mallow {
             Parameter::Keys(c"key"),
             Parameter::Repeated(
                 c"limits",
-                &[
-                    Parameter::Integer(c"limit"),
-                    Parameter::Word(c"window"),
-                    Parameter::Word(c"resolution"),
-                    Parameter::Integer(c"cost"),
-                ],
+                &[request::LIMIT, request::WINDOW, request::RESOLUTION, Parameter::Integer(c"cost")],
             ),
-            Parameter::Flag(c"strict", c"STRICT"),
-            Parameter::UnixTimeAfter(c"AT", c"unix-ms"),
+            request::STRICT,
+            request::AT,
         ],
     };
 
-    fn run(call: &Call) -> Result<(), Error> {
+    fn run(call: &Call) -> Result<Reply, Error> {
         let Requests { quotas, options } = call.parse()?;
-        let now = call.instant(options.at).ms();
-        let (names, words) = call.arguments()[FIRST_KEY..].split_at(quotas.len());
+        let moment = call.moment(options.at);
+        let (names, _) = call.arguments()[FIRST_KEY..].split_at(quotas.len());
+        let units = quotas.iter().fold(0u64, |units, (_, cost)| units.saturating_add(*cost));
 
         let mut keys = names.iter().map(|name| call.write(name)).collect::<Result<Vec<_>, _>>()?;
-        let mut decisions = Vec::with_capacity(keys.len());
-        let mut grants = Vec::with_capacity(keys.len());
-        for (key, (quota, cost)) in keys.iter().zip(&quotas) {
-            let demand = Demand { cost: *cost, ..quota.demand(&options) };
-            let window = Window::seen_at(key.window(), quota.geometry, now);
-            decisions.push(window.decide(now, &demand)?);
-            grants.push((window.decision_instant(now), window.into_replacement()));
-        }
-        let units = quotas.iter().fold(0u64, |units, (_, cost)| units.saturating_add(*cost));
-        if decisions.iter().any(|decision| decision.granted == 0) {
-            drop(keys);
-            statistics::denied(units);
-            for (name, _) in names.iter().zip(&decisions).filter(|(_, decision)| decision.granted == 0) {
-                call.notify(c"swlimit.denied", name);
+        let decide = |(key, (quota, cost)): (&_, &(Quota, u64))| {
+            let demand = Demand { quota: *quota, cost: *cost, partial: false, strict: options.strict };
+            Entry::decide(Key::entry(key), moment.now(), &demand)
+        };
+        let verdicts = keys.iter().zip(&quotas).map(decide).collect::<Result<Vec<_>, _>>()?;
+        let grants = match all_granted(verdicts) {
+            Ok(grants) => grants,
+            Err(decisions) => {
+                drop(keys);
+                statistics::denied(units);
+                for (name, _) in names.iter().zip(&decisions).filter(|(_, decision)| decision.granted == 0) {
+                    call.notify(c"swlimit.denied", name);
+                }
+                return Ok(Reply::Decisions { granted: false, decisions });
             }
-            reply(call, 0, &decisions);
-            return Ok(());
-        }
+        };
 
-        let mut counted = Vec::with_capacity(keys.len());
-        for ((key, decision), (instant, replacement)) in keys.iter_mut().zip(&mut decisions).zip(grants) {
-            *decision = key.change(replacement, now, |window| {
-                window.count(instant, decision.granted);
-                window.after_grant(now, *decision)
-            })?;
-            counted.push(instant);
+        let mut decisions = Vec::with_capacity(keys.len());
+        let mut effects = Vec::with_capacity(keys.len());
+        for (place, (key, grant)) in keys.iter_mut().zip(grants).enumerate() {
+            let quota = call.words(FIRST_KEY + names.len() + place * WORDS_PER_QUOTA)?;
+            let (units, instant) = (grant.units(), grant.instant());
+            let changed = key.change(Expiry::AfterEnd(moment), |entry| grant.apply(entry))?;
+            decisions.push(changed.result);
+            effects.push(Effect::Record { quota, units, instant, until: changed.until });
         }
         drop(keys);
-        let words = words.chunks_exact(WORDS_PER_QUOTA);
-        for (((name, words), (_, cost)), instant) in names.iter().zip(words).zip(&quotas).zip(counted) {
-            call.replicate_record(name, &words[..3], *cost, instant);
+        for (name, effect) in names.iter().zip(effects) {
+            call.replicate(name, effect);
         }
         statistics::granted(units);
         for name in names {
             call.notify(c"swlimit.granted", name);
         }
-        reply(call, 1, &decisions);
-        Ok(())
+        Ok(Reply::Decisions { granted: true, decisions })
     }
 }
 
-/// `[granted 0/1, [five integers], …]`
-fn reply(call: &Call, granted: u64, decisions: &[Decision]) {
-    call.reply_array(1 + decisions.len());
-    call.reply_integer(granted);
-    for decision in decisions {
-        call.reply_decision(decision);
+/// The grants, if there is nothing else; otherwise every decision as it reads while nothing is counted.
+fn all_granted(verdicts: Vec<Verdict>) -> Result<Vec<Grant>, Vec<Decision>> {
+    if verdicts.iter().all(|verdict| matches!(verdict, Verdict::Granted(_))) {
+        return Ok(verdicts.into_iter().filter_map(Verdict::grant).collect());
     }
+    Err(verdicts.into_iter().map(Verdict::decision).collect())
 }

@@ -1,16 +1,20 @@
 //! One file a command, each read top to bottom: parse, look, decide, count, tell.
 
 mod allow;
+mod block;
 mod info;
 mod mallow;
 mod peek;
 mod record;
 mod refund;
 mod request;
+mod unblock;
 
 pub use allow::Allow;
+pub use block::Block;
 pub use info::Info;
 pub use mallow::Mallow;
 pub use peek::Peek;
 pub use record::Record;
 pub use refund::Refund;
+pub use unblock::Unblock;

@@ -1,35 +1,45 @@
 //! `SWLIMIT.PEEK key limit window resolution [COST n] [PARTIAL] [STRICT] [AT unix-ms]`
 
-use super::request::{Request, KEY, PARAMETERS};
-use crate::error::Error;
-use crate::server::{Call, Command, Documentation, Keys};
-use swlimit_window::Window;
+use swlimit_window::Entry;
 
-/// Decide as ALLOW would, without counting.
+use super::request::{self, Request, Takes, KEY};
+use crate::arguments::Keyword;
+use crate::error::Error;
+use crate::server::{Call, Command, Declaration, Keys, Reply};
+
+/// The decision of ALLOW, without counting.
 pub struct Peek;
 
+impl Takes for Peek {
+    const OPTIONS: &'static [Keyword] = &[Keyword::Cost, Keyword::Partial, Keyword::Strict, Keyword::At];
+}
+
 impl Command for Peek {
-    const DOCUMENTATION: Documentation = Documentation {
+    const DECLARATION: Declaration = Declaration {
         name: c"swlimit.peek",
         summary: c"Decides whether a request would be within a sliding-window limit, without counting it.",
-        complexity: c"O(log C), C being the number of subintervals that hold a count; O(C) for another window or \
-            resolution than they are kept at",
+        complexity: c"O(log C), C being the number of subintervals that hold a count",
         since: c"0.1.0",
         arity: -5,
         flags: c"readonly fast",
         categories: "read fast",
         keys: Keys::Read,
-        parameters: PARAMETERS,
+        parameters: &[
+            request::KEY_PARAMETER,
+            request::LIMIT,
+            request::WINDOW,
+            request::RESOLUTION,
+            request::COST,
+            request::PARTIAL,
+            request::STRICT,
+            request::AT,
+        ],
     };
 
-    fn run(call: &Call) -> Result<(), Error> {
-        let request: Request<true> = call.parse()?;
-        let now = call.instant(request.options.at).ms();
-
+    fn run(call: &Call) -> Result<Reply, Error> {
+        let request: Request<Self> = call.parse()?;
+        let now = call.moment(request.options.at).now();
         let key = call.read(&call.arguments()[KEY])?;
-        let window = Window::seen_at(key.window(), request.quota.geometry, now);
-        let decision = window.decide(now, &request.demand())?;
-        call.reply_decision(&decision);
-        Ok(())
+        Ok(Reply::Decision(Entry::decide(key.entry(), now, &request.demand())?.decision()))
     }
 }

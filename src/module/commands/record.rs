@@ -1,16 +1,24 @@
-//! `SWLIMIT.RECORD key limit window resolution [COST n] [STRICT] [AT unix-ms]`
+//! `SWLIMIT.RECORD key limit window resolution [COST n] [STRICT] [AGE duration] [BLOCK duration] [AT unix-ms]
+//! [UNTIL unix-ms]`
 
-use super::request::{Request, KEY, QUOTA};
+use swlimit_window::{Entry, Recording};
+
+use super::request::{self, tell_of_block, Request, Takes, KEY, QUOTA};
+use crate::arguments::Keyword;
 use crate::error::Error;
-use crate::server::{Call, Command, Documentation, Keys, Parameter};
+use crate::server::{Call, Command, Declaration, Effect, Expiry, Keys, Reply};
 use crate::statistics;
-use swlimit_window::Window;
 
 /// Count units whatever the limit says.
 pub struct Record;
 
+impl Takes for Record {
+    const OPTIONS: &'static [Keyword] =
+        &[Keyword::Cost, Keyword::Strict, Keyword::Age, Keyword::Block, Keyword::At, Keyword::Until];
+}
+
 impl Command for Record {
-    const DOCUMENTATION: Documentation = Documentation {
+    const DECLARATION: Declaration = Declaration {
         name: c"swlimit.record",
         summary: c"Counts units in a sliding window, whatever the limit says.",
         complexity: c"O(log C), C being the number of subintervals that hold a count; O(C) when the window or \
@@ -21,41 +29,49 @@ impl Command for Record {
         categories: "write fast",
         keys: Keys::Change,
         parameters: &[
-            Parameter::Key(c"key"),
-            Parameter::Integer(c"limit"),
-            Parameter::Word(c"window"),
-            Parameter::Word(c"resolution"),
-            Parameter::IntegerAfter(c"COST", c"n"),
-            Parameter::Flag(c"strict", c"STRICT"),
-            Parameter::UnixTimeAfter(c"AT", c"unix-ms"),
+            request::KEY_PARAMETER,
+            request::LIMIT,
+            request::WINDOW,
+            request::RESOLUTION,
+            request::COST,
+            request::STRICT,
+            request::AGE,
+            request::BLOCK,
+            request::AT,
+            request::UNTIL,
         ],
     };
 
-    fn run(call: &Call) -> Result<(), Error> {
-        let request: Request<false> = call.parse()?;
+    fn run(call: &Call) -> Result<Reply, Error> {
+        let request: Request<Self> = call.parse()?;
         let demand = request.demand();
-        let name = &call.arguments()[KEY];
-        let instant = call.instant(request.options.at);
-        let now = instant.ms();
+        let (name, quota) = (&call.arguments()[KEY], call.words(QUOTA)?);
+        let moment = call.moment(request.options.at);
+        let now = moment.now();
+        // What the caller dates counts where it says; what it does not, at the decision instant.
+        let dated = request.options.age.map(|age| now.saturating_sub(age)).or(request.options.at);
 
         let mut key = call.write(name)?;
-        let window = Window::seen_at(key.window(), request.quota.geometry, now);
-        let counted_at = window.recording_instant(instant, demand.cost)?;
-        let decision = window.decide(now, &demand)?;
-        let Some(counted_at) = counted_at else {
-            call.reply_decision(&decision);
-            return Ok(());
+        let record = match Entry::record(key.entry(), now, dated, &demand)? {
+            Recording::Counted(record) => record,
+            Recording::Dropped(decision) => return Ok(Reply::Decision(decision)),
         };
-
-        let decision = key.change(window.into_replacement(), now, |window| {
-            window.count(counted_at, demand.cost);
-            window.after_recording(now, &demand, decision)
+        let instant = record.instant();
+        let block = request.block_begun(key.entry(), now).filter(|_| record.is_denied());
+        let changed = key.change(Expiry::of(request.options.until, moment), |entry| {
+            let decision = record.apply(entry);
+            if let Some(duration) = block {
+                entry.block(now + duration);
+            }
+            decision.blocked_for(block)
         })?;
         drop(key);
-        call.replicate_record(name, &call.arguments()[QUOTA], demand.cost, counted_at);
+        call.replicate(name, Effect::Record { quota, units: demand.cost, instant, until: changed.until });
         statistics::RECORDED.add(1);
         call.notify(c"swlimit.recorded", name);
-        call.reply_decision(&decision);
-        Ok(())
+        if let Some(duration) = block {
+            tell_of_block(call, name, duration, now, changed.until);
+        }
+        Ok(Reply::Decision(changed.result))
     }
 }

@@ -1,62 +1,59 @@
-//! `SWLIMIT.REFUND key units [AT unix-ms]`
+//! `SWLIMIT.REFUND key units [AGE duration] [AT unix-ms] [UNTIL unix-ms]`
 
-use super::request::KEY;
-use crate::arguments::{Keyword, Words};
+use super::request::{self, KEY};
+use crate::arguments::{Keyword, Options, Parse, Words};
 use crate::error::Error;
-use crate::server::{Call, Command, Documentation, Keys, Parameter, Parse};
+use crate::server::{Call, Command, Declaration, Effect, Expiry, Keys, Parameter, Reply};
 use crate::statistics;
 
-/// Give back counted units, newest subinterval first.
+/// Give back counted units: newest subinterval first, or those of an age.
 pub struct Refund;
 
 /// What is to be given back, and when.
 struct Return {
     units: u64,
-    at: Option<u64>,
+    options: Options,
 }
 
 impl Parse for Return {
     fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, _max_subintervals: u64) -> Result<Self, Error> {
         words.word()?;
         let units = words.units("units")?;
-        Ok(Self { units, at: words.options(&[Keyword::At])?.at })
+        Ok(Self { units, options: words.options(&[Keyword::Age, Keyword::At, Keyword::Until])? })
     }
 }
 
 impl Command for Refund {
-    const DOCUMENTATION: Documentation = Documentation {
+    const DECLARATION: Declaration = Declaration {
         name: c"swlimit.refund",
-        summary: c"Gives back units counted in a sliding window, newest subinterval first.",
-        complexity: c"O(log C), C being the number of subintervals that hold a count; O(C) when counts that slid out \
-            have to be dropped first",
+        summary:
+            c"Gives back units counted in a sliding window, newest subinterval first, or those counted a while ago.",
+        complexity: c"O(log C), C being the number of subintervals that hold a count; O(C) with AGE, and when counts \
+            that slid out have to be dropped first",
         since: c"0.1.0",
         arity: -3,
         flags: c"write fast",
         categories: "write fast",
         keys: Keys::Change,
-        parameters: &[
-            Parameter::Key(c"key"),
-            Parameter::Integer(c"units"),
-            Parameter::UnixTimeAfter(c"AT", c"unix-ms"),
-        ],
+        parameters: &[request::KEY_PARAMETER, Parameter::Integer(c"units"), request::AGE, request::AT, request::UNTIL],
     };
 
-    fn run(call: &Call) -> Result<(), Error> {
-        let request: Return = call.parse()?;
+    fn run(call: &Call) -> Result<Reply, Error> {
+        let Return { units, options } = call.parse()?;
         let name = &call.arguments()[KEY];
-        let now = call.instant(request.at).ms();
+        let moment = call.moment(options.at);
+        let (age, now) = (options.age, moment.now());
 
         let mut key = call.write(name)?;
-        if key.window().is_none() {
-            call.reply_integer(0);
-            return Ok(());
+        if key.entry().map_or(0, |entry| entry.refundable(units, age, now)) == 0 {
+            return Ok(Reply::Integer(0));
         }
-        let given = key.change(None, now, |window| window.refund(request.units))?;
+        let changed = key.change(Expiry::of(options.until, moment), |entry| entry.refund(units, age, now))?;
         drop(key);
-        call.replicate_refund(name, given, now);
+        let given = changed.result;
+        call.replicate(name, Effect::Refund { units: given, age, instant: now, until: changed.until });
         statistics::REFUNDED.add(1);
         call.notify(c"swlimit.refunded", name);
-        call.reply_integer(given);
-        Ok(())
+        Ok(Reply::Integer(given))
     }
 }

@@ -1,52 +1,82 @@
-//! `key limit window resolution [options]`, which three commands share.
+//! `key limit window resolution [options]`, which several commands share, and the block that a denial may begin.
 
-use std::ops::Range;
+use std::marker::PhantomData;
 
-use crate::arguments::{Keyword, Options, Quota, Words};
+use swlimit_window::{Demand, Entry, Quota};
+
+use crate::arguments::{Keyword, Options, Parse, Words};
 use crate::error::Error;
-use crate::server::{Parameter, Parse};
-use swlimit_window::Demand;
+use crate::server::{Call, Effect, Parameter, Text};
+use crate::statistics;
 
 /// Where the key stands among a call's arguments.
 pub const KEY: usize = 1;
-/// Where `limit window resolution` stand.
-pub const QUOTA: Range<usize> = 2..5;
+/// Where `limit window resolution` begin.
+pub const QUOTA: usize = 2;
 
-/// A decision that a client asks for. `PARTIAL` says whether it may ask for a part of its cost.
-pub struct Request<const PARTIAL: bool> {
+/// A command that takes some of the options.
+pub trait Takes {
+    /// Those it takes.
+    const OPTIONS: &'static [Keyword];
+}
+
+/// What a client asks of one key with the command `C`.
+pub struct Request<C> {
     /// The limit and its window.
     pub quota: Quota,
     /// Cost, strictness, instant.
     pub options: Options,
+    command: PhantomData<C>,
 }
 
-impl<const PARTIAL: bool> Request<PARTIAL> {
-    /// What is demanded of the window.
-    pub fn demand(&self) -> Demand {
-        self.quota.demand(&self.options)
-    }
-}
-
-impl<const PARTIAL: bool> Parse for Request<PARTIAL> {
+impl<C: Takes> Parse for Request<C> {
+    #[inline(always)]
     fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, max_subintervals: u64) -> Result<Self, Error> {
         words.word()?;
         let quota = words.quota(max_subintervals)?;
-        let accepted: &[Keyword] = match PARTIAL {
-            true => &[Keyword::Cost, Keyword::Partial, Keyword::Strict, Keyword::At],
-            false => &[Keyword::Cost, Keyword::Strict, Keyword::At],
-        };
-        Ok(Self { quota, options: words.options(accepted)? })
+        Ok(Self { quota, options: words.options(C::OPTIONS)?, command: PhantomData })
     }
 }
 
-/// How `key limit window resolution [COST n] [PARTIAL] [STRICT] [AT unix-ms]` is documented.
-pub const PARAMETERS: &[Parameter] = &[
-    Parameter::Key(c"key"),
-    Parameter::Integer(c"limit"),
-    Parameter::Word(c"window"),
-    Parameter::Word(c"resolution"),
-    Parameter::IntegerAfter(c"COST", c"n"),
-    Parameter::Flag(c"partial", c"PARTIAL"),
-    Parameter::Flag(c"strict", c"STRICT"),
-    Parameter::UnixTimeAfter(c"AT", c"unix-ms"),
-];
+impl<C> Request<C> {
+    /// What is demanded of the window.
+    pub fn demand(&self) -> Demand {
+        let Options { cost, partial, strict, .. } = self.options;
+        Demand { quota: self.quota, cost, partial, strict }
+    }
+
+    /// The duration, in ms, of the block that a denial at `now` begins: a block that holds is neither prolonged nor renewed.
+    pub fn block_begun(&self, entry: Option<&Entry>, now: u64) -> Option<u64> {
+        self.options.block.filter(|_| entry.is_none_or(|entry| entry.blocked_for(now).is_none()))
+    }
+}
+
+/// Tell that a key is blocked from now on.
+pub fn tell_of_block(call: &Call, name: &Text, duration: u64, now: u64, until: Option<u64>) {
+    call.replicate(name, Effect::Block { duration, instant: now, until });
+    statistics::BLOCKED.add(1);
+    call.notify(c"swlimit.blocked", name);
+}
+
+/// How `key` is declared.
+pub const KEY_PARAMETER: Parameter = Parameter::Key(c"key");
+/// How `limit` is declared.
+pub const LIMIT: Parameter = Parameter::Integer(c"limit");
+/// How `window` is declared.
+pub const WINDOW: Parameter = Parameter::String(c"window");
+/// How `resolution` is declared.
+pub const RESOLUTION: Parameter = Parameter::String(c"resolution");
+/// How `[COST n]` is declared.
+pub const COST: Parameter = Parameter::IntegerAfter(c"COST", c"n");
+/// How `[PARTIAL]` is declared.
+pub const PARTIAL: Parameter = Parameter::Flag(c"partial", c"PARTIAL");
+/// How `[STRICT]` is declared.
+pub const STRICT: Parameter = Parameter::Flag(c"strict", c"STRICT");
+/// How `[AGE duration]` is declared.
+pub const AGE: Parameter = Parameter::StringAfter(c"AGE", c"age");
+/// How `[BLOCK duration]` is declared.
+pub const BLOCK: Parameter = Parameter::StringAfter(c"BLOCK", c"duration");
+/// How `[AT unix-ms]` is declared.
+pub const AT: Parameter = Parameter::UnixTimeAfter(c"AT", c"unix-ms");
+/// How `[UNTIL unix-ms]` is declared.
+pub const UNTIL: Parameter = Parameter::UnixTimeAfter(c"UNTIL", c"until-unix-ms");

@@ -75,8 +75,8 @@ required! {
     RedisModule_ReplyWithStringBuffer
     RedisModule_SaveStringBuffer
     RedisModule_ServerInfoGetFieldC
+    RedisModule_SetAbsExpire
     RedisModule_SetCommandInfo
-    RedisModule_SetExpire
     RedisModule_SetModuleOptions
     RedisModule_SignalModifiedKey
     RedisModule_StringPtrLen

@@ -1,33 +1,27 @@
 //! Commands as the server knows them: name, handler, flags, and the documentation that COMMAND DOCS shows.
 
-use std::ffi::{c_int, CStr, CString};
+use std::ffi::{c_int, CStr};
 use std::mem;
 use std::ptr;
 
 use redis_module::raw;
 
 use super::call::Call;
+use super::reply::{c_string, Reply};
 use super::OK;
 use crate::error::Error;
 
 /// A command of the module.
 pub trait Command {
     /// How the server knows it.
-    const DOCUMENTATION: Documentation;
+    const DECLARATION: Declaration;
 
-    /// Run it: everything is parsed before a key is touched, and on an error nothing has changed and nothing has been
-    /// replied.
-    fn run(call: &Call) -> Result<(), Error>;
+    /// Run it: everything is parsed before a key is touched, and on an error nothing has changed.
+    fn run(call: &Call) -> Result<Reply, Error>;
 }
 
-/// Something that the words of a call mean.
-pub trait Parse: Sized {
-    /// The meaning of the words after the command's name.
-    fn parse<'a>(words: impl Iterator<Item = &'a [u8]>, max_subintervals: u64) -> Result<Self, Error>;
-}
-
-/// What COMMAND DOCS and COMMAND INFO say of a command.
-pub struct Documentation {
+/// What the server is told of a command, for itself and for COMMAND INFO and COMMAND DOCS.
+pub struct Declaration {
     /// In the letter case it is registered with.
     pub name: &'static CStr,
     /// One sentence.
@@ -65,13 +59,15 @@ pub enum Parameter {
     /// Keys of the command's key specification, side by side.
     Keys(&'static CStr),
     /// Any word.
-    Word(&'static CStr),
+    String(&'static CStr),
     /// An integer.
     Integer(&'static CStr),
-    /// A word that is there or not, with the name it has in documentation.
+    /// A word that is there or not, with the name it has in declaration.
     Flag(&'static CStr, &'static CStr),
     /// An integer that follows a token, which is there or not.
     IntegerAfter(&'static CStr, &'static CStr),
+    /// A word that follows a token, which is there or not.
+    StringAfter(&'static CStr, &'static CStr),
     /// A Unix time in ms that follows a token, which is there or not.
     UnixTimeAfter(&'static CStr, &'static CStr),
     /// Arguments that repeat together.
@@ -79,20 +75,20 @@ pub enum Parameter {
 }
 
 /// The category that has all commands of the module.
-const OWN_CATEGORY: &CStr = c"swlimit";
+const OWN_CATEGORY: &str = "swlimit";
 
 /// Make `C` known to the server.
 ///
 /// # Safety
 /// `ctx` is the context of the module's loading.
 pub(super) unsafe fn register<C: Command>(ctx: *mut raw::RedisModuleCtx, own_category: bool) -> Result<(), String> {
-    let documentation = C::DOCUMENTATION;
-    let name = documentation.name;
+    let declaration = C::DECLARATION;
+    let name = declaration.name;
     let failed = |what: &str| Err(format!("cannot {what} {}", name.to_string_lossy()));
-    let first_key = if matches!(documentation.keys, Keys::ChangeCounted) { 0 } else { 1 };
+    let first_key = if matches!(declaration.keys, Keys::ChangeCounted) { 0 } else { 1 };
     // SAFETY: the loading context; the server copies all strings and structures it is given.
     unsafe {
-        let flags = documentation.flags.as_ptr();
+        let flags = declaration.flags.as_ptr();
         if api!(RedisModule_CreateCommand(
             ctx,
             name.as_ptr(),
@@ -106,12 +102,12 @@ pub(super) unsafe fn register<C: Command>(ctx: *mut raw::RedisModuleCtx, own_cat
             return failed("create command");
         }
         let command = api!(RedisModule_GetCommand(ctx, name.as_ptr()));
-        if command.is_null() || !document(command, &documentation) {
+        if command.is_null() || !document(command, &declaration) {
             return failed("document command");
         }
         if let Some(set_categories) = raw::RedisModule_SetCommandACLCategories {
-            let own = if own_category { OWN_CATEGORY.to_string_lossy() } else { Default::default() };
-            let categories = CString::new(format!("{} {own}", documentation.categories).trim_end()).unwrap_or_default();
+            let own = if own_category { OWN_CATEGORY } else { "" };
+            let categories = c_string(format!("{} {own}", declaration.categories).trim_end().to_owned());
             if set_categories(command, categories.as_ptr()) != OK {
                 return failed("set the categories of command");
             }
@@ -126,7 +122,7 @@ pub(super) unsafe fn register<C: Command>(ctx: *mut raw::RedisModuleCtx, own_cat
 /// `ctx` is the context of the module's loading.
 pub(super) unsafe fn add_own_category(ctx: *mut raw::RedisModuleCtx) -> bool {
     // SAFETY: the loading context.
-    unsafe { raw::RedisModule_AddACLCategory.is_some_and(|add| add(ctx, OWN_CATEGORY.as_ptr()) == OK) }
+    unsafe { raw::RedisModule_AddACLCategory.is_some_and(|add| add(ctx, c_string(OWN_CATEGORY.into()).as_ptr()) == OK) }
 }
 
 unsafe extern "C" fn handle<C: Command>(
@@ -136,32 +132,33 @@ unsafe extern "C" fn handle<C: Command>(
 ) -> c_int {
     // SAFETY: this is a command's handler, and these are its words.
     let call = unsafe { Call::new(ctx, argv, argc) };
-    if let Err(error) = C::run(&call) {
-        call.reply_error(&error);
+    match C::run(&call) {
+        Ok(reply) => reply.send(*call),
+        Err(error) => call.reply_error(&error),
     }
     OK
 }
 
 /// # Safety
 /// `command` is a command of this module that is being loaded.
-unsafe fn document(command: *mut raw::RedisModuleCommand, documentation: &Documentation) -> bool {
+unsafe fn document(command: *mut raw::RedisModuleCommand, declaration: &Declaration) -> bool {
     let version = raw::RedisModuleCommandInfoVersion {
         version: 1,
         sizeof_historyentry: mem::size_of::<raw::RedisModuleCommandHistoryEntry>(),
         sizeof_keyspec: mem::size_of::<raw::RedisModuleCommandKeySpec>(),
         sizeof_arg: mem::size_of::<raw::RedisModuleCommandArg>(),
     };
-    let mut keys = [key_specification(&documentation.keys), NO_KEY];
+    let mut keys = [key_specification(&declaration.keys), NO_KEY];
     let mut nested = Vec::new();
-    let mut arguments = arguments(documentation.parameters, &mut nested);
+    let mut arguments = arguments(declaration.parameters, &mut nested);
     let info = raw::RedisModuleCommandInfo {
         version: &version,
-        summary: documentation.summary.as_ptr(),
-        complexity: documentation.complexity.as_ptr(),
-        since: documentation.since.as_ptr(),
+        summary: declaration.summary.as_ptr(),
+        complexity: declaration.complexity.as_ptr(),
+        since: declaration.since.as_ptr(),
         history: ptr::null_mut(),
         tips: ptr::null(),
-        arity: documentation.arity,
+        arity: declaration.arity,
         key_specs: keys.as_mut_ptr(),
         args: arguments.as_mut_ptr(),
     };
@@ -219,13 +216,16 @@ fn argument(parameter: &Parameter, nested: &mut Vec<Vec<raw::RedisModuleCommandA
         Parameter::Keys(name) => {
             (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY, None, raw::REDISMODULE_CMD_ARG_MULTIPLE)
         }
-        Parameter::Word(name) => (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING, None, 0),
+        Parameter::String(name) => (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING, None, 0),
         Parameter::Integer(name) => (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER, None, 0),
         Parameter::Flag(name, token) => {
             (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN, Some(token), optional)
         }
         Parameter::IntegerAfter(token, name) => {
             (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER, Some(token), optional)
+        }
+        Parameter::StringAfter(token, name) => {
+            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING, Some(token), optional)
         }
         Parameter::UnixTimeAfter(token, name) => {
             (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_UNIX_TIME, Some(token), optional)

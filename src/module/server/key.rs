@@ -1,16 +1,18 @@
-//! An open key.
+//! An open key, and the one place that changes one: what it holds, when it expires, and who is told.
 
 use std::ffi::{c_int, c_longlong};
+use std::marker::PhantomData;
 use std::ptr;
 
 use redis_module::raw;
+use swlimit_window::Entry;
 
-use super::call::{Argument, Call};
-use super::window_type::{self, WINDOW_TYPE};
+use super::context::Context;
+use super::entry_type::{self, ENTRY_TYPE};
+use super::text::Text;
 use super::OK;
 use crate::error::Error;
 use crate::statistics;
-use swlimit_window::Window;
 
 /// What a key is opened for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -19,13 +21,65 @@ pub(super) enum Mode {
     Write,
 }
 
-/// A key that holds a window or nothing, open until dropped.
+/// When a command happens.
+#[derive(Clone, Copy)]
+pub enum Moment {
+    /// By the server's clock, in ms.
+    Clock(u64),
+    /// When the caller says, in ms.
+    At(u64),
+}
+
+impl Moment {
+    /// Unix time in ms.
+    pub fn now(self) -> u64 {
+        match self {
+            Moment::Clock(ms) | Moment::At(ms) => ms,
+        }
+    }
+
+    /// The instant by the server's clock that is as far away as `end` is from this moment: a log that is replayed keeps its
+    /// keys for as long as they would have lived.
+    fn by_clock(self, end: u64, context: Context) -> u64 {
+        match self {
+            Moment::Clock(_) => end,
+            Moment::At(now) => context.clock() + end - now,
+        }
+    }
+}
+
+/// When a changed key expires.
+#[derive(Clone, Copy)]
+pub enum Expiry {
+    /// When nothing in it can matter any more, seen from this moment.
+    AfterEnd(Moment),
+    /// At this instant of the server's clock, in ms (0: never), as who replicates says; the command's own moment beside it.
+    Until(u64, Moment),
+}
+
+impl Expiry {
+    /// What a command with `UNTIL`, or without, wants.
+    pub fn of(until: Option<u64>, moment: Moment) -> Self {
+        until.map_or(Expiry::AfterEnd(moment), |until| Expiry::Until(until, moment))
+    }
+}
+
+/// What a change came to.
+pub struct Changed<T> {
+    /// What the change itself returned.
+    pub result: T,
+    /// When the key expires, in ms by the server's clock (0: never), if the change has set that.
+    pub until: Option<u64>,
+}
+
+/// A key that holds an entry or nothing, open until dropped.
 pub struct Key<'a> {
-    call: &'a Call<'a>,
-    name: &'a Argument,
+    context: Context,
+    name: &'a Text,
     handle: *mut raw::RedisModuleKey,
-    /// The window, which the key owns: null if there is none.
-    window: *mut Window,
+    /// The entry, which the key owns: null if there is none.
+    entry: *mut Entry,
+    own: PhantomData<&'a mut Entry>,
 }
 
 impl Drop for Key<'_> {
@@ -37,18 +91,19 @@ impl Drop for Key<'_> {
 
 impl<'a> Key<'a> {
     /// Open a key; an error if it holds something else.
-    pub(super) fn open(call: &'a Call<'a>, name: &'a Argument, mode: Mode) -> Result<Self, Error> {
+    #[inline(always)]
+    pub(super) fn open(context: Context, name: &'a Text, mode: Mode) -> Result<Self, Error> {
         let mode = match mode {
             Mode::Read => raw::REDISMODULE_READ,
             Mode::Write => raw::REDISMODULE_READ | raw::REDISMODULE_WRITE,
         };
-        // SAFETY: the context and a string of the same call; a handle just opened, or null, which the server accepts.
+        // SAFETY: a valid context and a string that is alive; a handle just opened, or null, which the server accepts.
         // What a key of this type holds is a value of this type.
         unsafe {
-            let handle = api!(RedisModule_OpenKey(call.ctx(), name.raw(), mode as c_int));
-            let mut key = Self { call, name, handle, window: ptr::null_mut() };
-            if api!(RedisModule_ModuleTypeGetType(handle)) == WINDOW_TYPE.raw() {
-                key.window = api!(RedisModule_ModuleTypeGetValue(handle)).cast();
+            let handle = api!(RedisModule_OpenKey(context.raw(), name.raw(), mode as c_int));
+            let mut key = Self { context, name, handle, entry: ptr::null_mut(), own: PhantomData };
+            if api!(RedisModule_ModuleTypeGetType(handle)) == ENTRY_TYPE.raw() {
+                key.entry = api!(RedisModule_ModuleTypeGetValue(handle)).cast();
             } else if api!(RedisModule_KeyType(handle)) != EMPTY {
                 return Err(Error::WrongType);
             }
@@ -56,75 +111,72 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// The window stored here, if any.
-    pub fn window(&self) -> Option<&Window> {
+    /// The entry stored here, if any.
+    #[inline(always)]
+    pub fn entry(&self) -> Option<&Entry> {
         // SAFETY: the key owns it, and this borrows the key: whatever changes or frees it borrows the key exclusively.
-        unsafe { self.window.as_ref() }
+        unsafe { self.entry.as_ref() }
     }
 
-    /// Change the window stored here, after putting `replacement` in its place if there is one; `now` is the command's
-    /// own instant. The key then expires when its last count can no longer matter, and goes at once if none does.
-    /// Whoever watches or tracks the key is told.
+    /// Change the entry stored here, or one made for the purpose. A key in which nothing matters any more goes at once;
+    /// else it expires then. Whoever watches or tracks the key is told.
     ///
-    /// Opened for writing, and found to hold a window or nothing; nothing needs a replacement.
-    pub fn change<T>(
-        &mut self,
-        replacement: Option<Window>,
-        now: u64,
-        change: impl FnOnce(&mut Window) -> T,
-    ) -> Result<T, Error> {
-        let replacement = match replacement {
-            Some(window) if self.window.is_null() => {
-                self.create(window);
+    /// Opened for writing, and found to hold an entry or nothing.
+    #[inline(always)]
+    pub fn change<T>(&mut self, expiry: Expiry, change: impl FnOnce(&mut Entry) -> T) -> Result<Changed<T>, Error> {
+        if self.entry.is_null() {
+            self.create()?;
+        }
+        // SAFETY: not null; see `entry`, this borrows the key exclusively.
+        let entry = unsafe { &mut *self.entry };
+        let (bytes, end) = (entry.bytes(), entry.end());
+        let result = change(entry);
+        let changed_end = entry.end();
+        statistics::entry_resized(bytes, entry.bytes());
+        let until = match expiry {
+            Expiry::AfterEnd(moment) | Expiry::Until(_, moment) if changed_end <= moment.now() => {
+                self.delete();
                 None
             }
-            replacement => replacement,
+            Expiry::Until(until, _) => Some(until),
+            Expiry::AfterEnd(moment) => (changed_end != end).then(|| moment.by_clock(changed_end, self.context)),
         };
-        // SAFETY: see `window`; this borrows the key exclusively.
-        let window = unsafe { self.window.as_mut() }.ok_or(Error::NoSuchKey)?;
-        let (bytes, end) = (window.bytes(), window.end());
-        if let Some(replacement) = replacement {
-            *window = replacement;
+        if let Some(until) = until {
+            self.expire_at(until);
         }
-        let result = change(window);
-        let changed_end = window.end();
-        statistics::window_resized(bytes, window.bytes());
-        if changed_end != end {
-            self.end_at(changed_end, now);
-        }
-        // SAFETY: the context and a string of the same call.
-        unsafe { api!(RedisModule_SignalModifiedKey(self.call.ctx(), self.name.raw())) };
-        Ok(result)
+        // SAFETY: a valid context and a string that is alive.
+        unsafe { api!(RedisModule_SignalModifiedKey(self.context.raw(), self.name.raw())) };
+        Ok(Changed { result, until })
     }
 
-    fn create(&mut self, window: Window) {
-        let value = window_type::into_value(window);
+    fn create(&mut self) -> Result<(), Error> {
+        let value = entry_type::into_value(Entry::default());
         // SAFETY: the key is open for writing and the value one of the type's; the key owns it from here on, unless the
         // server refuses, which it does only for keys not open for writing.
         unsafe {
-            if api!(RedisModule_ModuleTypeSetValue(self.handle, WINDOW_TYPE.raw(), value)) == OK {
-                self.window = value.cast();
-            } else {
-                window_type::free(value);
+            if api!(RedisModule_ModuleTypeSetValue(self.handle, ENTRY_TYPE.raw(), value)) != OK {
+                entry_type::free(value);
+                return Err(Error::NotCreated);
             }
         }
+        self.entry = value.cast();
+        Ok(())
     }
 
-    /// Let the key expire at `end`, relative to the command's own `now`.
-    fn end_at(&mut self, end: u64, now: u64) {
-        match end.checked_sub(now) {
-            None | Some(0) => {
-                // SAFETY: the key is open for writing; nobody borrows the window any more.
-                unsafe { api!(RedisModule_DeleteKey(self.handle)) };
-                self.window = ptr::null_mut();
-                self.call.notify_as(raw::REDISMODULE_NOTIFY_GENERIC, c"del", self.name);
-            }
-            Some(ms) => {
-                // SAFETY: the key is open for writing. At most 2^53 and two windows, `ms` is within range.
-                unsafe { api!(RedisModule_SetExpire(self.handle, ms as c_longlong)) };
-            }
-        }
+    fn delete(&mut self) {
+        // SAFETY: the key is open for writing; nobody borrows the entry any more.
+        unsafe { api!(RedisModule_DeleteKey(self.handle)) };
+        self.entry = ptr::null_mut();
+        self.context.notify_as(raw::REDISMODULE_NOTIFY_GENERIC, c"del", self.name);
+    }
+
+    fn expire_at(&self, until: u64) {
+        let until = if until == 0 { NO_EXPIRY } else { until as c_longlong };
+        // SAFETY: the key is open for writing.
+        unsafe { api!(RedisModule_SetAbsExpire(self.handle, until)) };
     }
 }
 
 const EMPTY: c_int = raw::REDISMODULE_KEYTYPE_EMPTY as c_int;
+/// How the server spells that a key does not expire.
+const NO_EXPIRY: c_longlong = raw::REDISMODULE_NO_EXPIRE as c_longlong;

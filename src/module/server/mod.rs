@@ -9,12 +9,21 @@ mod api;
 mod allocator;
 mod call;
 mod command;
+mod context;
+mod effect;
+mod entry_type;
 mod key;
 mod module;
-mod window_type;
+mod reply;
+mod text;
 
 pub use call::Call;
-pub use command::{Command, Documentation, Keys, Parameter, Parse};
+pub use command::{Command, Declaration, Keys, Parameter};
+pub use effect::Effect;
+pub use key::{Expiry, Key};
+pub use module::Loading;
+pub use reply::{Info, Reply};
+pub use text::Text;
 
 /// What functions of the module API answer when all went well.
 const OK: std::ffi::c_int = redis_module::raw::REDISMODULE_OK as std::ffi::c_int;

@@ -1,15 +1,16 @@
 //! Loading: what the module tells the server of itself.
 
-use std::ffi::{c_char, c_int, c_longlong, c_void, CStr, CString};
+use std::ffi::{c_char, c_int, c_longlong, c_void, CStr};
 use std::ptr;
 
-use redis_module::{raw, Context, RedisString, Status};
+use redis_module::{raw, RedisString, Status};
 
 use super::allocator::ServerAllocator;
-use super::window_type::WINDOW_TYPE;
-use super::{api, call, command, OK};
-use crate::commands::{Allow, Info, Mallow, Peek, Record, Refund};
-use crate::configuration::{self, max_subintervals};
+use super::command::{self, Command};
+use super::entry_type::ENTRY_TYPE;
+use super::reply::c_string;
+use super::{api, OK};
+use crate::configuration::{Chosen, Setting};
 use crate::statistics;
 
 /// major · 10000 + minor · 100 + patch.
@@ -32,9 +33,16 @@ redis_module::redis_module! {
     init: load,
 }
 
-fn load(context: &Context, arguments: &[RedisString]) -> Status {
-    // SAFETY: the server is loading this module, and this is its context.
-    match unsafe { register(context, arguments) } {
+fn load(context: &redis_module::Context, arguments: &[RedisString]) -> Status {
+    let loaded = match api::missing() {
+        Some(function) => Err(format!("needs Redis 7.0 or Valkey 8.0, or later: this server has no {function}")),
+        None => {
+            // SAFETY: the server is loading this module, and this is its context.
+            let own_category = unsafe { command::add_own_category(context.ctx) };
+            crate::load(&Loading { ctx: context.ctx, arguments, own_category })
+        }
+    };
+    match loaded {
         Ok(()) => Status::Ok,
         Err(error) => {
             context.log_warning(&format!("swlimit: {error}"));
@@ -43,47 +51,92 @@ fn load(context: &Context, arguments: &[RedisString]) -> Status {
     }
 }
 
-/// # Safety
-/// `context` is the context of the module's loading.
-unsafe fn register(context: &Context, arguments: &[RedisString]) -> Result<(), String> {
-    let ctx = context.ctx;
-    if let Some(function) = api::missing() {
-        return Err(format!("needs Redis 7.0 or Valkey 8.0, or later: this server has no {function}"));
+/// The module's loading.
+pub struct Loading<'a> {
+    ctx: *mut raw::RedisModuleCtx,
+    arguments: &'a [RedisString],
+    own_category: bool,
+}
+
+impl Loading<'_> {
+    /// The words that stand behind the module's path.
+    pub fn arguments(&self) -> impl Iterator<Item = &[u8]> {
+        self.arguments.iter().map(RedisString::as_slice)
     }
-    let most = configuration::from_load_arguments(arguments.iter().map(RedisString::as_slice))?;
-    call::prepare();
-    // SAFETY: the caller's promise.
-    unsafe {
-        if !WINDOW_TYPE.register(ctx) {
-            return Err("cannot register the data type".into());
+
+    /// Make the data type known to the server.
+    pub fn register_type(&self) -> Result<(), String> {
+        // SAFETY: the context of the module's loading.
+        match unsafe { ENTRY_TYPE.register(self.ctx) } {
+            true => Ok(()),
+            false => Err("cannot register the data type".into()),
         }
-        let own_category = command::add_own_category(ctx);
-        command::register::<Allow>(ctx, own_category)?;
-        command::register::<Peek>(ctx, own_category)?;
-        command::register::<Record>(ctx, own_category)?;
-        command::register::<Refund>(ctx, own_category)?;
-        command::register::<Info>(ctx, own_category)?;
-        command::register::<Mallow>(ctx, own_category)?;
-        configure(ctx, most)?;
-        api!(RedisModule_RegisterInfoFunc(ctx, Some(info)));
-        api!(RedisModule_SetModuleOptions(ctx, options(context) as c_int));
     }
-    Ok(())
+
+    /// Make a command known to the server.
+    pub fn register<C: Command>(&self) -> Result<(), String> {
+        // SAFETY: the context of the module's loading.
+        unsafe { command::register::<C>(self.ctx, self.own_category) }
+    }
+
+    /// Make settings known to the server, with the values they start with, and what the module can do.
+    pub fn configure(&self, settings: Vec<Chosen>) -> Result<(), String> {
+        for (setting, value) in settings {
+            self.register_setting(setting, value)?;
+        }
+        // SAFETY: the context of the module's loading; the callback is one of the server's form.
+        unsafe {
+            if api!(RedisModule_LoadConfigs(self.ctx)) != OK {
+                return Err("cannot load the configuration".into());
+            }
+            api!(RedisModule_RegisterInfoFunc(self.ctx, Some(info)));
+            api!(RedisModule_SetModuleOptions(self.ctx, options(self.ctx) as c_int));
+        }
+        Ok(())
+    }
+
+    fn register_setting(&self, setting: &'static Setting, value: u64) -> Result<(), String> {
+        let name = c_string(setting.name.into());
+        let (low, high) = setting.range.clone().into_inner();
+        // SAFETY: the context of the module's loading; the server copies the name, and hands the callbacks the setting,
+        // which is for ever.
+        let registered = unsafe {
+            api!(RedisModule_RegisterNumericConfig(
+                self.ctx,
+                name.as_ptr(),
+                value as c_longlong,
+                raw::REDISMODULE_CONFIG_DEFAULT,
+                low as c_longlong,
+                high as c_longlong,
+                Some(get_setting),
+                Some(set_setting),
+                None,
+                ptr::from_ref(setting).cast_mut().cast(),
+            ))
+        };
+        match registered {
+            OK => Ok(()),
+            _ => Err(format!("cannot register the setting swlimit.{}", setting.name)),
+        }
+    }
 }
 
 /// I/O errors and asynchronous loading are handled, so that replication may go on without disks; a key is signalled as
 /// modified only by those who modify it.
-fn options(context: &Context) -> u32 {
+///
+/// # Safety
+/// The context of the module's loading.
+unsafe fn options(ctx: *mut raw::RedisModuleCtx) -> u32 {
     /// Valkey 9 moves slots only with modules that set this, and other servers may mean something else by it.
     const HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
     // SAFETY: the loading context; a field's text lives as long as the information, and is read before that is freed.
     let major = unsafe {
-        let information = api!(RedisModule_GetServerInfo(context.ctx, c"server".as_ptr()));
+        let information = api!(RedisModule_GetServerInfo(ctx, c"server".as_ptr()));
         let version = api!(RedisModule_ServerInfoGetFieldC(information, c"valkey_version".as_ptr()));
         let major = (!version.is_null())
             .then(|| CStr::from_ptr(version).to_string_lossy())
             .and_then(|version| version.split('.').next()?.parse::<u32>().ok());
-        api!(RedisModule_FreeServerInfo(context.ctx, information));
+        api!(RedisModule_FreeServerInfo(ctx, information));
         major
     };
     raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
@@ -92,43 +145,19 @@ fn options(context: &Context) -> u32 {
         | if major >= Some(9) { HANDLE_ATOMIC_SLOT_MIGRATION } else { 0 }
 }
 
-/// # Safety
-/// `ctx` is the context of the module's loading.
-unsafe fn configure(ctx: *mut raw::RedisModuleCtx, most: i64) -> Result<(), String> {
-    let name = CString::new(max_subintervals::NAME).unwrap_or_default();
-    let (low, high) = max_subintervals::RANGE.into_inner();
-    // SAFETY: the caller's promise; the server copies the name, and the callbacks need no data.
-    unsafe {
-        let registered = api!(RedisModule_RegisterNumericConfig(
-            ctx,
-            name.as_ptr(),
-            most,
-            raw::REDISMODULE_CONFIG_DEFAULT,
-            low,
-            high,
-            Some(get_max_subintervals),
-            Some(set_max_subintervals),
-            None,
-            ptr::null_mut(),
-        )) == OK;
-        if !registered || api!(RedisModule_LoadConfigs(ctx)) != OK {
-            return Err(format!("cannot load the configuration of swlimit.{}", max_subintervals::NAME));
-        }
-    }
-    Ok(())
+unsafe extern "C" fn get_setting(_name: *const c_char, setting: *mut c_void) -> c_longlong {
+    // SAFETY: the setting that was registered.
+    unsafe { &*setting.cast::<Setting>() }.get() as c_longlong
 }
 
-unsafe extern "C" fn get_max_subintervals(_name: *const c_char, _data: *mut c_void) -> c_longlong {
-    max_subintervals::get()
-}
-
-unsafe extern "C" fn set_max_subintervals(
+unsafe extern "C" fn set_setting(
     _name: *const c_char,
     value: c_longlong,
-    _data: *mut c_void,
+    setting: *mut c_void,
     _error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
-    max_subintervals::set(value);
+    // SAFETY: the setting that was registered, with a value within its range.
+    unsafe { &*setting.cast::<Setting>() }.set(value as u64);
     OK
 }
 
@@ -146,5 +175,5 @@ unsafe extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, _for_crash_report: 
 
 const VERSION_TEXT: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
     Ok(text) => text,
-    Err(_) => c"",
+    Err(_) => panic!("a version without NUL"),
 };

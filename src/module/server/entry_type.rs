@@ -1,6 +1,6 @@
 //! The data type `sw-window`: what the server asks of a value that it stores.
 
-use std::ffi::{c_int, c_longlong, c_void, CStr, CString};
+use std::ffi::{c_int, c_void, CStr};
 use std::ptr;
 use std::slice;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -8,17 +8,21 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use redis_module::raw;
 
 use crate::statistics;
-use swlimit_window::{self as window, Window};
+use swlimit_window::{decode, encode, Blocked, Count, Entry, MAX_EXACT, VERSION};
+
+use super::effect::{milliseconds, Effect};
+use super::reply::c_string;
+use super::text::{OwnText, Text};
 
 /// The type, once the server knows it.
-pub struct WindowType(AtomicPtr<raw::RedisModuleType>);
+pub struct EntryType(AtomicPtr<raw::RedisModuleType>);
 
 /// `sw-window`.
-pub static WINDOW_TYPE: WindowType = WindowType(AtomicPtr::new(ptr::null_mut()));
+pub static ENTRY_TYPE: EntryType = EntryType(AtomicPtr::new(ptr::null_mut()));
 
 const NAME: &CStr = c"sw-window";
 
-impl WindowType {
+impl EntryType {
     pub(super) fn raw(&self) -> *mut raw::RedisModuleType {
         self.0.load(Ordering::Relaxed)
     }
@@ -52,33 +56,28 @@ impl WindowType {
             aux_save2: None,
         };
         // SAFETY: the server copies the methods.
-        let made = unsafe { api!(RedisModule_CreateDataType(ctx, NAME.as_ptr(), window::VERSION, &mut methods)) };
+        let made = unsafe { api!(RedisModule_CreateDataType(ctx, NAME.as_ptr(), VERSION, &mut methods)) };
         self.0.store(made, Ordering::Relaxed);
         !made.is_null()
     }
 }
 
-/// A window as the value of a key, which frees it with [`free`].
-pub(super) fn into_value(window: Window) -> *mut c_void {
-    statistics::window_created(window.bytes());
-    Box::into_raw(Box::new(window)).cast()
+/// An entry as the value of a key, which frees it with [`free`].
+pub(super) fn into_value(entry: Entry) -> *mut c_void {
+    statistics::entry_created(entry.bytes());
+    Box::into_raw(Box::new(entry)).cast()
 }
 
-/// The window behind a value.
+/// The entry behind a value.
 ///
 /// # Safety
 /// A value of [`into_value`] that has not been freed and that nobody changes meanwhile.
-unsafe fn as_window<'a>(value: *const c_void) -> &'a Window {
+unsafe fn as_entry<'a>(value: *const c_void) -> &'a Entry {
     // SAFETY: the caller's promise.
     unsafe { &*value.cast() }
 }
 
 unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
-    if version != window::VERSION {
-        // SAFETY: `io` is what the server reads from.
-        unsafe { log(io, &format!("a window of encoding version {version}, this module reads {}", window::VERSION)) };
-        return ptr::null_mut();
-    }
     // SAFETY: the server returns a buffer of `len` bytes that is ours to free, or null and an I/O error.
     let decoded = unsafe {
         let mut len = 0;
@@ -86,75 +85,62 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: c_int) -> *m
         if buffer.is_null() || api!(RedisModule_IsIOError(io)) != 0 {
             return ptr::null_mut();
         }
-        let decoded = window::decode(slice::from_raw_parts(buffer.cast(), len));
+        let decoded = decode(version, slice::from_raw_parts(buffer.cast(), len));
         api!(RedisModule_Free(buffer.cast()));
         decoded
     };
     match decoded {
-        Ok(window) => into_value(window),
+        Ok(entry) => into_value(entry),
         Err(invalid) => {
-            // SAFETY: as above.
-            unsafe { log(io, &format!("not a window: {}", invalid.0)) };
+            let message = c_string(format!("not a value of sw-window: {}", invalid.0));
+            // SAFETY: `io` is what the server reads from; one C string for the one place in the format.
+            unsafe { api!(RedisModule_LogIOError(io, c"warning".as_ptr(), c"%s".as_ptr(), message.as_ptr())) };
             ptr::null_mut()
         }
     }
 }
 
-/// # Safety
-/// `io` is what the server reads from or writes to.
-unsafe fn log(io: *mut raw::RedisModuleIO, message: &str) {
-    let message = CString::new(message).unwrap_or_default();
-    // SAFETY: the caller's promise; one C string for the one place in the format.
-    unsafe { api!(RedisModule_LogIOError(io, c"warning".as_ptr(), c"%s".as_ptr(), message.as_ptr())) };
-}
-
 unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
     // SAFETY: a value of ours; the server copies the bytes.
     unsafe {
-        let bytes = window::encode(as_window(value));
+        let bytes = encode(as_entry(value));
         api!(RedisModule_SaveStringBuffer(io, bytes.as_ptr().cast(), bytes.len()));
     }
 }
 
-/// One `SWLIMIT.RECORD` a count, oldest first. The limit plays no part in recording. Recording lets the key expire, which
-/// somebody may have taken back; the server itself goes on with the time the key expires at, if it does.
+/// One effect a count, oldest first, and one for the block. The limit plays no part in recording. Nothing here lets the key
+/// expire: the server itself goes on with the time at which it does, if it does.
 unsafe extern "C" fn aof_rewrite(io: *mut raw::RedisModuleIO, key: *mut raw::RedisModuleString, value: *mut c_void) {
-    // SAFETY: a value of ours.
-    let window = unsafe { as_window(value) };
-    let geometry = window.geometry();
-    let [length, resolution] =
-        [geometry.window(), geometry.resolution()].map(|ms| CString::new(format!("{ms}ms")).unwrap_or_default());
-    for (start, units) in window.counts() {
-        // SAFETY: the arguments are those of the format: a string, a C string, and so on.
-        unsafe {
-            api!(RedisModule_EmitAOF(
-                io,
-                c"SWLIMIT.RECORD".as_ptr(),
-                c"slccclcl".as_ptr(),
-                key,
-                0 as c_longlong,
-                length.as_ptr(),
-                resolution.as_ptr(),
-                c"COST".as_ptr(),
-                units as c_longlong,
-                c"AT".as_ptr(),
-                start as c_longlong,
-            ));
+    const NEVER: Option<u64> = Some(0);
+    // SAFETY: a value of ours, and its key's name.
+    let (entry, key) = unsafe { (as_entry(value), Text::borrow(&key)) };
+    if let Some(window) = entry.window() {
+        let geometry = window.geometry();
+        let quota = [OwnText::new(b"0"), milliseconds(geometry.window()), milliseconds(geometry.resolution())];
+        for Count { subinterval, units } in window.counts() {
+            let instant = geometry.start_of(subinterval);
+            let effect = Effect::Record { quota: OwnText::borrow_all(&quota), units, instant, until: NEVER };
+            // SAFETY: `io` is what the server writes to.
+            unsafe { effect.write(io, key) };
         }
     }
-    // SAFETY: as above.
-    unsafe { api!(RedisModule_EmitAOF(io, c"PERSIST".as_ptr(), c"s".as_ptr(), key)) };
+    if let until @ 1.. = entry.blocked_until() {
+        // The shortest block that ends then, begun at an instant that commands take.
+        let instant = (until - 1).min(MAX_EXACT);
+        // SAFETY: `io` is what the server writes to.
+        unsafe { Effect::Block { duration: until - instant, instant, until: NEVER }.write(io, key) };
+    }
 }
 
 unsafe extern "C" fn mem_usage(value: *const c_void) -> usize {
     // SAFETY: a value of ours.
-    unsafe { as_window(value) }.bytes()
+    unsafe { as_entry(value) }.bytes()
 }
 
 unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
     // SAFETY: a value of ours, and the server's own digest.
     unsafe {
-        let bytes = window::encode(as_window(value));
+        let bytes = encode(as_entry(value));
         api!(RedisModule_DigestAddStringBuffer(digest, bytes.as_ptr().cast(), bytes.len()));
         api!(RedisModule_DigestEndSequence(digest));
     }
@@ -166,13 +152,13 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
 /// A value of [`into_value`] that nobody uses any more.
 pub(super) unsafe extern "C" fn free(value: *mut c_void) {
     // SAFETY: the caller's promise.
-    let window: Box<Window> = unsafe { Box::from_raw(value.cast()) };
-    statistics::window_freed(window.bytes());
+    let entry: Box<Entry> = unsafe { Box::from_raw(value.cast()) };
+    statistics::entry_freed(entry.bytes());
 }
 
 unsafe extern "C" fn free_effort(_key: *mut raw::RedisModuleString, value: *const c_void) -> usize {
     // SAFETY: a value of ours.
-    unsafe { as_window(value) }.allocations()
+    unsafe { as_entry(value) }.allocations()
 }
 
 unsafe extern "C" fn copy(
@@ -181,7 +167,7 @@ unsafe extern "C" fn copy(
     value: *const c_void,
 ) -> *mut c_void {
     // SAFETY: a value of ours.
-    into_value(unsafe { as_window(value) }.clone())
+    into_value(unsafe { as_entry(value) }.clone())
 }
 
 unsafe extern "C" fn defrag(
@@ -192,20 +178,31 @@ unsafe extern "C" fn defrag(
     // SAFETY: the value is ours, and `value` where the server keeps it. What the server moved has been copied and freed
     // by it, so the old pointers are forgotten; null means that it stays where it is.
     unsafe {
-        let moved = api!(RedisModule_DefragAlloc(ctx, *value));
-        if !moved.is_null() {
-            *value = moved;
-        }
-        let window: &mut Window = &mut *(*value).cast();
-        window.relocate(|words| {
-            if words.is_empty() {
-                return words;
+        *value = moved(ctx, *value);
+        let entry: &mut Entry = &mut *(*value).cast();
+        let move_block = |block: Box<Blocked>| Box::from_raw(moved(ctx, Box::into_raw(block)));
+        let move_counts = |words: Box<[u64]>| match words.len() {
+            0 => words,
+            len => {
+                let words: *mut u64 = moved(ctx, Box::into_raw(words).cast());
+                Box::from_raw(ptr::slice_from_raw_parts_mut(words, len))
             }
-            let len = words.len();
-            let words: *mut u64 = Box::into_raw(words).cast();
-            let moved: *mut u64 = api!(RedisModule_DefragAlloc(ctx, words.cast())).cast();
-            Box::from_raw(ptr::slice_from_raw_parts_mut(if moved.is_null() { words } else { moved }, len))
-        });
+        };
+        entry.relocate(move_block, move_counts);
     }
     0
+}
+
+/// Where the server has moved an allocation, or where it was.
+///
+/// # Safety
+/// An allocation of the server's, which is forgotten in favour of the one returned.
+unsafe fn moved<T>(ctx: *mut raw::RedisModuleDefragCtx, allocation: *mut T) -> *mut T {
+    // SAFETY: the caller's promise.
+    let moved = unsafe { api!(RedisModule_DefragAlloc(ctx, allocation.cast())) };
+    if moved.is_null() {
+        allocation
+    } else {
+        moved.cast()
+    }
 }

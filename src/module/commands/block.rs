@@ -1,0 +1,60 @@
+//! `SWLIMIT.BLOCK key duration [NX] [AT unix-ms] [UNTIL unix-ms]`
+
+use super::request::{self, tell_of_block, KEY};
+use crate::arguments::{Keyword, Options, Parse, Words};
+use crate::error::Error;
+use crate::server::{Call, Command, Declaration, Expiry, Keys, Parameter, Reply};
+
+/// Deny whatever is asked of a key for a while.
+pub struct Block;
+
+/// For how long, and from when on.
+struct Ban {
+    duration: u64,
+    options: Options,
+}
+
+impl Parse for Ban {
+    fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, _max_subintervals: u64) -> Result<Self, Error> {
+        words.word()?;
+        let duration = words.duration("BLOCK")?;
+        Ok(Self { duration, options: words.options(&[Keyword::Nx, Keyword::At, Keyword::Until])? })
+    }
+}
+
+impl Command for Block {
+    const DECLARATION: Declaration = Declaration {
+        name: c"swlimit.block",
+        summary: c"Blocks a key for a while: until then nothing is granted.",
+        complexity: c"O(1)",
+        since: c"0.2.0",
+        arity: -3,
+        flags: c"write deny-oom fast",
+        categories: "write fast",
+        keys: Keys::Change,
+        parameters: &[
+            request::KEY_PARAMETER,
+            Parameter::String(c"duration"),
+            Parameter::Flag(c"nx", c"NX"),
+            request::AT,
+            request::UNTIL,
+        ],
+    };
+
+    fn run(call: &Call) -> Result<Reply, Error> {
+        let Ban { duration, options } = call.parse()?;
+        let name = &call.arguments()[KEY];
+        let moment = call.moment(options.at);
+        let now = moment.now();
+
+        let mut key = call.write(name)?;
+        let held = key.entry().and_then(|entry| entry.blocked_for(now));
+        if let Some(ms) = held.filter(|_| options.nx) {
+            return Ok(Reply::Integer(now + ms));
+        }
+        let changed = key.change(Expiry::of(options.until, moment), |entry| entry.block(now + duration))?;
+        drop(key);
+        tell_of_block(call, name, duration, now, changed.until);
+        Ok(Reply::Integer(now + duration))
+    }
+}

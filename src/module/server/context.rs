@@ -1,0 +1,65 @@
+//! The server, as one of its contexts makes it reachable: its clock, its state, its key events.
+
+use std::ffi::{c_int, CStr};
+
+use redis_module::raw;
+
+use super::effect::Effect;
+use super::text::Text;
+
+/// A context that the server has handed in, for as long as it is valid.
+#[derive(Clone, Copy)]
+pub struct Context(*mut raw::RedisModuleCtx);
+
+impl Context {
+    /// A context of the server's.
+    ///
+    /// # Safety
+    /// It is valid for as long as this value is used.
+    pub(super) unsafe fn new(ctx: *mut raw::RedisModuleCtx) -> Self {
+        Self(ctx)
+    }
+
+    pub(super) fn raw(self) -> *mut raw::RedisModuleCtx {
+        self.0
+    }
+
+    /// The server's clock, in ms; frozen inside of transactions and scripts where the server offers that.
+    pub fn clock(self) -> u64 {
+        // SAFETY: neither function needs anything; the first one is new in 7.2.
+        let ms = unsafe {
+            match raw::RedisModule_CachedMicroseconds {
+                Some(cached_microseconds) => cached_microseconds() / 1000,
+                None => api!(RedisModule_Milliseconds()),
+            }
+        };
+        ms as u64
+    }
+
+    /// Whether a primary, an AOF file or a moving slot is speaking, which was accepted once.
+    pub fn must_obey(self) -> bool {
+        self.has_flags(raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING)
+    }
+
+    pub(super) fn has_flags(self, flags: u32) -> bool {
+        // SAFETY: a valid context.
+        let set = unsafe { api!(RedisModule_GetContextFlags(self.0)) } as u32;
+        set & flags != 0
+    }
+
+    /// Tell replicas and the append-only file what was done to a key.
+    #[inline(always)]
+    pub fn replicate(self, key: &Text, effect: Effect) {
+        effect.replicate(self, key);
+    }
+
+    /// Tell subscribers of the module's key events.
+    pub fn notify(self, event: &CStr, key: &Text) {
+        self.notify_as(raw::REDISMODULE_NOTIFY_MODULE, event, key);
+    }
+
+    pub(super) fn notify_as(self, class: c_int, event: &CStr, key: &Text) {
+        // SAFETY: a valid context and a string that is alive.
+        unsafe { api!(RedisModule_NotifyKeyspaceEvent(self.0, class, event.as_ptr(), key.raw())) };
+    }
+}

@@ -1,0 +1,157 @@
+//! What commands have done, as others repeat it: replicas, the append-only file, its rewrite.
+//!
+//! Only effects are told, with the instant they happened, never the request that led to them: whoever repeats them comes
+//! to the same counts and blocks, whatever its own clock and settings say. `until` is the instant at which the key expires
+//! (ms; 0: never), where the command has set it.
+
+use std::ffi::CStr;
+use std::ptr;
+
+use redis_module::raw;
+
+use super::context::Context;
+use super::text::{FixedText, NumberText, OwnText, Text};
+
+/// Something that was done to a key.
+pub enum Effect<'a> {
+    /// Units were counted: `SWLIMIT.RECORD key limit window resolution COST units AT instant [UNTIL until]`.
+    Record {
+        /// The quota's words: limit, window, resolution.
+        quota: &'a [Text; 3],
+        /// How many.
+        units: u64,
+        /// When, in ms.
+        instant: u64,
+        /// When the key expires.
+        until: Option<u64>,
+    },
+    /// Units were given back: `SWLIMIT.REFUND key units [AGE age] AT instant [UNTIL until]`.
+    Refund {
+        /// How many.
+        units: u64,
+        /// How old they were said to be, in ms.
+        age: Option<u64>,
+        /// When, in ms.
+        instant: u64,
+        /// When the key expires.
+        until: Option<u64>,
+    },
+    /// The key was blocked: `SWLIMIT.BLOCK key duration AT instant [UNTIL until]`.
+    Block {
+        /// For how long, in ms.
+        duration: u64,
+        /// From when on, in ms.
+        instant: u64,
+        /// When the key expires.
+        until: Option<u64>,
+    },
+    /// A block was lifted: `SWLIMIT.UNBLOCK key AT instant [UNTIL until]`.
+    Unblock {
+        /// When, in ms.
+        instant: u64,
+        /// When the key expires.
+        until: Option<u64>,
+    },
+}
+
+static COST: FixedText = FixedText::new(c"COST");
+static AGE: FixedText = FixedText::new(c"AGE");
+static AT: FixedText = FixedText::new(c"AT");
+static UNTIL: FixedText = FixedText::new(c"UNTIL");
+static UNITS: NumberText = NumberText::new();
+static INSTANT: NumberText = NumberText::new();
+static EXPIRY: NumberText = NumberText::new();
+
+/// The most words an effect has after its name.
+const MOST: usize = 10;
+/// The server's word for a string, so often.
+const STRINGS: &CStr = c"ssssssssss";
+const _: () = assert!(STRINGS.count_bytes() == MOST);
+
+/// The words of an effect after its name.
+struct Words {
+    words: [*mut raw::RedisModuleString; MOST],
+    len: usize,
+}
+
+impl Words {
+    #[inline(always)]
+    fn push(&mut self, word: *mut raw::RedisModuleString) {
+        self.words[self.len] = word;
+        self.len += 1;
+    }
+
+    /// What tells the server that so many strings follow; the other words are not looked at.
+    fn format(&self) -> *const std::ffi::c_char {
+        STRINGS.to_bytes_with_nul()[MOST - self.len..].as_ptr().cast()
+    }
+}
+
+impl Effect<'_> {
+    /// Tell replicas and the append-only file. Spelled word by word, because the server makes room for them at once, which
+    /// it does not for a vector.
+    #[inline(always)]
+    pub(super) fn replicate(&self, context: Context, key: &Text) {
+        self.words(key, |name, Words { words: [a, b, c, d, e, f, g, h, i, j], .. }, format| {
+            // SAFETY: as many strings as the format names come first.
+            unsafe { api!(RedisModule_Replicate(context.raw(), name, format, a, b, c, d, e, f, g, h, i, j)) };
+        });
+    }
+
+    /// Write it to an append-only file that is being rewritten.
+    ///
+    /// # Safety
+    /// `io` is what the server writes to.
+    pub(super) unsafe fn write(&self, io: *mut raw::RedisModuleIO, key: &Text) {
+        self.words(key, |name, Words { words: [a, b, c, d, e, f, g, h, i, j], .. }, format| {
+            // SAFETY: the caller's promise; as many strings as the format names come first.
+            unsafe { api!(RedisModule_EmitAOF(io, name, format, a, b, c, d, e, f, g, h, i, j)) };
+        });
+    }
+
+    #[inline(always)]
+    fn words(&self, key: &Text, tell: impl FnOnce(*const std::ffi::c_char, Words, *const std::ffi::c_char)) {
+        let mut words = Words { words: [ptr::null_mut(); MOST], len: 0 };
+        // Words of this effect alone live until it is told.
+        let own;
+        words.push(key.raw());
+        let (name, instant, until) = match *self {
+            Effect::Record { quota: [limit, window, resolution], units, instant, until } => {
+                words.push(limit.raw());
+                words.push(window.raw());
+                words.push(resolution.raw());
+                words.push(COST.raw());
+                words.push(UNITS.raw(units));
+                (c"SWLIMIT.RECORD", instant, until)
+            }
+            Effect::Refund { units, age, instant, until } => {
+                words.push(UNITS.raw(units));
+                if let Some(age) = age {
+                    own = milliseconds(age);
+                    words.push(AGE.raw());
+                    words.push(own.raw());
+                }
+                (c"SWLIMIT.REFUND", instant, until)
+            }
+            Effect::Block { duration, instant, until } => {
+                own = milliseconds(duration);
+                words.push(own.raw());
+                (c"SWLIMIT.BLOCK", instant, until)
+            }
+            Effect::Unblock { instant, until } => (c"SWLIMIT.UNBLOCK", instant, until),
+        };
+        words.push(AT.raw());
+        words.push(INSTANT.raw(instant));
+        if let Some(until) = until {
+            words.push(UNTIL.raw());
+            words.push(EXPIRY.raw(until));
+        }
+        let format = words.format();
+        tell(name.as_ptr(), words, format);
+    }
+}
+
+/// A duration as commands take it.
+pub(super) fn milliseconds(ms: u64) -> OwnText {
+    OwnText::new(format!("{ms}ms").as_bytes())
+}

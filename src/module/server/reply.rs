@@ -1,0 +1,134 @@
+//! What commands answer.
+
+use std::ffi::{c_long, c_longlong, CString};
+
+use swlimit_window::{Count, Decision, Window};
+
+use super::context::Context;
+use crate::error::Error;
+
+/// The answer to a call, made when all is done.
+pub enum Reply {
+    /// The five integers.
+    Decision(Decision),
+    /// `[granted 0/1, [five integers], …]`
+    Decisions {
+        /// Whether all of them are granted.
+        granted: bool,
+        /// One for each key.
+        decisions: Vec<Decision>,
+    },
+    /// An integer of at most 2^63 − 1.
+    Integer(u64),
+    /// What a key holds.
+    Info(Info),
+}
+
+/// What `SWLIMIT.INFO` shows.
+pub struct Info {
+    /// Names and numbers, in order.
+    pub numbers: [(&'static str, u64); 6],
+    /// The starts of subintervals in ms, and the units counted there, oldest first.
+    pub counts: Vec<(u64, u64)>,
+    /// The instant until which the key is blocked, in ms; 0 if it is not.
+    pub blocked: u64,
+}
+
+impl Info {
+    /// The counts of a window.
+    pub fn counts_of(window: &Window) -> Vec<(u64, u64)> {
+        window.counts().map(|Count { subinterval, units }| (window.geometry().start_of(subinterval), units)).collect()
+    }
+}
+
+impl Reply {
+    /// Send it to the client of this context.
+    #[inline(always)]
+    pub(super) fn send(&self, context: Context) {
+        match self {
+            Reply::Decision(decision) => context.reply_decision(decision),
+            Reply::Decisions { granted, decisions } => {
+                context.reply_array(1 + decisions.len());
+                context.reply_integer(u64::from(*granted));
+                decisions.iter().for_each(|decision| context.reply_decision(decision));
+            }
+            Reply::Integer(value) => context.reply_integer(*value),
+            Reply::Info(info) => info.send(context),
+        }
+    }
+}
+
+impl Info {
+    fn send(&self, context: Context) {
+        context.reply_map(self.numbers.len() + 2);
+        for (name, number) in &self.numbers {
+            context.reply_text(name.as_bytes());
+            context.reply_integer(*number);
+        }
+        context.reply_text(b"counts");
+        context.reply_array(self.counts.len());
+        for (start, units) in &self.counts {
+            context.reply_array(2);
+            context.reply_integer(*start);
+            context.reply_integer(*units);
+        }
+        context.reply_text(b"blocked");
+        context.reply_integer(self.blocked);
+    }
+}
+
+impl Context {
+    pub(super) fn reply_error(self, error: &Error) {
+        // SAFETY: a valid context; the server copies the text, a C string.
+        unsafe {
+            match error {
+                Error::Arity => api!(RedisModule_WrongArity(self.raw())),
+                error => {
+                    let text = c_string(error.to_string());
+                    api!(RedisModule_ReplyWithError(self.raw(), text.as_ptr()))
+                }
+            };
+        }
+    }
+
+    #[inline(always)]
+    fn reply_decision(self, decision: &Decision) {
+        self.reply_array(5);
+        self.reply_integer(decision.granted);
+        self.reply_integer(decision.limit);
+        self.reply_integer(decision.remaining);
+        self.reply_long(decision.retry_after.map_or(-1, |ms| ms as c_longlong));
+        self.reply_integer(decision.reset_after);
+    }
+
+    fn reply_integer(self, value: u64) {
+        self.reply_long(value as c_longlong);
+    }
+
+    /// An array: so many replies must follow.
+    fn reply_array(self, len: usize) {
+        // SAFETY: a valid context.
+        unsafe { api!(RedisModule_ReplyWithArray(self.raw(), len as c_long)) };
+    }
+
+    /// A map (RESP2: a flat array): so many pairs of replies must follow.
+    fn reply_map(self, len: usize) {
+        // SAFETY: a valid context.
+        unsafe { api!(RedisModule_ReplyWithMap(self.raw(), len as c_long)) };
+    }
+
+    fn reply_text(self, text: &[u8]) {
+        // SAFETY: a valid context; the server copies the bytes.
+        unsafe { api!(RedisModule_ReplyWithStringBuffer(self.raw(), text.as_ptr().cast(), text.len())) };
+    }
+
+    fn reply_long(self, value: c_longlong) {
+        // SAFETY: a valid context.
+        unsafe { api!(RedisModule_ReplyWithLongLong(self.raw(), value)) };
+    }
+}
+
+/// A text for the server, which ends texts with a NUL: without any that it has itself.
+pub(super) fn c_string(text: String) -> CString {
+    CString::new(text.replace('\0', "\u{fffd}")).expect("no NUL is left")
+}

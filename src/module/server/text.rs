@@ -1,0 +1,138 @@
+//! Strings of the server's: words of calls, names of keys, and words that effects are made of.
+
+use std::ffi::{c_longlong, CStr};
+use std::ptr;
+use std::slice;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use redis_module::raw;
+
+/// A string that somebody else keeps alive.
+#[repr(transparent)]
+pub struct Text(*mut raw::RedisModuleString);
+
+impl Text {
+    /// A string of the server's.
+    ///
+    /// # Safety
+    /// It outlives the borrow.
+    pub(super) unsafe fn borrow(string: &*mut raw::RedisModuleString) -> &Self {
+        // SAFETY: `Text` is transparent.
+        unsafe { &*ptr::from_ref(string).cast() }
+    }
+
+    /// Strings of the server's.
+    ///
+    /// # Safety
+    /// `first` points to `len` strings, and all outlive the borrow.
+    pub(super) unsafe fn borrow_all<'a>(first: *mut *mut raw::RedisModuleString, len: usize) -> &'a [Self] {
+        // SAFETY: the caller's promise, and `Text` is transparent.
+        unsafe { slice::from_raw_parts(first.cast(), len) }
+    }
+
+    /// The string itself: any bytes.
+    pub fn bytes(&self) -> &[u8] {
+        let mut len = 0;
+        // SAFETY: whoever made this keeps the string alive, and the server returns the bytes of a string it was given,
+        // never null.
+        unsafe {
+            let bytes = api!(RedisModule_StringPtrLen(self.0, &mut len));
+            slice::from_raw_parts(bytes.cast(), len)
+        }
+    }
+
+    pub(super) fn raw(&self) -> *mut raw::RedisModuleString {
+        self.0
+    }
+}
+
+/// A string of one's own.
+#[repr(transparent)]
+pub struct OwnText(Text);
+
+impl OwnText {
+    /// A string with these bytes.
+    pub fn new(bytes: &[u8]) -> Self {
+        // SAFETY: the server copies the bytes; a string made without a context lives until it is freed.
+        let made = unsafe { api!(RedisModule_CreateString(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len())) };
+        Self(Text(made))
+    }
+}
+
+impl OwnText {
+    /// The same strings, borrowed.
+    pub fn borrow_all<const N: usize>(own: &[Self; N]) -> &[Text; N] {
+        // SAFETY: `OwnText` is transparent.
+        unsafe { &*ptr::from_ref(own).cast() }
+    }
+}
+
+impl std::ops::Deref for OwnText {
+    type Target = Text;
+
+    fn deref(&self) -> &Text {
+        &self.0
+    }
+}
+
+impl Drop for OwnText {
+    fn drop(&mut self) {
+        // SAFETY: made in `new` and freed only here; who else needs the string holds a reference.
+        unsafe { api!(RedisModule_FreeString(ptr::null_mut(), self.0.raw())) };
+    }
+}
+
+/// A word that effects repeat, made once.
+pub(super) struct FixedText {
+    text: &'static CStr,
+    made: AtomicPtr<raw::RedisModuleString>,
+}
+
+impl FixedText {
+    pub(super) const fn new(text: &'static CStr) -> Self {
+        Self { text, made: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    pub(super) fn raw(&self) -> *mut raw::RedisModuleString {
+        let made = self.made.load(Ordering::Relaxed);
+        if !made.is_null() {
+            return made;
+        }
+        // SAFETY: a string made without a context lives until it is freed, which this one never is.
+        let made =
+            unsafe { api!(RedisModule_CreateString(ptr::null_mut(), self.text.as_ptr(), self.text.count_bytes())) };
+        self.made.store(made, Ordering::Relaxed);
+        made
+    }
+}
+
+/// A number in effects, made when it is another one than the last: costs are mostly 1, and many a command happens within
+/// the same millisecond.
+pub(super) struct NumberText {
+    last: AtomicU64,
+    made: AtomicPtr<raw::RedisModuleString>,
+}
+
+impl NumberText {
+    pub(super) const fn new() -> Self {
+        Self { last: AtomicU64::new(0), made: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    pub(super) fn raw(&self, number: u64) -> *mut raw::RedisModuleString {
+        let made = self.made.load(Ordering::Relaxed);
+        if !made.is_null() && self.last.load(Ordering::Relaxed) == number {
+            return made;
+        }
+        // SAFETY: a string made without a context lives until it is freed. Commands run on one thread, and who else
+        // needs the string holds a reference.
+        let made = unsafe {
+            if !made.is_null() {
+                api!(RedisModule_FreeString(ptr::null_mut(), made));
+            }
+            api!(RedisModule_CreateStringFromLongLong(ptr::null_mut(), number as c_longlong))
+        };
+        self.last.store(number, Ordering::Relaxed);
+        self.made.store(made, Ordering::Relaxed);
+        made
+    }
+}

@@ -1,0 +1,328 @@
+//! What one key holds: counts, a block, or both; and how it changes.
+//!
+//! Deciding changes nothing. It returns, with the decision, what has to be counted: a [`Grant`] or a [`Record`], which is
+//! applied once, to the entry that was decided upon.
+
+use std::mem;
+
+use crate::geometry::Geometry;
+use crate::quota::{Decision, Demand, Overflow};
+use crate::view::View;
+use crate::window::{Invalid, Window};
+
+/// What a key holds. Half a cache line without a block, as most are; a block has a place of its own.
+#[derive(Clone, Debug)]
+pub enum Entry {
+    /// Counts only.
+    Open(Window),
+    /// A block, perhaps one that has passed, and perhaps counts.
+    Blocked(Box<Blocked>),
+}
+
+/// A block, and what is counted beside it.
+#[derive(Clone, Debug)]
+pub struct Blocked {
+    until: u64,
+    window: Option<Window>,
+}
+
+/// What a window answers to a demand.
+#[derive(Debug)]
+pub enum Verdict {
+    /// It fits.
+    Granted(Grant),
+    /// It does not fit, or the key is blocked; nothing is to be changed.
+    Denied(Decision),
+}
+
+/// Units that are granted, to be counted.
+#[derive(Debug)]
+#[must_use = "what is granted is to be counted"]
+pub struct Grant {
+    counting: Counting,
+    decision: Decision,
+}
+
+/// Units that are recorded whatever the limit says, to be counted.
+#[derive(Debug)]
+#[must_use = "what is recorded is to be counted"]
+pub struct Record {
+    counting: Counting,
+    demand: Demand,
+    before: Decision,
+}
+
+/// What becomes of units that are recorded.
+#[derive(Debug)]
+pub enum Recording {
+    /// They count.
+    Counted(Record),
+    /// They are so late that they do not matter any more; the decision is the one without them.
+    Dropped(Decision),
+}
+
+/// Units and where they are counted.
+#[derive(Debug)]
+struct Counting {
+    geometry: Geometry,
+    now: u64,
+    instant: u64,
+    units: u64,
+}
+
+impl Default for Entry {
+    /// Nothing counted, and no block.
+    fn default() -> Self {
+        Entry::Open(Window::new(Geometry::SHORTEST))
+    }
+}
+
+impl From<Window> for Entry {
+    fn from(window: Window) -> Self {
+        Entry::Open(window)
+    }
+}
+
+impl Entry {
+    /// An entry that is blocked until an instant, which is not 0, with what is counted beside it.
+    pub(crate) fn blocked(until: u64, window: Option<Window>) -> Result<Self, Invalid> {
+        match until {
+            1..=MAX_UNTIL => Ok(Entry::Blocked(Box::new(Blocked { until, window }))),
+            _ => Err(Invalid("a block out of range")),
+        }
+    }
+
+    /// The counts, if there ever were any.
+    #[inline(always)]
+    pub fn window(&self) -> Option<&Window> {
+        match self {
+            Entry::Open(window) => Some(window),
+            Entry::Blocked(blocked) => blocked.window.as_ref(),
+        }
+    }
+
+    /// The instant of the block, in ms, which may have passed; 0 without one.
+    pub fn blocked_until(&self) -> u64 {
+        match self {
+            Entry::Open(_) => 0,
+            Entry::Blocked(blocked) => blocked.until,
+        }
+    }
+
+    /// How many ms the block holds from `now` on; `None` when there is none, or it has passed.
+    pub fn blocked_for(&self, now: u64) -> Option<u64> {
+        self.blocked_until().checked_sub(now).filter(|ms| *ms > 0)
+    }
+
+    /// The first instant at which nothing here matters any more, in ms; 0 when there is nothing.
+    #[inline(always)]
+    pub fn end(&self) -> u64 {
+        match self {
+            Entry::Open(window) => window.end(),
+            Entry::Blocked(blocked) => blocked.until.max(blocked.window.as_ref().map_or(0, Window::end)),
+        }
+    }
+
+    /// Decide a demand at `now`, upon what a key holds, if anything. An error when granting would overflow the count.
+    #[inline(always)]
+    pub fn decide(entry: Option<&Self>, now: u64, demand: &Demand) -> Result<Verdict, Overflow> {
+        let view = View::new(entry.and_then(Self::window), demand.quota.geometry, now);
+        let decision = view.decide(demand)?;
+        if decision.granted == 0 {
+            return Ok(Verdict::Denied(decision.blocked_for(entry.and_then(|entry| entry.blocked_for(now)))));
+        }
+        if let Some(Entry::Blocked(blocked)) = entry {
+            if blocked.until > now {
+                return Ok(Verdict::Denied(decision.blocked_for(Some(blocked.until - now))));
+            }
+        }
+        let geometry = demand.quota.geometry;
+        let counting = Counting { geometry, now, instant: view.decision_instant(), units: decision.granted };
+        Ok(Verdict::Granted(Grant { counting, decision }))
+    }
+
+    /// Decide a demand at `now` that is counted whatever the limit says: at `dated`, an instant that the caller gives, in
+    /// the subinterval of its own, as long as that one still matters; else at the decision instant. An error when
+    /// counting would overflow.
+    pub fn record(entry: Option<&Self>, now: u64, dated: Option<u64>, demand: &Demand) -> Result<Recording, Overflow> {
+        let geometry = demand.quota.geometry;
+        let view = View::new(entry.and_then(Self::window), geometry, now);
+        let instant = dated.unwrap_or_else(|| view.decision_instant());
+        let subinterval = geometry.subinterval_at(instant);
+        let before = view.decide(demand)?.blocked_for(entry.and_then(|entry| entry.blocked_for(now)));
+        if subinterval < view.oldest() || geometry.end_of(subinterval) <= now {
+            return Ok(Recording::Dropped(before));
+        }
+        if view.overflows(instant, demand.cost) {
+            return Err(Overflow);
+        }
+        let counting = Counting { geometry, now, instant, units: demand.cost };
+        Ok(Recording::Counted(Record { counting, demand: *demand, before }))
+    }
+
+    /// How much of `units` can be given back at `now`.
+    pub fn refundable(&self, units: u64, age: Option<u64>, now: u64) -> u64 {
+        self.window().map_or(0, |window| window.refundable(units, age, now))
+    }
+
+    /// Give back up to `units` counted units at `now`; how many were given back.
+    ///
+    /// Newest subinterval first. With an `age` in ms, from the subinterval on that contains `now − age`, towards younger
+    /// ones: an age that is not understated then leaves no unit older than it truly is.
+    pub fn refund(&mut self, units: u64, age: Option<u64>, now: u64) -> u64 {
+        let given = self.refundable(units, age, now);
+        if let Some(window) = self.window_mut().filter(|_| given > 0) {
+            window.refund(given, age, now);
+        }
+        if let Entry::Blocked(blocked) = self {
+            blocked.window.take_if(|window| window.end() == 0);
+        }
+        given
+    }
+
+    /// Block until an instant, in ms, whatever the block was before.
+    pub fn block(&mut self, until: u64) {
+        match self {
+            Entry::Open(_) => {
+                if let Entry::Open(window) = mem::take(self) {
+                    let window = Some(window).filter(|window| window.end() > 0);
+                    *self = Entry::Blocked(Box::new(Blocked { until, window }));
+                }
+            }
+            Entry::Blocked(blocked) => blocked.until = until,
+        }
+    }
+
+    /// Lift the block, if there is one.
+    pub fn unblock(&mut self) {
+        if let Entry::Blocked(blocked) = self {
+            *self = blocked.window.take().map_or_else(Self::default, Entry::Open);
+        }
+    }
+
+    /// Bytes this takes, with what it has allocated.
+    pub fn bytes(&self) -> usize {
+        let own = mem::size_of::<Self>();
+        match self {
+            Entry::Open(window) => window.bytes() - mem::size_of::<Window>() + own,
+            Entry::Blocked(blocked) => {
+                let heap = blocked.window.as_ref().map_or(0, |window| window.bytes() - mem::size_of::<Window>());
+                own + mem::size_of::<Blocked>() + heap
+            }
+        }
+    }
+
+    /// How many allocations there are to free, with this one.
+    pub fn allocations(&self) -> usize {
+        let lists = self.window().is_some_and(|window| window.counts.heap_bytes() > 0);
+        1 + usize::from(matches!(self, Entry::Blocked(_))) + usize::from(lists)
+    }
+
+    /// Let somebody put what is allocated elsewhere in memory (defragmentation).
+    pub fn relocate(
+        &mut self,
+        block: impl FnOnce(Box<Blocked>) -> Box<Blocked>,
+        counts: impl FnOnce(Box<[u64]>) -> Box<[u64]>,
+    ) {
+        if let Entry::Blocked(_) = self {
+            if let Entry::Blocked(blocked) = mem::take(self) {
+                *self = Entry::Blocked(block(blocked));
+            }
+        }
+        if let Some(window) = self.window_mut() {
+            window.counts.relocate(counts);
+        }
+    }
+
+    fn window_mut(&mut self) -> Option<&mut Window> {
+        match self {
+            Entry::Open(window) => Some(window),
+            Entry::Blocked(blocked) => blocked.window.as_mut(),
+        }
+    }
+}
+
+impl Verdict {
+    /// The decision as it reads while nothing is counted.
+    pub fn decision(self) -> Decision {
+        match self {
+            Verdict::Granted(grant) => grant.decision,
+            Verdict::Denied(decision) => decision,
+        }
+    }
+
+    /// What is to be counted, if it is granted.
+    pub fn grant(self) -> Option<Grant> {
+        match self {
+            Verdict::Granted(grant) => Some(grant),
+            Verdict::Denied(_) => None,
+        }
+    }
+}
+
+impl Grant {
+    /// Units granted, at least one.
+    pub fn units(&self) -> u64 {
+        self.counting.units
+    }
+
+    /// The instant at which they count: the decision instant, in ms.
+    pub fn instant(&self) -> u64 {
+        self.counting.instant
+    }
+
+    /// Count them; the decision as it reads once they are.
+    #[inline(always)]
+    pub fn apply(self, entry: &mut Entry) -> Decision {
+        let now = self.counting.now;
+        let window = self.counting.apply(entry);
+        Decision {
+            remaining: self.decision.remaining - self.decision.granted,
+            reset_after: window.end().saturating_sub(now),
+            ..self.decision
+        }
+    }
+}
+
+impl Record {
+    /// The instant at which the units count, in ms.
+    pub fn instant(&self) -> u64 {
+        self.counting.instant
+    }
+
+    /// Whether the window, or a block, denies them.
+    pub fn is_denied(&self) -> bool {
+        self.before.granted == 0
+    }
+
+    /// Count them; the decision as it reads once they are.
+    pub fn apply(self, entry: &mut Entry) -> Decision {
+        let now = self.counting.now;
+        let window = self.counting.apply(entry);
+        let view = View::new(Some(window), window.geometry(), now);
+        let remaining = view.remaining(&self.demand);
+        // A block may have denied what the window goes on having room for.
+        let fits = self.before.granted > 0 || remaining >= self.demand.least();
+        let retry_after = if fits { Some(0) } else { view.retry_after(&self.demand) };
+        let decision = Decision { remaining, retry_after, reset_after: view.reset_after(), ..self.before };
+        decision.blocked_for(entry.blocked_for(now))
+    }
+}
+
+impl Counting {
+    #[inline(always)]
+    fn apply(self, entry: &mut Entry) -> &Window {
+        let window = match entry {
+            Entry::Open(window) => window,
+            Entry::Blocked(blocked) => blocked.window.get_or_insert_with(|| Window::new(self.geometry)),
+        };
+        if let Some(replacement) = View::new(Some(window), self.geometry, self.now).replacement() {
+            *window = replacement;
+        }
+        window.count(self.instant, self.units);
+        window
+    }
+}
+
+/// The latest instant of a block: the longest one, begun at the last instant.
+const MAX_UNTIL: u64 = crate::geometry::MAX_EXACT + crate::geometry::MAX_WINDOW;

@@ -1,0 +1,70 @@
+//! What may be used, and what is asked for.
+
+use crate::geometry::Geometry;
+
+/// `limit window resolution`: how much may be used in which window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Units admitted per window: 0 … [`MAX_EXACT`](crate::MAX_EXACT).
+    pub limit: u64,
+    /// The window and its resolution.
+    pub geometry: Geometry,
+}
+
+/// What a request asks of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// The limit, and the window it holds for.
+    pub quota: Quota,
+    /// Units this request takes: 1 … [`MAX_EXACT`](crate::MAX_EXACT).
+    pub cost: u64,
+    /// Grant as much of the cost as fits.
+    pub partial: bool,
+    /// Count the trailing subinterval whole, so that no span of the window ever sees more than the limit.
+    pub strict: bool,
+}
+
+impl Demand {
+    /// The fewest units that would be a grant.
+    pub(crate) fn least(&self) -> u64 {
+        if self.partial {
+            1
+        } else {
+            self.cost
+        }
+    }
+}
+
+/// What a window answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Units granted; 0 = denied.
+    pub granted: u64,
+    /// The quota's limit.
+    pub limit: u64,
+    /// Units still available.
+    pub remaining: u64,
+    /// ms until the cost (with `partial`: one unit) is granted if nothing else is counted; 0 when granted, `None` when
+    /// it never can be.
+    pub retry_after: Option<u64>,
+    /// ms until nothing counts any more, and no block holds.
+    pub reset_after: u64,
+}
+
+impl Decision {
+    /// The same decision for a key that is blocked for so many ms more, if it is: denied, whatever the window says.
+    pub fn blocked_for(self, ms: Option<u64>) -> Self {
+        let Some(ms) = ms else { return self };
+        Self {
+            granted: 0,
+            remaining: 0,
+            retry_after: self.retry_after.map(|window| window.max(ms)),
+            reset_after: self.reset_after.max(ms),
+            ..self
+        }
+    }
+}
+
+/// Counting would hold more than [`MAX_EXACT`](crate::MAX_EXACT) units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overflow;
