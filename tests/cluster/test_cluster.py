@@ -6,9 +6,11 @@ import pytest
 import redis
 from redis.crc import key_slot
 
+from support.cluster import Cluster, ClusterLoad
+from support.contents import same_data
+from support.load import LIMIT, nothing_lost, only_the_rest, total
+from support.waiting import eventually
 from support.server import Server
-from support.topology import (LIMIT, Cluster, ClusterLoad, eventually, nothing_lost, only_the_rest,  # noqa: F401, a fixture
-                      report, same_data, total)
 
 NOW = 1_800_000_000_123
 
@@ -129,7 +131,7 @@ def migrate(source, target_id, first, last):
         newest = dict(zip(newest[::2], newest[1::2]))
         assert newest[b"state"] not in (b"failed", b"canceled"), newest
         return newest[b"state"] == b"success"
-    eventually(done, "the slots are moved", 30)
+    eventually(done, seconds=30)
 
 
 def needs_atomic_migration(cluster):
@@ -215,7 +217,7 @@ def die(cluster, report, seed):
     with ClusterLoad(cluster, [*single, *tight], pairs, limits=limits, wait=True, seed=seed, threads=4) as load:
         load.reach(500)
         victim.kill()
-        eventually(lambda: heir in cluster.masters(), "the replica takes over", 30, lambda: heir.log[-2000:])
+        eventually(lambda: heir in cluster.masters(), seconds=30, log=lambda: heir.log[-2000:])
         cluster.settle(without=[victim])
         victim.start()  # it is the heir's replica now, and WAIT has somebody to wait for again
         cluster.settle()

@@ -6,7 +6,9 @@ import time
 
 import pytest
 
-from support.helpers import MAX, T, ask, batch, numbers, stored
+from support.bounds import MAX, T
+from support.cli import ask, batch, numbers, stored
+
 
 
 def test_the_first_request_is_granted(server):

@@ -2,7 +2,10 @@
 
 import pytest
 
-from support.helpers import MAX, T, WRONGTYPE, batch, digest, unchanged
+from support.bounds import MAX, T
+from support.cli import batch
+from support.contents import digest, unchanged
+
 
 LIMIT = "ERR limit must be an integer between 0 and 9007199254740991"
 WINDOW = "ERR window must be a duration such as 60, 500ms, 5m, 1h or 7d"

@@ -2,7 +2,10 @@
 
 import pytest
 
-from support.helpers import T, ask, eventually, stored
+from support.bounds import T
+from support.cli import ask, stored
+from support.waiting import eventually
+
 
 QUOTA = "k", 10, 60, 5
 

@@ -2,7 +2,10 @@
 
 import pytest
 
-from support.helpers import T, ask, batch, digest, stored
+from support.bounds import T
+from support.cli import ask, batch, stored
+from support.contents import digest
+
 
 
 def second_of(server, key="k"):

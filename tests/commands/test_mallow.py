@@ -5,8 +5,10 @@ import random
 
 import pytest
 
+from support.bounds import MAX, T
+from support.cli import ask, batch, feed, numbers, stored
+from support.contents import statistics, unchanged
 from support import model
-from support.helpers import MAX, T, WRONGTYPE, ask, batch, feed, numbers, statistics, stored, unchanged
 
 USER = "user", 10, 60, 5
 TEAM = "team", 100, "1h", "1m"

@@ -5,7 +5,10 @@ import re
 
 import pytest
 
-from support.helpers import MAX, T, ask, batch, stored, unchanged
+from support.bounds import MAX, T
+from support.cli import ask, batch, stored
+from support.contents import unchanged
+
 
 QUOTA = "k", 10, 60, 5  # N = 12 subintervals of 5 s
 

@@ -2,7 +2,9 @@
 
 import pytest
 
-from support.helpers import T, ask, feed, numbers, stored
+from support.bounds import T
+from support.cli import ask, feed, numbers, stored
+
 
 QUOTA = "k 3 60 5"
 ALLOW = f"SWLIMIT.ALLOW {QUOTA} AT {T}"

@@ -13,7 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from support.payloads import (EDGES, MAX_EXACT, MAX_SUBINTERVALS, MAX_WINDOW, Failed, Frame, Pipe, damaged, info, value_of)
+from support.bounds import EDGES, MAX, MAX_SUBINTERVALS, MAX_WINDOW
+from support.contents import info
+from support.payloads import Frame, damaged, value_of
+from support.resp import Connection, Failed
+
 
 SLOW_MICROSECONDS = 10_000
 SHOWN_MICROSECONDS = 500  # slower commands are remembered, to print the slowest
@@ -30,9 +34,9 @@ def hostile(start):
     """A server that skips checksums, obeys any window and remembers slow commands; alive and light at the end."""
     server = start(options={"slowlog-log-slower-than": SHOWN_MICROSECONDS, "slowlog-max-len": 4096,
                             "sanitize-dump-payload": "yes", "maxmemory-policy": "noeviction"})
-    with Pipe(server) as pipe:
-        assert pipe.call("DEBUG", "SET-SKIP-CHECKSUM-VALIDATION", 1) == "OK"
-        assert pipe.call("CONFIG", "SET", "swlimit.max-subintervals", MAX_SUBINTERVALS) == "OK"
+    with Connection(server.port) as pipe:
+        assert pipe.call("DEBUG", "SET-SKIP-CHECKSUM-VALIDATION", 1) == b"OK"
+        assert pipe.call("CONFIG", "SET", "swlimit.max-subintervals", MAX_SUBINTERVALS) == b"OK"
     yield server
     assert server.alive, server.log
     assert "REDIS BUG REPORT" not in server.log and "panicked" not in server.log
@@ -40,7 +44,7 @@ def hostile(start):
 
 @pytest.fixture
 def pipe(hostile):
-    with Pipe(hostile) as pipe:
+    with Connection(hostile.port) as pipe:
         yield pipe
 
 
@@ -108,9 +112,9 @@ def broken(reply):
         "bounds": window <= MAX_WINDOW and subintervals <= MAX_SUBINTERVALS,
         "order": all(a < b for a, b in zip(starts, starts[1:])),
         "alignment": all(start % resolution == 0 for start in starts),
-        "newest": starts and starts[-1] == newest <= MAX_EXACT,
+        "newest": starts and starts[-1] == newest <= MAX,
         "oldest": starts and newest - starts[0] <= window,
-        "units": all(unit > 0 for unit in units) and sum(units) == shown[b"total"] <= MAX_EXACT,
+        "units": all(unit > 0 for unit in units) and sum(units) == shown[b"total"] <= MAX,
         "memory": shown[b"memory"] >= 24,
     }.items():
         if not kept:
@@ -137,10 +141,10 @@ def treatment(rng, key, reply):
     shown = dict(zip(reply[::2], reply[1::2]))
     window, resolution, newest = shown[b"window"], shown[b"resolution"], shown[b"newest"]
     near = [newest, newest + resolution, newest - 1, newest - window, newest - window - resolution, newest + window,
-            newest + window + resolution, 0, MAX_EXACT, rng.randint(0, MAX_EXACT)]
-    at = [min(max(instant, 0), MAX_EXACT) for instant in rng.sample(near, 5)]
-    limit = rng.choice((0, 1, shown[b"total"], shown[b"total"] + 1, MAX_EXACT))
-    cost = rng.choice((1, shown[b"total"], MAX_EXACT))
+            newest + window + resolution, 0, MAX, rng.randint(0, MAX)]
+    at = [min(max(instant, 0), MAX) for instant in rng.sample(near, 5)]
+    limit = rng.choice((0, 1, shown[b"total"], shown[b"total"] + 1, MAX))
+    cost = rng.choice((1, shown[b"total"], MAX))
     own = (f"{window}ms", f"{resolution}ms")
     other = rng.choice((("1ms", "1ms"), ("3650d", "3650d"), ("1000000ms", "1ms"), ("60", "60"), ("3650d", "315360s"),
                         (f"{window}ms", f"{window}ms")))
@@ -148,14 +152,14 @@ def treatment(rng, key, reply):
     yield from (("SWLIMIT.PEEK", key, limit, *own, "COST", cost, "AT", at[0]),
                 ("SWLIMIT.PEEK", key, limit, *other, "COST", cost, "PARTIAL", "STRICT", "AT", at[1]),
                 ("SWLIMIT.RECORD", key, limit, *own, "COST", cost, "AT", at[2]),
-                ("SWLIMIT.ALLOW", key, MAX_EXACT, *own, "AT", at[0]),
-                ("SWLIMIT.MALLOW", 2, key, limit, *own, cost, copy, MAX_EXACT, *other, 1, "AT", at[3]),
+                ("SWLIMIT.ALLOW", key, MAX, *own, "AT", at[0]),
+                ("SWLIMIT.MALLOW", 2, key, limit, *own, cost, copy, MAX, *other, 1, "AT", at[3]),
                 ("SWLIMIT.REFUND", copy, rng.choice((1, cost)), "AT", at[1]),
                 ("SWLIMIT.ALLOW", key, limit, *other, "PARTIAL", "COST", cost, "AT", at[4]),
                 ("SWLIMIT.RECORD", copy, limit, *other, "STRICT", "COST", cost, "AT", at[3]),
                 ("SWLIMIT.INFO", key), ("SWLIMIT.INFO", copy), ("DUMP", key), ("DEBUG", "DIGEST-VALUE", key),
                 ("SWLIMIT.REFUND", key, cost, "AT", at[4]),
-                ("SWLIMIT.REFUND", copy, MAX_EXACT, "AT", at[0]), ("SWLIMIT.INFO", copy))
+                ("SWLIMIT.REFUND", copy, MAX, "AT", at[0]), ("SWLIMIT.INFO", copy))
 
 
 class Payloads:
@@ -180,11 +184,11 @@ class Payloads:
     def _batch(self, payloads, seed, count=True):
         rng = random.Random(seed)
         pipe = self.pipe
-        assert pipe.call("FLUSHALL") == "OK"
+        assert pipe.call("FLUSHALL") == b"OK"
         loads = pipe.calls([("RESTORE", key, 0, payload, "REPLACE") for key, payload in zip(self.keys, payloads)])
         for reply in loads:
-            assert reply == "OK" or reply.startswith(("ERR Bad data format", "ERR DUMP payload version")), reply
-        kept = [(key, payload) for key, payload, reply in zip(self.keys, payloads, loads) if reply == "OK"]
+            assert reply == b"OK" or reply.startswith(("ERR Bad data format", "ERR DUMP payload version")), reply
+        kept = [(key, payload) for key, payload, reply in zip(self.keys, payloads, loads) if reply == b"OK"]
         keys = [key for key, _ in kept]
         shown = pipe.calls([("SWLIMIT.INFO", key) for key in keys])
         for (_, payload), reply in zip(kept, shown):
@@ -238,9 +242,9 @@ def sound_values(rng):
         value_of(1000, 3600, [(second + number * 9, 1 << number) for number in range(40)]),
         value_of(1, 4096, [(NOW + number, 1) for number in range(200)]),
         value_of(1, MAX_SUBINTERVALS, [(NOW + number * 3333, 1 + number) for number in range(300)]),
-        value_of(315_360, MAX_SUBINTERVALS, [(NOW // 315_360 - 500, 3), (NOW // 315_360, MAX_EXACT - 3)]),
-        value_of(MAX_WINDOW, 1, [(MAX_EXACT // MAX_WINDOW - 1, 1), (MAX_EXACT // MAX_WINDOW, 1)]),
-        value_of(1, 1, [(MAX_EXACT - 1, 1), (MAX_EXACT, MAX_EXACT - 1)]),
+        value_of(315_360, MAX_SUBINTERVALS, [(NOW // 315_360 - 500, 3), (NOW // 315_360, MAX - 3)]),
+        value_of(MAX_WINDOW, 1, [(MAX // MAX_WINDOW - 1, 1), (MAX // MAX_WINDOW, 1)]),
+        value_of(1, 1, [(MAX - 1, 1), (MAX, MAX - 1)]),
         value_of(1, 1000, [(0, 1), (1000, 2)]),
     ]
     return values
@@ -338,7 +342,7 @@ def random_vector(rng):
                              (b"1000000ms", b"1ms"), (b"3650d", b"315360s")))]
 
     def number():
-        return b"%d" % rng.choice((1, 2, 10, rng.getrandbits(53) or 1, MAX_EXACT))
+        return b"%d" % rng.choice((1, 2, 10, rng.getrandbits(53) or 1, MAX))
 
     if command == b"SWLIMIT.MALLOW":
         keys = rng.randint(1, 4)
@@ -352,7 +356,7 @@ def random_vector(rng):
         words += [b"COST", number()] if rng.random() < 0.5 else []
     words += rng.choice(([], [b"STRICT"], [b"PARTIAL"]))
     if rng.random() < 0.6:
-        words += [b"AT", b"%d" % rng.choice((0, NOW, NOW + rng.getrandbits(20), rng.getrandbits(53), MAX_EXACT))]
+        words += [b"AT", b"%d" % rng.choice((0, NOW, NOW + rng.getrandbits(20), rng.getrandbits(53), MAX))]
     for _ in range(rng.choice((0, 0, 1, 2))):
         words[rng.randrange(len(words))] = rng.choice((rng.choice(WORDS), rng.randbytes(4)))
     return [command, *words]
@@ -393,11 +397,11 @@ def test_random_arguments(hostile, pipe, size):
     assert grown < 64 << 20
 
 
-LIMITS = (0, 1, MAX_EXACT)
+LIMITS = (0, 1, MAX)
 GEOMETRIES = (("1ms", "1ms"), ("1000000ms", "1ms"), ("3650d", "3650d"), ("3650d", "315360ms"), ("3650d", "1d"),
               ("2ms", "1ms"))
-COSTS = (1, MAX_EXACT)
-INSTANTS = (0, 1, NOW, NOW + 1, MAX_EXACT - 1, MAX_EXACT)
+COSTS = (1, MAX)
+INSTANTS = (0, 1, NOW, NOW + 1, MAX - 1, MAX)
 UNITS = {"ms": 1, "d": 86_400_000}
 FLAGS = ((), ("STRICT",), ("PARTIAL",), ("PARTIAL", "STRICT"))
 
@@ -427,8 +431,8 @@ def test_absurd_bounds(pipe, rounds):
             key = b"k%d" % rng.randrange(40)
             batch.append((f"SWLIMIT.{command}", key, limit, *geometry, "COST", cost, *flags, "AT", at))
             if command == "ALLOW" and rng.random() < 0.1:
-                batch.append(("SWLIMIT.REFUND", key, rng.choice((1, 10**6, MAX_EXACT)), "AT", at))
-                batch.append(("SWLIMIT.MALLOW", 2, key, limit, *geometry, cost, b"m", MAX_EXACT, "60", "60", 1,
+                batch.append(("SWLIMIT.REFUND", key, rng.choice((1, 10**6, MAX)), "AT", at))
+                batch.append(("SWLIMIT.MALLOW", 2, key, limit, *geometry, cost, b"m", MAX, "60", "60", 1,
                               "AT", at))
         denied = []
         for words, reply in zip(batch, pipe.stream(batch)):
@@ -450,9 +454,9 @@ def test_absurd_bounds(pipe, rounds):
         peeks = [("SWLIMIT.PEEK", key, limit, *geometry, "COST", cost, *flags, "AT", at)
                  for key, kept in kept_at.items()
                  for geometry in GEOMETRIES if tuple(map(milliseconds, geometry)) == kept
-                 for limit, cost, flags, at in itertools.product((1, NOW, MAX_EXACT), (1, NOW), FLAGS, INSTANTS)]
+                 for limit, cost, flags, at in itertools.product((1, NOW, MAX), (1, NOW), FLAGS, INSTANTS)]
         for words, reply in zip(peeks, pipe.stream(peeks)):
-            if not isinstance(reply, Failed) and reply[3] > 0 and words[-1] + reply[3] <= MAX_EXACT:
+            if not isinstance(reply, Failed) and reply[3] > 0 and words[-1] + reply[3] <= MAX:
                 denied.append((words, reply[3]))
         later = [(*words[:-1], words[-1] + retry - early) for words, retry in denied for early in (1, 0)]
         answers = list(pipe.stream(later))
@@ -469,7 +473,7 @@ def test_absurd_bounds(pipe, rounds):
 
 def giant_calls(newest, units):
     """Commands on a key with a million counts of 1 ms, each with its name."""
-    half, most = MAX_SUBINTERVALS // 2, MAX_EXACT
+    half, most = MAX_SUBINTERVALS // 2, MAX
     own = ("1000000ms", "1ms")
     for command in ("PEEK", "ALLOW", "RECORD"):
         for what, quota, at in (("in the newest subinterval", own, newest), ("in the next one", own, newest + 1),
@@ -503,7 +507,7 @@ def test_key_with_a_million_counts(pipe, units):
     def microseconds(words, tries):
         taken = []
         while len(taken) < tries and (not taken or taken[-1] > SLOW_MICROSECONDS):
-            assert pipe.call("RESTORE", "k", 0, payload, "REPLACE") == "OK"
+            assert pipe.call("RESTORE", "k", 0, payload, "REPLACE") == b"OK"
             pipe.call("SLOWLOG", "RESET")
             reply = pipe.call(*words)
             assert not isinstance(reply, Failed), (words[:3], reply)

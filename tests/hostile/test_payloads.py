@@ -3,8 +3,11 @@
 import pytest
 import redis
 
-from support.helpers import MAX, T, ask, batch, statistics, stored
+from support.bounds import MAX, T
+from support.cli import ask, batch, stored
+from support.contents import statistics
 from support.payloads import Frame, value_of
+
 
 SECOND = T // 1_000  # the number of T's subinterval at a resolution of 1 s
 YEARS = 3650 * 86_400_000

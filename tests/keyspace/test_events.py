@@ -4,7 +4,10 @@ import contextlib
 
 import pytest
 
-from support.helpers import T, ask, batch, eventually, stored
+from support.bounds import T
+from support.cli import ask, batch, stored
+from support.waiting import eventually
+
 
 QUOTA = "k", 3, 60, 5
 

@@ -3,7 +3,10 @@
 import pytest
 import redis
 
-from support.helpers import MAX, T, ask, batch, digest, stored, unchanged
+from support.bounds import MAX, T
+from support.cli import ask, batch, stored
+from support.contents import digest, unchanged
+
 
 
 @pytest.fixture(autouse=True)

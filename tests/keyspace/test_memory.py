@@ -9,9 +9,12 @@ import shutil
 
 import pytest
 
+from support.bounds import MAX
+from support.contents import info
+from support.payloads import Frame, damaged, value_of
+from support.resp import Connection, Failed, storm
+from support.waiting import eventually
 from support.releases import Unavailable, obtain
-from support.payloads import MAX_EXACT, Failed, Frame, Pipe, damaged, info, storm, value_of
-from support.topology import eventually
 
 NOW = 1_700_000_000_000
 SLACK = 192 << 10  # what a server's own needs vary by
@@ -24,9 +27,9 @@ def used_memory(pipe):
 def empty(pipe, seconds=60):
     """Wait until there is no key, and nothing left to free in the background; then empty the database's own tables too;
     the bytes then in use."""
-    eventually(lambda: pipe.call("DBSIZE") == 0, "all keys gone", seconds)
-    eventually(lambda: info(pipe)["swlimit_keys"] == 0, "all windows freed", seconds)
-    eventually(lambda: info(pipe, "memory")["lazyfree_pending_objects"] == 0, "all tables freed", seconds)
+    eventually(lambda: pipe.call("DBSIZE"), 0, seconds=seconds)
+    eventually(lambda: info(pipe)["swlimit_keys"], 0, seconds=seconds)
+    eventually(lambda: info(pipe, "memory")["lazyfree_pending_objects"], 0, seconds=seconds)
     assert info(pipe)["swlimit_memory"] == 0
     pipe.call("FLUSHALL", "SYNC")
     pipe.call("SLOWLOG", "RESET")
@@ -35,23 +38,23 @@ def empty(pipe, seconds=60):
 
 def create(server, keys, window="1h", resolution="1s"):
     """A window in each key, with one count."""
-    storm(server, (("SWLIMIT.ALLOW", b"key:%d" % key, 10, window, resolution) for key in range(keys)))
+    storm(server.port, (("SWLIMIT.ALLOW", b"key:%d" % key, 10, window, resolution) for key in range(keys)))
 
 
 def change(server, keys):
     """Give windows a second count, many units, late counts, another geometry, and take counts back."""
     changes = (("SWLIMIT.RECORD", 10, "1h", "1s", "AT", NOW), ("SWLIMIT.RECORD", 10, "1h", "1s", "COST", 2**40),
-               ("SWLIMIT.ALLOW", MAX_EXACT, "2h", "1m"), ("SWLIMIT.REFUND", 2**40), ("SWLIMIT.REFUND", 1))
-    storm(server, ((command, b"key:%d" % key, *rest) for key in range(keys)
+               ("SWLIMIT.ALLOW", MAX, "2h", "1m"), ("SWLIMIT.REFUND", 2**40), ("SWLIMIT.REFUND", 1))
+    storm(server.port, ((command, b"key:%d" % key, *rest) for key in range(keys)
                    for command, *rest in changes[:1 + key % len(changes)]))
 
 
 def delete(server, keys):
     """Remove windows in every way but expiry and eviction."""
     ways = (lambda key: ("DEL", key), lambda key: ("UNLINK", key), lambda key: ("SET", key, "x", "PX", 1),
-            lambda key: ("SWLIMIT.REFUND", key, MAX_EXACT), lambda key: ("PEXPIRE", key, 0),
+            lambda key: ("SWLIMIT.REFUND", key, MAX), lambda key: ("PEXPIRE", key, 0),
             lambda key: ("RENAME", key, "one"), lambda key: ("COPY", key, "other", "REPLACE"))
-    storm(server, (ways[key % len(ways)](b"key:%d" % key) for key in range(keys)))
+    storm(server.port, (ways[key % len(ways)](b"key:%d" % key) for key in range(keys)))
 
 
 @pytest.mark.parametrize("keys", [20_000, pytest.param(1_000_000, marks=pytest.mark.long)])
@@ -59,7 +62,7 @@ def test_memory_comes_back(start, keys):
     """After keys were created, changed, deleted, expired and evicted, no byte is left: not by the server's count, to a
     fraction of a byte a key, nor by the module's own, exactly."""
     server = start(options={"hz": 100, "slowlog-log-slower-than": -1, "active-expire-effort": 10})
-    with Pipe(server) as pipe:
+    with Connection(server.port) as pipe:
         def work():
             pipe.call("CONFIG", "SET", "maxmemory", 0)
             create(server, keys)
@@ -99,7 +102,7 @@ def test_memory_comes_back(start, keys):
 
 def test_memory_adds_up(server):
     """`swlimit_memory` is the sum of what each key says, whatever has been done to them."""
-    with Pipe(server) as pipe:
+    with Connection(server.port) as pipe:
         create(server, 700)
         change(server, 700)
         for number in range(100):
@@ -117,7 +120,7 @@ def test_memory_adds_up(server):
 def test_refused_payloads_leave_nothing(start, tries):
     """Payloads refused at their last byte, and refused commands, leave no byte behind."""
     server = start(options={"slowlog-log-slower-than": -1})
-    with Pipe(server) as pipe:
+    with Connection(server.port) as pipe:
         pipe.call("DEBUG", "SET-SKIP-CHECKSUM-VALIDATION", 1)
         pipe.call("SWLIMIT.RECORD", "k", 1, 60, 1, "AT", NOW)
         frame = Frame(pipe.call("DUMP", "k"))
@@ -131,7 +134,7 @@ def test_refused_payloads_leave_nothing(start, tries):
             assert isinstance(reply, Failed), reply
 
         def work():
-            storm(server, (refused[number % len(refused)] for number in range(tries)))
+            storm(server.port, (refused[number % len(refused)] for number in range(tries)))
             pipe.call("FLUSHALL", "SYNC")
             return used_memory(pipe)
 
@@ -178,9 +181,9 @@ def test_memcheck(start, tmp_path, size):
     replica = start(binaries=binaries, before=memcheck(folders[1]), ready_seconds=120, options=options | {
         "replicaof": ("127.0.0.1", primary.port), "repl-diskless-load": "swapdb"})
     rng = random.Random(size)
-    with Pipe(primary) as pipe, Pipe(replica) as follower:
+    with Connection(primary.port) as pipe, Connection(replica.port) as follower:
         assert info(pipe, "memory")["mem_allocator"] == "libc"
-        eventually(lambda: info(follower, "replication")["master_link_status"] == "up", "replica in step", 120)
+        eventually(lambda: info(follower, "replication")["master_link_status"], "up", seconds=120)
         for number in range(size):
             every_command(pipe, rng, b"k%d" % (number % 20))
         accepted = hostile_payloads(pipe, rng, size)
@@ -191,7 +194,7 @@ def test_memcheck(start, tmp_path, size):
         assert not any(isinstance(reply, Failed) for reply in replies)
         every_method(pipe)
         offset = info(pipe, "replication")["master_repl_offset"]
-        eventually(lambda: info(follower, "replication")["slave_repl_offset"] >= offset, "replica caught up", 120)
+        eventually(lambda: info(follower, "replication")["slave_repl_offset"] >= offset, seconds=120)
         digests = [client.call("DEBUG", "DIGEST-VALUE", "large", "k1", "copy") for client in (pipe, follower)]
         assert digests[0] == digests[1]
         for client in (follower, pipe):
@@ -199,7 +202,7 @@ def test_memcheck(start, tmp_path, size):
             client.call("SWLIMIT.PEEK", "large", 1, 60, 1)
         pipe.call("SWAPDB", 0, 1)
         pipe.call("FLUSHALL", "ASYNC")
-        eventually(lambda: info(pipe)["swlimit_keys"] == 0, "all freed", 60)
+        eventually(lambda: info(pipe)["swlimit_keys"], 0, seconds=60)
         pipe.call("SWLIMIT.ALLOW", "kept", 1, "1d", "1h")
         assert pipe.call("WAIT", 1, 60_000) == 1
     for server in (replica, primary):
@@ -223,8 +226,8 @@ def test_memcheck(start, tmp_path, size):
 def every_command(pipe, rng, key):
     """Each command in a few ways that are granted, denied, refused; other types; missing keys."""
     window, resolution = rng.choice((("60", "1"), ("60", "60"), ("1000ms", "1ms"), ("1d", "1h"), ("3650d", "3650d")))
-    at, cost = NOW + rng.getrandbits(18), rng.choice((1, 3, 2**33, MAX_EXACT))
-    limit = rng.choice((0, 5, 1000, MAX_EXACT))
+    at, cost = NOW + rng.getrandbits(18), rng.choice((1, 3, 2**33, MAX))
+    limit = rng.choice((0, 5, 1000, MAX))
     pipe.calls([
         ("SET", "string", "x"),
         ("SWLIMIT.ALLOW", key, limit, window, resolution, "COST", cost, "PARTIAL", "AT", at),
@@ -232,7 +235,7 @@ def every_command(pipe, rng, key):
         ("SWLIMIT.PEEK", key, limit, "7", "1", "COST", cost), ("SWLIMIT.PEEK", key, limit, window, resolution),
         ("SWLIMIT.RECORD", key, limit, window, resolution, "AT", at), ("SWLIMIT.INFO", key), ("SWLIMIT.INFO", "none"),
         ("SWLIMIT.RECORD", key, limit, window, resolution, "AT", at - 2000),
-        ("SWLIMIT.MALLOW", 2, key, MAX_EXACT, "60", "1", 1, "m", limit, window, resolution, 1),
+        ("SWLIMIT.MALLOW", 2, key, MAX, "60", "1", 1, "m", limit, window, resolution, 1),
         ("SWLIMIT.MALLOW", 2, key, 1, "60", "1", 1, key, 1, "60", "1", 1), ("SWLIMIT.ALLOW", "string", 1, 60, 1),
         ("SWLIMIT.REFUND", key, rng.choice((1, cost))), ("SWLIMIT.REFUND", "none", 1),
         ("SWLIMIT.REFUND", "string", 1), ("SWLIMIT.ALLOW", key, 1, 60, 1, rng.randbytes(9)),
@@ -252,7 +255,7 @@ def hostile_payloads(pipe, rng, size):
         payload = frame.body(damaged(rng, rng.choice(values), rng.choice(values)))
         if number % 4 == 0:
             payload = frame.head + damaged(rng, payload[len(frame.head):], payload)
-        if pipe.call("RESTORE", "r", 0, payload + frame.foot, "REPLACE") == "OK":
+        if pipe.call("RESTORE", "r", 0, payload + frame.foot, "REPLACE") == b"OK":
             accepted += 1
             pipe.calls([("SWLIMIT.RECORD", "r", 5, 60, 1, "AT", NOW), ("SWLIMIT.ALLOW", "r", 5, "1000ms", "1ms"),
                         ("SWLIMIT.REFUND", "r", 3), ("DUMP", "r"), ("SWLIMIT.INFO", "r")])
@@ -271,10 +274,10 @@ def every_method(pipe):
     for preamble in ("no", "yes"):
         pipe.call("CONFIG", "SET", "aof-use-rdb-preamble", preamble)
         assert not isinstance(pipe.call("BGREWRITEAOF"), Failed)
-        eventually(lambda: not info(pipe, "persistence")["aof_rewrite_in_progress"], "AOF rewritten", 120)
+        eventually(lambda: not info(pipe, "persistence")["aof_rewrite_in_progress"], seconds=120)
         assert info(pipe, "persistence")["aof_last_bgrewrite_status"] == "ok"
-        assert pipe.call("DEBUG", "LOADAOF") == "OK"
-    assert pipe.call("DEBUG", "RELOAD") == "OK"
+        assert pipe.call("DEBUG", "LOADAOF") == b"OK"
+    assert pipe.call("DEBUG", "RELOAD") == b"OK"
     pipe.call("CONFIG", "SET", "maxmemory-policy", "allkeys-random")
     evicted = info(pipe, "stats")["evicted_keys"]
     pipe.call("CONFIG", "SET", "maxmemory", used_memory(pipe) + 20_000)

@@ -8,7 +8,13 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from support.helpers import T, aof_commands, ask, batch, digest, eventually, feed, fields, random_commands, stored
+from support import aof
+from support.bounds import T
+from support.cli import ask, batch, feed, stored
+from support.commands import random_commands
+from support.contents import digest
+from support.waiting import eventually
+
 
 CRLF = "\r\n"
 AOF = {"appendonly": "yes", "appendfsync": "always"}
@@ -37,7 +43,7 @@ def test_only_effects_are_written(server):
         ["SWLIMIT.INFO", "k"],
         ["SWLIMIT.MALLOW", 2, "k", 10, 60, 5, 1, "other", 10, 60, 5, 1, "AT", T],  # denied
     ])
-    assert aof_commands(server) == [
+    assert aof.commands(server) == [
         ["SWLIMIT.RECORD", "k", "10", "1m", "5S", "COST", "4", "AT", f"{T}"],
         ["SWLIMIT.RECORD", "k", "10", "60", "5", "COST", "6", "AT", f"{T + 61_000}"],
         ["SWLIMIT.RECORD", "k", "20", "60", "5", "COST", "1", "AT", f"{T + 60_000}"],
@@ -52,7 +58,7 @@ def test_the_clock_is_written_with_what_it_decided(server):
     ask(server, "SWLIMIT.REFUND", "k", 1)
     seconds, microseconds = ask(server, "TIME")
     now = seconds * 1000 + microseconds // 1000
-    commands = aof_commands(server)
+    commands = aof.commands(server)
     assert [words[0] for words in commands] == ["SWLIMIT.RECORD", "SWLIMIT.RECORD", "SWLIMIT.REFUND"]
     assert all(words[-2] == "AT" and now - 10_000 < int(words[-1]) <= now for words in commands)
 
@@ -60,7 +66,7 @@ def test_the_clock_is_written_with_what_it_decided(server):
 def test_mallow_is_one_transaction(server):
     ask(server, "SWLIMIT.MALLOW", 3, "a", 10, 60, 5, 1, "b", 20, "1h", "1m", 2, "c", 30, "2m", "1m", 3, "AT", T)
     ask(server, "SWLIMIT.MALLOW", 2, "a", 10, 60, 5, 1, "b", 20, "1h", "1m", 19, "AT", T)  # denied
-    assert aof_commands(server) == [
+    assert aof.commands(server) == [
         ["MULTI"],
         ["SWLIMIT.RECORD", "a", "10", "60", "5", "COST", "1", "AT", f"{T}"],
         ["SWLIMIT.RECORD", "b", "20", "1h", "1m", "COST", "2", "AT", f"{T}"],
@@ -76,7 +82,7 @@ def test_transactions_and_scripts_write_their_effects(server):
     feed(server, "MULTI", allow, allow, "EXEC")  # all denied
     script = "redis.call('SET', 's', 2); return redis.call('SWLIMIT.ALLOW', KEYS[1], 2, 60, 5, 'AT', ARGV[1])"
     ask(server, "EVAL", script, 1, "other", T)
-    assert aof_commands(server) == [
+    assert aof.commands(server) == [
         ["MULTI"], record, ["SET", "s", "1"], record, ["EXEC"],
         ["MULTI"], ["SET", "s", "2"], ["SWLIMIT.RECORD", "other", *record[2:]], ["EXEC"],
     ]

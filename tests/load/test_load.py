@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from support.topology import report  # noqa: F401, a fixture
+
+
 
 CONNECTIONS = 100
 NOW = 1_800_000_000_123

@@ -5,7 +5,10 @@ import re
 
 import pytest
 
-from support.helpers import T, ask, batch, stored, unchanged
+from support.bounds import T
+from support.cli import ask, batch, stored
+from support.contents import unchanged
+
 
 QUOTA = "k", 3, 60, 5
 NO_PERMISSION = "NOPERM"

@@ -2,8 +2,8 @@
 
 import pytest
 
+from support.cli import ask
 from support.server import MODULE, Binaries, Server
-from support.helpers import ask
 
 NAME = "swlimit.max-subintervals"
 

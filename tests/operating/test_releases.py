@@ -12,9 +12,10 @@ from unittest.mock import ANY
 
 import pytest
 
+from support.contents import same_data
+from support.waiting import eventually
 from support import releases
 from support.server import Server
-from support.topology import eventually, report, same_data  # noqa: F401, a fixture
 
 NOW = 1_800_000_000_123
 HUGE = 2**53 - 1
@@ -125,7 +126,7 @@ def written(tmp_path_factory):
                 if preamble:
                     client.config_set("aof-use-rdb-preamble", preamble)
                     client.bgrewriteaof()
-                    eventually(lambda: not client.info("persistence")["aof_rewrite_in_progress"], "a rewrite")
+                    eventually(lambda: not client.info("persistence")["aof_rewrite_in_progress"])
                 (folder / kind).mkdir()
                 if kind == "rdb":
                     shutil.copy(folder / "dump.rdb", folder / kind)

@@ -6,7 +6,12 @@ import re
 import pytest
 import redis
 
-from support.helpers import T, ask, batch, counted, eventually, held, random_commands, statistics
+from support.bounds import T
+from support.cli import ask, batch
+from support.commands import random_commands
+from support.contents import counted, held, statistics
+from support.waiting import eventually
+
 
 QUOTA = "k", 10, 60, 5
 

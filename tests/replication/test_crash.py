@@ -5,7 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from support.topology import LIMIT, Load, eventually, nothing_lost, only_the_rest, report, same_data, to  # noqa: F401, fixtures
+from support.contents import same_data
+from support.load import LIMIT, Load, nothing_lost, only_the_rest, to
+from support.waiting import eventually
+
 
 NOW = 1_800_000_000_123
 ALWAYS = {"appendonly": "yes", "appendfsync": "always", "aof-load-truncated": "yes"}
@@ -23,7 +26,7 @@ def crash(server, seed, options):
     with Load(to(server), [*SINGLE, *TIGHT], PAIRS, limits, batch=options["batch"], seed=seed) as load:
         load.reach(options["units"])
         server.kill()
-        eventually(lambda: load.failures, "the load is cut off")
+        eventually(lambda: load.failures)
     server.start()
     client = server.client()
     doubtful = nothing_lost(load, lambda key: client)

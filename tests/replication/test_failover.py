@@ -5,8 +5,12 @@ import time
 
 import pytest
 
-from support.topology import (LIMIT, PROMPT, Load, clock_of, eventually, nothing_lost, only_the_rest,  # noqa: F401, fixtures
-                      replica_of, report, same_data, skewed, synchronised, to)
+from support.clock import clock_of
+from support.contents import same_data
+from support.load import LIMIT, Load, nothing_lost, only_the_rest, to
+from support.replication import PROMPT, replica_of, synchronised
+from support.waiting import eventually
+
 
 SINGLE = [f"single:{number}" for number in range(20)]
 PAIRS = [(f"left:{number}", f"right:{number}") for number in range(10)]
@@ -46,7 +50,7 @@ def fail_over(start, skewed, skew, seed, units):
     with Load(to(primary), [*SINGLE, *TIGHT], PAIRS, limits, batch=16, wait=True, seed=seed) as load:
         load.reach(units)
         primary.kill()
-        eventually(lambda: load.failures, "the load is cut off")
+        eventually(lambda: load.failures)
     client = replica.client()
     client.replicaof("NO", "ONE")
     unacknowledged = nothing_lost(load, lambda key: client)
@@ -115,7 +119,7 @@ def test_an_interrupted_replica_resumes_where_it_was(start, report):
         for done in range(breaks):
             load.reach(300)
             assert client.execute_command("CLIENT", "KILL", "TYPE", "replica") >= 1
-            eventually(lambda: client.info("stats")["sync_partial_ok"] == done + 1, "a partial resynchronisation")
+            eventually(lambda: client.info("stats")["sync_partial_ok"], done + 1)
             synchronised(replica)
         load.reach(300)
     same_data(primary, replica)
@@ -148,11 +152,11 @@ def test_replication_goes_on_without_disks(start, skewed, report):
     bulk.execute()
     client.config_set("rdb-key-save-delay", 1000)  # microseconds: the copy takes seconds
     inside.replicaof("127.0.0.1", primary.port)
-    eventually(lambda: replica.log.count("receiving streamed RDB") == 2, "the copy is on its way")
+    eventually(lambda: replica.log.count("receiving streamed RDB"), 2)
     client.config_set("rdb-key-save-delay", 0)
     client.config_set("repl-diskless-sync-delay", 3)
     assert client.execute_command("CLIENT", "KILL", "TYPE", "replica") >= 1
-    eventually(lambda: "Failed trying to load the" in replica.log, "the copy is given up", log=lambda: replica.log)
+    eventually(lambda: "Failed trying to load the" in replica.log, log=lambda: replica.log)
     assert same_data(replica, seconds=1) == old
     client.config_set("repl-diskless-sync-delay", 0)
     synchronised(replica)

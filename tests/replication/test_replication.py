@@ -4,8 +4,13 @@ import random
 
 import pytest
 
-from support.helpers import (T, ask, batch, counted, digest, eventually, feed, fields, follow, held, in_step, random_commands,
-                     statistics, stored)
+from support.bounds import T
+from support.cli import ask, batch, feed, stored
+from support.commands import random_commands
+from support.contents import counted, digest, held, statistics
+from support.replication import follow, in_step
+from support.waiting import eventually
+
 
 QUICK = {"repl-diskless-sync-delay": 0, "shutdown-timeout": 0}
 

@@ -1,0 +1,33 @@
+"""Commands, spelt and made up."""
+
+from .bounds import T
+
+
+def mallow(*limits, strict=False, at=None):
+    """MALLOW of several limits, each `key, limit, window, resolution, cost`: all keys first, then what is asked of each."""
+    quotas = [word for _, *quota in limits for word in quota]
+    options = (["STRICT"] if strict else []) + ([] if at is None else ["AT", at])
+    return ["SWLIMIT.MALLOW", len(limits), *(key for key, *_ in limits), *quotas, *options]
+
+
+def random_commands(draw, count, keys=20):
+    """Commands of all kinds on some keys: grants, denials, errors, several geometries, clocks that jump.
+
+    No key expires by the real clock within minutes.
+    """
+    at, commands = T, []
+    for _ in range(count):
+        at += draw.choice([0, 1, 999, 60_000, 60_000, 600_000, -120_000])
+        geometries = [("1h", "1h"), ("1h", "1m"), ("1h", "1m"), ("1d", "1h"), ("6h", "7s")]  # the last is refused
+        key, other, quota = draw.randrange(keys), draw.randrange(keys), (draw.randint(0, 40), *draw.choice(geometries))
+        cost = ["COST", draw.randint(1, 9)]
+        options = [option for option in ("STRICT", "PARTIAL") if draw.random() < 0.2]
+        commands.append(draw.choice([
+            ["SWLIMIT.ALLOW", f"key:{key}", *quota, *cost, *options, "AT", at],
+            ["SWLIMIT.ALLOW", f"key:{key}", *quota, "AT", at],
+            ["SWLIMIT.RECORD", f"key:{key}", *quota, *cost, "AT", at],
+            ["SWLIMIT.PEEK", f"key:{key}", *quota, *cost, "AT", at],
+            mallow((f"key:{key}", *quota, 2), (f"other:{other}", *quota, 1), at=at),
+            ["SWLIMIT.REFUND", f"key:{key}", draw.randint(1, 3), "AT", T],
+        ]))
+    return commands

@@ -1,0 +1,69 @@
+"""What a server holds, and what it says it has counted. `server` may also be a connection to one."""
+
+import re
+from contextlib import contextmanager
+
+from .resp import Connection, Failed
+from .waiting import eventually
+
+
+def info(server, section="swlimit"):
+    """The fields of an INFO section, with numbers as integers."""
+    with Connection(server.port) as connection:
+        lines = connection.call("INFO", section).decode().splitlines()
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    return {name: int(text) if re.fullmatch(r"-?\d+", text) else text for name, text in fields.items()}
+
+
+def statistics(server):
+    """INFO swlimit, without the prefix of its fields."""
+    return {name.removeprefix("swlimit_"): value for name, value in info(server).items()}
+
+
+def digest(server):
+    """One number for everything the server holds."""
+    with Connection(server.port) as connection:
+        return connection.call("DEBUG", "DIGEST")
+
+
+def same_data(*servers, seconds=20):
+    """Wait until all these servers hold the same data, by their own digests of it, and return that digest."""
+    eventually(lambda: len({digest(server) for server in servers}), 1, seconds)
+    found = digest(servers[0])
+    assert found.strip(b"0"), "there is no data"
+    return found
+
+
+@contextmanager
+def unchanged(server):
+    """Nothing that the server holds, and nothing that it counted, changes inside of this block."""
+    before = digest(server), statistics(server)
+    yield
+    assert (digest(server), statistics(server)) == before
+
+
+def held(server):
+    """How many windows there are in all databases, and the bytes that they say they take."""
+    windows = size = 0
+    with Connection(server.port) as connection:
+        for database in info(server, "keyspace"):
+            connection.call("SELECT", database.removeprefix("db"))
+            _, names = connection.call("SCAN", 0, "TYPE", "sw-window", "COUNT", 1_000_000)
+            shown = connection.stream(("SWLIMIT.INFO", name) for name in names)
+            sizes = [reply[reply.index(b"memory") + 1] for reply in shown if not isinstance(reply, Failed)]
+            windows += len(sizes)
+            size += sum(sizes)
+    return windows, size
+
+
+def counted(server):
+    """How many windows INFO swlimit counts, and how many bytes."""
+    found = info(server)
+    return found["swlimit_keys"], found["swlimit_memory"]
+
+
+def agrees(server):
+    """INFO counts exactly the windows there are, and the bytes they say they take; how many windows that are."""
+    windows = held(server)
+    assert counted(server) == windows
+    return windows[0]
