@@ -35,6 +35,7 @@ build: setup
 lint: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --release --all-targets -- --deny warnings
+	.venv/bin/ruff check --quiet tests scripts
 
 setup:
 	@scripts/setup

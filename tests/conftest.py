@@ -1,13 +1,17 @@
 """Fixtures: real servers with the module loaded, talked to through redis-cli as users do."""
 
 import os
-import re
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import pytest
 
+from support.contents import info
 from support.releases import RELEASES, Unavailable, obtain
 from support.server import MODULE, Binaries, Server
+from support.threaded import ThreadedServer
+
+pytest_plugins = ["support.clock", "support.figures"]
 
 
 def pytest_addoption(parser):
@@ -17,8 +21,15 @@ def pytest_addoption(parser):
 def pytest_collection_modifyitems(config, items):
     if not config.getoption("--long"):
         for item in items:
-            if "long" in item.keywords:
+            if {"long", "threaded"} & set(item.keywords):
                 item.add_marker(pytest.mark.skip(reason="long; run with --long"))
+
+
+def pytest_generate_tests(metafunc):
+    if metafunc.definition.get_closest_marker("as_run"):
+        manners = [pytest.param(Server, id=pytest.HIDDEN_PARAM),
+                   pytest.param(ThreadedServer, id="threaded", marks=pytest.mark.threaded)]
+        metafunc.parametrize("manner", manners, indirect=True, scope="session")
 
 
 def releases_under_test():
@@ -38,27 +49,45 @@ def binaries(request):
         pytest.skip(f"{request.param} cannot be had: {reason}")
 
 
-@pytest.fixture
-def start(binaries):
-    """Start further servers of the release under test; all end with the test."""
-    started = []
-
-    def start(**options):
-        server = Server(options.pop("binaries", binaries), **options)
-        started.append(server)
-        return server.start()
-
-    yield start
-    for server in started:
-        server.close()
+@pytest.fixture(scope="session")
+def manner(request):
+    """How servers are run; the tests marked `as_run` take more than one."""
+    return getattr(request, "param", Server)
 
 
 @pytest.fixture(scope="session")
-def shared_server(binaries):
+def starting(binaries, manner):
+    """A context in which servers of the release under test can be started; all end with it."""
+    @contextmanager
+    def starting():
+        started = []
+
+        def start(**options):
+            started.append(manner(options.pop("binaries", binaries), **options))
+            return started[-1].start()
+
+        try:
+            yield start
+        finally:
+            for server in started:
+                server.close()
+
+    return starting
+
+
+@pytest.fixture
+def start(starting):
+    """Start further servers of the release under test; all end with the test."""
+    with starting() as start:
+        yield start
+
+
+@pytest.fixture(scope="session")
+def shared_server(starting):
     """One server that most tests share; use `server`, which empties it."""
     assert MODULE.exists(), f"{MODULE} is missing: run make build"
-    with Server(binaries) as server:
-        yield server
+    with starting() as start:
+        yield start()
 
 
 class Release(NamedTuple):
@@ -75,9 +104,9 @@ class Release(NamedTuple):
 @pytest.fixture(scope="session")
 def release(shared_server):
     """The release of the server under test."""
-    found = dict(re.findall(r"^(redis|valkey)_version:(\S+)", shared_server.cli("INFO", "server"), re.MULTILINE))
-    family = "valkey" if "valkey" in found else "redis"
-    return Release(family, tuple(int(part) for part in found[family].split(".")))
+    found = info(shared_server, "server")
+    family = "valkey" if "valkey_version" in found else "redis"
+    return Release(family, tuple(int(part) for part in found[f"{family}_version"].split(".")))
 
 
 @pytest.fixture

@@ -32,8 +32,9 @@ COMMANDS = {  # arity, flags, arguments
     "swlimit.refund": (-3, {"write", "fast"}, [QUOTA[0], argument("units", "integer"), AT]),
     "swlimit.info": (2, {"readonly", "fast"}, [QUOTA[0]]),
     "swlimit.mallow": (-7, {"write", "denyoom"}, [
-        argument("numkeys", "integer"),
-        argument("limits", "block", flags=["multiple"], arguments=[*QUOTA, argument("cost", "integer")]), STRICT, AT]),
+        argument("numkeys", "integer"), argument("key", "key", key_spec_index=0, flags=["multiple"]),
+        argument("limits", "block", flags=["multiple"], arguments=[*QUOTA[1:], argument("cost", "integer")]),
+        STRICT, AT]),
 }
 
 
@@ -77,10 +78,10 @@ def test_information(server, name):
 def test_key_specifications(server, name):
     specification, = as_json(server, "COMMAND", "INFO", name)[0][8]
     flags = {"RO", "access"} if name in ("swlimit.peek", "swlimit.info") else {"RW", "access", "update"}
-    assert set(specification["flags"]) - {"variable_flags"} == flags
+    assert set(specification["flags"]) == flags
     assert specification["begin_search"] == {"type": "index", "spec": {"index": 1}}
     assert specification["find_keys"] == (
-        {"type": "keynum", "spec": {"keynumidx": 0, "firstkey": 1, "keystep": 5}} if name == "swlimit.mallow" else
+        {"type": "keynum", "spec": {"keynumidx": 0, "firstkey": 1, "keystep": 1}} if name == "swlimit.mallow" else
         {"type": "range", "spec": {"lastkey": 0, "keystep": 1, "limit": 0}})
 
 
@@ -88,7 +89,7 @@ def test_key_specifications(server, name):
     ("SWLIMIT.ALLOW one 10 60 5 COST 3", ["one"]), ("SWLIMIT.PEEK one 10 60 5", ["one"]),
     ("SWLIMIT.RECORD one 10 60 5 AT 7", ["one"]), ("SWLIMIT.REFUND one 3", ["one"]), ("SWLIMIT.INFO one", ["one"]),
     ("SWLIMIT.MALLOW 1 one 10 60 5 1", ["one"]),
-    ("SWLIMIT.MALLOW 3 one 10 60 5 1 two 10 60 5 1 three 10 60 5 1 STRICT AT 7", ["one", "two", "three"]),
+    ("SWLIMIT.MALLOW 3 one two three 10 60 5 1 10 60 5 1 10 60 5 1 STRICT AT 7", ["one", "two", "three"]),
 ])
 def test_keys_of_a_call(server, command, keys):
     assert server.cli("COMMAND", "GETKEYS", *command.split()).split("\n") == keys
@@ -109,8 +110,8 @@ def test_keys_of_a_call_that_is_wrong(server, numkeys):
     ("SWLIMIT.RECORD", "key limit window resolution [COST n] [STRICT] [AT unix-ms]"),
     ("SWLIMIT.REFUND", "key units [AT unix-ms]"),
     ("SWLIMIT.INFO", "key"),
-    ("SWLIMIT.MALLOW", "numkeys key limit window resolution cost [key limit window resolution cost ...] [STRICT] "
-                       "[AT unix-ms]"),
+    ("SWLIMIT.MALLOW", "numkeys key [key ...] limit window resolution cost [limit window resolution cost ...] "
+                       "[STRICT] [AT unix-ms]"),
 ])
 def test_hints_while_typing(server, command, hint):
     """What redis-cli shows on a terminal after the command's name has been typed."""

@@ -10,7 +10,6 @@ from support.bounds import MAX, T
 from support.cli import ask, batch, numbers, stored
 
 
-
 def test_the_first_request_is_granted(server):
     assert ask(server, "SWLIMIT.ALLOW", "k", 10, 60, 5, "AT", T) == [1, 10, 9, 0, 65_000]
     assert ask(server, "SWLIMIT.ALLOW", "k", 10, 60, 5, "AT", T + 1_234) == [1, 10, 8, 0, 65_000 - 1_234]

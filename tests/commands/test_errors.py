@@ -3,9 +3,9 @@
 import pytest
 
 from support.bounds import MAX, T
-from support.cli import batch
+from support.cli import WRONGTYPE, batch
+from support.commands import mallow
 from support.contents import digest, unchanged
-
 
 LIMIT = "ERR limit must be an integer between 0 and 9007199254740991"
 WINDOW = "ERR window must be a duration such as 60, 500ms, 5m, 1h or 7d"
@@ -60,7 +60,8 @@ def refused(server, *cases):
 def keys(server):
     """A key of each kind."""
     batch(server, [["SWLIMIT.RECORD", "k", 5, 60, 5, "COST", 3, "AT", T], ["SET", "string", 5], ["LPUSH", "list", 5],
-                   ["HSET", "hash", "f", 5], ["XADD", "stream", "*", "f", 5], ["SADD", "set", 5], ["ZADD", "zset", 5, 5]])
+                   ["HSET", "hash", "f", 5], ["XADD", "stream", "*", "f", 5], ["SADD", "set", 5],
+                   ["ZADD", "zset", 5, 5]])
 
 
 @pytest.mark.parametrize("command", DECIDE)
@@ -69,8 +70,8 @@ def test_quotas(server, command):
 
 
 def test_quotas_of_mallow(server):
-    first = "SWLIMIT.MALLOW", 2, "a", 5, 60, 5, 1
-    refused(server, *(([*first, "k", *quota, 1], error) for quota, error in quota_cases()))
+    first = "a", 5, 60, 5, 1
+    refused(server, *((mallow(first, ("k", *quota, 1)), error) for quota, error in quota_cases()))
 
 
 @pytest.mark.parametrize("command", DECIDE)
@@ -79,8 +80,8 @@ def test_options(server, command):
 
 
 def test_options_of_mallow_and_refund(server):
-    mallow, refund = ("SWLIMIT.MALLOW", 1, "k", 5, 60, 5, 1), ("SWLIMIT.REFUND", "k", 1)
-    refused(server, *(([*mallow, *options], error) for options, error in option_cases(cost=False)))
+    limit, refund = ("k", 5, 60, 5, 1), ("SWLIMIT.REFUND", "k", 1)
+    refused(server, *((mallow(limit, options=options), error) for options, error in option_cases(cost=False)))
     refused(server, *(([*refund, *options], error) for options, error in option_cases(cost=False)
                       if "STRICT" not in options), ([*refund, "AT", T, "AT", T], "ERR syntax error near 'AT'"))
 
@@ -95,8 +96,7 @@ def test_options_of_other_commands(server, command, option):
 
 
 def test_costs_and_units(server):
-    mallow = "SWLIMIT.MALLOW", 2, "a", 5, 60, 5, 1, "k", 5, 60, 5
-    refused(server, *(([*mallow, word], COST) for word in [*NO_INTEGER, "0"]))
+    refused(server, *((mallow(("a", 5, 60, 5, 1), ("k", 5, 60, 5, word)), COST) for word in [*NO_INTEGER, "0"]))
     refused(server, *((["SWLIMIT.REFUND", "k", word], UNITS) for word in [*NO_INTEGER, "0"]))
 
 
@@ -107,13 +107,12 @@ def test_numkeys(server):
             (["SWLIMIT.MALLOW", 2, *one, "STRICT", "AT", T], NUMKEYS))
     # Fewer than the keys given: what follows can only be read as options.
     with unchanged(server):
-        assert server.cli("SWLIMIT.MALLOW", 1, *one, "b", 5, 60, 5, 1).startswith("ERR ")
+        assert server.cli("SWLIMIT.MALLOW", 1, *one, 5, 60, 5, 1).startswith("ERR ")
 
 
 def test_a_key_named_twice(server):
     for keys in (["k", "k"], ["a", "b", "a"], ["", ""], [b"\xff", "k", b"\xff"]):
-        words = [word for key in keys for word in (key, 5, 60, 5, 1)]
-        refused(server, (["SWLIMIT.MALLOW", len(keys), *words], "ERR key named twice"))
+        refused(server, (mallow(*((key, 5, 60, 5, 1) for key in keys)), "ERR key named twice"))
 
 
 @pytest.mark.parametrize("command, words", [
@@ -153,10 +152,9 @@ def test_nul_bytes(server):
 @pytest.mark.parametrize("key", ["string", "list", "hash", "stream", "set", "zset"])
 def test_swlimit_on_another_type(server, key):
     decide = [[command, key, 5, 60, 5, *cost] for command in DECIDE for cost in ([], ["COST", 6])]
-    mallow = [["SWLIMIT.MALLOW", 2, key, 5, 60, 5, 1, "k", 5, 60, 5, 1],
-              ["SWLIMIT.MALLOW", 3, "missing", 5, 60, 5, 1, "k", 5, 60, 5, 1, key, 5, 60, 5, 1]]
+    several = [mallow(*((name, 5, 60, 5, 1) for name in names)) for names in ([key, "k"], ["missing", "k", key])]
     others = [["SWLIMIT.REFUND", key, 1], ["SWLIMIT.INFO", key]]
-    refused(server, *((command, WRONGTYPE) for command in decide + mallow + others))
+    refused(server, *((command, WRONGTYPE) for command in decide + several + others))
 
 
 def test_other_commands_on_a_window(server):
@@ -168,7 +166,7 @@ def test_other_commands_on_a_window(server):
 
 
 def test_arguments_are_checked_before_keys(server):
-    two = "SWLIMIT.MALLOW", 2, "string", 5, 60, 5, 1, "k", 5, 60
+    two = "SWLIMIT.MALLOW", 2, "string", "k", 5, 60, 5, 1, 5, 60
     refused(server, (["SWLIMIT.ALLOW", "string", "x", 60, 5], LIMIT), (["SWLIMIT.REFUND", "string", 0], UNITS),
             (["SWLIMIT.REFUND", "missing", 1, "AT", "x"], AT), ([*two, 7, 1], UNEVEN),
             ([*two, 5, 1, "NOW"], "ERR syntax error near 'NOW'"))

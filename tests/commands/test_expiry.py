@@ -6,7 +6,6 @@ from support.bounds import T
 from support.cli import ask, stored
 from support.waiting import eventually
 
-
 QUOTA = "k", 10, 60, 5
 
 

@@ -7,7 +7,6 @@ from support.cli import ask, batch, stored
 from support.contents import digest
 
 
-
 def second_of(server, key="k"):
     found = stored(server, key)
     return (found["window"] // 1_000, found["resolution"] // 1_000,

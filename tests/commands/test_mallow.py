@@ -5,31 +5,26 @@ import random
 
 import pytest
 
-from support.bounds import MAX, T
-from support.cli import ask, batch, feed, numbers, stored
-from support.contents import statistics, unchanged
 from support import model
+from support.bounds import MAX, T
+from support.cli import WRONGTYPE, ask, batch, feed, numbers, stored
+from support.commands import mallow
+from support.contents import statistics, unchanged
 
 USER = "user", 10, 60, 5
 TEAM = "team", 100, "1h", "1m"
 ALL = "all", 1_000, 1, 1
 
 
-def words_of(*limits, options=()):
-    """A MALLOW command; each limit is its key, limit, window, resolution and cost."""
-    keys, quotas = [limit[0] for limit in limits], [word for limit in limits for word in limit[1:]]
-    return ["SWLIMIT.MALLOW", len(limits), *keys, *quotas, *options]
-
-
-def mallow(server, *limits, options=("AT", T)):
+def decide(server, *limits, options=("AT", T)):
     """`granted`, and the five integers of each key."""
-    reply = ask(server, *words_of(*limits, options=options))
+    reply = ask(server, *mallow(*limits, options=options))
     assert len(reply) == 1 + 5 * len(limits)
     return reply[0], *(reply[at:at + 5] for at in range(1, len(reply), 5))
 
 
 def test_granted_everywhere(server):
-    assert mallow(server, (*USER, 2), (*TEAM, 30), (*ALL, 1)) == (
+    assert decide(server, (*USER, 2), (*TEAM, 30), (*ALL, 1)) == (
         1, [2, 10, 8, 0, 65_000], [30, 100, 70, 0, 3_660_000], [1, 1_000, 999, 0, 2_000])
     assert [stored(server, key)["counts"] for key in ("user", "team", "all")] == [{T: 2}, {T: 30}, {T: 1}]
 
@@ -40,7 +35,7 @@ def test_one_full_limit_denies_all(server, full):
     key, limit, window, resolution, cost = limits[full]
     ask(server, "SWLIMIT.ALLOW", key, limit, window, resolution, "COST", limit - cost + 1, "AT", T)
     before = server.cli("DEBUG", "DIGEST")
-    granted, *decisions = mallow(server, *limits)
+    granted, *decisions = decide(server, *limits)
     assert granted == 0
     for number, (limit, decision) in enumerate(zip(limits, decisions)):
         peek = ask(server, "SWLIMIT.PEEK", *limit[:4], "COST", limit[4], "AT", T)
@@ -50,29 +45,29 @@ def test_one_full_limit_denies_all(server, full):
     assert server.cli("DBSIZE") == "1"
     # The full limit's retry_after is when all of it is granted, as the others are empty.
     retry_after = decisions[full][3]
-    assert mallow(server, *limits, options=("AT", T + retry_after - 1))[0] == 0
-    assert mallow(server, *limits, options=("AT", T + retry_after))[0] == 1
+    assert decide(server, *limits, options=("AT", T + retry_after - 1))[0] == 0
+    assert decide(server, *limits, options=("AT", T + retry_after))[0] == 1
 
 
 def test_options(server):
-    assert mallow(server, (*USER, 10), (*TEAM, 1))[0] == 1
+    assert decide(server, (*USER, 10), (*TEAM, 1))[0] == 1
     later = T + 62_500  # half of the user's 10 units are estimated to be left
-    assert mallow(server, (*USER, 5), (*TEAM, 1), options=("at", later, "strict"))[0] == 0
-    assert mallow(server, (*USER, 6), (*TEAM, 1), options=("At", later))[0] == 0
-    assert mallow(server, (*USER, 5), (*TEAM, 1), options=("STRICT", "AT", later + 2_500))[0] == 1
-    assert mallow(server, (*TEAM, 1), options=())[0] == 1
+    assert decide(server, (*USER, 5), (*TEAM, 1), options=("at", later, "strict"))[0] == 0
+    assert decide(server, (*USER, 6), (*TEAM, 1), options=("At", later))[0] == 0
+    assert decide(server, (*USER, 5), (*TEAM, 1), options=("STRICT", "AT", later + 2_500))[0] == 1
+    assert decide(server, (*TEAM, 1), options=())[0] == 1
 
 
 def test_keys_may_differ_in_their_clocks_and_geometries(server):
     ask(server, "SWLIMIT.ALLOW", *USER, "AT", T + 30_000)
     ask(server, "SWLIMIT.ALLOW", "team", 100, "1h", "1s", "COST", 4, "AT", T + 30_000)
-    assert mallow(server, (*USER, 2), (*TEAM, 3)) == (1, [2, 10, 7, 0, 95_000], [3, 100, 93, 0, 3_660_000])
+    assert decide(server, (*USER, 2), (*TEAM, 3)) == (1, [2, 10, 7, 0, 95_000], [3, 100, 93, 0, 3_660_000])
     assert stored(server, "user")["counts"] == {T + 30_000: 3}
     assert stored(server, "team")["counts"] == {T: 7}
 
 
 def test_nested_reply(server):
-    words = words_of((*USER, 2), (*TEAM, 1), options=("AT", T))
+    words = mallow((*USER, 2), (*TEAM, 1), options=("AT", T))
     assert json.loads(server.cli(*words, flags=["--json"])) == [1, [2, 10, 8, 0, 65_000], [1, 100, 99, 0, 3_660_000]]
     shown = server.cli(*words, flags=["--no-raw"]).split("\n")
     assert [line.split() for line in shown[:2]] == [["1)", "(integer)", "1"], ["2)", "1)", "(integer)", "2"]]
@@ -80,7 +75,7 @@ def test_nested_reply(server):
 
 def test_many_keys(server):
     limits = [(f"k{number}", 2, 60, 5, 1) for number in range(500)]
-    words = [words_of(*limits, options=("AT", T))] * 3
+    words = [mallow(*limits, options=("AT", T))] * 3
     first, second, third = (numbers(reply) for reply in batch(server, words))
     assert first == [1, *[1, 2, 1, 0, 65_000] * 500]
     assert second == [1, *[1, 2, 0, 0, 65_000] * 500]
@@ -88,14 +83,14 @@ def test_many_keys(server):
 
 
 def test_costs_beyond_a_limit_never_fit(server):
-    granted, user, team = mallow(server, (*USER, MAX), (*TEAM, 1))
+    granted, user, team = decide(server, (*USER, MAX), (*TEAM, 1))
     assert (granted, user, team) == (0, [0, 10, 10, -1, 0], [1, 100, 100, 0, 0])
 
 
 def test_statistics_count_commands_and_all_their_units(server):
     before = statistics(server)
-    mallow(server, (*USER, 8), (*TEAM, 3))
-    mallow(server, (*USER, 5), (*TEAM, 4))
+    decide(server, (*USER, 8), (*TEAM, 3))
+    decide(server, (*USER, 5), (*TEAM, 4))
     after = statistics(server)
     assert {name: after[name] - before[name] for name in before if name != "version"} == {
         "granted": 1, "granted_units": 11, "denied": 1, "denied_units": 9, "recorded": 0, "refunded": 0,
@@ -118,7 +113,7 @@ def test_an_error_on_any_key_counts_nothing(server, position):
     limits = [(*USER, 1), (*TEAM, 1)]
     limits.insert(position, ("string", 10, 60, 5, 1))
     with unchanged(server):
-        assert server.cli(*words_of(*limits)) == WRONGTYPE
+        assert server.cli(*mallow(*limits)) == WRONGTYPE
     assert server.cli("DBSIZE") == "1"
 
 
@@ -137,7 +132,7 @@ def test_random_mallows_answer_as_the_model(server):
             peeks = [keys[name].allow(*quota, now, cost, strict=strict) for name, *quota, cost in limits]
         spelled = [(name, limit, f"{window}ms", f"{resolution}ms", cost)
                    for name, limit, window, resolution, cost in limits]
-        commands.append(words_of(*spelled, options=["AT", now, *(["STRICT"] if strict else [])]))
+        commands.append(mallow(*spelled, options=["AT", now, *(["STRICT"] if strict else [])]))
         expected.append([int(granted), *sum(peeks, [])])
     assert {reply[0] for reply in expected} == {0, 1}
     assert [numbers(reply) for reply in batch(server, commands)] == expected

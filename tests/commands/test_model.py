@@ -5,9 +5,9 @@ from copy import deepcopy
 
 import pytest
 
+from support import model
 from support.bounds import MAX, T
 from support.cli import batch, info_fields, numbers
-from support import model
 
 HOUR = 3_600_000
 # (window, resolution) in ms: long enough that no key expires by the real clock while the test runs.

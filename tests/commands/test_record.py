@@ -9,7 +9,6 @@ from support.bounds import MAX, T
 from support.cli import ask, batch, stored
 from support.contents import unchanged
 
-
 QUOTA = "k", 10, 60, 5  # N = 12 subintervals of 5 s
 
 
@@ -95,7 +94,7 @@ def test_record_up_to_the_largest_count_and_no_further(server):
 @pytest.mark.parametrize("command", [
     ("SWLIMIT.ALLOW", "k", MAX, 60, 60), ("SWLIMIT.PEEK", "k", MAX, 60, 60),
     ("SWLIMIT.ALLOW", "k", MAX, 60, 60, "COST", 5, "PARTIAL"),
-    ("SWLIMIT.MALLOW", 2, "other", 10, 60, 60, 1, "k", MAX, 60, 60, 1),
+    ("SWLIMIT.MALLOW", 2, "other", "k", 10, 60, 60, 1, MAX, 60, 60, 1),
 ], ids=lambda command: command[0])
 def test_grants_that_would_pass_the_largest_count(server, command):
     ask(server, "SWLIMIT.RECORD", "k", MAX, 60, 60, "COST", MAX, "AT", T)

@@ -8,7 +8,6 @@ from support.bounds import T
 from support.cli import ask, batch, stored
 from support.waiting import eventually
 
-
 QUOTA = "k", 3, 60, 5
 
 
@@ -44,7 +43,7 @@ def events(server, classes="KEd"):
     (("REFUND", "missing", 1), []),
     (("INFO", "k"), []),
     (("ALLOW", "k", 3, 60, 7), []),
-    (("MALLOW", 2, *QUOTA, 1, "other", 5, 60, 5, 1, "AT", T), ["granted k", "granted other"]),
+    (("MALLOW", 2, "k", "other", *QUOTA[1:], 1, 5, 60, 5, 1, "AT", T), ["granted k", "granted other"]),
 ], ids=lambda words: " ".join(map(str, words)))
 def test_each_command(server, command, named):
     ask(server, "SWLIMIT.ALLOW", *QUOTA, "COST", 2, "AT", T)
@@ -61,7 +60,7 @@ def test_a_denied_mallow_names_the_keys_that_denied(server):
     """The others would have been granted."""
     ask(server, "SWLIMIT.ALLOW", *QUOTA, "COST", 3, "AT", T)
     with events(server, "Ed") as heard:
-        ask(server, "SWLIMIT.MALLOW", 3, "a", 5, 60, 5, 1, *QUOTA, 1, "b", 5, 60, 5, 6, "AT", T)
+        ask(server, "SWLIMIT.MALLOW", 3, "a", "k", "b", 5, 60, 5, 1, *QUOTA[1:], 1, 5, 60, 5, 6, "AT", T)
     assert sorted(heard) == [("keyevent:swlimit.denied", "b"), ("keyevent:swlimit.denied", "k")]
 
 
@@ -115,7 +114,8 @@ def tracker(server, request):
 
 @pytest.mark.parametrize("command", [
     ("ALLOW", *QUOTA, "COST", 3, "AT", T), ("ALLOW", "k", 1, "1h", "1m", "AT", T), ("PEEK", *QUOTA, "AT", T),
-    ("RECORD", *QUOTA, "AT", 0), ("ALLOW", "k", 3, 60, 7), ("MALLOW", 2, "other", 5, 60, 5, 1, *QUOTA, 2, "AT", T),
+    ("RECORD", *QUOTA, "AT", 0), ("ALLOW", "k", 3, 60, 7),
+    ("MALLOW", 2, "other", "k", 5, 60, 5, 1, *QUOTA[1:], 2, "AT", T),
 ], ids=lambda words: " ".join(map(str, words)))
 def test_what_counts_nothing_invalidates_nothing(server, tracker, command):
     server.cli(f"SWLIMIT.{command[0]}", *command[1:])
@@ -126,7 +126,7 @@ def test_what_counts_nothing_invalidates_nothing(server, tracker, command):
 
 @pytest.mark.parametrize("command", [
     ("ALLOW", *QUOTA, "AT", T), ("RECORD", *QUOTA, "COST", 5, "AT", T), ("REFUND", "k", 1),
-    ("MALLOW", 2, "other", 5, 60, 5, 1, *QUOTA, 1, "AT", T),
+    ("MALLOW", 2, "other", "k", 5, 60, 5, 1, *QUOTA[1:], 1, "AT", T),
 ], ids=lambda words: " ".join(map(str, words)))
 def test_what_counts_invalidates(server, tracker, command):
     before = stored(server, "k")["total"]

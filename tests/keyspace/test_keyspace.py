@@ -8,7 +8,6 @@ from support.cli import ask, batch, stored
 from support.contents import digest, unchanged
 
 
-
 @pytest.fixture(autouse=True)
 def key(server):
     """One key: 3 units in one subinterval, 4 in another."""
@@ -71,14 +70,6 @@ def test_copies_are_independent(server):
     assert stored(server, "k")["counts"] == COUNTS
     server.cli("DEL", "k")
     assert stored(server, "copy")["total"] == 8
-
-
-def test_move_and_swap(server):
-    before = value(server)
-    assert server.cli("MOVE", "k", 3) == "1"
-    assert server.cli("DEBUG", "DIGEST-VALUE", "k", flags=["-n", "3"]) == before
-    server.cli("SWAPDB", 0, 3)
-    assert stored(server, "k")["counts"] == COUNTS
 
 
 def test_dump_and_restore(server):

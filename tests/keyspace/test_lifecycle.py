@@ -3,19 +3,18 @@
 Each test does the same to windows and to the server's own strings, and expects the same of both.
 """
 
-import os
 import shutil
-import signal
 from contextlib import contextmanager
 
 import pytest
 
 from support.bounds import MAX
-from support.contents import info
-from support.resp import Connection, Failed, storm
-from support.waiting import eventually
+from support.contents import agrees, info
 from support.releases import Unavailable, obtain
+from support.replication import PROMPT, replica_of, synchronised
+from support.resp import Connection, Failed, storm
 from support.server import MODULE
+from support.waiting import eventually
 
 NOW = 1_700_000_000_000
 ALLOW = ("SWLIMIT.ALLOW", "w", 1000, "1h", "1m")
@@ -41,21 +40,6 @@ def window(pipe, key="w"):
     return {name: value for name, value in shown.items() if name != b"memory"}
 
 
-def agrees(pipe):
-    """INFO counts exactly the windows there are, in all databases, and the bytes they say they take."""
-    counted = info(pipe)
-    keys = total = 0
-    for database in range(4):
-        assert pipe.call("SELECT", database) == b"OK"
-        names = [key for key in pipe.call("KEYS", "*") if pipe.call("TYPE", key) == "sw-window"]
-        shown = list(pipe.stream([("SWLIMIT.INFO", key) for key in names]))
-        keys += len(names)
-        total += sum(reply[reply.index(b"memory") + 1] for reply in shown)
-    assert pipe.call("SELECT", 0) == b"OK"
-    assert (counted["swlimit_keys"], counted["swlimit_memory"]) == (keys, total)
-    return keys
-
-
 def gone(pipe):
     """Wait until INFO counts neither windows nor memory."""
     eventually(lambda: info(pipe)["swlimit_keys"], 0)
@@ -75,21 +59,12 @@ def pipe(own):
 
 
 @contextmanager
-def replica_of(start, primary, **options):
-    replica = start(options={"replicaof": ("127.0.0.1", primary.port), "hz": 100, "repl-timeout": 3600} | options)
+def following(start, primary):
+    """A connection to a replica of `primary` that is in step."""
+    replica = start(options=replica_of(primary, **{"hz": 100, "repl-timeout": 3600}))
+    synchronised(replica)
     with Connection(replica.port) as pipe:
-        eventually(lambda: info(pipe, "replication")["master_link_status"], "up")
         yield pipe
-
-
-@contextmanager
-def halted(server):
-    """The process stands still, as when its machine has lost the network."""
-    os.kill(server.process.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(server.process.pid, signal.SIGCONT)
 
 
 def test_full_memory_without_eviction(pipe):
@@ -100,7 +75,7 @@ def test_full_memory_without_eviction(pipe):
     before, counted = window(pipe), info(pipe)
     pipe.call("CONFIG", "SET", "maxmemory-policy", "noeviction")
     pipe.call("CONFIG", "SET", "maxmemory", 1)
-    assert codes(pipe, [("INCR", "s")]) == codes(pipe, WRITES) == {"OOM"}
+    assert codes(pipe, [("INCR", "s")]) == codes(pipe, [*WRITES, (*ALLOW, "COST", 9999)]) == {"OOM"}
     assert codes(pipe, [("EVAL", "return redis.call(unpack(ARGV))", 1, "w", *words) for words in WRITES]) == {"OOM"}
     pipe.call("MULTI")
     assert codes(pipe, WRITES[:1]) == {"OOM"}
@@ -121,10 +96,9 @@ def test_full_memory_without_eviction(pipe):
 def test_eviction(start, policy):
     """Under every policy, windows are evicted beside strings of about their size when memory is full, on the replica
     too; what remains is whole."""
-    primary = start(options={"hz": 100, "repl-diskless-sync-delay": 0, "shutdown-timeout": 0,
-                             "repl-backlog-size": "16kb"})
+    primary = start(options=PROMPT | {"hz": 100, "repl-backlog-size": "16kb"})
     keys = 4000
-    with Connection(primary.port) as pipe, replica_of(start, primary) as follower:
+    with Connection(primary.port) as pipe, following(start, primary) as follower:
         pipe.call("CONFIG", "SET", "maxmemory-policy", policy)
         pipe.call("CONFIG", "SET", "maxmemory-eviction-tenacity", 100)
         room = info(pipe, "memory")
@@ -140,7 +114,7 @@ def test_eviction(start, policy):
         print(f"\n{policy}: {evicted} of {2 * keys} keys evicted; {windows} windows and {kept - windows} strings left")
         for fate in (windows, kept - windows):  # neither kind is spared, neither is singled out
             assert keys * 0.02 < fate < keys * 0.98 if policy != "volatile-ttl" else fate < keys
-        names = [key for key in pipe.call("KEYS", "w*")]
+        names = pipe.call("KEYS", "w*")
         for key in names[:50]:
             assert window(pipe, key)[b"total"] == 7
         offset = info(pipe, "replication")["master_repl_offset"]
@@ -183,8 +157,8 @@ def test_lazy_free(own, pipe):
 def test_swapdb_move_and_flush(start):
     """SWAPDB, MOVE and FLUSHDB take windows with their counts and expiry, on the replica too; no window is counted
     twice or forgotten."""
-    primary = start(options={"repl-diskless-sync-delay": 0, "shutdown-timeout": 0})
-    with Connection(primary.port) as pipe, replica_of(start, primary) as follower:
+    primary = start(options=PROMPT)
+    with Connection(primary.port) as pipe, following(start, primary) as follower:
         pipe.call("SWLIMIT.RECORD", "w", 9, "1h", "1m", "COST", 3)
         pipe.call("SET", "s", 1, "EX", 3600)
         there = window(pipe)
@@ -219,8 +193,8 @@ def test_swapdb_move_and_flush(start):
 def test_expired_keys_on_a_replica(start):
     """A window that has expired is gone to readers of a replica before the primary says so, as a string is; it is
     freed there when the primary says so."""
-    primary = start(options={"hz": 100, "repl-diskless-sync-delay": 0, "shutdown-timeout": 0})
-    with Connection(primary.port) as pipe, replica_of(start, primary) as follower:
+    primary = start(options=PROMPT | {"hz": 100})
+    with Connection(primary.port) as pipe, following(start, primary) as follower:
         pipe.call("DEBUG", "SET-ACTIVE-EXPIRE", 0)
         pipe.calls([("SWLIMIT.RECORD", "w", 5, "200ms", "100ms", "COST", 3), ("SET", "s", 1, "PX", 400)])
         assert pipe.call("WAIT", 1, 5000) == 1
@@ -241,8 +215,8 @@ def test_expired_keys_on_a_replica(start):
 def test_replica_without_its_primary(start):
     """A replica whose link is down answers PEEK and SWLIMIT.INFO exactly if it answers GET: with stale data by default,
     not at all under `replica-serve-stale-data no`. It never counts."""
-    primary = start(options={"repl-diskless-sync-delay": 0, "shutdown-timeout": 0})
-    with Connection(primary.port) as pipe, replica_of(start, primary) as follower:
+    primary = start(options=PROMPT)
+    with Connection(primary.port) as pipe, following(start, primary) as follower:
         pipe.calls([ALLOW, ("SET", "s", 1)])
         assert pipe.call("WAIT", 1, 5000) == 1
         before = window(follower)
@@ -347,4 +321,4 @@ def test_active_defragmentation(start):
 
 def shown(reply):
     """SWLIMIT.INFO without the memory, which may be less after a change and its refund."""
-    return [part for part in reply[:10]] + [reply[-1]]
+    return [*reply[:10], reply[-1]]

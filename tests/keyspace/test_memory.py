@@ -12,9 +12,10 @@ import pytest
 from support.bounds import MAX
 from support.contents import info
 from support.payloads import Frame, damaged, value_of
+from support.releases import Unavailable, obtain
+from support.replication import PROMPT, replica_of, synchronised
 from support.resp import Connection, Failed, storm
 from support.waiting import eventually
-from support.releases import Unavailable, obtain
 
 NOW = 1_700_000_000_000
 SLACK = 192 << 10  # what a server's own needs vary by
@@ -109,7 +110,7 @@ def test_memory_adds_up(server):
             pipe.calls([("SWLIMIT.RECORD", f"large:{number}", 1, 60, "100ms", "COST", 2**31, "AT", NOW + step)
                         for step in range(0, 100 * number, 100)])
         delete(server, 350)
-        keys = [key for key in pipe.call("KEYS", "*") if pipe.call("TYPE", key) == "sw-window"]
+        keys = [key for key in pipe.call("KEYS", "*") if pipe.call("TYPE", key) == b"sw-window"]
         each = [reply[reply.index(b"memory") + 1] for reply in pipe.calls([("SWLIMIT.INFO", key) for key in keys])]
         assert len(keys) > 300 and max(each) > 10 * min(each)
         assert info(pipe)["swlimit_keys"] == len(keys)
@@ -129,7 +130,7 @@ def test_refused_payloads_leave_nothing(start, tries):
         wrong_end = frame.around(value_of(1000, 60, counts))[:-11] + b"\5" + frame.foot
         refused = (("RESTORE", "r", 0, frame.around(surplus)), ("RESTORE", "r", 0, frame.around(zero)),
                    ("RESTORE", "r", 0, wrong_end), ("SWLIMIT.ALLOW", "k", 1, 60, 1, b"\0" * 500),
-                   ("SWLIMIT.MALLOW", 2, "k", 1, 60, 1, 1, "k", 1, 60, 1, 1))
+                   ("SWLIMIT.MALLOW", 2, "k", "k", 1, 60, 1, 1, 1, 60, 1, 1))
         for reply in pipe.calls(refused):
             assert isinstance(reply, Failed), reply
 
@@ -175,15 +176,15 @@ def test_memcheck(start, tmp_path, size):
     for folder in folders:
         folder.mkdir()
     # The server's compression reads a table that it never initialises; without it, all bytes written are checked.
-    options = {"rdbcompression": "no", "repl-diskless-sync-delay": 0, "shutdown-timeout": 0}
-    primary = start(binaries=binaries, before=memcheck(folders[0]), ready_seconds=120, options=options | {
+    options = {"rdbcompression": "no"}
+    primary = start(binaries=binaries, before=memcheck(folders[0]), ready_seconds=120, options=options | PROMPT | {
         "appendonly": "yes", "aof-use-rdb-preamble": "no"})
-    replica = start(binaries=binaries, before=memcheck(folders[1]), ready_seconds=120, options=options | {
-        "replicaof": ("127.0.0.1", primary.port), "repl-diskless-load": "swapdb"})
+    replica = start(binaries=binaries, before=memcheck(folders[1]), ready_seconds=120, options=options
+                    | replica_of(primary, **{"repl-diskless-load": "swapdb"}))
     rng = random.Random(size)
     with Connection(primary.port) as pipe, Connection(replica.port) as follower:
         assert info(pipe, "memory")["mem_allocator"] == "libc"
-        eventually(lambda: info(follower, "replication")["master_link_status"], "up", seconds=120)
+        synchronised(replica, 120)
         for number in range(size):
             every_command(pipe, rng, b"k%d" % (number % 20))
         accepted = hostile_payloads(pipe, rng, size)
@@ -235,8 +236,8 @@ def every_command(pipe, rng, key):
         ("SWLIMIT.PEEK", key, limit, "7", "1", "COST", cost), ("SWLIMIT.PEEK", key, limit, window, resolution),
         ("SWLIMIT.RECORD", key, limit, window, resolution, "AT", at), ("SWLIMIT.INFO", key), ("SWLIMIT.INFO", "none"),
         ("SWLIMIT.RECORD", key, limit, window, resolution, "AT", at - 2000),
-        ("SWLIMIT.MALLOW", 2, key, MAX, "60", "1", 1, "m", limit, window, resolution, 1),
-        ("SWLIMIT.MALLOW", 2, key, 1, "60", "1", 1, key, 1, "60", "1", 1), ("SWLIMIT.ALLOW", "string", 1, 60, 1),
+        ("SWLIMIT.MALLOW", 2, key, "m", MAX, "60", "1", 1, limit, window, resolution, 1),
+        ("SWLIMIT.MALLOW", 2, key, key, 1, "60", "1", 1, 1, "60", "1", 1), ("SWLIMIT.ALLOW", "string", 1, 60, 1),
         ("SWLIMIT.REFUND", key, rng.choice((1, cost))), ("SWLIMIT.REFUND", "none", 1),
         ("SWLIMIT.REFUND", "string", 1), ("SWLIMIT.ALLOW", key, 1, 60, 1, rng.randbytes(9)),
         ("SWLIMIT.ALLOW", key), ("SWLIMIT.ALLOW", rng.randbytes(9), *map(rng.randbytes, (3, 3, 3))),

@@ -6,8 +6,11 @@ import time
 
 import pytest
 
+from support.commands import mallow
+from support.load import total
+from support.resp import INCOMPLETE, encode, parser
 
-
+pytestmark = pytest.mark.as_run
 
 CONNECTIONS = 100
 NOW = 1_800_000_000_123
@@ -21,42 +24,34 @@ DENSE = [
 ]
 
 
-def word(value):
-    value = value if isinstance(value, bytes) else str(value).encode()
-    return b"$%d\r\n%s\r\n" % (len(value), value)
-
-
-def spell(*words):
-    """A command as it goes over the wire."""
-    return b"*%d\r\n" % len(words) + b"".join(word(one) for one in words)
-
-
-class Connection:
+class Asker:
     """A bare connection: what redis-py would add is time in which nothing hammers."""
 
     @classmethod
     async def open(cls, port):
         self = cls()
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", port)
+        self.parser = parser()
         return self
 
     async def ask(self, commands):
-        """Send commands at once, and return the integers of each reply, as flat as the wire has them."""
+        """Send commands at once, and return their replies."""
         self.writer.write(b"".join(commands))
-        return [await self._reply() for _ in commands]
-
-    async def _reply(self):
-        line = await self.reader.readline()
-        if line[:1] == b":":
-            return int(line[1:])
-        assert line[:1] == b"*", line
-        return [await self._reply() for _ in range(int(line[1:]))]
+        replies = []
+        while len(replies) < len(commands):
+            more = await self.reader.read(1 << 16)
+            assert more, "the server hung up"
+            self.parser.feed(more)
+            while (reply := self.parser.gets()) is not INCOMPLETE:
+                assert isinstance(reply, list), reply
+                replies.append(reply)
+        return replies
 
 
 def hammer(port, commands, batch, connections=CONNECTIONS):
     """Send each command once, over many connections at the same time, `batch` at a time; the replies in any order."""
     async def run():
-        opened = await asyncio.gather(*(Connection.open(port) for _ in range(connections)))
+        opened = await asyncio.gather(*(Asker.open(port) for _ in range(connections)))
         queue = list(reversed(commands))
         replies = []
 
@@ -79,19 +74,14 @@ def options(at, strict):
     return (["AT", at] if at else []) + (["STRICT"] if strict else [])
 
 
-def held(server, key):
-    fields = server.client().execute_command("SWLIMIT.INFO", key)
-    return fields[fields.index(b"total") + 1]
-
-
 def one_key(server, key, limit, window, resolution, at, strict, batch, attempts):
-    command = spell("SWLIMIT.ALLOW", key, limit, window, resolution, *options(at, strict))
+    command = encode("SWLIMIT.ALLOW", key, limit, window, resolution, *options(at, strict))
     replies = hammer(server.port, [command] * attempts, batch)
     granted = [reply for reply in replies if reply[0]]
     assert len(granted) == limit, f"{len(granted)} granted of {limit}"
     assert sorted(reply[2] for reply in granted) == list(range(limit)), "two requests took the same unit"
     assert all(reply[2] == 0 and reply[3] > 0 for reply in replies if not reply[0])
-    assert held(server, key) == limit
+    assert total(server.client(), key) == limit
     return attempts
 
 
@@ -112,13 +102,13 @@ def test_many_keys_grant_their_limits_and_not_one_more(server, report, batch, st
     chance = random.Random(f"{batch} {strict}")
     quotas = {f"many:{number}": (number % 12, *chance.choice([("1h", "1s"), ("1d", "6h"), ("1h", "1h")]))
               for number in range(300)}
-    commands = [spell("SWLIMIT.ALLOW", key, *quota, *options(NOW, strict)) for key, quota in quotas.items()
+    commands = [encode("SWLIMIT.ALLOW", key, *quota, *options(NOW, strict)) for key, quota in quotas.items()
                 for _ in range(quota[0] + 5)]
     chance.shuffle(commands)
     replies = hammer(server.port, commands, batch)
     assert sum(reply[0] for reply in replies) == sum(limit for limit, *_ in quotas.values())
     for key, (limit, *_) in quotas.items():
-        assert (held(server, key) if limit else server.client().exists(key)) == limit, key
+        assert total(server.client(), key) == limit, key
     report(f"{len(commands)} requests for {len(quotas)} keys, {CONNECTIONS} connections: 0 too many")
 
 
@@ -131,11 +121,11 @@ def test_costs_and_partial_grants_fill_the_limit_exactly(server, report):
     for _ in range(2000):
         request = ["SWLIMIT.ALLOW", "sizes", limit, "1h", "1s", "COST", chance.randint(1, 20)]
         request += ["AT", NOW + chance.randint(0, 600_000)]
-        commands.append(spell(*request, *chance.choice([[], ["PARTIAL"], ["PARTIAL", "STRICT"], ["STRICT"]])))
+        commands.append(encode(*request, *chance.choice([[], ["PARTIAL"], ["PARTIAL", "STRICT"], ["STRICT"]])))
     replies = hammer(server.port, commands, 8)
-    replies += hammer(server.port, [spell("SWLIMIT.ALLOW", "sizes", limit, "1h", "1s", "PARTIAL", "COST", 20,
+    replies += hammer(server.port, [encode("SWLIMIT.ALLOW", "sizes", limit, "1h", "1s", "PARTIAL", "COST", 20,
                                           "AT", NOW + 600_000)], 1)
-    assert sum(reply[0] for reply in replies) == limit == held(server, "sizes")
+    assert sum(reply[0] for reply in replies) == limit == total(server.client(), "sizes")
     report(f"{len(replies)} requests of 1 to 20 units: {limit} of {limit} units granted")
 
 
@@ -146,20 +136,20 @@ def test_several_limits_at_once_are_taken_together_or_not_at_all(server, report)
     users, tenant, each = 40, 500, 20  # all users together could take 800
     commands = []
     for user in [user for user in range(users) for _ in range(40)]:
-        keys = ["{t}", tenant, "1h", "1s", 1, f"{{t}}:{user}", each, "1d", "1m", 1]
-        commands.append(spell("SWLIMIT.MALLOW", 2, *keys, "AT", NOW))
+        limits = ("{t}", tenant, "1h", "1s", 1), (f"{{t}}:{user}", each, "1d", "1m", 1)
+        commands.append(encode(*mallow(*limits, options=("AT", NOW))))
     chance.shuffle(commands)
     replies = hammer(server.port, commands, 8)
     granted = sum(reply[0] for reply in replies)
-    of_users = [held(server, key) for key in server.client().scan_iter("{t}:*")]
-    assert granted == tenant == held(server, "{t}") == sum(of_users)
+    of_users = [total(server.client(), key) for key in server.client().scan_iter("{t}:*")]
+    assert granted == tenant == total(server.client(), "{t}") == sum(of_users)
     assert max(of_users) <= each
     report(f"{len(commands)} requests for two limits each: {granted} of {tenant} granted")
 
 
 def sliding(server, key, limit, window, resolution, strict, seconds):
     """Hammer a key while its window slides; each grant as the span of time it happened in, on the client's clock."""
-    command = spell("SWLIMIT.ALLOW", key, limit, f"{window}ms", f"{resolution}ms", *options(None, strict))
+    command = encode("SWLIMIT.ALLOW", key, limit, f"{window}ms", f"{resolution}ms", *options(None, strict))
     grants = []
 
     async def work(connection, end):
@@ -169,7 +159,7 @@ def sliding(server, key, limit, window, resolution, strict, seconds):
                     grants.append((sent, time.monotonic()))
 
     async def run():
-        opened = await asyncio.gather(*(Connection.open(server.port) for _ in range(CONNECTIONS)))
+        opened = await asyncio.gather(*(Asker.open(server.port) for _ in range(CONNECTIONS)))
         end = time.monotonic() + seconds
         await asyncio.gather(*(work(connection, end) for connection in opened))
         for connection in opened:

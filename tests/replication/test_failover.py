@@ -6,11 +6,12 @@ import time
 import pytest
 
 from support.clock import clock_of
-from support.contents import same_data
+from support.contents import agrees, same_data
 from support.load import LIMIT, Load, nothing_lost, only_the_rest, to
 from support.replication import PROMPT, replica_of, synchronised
 from support.waiting import eventually
 
+pytestmark = pytest.mark.as_run
 
 SINGLE = [f"single:{number}" for number in range(20)]
 PAIRS = [(f"left:{number}", f"right:{number}") for number in range(10)]
@@ -34,7 +35,7 @@ def mixed(client, seed, commands=300):
             ("SWLIMIT.ALLOW", key, 50, *quota, "COST", chance.randint(1, 99), "PARTIAL", "STRICT", *at),
             ("SWLIMIT.RECORD", key, 50, *quota, "COST", chance.randint(1, 9), *at),
             ("SWLIMIT.REFUND", key, chance.randint(1, 20), *at),
-            ("SWLIMIT.MALLOW", 2, key, 90, *quota, 2, other, 90, "1h", "1m", 3, *at),
+            ("SWLIMIT.MALLOW", 2, key, other, 90, *quota, 2, 90, "1h", "1m", 3, *at),
         ]))
     pipeline.execute()
 
@@ -46,7 +47,7 @@ def fail_over(start, skewed, skew, seed, units):
     synchronised(replica)
     assert abs(clock_of(replica) - clock_of(primary) - skew) < 2
 
-    limits = {key: 200 for key in TIGHT}
+    limits = dict.fromkeys(TIGHT, 200)
     with Load(to(primary), [*SINGLE, *TIGHT], PAIRS, limits, batch=16, wait=True, seed=seed) as load:
         load.reach(units)
         primary.kill()
@@ -164,5 +165,6 @@ def test_replication_goes_on_without_disks(start, skewed, report):
         load.reach(500)
     assert same_data(primary, replica) != old
     assert nothing_lost(load, lambda key: inside) == 0
+    assert agrees(replica) == agrees(primary) > 5000
     assert replica.alive
     report(f"2 copies from socket to memory of up to {client.dbsize()} keys, one broken off: equal digests")

@@ -2,6 +2,7 @@
 
 import re
 
+WRONGTYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 MARK = "--end-of-reply--"
 
 

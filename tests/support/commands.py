@@ -3,11 +3,10 @@
 from .bounds import T
 
 
-def mallow(*limits, strict=False, at=None):
-    """MALLOW of several limits, each `key, limit, window, resolution, cost`: all keys first, then what is asked of each."""
-    quotas = [word for _, *quota in limits for word in quota]
-    options = (["STRICT"] if strict else []) + ([] if at is None else ["AT", at])
-    return ["SWLIMIT.MALLOW", len(limits), *(key for key, *_ in limits), *quotas, *options]
+def mallow(*limits, options=()):
+    """A MALLOW command; each limit is its key, limit, window, resolution and cost."""
+    keys, quotas = [limit[0] for limit in limits], [word for limit in limits for word in limit[1:]]
+    return ["SWLIMIT.MALLOW", len(limits), *keys, *quotas, *options]
 
 
 def random_commands(draw, count, keys=20):
@@ -27,7 +26,7 @@ def random_commands(draw, count, keys=20):
             ["SWLIMIT.ALLOW", f"key:{key}", *quota, "AT", at],
             ["SWLIMIT.RECORD", f"key:{key}", *quota, *cost, "AT", at],
             ["SWLIMIT.PEEK", f"key:{key}", *quota, *cost, "AT", at],
-            mallow((f"key:{key}", *quota, 2), (f"other:{other}", *quota, 1), at=at),
+            mallow((f"key:{key}", *quota, 2), (f"other:{other}", *quota, 1), options=("AT", at)),
             ["SWLIMIT.REFUND", f"key:{key}", draw.randint(1, 3), "AT", T],
         ]))
     return commands

@@ -23,14 +23,14 @@ def statistics(server):
 def digest(server):
     """One number for everything the server holds."""
     with Connection(server.port) as connection:
-        return connection.call("DEBUG", "DIGEST")
+        return connection.call("DEBUG", "DIGEST").decode()
 
 
 def same_data(*servers, seconds=20):
     """Wait until all these servers hold the same data, by their own digests of it, and return that digest."""
     eventually(lambda: len({digest(server) for server in servers}), 1, seconds)
     found = digest(servers[0])
-    assert found.strip(b"0"), "there is no data"
+    assert found.strip("0"), "there is no data"
     return found
 
 

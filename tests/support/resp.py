@@ -21,7 +21,7 @@ INCOMPLETE = object()
 def parser():
     """A parser of replies: `feed` it what arrives; `gets` gives the next reply, or INCOMPLETE.
 
-    Replies are integers, bytes (simple strings too), None, lists, in RESP3 also dictionaries and the like, and `Failed`.
+    Replies are integers, bytes (simple strings too), None, lists, dictionaries (RESP3), and `Failed`.
     """
     return hiredis.Reader(replyError=Failed, notEnoughData=INCOMPLETE)
 
@@ -33,6 +33,7 @@ class Connection:
     """
 
     def __init__(self, port, timeout=60):
+        self.port = port
         self.socket = socket.create_connection(("127.0.0.1", port), timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.pushed = []
