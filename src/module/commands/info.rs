@@ -50,9 +50,9 @@ impl Command for Info {
                 ("newest", window.map_or(0, Window::newest)),
                 ("total", window.map_or(0, Window::total)),
                 ("memory", entry.bytes() as u64),
+                ("blocked", if blocked > call.clock() { blocked } else { 0 }),
             ],
             counts: window.map_or_else(Vec::new, server::Info::counts_of),
-            blocked: if blocked > call.clock() { blocked } else { 0 },
         }))
     }
 }

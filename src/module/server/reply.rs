@@ -27,11 +27,9 @@ pub enum Reply {
 /// What `SWLIMIT.INFO` shows.
 pub struct Info {
     /// Names and numbers, in order.
-    pub numbers: [(&'static str, u64); 6],
+    pub numbers: [(&'static str, u64); 7],
     /// The starts of subintervals in ms, and the units counted there, oldest first.
     pub counts: Vec<(u64, u64)>,
-    /// The instant until which the key is blocked, in ms; 0 if it is not.
-    pub blocked: u64,
 }
 
 impl Info {
@@ -60,7 +58,7 @@ impl Reply {
 
 impl Info {
     fn send(&self, context: Context) {
-        context.reply_map(self.numbers.len() + 2);
+        context.reply_map(self.numbers.len() + 1);
         for (name, number) in &self.numbers {
             context.reply_text(name.as_bytes());
             context.reply_integer(*number);
@@ -72,8 +70,6 @@ impl Info {
             context.reply_integer(*start);
             context.reply_integer(*units);
         }
-        context.reply_text(b"blocked");
-        context.reply_integer(self.blocked);
     }
 }
 
