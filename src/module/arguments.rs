@@ -108,6 +108,11 @@ pub trait Words<'a>: Iterator<Item = &'a [u8]> {
         duration(self.word()?).ok_or(Error::Duration(name))
     }
 
+    /// A duration in ms, or 0; `name` is what an error calls it.
+    fn duration_or_zero(&mut self, name: &'static str) -> Result<u64, Error> {
+        duration_or_zero(self.word()?).ok_or(Error::Duration(name))
+    }
+
     /// The options up to the end, each at most once.
     #[inline(always)]
     fn options(&mut self, accepted: &[Keyword]) -> Result<Options, Error> {

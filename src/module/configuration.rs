@@ -17,8 +17,11 @@ pub struct Setting {
 /// The most subintervals a client may ask for.
 pub static MAX_SUBINTERVALS: Setting = Setting::new("max-subintervals", 4096, 1..=swlimit_window::MAX_SUBINTERVALS);
 
+/// The most clients that wait for their turn.
+pub static MAX_WAITING: Setting = Setting::new("max-waiting", 10_000, 0..=1_000_000);
+
 /// All of them.
-pub static SETTINGS: [&Setting; 1] = [&MAX_SUBINTERVALS];
+pub static SETTINGS: [&Setting; 2] = [&MAX_SUBINTERVALS, &MAX_WAITING];
 
 impl Setting {
     const fn new(name: &'static str, default: u64, range: RangeInclusive<u64>) -> Self {
@@ -67,9 +70,9 @@ mod tests {
             let chosen = from_load_arguments(words.iter().map(|word| word.as_bytes()))?;
             Ok::<_, String>(chosen.iter().map(|(setting, value)| (setting.name, *value)).collect::<Vec<_>>())
         };
-        assert_eq!(from(&[]).unwrap(), [("max-subintervals", 4096)]);
-        assert_eq!(from(&["max-subintervals", "1"]).unwrap(), [("max-subintervals", 1)]);
-        assert_eq!(from(&["MAX-SUBINTERVALS", "1000000"]).unwrap(), [("max-subintervals", 1_000_000)]);
+        assert_eq!(from(&[]).unwrap(), [("max-subintervals", 4096), ("max-waiting", 10_000)]);
+        let all = ["max-waiting", "0", "MAX-SUBINTERVALS", "1000000"];
+        assert_eq!(from(&all).unwrap(), [("max-subintervals", 1_000_000), ("max-waiting", 0)]);
         for words in [
             &["max-subintervals"][..],
             &["max-subintervals", "0"],

@@ -38,6 +38,8 @@ pub enum Error {
     KeyTwice,
     /// The count would pass 2^53 − 1.
     Overflow,
+    /// `swlimit.max-waiting` clients wait already.
+    TooManyWaiting,
     /// The server makes no key.
     NotCreated,
 }
@@ -69,6 +71,7 @@ impl fmt::Display for Error {
             Error::NumKeys => to.write_str("ERR numkeys must be a positive integer that matches the keys given"),
             Error::KeyTwice => to.write_str("ERR key named twice"),
             Error::Overflow => to.write_str("ERR count would overflow"),
+            Error::TooManyWaiting => to.write_str("ERR too many clients are waiting"),
             Error::NotCreated => to.write_str("ERR the key cannot be created"),
         }
     }

@@ -22,6 +22,10 @@ pub static GRANTED_UNITS: Statistic = Statistic::new();
 pub static DENIED_UNITS: Statistic = Statistic::new();
 /// Blocks begun.
 pub static BLOCKED: Statistic = Statistic::new();
+/// Clients that wait for their turn now.
+pub static WAITING: Statistic = Statistic::new();
+/// Commands that were granted after waiting.
+pub static ACQUIRED: Statistic = Statistic::new();
 /// Keys of the type `sw-window`, in all databases.
 pub static KEYS: Statistic = Statistic::new();
 /// Bytes their entries take.
@@ -80,13 +84,15 @@ pub fn denied(units: u64) {
 }
 
 /// The fields of `INFO swlimit`, in order; the server puts the module's name before each.
-pub fn fields() -> [(&'static CStr, u64); 9] {
+pub fn fields() -> [(&'static CStr, u64); 11] {
     [
         (c"granted", GRANTED.get()),
         (c"denied", DENIED.get()),
         (c"recorded", RECORDED.get()),
         (c"refunded", REFUNDED.get()),
         (c"blocked", BLOCKED.get()),
+        (c"waiting", WAITING.get()),
+        (c"acquired", ACQUIRED.get()),
         (c"granted_units", GRANTED_UNITS.get()),
         (c"denied_units", DENIED_UNITS.get()),
         (c"keys", KEYS.get()),

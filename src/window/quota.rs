@@ -63,6 +63,11 @@ impl Decision {
             ..self
         }
     }
+
+    /// The same decision for somebody whose turn it is not before so many ms: denied, although it may fit.
+    pub fn behind(self, ms: u64) -> Self {
+        Self { granted: 0, retry_after: self.retry_after.map(|own| own.max(ms)), ..self }
+    }
 }
 
 /// Counting would hold more than [`MAX_EXACT`](crate::MAX_EXACT) units.

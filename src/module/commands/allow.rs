@@ -2,10 +2,10 @@
 
 use swlimit_window::{Entry, Verdict};
 
-use super::request::{self, tell_of_block, Request, Takes, KEY, QUOTA};
+use super::request::{self, tell_of_block, Request, Takes, KEY};
 use crate::arguments::Keyword;
 use crate::error::Error;
-use crate::server::{Call, Command, Declaration, Effect, Expiry, Keys, Reply};
+use crate::server::{Call, Command, Declaration, Expiry, Keys, Reply};
 use crate::statistics;
 
 /// Decide, and count if granted.
@@ -44,21 +44,13 @@ impl Command for Allow {
     fn run(call: &Call) -> Result<Reply, Error> {
         let request: Request<Self> = call.parse()?;
         let demand = request.demand();
-        let (name, quota) = (&call.arguments()[KEY], call.words(QUOTA)?);
+        let name = &call.arguments()[KEY];
         let moment = call.moment(request.options.at);
         let now = moment.now();
 
         let mut key = call.write(name)?;
         match Entry::decide(key.entry(), now, &demand)? {
-            Verdict::Granted(grant) => {
-                let (units, instant) = (grant.units(), grant.instant());
-                let changed = key.change(Expiry::AfterEnd(moment), |entry| grant.apply(entry))?;
-                drop(key);
-                call.replicate(name, Effect::Record { quota, units, instant, until: changed.until });
-                statistics::granted(units);
-                call.notify(c"swlimit.granted", name);
-                Ok(Reply::Decision(changed.result))
-            }
+            Verdict::Granted(grant) => request::grant(call, key, name, grant, moment),
             Verdict::Denied(decision) => {
                 let block = match request.block_begun(key.entry(), now) {
                     Some(duration) => {

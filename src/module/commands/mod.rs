@@ -1,5 +1,6 @@
 //! One file a command, each read top to bottom: parse, look, decide, count, tell.
 
+mod acquire;
 mod allow;
 mod block;
 mod info;
@@ -10,6 +11,7 @@ mod refund;
 mod request;
 mod unblock;
 
+pub use acquire::Acquire;
 pub use allow::Allow;
 pub use block::Block;
 pub use info::Info;

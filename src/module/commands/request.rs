@@ -2,11 +2,11 @@
 
 use std::marker::PhantomData;
 
-use swlimit_window::{Demand, Entry, Quota};
+use swlimit_window::{Demand, Entry, Grant, Quota};
 
 use crate::arguments::{Keyword, Options, Parse, Words};
 use crate::error::Error;
-use crate::server::{Call, Effect, Parameter, Text};
+use crate::server::{Call, Effect, Expiry, Key, Moment, Parameter, Reply, Text};
 use crate::statistics;
 
 /// Where the key stands among a call's arguments.
@@ -49,6 +49,19 @@ impl<C> Request<C> {
     pub fn block_begun(&self, entry: Option<&Entry>, now: u64) -> Option<u64> {
         self.options.block.filter(|_| entry.is_none_or(|entry| entry.blocked_for(now).is_none()))
     }
+}
+
+/// Count what is granted, and tell of it.
+#[inline(always)]
+pub fn grant(call: &Call, mut key: Key, name: &Text, grant: Grant, moment: Moment) -> Result<Reply, Error> {
+    let quota = call.words(QUOTA)?;
+    let (units, instant) = (grant.units(), grant.instant());
+    let changed = key.change(Expiry::AfterEnd(moment), |entry| grant.apply(entry))?;
+    drop(key);
+    call.replicate(name, Effect::Record { quota, units, instant, until: changed.until });
+    statistics::granted(units);
+    call.notify(c"swlimit.granted", name);
+    Ok(Reply::Decision(changed.result))
 }
 
 /// Tell that a key is blocked from now on.

@@ -33,21 +33,37 @@ macro_rules! required {
 }
 
 required! {
+    RedisModule_AvoidReplicaTraffic
+    RedisModule_BlockClient
+    RedisModule_Call
+    RedisModule_CallReplyArrayElement
+    RedisModule_CallReplyInteger
+    RedisModule_CallReplyLength
+    RedisModule_CallReplyStringPtr
+    RedisModule_CallReplyType
     RedisModule_CloseKey
     RedisModule_CreateCommand
     RedisModule_CreateDataType
     RedisModule_CreateString
     RedisModule_CreateStringFromLongLong
+    RedisModule_CreateTimer
     RedisModule_DefragAlloc
     RedisModule_DeleteKey
     RedisModule_DigestAddStringBuffer
     RedisModule_DigestEndSequence
     RedisModule_EmitAOF
     RedisModule_Free
+    RedisModule_FreeCallReply
     RedisModule_FreeServerInfo
     RedisModule_FreeString
+    RedisModule_GetBlockedClientHandle
+    RedisModule_GetBlockedClientPrivateData
     RedisModule_GetCommand
     RedisModule_GetContextFlags
+    RedisModule_GetDbIdFromOptCtx
+    RedisModule_GetDetachedThreadSafeContext
+    RedisModule_GetKeyNameFromOptCtx
+    RedisModule_GetSelectedDb
     RedisModule_GetServerInfo
     RedisModule_InfoAddFieldCString
     RedisModule_InfoAddFieldULongLong
@@ -74,11 +90,16 @@ required! {
     RedisModule_ReplyWithMap
     RedisModule_ReplyWithStringBuffer
     RedisModule_SaveStringBuffer
+    RedisModule_SelectDb
     RedisModule_ServerInfoGetFieldC
     RedisModule_SetAbsExpire
     RedisModule_SetCommandInfo
+    RedisModule_SetDisconnectCallback
     RedisModule_SetModuleOptions
     RedisModule_SignalModifiedKey
+    RedisModule_StopTimer
     RedisModule_StringPtrLen
+    RedisModule_SubscribeToServerEvent
+    RedisModule_UnblockClient
     RedisModule_WrongArity
 }

@@ -47,6 +47,18 @@ impl Context {
         set & flags != 0
     }
 
+    /// The number of the database that is selected.
+    pub(super) fn database(self) -> c_int {
+        // SAFETY: a valid context.
+        unsafe { api!(RedisModule_GetSelectedDb(self.0)) }
+    }
+
+    /// Select a database that there is.
+    pub(super) fn select(self, database: c_int) {
+        // SAFETY: a valid context.
+        unsafe { api!(RedisModule_SelectDb(self.0, database)) };
+    }
+
     /// Tell replicas and the append-only file what was done to a key.
     #[inline(always)]
     pub fn replicate(self, key: &Text, effect: Effect) {

@@ -13,6 +13,7 @@ use swlimit_window::{decode, encode, Blocked, Count, Entry, MAX_EXACT, VERSION};
 use super::effect::{milliseconds, Effect};
 use super::reply::c_string;
 use super::text::{OwnText, Text};
+use super::waiters;
 
 /// The type, once the server knows it.
 pub struct EntryType(AtomicPtr<raw::RedisModuleType>);
@@ -43,15 +44,14 @@ impl EntryType {
             free_effort: Some(free_effort),
             copy: Some(copy),
             defrag: Some(defrag),
-            // Nothing outside of a value needs to hear that its key was unlinked, and nothing is saved beside keys: a
-            // server without the module could not skip that.
             unlink: None,
+            // Nothing is saved beside keys: a server without the module could not skip that.
             aux_load: None,
             aux_save: None,
             aux_save_triggers: 0,
             mem_usage2: None,
             free_effort2: None,
-            unlink2: None,
+            unlink2: Some(unlinked),
             copy2: None,
             aux_save2: None,
         };
@@ -154,6 +154,15 @@ pub(super) unsafe extern "C" fn free(value: *mut c_void) {
     // SAFETY: the caller's promise.
     let entry: Box<Entry> = unsafe { Box::from_raw(value.cast()) };
     statistics::entry_freed(entry.bytes());
+}
+
+/// A value is leaving its key, whatever the reason.
+unsafe extern "C" fn unlinked(ctx: *mut raw::RedisModuleKeyOptCtx, _value: *const c_void) {
+    // SAFETY: the context of this callback, and the key's name, which outlives it.
+    unsafe {
+        let key = api!(RedisModule_GetKeyNameFromOptCtx(ctx)).cast_mut();
+        waiters::wake(|| api!(RedisModule_GetDbIdFromOptCtx(ctx)), Text::borrow(&key));
+    }
 }
 
 unsafe extern "C" fn free_effort(_key: *mut raw::RedisModuleString, value: *const c_void) -> usize {

@@ -10,7 +10,7 @@ use swlimit_window::Entry;
 use super::context::Context;
 use super::entry_type::{self, ENTRY_TYPE};
 use super::text::Text;
-use super::OK;
+use super::{waiters, OK};
 use crate::error::Error;
 use crate::statistics;
 
@@ -146,6 +146,7 @@ impl<'a> Key<'a> {
         }
         // SAFETY: a valid context and a string that is alive.
         unsafe { api!(RedisModule_SignalModifiedKey(self.context.raw(), self.name.raw())) };
+        waiters::wake(|| self.context.database(), self.name);
         Ok(Changed { result, until })
     }
 

@@ -7,6 +7,7 @@
 mod api;
 
 mod allocator;
+mod ask;
 mod call;
 mod command;
 mod context;
@@ -14,13 +15,15 @@ mod effect;
 mod entry_type;
 mod key;
 mod module;
+mod redirection;
 mod reply;
 mod text;
+mod waiters;
 
 pub use call::Call;
 pub use command::{Command, Declaration, Keys, Parameter};
 pub use effect::Effect;
-pub use key::{Expiry, Key};
+pub use key::{Expiry, Key, Moment};
 pub use module::Loading;
 pub use reply::{Info, Reply};
 pub use text::Text;

@@ -9,7 +9,7 @@ use super::allocator::ServerAllocator;
 use super::command::{self, Command};
 use super::entry_type::ENTRY_TYPE;
 use super::reply::c_string;
-use super::{api, OK};
+use super::{api, waiters, OK};
 use crate::configuration::{Chosen, Setting};
 use crate::statistics;
 
@@ -88,6 +88,9 @@ impl Loading<'_> {
         unsafe {
             if api!(RedisModule_LoadConfigs(self.ctx)) != OK {
                 return Err("cannot load the configuration".into());
+            }
+            if !waiters::subscribe(self.ctx) {
+                return Err("cannot subscribe to the server's events".into());
             }
             api!(RedisModule_RegisterInfoFunc(self.ctx, Some(info)));
             api!(RedisModule_SetModuleOptions(self.ctx, options(self.ctx) as c_int));

@@ -20,6 +20,10 @@ pub enum Reply {
     },
     /// An integer of at most 2^63 − 1.
     Integer(u64),
+    /// Integers as the server gave them.
+    Integers(Vec<i64>),
+    /// Nothing yet: the client waits.
+    Later,
     /// What a key holds.
     Info(Info),
 }
@@ -51,6 +55,11 @@ impl Reply {
                 decisions.iter().for_each(|decision| context.reply_decision(decision));
             }
             Reply::Integer(value) => context.reply_integer(*value),
+            Reply::Integers(values) => {
+                context.reply_array(values.len());
+                values.iter().for_each(|value| context.reply_long(*value));
+            }
+            Reply::Later => {}
             Reply::Info(info) => info.send(context),
         }
     }
@@ -75,16 +84,17 @@ impl Info {
 
 impl Context {
     pub(super) fn reply_error(self, error: &Error) {
-        // SAFETY: a valid context; the server copies the text, a C string.
-        unsafe {
-            match error {
-                Error::Arity => api!(RedisModule_WrongArity(self.raw())),
-                error => {
-                    let text = c_string(error.to_string());
-                    api!(RedisModule_ReplyWithError(self.raw(), text.as_ptr()))
-                }
-            };
+        match error {
+            // SAFETY: a valid context.
+            Error::Arity => drop(unsafe { api!(RedisModule_WrongArity(self.raw())) }),
+            error => self.reply_error_text(error.to_string()),
         }
+    }
+
+    /// An error, with its code.
+    pub(super) fn reply_error_text(self, error: String) {
+        // SAFETY: a valid context; the server copies the text, a C string.
+        unsafe { api!(RedisModule_ReplyWithError(self.raw(), c_string(error).as_ptr())) };
     }
 
     #[inline(always)]

@@ -1,0 +1,77 @@
+//! `SWLIMIT.ACQUIRE key limit window resolution timeout [COST n] [STRICT]`
+
+use swlimit_window::{Demand, Entry, Quota, Verdict};
+
+use super::request::{self, KEY, QUOTA};
+use crate::arguments::{Keyword, Options, Parse, Words};
+use crate::error::Error;
+use crate::server::{Call, Command, Declaration, Keys, Parameter, Reply};
+use crate::statistics;
+
+/// ALLOW that waits for its turn.
+pub struct Acquire;
+
+/// What is to be granted, and for how long the client waits, in ms.
+struct Wish {
+    demand: Demand,
+    timeout: u64,
+}
+
+impl Parse for Wish {
+    fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, max_subintervals: u64) -> Result<Self, Error> {
+        words.word()?;
+        let quota: Quota = words.quota(max_subintervals)?;
+        let timeout = words.duration_or_zero("timeout")?;
+        let Options { cost, strict, .. } = words.options(&[Keyword::Cost, Keyword::Strict])?;
+        Ok(Self { demand: Demand { quota, cost, partial: false, strict }, timeout })
+    }
+}
+
+impl Command for Acquire {
+    const DECLARATION: Declaration = Declaration {
+        name: c"swlimit.acquire",
+        summary: c"Waits until a request is within a sliding-window limit, first come, first served, and counts it.",
+        complexity: c"O(log C + log W), C being the number of subintervals that hold a count and W that of waiting \
+            clients; O(C) when the window or resolution changes",
+        since: c"0.2.0",
+        arity: -6,
+        flags: c"write deny-oom blocking",
+        categories: "write blocking",
+        keys: Keys::Change,
+        parameters: &[
+            request::KEY_PARAMETER,
+            request::LIMIT,
+            request::WINDOW,
+            request::RESOLUTION,
+            Parameter::String(c"timeout"),
+            request::COST,
+            request::STRICT,
+        ],
+    };
+
+    fn run(call: &Call) -> Result<Reply, Error> {
+        let Wish { demand, timeout } = call.parse()?;
+        let name = &call.arguments()[KEY];
+        let moment = call.moment(None);
+        let now = moment.now();
+
+        let key = call.write(name)?;
+        let first = call.due(name);
+        let decision = match (Entry::decide(key.entry(), now, &demand)?, first) {
+            (Verdict::Granted(grant), None) => return request::grant(call, key, name, grant, moment),
+            (verdict, _) => verdict.decision(),
+        };
+        drop(key);
+        let in_time = decision.retry_after.is_some_and(|ms| ms <= timeout);
+        if timeout > 0 && in_time && call.may_wait() {
+            let due = now + decision.retry_after.unwrap_or(0).max(1);
+            return call.wait(name, call.words(QUOTA)?, demand, now + timeout, due);
+        }
+        statistics::denied(demand.cost);
+        call.notify(c"swlimit.denied", name);
+        Ok(Reply::Decision(match first {
+            Some(due) => decision.behind(due.saturating_sub(now).max(1)),
+            None => decision,
+        }))
+    }
+}
