@@ -1,0 +1,226 @@
+"""Every block of the documentation does what its page says, run as a reader would copy it.
+
+Changed are only the port (readers have 6379) and the path of the module. What a page types into redis-cli, a
+shell or Python runs in the page's order against one server; each other block runs by itself.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs.pages import PAGES, blocks
+from support import releases
+from support.server import MODULE, ROOT, Binaries, Server
+
+HERE = Path(__file__).parent
+CACHE = ROOT / ".cache/docs"
+BLOCKS = {page: blocks(page) for page in PAGES}
+SHELL = ("sh", "console")
+TYPED = ("redis", "python", *SHELL)
+BY_THEMSELVES = ("conf", "ini", "js", "rust", "go")
+HARMLESS = re.compile(r"(redis-cli|scripts/replay) [^;&|`$<>]*$")  # the shell commands that may be run where tests run
+BY_THE_CLOCK = re.compile(r"SWLIMIT\.(ALLOW|PEEK|RECORD|MALLOW) (?!.* AT )")
+PROMPTS = {"redis": "redis> ", "console": "$ "}
+
+
+def typed(block):
+    """The lines of a block that a reader types, and whether the block also shows what comes back."""
+    prompt = PROMPTS.get(block.language)
+    lines = block.text.splitlines()
+    if not prompt or not lines[0].startswith(prompt):
+        return lines, False
+    return [line.removeprefix(prompt) for line in lines if line.startswith(prompt)], True
+
+
+def is_typed(block):
+    """Whether the block is to be run in its page's order."""
+    return not block.excused and block.language in TYPED and (
+        block.language not in SHELL or all(map(HARMLESS.match, typed(block)[0])))
+
+
+def of_language(language):
+    """A parametrization: all blocks in this language that are to be run."""
+    return pytest.mark.parametrize("block", [
+        pytest.param(block, id=block.place) for page in PAGES for block in BLOCKS[page]
+        if block.language == language and not block.excused])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_is_run_or_says_why_not(page):
+    fences = re.findall(r"^ *```", page.read_text(), re.MULTILINE)
+    assert len(fences) == 2 * len(BLOCKS[page]), "a fence is not closed as it was opened"
+    left = [block.place for block in BLOCKS[page]
+            if not (block.excused or is_typed(block)) and block.language not in ("text", *BY_THEMSELVES)]
+    assert not left, "neither run nor marked `<!-- not run: why -->` or `<!-- run by FILE -->`"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(map(is_typed, BLOCKS[page]))],
+                         ids=lambda page: page.name)
+def test_what_a_page_types(page, start):
+    server = start()
+    printed = None
+    for block in BLOCKS[page]:
+        if is_typed(block):
+            printed = type_in(server, block)
+        elif block.is_output:
+            assert_printed(block.text, printed, block.place)
+
+
+def type_in(server, block):
+    """What a block prints; if it shows the replies itself, they are compared."""
+    lines, shows_replies = typed(block)
+    printed = RUNNERS[block.language](server, "".join(f"{line}\n" for line in lines))
+    if shows_replies:
+        shown = re.sub(rf"^{re.escape(PROMPTS[block.language])}.*\n", "", block.text, flags=re.MULTILINE)
+        assert_printed(shown, printed, block.place, loosely=any(map(BY_THE_CLOCK.match, lines)))
+    else:
+        assert "(error)" not in printed, f"{block.place} prints:\n{printed}"
+    return printed
+
+
+def redis_cli(server, text):
+    return server.cli(flags=["--no-raw"], stdin=text.encode())
+
+
+def shell(server, text):
+    script = f'redis-cli() {{ command redis-cli -p {server.port} "$@"; }}\n{with_port(server, text)}'
+    return run(["bash", "-euo", "pipefail", "-c", script], cwd=ROOT, env=os.environ | {"COLUMNS": "120"})
+
+
+def python(server, text):
+    return run([sys.executable, "-c", with_port(server, text)])
+
+
+RUNNERS = {"redis": redis_cli, "python": python} | dict.fromkeys(SHELL, shell)
+
+
+def run(words, **options):
+    """What a program prints that ends well."""
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def with_port(server, text):
+    return re.sub(r"\b6379\b", str(server.port), text)
+
+
+def assert_printed(shown, printed, place, loosely=False):
+    """A line `…` in what is shown stands for any lines. Loosely: times, in ms, may be off by a tenth."""
+    def tidy(text):
+        return [line.rstrip() for line in text.splitlines() if line.strip()]
+
+    pattern = "\n".join(re.escape(line) for line in tidy(shown)).replace(re.escape("…") + "\n", "(?:.*\n)*")
+    times = []
+    if loosely:
+        pattern = re.sub(r"\d{4,}", lambda time: times.append(int(time[0])) or r"(\d{4,})", pattern)
+    found = re.fullmatch(pattern, "\n".join(tidy(printed)))
+    assert found, f"{place} shows\n{shown}\nbut this was printed:\n{printed}"
+    assert [int(time) for time in found.groups()] == [pytest.approx(time, rel=0.1) for time in times], place
+
+
+@of_language("conf")
+def test_configuration_files(block, start, binaries, tmp_path):
+    conf = tmp_path / "redis.conf"
+    conf.write_text(with_module(block.text))
+    server = start(binaries=Binaries("conf", [*binaries.command, str(conf)], binaries.cli, binaries.env), module=None)
+    assert server.cli("SWLIMIT.PEEK", "k", 5, 60, 5).startswith("1\n5\n5\n")
+    for value in re.findall(r"max-subintervals (\d+)", block.text):
+        assert server.cli("CONFIG", "GET", "swlimit.max-subintervals").split("\n")[1] == value
+
+
+def with_module(text):
+    """The text with the path of the module that is tested; it names one."""
+    text, count = re.subn(r"/\S*swlimit\.so", str(MODULE), text)
+    assert count, text
+    return text
+
+
+@of_language("ini")
+def test_systemd_drop_ins(block, tmp_path):
+    """systemd starts what the distribution's unit starts, and the module besides, and hears that it is ready."""
+    text = re.sub(r"\\\n\s*", "", block.text)  # lines that go on
+    emptied, line = re.findall(r"^ExecStart=(.*)", text, re.MULTILINE)
+    name = Path(line.split()[0]).name
+    own = shlex.split(re.search(r"^ExecStart=(.*)", distributed_unit(name), re.MULTILINE)[1])
+    words = shlex.split(with_module(line))
+    assert (emptied, words) == ("", [*own, "--loadmodule", str(MODULE), *words[len(own) + 2:]])
+
+    conf = tmp_path / "server.conf"
+    conf.write_text("daemonize yes\n")  # as the distribution's own says
+    fetched = releases.CACHE.glob(f"*/bin/{name}")
+    program = shutil.which(name) or next(fetched, None) or lacking(name)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(20)
+        with Server(Binaries("drop-in", [str(program), str(conf), *words[2:]]), module=None,
+                    env={"NOTIFY_SOCKET": str(tmp_path / "notify")}):
+            while "READY=1" not in systemd.recv(4096).decode():
+                pass
+
+
+def distributed_unit(name):
+    """The text of Debian's unit for this server: that of the installed package, or of one fetched to test with."""
+    places = [Path("/usr/lib/systemd/system"), *releases.CACHE.glob("*/root/usr/lib/systemd/system")]
+    found = [place / f"{name}.service" for place in places if (place / f"{name}.service").exists()]
+    return found[0].read_text() if found else lacking(f"Debian's unit of {name}")
+
+
+def lacking(what):
+    """Skip the test and say what it lacks; in CI, which must lack nothing, fail."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"CI lacks {what}", pytrace=False)
+    pytest.skip(f"LACKING {what}")
+
+
+@pytest.fixture(scope="session")
+def node_modules():
+    """The folder that holds what package-lock.json names, installed once for each content of it."""
+    if not (shutil.which("node") and shutil.which("npm")):
+        lacking("Node.js and npm")
+    folder, lock = CACHE / "node", HERE / "node/package-lock.json"
+    if not (folder / "installed").exists() or (folder / "installed").read_bytes() != lock.read_bytes():
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(HERE / "node", folder)
+        done = subprocess.run(["npm", "ci", "--silent"], cwd=folder, capture_output=True, text=True)
+        if done.returncode:
+            lacking(f"packages from npm: {done.stdout}{done.stderr}")
+        shutil.copy(lock, folder / "installed")
+    return folder
+
+
+@of_language("js")
+def test_node(block, node_modules):
+    with Server() as server:
+        assert run(["node", "--input-type=module", "-e", with_port(server, block.text)], cwd=node_modules)
+
+
+@pytest.mark.long
+@of_language("rust")
+def test_rust(block):
+    folder = CACHE / "rust"
+    shutil.copytree(HERE / "rust", folder, dirs_exist_ok=True)
+    (folder / "src").mkdir(exist_ok=True)
+    with Server() as server:
+        (folder / "src/main.rs").write_text(with_port(server, block.text))
+        assert run(["cargo", "run", "--quiet", "--locked"], cwd=folder)
+
+
+@pytest.mark.long
+@of_language("go")
+def test_go(block, tmp_path):
+    if not shutil.which("go"):
+        pytest.skip("LACKING Go")
+    with Server() as server:
+        (tmp_path / "main.go").write_text(with_port(server, block.text))
+        (tmp_path / "go.mod").write_text("module example\n")
+        if subprocess.run(["go", "mod", "tidy"], cwd=tmp_path).returncode:
+            pytest.skip("LACKING Go's modules")
+        assert run(["go", "run", "."], cwd=tmp_path)
