@@ -24,10 +24,10 @@ test-long: build
 	SWLIMIT_SERVERS=valkey-9.1 $(PYTEST) --long -m long -k test_cluster
 
 bench:
-	@scripts/bench/run
+	@scripts/benchmark
 
 accuracy:
-	@scripts/accuracy/run
+	@scripts/measure-accuracy
 
 build: setup
 	cargo build --release
