@@ -1,4 +1,4 @@
-"""`scripts/accuracy/run`: measure, print the tables, and write page and pictures."""
+"""The command line of scripts/measure-accuracy: measure, print the tables, and write page and pictures."""
 
 import argparse
 import re
@@ -6,10 +6,11 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.server import ROOT, Server
-from logreplay.errors import UserError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from logreplay.errors import UserError
+from support.server import Server
 
 from . import loads, pictures, report
 from .play import Player
@@ -17,7 +18,6 @@ from .survey import SUBINTERVALS, GuaranteeBroken, Survey
 
 HOME = Path(__file__).resolve().parent
 PAGE = HOME / "ACCURACY.md"
-README = ROOT / "README.md"
 UNITS = {"ms": 1, "": 1000, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 QUICK_SCALE = 0.05
 TELL = Console(stderr=True)
@@ -36,9 +36,9 @@ def main():
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="scripts/accuracy/run", description="""Play traffic through the module and
-        through an exact sliding log, and compare. Without options: all loads; then ACCURACY.md, its pictures and the
-        table in README.md are written anew. With --quick or --log nothing is written but what --output asks for.""")
+    parser = argparse.ArgumentParser(prog="measure-accuracy", description="""Play traffic through the module and
+        through an exact sliding log, and compare. Without options: all loads; then ACCURACY.md and its pictures
+        are written anew. With --quick or --log nothing is written but what --output asks for.""")
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--quick", action="store_true", help="generated loads only, with few clients")
     choice.add_argument("--log", metavar="FILE", help="this access log or auth.log, and no other load; .gz is fine")
@@ -53,7 +53,8 @@ def arguments():
 def run(options):
     chosen, missing = choose(options)
     output = options.output or (None if options.quick or options.log else HOME)
-    with Server() as server, server.client() as client, Player(server.port) as player:
+    with Server() as server, server.client() as client:
+        player = Player(client)
         survey = Survey(player, describe(client.info()), missing)
         with progress(sum(len(survey.ways(load)) for load in chosen)) as advance:
             for load in chosen:
@@ -67,8 +68,6 @@ def run(options):
         print(f"\n## {name}\n\n{table}")
     if output:
         (output / PAGE.name).write_text(report.fill(PAGE.read_text(), tables))
-    if output == HOME and README.exists():
-        README.write_text(report.fill(README.read_text(), tables))
 
 
 def choose(options):

@@ -9,9 +9,9 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from support.server import ROOT
 from logreplay.errors import UserError
 from logreplay.reading import read
+from support.server import ROOT
 
 SEED = 20240101
 START = 1_704_067_200_000  # 2024-01-01 00:00 UTC: a multiple of every window used here, in ms

@@ -106,7 +106,7 @@ def timeline(player, limit=20, window=MINUTE, subintervals=12):
             title=f"what each has granted within W ({limit} per minute)")
     top.legend(loc="upper left")
     rows = [("asked for", "#999999", offered), *limiters]
-    for row, (name, colour, requests) in enumerate(reversed(rows)):
+    for row, (_, colour, requests) in enumerate(reversed(rows)):
         bottom.vlines([(request.at - START) / SECOND for request in requests], row - 0.36, row + 0.36, color=colour,
                       linewidth=0.9)
     bottom.set_yticks(range(len(rows)), [name for name, *_ in reversed(rows)])

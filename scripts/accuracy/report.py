@@ -1,5 +1,6 @@
 """Figures as Markdown tables, and the pages that hold them."""
 
+import itertools
 import re
 
 MARKED = re.compile(r"(<!-- accuracy:(\w+) -->\n).*?(<!-- /accuracy:\2 -->)", re.DOTALL)
@@ -28,24 +29,22 @@ def _inputs(survey):
 
 def _summary(survey):
     """One line for each way to limit, over all loads but the adversaries."""
-    rows = []
-    for strict in (False, True):
-        for subintervals in survey.subintervals:
-            figures = survey.together(subintervals, strict)
-            attack = survey.worst_attack(subintervals, strict)
-            rows.append([_name(subintervals, strict), _percent(figures.share("wrongly_granted")),
-                         _percent(figures.share("wrongly_denied")), _percent(figures.mean_wait, 2),
-                         _percent(figures.throughput, 1), _multiple(figures.worst), _multiple(attack) if attack else "",
-                         _percent(figures.mean_difference, 2), _percent(figures.rate_difference, 2),
-                         f"{figures.mean_memory:.0f}"])
-    rows.append(["exact log, as a sorted set", "0", "0", "", "100.0 %", _multiple(1), _multiple(1), "0", "0",
-                 f"{survey.log_memory():.0f}"])
-    head = ["subintervals N", "wrongly granted", "wrongly denied", "mean wait then, of W", "units granted", "most in W",
-            "most in W, attacked", "mean error, of L", "of the rate", "bytes per key"]
-    decisions = sum(len(survey.requests[load.name]) for load in survey.traffic)
-    note = (f"{_count(decisions)} decisions a line, on traffic of which the exact log denies "
+    decisions, estimates = [], []
+    for strict, subintervals in itertools.product((False, True), survey.subintervals):
+        figures, name = survey.together(subintervals, strict), _name(subintervals, strict)
+        attack = survey.worst_attack(subintervals, strict)
+        decisions.append([name, *_wrong(figures), _percent(figures.mean_wait, 2),
+                          _multiple(figures.worst) + (f" ({_multiple(attack)})" if attack else ""), _bytes(figures)])
+        estimates.append([name, *_estimate(figures)])
+    decisions.append(["exact log, as a sorted set", "0", "0", "", f"{_multiple(1)} ({_multiple(1)})",
+                      f"{survey.log_memory():.0f}"])
+    head = ["subintervals N", "wrongly granted", "wrongly denied", "mean wait then, of W", "most in W (attacked)",
+            "bytes per key"]
+    count = sum(len(survey.requests[load.name]) for load in survey.traffic)
+    note = (f"{_count(count)} decisions a line, on traffic of which the exact log denies "
             f"{_percent(survey.denied(), 0)}.")
-    return _table(head, "l" + "r" * 9, rows) + "\n\n" + note
+    return "\n\n".join([_table(head, "lrrrrr", decisions), note,
+                        _table(["subintervals N", *ESTIMATE], "lrrr", estimates)])
 
 
 def _loads(survey):
@@ -53,23 +52,36 @@ def _loads(survey):
 
 
 def _load(survey, load):
-    rows = []
+    decisions, alone = [], []
     for subintervals, strict in survey.ways(load):
         figures = survey.figures[load.name, subintervals, strict]
-        rows.append([
-            _name(subintervals, strict), _span(load.window // subintervals),
-            _percent(figures.share("wrongly_granted")), _percent(figures.share("wrongly_denied")),
-            _percent(figures.mean_wait, 2), _span(figures.longest_wait),
-            _percent(figures.share("granted_only_here")), _percent(figures.share("denied_only_here")),
-            _percent(figures.throughput, 1), _multiple(figures.worst), _percent(figures.mean_difference, 2),
-            _percent(figures.rate_difference, 2), f"{figures.mean_memory:.0f}"])
+        name = _name(subintervals, strict, load.window)
+        wait = f"{_percent(figures.mean_wait, 2)} ({_span(figures.longest_wait)})" if figures.longest_wait else "0"
+        decisions.append([name, *_wrong(figures), wait, _multiple(figures.worst), _bytes(figures)])
+        alone.append([name, *(_percent(figures.share(one)) for one in ("granted_only_here", "denied_only_here")),
+                      *_estimate(figures)])
     sorted_set, timestamps = survey.log_bytes[load.name]
-    rows.append(["exact log", "", "0", "0", "", "", "0", "0", "100.0 %", _multiple(1), "0", "0",
-                 f"{sorted_set:.0f} ({timestamps:.0f})"])
-    head = ["N", "R", "wrongly granted", "wrongly denied", "mean wait then, of W", "longest wait",
-            "alone: only it grants", "only the log grants", "units granted", "most in W", "mean error, of L",
-            "of the rate", "bytes per key"]
-    return f"### {load.name}: {load.about}\n\n" + _table(head, "lr" + "r" * 11, rows)
+    decisions.append(["exact log", "0", "0", "", _multiple(1), f"{sorted_set:.0f} ({timestamps:.0f})"])
+    head = ["N × R", "wrongly granted", "wrongly denied", "mean wait then, of W (longest)", "most in W",
+            "bytes per key"]
+    return "\n\n".join([f"### {load.name}: {load.about}", _table(head, "lrrrrr", decisions), _table(
+        ["N × R", "alone: only it grants", "only the log grants", *ESTIMATE], "lrrrrr", alone)])
+
+
+ESTIMATE = ["units granted", "mean error, of L", "of the rate"]
+
+
+def _estimate(figures):
+    return (_percent(figures.throughput, 1), _percent(figures.mean_difference, 2),
+            _percent(figures.rate_difference, 2))
+
+
+def _wrong(figures):
+    return _percent(figures.share("wrongly_granted")), _percent(figures.share("wrongly_denied"))
+
+
+def _bytes(figures):
+    return f"{figures.mean_memory:.0f}"
 
 
 def _bounds(survey):
@@ -83,9 +95,9 @@ def _bounds(survey):
         spans = [(False, window - resolution + 1), (False, window - resolution // 2), (False, window), (True, window),
                  (True, window + 2)]
         found = [reached[subintervals, strict, span] for strict, span in spans]
-        rows.append([str(subintervals), _span(resolution), *(f"{one.units} ({one.bound})" for one in found)])
-    head = ["N", "R", "within W − R", "within W − R/2", "within W", "STRICT, within W", "STRICT, within W + 2 ms"]
-    return _table(head, "rrrrrrr", rows)
+        rows.append([_name(subintervals, False, window), *(f"{one.units} ({one.bound})" for one in found)])
+    head = ["N × R", "within W − R", "within W − R/2", "within W", "STRICT, within W", "STRICT, within W + 2 ms"]
+    return _table(head, "lrrrrr", rows)
 
 
 def _table(head, alignment, rows):
@@ -93,9 +105,11 @@ def _table(head, alignment, rows):
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *rows])
 
 
-def _name(subintervals, strict):
+def _name(subintervals, strict, window=None):
+    """How a limiter is called: by its subintervals and, if there is one window, their length."""
+    length = f" × {_span(window // subintervals)}" if window else ""
     classic = " (two counters)" if subintervals == 1 and not strict else ""
-    return f"{subintervals}{', STRICT' if strict else ''}{classic}"
+    return f"{subintervals}{length}{', STRICT' if strict else ''}{classic}"
 
 
 def _percent(share, digits=3):

@@ -5,7 +5,7 @@ import os
 import signal
 import stat
 import sys
-from datetime import timezone
+from datetime import UTC
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -13,25 +13,29 @@ import redis
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from . import access, auth, player, reading, report
+from . import formats, player, reading, report
 from .errors import UserError
+from .outcome import Outcome
 
 DESCRIPTION = """\
 Play a log through a real server with the module: who would have been limited, how often, and when.
 
 Access logs (common and combined format): every line is a request. sshd's auth.log: every failed attempt to log in.
-Plain or gzip; - reads standard input. LIMIT, WINDOW and RESOLUTION are those of SWLIMIT.ALLOW."""
+Any other: --pattern says where a line has its time and its key. Plain or gzip; - reads standard input.
+LIMIT, WINDOW and RESOLUTION are those of SWLIMIT.ALLOW."""
 
+KEYS = "\n".join(f"  {name:8}{', '.join(format.keys)}" for name, format in formats.PRESETS.items())
 EXAMPLES = f"""\
 keys (several may be joined with commas; "all" is one key for everything):
-  access  {", ".join(access.FIELDS)}
-  auth    {", ".join(auth.FIELDS)}
+{KEYS}
+  pattern its groups but time and bytes
 
 examples:
   replay access.log.gz 60 1m 1s                                 60 requests a minute for each client address
   replay access.log 10000000 1h 1m --cost bytes                 10 MB an hour for each client address
   replay access.log 5 1s 100ms --key address,path --strict      5 a second for each address on each path
-  replay auth.log 5 10m 1m --key user --picture attack.png      5 failed attempts in ten minutes for each user"""
+  replay auth.log 5 10m 1m --key user --picture attack.png      5 failed attempts in ten minutes for each user
+  replay app.log 5 1s 1s --pattern '^(?P<time>\\S+) .* user=(?P<user>\\w+)'    5 a second for each user of any log"""
 
 PIPED_WIDTH = 120  # of a table that goes into a file or a pipe
 
@@ -70,9 +74,14 @@ def _options(words):
     parser.add_argument("--strict", action="store_true", help="never more than LIMIT in any window")
     parser.add_argument("--cost", type=_cost, default=1, metavar="N|bytes",
                         help="what one request takes: a number, or the bytes of its response (default: 1)")
-    parser.add_argument("--key", default="address", metavar="FIELD", help="what is limited (default: address)")
-    parser.add_argument("--format", choices=("auto", *reading.FORMATS), default="auto")
-    parser.add_argument("--timezone", type=_zone, default=timezone.utc, metavar="NAME",
+    parser.add_argument("--key", metavar="FIELD",
+                        help="what is limited (default: address; with --pattern, all its groups)")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--format", choices=formats.PRESETS, help="what the log is (default: as its lines look)")
+    kind.add_argument("--pattern", metavar="REGEX", help="a regular expression, in Python's spelling, to be found in a "
+                      "line; its group (?P<time>…) is a stamp as of access logs, syslog or ISO 8601, or Unix seconds; "
+                      "(?P<bytes>…) is for --cost bytes; others make the key")
+    parser.add_argument("--timezone", type=_zone, default=UTC, metavar="NAME",
                         help="of stamps that name none, and of the times shown, such as Europe/Paris (default: UTC)")
     parser.add_argument("--year", type=_year, metavar="YYYY", help="of the first stamp, where stamps have no year")
     parser.add_argument("--server", metavar="HOST:PORT",
@@ -88,6 +97,7 @@ def _options(words):
 def run(options):
     """Read, replay, report."""
     limit = player.Limit(options.limit, options.window, options.resolution, options.strict)
+    format = formats.given(options.pattern) if options.pattern else formats.PRESETS.get(options.format)
     by_bytes = options.cost == "bytes"
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
     errors = Console(stderr=True)
@@ -95,13 +105,13 @@ def run(options):
     progress = Progress(*columns, console=errors, transient=True)
     with player.connected(options.server) as client, progress:
         player.check(client, limit, 1 if by_bytes else options.cost)
-        log = reading.read(options.log, options.key, options.cost, options.format, options.timezone, options.year,
+        log = reading.read(options.log, options.key, options.cost, format, options.timezone, options.year,
                            watch=lambda file: _watched(file, progress))
         outcome = None
         if log.requests:
-            outcome = player.Outcome(log.requests[0].at, log.requests[-1].at)
-            task = progress.add_task("replaying", total=len(log.requests))
-            player.play(client, log.requests, limit, outcome, lambda count: progress.advance(task, count))
+            outcome = Outcome(log.requests[0].at, log.requests[-1].at)
+            player.replay(client, log.requests, limit, outcome,
+                          lambda requests: progress.track(requests, description="replaying"))
 
     output = Console(markup=False, highlight=False, emoji=False)
     if not output.is_terminal and "COLUMNS" not in os.environ:
@@ -111,16 +121,16 @@ def run(options):
     if outcome is None:
         output.print("Nothing to replay.")
         return
-    unit = "bytes" if by_bytes else f"{log.format.EVENT}s"
-    output.print(f"\n{report.describe_limit(limit, options.key)}: {outcome.limited:,} of {len(outcome.keys):,} limited"
+    unit = "bytes" if by_bytes else f"{log.format.event}s"
+    output.print(f"\n{report.describe_limit(limit, log.key)}: {outcome.limited:,} of {len(outcome.keys):,} limited"
                  f" (in {unit}; times in {options.timezone})", soft_wrap=True)
-    output.print(report.table(outcome, options.key, by_bytes, options.timezone, options.top))
+    output.print(report.table(outcome, log.key, by_bytes, options.timezone, options.top))
     try:
         if options.json:
-            report.write_json(options.json, log, limit, outcome, options.key, options.cost)
+            report.write_json(options.json, log, limit, outcome, options.cost)
         if options.picture:
             from . import picture  # matplotlib takes its time to load
-            title = f"{Path(log.name).name}: {report.describe_limit(limit, options.key)}"
+            title = f"{Path(log.name).name}: {report.describe_limit(limit, log.key)}"
             picture.draw(options.picture, title, outcome, unit, options.timezone)
             output.print(f"picture: {options.picture}", soft_wrap=True)
     except OSError as error:

@@ -1,10 +1,8 @@
 """What a log is read into."""
 
 from collections import Counter
-from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 EXAMPLES = 3
 
 
@@ -31,11 +29,3 @@ class Account:
         self.unreadable += 1
         if len(self.examples) < EXAMPLES:
             self.examples.append((number, line))
-
-
-def milliseconds(moment):
-    """Unix time of an aware datetime; before 1970 there is none."""
-    since = (moment - EPOCH) // timedelta(milliseconds=1)
-    if since < 0:
-        raise ValueError("before 1970")
-    return since

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from .events import EPOCH
+from .stamps import EPOCH
 
 LONGEST = 240  # characters of a line that could not be read
 
@@ -36,7 +36,7 @@ def describe_lines(log):
     account = log.account
     counted = account.lines - account.other.total() - account.unreadable
     yield f"{printable(log.name)}: {account.lines:,} lines"
-    yield f"  {counted:,} with {len(log.requests):,} {log.format.EVENT}s"
+    yield f"  {counted:,} with {len(log.requests):,} {log.format.event}s"
     for reason, count in account.other.most_common():
         yield f"  {count:,} {reason}"
     yield f"  {account.unreadable:,} unreadable" + (", such as" if account.examples else "")
@@ -79,12 +79,12 @@ def _figures(tally, by_bytes, zone):
     return *(f"{number:,}" for number in numbers), share, *denials
 
 
-def write_json(path, log, limit, outcome, key, cost):
+def write_json(path, log, limit, outcome, cost):
     """Everything, instants in Unix milliseconds."""
     account = log.account
     content = {
         "log": log.name,
-        "format": log.format.NAME,
+        "format": log.format.name,
         "lines": {
             "total": account.lines,
             "other": dict(account.other),
@@ -93,7 +93,7 @@ def write_json(path, log, limit, outcome, key, cost):
             "notes": account.notes,
         },
         "limit": limit._asdict(),
-        "key": key,
+        "key": log.key,
         "cost": cost,
         "total": _as_dict(outcome.total),
         "keys": [{"key": name} | _as_dict(tally) for name, tally in outcome.most_limited(None)],

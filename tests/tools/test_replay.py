@@ -10,16 +10,18 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from logreplay import auth, player, reading
+from logreplay import formats, player, reading, sshd
 from logreplay.errors import UserError
+from logreplay.outcome import STEPS, Outcome
 from logreplay.report import describe_lines, printable
+from logreplay.stamps import Calendar
 
 DATA = Path(__file__).parent / "data"
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -28,7 +30,7 @@ UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 
 def utc(*parts, ms=0):
-    return int(datetime(*parts, tzinfo=timezone.utc).timestamp()) * 1000 + ms
+    return int(datetime(*parts, tzinfo=UTC).timestamp()) * 1000 + ms
 
 
 def requests_of(log):
@@ -39,7 +41,7 @@ def requests_of(log):
 
 def test_access_log_is_read_in_order_of_time():
     log = reading.read(str(DATA / "access.log"))
-    assert log.format.NAME == "access"
+    assert log.format.name == "access"
     assert requests_of(log) == [
         (utc(2024, 10, 10, 13, 55, 30), 6, "192.0.2.3"),
         (utc(2024, 10, 10, 13, 55, 31), 10, "192.0.2.3"),
@@ -79,7 +81,7 @@ def test_cost_in_bytes_leaves_out_responses_without_any():
 
 def test_auth_log_counts_each_attempt_once():
     log = reading.read(str(DATA / "auth.log"), year=2023)
-    assert log.format.NAME == "auth"
+    assert log.format.name == "sshd"
     assert requests_of(log) == [
         (utc(2023, 12, 31, 23, 58, 13), 5, "192.0.2.1"),
         *[(utc(2023, 12, 31, 23, 58, 20), 6, "192.0.2.1")] * 3,   # message repeated 3 times
@@ -94,7 +96,7 @@ def test_auth_log_counts_each_attempt_once():
         (utc(2024, 9, 1, 1, 0, 14), 23, "192.0.2.8"),
     ]
     assert log.account.lines == 23
-    assert log.account.other == {auth.NO_ATTEMPT: 6, auth.SAME_ATTEMPT: 4}
+    assert log.account.other == {sshd.NO_ATTEMPT: 6, sshd.SAME_ATTEMPT: 4}
     assert log.account.unreadable == 2
     assert [number for number, _ in log.account.examples] == [20, 22]
     assert log.account.notes == []
@@ -114,7 +116,7 @@ def test_auth_log_with_iso_stamps():
         (utc(2024, 2, 29, 11, 0, 0, ms=125), 2, "beta bob"),
         (utc(2024, 2, 29, 11, 0, 0, ms=250), 1, "beta root"),
     ]
-    assert log.account.other == {auth.NO_ATTEMPT: 1}
+    assert log.account.other == {sshd.NO_ATTEMPT: 1}
 
 
 @pytest.mark.parametrize("message, user, address", [
@@ -137,8 +139,8 @@ def test_auth_log_with_iso_stamps():
      "192.0.2.1"),
 ])
 def test_what_shows_an_attempt(message, user, address):
-    kind, fields = auth.classify(message)
-    assert kind in (auth.FAILURE, auth.HINT)
+    kind, fields = sshd.classify(message)
+    assert kind in (sshd.FAILURE, sshd.HINT)
     assert fields == {"user": user, "address": address}
 
 
@@ -150,7 +152,7 @@ def test_what_shows_an_attempt(message, user, address):
     "pam_unix(sshd:session): session opened for user bob by (uid=0)",
 ])
 def test_what_shows_none(message):
-    assert auth.classify(message) == (None, None)
+    assert sshd.classify(message) == (None, None)
 
 
 @pytest.mark.parametrize("now, stamps, expected", [
@@ -163,7 +165,7 @@ def test_what_shows_none(message):
     ((2024, 6, 1), ["2022-12-31T23:00:00Z", "Jan  1 00:00:00"], [(2022, 12, 31, 23), (2023, 1, 1)]),
 ])
 def test_years_that_stamps_lack(now, stamps, expected):
-    calendar = auth.Calendar(now=datetime(*now, tzinfo=timezone.utc))
+    calendar = Calendar(now=datetime(*now, tzinfo=UTC))
     assert [calendar.instant(stamp) for stamp in stamps] == [utc(*parts) for parts in expected]
 
 
@@ -179,6 +181,30 @@ def test_syslog_in_another_time_zone():
     log = reading.read(str(DATA / "auth.log"), zone=ZoneInfo("America/New_York"), year=2023)
     assert log.requests[0].at == utc(2024, 1, 1, 4, 58, 13)
     assert log.requests[-1].at == utc(2024, 9, 1, 5, 0, 14)  # in summer, four hours
+
+
+@pytest.mark.parametrize("stamp, instant", [
+    ("1700000000", utc(2023, 11, 14, 22, 13, 20)),
+    ("1700000000.25", utc(2023, 11, 14, 22, 13, 20, ms=250)),
+    ("2023-11-14 22:13:20,5", utc(2023, 11, 14, 17, 13, 20, ms=500)),  # five hours ahead of UTC
+    ("2023-11-14T22:13:20Z", utc(2023, 11, 14, 22, 13, 20)),
+    ("14/Nov/2023:22:13:20 +0100", utc(2023, 11, 14, 21, 13, 20)),
+    ("Nov 14 22:13:20", utc(2023, 11, 14, 17, 13, 20)),
+    *((wrong, None) for wrong in ("", "9" * 30, "1969-12-31", "now", "14/Nov/2023")),
+])
+def test_stamps_of_every_kind(stamp, instant):
+    assert Calendar(ZoneInfo("Asia/Karachi"), year=2023).instant(stamp) == instant
+
+
+def test_a_pattern_of_ones_own(tmp_path):
+    path = tmp_path / "app.log"
+    path.write_text("1700000001.5 GET user=ann took=7\n1700000000 PUT user=bob took=-\nno line of it\n")
+    format = formats.given(r"^(?P<time>\S+) (?P<verb>[A-Z]+) user=(?P<user>\w+) took=(?:-|(?P<bytes>\d+))")
+    log = reading.read(str(path), format=format)
+    assert log.key == "verb,user"
+    assert requests_of(log) == [(1_700_000_000_000, 2, "PUT bob"), (1_700_000_001_500, 1, "GET ann")]
+    assert (log.account.unreadable, log.account.examples) == (1, [(3, "no line of it")])
+    assert [request.cost for request in reading.read(str(path), "user", "bytes", format).requests] == [7]
 
 
 def test_an_assumed_year_is_said():
@@ -230,10 +256,10 @@ def exact_decisions(requests, limit, window, resolution, strict=False):
 
 def replay(server, requests, limit):
     """The outcome of a replay, after a check that it left nothing behind."""
-    outcome = player.Outcome(requests[0].at, requests[-1].at)
+    outcome = Outcome(requests[0].at, requests[-1].at)
     with server.client() as client:
         player.check(client, limit, 1)
-        player.play(client, requests, limit, outcome)
+        player.replay(client, requests, limit, outcome)
         assert client.dbsize() == 0
     return outcome
 
@@ -268,33 +294,34 @@ def test_decisions_are_exact(server, limit):
         at += int(dice.expovariate(1 / 300))
         requests.append(reading.Request(at, line, dice.choice("aaabbc"), dice.choice((1, 1, 1, 2, 5))))
     outcome = replay(server, requests, limit)
-    assert 0 < outcome.total.denied
+    assert outcome.total.denied > 0
     assert_exact(outcome, requests, limit)
 
 
 def test_keys_do_not_expire_because_the_replay_is_slow(server, monkeypatch):
     monkeypatch.setattr(player, "BATCH", 5)
     requests = [reading.Request(1_700_000_000_000, line, "a", 1) for line in range(50)]
-    limit = player.Limit("3", "2ms", "1ms")
-    outcome = player.Outcome(requests[0].at, requests[-1].at)
+    granted = 0
     with server.client() as client:
-        player.play(client, requests, limit, outcome, advance=lambda count: time.sleep(0.01))
-    assert outcome.total.granted == 3
+        for reply in player.allow(client, player.Limit("3", "2ms", "1ms"), requests, lambda request: request.key):
+            granted += reply[0]
+            time.sleep(0.002)
+    assert granted == 3
 
 
 def test_other_keys_of_a_server_stay(server):
     server.cli("SET", "mine", "1")
     requests = [reading.Request(1_700_000_000_000, 1, "mine", 1)]
     with server.client() as client:
-        player.play(client, requests, player.Limit("1", "1s", "1s"), player.Outcome(requests[0].at, requests[0].at))
+        player.replay(client, requests, player.Limit("1", "1s", "1s"), Outcome(requests[0].at, requests[0].at))
         assert client.keys() == [b"mine"]
 
 
 @pytest.mark.parametrize("span, step", [(0, 1), (119, 1), (120, 2), (84 * 3600, 3600), (365 * 86400, 4 * 86400)])
 def test_steps_of_time(span, step):
-    outcome = player.Outcome(1_700_000_000_000, 1_700_000_000_000 + span * 1000)
+    outcome = Outcome(1_700_000_000_000, 1_700_000_000_000 + span * 1000)
     assert outcome.step == step * 1000
-    assert len(outcome.offered) <= player.STEPS + 1
+    assert len(outcome.offered) <= STEPS + 1
 
 
 # Real logs, where they are at hand.
@@ -351,7 +378,7 @@ def run(*words, **options):
 
 
 def write_long_log(path, lines):
-    start = datetime(2024, 1, 1, tzinfo=timezone.utc)
+    start = datetime(2024, 1, 1, tzinfo=UTC)
     path.write_text("".join(
         f"192.0.2.{line % 250} - - [{start + timedelta(seconds=line):%d/%b/%Y:%H:%M:%S %z}] \"GET / HTTP/1.1\" 200 5\n"
         for line in range(lines)))
@@ -433,11 +460,14 @@ LIMIT = ("5", "1m", "1s")
     (["access.log", *LIMIT, "--cost", "0"], "cost must be an integer between 1 and 9007199254740991"),
     (["access.log", *LIMIT, "--cost", "much"], "argument --cost: takes a number of units or 'bytes'"),
     (["access.log", *LIMIT, "--key", "colour"], "no key 'colour' in this format (access): it has address, "),
-    (["auth.log", *LIMIT, "--key", "path"], "no key 'path' in this format (auth): it has address, user, host, all"),
-    (["auth.log", *LIMIT, "--cost", "bytes"], "no bytes in this format (auth)"),
+    (["auth.log", *LIMIT, "--key", "path"], "no key 'path' in this format (sshd): it has address, user, host, all"),
+    (["auth.log", *LIMIT, "--cost", "bytes"], "no bytes in this format (sshd)"),
+    (["access.log", *LIMIT, "--pattern", "(?P<time>"], "--pattern is no regular expression: "),
+    (["access.log", *LIMIT, "--pattern", r"(?P<time>\S+)"], "--pattern needs the group (?P<time>…) and"),
+    (["access.log", *LIMIT, "--pattern", "(?P<time>.)(?P<key>.)", "--format", "access"], "not allowed with argument"),
     (["missing.log", *LIMIT], "No such file or directory"),
     (["../data", *LIMIT], "Is a directory"),
-    (["../test_replay.py", *LIMIT], "does not look like an access log or an auth.log"),
+    (["../test_replay.py", *LIMIT], "does not look like an access log or one of sshd"),
     (["access.log", *LIMIT, "--timezone", "Mars/Olympus"], "knows no time zone 'Mars/Olympus'"),
     (["access.log", *LIMIT, "--picture", "picture.gif"], "takes a file that ends in .svg or .png, or none"),
     (["access.log", *LIMIT, "--json", "no/where.json"], "there is no folder for no/where.json"),
