@@ -5,62 +5,64 @@ import sys
 
 from support.server import ROOT
 
-from . import contenders, cpu, instructions, latency, memory, peers, report, scale
+from . import instructions, peers, report
+from .sections import SECTIONS, lacking
 
-PARTS = ("instructions", "cpu", "latency", "memory", "scale")
 PUBLISHED = ROOT / "scripts/bench"
 ELSEWHERE = ROOT / ".cache/bench/report"
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="scripts/bench/run", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="short rounds: a first look, nothing to publish")
-    parser.add_argument("--only", metavar="PART,…", help=f"only these parts of {', '.join(PARTS)}")
-    parser.add_argument("--accept", action="store_true",
-                        help="record the instructions counted as the ones to compare with")
-    options = parser.parse_args()
-    parts = options.only.split(",") if options.only else PARTS
-    if unknown := set(parts) - set(PARTS):
-        parser.error(f"no such part: {', '.join(sorted(unknown))}")
-
+    options = arguments().parse_args()
     skipped = [f"{name}: {why}" for name, why in peers.missing()]
     results = {}
-    for part in PARTS:
-        if part not in parts:
-            continue
-        if why := unavailable(part):
-            skipped.append(f"{part}: {why}")
+    for name in options.only:
+        if missing := lacking(name):
+            skipped.append(f"{name}: no {missing[0]} here")
             print(f"bench: {skipped[-1]}", file=sys.stderr, flush=True)
             continue
-        results[part] = MEASURE[part](options.quick)
-        print("\n".join(["", *report.SECTIONS[part][2](results[part]), ""]), flush=True)
-    if "instructions" in results:
-        instructions.compare(results["instructions"], options.accept)
-    if found := report.bars(results):
-        print("\n".join([*report.bar_table(found), ""]))
+        results[name] = SECTIONS[name].measure(options)
+        print("\n".join(["", *SECTIONS[name].table(results[name]), ""]), flush=True)
     for one in skipped:
         print(f"bench: left out: {one}", file=sys.stderr)
-    folder = ELSEWHERE if options.quick or options.only else PUBLISHED
-    command = "make bench" if folder == PUBLISHED else " ".join(["scripts/bench/run", *sys.argv[1:]])
-    report.write(folder, results, skipped, command)
+    full = not options.quick and not options.against and options.only == list(SECTIONS)
+    folder = PUBLISHED if full else ELSEWHERE
+    report.write(folder, results, skipped, "make bench" if full else " ".join(["scripts/benchmark", *sys.argv[1:]]))
     print(f"bench: wrote {(folder / 'RESULTS.md').relative_to(ROOT)}")
+    return guard(results["instructions"], options.accept) if "instructions" in results else 0
 
 
-def unavailable(part):
-    """Why a part cannot be measured here, if so."""
-    if part == "instructions" and not instructions.available():
-        return "no valgrind here"
-    if part == "latency" and not latency.available():
-        return "no redis-benchmark here"
-    return None
+def arguments():
+    parser = argparse.ArgumentParser(prog="benchmark", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="short rounds: a first look, nothing to publish")
+    parser.add_argument("--only", type=sections, default=list(SECTIONS), metavar="SECTION,…",
+                        help=f"only these of {', '.join(SECTIONS)}")
+    parser.add_argument("--against", metavar="REVISION", help="compare instructions with this revision's (a commit, a "
+                        "tag), built here and counted in the same run; fails if a command takes over 1 %% more of the "
+                        "module's own, so that a feature which is not used costs nothing")
+    parser.add_argument("--accept", action="store_true",
+                        help="record the instructions counted as the ones to compare with")
+    return parser
 
 
-MEASURE = {  # part -> measure it, quickly or not
-    "instructions": lambda quick: instructions.measure(),
-    "cpu": lambda quick: cpu.measure(contenders.everything, *((7, 0.1) if quick else (15, 0.3))),
-    "latency": lambda quick: latency.measure(contenders.everything, *((3, 0.2) if quick else (7, 1.0))),
-    "memory": lambda quick: memory.measure(),
-    "scale": lambda quick: scale.measure(*((scale.SIZES[:-1], 3, 20_000) if quick else (scale.SIZES, 9, 100_000))),
-}
+def sections(text):
+    """The sections that are named, in the order in which they are measured."""
+    named = text.split(",")
+    if unknown := set(named) - set(SECTIONS):
+        raise argparse.ArgumentTypeError(f"no such section: {', '.join(sorted(unknown))}")
+    return [name for name in SECTIONS if name in named]
 
-main()
+
+def guard(counts, accept):
+    """Say which counts differ, record them if that is wanted; the exit code."""
+    for line in counts.differences():
+        print(f"bench: {line}")
+    if accept:
+        counts.record()
+        print(f"bench: recorded in {instructions.RECORDED.name}")
+    for case in counts.grown():
+        print(f"bench: {case}: more than 1 % above {counts.revision}", file=sys.stderr)
+    return 1 if counts.grown() else 0
+
+
+sys.exit(main())

@@ -133,10 +133,13 @@ def own():
 
 def several():
     """MALLOW with three keys."""
-    triples = zip(names("m1"), names("m2"), names("m3"))
-    commands = [("SWLIMIT.MALLOW", 3, *(word for name in triple for word in (name, LIMIT, WINDOW, 60, 1)))
-                for triple in triples]
+    commands = [mallow(triple, LIMIT, WINDOW, 60) for triple in zip(names("m1"), names("m2"), names("m3"))]
     return [Contender("mallow", "`MALLOW` of three granted, N = 60", commands, granted)]
+
+
+def mallow(keys, *quota):
+    """MALLOW of one unit from each of these keys, all with the same quota."""
+    return ("SWLIMIT.MALLOW", len(keys), *keys, *(*quota, 1) * len(keys))
 
 
 def rivals(server):

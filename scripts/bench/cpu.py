@@ -4,6 +4,7 @@ All contenders take turns on one server, round after round, so that whatever els
 ratios are taken within each round. How fast the load generator is doesn't matter.
 """
 
+import re
 import time
 from statistics import quantiles
 
@@ -62,7 +63,27 @@ def ratio(spent, one, other):
 
 
 def table(spent, contenders):
-    """What came out, as a Markdown table: medians with quartiles, ratios taken round by round."""
+    """What came out, as Markdown tables: the ratios that matter most, and everything."""
+    return [*ratios(spent, contenders), "", *commands(spent, contenders)]
+
+
+def ratios(spent, contenders):
+    """What a decision costs beside what was measured in the same round."""
+    labels = {one.key: re.sub(r".*\((the .*)\)$", r"\1", one.label) for one in contenders}
+    granted, denied, peers = "granted-60", "denied-60", [key for key in spent if key.endswith("-granted")]
+    pairs = [(granted, other) for other in ("floor", "incr", "set", "effect")]
+    pairs += [(denied, other) for other in ("floor", "look")]
+    pairs += [("granted-3600", "granted-1"), ("granted-full", "granted-1"), ("denied-3600", "denied-1")]
+    pairs += [(peer, granted) for peer in peers]
+    rows = ["| | ÷ | |", "|---|---|---:|"]
+    for one, other in pairs:
+        low, middle, high = ratio(spent, one, other)
+        rows.append(f"| {labels[one]} | {labels[other]} | {middle:.2f} ({low:.2f}–{high:.2f}) |")
+    return rows
+
+
+def commands(spent, contenders):
+    """Medians with quartiles, ratios taken round by round."""
     rows = ["| command | ns | ÷ floor | ÷ `SET EX` |", "|---|---:|---:|---:|"]
     for contender in contenders:
         low, middle, high = spread(spent[contender.key])

@@ -10,14 +10,15 @@ import json
 import re
 import shutil
 import subprocess
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 from support.server import MODULE, Binaries, Server
 
-from .contenders import FULL, HOUR, LIMIT, full_ring
+from .contenders import FULL, HOUR, LIMIT, full_ring, mallow
 from .load import FLOOR_MODULE, Load
+from .revision import module_at
 
 RECORDED = Path(__file__).with_name("instructions.json")
 CALLS = 2000
@@ -32,52 +33,56 @@ CASES = {
     "denied": ("SWLIMIT.ALLOW", "instructions:key", 1, *QUOTA[1:]),
     "peek": ("SWLIMIT.PEEK", "instructions:key", *QUOTA),
     "record": ("SWLIMIT.RECORD", "instructions:key", *QUOTA),
-    "mallow of three granted": ("SWLIMIT.MALLOW", 3, *(word for number in range(3)
-                                                       for word in (f"instructions:m{number}", *QUOTA, 1))),
+    "mallow of three granted": mallow([f"instructions:m{number}" for number in range(3)], *QUOTA),
 }
+MOST = 1.01  # times the module's own instructions at the revision that is compared with
 
 
 @dataclass
 class Cost:
-    """Instructions per command: in the module and what it calls, in the module alone, and by the functions it calls."""
+    """Instructions per command: in the module and what it calls, and in the module alone.
 
-    inclusive: float
-    own: float
-    calls: dict = field(default_factory=dict)  # function -> (calls, instructions) per command
+    Rounded down: what is made anew once a millisecond adds a fraction that depends on the time.
+    """
 
-
-def recorded():
-    """The counts recorded in the repository: `{case: {"inclusive": …, "own": …}}`."""
-    return json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
+    inclusive: int
+    own: int
 
 
-def rounded(cost):
-    """A cost as it is recorded. Down: what is made anew once a millisecond adds a fraction that depends on the time."""
-    return {"inclusive": int(cost.inclusive), "own": int(cost.own)}
+@dataclass
+class Counts:
+    """The cost of each case, and what it is compared with."""
 
+    costs: dict
+    revision: str  # of the module in `before`; None if that was recorded once
+    before: dict   # of costs; cases that there were not are missing
 
-def table(costs):
-    """What came out beside what is recorded, as a Markdown table."""
-    rows = ["| command | the module's own | recorded | with the server's part | recorded |",
-            "|---|---:|---:|---:|---:|"]
-    before = recorded()
-    for case, cost in costs.items():
-        now, then = rounded(cost), before.get(case, {})
-        rows.append(f"| {case} | {now['own']} | {then.get('own', '–')} | {now['inclusive']} | "
-                    f"{then.get('inclusive', '–')} |")
-    return rows
+    def table(self):
+        """As a Markdown table."""
+        then = f"at {self.revision}" if self.revision else "recorded"
+        rows = [f"| command | the module's own | {then} | with the server's part | {then} |",
+                "|---|---:|---:|---:|---:|"]
+        for case, now in self.costs.items():
+            old = self.before.get(case)
+            rows.append(f"| {case} | {now.own:.0f} | {f'{old.own:.0f}' if old else '–'} | {now.inclusive:.0f} | "
+                        f"{f'{old.inclusive:.0f}' if old else '–'} |")
+        return rows
 
+    def differences(self):
+        """One line for each case whose own instructions are not what they were."""
+        for case, now in self.costs.items():
+            old = self.before.get(case)
+            if old and now.own != old.own:
+                yield f"{case}: {now.own} of the module's own instructions, {now.own - old.own:+} against {old.own}"
 
-def compare(costs, accept=False):
-    """Say in one line a case which of the module's own counts differ from those recorded; `accept` records them all."""
-    before = recorded()
-    for case, cost in costs.items():
-        now, then = rounded(cost)["own"], before.get(case, {}).get("own")
-        if then is not None and now != then:
-            print(f"bench: {case}: {now} of the module's own instructions, {now - then:+} against those recorded")
-    if accept or not before:
-        RECORDED.write_text(json.dumps({case: rounded(cost) for case, cost in costs.items()}, indent=2) + "\n")
-        print(f"bench: recorded in {RECORDED.name}")
+    def grown(self):
+        """The cases that take more than they may against a revision. What was recorded may be another compiler's."""
+        return [case for case, now in self.costs.items()
+                if self.revision and case in self.before and now.own > MOST * self.before[case].own]
+
+    def record(self):
+        """Make these counts the ones to compare with."""
+        RECORDED.write_text(json.dumps({case: vars(cost) for case, cost in self.costs.items()}, indent=2) + "\n")
 
 
 def available():
@@ -85,25 +90,40 @@ def available():
     return bool(shutil.which("valgrind") and shutil.which("vgdb"))
 
 
-def measure():
-    """The cost of each case."""
+def measure(revision=None):
+    """Count, and compare with this revision, or with what is recorded."""
+    costs = count(MODULE)
+    if revision:
+        return Counts(costs, revision, count(module_at(revision), older=True))
+    recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
+    return Counts(costs, None, {case: Cost(**cost) for case, cost in recorded.items()})
+
+
+def count(module, older=False):
+    """The cost of each case with this module; an older one may refuse some of them, which are left out."""
     before = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--compress-strings=no", "--compress-pos=no",
               "--callgrind-out-file=callgrind"]
     costs = {}
-    with Server(Binaries.installed(), {"loadmodule": FLOOR_MODULE}, before=before, ready_seconds=120) as server:
-        with Load(server, clients=1) as load:
-            for commands in full_ring(["instructions:ful"], FULL_QUOTA, HOUR):
-                if commands:
-                    load.run_all(commands)
-            for number, (case, words) in enumerate(CASES.items(), start=1):
+    server = Server(Binaries.installed(), {"loadmodule": FLOOR_MODULE}, module, before=before, ready_seconds=120)
+    with server, Load(server, clients=1) as load:
+        for commands in full_ring(["instructions:ful"], FULL_QUOTA, HOUR):
+            if commands:
+                load.run_all(commands)
+        for case, words in CASES.items():
+            print(f"instructions: {case}", flush=True)
+            try:
                 load.run_all([words] * WARM_UP)
-                control(server, "instrumentation on")
-                load.run_all([words] * WARM_UP)
-                control(server, "zero")
-                load.run_all([words] * CALLS)
-                control(server, "dump")
-                control(server, "instrumentation off")
-                costs[case] = read((server.folder / f"callgrind.{number}").read_text())
+            except RuntimeError:
+                if older:
+                    continue
+                raise
+            control(server, "instrumentation on")
+            load.run_all([words] * WARM_UP)
+            control(server, "zero")
+            load.run_all([words] * CALLS)
+            control(server, "dump")
+            control(server, "instrumentation off")
+            costs[case] = read((server.folder / f"callgrind.{len(costs) + 1}").read_text(), module)
     return costs
 
 
@@ -116,11 +136,11 @@ def control(server, command):
 LINE = re.compile(r"(?P<key>c?fn|c?ob|cfi|cfl|fi|fe|fl|calls)=(?P<value>.*)|(?P<cost>[+\-*]?\d+(?: \d+)+)$")
 
 
-def read(profile):
-    """The cost per command that a profile shows, whichever module ran."""
-    modules = {str(MODULE), str(FLOOR_MODULE)}
+def read(profile, module):
+    """The cost per command that a profile shows, whichever of this module and the floor's ran."""
+    modules = {str(module), str(FLOOR_MODULE)}
     place, own = {}, 0
-    callees, entries = defaultdict(Counter), Counter()
+    entries = Counter()
     call = None
     for line in profile.splitlines():
         match = LINE.match(line)
@@ -145,10 +165,7 @@ def read(profile):
             into = place.get("cob", place.get("ob")) in modules
             if into and not inside:
                 entries.update(calls=call, cost=cost)
-            elif inside and not into:
-                callees[place["cfn"]].update(calls=call, cost=cost)
             call = None
             place.pop("cob", None)
     calls = entries["calls"]
-    return Cost(entries["cost"] / calls, own / calls,
-                {name: (one["calls"] / calls, one["cost"] / calls) for name, one in callees.items()})
+    return Cost(entries["cost"] // calls, own // calls)

@@ -14,7 +14,9 @@ import time
 from bisect import bisect_left
 from statistics import median
 
-from .load import Load, encode, start_server
+from support.resp import encode
+
+from .load import Load, start_server
 
 REQUESTS = {1: 20_000, 50: 100_000}  # connections -> commands a round
 PERCENTILES = (50, 99, 99.9)
@@ -50,7 +52,7 @@ def measure(contenders_of, rounds, share=1.0):
 
 def alone(load, words, requests):
     """The percentiles of one connection, this process's own time for sending and receiving (some µs) included."""
-    lines, command, connection = load.lines(words), encode(words), load.sockets[0]
+    lines, command, connection = load.lines(words), encode(*words), load.sockets[0]
     clock, took = time.perf_counter_ns, []
     gc.disable()
     for _ in range(requests):

@@ -6,7 +6,8 @@ from collections import deque
 from itertools import cycle, islice
 from pathlib import Path
 
-from support.server import Binaries, ROOT, Server
+from support.resp import encode
+from support.server import ROOT, Binaries, Server
 
 CLIENTS = 8
 PIPELINE = 32
@@ -35,21 +36,12 @@ def cpu_nanoseconds(server):
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0])
 
 
-def encode(words):
-    """A command as it goes over the wire."""
-    parts = [b"*%d\r\n" % len(words)]
-    for word in words:
-        word = word if isinstance(word, bytes) else str(word).encode()
-        parts.append(b"$%d\r\n%s\r\n" % (len(word), word))
-    return b"".join(parts)
-
-
 def pipelines(commands, total=None):
     """Pipelines of encoded commands as (bytes, number of commands).
 
     Each command once, or all of them in turn until `total` (rounded up to whole pipelines) have been sent.
     """
-    encoded = [encode(words) for words in commands]
+    encoded = [encode(*words) for words in commands]
     if total is None:
         for start in range(0, len(encoded), PIPELINE):
             part = encoded[start:start + PIPELINE]
@@ -82,12 +74,12 @@ class Load:
     def select(self, database):
         """Go on in another database."""
         for connection in self.sockets:
-            connection.sendall(encode(["SELECT", database]))
+            connection.sendall(encode("SELECT", database))
             _finish(connection, 1)
 
     def lines(self, words):
         """Run one command; how many lines its reply has."""
-        self.sockets[0].sendall(encode(words) + encode(["PING"]))
+        self.sockets[0].sendall(encode(*words) + encode("PING"))
         reply = b""
         while not reply.endswith(b"+PONG\r\n"):
             reply += self.sockets[0].recv(1 << 16)

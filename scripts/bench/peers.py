@@ -11,6 +11,7 @@ import tomllib
 from importlib import metadata
 
 import redis
+
 from support.server import ROOT
 
 from .load import CELL_MODULE
@@ -78,7 +79,8 @@ class Throttled:
     def commands(server, names, limit, window, cost):
         from datetime import timedelta
 
-        from throttled import RateLimiterType, Throttled as Throttle, rate_limiter, store
+        from throttled import RateLimiterType, rate_limiter, store
+        from throttled import Throttled as Throttle
         backend = store.RedisStore(
             server=f"redis://127.0.0.1:{server.port}",
             options={"CONNECTION_POOL_KWARGS": {"connection_class": RecordingConnection}})

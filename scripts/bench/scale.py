@@ -6,8 +6,10 @@ counters have a TTL, too, so that the server looks at as many places for both.
 
 import random
 
+from support.resp import encode
+
 from .cpu import settled, spread
-from .load import PIPELINE, Load, encode, start_server
+from .load import PIPELINE, Load, start_server
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 5_000_000)
 SEED = 1
@@ -61,7 +63,7 @@ def with_name(command, index):
 
 def stream(command, indexes):
     """Pipelines of one command for each of these keys; encoded around the name, which is all that differs."""
-    before, after = encode(with_name(command, 0)).split(name(0))
+    before, after = encode(*with_name(command, 0)).split(name(0))
     indexes = list(indexes)
     for start in range(0, len(indexes), PIPELINE):
         part = indexes[start:start + PIPELINE]

@@ -1,0 +1,102 @@
+"""The pictures beside RESULTS.md."""
+
+import matplotlib
+
+from . import latency, scale
+from .cpu import spread
+
+matplotlib.use("svg")
+matplotlib.rcParams |= {"svg.hashsalt": "swlimit", "svg.fonttype": "none", "font.size": 10, "axes.spines.top": False,
+                        "axes.spines.right": False, "axes.axisbelow": True, "figure.constrained_layout.use": True}
+import matplotlib.pyplot as plt  # noqa: E402  (after its settings)
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter  # noqa: E402
+
+OWN, OTHER = "#1f6fb2", "#a8a8a8"
+
+
+def draw_cpu(result):
+    """Bars of CPU per command, with quartiles."""
+    spent, everyone = result
+    return draw_bars([plain(one.label) for one in everyone], [spread(spent[one.key]) for one in everyone],
+                     [one.label.startswith(OWN_LABELS) for one in everyone], "server CPU per command (ns)", "{:,.0f}")
+
+
+def draw_memory(result):
+    """Bars of bytes per key, those of a few counts."""
+    used, everything = result
+    shown = [layout for layout in everything if used[layout.key] < 2_500]
+    return draw_bars([plain(layout.label) for layout in shown], [[used[layout.key]] * 3 for layout in shown],
+                     [layout.label.startswith(OWN_LABELS) for layout in shown], "bytes per key", "{:,.0f}")
+
+
+OWN_LABELS = tuple(f"`{command}`" for command in ("ALLOW", "PEEK", "RECORD", "MALLOW"))
+
+
+def plain(label):
+    """A label without Markdown."""
+    return label.replace("`", "")
+
+
+def draw_bars(labels, quartiles, own, axis, number):
+    """Horizontal bars with whiskers from the lower to the upper quartile."""
+    figure, axes = plt.subplots(figsize=(9, 0.8 + 0.29 * len(labels)))
+    lows, middles, highs = zip(*quartiles)
+    whiskers = [[middle - low for low, middle in zip(lows, middles)],
+                [high - middle for middle, high in zip(middles, highs)]]
+    places = range(len(labels))
+    axes.barh(places, middles, color=[OWN if mine else OTHER for mine in own], xerr=whiskers,
+              error_kw={"elinewidth": 1, "ecolor": "#333333"})
+    for place, middle, high in zip(places, middles, highs):
+        axes.text(high + max(highs) * 0.01, place, number.format(middle), va="center", fontsize=9)
+    axes.set_yticks(places, labels)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.set_xlim(0, max(highs) * 1.08)
+    axes.set_xlabel(axis)
+    axes.grid(axis="x", color="#dddddd")
+    return figure
+
+
+def draw_latency(result):
+    """Percentiles of each contender: one panel for each number of connections."""
+    seen, everyone = result
+    figure, panels = plt.subplots(1, len(latency.REQUESTS), figsize=(10, 0.9 + 0.34 * len(everyone)), sharey=True)
+    for axes, connections in zip(panels, latency.REQUESTS):
+        for place, contender in enumerate(everyone):
+            numbers = latency.middle(seen[contender.key, connections])
+            color = OWN if contender.label.startswith(OWN_LABELS) else "#777777"
+            axes.plot(numbers, [place] * len(numbers), color=color, linewidth=1, zorder=1)
+            for value, marker, filled in zip(numbers, "osD", (True, False, False)):
+                axes.scatter(value, place, s=34, marker=marker, color=color if filled else "white", edgecolors=color)
+        axes.set_xscale("log")
+        axes.set_xlabel("latency (µs, logarithmic)")
+        axes.set_title(f"{connections} connection{'s' * (connections > 1)}", fontsize=11)
+        axes.grid(axis="x", which="both", color="#eeeeee")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    panels[0].set_yticks(range(len(everyone)), [plain(one.label) for one in everyone])
+    panels[0].invert_yaxis()
+    handles = [plt.Line2D([], [], marker=marker, linestyle="", color="#555555", label=label,
+                          markerfacecolor="#555555" if marker == "o" else "white")
+               for marker, label in zip("osD", ("p50", "p99", "p99.9"))]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def draw_scale(spent):
+    """CPU per command over the number of keys, with the quartiles as bands."""
+    figure, axes = plt.subplots(figsize=(8, 4.2))
+    sizes = list(dict.fromkeys(keys for _, keys in spent))
+    for (command, label), color, marker in zip(scale.LABELS.items(), ("#777777", "#c8742b", OWN), "sDo"):
+        lows, middles, highs = zip(*(spread(spent[command, keys]) for keys in sizes))
+        axes.plot(sizes, middles, color=color, marker=marker, label=plain(label))
+        axes.fill_between(sizes, lows, highs, color=color, alpha=0.2, linewidth=0)
+    axes.set_xscale("log")
+    axes.set_xticks(sizes, [f"{keys:,}" for keys in sizes])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("keys (logarithmic)")
+    axes.set_ylabel("server CPU per command (ns)")
+    axes.grid(color="#dddddd")
+    axes.legend(frameon=False, loc="upper left")
+    return figure

@@ -1,0 +1,70 @@
+"""The sections of the benchmark: how each is measured, and how what came out is shown.
+
+A section needs nothing of the others. A new one is a file that measures, and an entry here.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from . import contenders, cpu, instructions, latency, memory, plots, scale
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section."""
+
+    title: str
+    note: str
+    measure: Callable            # (options of the command line) -> result
+    table: Callable              # (result) -> lines of Markdown
+    draw: Callable | None = None  # (result) -> figure
+    needs: tuple = ()            # programs
+
+
+SECTIONS = {
+    "cpu": Section(
+        "CPU per command",
+        "CPU time of the server's main thread (`schedstat`) per command, 32 commands a pipeline, 8 clients, 1000 keys. "
+        "All contenders take turns on one server, round after round; ratios are taken within a round. The floor is a "
+        "module command with the arguments and the reply of `ALLOW` that does nothing.\n\n"
+        "The Lua windows are what each library itself sends (`EVALSHA` with its keys and arguments). The scripts of "
+        "`@upstash/ratelimit` begin with the flag `allow-key-locking`, which Redis 7.0 refuses; it is removed, the "
+        "rest is unchanged.",
+        lambda options: cpu.measure(contenders.everything, *((7, 0.1) if options.quick else (15, 0.3))),
+        lambda result: cpu.table(*result), plots.draw_cpu),
+    "latency": Section(
+        "Latency",
+        "No pipelining; medians over the rounds. One connection is a Python client's, some µs slower than a compiled "
+        "one's; 50 are `redis-benchmark`'s, in steps of 8 µs, and keep the server busy all the time: latency is then "
+        "the time that the others' commands take. A 99.9th percentile says as much about the machine as about the "
+        "command.",
+        lambda options: latency.measure(contenders.everything, *((3, 0.2) if options.quick else (7, 1.0))),
+        lambda result: latency.table(*result), plots.draw_latency, needs=("redis-benchmark",)),
+    "memory": Section(
+        "Memory per key",
+        f"Growth of `used_memory` per key, {memory.KEYS:,} keys with names of 16 bytes and a TTL (fewer keys with 60 "
+        "and 4096 counts). A sorted-set log keeps one member a request, swlimit one count a subinterval, however many "
+        "requests that counts. Two counters are what a two-counter window keeps from its second window on, with names "
+        "as short.",
+        lambda options: memory.measure(),
+        lambda result: memory.table(*result), plots.draw_memory),
+    "scale": Section(
+        "From a thousand keys to millions",
+        f"CPU per command with keys in random order (seed {scale.SEED}), one count a key; `INCR` on keys with a TTL. "
+        "What grows is the price of memory that no cache holds, whatever the command.",
+        lambda options: scale.measure(*((scale.SIZES[:-1], 3, 20_000) if options.quick else (scale.SIZES, 9, 100_000))),
+        scale.table, plots.draw_scale),
+    "instructions": Section(
+        "Instructions per command",
+        "Counted by valgrind's callgrind, one key, no pipeline: no time plays a part. The module's own count repeats "
+        "exactly and is compared exactly; what the server does for the module differs by up to 1 %, and so is only "
+        "shown.",
+        lambda options: instructions.measure(options.against),
+        lambda result: result.table(), needs=("valgrind", "vgdb")),
+}
+
+
+def lacking(name):
+    """The programs that a section needs and this machine lacks."""
+    return [program for program in SECTIONS[name].needs if not shutil.which(program)]
