@@ -1,11 +1,11 @@
-"""Who is told of what: key events and the invalidations of client tracking."""
+"""Who is told of what: key events."""
 
 import contextlib
 
 import pytest
 
 from support.bounds import T
-from support.cli import ask, batch, stored
+from support.cli import ask, batch
 from support.waiting import eventually
 
 QUOTA = "k", 3, 60, 5
@@ -82,54 +82,3 @@ def test_any_bytes_in_the_name_of_a_key(server):
     with events(server, "Ed") as heard:
         ask(server, "SWLIMIT.ALLOW", "a b\n\u2603", 5, 60, 5)
     assert heard == [("keyevent:swlimit.granted", "a b\n\u2603")]
-
-
-class Tracker:
-    """A connection that reads the key and is told when what it read is no longer true."""
-
-    def __init__(self, server, *mode):
-        self.client = server.client(protocol=3, single_connection_client=True)
-        self.invalidated = []
-        self.client.connection._parser.set_invalidation_push_handler(self.invalidated.append)
-        self.call("CLIENT", "TRACKING", "ON", *mode)
-        self.call("SWLIMIT.PEEK", *QUOTA, "AT", T)
-
-    def call(self, *words):
-        return self.client.execute_command(*words)
-
-    def told(self):
-        """Whether an invalidation of the key came since the last time."""
-        self.call("PING")  # what was pushed before comes before its reply
-        keys, self.invalidated[:] = [key for push in self.invalidated for key in push[1]], []
-        return b"k" in keys
-
-
-@pytest.fixture(params=[(), ("BCAST",)], ids=["read keys", "broadcast"])
-def tracker(server, request):
-    ask(server, "SWLIMIT.ALLOW", *QUOTA, "COST", 2, "AT", T)
-    tracker = Tracker(server, *request.param)
-    yield tracker
-    tracker.client.close()
-
-
-@pytest.mark.parametrize("command", [
-    ("ALLOW", *QUOTA, "COST", 3, "AT", T), ("ALLOW", "k", 1, "1h", "1m", "AT", T), ("PEEK", *QUOTA, "AT", T),
-    ("RECORD", *QUOTA, "AT", 0), ("ALLOW", "k", 3, 60, 7),
-    ("MALLOW", 2, "other", "k", 5, 60, 5, 1, *QUOTA[1:], 2, "AT", T),
-], ids=lambda words: " ".join(map(str, words)))
-def test_what_counts_nothing_invalidates_nothing(server, tracker, command):
-    server.cli(f"SWLIMIT.{command[0]}", *command[1:])
-    assert not tracker.told()
-    ask(server, "SWLIMIT.ALLOW", *QUOTA, "AT", T)
-    assert tracker.told()
-
-
-@pytest.mark.parametrize("command", [
-    ("ALLOW", *QUOTA, "AT", T), ("RECORD", *QUOTA, "COST", 5, "AT", T), ("REFUND", "k", 1),
-    ("MALLOW", 2, "other", "k", 5, 60, 5, 1, *QUOTA[1:], 1, "AT", T),
-], ids=lambda words: " ".join(map(str, words)))
-def test_what_counts_invalidates(server, tracker, command):
-    before = stored(server, "k")["total"]
-    server.cli(f"SWLIMIT.{command[0]}", *command[1:])
-    assert stored(server, "k")["total"] != before
-    assert tracker.told()
