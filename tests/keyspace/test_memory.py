@@ -10,7 +10,9 @@ import shutil
 import pytest
 
 from support.bounds import MAX
-from support.contents import info
+from support.cli import batch, stored
+from support.commands import random_commands
+from support.contents import agrees, info, same_data
 from support.payloads import Frame, damaged, value_of
 from support.releases import Unavailable, obtain
 from support.replication import PROMPT, replica_of, synchronised
@@ -288,3 +290,24 @@ def every_method(pipe):
     assert info(pipe, "stats")["evicted_keys"] > evicted
     assert not isinstance(pipe.call("RESTORE", "large", 0, dump, "REPLACE"), Failed)
     assert not isinstance(pipe.call("RESTORE", "copy", 0, dump, "REPLACE"), Failed)
+
+
+def test_the_allocator_of_the_c_library(start):
+    """A server without jemalloc, whose allocator fills what it frees with rubbish: the same data as without rubbish,
+    through every kind of change and reload; it cannot defragment, and says so."""
+    server = start(env={"MALLOC_PERTURB_": "165", "MALLOC_CHECK_": "3"})
+    if info(server, "memory")["mem_allocator"] != "libc":
+        pytest.skip("this release brings an allocator of its own")
+    plain = start()
+    commands = random_commands(random.Random(21), 1_500)
+    for one in (server, plain):
+        batch(one, commands)
+        for command in ("DEBUG RELOAD", "COPY key:1 copy REPLACE", "RENAME key:2 key:3", "UNLINK key:4",
+                        "MEMORY PURGE", "MEMORY DOCTOR", "MEMORY STATS"):
+            one.cli(*command.split())
+        assert one.cli("CONFIG", "SET", "activedefrag", "yes").startswith("ERR ")
+        batch(one, commands[:300])
+        assert agrees(one) > 10
+    assert same_data(server, plain)
+    usage = [int(server.cli("MEMORY", "USAGE", key)) for key in ("key:1", "copy")]
+    assert all(stored(server, "key:1")["memory"] <= used for used in usage)

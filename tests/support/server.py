@@ -52,6 +52,11 @@ class Binaries:
         """The redis-server on PATH, or the one that SWLIMIT_SERVER names."""
         return cls("installed", [os.environ.get("SWLIMIT_SERVER", "redis-server")])
 
+    def tool(self, name):
+        """Where another tool of this release is, such as `check-aof`; None if it came without."""
+        server = Path(shutil.which(self.command[0]))
+        return shutil.which(server.with_name(server.name.replace("-server", f"-{name}")))
+
     def __repr__(self):
         return self.name
 
