@@ -195,7 +195,8 @@ def test_durations(server, window, resolution, milliseconds):
 def test_any_bytes_make_a_key(server):
     keys = [b"\xff\xfe\x00\r\n", b"", b"\n", "\u2603".encode(), b"a b", b"x" * 10_000]
     replies = batch(server, [["SWLIMIT.ALLOW", key, 5, 60, 5, "COST", number + 1, "AT", T]
-                             for number, key in enumerate(keys)] + [["SWLIMIT.REFUND", key, 9] for key in keys])
+                             for number, key in enumerate(keys)]
+                            + [["SWLIMIT.REFUND", key, 9, "AT", T] for key in keys])
     assert [numbers(reply)[0] for reply in replies] == [1, 2, 3, 4, 5, 0] + [1, 2, 3, 4, 5, 0]
     assert server.cli("DBSIZE") == "0"
 

@@ -11,7 +11,7 @@ ALLOW = f"SWLIMIT.ALLOW {QUOTA} AT {T}"
 
 def test_in_a_transaction(server):
     lines = feed(server, "MULTI", f"{ALLOW} COST 2", f"{ALLOW} COST 2", f"SWLIMIT.RECORD {QUOTA} COST 5 AT {T}",
-                 "SWLIMIT.REFUND k 6", f"SWLIMIT.PEEK {QUOTA} AT {T}", "EXEC")
+                 f"SWLIMIT.REFUND k 6 AT {T}", f"SWLIMIT.PEEK {QUOTA} AT {T}", "EXEC")
     # The denied ALLOW asks for 2: 1 may stay of 2, half. The record asks for 5, never possible with a limit of 3.
     assert lines[:6] == ["OK"] + ["QUEUED"] * 5
     assert numbers(" ".join(lines[6:])) == [2, 3, 1, 0, 65_000, 0, 3, 1, 62_500, 65_000, 0, 3, 0, -1, 65_000, 6,
@@ -33,7 +33,7 @@ def test_in_a_script(server):
     script = """
         local allow = redis.call('SWLIMIT.ALLOW', KEYS[1], 3, 60, 5, 'COST', 2, 'AT', ARGV[1])
         local denied = redis.call('SWLIMIT.ALLOW', KEYS[1], 3, 60, 5, 'COST', 2, 'AT', ARGV[1])
-        local refunded = redis.call('SWLIMIT.REFUND', KEYS[1], 1)
+        local refunded = redis.call('SWLIMIT.REFUND', KEYS[1], 1, 'AT', ARGV[1])
         return {allow, denied, refunded}
     """
     assert ask(server, "EVAL", script, 1, "k", T) == [2, 3, 1, 0, 65_000, 0, 3, 1, 62_500, 65_000, 1]
@@ -78,7 +78,7 @@ def test_in_read_only_scripts(server, start, header):
     for command in ("ALLOW", "RECORD"):
         assert "rite commands are not allowed from read-only scripts" in server.cli(
             start, header + READ_ONLY.format(command), 1, "k", T)
-    assert ask(server, start, f"{header}return #redis.call('SWLIMIT.INFO', KEYS[1])", 1, "k") == [14]
+    assert ask(server, start, f"{header}return #redis.call('SWLIMIT.INFO', KEYS[1])", 1, "k") == [16]
     assert stored(server, "k")["total"] == 1
 
 
@@ -100,7 +100,7 @@ def test_what_counts_nothing_leaves_a_watch_alone(server, harmless):
 
 @pytest.mark.parametrize("change", [
     ALLOW, f"{ALLOW} COST 9 PARTIAL", f"SWLIMIT.RECORD {QUOTA} COST 9 AT {T}",
-    f"SWLIMIT.RECORD {QUOTA} AT {T - 60_000}", "SWLIMIT.REFUND k 1",
+    f"SWLIMIT.RECORD {QUOTA} AT {T - 60_000}", f"SWLIMIT.REFUND k 1 AT {T}",
     f"SWLIMIT.MALLOW 2 other k 5 60 5 1 3 60 5 1 AT {T}",
 ])
 def test_what_counts_is_noticed_by_a_watch(server, change):

@@ -67,7 +67,7 @@ def test_a_denied_mallow_names_the_keys_that_denied(server):
 def test_an_emptied_key_is_said_to_be_deleted(server):
     ask(server, "SWLIMIT.ALLOW", *QUOTA, "AT", T)
     with events(server, "KEgd") as heard:
-        ask(server, "SWLIMIT.REFUND", "k", 5)
+        ask(server, "SWLIMIT.REFUND", "k", 5, "AT", T)
     assert sorted(heard) == sorted([("keyspace:k", "del"), ("keyevent:del", "k"), ("keyspace:k", "swlimit.refunded"),
                                     ("keyevent:swlimit.refunded", "k")])
 

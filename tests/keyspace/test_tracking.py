@@ -72,8 +72,8 @@ def test_what_counts_nothing_invalidates_nothing(server, tracker, command):
 @pytest.mark.parametrize("command", [
     ("ALLOW", *QUOTA, "AT", T), ("ALLOW", *QUOTA, "COST", 9, "PARTIAL", "AT", T),
     ("ALLOW", "k", 9, "1h", "1m", "AT", T),
-    ("RECORD", *QUOTA, "COST", 5, "AT", T), ("RECORD", *QUOTA, "AT", T - 60_000), ("REFUND", "k", 1),
-    ("REFUND", "k", 9), several("MALLOW", 1, 1),
+    ("RECORD", *QUOTA, "COST", 5, "AT", T), ("RECORD", *QUOTA, "AT", T - 60_000), ("REFUND", "k", 1, "AT", T),
+    ("REFUND", "k", 9, "AT", T), several("MALLOW", 1, 1),
 ], ids=lambda words: " ".join(map(str, words)))
 def test_what_counts_invalidates(server, tracker, command):
     before = stored(server, "k")
@@ -107,7 +107,7 @@ def test_only_what_was_read_is_tracked_and_only_until_it_is_told(server, track):
         ask(server, "SWLIMIT.ALLOW", "counted", 3, 60, 5)
     assert tracker.told() == ["k"]
     tracker.call(*PEEK)
-    ask(server, "SWLIMIT.REFUND", "k", 1)
+    ask(server, "SWLIMIT.REFUND", "k", 1, "AT", T)
     assert tracker.told() == ["k"]
 
 
