@@ -20,7 +20,8 @@ test-releases: build
 
 # Clusters twice: only Valkey 9 moves slots atomically.
 test-long: build
-	$(PYTEST) --long -m long
+	$(PYTEST) --long -m "long or threaded"
+	SWLIMIT_SERVERS=$(OTHER_RELEASES) $(PYTEST) --long -m "threaded and not long"
 	SWLIMIT_SERVERS=valkey-9.1 $(PYTEST) --long -m long -k test_cluster
 
 bench:
