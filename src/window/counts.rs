@@ -79,7 +79,7 @@ impl Counts {
             running += units;
             words.extend(slot(wide, subinterval - origin, running));
         }
-        Self { origin_and_width: origin << 1 | u64::from(wide), slots: Slots::Many(words.into_boxed_slice()) }
+        Self { origin_and_width: (origin << 1) | u64::from(wide), slots: Slots::Many(words.into_boxed_slice()) }
     }
 
     /// How many slots there are.
@@ -367,7 +367,7 @@ fn stride(wide: bool) -> usize {
 
 /// The words of a slot.
 fn slot(wide: bool, offset: u64, running: u64) -> impl Iterator<Item = u64> {
-    let (first, second) = if wide { (offset, Some(running)) } else { (offset << HALF | running, None) };
+    let (first, second) = if wide { (offset, Some(running)) } else { ((offset << HALF) | running, None) };
     iter::once(first).chain(second)
 }
 
