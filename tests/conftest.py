@@ -7,7 +7,8 @@ from typing import NamedTuple
 import pytest
 
 from support.contents import info
-from support.releases import RELEASES, Unavailable, obtain
+from support.lacking import needed
+from support.releases import RELEASES
 from support.server import MODULE, Binaries, Server
 from support.threaded import ThreadedServer
 
@@ -16,13 +17,15 @@ pytest_plugins = ["support.clock", "support.figures"]
 
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="run the tests marked long too")
+    parser.addoption("--fresh", action="store_true", help="run the tests marked fresh too")
 
 
 def pytest_collection_modifyitems(config, items):
-    if not config.getoption("--long"):
-        for item in items:
-            if {"long", "threaded"} & set(item.keywords):
-                item.add_marker(pytest.mark.skip(reason="long; run with --long"))
+    for option, marks in {"long": {"long", "threaded"}, "fresh": {"fresh"}}.items():
+        if not config.getoption(f"--{option}"):
+            for item in items:
+                if marks & set(item.keywords):
+                    item.add_marker(pytest.mark.skip(reason=f"{option}; run with --{option}"))
 
 
 def pytest_generate_tests(metafunc):
@@ -43,10 +46,7 @@ def binaries(request):
     """The server release under test."""
     if request.param == "installed":
         return Binaries.installed()
-    try:
-        return obtain(request.param)
-    except Unavailable as reason:
-        pytest.skip(f"{request.param} cannot be had: {reason}")
+    return needed(request.param)
 
 
 @pytest.fixture(scope="session")

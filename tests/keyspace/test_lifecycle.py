@@ -10,7 +10,7 @@ import pytest
 
 from support.bounds import MAX
 from support.contents import agrees, info
-from support.releases import Unavailable, obtain
+from support.lacking import needed
 from support.replication import PROMPT, replica_of, synchronised
 from support.resp import Connection, Failed, storm
 from support.server import MODULE
@@ -267,13 +267,9 @@ def test_unloading_and_loading_again_are_refused(own, pipe, tmp_path):
 def test_active_defragmentation(start):
     """With the server's own jemalloc, active defragmentation moves windows of every size: no count changes, none is
     lost, and the server can go on with every one of them."""
-    try:
-        binaries = obtain("redis-7.4")
-    except Unavailable as reason:
-        pytest.skip(f"NO SERVER THAT DEFRAGMENTS, which is not tested: {reason}")
-    server = start(binaries=binaries, options={"hz": 100, "active-defrag-ignore-bytes": 1,
-                                               "active-defrag-threshold-lower": 0, "active-defrag-cycle-min": 60,
-                                               "active-defrag-cycle-max": 90})
+    server = start(binaries=needed("redis-7.4"), options={
+        "hz": 100, "active-defrag-ignore-bytes": 1, "active-defrag-threshold-lower": 0, "active-defrag-cycle-min": 60,
+        "active-defrag-cycle-max": 90})
     keys = 12_000
     with Connection(server.port) as pipe:
         pipe.call("CONFIG", "SET", "swlimit.max-subintervals", 1_000_000)

@@ -13,8 +13,8 @@ from support.bounds import MAX
 from support.cli import batch, stored
 from support.commands import random_commands
 from support.contents import agrees, info, same_data
+from support.lacking import lacking, needed
 from support.payloads import Frame, damaged, value_of
-from support.releases import Unavailable, obtain
 from support.replication import PROMPT, replica_of, synchronised
 from support.resp import Connection, Failed, storm
 from support.waiting import eventually
@@ -169,11 +169,8 @@ def test_memcheck(start, tmp_path, size):
     """Memcheck sees no invalid access in any process of a primary and its replica, and no leak of the module, while
     every command, type method and refusal is used. The server is one that uses the C library's allocator."""
     if not shutil.which("valgrind"):
-        pytest.skip("VALGRIND IS MISSING: memory safety is not tested")
-    try:
-        binaries = obtain("valkey-9.1")
-    except Unavailable as reason:
-        pytest.skip(f"NO SERVER FOR VALGRIND, memory safety is not tested: {reason}")
+        lacking("valgrind: memory safety is not tested")
+    binaries = needed("valkey-9.1")
     folders = [tmp_path / "primary", tmp_path / "replica"]
     for folder in folders:
         folder.mkdir()

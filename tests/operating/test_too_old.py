@@ -2,7 +2,8 @@
 
 import pytest
 
-from support.releases import TOO_OLD, Unavailable, obtain
+from support.lacking import needed
+from support.releases import TOO_OLD
 from support.server import MODULE, Server
 
 REASON = "swlimit: needs Redis 7.0 or Valkey 8.0, or later: this server has no RedisModule_"
@@ -12,10 +13,7 @@ ONLY_SINCE_7 = {"enable-debug-command": [], "enable-module-command": []}
 @pytest.fixture(scope="module")
 def too_old():
     """The binaries of a server that is too old."""
-    try:
-        return obtain(TOO_OLD.name)
-    except Unavailable as reason:
-        pytest.skip(f"{TOO_OLD.name} cannot be had: {reason}")
+    return needed(TOO_OLD.name)
 
 
 def test_a_running_server_refuses_the_module_and_goes_on(too_old):

