@@ -4,7 +4,7 @@ OTHER_RELEASES = redis-7.4,redis-8.0,valkey-8.0,valkey-8.1,valkey-9.1
 # Warnings are errors in CI only: a newer clippy than that has new ones.
 STRICT = $(if $(filter true,$(CI)),-- --deny warnings)
 
-.PHONY: run test test-all test-releases test-long test-fresh bench accuracy build lint
+.PHONY: run test test-all test-releases test-long test-fresh package test-packages bench accuracy build lint
 .NOTPARALLEL:
 
 run: setup-run build
@@ -33,6 +33,13 @@ test-long: setup-test build
 # What a newcomer does, in fresh Debian systems; with TESTS=make_run that command only.
 test-fresh: setup-fresh
 	$(PYTEST) --fresh -m fresh $(if $(TESTS),-k $(TESTS))
+
+# What is published, into dist/; and the proof that each of it works on a real server.
+package: setup-test
+	@scripts/package
+
+test-packages: setup-fresh package
+	$(PYTEST)/packages
 
 bench:
 	@scripts/benchmark

@@ -167,12 +167,20 @@ def _fetch(release, folder):
 
 def _unpack_packages(suite, packages, folder):
     """Download packages of a Debian suite and unpack each into `libc` or `root`."""
-    downloads = folder / "downloads" / suite
-    downloads.mkdir()
-    _run("apt-get", "-c", _apt_configuration(suite), "download", *packages, cwd=downloads)
-    for archive in sorted(downloads.iterdir()):
+    for archive in download_packages(suite, packages, folder / "downloads" / suite):
         part = "libc" if archive.name.split("_")[0] in LIBC else "root"
         _run("dpkg-deb", "-x", archive, folder / part)
+
+
+def download_packages(suite, packages, downloads, architecture=""):
+    """The files of packages of a Debian suite, for another processor than this one's if it is named.
+
+    The processor `source` stands for what the packages are made from. Raises `Unavailable`.
+    """
+    downloads.mkdir(parents=True, exist_ok=True)
+    words = ["source", "--download-only", "--tar-only"] if architecture == "source" else ["download"]
+    _run("apt-get", "-c", _apt_configuration(suite, architecture), *words, *packages, cwd=downloads)
+    return sorted(downloads.iterdir())
 
 
 def _unpack_wheel(release, folder):
@@ -229,15 +237,17 @@ def _library_path(folder, part):
 
 
 @functools.cache
-def _apt_configuration(suite):
+def _apt_configuration(suite, architecture=""):
     """An apt configuration that knows this suite only and keeps apt's state to the cache; its lists are up to date."""
     if not shutil.which("apt-get"):
         raise Unavailable("its packages are Debian's, and this machine has no apt-get")
-    folder = CACHE / "apt" / suite
+    folder = CACHE / "apt" / f"{suite}-{architecture}".rstrip("-")
     shutil.rmtree(folder / "sources", ignore_errors=True)
     for part in ("sources", "state/lists/partial", "cache/archives/partial"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     suffix, source = apt_source(suite)
+    if architecture == "source":
+        source, architecture = re.sub(r"^(types: *)?deb\b", r"\1deb-src", source), ""
     (folder / f"sources/mirror{suffix}").write_text(source)
     configuration = folder / "apt.conf"
     configuration.write_text(f"""\
@@ -257,7 +267,7 @@ APT::Update::Error-Mode "any";
 #clear APT::Update::Post-Invoke;  // these would act on this machine
 #clear APT::Update::Post-Invoke-Success;
 #clear Acquire::IndexTargets::deb::DEP-11;  // megabytes that only software centres need
-""")
+""" + (f'APT::Architecture "{architecture}";\nAPT::Architectures {{ "{architecture}"; }};\n' if architecture else ""))
     try:
         _run("apt-get", "-c", configuration, "update")
     except Unavailable as reason:

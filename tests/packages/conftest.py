@@ -1,0 +1,45 @@
+"""The packages that `make package` has left in dist/."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from support.server import ROOT
+
+
+class Packages(NamedTuple):
+    """What is published: where it is, and which version it must be."""
+
+    folder: Path
+    version: str
+
+    def tarball(self, target):
+        """The tarball for one of Rust's targets."""
+        return self.folder / f"swlimit-v{self.version}-{target}.tar.gz"
+
+    def debian(self, architecture):
+        """The Debian package for an architecture, as Debian calls it."""
+        return self.folder / f"swlimit_{self.version}-1_{architecture}.deb"
+
+
+@pytest.fixture(scope="session")
+def packages():
+    """All packages, with the version that the sources have."""
+    identity = subprocess.run(["cargo", "pkgid", "--package", "swlimit"], cwd=ROOT, capture_output=True, text=True,
+                              check=True).stdout
+    return Packages(ROOT / "dist", re.search(r"[#@](\d+\.\d+\.\d+)$", identity.strip())[1])
+
+
+@pytest.fixture
+def module_for(packages, tmp_path):
+    """Unpack the tarball for a target; the module in it."""
+
+    def module_for(target):
+        archive = packages.tarball(target)
+        subprocess.run(["tar", "--extract", "--file", archive, "--directory", tmp_path], check=True)
+        return tmp_path / archive.name.removesuffix(".tar.gz") / "swlimit.so"
+
+    return module_for
