@@ -36,6 +36,10 @@ pub enum Error {
     NumKeys,
     /// A key is named twice.
     KeyTwice,
+    /// Keys of one command are in several slots of a cluster.
+    CrossSlot,
+    /// Some keys of one command have moved to another node of a cluster, and some have not.
+    TryAgain,
     /// The count would pass 2^53 − 1.
     Overflow,
     /// `swlimit.max-waiting` clients wait already.
@@ -70,6 +74,8 @@ impl fmt::Display for Error {
             }
             Error::NumKeys => to.write_str("ERR numkeys must be a positive integer that matches the keys given"),
             Error::KeyTwice => to.write_str("ERR key named twice"),
+            Error::CrossSlot => to.write_str("CROSSSLOT Keys in request don't hash to the same slot"),
+            Error::TryAgain => to.write_str("TRYAGAIN Multiple keys request during rehashing of slot"),
             Error::Overflow => to.write_str("ERR count would overflow"),
             Error::TooManyWaiting => to.write_str("ERR too many clients are waiting"),
             Error::NotCreated => to.write_str("ERR the key cannot be created"),

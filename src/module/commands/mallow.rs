@@ -1,8 +1,8 @@
 //! `SWLIMIT.MALLOW numkeys key [key …] limit window resolution cost [limit window resolution cost …] [STRICT]
 //! [AT unix-ms]`
 //!
-//! The keys stand side by side, so that a key specification tells servers and clients where they are and the module is
-//! never asked: Valkey asks on an I/O thread, where module code must not run.
+//! The keys stand side by side, so that key specifications tell servers and clients where they are and the module is
+//! never asked: Valkey asks on an I/O thread, where module code must not run. All keys are in one slot of a cluster.
 
 use swlimit_window::{integer, Decision, Demand, Entry, Grant, Quota, Verdict};
 
@@ -79,6 +79,7 @@ impl Command for Mallow {
         let Requests { quotas, options } = call.parse()?;
         let moment = call.moment(options.at);
         let (names, _) = call.arguments()[FIRST_KEY..].split_at(quotas.len());
+        call.check_slots(names)?;
         let units = quotas.iter().fold(0u64, |units, (_, cost)| units.saturating_add(*cost));
 
         let mut keys = names.iter().map(|name| call.write(name)).collect::<Result<Vec<_>, _>>()?;

@@ -148,7 +148,8 @@ unsafe fn document(command: *mut raw::RedisModuleCommand, declaration: &Declarat
         sizeof_keyspec: mem::size_of::<raw::RedisModuleCommandKeySpec>(),
         sizeof_arg: mem::size_of::<raw::RedisModuleCommandArg>(),
     };
-    let mut keys = [key_specification(&declaration.keys), NO_KEY];
+    let mut keys = key_specifications(&declaration.keys);
+    keys.push(NO_KEY);
     let mut nested = Vec::new();
     let mut arguments = arguments(declaration.parameters, &mut nested);
     let info = raw::RedisModuleCommandInfo {
@@ -177,25 +178,34 @@ const NO_KEY: raw::RedisModuleCommandKeySpec = unsafe { mem::zeroed() };
 // SAFETY: numbers and null pointers: all zeros are a value.
 const NO_ARGUMENT: raw::RedisModuleCommandArg = unsafe { mem::zeroed() };
 
-fn key_specification(keys: &Keys) -> raw::RedisModuleCommandKeySpec {
-    let mut specification = NO_KEY;
-    specification.flags = u64::from(if matches!(keys, Keys::Read) { READ_KEY } else { CHANGED_KEY });
-    specification.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
-    specification.bs.index.pos = 1;
+/// Where a command's keys are.
+///
+/// Servers look for the slot of a module's command in ranges of words only. Where the keys are counted, the first one is
+/// therefore said twice: as a range, "not a key" but something with a slot, and with all the others.
+fn key_specifications(keys: &Keys) -> Vec<raw::RedisModuleCommandKeySpec> {
     match keys {
-        Keys::Read | Keys::Change => {
-            specification.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
-            specification.fk.range.lastkey = 0;
-            specification.fk.range.keystep = 1;
-            specification.fk.range.limit = 0;
-        }
+        Keys::Read => vec![one_key(1, READ_KEY)],
+        Keys::Change => vec![one_key(1, CHANGED_KEY)],
         Keys::ChangeCounted => {
-            specification.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
-            specification.fk.keynum.keynumidx = 0;
-            specification.fk.keynum.firstkey = 1;
-            specification.fk.keynum.keystep = 1;
+            let mut counted = one_key(1, CHANGED_KEY);
+            counted.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
+            counted.fk.keynum.keynumidx = 0;
+            counted.fk.keynum.firstkey = 1;
+            counted.fk.keynum.keystep = 1;
+            vec![counted, one_key(2, raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_NOT_KEY)]
         }
     }
+}
+
+fn one_key(place: c_int, flags: u32) -> raw::RedisModuleCommandKeySpec {
+    let mut specification = NO_KEY;
+    specification.flags = u64::from(flags);
+    specification.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
+    specification.bs.index.pos = place;
+    specification.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+    specification.fk.range.lastkey = 0;
+    specification.fk.range.keystep = 1;
+    specification.fk.range.limit = 0;
     specification
 }
 

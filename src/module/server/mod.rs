@@ -17,6 +17,7 @@ mod key;
 mod module;
 mod redirection;
 mod reply;
+mod slots;
 mod text;
 mod waiters;
 
