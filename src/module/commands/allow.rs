@@ -2,10 +2,10 @@
 
 use swlimit_window::{Entry, Verdict};
 
-use super::request::{self, tell_of_block, Request, Takes, KEY};
+use super::request::{self, announce_block, Request, Takes, KEY};
 use crate::arguments::Keyword;
 use crate::error::Error;
-use crate::server::{Call, Command, Declaration, Expiry, Keys, Reply};
+use crate::server::{Call, Command, Declaration, Effect, Expiry, Keys, Reply};
 use crate::statistics;
 
 /// Decide, and count if granted.
@@ -59,10 +59,13 @@ impl Command for Allow {
                     None => None,
                 };
                 drop(key);
+                if let Some((duration, changed)) = &block {
+                    call.replicate(name, Effect::Block { duration: *duration, instant: now, until: changed.until });
+                }
                 statistics::denied(demand.cost);
                 call.notify(c"swlimit.denied", name);
-                if let Some((duration, changed)) = &block {
-                    tell_of_block(call, name, *duration, now, changed.until);
+                if block.is_some() {
+                    announce_block(call, name);
                 }
                 Ok(Reply::Decision(decision.blocked_for(block.map(|(duration, _)| duration))))
             }

@@ -1,9 +1,9 @@
 //! `SWLIMIT.BLOCK key duration [NX] [AT unix-ms] [UNTIL unix-ms]`
 
-use super::request::{self, tell_of_block, KEY};
+use super::request::{self, announce_block, KEY};
 use crate::arguments::{Keyword, Options, Parse, Words};
 use crate::error::Error;
-use crate::server::{Call, Command, Declaration, Expiry, Keys, Parameter, Reply};
+use crate::server::{Call, Command, Declaration, Effect, Expiry, Keys, Parameter, Reply};
 
 /// Deny whatever is asked of a key for a while.
 pub struct Block;
@@ -54,7 +54,8 @@ impl Command for Block {
         }
         let changed = key.change(Expiry::of(options.until, moment), |entry| entry.block(now + duration))?;
         drop(key);
-        tell_of_block(call, name, duration, now, changed.until);
+        call.replicate(name, Effect::Block { duration, instant: now, until: changed.until });
+        announce_block(call, name);
         Ok(Reply::Integer(now + duration))
     }
 }

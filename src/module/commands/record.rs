@@ -3,7 +3,7 @@
 
 use swlimit_window::{Entry, Recording};
 
-use super::request::{self, tell_of_block, Request, Takes, KEY, QUOTA};
+use super::request::{self, announce_block, Request, Takes, KEY, QUOTA};
 use crate::arguments::Keyword;
 use crate::error::Error;
 use crate::server::{Call, Command, Declaration, Effect, Expiry, Keys, Reply};
@@ -67,10 +67,13 @@ impl Command for Record {
         })?;
         drop(key);
         call.replicate(name, Effect::Record { quota, units: demand.cost, instant, until: changed.until });
+        if let Some(duration) = block {
+            call.replicate(name, Effect::Block { duration, instant: now, until: changed.until });
+        }
         statistics::RECORDED.add(1);
         call.notify(c"swlimit.recorded", name);
-        if let Some(duration) = block {
-            tell_of_block(call, name, duration, now, changed.until);
+        if block.is_some() {
+            announce_block(call, name);
         }
         Ok(Reply::Decision(changed.result))
     }

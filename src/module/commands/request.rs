@@ -64,9 +64,8 @@ pub fn grant(call: &Call, mut key: Key, name: &Text, grant: Grant, moment: Momen
     Ok(Reply::Decision(changed.result))
 }
 
-/// Tell that a key is blocked from now on.
-pub fn tell_of_block(call: &Call, name: &Text, duration: u64, now: u64, until: Option<u64>) {
-    call.replicate(name, Effect::Block { duration, instant: now, until });
+/// Tell that a key is blocked from now on. Replicas have been told: whoever listens may change the key again.
+pub fn announce_block(call: &Call, name: &Text) {
     statistics::BLOCKED.add(1);
     call.notify(c"swlimit.blocked", name);
 }
