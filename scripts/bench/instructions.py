@@ -1,9 +1,9 @@
 """Instructions per command, counted by valgrind's callgrind: exact where a time never is.
 
-The same binaries give the same count of the module's own instructions again, on any quiet or busy machine, so that a
-change of the module can be compared exactly with what was before it. What the server does for the module differs by up
-to 1 %, because some of it is done once a millisecond, however many commands that millisecond has. One key and one
-client, no other command meanwhile: then a hash table has no chains whose length is left to chance.
+The same binaries give the same count of the module's own instructions again, to one instruction, on any quiet or busy
+machine, so that a change of the module can be compared with what was before it. What the server does for the module
+differs by up to 1 %, because some of it is done once a millisecond, however many commands that millisecond has. One key
+and one client, no other command meanwhile: then a hash table has no chains whose length is left to chance.
 """
 
 import json
@@ -92,11 +92,11 @@ def available():
 
 def measure(revision=None):
     """Count, and compare with this revision, or with what is recorded."""
-    costs = count(MODULE)
     if revision:
-        return Counts(costs, revision, count(module_at(revision), older=True))
-    recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
-    return Counts(costs, None, {case: Cost(**cost) for case, cost in recorded.items()})
+        before = count(module_at(revision), older=True)
+    else:
+        before = {case: Cost(**cost) for case, cost in json.loads(RECORDED.read_text()).items()}
+    return Counts(count(MODULE), revision, before)
 
 
 def count(module, older=False):

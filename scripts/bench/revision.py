@@ -16,7 +16,7 @@ def module_at(revision):
     if not module.exists():
         print(f"bench: building {revision}", flush=True)
         FOLDER.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=FOLDER) as source:
+        with TemporaryDirectory() as source:  # elsewhere, or cargo would take it for a part of this workspace
             subprocess.run(f"git archive {commit} | tar -x -C {source}", shell=True, check=True, cwd=ROOT)
             subprocess.run(["cargo", "build", "--quiet", "--release", "--locked", "--target-dir", FOLDER / "target"],
                            check=True, cwd=source)

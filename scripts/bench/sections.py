@@ -16,10 +16,10 @@ class Section:
 
     title: str
     note: str
-    measure: Callable            # (options of the command line) -> result
-    table: Callable              # (result) -> lines of Markdown
+    measure: Callable             # (options of the command line) -> result
+    table: Callable               # (result) -> lines of Markdown
     draw: Callable | None = None  # (result) -> figure
-    needs: tuple = ()            # programs
+    needs: tuple = ()             # programs
 
 
 SECTIONS = {
@@ -57,9 +57,8 @@ SECTIONS = {
         scale.table, plots.draw_scale),
     "instructions": Section(
         "Instructions per command",
-        "Counted by valgrind's callgrind, one key, no pipeline: no time plays a part. The module's own count repeats "
-        "exactly and is compared exactly; what the server does for the module differs by up to 1 %, and so is only "
-        "shown.",
+        "Counted by valgrind's callgrind, one key, no pipeline: hardly any time plays a part. The module's own count "
+        "repeats to one instruction; what the server does for the module differs by up to 1 %, and so is only shown.",
         lambda options: instructions.measure(options.against),
         lambda result: result.table(), needs=("valgrind", "vgdb")),
 }
