@@ -17,7 +17,8 @@ def module_at(revision):
         print(f"bench: building {revision}", flush=True)
         FOLDER.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory() as source:  # elsewhere, or cargo would take it for a part of this workspace
-            subprocess.run(f"git archive {commit} | tar -x -C {source}", shell=True, check=True, cwd=ROOT)
+            # With the time of now (-m): cargo would take files as old as their commit for those it has built already.
+            subprocess.run(f"git archive {commit} | tar -x -m -C {source}", shell=True, check=True, cwd=ROOT)
             subprocess.run(["cargo", "build", "--quiet", "--release", "--locked", "--target-dir", FOLDER / "target"],
                            check=True, cwd=source)
         shutil.copy(FOLDER / "target/release/libswlimit.so", module)
