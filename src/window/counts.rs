@@ -92,11 +92,13 @@ impl Counts {
     }
 
     /// All units together.
+    #[inline(always)]
     pub fn total(&self) -> u64 {
         self.running_before(self.len())
     }
 
     /// The youngest subinterval that holds a count.
+    #[inline(always)]
     pub fn newest(&self) -> Option<u64> {
         self.newest_offset().map(|offset| self.origin() + offset)
     }
@@ -205,6 +207,7 @@ impl Counts {
     }
 
     /// Bytes allocated beside the value itself.
+    #[inline(always)]
     pub fn heap_bytes(&self) -> usize {
         match &self.slots {
             Slots::One(_) => 0,
@@ -220,6 +223,7 @@ impl Counts {
     }
 
     /// Whether there was room for that: a narrow slot may be full.
+    #[inline(always)]
     fn add_to_newest(&mut self, units: u64) -> bool {
         let wide = self.wide();
         match &mut self.slots {
@@ -329,6 +333,7 @@ impl Counts {
         self.origin_and_width & 1 == 1
     }
 
+    #[inline(always)]
     fn newest_offset(&self) -> Option<u64> {
         self.len().checked_sub(1).map(|last| self.offset(last))
     }
@@ -337,6 +342,7 @@ impl Counts {
         self.origin() + self.offset(slot)
     }
 
+    #[inline(always)]
     fn offset(&self, slot: usize) -> u64 {
         match &self.slots {
             Slots::One(_) => 0,

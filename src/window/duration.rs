@@ -35,14 +35,22 @@ pub fn duration_or_zero(word: &[u8]) -> Option<u64> {
 /// The decimal digits a word begins with, at least one: 0 … 2^53 − 1; and what follows them.
 #[inline(always)]
 fn leading_integer(word: &[u8]) -> Option<(u64, &[u8])> {
+    /// So many digits are within 64 bits, whatever they are.
+    const SAFE: usize = 19;
+    // In longer words, which may begin with zeros, every digit is looked at before the next one.
+    let found = if word.len() <= SAFE { digits(word, |_| true) } else { digits(word, |value| value <= MAX_EXACT) };
+    found.filter(|(value, _)| *value <= MAX_EXACT)
+}
+
+#[inline(always)]
+fn digits(word: &[u8], is_small: impl Fn(u64) -> bool) -> Option<(u64, &[u8])> {
     let mut value: u64 = 0;
     let mut rest = word;
     while let [digit @ b'0'..=b'9', after @ ..] = rest {
-        // Within 2^53 − 1 before each step, neither the product nor the sum can overflow.
-        value = value * 10 + u64::from(digit - b'0');
-        if value > MAX_EXACT {
+        if !is_small(value) {
             return None;
         }
+        value = value * 10 + u64::from(digit - b'0');
         rest = after;
     }
     (rest.len() < word.len()).then_some((value, rest))
@@ -100,5 +108,6 @@ mod tests {
             assert_eq!(integer(word.as_bytes()), None, "{word:?}");
         }
         assert_eq!(integer(b"1\0"), None);
+        assert_eq!(integer(b"00000000000000000000000000000000000000007"), Some(7));
     }
 }

@@ -5,7 +5,7 @@
 
 use std::mem;
 
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, MAX_EXACT, MAX_WINDOW};
 use crate::quota::{Decision, Demand, Overflow};
 use crate::view::View;
 use crate::window::{Invalid, Window};
@@ -40,7 +40,8 @@ pub enum Verdict {
 #[must_use = "what is granted is to be counted"]
 pub struct Grant {
     counting: Counting,
-    decision: Decision,
+    limit: u64,
+    remaining: u64,
 }
 
 /// Units that are recorded whatever the limit says, to be counted.
@@ -49,7 +50,7 @@ pub struct Grant {
 pub struct Record {
     counting: Counting,
     demand: Demand,
-    before: Decision,
+    fits: bool,
 }
 
 /// What becomes of units that are recorded.
@@ -102,6 +103,7 @@ impl Entry {
     }
 
     /// The instant of the block, in ms, which may have passed; 0 without one.
+    #[inline(always)]
     pub fn blocked_until(&self) -> u64 {
         match self {
             Entry::Open(_) => 0,
@@ -110,8 +112,12 @@ impl Entry {
     }
 
     /// How many ms the block holds from `now` on; `None` when there is none, or it has passed.
+    #[inline(always)]
     pub fn blocked_for(&self, now: u64) -> Option<u64> {
-        self.blocked_until().checked_sub(now).filter(|ms| *ms > 0)
+        match self {
+            Entry::Open(_) => None,
+            Entry::Blocked(blocked) => blocked.until.checked_sub(now).filter(|ms| *ms > 0),
+        }
     }
 
     /// The first instant at which nothing here matters any more, in ms; 0 when there is nothing.
@@ -126,38 +132,53 @@ impl Entry {
     /// Decide a demand at `now`, upon what a key holds, if anything. An error when granting would overflow the count.
     #[inline(always)]
     pub fn decide(entry: Option<&Self>, now: u64, demand: &Demand) -> Result<Verdict, Overflow> {
-        let view = View::new(entry.and_then(Self::window), demand.quota.geometry, now);
-        let decision = view.decide(demand)?;
-        if decision.granted == 0 {
-            return Ok(Verdict::Denied(decision.blocked_for(entry.and_then(|entry| entry.blocked_for(now)))));
+        let view = Self::seen(entry, now, demand);
+        let weighed = view.weigh(demand)?;
+        let blocked = entry.and_then(|entry| entry.blocked_for(now));
+        if weighed.granted == 0 || blocked.is_some() {
+            return Ok(Verdict::Denied(view.decision(demand, weighed).blocked_for(blocked)));
         }
-        if let Some(Entry::Blocked(blocked)) = entry {
-            if blocked.until > now {
-                return Ok(Verdict::Denied(decision.blocked_for(Some(blocked.until - now))));
-            }
-        }
-        let geometry = demand.quota.geometry;
-        let counting = Counting { geometry, now, instant: view.decision_instant(), units: decision.granted };
-        Ok(Verdict::Granted(Grant { counting, decision }))
+        let (instant, units) = (view.decision_instant(), weighed.granted);
+        let counting = Counting { geometry: demand.quota.geometry, now, instant, units };
+        Ok(Verdict::Granted(Grant { counting, limit: demand.quota.limit, remaining: weighed.remaining }))
+    }
+
+    /// The same decision as it reads while nothing is counted.
+    #[inline(always)]
+    pub fn peek(entry: Option<&Self>, now: u64, demand: &Demand) -> Result<Decision, Overflow> {
+        let view = Self::seen(entry, now, demand);
+        let weighed = view.weigh(demand)?;
+        Ok(view.decision(demand, weighed).blocked_for(entry.and_then(|entry| entry.blocked_for(now))))
     }
 
     /// Decide a demand at `now` that is counted whatever the limit says: at `dated`, an instant that the caller gives, in
     /// the subinterval of its own, as long as that one still matters; else at the decision instant. An error when
     /// counting would overflow.
+    #[inline(always)]
     pub fn record(entry: Option<&Self>, now: u64, dated: Option<u64>, demand: &Demand) -> Result<Recording, Overflow> {
         let geometry = demand.quota.geometry;
-        let view = View::new(entry.and_then(Self::window), geometry, now);
-        let instant = dated.unwrap_or_else(|| view.decision_instant());
-        let subinterval = geometry.subinterval_at(instant);
-        let before = view.decide(demand)?.blocked_for(entry.and_then(|entry| entry.blocked_for(now)));
-        if subinterval < view.oldest() || geometry.end_of(subinterval) <= now {
-            return Ok(Recording::Dropped(before));
-        }
-        if view.overflows(instant, demand.cost) {
+        let view = Self::seen(entry, now, demand);
+        let weighed = view.weigh(demand)?;
+        let (instant, held) = match dated {
+            None => (view.decision_instant(), weighed.held),
+            Some(instant) => {
+                let subinterval = geometry.subinterval_at(instant);
+                if subinterval < view.oldest() || geometry.end_of(subinterval) <= now {
+                    return Self::peek(entry, now, demand).map(Recording::Dropped);
+                }
+                (instant, view.held_at(instant))
+            }
+        };
+        if demand.cost > MAX_EXACT - held {
             return Err(Overflow);
         }
         let counting = Counting { geometry, now, instant, units: demand.cost };
-        Ok(Recording::Counted(Record { counting, demand: *demand, before }))
+        Ok(Recording::Counted(Record { counting, demand: *demand, fits: weighed.granted > 0 }))
+    }
+
+    #[inline(always)]
+    fn seen<'a>(entry: Option<&'a Self>, now: u64, demand: &Demand) -> View<'a> {
+        View::new(entry.and_then(Self::window), demand.quota.geometry, now)
     }
 
     /// How much of `units` can be given back at `now`.
@@ -201,6 +222,7 @@ impl Entry {
     }
 
     /// Bytes this takes, with what it has allocated.
+    #[inline(always)]
     pub fn bytes(&self) -> usize {
         let own = mem::size_of::<Self>();
         match self {
@@ -242,24 +264,6 @@ impl Entry {
     }
 }
 
-impl Verdict {
-    /// The decision as it reads while nothing is counted.
-    pub fn decision(self) -> Decision {
-        match self {
-            Verdict::Granted(grant) => grant.decision,
-            Verdict::Denied(decision) => decision,
-        }
-    }
-
-    /// What is to be counted, if it is granted.
-    pub fn grant(self) -> Option<Grant> {
-        match self {
-            Verdict::Granted(grant) => Some(grant),
-            Verdict::Denied(_) => None,
-        }
-    }
-}
-
 impl Grant {
     /// Units granted, at least one.
     pub fn units(&self) -> u64 {
@@ -274,12 +278,14 @@ impl Grant {
     /// Count them; the decision as it reads once they are.
     #[inline(always)]
     pub fn apply(self, entry: &mut Entry) -> Decision {
-        let now = self.counting.now;
+        let (now, granted) = (self.counting.now, self.counting.units);
         let window = self.counting.apply(entry);
         Decision {
-            remaining: self.decision.remaining - self.decision.granted,
+            granted,
+            limit: self.limit,
+            remaining: self.remaining - granted,
+            retry_after: Some(0),
             reset_after: window.end().saturating_sub(now),
-            ..self.decision
         }
     }
 }
@@ -290,22 +296,25 @@ impl Record {
         self.counting.instant
     }
 
-    /// Whether the window, or a block, denies them.
+    /// Whether the window denies them.
     pub fn is_denied(&self) -> bool {
-        self.before.granted == 0
+        !self.fits
     }
 
     /// Count them; the decision as it reads once they are.
+    #[inline(always)]
     pub fn apply(self, entry: &mut Entry) -> Decision {
-        let now = self.counting.now;
-        let window = self.counting.apply(entry);
+        let Self { counting, demand, fits } = self;
+        let (now, units) = (counting.now, counting.units);
+        let blocked = entry.blocked_for(now);
+        let window = counting.apply(entry);
         let view = View::new(Some(window), window.geometry(), now);
-        let remaining = view.remaining(&self.demand);
-        // A block may have denied what the window goes on having room for.
-        let fits = self.before.granted > 0 || remaining >= self.demand.least();
-        let retry_after = if fits { Some(0) } else { view.retry_after(&self.demand) };
-        let decision = Decision { remaining, retry_after, reset_after: view.reset_after(), ..self.before };
-        decision.blocked_for(entry.blocked_for(now))
+        let remaining = view.remaining(&demand);
+        // Behind a block there may be room for as much again.
+        let granted = if fits && blocked.is_none() { units } else { 0 };
+        let retry_after = if granted > 0 || remaining >= units { Some(0) } else { view.retry_after(&demand) };
+        let (limit, reset_after) = (demand.quota.limit, view.reset_after());
+        Decision { granted, limit, remaining, retry_after, reset_after }.blocked_for(blocked)
     }
 }
 
@@ -325,4 +334,4 @@ impl Counting {
 }
 
 /// The latest instant of a block: the longest one, begun at the last instant.
-const MAX_UNTIL: u64 = crate::geometry::MAX_EXACT + crate::geometry::MAX_WINDOW;
+const MAX_UNTIL: u64 = MAX_EXACT + MAX_WINDOW;

@@ -53,6 +53,7 @@ pub struct Decision {
 
 impl Decision {
     /// The same decision for a key that is blocked for so many ms more, if it is: denied, whatever the window says.
+    #[inline(always)]
     pub fn blocked_for(self, ms: Option<u64>) -> Self {
         let Some(ms) = ms else { return self };
         Self {

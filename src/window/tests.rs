@@ -163,6 +163,11 @@ impl Log {
     }
 }
 
+/// Whether the window itself would grant a demand.
+fn before_unblocked(log: &Log, now: u64, demand: &Demand) -> bool {
+    Log { blocked_until: 0, ..log.clone() }.decide(now, demand).granted > 0
+}
+
 /// The counts of an entry: the starts of their subintervals, and units.
 fn counts_of(entry: &Entry) -> Vec<(u64, u64)> {
     let Some(window) = entry.window() else { return vec![] };
@@ -179,7 +184,7 @@ fn allow(entry: &mut Entry, now: u64, demand: &Demand) -> Result<Decision, Overf
 
 /// Decide a demand without counting.
 fn peek(entry: &Entry, now: u64, demand: &Demand) -> Result<Decision, Overflow> {
-    Ok(Entry::decide(Some(entry), now, demand)?.decision())
+    Entry::peek(Some(entry), now, demand)
 }
 
 /// Count units whatever the limit says.
@@ -296,7 +301,8 @@ proptest! {
                         Recording::Dropped(decision) => prop_assert_eq!((decision, matters), (before, false)),
                         Recording::Counted(record) => {
                             prop_assert!(matters);
-                            prop_assert_eq!((record.instant(), record.is_denied()), (instant, before.granted == 0));
+                            let denied = !before_unblocked(&log, now, &demand);
+                            prop_assert_eq!((record.instant(), record.is_denied()), (instant, denied));
                             seen.count(instant, demand.cost);
                             log = seen;
                             let expected = log.decide(now, &demand);

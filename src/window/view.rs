@@ -26,6 +26,17 @@ enum Seen<'a> {
     Other(&'a Window),
 }
 
+/// What a demand comes to.
+#[derive(Clone, Copy)]
+pub(crate) struct Weighed {
+    /// Units that fit and are asked for.
+    pub granted: u64,
+    /// Units that fit.
+    pub remaining: u64,
+    /// Units that are held, none of them weighted.
+    pub held: u64,
+}
+
 /// The units in a window at an instant.
 struct Load {
     /// The estimate, rounded up to whole units.
@@ -46,10 +57,12 @@ impl<'a> View<'a> {
     }
 
     /// The instant at which the decision is made: time never runs backwards for a key.
+    #[inline(always)]
     pub fn decision_instant(&self) -> u64 {
         self.instant_at(self.now)
     }
 
+    #[inline(always)]
     fn instant_at(&self, now: u64) -> u64 {
         match self.seen {
             Seen::Nothing => now,
@@ -58,12 +71,11 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The decision, as nothing but the window makes it; an error when granting would overflow the count.
+    /// What the window, and nothing else, has to say to a demand; an error when granting would overflow the count.
     #[inline(always)]
-    pub fn decide(&self, demand: &Demand) -> Result<Decision, Overflow> {
-        let limit = demand.quota.limit;
+    pub fn weigh(&self, demand: &Demand) -> Result<Weighed, Overflow> {
         let load = self.load(self.decision_instant(), demand.strict);
-        let remaining = limit.saturating_sub(load.estimate);
+        let remaining = demand.quota.limit.saturating_sub(load.estimate);
         let granted = match demand.cost {
             cost if cost <= remaining => cost,
             _ if demand.partial => remaining,
@@ -72,16 +84,24 @@ impl<'a> View<'a> {
         if granted > MAX_EXACT - load.held {
             return Err(Overflow);
         }
+        Ok(Weighed { granted, remaining, held: load.held })
+    }
+
+    /// The whole decision that follows.
+    #[inline(always)]
+    pub fn decision(&self, demand: &Demand, Weighed { granted, remaining, .. }: Weighed) -> Decision {
         let retry_after = if granted > 0 { Some(0) } else { self.retry_after(demand) };
-        Ok(Decision { granted, limit, remaining, retry_after, reset_after: self.reset_after() })
+        Decision { granted, limit: demand.quota.limit, remaining, retry_after, reset_after: self.reset_after() }
     }
 
     /// Units that are still available.
+    #[inline(always)]
     pub fn remaining(&self, demand: &Demand) -> u64 {
         demand.quota.limit.saturating_sub(self.load(self.decision_instant(), demand.strict).estimate)
     }
 
     /// The oldest subinterval, of the request's geometry, in which something may still be counted.
+    #[inline(always)]
     pub fn oldest(&self) -> u64 {
         let newest = match self.seen {
             Seen::Nothing => return 0,
@@ -91,9 +111,9 @@ impl<'a> View<'a> {
         newest.saturating_sub(self.geometry.subintervals())
     }
 
-    /// Whether so many units more, at an instant that is not older than [`Self::oldest`], pass what can be counted.
-    pub fn overflows(&self, instant: u64, units: u64) -> bool {
-        units > MAX_EXACT - self.load(self.instant_at(instant), true).held
+    /// Units that are held at an instant that is not older than [`Self::oldest`].
+    pub fn held_at(&self, instant: u64) -> u64 {
+        self.load(self.instant_at(instant), true).held
     }
 
     /// What takes the stored window's place before something is counted, if anything.
@@ -107,6 +127,7 @@ impl<'a> View<'a> {
     }
 
     /// ms until nothing that is counted now matters any more.
+    #[inline(always)]
     pub fn reset_after(&self) -> u64 {
         let end = match self.seen {
             Seen::Nothing => 0,

@@ -60,11 +60,13 @@ impl Window {
     }
 
     /// The start of the youngest subinterval that holds a count, in ms; 0 when nothing is counted.
+    #[inline(always)]
     pub fn newest(&self) -> u64 {
         self.counts.newest().map_or(0, |newest| self.geometry.start_of(newest))
     }
 
     /// The first instant at which no count matters any more, in ms; 0 when nothing is counted.
+    #[inline(always)]
     pub fn end(&self) -> u64 {
         self.counts.newest().map_or(0, |newest| self.geometry.end_of(newest))
     }
@@ -85,11 +87,13 @@ impl Window {
     }
 
     /// The instant at which a decision is made: time never runs backwards for a key.
+    #[inline(always)]
     pub(crate) fn decision_instant(&self, now: u64) -> u64 {
         now.max(self.newest())
     }
 
     /// The oldest subinterval that is held.
+    #[inline(always)]
     pub(crate) fn oldest(&self) -> u64 {
         self.counts.newest().unwrap_or(0).saturating_sub(self.geometry.subintervals())
     }
@@ -156,6 +160,7 @@ impl Window {
     }
 
     /// Bytes this window takes, with what it has allocated.
+    #[inline(always)]
     pub(crate) fn bytes(&self) -> usize {
         mem::size_of::<Self>() + self.counts.heap_bytes()
     }

@@ -59,7 +59,8 @@ impl Command for Acquire {
         let first = call.due(name);
         let decision = match (Entry::decide(key.entry(), now, &demand)?, first) {
             (Verdict::Granted(grant), None) => return request::grant(call, key, name, grant, moment),
-            (verdict, _) => verdict.decision(),
+            (Verdict::Granted(_), Some(_)) => Entry::peek(key.entry(), now, &demand)?,
+            (Verdict::Denied(decision), _) => decision,
         };
         drop(key);
         let in_time = decision.retry_after.is_some_and(|ms| ms <= timeout);

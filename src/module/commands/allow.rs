@@ -52,22 +52,20 @@ impl Command for Allow {
         match Entry::decide(key.entry(), now, &demand)? {
             Verdict::Granted(grant) => request::grant(call, key, name, grant, moment),
             Verdict::Denied(decision) => {
-                let block = match request.block_begun(key.entry(), now) {
-                    Some(duration) => {
-                        Some((duration, key.change(Expiry::AfterEnd(moment), |entry| entry.block(now + duration))?))
-                    }
-                    None => None,
-                };
-                drop(key);
-                if let Some((duration, changed)) = &block {
-                    call.replicate(name, Effect::Block { duration: *duration, instant: now, until: changed.until });
+                let block = request.block_begun(key.entry(), now);
+                if let Some(duration) = block {
+                    let mut change = key.change()?;
+                    change.entry().block(now + duration);
+                    let until = change.done(Expiry::AfterEnd(moment));
+                    call.replicate(name, Effect::Block { duration, instant: now, until });
                 }
+                drop(key);
                 statistics::denied(demand.cost);
                 call.notify(c"swlimit.denied", name);
                 if block.is_some() {
                     announce_block(call, name);
                 }
-                Ok(Reply::Decision(decision.blocked_for(block.map(|(duration, _)| duration))))
+                Ok(Reply::Decision(decision.blocked_for(block)))
             }
         }
     }

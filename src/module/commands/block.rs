@@ -52,9 +52,11 @@ impl Command for Block {
         if let Some(ms) = held.filter(|_| options.nx) {
             return Ok(Reply::Integer(now + ms));
         }
-        let changed = key.change(Expiry::of(options.until, moment), |entry| entry.block(now + duration))?;
+        let mut change = key.change()?;
+        change.entry().block(now + duration);
+        let until = change.done(Expiry::of(options.until, moment));
         drop(key);
-        call.replicate(name, Effect::Block { duration, instant: now, until: changed.until });
+        call.replicate(name, Effect::Block { duration, instant: now, until });
         announce_block(call, name);
         Ok(Reply::Integer(now + duration))
     }

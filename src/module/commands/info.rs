@@ -42,7 +42,7 @@ impl Command for Info {
         let window = entry.window();
         let geometry = window.map(Window::geometry);
         let blocked = entry.blocked_until();
-        Ok(Reply::Info(server::Info {
+        Ok(Reply::Info(Box::new(server::Info {
             numbers: [
                 ("window", geometry.map_or(0, |geometry| geometry.window())),
                 ("resolution", geometry.map_or(0, |geometry| geometry.resolution())),
@@ -53,6 +53,6 @@ impl Command for Info {
                 ("blocked", if blocked > call.clock() { blocked } else { 0 }),
             ],
             counts: window.map_or_else(Vec::new, server::Info::counts_of),
-        }))
+        })))
     }
 }

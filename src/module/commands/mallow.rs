@@ -4,7 +4,7 @@
 //! The keys stand side by side, so that key specifications tell servers and clients where they are and the module is
 //! never asked: Valkey asks on an I/O thread, where module code must not run. All keys are in one slot of a cluster.
 
-use swlimit_window::{integer, Decision, Demand, Entry, Grant, Quota, Verdict};
+use swlimit_window::{integer, Decision, Demand, Entry, Quota, Verdict};
 
 use super::request;
 use crate::arguments::{Keyword, Options, Parse, Words};
@@ -83,31 +83,39 @@ impl Command for Mallow {
         let units = quotas.iter().fold(0u64, |units, (_, cost)| units.saturating_add(*cost));
 
         let mut keys = names.iter().map(|name| call.write(name)).collect::<Result<Vec<_>, _>>()?;
-        let decide = |(key, (quota, cost)): (&_, &(Quota, u64))| {
-            let demand = Demand { quota: *quota, cost: *cost, partial: false, strict: options.strict };
-            Entry::decide(Key::entry(key), moment.now(), &demand)
-        };
-        let verdicts = keys.iter().zip(&quotas).map(decide).collect::<Result<Vec<_>, _>>()?;
-        let grants = match all_granted(verdicts) {
-            Ok(grants) => grants,
-            Err(decisions) => {
-                drop(keys);
-                statistics::denied(units);
-                for (name, _) in names.iter().zip(&decisions).filter(|(_, decision)| decision.granted == 0) {
-                    call.notify(c"swlimit.denied", name);
-                }
-                return Ok(Reply::Decisions { granted: false, decisions });
+        let demands = quotas.iter().map(|(quota, cost)| Demand {
+            quota: *quota,
+            cost: *cost,
+            partial: false,
+            strict: options.strict,
+        });
+        let mut grants = Vec::with_capacity(keys.len());
+        for (key, demand) in keys.iter().zip(demands.clone()) {
+            match Entry::decide(key.entry(), moment.now(), &demand)? {
+                Verdict::Granted(grant) => grants.push(grant),
+                Verdict::Denied(_) => break,
             }
-        };
+        }
+        if grants.len() < keys.len() {
+            let peek = |(key, demand): (&Key, Demand)| Entry::peek(key.entry(), moment.now(), &demand);
+            let decisions: Vec<Decision> = keys.iter().zip(demands).map(peek).collect::<Result<_, _>>()?;
+            drop(keys);
+            statistics::denied(units);
+            for (name, _) in names.iter().zip(&decisions).filter(|(_, decision)| decision.granted == 0) {
+                call.notify(c"swlimit.denied", name);
+            }
+            return Ok(Reply::Decisions { granted: false, decisions });
+        }
 
         let mut decisions = Vec::with_capacity(keys.len());
         let mut effects = Vec::with_capacity(keys.len());
         for (place, (key, grant)) in keys.iter_mut().zip(grants).enumerate() {
             let quota = call.words(FIRST_KEY + names.len() + place * WORDS_PER_QUOTA)?;
             let (units, instant) = (grant.units(), grant.instant());
-            let changed = key.change(Expiry::AfterEnd(moment), |entry| grant.apply(entry))?;
-            decisions.push(changed.result);
-            effects.push(Effect::Record { quota, units, instant, until: changed.until });
+            let mut change = key.change()?;
+            decisions.push(grant.apply(change.entry()));
+            let until = change.done(Expiry::AfterEnd(moment));
+            effects.push(Effect::Record { quota, units, instant, until });
         }
         drop(keys);
         for (name, effect) in names.iter().zip(effects) {
@@ -119,12 +127,4 @@ impl Command for Mallow {
         }
         Ok(Reply::Decisions { granted: true, decisions })
     }
-}
-
-/// The grants, if there is nothing else; otherwise every decision as it reads while nothing is counted.
-fn all_granted(verdicts: Vec<Verdict>) -> Result<Vec<Grant>, Vec<Decision>> {
-    if verdicts.iter().all(|verdict| matches!(verdict, Verdict::Granted(_))) {
-        return Ok(verdicts.into_iter().filter_map(Verdict::grant).collect());
-    }
-    Err(verdicts.into_iter().map(Verdict::decision).collect())
 }

@@ -40,6 +40,6 @@ impl Command for Peek {
         let request: Request<Self> = call.parse()?;
         let now = call.moment(request.options.at).now();
         let key = call.read(&call.arguments()[KEY])?;
-        Ok(Reply::Decision(Entry::decide(key.entry(), now, &request.demand())?.decision()))
+        Ok(Reply::Decision(Entry::peek(key.entry(), now, &request.demand())?))
     }
 }

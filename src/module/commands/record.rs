@@ -58,23 +58,22 @@ impl Command for Record {
         };
         let instant = record.instant();
         let block = request.block_begun(key.entry(), now).filter(|_| record.is_denied());
-        let changed = key.change(Expiry::of(request.options.until, moment), |entry| {
-            let decision = record.apply(entry);
-            if let Some(duration) = block {
-                entry.block(now + duration);
-            }
-            decision.blocked_for(block)
-        })?;
-        drop(key);
-        call.replicate(name, Effect::Record { quota, units: demand.cost, instant, until: changed.until });
+        let mut change = key.change()?;
+        let decision = record.apply(change.entry()).blocked_for(block);
         if let Some(duration) = block {
-            call.replicate(name, Effect::Block { duration, instant: now, until: changed.until });
+            change.entry().block(now + duration);
+        }
+        let until = change.done(Expiry::of(request.options.until, moment));
+        drop(key);
+        call.replicate(name, Effect::Record { quota, units: demand.cost, instant, until });
+        if let Some(duration) = block {
+            call.replicate(name, Effect::Block { duration, instant: now, until });
         }
         statistics::RECORDED.add(1);
         call.notify(c"swlimit.recorded", name);
         if block.is_some() {
             announce_block(call, name);
         }
-        Ok(Reply::Decision(changed.result))
+        Ok(Reply::Decision(decision))
     }
 }

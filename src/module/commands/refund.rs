@@ -48,10 +48,11 @@ impl Command for Refund {
         if key.entry().map_or(0, |entry| entry.refundable(units, age, now)) == 0 {
             return Ok(Reply::Integer(0));
         }
-        let changed = key.change(Expiry::of(options.until, moment), |entry| entry.refund(units, age, now))?;
+        let mut change = key.change()?;
+        let given = change.entry().refund(units, age, now);
+        let until = change.done(Expiry::of(options.until, moment));
         drop(key);
-        let given = changed.result;
-        call.replicate(name, Effect::Refund { units: given, age, instant: now, until: changed.until });
+        call.replicate(name, Effect::Refund { units: given, age, instant: now, until });
         statistics::REFUNDED.add(1);
         call.notify(c"swlimit.refunded", name);
         Ok(Reply::Integer(given))

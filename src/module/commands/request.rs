@@ -56,12 +56,14 @@ impl<C> Request<C> {
 pub fn grant(call: &Call, mut key: Key, name: &Text, grant: Grant, moment: Moment) -> Result<Reply, Error> {
     let quota = call.words(QUOTA)?;
     let (units, instant) = (grant.units(), grant.instant());
-    let changed = key.change(Expiry::AfterEnd(moment), |entry| grant.apply(entry))?;
+    let mut change = key.change()?;
+    let decision = grant.apply(change.entry());
+    let until = change.done(Expiry::AfterEnd(moment));
     drop(key);
-    call.replicate(name, Effect::Record { quota, units, instant, until: changed.until });
+    call.replicate(name, Effect::Record { quota, units, instant, until });
     statistics::granted(units);
     call.notify(c"swlimit.granted", name);
-    Ok(Reply::Decision(changed.result))
+    Ok(Reply::Decision(decision))
 }
 
 /// Tell that a key is blocked from now on. Replicas have been told: whoever listens may change the key again.

@@ -1,7 +1,5 @@
 //! `SWLIMIT.UNBLOCK key [AT unix-ms] [UNTIL unix-ms]`
 
-use swlimit_window::Entry;
-
 use super::request::{self, KEY};
 use crate::arguments::{Keyword, Options, Parse, Words};
 use crate::error::Error;
@@ -42,9 +40,11 @@ impl Command for Unblock {
         if key.entry().and_then(|entry| entry.blocked_for(moment.now())).is_none() {
             return Ok(Reply::Integer(0));
         }
-        let changed = key.change(Expiry::of(options.until, moment), Entry::unblock)?;
+        let mut change = key.change()?;
+        change.entry().unblock();
+        let until = change.done(Expiry::of(options.until, moment));
         drop(key);
-        call.replicate(name, Effect::Unblock { instant: moment.now(), until: changed.until });
+        call.replicate(name, Effect::Unblock { instant: moment.now(), until });
         call.notify(c"swlimit.unblocked", name);
         Ok(Reply::Integer(1))
     }

@@ -4,7 +4,7 @@
 //! to the same counts and blocks, whatever its own clock and settings say. `until` is the instant at which the key expires
 //! (ms; 0: never), where the command has set it.
 
-use std::ffi::CStr;
+use std::ffi::{c_char, CStr};
 use std::ptr;
 
 use redis_module::raw;
@@ -68,10 +68,13 @@ const MOST: usize = 10;
 const STRINGS: &CStr = c"ssssssssss";
 const _: () = assert!(STRINGS.count_bytes() == MOST);
 
-/// The words of an effect after its name.
+/// An effect in words.
 struct Words {
+    name: &'static CStr,
     words: [*mut raw::RedisModuleString; MOST],
     len: usize,
+    /// A word of this effect alone.
+    own: Option<OwnText>,
 }
 
 impl Words {
@@ -81,8 +84,14 @@ impl Words {
         self.len += 1;
     }
 
+    fn push_own(&mut self, word: OwnText) {
+        self.push(word.raw());
+        self.own = Some(word);
+    }
+
     /// What tells the server that so many strings follow; the other words are not looked at.
-    fn format(&self) -> *const std::ffi::c_char {
+    #[inline(always)]
+    fn format(&self) -> *const c_char {
         STRINGS.to_bytes_with_nul()[MOST - self.len..].as_ptr().cast()
     }
 }
@@ -92,10 +101,10 @@ impl Effect<'_> {
     /// it does not for a vector.
     #[inline(always)]
     pub(super) fn replicate(&self, context: Context, key: &Text) {
-        self.words(key, |name, Words { words: [a, b, c, d, e, f, g, h, i, j], .. }, format| {
-            // SAFETY: as many strings as the format names come first.
-            unsafe { api!(RedisModule_Replicate(context.raw(), name, format, a, b, c, d, e, f, g, h, i, j)) };
-        });
+        let words = self.words(key);
+        let ([a, b, c, d, e, f, g, h, i, j], name, format) = (words.words, words.name.as_ptr(), words.format());
+        // SAFETY: as many strings as the format names come first.
+        unsafe { api!(RedisModule_Replicate(context.raw(), name, format, a, b, c, d, e, f, g, h, i, j)) };
     }
 
     /// Write it to an append-only file that is being rewritten.
@@ -103,51 +112,47 @@ impl Effect<'_> {
     /// # Safety
     /// `io` is what the server writes to.
     pub(super) unsafe fn write(&self, io: *mut raw::RedisModuleIO, key: &Text) {
-        self.words(key, |name, Words { words: [a, b, c, d, e, f, g, h, i, j], .. }, format| {
-            // SAFETY: the caller's promise; as many strings as the format names come first.
-            unsafe { api!(RedisModule_EmitAOF(io, name, format, a, b, c, d, e, f, g, h, i, j)) };
-        });
+        let words = self.words(key);
+        let ([a, b, c, d, e, f, g, h, i, j], name, format) = (words.words, words.name.as_ptr(), words.format());
+        // SAFETY: the caller's promise; as many strings as the format names come first.
+        unsafe { api!(RedisModule_EmitAOF(io, name, format, a, b, c, d, e, f, g, h, i, j)) };
     }
 
     #[inline(always)]
-    fn words(&self, key: &Text, tell: impl FnOnce(*const std::ffi::c_char, Words, *const std::ffi::c_char)) {
-        let mut words = Words { words: [ptr::null_mut(); MOST], len: 0 };
-        // Words of this effect alone live until it is told.
-        let own;
-        words.push(key.raw());
+    fn words(&self, key: &Text) -> Words {
         let (name, instant, until) = match *self {
-            Effect::Record { quota: [limit, window, resolution], units, instant, until } => {
+            Effect::Record { instant, until, .. } => (c"SWLIMIT.RECORD", instant, until),
+            Effect::Refund { instant, until, .. } => (c"SWLIMIT.REFUND", instant, until),
+            Effect::Block { instant, until, .. } => (c"SWLIMIT.BLOCK", instant, until),
+            Effect::Unblock { instant, until } => (c"SWLIMIT.UNBLOCK", instant, until),
+        };
+        let mut words = Words { name, words: [ptr::null_mut(); MOST], len: 0, own: None };
+        words.push(key.raw());
+        match *self {
+            Effect::Record { quota: [limit, window, resolution], units, .. } => {
                 words.push(limit.raw());
                 words.push(window.raw());
                 words.push(resolution.raw());
                 words.push(COST.raw());
                 words.push(UNITS.raw(units));
-                (c"SWLIMIT.RECORD", instant, until)
             }
-            Effect::Refund { units, age, instant, until } => {
+            Effect::Refund { units, age, .. } => {
                 words.push(UNITS.raw(units));
                 if let Some(age) = age {
-                    own = milliseconds(age);
                     words.push(AGE.raw());
-                    words.push(own.raw());
+                    words.push_own(milliseconds(age));
                 }
-                (c"SWLIMIT.REFUND", instant, until)
             }
-            Effect::Block { duration, instant, until } => {
-                own = milliseconds(duration);
-                words.push(own.raw());
-                (c"SWLIMIT.BLOCK", instant, until)
-            }
-            Effect::Unblock { instant, until } => (c"SWLIMIT.UNBLOCK", instant, until),
-        };
+            Effect::Block { duration, .. } => words.push_own(milliseconds(duration)),
+            Effect::Unblock { .. } => {}
+        }
         words.push(AT.raw());
         words.push(INSTANT.raw(instant));
         if let Some(until) = until {
             words.push(UNTIL.raw());
             words.push(EXPIRY.raw(until));
         }
-        let format = words.format();
-        tell(name.as_ptr(), words, format);
+        words
     }
 }
 

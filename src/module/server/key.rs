@@ -64,14 +64,6 @@ impl Expiry {
     }
 }
 
-/// What a change came to.
-pub struct Changed<T> {
-    /// What the change itself returned.
-    pub result: T,
-    /// When the key expires, in ms by the server's clock (0: never), if the change has set that.
-    pub until: Option<u64>,
-}
-
 /// A key that holds an entry or nothing, open until dropped.
 pub struct Key<'a> {
     context: Context,
@@ -118,36 +110,18 @@ impl<'a> Key<'a> {
         unsafe { self.entry.as_ref() }
     }
 
-    /// Change the entry stored here, or one made for the purpose. A key in which nothing matters any more goes at once;
-    /// else it expires then. Whoever watches or tracks the key is told.
+    /// Change the entry stored here, or one made for the purpose, with [`Change::done`] to end it.
     ///
     /// Opened for writing, and found to hold an entry or nothing.
     #[inline(always)]
-    pub fn change<T>(&mut self, expiry: Expiry, change: impl FnOnce(&mut Entry) -> T) -> Result<Changed<T>, Error> {
+    pub fn change(&mut self) -> Result<Change<'_, 'a>, Error> {
         if self.entry.is_null() {
             self.create()?;
         }
         // SAFETY: not null; see `entry`, this borrows the key exclusively.
-        let entry = unsafe { &mut *self.entry };
+        let entry = unsafe { &*self.entry };
         let (bytes, end) = (entry.bytes(), entry.end());
-        let result = change(entry);
-        let changed_end = entry.end();
-        statistics::entry_resized(bytes, entry.bytes());
-        let until = match expiry {
-            Expiry::AfterEnd(moment) | Expiry::Until(_, moment) if changed_end <= moment.now() => {
-                self.delete();
-                None
-            }
-            Expiry::Until(until, _) => Some(until),
-            Expiry::AfterEnd(moment) => (changed_end != end).then(|| moment.by_clock(changed_end, self.context)),
-        };
-        if let Some(until) = until {
-            self.expire_at(until);
-        }
-        // SAFETY: a valid context and a string that is alive.
-        unsafe { api!(RedisModule_SignalModifiedKey(self.context.raw(), self.name.raw())) };
-        waiters::wake(|| self.context.database(), self.name);
-        Ok(Changed { result, until })
+        Ok(Change { key: self, bytes, end })
     }
 
     fn create(&mut self) -> Result<(), Error> {
@@ -164,6 +138,7 @@ impl<'a> Key<'a> {
         Ok(())
     }
 
+    #[cold]
     fn delete(&mut self) {
         // SAFETY: the key is open for writing; nobody borrows the entry any more.
         unsafe { api!(RedisModule_DeleteKey(self.handle)) };
@@ -171,10 +146,53 @@ impl<'a> Key<'a> {
         self.context.notify_as(raw::REDISMODULE_NOTIFY_GENERIC, c"del", self.name);
     }
 
+    #[inline(always)]
     fn expire_at(&self, until: u64) {
         let until = if until == 0 { NO_EXPIRY } else { until as c_longlong };
         // SAFETY: the key is open for writing.
         unsafe { api!(RedisModule_SetAbsExpire(self.handle, until)) };
+    }
+}
+
+/// A change of an entry that is under way.
+#[must_use = "others are told when it is done"]
+pub struct Change<'k, 'a> {
+    key: &'k mut Key<'a>,
+    bytes: usize,
+    end: u64,
+}
+
+impl Change<'_, '_> {
+    /// What is changed.
+    #[inline(always)]
+    pub fn entry(&mut self) -> &mut Entry {
+        // SAFETY: not null, as `Key::change` saw to, and the key is borrowed exclusively.
+        unsafe { &mut *self.key.entry }
+    }
+
+    /// The entry is as it shall be. A key in which nothing matters any more goes at once; else it expires then. Whoever
+    /// watches, tracks or waits for the key is told. Returns when the key expires, in ms by the server's clock (0: never),
+    /// if that had to be set.
+    #[inline(always)]
+    pub fn done(mut self, expiry: Expiry) -> Option<u64> {
+        let (bytes, end) = (self.entry().bytes(), self.entry().end());
+        let Self { key, .. } = self;
+        statistics::entry_resized(self.bytes, bytes);
+        let until = match expiry {
+            Expiry::AfterEnd(moment) | Expiry::Until(_, moment) if end <= moment.now() => {
+                key.delete();
+                None
+            }
+            Expiry::Until(until, _) => Some(until),
+            Expiry::AfterEnd(moment) => (end != self.end).then(|| moment.by_clock(end, key.context)),
+        };
+        if let Some(until) = until {
+            key.expire_at(until);
+        }
+        // SAFETY: a valid context and a string that is alive.
+        unsafe { api!(RedisModule_SignalModifiedKey(key.context.raw(), key.name.raw())) };
+        waiters::wake(|| key.context.database(), key.name);
+        until
     }
 }
 

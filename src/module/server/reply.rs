@@ -25,7 +25,7 @@ pub enum Reply {
     /// Nothing yet: the client waits.
     Later,
     /// What a key holds.
-    Info(Info),
+    Info(Box<Info>),
 }
 
 /// What `SWLIMIT.INFO` shows.
@@ -46,15 +46,15 @@ impl Info {
 impl Reply {
     /// Send it to the client of this context.
     #[inline(always)]
-    pub(super) fn send(&self, context: Context) {
+    pub(super) fn send(self, context: Context) {
         match self {
-            Reply::Decision(decision) => context.reply_decision(decision),
+            Reply::Decision(decision) => context.reply_decision(&decision),
             Reply::Decisions { granted, decisions } => {
                 context.reply_array(1 + decisions.len());
-                context.reply_integer(u64::from(*granted));
+                context.reply_integer(u64::from(granted));
                 decisions.iter().for_each(|decision| context.reply_decision(decision));
             }
-            Reply::Integer(value) => context.reply_integer(*value),
+            Reply::Integer(value) => context.reply_integer(value),
             Reply::Integers(values) => {
                 context.reply_array(values.len());
                 values.iter().for_each(|value| context.reply_long(*value));

@@ -93,11 +93,16 @@ impl FixedText {
         Self { text, made: AtomicPtr::new(ptr::null_mut()) }
     }
 
+    #[inline(always)]
     pub(super) fn raw(&self) -> *mut raw::RedisModuleString {
-        let made = self.made.load(Ordering::Relaxed);
-        if !made.is_null() {
-            return made;
+        match self.made.load(Ordering::Relaxed) {
+            made if made.is_null() => self.make(),
+            made => made,
         }
+    }
+
+    #[cold]
+    fn make(&self) -> *mut raw::RedisModuleString {
         // SAFETY: a string made without a context lives until it is freed, which this one never is.
         let made =
             unsafe { api!(RedisModule_CreateString(ptr::null_mut(), self.text.as_ptr(), self.text.count_bytes())) };
@@ -118,16 +123,22 @@ impl NumberText {
         Self { last: AtomicU64::new(0), made: AtomicPtr::new(ptr::null_mut()) }
     }
 
+    #[inline(always)]
     pub(super) fn raw(&self, number: u64) -> *mut raw::RedisModuleString {
         let made = self.made.load(Ordering::Relaxed);
         if !made.is_null() && self.last.load(Ordering::Relaxed) == number {
             return made;
         }
+        self.make(number)
+    }
+
+    fn make(&self, number: u64) -> *mut raw::RedisModuleString {
+        let before = self.made.load(Ordering::Relaxed);
         // SAFETY: a string made without a context lives until it is freed. Commands run on one thread, and who else
         // needs the string holds a reference.
         let made = unsafe {
-            if !made.is_null() {
-                api!(RedisModule_FreeString(ptr::null_mut(), made));
+            if !before.is_null() {
+                api!(RedisModule_FreeString(ptr::null_mut(), before));
             }
             api!(RedisModule_CreateStringFromLongLong(ptr::null_mut(), number as c_longlong))
         };

@@ -134,11 +134,17 @@ impl Call<'_> {
 }
 
 /// A key has changed or gone: its queue goes on once the command or transaction has ended.
+#[inline(always)]
 pub(super) fn wake(database: impl FnOnce() -> c_int, name: &Text) {
     if statistics::WAITING.get() > 0 {
-        room().waiting.postpone(&(database(), name.bytes().into()), 0);
-        set_timer(0);
+        wake_queue(database(), name);
     }
+}
+
+#[cold]
+fn wake_queue(database: c_int, name: &Text) {
+    room().waiting.postpone(&(database, name.bytes().into()), 0);
+    set_timer(0);
 }
 
 /// All keys may have changed, of one database or of all.
@@ -278,7 +284,7 @@ fn serve(context: Context, now: u64, place: &Place) {
 /// How many ms, at least one, a demand is denied for; `None` when it fits now.
 fn denied_for(context: Context, now: u64, name: &Text, demand: &Demand) -> Result<Option<u64>, Error> {
     let key = Key::open(context, name, Mode::Read)?;
-    let decision = Entry::decide(key.entry(), now, demand)?.decision();
+    let decision = Entry::peek(key.entry(), now, demand)?;
     Ok((decision.granted == 0).then(|| decision.retry_after.unwrap_or(u64::MAX - now).max(1)))
 }
 
@@ -319,11 +325,11 @@ fn denial(context: Context, now: u64, place: &Place, name: &Text, demand: &Deman
     if let Answer::Elsewhere = context.ask(c"EXISTS", &[name]) {
         return Outcome::Error(redirection(context, name));
     }
-    let decision = Key::open(context, name, Mode::Read).and_then(|key| Ok(Entry::decide(key.entry(), now, demand)?));
+    let decision = Key::open(context, name, Mode::Read).and_then(|key| Ok(Entry::peek(key.entry(), now, demand)?));
     match decision {
-        Ok(verdict) => {
+        Ok(decision) => {
             let due = room().waiting.due(place).unwrap_or(0);
-            Outcome::Denied(verdict.decision().behind(due.saturating_sub(now).max(1)))
+            Outcome::Denied(decision.behind(due.saturating_sub(now).max(1)))
         }
         Err(error) => Outcome::Error(error.to_string()),
     }
