@@ -31,7 +31,11 @@ class Window:
 
     @property
     def end(self):
-        return (self.newest + self.subintervals + 1) * self.resolution if self.counts else 0
+        return self.end_of(self.newest) if self.counts else 0
+
+    def end_of(self, subinterval):
+        """When a subinterval has slid out wholly."""
+        return (subinterval + self.subintervals + 1) * self.resolution
 
     def held(self):
         """The subintervals newest - N ... newest."""
@@ -53,27 +57,36 @@ class Window:
         return full + (trailing if strict else trailing * part)
 
     def seen_at(self, length, resolution, now):
-        """This window at another length and resolution: its units at the latest instant they may have come."""
+        """This window at another length and resolution: its units at the latest instant they may have come, without those
+        that either window has passed; none from its own end on."""
         if (length, resolution) == (self.length, self.resolution):
             return Window(length, resolution, dict(self.counts))
-        seen = Window(length, resolution)
+        seen, decided = Window(length, resolution), self.decision_instant(now)
         for i, units in self.held().items():
-            latest = min((i + 1) * self.resolution - 1, self.decision_instant(now))
-            seen.counts[latest // resolution] = seen.counts.get(latest // resolution, 0) + units
+            latest = min((i + 1) * self.resolution - 1, decided)
+            if now < self.end and min(self.end_of(i), seen.end_of(latest // resolution)) > decided:
+                seen.counts[latest // resolution] = seen.counts.get(latest // resolution, 0) + units
         return seen
 
 
 class Key:
-    """The key, which may be missing (`window` is None)."""
+    """The key: `window` is None where nothing is counted, `blocked_until` 0 where there is no block."""
 
-    def __init__(self):
-        self.window = None
+    def __init__(self, window=None, blocked_until=0):
+        self.window = window
+        self.blocked_until = blocked_until
 
-    def allow(self, limit, length, resolution, now, cost=1, partial=False, strict=False):
+    @property
+    def end(self):
+        """When nothing here matters any more; 0 for a missing key."""
+        return max(self.blocked_until, self.window.end if self.window else 0)
+
+    def allow(self, limit, length, resolution, now, cost=1, partial=False, strict=False, block=None):
         asked = limit, length, resolution
         granted, remaining = self._decide(*asked, now, cost, partial, strict)
         if not granted:
-            return self.peek(limit, length, resolution, now, cost, partial, strict)
+            self._begin_block(block, now)
+            return self.peek(*asked, now, cost, partial, strict)
         window = self._seen(length, resolution, now)
         self._count(window, window.decision_instant(now) // resolution, granted)
         return [granted, limit, remaining - granted, 0, self._reset_after(length, resolution, now)]
@@ -84,39 +97,69 @@ class Key:
         retry_after = 0 if granted else self._retry_after(*asked, now, cost, partial, strict)
         return [granted, limit, remaining, retry_after, self._reset_after(length, resolution, now)]
 
-    def record(self, limit, length, resolution, now, cost=1, strict=False):
+    def record(self, limit, length, resolution, now, cost=1, strict=False, age=0, block=None):
         asked = limit, length, resolution
-        window = self._seen(length, resolution, now)
-        if window.counts and now // resolution < window.newest - window.subintervals:
+        window, subinterval = self._seen(length, resolution, now), max(0, now - age) // resolution
+        too_late = window.counts and subinterval < window.newest - window.subintervals
+        if too_late or window.end_of(subinterval) <= now:
             return self.peek(*asked, now, cost, False, strict)
-        full, trailing, _ = window.load(now)
-        if full + trailing + cost > MAX:
-            raise CountOverflow
         granted, _ = self._decide(*asked, now, cost, False, strict)
-        self._count(window, now // resolution, cost)
+        self._count(window, subinterval, cost)
+        if not granted:
+            self._begin_block(block, now)
         _, remaining = self._decide(*asked, now, 0, False, strict)
         retry_after = 0 if granted else self._retry_after(*asked, now, cost, False, strict)
         return [granted, limit, remaining, retry_after, self._reset_after(length, resolution, now)]
 
-    def refund(self, units, now):
-        if not self.window:
+    def refund(self, units, now, age=None):
+        window, left = self.window, units
+        if not window or now >= window.end:
             return 0
-        newest, left = self.window.newest, units
-        self.window.counts = self.window.held()
-        for i in sorted(self.window.counts, reverse=True):
-            taken = min(left, self.window.counts[i])
+        order = sorted(window.held(), reverse=True)
+        if age is not None:
+            first = max(0, now - age) // window.resolution
+            if window.end_of(first) <= window.decision_instant(now):
+                return 0
+            order = [i for i in sorted(window.held()) if i >= first]
+        if not order:
+            return 0
+        counts = window.held()
+        for i in order:
+            taken = min(left, counts[i])
             left -= taken
-            self.window.counts[i] -= taken
-            if not self.window.counts[i]:
-                del self.window.counts[i]
-        if not self.window.counts or self.window.newest != newest and self.window.end <= now:
+            counts[i] -= taken
+        window.counts = {i: held for i, held in counts.items() if held}
+        if not window.counts:
             self.window = None
+        self._forget(now)
         return units - left
+
+    def block(self, duration, now, nx=False):
+        if not (nx and now < self.blocked_until):
+            self.blocked_until = now + duration
+        return self.blocked_until
+
+    def unblock(self, now):
+        if now >= self.blocked_until:
+            return 0
+        self.blocked_until = 0
+        self._forget(now)
+        return 1
+
+    def _forget(self, now):
+        """A key that is changed goes when nothing in it matters any more."""
+        if self.end <= now:
+            self.window, self.blocked_until = None, 0
+
+    def _begin_block(self, block, now):
+        if block and now >= self.blocked_until:
+            self.blocked_until = now + block
 
     def _seen(self, length, resolution, now):
         return self.window.seen_at(length, resolution, now) if self.window else Window(length, resolution)
 
     def _decide(self, limit, length, resolution, now, cost, partial, strict):
+        """The units granted, and those that remain before they are counted."""
         window = self._seen(length, resolution, now)
         room = limit - window.estimate(now, strict)
         remaining = max(0, room.numerator // room.denominator)
@@ -124,15 +167,18 @@ class Key:
         full, trailing, _ = window.load(now)
         if granted and full + trailing + granted > MAX:
             raise CountOverflow
-        return granted, remaining
+        return (0, 0) if now < self.blocked_until else (granted, remaining)
 
     def _count(self, window, subinterval, units):
         window.counts[subinterval] = window.counts.get(subinterval, 0) + units
         window.counts = window.held()
+        if sum(window.counts.values()) > MAX:
+            raise CountOverflow
         self.window = window
 
     def _reset_after(self, length, resolution, now):
-        return max(0, self._seen(length, resolution, now).end - now)
+        end = min(self._seen(length, resolution, now).end, self.window.end) if self.window else 0
+        return max(0, end - now, self.blocked_until - now)
 
     def _retry_after(self, limit, length, resolution, now, cost, partial, strict):
         """The first instant from which on the same request fits, by asking again and again.
@@ -144,10 +190,10 @@ class Key:
             return -1
 
         def fits(after):
-            return self._seen(length, resolution, now + after).estimate(now + after, strict) + needed <= limit
+            seen = self._seen(length, resolution, now + after)
+            return now + after >= self.blocked_until and seen.estimate(now + after, strict) + needed <= limit
 
-        # By then everything is gone, wherever the newest units are placed.
-        denied, granted = -1, max(0, self.window.end - now) + length + 2 * resolution
+        denied, granted = -1, max(0, self.end - now)
         while granted - denied > 1:
             middle = (denied + granted) // 2
             denied, granted = (denied, middle) if fits(middle) else (middle, granted)
