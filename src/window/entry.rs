@@ -129,6 +129,11 @@ impl Entry {
         }
     }
 
+    /// Whether counting with a geometry at `now` moves counts that are kept at another one.
+    pub fn moves_to(&self, geometry: Geometry, now: u64) -> bool {
+        self.window().is_some_and(|window| window.geometry() != geometry && window.end() > now)
+    }
+
     /// Decide a demand at `now`, upon what a key holds, if anything. An error when granting would overflow the count.
     #[inline(always)]
     pub fn decide(entry: Option<&Self>, now: u64, demand: &Demand) -> Result<Verdict, Overflow> {

@@ -115,7 +115,7 @@ impl Command for Mallow {
             let mut change = key.change()?;
             decisions.push(grant.apply(change.entry()));
             let until = change.done(Expiry::AfterEnd(moment));
-            effects.push(Effect::Record { quota, units, instant, until });
+            effects.push(Effect::Record { quota, units, age: None, instant, until });
         }
         drop(keys);
         for (name, effect) in names.iter().zip(effects) {

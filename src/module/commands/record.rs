@@ -49,14 +49,17 @@ impl Command for Record {
         let moment = call.moment(request.options.at);
         let now = moment.now();
         // What the caller dates counts where it says; what it does not, at the decision instant.
-        let dated = request.options.age.map(|age| now.saturating_sub(age)).or(request.options.at);
+        let age = request.options.age;
+        let dated = age.map(|age| now.saturating_sub(age)).or(request.options.at);
 
         let mut key = call.write(name)?;
         let record = match Entry::record(key.entry(), now, dated, &demand)? {
             Recording::Counted(record) => record,
             Recording::Dropped(decision) => return Ok(Reply::Decision(decision)),
         };
-        let instant = record.instant();
+        // Counts kept at another geometry move now: whoever repeats that has to know when it was, and count back itself.
+        let age = age.filter(|_| key.entry().is_some_and(|entry| entry.moves_to(request.quota.geometry, now)));
+        let instant = if age.is_some() { now } else { record.instant() };
         let block = request.block_begun(key.entry(), now).filter(|_| record.is_denied());
         let mut change = key.change()?;
         let decision = record.apply(change.entry()).blocked_for(block);
@@ -65,7 +68,7 @@ impl Command for Record {
         }
         let until = change.done(Expiry::of(request.options.until, moment));
         drop(key);
-        call.replicate(name, Effect::Record { quota, units: demand.cost, instant, until });
+        call.replicate(name, Effect::Record { quota, units: demand.cost, age, instant, until });
         if let Some(duration) = block {
             call.replicate(name, Effect::Block { duration, instant: now, until });
         }

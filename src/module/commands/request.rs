@@ -60,7 +60,7 @@ pub fn grant(call: &Call, mut key: Key, name: &Text, grant: Grant, moment: Momen
     let decision = grant.apply(change.entry());
     let until = change.done(Expiry::AfterEnd(moment));
     drop(key);
-    call.replicate(name, Effect::Record { quota, units, instant, until });
+    call.replicate(name, Effect::Record { quota, units, age: None, instant, until });
     statistics::granted(units);
     call.notify(c"swlimit.granted", name);
     Ok(Reply::Decision(decision))

@@ -14,12 +14,14 @@ use super::text::{FixedText, NumberText, OwnText, Text};
 
 /// Something that was done to a key.
 pub enum Effect<'a> {
-    /// Units were counted: `SWLIMIT.RECORD key limit window resolution COST units AT instant [UNTIL until]`.
+    /// Units were counted: `SWLIMIT.RECORD key limit window resolution COST units [AGE age] AT instant [UNTIL until]`.
     Record {
         /// The quota's words: limit, window, resolution.
         quota: &'a [Text; 3],
         /// How many.
         units: u64,
+        /// How old they were said to be, in ms, where counts kept at another geometry moved at `instant`.
+        age: Option<u64>,
         /// When, in ms.
         instant: u64,
         /// When the key expires.
@@ -63,9 +65,9 @@ static INSTANT: NumberText = NumberText::new();
 static EXPIRY: NumberText = NumberText::new();
 
 /// The most words an effect has after its name.
-const MOST: usize = 10;
+const MOST: usize = 12;
 /// The server's word for a string, so often.
-const STRINGS: &CStr = c"ssssssssss";
+const STRINGS: &CStr = c"ssssssssssss";
 const _: () = assert!(STRINGS.count_bytes() == MOST);
 
 /// An effect in words.
@@ -82,6 +84,14 @@ impl Words {
     fn push(&mut self, word: *mut raw::RedisModuleString) {
         self.words[self.len] = word;
         self.len += 1;
+    }
+
+    #[inline(always)]
+    fn push_age(&mut self, age: Option<u64>) {
+        if let Some(age) = age {
+            self.push(AGE.raw());
+            self.push_own(milliseconds(age));
+        }
     }
 
     fn push_own(&mut self, word: OwnText) {
@@ -102,9 +112,9 @@ impl Effect<'_> {
     #[inline(always)]
     pub(super) fn replicate(&self, context: Context, key: &Text) {
         let words = self.words(key);
-        let ([a, b, c, d, e, f, g, h, i, j], name, format) = (words.words, words.name.as_ptr(), words.format());
+        let ([a, b, c, d, e, f, g, h, i, j, k, l], name, format) = (words.words, words.name.as_ptr(), words.format());
         // SAFETY: as many strings as the format names come first.
-        unsafe { api!(RedisModule_Replicate(context.raw(), name, format, a, b, c, d, e, f, g, h, i, j)) };
+        unsafe { api!(RedisModule_Replicate(context.raw(), name, format, a, b, c, d, e, f, g, h, i, j, k, l)) };
     }
 
     /// Write it to an append-only file that is being rewritten.
@@ -113,9 +123,9 @@ impl Effect<'_> {
     /// `io` is what the server writes to.
     pub(super) unsafe fn write(&self, io: *mut raw::RedisModuleIO, key: &Text) {
         let words = self.words(key);
-        let ([a, b, c, d, e, f, g, h, i, j], name, format) = (words.words, words.name.as_ptr(), words.format());
+        let ([a, b, c, d, e, f, g, h, i, j, k, l], name, format) = (words.words, words.name.as_ptr(), words.format());
         // SAFETY: the caller's promise; as many strings as the format names come first.
-        unsafe { api!(RedisModule_EmitAOF(io, name, format, a, b, c, d, e, f, g, h, i, j)) };
+        unsafe { api!(RedisModule_EmitAOF(io, name, format, a, b, c, d, e, f, g, h, i, j, k, l)) };
     }
 
     #[inline(always)]
@@ -129,19 +139,17 @@ impl Effect<'_> {
         let mut words = Words { name, words: [ptr::null_mut(); MOST], len: 0, own: None };
         words.push(key.raw());
         match *self {
-            Effect::Record { quota: [limit, window, resolution], units, .. } => {
+            Effect::Record { quota: [limit, window, resolution], units, age, .. } => {
                 words.push(limit.raw());
                 words.push(window.raw());
                 words.push(resolution.raw());
                 words.push(COST.raw());
                 words.push(UNITS.raw(units));
+                words.push_age(age);
             }
             Effect::Refund { units, age, .. } => {
                 words.push(UNITS.raw(units));
-                if let Some(age) = age {
-                    words.push(AGE.raw());
-                    words.push_own(milliseconds(age));
-                }
+                words.push_age(age);
             }
             Effect::Block { duration, .. } => words.push_own(milliseconds(duration)),
             Effect::Unblock { .. } => {}

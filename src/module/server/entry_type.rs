@@ -119,7 +119,8 @@ unsafe extern "C" fn aof_rewrite(io: *mut raw::RedisModuleIO, key: *mut raw::Red
         let quota = [OwnText::new(b"0"), milliseconds(geometry.window()), milliseconds(geometry.resolution())];
         for Count { subinterval, units } in window.counts() {
             let instant = geometry.start_of(subinterval);
-            let effect = Effect::Record { quota: OwnText::borrow_all(&quota), units, instant, until: NEVER };
+            let quota = OwnText::borrow_all(&quota);
+            let effect = Effect::Record { quota, units, age: None, instant, until: NEVER };
             // SAFETY: `io` is what the server writes to.
             unsafe { effect.write(io, key) };
         }
