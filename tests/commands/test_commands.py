@@ -23,14 +23,20 @@ QUOTA = [argument("key", "key", key_spec_index=0), argument("limit", "integer"),
 COST = argument("n", "integer", token="COST", **OPTIONAL)
 PARTIAL = argument("partial", "pure-token", token="PARTIAL", **OPTIONAL)
 STRICT = argument("strict", "pure-token", token="STRICT", **OPTIONAL)
+AGE = argument("age", "string", token="AGE", **OPTIONAL)
+BLOCK = argument("duration", "string", token="BLOCK", **OPTIONAL)
 AT = argument("unix-ms", "unix-time", token="AT", **OPTIONAL)
+UNTIL = argument("until-unix-ms", "unix-time", token="UNTIL", **OPTIONAL)
 
 COMMANDS = {  # arity, flags, arguments
-    "swlimit.allow": (-5, {"write", "denyoom", "fast"}, [*QUOTA, COST, PARTIAL, STRICT, AT]),
+    "swlimit.allow": (-5, {"write", "denyoom", "fast"}, [*QUOTA, COST, PARTIAL, STRICT, BLOCK, AT]),
     "swlimit.peek": (-5, {"readonly", "fast"}, [*QUOTA, COST, PARTIAL, STRICT, AT]),
-    "swlimit.record": (-5, {"write", "denyoom", "fast"}, [*QUOTA, COST, STRICT, AT]),
-    "swlimit.refund": (-3, {"write", "fast"}, [QUOTA[0], argument("units", "integer"), AT]),
-    "swlimit.info": (2, {"readonly", "fast"}, [QUOTA[0]]),
+    "swlimit.record": (-5, {"write", "denyoom", "fast"}, [*QUOTA, COST, STRICT, AGE, BLOCK, AT, UNTIL]),
+    "swlimit.refund": (-3, {"write", "fast"}, [QUOTA[0], argument("units", "integer"), AGE, AT, UNTIL]),
+    "swlimit.block": (-3, {"write", "denyoom", "fast"}, [
+        QUOTA[0], argument("duration", "string"), argument("nx", "pure-token", token="NX", **OPTIONAL), AT, UNTIL]),
+    "swlimit.unblock": (-2, {"write", "fast"}, [QUOTA[0], AT, UNTIL]),
+    "swlimit.info": (2, {"readonly"}, [QUOTA[0]]),  # every count is in the reply
     "swlimit.mallow": (-7, {"write", "denyoom"}, [
         argument("numkeys", "integer"), argument("key", "key", key_spec_index=0, flags=["multiple"]),
         argument("limits", "block", flags=["multiple"], arguments=[*QUOTA[1:], argument("cost", "integer")]),
@@ -61,7 +67,7 @@ def test_documentation(server, name):
     assert [plain(argument) for argument in docs["arguments"]] == COMMANDS[name][2]
     assert docs["summary"].endswith(".") and len(docs["summary"]) > 20
     assert docs["complexity"].startswith("O(")
-    assert docs["since"] == "0.1.0"
+    assert docs["since"] == ("0.2.0" if "block" in name else "0.1.0")
     assert docs["module"] == "swlimit"
 
 
@@ -88,6 +94,7 @@ def test_key_specifications(server, name):
 @pytest.mark.parametrize("command, keys", [
     ("SWLIMIT.ALLOW one 10 60 5 COST 3", ["one"]), ("SWLIMIT.PEEK one 10 60 5", ["one"]),
     ("SWLIMIT.RECORD one 10 60 5 AT 7", ["one"]), ("SWLIMIT.REFUND one 3", ["one"]), ("SWLIMIT.INFO one", ["one"]),
+    ("SWLIMIT.BLOCK one 5m NX", ["one"]), ("SWLIMIT.UNBLOCK one AT 7", ["one"]),
     ("SWLIMIT.MALLOW 1 one 10 60 5 1", ["one"]),
     ("SWLIMIT.MALLOW 3 one two three 10 60 5 1 10 60 5 1 10 60 5 1 STRICT AT 7", ["one", "two", "three"]),
 ])
@@ -105,10 +112,13 @@ def test_keys_of_a_call_that_is_wrong(server, numkeys):
 
 
 @pytest.mark.parametrize("command, hint", [
-    ("SWLIMIT.ALLOW", "key limit window resolution [COST n] [PARTIAL] [STRICT] [AT unix-ms]"),
+    ("SWLIMIT.ALLOW", "key limit window resolution [COST n] [PARTIAL] [STRICT] [BLOCK duration] [AT unix-ms]"),
     ("swlimit.peek", "key limit window resolution [COST n] [PARTIAL] [STRICT] [AT unix-ms]"),
-    ("SWLIMIT.RECORD", "key limit window resolution [COST n] [STRICT] [AT unix-ms]"),
-    ("SWLIMIT.REFUND", "key units [AT unix-ms]"),
+    ("SWLIMIT.RECORD", "key limit window resolution [COST n] [STRICT] [AGE age] [BLOCK duration] [AT unix-ms] "
+                       "[UNTIL until-unix-ms]"),
+    ("SWLIMIT.REFUND", "key units [AGE age] [AT unix-ms] [UNTIL until-unix-ms]"),
+    ("SWLIMIT.BLOCK", "key duration [NX] [AT unix-ms] [UNTIL until-unix-ms]"),
+    ("SWLIMIT.UNBLOCK", "key [AT unix-ms] [UNTIL until-unix-ms]"),
     ("SWLIMIT.INFO", "key"),
     ("SWLIMIT.MALLOW", "numkeys key [key ...] limit window resolution cost [limit window resolution cost ...] "
                        "[STRICT] [AT unix-ms]"),

@@ -89,7 +89,8 @@ def watched(server, *lines):
 
 @pytest.mark.parametrize("harmless", [
     f"SWLIMIT.PEEK {QUOTA} AT {T}", f"{ALLOW} COST 3", f"{ALLOW} COST 4 STRICT", f"SWLIMIT.RECORD {QUOTA} AT 0",
-    f"SWLIMIT.ALLOW k 2 1h 1m AT {T}", "SWLIMIT.ALLOW k 3 60 7", "SWLIMIT.REFUND missing 1", "SWLIMIT.INFO k",
+    f"SWLIMIT.ALLOW k 2 1h 1m AT {T}", "SWLIMIT.ALLOW k 3 60 7", "SWLIMIT.REFUND missing 1", f"SWLIMIT.REFUND k 1 AT {T + 65_000}",
+    "SWLIMIT.UNBLOCK k", "SWLIMIT.INFO k",
     f"SWLIMIT.MALLOW 2 other k 5 60 5 1 3 60 5 3 AT {T}",
 ])
 def test_what_counts_nothing_leaves_a_watch_alone(server, harmless):
@@ -100,7 +101,7 @@ def test_what_counts_nothing_leaves_a_watch_alone(server, harmless):
 
 @pytest.mark.parametrize("change", [
     ALLOW, f"{ALLOW} COST 9 PARTIAL", f"SWLIMIT.RECORD {QUOTA} COST 9 AT {T}",
-    f"SWLIMIT.RECORD {QUOTA} AT {T - 60_000}", f"SWLIMIT.REFUND k 1 AT {T}",
+    f"SWLIMIT.RECORD {QUOTA} AT {T - 60_000}", f"SWLIMIT.REFUND k 1 AT {T}", "SWLIMIT.BLOCK k 60",
     f"SWLIMIT.MALLOW 2 other k 5 60 5 1 3 60 5 1 AT {T}",
 ])
 def test_what_counts_is_noticed_by_a_watch(server, change):

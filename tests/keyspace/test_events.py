@@ -41,6 +41,7 @@ def events(server, classes="KEd"):
     (("RECORD", *QUOTA, "AT", 0), []),
     (("REFUND", "k", 1, "AT", T), ["refunded k"]),
     (("REFUND", "missing", 1), []),
+    (("REFUND", "k", 1, "AT", T + 65_000), []),
     (("INFO", "k"), []),
     (("ALLOW", "k", 3, 60, 7), []),
     (("MALLOW", 2, "k", "other", *QUOTA[1:], 1, 5, 60, 5, 1, "AT", T), ["granted k", "granted other"]),

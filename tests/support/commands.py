@@ -25,8 +25,11 @@ def random_commands(draw, count, keys=20):
             ["SWLIMIT.ALLOW", f"key:{key}", *quota, *cost, *options, "AT", at],
             ["SWLIMIT.ALLOW", f"key:{key}", *quota, "AT", at],
             ["SWLIMIT.RECORD", f"key:{key}", *quota, *cost, "AT", at],
+            ["SWLIMIT.RECORD", f"key:{key}", *quota, *cost, "AGE", f"{draw.randint(0, 600)}s", "AT", at],
             ["SWLIMIT.PEEK", f"key:{key}", *quota, *cost, "AT", at],
             mallow((f"key:{key}", *quota, 2), (f"other:{other}", *quota, 1), options=("AT", at)),
             ["SWLIMIT.REFUND", f"key:{key}", draw.randint(1, 3), "AT", T],
+            ["SWLIMIT.ALLOW", f"key:{key}", *quota, *cost, "BLOCK", "1h", "AT", at],
+            draw.choice([["SWLIMIT.BLOCK", f"other:{other}", "1h"], ["SWLIMIT.UNBLOCK", f"other:{other}"]]) + ["AT", T],
         ]))
     return commands
