@@ -14,6 +14,8 @@ UNEVEN = "ERR resolution must divide the window evenly"
 COST = "ERR cost must be an integer between 1 and 9007199254740991"
 UNITS = "ERR units must be an integer between 1 and 9007199254740991"
 AT = "ERR AT must be a Unix time in milliseconds"
+UNTIL = "ERR UNTIL must be a Unix time in milliseconds"
+AGE = "ERR AGE must be a duration such as 60, 500ms, 5m, 1h or 7d"
 NUMKEYS = "ERR numkeys must be a positive integer that matches the keys given"
 
 NO_INTEGER = ["", "x", "1x", "+1", "-1", "1.0", "1e3", "0x1f", " 1", "1 ", "1\n", "\r\n", b"\xff", b"1\xc3\x28",
@@ -77,6 +79,21 @@ def test_quotas_of_mallow(server):
 @pytest.mark.parametrize("command", DECIDE)
 def test_options(server, command):
     refused(server, *(([command, "k", 5, 60, 5, *options], error) for options, error in option_cases()))
+
+
+def test_ages_and_expiries(server):
+    ages = [word for word in NO_DURATION if word not in ("0", "0ms", "00d")]
+    record, refund = ["SWLIMIT.RECORD", "k", 5, 60, 5], ["SWLIMIT.REFUND", "k", 1]
+    for command in (record, refund):
+        refused(server, *(([*command, "AGE", word], AGE) for word in ages),
+                ([*command, "AGE"], "ERR syntax error near 'AGE'"),
+                ([*command, "AGE", 1, "age", 1], "ERR syntax error near 'age'"))
+    for command in (record, refund, ["SWLIMIT.BLOCK", "k", 60], ["SWLIMIT.UNBLOCK", "k"]):
+        refused(server, *(([*command, "UNTIL", word], UNTIL) for word in NO_INTEGER),
+                ([*command, "UNTIL"], "ERR syntax error near 'UNTIL'"),
+                ([*command, "UNTIL", 1, "until", 1], "ERR syntax error near 'until'"))
+    for command in (["SWLIMIT.ALLOW", "k", 5, 60, 5], ["SWLIMIT.PEEK", "k", 5, 60, 5], mallow(("k", 5, 60, 5, 1))):
+        refused(server, *(([*command, word, 1], f"ERR syntax error near '{word}'") for word in ("AGE", "UNTIL")))
 
 
 def test_options_of_mallow_and_refund(server):

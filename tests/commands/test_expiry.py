@@ -3,7 +3,8 @@
 import pytest
 
 from support.bounds import T
-from support.cli import ask, stored
+from support.cli import ask, batch, stored
+from support.contents import unchanged
 from support.waiting import eventually
 
 QUOTA = "k", 10, 60, 5
@@ -89,3 +90,52 @@ def test_keys_go_by_themselves(server):
     assert server.cli("EXISTS", "k") == "1"
     eventually(lambda: server.cli("DBSIZE"), "1")
     assert ask(server, "SWLIMIT.ALLOW", "k", 1, "100ms", "50ms")[0] == 1
+
+
+LATER = 4_000_000_000_123
+EFFECTS = [  # with UNTIL, as replication spells them
+    ("SWLIMIT.RECORD", *QUOTA, "AT", T), ("SWLIMIT.RECORD", "new", *QUOTA[1:], "AT", T),
+    ("SWLIMIT.REFUND", "k", 1, "AT", T), ("SWLIMIT.BLOCK", "k", "1m", "AT", T), ("SWLIMIT.BLOCK", "new", "1m", "AT", T),
+    ("SWLIMIT.UNBLOCK", "k", "AT", T),
+]
+
+
+@pytest.fixture
+def blocked_key(server):
+    """3 units and a block."""
+    batch(server, [["SWLIMIT.RECORD", *QUOTA, "COST", 3, "AT", T], ["SWLIMIT.BLOCK", "k", "1h", "AT", T]])
+
+
+@pytest.mark.usefixtures("blocked_key")
+@pytest.mark.parametrize("command", EFFECTS, ids=lambda words: " ".join(map(str, words[:2])))
+def test_until_says_when_a_key_expires(server, command):
+    key = command[1]
+    server.cli(*command, "UNTIL", LATER)
+    assert expires_at(server, key) == LATER
+    batch(server, [["DEL", "new", "k"], ["SWLIMIT.RECORD", *QUOTA, "COST", 3, "AT", T],
+                   ["SWLIMIT.BLOCK", "k", "1h", "AT", T]])
+    server.cli(*command, "until", 0)
+    assert expires_at(server, key) == -1
+    assert ask(server, "EXISTS", key) == [1]
+
+
+@pytest.mark.usefixtures("blocked_key")
+@pytest.mark.parametrize("command", EFFECTS, ids=lambda words: " ".join(map(str, words[:2])))
+def test_until_an_instant_that_has_passed_expires_the_key(server, command):
+    left = sorted({"k"} - {command[1]})
+    assert not server.cli(*command, "UNTIL", T).startswith("ERR")
+    assert stored(server, command[1]) is None
+    eventually(lambda: server.cli("KEYS", "*").split(), left)
+
+
+@pytest.mark.usefixtures("blocked_key")
+@pytest.mark.parametrize("command", [
+    ("SWLIMIT.RECORD", *QUOTA, "AT", T - 100_000), ("SWLIMIT.REFUND", "k", 1, "AT", T + 65_000),
+    ("SWLIMIT.REFUND", "k", 1, "AGE", "1h", "AT", T), ("SWLIMIT.BLOCK", "k", "2h", "NX", "AT", T),
+    ("SWLIMIT.UNBLOCK", "k", "AT", T + 3_600_000), ("SWLIMIT.REFUND", "missing", 1), ("SWLIMIT.UNBLOCK", "missing"),
+], ids=lambda words: " ".join(map(str, words)))
+def test_until_of_what_changes_nothing_changes_nothing(server, command):
+    before = expires_at(server)
+    with unchanged(server):
+        server.cli(*command, "UNTIL", LATER)
+    assert expires_at(server) == before

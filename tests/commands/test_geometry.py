@@ -1,10 +1,13 @@
 """A key used with another window or resolution keeps its counts."""
 
+import time
+
 import pytest
 
 from support.bounds import T
 from support.cli import ask, batch, stored
-from support.contents import digest
+from support.contents import digest, unchanged
+from support.resp import Connection
 
 
 def second_of(server, key="k"):
@@ -86,3 +89,62 @@ def test_retry_after_is_exact_at_another_resolution(server, options, into):
         assert granted == 0
         assert ask(server, *peek, "AT", T + into + retry_after - 1)[0] == 0
         assert ask(server, *peek, "AT", T + into + retry_after)[0] > 0
+
+
+MINUTE = "k", 5, "60s", "1s"
+
+
+def test_what_is_stored_matters_until_its_own_end(server):
+    """Whatever window is asked for meanwhile."""
+    batch(server, [["SWLIMIT.ALLOW", "k", 5, "1s", "100ms", "AT", T]] * 5 + [["PERSIST", "k"]])
+    before = digest(server)
+    assert ask(server, "SWLIMIT.ALLOW", *MINUTE, "AT", T + 40) == [0, 5, 0, 1_060, 1_060]
+    assert digest(server) == before
+    with unchanged(server):
+        assert ask(server, "SWLIMIT.PEEK", *MINUTE, "AT", T + 1_099) == [0, 5, 0, 1, 1]
+        assert ask(server, "SWLIMIT.PEEK", *MINUTE, "AT", T + 1_100) == [1, 5, 5, 0, 0]
+        assert ask(server, "SWLIMIT.PEEK", *MINUTE, "COST", 6, "AT", T + 40) == [0, 5, 0, -1, 1_060]
+        for age in ((), ("AGE", "1100ms"), ("AGE", 0)):
+            assert ask(server, "SWLIMIT.REFUND", "k", 5, *age, "AT", T + 1_100) == [0]
+    assert ask(server, "SWLIMIT.ALLOW", *MINUTE, "AT", T + 1_100) == [1, 5, 4, 0, 60_900]
+    assert second_of(server) == (60, 1, {1: 1})
+
+
+def test_what_is_stored_matters_until_its_own_end_by_the_clock(server):
+    """Asked again and again: denied until the instant that the denial told, and granted from then on."""
+    def now():
+        return time.time() * 1_000
+
+    with Connection(server.port) as connection:
+        assert [reply[0] for reply in connection.calls([("SWLIMIT.ALLOW", "k", 5, "1s", "100ms")] * 5)] == [1] * 5
+        end, before = connection.call("PEXPIRETIME", "k"), now()
+        granted, _, _, retry_after, reset_after = connection.call("SWLIMIT.ALLOW", *MINUTE)
+        assert granted == 0 and retry_after == reset_after
+        assert before - 1 <= end - retry_after <= now()
+        while not granted:
+            before = now()
+            granted = connection.call("SWLIMIT.ALLOW", *MINUTE)[0]
+            assert now() >= end if granted else before < end + 1
+        assert connection.call("SWLIMIT.REFUND", "k", 5) == 1  # what ended is not given back
+
+
+def test_what_a_shorter_window_has_forgotten_does_not_come_back(server):
+    hour, minute = ("k", 100, "1h", "1m"), ("k", 100, "60s", "5s")
+    ask(server, "SWLIMIT.ALLOW", *hour, "COST", 100, "AT", T)
+    assert ask(server, "SWLIMIT.PEEK", *minute, "AT", T + 300_000)[:3] == [1, 100, 100]
+    assert ask(server, "SWLIMIT.ALLOW", *hour, "AT", T + 300_000)[0] == 0  # PEEK has stored nothing
+    assert ask(server, "SWLIMIT.ALLOW", *minute, "AT", T + 300_000) == [1, 100, 99, 0, 65_000]
+    assert ask(server, "SWLIMIT.ALLOW", *hour, "COST", 99, "AT", T + 300_000)[:3] == [99, 100, 0]
+
+
+def test_one_key_used_with_two_windows_limits_neither_as_two_keys_would(server):
+    """10 a second and 1000 an hour, one request of each a second: by the minute that the hour knows, all of a minute's
+    units may have come just now."""
+    second, hour = ("k", 10, "1s", "100ms"), ("k", 1_000, "1h", "1m")
+    replies = batch(server, [["SWLIMIT.ALLOW", *quota, "AT", T + at * 1_000] for at in range(60)
+                             for quota in (second, hour)])
+    assert [int(reply.split()[0]) for reply in replies[::2]] == [1] * 5 + [0] * 55
+    quotas = [second[1:], hour[1:]]
+    replies = batch(server, [["SWLIMIT.MALLOW", 2, "second", "hour", *quotas[0], 1, *quotas[1], 1, "AT", T + at * 1_000]
+                             for at in range(60)])
+    assert [int(reply.split()[0]) for reply in replies] == [1] * 60

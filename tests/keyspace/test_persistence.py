@@ -1,14 +1,16 @@
 """What is written to the append-only file, and that files of every kind bring back what was held."""
 
 import random
+from unittest.mock import ANY
 
 import pytest
 
 from support import aof
 from support.bounds import T
 from support.cli import ask, batch, feed, stored
-from support.commands import random_commands
-from support.contents import agrees, digest
+from support.clock import clock_of
+from support.commands import expiring, random_commands
+from support.contents import agrees, digest, expiries
 from support.resp import encode
 
 pytestmark = pytest.mark.as_run
@@ -34,17 +36,23 @@ def test_only_effects_are_written(server):
         ["SWLIMIT.RECORD", "k", 10, 60, 5, "COST", 9, "AT", T - 1],  # dropped
         ["SWLIMIT.RECORD", "k", 10, 60, 7],  # refused
         ["SWLIMIT.ALLOW", "k", 10, 60, 5, "STRICT", "STRICT"],  # refused
+        ["SWLIMIT.RECORD", "k", 10, 60, 5, "AGE", 3, "AT", T + 61_002],
+        ["SWLIMIT.RECORD", "k", 10, 60, 5, "AGE", "1h", "AT", T + 61_002],  # dropped
         ["SWLIMIT.REFUND", "k", 2, "at", T + 61_001],
+        ["SWLIMIT.REFUND", "k", 9, "age", "3s", "at", T + 61_001],  # what is not older: 1 and 5
+        ["SWLIMIT.REFUND", "k", 9, "AGE", "1m", "AT", T + 130_001],  # nothing that matters
         ["SWLIMIT.REFUND", "missing", 2],
         ["SWLIMIT.INFO", "k"],
         ["SWLIMIT.MALLOW", 2, "k", "other", 10, 60, 5, 1, 10, 60, 5, 1, "AT", T],  # denied
     ])
     assert aof.commands(server) == [
-        ["SWLIMIT.RECORD", "k", "10", "1m", "5S", "COST", "4", "AT", f"{T}"],
-        ["SWLIMIT.RECORD", "k", "10", "60", "5", "COST", "6", "AT", f"{T + 61_000}"],
+        ["SWLIMIT.RECORD", "k", "10", "1m", "5S", "COST", "4", "AT", f"{T}", "UNTIL", ANY],
+        ["SWLIMIT.RECORD", "k", "10", "60", "5", "COST", "6", "AT", f"{T + 61_000}", "UNTIL", ANY],
         ["SWLIMIT.RECORD", "k", "20", "60", "5", "COST", "1", "AT", f"{T + 60_000}"],
         ["SWLIMIT.RECORD", "k", "10", "60", "5", "COST", "9", "AT", f"{T + 7_000}"],
+        ["SWLIMIT.RECORD", "k", "10", "60", "5", "COST", "1", "AGE", "3000ms", "AT", f"{T + 61_002}"],
         ["SWLIMIT.REFUND", "k", "2", "AT", f"{T + 61_001}"],
+        ["SWLIMIT.REFUND", "k", "6", "AGE", "3000ms", "AT", f"{T + 61_001}", "UNTIL", ANY],
     ]
 
 
@@ -56,7 +64,23 @@ def test_the_clock_is_written_with_what_it_decided(server):
     now = seconds * 1000 + microseconds // 1000
     commands = aof.commands(server)
     assert [words[0] for words in commands] == ["SWLIMIT.RECORD", "SWLIMIT.RECORD", "SWLIMIT.REFUND"]
-    assert all(words[-2] == "AT" and now - 10_000 < int(words[-1]) <= now for words in commands)
+    for words in commands:
+        assert now - 10_000 < int(words[words.index("AT") + 1]) <= now
+
+
+def test_an_effect_has_the_expiry_that_it_set(server):
+    """And none where it has set none."""
+    expected = []
+    for at, until in ((T, True), (T + 1, False), (T + 5_000, True), (T + 3_000, False)):
+        ask(server, "SWLIMIT.ALLOW", "k", 10, 60, 5, "AT", at)
+        expected += ["UNTIL", server.cli("PEXPIRETIME", "k")] if until else [None, None]
+    for command in (["SWLIMIT.BLOCK", "k", "1h", "AT", T], ["SWLIMIT.UNBLOCK", "k", "AT", T],
+                    ["SWLIMIT.REFUND", "k", 3, "AT", T + 5_000],
+                    ["SWLIMIT.RECORD", "k", 1, 60, 5, "AT", T + 5_000, "UNTIL", 4_000_000_000_123]):
+        server.cli(*command)
+        expected += ["UNTIL", server.cli("PEXPIRETIME", "k")]
+    written = [words[-2:] if "UNTIL" in words else [None, None] for words in aof.commands(server)]
+    assert sum(written, []) == expected
 
 
 def test_mallow_is_one_transaction(server):
@@ -64,22 +88,23 @@ def test_mallow_is_one_transaction(server):
     ask(server, "SWLIMIT.MALLOW", 2, "a", "b", 10, 60, 5, 1, 20, "1h", "1m", 19, "AT", T)  # denied
     assert aof.commands(server) == [
         ["MULTI"],
-        ["SWLIMIT.RECORD", "a", "10", "60", "5", "COST", "1", "AT", f"{T}"],
-        ["SWLIMIT.RECORD", "b", "20", "1h", "1m", "COST", "2", "AT", f"{T}"],
-        ["SWLIMIT.RECORD", "c", "30", "2m", "1m", "COST", "3", "AT", f"{T}"],
+        ["SWLIMIT.RECORD", "a", "10", "60", "5", "COST", "1", "AT", f"{T}", "UNTIL", ANY],
+        ["SWLIMIT.RECORD", "b", "20", "1h", "1m", "COST", "2", "AT", f"{T}", "UNTIL", ANY],
+        ["SWLIMIT.RECORD", "c", "30", "2m", "1m", "COST", "3", "AT", f"{T}", "UNTIL", ANY],
         ["EXEC"],
     ]
 
 
 def test_transactions_and_scripts_write_their_effects(server):
     allow = f"SWLIMIT.ALLOW k 2 60 5 AT {T}"
-    record = ["SWLIMIT.RECORD", "k", "2", "60", "5", "COST", "1", "AT", f"{T}"]
+    again = ["SWLIMIT.RECORD", "k", "2", "60", "5", "COST", "1", "AT", f"{T}"]
+    record = [*again, "UNTIL", ANY]
     feed(server, "MULTI", allow, "SET s 1", allow, allow, "EXEC")
     feed(server, "MULTI", allow, allow, "EXEC")  # all denied
     script = "redis.call('SET', 's', 2); return redis.call('SWLIMIT.ALLOW', KEYS[1], 2, 60, 5, 'AT', ARGV[1])"
     ask(server, "EVAL", script, 1, "other", T)
     assert aof.commands(server) == [
-        ["MULTI"], record, ["SET", "s", "1"], record, ["EXEC"],
+        ["MULTI"], record, ["SET", "s", "1"], again, ["EXEC"],
         ["MULTI"], ["SET", "s", "2"], ["SWLIMIT.RECORD", "other", *record[2:]], ["EXEC"],
     ]
 
@@ -90,9 +115,9 @@ def test_files_bring_everything_back(start, preamble):
     server = start(options=AOF | {"aof-use-rdb-preamble": preamble})
 
     def restart():
-        before = digest(server), server.cli("DBSIZE")
+        before = digest(server), expiries(server)
         server.restart()
-        assert (digest(server), server.cli("DBSIZE")) == before
+        assert (digest(server), expiries(server)) == before
         assert agrees(server) == int(server.cli("DBSIZE"))
 
     commands = random_commands(random.Random(5), 1_500)
@@ -102,10 +127,8 @@ def test_files_bring_everything_back(start, preamble):
     aof.rewrite(server)
     base, = (server.folder / "appendonlydir").glob("*.base.*")
     assert (b"SWLIMIT.RECORD" in base.read_bytes()) == (preamble == "no")
-    expiry = [server.cli("PEXPIRETIME", key) for key in sorted(server.cli("KEYS", "*").split())]
     restart()
-    assert [server.cli("PEXPIRETIME", key) for key in sorted(server.cli("KEYS", "*").split())] == expiry
-    batch(server, commands[800:])
+    batch(server, commands[800:] + expiring(int(clock_of(server) * 1_000)))
     restart()
     aof.rewrite(server)
     restart()
@@ -137,6 +160,28 @@ def test_a_rewritten_file_gives_no_ttl_to_a_key_without_one(start):
     server.restart()
     assert stored(server, "k")["total"] == 1
     assert server.cli("PTTL", "k") == "-1"
+
+
+def test_a_file_is_rewritten_where_no_other_command_can_be_used(start):
+    server = start(options=AOF | {"aof-use-rdb-preamble": "no",
+                                  "rename-command": [(name, "") for name in ("PERSIST", "PEXPIREAT", "EXPIRE")]})
+    batch(server, expiring(int(clock_of(server) * 1_000)))
+    before = digest(server), expiries(server)
+    aof.rewrite(server)
+    assert b"PERSIST" not in next((server.folder / "appendonlydir").glob("*.base.aof")).read_bytes()
+    assert (digest(server), expiries(server)) == before
+
+
+def test_a_file_without_expiries_gives_keys_as_long_to_live_as_when_they_were_counted(server):
+    """As older versions have written it."""
+    server.kill()
+    with open(aof.written(server), "ab") as end:
+        for at in (T, T + 7_000):
+            end.write(encode("SWLIMIT.RECORD", "k", 5, "1h", "1m", "COST", 2, "AT", at))
+        end.write(encode("SWLIMIT.REFUND", "k", 1, "AT", T + 7_000))
+    server.start()
+    assert stored(server, "k")["counts"] == {T: 3}
+    assert 3_660_000 - 20_000 < ask(server, "PTTL", "k")[0] <= 3_660_000
 
 
 def test_replayed_input_is_obeyed_beyond_todays_configuration(start):

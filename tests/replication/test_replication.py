@@ -7,8 +7,8 @@ import pytest
 from support.bounds import T
 from support.cli import ask, batch, feed, stored
 from support.clock import clock_of
-from support.commands import mallow, random_commands
-from support.contents import counted, digest, held, info, statistics
+from support.commands import expiring, random_commands
+from support.contents import counted, digest, expiries, held, info, statistics
 from support.replication import PROMPT, follow, in_step
 from support.waiting import eventually
 
@@ -23,13 +23,6 @@ def primary(start):
 @pytest.fixture
 def replica(start):
     return start(options=PROMPT)
-
-
-def expiries(server):
-    """When each key expires."""
-    keys = sorted(server.cli("KEYS", "*").split("\n"))
-    replies = batch(server, [["PEXPIRETIME", key] for key in keys])
-    return {key: int(reply) for key, reply in zip(keys, replies)}
 
 
 def test_a_replica_holds_the_same_after_a_random_workload(primary, replica):
@@ -109,33 +102,6 @@ def test_a_replica_obeys_beyond_its_own_configuration(primary, start):
     assert ask(replica, "SWLIMIT.ALLOW", "k", 10, "1h", "1h")[:3] == [1, 10, 6]
 
 
-EXPIRING = [  # each sets an expiry, or changes it, in another way
-    ["SWLIMIT.ALLOW", "ahead", 5, "2s", "1s", "COST", 5, "AT", "+60000"],
-    ["SWLIMIT.ALLOW", "ahead", 10, "2s", "500ms"],
-    ["SWLIMIT.ALLOW", "replayed", 5, "1h", "1m", "AT", T],
-    ["SWLIMIT.RECORD", "shorter", 5, "1h", "1m"],
-    ["SWLIMIT.RECORD", "shorter", 5, "10m", "1m"],
-    ["SWLIMIT.RECORD", "aged", 5, "1h", "1m", "AGE", "10m"],
-    ["SWLIMIT.RECORD", "regrouped", 5, "1h", "1h"],
-    ["SWLIMIT.RECORD", "regrouped", 5, "1h", "1s", "AGE", "10m"],
-    ["SWLIMIT.RECORD", "refunded", 5, "1h", "1m", "AGE", "20m"],
-    ["SWLIMIT.ALLOW", "refunded", 5, "1h", "1m"],
-    ["SWLIMIT.REFUND", "refunded", 1],
-    ["SWLIMIT.RECORD", "given back", 5, "1h", "1m", "AGE", "20m"],
-    ["SWLIMIT.RECORD", "given back", 5, "1h", "1m"],
-    ["SWLIMIT.REFUND", "given back", 1, "AGE", "1s"],
-    mallow(("m:1", 5, "1h", "1m", 1), ("m:2", 5, "10m", "1m", 1)),
-    ["SWLIMIT.BLOCK", "blocked", "2h"],
-    ["SWLIMIT.ALLOW", "punished", 0, "1m", "1s", "BLOCK", "1h"],
-    ["SWLIMIT.RECORD", "caught", 0, "1m", "1s", "BLOCK", "1h"],
-    ["SWLIMIT.ALLOW", "pardoned", 5, "1h", "1m"],
-    ["SWLIMIT.BLOCK", "pardoned", "2h"],
-    ["SWLIMIT.UNBLOCK", "pardoned"],
-    ["SWLIMIT.RECORD", "said", 5, "1h", "1m", "UNTIL", "+5000000"],
-    ["SWLIMIT.RECORD", "never", 5, "1h", "1m", "UNTIL", 0],
-]
-
-
 @pytest.mark.parametrize("skews", [(0, 0), (30, -300)], ids=["same clocks", "other clocks"])
 def test_keys_expire_when_the_primary_says(start, skewed, skews):
     """On a replica and on a replica of that, exactly then, whatever their clocks say; and after a promotion."""
@@ -144,13 +110,11 @@ def test_keys_expire_when_the_primary_says(start, skewed, skews):
     follow(first, primary)
     follow(second, first)
     now = int(clock_of(primary) * 1000)
-    for words in EXPIRING:
-        relative = [now + int(word) if str(word).startswith("+") else word for word in words]
-        assert not primary.cli(*relative).startswith("ERR"), words
+    batch(primary, expiring(now))
     in_step(first, primary)
     in_step(second, first)
     there = expiries(primary)
-    assert len(there) == 15 and there["ahead"] - now > 60_000
+    assert len(there) == 15 and there[b"ahead"] - now > 60_000
     assert expiries(first) == expiries(second) == there
     assert digest(first) == digest(second) == digest(primary)
     second.cli("REPLICAOF", "NO", "ONE")

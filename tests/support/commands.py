@@ -9,6 +9,35 @@ def mallow(*limits, options=()):
     return ["SWLIMIT.MALLOW", len(limits), *keys, *quotas, *options]
 
 
+def expiring(now):
+    """Commands that set when a key expires, or change it, each in another way; `now` is by the server's clock."""
+    return [
+        ["SWLIMIT.ALLOW", "ahead", 5, "2s", "1s", "COST", 5, "AT", now + 60_000],
+        ["SWLIMIT.ALLOW", "ahead", 10, "2s", "500ms"],
+        ["SWLIMIT.ALLOW", "replayed", 5, "1h", "1m", "AT", T],
+        ["SWLIMIT.RECORD", "shorter", 5, "1h", "1m"],
+        ["SWLIMIT.RECORD", "shorter", 5, "10m", "1m"],
+        ["SWLIMIT.RECORD", "aged", 5, "1h", "1m", "AGE", "10m"],
+        ["SWLIMIT.RECORD", "regrouped", 5, "1h", "1h"],
+        ["SWLIMIT.RECORD", "regrouped", 5, "1h", "1s", "AGE", "10m"],
+        ["SWLIMIT.RECORD", "refunded", 5, "1h", "1m", "AGE", "20m"],
+        ["SWLIMIT.ALLOW", "refunded", 5, "1h", "1m"],
+        ["SWLIMIT.REFUND", "refunded", 1],
+        ["SWLIMIT.RECORD", "given back", 5, "1h", "1m", "AGE", "20m"],
+        ["SWLIMIT.RECORD", "given back", 5, "1h", "1m"],
+        ["SWLIMIT.REFUND", "given back", 1, "AGE", "1s"],
+        mallow(("m:1", 5, "1h", "1m", 1), ("m:2", 5, "10m", "1m", 1)),
+        ["SWLIMIT.BLOCK", "blocked", "2h"],
+        ["SWLIMIT.ALLOW", "punished", 0, "1m", "1s", "BLOCK", "1h"],
+        ["SWLIMIT.RECORD", "caught", 0, "1m", "1s", "BLOCK", "1h"],
+        ["SWLIMIT.ALLOW", "pardoned", 5, "1h", "1m"],
+        ["SWLIMIT.BLOCK", "pardoned", "2h"],
+        ["SWLIMIT.UNBLOCK", "pardoned"],
+        ["SWLIMIT.RECORD", "said", 5, "1h", "1m", "UNTIL", now + 5_000_000],
+        ["SWLIMIT.RECORD", "never", 5, "1h", "1m", "UNTIL", 0],
+    ]
+
+
 def random_commands(draw, count, keys=20):
     """Commands of all kinds on some keys: grants, denials, errors, several geometries, clocks that jump.
 

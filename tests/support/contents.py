@@ -26,6 +26,13 @@ def digest(server):
         return connection.call("DEBUG", "DIGEST").decode()
 
 
+def expiries(server):
+    """When each key expires, in ms; -1 where it does not."""
+    with Connection(server.port) as connection:
+        names = sorted(connection.call("KEYS", "*"))
+        return dict(zip(names, connection.calls([("PEXPIRETIME", name) for name in names])))
+
+
 def same_data(*servers, seconds=20):
     """Wait until all these servers hold the same data, by their own digests of it, and return that digest."""
     eventually(lambda: len({digest(server) for server in servers}), 1, seconds)
