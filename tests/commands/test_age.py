@@ -64,7 +64,7 @@ def test_record_dates_the_units_and_replies_as_of_now(server):
     command = "SWLIMIT.RECORD", *QUOTA, "COST", 4
     assert ask(server, *command, "AGE", 30, "AT", T + 61_000) == [4, 10, 5, 0, 64_000]
     assert counts(server) == {30: 4, 60: 1}
-    # 6 are more than fit; they fit again when 4 of then 11 are left: those of T + 20 s gone, and 1 of the 4 at T + 30 s.
+    # 6 more fit when 4 of then 11 are left: all 6 of T + 20 s are gone, and 1 of the 4 of T + 30 s.
     assert ask(server, "SWLIMIT.RECORD", *QUOTA, "COST", 6, "AGE", 40, "AT", T + 61_000) == [0, 10, 0, 30_250, 64_000]
     assert counts(server) == {20: 6, 30: 4, 60: 1}
     assert ask(server, "SWLIMIT.PEEK", *QUOTA, "COST", 6, "AT", T + 61_000 + 30_249)[0] == 0
@@ -88,7 +88,8 @@ def test_record_of_units_too_old_to_matter_is_dropped(server, before, age):
 
 def test_ages_in_transactions(server):
     lines = feed(server, "MULTI", f"SWLIMIT.RECORD k 10 60 5 COST 3 AGE 20 AT {T + 30_000}",
-                 f"SWLIMIT.RECORD k 10 60 5 COST 2 AT {T + 30_000}", f"SWLIMIT.REFUND k 4 AGE 20 AT {T + 30_000}", "EXEC")
+                 f"SWLIMIT.RECORD k 10 60 5 COST 2 AT {T + 30_000}", f"SWLIMIT.REFUND k 4 AGE 20 AT {T + 30_000}",
+                 "EXEC")
     assert numbers(" ".join(lines[4:])) == [3, 10, 7, 0, 45_000, 2, 10, 5, 0, 65_000, 4]
     assert counts(server) == {30: 1}
 
@@ -129,8 +130,8 @@ def test_without_an_age_a_lease_takes_away_others_units(server):
 @pytest.mark.parametrize("back", AGES, ids=["true", "overstated"])
 @pytest.mark.parametrize("resolution", [SECOND, SECOND // 10])
 def test_with_its_age_a_lease_never_lets_more_through_than_the_window_does(server, resolution, back):
-    """With one subinterval, 60 ms of a second have room for 60/1000 more than the limit, which is less than a unit; with
-    more of them, W - R has room for the limit. STRICT: so has W."""
+    """With one subinterval, 60 ms of a second have room for 60/1000 more than the limit, which is less than a unit;
+    with more of them, W - R has room for the limit. STRICT: so has W."""
     span = max(60 * 3_600, SECOND - resolution)
     assert max(most(lease(server, position, resolution, (), back), span) for position in POSITIONS) == 10
     server.cli("FLUSHALL")

@@ -89,8 +89,8 @@ def watched(server, *lines):
 
 @pytest.mark.parametrize("harmless", [
     f"SWLIMIT.PEEK {QUOTA} AT {T}", f"{ALLOW} COST 3", f"{ALLOW} COST 4 STRICT", f"SWLIMIT.RECORD {QUOTA} AT 0",
-    f"SWLIMIT.ALLOW k 2 1h 1m AT {T}", "SWLIMIT.ALLOW k 3 60 7", "SWLIMIT.REFUND missing 1", f"SWLIMIT.REFUND k 1 AT {T + 65_000}",
-    "SWLIMIT.UNBLOCK k", "SWLIMIT.INFO k",
+    f"SWLIMIT.ALLOW k 2 1h 1m AT {T}", "SWLIMIT.ALLOW k 3 60 7", "SWLIMIT.REFUND missing 1",
+    f"SWLIMIT.REFUND k 1 AT {T + 65_000}", "SWLIMIT.UNBLOCK k", "SWLIMIT.INFO k",
     f"SWLIMIT.MALLOW 2 other k 5 60 5 1 3 60 5 3 AT {T}",
 ])
 def test_what_counts_nothing_leaves_a_watch_alone(server, harmless):

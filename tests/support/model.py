@@ -57,8 +57,8 @@ class Window:
         return full + (trailing if strict else trailing * part)
 
     def seen_at(self, length, resolution, now):
-        """This window at another length and resolution: its units at the latest instant they may have come, without those
-        that either window has passed; none from its own end on."""
+        """This window at another length and resolution: its units at the latest instant they may have come, without
+        those that either window has passed; none from its own end on."""
         if (length, resolution) == (self.length, self.resolution):
             return Window(length, resolution, dict(self.counts))
         seen, decided = Window(length, resolution), self.decision_instant(now)
