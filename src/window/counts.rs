@@ -257,8 +257,14 @@ impl Counts {
 
     /// Add units to a subinterval that is not younger than the newest: as many steps as there are slots after it.
     fn insert(&mut self, subinterval: u64, units: u64, oldest: u64) {
-        let (wide, origin) = (self.wide(), self.origin());
-        let fits = self.fits(subinterval, units);
+        let wide = self.wide();
+        let most = if wide { u64::MAX } else { NARROW_MAX };
+        // Before the first slot, it becomes the origin, and all offsets grow.
+        let origin = self.origin().min(subinterval);
+        let shift = self.origin() - origin;
+        let newest = self.newest_offset().and_then(|offset| offset.checked_add(shift));
+        let total = self.total().checked_add(units);
+        let fits = newest.is_some_and(|offset| offset <= most) && total.is_some_and(|total| total <= most);
         let place = self.position(subinterval);
         let (missing, before) = (self.subinterval(place) != subinterval, self.running_before(place));
         match &mut self.slots {
@@ -270,9 +276,17 @@ impl Counts {
                     longer.splice(first..first, slot(wide, subinterval - origin, before));
                     *words = longer.into_boxed_slice();
                 }
-                for running in words[first..].iter_mut().skip(stride(wide) - 1).step_by(stride(wide)) {
-                    *running += units;
+                let (own, younger) = words[first..].split_at_mut(stride(wide));
+                own[stride(wide) - 1] += units;
+                if wide {
+                    for slot in younger.chunks_exact_mut(2) {
+                        slot[0] += shift;
+                        slot[1] += units;
+                    }
+                } else {
+                    younger.iter_mut().for_each(|word| *word += shift << HALF | units);
                 }
+                self.origin_and_width = origin << 1 | u64::from(wide);
             }
             _ => self.rebuild(self.position(oldest), subinterval, units),
         }

@@ -552,7 +552,7 @@ proptest! {
                 }
                 map.retain(|_, units| *units > 0);
             } else {
-                let late = newest.saturating_sub(if action == 1 { 2 } else { 0 }).max(oldest);
+                let late = newest.saturating_sub(if action == 1 { units % 45 } else { 0 }).max(oldest);
                 counts.add(late, units, oldest);
                 *map.entry(late).or_insert(0) += units;
             }
