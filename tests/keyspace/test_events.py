@@ -39,6 +39,13 @@ def events(server, classes="KEd"):
     (("PEEK", *QUOTA, "COST", 3, "AT", T), []),
     (("RECORD", *QUOTA, "COST", 9, "AT", T), ["recorded k"]),
     (("RECORD", *QUOTA, "AT", 0), []),
+    (("ALLOW", *QUOTA, "BLOCK", "1m", "AT", T), ["granted k"]),
+    (("ALLOW", *QUOTA, "COST", 3, "BLOCK", "1m", "AT", T), ["denied k", "blocked k"]),
+    (("RECORD", *QUOTA, "COST", 3, "BLOCK", "1m", "AT", T), ["recorded k", "blocked k"]),
+    (("RECORD", *QUOTA, "BLOCK", "1m", "AT", 0), []),
+    (("BLOCK", "k", "1m"), ["blocked k"]),
+    (("UNBLOCK", "k"), []),
+    (("UNBLOCK", "missing"), []),
     (("REFUND", "k", 1, "AT", T), ["refunded k"]),
     (("REFUND", "missing", 1), []),
     (("REFUND", "k", 1, "AT", T + 65_000), []),
@@ -55,6 +62,31 @@ def test_each_command(server, command, named):
         name, key = event.split()
         expected += [(f"keyspace:{key}", f"swlimit.{name}"), (f"keyevent:swlimit.{name}", key)]
     assert heard == expected
+
+
+@pytest.mark.parametrize("command, named", [
+    (("ALLOW", *QUOTA, "COST", 3, "BLOCK", "1h", "AT", T), "denied"),
+    (("RECORD", *QUOTA, "COST", 3, "BLOCK", "1h", "AT", T), "recorded"),
+    (("RECORD", *QUOTA, "BLOCK", "1h", "AT", 0), None),
+    (("PEEK", *QUOTA, "AT", T), None),
+    (("BLOCK", "k", "1h", "NX", "AT", T), None),
+    (("BLOCK", "k", "1h", "AT", T), "blocked"),
+    (("UNBLOCK", "k", "AT", T), "unblocked"),
+    (("UNBLOCK", "k", "AT", T + 60_000), None),
+], ids=lambda words: " ".join(map(str, words)) if isinstance(words, tuple) else "")
+def test_on_a_blocked_key(server, command, named):
+    ask(server, "SWLIMIT.ALLOW", *QUOTA, "COST", 2, "AT", T)
+    ask(server, "SWLIMIT.BLOCK", "k", "1m", "AT", T)
+    with events(server, "Ed") as heard:
+        server.cli(f"SWLIMIT.{command[0]}", *command[1:])
+    assert heard == ([(f"keyevent:swlimit.{named}", "k")] if named else [])
+
+
+def test_a_key_that_held_a_block_alone_is_said_to_be_deleted(server):
+    ask(server, "SWLIMIT.BLOCK", "k", "1m")
+    with events(server, "Egd") as heard:
+        ask(server, "SWLIMIT.UNBLOCK", "k")
+    assert sorted(heard) == [("keyevent:del", "k"), ("keyevent:swlimit.unblocked", "k")]
 
 
 def test_a_denied_mallow_names_the_keys_that_denied(server):

@@ -19,7 +19,8 @@ from support.waiting import eventually
 NOW = 1_700_000_000_000
 ALLOW = ("SWLIMIT.ALLOW", "w", 1000, "1h", "1m")
 WRITES = (("SWLIMIT.ALLOW", "w", 1000, "1h", "1m"), ("SWLIMIT.RECORD", "w", 1000, "1h", "1m"),
-          ("SWLIMIT.MALLOW", 1, "w", 1000, "1h", "1m", 1))
+          ("SWLIMIT.MALLOW", 1, "w", 1000, "1h", "1m", 1), ("SWLIMIT.BLOCK", "w", "1h"),
+          ("SWLIMIT.ALLOW", "w", 0, "1h", "1m", "BLOCK", "1h"))
 READS = (("SWLIMIT.PEEK", "w", 1000, "1h", "1m"), ("SWLIMIT.INFO", "w"))
 
 

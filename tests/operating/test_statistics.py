@@ -37,6 +37,13 @@ def test_fields(server):
     (("REFUND", "k", 2), {"refunded": 1}),
     (("REFUND", "missing", 2), {}),
     (("INFO", "k"), {}),
+    (("BLOCK", "k", "1m"), {"blocked": 1}),
+    (("BLOCK", "k", "1m", "NX"), {"blocked": 1}),
+    (("UNBLOCK", "k"), {}),
+    (("ALLOW", *QUOTA, "BLOCK", "1m"), {"granted": 1, "granted_units": 1}),
+    (("ALLOW", *QUOTA, "COST", 9, "BLOCK", "1m"), {"denied": 1, "denied_units": 9, "blocked": 1}),
+    (("RECORD", *QUOTA, "COST", 9, "BLOCK", "1m"), {"recorded": 1, "blocked": 1}),
+    (("RECORD", *QUOTA, "COST", 9, "BLOCK", "1m", "AT", 0), {}),
     (("MALLOW", 2, "k", "other", *QUOTA[1:], 3, 10, 60, 5, 2), {"granted": 1, "granted_units": 5}),
     (("MALLOW", 2, "k", "other", *QUOTA[1:], 8, 10, 60, 5, 2), {"denied": 1, "denied_units": 10}),
     (("ALLOW", "k", 10, 60, 7), {}),
@@ -49,6 +56,18 @@ def test_counters(server, command, counted):
     after = statistics(server)
     names = [name for name in before if name not in ("keys", "memory", "version")]
     assert {name: after[name] - before[name] for name in names if after[name] != before[name]} == counted
+
+
+def test_counters_of_a_blocked_key(server):
+    """Requests during a block are denied and begin none; nor does BLOCK with NX, or whoever lifts it."""
+    ask(server, "SWLIMIT.BLOCK", "k", "1m", "AT", T)
+    before = statistics(server)
+    batch(server, [["SWLIMIT.ALLOW", *QUOTA, "COST", 3, "BLOCK", "1h", "AT", T],
+                   ["SWLIMIT.RECORD", *QUOTA, "BLOCK", "1h", "AT", T],
+                   ["SWLIMIT.BLOCK", "k", "1h", "NX", "AT", T], ["SWLIMIT.UNBLOCK", "k", "AT", T]])
+    after = statistics(server)
+    assert {name: after[name] - before[name] for name in ("denied", "denied_units", "recorded", "blocked", "keys")} == {
+        "denied": 1, "denied_units": 3, "recorded": 1, "blocked": 0, "keys": 0}
 
 
 def fill(server, keys=("a", "b", "c", "d")):
