@@ -16,15 +16,15 @@ import pytest
 from support.bounds import EDGES, MAX, MAX_SUBINTERVALS, MAX_WINDOW
 from support.commands import mallow
 from support.contents import info
-from support.payloads import Frame, damaged, value_of
+from support.payloads import Frame, blocked, damaged, value_of
 from support.resp import Connection, Failed
 
 SLOW_MICROSECONDS = 10_000
 SHOWN_MICROSECONDS = 500  # slower commands are remembered, to print the slowest
 NOW = 1_700_000_000_000
 REFUSALS = re.compile(
-    r"ERR (limit must be an integer between 0 and|(window|resolution) must be a duration|resolution must divide|"
-    r"window / resolution is \d+ subintervals, above|(cost|units) must be an integer|AT must be a Unix time|"
+    r"ERR (limit must be an integer between 0 and|(window|resolution|BLOCK|AGE) must be a duration|"
+    r"resolution must divide|window / resolution is \d+ subintervals, above|(cost|units) must be an integer|(AT|UNTIL) must be a Unix time|"
     r"syntax error near '|numkeys must be|key named twice|count would overflow|no such key|wrong number of arguments)"
     r"|WRONGTYPE ")
 
@@ -99,23 +99,26 @@ def memory_settles(pipe, most, seconds=10):
 
 
 def broken(reply):
-    """What is wrong with a key, going by SWLIMIT.INFO; None if it is a window that counting could have led to."""
+    """What is wrong with a key, going by SWLIMIT.INFO; None if counting and blocking could have led to it."""
     if isinstance(reply, Failed):
         return reply
     shown = dict(zip(reply[::2], reply[1::2]))
     window, resolution, subintervals = shown[b"window"], shown[b"resolution"], shown[b"subintervals"]
     starts, units = zip(*shown[b"counts"]) if shown[b"counts"] else ((), ())
     newest = shown[b"newest"]
+    if not starts:
+        nothing = window == resolution == subintervals == newest == shown[b"total"] == 0
+        return None if nothing and shown[b"memory"] > 24 else f"neither counts nor a block alone: {shown}"
     for rule, kept in {
-        "some count": starts,
         "geometry": window == resolution * subintervals and resolution > 0 and subintervals > 0,
         "bounds": window <= MAX_WINDOW and subintervals <= MAX_SUBINTERVALS,
         "order": all(a < b for a, b in zip(starts, starts[1:])),
         "alignment": all(start % resolution == 0 for start in starts),
-        "newest": starts and starts[-1] == newest <= MAX,
-        "oldest": starts and newest - starts[0] <= window,
+        "newest": starts[-1] == newest <= MAX,
+        "oldest": newest - starts[0] <= window,
         "units": all(unit > 0 for unit in units) and sum(units) == shown[b"total"] <= MAX,
         "memory": shown[b"memory"] >= 24,
+        "block": shown[b"blocked"] <= MAX + MAX_WINDOW,
     }.items():
         if not kept:
             return f"{rule}: {shown}"
@@ -145,9 +148,9 @@ def treatment(rng, key, reply):
     at = [min(max(instant, 0), MAX) for instant in rng.sample(near, 5)]
     limit = rng.choice((0, 1, shown[b"total"], shown[b"total"] + 1, MAX))
     cost = rng.choice((1, shown[b"total"], MAX))
-    own = (f"{window}ms", f"{resolution}ms")
+    own = (f"{window}ms", f"{resolution}ms") if window else ("60", "1")
     other = rng.choice((("1ms", "1ms"), ("3650d", "3650d"), ("1000000ms", "1ms"), ("60", "60"), ("3650d", "315360s"),
-                        (f"{window}ms", f"{window}ms")))
+                        (own[0], own[0])))
     copy = key + b"'"
     yield from (("SWLIMIT.PEEK", key, limit, *own, "COST", cost, "AT", at[0]),
                 ("SWLIMIT.PEEK", key, limit, *other, "COST", cost, "PARTIAL", "STRICT", "AT", at[1]),
@@ -158,6 +161,9 @@ def treatment(rng, key, reply):
                 ("SWLIMIT.ALLOW", key, limit, *other, "PARTIAL", "COST", cost, "AT", at[4]),
                 ("SWLIMIT.RECORD", copy, limit, *other, "STRICT", "COST", cost, "AT", at[3]),
                 ("SWLIMIT.INFO", key), ("SWLIMIT.INFO", copy), ("DUMP", key), ("DEBUG", "DIGEST-VALUE", key),
+                ("SWLIMIT.ALLOW", copy, 0, *other, "BLOCK", rng.choice(("1ms", "3650d")), "AT", at[2]),
+                ("SWLIMIT.BLOCK", key, rng.choice(("1ms", "3650d")), *rng.choice(((), ("NX",))), "AT", at[3]),
+                ("SWLIMIT.UNBLOCK", copy, "AT", at[rng.randrange(5)]), ("SWLIMIT.INFO", key),
                 ("SWLIMIT.REFUND", key, cost, "AT", at[4]),
                 ("SWLIMIT.REFUND", copy, MAX, "AT", at[0]), ("SWLIMIT.INFO", copy))
 
@@ -232,7 +238,7 @@ class Payloads:
 
 
 def sound_values(rng):
-    """Windows of every shape: bytes as the module writes them."""
+    """Windows of every shape, and blocks: bytes as the module writes them."""
     second = NOW // 1000
     minute = [(second - 60 + number, rng.randint(1, 99)) for number in range(0, 61, 3)]
     return [
@@ -246,6 +252,8 @@ def sound_values(rng):
         value_of(MAX_WINDOW, 1, [(MAX // MAX_WINDOW - 1, 1), (MAX // MAX_WINDOW, 1)]),
         value_of(1, 1, [(MAX - 1, 1), (MAX, MAX - 1)]),
         value_of(1, 1000, [(0, 1), (1000, 2)]),
+        blocked(1), blocked(NOW + 3_600_000), blocked(MAX + MAX_WINDOW),
+        blocked(NOW + 3_600_000, value_of(1000, 60, minute)), blocked(1, value_of(60_000, 1, [(NOW // 60_000, 7)])),
     ]
 
 
@@ -318,10 +326,11 @@ def test_damaged_frames_and_random_bytes(pipe, size):
     assert payloads.tried >= size and payloads.accepted < payloads.tried / 2
 
 
-COMMANDS = (b"SWLIMIT.ALLOW", b"SWLIMIT.PEEK", b"SWLIMIT.RECORD", b"SWLIMIT.REFUND", b"SWLIMIT.INFO", b"SWLIMIT.MALLOW")
+COMMANDS = (b"SWLIMIT.ALLOW", b"SWLIMIT.PEEK", b"SWLIMIT.RECORD", b"SWLIMIT.REFUND", b"SWLIMIT.INFO", b"SWLIMIT.MALLOW",
+            b"SWLIMIT.BLOCK", b"SWLIMIT.UNBLOCK")
 KEYS = (b"a", b"b", b"\0\xff\r\n", b"", b"string", b"list")
 WORDS = (*(b"%d" % edge for edge in EDGES), b"60", b"1", b"10", b"1ms", b"250ms", b"3650d", b"3650D", b"1000000ms",
-         b"87600h", b"COST", b"PARTIAL", b"STRICT", b"AT", b"cost", b"at", b"-1", b"+1", b"1.5", b" 1", b"1 ", b"nan",
+         b"87600h", b"BLOCK", b"NX", b"AGE", b"UNTIL", b"COST", b"PARTIAL", b"STRICT", b"AT", b"cost", b"at", b"-1", b"+1", b"1.5", b" 1", b"1 ", b"nan",
          b"", b"\0", b"1\0", b"%s%n", b"\r\n", b"-1ms", b"0x10", b"1e3", b"9" * 400, b"A" * 5000)
 
 
@@ -348,11 +357,15 @@ def random_vector(rng):
         words = mallow(*((*quota(), number()) for _ in range(keys)))[1:]
     elif command == b"SWLIMIT.REFUND":
         words = [rng.choice(KEYS), number()]
-    elif command == b"SWLIMIT.INFO":
+    elif command == b"SWLIMIT.BLOCK":
+        words = [rng.choice(KEYS), rng.choice((b"1ms", b"60", b"3650d"))]
+        words += rng.choice(([], [b"NX"]))
+    elif command in (b"SWLIMIT.INFO", b"SWLIMIT.UNBLOCK"):
         words = [rng.choice(KEYS)]
     else:
         words = quota()
         words += [b"COST", number()] if rng.random() < 0.5 else []
+        words += [b"BLOCK", b"1h"] if rng.random() < 0.2 else []
     words += rng.choice(([], [b"STRICT"], [b"PARTIAL"]))
     if rng.random() < 0.6:
         words += [b"AT", b"%d" % rng.choice((0, NOW, NOW + rng.getrandbits(20), rng.getrandbits(53), MAX))]

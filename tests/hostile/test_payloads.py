@@ -7,7 +7,7 @@ import pytest
 from support.bounds import MAX, T
 from support.cli import ask, batch, stored
 from support.contents import statistics
-from support.payloads import Frame, value_of
+from support.payloads import Frame, blocked, value_of
 
 SECOND = T // 1_000  # the number of T's subinterval at a resolution of 1 s
 YEARS = 3650 * 86_400_000
@@ -76,6 +76,40 @@ def test_hostile_values(server, client, frame, value):
     assert server.cli("EXISTS", "restored") == "0"
 
 
+WINDOW = value_of(1_000, 60, [(SECOND, 1)])
+
+
+@pytest.mark.parametrize("until", [1, T, MAX, MAX + YEARS])
+@pytest.mark.parametrize("value, counts", [(b"", {}), (WINDOW, {T: 1})], ids=["no counts", "counts"])
+def test_sound_blocks(server, client, frame, until, value, counts):
+    """Also one that has passed long ago: it is written as it was read."""
+    payload = frame.around(blocked(until, value))
+    assert restored(client, payload)
+    found = stored(server, "restored")
+    assert (found["blocked"], found["counts"]) == (until if until > T else 0, counts)
+    assert client.dump("restored")[:-8] == payload[:-8]
+    now = min(until - 1, MAX)
+    assert ask(server, "SWLIMIT.PEEK", "restored", 9, 60, 1, "AT", now)[0] == 0
+    assert ask(server, "SWLIMIT.UNBLOCK", "restored", "AT", now) == [1]
+    assert server.cli("EXISTS", "restored") == ("1" if counts and now < T + 61_000 else "0")
+
+
+@pytest.mark.parametrize("value", [
+    blocked(0), blocked(0, WINDOW), blocked(MAX + YEARS + 1), blocked(MAX + YEARS + 1, WINDOW), blocked(2**64 - 1),
+    blocked(2**63, WINDOW), blocked(T, b"\0"), blocked(T, blocked(T)), blocked(T, WINDOW + b"\0"),
+    blocked(T, WINDOW[:-1]), blocked(T, value_of(1_000, 60, [])), blocked(T, value_of(0, 60, [(SECOND, 1)])),
+    blocked(T, value_of(1_000, 60, [(SECOND, MAX), (SECOND + 1, 1)])), blocked(T)[:-1], blocked(T)[:2], b"\0",
+    b"\0\1" + blocked(T)[2:], b"\0\3" + blocked(T)[2:], b"\0\0" + blocked(T)[2:], b"\0\2" + b"\xff" * 10,
+], ids=lambda value: value.hex()[:30])
+def test_hostile_blocks(server, client, frame, value):
+    """An instant out of range, an unknown layout, a layout within another, and whatever is wrong with a window."""
+    ask(server, "SWLIMIT.BLOCK", "k", "1h", "AT", T)
+    before = statistics(server)
+    assert not restored(client, frame.around(value))
+    assert statistics(server) == before
+    assert server.cli("EXISTS", "restored") == "0"
+
+
 def test_another_encoding_version_is_refused(server, client, frame):
     value = value_of(1_000, 60, [(SECOND, 1)])
     payload = bytearray(frame.around(value))
@@ -84,10 +118,13 @@ def test_another_encoding_version_is_refused(server, client, frame):
     assert not restored(client, bytes(payload))
 
 
-def test_every_flipped_bit(server, client):
+@pytest.mark.parametrize("block", [False, True], ids=["open", "blocked"])
+def test_every_flipped_bit(server, client, block):
     """Refused, or a window like any other."""
     batch(server, [["SWLIMIT.RECORD", "k", 9, "1h", 1, "COST", second, "AT", T + second * 1_000]
                    for second in range(1, 20)])
+    if block:
+        ask(server, "SWLIMIT.BLOCK", "k", "1h", "AT", T)
     payload = client.dump("k")
     accepted = refused = 0
     for position in range(len(payload) - 10):
@@ -102,6 +139,7 @@ def test_every_flipped_bit(server, client):
                 continue
             found = stored(server, "restored")
             assert 0 < found["total"] == sum(found["counts"].values()) <= MAX
+            assert found["blocked"] == 0 or block
             assert ask(server, "SWLIMIT.REFUND", "restored", MAX, "AT", 0) == [found["total"]]
     assert accepted and refused
     assert stored(server, "k")["total"] == sum(range(1, 20))

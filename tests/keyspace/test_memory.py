@@ -14,7 +14,7 @@ from support.cli import batch, stored
 from support.commands import random_commands
 from support.contents import agrees, info, same_data
 from support.lacking import lacking, needed
-from support.payloads import Frame, damaged, value_of
+from support.payloads import Frame, blocked, damaged, value_of
 from support.replication import PROMPT, replica_of, synchronised
 from support.resp import Connection, Failed, storm
 from support.waiting import eventually
@@ -45,9 +45,10 @@ def create(server, keys, window="1h", resolution="1s"):
 
 
 def change(server, keys):
-    """Give windows a second count, many units, late counts, another geometry, and take counts back."""
+    """Give windows a second count, many units, late counts, a block, another geometry, and take counts back."""
     changes = (("SWLIMIT.RECORD", 10, "1h", "1s", "AT", NOW), ("SWLIMIT.RECORD", 10, "1h", "1s", "COST", 2**40),
-               ("SWLIMIT.ALLOW", MAX, "2h", "1m"), ("SWLIMIT.REFUND", 2**40), ("SWLIMIT.REFUND", 1))
+               ("SWLIMIT.BLOCK", "1h"), ("SWLIMIT.ALLOW", MAX, "2h", "1m"), ("SWLIMIT.REFUND", 2**40),
+               ("SWLIMIT.REFUND", 1))
     storm(server.port, ((command, b"key:%d" % key, *rest) for key in range(keys)
                    for command, *rest in changes[:1 + key % len(changes)]))
 
@@ -239,6 +240,9 @@ def every_command(pipe, rng, key):
         ("SWLIMIT.MALLOW", 2, key, key, 1, "60", "1", 1, 1, "60", "1", 1), ("SWLIMIT.ALLOW", "string", 1, 60, 1),
         ("SWLIMIT.REFUND", key, rng.choice((1, cost))), ("SWLIMIT.REFUND", "none", 1),
         ("SWLIMIT.REFUND", "string", 1), ("SWLIMIT.ALLOW", key, 1, 60, 1, rng.randbytes(9)),
+        ("SWLIMIT.BLOCK", key, "1h", "AT", at), ("SWLIMIT.ALLOW", key, limit, window, resolution, "AT", at),
+        ("SWLIMIT.RECORD", key, 0, window, resolution, "BLOCK", "1h", "AT", at), ("SWLIMIT.BLOCK", "b", "1h", "NX"),
+        ("SWLIMIT.UNBLOCK", rng.choice((key, "b", "none", "string")), "AT", at), ("SWLIMIT.BLOCK", "string", "1h"),
         ("SWLIMIT.ALLOW", key), ("SWLIMIT.ALLOW", rng.randbytes(9), *map(rng.randbytes, (3, 3, 3))),
         ("EVAL", "return redis.call('SWLIMIT.ALLOW', KEYS[1], 5, 60, 1)", 1, key), ("COMMAND", "GETKEYS",
          "SWLIMIT.MALLOW", 1, key, 1, 60, 1, 1), ("MULTI",), ("SWLIMIT.ALLOW", key, 5, 60, 1), ("EXEC",)])
@@ -250,6 +254,7 @@ def hostile_payloads(pipe, rng, size):
     pipe.call("SWLIMIT.RECORD", "frame", 1, 60, 1, "AT", NOW)
     frame = Frame(pipe.call("DUMP", "frame"))
     values = [value_of(1000, 60, [(NOW // 1000 + step, units) for step in range(0, 60, 4)]) for units in (1, 2**40)]
+    values += [blocked(NOW, value) for value in (b"", values[0])]
     accepted = 0
     for number in range(size):
         payload = frame.body(damaged(rng, rng.choice(values), rng.choice(values)))

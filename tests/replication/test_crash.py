@@ -74,15 +74,20 @@ def state(client):
     return [str(reply) if isinstance(reply, Exception) else reply for reply in pipeline.execute(raise_on_error=False)]
 
 
-KEYS = ["a", "b", "c"]
+KEYS = ["a", "b", "c", "blocked"]
 EARLIER = [
     ("SWLIMIT.ALLOW", "a", 100, 60, 5, "COST", 3, "AT", NOW - 20_000),
     ("SWLIMIT.ALLOW", "a", 100, 60, 5, "COST", 4, "AT", NOW - 10_000),
     ("SWLIMIT.RECORD", "b", 100, 60, 5, "COST", 9, "AT", NOW - 10_000),
+    ("SWLIMIT.BLOCK", "blocked", "1h", "AT", NOW),
 ]
 LAST = {
     "allow": ("SWLIMIT.ALLOW", "a", 100, 60, 5, "COST", 5, "AT", NOW),
     "allow-new-window": ("SWLIMIT.ALLOW", "a", 100, "2m", "1s", "AT", NOW),
+    "allow-block": ("SWLIMIT.ALLOW", "a", 5, 60, 5, "BLOCK", "1h", "AT", NOW),
+    "record-block": ("SWLIMIT.RECORD", "a", 5, 60, 5, "COST", 2, "BLOCK", "1h", "AT", NOW),
+    "block": ("SWLIMIT.BLOCK", "c", "1h", "AT", NOW),
+    "unblock": ("SWLIMIT.UNBLOCK", "blocked", "AT", NOW),
     "record": ("SWLIMIT.RECORD", "c", 0, 60, 5, "COST", 12, "AT", NOW),
     "refund": ("SWLIMIT.REFUND", "a", 5, "AT", NOW),
     "mallow": ("SWLIMIT.MALLOW", 3, "a", "b", "c", 100, 60, 5, 1, 100, 60, 5, 2, 100, "1h", "1m", 3, "AT", NOW),
@@ -92,7 +97,8 @@ LAST = {
 @pytest.mark.parametrize("last", LAST.values(), ids=LAST)
 def test_an_aof_cut_anywhere_in_its_last_command_holds_the_state_before(start, report, last):
     """With `aof-load-truncated yes`, a server starts from an AOF that ends at any byte of its last command, and holds
-    exactly the state before it; of a MALLOW, which is a MULTI/EXEC group there, all keys or none."""
+    exactly the state before it; of a MALLOW or a RECORD that begins a block, which are MULTI/EXEC groups there, all or
+    nothing."""
     server = start(options=ALWAYS)
     client = server.client()
     for command in EARLIER:
@@ -101,7 +107,7 @@ def test_an_aof_cut_anywhere_in_its_last_command_holds_the_state_before(start, r
     client.execute_command(*last)
     after, whole = state(client), aof.written(server).read_bytes()
     assert before != after and whole.startswith(intact) and len(whole) > len(intact) + 20
-    assert (b"MULTI" in whole) == (last[0] == "SWLIMIT.MALLOW")
+    assert (b"MULTI" in whole) == (last in (LAST["mallow"], LAST["record-block"]))
 
     def loaded(server, contents):
         server.kill()

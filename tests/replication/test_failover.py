@@ -35,6 +35,8 @@ def mixed(client, seed, commands=300):
             ("SWLIMIT.ALLOW", key, 50, *quota, "COST", chance.randint(1, 99), "PARTIAL", "STRICT", *at),
             ("SWLIMIT.RECORD", key, 50, *quota, "COST", chance.randint(1, 9), *at),
             ("SWLIMIT.REFUND", key, chance.randint(1, 20), *at),
+            ("SWLIMIT.RECORD", key, 50, *quota, "COST", chance.randint(1, 9), "BLOCK", "10m", *at),
+            chance.choice([("SWLIMIT.BLOCK", key, f"{chance.randint(400, 800)}s", *at), ("SWLIMIT.UNBLOCK", key, *at)]),
             ("SWLIMIT.MALLOW", 2, key, other, 90, *quota, 2, 90, "1h", "1m", 3, *at),
         ]))
     pipeline.execute()

@@ -58,7 +58,11 @@ def random_commands(draw, count, keys=20):
             ["SWLIMIT.PEEK", f"key:{key}", *quota, *cost, "AT", at],
             mallow((f"key:{key}", *quota, 2), (f"other:{other}", *quota, 1), options=("AT", at)),
             ["SWLIMIT.REFUND", f"key:{key}", draw.randint(1, 3), "AT", T],
-            ["SWLIMIT.ALLOW", f"key:{key}", *quota, *cost, "BLOCK", "1h", "AT", at],
-            draw.choice([["SWLIMIT.BLOCK", f"other:{other}", "1h"], ["SWLIMIT.UNBLOCK", f"other:{other}"]]) + ["AT", T],
+            [f"SWLIMIT.{draw.choice(['ALLOW', 'RECORD'])}", f"key:{key}", *quota, *cost, "BLOCK", "20m", "AT", at],
+            draw.choice([
+                ["SWLIMIT.BLOCK", f"key:{draw.randrange(2 * keys)}", f"{draw.randint(10, 90)}m",
+                 *draw.choice([[], ["NX"]]), "AT", at],
+                ["SWLIMIT.UNBLOCK", f"key:{key}", "AT", at],
+            ]),
         ]))
     return commands

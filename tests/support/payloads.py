@@ -5,7 +5,8 @@ A DUMP payload of a window, as the server frames it:
     07  81 <8 bytes: type's name and encoding version>  05 <string: the value>  00  <2 bytes: RDB version>  <8: CRC64>
 
 The value is a sequence of LEB128 integers: resolution (ms), subintervals, number of counts, then for each count the
-distance from the subinterval before it and its units.
+distance from the subinterval before it and its units. With a block, a 0, a 2 and the block's instant come before
+all that, or stand alone.
 """
 
 from .bounds import EDGES
@@ -32,6 +33,11 @@ def value_of(resolution, subintervals, counts, announced=None):
         fields += leb128((subinterval - previous) % 2**64), leb128(units)
         previous = subinterval
     return b"".join(fields)
+
+
+def blocked(until, value=b""):
+    """A block's bytes, with those of a window or without."""
+    return leb128(0) + leb128(2) + leb128(until) + value
 
 
 def fields_of(value):
