@@ -191,6 +191,20 @@ def test_no_span_of_time_sees_more_than_the_limit(server, report, strict):
     report(f"{len(grants)} grants in {seconds} s, at most {worst} of {limit} in any {span * 1000:.0f} ms")
 
 
+@pytest.mark.parametrize("batch", [1, 32], ids=["single", "pipelined"])
+def test_a_denial_under_load_blocks_once(server, report, batch):
+    """100 connections that ask with BLOCK: exactly the limit is granted before, nothing during the block, although the
+    window has room again, and exactly the limit after it."""
+    limit, tried = 200, 0
+    for now, granted in ((NOW, limit), (NOW + 30_000, 0), (NOW + 59_999, 0), (NOW + 60_000, limit), (NOW + 90_000, 0)):
+        command = encode("SWLIMIT.ALLOW", "blocked", limit, 10, 1, "BLOCK", "1m", "AT", now)
+        replies = hammer(server.port, [command] * 1_000, batch)
+        assert sum(reply[0] for reply in replies) == granted
+        assert {reply[3] for reply in replies if not reply[0]} == {60_000 - (now - NOW) % 60_000}
+        tried += len(replies)
+    report(f"{tried} requests, {CONNECTIONS} connections: 0 too many")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("batch", [1, 64], ids=["single", "pipelined"])
 def test_large_limits_are_exact(server, report, batch):
