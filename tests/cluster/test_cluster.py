@@ -199,6 +199,50 @@ def test_migrated_windows_are_obeyed_whatever_the_config_of_the_target(cluster, 
     report(f"{len(keys)} windows of 3600 subintervals arrived where 4 are allowed")
 
 
+def blocked_until(client, key):
+    fields = client.execute_command("SWLIMIT.INFO", key)
+    return fields[fields.index(b"blocked") + 1]
+
+
+@pytest.mark.parametrize("how", ["resharded", "atomically"])
+def test_blocks_move_with_their_slots_and_survive_a_failover(cluster, report, how):
+    """Blocks set by hand on keys nobody has used, and those that denials began, are at the target and its replica, and
+    still there when that one takes over."""
+    if how == "atomically":
+        needs_atomic_migration(cluster)
+    source, target = cluster.masters()[:2]
+    first, last = cluster.slots(source)[0]
+    last = min(first + 19, last)
+    alone, begun = names(first, last, 10, "alone"), names(first, last, 10, "begun")
+    client = source.client()
+    until = {key: client.execute_command("SWLIMIT.BLOCK", key, "1h") for key in alone}
+    for key in begun:
+        assert client.execute_command("SWLIMIT.RECORD", key, 1, "2h", "1m", "COST", 2, "BLOCK", "1h")[0] == 0
+        until[key] = blocked_until(client, key)
+    digest = same_data(source)
+    if how == "atomically":
+        migrate(source, cluster.id(target), first, last)
+    else:
+        source.cli(flags=["--cluster", "reshard", f"127.0.0.1:{source.port}", "--cluster-from", cluster.id(source),
+                          "--cluster-to", cluster.id(target), "--cluster-slots", str(last - first + 1),
+                          "--cluster-yes"])
+    heir = cluster.replica(target)
+    assert client.dbsize() == 0
+    if how == "atomically":  # MIGRATE tells how long a key has left, which its way takes a little of
+        assert same_data(target, heir) == digest
+    same_data(target, heir)
+    heir.client().execute_command("CLUSTER", "FAILOVER")
+    eventually(lambda: heir in cluster.masters(), seconds=30)
+    for node in (heir, target):
+        eventually(lambda: cluster.role(node).get("master_link_status", "up"), "up")
+    client = heir.client()
+    for key, instant in until.items():
+        assert blocked_until(client, key) == instant
+        granted, _, remaining, retry, _ = client.execute_command("SWLIMIT.ALLOW", key, 9, "2h", "1m", "BLOCK", "2h")
+        assert (granted, remaining) == (0, 0) and 0 < retry < 3_600_000
+    report(f"{len(until)} blocks {how}: each at the target and its heir, to the ms")
+
+
 def again_and_again(cluster, report, times, what):
     for seed in range(times):
         cluster.settle()

@@ -59,7 +59,8 @@ def several(name, *costs):
 @pytest.mark.parametrize("command", [
     ("ALLOW", *QUOTA, "COST", 3, "AT", T), ("ALLOW", "k", 1, "1h", "1m", "AT", T), ("PEEK", *QUOTA, "AT", T),
     ("PEEK", *QUOTA, "COST", 3, "AT", T), ("PEEK", "k", 1, "1h", "1m"), ("INFO", "k"), ("RECORD", *QUOTA, "AT", 0),
-    ("ALLOW", "k", 3, 60, 7), ("REFUND", "missing", 1), ("REFUND", "k", 0), several("MALLOW", 1, 2),
+    ("RECORD", *QUOTA, "BLOCK", "1m", "AT", 0), ("UNBLOCK", "k"), ("BLOCK", "missing", 0), ("ALLOW", "k", 3, 60, 7),
+    ("REFUND", "missing", 1), ("REFUND", "k", 0), several("MALLOW", 1, 2),
     several("MALLOW", 6, 1),
 ], ids=lambda words: " ".join(map(str, words)))
 def test_what_counts_nothing_invalidates_nothing(server, tracker, command):
@@ -80,6 +81,22 @@ def test_what_counts_invalidates(server, tracker, command):
     server.cli(f"SWLIMIT.{command[0]}", *command[1:])
     assert stored(server, "k") != before
     assert [key for key in tracker.told() if key != "other"] == ["k"]
+
+
+@pytest.mark.parametrize("command", [
+    ("ALLOW", *QUOTA, "COST", 2, "BLOCK", "1m", "AT", T), ("RECORD", *QUOTA, "COST", 2, "BLOCK", "1m", "AT", T),
+    ("BLOCK", "k", "1m", "AT", T),
+], ids=lambda words: " ".join(map(str, words)))
+def test_a_block_that_begins_or_is_lifted_invalidates(server, tracker, command):
+    """Requests that are denied meanwhile do not."""
+    server.cli(f"SWLIMIT.{command[0]}", *command[1:])
+    assert tracker.told() == ["k"]
+    assert tracker.call(*PEEK)[0] == 0
+    ask(server, *ALLOW, "BLOCK", "1h")
+    ask(server, "SWLIMIT.BLOCK", "k", "1h", "NX", "AT", T)
+    assert tracker.told() == []
+    assert ask(server, "SWLIMIT.UNBLOCK", "k", "AT", T) == [1]
+    assert tracker.told() == ["k"]
 
 
 @pytest.mark.parametrize("command", [("DEL", "k"), ("PEXPIRE", "k", 1), ("RENAME", "k", "other"), ("FLUSHALL",)],
