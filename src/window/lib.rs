@@ -37,7 +37,8 @@ mod geometry;
 mod quota;
 #[cfg(test)]
 mod tests;
-
+#[cfg(test)]
+mod vectors;
 mod view;
 mod window;
 

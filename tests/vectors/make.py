@@ -1,0 +1,157 @@
+"""Make the test vectors that README.md describes, from the model of the tests: `python tests/vectors/make.py`."""
+
+import json
+import random
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from support import model  # noqa: E402
+from support.bounds import MAX, MAX_WINDOW, T  # noqa: E402
+from support.commands import mallow  # noqa: E402
+from support.workload import Workload  # noqa: E402
+
+UNITS = {"ms": 1, "": 1_000, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def durations():
+    """What texts mean, in ms; null where they are no durations."""
+    numbers = ["0", "1", "5", "007", "60", "250", "3650", "3651", "87600", "87601", "5256000", "315360000", "315360001",
+               "315360000000", "315360000001", "9007199254740991", "9007199254740992", "18446744073709551617"]
+    texts = [number + unit for number in numbers for unit in UNITS]
+    texts += ["60S", "250Ms", "250mS", "5M", "1H", "7D"]
+    texts += ["", "s", "ms", "x", "-5", "+5", "1.5s", "1e3", "0x10", " 5", "5 ", "5 s", "5\n", "5\0", "5w", "5mss",
+              "5sm", "5s5", "5h30m", "1_000", "\u0661", "\uff15", "5\u00b5s"]
+    for text in texts:
+        found = re.fullmatch(r"([0-9]+)(ms|[smhd]?)", text, re.IGNORECASE | re.ASCII)
+        ms = int(found[1]) * UNITS[found[2].lower()] if found else 0
+        yield {"text": text, "ms": ms if 1 <= ms <= MAX_WINDOW else None}
+
+
+GEOMETRIES = [(60_000, 5_000), (60_000, 60_000), (60_000, 1_000), (1_000, 100), (3_600_000, 60_000), (90_000, 30_000),
+              (7, 1), (315_360_000_000, 86_400_000)]
+
+
+def decisions(cases=400):
+    """What is answered to a request of a key that holds these counts and this block."""
+    draw = random.Random(1)
+    kinds = Counter()
+    while kinds.total() < cases:
+        stored, now = stored_window(draw)
+        length, resolution = draw.choice(GEOMETRIES) if draw.random() < 0.4 else (stored.length, stored.resolution)
+        if draw.random() < 0.05:
+            stored.counts = {}
+        blocked_until = now + draw.randint(-length, 2 * length) if draw.random() < 0.2 else 0
+        held = sum(stored.counts.values())
+        limit = max(0, min(MAX, draw.choice([held, held - 1, held // 2, draw.randint(0, 2 * held + 9), 0, MAX])))
+        cost = max(1, min(MAX, draw.choice([1, 1, 2, held // 3, limit, limit + 1, draw.randint(1, 30)])))
+        options = {name: draw.random() < 0.3 for name in ("partial", "strict")}
+        key = model.Key(stored if stored.counts else None, max(0, blocked_until))
+        try:
+            decision = key.peek(limit, length, resolution, now, cost, **options)
+        except model.CountOverflow:
+            continue
+        kinds[bool(decision[0]), decision[3] == -1, (length, resolution) == (stored.length, stored.resolution),
+              blocked_until > now, *options.values()] += 1
+        held = {"window": stored.length, "resolution": stored.resolution,
+                "counts": [[i * stored.resolution, units] for i, units in sorted(stored.counts.items())]}
+        yield {"stored": held if stored.counts else None,
+               "blocked_until": key.blocked_until, "now": now,
+               "request": {"limit": limit, "window": length, "resolution": resolution, "cost": cost} | options,
+               "decision": decision}
+    assert len(kinds) > 34, kinds  # of 40: a blocked key grants nothing
+
+
+def stored_window(draw):
+    """A window with a few counts, and an instant around its life, mostly where something is sliding out."""
+    window = model.Window(*draw.choice(GEOMETRIES))
+    newest = T // window.resolution + draw.randint(0, 99)
+    most = draw.choice([9, 9, 100, 2**32, 2**53 // 20])
+    for _ in range(draw.randint(1, 8)):
+        window.counts[newest - draw.randint(0, window.subintervals)] = draw.randint(1, most)
+    window.counts = window.held()
+    ends = draw.choice([window.newest * window.resolution, window.end_of(min(window.counts)), window.end])
+    return window, max(0, ends + draw.choice([0, -1, 1, draw.randint(-window.resolution, window.resolution)]))
+
+
+QUOTA = "10", "60s", "5s"
+ERRORS = [
+    (["ALLOW", "k", "x", "60", "5"], "ERR limit must be an integer between 0 and 9007199254740991"),
+    (["ALLOW", "k", "9007199254740992", "60", "5"], "ERR limit must be an integer between 0 and 9007199254740991"),
+    (["PEEK", "k", "10", "0", "5"], "ERR window must be a duration such as 60, 500ms, 5m, 1h or 7d"),
+    (["RECORD", "k", "10", "60", "1.5s"], "ERR resolution must be a duration such as 60, 500ms, 5m, 1h or 7d"),
+    (["ALLOW", "k", "10", "60", "7"], "ERR resolution must divide the window evenly"),
+    (["ALLOW", "k", "10", "5", "60"], "ERR resolution must divide the window evenly"),
+    (["ALLOW", "k", "10", "1h", "1ms"],
+     "ERR window / resolution is 3600000 subintervals, above swlimit.max-subintervals (4096)"),
+    (["ALLOW", "k", *QUOTA, "COST", "0"], "ERR cost must be an integer between 1 and 9007199254740991"),
+    (["ALLOW", "k", *QUOTA, "AT", "-1"], "ERR AT must be a Unix time in milliseconds"),
+    (["ALLOW", "k", *QUOTA, "BLOCK", "0"], "ERR BLOCK must be a duration such as 60, 500ms, 5m, 1h or 7d"),
+    (["ALLOW", "k", *QUOTA, "STRICT", "strict"], "ERR syntax error near 'strict'"),
+    (["ALLOW", "k", *QUOTA, "AGE", "1"], "ERR syntax error near 'AGE'"),
+    (["RECORD", "k", *QUOTA, "PARTIAL"], "ERR syntax error near 'PARTIAL'"),
+    (["RECORD", "k", *QUOTA, "AGE", "-1"], "ERR AGE must be a duration such as 60, 500ms, 5m, 1h or 7d"),
+    (["RECORD", "k", *QUOTA, "UNTIL", "soon"], "ERR UNTIL must be a Unix time in milliseconds"),
+    (["REFUND", "k", "0"], "ERR units must be an integer between 1 and 9007199254740991"),
+    (["REFUND", "k", "1", "AGE", "x"], "ERR AGE must be a duration such as 60, 500ms, 5m, 1h or 7d"),
+    (["BLOCK", "k", "0"], "ERR BLOCK must be a duration such as 60, 500ms, 5m, 1h or 7d"),
+    (["INFO", "missing"], "ERR no such key"),
+    (["MALLOW", "2", "a", "10", "60", "5", "1", "10", "60", "5"],
+     "ERR numkeys must be a positive integer that matches the keys given"),
+    (["MALLOW", "2", "a", "a", *QUOTA, "1", *QUOTA, "1"], "ERR key named twice"),
+    (["ALLOW", "text", *QUOTA], "WRONGTYPE Operation against a key holding the wrong kind of value"),
+    (["ALLOW", "k", "10", "60"], "ERR wrong number of arguments for 'swlimit.allow' command"),
+]
+
+
+def replies():
+    """Sequences of commands, each for an empty server, with what is answered."""
+    errors = [{"command": ["SET", "text", "x"], "reply": "OK"}]
+    yield {"name": "errors", "steps": errors + [
+        {"command": [f"SWLIMIT.{name}", *words], "reply": {"error": error}} for (name, *words), error in ERRORS]}
+    yield {"name": "several limits", "steps": list(mallows())}
+    for seed in range(4):
+        workload = Workload(seed, geometry_changes=seed > 1)
+        steps = [workload.next() for _ in range(250)]
+        yield {"name": f"workload {seed}", "steps": [
+            {"command": [str(word) for word in words], "reply": plain(words, reply)} for words, reply in steps
+            if words[0] != "SWLIMIT.INFO"]}  # which tells bytes of memory, and what is blocked by the clock
+
+
+def plain(words, reply):
+    """A reply as clients see it."""
+    if isinstance(reply, str):
+        return {"error": reply}
+    return reply if words[0] in ("SWLIMIT.ALLOW", "SWLIMIT.PEEK", "SWLIMIT.RECORD") else reply[0]
+
+
+def mallows():
+    draw, now, keys = random.Random(2), T, {"user": model.Key(), "team": model.Key()}
+    for _ in range(60):
+        now += draw.choice([0, 1_000, 300_000, 1_200_000])
+        limits = [(name, *quota, draw.randint(1, 4)) for name, quota in
+                  {"user": (8, 3_600_000, 60_000), "team": (20, 14_400_000, 3_600_000)}.items()]
+        asked = [(keys[name], quota, cost) for name, *quota, cost in limits]
+        decisions = [key.peek(*quota, now, cost) for key, quota, cost in asked]
+        if granted := all(decision[0] for decision in decisions):
+            decisions = [key.allow(*quota, now, cost) for key, quota, cost in asked]
+        spelled = [(name, limit, f"{window}ms", f"{resolution}ms", cost)
+                   for name, limit, window, resolution, cost in limits]
+        yield {"command": [str(word) for word in mallow(*spelled, options=("AT", now))],
+               "reply": [int(granted), *decisions]}
+
+
+def text(cases):
+    """As JSON, one case a line."""
+    return "[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n"
+
+
+FILES = {"durations.json": durations, "decisions.json": decisions, "replies.json": replies}
+
+if __name__ == "__main__":
+    for name, cases in FILES.items():
+        (HERE / name).write_text(text(cases()))
