@@ -20,8 +20,11 @@ pub static MAX_SUBINTERVALS: Setting = Setting::new("max-subintervals", 4096, 1.
 /// The most clients that wait for their turn.
 pub static MAX_WAITING: Setting = Setting::new("max-waiting", 10_000, 0..=1_000_000);
 
+/// How many keys `SWLIMIT.TOP` can tell apart in a minute; 0 turns it off.
+pub static TOP_KEYS: Setting = Setting::new("top-keys", 100, 0..=10_000);
+
 /// All of them.
-pub static SETTINGS: [&Setting; 2] = [&MAX_SUBINTERVALS, &MAX_WAITING];
+pub static SETTINGS: [&Setting; 3] = [&MAX_SUBINTERVALS, &MAX_WAITING, &TOP_KEYS];
 
 impl Setting {
     const fn new(name: &'static str, default: u64, range: RangeInclusive<u64>) -> Self {
@@ -70,9 +73,10 @@ mod tests {
             let chosen = from_load_arguments(words.iter().map(|word| word.as_bytes()))?;
             Ok::<_, String>(chosen.iter().map(|(setting, value)| (setting.name, *value)).collect::<Vec<_>>())
         };
-        assert_eq!(from(&[]).unwrap(), [("max-subintervals", 4096), ("max-waiting", 10_000)]);
-        let all = ["max-waiting", "0", "MAX-SUBINTERVALS", "1000000"];
-        assert_eq!(from(&all).unwrap(), [("max-subintervals", 1_000_000), ("max-waiting", 0)]);
+        assert_eq!(from(&[]).unwrap(), [("max-subintervals", 4096), ("max-waiting", 10_000), ("top-keys", 100)]);
+        let all = ["top-keys", "10000", "max-waiting", "0", "MAX-SUBINTERVALS", "1000000"];
+        let chosen = [("max-subintervals", 1_000_000), ("max-waiting", 0), ("top-keys", 10_000)];
+        assert_eq!(from(&all).unwrap(), chosen);
         for words in [
             &["max-subintervals"][..],
             &["max-subintervals", "0"],
@@ -80,6 +84,7 @@ mod tests {
             &["max-subintervals", "-1"],
             &["max-subintervals", "many"],
             &["max-subintervals", "5", "max-subintervals", "6"],
+            &["top-keys", "10001"],
             &["verbose"],
         ] {
             assert!(from(words).is_err(), "{words:?}");

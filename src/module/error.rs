@@ -4,6 +4,8 @@ use std::fmt;
 
 use swlimit_window::{Overflow, MAX_EXACT};
 
+use crate::commands::MOST_KEYS;
+
 /// Why a command was refused. Whatever it is, nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
@@ -32,6 +34,8 @@ pub enum Error {
     Instant(&'static str),
     /// An unknown or repeated option, or one without its value.
     Syntax(Vec<u8>),
+    /// Not a number of lines for TOP.
+    Count,
     /// `numkeys` doesn't fit.
     NumKeys,
     /// A key is named twice.
@@ -72,6 +76,7 @@ impl fmt::Display for Error {
             Error::Syntax(word) => {
                 write!(to, "ERR syntax error near '{}'", word[..word.len().min(QUOTED)].escape_ascii())
             }
+            Error::Count => write!(to, "ERR count must be an integer between 1 and {MOST_KEYS}"),
             Error::NumKeys => to.write_str("ERR numkeys must be a positive integer that matches the keys given"),
             Error::KeyTwice => to.write_str("ERR key named twice"),
             Error::CrossSlot => to.write_str("CROSSSLOT Keys in request don't hash to the same slot"),

@@ -1,7 +1,8 @@
 //! swlimit: server-side sliding-window rate limiting for Redis and Valkey.
 //!
 //! The arithmetic is the crate `swlimit_window`, a function of state and instant. [`arguments`] and [`error`] are the
-//! language clients speak. [`commands`] has one file a command; [`waiting`] is the order of those who wait for their turn. [`server`] is the boundary to the server and holds all
+//! language clients speak. [`commands`] has one file a command; [`waiting`] is the order of those who wait for their
+//! turn, and [`denials`] remembers who was denied it. [`server`] is the boundary to the server and holds all
 //! that is `unsafe`. Only this file knows both of them.
 //!
 //! `#[inline(always)]` stands where every decision passes through: merged into its command, it takes a quarter fewer
@@ -12,13 +13,14 @@
 mod arguments;
 mod commands;
 mod configuration;
+mod denials;
 mod error;
 #[allow(unsafe_code)]
 mod server;
 mod statistics;
 mod waiting;
 
-use commands::{Acquire, Allow, Block, Info, Mallow, Peek, Record, Refund, Unblock};
+use commands::{Acquire, Allow, Block, Info, Mallow, Peek, Record, Refund, Top, Unblock};
 use server::Loading;
 
 /// Tell the server what the module brings. On an error it is not loaded.
@@ -34,5 +36,6 @@ fn load(loading: &Loading) -> Result<(), String> {
     loading.register::<Unblock>()?;
     loading.register::<Info>()?;
     loading.register::<Mallow>()?;
+    loading.register::<Top>()?;
     loading.configure(settings)
 }

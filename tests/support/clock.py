@@ -1,7 +1,9 @@
 """Servers whose wall clock is off."""
 
+import itertools
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -11,14 +13,29 @@ SOURCE = Path(__file__).with_name("clock.c")
 
 @pytest.fixture(scope="session")
 def skewed(tmp_path_factory):
-    """The environment of a server whose clock is so many seconds off.
+    """The environment of a server whose clock is so many seconds off, until `set_clock` says otherwise.
 
     libfaketime is not used: it hangs servers that are linked with a shared jemalloc, which most here are.
     """
-    library = tmp_path_factory.mktemp("clock") / "clock.so"
+    folder = tmp_path_factory.mktemp("clock")
+    library, numbers = folder / "clock.so", itertools.count()
     words = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O1", "-o", library, SOURCE]
     subprocess.run(words, check=True)
-    return lambda seconds: {"LD_PRELOAD": str(library), "CLOCK_SKEW": str(seconds)}
+
+    def skewed(seconds):
+        file = folder / f"skew-{next(numbers)}"
+        file.write_text(str(seconds))
+        return {"LD_PRELOAD": str(library), "CLOCK_SKEW": str(file)}
+
+    return skewed
+
+
+def set_clock(server, seconds):
+    """Put the clock of a server that was started with `skewed` to a Unix time."""
+    file = Path(server.env["CLOCK_SKEW"])
+    new = file.with_suffix(".new")
+    new.write_text(str(round(seconds - time.time())))
+    new.rename(file)  # at once: the server reads it all the time
 
 
 def clock_of(server):

@@ -69,6 +69,7 @@ impl Command for Acquire {
             return call.wait(name, call.words(QUOTA)?, demand, now + timeout, due);
         }
         statistics::denied(demand.cost);
+        call.count_denial(name, moment);
         call.notify(c"swlimit.denied", name);
         Ok(Reply::Decision(match first {
             Some(due) => decision.behind(due.saturating_sub(now).max(1)),

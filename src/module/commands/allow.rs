@@ -61,6 +61,7 @@ impl Command for Allow {
                 }
                 drop(key);
                 statistics::denied(demand.cost);
+                call.count_denial(name, moment);
                 call.notify(c"swlimit.denied", name);
                 if block.is_some() {
                     announce_block(call, name);

@@ -102,6 +102,7 @@ impl Command for Mallow {
             drop(keys);
             statistics::denied(units);
             for (name, _) in names.iter().zip(&decisions).filter(|(_, decision)| decision.granted == 0) {
+                call.count_denial(name, moment);
                 call.notify(c"swlimit.denied", name);
             }
             return Ok(Reply::Decisions { granted: false, decisions });

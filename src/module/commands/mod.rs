@@ -9,6 +9,7 @@ mod peek;
 mod record;
 mod refund;
 mod request;
+mod top;
 mod unblock;
 
 pub use acquire::Acquire;
@@ -19,4 +20,5 @@ pub use mallow::Mallow;
 pub use peek::Peek;
 pub use record::Record;
 pub use refund::Refund;
+pub use top::{Top, MOST_KEYS};
 pub use unblock::Unblock;

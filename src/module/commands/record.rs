@@ -5,8 +5,9 @@ use swlimit_window::{Entry, Recording};
 
 use super::request::{self, announce_block, Request, Takes, KEY, QUOTA};
 use crate::arguments::Keyword;
+use crate::denials;
 use crate::error::Error;
-use crate::server::{Call, Command, Declaration, Effect, Expiry, Keys, Reply};
+use crate::server::{Call, Command, Declaration, Effect, Expiry, Keys, Moment, Reply, Text};
 use crate::statistics;
 
 /// Count units whatever the limit says.
@@ -55,7 +56,10 @@ impl Command for Record {
         let mut key = call.write(name)?;
         let record = match Entry::record(key.entry(), now, dated, &demand)? {
             Recording::Counted(record) => record,
-            Recording::Dropped(decision) => return Ok(Reply::Decision(decision)),
+            Recording::Dropped(decision) => {
+                count_denial(call, name, moment, decision.granted);
+                return Ok(Reply::Decision(decision));
+            }
         };
         // Counts kept at another geometry move now: whoever repeats that has to know when it was, and count back itself.
         let age = age.filter(|_| key.entry().is_some_and(|entry| entry.moves_to(request.quota.geometry, now)));
@@ -73,10 +77,18 @@ impl Command for Record {
             call.replicate(name, Effect::Block { duration, instant: now, until });
         }
         statistics::RECORDED.add(1);
+        count_denial(call, name, moment, decision.granted);
         call.notify(c"swlimit.recorded", name);
         if block.is_some() {
             announce_block(call, name);
         }
         Ok(Reply::Decision(decision))
+    }
+}
+
+/// Count a denial. What a primary, an AOF file or a moving slot repeats was not denied here.
+fn count_denial(call: &Call, name: &Text, moment: Moment, granted: u64) {
+    if granted == 0 && denials::are_counted() && !call.must_obey() {
+        call.count_denial(name, moment);
     }
 }

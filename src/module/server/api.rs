@@ -34,6 +34,7 @@ macro_rules! required {
 }
 
 required! {
+    RedisModule_ACLCheckKeyPermissions
     RedisModule_AvoidReplicaTraffic
     RedisModule_BlockClient
     RedisModule_Call
@@ -55,15 +56,18 @@ required! {
     RedisModule_EmitAOF
     RedisModule_Free
     RedisModule_FreeCallReply
+    RedisModule_FreeModuleUser
     RedisModule_FreeServerInfo
     RedisModule_FreeString
     RedisModule_GetBlockedClientHandle
     RedisModule_GetBlockedClientPrivateData
     RedisModule_GetCommand
     RedisModule_GetContextFlags
+    RedisModule_GetCurrentUserName
     RedisModule_GetDbIdFromOptCtx
     RedisModule_GetDetachedThreadSafeContext
     RedisModule_GetKeyNameFromOptCtx
+    RedisModule_GetModuleUserFromUserName
     RedisModule_GetSelectedDb
     RedisModule_GetServerInfo
     RedisModule_InfoAddFieldCString

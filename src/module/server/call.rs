@@ -6,6 +6,7 @@ use std::ops::Deref;
 use redis_module::raw;
 use swlimit_window::MAX_SUBINTERVALS;
 
+use super::caller::Caller;
 use super::context::Context;
 use super::key::{Key, Mode, Moment};
 use super::text::Text;
@@ -65,6 +66,11 @@ impl<'a> Call<'a> {
     /// When the call happens: `at` if the client says so, else by the server's clock.
     pub fn moment(&self, at: Option<u64>) -> Moment {
         at.map_or_else(|| Moment::Clock(self.clock()), Moment::At)
+    }
+
+    /// Who calls.
+    pub fn caller(&self) -> Caller<'a> {
+        self.context.caller(self.arguments)
     }
 
     /// Open a key to look at it; an error if it holds something else than an entry.

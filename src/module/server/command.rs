@@ -44,6 +44,8 @@ pub struct Declaration {
 
 /// Where keys stand among a command's words, and what is done with them.
 pub enum Keys {
+    /// There are none.
+    None,
     /// The first word is a key that is read.
     Read,
     /// The first word is a key that is read and changed.
@@ -62,6 +64,8 @@ pub enum Parameter {
     String(&'static CStr),
     /// An integer.
     Integer(&'static CStr),
+    /// An integer that is there or not.
+    OptionalInteger(&'static CStr),
     /// A word that is there or not, with the name it has in declaration.
     Flag(&'static CStr, &'static CStr),
     /// An integer that follows a token, which is there or not.
@@ -85,7 +89,7 @@ pub(super) unsafe fn register<C: Command>(ctx: *mut raw::RedisModuleCtx, own_cat
     let declaration = C::DECLARATION;
     let name = declaration.name;
     let failed = |what: &str| Err(format!("cannot {what} {}", name.to_string_lossy()));
-    let first_key = if matches!(declaration.keys, Keys::ChangeCounted) { 0 } else { 1 };
+    let first_key = if matches!(declaration.keys, Keys::None | Keys::ChangeCounted) { 0 } else { 1 };
     // SAFETY: the loading context; the server copies all strings and structures it is given.
     unsafe {
         let flags = declaration.flags.as_ptr();
@@ -184,6 +188,7 @@ const NO_ARGUMENT: raw::RedisModuleCommandArg = unsafe { mem::zeroed() };
 /// therefore said twice: as a range, "not a key" but something with a slot, and with all the others.
 fn key_specifications(keys: &Keys) -> Vec<raw::RedisModuleCommandKeySpec> {
     match keys {
+        Keys::None => vec![],
         Keys::Read => vec![one_key(1, READ_KEY)],
         Keys::Change => vec![one_key(1, CHANGED_KEY)],
         Keys::ChangeCounted => {
@@ -228,6 +233,9 @@ fn argument(parameter: &Parameter, nested: &mut Vec<Vec<raw::RedisModuleCommandA
         }
         Parameter::String(name) => (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING, None, 0),
         Parameter::Integer(name) => (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER, None, 0),
+        Parameter::OptionalInteger(name) => {
+            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER, None, optional)
+        }
         Parameter::Flag(name, token) => {
             (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN, Some(token), optional)
         }

@@ -38,6 +38,14 @@ impl Moment {
         }
     }
 
+    /// The same moment by the server's clock, in ms.
+    pub(super) fn clock(self, context: Context) -> u64 {
+        match self {
+            Moment::Clock(ms) => ms,
+            Moment::At(_) => context.clock(),
+        }
+    }
+
     /// The instant by the server's clock that is as far away as `end` is from this moment: a log that is replayed keeps its
     /// keys for as long as they would have lived.
     fn by_clock(self, end: u64, context: Context) -> u64 {

@@ -9,6 +9,7 @@ mod api;
 mod allocator;
 mod ask;
 mod call;
+mod caller;
 mod command;
 mod context;
 mod effect;
@@ -26,7 +27,7 @@ pub use command::{Command, Declaration, Keys, Parameter};
 pub use effect::Effect;
 pub use key::{Expiry, Key, Moment};
 pub use module::Loading;
-pub use reply::{Info, Reply};
+pub use reply::{DeniedKey, Info, Reply};
 pub use text::Text;
 
 /// What functions of the module API answer when all went well.

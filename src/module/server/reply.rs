@@ -5,6 +5,7 @@ use std::ffi::{c_long, c_longlong, CString};
 use swlimit_window::{Count, Decision, Window};
 
 use super::context::Context;
+use crate::denials::Denied;
 use crate::error::Error;
 
 /// The answer to a call, made when all is done.
@@ -26,6 +27,8 @@ pub enum Reply {
     Later,
     /// What a key holds.
     Info(Box<Info>),
+    /// Keys whose requests were denied.
+    Denied(Vec<DeniedKey>),
 }
 
 /// What `SWLIMIT.INFO` shows.
@@ -34,6 +37,20 @@ pub struct Info {
     pub numbers: [(&'static str, u64); 7],
     /// The starts of subintervals in ms, and the units counted there, oldest first.
     pub counts: Vec<(u64, u64)>,
+}
+
+/// What `SWLIMIT.TOP` shows of a key.
+pub struct DeniedKey {
+    database: i32,
+    name: Vec<u8>,
+    /// How many of its requests were denied in this minute, and in the last one.
+    denied: [u64; 2],
+}
+
+impl From<Denied<'_>> for DeniedKey {
+    fn from(Denied { key, this, last }: Denied) -> Self {
+        Self { database: key.database, name: key.name.to_vec(), denied: [this, last] }
+    }
 }
 
 impl Info {
@@ -61,7 +78,20 @@ impl Reply {
             }
             Reply::Later => {}
             Reply::Info(info) => info.send(context),
+            Reply::Denied(keys) => {
+                context.reply_array(keys.len());
+                keys.iter().for_each(|key| key.send(context));
+            }
         }
+    }
+}
+
+impl DeniedKey {
+    fn send(&self, context: Context) {
+        context.reply_array(4);
+        context.reply_long(self.database.into());
+        context.reply_text(&self.name);
+        self.denied.iter().for_each(|count| context.reply_integer(*count));
     }
 }
 

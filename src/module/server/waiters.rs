@@ -18,7 +18,7 @@ use swlimit_window::{Decision, Demand, Entry};
 use super::ask::Answer;
 use super::call::Call;
 use super::context::Context;
-use super::key::{Key, Mode};
+use super::key::{Key, Mode, Moment};
 use super::redirection::redirection;
 use super::reply::Reply;
 use super::text::{OwnText, Text};
@@ -315,6 +315,7 @@ fn give_up(context: Context, now: u64, ticket: Ticket) {
     let outcome = denial(context, now, &place, &name, &demand);
     if let Outcome::Denied(_) = outcome {
         statistics::denied(demand.cost);
+        context.count_denial(&name, Moment::Clock(now));
         context.notify(c"swlimit.denied", &name);
     }
     finish(ticket, outcome);
@@ -386,6 +387,7 @@ unsafe extern "C" fn time_out(
         match denial(context, context.clock(), &place, &name, &demand) {
             Outcome::Denied(decision) => {
                 statistics::denied(demand.cost);
+                context.count_denial(&name, Moment::Clock(context.clock()));
                 context.notify(c"swlimit.denied", &name);
                 Reply::Decision(decision).send(context);
                 finish(ticket, Outcome::Denied(decision));

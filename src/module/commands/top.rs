@@ -1,0 +1,52 @@
+//! `SWLIMIT.TOP [count]`
+
+use swlimit_window::integer;
+
+use crate::arguments::{Parse, Words};
+use crate::denials::{self, Denied};
+use crate::error::Error;
+use crate::server::{Call, Command, Declaration, DeniedKey, Keys, Parameter, Reply};
+
+/// Show who is being limited.
+pub struct Top;
+
+/// At most how many keys.
+struct Count(usize);
+
+const DEFAULT: usize = 10;
+/// The most keys that may be asked for.
+pub const MOST_KEYS: u64 = 10_000;
+
+impl Parse for Count {
+    fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, _max_subintervals: u64) -> Result<Self, Error> {
+        let Some(word) = words.next() else { return Ok(Self(DEFAULT)) };
+        words.end()?;
+        let count = integer(word).filter(|count| (1..=MOST_KEYS).contains(count)).ok_or(Error::Count)?;
+        Ok(Self(count as usize))
+    }
+}
+
+impl Command for Top {
+    /// Not `fast`: it looks at all entries.
+    const DECLARATION: Declaration = Declaration {
+        name: c"swlimit.top",
+        summary: c"Shows the keys with the most denied requests of this minute and the last one on this server.",
+        complexity: c"O(E log E), E being swlimit.top-keys",
+        since: c"0.2.0",
+        arity: -1,
+        flags: c"readonly",
+        categories: "read",
+        keys: Keys::None,
+        parameters: &[Parameter::OptionalInteger(c"count")],
+    };
+
+    fn run(call: &Call) -> Result<Reply, Error> {
+        let Count(count) = call.parse()?;
+        let caller = call.caller();
+        let keys = denials::look(call.clock(), |denied| {
+            let readable = denied.into_iter().filter(|Denied { key, .. }| caller.may_read(*key)).take(count);
+            readable.map(DeniedKey::from).collect()
+        });
+        Ok(Reply::Denied(keys))
+    }
+}

@@ -1,0 +1,113 @@
+//! Who calls, and which keys the access control list lets them read.
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::mem;
+use std::ptr;
+
+use redis_module::raw;
+
+use super::context::Context;
+use super::text::{OwnText, Text};
+use super::OK;
+use crate::denials::Key;
+
+/// Who calls a command.
+pub enum Caller<'a> {
+    /// Another module in the server's name, say: there is no user, and all is allowed.
+    Server,
+    /// Somebody whom the access control list does not know.
+    Unknown,
+    /// One of its users.
+    User(User<'a>),
+}
+
+impl Caller<'_> {
+    /// Whether the access control list lets this caller read a key.
+    pub fn may_read(&self, key: Key) -> bool {
+        match self {
+            Caller::Server => true,
+            Caller::Unknown => false,
+            Caller::User(user) => user.may_read(key),
+        }
+    }
+}
+
+/// A user of the access control list.
+pub struct User<'a> {
+    user: *mut raw::RedisModuleUser,
+    /// The call's words.
+    words: &'a [Text],
+    in_database: Option<CheckPermissions>,
+}
+
+/// Whether a user may run a command, given as its words, in this database; new in Valkey 9.1, which lets nobody into some
+/// databases.
+type CheckPermissions = unsafe extern "C" fn(
+    *mut raw::RedisModuleUser,
+    *mut *mut raw::RedisModuleString,
+    c_int,
+    c_int,
+    *mut c_int,
+) -> c_int;
+
+impl Drop for User<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made in `caller` and freed only here.
+        unsafe { api!(RedisModule_FreeModuleUser(self.user)) };
+    }
+}
+
+impl User<'_> {
+    fn may_read(&self, key: Key) -> bool {
+        let name = OwnText::new(key.name);
+        let (read, mut reason) = (raw::REDISMODULE_CMD_KEY_ACCESS as c_int, 0);
+        // SAFETY: a user and strings that are alive; no word is written to.
+        unsafe {
+            api!(RedisModule_ACLCheckKeyPermissions(self.user, name.raw(), read)) == OK
+                && self.in_database.is_none_or(|check| {
+                    let (words, count) = (self.words.as_ptr().cast_mut().cast(), self.words.len() as c_int);
+                    check(self.user, words, count, key.database, &mut reason) == OK
+                })
+        }
+    }
+}
+
+impl Context {
+    /// Who calls with these words.
+    pub(super) fn caller(self, words: &[Text]) -> Caller<'_> {
+        if !self.has_user() {
+            return Caller::Server;
+        }
+        // SAFETY: a valid context whose client has a user. The name is ours, and the user is until it is freed.
+        let user = unsafe {
+            let name = api!(RedisModule_GetCurrentUserName(self.raw()));
+            let user = api!(RedisModule_GetModuleUserFromUserName(name));
+            api!(RedisModule_FreeString(self.raw(), name));
+            user
+        };
+        match user.is_null() {
+            true => Caller::Unknown,
+            false => Caller::User(User { user, words, in_database: check_permissions() }),
+        }
+    }
+
+    /// Whether the context's client has a user: where it has none, most servers crash when asked for its name. They also
+    /// refuse to run a command as that user, before they look for the command, which does not exist.
+    fn has_user(self) -> bool {
+        // SAFETY: a valid context and C strings; there is no reply to a command that does not exist.
+        let reply = unsafe { api!(RedisModule_Call(self.raw(), c"".as_ptr(), c"C".as_ptr())) };
+        debug_assert!(reply.is_null());
+        io::Error::last_os_error().kind() != io::ErrorKind::Unsupported
+    }
+}
+
+fn check_permissions() -> Option<CheckPermissions> {
+    let mut found: *mut c_void = ptr::null_mut();
+    // SAFETY: the server writes a function of this name, which is one of this type, or nothing.
+    unsafe {
+        let get = { raw::RedisModule_GetApi }?;
+        get(c"ValkeyModule_ACLCheckPermissions".as_ptr(), ptr::from_mut(&mut found).cast());
+        mem::transmute::<*mut c_void, Option<CheckPermissions>>(found)
+    }
+}
