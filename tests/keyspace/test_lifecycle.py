@@ -278,7 +278,7 @@ def test_active_defragmentation(start):
                        for key in range(keys) for second in range(1 + (key % 7) ** 2)))
         storm(server.port, (("SWLIMIT.RECORD", b"large", 10, "1h", "1s", "AT", NOW + second * 1000, "COST", 2**33)
                        for second in range(3000)))
-        storm(server.port, (("SWLIMIT.BLOCK", b"w%d" % key, "1d") for key in range(0, keys, 3)))
+        storm(server.port, (("SWLIMIT.BLOCK", b"w%d" % key, "1d", "AT", NOW) for key in range(0, keys, 3)))
         # Holes everywhere, but not evenly: the server moves what is in pages emptier than most.
         kept = [b"w%d" % key for key in range(keys) if key % (20 if key % 1000 < 500 else 2) == 0]
         storm(server.port, (("DEL", key) for key in {b"w%d" % key for key in range(keys)} - set(kept)))
@@ -311,7 +311,8 @@ def test_active_defragmentation(start):
         assert [shown(reply) for reply in after] == [shown(reply) for reply in before]
         assert pipe.call("DEBUG", "DIGEST") == digest
         assert info(pipe)["swlimit_keys"] == counted["swlimit_keys"] == agrees(pipe)
-        assert sum(pipe.stream([("SWLIMIT.UNBLOCK", key) for key in kept])) > len(kept) / 4
+        lifted = pipe.stream([("SWLIMIT.UNBLOCK", key, "AT", NOW + 49_000) for key in kept])
+        assert sum(lifted) > len(kept) / 4
         for key in kept:
             assert pipe.call("SWLIMIT.REFUND", key, MAX, "AT", NOW + 49_000) > 0
         gone(pipe)
