@@ -138,11 +138,12 @@ impl Entry {
     #[inline(always)]
     pub fn decide(entry: Option<&Self>, now: u64, demand: &Demand) -> Result<Verdict, Overflow> {
         let view = Self::seen(entry, now, demand);
-        let weighed = view.weigh(demand)?;
+        let weighed = view.weigh(demand);
         let blocked = entry.and_then(|entry| entry.blocked_for(now));
         if weighed.granted == 0 || blocked.is_some() {
             return Ok(Verdict::Denied(view.decision(demand, weighed).blocked_for(blocked)));
         }
+        weighed.check()?;
         let (instant, units) = (view.decision_instant(), weighed.granted);
         let counting = Counting { geometry: demand.quota.geometry, now, instant, units };
         Ok(Verdict::Granted(Grant { counting, limit: demand.quota.limit, remaining: weighed.remaining }))
@@ -152,8 +153,11 @@ impl Entry {
     #[inline(always)]
     pub fn peek(entry: Option<&Self>, now: u64, demand: &Demand) -> Result<Decision, Overflow> {
         let view = Self::seen(entry, now, demand);
-        let weighed = view.weigh(demand)?;
-        Ok(view.decision(demand, weighed).blocked_for(entry.and_then(|entry| entry.blocked_for(now))))
+        let weighed = view.weigh(demand);
+        match entry.and_then(|entry| entry.blocked_for(now)) {
+            None => Ok(view.decision(demand, weighed.check()?)),
+            blocked => Ok(view.decision(demand, weighed).blocked_for(blocked)),
+        }
     }
 
     /// Decide a demand at `now` that is counted whatever the limit says: at `dated`, an instant that the caller gives, in
@@ -163,7 +167,7 @@ impl Entry {
     pub fn record(entry: Option<&Self>, now: u64, dated: Option<u64>, demand: &Demand) -> Result<Recording, Overflow> {
         let geometry = demand.quota.geometry;
         let view = Self::seen(entry, now, demand);
-        let weighed = view.weigh(demand)?;
+        let weighed = view.weigh(demand);
         let (instant, held) = match dated {
             None => (view.decision_instant(), weighed.held),
             Some(instant) => {

@@ -721,6 +721,9 @@ fn counts_beyond_what_clients_hold_exactly_are_refused() {
     // Nearly all of it has slid out by the end of the next subinterval, but is still held.
     let half = Demand { cost: MAX_EXACT / 2, ..demand };
     assert_eq!(allow(&mut entry, 1_999, &half), Err(Overflow));
+    let mut blocked = entry.clone();
+    blocked.block(2_500);
+    assert_eq!(allow(&mut blocked, 1_999, &half).unwrap().retry_after, Some(501));
     assert_eq!(allow(&mut entry, 2_000, &half).unwrap().granted, half.cost);
 }
 

@@ -45,7 +45,7 @@ fn decisions() {
         let quota = Quota { limit: integer("limit"), geometry: geometry(request) };
         let demand = Demand { quota, cost: integer("cost"), partial: flag("partial"), strict: flag("strict") };
         let entry = entry(&case["stored"], case["blocked_until"].as_u64().unwrap());
-        let decision = Entry::decide(Some(&entry), case["now"].as_u64().unwrap(), &demand).unwrap().decision();
+        let decision = Entry::peek(Some(&entry), case["now"].as_u64().unwrap(), &demand).unwrap();
         let Decision { granted, limit, remaining, retry_after, reset_after } = decision;
         let retry_after = retry_after.map_or(-1, |ms| ms as i64);
         assert_eq!(

@@ -37,6 +37,17 @@ pub(crate) struct Weighed {
     pub held: u64,
 }
 
+impl Weighed {
+    /// An error when granting would overflow the count.
+    #[inline(always)]
+    pub fn check(self) -> Result<Self, Overflow> {
+        match self.granted > MAX_EXACT - self.held {
+            true => Err(Overflow),
+            false => Ok(self),
+        }
+    }
+}
+
 /// The units in a window at an instant.
 struct Load {
     /// The estimate, rounded up to whole units.
@@ -71,9 +82,9 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What the window, and nothing else, has to say to a demand; an error when granting would overflow the count.
+    /// What the window, and nothing else, has to say to a demand.
     #[inline(always)]
-    pub fn weigh(&self, demand: &Demand) -> Result<Weighed, Overflow> {
+    pub fn weigh(&self, demand: &Demand) -> Weighed {
         let load = self.load(self.decision_instant(), demand.strict);
         let remaining = demand.quota.limit.saturating_sub(load.estimate);
         let granted = match demand.cost {
@@ -81,10 +92,7 @@ impl<'a> View<'a> {
             _ if demand.partial => remaining,
             _ => 0,
         };
-        if granted > MAX_EXACT - load.held {
-            return Err(Overflow);
-        }
-        Ok(Weighed { granted, remaining, held: load.held })
+        Weighed { granted, remaining, held: load.held }
     }
 
     /// The whole decision that follows.

@@ -69,6 +69,7 @@ impl Command for Record {
         let decision = record.apply(change.entry()).blocked_for(block);
         if let Some(duration) = block {
             change.entry().block(now + duration);
+            change.renew_expiry();
         }
         let until = change.done(Expiry::of(request.options.until, moment));
         drop(key);

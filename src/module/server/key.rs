@@ -178,6 +178,11 @@ impl Change<'_, '_> {
         unsafe { &mut *self.key.entry }
     }
 
+    /// Set when the key expires even if that is when it did: so that it is told with the last of several effects.
+    pub fn renew_expiry(&mut self) {
+        self.end = 0;
+    }
+
     /// The entry is as it shall be. A key in which nothing matters any more goes at once; else it expires then. Whoever
     /// watches, tracks or waits for the key is told. Returns when the key expires, in ms by the server's clock (0: never),
     /// if that had to be set.
