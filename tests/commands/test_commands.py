@@ -41,7 +41,10 @@ COMMANDS = {  # arity, flags, arguments
         argument("numkeys", "integer"), argument("key", "key", key_spec_index=0, flags=["multiple"]),
         argument("limits", "block", flags=["multiple"], arguments=[*QUOTA[1:], argument("cost", "integer")]),
         STRICT, AT]),
+    "swlimit.acquire": (-6, {"write", "denyoom", "blocking"}, [*QUOTA, argument("timeout", "string"), COST, STRICT]),
+    "swlimit.top": (-1, {"readonly"}, [argument("count", "integer", **OPTIONAL)]),
 }
+NEW = {"swlimit.acquire", "swlimit.block", "swlimit.top", "swlimit.unblock"}  # since 0.2.0
 
 
 def as_json(server, *words):
@@ -67,7 +70,7 @@ def test_documentation(server, name):
     assert [plain(argument) for argument in docs["arguments"]] == COMMANDS[name][2]
     assert docs["summary"].endswith(".") and len(docs["summary"]) > 20
     assert docs["complexity"].startswith("O(")
-    assert docs["since"] == ("0.2.0" if "block" in name else "0.1.0")
+    assert docs["since"] == ("0.2.0" if name in NEW else "0.1.0")
     assert docs["module"] == "swlimit"
 
 
@@ -77,12 +80,20 @@ def test_information(server, name):
     arity, flags, _ = COMMANDS[name]
     assert info[:2] == [name, arity]
     assert set(info[2]) & {"write", "readonly", "denyoom", "fast", "blocking", "admin", "noscript", "loading"} == flags
-    assert info[3:6] == ([0, 0, 0] if name == "swlimit.mallow" else [1, 1, 1])
+    assert info[3:6] == {"swlimit.mallow": [2, 2, 1], "swlimit.top": [0, 0, 0]}.get(name, [1, 1, 1])
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+def test_the_first_of_counted_keys_says_which_slot_it_is(server):
+    """Servers route a module's command by a range of words, which clients are not to take for one more key."""
+    _, first = as_json(server, "COMMAND", "INFO", "swlimit.mallow")[0][8]
+    assert set(first["flags"]) == {"RW", "not_key"}
+    assert first["begin_search"] == {"type": "index", "spec": {"index": 2}}
+    assert first["find_keys"] == {"type": "range", "spec": {"lastkey": 0, "keystep": 1, "limit": 0}}
+
+
+@pytest.mark.parametrize("name", COMMANDS.keys() - {"swlimit.top"})
 def test_key_specifications(server, name):
-    specification, = as_json(server, "COMMAND", "INFO", name)[0][8]
+    specification = as_json(server, "COMMAND", "INFO", name)[0][8][0]
     flags = {"RO", "access"} if name in ("swlimit.peek", "swlimit.info") else {"RW", "access", "update"}
     assert set(specification["flags"]) == flags
     assert specification["begin_search"] == {"type": "index", "spec": {"index": 1}}
@@ -95,6 +106,7 @@ def test_key_specifications(server, name):
     ("SWLIMIT.ALLOW one 10 60 5 COST 3", ["one"]), ("SWLIMIT.PEEK one 10 60 5", ["one"]),
     ("SWLIMIT.RECORD one 10 60 5 AT 7", ["one"]), ("SWLIMIT.REFUND one 3", ["one"]), ("SWLIMIT.INFO one", ["one"]),
     ("SWLIMIT.BLOCK one 5m NX", ["one"]), ("SWLIMIT.UNBLOCK one AT 7", ["one"]),
+    ("SWLIMIT.ACQUIRE one 10 60 5 1m COST 3", ["one"]),
     ("SWLIMIT.MALLOW 1 one 10 60 5 1", ["one"]),
     ("SWLIMIT.MALLOW 3 one two three 10 60 5 1 10 60 5 1 10 60 5 1 STRICT AT 7", ["one", "two", "three"]),
 ])
@@ -120,6 +132,8 @@ def test_keys_of_a_call_that_is_wrong(server, numkeys):
     ("SWLIMIT.BLOCK", "key duration [NX] [AT unix-ms] [UNTIL until-unix-ms]"),
     ("SWLIMIT.UNBLOCK", "key [AT unix-ms] [UNTIL until-unix-ms]"),
     ("SWLIMIT.INFO", "key"),
+    ("SWLIMIT.ACQUIRE", "key limit window resolution timeout [COST n] [STRICT]"),
+    ("SWLIMIT.TOP", "[count]"),
     ("SWLIMIT.MALLOW", "numkeys key [key ...] limit window resolution cost [limit window resolution cost ...] "
                        "[STRICT] [AT unix-ms]"),
 ])

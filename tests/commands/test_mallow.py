@@ -94,7 +94,7 @@ def test_statistics_count_commands_and_all_their_units(server):
     after = statistics(server)
     assert {name: after[name] - before[name] for name in before if name != "version"} == {
         "granted": 1, "granted_units": 11, "denied": 1, "denied_units": 9, "recorded": 0, "refunded": 0,
-        "blocked": 0, "keys": 2, "memory": after["memory"] - before["memory"]}
+        "blocked": 0, "waiting": 0, "acquired": 0, "keys": 2, "memory": after["memory"] - before["memory"]}
 
 
 def test_in_transactions_and_scripts(server):

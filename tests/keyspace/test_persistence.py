@@ -50,7 +50,7 @@ def test_only_effects_are_written(server):
         ["SWLIMIT.RECORD", "k", "10", "60", "5", "COST", "6", "AT", f"{T + 61_000}", "UNTIL", ANY],
         ["SWLIMIT.RECORD", "k", "20", "60", "5", "COST", "1", "AT", f"{T + 60_000}"],
         ["SWLIMIT.RECORD", "k", "10", "60", "5", "COST", "9", "AT", f"{T + 7_000}"],
-        ["SWLIMIT.RECORD", "k", "10", "60", "5", "COST", "1", "AGE", "3000ms", "AT", f"{T + 61_002}"],
+        ["SWLIMIT.RECORD", "k", "10", "60", "5", "COST", "1", "AT", f"{T + 58_002}"],
         ["SWLIMIT.REFUND", "k", "2", "AT", f"{T + 61_001}"],
         ["SWLIMIT.REFUND", "k", "6", "AGE", "3000ms", "AT", f"{T + 61_001}", "UNTIL", ANY],
     ]

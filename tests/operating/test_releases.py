@@ -53,8 +53,8 @@ def test_one_binary_serves_every_release(name, report):
         assert fields[b"counts"] == [[NOW - 123, 1], [NOW - 123 + 10_000, 9]]
         assert client.info("swlimit")["swlimit_granted_units"] == 1 + 4 + 5 + 6
         assert {name for name in client.execute_command("COMMAND LIST") if re.match(rb"(?i)swlimit\.", name)} == {
-            b"swlimit." + name for name in (b"allow", b"peek", b"record", b"refund", b"block", b"unblock", b"info",
-                                            b"mallow")}
+            b"swlimit." + name for name in (b"acquire", b"allow", b"block", b"info", b"mallow", b"peek", b"record",
+                                            b"refund", b"top", b"unblock")}
     report(f"{version}: {len(TRANSCRIPT)} commands answered as expected")
 
 

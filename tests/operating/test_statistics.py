@@ -17,7 +17,7 @@ QUOTA = "k", 10, 60, 5
 
 def test_fields(server):
     found = statistics(server)
-    assert list(found) == ["granted", "denied", "recorded", "refunded", "blocked", "granted_units", "denied_units",
+    assert list(found) == ["granted", "denied", "recorded", "refunded", "blocked", "waiting", "acquired", "granted_units", "denied_units",
                            "keys", "memory", "version"]
     assert re.fullmatch(r"\d+\.\d+\.\d+", found["version"])
     assert server.cli("INFO", "swlimit").startswith("# swlimit")
