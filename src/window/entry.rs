@@ -129,9 +129,9 @@ impl Entry {
         }
     }
 
-    /// Whether counting with a geometry at `now` moves counts that are kept at another one.
-    pub fn moves_to(&self, geometry: Geometry, now: u64) -> bool {
-        self.window().is_some_and(|window| window.geometry() != geometry && window.end() > now)
+    /// Whether counting with a geometry moves, or ends, counts that are kept at another one.
+    pub fn moves_to(&self, geometry: Geometry) -> bool {
+        self.window().is_some_and(|window| window.geometry() != geometry)
     }
 
     /// Decide a demand at `now`, upon what a key holds, if anything. An error when granting would overflow the count.

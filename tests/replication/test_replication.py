@@ -124,6 +124,16 @@ def test_keys_expire_when_the_primary_says(start, skewed, skews):
     assert ask(first, "SWLIMIT.PEEK", "ahead", 10, "2s", "500ms", "AT", now + 60_000)[2] == 4
 
 
+def test_an_age_at_another_geometry_than_that_of_counts_that_have_ended(primary, replica):
+    """They had not when the units were counted, which nobody else may bring back."""
+    follow(replica, primary)
+    ask(primary, "SWLIMIT.RECORD", "k", 9, "1h", "1h", "COST", 3, "AT", T)
+    ask(primary, "SWLIMIT.RECORD", "k", 9, "1h", "1m", "AGE", "30m", "AT", T + 7_800_000)
+    in_step(replica, primary)
+    assert stored(replica, "k") == stored(primary, "k")
+    assert stored(primary, "k")["counts"] == {T + 6_000_000: 1}
+
+
 def test_an_expiry_that_has_passed_reaches_the_replica_as_a_deletion(primary, replica):
     follow(replica, primary)
     ask(primary, "SWLIMIT.RECORD", "k", 5, "1h", "1m", "UNTIL", T)

@@ -61,8 +61,8 @@ impl Command for Record {
                 return Ok(Reply::Decision(decision));
             }
         };
-        // Counts kept at another geometry move now: whoever repeats that has to know when it was, and count back itself.
-        let age = age.filter(|_| key.entry().is_some_and(|entry| entry.moves_to(request.quota.geometry, now)));
+        // Counts kept at another geometry move, or end, now: whoever repeats that has to know when it was, and count back.
+        let age = age.filter(|_| key.entry().is_some_and(|entry| entry.moves_to(request.quota.geometry)));
         let instant = if age.is_some() { now } else { record.instant() };
         let block = request.block_begun(key.entry(), now).filter(|_| record.is_denied());
         let mut change = key.change()?;
