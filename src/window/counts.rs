@@ -352,6 +352,7 @@ impl Counts {
         self.len().checked_sub(1).map(|last| self.offset(last))
     }
 
+    #[inline(always)]
     fn subinterval(&self, slot: usize) -> u64 {
         self.origin() + self.offset(slot)
     }
