@@ -160,6 +160,8 @@ class Key:
 
     def _decide(self, limit, length, resolution, now, cost, partial, strict):
         """The units granted, and those that remain before they are counted."""
+        if now < self.blocked_until:
+            return 0, 0
         window = self._seen(length, resolution, now)
         room = limit - window.estimate(now, strict)
         remaining = max(0, room.numerator // room.denominator)
@@ -167,7 +169,7 @@ class Key:
         full, trailing, _ = window.load(now)
         if granted and full + trailing + granted > MAX:
             raise CountOverflow
-        return (0, 0) if now < self.blocked_until else (granted, remaining)
+        return granted, remaining
 
     def _count(self, window, subinterval, units):
         window.counts[subinterval] = window.counts.get(subinterval, 0) + units
