@@ -5,7 +5,6 @@ use swlimit_window::{Entry, Recording};
 
 use super::request::{self, announce_block, Request, Takes, KEY, QUOTA};
 use crate::arguments::Keyword;
-use crate::denials;
 use crate::error::Error;
 use crate::server::{Call, Command, Declaration, Effect, Expiry, Keys, Moment, Reply, Text};
 use crate::statistics;
@@ -88,8 +87,9 @@ impl Command for Record {
 }
 
 /// Count a denial. What a primary, an AOF file or a moving slot repeats was not denied here.
+#[inline(always)]
 fn count_denial(call: &Call, name: &Text, moment: Moment, granted: u64) {
-    if granted == 0 && denials::are_counted() && !call.must_obey() {
+    if granted == 0 && call.counts_denials() && !call.must_obey() {
         call.count_denial(name, moment);
     }
 }

@@ -3,7 +3,7 @@
 use swlimit_window::integer;
 
 use crate::arguments::{Parse, Words};
-use crate::denials::{self, Denied};
+use crate::denials::Denied;
 use crate::error::Error;
 use crate::server::{Call, Command, Declaration, DeniedKey, Keys, Parameter, Reply};
 
@@ -43,7 +43,7 @@ impl Command for Top {
     fn run(call: &Call) -> Result<Reply, Error> {
         let Count(count) = call.parse()?;
         let caller = call.caller();
-        let keys = denials::look(call.clock(), |denied| {
+        let keys = call.denied(|denied| {
             let readable = denied.into_iter().filter(|Denied { key, .. }| caller.may_read(*key)).take(count);
             readable.map(DeniedKey::from).collect()
         });

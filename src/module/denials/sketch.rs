@@ -31,7 +31,7 @@ impl<'a> Key<'a> {
     }
 }
 
-/// At most `capacity` keys and their counts. An entry takes 56 bytes and its name, and at most 8 more for where chains begin.
+/// At most `capacity` keys and their counts. An entry takes 56 bytes and its name, and at most 32 more for where chains begin.
 pub struct Sketch {
     capacity: usize,
     entries: Vec<Entry>,
@@ -54,6 +54,9 @@ struct Entry {
     name: Vec<u8>,
 }
 
+/// At least so many chains for each entry: most are then empty, which a processor can foresee.
+const CHAINS: usize = 4;
+
 /// The end of a chain.
 const END: u32 = u32::MAX;
 
@@ -70,7 +73,7 @@ impl Sketch {
             capacity,
             entries: Vec::new(),
             counts: Vec::new(),
-            chains: vec![END; if capacity > 0 { capacity.next_power_of_two() } else { 0 }],
+            chains: vec![END; if capacity > 0 { (CHAINS * capacity).next_power_of_two() } else { 0 }],
             hasher: RandomState::default(),
             least: 0,
             swept: 0,

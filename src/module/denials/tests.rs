@@ -72,7 +72,7 @@ proptest! {
     /// Two minutes are kept exactly, whatever the clock does, while there is room.
     #[test]
     fn minutes(steps in vec((-200_000..200_000i64, 0..5u64), 1..200)) {
-        let mut denials = Denials::new();
+        let mut denials = Denials::default();
         let (mut now, mut minute) = (1_000_000_000i64, 0);
         let mut expected = [BTreeMap::<u64, u64>::new(), BTreeMap::new()];
         for (step, number) in steps {
@@ -90,7 +90,7 @@ proptest! {
                 }
             }
             denials.turn(now as u64, 10);
-            named(number, |key| denials.this.count(key));
+            named(number, |key| denials.count(key));
             *expected[0].entry(number).or_default() += 1;
             let shown = denials.most_first();
             prop_assert!(shown.is_sorted_by_key(|denied| (Reverse(denied.this + denied.last), denied.key)));
@@ -106,11 +106,11 @@ proptest! {
 
 #[test]
 fn a_change_of_the_setting_takes_effect_with_the_next_minute() {
-    let mut denials = Denials::new();
+    let mut denials = Denials::default();
     let mut deny = |now, entries| {
         denials.turn(now, entries);
         for number in 0..9 {
-            named(number, |key| denials.this.count(key));
+            named(number, |key| denials.count(key));
         }
         [denials.this.counts().count(), denials.last.counts().count()]
     };

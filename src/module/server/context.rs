@@ -5,9 +5,7 @@ use std::ffi::{c_int, CStr};
 use redis_module::raw;
 
 use super::effect::Effect;
-use super::key::Moment;
 use super::text::Text;
-use crate::denials;
 
 /// A context that the server has handed in, for as long as it is valid.
 #[derive(Clone, Copy)]
@@ -65,18 +63,6 @@ impl Context {
     #[inline(always)]
     pub fn replicate(self, key: &Text, effect: Effect) {
         effect.replicate(self, key);
-    }
-
-    /// Count a denied request for `SWLIMIT.TOP`.
-    #[inline(always)]
-    pub fn count_denial(self, key: &Text, moment: Moment) {
-        if denials::are_counted() {
-            self.count_denial_now(key, moment);
-        }
-    }
-
-    fn count_denial_now(self, key: &Text, moment: Moment) {
-        denials::count(moment.clock(self), denials::Key::new(self.database(), key.bytes()));
     }
 
     /// Tell subscribers of the module's key events.

@@ -12,6 +12,7 @@ mod call;
 mod caller;
 mod command;
 mod context;
+mod denying;
 mod effect;
 mod entry_type;
 mod key;

@@ -1,0 +1,55 @@
+//! Whom this server denies: the one place that remembers it, and what the main thread does with it.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::LazyLock;
+
+use redis_module::{RedisGILGuard, RedisLockIndicator};
+
+use super::context::Context;
+use super::key::Moment;
+use super::text::Text;
+use crate::configuration::TOP_KEYS;
+use crate::denials::{Denials, Denied, Key};
+
+/// Under the lock that whoever has a context holds: no other is needed, and one would be a third of what counting costs.
+static DENIALS: LazyLock<RedisGILGuard<RefCell<Denials>>> = LazyLock::new(RedisGILGuard::default);
+/// Whether there is a sketch that may hold something.
+static HELD: AtomicBool = AtomicBool::new(false);
+
+// SAFETY: a context is valid during a callback of the server's only, and the server runs those that are given one under its
+// lock.
+unsafe impl RedisLockIndicator for Context {}
+
+impl Context {
+    /// Whether denials are counted. A change of the setting takes effect with the next minute, which somebody has to
+    /// notice.
+    #[inline(always)]
+    pub fn counts_denials(self) -> bool {
+        TOP_KEYS.get() > 0 || HELD.load(Ordering::Relaxed)
+    }
+
+    /// Count a denied request for `SWLIMIT.TOP`.
+    #[inline(always)]
+    pub fn count_denial(self, key: &Text, moment: Moment) {
+        if self.counts_denials() {
+            self.with_denials(moment.clock(self), |denials| denials.count(Key::new(self.database(), key.bytes())));
+        }
+    }
+
+    /// Let somebody look at the keys with denied requests, those with the most first.
+    pub fn denied<T>(self, look: impl FnOnce(Vec<Denied>) -> T) -> T {
+        self.with_denials(self.clock(), |denials| look(denials.most_first()))
+    }
+
+    /// The denials as they are at this instant by the server's clock, in ms.
+    #[inline(never)]
+    fn with_denials<T>(self, now: u64, then: impl FnOnce(&mut Denials) -> T) -> T {
+        let denials = DENIALS.lock(&self);
+        let mut denials = denials.borrow_mut();
+        if denials.turn(now, TOP_KEYS.get() as usize) {
+            HELD.store(denials.are_held(), Ordering::Relaxed);
+        }
+        then(&mut denials)
+    }
+}
