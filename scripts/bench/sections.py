@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import contenders, cpu, instructions, latency, memory, plots, scale
+from . import contenders, cpu, instructions, latency, memory, plots, scale, top
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,12 @@ SECTIONS = {
         "What grows is the price of memory that no cache holds, whatever the command.",
         lambda options: scale.measure(*((scale.SIZES[:-1], 3, 20_000) if options.quick else (scale.SIZES, 9, 100_000))),
         scale.table, plots.draw_scale),
+    "top": Section(
+        "Denials, counted for `SWLIMIT.TOP` or not",
+        "CPU per denial as above, of a server with `top-keys 100` (the default) and one with `top-keys 0`, on one core in "
+        "turn; the keys do not exist, so that a denial costs the least it can.",
+        lambda options: top.measure(*((11, 0.1) if options.quick else (31, 0.3))),
+        top.table),
     "instructions": Section(
         "Instructions per command",
         "Counted by valgrind's callgrind, one key, no pipeline: hardly any time plays a part. The module's own count "
