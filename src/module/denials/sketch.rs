@@ -31,7 +31,7 @@ impl<'a> Key<'a> {
     }
 }
 
-/// At most `capacity` keys and their counts. An entry takes 56 bytes and its name, and at most 32 more for where chains begin.
+/// At most `capacity` keys and their counts. An entry takes 48 bytes, at most 32 for where chains begin, and its name.
 pub struct Sketch {
     capacity: usize,
     entries: Vec<Entry>,
@@ -71,8 +71,8 @@ impl Sketch {
     pub fn new(capacity: usize) -> Self {
         Self {
             capacity,
-            entries: Vec::new(),
-            counts: Vec::new(),
+            entries: Vec::with_capacity(capacity),
+            counts: Vec::with_capacity(capacity),
             chains: vec![END; if capacity > 0 { (CHAINS * capacity).next_power_of_two() } else { 0 }],
             hasher: RandomState::default(),
             least: 0,
@@ -138,6 +138,7 @@ impl Sketch {
             let entry = &mut self.entries[place];
             (entry.hash, entry.database, entry.next) = (hash, key.database, self.chains[chain]);
             entry.name.clear();
+            entry.name.reserve_exact(key.name.len());
             entry.name.extend_from_slice(key.name);
             place
         };
