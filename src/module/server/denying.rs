@@ -14,19 +14,23 @@ use crate::denials::{Denials, Denied, Key};
 
 /// Under the lock that whoever has a context holds: no other is needed, and one would be a third of what counting costs.
 static DENIALS: LazyLock<RedisGILGuard<RefCell<Denials>>> = LazyLock::new(RedisGILGuard::default);
-/// Whether there is a sketch that may hold something.
-static HELD: AtomicBool = AtomicBool::new(false);
+/// Whether denials are looked at: there is a sketch, or there may be one from the next minute on.
+static LOOKED_AT: AtomicBool = AtomicBool::new(true);
+
+/// The setting may have changed, which the first denial of the next minute has to notice.
+pub(super) fn settings_changed() {
+    LOOKED_AT.store(true, Ordering::Relaxed);
+}
 
 // SAFETY: a context is valid during a callback of the server's only, and the server runs those that are given one under its
 // lock.
 unsafe impl RedisLockIndicator for Context {}
 
 impl Context {
-    /// Whether denials are counted. A change of the setting takes effect with the next minute, which somebody has to
-    /// notice.
+    /// Whether denials are counted, for all that is known without looking at the clock.
     #[inline(always)]
     pub fn counts_denials(self) -> bool {
-        TOP_KEYS.get() > 0 || HELD.load(Ordering::Relaxed)
+        LOOKED_AT.load(Ordering::Relaxed)
     }
 
     /// Count a denied request for `SWLIMIT.TOP`.
@@ -48,7 +52,7 @@ impl Context {
         let denials = DENIALS.lock(&self);
         let mut denials = denials.borrow_mut();
         if denials.turn(now, TOP_KEYS.get() as usize) {
-            HELD.store(denials.are_held(), Ordering::Relaxed);
+            LOOKED_AT.store(denials.are_held(), Ordering::Relaxed);
         }
         then(&mut denials)
     }

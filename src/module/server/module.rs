@@ -7,6 +7,7 @@ use redis_module::{raw, RedisString, Status};
 
 use super::allocator::ServerAllocator;
 use super::command::{self, Command};
+use super::denying::settings_changed;
 use super::entry_type::ENTRY_TYPE;
 use super::reply::c_string;
 use super::{api, waiters, OK};
@@ -161,6 +162,7 @@ unsafe extern "C" fn set_setting(
 ) -> c_int {
     // SAFETY: the setting that was registered, with a value within its range.
     unsafe { &*setting.cast::<Setting>() }.set(value as u64);
+    settings_changed();
     OK
 }
 
