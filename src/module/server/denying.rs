@@ -12,7 +12,7 @@ use super::text::Text;
 use crate::configuration::TOP_KEYS;
 use crate::denials::{Denials, Denied, Key};
 
-/// Under the lock that whoever has a context holds: no other is needed, and one would be a third of what counting costs.
+/// Under the lock that whoever has a context holds; another one would only make counting slower.
 static DENIALS: LazyLock<RedisGILGuard<RefCell<Denials>>> = LazyLock::new(RedisGILGuard::default);
 /// Whether denials are looked at: there is a sketch, or there may be one from the next minute on.
 static LOOKED_AT: AtomicBool = AtomicBool::new(true);
