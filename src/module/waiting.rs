@@ -1,6 +1,7 @@
 //! Who waits for what: a queue for each key, first come, first served, and when each has to be looked at again.
 //!
-//! Nothing here knows the server. Instants are Unix time in ms by the server's clock.
+//! Nothing here knows the server, nor what time it is. When somebody may be granted is Unix time in ms by the server's
+//! clock, as decisions are; until when somebody waits is in ms by a clock that nobody sets.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -19,7 +20,7 @@ pub struct Waiter {
     pub place: Place,
     /// What is to be granted.
     pub demand: Demand,
-    /// Until when, in ms.
+    /// Until when, in ms by the steady clock.
     pub deadline: u64,
 }
 
@@ -68,6 +69,12 @@ impl Waiting {
         ticket
     }
 
+    /// Give back memory that was for others.
+    pub fn shrink(&mut self) {
+        self.waiters.shrink_to_fit();
+        self.queues.shrink_to_fit();
+    }
+
     /// Wait no longer. Who was behind the first in a queue has to be looked at.
     pub fn leave(&mut self, ticket: Ticket) -> Option<Waiter> {
         let waiter = self.waiters.remove(&ticket)?;
@@ -112,21 +119,14 @@ impl Waiting {
         places.iter().for_each(|place| self.postpone(place, 0));
     }
 
-    /// The queues whose first may be granted by now.
-    pub fn due_by(&self, now: u64) -> Vec<Place> {
-        self.due.iter().take_while(|(due, _)| *due <= now).map(|(_, place)| place.clone()).collect()
+    /// The queue that has to be looked at first, and when.
+    pub fn next_due(&self) -> Option<&(u64, Place)> {
+        self.due.first()
     }
 
-    /// Those who must not wait longer.
-    pub fn overdue_by(&self, now: u64) -> Vec<Ticket> {
-        self.deadlines.iter().take_while(|(deadline, _)| *deadline <= now).map(|(_, ticket)| *ticket).collect()
-    }
-
-    /// The earliest instant at which something has to be looked at.
-    pub fn next(&self) -> Option<u64> {
-        let due = self.due.first().map(|(due, _)| *due);
-        let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
-        due.into_iter().chain(deadline).min()
+    /// Until when somebody waits who waits least, and who that is.
+    pub fn next_deadline(&self) -> Option<&(u64, Ticket)> {
+        self.deadlines.first()
     }
 
     /// Everybody, in the order of arrival.
@@ -139,7 +139,7 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{HashSet, VecDeque};
+    use std::collections::VecDeque;
 
     use proptest::collection::vec;
     use proptest::prelude::*;
@@ -220,19 +220,10 @@ mod tests {
                     prop_assert_eq!(waiting.due(&place), list.map(|(_, due)| *due));
                     prop_assert_eq!(waiting.first(&place).map(|(ticket, _)| ticket), list.map(|(list, _)| list[0]));
                 }
-                for now in [0, 7, 25, 50] {
-                    let mut due: Vec<u8> = waiting.due_by(now).iter().map(|(_, name)| name[0]).collect();
-                    due.sort_unstable();
-                    let mut expected: Vec<u8> =
-                        lists.iter().filter(|(_, (_, due))| *due <= now).map(|(name, _)| *name).collect();
-                    expected.sort_unstable();
-                    prop_assert_eq!(due, expected);
-                    let overdue = all.iter().filter(|(.., deadline)| *deadline <= now);
-                    let expected: HashSet<_> = overdue.map(|(ticket, ..)| *ticket).collect();
-                    prop_assert_eq!(waiting.overdue_by(now).into_iter().collect::<HashSet<_>>(), expected);
-                }
-                let dues = lists.values().map(|(_, due)| *due);
-                prop_assert_eq!(waiting.next(), dues.chain(all.iter().map(|(.., deadline)| *deadline)).min());
+                let due = lists.iter().map(|(name, (_, due))| (*due, *name)).min();
+                prop_assert_eq!(waiting.next_due().map(|(due, place)| (*due, place.1[0])), due);
+                let deadline = all.iter().map(|(ticket, _, deadline)| (*deadline, *ticket)).min();
+                prop_assert_eq!(waiting.next_deadline().copied(), deadline);
             }
         }
     }

@@ -66,7 +66,7 @@ impl Command for Acquire {
         let in_time = decision.retry_after.is_some_and(|ms| ms <= timeout);
         if timeout > 0 && in_time && call.may_wait() {
             let due = now + decision.retry_after.unwrap_or(0).max(1);
-            return call.wait(name, call.words(QUOTA)?, demand, now + timeout, due);
+            return call.wait(name, call.words(QUOTA)?, demand, timeout, due);
         }
         statistics::denied(demand.cost);
         call.count_denial(name, moment);

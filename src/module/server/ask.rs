@@ -26,30 +26,57 @@ pub enum Answer {
 }
 
 impl Context {
-    /// Ask for a command as a client would be answered: refused where the server has no memory left, cannot write to its
-    /// disk, lacks replicas or is one itself.
+    /// Ask for a command as a script would: refused where the server cannot write to its disk, lacks replicas or is one
+    /// itself. What it does is told to replicas and the append-only file.
     pub(super) fn ask(self, command: &CStr, words: &[&Text]) -> Answer {
+        self.ask_as(command, words, [c"!vS", c"!vSE"])
+    }
+
+    /// Ask for a command that is also refused where the server has no memory left.
+    pub(super) fn ask_for_memory(self, command: &CStr, words: &[&Text]) -> Answer {
+        // The server refuses by what it found before the last client's command. What it finds now is better, except that
+        // only it knows whether eviction helps.
+        if !self.has_flags(raw::REDISMODULE_CTX_FLAGS_OOM) {
+            self.ask(command, words)
+        } else if self.has_flags(raw::REDISMODULE_CTX_FLAGS_EVICT) {
+            self.ask_as(command, words, [c"!vSM", c"!vSME"])
+        } else {
+            Answer::Error(OUT_OF_MEMORY.into())
+        }
+    }
+
+    /// Whether a key's slot is not this node's, or is about to leave it together with the key.
+    pub(super) fn is_elsewhere(self, key: &Text) -> bool {
+        self.has_flags(raw::REDISMODULE_CTX_FLAGS_CLUSTER) && matches!(self.ask(c"EXISTS", &[key]), Answer::Elsewhere)
+    }
+
+    /// With two formats: refusals as numbers, and refusals as texts. The numbers alone tell of clusters.
+    fn ask_as(self, command: &CStr, words: &[&Text], formats: [&CStr; 2]) -> Answer {
         let words: Vec<_> = words.iter().map(|word| word.raw()).collect();
-        // SAFETY: a valid context; a vector and its length for the one place in the format. S, M and E: as scripts are,
-        // refused without memory, errors as replies. The answer is ours to free.
-        unsafe {
-            let reply =
-                api!(RedisModule_Call(self.raw(), command.as_ptr(), c"vSME".as_ptr(), words.as_ptr(), words.len(),));
-            let refused = io::Error::last_os_error().kind();
-            let answer = Answer::read(reply);
-            if !reply.is_null() {
-                api!(RedisModule_FreeCallReply(reply));
-            }
-            match answer {
-                // Commands have codes of their own; the server refuses with its general one, and says why beside it.
-                Answer::Error(error) if refused == io::ErrorKind::PermissionDenied && error.starts_with("ERR") => {
-                    Answer::Elsewhere
-                }
-                answer => answer,
-            }
+        let [answer, error] = formats.map(|format| {
+            let (words, len) = (words.as_ptr(), words.len());
+            // SAFETY: a valid context; a vector and its length for the one place in the format.
+            move || unsafe { api!(RedisModule_Call(self.raw(), command.as_ptr(), format.as_ptr(), words, len)) }
+        });
+        let reply = answer();
+        if !reply.is_null() {
+            // SAFETY: an answer of the server's that is ours.
+            return unsafe { Answer::take(reply) };
+        }
+        match io::Error::last_os_error().kind() {
+            io::ErrorKind::PermissionDenied => Answer::Elsewhere,
+            io::ErrorKind::NetworkDown => Answer::Error(DOWN.into()),
+            io::ErrorKind::ReadOnlyFilesystem => Answer::Error(DOWN_FOR_WRITING.into()),
+            // SAFETY: an answer of the server's that is ours; it was refused, and is refused again.
+            _ => unsafe { Answer::take(error()) },
         }
     }
 }
+
+/// What the server itself tells clients.
+const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+const DOWN: &str = "CLUSTERDOWN The cluster is down";
+const DOWN_FOR_WRITING: &str = "CLUSTERDOWN The cluster is down and only accepts read commands";
 
 impl Answer {
     /// The integer, if it is one.
@@ -57,6 +84,19 @@ impl Answer {
         match self {
             Answer::Integer(integer) => Some(*integer),
             _ => None,
+        }
+    }
+
+    /// # Safety
+    /// An answer of the server's, or null, to be freed here.
+    unsafe fn take(reply: *mut raw::RedisModuleCallReply) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let answer = Self::read(reply);
+            if !reply.is_null() {
+                api!(RedisModule_FreeCallReply(reply));
+            }
+            answer
         }
     }
 

@@ -19,19 +19,23 @@ pub(super) fn redirection(context: Context, key: &Text) -> String {
         return format!("ASK {slot} {address}");
     }
     match context.ask(c"CLUSTER", &[&slots]) {
-        Answer::Array(ranges) => ranges.iter().find_map(|range| owner(range, slot)).unwrap_or(UNKNOWN.into()),
+        Answer::Array(ranges) => ranges.iter().find_map(|range| owner(range, slot)).unwrap_or(UNSERVED.into()),
         _ => UNKNOWN.into(),
     }
 }
 
 /// What clients try again after.
 const UNKNOWN: &str = "TRYAGAIN The key's slot is moving";
+/// What the server itself tells clients.
+const UNSERVED: &str = "CLUSTERDOWN Hash slot not served";
 
 /// A slot's redirection, if this range of `CLUSTER SLOTS` has it: `[first, last, [address, port, …], …]`.
 fn owner(range: &Answer, slot: i64) -> Option<String> {
     let Answer::Array(range) = range else { return None };
     let [Answer::Integer(first), Answer::Integer(last), Answer::Array(node), ..] = &range[..] else { return None };
-    let [Answer::Text(address), Answer::Integer(port), ..] = &node[..] else { return None };
+    let [address, Answer::Integer(port), ..] = &node[..] else { return None };
+    // No address: the one that the client has reached this node by.
+    let address = if let Answer::Text(address) = address { address } else { &[][..] };
     (*first..=*last).contains(&slot).then(|| format!("MOVED {slot} {}:{port}", String::from_utf8_lossy(address)))
 }
 
@@ -63,5 +67,8 @@ mod tests {
         let range = Answer::Array(vec![Answer::Integer(100), Answer::Integer(199), node]);
         assert_eq!(owner(&range, 150).as_deref(), Some("MOVED 150 127.0.0.1:7001"));
         assert_eq!(owner(&range, 200), None);
+        let node = Answer::Array(vec![Answer::Other, Answer::Integer(7001)]);
+        let range = Answer::Array(vec![Answer::Integer(100), Answer::Integer(199), node]);
+        assert_eq!(owner(&range, 150).as_deref(), Some("MOVED 150 :7001"));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! One timer, for the earliest instant at which anything has to be looked at. Nothing is counted within a notification of
 //! the server's: what changes a key only makes its queue due at once, and the timer follows when the command or
-//! transaction has ended.
+//! transaction has ended. It does a bounded part of what there is to do, so that others are not kept from the server.
 //!
 //! A client that waits has a seat. It is given up in one place, [`free`], which the server calls for every client it
 //! unblocked, whatever became of it. Until then a seat says what the client is to be answered, if that is known.
@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use redis_module::raw;
 use swlimit_window::{Decision, Demand, Entry};
@@ -33,8 +34,8 @@ type Handle = *mut raw::RedisModuleBlockedClient;
 
 /// What a waiting client is answered.
 enum Outcome {
-    /// The five integers of a grant, which may have to be given back: of so many units at so many ms.
-    Granted { reply: Vec<i64>, units: u64, instant: u64 },
+    /// The five integers of a grant, which is given back if nobody takes it.
+    Granted(Vec<i64>, Return),
     /// The decision that denies.
     Denied(Decision),
     /// An error, with its code.
@@ -44,13 +45,12 @@ enum Outcome {
 /// A client that waits, or that has not been answered yet.
 struct Seat {
     ticket: Ticket,
-    place: Place,
     /// `limit window resolution`, as the client spells them.
     quota: [Box<[u8]>; 3],
     outcome: Option<Outcome>,
 }
 
-/// Units of somebody who was gone before the answer.
+/// Units of a grant, for somebody who may be gone before the answer.
 struct Return {
     place: Place,
     units: u64,
@@ -64,8 +64,10 @@ struct Room {
     seats: HashMap<usize, Seat>,
     handles: HashMap<Ticket, usize>,
     returns: Vec<Return>,
-    /// The timer, and the instant it is set to, in ms.
+    /// The timer, and the instant it is set to, in ms by the steady clock.
     timer: Option<(raw::RedisModuleTimerID, u64)>,
+    /// Whether the timer is at work, and will be set anew.
+    at_work: bool,
     /// A context that is valid at all times, for timers; null until somebody waits.
     detached: usize,
 }
@@ -74,6 +76,10 @@ static ROOM: LazyLock<Mutex<Room>> = LazyLock::new(Mutex::default);
 
 /// While the server pauses writes, look again after so many ms.
 const PAUSED: u64 = 20;
+/// The longest that a timer is set to, in ms: a day. It is looked at again then.
+const LONGEST: u64 = 24 * 60 * 60 * 1000;
+/// How long the server is kept at a time.
+const PART: Duration = Duration::from_millis(5);
 
 /// The room; never kept while the server is called, which may call back.
 fn room() -> MutexGuard<'static, Room> {
@@ -97,15 +103,9 @@ impl Call<'_> {
         room().waiting.due(&(self.database(), name.bytes().into()))
     }
 
-    /// Let the client wait behind all others; `due` is when its demand would fit if nothing else is counted.
-    pub fn wait(
-        &self,
-        name: &Text,
-        quota: &[Text; 3],
-        demand: Demand,
-        deadline: u64,
-        due: u64,
-    ) -> Result<Reply, Error> {
+    /// Let the client wait behind all others, for as long as `timeout`, in ms; `due` is when its demand would fit if
+    /// nothing else is counted.
+    pub fn wait(&self, name: &Text, quota: &[Text; 3], demand: Demand, timeout: u64, due: u64) -> Result<Reply, Error> {
         if room().waiting.len() as u64 >= MAX_WAITING.get() {
             return Err(Error::TooManyWaiting);
         }
@@ -118,9 +118,9 @@ impl Call<'_> {
         };
         let mut room = room();
         let place: Place = (self.database(), name.bytes().into());
-        let ticket = room.waiting.join(Waiter { place: place.clone(), demand, deadline }, due);
+        let ticket = room.waiting.join(Waiter { place, demand, deadline: steady_clock() + timeout }, due);
         let quota = quota.each_ref().map(|word| word.bytes().into());
-        room.seats.insert(handle as usize, Seat { ticket, place, quota, outcome: None });
+        room.seats.insert(handle as usize, Seat { ticket, quota, outcome: None });
         room.handles.insert(ticket, handle as usize);
         statistics::WAITING.add(1);
         if room.detached == 0 {
@@ -155,7 +155,7 @@ fn wake_all(database: Option<c_int>) {
     }
 }
 
-/// Hear of what changes keys without telling their types, and of becoming a replica.
+/// Hear of what changes keys without telling their types, of becoming a replica, and that time passes.
 ///
 /// # Safety
 /// `ctx` is the context of the module's loading.
@@ -164,6 +164,7 @@ pub(super) unsafe fn subscribe(ctx: *mut raw::RedisModuleCtx) -> bool {
         raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
         raw::REDISMODULE_EVENT_FLUSHDB,
         raw::REDISMODULE_EVENT_SWAPDB,
+        raw::REDISMODULE_EVENT_CRON_LOOP,
     ];
     events.into_iter().all(|id| {
         let event = raw::RedisModuleEvent { id, dataver: 1 };
@@ -185,6 +186,7 @@ unsafe extern "C" fn on_event(
             wake_all((database >= 0).then_some(database));
         }
         (raw::REDISMODULE_EVENT_SWAPDB, _) => wake_all(None),
+        (raw::REDISMODULE_EVENT_CRON_LOOP, _) => check_timer(),
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA) => {
             let tickets = room().waiting.tickets();
             for ticket in tickets {
@@ -199,86 +201,131 @@ unsafe extern "C" fn on_event(
 const NOW_A_REPLICA: &str =
     "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
 
-/// Set the timer to the next instant at which something has to be looked at, but not before an instant, in ms.
-fn set_timer(not_before: u64) {
-    let mut room = room();
-    let next = if room.returns.is_empty() { room.waiting.next() } else { Some(0) };
-    let Some(next) = next.map(|next| next.max(not_before)) else { return };
-    let earlier = match room.timer {
-        Some((_, at)) if at <= next => return,
-        earlier => earlier,
-    };
-    let ctx = room.detached as *mut raw::RedisModuleCtx;
-    let period = i64::try_from(next.saturating_sub(real_clock())).unwrap_or(LONGEST);
-    // SAFETY: a context that is for ever, a timer of ours, and a callback of the server's form.
-    unsafe {
-        if let Some((id, _)) = earlier {
-            api!(RedisModule_StopTimer(ctx, id, ptr::null_mut()));
-        }
-        let id = api!(RedisModule_CreateTimer(ctx, period.min(LONGEST), Some(on_timer), ptr::null_mut()));
-        room.timer = Some((id, next));
+impl Room {
+    /// In how many ms something has to be looked at.
+    fn next(&self) -> Option<u64> {
+        let due = self.waiting.next_due().map(|(due, _)| due.saturating_sub(wall_clock()));
+        let deadline = self.waiting.next_deadline().map(|(deadline, _)| deadline.saturating_sub(steady_clock()));
+        let returns = (!self.returns.is_empty()).then_some(0);
+        [due, deadline, returns].into_iter().flatten().min()
     }
 }
 
-/// The longest that a timer is set to, in ms: a day. It is looked at again then.
-const LONGEST: i64 = 24 * 60 * 60 * 1000;
+/// Set the timer to when something has to be looked at, but to no sooner than so many ms from now.
+fn set_timer(least: u64) {
+    let mut room = room();
+    let Some(next) = room.next().filter(|_| !room.at_work) else { return };
+    let period = next.clamp(least, LONGEST);
+    let at = steady_clock() + period;
+    if room.timer.is_some_and(|(_, earlier)| earlier <= at) {
+        return;
+    }
+    stop_timer(&mut room);
+    let ctx = room.detached as *mut raw::RedisModuleCtx;
+    // SAFETY: a context that is for ever, and a callback of the server's form.
+    let id = unsafe { api!(RedisModule_CreateTimer(ctx, period as i64, Some(on_timer), ptr::null_mut())) };
+    room.timer = Some((id, at));
+}
 
-/// The clock itself, in ms: timers run while the one that commands see stands still.
-fn real_clock() -> u64 {
+fn stop_timer(room: &mut Room) {
+    if let Some((id, _)) = room.timer.take() {
+        // SAFETY: a context that is for ever, and a timer of ours. The server does not call back.
+        unsafe { api!(RedisModule_StopTimer(room.detached as *mut raw::RedisModuleCtx, id, ptr::null_mut())) };
+    }
+}
+
+/// The server's timers go by the wall clock. When that is set, they come early or late, and this is what notices.
+fn check_timer() {
+    let mut room = room();
+    if room.timer.is_some() && room.next() == Some(0) {
+        stop_timer(&mut room);
+        drop(room);
+        set_timer(0);
+    }
+}
+
+/// The wall clock, in ms: the one that commands see may stand still.
+fn wall_clock() -> u64 {
     // SAFETY: needs nothing.
     unsafe { api!(RedisModule_Milliseconds()) as u64 }
+}
+
+/// A clock that nobody sets, in ms.
+fn steady_clock() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    START.elapsed().as_millis() as u64
+}
+
+/// What is to be done next.
+enum Task {
+    Serve(Place),
+    GiveUp(Ticket),
 }
 
 unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     // SAFETY: the context of this callback.
     let context = unsafe { Context::new(ctx) };
-    room().timer = None;
-    let now = real_clock();
     // SAFETY: needs nothing.
     let paused = unsafe { api!(RedisModule_AvoidReplicaTraffic()) } != 0;
+    let began = Instant::now();
+    let now = context.clock();
+    {
+        let mut room = room();
+        room.timer = None;
+        room.at_work = true;
+    }
     if !paused {
         give_back(context, now);
-        let due = room().waiting.due_by(now);
-        for place in due {
-            serve(context, now, &place);
+    }
+    while let Some(task) = next_task(now, paused) {
+        match task {
+            Task::Serve(place) => serve(context, now, &place),
+            Task::GiveUp(ticket) => give_up(context, now, ticket),
+        }
+        if began.elapsed() > PART {
+            break;
         }
     }
-    let overdue = room().waiting.overdue_by(now);
-    for ticket in overdue {
-        give_up(context, now, ticket);
-    }
-    set_timer(if paused { now + PAUSED } else { 0 });
+    room().at_work = false;
+    set_timer(if paused { PAUSED } else { 0 });
 }
 
-/// Grant the first in a key's queue, and the next, for as long as they fit.
+/// Grants come first: one wins a tie with a timeout, also when somebody ahead has only just given up.
+fn next_task(now: u64, paused: bool) -> Option<Task> {
+    let room = room();
+    let due = room.waiting.next_due().filter(|(due, _)| *due <= now && !paused);
+    due.map(|(_, place)| Task::Serve(place.clone())).or_else(|| {
+        let (deadline, ticket) = room.waiting.next_deadline()?;
+        (*deadline <= steady_clock()).then_some(Task::GiveUp(*ticket))
+    })
+}
+
+/// Grant the first in a key's queue, if it fits. The next one's turn follows at once.
 fn serve(context: Context, now: u64, place: &Place) {
+    let Some((ticket, demand)) = room().waiting.first(place).map(|(ticket, waiter)| (ticket, waiter.demand)) else {
+        return;
+    };
     let name = OwnText::new(&place.1);
     context.select(place.0);
-    loop {
-        let (ticket, demand) = match room().waiting.first(place) {
-            Some((ticket, waiter)) => (ticket, waiter.demand),
-            None => return,
-        };
-        if let Ok(Some(retry_after)) = denied_for(context, now, &name, &demand) {
-            return room().waiting.postpone(place, now + retry_after);
-        }
-        // What ALLOW would answer: the grant, counted and told, or an error.
-        let outcome = match ask_to_allow(context, ticket, &name, &demand) {
-            Answer::Elsewhere => Outcome::Error(redirection(context, &name)),
-            Answer::Error(error) => Outcome::Error(error),
-            Answer::Array(reply) => {
-                let reply: Vec<i64> = reply.iter().filter_map(Answer::integer).collect();
-                if reply.first() == Some(&0) {
-                    // It was counted otherwise between two looks at the clock.
-                    return room().waiting.postpone(place, now + 1);
-                }
-                statistics::ACQUIRED.add(1);
-                Outcome::Granted { reply, units: demand.cost, instant: now }
-            }
-            other => Outcome::Error(format!("ERR unexpected answer {other:?}")),
-        };
-        finish(ticket, outcome);
+    if let Ok(Some(retry_after)) = denied_for(context, now, &name, &demand) {
+        return room().waiting.postpone(place, now + retry_after);
     }
+    // What ALLOW would answer: the grant, counted and told, or an error.
+    let outcome = match ask_to_allow(context, ticket, &name, &demand) {
+        Answer::Elsewhere => Outcome::Error(redirection(context, &name)),
+        Answer::Error(error) => Outcome::Error(error),
+        Answer::Array(reply) => {
+            let reply: Vec<i64> = reply.iter().filter_map(Answer::integer).collect();
+            if reply.first() == Some(&0) {
+                // The clock was set back between two looks at it.
+                return room().waiting.postpone(place, now + 1);
+            }
+            statistics::ACQUIRED.add(1);
+            Outcome::Granted(reply, Return { place: place.clone(), units: demand.cost, instant: now })
+        }
+        other => Outcome::Error(format!("ERR unexpected answer {other:?}")),
+    };
+    finish(ticket, outcome);
 }
 
 /// How many ms, at least one, a demand is denied for; `None` when it fits now.
@@ -301,7 +348,7 @@ fn ask_to_allow(context: Context, ticket: Ticket, name: &Text, demand: &Demand) 
     if demand.strict {
         words.push(&strict);
     }
-    context.ask(c"SWLIMIT.ALLOW", &words)
+    context.ask_for_memory(c"SWLIMIT.ALLOW", &words)
 }
 
 /// Answer somebody whose time has passed.
@@ -313,22 +360,19 @@ fn give_up(context: Context, now: u64, ticket: Ticket) {
     let name = OwnText::new(&place.1);
     context.select(place.0);
     let outcome = denial(context, now, &place, &name, &demand);
-    if let Outcome::Denied(_) = outcome {
-        statistics::denied(demand.cost);
-        context.count_denial(&name, Moment::Clock(now));
-        context.notify(c"swlimit.denied", &name);
-    }
     finish(ticket, outcome);
 }
 
-/// The answer to somebody who waits in vain.
+/// The answer to somebody who has waited in vain, of which subscribers are told.
 fn denial(context: Context, now: u64, place: &Place, name: &Text, demand: &Demand) -> Outcome {
-    if let Answer::Elsewhere = context.ask(c"EXISTS", &[name]) {
+    if context.is_elsewhere(name) {
         return Outcome::Error(redirection(context, name));
     }
     let decision = Key::open(context, name, Mode::Read).and_then(|key| Ok(Entry::peek(key.entry(), now, demand)?));
     match decision {
         Ok(decision) => {
+            context.count_denial(name, Moment::Clock(now));
+            context.notify(c"swlimit.denied", name);
             let due = room().waiting.due(place).unwrap_or(0);
             Outcome::Denied(decision.behind(due.saturating_sub(now).max(1)))
         }
@@ -336,12 +380,19 @@ fn denial(context: Context, now: u64, place: &Place, name: &Text, demand: &Deman
     }
 }
 
-/// Let a client go, with an answer.
+/// Let a client go, with an answer. A wait without a grant is a denial.
 fn finish(ticket: Ticket, outcome: Outcome) {
     let handle = {
         let mut room = room();
-        room.waiting.leave(ticket);
-        let Some(handle) = room.handles.remove(&ticket) else { return };
+        let waiter = room.waiting.leave(ticket);
+        let handle = room.handles.remove(&ticket);
+        let (Some(Waiter { demand, .. }), Some(handle)) = (waiter, handle) else {
+            // It was made to go by somebody who heard of the grant.
+            return room.give_back_later(outcome);
+        };
+        if !matches!(outcome, Outcome::Granted(..)) {
+            statistics::denied(demand.cost);
+        }
         if let Some(seat) = room.seats.get_mut(&handle) {
             seat.outcome = Some(outcome);
         }
@@ -362,7 +413,7 @@ unsafe extern "C" fn answer(
     let (context, handle) = unsafe { (Context::new(ctx), api!(RedisModule_GetBlockedClientPrivateData(ctx)) as usize) };
     let outcome = room().seats.get_mut(&handle).and_then(|seat| seat.outcome.take());
     match outcome {
-        Some(Outcome::Granted { reply, .. }) => Reply::Integers(reply).send(context),
+        Some(Outcome::Granted(reply, _)) => Reply::Integers(reply).send(context),
         Some(Outcome::Denied(decision)) => Reply::Decision(decision).send(context),
         Some(Outcome::Error(error)) => context.reply_error_text(error),
         None => context.reply_error_text("ERR nothing is known of this client".into()),
@@ -384,20 +435,13 @@ unsafe extern "C" fn time_out(
     };
     if let Some((ticket, Waiter { place, demand, .. })) = waiter {
         let name = OwnText::new(&place.1);
-        match denial(context, context.clock(), &place, &name, &demand) {
-            Outcome::Denied(decision) => {
-                statistics::denied(demand.cost);
-                context.count_denial(&name, Moment::Clock(context.clock()));
-                context.notify(c"swlimit.denied", &name);
-                Reply::Decision(decision).send(context);
-                finish(ticket, Outcome::Denied(decision));
-            }
-            Outcome::Error(error) => {
-                context.reply_error_text(error.clone());
-                finish(ticket, Outcome::Error(error));
-            }
-            Outcome::Granted { .. } => {}
+        let outcome = denial(context, context.clock(), &place, &name, &demand);
+        match &outcome {
+            Outcome::Denied(decision) => Reply::Decision(*decision).send(context),
+            Outcome::Error(error) => context.reply_error_text(error.clone()),
+            Outcome::Granted(..) => {}
         }
+        finish(ticket, outcome);
     }
     OK
 }
@@ -406,20 +450,22 @@ unsafe extern "C" fn time_out(
 unsafe extern "C" fn disconnected(_ctx: *mut raw::RedisModuleCtx, handle: Handle) {
     let mut room = room();
     let Some(seat) = room.seats.get_mut(&(handle as usize)) else { return };
-    let ticket = seat.ticket;
-    match seat.outcome.take() {
-        Some(Outcome::Granted { units, instant, .. }) => {
-            let place = seat.place.clone();
-            room.returns.push(Return { place, units, instant });
-            drop(room);
-            set_timer(0);
-        }
-        Some(_) => {}
-        None => {
-            let cost = room.waiting.waiter(ticket).map_or(0, |waiter| waiter.demand.cost);
-            drop(room);
-            statistics::denied(cost);
-            finish(ticket, Outcome::Error(String::new()));
+    let (ticket, outcome) = (seat.ticket, seat.outcome.take());
+    if let Some(outcome) = outcome {
+        room.give_back_later(outcome);
+        drop(room);
+        set_timer(0);
+    } else {
+        drop(room);
+        finish(ticket, Outcome::Error(String::new()));
+    }
+}
+
+impl Room {
+    /// Give back what was granted to somebody who is gone, if that is what became of the wait.
+    fn give_back_later(&mut self, outcome: Outcome) {
+        if let Outcome::Granted(_, units) = outcome {
+            self.returns.push(units);
         }
     }
 }
@@ -439,5 +485,11 @@ fn give_back(context: Context, now: u64) {
 
 /// The server needs a client's handle no longer.
 unsafe extern "C" fn free(_ctx: *mut raw::RedisModuleCtx, handle: *mut c_void) {
-    room().seats.remove(&(handle as usize));
+    let mut room = room();
+    room.seats.remove(&(handle as usize));
+    if room.seats.is_empty() {
+        room.seats.shrink_to_fit();
+        room.handles.shrink_to_fit();
+        room.waiting.shrink();
+    }
 }
