@@ -1,0 +1,40 @@
+"""Clients that wait on the shared server."""
+
+import pytest
+
+from support.contents import statistics
+from support.waiters import waiters
+
+
+@pytest.fixture
+def wait(server):
+    """Let clients wait on the shared server. Nobody is left when the test ends."""
+    with waiters(server) as wait:
+        yield wait
+
+
+@pytest.fixture
+def configure(server):
+    """Configure the shared server until the test ends."""
+    before = {}
+
+    def configure(setting, value):
+        before.setdefault(setting, server.cli("CONFIG", "GET", setting).split("\n")[1])
+        assert server.cli("CONFIG", "SET", setting, value) == "OK"
+
+    yield configure
+    for setting, value in before.items():
+        server.cli("CONFIG", "SET", setting, value)
+
+
+@pytest.fixture
+def counted(server):
+    """What the statistics have grown by since the test began."""
+    before = statistics(server)
+    names = [name for name in before if name not in ("keys", "memory", "version")]
+
+    def grown():
+        after = statistics(server)
+        return {name: after[name] - before[name] for name in names if after[name] != before[name]}
+
+    return grown
