@@ -1,33 +1,12 @@
 """Who is told of what: key events."""
 
-import contextlib
-
 import pytest
 
 from support.bounds import T
 from support.cli import ask, batch
-from support.waiting import eventually
+from support.events import events
 
 QUOTA = "k", 3, 60, 5
-
-
-@contextlib.contextmanager
-def events(server, classes="KEd"):
-    """The key events of a block, as (channel, message), complete when the block ends."""
-    server.cli("CONFIG", "SET", "notify-keyspace-events", classes)
-    heard = []
-    with server.client() as client, client.pubsub(ignore_subscribe_messages=True) as subscription:
-        subscription.psubscribe("__key*__:*")
-        subscription.subscribe("end")
-        eventually(lambda: server.cli("PUBSUB", "NUMPAT"), "1")
-        eventually(lambda: server.cli("PUBSUB", "NUMSUB", "end"), "end\n1")
-        yield heard
-        server.cli("PUBLISH", "end", "")
-        while (message := subscription.get_message(timeout=10)) is None or message["channel"] != b"end":
-            if message:
-                channel = message["channel"].decode().removeprefix("__").replace("@0__", "")
-                heard.append((channel, message["data"].decode()))
-    server.cli("CONFIG", "SET", "notify-keyspace-events", "")
 
 
 @pytest.mark.parametrize("command, named", [

@@ -118,6 +118,7 @@ def test_a_disk_that_fails(start):
         eventually(lambda: info(server, "persistence")["rdb_last_bgsave_status"], "err")
         expected = server.cli("SWLIMIT.ALLOW", "other", 2, *DAY)
         assert waiter.answer() == Failed(expected) and expected.startswith("MISCONF ")
+    server.kill()  # it would try to save
 
 
 @pytest.mark.parametrize("mode", ["WRITE", "ALL"])
@@ -128,18 +129,15 @@ def test_paused(start, mode):
     replica = start(options=replica_of(primary))
     synchronised(replica)
     with waiters(primary) as wait:
-        primary.cli("SWLIMIT.BLOCK", "k", "100ms")
+        primary.cli("SWLIMIT.BLOCK", "k", "300ms")
         primary.cli("SWLIMIT.BLOCK", "other", "400ms")
         queue = [wait("k", 2, *DAY, "10s") for _ in range(2)]
         impatient = wait("other", 2, *DAY, "450ms")
-        started = time.monotonic()
-        primary.cli("CLIENT", "PAUSE", 900, mode)
+        primary.cli("CLIENT", "PAUSE", 1500, mode)
         reply = impatient.answer()
         assert reply[:3] == [0, 2, 2] and reply[3] > 0, "it fits, but nothing may be written"
-        assert time.monotonic() - started < 0.85
         assert not queue[0].is_answered
         assert [waiter.answer()[2] for waiter in queue] == [1, 0]
-        assert time.monotonic() - started > 0.89
     in_step(replica, primary)
     same_data(primary, replica)
     assert primary.alive and "ASSERT" not in primary.log
@@ -148,11 +146,11 @@ def test_paused(start, mode):
 def test_an_idle_pause_costs_nothing(start):
     server = start()
     with waiters(server) as wait:
-        server.cli("SWLIMIT.BLOCK", "k", "10ms")
+        server.cli("SWLIMIT.BLOCK", "k", "200ms")
         wait("k", 2, *DAY, "10s")
         server.cli("CLIENT", "PAUSE", 1000, "WRITE")
         spent = [float(info(server, "cpu")[f"used_cpu_{kind}_main_thread"]) for kind in ("user", "sys")]
-        time.sleep(0.6)
+        time.sleep(0.7)
         again = [float(info(server, "cpu")[f"used_cpu_{kind}_main_thread"]) for kind in ("user", "sys")]
         assert sum(again) - sum(spent) < 0.3, "the server turns round and round"
         server.cli("CLIENT", "UNPAUSE")

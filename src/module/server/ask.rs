@@ -7,6 +7,7 @@ use redis_module::raw;
 
 use super::context::Context;
 use super::text::Text;
+use crate::error::Error;
 
 /// What the server answers.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ impl Context {
     /// Ask for a command as a script would: refused where the server cannot write to its disk, lacks replicas or is one
     /// itself. What it does is told to replicas and the append-only file.
     pub(super) fn ask(self, command: &CStr, words: &[&Text]) -> Answer {
-        self.ask_as(command, words, [c"!vS", c"!vSE"])
+        self.ask_as(command, words, c"!vSE")
     }
 
     /// Ask for a command that is also refused where the server has no memory left.
@@ -39,7 +40,7 @@ impl Context {
         if !self.has_flags(raw::REDISMODULE_CTX_FLAGS_OOM) {
             self.ask(command, words)
         } else if self.has_flags(raw::REDISMODULE_CTX_FLAGS_EVICT) {
-            self.ask_as(command, words, [c"!vSM", c"!vSME"])
+            self.ask_as(command, words, c"!vSME")
         } else {
             Answer::Error(OUT_OF_MEMORY.into())
         }
@@ -50,25 +51,30 @@ impl Context {
         self.has_flags(raw::REDISMODULE_CTX_FLAGS_CLUSTER) && matches!(self.ask(c"EXISTS", &[key]), Answer::Elsewhere)
     }
 
-    /// With two formats: refusals as numbers, and refusals as texts. The numbers alone tell of clusters.
-    fn ask_as(self, command: &CStr, words: &[&Text], formats: [&CStr; 2]) -> Answer {
+    /// E: refusals come as replies. Without it Valkey 9.1 crashes where S makes it refuse.
+    fn ask_as(self, command: &CStr, words: &[&Text], format: &CStr) -> Answer {
         let words: Vec<_> = words.iter().map(|word| word.raw()).collect();
-        let [answer, error] = formats.map(|format| {
-            let (words, len) = (words.as_ptr(), words.len());
-            // SAFETY: a valid context; a vector and its length for the one place in the format.
-            move || unsafe { api!(RedisModule_Call(self.raw(), command.as_ptr(), format.as_ptr(), words, len)) }
-        });
-        let reply = answer();
-        if !reply.is_null() {
-            // SAFETY: an answer of the server's that is ours.
-            return unsafe { Answer::take(reply) };
-        }
-        match io::Error::last_os_error().kind() {
-            io::ErrorKind::PermissionDenied => Answer::Elsewhere,
-            io::ErrorKind::NetworkDown => Answer::Error(DOWN.into()),
-            io::ErrorKind::ReadOnlyFilesystem => Answer::Error(DOWN_FOR_WRITING.into()),
-            // SAFETY: an answer of the server's that is ours; it was refused, and is refused again.
-            _ => unsafe { Answer::take(error()) },
+        // SAFETY: a valid context; a vector and its length for the one place in the format. The answer is ours to free.
+        let (answer, refused) = unsafe {
+            let (first, len) = (words.as_ptr(), words.len());
+            let reply = api!(RedisModule_Call(self.raw(), command.as_ptr(), format.as_ptr(), first, len));
+            let refused = io::Error::last_os_error().kind();
+            let answer = Answer::read(reply);
+            if !reply.is_null() {
+                api!(RedisModule_FreeCallReply(reply));
+            }
+            (answer, refused)
+        };
+        // In clusters the server refuses with its general code, and says why beside it. The one error of that code that a
+        // command itself may end with says nothing beside it.
+        match (answer, refused) {
+            (Answer::Error(error), _) if !error.starts_with("ERR") || error == Error::Overflow.to_string() => {
+                Answer::Error(error)
+            }
+            (Answer::Error(_), io::ErrorKind::PermissionDenied) => Answer::Elsewhere,
+            (Answer::Error(_), io::ErrorKind::NetworkDown) => Answer::Error(DOWN.into()),
+            (Answer::Error(_), io::ErrorKind::ReadOnlyFilesystem) => Answer::Error(DOWN_FOR_WRITING.into()),
+            (answer, _) => answer,
         }
     }
 }
@@ -84,19 +90,6 @@ impl Answer {
         match self {
             Answer::Integer(integer) => Some(*integer),
             _ => None,
-        }
-    }
-
-    /// # Safety
-    /// An answer of the server's, or null, to be freed here.
-    unsafe fn take(reply: *mut raw::RedisModuleCallReply) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let answer = Self::read(reply);
-            if !reply.is_null() {
-                api!(RedisModule_FreeCallReply(reply));
-            }
-            answer
         }
     }
 
