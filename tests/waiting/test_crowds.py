@@ -1,0 +1,82 @@
+"""Ten thousand clients that wait cost the server nothing while nobody's turn has come."""
+
+import resource
+import time
+
+import pytest
+
+from support.contents import info
+from support.resp import Connection, encode
+from support.waiters import waiting
+from support.waiting import eventually
+
+CROWD = 10_000
+DAY = ("1d", "1h")
+
+
+@pytest.fixture
+def crowd(start):
+    """A server, and ten thousand connections to it."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < 2 * CROWD:
+        pytest.skip(f"this machine gives a process {most} files only")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2 * CROWD, most))
+    server = start(options={"maxclients": CROWD + 100}, module_args=("max-waiting", CROWD))
+    connections = [Connection(server.port) for _ in range(CROWD)]
+    yield server, connections
+    for connection in connections:
+        connection.close()
+    eventually(lambda: waiting(server), 0)
+
+
+def spent(server):
+    """The CPU time of the server's main thread, in seconds."""
+    found = info(server, "cpu")
+    return sum(float(found[f"used_cpu_{kind}_main_thread"]) for kind in ("user", "sys"))
+
+
+def idle(server, seconds=2):
+    """What it spends on doing nothing."""
+    before = spent(server)
+    time.sleep(seconds)
+    return spent(server) - before
+
+
+def all_wait(server, connections, timeout):
+    for number, connection in enumerate(connections):
+        connection.send(encode("SWLIMIT.ACQUIRE", f"k:{number}", 1, *DAY, timeout))
+    eventually(lambda: waiting(server), CROWD, 60)
+
+
+@pytest.mark.long
+def test_ten_thousand_on_as_many_keys(crowd, report):
+    server, connections = crowd
+    with Connection(server.port) as admin:
+        list(admin.stream(("SWLIMIT.BLOCK", f"k:{number}", "1h") for number in range(CROWD)))
+        alone = idle(server)
+        all_wait(server, connections, "2h")
+        waited_for = idle(server)
+        report(f"{CROWD} clients, 2 s of CPU: connected {alone:.3f} s, waiting {waited_for:.3f} s")
+        assert waited_for < 2 * alone + 0.05
+        assert admin.call("SWLIMIT.ACQUIRE", "k:1", 1, *DAY, "2h") == "ERR too many clients are waiting"
+        admin.call("FLUSHALL")
+        assert all(connection.reply()[0] == 1 for connection in connections)
+        assert admin.call("DBSIZE") == CROWD
+
+
+@pytest.mark.long
+def test_ten_thousand_that_time_out_at_once(crowd, report):
+    """Nobody else waits for the server until all of them are answered."""
+    server, connections = crowd
+    with Connection(server.port) as admin:
+        list(admin.stream(("SWLIMIT.BLOCK", f"k:{number}", "8s") for number in range(CROWD)))
+        all_wait(server, connections, "9s")
+        list(admin.stream(("SWLIMIT.BLOCK", f"k:{number}", "1h") for number in range(CROWD)))
+        worst, before = 0, time.monotonic()
+        while waiting(server):
+            begun = time.monotonic()
+            admin.call("PING")
+            worst = max(worst, time.monotonic() - begun)
+            assert begun < before + 30
+        report(f"{CROWD} timeouts: others were answered within {1000 * worst:.0f} ms")
+        assert all(connection.reply()[0] == 0 for connection in connections)
