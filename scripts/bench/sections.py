@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import contenders, cpu, instructions, latency, memory, plots, scale, top
+from . import contenders, cpu, instructions, latency, memory, plots, scale, top, waiting
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,13 @@ SECTIONS = {
         "in turn; the keys do not exist, so that a denial costs the least it can. The sketch has 100 entries.",
         lambda options: top.measure(*((6, 5, 10_000) if options.quick else (30, 10, 50_000))),
         top.table),
+    "waiting": Section(
+        "Waiting for one's turn",
+        f"{waiting.WAITERS:,} clients wait in `ACQUIRE` on one key with `{waiting.LIMIT} {waiting.WINDOW} "
+        f"{waiting.RESOLUTION}`. Late is what comes after the first ms at which the window lets a client, given all "
+        "grants before; the answer is what a Python client has read, one of all that read at the same time.",
+        lambda options: waiting.measure(1 if options.quick else 3),
+        lambda result: waiting.table(*result)),
     "instructions": Section(
         "Instructions per command",
         "Counted by valgrind's callgrind, one key, no pipeline: hardly any time plays a part. The module's own count "

@@ -26,7 +26,7 @@ SHELL = ("sh", "console")
 TYPED = ("redis", "python", *SHELL)
 BY_THEMSELVES = ("conf", "ini", "js", "rust", "go")
 HARMLESS = re.compile(r"(redis-cli|scripts/replay) [^;&|`$<>]*$")  # the shell commands that may be run where tests run
-BY_THE_CLOCK = re.compile(r"SWLIMIT\.(ALLOW|PEEK|RECORD|MALLOW) (?!.* AT )")
+BY_THE_CLOCK = re.compile(r"SWLIMIT\.(ALLOW|ACQUIRE|PEEK|RECORD|MALLOW) (?!.* AT )")
 PROMPTS = {"redis": "redis> ", "console": "$ "}
 
 
