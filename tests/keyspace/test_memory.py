@@ -17,6 +17,7 @@ from support.lacking import lacking, needed
 from support.payloads import Frame, blocked, damaged, value_of
 from support.replication import PROMPT, replica_of, synchronised
 from support.resp import Connection, Failed, storm
+from support.waiters import waiters
 from support.waiting import eventually
 
 NOW = 1_700_000_000_000
@@ -194,6 +195,7 @@ def test_memcheck(start, tmp_path, size):
         replies = pipe.calls(large)
         assert not any(isinstance(reply, Failed) for reply in replies)
         every_method(pipe)
+        every_wait(primary, pipe)
         offset = info(pipe, "replication")["master_repl_offset"]
         eventually(lambda: info(follower, "replication")["slave_repl_offset"] >= offset, seconds=120)
         digests = [client.call("DEBUG", "DIGEST-VALUE", "large", "k1", "copy") for client in (pipe, follower)]
@@ -222,6 +224,26 @@ def test_memcheck(start, tmp_path, size):
     assert kept, "nothing is attributed to the module, not even the key it still holds: the logs cannot show leaks"
     assert not invalid, "\n\n".join(invalid)
     assert not lost, "\n\n".join(lost)
+
+
+def every_wait(server, pipe):
+    """Clients that wait: granted, denied, gone, let go, and refused."""
+    quota = ("queue", 2, "1d", "1h")
+    with waiters(server) as wait:
+        pipe.call("SWLIMIT.BLOCK", "queue", "1h")
+        queue = [wait(*quota, "2h") for _ in range(7)]
+        pipe.calls([("CLIENT", "UNBLOCK", queue[0].id), ("CLIENT", "UNBLOCK", queue[1].id, "ERROR"),
+                    ("CLIENT", "KILL", "ID", queue[2].id)])
+        queue[3].close()
+        assert queue[0].answer()[0] == 0 and queue[1].answer().startswith("UNBLOCKED ")
+        pipe.call("SWLIMIT.UNBLOCK", "queue")
+        assert [waiter.answer()[0] for waiter in queue[4:6]] == [1, 1]
+        pipe.call("SET", "queue", "x")
+        assert queue[6].answer().startswith("WRONGTYPE ")
+        pipe.calls([("DEL", "queue"), ("SWLIMIT.BLOCK", "queue", "3s")])
+        late = wait(*quota, "4s")
+        pipe.call("SWLIMIT.BLOCK", "queue", "1h")
+        assert late.answer()[0] == 0
 
 
 def every_command(pipe, rng, key):
