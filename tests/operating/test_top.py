@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import os
+import subprocess
 
 import pytest
 
@@ -12,6 +14,7 @@ from support.commands import mallow
 from support.contents import info
 from support.replication import PROMPT, follow
 from support.resp import Connection, Failed, storm
+from support.server import ROOT
 from support.waiting import eventually
 
 NAME = "swlimit.top-keys"
@@ -205,6 +208,22 @@ def test_who_may_not_run_it(server):
     with Connection(server.port) as connection:
         connection.call("AUTH", "ann", "x")
         assert connection.call("SWLIMIT.TOP").startswith("NOPERM")
+
+
+def test_modules_see_all_unless_they_call_for_their_client(start, tmp_path):
+    """Without a user, some servers crash when asked who calls."""
+    module = tmp_path / "caller.so"
+    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", module, ROOT / "tests/support/caller.c"],
+                   check=True)
+    server = start(options={"loadmodule": module})
+    deny(server, "a", "b")
+    assert server.cli("ACL", "SETUSER", "ann", "reset", "on", ">x", "+@all", "~a") == "OK"
+    errors = info(server, "errorstats")
+    with Connection(server.port) as connection:
+        connection.call("AUTH", "ann", "x")
+        names = [[name for _, name, *_ in connection.call("CALLER.TOP", *words)] for words in [(), ("C",)]]
+    assert names == [[b"a", b"b"], [b"a"]]
+    assert info(server, "errorstats") == errors and server.cli("ACL", "LOG") == ""
 
 
 def test_databases_that_the_caller_may_not_use_are_left_out(server, release):
