@@ -96,6 +96,14 @@ def test_errors_at_the_turn(server, counted, wait, configure, setting, value, co
     assert ask(server, "SWLIMIT.PEEK", "k", 2, *DAY)[2] == 2
 
 
+def test_a_setting_that_forbids_it_meanwhile(server, wait, configure):
+    """A window of too many subintervals, by now: the error that ALLOW gets."""
+    server.cli("SWLIMIT.BLOCK", "k", "300ms")
+    waiter = wait("k", 2, *DAY, "5s")
+    configure("swlimit.max-subintervals", 4)
+    assert waiter.answer() == Failed(server.cli("SWLIMIT.ALLOW", "k", 2, *DAY))
+
+
 @pytest.mark.parametrize("before, after", [(0, 1), (1, 0)], ids=["it is full now", "it was full"])
 def test_what_is_known_of_the_memory_is_of_now(server, wait, configure, before, after):
     """The server itself goes by what it found before the last client's command."""

@@ -100,12 +100,13 @@ def test_a_thousand_on_one_key(start):
 
 
 def test_statistics_and_events(server, wait, counted):
-    server.cli("SWLIMIT.BLOCK", "k", "200ms")
+    server.cli("SWLIMIT.BLOCK", "counted", "200ms")
     with events(server, "Ed") as heard:
-        granted, denied = wait("k", 2, *DAY, "5s", "COST", 2), wait("k", 2, *DAY, "300ms")
+        granted, denied = wait("counted", 2, *DAY, "5s", "COST", 2), wait("counted", 2, *DAY, "300ms")
         assert counted() == {"blocked": 1, "waiting": 2}
         assert [granted.answer()[0], denied.answer()[0]] == [2, 0]
-    assert heard == [("keyevent:swlimit.granted", "k"), ("keyevent:swlimit.denied", "k")]
+    assert heard == [("keyevent:swlimit.granted", "counted"), ("keyevent:swlimit.denied", "counted")]
+    assert "counted" in server.cli("SWLIMIT.TOP", 1000).split()
     assert counted() == {"blocked": 1, "granted": 1, "granted_units": 2, "acquired": 1, "denied": 1, "denied_units": 1}
 
 

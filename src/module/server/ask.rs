@@ -1,13 +1,11 @@
 //! Commands that the module itself asks of the server.
 
 use std::ffi::CStr;
-use std::io;
 
 use redis_module::raw;
 
 use super::context::Context;
 use super::text::Text;
-use crate::error::Error;
 
 /// What the server answers.
 #[derive(Debug)]
@@ -55,27 +53,32 @@ impl Context {
     fn ask_as(self, command: &CStr, words: &[&Text], format: &CStr) -> Answer {
         let words: Vec<_> = words.iter().map(|word| word.raw()).collect();
         // SAFETY: a valid context; a vector and its length for the one place in the format. The answer is ours to free.
-        let (answer, refused) = unsafe {
+        let answer = unsafe {
             let (first, len) = (words.as_ptr(), words.len());
             let reply = api!(RedisModule_Call(self.raw(), command.as_ptr(), format.as_ptr(), first, len));
-            let refused = io::Error::last_os_error().kind();
             let answer = Answer::read(reply);
             if !reply.is_null() {
                 api!(RedisModule_FreeCallReply(reply));
             }
-            (answer, refused)
+            answer
         };
-        // In clusters the server refuses with its general code, and says why beside it. The one error of that code that a
-        // command itself may end with says nothing beside it.
-        match (answer, refused) {
-            (Answer::Error(error), _) if !error.starts_with("ERR") || error == Error::Overflow.to_string() => {
-                Answer::Error(error)
-            }
-            (Answer::Error(_), io::ErrorKind::PermissionDenied) => Answer::Elsewhere,
-            (Answer::Error(_), io::ErrorKind::NetworkDown) => Answer::Error(DOWN.into()),
-            (Answer::Error(_), io::ErrorKind::ReadOnlyFilesystem) => Answer::Error(DOWN_FOR_WRITING.into()),
-            (answer, _) => answer,
+        match answer {
+            Answer::Error(error) => refusal(error),
+            answer => answer,
         }
+    }
+}
+
+/// What a client would be told where the server tells modules something of their own. The words, because `errno` says it too
+/// but is not set by the errors that commands end with.
+fn refusal(error: String) -> Answer {
+    match error.strip_prefix("ERR ") {
+        Some(text) if text.starts_with("Attempted to access a non local key") => Answer::Elsewhere,
+        Some(text) if text.ends_with("while the cluster is down") => Answer::Error(DOWN.into()),
+        Some(text) if text.ends_with("while the cluster is down and readonly") => {
+            Answer::Error(DOWN_FOR_WRITING.into())
+        }
+        _ => Answer::Error(error),
     }
 }
 
