@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use redis_module::raw;
 
 use super::context::Context;
-use super::text::Text;
+use super::text::{OwnText, Text};
 
 /// What the server answers.
 #[derive(Debug)]
@@ -47,6 +47,18 @@ impl Context {
     /// Whether a key's slot is not this node's, or is about to leave it together with the key.
     pub(super) fn is_elsewhere(self, key: &Text) -> bool {
         self.has_flags(raw::REDISMODULE_CTX_FLAGS_CLUSTER) && matches!(self.ask(c"EXISTS", &[key]), Answer::Elsewhere)
+    }
+
+    /// A setting of the server's. Scripts may not ask for it.
+    pub(super) fn setting(self, name: &[u8]) -> Option<Vec<u8>> {
+        let [get, name] = [&b"GET"[..], name].map(OwnText::new);
+        match self.ask_as(c"CONFIG", &[&get, &name], c"vE") {
+            Answer::Array(mut pair) => match pair.pop() {
+                Some(Answer::Text(value)) => Some(value),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     /// E: refusals come as replies. Without it Valkey 9.1 crashes where S makes it refuse.
