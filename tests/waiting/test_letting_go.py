@@ -190,7 +190,8 @@ def test_failing_over(start):
     with waiters(primary) as wait:
         primary.cli("SWLIMIT.BLOCK", "k", BLOCKED)
         waiter = wait("k", 2, *DAY, PATIENT)
-        assert primary.cli("FAILOVER", "TO", "127.0.0.1", replica.port) == "OK"
+        # The primary takes a replica for online a moment after the replica itself does.
+        eventually(lambda: primary.cli("FAILOVER", "TO", "127.0.0.1", replica.port), "OK")
         assert waiter.answer() == UNBLOCKED
         eventually(lambda: info(replica, "replication")["role"], "master")
         again = wait("k", 2, *DAY, PATIENT, on=replica)
