@@ -20,9 +20,10 @@ test: setup-test build lint
 # The same on every other release, and the tests that take longer.
 test-all: test test-releases test-long
 
+# What depends on no server has been tested by then.
 test-releases: setup-test build
 	-scripts/servers
-	SWLIMIT_SERVERS=$(OTHER_RELEASES) $(PYTEST)
+	SWLIMIT_SERVERS=$(OTHER_RELEASES) $(PYTEST) --ignore=tests/install --ignore=tests/tools
 
 # Clusters twice: only Valkey 9 moves slots atomically.
 test-long: setup-test build
