@@ -57,7 +57,7 @@ def test_keys_and_commands(server, user, rules, command, first):
 
 CATEGORIES = {"swlimit.allow": {"@write", "@fast"}, "swlimit.peek": {"@read", "@fast"},
               "swlimit.record": {"@write", "@fast"}, "swlimit.refund": {"@write", "@fast"},
-              "swlimit.info": {"@read", "@fast"}, "swlimit.mallow": {"@write"}}
+              "swlimit.info": {"@read"}, "swlimit.mallow": {"@write"}}
 
 
 @pytest.fixture

@@ -4,26 +4,63 @@ use redis_module::raw;
 
 use super::ask::Answer;
 use super::call::Call;
-use super::text::{OwnText, Text};
+use super::text::Text;
 use crate::error::Error;
 
 impl Call<'_> {
     /// An error unless this node has all these keys in one slot that is whole. The server itself looks for the slot of the
     /// first only, see [`super::command`]; it answers for all when it is asked for them.
+    ///
+    /// It is not asked for keys of several slots: Valkey 9.1 would refuse whatever it is asked after that.
     pub fn check_slots(&self, keys: &[Text]) -> Result<(), Error> {
         if keys.len() == 1 || !self.has_flags(raw::REDISMODULE_CTX_FLAGS_CLUSTER) {
             return Ok(());
         }
+        if keys.windows(2).any(|pair| slot(pair[0].bytes()) != slot(pair[1].bytes())) {
+            return Err(Error::CrossSlot);
+        }
         let all: Vec<&Text> = keys.iter().collect();
         match self.ask(c"EXISTS", &all) {
-            Answer::Elsewhere if self.slots(keys).windows(2).any(|pair| pair[0] != pair[1]) => Err(Error::CrossSlot),
             Answer::Elsewhere => Err(Error::TryAgain),
             _ => Ok(()),
         }
     }
+}
 
-    fn slots(&self, keys: &[Text]) -> Vec<Option<i64>> {
-        let keyslot = OwnText::new(b"KEYSLOT");
-        keys.iter().map(|key| self.ask(c"CLUSTER", &[&keyslot, key]).integer()).collect()
+/// The slot of a key: of what stands between its first brace and the next closing one, if anything does, else of all of it.
+/// From the cluster specification of Redis.
+fn slot(key: &[u8]) -> u16 {
+    let tag = key.iter().position(|byte| *byte == b'{').map(|open| &key[open + 1..]);
+    let tag = tag.and_then(|tag| tag.iter().position(|byte| *byte == b'}').map(|end| &tag[..end]));
+    crc16(tag.filter(|tag| !tag.is_empty()).unwrap_or(key)) % 16_384
+}
+
+/// CRC-16/XMODEM.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        let shift = |crc: u16, _| if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), shift)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Slots that servers name with CLUSTER KEYSLOT.
+    #[test]
+    fn slots_of_keys() {
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        for (key, expected) in [("123456789", 12_739), ("foo", 12_182), ("bar", 5_061), ("user", 5_474), ("", 0)] {
+            assert_eq!(slot(key.as_bytes()), expected, "{key}");
+        }
+        for (key, same) in
+            [("{user}:a", "user"), ("x{user}y", "user"), ("{user}{bar}", "user"), ("{}bar{foo}", "{}bar{foo}")]
+        {
+            assert_eq!(slot(key.as_bytes()), slot(same.as_bytes()), "{key}");
+        }
+        assert_ne!(slot(b"{}foo"), slot(b"foo"));
+        assert_eq!(slot(b"{{bar}}zap"), crc16(b"{bar") % 16_384);
+        assert_eq!(slot(b"no{tag"), crc16(b"no{tag") % 16_384);
     }
 }
