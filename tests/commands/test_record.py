@@ -6,21 +6,9 @@ import re
 import pytest
 
 from support.bounds import MAX, T
-from support.cli import ask, batch, stored
+from support.cli import ask
 from support.contents import unchanged
-
-QUOTA = "k", 10, 60, 5  # N = 12 subintervals of 5 s
-
-
-def counts(server):
-    """Units by the second after T at which their subinterval begins."""
-    found = stored(server, "k")
-    return found and {(start - T) / 1_000: units for start, units in found["counts"].items()}
-
-
-def record_units(server, units_by_second):
-    batch(server, [["SWLIMIT.RECORD", *QUOTA, "COST", units, "AT", T + second * 1_000]
-                   for second, units in units_by_second.items()])
+from support.seconds import QUOTA, counts, record_units
 
 
 def test_record_within_the_limit_replies_as_allow(server):
