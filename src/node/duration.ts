@@ -1,0 +1,46 @@
+/** Durations as the commands read them, and the numbers that every client holds exactly. */
+
+/** The longest window, in ms: 3650 days. */
+export const MAX_WINDOW = 3650 * 24 * 60 * 60 * 1000;
+
+/** The largest limit, cost, count and instant: 2^53 − 1. */
+export const MAX_EXACT = Number.MAX_SAFE_INTEGER;
+
+const UNITS: Record<string, number> = { ms: 1, "": 1000, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
+
+/** A duration: a whole number of ms, or a text such as "250ms", "60s", "5m", "1h", "7d". A text without a unit is seconds. */
+export type Duration = number | string;
+
+/** What a text says, in ms; null where it is no duration from 0 ms to 3650 days. */
+export function parseDuration(text: string): number | null {
+  const found = /^([0-9]+)(ms|[smhd]?)$/i.exec(text);
+  if (!found || text.endsWith("\n")) return null;
+  const ms = Number(found[1]) * (UNITS[(found[2] as string).toLowerCase()] as number);
+  return ms <= MAX_WINDOW ? ms : null;
+}
+
+/** A duration in ms, of at least `least`; what it is for is named in the error. */
+export function milliseconds(duration: Duration, what: string, least = 1): number {
+  const ms = typeof duration === "string" ? parseDuration(duration) : duration;
+  if (ms === null || !Number.isSafeInteger(ms) || ms < least || ms > MAX_WINDOW) {
+    throw new RangeError(
+      `${what} must be a duration such as "250ms", "60s" or "1h", or whole milliseconds, not ${duration}`,
+    );
+  }
+  return ms;
+}
+
+/** A whole number from `least` to 2^53 − 1; what it is for is named in the error. */
+export function integer(value: number, what: string, least: number): number {
+  if (!Number.isSafeInteger(value) || value < least) {
+    throw new RangeError(`${what} must be an integer between ${least} and ${MAX_EXACT}, not ${value}`);
+  }
+  return value;
+}
+
+/** The resolution where none is asked for: the window in as many subintervals as divide it evenly, at most 60. */
+export function usualResolution(window: number): number {
+  for (let subintervals = 60; ; subintervals--) {
+    if (window % subintervals === 0) return window / subintervals;
+  }
+}

@@ -1,0 +1,37 @@
+/** A hook for Fastify. */
+
+import { addressKey, DENIED, type HttpOptions, headersFor, judge, type Rule, type Verdict } from "./http.js";
+
+/** What is used of a request. */
+export interface FastifyRequest {
+  readonly ip: string;
+}
+
+/** What is used of a reply. */
+export interface FastifyReply {
+  header(name: string, value: string): unknown;
+  code(status: number): unknown;
+  send(body: unknown): unknown;
+}
+
+export interface FastifyOptions<Request, Reply> extends HttpOptions {
+  /** Answers a request that is denied; as a rule with status 429 and a line of text. */
+  readonly onDenied?: (request: Request, reply: Reply, verdict: Verdict) => unknown;
+}
+
+/** A hook (`onRequest`, `preHandler`), of all routes or of one, that lets through what all rules grant. */
+export function rateLimit<Request extends FastifyRequest = FastifyRequest, Reply extends FastifyReply = FastifyReply>(
+  rules: Rule<Request> | readonly Rule<Request>[],
+  options: FastifyOptions<Request, Reply> = {},
+) {
+  return async (request: Request, reply: Reply): Promise<unknown> => {
+    const verdict = await judge(rules, request, ({ ip }) => addressKey(ip));
+    if (!verdict) return undefined;
+    for (const [name, value] of Object.entries(headersFor(verdict, options))) reply.header(name, value);
+    if (verdict.granted) return undefined;
+    reply.code(429);
+    if (options.onDenied) await options.onDenied(request, reply, verdict);
+    else reply.send(DENIED);
+    return reply;
+  };
+}

@@ -1,0 +1,44 @@
+/** Middleware for Hono. */
+
+import { addressKey, DENIED, type HttpOptions, headersFor, judge, type Rule, type Verdict } from "./http.js";
+
+/** What is used of a context. */
+export interface HonoContext {
+  readonly env: unknown;
+  header(name: string, value: string): void;
+  text(body: string, status: 429): Response;
+}
+
+export interface HonoOptions<Context> extends HttpOptions {
+  /** Answers a request that is denied; as a rule with status 429 and a line of text. */
+  readonly onDenied?: (context: Context, verdict: Verdict) => Response | Promise<Response>;
+}
+
+/** Middleware that lets through what all rules grant. */
+export function rateLimit<Context extends HonoContext = HonoContext>(
+  rules: Rule<Context> | readonly Rule<Context>[],
+  options: HonoOptions<Context> = {},
+) {
+  return async (context: Context, next: () => Promise<void>): Promise<Response | undefined> => {
+    const verdict = await judge(rules, context, remoteAddress);
+    if (!verdict) {
+      await next();
+      return undefined;
+    }
+    for (const [name, value] of Object.entries(headersFor(verdict, options))) context.header(name, value);
+    if (verdict.granted) {
+      await next();
+      return undefined;
+    }
+    return options.onDenied ? options.onDenied(context, verdict) : context.text(DENIED, 429);
+  };
+}
+
+/** Who asks, as @hono/node-server knows it. Elsewhere the rules have to say it. */
+function remoteAddress({ env }: HonoContext): string {
+  const { incoming } = (env ?? {}) as { incoming?: { socket?: { remoteAddress?: string } } };
+  const address = incoming?.socket?.remoteAddress;
+  if (address === undefined)
+    throw new TypeError("give each rule a `key`: who asks is known with @hono/node-server only");
+  return addressKey(address);
+}

@@ -1,0 +1,63 @@
+/** What the middleware for all frameworks has in common. */
+
+import { isIPv6 } from "node:net";
+import type { Decision, HeaderOptions } from "./decision.js";
+import type { Limiter } from "./limiter.js";
+import { allowAll, type Decisions } from "./several.js";
+
+/** One limit that requests are to keep. */
+export interface Rule<Request> {
+  readonly limiter: Limiter;
+  /** Whose requests are counted; as a rule, the client's address. Without a key, the request is not limited. */
+  readonly key?: (request: Request) => string | undefined | Promise<string | undefined>;
+  /** Units that the request takes, 1 as a rule. */
+  readonly cost?: number | ((request: Request) => number | Promise<number>);
+}
+
+/** What a request has been told. */
+export type Verdict = Decision | Decisions;
+
+export interface HttpOptions {
+  /** Which headers responses have; false: none. */
+  readonly headers?: HeaderOptions | false;
+}
+
+/** The body of a response with status 429. */
+export const DENIED = "Too many requests, please try again later.";
+
+/** Decide a request by all rules that have a key for it, at once; null where none has. */
+export async function judge<Request>(
+  rules: Rule<Request> | readonly Rule<Request>[],
+  request: Request,
+  usualKey: (request: Request) => string | undefined,
+): Promise<Verdict | null> {
+  const shares = [];
+  for (const { limiter, key = usualKey, cost = 1 } of Array.isArray(rules)
+    ? (rules as Rule<Request>[])
+    : [rules as Rule<Request>]) {
+    const name = await key(request);
+    if (name === undefined) continue;
+    shares.push({ limiter, key: name, cost: typeof cost === "function" ? await cost(request) : cost });
+  }
+  const [first] = shares;
+  if (!first) return null;
+  return shares.length > 1 ? allowAll(shares) : first.limiter.allow(first.key, first);
+}
+
+/** The headers that say it. */
+export function headersFor(verdict: Verdict, { headers = {} }: HttpOptions): Record<string, string> {
+  return headers === false ? {} : verdict.headers(headers);
+}
+
+/** A client's address as a key: of IPv6 the network of 64 bits, within which a client may take any address. */
+export function addressKey(address: string): string {
+  const v4 = /^::ffff:([0-9.]+)$/i.exec(address)?.[1];
+  if (v4 !== undefined) return v4;
+  const bare = address.replace(/%.*$/, "");
+  if (!isIPv6(bare)) return address;
+  const [head = "", tail] = new URL(`http://[${bare}]`).hostname.slice(1, -1).split("::");
+  const groups = head === "" ? [] : head.split(":");
+  const after = tail === undefined || tail === "" ? [] : tail.split(":");
+  const all = [...groups, ...Array(8 - groups.length - after.length).fill("0"), ...after];
+  return `${all.slice(0, 4).join(":")}::/64`;
+}

@@ -1,0 +1,152 @@
+/**
+ * Hearing at once what is given back: connections with client tracking, one a node.
+ *
+ * After a denial, PEEK of the same key goes out on such a connection. That registers the key: the server then says when it
+ * changes, once. PEEK's own reply, and not the denial's, is what is remembered.
+ */
+
+import { within } from "./timeout.js";
+import type { Connection, Listener, Transport } from "./transport.js";
+
+/** A connection that has been silent for so long, in ms, is asked whether it is still there; it has as long to answer. */
+const SILENCE = 1000;
+
+/** After a connection could not be had, none is asked for during so many ms. */
+const PAUSE = 1000;
+
+/** Who remembers something that invalidations are about. */
+export interface Memory {
+  readonly size: number;
+  forget(key: string): void;
+  forgetAll(): void;
+}
+
+export class Tracking {
+  private readonly memories = new Set<Memory>();
+  private readonly connections = new WeakMap<object, Tracked>();
+  private readonly opened = new Set<Tracked>();
+
+  constructor(private readonly transport: Transport) {}
+
+  tell(memory: Memory): void {
+    this.memories.add(memory);
+  }
+
+  /** Tell it nothing any more; without anybody to tell, the connections are closed. */
+  leave(memory: Memory): void {
+    this.memories.delete(memory);
+    if (this.memories.size > 0) return;
+    for (const tracked of this.opened) tracked.close();
+    this.opened.clear();
+  }
+
+  /** The connection that tracks a key's node; null while there is none, and it is being opened. */
+  async connection(key: string): Promise<Tracked | null> {
+    const { node, open } = this.transport;
+    if (!node || !open) return null;
+    const at = await node(key);
+    let tracked = this.connections.get(at);
+    if (!tracked) {
+      tracked = new Tracked((listener) => open(at, listener), this.memories);
+      this.connections.set(at, tracked);
+    }
+    this.opened.add(tracked);
+    await tracked.open();
+    return tracked.isOpen ? tracked : null;
+  }
+}
+
+class Tracked implements Listener {
+  private connection: Connection | null = null;
+  private opening: Promise<void> | null = null;
+  private failed = Number.NEGATIVE_INFINITY;
+  private heard = 0;
+  private watch: NodeJS.Timeout | undefined;
+
+  constructor(
+    private readonly connect: (listener: Listener) => Promise<Connection>,
+    private readonly memories: Set<Memory>,
+  ) {}
+
+  get isOpen(): boolean {
+    return this.connection !== null;
+  }
+
+  open(): Promise<void> {
+    if (this.connection || performance.now() < this.failed + PAUSE) return Promise.resolve();
+    this.opening ??= this.reallyOpen().finally(() => {
+      this.opening = null;
+    });
+    return this.opening;
+  }
+
+  async send(args: string[]): Promise<unknown> {
+    if (!this.connection) throw new Error("not connected");
+    const reply = await this.connection.send(args);
+    this.heard = performance.now();
+    return reply;
+  }
+
+  invalidated(key: string | null): void {
+    this.heard = performance.now();
+    for (const memory of this.memories) key === null ? memory.forgetAll() : memory.forget(key);
+  }
+
+  lost(): void {
+    this.close();
+  }
+
+  close(): void {
+    clearTimeout(this.watch);
+    const { connection } = this;
+    this.connection = null;
+    for (const memory of this.memories) memory.forgetAll();
+    try {
+      connection?.close();
+    } catch {} // it is closed already
+  }
+
+  private async reallyOpen(): Promise<void> {
+    let connection: Connection | undefined;
+    let gone = false;
+    try {
+      connection = await this.connect({
+        invalidated: (key) => this.invalidated(key),
+        lost: () => {
+          gone = true;
+          if (this.connection === connection) this.lost();
+        },
+      });
+      await assureTracking(connection);
+      if (gone) throw new Error("lost at once");
+      this.connection = connection;
+      this.heard = performance.now();
+      this.listen();
+    } catch {
+      this.failed = performance.now();
+      if (!gone) connection?.close();
+    }
+  }
+
+  /** Nobody else notices a connection that is half open while everything is denied without asking. */
+  private listen(): void {
+    const { connection } = this;
+    const silence = performance.now() - this.heard;
+    const wait = silence < SILENCE ? SILENCE - silence : SILENCE;
+    this.watch = setTimeout(async () => {
+      const idle = [...this.memories].every((memory) => memory.size === 0);
+      if (!idle && performance.now() - this.heard >= SILENCE) {
+        await within(this.send(["PING"]), SILENCE).catch(() => {
+          if (this.connection === connection) this.lost();
+        });
+      }
+      if (this.connection && this.connection === connection) this.listen();
+    }, wait).unref();
+  }
+}
+
+/** A client library that does not know how to turn tracking on would leave everything that is remembered to go stale. */
+async function assureTracking(connection: Connection): Promise<void> {
+  const info = JSON.stringify(await connection.send(["CLIENT", "TRACKINGINFO"]));
+  if (!info.includes('"on"')) throw new Error("client tracking is off");
+}

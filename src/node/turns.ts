@@ -1,0 +1,40 @@
+/** Turns by key, first come, first served within this process. */
+export class Turns {
+  private readonly last = new Map<string, Promise<void>>();
+
+  /** Whether anybody has or waits for the turn of a key. */
+  isTaken(key: string): boolean {
+    return this.last.has(key);
+  }
+
+  /** Do something when all that came before have done theirs; or, once `ms` have passed before that, give up. */
+  async take<T>(key: string, ms: number, work: () => Promise<T>, giveUp: () => Promise<T>): Promise<T> {
+    const before = this.last.get(key);
+    let over = () => {};
+    const mine = new Promise<void>((resolve) => {
+      over = resolve;
+    });
+    const chain = before ? before.then(() => mine) : mine;
+    this.last.set(key, chain);
+    chain.then(() => {
+      if (this.last.get(key) === chain) this.last.delete(key);
+    });
+    try {
+      if (before && !(await inTime(before, ms))) return await giveUp();
+      return await work();
+    } finally {
+      over();
+    }
+  }
+}
+
+/** Whether a promise comes to something before so many ms have passed. */
+async function inTime(promise: Promise<void>, ms: number): Promise<boolean> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<boolean>((resolve) => {
+    timer = setTimeout(() => resolve(false), ms);
+  });
+  const found = await Promise.race([promise.then(() => true), late]);
+  clearTimeout(timer);
+  return found;
+}

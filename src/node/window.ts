@@ -1,0 +1,288 @@
+/**
+ * The sliding window of one key, as the module has it: what is counted, and what may still be granted.
+ *
+ * Time is cut into subintervals of the resolution R, aligned to the Unix epoch; a window is N of them. At an instant in
+ * subinterval c, e ms after its start:
+ *
+ *     full     = units of subintervals c−N+1 … c
+ *     trailing = units of subinterval c−N, the one that is sliding out
+ *     estimate = full + trailing · (R − e) / R        or, strictly, full + trailing
+ *
+ * A cost k is granted while ⌈estimate⌉ + k ≤ limit. Everything is whole numbers and exact; products that do not fit into
+ * 2^53 are taken as BigInt. It is a function of the state and an instant: no clock, no network.
+ */
+
+import { MAX_EXACT } from "./duration.js";
+
+/** How much may be used in which window; durations in ms. */
+export interface Quota {
+  readonly limit: number;
+  readonly window: number;
+  readonly resolution: number;
+  /** Count the trailing subinterval whole, so that no span of the window ever sees more than the limit. */
+  readonly strict: boolean;
+}
+
+/** What a request asks of a window. */
+export interface Demand extends Quota {
+  readonly cost: number;
+  /** Grant as much of the cost as fits. */
+  readonly partial: boolean;
+}
+
+/** The five integers of a reply: granted, limit, remaining, retry_after (ms; −1: never), reset_after (ms). */
+export type Reply = [granted: number, limit: number, remaining: number, retryAfter: number, resetAfter: number];
+
+/** Counting would hold more than 2^53 − 1 units. */
+export class CountOverflow extends Error {
+  constructor() {
+    super("ERR count would overflow");
+  }
+}
+
+/** Units of one subinterval. */
+type Count = [subinterval: number, units: number];
+
+/** What is counted at one geometry: the subintervals from `newest` − N on that have a count, oldest first. */
+class Counts {
+  constructor(
+    readonly window: number,
+    readonly resolution: number,
+    readonly list: Count[] = [],
+  ) {}
+
+  get subintervals(): number {
+    return this.window / this.resolution;
+  }
+
+  get newest(): number {
+    return this.list.at(-1)?.[0] ?? 0;
+  }
+
+  /** The first instant at which a subinterval has slid out wholly. */
+  endOf(subinterval: number): number {
+    return (subinterval + this.subintervals + 1) * this.resolution;
+  }
+
+  /** The first instant at which no count matters any more; 0 when nothing is counted. */
+  get end(): number {
+    return this.list.length === 0 ? 0 : this.endOf(this.newest);
+  }
+
+  at(instant: number): number {
+    return Math.floor(instant / this.resolution);
+  }
+
+  /** The instant at which a decision is made: time never runs backwards for a key. */
+  decisionInstant(now: number): number {
+    return Math.max(now, this.newest * this.resolution);
+  }
+
+  /** `full` and `trailing`, and the estimate rounded up to whole units. */
+  load(now: number, strict: boolean): { full: number; trailing: number; estimate: number } {
+    const instant = this.decisionInstant(now);
+    const current = this.at(instant);
+    const oldest = current - this.subintervals;
+    let [full, trailing] = [0, 0];
+    for (let i = this.list.length - 1; i >= 0; i--) {
+      const [subinterval, units] = this.list[i] as Count;
+      if (subinterval === oldest) trailing = units;
+      if (subinterval <= oldest) break;
+      full += units;
+    }
+    const left = this.resolution - (instant - current * this.resolution);
+    const weighted = strict ? trailing : scale(trailing, left, this.resolution, "up");
+    return { full, trailing, estimate: full + weighted };
+  }
+
+  add(subinterval: number, units: number): void {
+    let place = this.list.length;
+    while (place > 0 && (this.list[place - 1] as Count)[0] > subinterval) place--;
+    const before = this.list[place - 1];
+    if (before?.[0] === subinterval) before[1] += units;
+    else this.list.splice(place, 0, [subinterval, units]);
+    const oldest = this.newest - this.subintervals;
+    let slidOut = 0;
+    while ((this.list[slidOut] as Count)[0] < oldest) slidOut++;
+    if (slidOut > 0) this.list.splice(0, slidOut);
+  }
+
+  /**
+   * These counts as a request with another geometry sees them at `now`: the units of each subinterval at the latest
+   * instant they may have come, without those that either window has passed; none from the end on.
+   */
+  seenAt(window: number, resolution: number, now: number): Counts {
+    if (window === this.window && resolution === this.resolution) return this;
+    const seen = new Counts(window, resolution);
+    if (now >= this.end) return seen;
+    const decided = this.decisionInstant(now);
+    for (const [subinterval, units] of this.list) {
+      const latest = seen.at(Math.min((subinterval + 1) * this.resolution - 1, decided));
+      if (Math.min(this.endOf(subinterval), seen.endOf(latest)) <= decided) continue;
+      const last = seen.list.at(-1);
+      if (last?.[0] === latest) last[1] += units;
+      else seen.list.push([latest, units]);
+    }
+    return seen;
+  }
+
+  /**
+   * The instant from which on the estimate is at most `room`; 0 when it always was.
+   *
+   * It sinks only as subintervals slide out, oldest first. So the one that matters is the first through which enough is
+   * counted that all younger ones fit into `room`. While it is trailing, its units weigh (R − e) / R: they fit as soon as
+   * (R − e) · units ≤ (room − younger) · R.
+   */
+  fitsAt(room: number, strict: boolean): number {
+    let younger = 0;
+    for (let i = this.list.length - 1; i >= 0; i--) {
+      const [subinterval, units] = this.list[i] as Count;
+      if (younger + units > room) {
+        const early = strict ? 0 : scale(room - younger, this.resolution, units, "down");
+        return this.endOf(subinterval) - early;
+      }
+      younger += units;
+    }
+    return 0;
+  }
+}
+
+/** What a key holds: counts, a block, or both. */
+export class Entry {
+  private counts: Counts | null = null;
+  private blockedUntil = 0;
+
+  /** The first instant at which nothing here matters any more. */
+  get end(): number {
+    return Math.max(this.blockedUntil, this.counts?.end ?? 0);
+  }
+
+  /** Decide, and count what is granted; when denied, begin a block of `block` ms. */
+  allow(demand: Demand, now: number, block = 0): Reply {
+    const { granted, remaining } = this.decide(demand, now);
+    if (granted === 0) {
+      this.beginBlock(block, now);
+      return this.peek(demand, now);
+    }
+    const counts = this.own(demand, now);
+    counts.add(counts.at(counts.decisionInstant(now)), granted);
+    return [granted, demand.limit, remaining - granted, 0, this.resetAfter(demand, now)];
+  }
+
+  /** The same decision as it reads while nothing is counted. */
+  peek(demand: Demand, now: number): Reply {
+    const { granted, remaining } = this.decide(demand, now);
+    const retryAfter = granted > 0 ? 0 : this.retryAfter(demand, now);
+    return [granted, demand.limit, remaining, retryAfter, this.resetAfter(demand, now)];
+  }
+
+  /** Count the cost whatever the limit says, at the instant `dated`, if that still matters. */
+  record(demand: Demand, now: number, dated?: number, block = 0): Reply {
+    const seen = this.seen(demand, now);
+    const subinterval = seen.at(dated ?? seen.decisionInstant(now));
+    const tooLate = seen.list.length > 0 && subinterval < seen.newest - seen.subintervals;
+    if (dated !== undefined && (tooLate || seen.endOf(subinterval) <= now)) return this.peek(demand, now);
+    const { granted } = this.decide(demand, now);
+    const { full, trailing } = seen.load(dated ?? now, true);
+    if (demand.cost > MAX_EXACT - full - trailing) throw new CountOverflow();
+    this.own(demand, now).add(subinterval, demand.cost);
+    if (granted === 0) this.beginBlock(block, now);
+    const remaining = now < this.blockedUntil ? 0 : this.room(demand, now);
+    const retryAfter = granted > 0 ? 0 : this.retryAfter(demand, now);
+    return [granted, demand.limit, remaining, retryAfter, this.resetAfter(demand, now)];
+  }
+
+  /** Give back up to `units`, newest first; with `age`, of those counted about that long ago, then younger ones. */
+  refund(units: number, now: number, age?: number): number {
+    const counts = this.counts;
+    if (!counts || now >= counts.end) return 0;
+    const first = age === undefined ? 0 : counts.at(Math.max(0, now - age));
+    if (age !== undefined && counts.endOf(first) <= counts.decisionInstant(now)) return 0;
+    const refundable = counts.list.filter(([subinterval]) => subinterval >= first);
+    let left = units;
+    for (const count of age === undefined ? refundable.reverse() : refundable) {
+      const taken = Math.min(left, count[1]);
+      left -= taken;
+      count[1] -= taken;
+    }
+    const kept = counts.list.filter((count) => count[1] > 0);
+    this.counts = kept.length > 0 ? new Counts(counts.window, counts.resolution, kept) : null;
+    return units - left;
+  }
+
+  /** Block from now on for so long; the instant at which the block ends. */
+  block(duration: number, now: number, unlessBlocked = false): number {
+    if (!(unlessBlocked && now < this.blockedUntil)) this.blockedUntil = now + duration;
+    return this.blockedUntil;
+  }
+
+  /** Lift the block; whether there was one. */
+  unblock(now: number): boolean {
+    const was = now < this.blockedUntil;
+    this.blockedUntil = 0;
+    return was;
+  }
+
+  private beginBlock(block: number, now: number): void {
+    if (block > 0 && now >= this.blockedUntil) this.blockedUntil = now + block;
+  }
+
+  private seen(quota: Quota, now: number): Counts {
+    return this.counts?.seenAt(quota.window, quota.resolution, now) ?? new Counts(quota.window, quota.resolution);
+  }
+
+  /** The counts at the request's geometry, stored so: only what counts changes what is stored. */
+  private own(quota: Quota, now: number): Counts {
+    this.counts = this.seen(quota, now);
+    return this.counts;
+  }
+
+  private room(demand: Demand, now: number): number {
+    return Math.max(0, demand.limit - this.seen(demand, now).load(now, demand.strict).estimate);
+  }
+
+  private decide(demand: Demand, now: number): { granted: number; remaining: number } {
+    if (now < this.blockedUntil) return { granted: 0, remaining: 0 };
+    const { full, trailing, estimate } = this.seen(demand, now).load(now, demand.strict);
+    const remaining = Math.max(0, demand.limit - estimate);
+    const granted = demand.cost <= remaining ? demand.cost : demand.partial ? remaining : 0;
+    if (granted > MAX_EXACT - full - trailing) throw new CountOverflow();
+    return { granted, remaining };
+  }
+
+  private resetAfter(quota: Quota, now: number): number {
+    const end = Math.min(this.seen(quota, now).end, this.counts?.end ?? 0);
+    return Math.max(0, end - now, this.blockedUntil - now);
+  }
+
+  private retryAfter(demand: Demand, now: number): number {
+    const room = demand.limit - (demand.partial ? 1 : demand.cost);
+    if (room < 0) return -1;
+    return Math.max(0, this.fitsAt(demand, room, now) - now, this.blockedUntil - now);
+  }
+
+  private fitsAt(demand: Demand, room: number, now: number): number {
+    const counts = this.counts;
+    if (!counts) return now;
+    if (this.seen(demand, now) === counts) return counts.fitsAt(room, demand.strict);
+    // At another geometry the newest units may be placed later, the later one asks. What fits once fits from then on.
+    let [low, high] = [now, Math.max(now, counts.end)];
+    while (low < high) {
+      const middle = low + Math.floor((high - low) / 2);
+      if (this.seen(demand, middle).load(middle, demand.strict).estimate <= room) high = middle;
+      else low = middle + 1;
+    }
+    return low;
+  }
+}
+
+/** a·b / c, rounded to a whole number, exactly. */
+function scale(a: number, b: number, c: number, rounded: "up" | "down"): number {
+  const product = a * b;
+  if (product <= MAX_EXACT) {
+    const rest = product % c;
+    return (product - rest) / c + (rounded === "up" && rest > 0 ? 1 : 0);
+  }
+  const exact = BigInt(a) * BigInt(b);
+  return Number((rounded === "up" ? exact + BigInt(c) - 1n : exact) / BigInt(c));
+}
