@@ -15,22 +15,19 @@ export interface ExpressResponse {
   end(body: string): unknown;
 }
 
-export interface ExpressOptions<Request, Response> extends HttpOptions {
+export interface ExpressOptions extends HttpOptions {
   /** Answers a request that is denied; as a rule with status 429 and a line of text. */
-  readonly onDenied?: (
-    request: Request,
-    response: Response,
-    next: (error?: unknown) => void,
-    verdict: Verdict,
-  ) => unknown;
+  onDenied?(request: ExpressRequest, response: ExpressResponse, next: Next, verdict: Verdict): unknown;
 }
 
+type Next = (error?: unknown) => void;
+
 /** Middleware that lets through what all rules grant. The decision is left in `response.locals.rateLimit`. */
-export function rateLimit<
-  Request extends ExpressRequest = ExpressRequest,
-  Response extends ExpressResponse = ExpressResponse,
->(rules: Rule<Request> | readonly Rule<Request>[], options: ExpressOptions<Request, Response> = {}) {
-  return async (request: Request, response: Response, next: (error?: unknown) => void): Promise<void> => {
+export function rateLimit<Request extends ExpressRequest = ExpressRequest>(
+  rules: Rule<Request> | readonly Rule<Request>[],
+  options: ExpressOptions = {},
+) {
+  return async (request: Request, response: ExpressResponse, next: Next): Promise<void> => {
     try {
       const verdict = await judge(rules, request, ({ ip }) => (ip === undefined ? undefined : addressKey(ip)));
       if (!verdict) return next();

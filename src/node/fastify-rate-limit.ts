@@ -6,7 +6,7 @@ import { Limiter, type LimiterOptions } from "./limiter.js";
 export type StoreOptions = Omit<LimiterOptions, "limit" | "window" | "resolution" | "name">;
 
 /** What is used of the plugin's options. */
-export interface PluginOptions {
+interface PluginOptions {
   readonly ban?: number;
   readonly continueExceeding?: boolean;
   readonly exponentialBackoff?: boolean;
@@ -17,15 +17,15 @@ type Callback = (error: Error | null, usage?: { current: number; ttl: number }) 
 
 /** The class that the plugin takes as its option `store`. */
 export function swlimitStore(options: StoreOptions) {
-  const { prefix = "swlimit:" } = options;
+  const { prefix: usualPrefix = "swlimit:" } = options;
   const any = new Limiter({ ...options, prefix: "", limit: 1, window: 1000 });
 
   return class SwlimitStore {
     constructor(
-      params: PluginOptions,
-      readonly prefix_ = prefix,
+      options: object,
+      readonly prefix = usualPrefix,
     ) {
-      refuse(params);
+      refuse(options);
     }
 
     /** Count a request, if the limit allows it. */
@@ -39,14 +39,14 @@ export function swlimitStore(options: StoreOptions) {
     }
 
     /** The store of a route with options of its own. */
-    child(params: PluginOptions): SwlimitStore {
-      const { method = "", url = "" } = params.routeInfo ?? {};
-      return new SwlimitStore(params, `${this.prefix_}${method}${url}-`);
+    child(options: object): SwlimitStore {
+      const { method = "", url = "" } = (options as PluginOptions).routeInfo ?? {};
+      return new SwlimitStore(options, `${this.prefix}${method}${url}-`);
     }
 
     /** @internal */
     async decide(how: "allow" | "peek", key: string, window: number, limit: number) {
-      const decision = await any.with({ limit, window })[how](this.prefix_ + key);
+      const decision = await any.with({ limit, window })[how](this.prefix + key);
       const { granted, remaining, retryAfter, resetAfter } = decision;
       if (granted > 0 || how === "peek") return { current: limit - remaining, ttl: resetAfter };
       return { current: limit + 1, ttl: retryAfter < 0 ? window : retryAfter };

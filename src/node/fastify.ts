@@ -14,17 +14,17 @@ export interface FastifyReply {
   send(body: unknown): unknown;
 }
 
-export interface FastifyOptions<Request, Reply> extends HttpOptions {
+export interface FastifyOptions extends HttpOptions {
   /** Answers a request that is denied; as a rule with status 429 and a line of text. */
-  readonly onDenied?: (request: Request, reply: Reply, verdict: Verdict) => unknown;
+  onDenied?(request: FastifyRequest, reply: FastifyReply, verdict: Verdict): unknown;
 }
 
 /** A hook (`onRequest`, `preHandler`), of all routes or of one, that lets through what all rules grant. */
-export function rateLimit<Request extends FastifyRequest = FastifyRequest, Reply extends FastifyReply = FastifyReply>(
+export function rateLimit<Request extends FastifyRequest = FastifyRequest>(
   rules: Rule<Request> | readonly Rule<Request>[],
-  options: FastifyOptions<Request, Reply> = {},
+  options: FastifyOptions = {},
 ) {
-  return async (request: Request, reply: Reply): Promise<unknown> => {
+  return async (request: Request, reply: FastifyReply): Promise<unknown> => {
     const verdict = await judge(rules, request, ({ ip }) => addressKey(ip));
     if (!verdict) return undefined;
     for (const [name, value] of Object.entries(headersFor(verdict, options))) reply.header(name, value);

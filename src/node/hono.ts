@@ -9,15 +9,15 @@ export interface HonoContext {
   text(body: string, status: 429): Response;
 }
 
-export interface HonoOptions<Context> extends HttpOptions {
+export interface HonoOptions extends HttpOptions {
   /** Answers a request that is denied; as a rule with status 429 and a line of text. */
-  readonly onDenied?: (context: Context, verdict: Verdict) => Response | Promise<Response>;
+  onDenied?(context: HonoContext, verdict: Verdict): Response | Promise<Response>;
 }
 
 /** Middleware that lets through what all rules grant. */
 export function rateLimit<Context extends HonoContext = HonoContext>(
   rules: Rule<Context> | readonly Rule<Context>[],
-  options: HonoOptions<Context> = {},
+  options: HonoOptions = {},
 ) {
   return async (context: Context, next: () => Promise<void>): Promise<Response | undefined> => {
     const verdict = await judge(rules, context, remoteAddress);

@@ -29,6 +29,7 @@ export class Lanes {
       lane = await within(this.open(key), Math.max(1, ms()) + grace);
       const left = Math.max(0, Math.floor(ms()));
       const reply = await within(lane.connection.send(args(left)), left + grace);
+      lane.connection.hold(false);
       this.idle.push(lane);
       return reply;
     } catch (error) {
@@ -68,7 +69,11 @@ export class Lanes {
     if (!node || !open) throw new UnavailableError("this client opens no connections");
     const at = await node(key);
     const place = this.idle.findIndex((lane) => lane.node === at);
-    if (place >= 0) return this.idle.splice(place, 1)[0] as Lane;
+    if (place >= 0) {
+      const lane = this.idle.splice(place, 1)[0] as Lane;
+      lane.connection.hold(true);
+      return lane;
+    }
     if (this.idle.length + this.taken > MOST) this.idle.shift()?.connection.close();
     return { node: at, connection: await open(at) };
   }

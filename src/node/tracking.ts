@@ -118,7 +118,8 @@ class Tracked implements Listener {
         },
       });
       await assureTracking(connection);
-      if (gone) throw new Error("lost at once");
+      if (gone || this.memories.size === 0) throw new Error("lost at once, or not wanted any more");
+      connection.hold(false);
       this.connection = connection;
       this.heard = performance.now();
       this.listen();

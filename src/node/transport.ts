@@ -1,5 +1,6 @@
 /** How commands reach a server: through the caller's own client, of whatever library. */
 
+import type { Socket } from "node:net";
 import calculateSlot from "cluster-key-slot";
 
 /** Sends one command, whose first key is `key`, and resolves to its reply. */
@@ -8,6 +9,8 @@ export type Send = (args: string[], key: string) => Promise<unknown>;
 /** A connection that nobody else uses. */
 export interface Connection {
   send(args: string[]): Promise<unknown>;
+  /** Whether it keeps the process from ending. */
+  hold(process: boolean): void;
   close(): void;
 }
 
@@ -82,6 +85,8 @@ interface Duplicate extends NodeRedisClient {
   on(event: string, listener: (argument: never) => void): unknown;
   connect(): Promise<unknown>;
   destroy(): void;
+  ref(): void;
+  unref(): void;
 }
 
 function nodeRedis(client: NodeRedisClient): Transport {
@@ -109,13 +114,18 @@ async function openNodeRedis(node: object, listener?: Listener): Promise<Connect
   connection.on("terminated", lost);
   connection.on("invalidate", (key: unknown) => listener?.invalidated(key === null ? null : String(key)));
   await connection.connect();
-  return { send: (args) => connection.sendCommand(args), close: () => connection.destroy() };
+  return {
+    send: (args) => connection.sendCommand(args),
+    hold: (process) => (process ? connection.ref() : connection.unref()),
+    close: () => connection.destroy(),
+  };
 }
 
 /** What is used of a Redis or Cluster of ioredis beyond `call`. */
 interface Ioredis extends IoredisClient {
   readonly options: { readonly host?: string; readonly port?: number };
   readonly slots: string[][];
+  readonly stream: Socket;
   nodes(role: "master"): Ioredis[];
   duplicate(overrides?: object): Ioredis;
   connect(): Promise<void>;
@@ -163,5 +173,9 @@ async function openIoredis(node: object): Promise<Connection> {
   });
   connection.on("error", () => {}); // whoever waits for a reply hears of it
   await connection.connect();
-  return { send: (args) => callIoredis(connection, args), close: () => connection.disconnect() };
+  return {
+    send: (args) => callIoredis(connection, args),
+    hold: (process) => void (process ? connection.stream.ref() : connection.stream.unref()),
+    close: () => connection.disconnect(),
+  };
 }

@@ -1,0 +1,331 @@
+/** What is known to be denied is denied without the server, until the server says that it may not be so any more. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { createClient } from "redis";
+import { Limiter } from "swlimit";
+import { connect, eventually, key, limiter, port, sleep } from "./support.mjs";
+
+/** A limiter, a client that changes things behind its back, and a key that is used up and known to be. */
+async function denied(test, options = {}) {
+  const client = await connect(test);
+  const other = await connect(test);
+  const three = limiter(test, { client, ...options });
+  const k = options.key ?? key();
+  await three.record(k, { cost: 3 });
+  await known(three, k);
+  return { three, k, other, run: (...words) => other.sendCommand(words.map(String)) };
+}
+
+/** Ask until denials come without the server. */
+function known(three, k, options) {
+  return eventually(async () => (await three.allow(k, options)).local, "a local denial");
+}
+
+/** The next request is asked of the server. */
+function asked(three, k, options) {
+  return eventually(async () => !(await three.allow(k, options)).local, "a request to the server");
+}
+
+const QUOTA = [3, "10s", "1s"];
+
+// What pushes an invalidation, and what is decided then.
+for (const [what, change] of Object.entries({
+  REFUND: (k) => [["SWLIMIT.REFUND", k, 1]],
+  DEL: (k) => [["DEL", k]],
+  UNLINK: (k) => [["UNLINK", k]],
+  PEXPIRE: (k) => [["PEXPIRE", k, 5000]],
+  PERSIST: (k) => [["PERSIST", k]],
+  "RENAME, away": (k) => [["RENAME", k, `${k}:away`]],
+  "RENAME, to it": (k) => [
+    ["SET", `${k}:from`, "x"],
+    ["RENAME", `${k}:from`, k],
+    ["DEL", k],
+  ],
+  SET: (k) => [
+    ["SET", k, "x"],
+    ["DEL", k],
+  ],
+  "a grant": (k) => [["SWLIMIT.ALLOW", k, 9, "10s", "1s"]],
+  RECORD: (k) => [["SWLIMIT.RECORD", k, ...QUOTA]],
+  "a grant of MALLOW": (k) => [["SWLIMIT.MALLOW", 2, k, `${k}:b`, 9, "10s", "1s", 1, 9, "10s", "1s", 1]],
+  expiry: (k) => [["PEXPIRE", k, 1]],
+  FLUSHDB: () => [["FLUSHDB"]],
+  FLUSHALL: () => [["FLUSHALL"]],
+  BLOCK: (k) => [["SWLIMIT.BLOCK", k, "1m"]],
+})) {
+  test(`${what} is heard of`, async (test) => {
+    const { three, k, run } = await denied(test);
+    for (const words of change(k)) await run(...words);
+    if (what === "expiry") await sleep(5);
+    if (what === "expiry") await run("EXISTS", k);
+    await asked(three, k);
+  });
+}
+
+test("RESTORE is heard of", async (test) => {
+  const { three, k, other } = await denied(test);
+  const value = await other.withTypeMapping({ 36: Buffer }).sendCommand(["DUMP", k]);
+  await other.sendCommand(["RESTORE", k, "1000", value, "REPLACE"]);
+  await asked(three, k);
+});
+
+test("eviction is heard of", async (test) => {
+  const { three, k, run } = await denied(test);
+  await run("CONFIG", "SET", "maxmemory-policy", "allkeys-random");
+  try {
+    await run("CONFIG", "SET", "maxmemory", 1);
+    await asked(three, k).catch(() => {}); // with all memory forbidden, an answer may be an error of its own
+    await eventually(async () => three.denials.size === 0, "forgetting");
+  } finally {
+    await run("CONFIG", "SET", "maxmemory", 0);
+    await run("CONFIG", "SET", "maxmemory-policy", "noeviction");
+  }
+});
+
+test("UNBLOCK is heard of", async (test) => {
+  const client = await connect(test);
+  const three = limiter(test, { client });
+  const k = key();
+  await three.block(k, "1h");
+  await known(three, k);
+  await (await connect(test)).sendCommand(["SWLIMIT.UNBLOCK", k]);
+  assert.ok(await eventually(async () => (await three.allow(k)).granted), "granted again");
+});
+
+test("what changes nothing is not heard of", async (test) => {
+  const { three, k, run } = await denied(test);
+  const { server } = three.counts;
+  await run("SWLIMIT.ALLOW", k, ...QUOTA);
+  await run("SWLIMIT.PEEK", k, ...QUOTA);
+  await run("SWLIMIT.MALLOW", 2, k, `${k}:b`, ...QUOTA, 1, ...QUOTA, 1);
+  await run("SWLIMIT.REFUND", `${k}:b`, 1);
+  await sleep(20);
+  for (let i = 0; i < 10; i++) assert.equal((await three.allow(k)).local, true);
+  assert.equal(three.counts.server, server);
+});
+
+test("what the limiter itself gives back is known at once", async (test) => {
+  const { three, k } = await denied(test);
+  await three.refund(k);
+  assert.equal((await three.allow(k)).granted, 1);
+  await known(three, k);
+  await three.block(k, "1h");
+  assert.ok((await three.allow(k)).retryAfter > 3_500_000);
+  await known(three, k);
+  await three.unblock(k);
+  await three.reset(k);
+  assert.equal((await three.allow(k)).granted, 1);
+});
+
+test("a local denial says what is left of the time", async (test) => {
+  const { three, k } = await denied(test);
+  const first = await three.allow(k);
+  await sleep(50);
+  const second = await three.allow(k);
+  assert.deepEqual([first.local, second.local], [true, true]);
+  assert.ok(first.retryAfter - second.retryAfter >= 49 && first.retryAfter - second.retryAfter < 1000);
+  const truth = await three.peek(k);
+  assert.ok(Math.abs(truth.retryAfter - second.retryAfter) < 1000 && !truth.local);
+});
+
+test("a denial ends, and not after the server would grant", async (test) => {
+  const client = await connect(test);
+  const three = limiter(test, { client, window: 400, resolution: 100 });
+  for (let round = 0; round < 3; round++) {
+    const k = key();
+    await three.record(k, { cost: 3 });
+    await known(three, k);
+    const { until } = three.denials.denials.get(k)[0];
+    const { retryAfter } = await three.peek(k);
+    const ends = performance.now() + retryAfter;
+    assert.ok(until < ends && until > ends - 20, `${until} ${ends}`);
+    await sleep(retryAfter + 1);
+    assert.equal((await three.allow(k)).granted, 1);
+  }
+});
+
+test("costs, parts, quotas and blocks are told apart", async (test) => {
+  const client = await connect(test);
+  const three = limiter(test, { client });
+  const k = key();
+  await three.allow(k, { cost: 2 });
+  await known(three, k, { cost: 2 });
+  assert.equal((await three.allow(k, { cost: 3 })).local, true);
+  assert.equal((await three.peek(k)).granted, 1);
+  const strict = limiter(test, { client, strict: true });
+  assert.equal((await strict.allow(k, { cost: 2 })).local, false);
+  assert.equal((await three.with({ limit: 9 }).peek(k, { cost: 2 })).granted, 2);
+  assert.deepEqual((({ granted, local }) => [granted, local])(await three.with({ limit: 9 }).allow(k, { cost: 2 })), [
+    2,
+    false,
+  ]);
+  await known(three, k, { cost: 1 });
+  assert.equal((await three.allow(k, { cost: 5, partial: true })).retryAfter, -1 + 1 + (await three.allow(k)).retryAfter);
+  // A cost above the limit needs no memory.
+  const never = await three.allow(key(), { cost: 4 });
+  assert.deepEqual([never.granted, never.retryAfter, never.local], [0, -1, true]);
+});
+
+test("a request with a block is denied behind its like only", async (test) => {
+  const { three, k, run } = await denied(test);
+  assert.equal((await three.allow(k, { block: "1m" })).local, false);
+  assert.ok((await run("SWLIMIT.PEEK", k, ...QUOTA))[3] > 50_000, "the block has begun");
+  await known(three, k, { block: "1m" });
+  assert.equal((await three.allow(k)).local, true);
+  assert.equal((await three.allow(k, { block: "1m" })).local, true);
+  assert.equal((await three.allow(key(), { cost: 4, block: "1m" })).local, false, "it has to begin");
+});
+
+test("several limits are denied when one is known to be", async (test) => {
+  const { three, k } = await denied(test);
+  const { allowAll } = await import("swlimit");
+  const wide = limiter(test, { client: await connect(test) });
+  const nine = three.with({ limit: 9 });
+  const both = await allowAll([
+    { limiter: nine, key: `${k}:b` },
+    { limiter: three, key: k },
+  ]);
+  assert.deepEqual([both.granted, both.each[1].local], [false, true]);
+  assert.ok(both.retryAfter > 8000);
+  assert.equal((await nine.peek(`${k}:b`)).remaining, 9, "nothing is counted");
+  assert.equal((await wide.allow(`${k}:b`)).granted, 1);
+});
+
+test("a denial by several limits is remembered of the ones that denied", async (test) => {
+  const client = await connect(test);
+  const three = limiter(test, { client });
+  const k = key();
+  const { allowAll } = await import("swlimit");
+  const ask = () =>
+    allowAll([
+      { limiter: three, key: k },
+      { limiter: three, key: `${k}:b` },
+    ]);
+  await three.record(k, { cost: 3 });
+  await eventually(async () => (await ask()).local);
+  assert.deepEqual([three.denials.denials.has(k), three.denials.denials.has(`${k}:b`)], [true, false]);
+});
+
+test("no denial is stale while a key is given back under load", async (test) => {
+  // Someone else gives back and takes; after each refund has been answered, and its push has come, the next is granted.
+  const { three, k, run } = await denied(test, {});
+  let [local, stale] = [0, 0];
+  for (let round = 0; round < 300; round++) {
+    const asking = Array.from({ length: 8 }, () => three.allow(k));
+    await run("SWLIMIT.REFUND", k, 1);
+    local += (await Promise.all(asking)).filter((decision) => decision.local).length;
+    await sleep(2); // a push takes 35 µs
+    const decisions = await Promise.all([three.allow(k), three.allow(k)]);
+    const truth = await run("SWLIMIT.PEEK", k, ...QUOTA);
+    if (decisions.every(({ local }) => local) && truth[0] > 0) stale++;
+  }
+  assert.equal(stale, 0);
+  assert.ok(local > 0, "some were denied without the server");
+});
+
+test("a push that is handled before the reply it belongs behind is not lost", async (test) => {
+  const { three, k } = await denied(test);
+  // Change the key between PEEK and its reply's continuation: both arrive in one piece.
+  const tracked = await three.server.tracking.connection(k);
+  const stale = [];
+  for (let round = 0; round < 200; round++) {
+    const name = key();
+    await three.record(name, { cost: 3 });
+    const generation = three.denials.generation(name);
+    const asked = { generation, sent: performance.now() };
+    const reply = tracked.send(["SWLIMIT.PEEK", name, "3", "10000ms", "1000ms"]);
+    const changed = tracked.send(["SWLIMIT.REFUND", name, "1"]);
+    three.denials.remember(name, three.demand({}), 0, asked, (await reply).map(Number));
+    await changed;
+    await sleep(0);
+    if ((await three.allow(name)).local) stale.push(name);
+  }
+  assert.deepEqual(stale, []);
+});
+
+test("a connection that is lost takes all that is known with it, and is opened again", async (test) => {
+  const { three, k, other, run } = await denied(test);
+  const tracking = (await other.sendCommand(["CLIENT", "LIST"])).split("\n").filter((line) => / flags=t /.test(line));
+  assert.ok(tracking.length >= 1);
+  for (const line of tracking) await run("CLIENT", "KILL", "ID", /id=(\d+)/.exec(line)[1]);
+  await eventually(() => three.denials.size === 0, "forgetting");
+  await known(three, k);
+  await run("SWLIMIT.REFUND", k, 1);
+  assert.ok(await eventually(async () => (await three.allow(k)).granted));
+});
+
+test("limiters of one client share one tracking connection, which ends with the last of them", async (test) => {
+  const client = await connect(test, { name: key() });
+  const limiters = [1, 2, 3].map((limit) => new Limiter({ client, limit, window: "10s", timeout: 2000 }));
+  for (const one of limiters) {
+    const k = key();
+    await one.record(k, { cost: one.quota.limit });
+    await known(one, k);
+  }
+  const tracking = async () =>
+    (await client.sendCommand(["CLIENT", "LIST"]))
+      .split("\n")
+      .filter((line) => line.includes(`name=${client.options.name} `) && / flags=t /.test(line)).length;
+  assert.equal(await tracking(), 1);
+  limiters[0].close();
+  assert.equal(await tracking(), 1);
+  for (const one of limiters.slice(1)) one.close();
+  await eventually(async () => (await tracking()) === 0);
+});
+
+test("a bounded number of keys is remembered, the oldest forgotten first", async (test) => {
+  const client = await connect(test);
+  const three = limiter(test, { client, maxKeys: 2 });
+  const keys = [key(), key(), key()];
+  for (const k of keys) {
+    await three.record(k, { cost: 3 });
+    await known(three, k);
+  }
+  assert.deepEqual([...three.denials.denials.keys()], keys.slice(1));
+});
+
+test("what has ended is not kept", async (test) => {
+  const client = await connect(test);
+  const three = limiter(test, { client, window: 100, resolution: 10 });
+  const k = key();
+  await three.record(k, { cost: 3 });
+  await known(three, k);
+  await sleep(120);
+  assert.equal((await three.allow(k)).granted, 1);
+  assert.equal(three.denials.size, 0);
+});
+
+test("without tracking, a denial is known for a tenth of a second", async (test) => {
+  const client = await connect(test);
+  const other = await connect(test);
+  const three = limiter(test, { client: (args) => client.sendCommand(args), decide: "denials" });
+  const k = key();
+  await three.record(k, { cost: 3 });
+  const before = performance.now();
+  await three.allow(k);
+  assert.equal((await three.allow(k)).local, true);
+  await other.sendCommand(["SWLIMIT.REFUND", k, "1"]);
+  await eventually(async () => (await three.allow(k)).granted);
+  const took = performance.now() - before;
+  assert.ok(took > 99 && took < 1000, `${took}`);
+  await three.allow(k);
+  assert.equal((await three.allow(k)).local, true);
+  await three.refund(k);
+  assert.equal((await three.allow(k)).granted, 1, "what it gives back itself is known at once");
+});
+
+test("a client library that does not turn tracking on remembers nothing", async (test) => {
+  const client = createClient({ socket: { port: port() } });
+  await client.connect();
+  test.after(() => client.destroy());
+  const { duplicate } = client;
+  client.duplicate = (options) => duplicate.call(client, { ...options, emitInvalidate: false });
+  const three = limiter(test, { client });
+  const k = key();
+  await three.record(k, { cost: 3 });
+  for (let i = 0; i < 5; i++) {
+    assert.equal((await three.allow(k)).local, false);
+    await sleep(5);
+  }
+});

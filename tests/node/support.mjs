@@ -1,0 +1,55 @@
+/** Clients of the servers that test_node.py has started, and the patience that tests need. */
+
+import assert from "node:assert/strict";
+import { createClient } from "redis";
+import { Limiter } from "swlimit";
+
+/** The port of a server: of "main", or of another one that test_node.py names. */
+export function port(of = "main") {
+  const ports = JSON.parse(process.env.SWLIMIT_PORTS);
+  assert.ok(ports[of], `no server ${of}`);
+  return ports[of];
+}
+
+/** A client of the package redis, which ends with the test. */
+export async function connect(test, { of, ...options } = {}) {
+  const client = createClient({ socket: { port: port(of), host: "127.0.0.1" }, RESP: 3, ...options });
+  client.on("error", () => {});
+  await client.connect();
+  test.after(() => client.isOpen && client.destroy());
+  return client;
+}
+
+/** A limiter that ends with the test: 3 of 10 s, unless other things are asked for. */
+export function limiter(test, options) {
+  const made = new Limiter({ limit: 3, window: "10s", resolution: "1s", timeout: 2000, ...options });
+  test.after(() => made.close());
+  return made;
+}
+
+let names = 0;
+
+/** A key that nobody has used. */
+export function key() {
+  return `${process.pid}:${names++}`;
+}
+
+export function sleep(ms) {
+  return new Promise((resolve) => setTimeout(resolve, ms));
+}
+
+/** Wait until `probe()` is true; what it is then. */
+export async function eventually(probe, what = "it") {
+  const deadline = performance.now() + 10_000;
+  for (;;) {
+    const found = await probe();
+    if (found) return found;
+    assert.ok(performance.now() < deadline, `${what} did not come to be`);
+    await sleep(5);
+  }
+}
+
+/** The fields of a decision, without what depends on the clock. */
+export function told({ granted, limit, remaining, local }) {
+  return { granted, limit, remaining, local };
+}

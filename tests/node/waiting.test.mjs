@@ -1,0 +1,112 @@
+/** Acquiring: first come, first served, over connections that nobody else uses. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Redis } from "ioredis";
+import { connect, key, limiter, port, sleep } from "./support.mjs";
+
+const FAST = { limit: 2, window: 200, resolution: 10 };
+
+for (const [name, open] of Object.entries({
+  redis: (test) => connect(test),
+  ioredis: (test) => {
+    const client = new Redis(port());
+    test.after(() => client.disconnect());
+    return client;
+  },
+  "a function": async (test) => {
+    const client = await connect(test);
+    return (args) => client.sendCommand(args);
+  },
+  "a module without ACQUIRE": async (test) => {
+    const client = await connect(test);
+    return (args) =>
+      args[0] === "SWLIMIT.ACQUIRE"
+        ? Promise.reject(new Error("ERR unknown command 'SWLIMIT.ACQUIRE', with args beginning with: "))
+        : client.sendCommand(args);
+  },
+})) {
+  test(`in turn, with ${name}`, async (test) => {
+    const two = limiter(test, { client: await open(test), ...FAST });
+    const k = key();
+    const began = performance.now();
+    const order = [];
+    const waiting = Array.from({ length: 6 }, (_, number) =>
+      two.acquire(k, "5s").then((decision) => {
+        order.push(number);
+        return decision.granted;
+      }),
+    );
+    assert.deepEqual(await Promise.all(waiting), Array(6).fill(1));
+    assert.deepEqual(order, [0, 1, 2, 3, 4, 5]);
+    assert.ok(performance.now() - began >= 390, "two windows have passed");
+  });
+
+  test(`not in time, with ${name}`, async (test) => {
+    const two = limiter(test, { client: await open(test), limit: 1, window: "1m", resolution: "1s" });
+    const k = key();
+    assert.equal((await two.acquire(k, 0)).granted, 1);
+    const began = performance.now();
+    const late = await two.acquire(k, 50);
+    assert.deepEqual([late.granted, late.retryAfter > 50_000], [0, true]);
+    const never = await two.acquire(k, "1m", { cost: 2 });
+    assert.deepEqual([never.granted, never.retryAfter], [0, -1]);
+    assert.ok(performance.now() - began < 1000, "there was nothing to hope for");
+  });
+}
+
+test("whoever waits stalls nobody", async (test) => {
+  const client = await connect(test);
+  const two = limiter(test, { client, ...FAST, window: 1000 });
+  const k = key();
+  await two.record(k, { cost: 2 });
+  const waiting = two.acquire(k, "5s");
+  await sleep(20);
+  const began = performance.now();
+  assert.equal((await two.allow(key())).granted, 1);
+  assert.equal(await client.ping(), "PONG");
+  assert.ok(performance.now() - began < 500);
+  assert.equal((await waiting).granted, 1);
+});
+
+test("more keys wait than there are connections", async (test) => {
+  const client = await connect(test, { name: key() });
+  const two = limiter(test, { client, ...FAST });
+  const keys = Array.from({ length: 20 }, key);
+  for (const k of keys) await two.record(k, { cost: 2 });
+  const waiting = Promise.all(keys.map((k) => two.acquire(k, "20s")));
+  await sleep(50);
+  const named = (await client.sendCommand(["CLIENT", "LIST"]))
+    .split("\n")
+    .filter((line) => line.includes(`name=${client.options.name} `));
+  assert.ok(named.length <= 1 + 8 + 1, `${named.length} connections`);
+  assert.deepEqual(
+    (await waiting).map(({ granted }) => granted),
+    Array(20).fill(1),
+  );
+});
+
+test("a later one whose time is up does not wait for an earlier one", async (test) => {
+  const client = await connect(test);
+  const two = limiter(test, { client, ...FAST, window: 2000, resolution: 100 });
+  const k = key();
+  await two.record(k, { cost: 2 });
+  const first = two.acquire(k, "10s");
+  const began = performance.now();
+  const second = await two.acquire(k, 100);
+  assert.equal(second.granted, 0);
+  const took = performance.now() - began;
+  assert.ok(took >= 99 && took < 1000, `${took}`);
+  assert.equal((await first).granted, 1);
+});
+
+test("waiting without a server", async (test) => {
+  const two = limiter(test, { ...FAST, decide: "local" });
+  const began = performance.now();
+  const granted = await Promise.all([1, 2, 3].map(() => two.acquire("k", "5s")));
+  assert.deepEqual(
+    granted.map((decision) => decision.granted),
+    [1, 1, 1],
+  );
+  assert.ok(performance.now() - began >= 190);
+});
