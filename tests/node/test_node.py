@@ -2,6 +2,8 @@
 
 import json
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -15,22 +17,29 @@ if os.environ.get("SWLIMIT_SERVERS"):
     TESTS = [name for name in TESTS if name in ON_EVERY_RELEASE]
 
 
-@pytest.mark.parametrize("name", [name for name in TESTS if name != "cluster.test.mjs"])
-def test_file(name, server, start):
-    """`spare` is for those that stop it or pause it, `bare` has no module."""
-    ports = {"main": server.port}
-    if name == "away.test.mjs":
-        ports |= {"spare": start().port, "bare": start(module=None).port}
-    passes(name, ports)
+@pytest.mark.parametrize("name", [name for name in TESTS if name not in ("away.test.mjs", "cluster.test.mjs")])
+def test_file(name, server):
+    passes(name, main=server.port)
+
+
+@pytest.mark.skipif("away.test.mjs" not in TESTS, reason="depends on no release")
+def test_away(server, start):
+    """`spare` is paused and killed, and starts again; `bare` has no module."""
+    spare, bare = start(), start(module=None)
+    with ThreadPoolExecutor() as pool:
+        passed = pool.submit(passes, "away.test.mjs", main=server.port, spare=spare.port, bare=bare.port)
+        while not passed.done():
+            spare.start()
+            time.sleep(0.1)
+        passed.result()
 
 
 @pytest.mark.skipif("cluster.test.mjs" not in TESTS, reason="depends on no release")
 def test_cluster(start):
-    cluster = Cluster(start)
-    passes("cluster.test.mjs", {"main": cluster.servers[0].port, "another": cluster.servers[1].port})
+    passes("cluster.test.mjs", main=Cluster(start).servers[0].port)
 
 
-def passes(name, ports):
+def passes(name, **ports):
     """A file of tests, of which at least one is run, and all pass."""
     done = node.run("--test", "--test-reporter=spec", name, env=node.ENVIRONMENT | {"SWLIMIT_PORTS": json.dumps(ports)})
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,93 @@
+/** Clusters: the key decides the node. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Cluster } from "ioredis";
+import { createCluster } from "redis";
+import { createCluster as createCluster5 } from "redis-5";
+import { allowAll } from "swlimit";
+import { eventually, key, limiter, port } from "./support.mjs";
+
+const seed = { host: "127.0.0.1", port: port() };
+
+async function nodeRedis(test, create) {
+  const cluster = create({ rootNodes: [{ socket: seed }] });
+  cluster.on("error", () => {});
+  await cluster.connect();
+  test.after(() => cluster.destroy());
+  return cluster;
+}
+
+async function ioredis(test) {
+  const cluster = new Cluster([seed]);
+  test.after(() => cluster.disconnect());
+  await eventually(() => cluster.status === "ready");
+  return cluster;
+}
+
+/** How many commands of this name all masters have seen, and how often they sent somebody on to another one. */
+async function seen(cluster, name) {
+  const nodes = cluster.nodes
+    ? cluster.nodes("master")
+    : await Promise.all(cluster.masters.map((n) => cluster.nodeClient(n)));
+  let [calls, moved] = [0, 0];
+  for (const node of nodes) {
+    const send = (...args) => (node.call ? node.call(...args) : node.sendCommand(args));
+    const stats = await send("INFO", "commandstats");
+    calls += Number(new RegExp(`cmdstat_${name}:calls=(\\d+)`, "i").exec(stats)?.[1] ?? 0);
+    moved += Number(/errorstat_MOVED:count=(\d+)/.exec(await send("INFO", "errorstats"))?.[1] ?? 0);
+  }
+  return { calls, moved };
+}
+
+for (const [name, open] of Object.entries({
+  "redis 6": (test) => nodeRedis(test, createCluster),
+  "redis 5": (test) => nodeRedis(test, createCluster5),
+  ioredis,
+})) {
+  test(`each request goes to the node of its key, with ${name}`, async (test) => {
+    const cluster = await open(test);
+    const three = limiter(test, { client: cluster, decide: "direct" });
+    const before = await seen(cluster, "swlimit.allow");
+    for (let i = 0; i < 30; i++) assert.equal((await three.allow(key())).granted, 1);
+    const after = await seen(cluster, "swlimit.allow");
+    assert.deepEqual([after.calls - before.calls, after.moved - before.moved], [30, 0]);
+  });
+
+  test(`several limits and waiting, with ${name}`, async (test) => {
+    const cluster = await open(test);
+    const three = limiter(test, { client: cluster, window: 300, resolution: 100 });
+    for (let i = 0; i < 5; i++) {
+      const tag = `{${key()}}`;
+      const both = () =>
+        allowAll([
+          { limiter: three, key: `${tag}:a`, cost: 3 },
+          { limiter: three, key: `${tag}:b` },
+        ]);
+      assert.equal((await both()).granted, true);
+      assert.equal((await both()).granted, false);
+      assert.equal((await three.acquire(`${tag}:a`, "5s")).granted, 1);
+    }
+    const apart = ["x", "y"].map((k) => ({ limiter: three, key: k }));
+    await assert.rejects(allowAll(apart), /CROSSSLOT/);
+  });
+}
+
+test("denials are known of every node, and undone by its pushes", async (test) => {
+  const cluster = await nodeRedis(test, createCluster);
+  const three = limiter(test, { client: cluster });
+  const keys = Array.from({ length: 20 }, key);
+  for (const k of keys) {
+    await three.record(k, { cost: 3 });
+    await eventually(async () => (await three.allow(k)).local, "a local denial");
+  }
+  const tracked = await Promise.all(
+    cluster.masters.map(async (n) => (await cluster.nodeClient(n)).sendCommand(["CLIENT", "LIST"])),
+  );
+  assert.deepEqual(
+    tracked.map((list) => list.split("\n").filter((line) => / flags=t /.test(line)).length),
+    [1, 1, 1],
+  );
+  for (const k of keys) await cluster.sendCommand(k, false, ["SWLIMIT.REFUND", k, "1"]);
+  for (const k of keys) assert.ok(await eventually(async () => (await three.allow(k)).granted));
+});
