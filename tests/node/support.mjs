@@ -1,6 +1,7 @@
 /** Clients of the servers that test_node.py has started, and the patience that tests need. */
 
 import assert from "node:assert/strict";
+import { createServer } from "node:http";
 import { createClient } from "redis";
 import { Limiter } from "swlimit";
 
@@ -52,4 +53,36 @@ export async function eventually(probe, what = "it") {
 /** The fields of a decision, without what depends on the clock. */
 export function told({ granted, limit, remaining, local }) {
   return { granted, limit, remaining, local };
+}
+
+/** Start an HTTP server on a free loopback port; a function that asks it for a path: status, headers, text. */
+export async function serve(test, listener) {
+  const server = typeof listener === "function" ? createServer(listener) : listener;
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  test.after(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  return asking(server.address().port);
+}
+
+/** A function that asks a server on loopback for a path: status, headers, text. */
+export function asking(at) {
+  return async (path = "/", options = {}) => {
+    const response = await fetch(`http://127.0.0.1:${at}${path}`, options);
+    return { status: response.status, headers: Object.fromEntries(response.headers), text: await response.text() };
+  };
+}
+
+/** The statuses of some requests, one after another. */
+export async function statuses(ask, times, ...request) {
+  const found = [];
+  for (let i = 0; i < times; i++) found.push((await ask(...request)).status);
+  return found;
+}
+
+/** Retry-After of a response is right: that long later it is granted, and it is whole seconds, not one too many. */
+export function assertRetryAfter(headers, decision) {
+  const seconds = Number(headers["retry-after"]);
+  assert.ok(seconds * 1000 >= decision.retryAfter && seconds * 1000 - decision.retryAfter < 1100, `${seconds}`);
 }

@@ -1,0 +1,140 @@
+/** The middleware for Express, Fastify and Hono: one behaviour in all three, over HTTP. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { serve as serveHono } from "@hono/node-server";
+import express from "express";
+import fastify from "fastify";
+import { Hono } from "hono";
+import { Limiter } from "swlimit";
+import * as forExpress from "swlimit/express";
+import * as forFastify from "swlimit/fastify";
+import * as forHono from "swlimit/hono";
+import { addressKey } from "../../src/node/dist/esm/http.js";
+import { asking, assertRetryAfter, connect, key, limiter, serve, statuses } from "./support.mjs";
+
+/** How each framework serves one route behind the middleware, and how it reads a header. */
+const FRAMEWORKS = {
+  Express: {
+    header: (request, name) => request.get(name),
+    onDenied: (_, response, _next, { retryAfter }) => {
+      response.statusCode = 503;
+      response.end(`${retryAfter}`);
+    },
+    async serve(test, rules, options) {
+      const app = express();
+      app.get("/", forExpress.rateLimit(rules, options), (_, response) => response.send("welcome"));
+      app.use((error, _request, response, _next) => response.status(500).send(error.message));
+      return serve(test, app);
+    },
+  },
+  Fastify: {
+    header: (request, name) => request.headers[name],
+    onDenied: (_, reply, { retryAfter }) => reply.code(503).send(`${retryAfter}`),
+    async serve(test, rules, options) {
+      const app = fastify({ forceCloseConnections: true });
+      app.get("/", { onRequest: forFastify.rateLimit(rules, options) }, () => "welcome");
+      await app.listen({ port: 0, host: "127.0.0.1" });
+      test.after(() => app.close());
+      return asking(app.server.address().port);
+    },
+  },
+  Hono: {
+    header: (context, name) => context.req.header(name),
+    onDenied: (context, { retryAfter }) => context.text(`${retryAfter}`, 503),
+    async serve(test, rules, options) {
+      const app = new Hono();
+      app.get("/", forHono.rateLimit(rules, options), (context) => context.text("welcome"));
+      app.onError((error, context) => context.text(error.message, 500));
+      const { promise, resolve } = Promise.withResolvers();
+      const server = serveHono({ fetch: app.fetch, port: 0, hostname: "127.0.0.1" }, resolve);
+      test.after(() => server.close());
+      return asking((await promise).port);
+    },
+  },
+};
+
+for (const [name, framework] of Object.entries(FRAMEWORKS)) {
+  const named = (value, cost) => ({ headers: { "x-key": value, ...(cost && { "x-cost": String(cost) }) } });
+
+  test(`${name}: by address, with headers and an exact Retry-After`, async (test) => {
+    const three = limiter(test, { client: await connect(test), prefix: `${key()}:`, window: "1m" });
+    const ask = await framework.serve(test, { limiter: three });
+    const first = await ask();
+    assert.deepEqual([first.status, first.text], [200, "welcome"]);
+    assert.equal(first.headers["ratelimit-policy"], '"default";q=3;w=60');
+    assert.match(first.headers.ratelimit, /^"default";r=2;t=6[01]$/);
+    assert.ok(!("retry-after" in first.headers) && !("x-ratelimit-limit" in first.headers));
+    assert.deepEqual(await statuses(ask, 3), [200, 200, 429]);
+    const denied = await ask();
+    assert.equal(denied.text, "Too many requests, please try again later.");
+    assert.match(denied.headers.ratelimit, /^"default";r=0;t=(59|6[01])$/);
+    assertRetryAfter(denied.headers, await three.peek("127.0.0.1"));
+  });
+
+  test(`${name}: keys, costs, and requests that are not limited`, async (test) => {
+    const three = limiter(test, { client: await connect(test), prefix: `${key()}:` });
+    const ask = await framework.serve(
+      test,
+      {
+        limiter: three,
+        key: async (request) => framework.header(request, "x-key"),
+        cost: (request) => Number(framework.header(request, "x-cost") ?? 1),
+      },
+      { headers: { legacy: true } },
+    );
+    const first = await ask("/", named("ann", 2));
+    assert.deepEqual([first.status, first.headers["x-ratelimit-remaining"]], [200, "1"]);
+    assert.deepEqual(await statuses(ask, 2, "/", named("ann", 2)), [429, 429]);
+    assert.equal((await ask("/", named("ann"))).status, 200);
+    assert.equal((await ask("/", named("ben", 3))).status, 200);
+    const free = await ask();
+    assert.deepEqual([free.status, "ratelimit" in free.headers], [200, false]);
+    const never = await ask("/", named("zoe", 4));
+    assert.deepEqual([never.status, "retry-after" in never.headers], [429, false]);
+  });
+
+  test(`${name}: several limits, all or nothing`, async (test) => {
+    const client = await connect(test);
+    const made = (limit, window, name) => limiter(test, { client, limit, window, name, prefix: `${key()}:` });
+    const [burst, hour] = [made(2, "1s", "burst"), made(3, "1h", "hour")];
+    const rules = [burst, hour].map((limiter) => ({ limiter, key: () => "k" }));
+    const ask = await framework.serve(test, rules);
+    assert.deepEqual(await statuses(ask, 3), [200, 200, 429]);
+    assert.equal((await hour.peek("k")).remaining, 1, "what one denies no other counts");
+    const { headers } = await ask();
+    assert.equal(headers["ratelimit-policy"], '"burst";q=2;w=1, "hour";q=3;w=3600');
+    assert.match(headers["retry-after"], /^[12]$/);
+  });
+
+  test(`${name}: an answer of one's own, and no headers`, async (test) => {
+    const none = limiter(test, { limit: 0, decide: "local" });
+    const ask = await framework.serve(test, { limiter: none }, { headers: false, onDenied: framework.onDenied });
+    const { status, text, headers } = await ask();
+    assert.deepEqual([status, text, "ratelimit" in headers], [503, "-1", false]);
+  });
+
+  test(`${name}: a server that refuses fails the request; one that is away does not`, async (test) => {
+    const failing = (message) =>
+      new Limiter({ limit: 3, window: "1m", client: () => Promise.reject(new Error(message)) });
+    const refused = await (await framework.serve(test, { limiter: failing("ERR unknown command 'SWLIMIT.ALLOW'") }))();
+    assert.deepEqual([refused.status, /loadmodule/.test(refused.text)], [500, true]);
+    const away = await framework.serve(test, { limiter: failing("connect ECONNREFUSED") });
+    assert.deepEqual(await statuses(away, 3), [200, 429, 429]); // a share of three is one
+  });
+}
+
+test("addresses as keys", () => {
+  for (const [address, expected] of [
+    ["192.0.2.1", "192.0.2.1"],
+    ["::ffff:192.0.2.1", "192.0.2.1"],
+    ["2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"],
+    ["2001:DB8:1:2::6", "2001:db8:1:2::/64"],
+    ["2001:db8::1", "2001:db8:0:0::/64"],
+    ["::1", "0:0:0:0::/64"],
+    ["fe80::1%eth0", "fe80:0:0:0::/64"],
+    ["unix:", "unix:"],
+  ]) {
+    assert.equal(addressKey(address), expected);
+  }
+});
