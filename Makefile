@@ -55,6 +55,7 @@ lint: setup-test
 	cargo fmt --all --check
 	cargo clippy --workspace --release --all-targets $(STRICT)
 	.venv/bin/ruff check --quiet tests scripts
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" npm --silent --prefix src/node run lint
 
 setup-%:
 	@scripts/setup $*

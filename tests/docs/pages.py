@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from support.server import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")),
+         *sorted((ROOT / "src").glob("*/README.md"))]
 FENCED = re.compile(r"(?:^ *<!-- (?P<comment>.*?) -->\n)?^(?P<indent> *)```(?P<language>.*)\n"
                     r"(?P<text>(?:.*\n)*?)^(?P=indent)```$", re.MULTILINE)
 

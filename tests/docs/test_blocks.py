@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from docs.pages import PAGES, blocks
-from support import releases
-from support.server import MODULE, ROOT, Binaries, Server
+from support import node, releases
+from support.server import MODULE, ROOT, Binaries, Server, free_port
 
 HERE = Path(__file__).parent
 CACHE = ROOT / ".cache/docs"
@@ -180,26 +180,18 @@ def lacking(what):
     pytest.skip(f"LACKING {what}")
 
 
-@pytest.fixture(scope="session")
-def node_modules():
-    """The folder that holds what package-lock.json names, installed once for each content of it."""
-    if not (shutil.which("node") and shutil.which("npm")):
-        lacking("Node.js and npm")
-    folder, lock = CACHE / "node", HERE / "node/package-lock.json"
-    if not (folder / "installed").exists() or (folder / "installed").read_bytes() != lock.read_bytes():
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(HERE / "node", folder)
-        done = subprocess.run(["npm", "ci", "--silent"], cwd=folder, capture_output=True, text=True)
-        if done.returncode:
-            lacking(f"packages from npm: {done.stdout}{done.stderr}")
-        shutil.copy(lock, folder / "installed")
-    return folder
+ASK = "const got = await fetch('http://127.0.0.1:3000/'); console.log(await got.text()); process.exit(got.ok ? 0 : 1);"
 
 
 @of_language("js")
-def test_node(block, node_modules):
+def test_node(block):
+    """An application that listens, on port 3000, is asked for its page."""
+    text = block.text + (ASK if ".listen(" in block.text or "serve(" in block.text else "")
     with Server() as server:
-        assert run(["node", "--input-type=module", "-e", with_port(server, block.text)], cwd=node_modules)
+        text = re.sub(r"\b3000\b", str(free_port()), with_port(server, text))
+        done = node.run("--input-type=module", "-e", text)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout, done.stderr
 
 
 @pytest.mark.long

@@ -48,6 +48,5 @@ def passes(name, **ports):
 
 def test_types():
     """The package's types fit those of the clients and the frameworks."""
-    node.build()
-    done = node.run(node.PACKAGE / "node_modules/typescript/bin/tsc", "--project", HERE)
+    done = node.run(node.TSC, "--project", HERE)
     assert done.returncode == 0, done.stdout + done.stderr

