@@ -27,7 +27,8 @@ def main():
         print(f"bench: left out: {one}", file=sys.stderr)
     full = not options.quick and not options.against and options.only == list(SECTIONS)
     folder = PUBLISHED if full else ELSEWHERE
-    report.write(folder, results, skipped, "make bench" if full else " ".join(["scripts/benchmark", *sys.argv[1:]]))
+    words = ["FILE" if word == options.log else word for word in sys.argv[1:]]
+    report.write(folder, results, skipped, " ".join(["scripts/benchmark", *words]) if words else "make bench")
     print(f"bench: wrote {(folder / 'RESULTS.md').relative_to(ROOT)}")
     return guard(results["instructions"], options.accept) if "instructions" in results else 0
 
@@ -40,6 +41,8 @@ def arguments():
     parser.add_argument("--against", metavar="REVISION", help="compare instructions with this revision's (a commit, a "
                         "tag), built here and counted in the same run; fails if a command takes over 1 %% more of the "
                         "module's own, so that a feature which is not used costs nothing")
+    parser.add_argument("--log", metavar="FILE", help="an access log, to compare decisions with those of an "
+                        "exact log of timestamps; .gz is fine")
     parser.add_argument("--accept", action="store_true",
                         help="record the instructions counted as the ones to compare with")
     return parser

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import contenders, cpu, instructions, latency, memory, plots, scale, top, waiting
+from . import contenders, cpu, instructions, latency, memory, node, plots, scale, top, waiting
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,14 @@ SECTIONS = {
         "grants before; the answer is what a Python client has read, one of all that read at the same time.",
         lambda options: waiting.measure(1 if options.quick else 3),
         lambda result: waiting.table(*result)),
+    "node": Section(
+        "Stores of Express applications",
+        f"Each library as an application calls it, through node-redis, {node.KEYS} keys with {node.TIMES} requests each, "
+        "32 requests under way: CPU of the server's main thread per request that the library was asked to decide (median "
+        "and quartiles), and commands per request, those of scripts included. Memory as above, with the names that each "
+        "library makes. The log is played by the server's clock, and compared with an exact log of timestamps.",
+        lambda options: node.measure(3 if options.quick else 9, options.log),
+        lambda result: node.table(*result)),
     "instructions": Section(
         "Instructions per command",
         "Counted by valgrind's callgrind, one key, no pipeline: hardly any time plays a part. The module's own count "

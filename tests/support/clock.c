@@ -1,5 +1,5 @@
-/* Preloaded into a server: its wall clock is off by as many seconds as the file CLOCK_SKEW says at the moment, its
-   monotonic clock is not. Asks the kernel itself, because allocators ask for the time before anything can be looked up. */
+/* Preloaded into a server: its wall clock is off by as many seconds as the file CLOCK_SKEW says at the moment, which may
+   be fractions of them; its monotonic clock is not. Asks the kernel itself, because allocators ask for the time before anything can be looked up. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static time_t skew(void) {
+static long long skew(void) { /* in ns */
     const char *path = getenv("CLOCK_SKEW");
     char seconds[32] = "";
     long file = path ? syscall(SYS_openat, AT_FDCWD, path, O_RDONLY) : -1;
@@ -16,12 +16,16 @@ static time_t skew(void) {
         syscall(SYS_read, file, seconds, sizeof seconds - 1);
         syscall(SYS_close, file);
     }
-    return atol(seconds);
+    return strtod(seconds, NULL) * 1e9;
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
     int result = syscall(SYS_clock_gettime, clock, now);
-    if (result == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) now->tv_sec += skew();
+    if (result == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) {
+        long long shown = now->tv_sec * 1000000000LL + now->tv_nsec + skew();
+        now->tv_sec = shown / 1000000000LL;
+        now->tv_nsec = shown % 1000000000LL;
+    }
     return result;
 }
 

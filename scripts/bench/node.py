@@ -1,0 +1,169 @@
+"""What changes for an Express application that takes another store: each library on a real server, through node-redis.
+
+CPU is the server's main thread's, divided by the requests that the library was asked to decide. The log is played on a
+server whose clock is that of the log, request by request, beside an exact log of timestamps.
+"""
+
+import json
+import subprocess
+import tempfile
+from collections import defaultdict
+from contextlib import contextmanager
+
+from accuracy.exact_log import ExactLog
+from logreplay import reading
+from support import node
+from support.clock import set_clock, skewing
+from support.server import Binaries, Server
+
+from .cpu import ratio, settled, spread
+from .load import start_server
+from .memory import settled as settled_memory
+from .peers import NODE_FOLDER
+
+PROGRAM = node.ROOT / "scripts/bench/stores.mjs"
+STORE = node.PACKAGE / "dist/esm/express-rate-limit.js"
+STORES = {
+    "swlimit": None,
+    "swlimit-direct": None,
+    "rate-limit-redis": "rate-limit-redis",
+    "rate-limiter-flexible": "rate-limiter-flexible",
+}
+LABELS = {"swlimit": "`SwlimitStore`", "swlimit-direct": '`SwlimitStore`, `decide: "direct"`'}
+HOUR = 3_600_000
+LOADS = {"granted": ("all granted", 1_000_000), "denied": ("ten times the limit", 20)}  # name -> label, limit
+KEYS, TIMES = 100, 200
+MEMORY_KEYS = {1: 100_000, 20: 20_000}  # requests a key -> keys
+LOG_LIMIT, LOG_WINDOW = 20, HOUR
+
+
+def installed():
+    """The stores that can be measured here."""
+    modules = NODE_FOLDER / "node_modules"
+    return [name for name, package in STORES.items() if not package or (modules / package).exists()]
+
+
+def label(name):
+    """How a store is called in tables."""
+    if name in LABELS:
+        return LABELS[name]
+    manifest = NODE_FOLDER / "node_modules" / STORES[name] / "package.json"
+    return f"`{name}` {json.loads(manifest.read_text())['version']}"
+
+
+@contextmanager
+def driven(name, server, limit, window):
+    """A function that gives the program of a store one line, and returns the number it answers with."""
+    program = NODE_FOLDER / PROGRAM.name
+    program.write_bytes(PROGRAM.read_bytes())  # imports are looked for from where a program lies
+    words = [node.NODE, program, name, str(server.port), str(limit), str(window), str(STORE)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        def ask(line):
+            process.stdin.write(f"{line}\n")
+            process.stdin.flush()
+            return int(process.stdout.readline())
+        yield ask
+        process.stdin.close()
+
+
+def measure(rounds, log):
+    """CPU and commands by load and store, memory by store, and the log if there is one."""
+    node.build()
+    return cpu(rounds), memory(), exactness(log) if log else None
+
+
+def cpu(rounds):
+    """Nanoseconds and commands per request: `{load: ({store: [ns, …]}, {store: commands})}`."""
+    found = {load: (defaultdict(list), {}) for load in LOADS}
+    for number in range(rounds):
+        print(f"node: round {number + 1} of {rounds}", flush=True)
+        for load, (_, limit) in LOADS.items():
+            for name in installed():
+                with start_server() as server, server.client() as client, driven(name, server, limit, HOUR) as ask:
+                    ask("1 1")
+                    client.flushall()
+                    commands, before = client.info("stats")["total_commands_processed"], settled(server)
+                    granted = ask(f"{KEYS} {TIMES}")
+                    spent = settled(server) - before
+                    commands = client.info("stats")["total_commands_processed"] - commands - 1
+                assert granted == KEYS * min(limit, TIMES), f"{name}: {granted} granted"
+                found[load][0][name].append(spent / KEYS / TIMES)
+                found[load][1][name] = commands / KEYS / TIMES
+    return found
+
+
+def memory():
+    """Bytes per key: `{requests a key: {store: bytes}}`."""
+    used = {requests: {} for requests in MEMORY_KEYS}
+    for requests, keys in MEMORY_KEYS.items():
+        for name in installed():
+            if name == "swlimit-direct":
+                continue  # keeps what the other one keeps
+            print(f"node: memory of {name}, {requests} requests a key", flush=True)
+            with start_server() as server, server.client() as client, driven(name, server, 1_000_000, HOUR) as ask:
+                ask("1 1")
+                client.flushall()
+                before = settled_memory(client)
+                ask(f"{keys} {requests}")
+                used[requests][name] = (settled_memory(client) - before) / keys
+    return used
+
+
+def exactness(path):
+    """How many requests of a log each store decided otherwise than an exact log, and the most it let through in a window:
+    `{store: (too many, too few, most)}`, and the number of requests."""
+    requests = reading.read(path, key="address").requests
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        skewed = skewing(folder)
+        for name in installed():
+            if name == "swlimit":
+                continue  # what it knows by itself it knows by the clock of the process
+            print(f"node: the log with {name}", flush=True)
+            with Server(Binaries.installed(), env=skewed(0)) as server:
+                set_clock(server, requests[0].at / 1000)
+                with driven(name, server, LOG_LIMIT, LOG_WINDOW) as ask:
+                    found[name] = played(server, ask, requests)
+    return found, len(requests)
+
+
+def played(server, ask, requests):
+    """Play a log, and an exact log beside it."""
+    exact, granted = (defaultdict(lambda: ExactLog(LOG_WINDOW)) for _ in range(2))
+    too_many = too_few = most = 0
+    now = None
+    for request in requests:
+        if request.at != now:
+            now = request.at
+            set_clock(server, now / 1000)
+        expected = exact[request.key].allows(now, 1, LOG_LIMIT)
+        if expected:
+            exact[request.key].add(now, 1)
+        decided = ask(request.key) == 1
+        too_many += decided and not expected
+        too_few += expected and not decided
+        if decided:
+            most = max(most, granted[request.key].add(now, 1))
+    return too_many, too_few, most
+
+
+def table(cpu, memory, log):
+    """What came out, as Markdown tables."""
+    rows = [f"| {' | '.join(('store', *(text for text, _ in LOADS.values()), 'commands a request', '÷ swlimit'))} |",
+            "|---|---:|---:|---:|---:|"]
+    for name in installed():
+        cells = [f"{middle:.0f} ns ({low:.0f}–{high:.0f})"
+                 for low, middle, high in (spread(cpu[load][0][name]) for load in LOADS)]
+        cells.append(", ".join(f"{cpu[load][1][name]:.2f}" for load in LOADS))
+        cells.append(", ".join(f"{ratio(cpu[load][0], name, 'swlimit')[1]:.2f}" for load in LOADS))
+        rows.append(f"| {label(name)} | {' | '.join(cells)} |")
+    counted = [f"{requests} request{'s' * (requests > 1)} a key" for requests in memory]
+    rows += ["", f"| bytes per key | {' | '.join(counted)} |", f"|---|{'---:|' * len(counted)}"]
+    rows += [f"| {label(name)} | {' | '.join(f'{used[name]:,.0f}' for used in memory.values())} |"
+             for name in installed() if name in memory[1]]
+    if not log:
+        return [*rows, "", "No log was given (`--log FILE`), so decisions were not compared with an exact log."]
+    found, total = log
+    rows += ["", f"| {total:,} requests of an access log, {LOG_LIMIT} an hour | granted, too many | denied, too many | "
+             "most in any hour |", "|---|---:|---:|---:|"]
+    return rows + [f"| {label(name)} | {many:,} | {few:,} | {most} |" for name, (many, few, most) in found.items()]
