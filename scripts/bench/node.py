@@ -110,8 +110,8 @@ def memory():
 
 
 def exactness(path):
-    """How many requests of a log each store decided otherwise than an exact log, and the most it let through in a window:
-    `{store: (too many, too few, most)}`, and the number of requests."""
+    """How many requests of a log each store decided otherwise than an exact log, and the most it let through in a
+    window: `{store: (too many, too few, most)}`, and the number of requests."""
     requests = reading.read(path, key="address").requests
     found = {}
     with tempfile.TemporaryDirectory() as folder:

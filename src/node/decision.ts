@@ -46,7 +46,7 @@ export class Decision {
     return headersOf([this], this, options);
   }
 
-  /** The item of this decision in `RateLimit-Policy`, and in `RateLimit`. */
+  /** @internal The item of this decision in `RateLimit-Policy`, and in `RateLimit`. */
   get items(): { policy: string; state: string } {
     const name = `"${this.policy.name.replace(/["\\]/g, "\\$&")}"`;
     return {

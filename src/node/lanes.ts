@@ -4,7 +4,7 @@
  */
 
 import { UnavailableError } from "./errors.js";
-import { within } from "./timeout.js";
+import { inTime, within } from "./timeout.js";
 import type { Connection, Transport } from "./transport.js";
 
 const MOST = 8;
@@ -21,60 +21,79 @@ export class Lanes {
 
   constructor(private readonly transport: Transport) {}
 
-  /** The reply to a command for which up to `ms` are waited, from the moment on that a connection is free for it. */
-  async ask(key: string, ms: () => number, args: (left: number) => string[], grace: number): Promise<unknown> {
-    await this.free(ms());
-    let lane: Lane | undefined;
+  /** The reply to a command that may wait until `left()` is 0; null if until then no connection was free for it. */
+  async ask(key: string, left: () => number, args: (ms: number) => string[], grace: number): Promise<unknown> {
+    if (!(await this.place(left()))) return null;
+    const opening = this.lane(key);
     try {
-      lane = await within(this.open(key), Math.max(1, ms()) + grace);
-      const left = Math.max(0, Math.floor(ms()));
-      const reply = await within(lane.connection.send(args(left)), left + grace);
+      const lane = await within(opening, left() + grace);
+      const ms = Math.floor(left());
+      const reply = await within(lane.connection.send(args(ms)), ms + grace);
       lane.connection.hold(false);
       this.idle.push(lane);
       return reply;
     } catch (error) {
-      lane?.connection.close(); // a server gives back what it grants to somebody who has gone
+      // Also one that opens later. A server gives back what it grants to somebody who has gone.
+      opening.then(close, () => {});
       throw error;
     } finally {
-      this.taken--;
-      this.waiting.shift()?.();
+      this.release();
     }
   }
 
   /** Close the connections that nobody waits on. */
   close(): void {
-    for (const { connection } of this.idle.splice(0)) connection.close();
+    for (const lane of this.idle.splice(0)) close(lane);
   }
 
-  /** Take one of the places, first come, first served. */
-  private async free(ms: number): Promise<void> {
-    if (this.taken >= MOST) {
-      let called = () => {};
-      const turn = new Promise<void>((resolve) => {
-        called = resolve;
-        this.waiting.push(resolve);
-      });
-      await within(turn, ms).catch(() => {
-        const at = this.waiting.indexOf(called);
-        if (at >= 0) this.waiting.splice(at, 1);
-        else this.waiting.shift()?.(); // called just then: pass it on
-        throw new UnavailableError("no connection to wait on became free in time");
-      });
+  /** Take one of the places, first come, first served; whether there was one in time. */
+  private async place(ms: number): Promise<boolean> {
+    if (this.taken < MOST) {
+      this.taken++;
+      return true;
     }
-    this.taken++;
+    let call = () => {};
+    const turn = new Promise<void>((resolve) => {
+      call = resolve;
+      this.waiting.push(call);
+    });
+    if (await inTime(turn, ms)) return true;
+    const at = this.waiting.indexOf(call);
+    if (at >= 0) this.waiting.splice(at, 1);
+    else this.release(); // given just then
+    return false;
   }
 
-  private async open(key: string): Promise<Lane> {
+  /** Give a place to the next one. */
+  private release(): void {
+    const next = this.waiting.shift();
+    if (next) next();
+    else this.taken--;
+  }
+
+  /** A connection to the node of a key: an idle one, or a new one. */
+  private async lane(key: string): Promise<Lane> {
     const { node, open } = this.transport;
     if (!node || !open) throw new UnavailableError("this client opens no connections");
     const at = await node(key);
-    const place = this.idle.findIndex((lane) => lane.node === at);
-    if (place >= 0) {
-      const lane = this.idle.splice(place, 1)[0] as Lane;
-      lane.connection.hold(true);
-      return lane;
+    for (const dead of this.idle.filter(({ connection }) => !connection.isOpen)) this.remove(dead);
+    const idle = this.idle.find((lane) => lane.node === at);
+    if (idle) {
+      this.idle.splice(this.idle.indexOf(idle), 1);
+      idle.connection.hold(true);
+      return idle;
     }
-    if (this.idle.length + this.taken > MOST) this.idle.shift()?.connection.close();
+    const [oldest] = this.idle;
+    if (oldest && this.idle.length + this.taken > MOST) this.remove(oldest);
     return { node: at, connection: await open(at) };
   }
+
+  private remove(lane: Lane): void {
+    this.idle.splice(this.idle.indexOf(lane), 1);
+    close(lane);
+  }
+}
+
+function close({ connection }: Lane): void {
+  if (connection.isOpen) connection.close();
 }

@@ -131,9 +131,13 @@ export class Limiter {
     const name = this.prefix + key;
     const demand = this.demand(options);
     const block = options.block === undefined ? 0 : milliseconds(options.block, "block");
+    const known = this.denials?.find(name, demand, block > 0);
+    if (known) {
+      this.counts.denials++;
+      return this.decision(known, true);
+    }
     const words = ["SWLIMIT.ALLOW", name, ...this.words(demand), ...blockWords(block)];
-    const here: Here = (asked, now) => this.windows.entry(name).allow(asked, now, block);
-    return this.known(name, demand, block) ?? this.decided(words, demand, here, block);
+    return this.decided(words, demand, (asked, now) => this.windows.entry(name).allow(asked, now, block), block);
   }
 
   /** The same decision, with nothing counted. */
@@ -141,8 +145,7 @@ export class Limiter {
     const name = this.prefix + key;
     const demand = this.demand(options);
     const words = ["SWLIMIT.PEEK", name, ...this.words(demand)];
-    const here: Here = (asked, now) => this.windows.entry(name).peek(asked, now);
-    return this.decided(words, demand, here, 0);
+    return this.decided(words, demand, (asked, now) => this.windows.entry(name).peek(asked, now), 0);
   }
 
   /** Count, whatever the limit says. */
@@ -263,14 +266,6 @@ export class Limiter {
     }
   }
 
-  /** A denial that needs nobody to be asked. */
-  private known(name: string, demand: Demand, block: number): Decision | null {
-    const reply = this.denials?.find(name, demand, block > 0);
-    if (!reply) return null;
-    this.counts.denials++;
-    return this.decision(reply, true);
-  }
-
   /**
    * What the server decides, or this process where there is none or it is away. `block` is null where a denial says nothing
    * about the next request.
@@ -320,15 +315,13 @@ export class Limiter {
       return ["SWLIMIT.ACQUIRE", name, limit, window, resolution, `${ms}ms`, ...options];
     };
     try {
-      // What is granted at once needs no connection of its own.
-      const [granted, ...rest] = replyOf(await server.ask(words(0), name, this.timeout));
-      const retryAfter = rest[2];
-      const reply =
-        granted > 0 || retryAfter < 0 || retryAfter > left()
-          ? ([granted, ...rest] as Reply)
-          : replyOf(await server.lanes.ask(name, left, words, this.timeout));
+      // What is granted at once needs no connection of its own, nor does what there is no hope for.
+      const now = replyOf(await server.ask(words(0), name, this.timeout));
+      const [granted, , , retryAfter] = now;
+      const waits = granted === 0 && retryAfter >= 0 && retryAfter <= left();
+      const later = waits ? await server.lanes.ask(name, left, words, this.timeout) : now;
       this.counts.server++;
-      return this.decision(reply, false);
+      return this.decision(later === null ? now : replyOf(later), false);
     } catch (cause) {
       const error = understood(cause);
       if (error instanceof ModuleMissingError) {

@@ -26,3 +26,14 @@ export function within<T>(promise: Promise<T>, ms: number): Promise<T> {
     );
   });
 }
+
+/** Whether a promise comes to something before so many ms have passed. */
+export async function inTime(promise: Promise<void>, ms: number): Promise<boolean> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<boolean>((resolve) => {
+    timer = setTimeout(() => resolve(false), ms);
+  });
+  const found = await Promise.race([promise.then(() => true), late]);
+  clearTimeout(timer);
+  return found;
+}

@@ -23,8 +23,7 @@ export interface Memory {
 
 export class Tracking {
   private readonly memories = new Set<Memory>();
-  private readonly connections = new WeakMap<object, Tracked>();
-  private readonly opened = new Set<Tracked>();
+  private readonly nodes = new Map<object, Tracked>();
 
   constructor(private readonly transport: Transport) {}
 
@@ -36,21 +35,21 @@ export class Tracking {
   leave(memory: Memory): void {
     this.memories.delete(memory);
     if (this.memories.size > 0) return;
-    for (const tracked of this.opened) tracked.close();
-    this.opened.clear();
+    for (const tracked of this.nodes.values()) tracked.close();
+    this.nodes.clear();
   }
 
-  /** The connection that tracks a key's node; null while there is none, and it is being opened. */
+  /** The connection that tracks a key's node, if one can be had now. */
   async connection(key: string): Promise<Tracked | null> {
     const { node, open } = this.transport;
     if (!node || !open) return null;
     const at = await node(key);
-    let tracked = this.connections.get(at);
+    let tracked = this.nodes.get(at);
     if (!tracked) {
+      for (const [other, { isOpen }] of this.nodes) if (!isOpen) this.nodes.delete(other); // a node that has gone, perhaps
       tracked = new Tracked((listener) => open(at, listener), this.memories);
-      this.connections.set(at, tracked);
+      this.nodes.set(at, tracked);
     }
-    this.opened.add(tracked);
     await tracked.open();
     return tracked.isOpen ? tracked : null;
   }
@@ -101,9 +100,7 @@ class Tracked implements Listener {
     const { connection } = this;
     this.connection = null;
     for (const memory of this.memories) memory.forgetAll();
-    try {
-      connection?.close();
-    } catch {} // it is closed already
+    if (connection?.isOpen) connection.close();
   }
 
   private async reallyOpen(): Promise<void> {
@@ -125,7 +122,7 @@ class Tracked implements Listener {
       this.listen();
     } catch {
       this.failed = performance.now();
-      if (!gone) connection?.close();
+      if (connection?.isOpen) connection.close();
     }
   }
 

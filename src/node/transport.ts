@@ -8,6 +8,7 @@ export type Send = (args: string[], key: string) => Promise<unknown>;
 
 /** A connection that nobody else uses. */
 export interface Connection {
+  readonly isOpen: boolean;
   send(args: string[]): Promise<unknown>;
   /** Whether it keeps the process from ending. */
   hold(process: boolean): void;
@@ -81,6 +82,7 @@ export function transportOf(client: Client): Transport {
 
 /** What is used of the clients that `duplicate` makes. */
 interface Duplicate extends NodeRedisClient {
+  readonly isReady: boolean;
   readonly options?: { readonly socket?: object };
   on(event: string, listener: (argument: never) => void): unknown;
   connect(): Promise<unknown>;
@@ -115,6 +117,9 @@ async function openNodeRedis(node: object, listener?: Listener): Promise<Connect
   connection.on("invalidate", (key: unknown) => listener?.invalidated(key === null ? null : String(key)));
   await connection.connect();
   return {
+    get isOpen() {
+      return connection.isReady;
+    },
     send: (args) => connection.sendCommand(args),
     hold: (process) => (process ? connection.ref() : connection.unref()),
     close: () => connection.destroy(),
@@ -126,6 +131,7 @@ interface Ioredis extends IoredisClient {
   readonly options: { readonly host?: string; readonly port?: number };
   readonly slots: string[][];
   readonly stream: Socket;
+  readonly status: string;
   nodes(role: "master"): Ioredis[];
   duplicate(overrides?: object): Ioredis;
   connect(): Promise<void>;
@@ -174,6 +180,9 @@ async function openIoredis(node: object): Promise<Connection> {
   connection.on("error", () => {}); // whoever waits for a reply hears of it
   await connection.connect();
   return {
+    get isOpen() {
+      return connection.status === "ready";
+    },
     send: (args) => callIoredis(connection, args),
     hold: (process) => void (process ? connection.stream.ref() : connection.stream.unref()),
     close: () => connection.disconnect(),

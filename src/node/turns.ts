@@ -1,3 +1,5 @@
+import { inTime } from "./timeout.js";
+
 /** Turns by key, first come, first served within this process. */
 export class Turns {
   private readonly last = new Map<string, Promise<void>>();
@@ -26,15 +28,4 @@ export class Turns {
       over();
     }
   }
-}
-
-/** Whether a promise comes to something before so many ms have passed. */
-async function inTime(promise: Promise<void>, ms: number): Promise<boolean> {
-  let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<boolean>((resolve) => {
-    timer = setTimeout(() => resolve(false), ms);
-  });
-  const found = await Promise.race([promise.then(() => true), late]);
-  clearTimeout(timer);
-  return found;
 }

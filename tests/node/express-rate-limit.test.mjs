@@ -5,6 +5,7 @@
  */
 
 import assert from "node:assert/strict";
+import { once } from "node:events";
 import { test } from "node:test";
 import { serve as serveHono } from "@hono/node-server";
 import express from "express";
@@ -232,10 +233,10 @@ async function honoApplication(test, options) {
   app.use(rateLimiter({ windowMs: MINUTE, limit: 3, keyGenerator: () => "k", store: made, ...options }));
   app.get("/", (context) => context.text("welcome"));
   app.get("/bad", (context) => context.text("bad", 400));
-  const { promise, resolve } = Promise.withResolvers();
-  const server = serveHono({ fetch: app.fetch, port: 0, hostname: "127.0.0.1" }, resolve);
+  const server = serveHono({ fetch: app.fetch, port: 0, hostname: "127.0.0.1" });
   test.after(() => server.close());
-  return { ask: asking((await promise).port), made };
+  await once(server, "listening");
+  return { ask: asking(server.address().port), made };
 }
 
 test("hono-rate-limiter: three and no more", async (test) => {

@@ -1,6 +1,7 @@
 /** The middleware for Express, Fastify and Hono: one behaviour in all three, over HTTP. */
 
 import assert from "node:assert/strict";
+import { once } from "node:events";
 import { test } from "node:test";
 import { serve as serveHono } from "@hono/node-server";
 import express from "express";
@@ -46,10 +47,10 @@ const FRAMEWORKS = {
       const app = new Hono();
       app.get("/", forHono.rateLimit(rules, options), (context) => context.text("welcome"));
       app.onError((error, context) => context.text(error.message, 500));
-      const { promise, resolve } = Promise.withResolvers();
-      const server = serveHono({ fetch: app.fetch, port: 0, hostname: "127.0.0.1" }, resolve);
+      const server = serveHono({ fetch: app.fetch, port: 0, hostname: "127.0.0.1" });
       test.after(() => server.close());
-      return asking((await promise).port);
+      await once(server, "listening");
+      return asking(server.address().port);
     },
   },
 };

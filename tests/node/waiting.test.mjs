@@ -86,6 +86,43 @@ test("more keys wait than there are connections", async (test) => {
   );
 });
 
+test("no connection to wait on became free in time", async (test) => {
+  const client = await connect(test);
+  const slow = limiter(test, { client, limit: 1, window: 600, resolution: 10, whenAway: "allow" });
+  const keys = Array.from({ length: 9 }, key);
+  for (const k of keys) await slow.record(k);
+  const eight = keys.slice(1).map((k) => slow.acquire(k, "5s"));
+  await sleep(100);
+  const began = performance.now();
+  // It would be its turn in time, but all connections are taken for longer.
+  await slow.refund(keys[0]);
+  await slow.record(keys[0], { age: 500 });
+  const { retryAfter } = await slow.peek(keys[0]);
+  const late = await slow.acquire(keys[0], retryAfter + 20);
+  assert.deepEqual([late.granted, late.local], [0, false]);
+  assert.ok(performance.now() - began < 400);
+  assert.deepEqual(
+    (await Promise.all(eight)).map(({ granted }) => granted),
+    Array(8).fill(1),
+  );
+});
+
+test("connections that died while nobody waited are replaced", async (test) => {
+  const client = await connect(test, { name: key() });
+  const two = limiter(test, { client, ...FAST, whenAway: "deny" });
+  const k = key();
+  for (let round = 0; round < 2; round++) {
+    await two.record(k, { cost: 2 });
+    assert.equal((await two.acquire(k, "5s")).granted, 1);
+    const own = (await client.sendCommand(["CLIENT", "LIST"]))
+      .split("\n")
+      .filter((line) => line.includes(`name=${client.options.name} `) && / cmd=swlimit.acquire /.test(line));
+    assert.equal(own.length, 1);
+    await client.sendCommand(["CLIENT", "KILL", "ID", /id=(\d+)/.exec(own[0])[1]]);
+    await sleep(20);
+  }
+});
+
 test("a later one whose time is up does not wait for an earlier one", async (test) => {
   const client = await connect(test);
   const two = limiter(test, { client, ...FAST, window: 2000, resolution: 100 });
