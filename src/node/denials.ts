@@ -4,7 +4,7 @@
  */
 
 import type { Memory } from "./tracking.js";
-import type { Demand, Reply } from "./window.js";
+import type { Demand, Quota, Reply } from "./window.js";
 
 /** The generations, by hash of the key, so that keys hardly disturb one another. */
 const SHARDS = 256;
@@ -13,8 +13,7 @@ const SHARDS = 256;
 const A_KEY = 4;
 
 interface Denial {
-  /** The limit, the window, its resolution and its strictness. */
-  readonly quota: string;
+  readonly quota: Quota;
   /** What is denied, and all that costs more. */
   readonly least: number;
   /** Whether it was denied to a request that begins a block. */
@@ -54,9 +53,8 @@ export class Denials implements Memory {
     const denials = this.denials.get(key);
     if (!denials) return undefined;
     const now = performance.now();
-    const quota = quotaOf(demand);
     for (const denial of denials) {
-      if (now >= denial.until || denial.quota !== quota || least < denial.least) continue;
+      if (now >= denial.until || least < denial.least || !isSame(denial.quota, demand)) continue;
       if (blocks && !denial.blocks) continue;
       const passed = now - denial.sent;
       const [, limit, remaining, retryAfter, resetAfter] = denial.reply;
@@ -86,7 +84,7 @@ export class Denials implements Memory {
     );
     const least = demand.partial ? 1 : demand.cost;
     const denial: Denial = {
-      quota: quotaOf(demand),
+      quota: demand,
       least,
       blocks: block > 0,
       until: asked.sent + known,
@@ -115,11 +113,11 @@ export class Denials implements Memory {
 
 /** Whether whatever the second denies the first denies, too. */
 function covers(a: Denial, b: Denial): boolean {
-  return a.quota === b.quota && a.least <= b.least && a.blocks >= b.blocks && a.until >= b.until;
+  return isSame(a.quota, b.quota) && a.least <= b.least && a.blocks >= b.blocks && a.until >= b.until;
 }
 
-function quotaOf({ limit, window, resolution, strict }: Demand): string {
-  return `${limit} ${window} ${resolution} ${strict}`;
+function isSame(a: Quota, b: Quota): boolean {
+  return a.limit === b.limit && a.window === b.window && a.resolution === b.resolution && a.strict === b.strict;
 }
 
 function shard(key: string): number {

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,20 +10,26 @@ import pytest
 
 from support import node
 from support.cluster import Cluster
+from support.server import free_port
 
 HERE = node.MODULES
-TESTS = sorted(path.name for path in HERE.glob("*.test.mjs"))
-ON_EVERY_RELEASE = {"denials.test.mjs", "waiting.test.mjs"}  # what depends on what a server does
-if os.environ.get("SWLIMIT_SERVERS"):
-    TESTS = [name for name in TESTS if name in ON_EVERY_RELEASE]
+TESTS = {path.name for path in HERE.glob("*.test.mjs")}
+WITH_MORE_SERVERS = {"away.test.mjs", "cluster.test.mjs", "sentinel.test.mjs"}
+once = pytest.mark.skipif(bool(os.environ.get("SWLIMIT_SERVERS")), reason="depends on no release")
 
 
-@pytest.mark.parametrize("name", [name for name in TESTS if name not in ("away.test.mjs", "cluster.test.mjs")])
+def test_denials(server):
+    """What is heard of is what a server tells."""
+    passes("denials.test.mjs", main=server.port)
+
+
+@once
+@pytest.mark.parametrize("name", sorted(TESTS - WITH_MORE_SERVERS - {"denials.test.mjs"}))
 def test_file(name, server):
     passes(name, main=server.port)
 
 
-@pytest.mark.skipif("away.test.mjs" not in TESTS, reason="depends on no release")
+@once
 def test_away(server, start):
     """`spare` is paused and killed, and starts again; `bare` has no module."""
     spare, bare = start(), start(module=None)
@@ -34,9 +41,21 @@ def test_away(server, start):
         passed.result()
 
 
-@pytest.mark.skipif("cluster.test.mjs" not in TESTS, reason="depends on no release")
+@once
 def test_cluster(start):
     passes("cluster.test.mjs", main=Cluster(start).servers[0].port)
+
+
+@once
+def test_sentinel(server, binaries, tmp_path):
+    port, configuration = free_port(), tmp_path / "sentinel.conf"
+    configuration.write_text(f"port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {server.port} 1\n")
+    words = [*binaries.command, configuration, "--sentinel"]
+    with subprocess.Popen(words, cwd=tmp_path, env=os.environ | binaries.env, stdout=subprocess.DEVNULL) as sentinel:
+        try:
+            passes("sentinel.test.mjs", main=server.port, sentinel=port)
+        finally:
+            sentinel.terminate()
 
 
 def passes(name, **ports):
@@ -46,6 +65,7 @@ def passes(name, **ports):
     assert "ℹ pass 0\n" not in done.stdout and "ℹ skipped 0\n" in done.stdout, done.stdout
 
 
+@once
 def test_types():
     """The package's types fit those of the clients and the frameworks."""
     done = node.run(node.TSC, "--project", HERE)
