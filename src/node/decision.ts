@@ -56,7 +56,7 @@ export class Decision {
   }
 }
 
-/** The headers of a response to which several limits apply; the older ones have room for one, which is `tightest`. */
+/** The headers of a response to which limits apply. The older ones have room for one: that of which least remains. */
 export function headersOf(
   decisions: readonly Decision[],
   { granted, retryAfter }: { readonly granted: number | boolean; readonly retryAfter: number },

@@ -34,8 +34,3 @@ export function understood(error: unknown): RefusedError | UnavailableError {
   if (REFUSAL.test(cause.message)) return new RefusedError(cause.message, { cause });
   return new UnavailableError(cause.message, { cause });
 }
-
-/** Whether the server lacks one command that newer modules have. */
-export function isUnknownCommand(error: unknown): boolean {
-  return error instanceof ModuleMissingError;
-}

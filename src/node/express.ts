@@ -36,7 +36,10 @@ export function rateLimit<Request extends ExpressRequest = ExpressRequest>(
       if (verdict.granted) return next();
       response.statusCode = 429;
       if (options.onDenied) await options.onDenied(request, response, next, verdict);
-      else response.end(DENIED);
+      else {
+        response.setHeader("Content-Type", "text/plain; charset=utf-8");
+        response.end(DENIED);
+      }
     } catch (error) {
       next(error);
     }

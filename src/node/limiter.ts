@@ -207,7 +207,7 @@ export class Limiter {
     );
   }
 
-  /** Forget what is remembered of the server, and close the connections that were opened for this limiter alone. */
+  /** Forget what is known of the server. Connections beside the client's own are closed, once no limiter needs them. */
   close(): void {
     if (this.denials) this.server?.tracking?.leave(this.denials);
     this.denials?.forgetAll();
@@ -325,8 +325,9 @@ export class Limiter {
     } catch (cause) {
       const error = understood(cause);
       if (error instanceof ModuleMissingError) {
-        server.lacksAcquire = true; // or it lacks everything, which ALLOW will say
-        return this.sleep(key, demand, left);
+        const decision = await this.sleep(key, demand, left); // fails where everything is missing
+        server.lacksAcquire = true;
+        return decision;
       }
       if (error instanceof RefusedError) throw error;
       return this.here("away", demand, (asked, now) => this.windows.entry(name).allow(asked, now));

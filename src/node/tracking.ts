@@ -46,7 +46,7 @@ export class Tracking {
     const at = await node(key);
     let tracked = this.nodes.get(at);
     if (!tracked) {
-      for (const [other, { isOpen }] of this.nodes) if (!isOpen) this.nodes.delete(other); // a node that has gone, perhaps
+      for (const [other, { isClosed }] of this.nodes) if (isClosed) this.nodes.delete(other); // it may have gone
       tracked = new Tracked((listener) => open(at, listener), this.memories);
       this.nodes.set(at, tracked);
     }
@@ -69,6 +69,10 @@ class Tracked implements Listener {
 
   get isOpen(): boolean {
     return this.connection !== null;
+  }
+
+  get isClosed(): boolean {
+    return this.connection === null && this.opening === null;
   }
 
   open(): Promise<void> {

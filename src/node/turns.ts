@@ -4,11 +4,6 @@ import { inTime } from "./timeout.js";
 export class Turns {
   private readonly last = new Map<string, Promise<void>>();
 
-  /** Whether anybody has or waits for the turn of a key. */
-  isTaken(key: string): boolean {
-    return this.last.has(key);
-  }
-
   /** Do something when all that came before have done theirs; or, once `ms` have passed before that, give up. */
   async take<T>(key: string, ms: number, work: () => Promise<T>, giveUp: () => Promise<T>): Promise<T> {
     const before = this.last.get(key);

@@ -69,6 +69,7 @@ for (const [name, framework] of Object.entries(FRAMEWORKS)) {
     assert.deepEqual(await statuses(ask, 3), [200, 200, 429]);
     const denied = await ask();
     assert.equal(denied.text, "Too many requests, please try again later.");
+    assert.match(denied.headers["content-type"], /^text\/plain; charset=utf-8$/i);
     assert.match(denied.headers.ratelimit, /^"default";r=0;t=(59|6[01])$/);
     assertRetryAfter(denied.headers, await three.peek("127.0.0.1"));
   });

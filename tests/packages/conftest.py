@@ -24,6 +24,10 @@ class Packages(NamedTuple):
         """The Debian package for an architecture, as Debian calls it."""
         return self.folder / f"swlimit_{self.version}-1_{architecture}.deb"
 
+    def node(self):
+        """The package for Node.js, which tests/node tries."""
+        return self.folder / f"swlimit-{self.version}.tgz"
+
 
 @pytest.fixture(scope="session")
 def packages():

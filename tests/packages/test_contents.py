@@ -23,7 +23,7 @@ def output(*words):
 
 
 def test_dist_holds_these_packages_and_their_checksums(packages):
-    expected = {packages.tarball(target) for target in TARGETS}
+    expected = {packages.node(), *(packages.tarball(target) for target in TARGETS)}
     expected |= {packages.debian(architecture) for architecture in DEBIAN_NAMES.values()}
     sums = packages.folder / "SHA256SUMS"
     assert set(packages.folder.iterdir()) == expected | {sums}
