@@ -22,7 +22,8 @@ mount -t devpts -o newinstance,ptmxmode=0666,mode=0620 devpts "$0/dev/pts" &&
 chroot --userspec="$1" "$0" "${@:2}"
 """
 # What this machine needs to reach its networks and registries, and so does a system on it.
-SETTINGS = re.compile(r"(?i:https?|no|all)_(?i:proxy)|PIP_\w+|CARGO_(HTTP|NET|REGISTR|SOURCE)\w*|SSL_CERT_FILE")
+SETTINGS = re.compile(r"(?i:https?|no|all)_(?i:proxy)|PIP_\w+|CARGO_(HTTP|NET|REGISTR|SOURCE)\w*|SSL_CERT_FILE|"
+                      r"NODE_EXTRA_CA_CERTS")
 FILES = {
     "/etc/resolv.conf": "etc/resolv.conf",
     "~/.config/pip/pip.conf": "etc/pip.conf",
