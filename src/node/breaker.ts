@@ -3,7 +3,9 @@
 /** So many failures in a row open it. */
 const FAILURES = 3;
 
-/** A probe that has not come back after so many ms is given up for another one; nor do they follow one another faster. */
+/**
+ * A probe that has not come back after so many ms is given up for another one; nor do they follow one another faster.
+ */
 const PROBE_MS = 1000;
 
 export class Breaker {

@@ -1,6 +1,6 @@
 /**
- * What is known to be denied: after a denial, nothing as large can be granted before the server said so, unless something
- * is given back.
+ * What is known to be denied: after a denial, nothing as large can be granted before the server said so, unless
+ * something is given back.
  */
 
 import type { Memory } from "./tracking.js";

@@ -8,7 +8,10 @@ export const MAX_EXACT = Number.MAX_SAFE_INTEGER;
 
 const UNITS: Record<string, number> = { ms: 1, "": 1000, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 
-/** A duration: a whole number of ms, or a text such as "250ms", "60s", "5m", "1h", "7d". A text without a unit is seconds. */
+/**
+ * A duration: a whole number of ms, or a text such as "250ms", "60s", "5m", "1h", "7d". A text without a unit is
+ * seconds.
+ */
 export type Duration = number | string;
 
 /** What a text says, in ms; null where it is no duration from 0 ms to 3650 days. */

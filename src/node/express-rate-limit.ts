@@ -35,8 +35,8 @@ export class SwlimitStore {
   private limiter: Limiter | null = null;
   private refusal = new Error("init of the store was not called");
   /**
-   * The middleware decrements by key, whether the request was counted or denied; and what was not counted must not be given
-   * back. Which request it means is known by the asynchronous context that both calls are made in.
+   * The middleware decrements by key, whether the request was counted or denied; and what was not counted must not be
+   * given back. Which request it means is known by the asynchronous context that both calls are made in.
    */
   private readonly hits: AsyncLocalStorage<Hit> = new AsyncLocalStorage();
   private decrements = false;
@@ -48,11 +48,11 @@ export class SwlimitStore {
   /** Called by the middleware with its options. */
   init({ windowMs, limit, skipFailedRequests, skipSuccessfulRequests }: MiddlewareOptions): void {
     if (typeof limit !== "number") {
-      // The middleware asks its function only after the store has decided. It logs what is thrown here; so that it does not
-      // stay at that, every request fails, too.
+      // The middleware asks its function only after the store has decided. It logs what is thrown here; so that it
+      // does not stay at that, every request fails, too.
       this.refusal = new TypeError(
-        "SwlimitStore decides by the limit, so it must be a number and no function. Limits that depend on the request are what " +
-          "the middleware of swlimit/express and swlimit/hono is for.",
+        "SwlimitStore decides by the limit, so it must be a number and no function. Limits that depend on the request " +
+          "are what the middleware of swlimit/express and swlimit/hono is for.",
       );
       throw this.refusal;
     }

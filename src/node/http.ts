@@ -7,7 +7,8 @@ import { allowAll, type Decisions } from "./several.js";
 
 /** One limit that requests are to keep. */
 export interface Rule<Request> {
-  readonly limiter: Limiter;
+  /** The limiter, or the one for this request: `limiter.with({ limit })` is another limit of the same keys. */
+  readonly limiter: Limiter | ((request: Request) => Limiter | Promise<Limiter>);
   /** Whose requests are counted; as a rule, the client's address. Without a key, the request is not limited. */
   readonly key?: (request: Request) => string | undefined | Promise<string | undefined>;
   /** Units that the request takes, 1 as a rule. */
@@ -31,13 +32,16 @@ export async function judge<Request>(
   request: Request,
   usualKey: (request: Request) => string | undefined,
 ): Promise<Verdict | null> {
+  const list: readonly Rule<Request>[] = "limiter" in rules ? [rules as Rule<Request>] : rules;
   const shares = [];
-  for (const { limiter, key = usualKey, cost = 1 } of Array.isArray(rules)
-    ? (rules as Rule<Request>[])
-    : [rules as Rule<Request>]) {
+  for (const { limiter, key = usualKey, cost = 1 } of list) {
     const name = await key(request);
     if (name === undefined) continue;
-    shares.push({ limiter, key: name, cost: typeof cost === "function" ? await cost(request) : cost });
+    shares.push({
+      limiter: typeof limiter === "function" ? await limiter(request) : limiter,
+      key: name,
+      cost: typeof cost === "function" ? await cost(request) : cost,
+    });
   }
   const [first] = shares;
   if (!first) return null;

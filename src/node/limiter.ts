@@ -33,8 +33,8 @@ export interface LimiterOptions extends QuotaOptions {
   /** The name in the headers. */
   readonly name?: string;
   /**
-   * Who decides. "direct": the server, always. "denials": the server, but for what is known to be denied; where a client of
-   * the package redis is given, this is the rule. "local": this process.
+   * Who decides. "direct": the server, always. "denials": the server, but for what is known to be denied; where a
+   * client of the package redis is given, this is the rule. "local": this process.
    */
   readonly decide?: "direct" | "denials" | "local";
   /** Who decides while the server is away: everything is granted, denied, or decided in this process. */
@@ -119,7 +119,9 @@ export class Limiter {
     if (this.denials) tracking?.tell(this.denials);
   }
 
-  /** A limiter of the same keys with another quota: limits that depend on who asks. The key's window should stay one. */
+  /**
+   * A limiter of the same keys with another quota: limits that depend on who asks. The key's window should stay one.
+   */
   with(options: Partial<QuotaOptions>): Limiter {
     const resolution = options.resolution ?? (options.window === undefined ? this.quota.resolution : undefined);
     const quota = quotaOf({ ...this.quota, ...options, resolution });
@@ -169,7 +171,10 @@ export class Limiter {
     return Number(await this.change(["SWLIMIT.REFUND", name, String(units), ...ageWords(ms)], name));
   }
 
-  /** Block a key for so long from now on, with `unlessBlocked` only if it is not; the Unix time in ms at which that ends. */
+  /**
+   * Block a key for so long from now on, with `unlessBlocked` only if it is not; the Unix time in ms at which that
+   * ends.
+   */
   async block(key: string, duration: Duration, { unlessBlocked = false } = {}): Promise<number> {
     const ms = milliseconds(duration, "duration");
     const name = this.prefix + key;
@@ -192,8 +197,8 @@ export class Limiter {
   }
 
   /**
-   * An allow that waits for its turn, up to `timeout`: first come, first served. The server keeps the queue; where it has no
-   * ACQUIRE, or the client can open no connections of its own, this process does for its own requests.
+   * An allow that waits for its turn, up to `timeout`: first come, first served. The server keeps the queue; where it
+   * has no ACQUIRE, or the client can open no connections of its own, this process does for its own requests.
    */
   async acquire(key: string, timeout: Duration, options: { readonly cost?: number } = {}): Promise<Decision> {
     const demand = this.demand(options);
@@ -267,8 +272,8 @@ export class Limiter {
   }
 
   /**
-   * What the server decides, or this process where there is none or it is away. `block` is null where a denial says nothing
-   * about the next request.
+   * What the server decides, or this process where there is none or it is away. `block` is null where a denial says
+   * nothing about the next request.
    */
   private async decided(words: string[], demand: Demand, here: Here, block: number | null): Promise<Decision> {
     const { server, denials } = this;

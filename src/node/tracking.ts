@@ -1,14 +1,16 @@
 /**
  * Hearing at once what is given back: connections with client tracking, one a node.
  *
- * After a denial, PEEK of the same key goes out on such a connection. That registers the key: the server then says when it
- * changes, once. PEEK's own reply, and not the denial's, is what is remembered.
+ * After a denial, PEEK of the same key goes out on such a connection. That registers the key: the server then says
+ * when it changes, once. PEEK's own reply, and not the denial's, is what is remembered.
  */
 
 import { within } from "./timeout.js";
 import type { Connection, Listener, Transport } from "./transport.js";
 
-/** A connection that has been silent for so long, in ms, is asked whether it is still there; it has as long to answer. */
+/**
+ * A connection that has been silent for so long, in ms, is asked whether it is still there; it has as long to answer.
+ */
 const SILENCE = 1000;
 
 /** After a connection could not be had, none is asked for during so many ms. */
@@ -147,7 +149,9 @@ class Tracked implements Listener {
   }
 }
 
-/** A client library that does not know how to turn tracking on would leave everything that is remembered to go stale. */
+/**
+ * A client library that does not know how to turn tracking on would leave everything that is remembered to go stale.
+ */
 async function assureTracking(connection: Connection): Promise<void> {
   const info = JSON.stringify(await connection.send(["CLIENT", "TRACKINGINFO"]));
   if (!info.includes('"on"')) throw new Error("client tracking is off");

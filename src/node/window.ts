@@ -8,8 +8,8 @@
  *     trailing = units of subinterval c−N, the one that is sliding out
  *     estimate = full + trailing · (R − e) / R        or, strictly, full + trailing
  *
- * A cost k is granted while ⌈estimate⌉ + k ≤ limit. Everything is whole numbers and exact; products that do not fit into
- * 2^53 are taken as BigInt. It is a function of the state and an instant: no clock, no network.
+ * A cost k is granted while ⌈estimate⌉ + k ≤ limit. Everything is whole numbers and exact; products that do not fit
+ * into 2^53 are taken as BigInt. It is a function of the state and an instant: no clock, no network.
  */
 
 import { MAX_EXACT } from "./duration.js";
@@ -129,9 +129,9 @@ class Counts {
   /**
    * The instant from which on the estimate is at most `room`; 0 when it always was.
    *
-   * It sinks only as subintervals slide out, oldest first. So the one that matters is the first through which enough is
-   * counted that all younger ones fit into `room`. While it is trailing, its units weigh (R − e) / R: they fit as soon as
-   * (R − e) · units ≤ (room − younger) · R.
+   * It sinks only as subintervals slide out, oldest first. So the one that matters is the first through which enough
+   * is counted that all younger ones fit into `room`. While it is trailing, its units weigh (R − e) / R: they fit as
+   * soon as (R − e) · units ≤ (room − younger) · R.
    */
   fitsAt(room: number, strict: boolean): number {
     let younger = 0;

@@ -1,7 +1,8 @@
 /**
  * The store of express-rate-limit and hono-rate-limiter, in both.
  *
- * The tests that express-rate-limit has for its own stores are not in its package. What they ask of a store is asked here.
+ * The tests that express-rate-limit has for its own stores are not in its package. What they ask of a store is asked
+ * here.
  */
 
 import assert from "node:assert/strict";

@@ -96,6 +96,18 @@ for (const [name, framework] of Object.entries(FRAMEWORKS)) {
     assert.deepEqual([never.status, "retry-after" in never.headers], [429, false]);
   });
 
+  test(`${name}: a limit that depends on who asks`, async (test) => {
+    const plans = limiter(test, { client: await connect(test), prefix: `${key()}:`, limit: 1 });
+    const ask = await framework.serve(test, {
+      limiter: async (request) => plans.with({ limit: Number(framework.header(request, "x-plan")) }),
+      key: (request) => framework.header(request, "x-key"),
+    });
+    for (const plan of [0, 2]) {
+      const found = await statuses(ask, 4, "/", { headers: { "x-key": `of-${plan}`, "x-plan": String(plan) } });
+      assert.deepEqual(found, [...Array(plan).fill(200), ...Array(4 - plan).fill(429)]);
+    }
+  });
+
   test(`${name}: several limits, all or nothing`, async (test) => {
     const client = await connect(test);
     const made = (limit, window, name) => limiter(test, { client, limit, window, name, prefix: `${key()}:` });

@@ -1,4 +1,7 @@
-/** What users write, as the compiler reads it: the types fit those of the clients and the frameworks. Nothing runs this. */
+/**
+ * What users write, as the compiler reads it: the types fit those of the clients and the frameworks. Nothing runs
+ * this.
+ */
 
 import fastifyRateLimit from "@fastify/rate-limit";
 import express from "express";
@@ -42,6 +45,9 @@ app.use(expressLimit({ limiter }));
 app.use(
   "/a",
   expressLimit([{ limiter, key: (request: express.Request) => request.get("x-key"), cost: async () => 2 }]),
+);
+app.use(
+  expressLimit({ limiter: (request: express.Request) => limiter.with({ limit: Number(request.get("x-plan")) }) }),
 );
 app.use(expressRateLimit({ windowMs: 1000, limit: 5, store: new SwlimitStore({ client }) }));
 
