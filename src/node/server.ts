@@ -35,7 +35,7 @@ export class Server {
   /** The reply to a command; a RefusedError, or an UnavailableError after `timeout` ms at most. */
   async ask(args: string[], key: string, timeout: number): Promise<unknown> {
     if (this.breaker.isOpen) {
-      this.breaker.look(() => this.transport.send(["SWLIMIT.PEEK", key, "1", "1s", "1s"], key).catch(alive));
+      this.breaker.look(() => this.look(key));
       throw new UnavailableError("the server has kept failing, and is not waited for");
     }
     try {
@@ -49,10 +49,14 @@ export class Server {
       throw error;
     }
   }
-}
 
-/** A server that refuses is alive. */
-function alive(cause: unknown): void {
-  const error = understood(cause);
-  if (error instanceof UnavailableError) throw error;
+  /** Whether the node of a key answers. One that refuses is alive. */
+  private async look(key: string): Promise<void> {
+    try {
+      await this.transport.send(["SWLIMIT.PEEK", key, "1", "1s", "1s"], key);
+    } catch (cause) {
+      const error = understood(cause);
+      if (error instanceof UnavailableError) throw error;
+    }
+  }
 }
