@@ -1,0 +1,11 @@
+"""Sliding-window rate limiting that a Redis or Valkey server with the module swlimit decides."""
+
+from .aio import AsyncLimiter
+from .core import Request, Statistics
+from .decision import Decision, Decisions
+from .errors import Limited, ModuleMissing, ServerAway, SwlimitError
+from .limiter import Limiter, allow_all
+
+__all__ = ["AsyncLimiter", "Decision", "Decisions", "Limited", "Limiter", "ModuleMissing", "Request", "ServerAway",
+           "Statistics", "SwlimitError", "allow_all"]
+__version__ = "0.1.0"

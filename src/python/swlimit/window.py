@@ -1,0 +1,226 @@
+"""A window in the process: the module's arithmetic, in whole numbers. No clock and no server.
+
+All instants and durations are in ms; a subinterval `i` covers the instants from `i·R` up to `(i + 1)·R`.
+"""
+
+from bisect import bisect_left
+
+from .quota import MAX_EXACT, Geometry, Quota
+
+Reply = list[int]
+"""granted, limit, remaining, retry_after, reset_after: what the module replies."""
+
+
+class CountOverflow(ArithmeticError):
+    """Counting would hold more than 2^53 − 1 units."""
+
+    def __init__(self) -> None:
+        super().__init__("count would overflow")
+
+
+class Window:
+    """The units counted for one key, by subinterval, oldest first; at least one."""
+
+    __slots__ = ("counts", "geometry")
+
+    def __init__(self, geometry: Geometry, counts: dict[int, int]) -> None:
+        self.geometry = geometry
+        self.counts = counts
+
+    @property
+    def newest(self) -> int:
+        return next(reversed(self.counts))
+
+    @property
+    def end(self) -> int:
+        """The first instant at which nothing counts any more."""
+        return self.geometry.end_of(self.newest)
+
+    def instant(self, now: int) -> int:
+        """When a decision is made: time never runs backwards for a key."""
+        return max(now, self.newest * self.geometry.resolution)
+
+    def load(self, now: int, strict: bool) -> tuple[int, int]:
+        """The estimate, rounded up to whole units, and the units that are held, none of them weighted."""
+        resolution = self.geometry.resolution
+        current, elapsed = divmod(self.instant(now), resolution)
+        oldest = current - self.geometry.subintervals
+        full = sum(units for subinterval, units in self.counts.items() if subinterval > oldest)
+        trailing = self.counts.get(oldest, 0)
+        weighted = trailing if strict else -(-trailing * (resolution - elapsed) // resolution)
+        return full + weighted, full + trailing
+
+    def fits_at(self, room: int, strict: bool) -> int:
+        """The instant from which on the estimate is at most `room`; 0 when it always was.
+
+        Subintervals slide out oldest first, so the one that matters is the first through which enough is counted that
+        all younger ones fit. While it is trailing, its units weigh `(R − e) / R`.
+        """
+        younger = sum(self.counts.values())
+        if younger <= room:
+            return 0
+        for subinterval, units in self.counts.items():
+            younger -= units
+            if younger <= room:
+                early = 0 if strict else (room - younger) * self.geometry.resolution // units
+                return self.geometry.end_of(subinterval) - early
+        raise AssertionError("a room is never negative")
+
+    def seen(self, geometry: Geometry, now: int) -> "Window | None":
+        """This window at another geometry: each unit at the latest instant at which it may have come, as long as
+        neither window has passed it. None when nothing is left."""
+        if geometry == self.geometry:
+            return self
+        instant, resolution = self.instant(now), self.geometry.resolution
+        counts: dict[int, int] = {}
+        if now < self.end:
+            for subinterval, units in self.counts.items():
+                moved = min((subinterval + 1) * resolution - 1, instant) // geometry.resolution
+                if min(self.geometry.end_of(subinterval), geometry.end_of(moved)) > instant:
+                    counts[moved] = counts.get(moved, 0) + units
+        return Window(geometry, counts) if counts else None
+
+    def count(self, subinterval: int, units: int) -> None:
+        """Count units, and let go of what no longer matters."""
+        oldest = max(self.newest, subinterval) - self.geometry.subintervals
+        held = {one: units for one, units in self.counts.items() if one >= oldest}
+        if sum(held.values()) + units > MAX_EXACT:
+            raise CountOverflow
+        held[subinterval] = held.get(subinterval, 0) + units
+        self.counts = held if subinterval >= self.newest else dict(sorted(held.items()))
+
+    def take(self, units: int, age: int | None, now: int) -> int:
+        """Give back units, the newest first; with an age, from those counted that long ago on. Returns how many."""
+        if now >= self.end:
+            return 0
+        order = list(reversed(self.counts))
+        if age is not None:
+            first = max(0, now - age) // self.geometry.resolution
+            if self.geometry.end_of(first) <= self.instant(now):
+                return 0
+            order = [subinterval for subinterval in self.counts if subinterval >= first]
+        left = units
+        for subinterval in order:
+            taken = min(left, self.counts[subinterval])
+            left -= taken
+            self.counts[subinterval] -= taken
+            if not self.counts[subinterval]:
+                del self.counts[subinterval]
+        return units - left
+
+
+class Key:
+    """What is kept for one key: a window where something is counted, and the instant until which it is blocked."""
+
+    __slots__ = ("blocked_until", "window")
+
+    def __init__(self, window: Window | None = None, blocked_until: int = 0) -> None:
+        self.window = window
+        self.blocked_until = blocked_until
+
+    @property
+    def end(self) -> int:
+        """The first instant at which nothing here matters any more."""
+        return max(self.blocked_until, self.window.end if self.window else 0)
+
+    def peek(self, quota: Quota, now: int, cost: int = 1, partial: bool = False) -> Reply:
+        window = self._seen(quota, now)
+        granted, remaining = self._decide(window, quota, now, cost, partial)
+        retry_after = 0 if granted else self._retry_after(quota, now, 1 if partial else cost)
+        return [granted, quota.limit, remaining, retry_after, self._reset_after(window, now)]
+
+    def allow(self, quota: Quota, now: int, cost: int = 1, partial: bool = False, block: int | None = None) -> Reply:
+        window = self._seen(quota, now)
+        granted, remaining = self._decide(window, quota, now, cost, partial)
+        if not granted:
+            self._begin_block(block, now)
+            return self.peek(quota, now, cost, partial)
+        instant = window.instant(now) if window else now
+        self._count(window, quota, instant // quota.geometry.resolution, granted)
+        return [granted, quota.limit, remaining - granted, 0, self._reset_after(self.window, now)]
+
+    def record(self, quota: Quota, now: int, cost: int = 1, age: int = 0, block: int | None = None) -> Reply:
+        window, geometry = self._seen(quota, now), quota.geometry
+        subinterval = max(0, now - age) // geometry.resolution
+        too_late = window is not None and subinterval < window.newest - geometry.subintervals
+        if too_late or geometry.end_of(subinterval) <= now:
+            return self.peek(quota, now, cost)
+        granted, _ = self._decide(window, quota, now, cost)
+        self._count(window, quota, subinterval, cost)
+        if not granted:
+            self._begin_block(block, now)
+        _, remaining = self._decide(self.window, quota, now, 0)
+        retry_after = 0 if granted else self._retry_after(quota, now, cost)
+        return [granted, quota.limit, remaining, retry_after, self._reset_after(self.window, now)]
+
+    def refund(self, units: int, now: int, age: int | None = None) -> int:
+        taken = self.window.take(units, age, now) if self.window else 0
+        if self.window and not self.window.counts:
+            self.window = None
+        if taken:
+            self._forget(now)
+        return taken
+
+    def block(self, duration: int, now: int, nx: bool = False) -> int:
+        if not (nx and now < self.blocked_until):
+            self.blocked_until = now + duration
+        return self.blocked_until
+
+    def unblock(self, now: int) -> int:
+        blocked = now < self.blocked_until
+        if blocked:
+            self.blocked_until = 0
+            self._forget(now)
+        return int(blocked)
+
+    def _forget(self, now: int) -> None:
+        """A key that is changed goes when nothing in it matters any more."""
+        if self.end <= now:
+            self.window, self.blocked_until = None, 0
+
+    def _decide(self, window: Window | None, quota: Quota, now: int, cost: int,
+                partial: bool = False) -> tuple[int, int]:
+        """The units granted, and those that remain before they are counted."""
+        if now < self.blocked_until:
+            return 0, 0
+        estimate, held = window.load(now, quota.strict) if window else (0, 0)
+        remaining = max(0, quota.limit - estimate)
+        granted = cost if cost <= remaining else remaining if partial else 0
+        if granted and held + granted > MAX_EXACT:
+            raise CountOverflow
+        return granted, remaining
+
+    def _begin_block(self, block: int | None, now: int) -> None:
+        if block is not None and now >= self.blocked_until:
+            self.blocked_until = now + block
+
+    def _seen(self, quota: Quota, now: int) -> Window | None:
+        return self.window.seen(quota.geometry, now) if self.window else None
+
+    def _count(self, window: Window | None, quota: Quota, subinterval: int, units: int) -> None:
+        if window is None:
+            window = Window(quota.geometry, {subinterval: units})
+        else:
+            window.count(subinterval, units)
+        self.window = window
+
+    def _retry_after(self, quota: Quota, now: int, least: int) -> int:
+        """ms until `least` units would be granted; −1 if they never can be."""
+        if least > quota.limit:
+            return -1
+        room, blocked_for = quota.limit - least, max(0, self.blocked_until - now)
+        if self.window is None:
+            return blocked_for
+        if self.window.geometry == quota.geometry:
+            return max(blocked_for, self.window.fits_at(room, quota.strict) - now)
+
+        def fits(instant: int) -> bool:
+            window = self._seen(quota, instant)
+            return window is None or window.load(instant, quota.strict)[0] <= room
+
+        # Units only ever slide out: what fits once fits from then on, at the latest at the end.
+        return max(blocked_for, bisect_left(range(now, max(now, self.window.end)), True, key=fits))
+
+    def _reset_after(self, seen: Window | None, now: int) -> int:
+        end = min(seen.end, self.window.end) if seen and self.window else 0
+        return max(0, end - now, self.blocked_until - now)

@@ -1,0 +1,113 @@
+"""Limiters of both kinds, on clients of real servers, used alike: those of asyncio run in a loop in a thread."""
+
+import asyncio
+import threading
+from inspect import iscoroutine
+
+import pytest
+import redis
+import redis.asyncio
+
+import swlimit
+import swlimit.aio
+
+
+class Threads:
+    """Programs without asyncio."""
+
+    name = "threads"
+    redis, cluster, sentinel = redis.Redis, redis.RedisCluster, redis.Sentinel
+    allow_all = staticmethod(swlimit.allow_all)
+
+    def limiter(self, client, *quota, **options):
+        return swlimit.Limiter(client, *quota, **options)
+
+    def client(self, make, *args, **options):
+        return make(*args, **options)
+
+    def call(self, function, *args, **options):
+        return function(*args, **options)
+
+    def close(self):
+        pass
+
+
+class Asyncio:
+    """Programs with asyncio."""
+
+    name = "asyncio"
+    redis, cluster, sentinel = redis.asyncio.Redis, redis.asyncio.RedisCluster, redis.asyncio.Sentinel
+
+    def __init__(self):
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+
+    def limiter(self, client, *quota, **options):
+        return Called(self, swlimit.AsyncLimiter(client, *quota, **options))
+
+    def client(self, make, *args, **options):
+        async def made():
+            client = make(*args, **options)
+            if hasattr(client, "initialize"):
+                await client.initialize()
+            return client
+        return self.wait(made())
+
+    def call(self, function, *args, **options):
+        async def called():
+            result = function(*args, **options)
+            return await result if iscoroutine(result) else result
+        return self.wait(called())
+
+    def allow_all(self, *requests):
+        return self.wait(swlimit.aio.allow_all(*requests))
+
+    def wait(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
+
+    def close(self):
+        async def cancel():
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        self.wait(cancel())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+class Called:
+    """A limiter of asyncio whose methods wait."""
+
+    def __init__(self, kind, limiter):
+        self.kind, self.limiter = kind, limiter
+
+    def __getattr__(self, name):
+        found = getattr(self.limiter, name)
+        if not callable(found) or name in ("limit", "request"):
+            return found
+        return lambda *args, **options: self.kind.wait(found(*args, **options))
+
+
+@pytest.fixture(params=[Threads, Asyncio], ids=lambda kind: kind.name)
+def kind(request):
+    kind = request.param()
+    yield kind
+    kind.close()
+
+
+@pytest.fixture
+def limiter(kind, server):
+    """Make a limiter on the server under test: 3 a minute, unless it is told."""
+    made = []
+
+    def limiter(limit=3, window="1m", resolution="1s", client=None, client_options=None, **options):
+        client = client or kind.client(kind.redis, port=server.port, **client_options or {})
+        made.append(kind.limiter(client, limit, window, resolution, **{"timeout": 2.0} | options))
+        return made[-1]
+
+    yield limiter
+    for one in made:
+        one.close()

@@ -1,0 +1,150 @@
+"""Clients of clusters, behind sentinels, over TLS and on sockets of the file system."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redis
+import trustme
+
+from support.cluster import Cluster
+from support.contents import info
+from support.replication import in_step
+from support.server import Binaries
+from support.waiting import eventually
+
+
+def uses_all(limiter, server_of):
+    """Decide, be denied here, hear of what comes back, and wait, on a few keys."""
+    for key in ("a", "b", "c", "d"):
+        assert [limiter.allow(key).granted for _ in range(3)] == [1, 1, 0]
+        eventually(lambda: limiter.allow(key).local)
+        assert server_of(key).cli("-c", "SWLIMIT.REFUND", key, 1) == "1"
+        eventually(lambda: limiter.allow(key).granted)
+        assert limiter.refund(key) == 1
+        assert limiter.acquire(key, timeout=5)
+        assert not limiter.acquire(key, timeout=1)
+    assert limiter.statistics.failures == 0
+
+
+@pytest.fixture(scope="module")
+def cluster(starting):
+    with starting() as start:
+        yield Cluster(start)
+
+
+def test_clusters(kind, limiter, cluster):
+    for server in cluster.masters():
+        server.cli("FLUSHALL", "SYNC")
+    client = kind.client(kind.cluster, host="127.0.0.1", port=cluster.masters()[0].port)
+    one = limiter(2, "1h", "1m", client=client, untracked=0.0)
+    uses_all(one, lambda key: cluster.masters()[0])
+    other = limiter(1, "1h", "1m", client=client)
+    assert kind.allow_all(one.request("{t}:1"), other.request("{t}:2"))
+    assert not kind.allow_all(one.request("{t}:1"), other.request("{t}:2"))
+    with pytest.raises(redis.exceptions.RedisClusterException, match="same key slot"):
+        kind.allow_all(one.request("x"), one.request("y"))
+    kind.call(getattr(client, "aclose", client.close))
+
+
+def test_a_cluster_whose_master_fails(kind, limiter, start):
+    cluster = Cluster(start)
+    client = kind.client(kind.cluster, host="127.0.0.1", port=cluster.masters()[0].port)
+    limiter = limiter(2, "1h", "1m", client=client, on_failure="deny", probe_every=0.1, untracked=0.0)
+    limiter.allow("k", cost=2)
+    eventually(lambda: limiter.allow("k").local)
+    master = next(server for server in cluster.masters() if server.cli("EXISTS", "k") == "1")
+    in_step(cluster.replica(master), master)
+    master.kill()
+    eventually(lambda: limiter.peek("k").local is False, seconds=40)
+    with cluster.connect() as other:
+        eventually(lambda: other.execute_command("SWLIMIT.REFUND", "k", 1) == 1)
+    eventually(lambda: limiter.allow("k").granted)
+    assert not limiter.acquire("k", timeout=1)
+    kind.call(getattr(client, "aclose", client.close))
+
+
+def test_waiting_through_a_failover(kind, limiter, start):
+    """Who waits at a master that becomes a replica goes on waiting where the key is then."""
+    cluster = Cluster(start)
+    client = kind.client(kind.cluster, host="127.0.0.1", port=cluster.masters()[0].port)
+    limiter = limiter(1, "4s", "100ms", client=client, on_failure="deny", probe_every=0.1)
+    assert limiter.allow("k")
+    master = next(server for server in cluster.masters() if server.cli("EXISTS", "k") == "1")
+    replica = cluster.replica(master)
+    in_step(replica, master)
+
+    def fail_over():
+        eventually(lambda: info(master, "swlimit")["swlimit_waiting"], 1)
+        assert replica.cli("CLUSTER", "FAILOVER") == "OK"
+
+    with ThreadPoolExecutor() as pool:
+        failing = pool.submit(fail_over)
+        assert limiter.acquire("k", timeout=30).granted
+        failing.result()
+    assert cluster.role(replica)["role"] == "master"
+    kind.call(getattr(client, "aclose", client.close))
+
+
+@pytest.fixture
+def sentinel(start, binaries, tmp_path):
+    """A sentinel, with a master and a replica."""
+    master = start(options={"repl-diskless-sync-delay": 0})
+    replica = start(options={"repl-diskless-sync-delay": 0, "replicaof": ("127.0.0.1", master.port)})
+    eventually(lambda: replica.client().info("replication")["master_link_status"], "up")
+    conf = tmp_path / "sentinel.conf"
+    conf.write_text(f"sentinel monitor ours 127.0.0.1 {master.port} 1\n"
+                    "sentinel down-after-milliseconds ours 500\nsentinel failover-timeout ours 2000\n")
+    as_sentinel = Binaries("sentinel", [*binaries.command, str(conf), "--sentinel"], binaries.cli, binaries.env)
+    server = start(binaries=as_sentinel, module=None)
+    eventually(lambda: len(server.client().execute_command("SENTINEL", "REPLICAS", "ours")), 1)
+    return server, master, replica
+
+
+def test_sentinels(kind, limiter, sentinel):
+    sentinel, master, replica = sentinel
+    client = kind.call(lambda: kind.sentinel([("127.0.0.1", sentinel.port)]).master_for("ours"))
+    limiter = limiter(2, "1h", "1m", client=client, on_failure="deny", probe_every=0.1, untracked=0.0)
+    uses_all(limiter, lambda _key: master)
+    in_step(replica, master)
+    master.kill()
+    eventually(lambda: limiter.peek("a").local is False, seconds=40)
+    assert not limiter.allow("a")
+    eventually(lambda: limiter.allow("a").local)
+    assert replica.cli("SWLIMIT.REFUND", "a", 1) == "1"
+    eventually(lambda: limiter.allow("a").granted)
+
+
+def test_tls(kind, limiter, start, tmp_path):
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    files = {name: tmp_path / f"{name}.pem" for name in ("ca", "cert", "key")}
+    authority.cert_pem.write_to_path(files["ca"])
+    certificate.cert_chain_pems[0].write_to_path(files["cert"])
+    certificate.private_key_pem.write_to_path(files["key"])
+    plain = start()
+    port = plain.port + 5000
+    server = start(options={"tls-port": port, "tls-cert-file": files["cert"], "tls-key-file": files["key"],
+                            "tls-ca-cert-file": files["ca"], "tls-auth-clients": "no"})
+    client = kind.client(kind.redis, host="127.0.0.1", port=port, ssl=True, ssl_ca_certs=str(files["ca"]))
+    uses_all(limiter(2, "1h", "1m", client=client, untracked=0.0), lambda _key: server)
+
+
+def test_sockets_of_the_file_system(kind, limiter, start, tmp_path):
+    server = start(options={"unixsocket": tmp_path / "s"})
+    client = kind.client(kind.redis, unix_socket_path=str(tmp_path / "s"))
+    uses_all(limiter(2, "1h", "1m", client=client, untracked=0.0), lambda _key: server)
+
+
+def test_what_the_client_says_is_kept(kind, limiter, server):
+    """User, database, and replies that are text."""
+    server.cli("ACL", "SETUSER", "shop", "on", ">secret", "~*", "&*", "+@all")
+    client = kind.client(kind.redis, port=server.port, db=3, username="shop", password="secret", decode_responses=True,
+                         protocol=3)
+    limiter = limiter(2, "1h", "1m", client=client, untracked=0.0)
+    assert limiter.allow("k", cost=2)
+    eventually(lambda: limiter.allow("k").local)
+    assert server.cli("-n", 3, "SWLIMIT.REFUND", "k", 1) == "1"
+    eventually(lambda: limiter.allow("k").granted)
+    assert limiter.acquire("other", timeout=1)
+    assert server.cli("INFO", "keyspace").count("db3:keys=2") == 1
+    server.cli("ACL", "DELUSER", "shop")

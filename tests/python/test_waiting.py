@@ -1,0 +1,174 @@
+"""Waiting for one's turn: in the server's queue, or, where it has none, in the process."""
+
+import socket
+import socketserver
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+
+from support.contents import info
+from support.resp import encode
+from support.waiting import eventually
+
+
+def in_threads(*functions):
+    """What these functions return, each in a thread of its own, begun one after the other."""
+    results, threads = [None] * len(functions), []
+    for number, function in enumerate(functions):
+        def work(number=number, function=function):
+            results[number] = function()
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join()
+    return results
+
+
+class Proxy(socketserver.ThreadingTCPServer):
+    """Passes a server's connections on, but knows no ACQUIRE, as the module's first release."""
+
+    allow_reuse_address = daemon_threads = True
+
+    def __init__(self, port):
+        super().__init__(("127.0.0.1", 0), Passing)
+        self.target = port
+        self.refused = 0
+
+
+class Passing(socketserver.BaseRequestHandler):
+    def handle(self):
+        with socket.create_connection(("127.0.0.1", self.server.target)) as target:
+            def back():
+                with suppress(OSError):
+                    while data := target.recv(65536):
+                        self.request.sendall(data)
+            threading.Thread(target=back, daemon=True).start()
+            while data := self.request.recv(65536):
+                if b"SWLIMIT.ACQUIRE" in data:
+                    self.server.refused += 1
+                    data = encode("SWLIMIT.NO_ACQUIRE").replace(b"NO_ACQUIRE", b"UNKNOWN000")
+                target.sendall(data)
+
+
+@pytest.fixture(params=["queue of the server", "queue of the process"])
+def waiting(request, kind, limiter, server):
+    """Make limiters whose `acquire` waits here or there."""
+    if request.param == "queue of the server":
+        yield limiter
+        assert int(info(server, "swlimit")["swlimit_waiting"]) == 0
+        return
+    with Proxy(server.port) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        client = kind.client(kind.redis, port=proxy.server_address[1])
+        yield lambda *quota, **options: limiter(*quota, client=client, **options)
+        assert proxy.refused
+        proxy.shutdown()
+
+
+def test_granted_at_once_or_waited_for(waiting):
+    limiter = waiting(2, "500ms", "10ms")
+    assert [limiter.acquire("k", timeout=0).granted for _ in range(3)] == [1, 1, 0]
+    before = time.monotonic()
+    assert limiter.acquire("k", cost=2, timeout=5).granted == 2
+    assert time.monotonic() - before > 0.2
+    assert limiter.acquire("k").granted
+
+
+def test_no_hope(waiting):
+    limiter = waiting(1, "1h", "1m")
+    assert limiter.acquire("k", timeout=1)
+    before = time.monotonic()
+    denied = limiter.acquire("k", timeout=60)
+    assert not denied and denied.retry_after > 3000
+    assert not limiter.acquire("k", cost=2, timeout=60)
+    assert time.monotonic() - before < 30
+
+
+def test_first_come_first_served(waiting):
+    limiter = waiting(1, "300ms", "10ms")
+    limiter.allow("k")
+    order = []
+
+    def wait(name):
+        assert limiter.acquire("k", timeout=10)
+        order.append(name)
+
+    in_threads(*(lambda name=name: wait(name) for name in "abcd"))
+    assert order == list("abcd")
+
+
+def test_quota_that_comes_back_early(limiter, server):
+    limiter = limiter(1, "1h", "1m")
+    limiter.allow("k")
+
+    def give_back():
+        eventually(lambda: int(info(server, "swlimit")["swlimit_waiting"]), 1)
+        return limiter.refund("k")
+
+    granted, given = in_threads(lambda: limiter.acquire("k", timeout=7200).granted, give_back)
+    assert (granted, given) == (1, 1)
+
+
+def test_connections_are_bounded_and_not_shared(limiter, server):
+    """A few wait at the server, others here until one of those is done; who only asks is not held up."""
+    limiter = limiter(1, "1h", "1m", max_waiting=2, decide="direct")
+    limiter.allow("k")
+
+    def look():
+        eventually(lambda: int(info(server, "swlimit")["swlimit_waiting"]), 2)
+        assert not limiter.peek("k").local
+        time.sleep(0.2)
+        assert int(info(server, "swlimit")["swlimit_waiting"]) == 2
+        for _ in range(4):
+            eventually(lambda: limiter.refund("k"), 1)
+        return True
+
+    *granted, looked = in_threads(*[lambda: limiter.acquire("k", timeout=7200).granted] * 4, look)
+    assert (granted, looked) == ([1] * 4, True)
+
+
+def test_no_connection_is_free_in_time(limiter, server):
+    limiter = limiter(1, "1h", "1m", max_waiting=1)
+    limiter.allow("k")
+
+    def second():
+        eventually(lambda: int(info(server, "swlimit")["swlimit_waiting"]), 1)
+        decision = limiter.acquire("k", timeout=0.2)
+        limiter.refund("k")
+        return decision
+
+    first, second = in_threads(lambda: limiter.acquire("k", timeout=7200), second)
+    assert first and not second
+    assert limiter.statistics.failures == 0
+
+
+def test_too_many_wait_at_the_server(limiter, server):
+    server.cli("CONFIG", "SET", "swlimit.max-waiting", 0)
+    try:
+        limiter = limiter(1, "300ms", "10ms")
+        assert [limiter.acquire("k", timeout=5).granted for _ in range(3)] == [1] * 3
+    finally:
+        server.cli("CONFIG", "SET", "swlimit.max-waiting", 10_000)
+
+
+def test_the_server_goes_away(kind, limiter, start):
+    """Whoever waits is then told by the failure policy."""
+    server = start()
+    limiter = limiter(100, "1h", "1m", client=kind.client(kind.redis, port=server.port), on_failure="allow")
+    limiter.allow("k", cost=100)
+
+    def kill():
+        eventually(lambda: int(info(server, "swlimit")["swlimit_waiting"]), 1)
+        server.kill()
+
+    decision, _ = in_threads(lambda: limiter.acquire("k", timeout=7200), kill)
+    assert decision.granted and decision.local
+
+
+def test_only_local(kind):
+    limiter = kind.limiter(None, 1, "200ms", "10ms")
+    assert [limiter.acquire("k", timeout=5).granted for _ in range(3)] == [1] * 3
+    assert not limiter.acquire("k", timeout=0)
