@@ -25,6 +25,7 @@ def output(*words):
 def test_dist_holds_these_packages_and_their_checksums(packages):
     expected = {packages.node(), *(packages.tarball(target) for target in TARGETS)}
     expected |= {packages.debian(architecture) for architecture in DEBIAN_NAMES.values()}
+    expected |= {packages.folder / f"swlimit-{packages.version}{end}" for end in (".tar.gz", "-py3-none-any.whl")}
     sums = packages.folder / "SHA256SUMS"
     assert set(packages.folder.iterdir()) == expected | {sums}
     assert sorted(sums.read_text().splitlines()) == sorted(

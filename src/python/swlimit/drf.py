@@ -1,0 +1,58 @@
+"""Throttles for Django REST framework, in place of its own of the same names. In the settings:
+
+    SWLIMIT = {"LOCATION": "redis://127.0.0.1:6379", "OPTIONS": {"on_failure": "allow"}}
+    REST_FRAMEWORK = {"DEFAULT_THROTTLE_CLASSES": ["swlimit.drf.UserRateThrottle"], …}
+
+Rates, scopes and keys are the framework's. `OPTIONS` are those of `swlimit.Limiter`, and `SUBINTERVALS` says how many a
+window has (50).
+"""
+
+import functools
+import math
+from typing import Any
+
+import redis
+from django.conf import settings
+from rest_framework import throttling
+
+from .decision import Decision
+from .limiter import Limiter
+
+
+@functools.cache
+def _client() -> Any:
+    return redis.Redis.from_url(settings.SWLIMIT["LOCATION"])
+
+
+@functools.cache
+def _limiter(limit: int, seconds: int) -> Limiter:
+    resolution = seconds / settings.SWLIMIT.get("SUBINTERVALS", 50)
+    return Limiter(_client(), limit, seconds, resolution, **settings.SWLIMIT.get("OPTIONS", {}))
+
+
+class SimpleRateThrottle(throttling.SimpleRateThrottle):  # type: ignore[misc]
+    """To be derived from, with `get_cache_key`, as the framework's own."""
+
+    decision: Decision
+
+    def allow_request(self, request: Any, view: Any) -> bool:
+        key = self.get_cache_key(request, view) if self.rate is not None else None
+        if key is None:
+            return True
+        self.decision = _limiter(self.num_requests, self.duration).allow(f"swlimit:{key}")
+        return bool(self.decision)
+
+    def wait(self) -> float | None:
+        return None if math.isinf(self.decision.retry_after) else self.decision.retry_after
+
+
+class AnonRateThrottle(throttling.AnonRateThrottle, SimpleRateThrottle):  # type: ignore[misc]
+    """Limits who has not logged in, by address."""
+
+
+class UserRateThrottle(throttling.UserRateThrottle, SimpleRateThrottle):  # type: ignore[misc]
+    """Limits users, and who has not logged in by address."""
+
+
+class ScopedRateThrottle(throttling.ScopedRateThrottle, SimpleRateThrottle):  # type: ignore[misc]
+    """Limits users by the view's `throttle_scope`."""

@@ -1,0 +1,237 @@
+"""The adapters in the frameworks, over HTTP."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import redis
+import redis.asyncio
+
+import swlimit
+import swlimit.asgi
+import swlimit.wsgi
+from python.serving import get, serve_asgi, serve_wsgi
+from support.contents import info
+from support.server import ROOT
+from support.waiting import eventually
+
+
+def user(header):
+    return f"user:{header}" if header else None
+
+
+def behaves(url, server):
+    """A limit of 3 in 2 seconds for each user, 2 units for /twice; nobody's requests are not limited."""
+    granted = [get(url, user="ann") for _ in range(3)]
+    assert [(one.status, one.headers["RateLimit"].split(";")[1]) for one in granted] == [
+        (200, "r=2"), (200, "r=1"), (200, "r=0")]
+    assert granted[0].headers["RateLimit-Policy"] == '"default";q=3;w=2'
+    denied = get(url, user="ann")
+    assert (denied.status, denied.body) == (429, b"Too Many Requests\n")
+    assert denied.headers["X-RateLimit-Remaining"] == "0"
+    assert get(url, user="bob").status == 200
+    assert get(f"{url}twice", user="bob").status == 200
+    assert get(f"{url}twice", user="bob").status == 429
+    assert "RateLimit" not in get(url).headers
+    time.sleep(int(denied.headers["Retry-After"]))
+    assert get(url, user="ann").status == 200
+    assert server.cli("EXISTS", "user:ann") == "1"
+
+
+def asgi_user(scope):
+    return user(dict(scope["headers"]).get(b"user", b"").decode())
+
+
+def limiter(server):
+    return swlimit.AsyncLimiter(redis.asyncio.Redis(port=server.port), 3, "2s", "20ms", timeout=5.0)
+
+
+def asgi_cost(scope):
+    return 2 if scope["path"] == "/twice" else 1
+
+
+def test_plain_asgi(server):
+    async def app(scope, receive, send):
+        if scope["type"] == "lifespan":
+            while (await receive())["type"] != "lifespan.shutdown":
+                await send({"type": "lifespan.startup.complete"})
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"x-app", b"1")]})
+        await send({"type": "http.response.body", "body": b"hello"})
+
+    with serve_asgi(swlimit.asgi.RateLimit(app, limiter(server), asgi_user, asgi_cost)) as url:
+        behaves(url, server)
+
+
+def test_starlette(server):
+    from starlette.applications import Starlette
+    from starlette.responses import PlainTextResponse
+    from starlette.routing import Route
+
+    app = Starlette(routes=[Route("/{path:path}", lambda request: PlainTextResponse("hello"))])
+    app.add_middleware(swlimit.asgi.RateLimit, limiter=limiter(server), key=asgi_user, cost=asgi_cost)
+    with serve_asgi(app) as url:
+        behaves(url, server)
+
+
+def test_fastapi(server):
+    from fastapi import FastAPI
+
+    app = FastAPI()
+    app.add_middleware(swlimit.asgi.RateLimit, limiter=limiter(server), key=asgi_user, cost=asgi_cost)
+
+    @app.get("/{path:path}")
+    async def hello(path: str):
+        return {"path": path}
+
+    with serve_asgi(app) as url:
+        behaves(url, server)
+
+
+@pytest.fixture
+def threads_limiter(server):
+    limiter = swlimit.Limiter(redis.Redis(port=server.port), 3, "2s", "20ms", timeout=5.0)
+    yield limiter
+    limiter.close()
+
+
+def wsgi_limited(app, limiter):
+    return swlimit.wsgi.RateLimit(app, limiter, lambda environ: user(environ.get("HTTP_USER")),
+                                  lambda environ: 2 if environ["PATH_INFO"] == "/twice" else 1)
+
+
+def test_plain_wsgi(server, threads_limiter):
+    def app(environ, start_response):
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return [b"hello"]
+
+    with serve_wsgi(wsgi_limited(app, threads_limiter)) as url:
+        behaves(url, server)
+
+
+def test_flask(server, threads_limiter):
+    from flask import Flask
+
+    app = Flask(__name__)
+    app.add_url_rule("/", "hello", lambda: "hello")
+    app.add_url_rule("/twice", "twice", lambda: "hello")
+    app.wsgi_app = wsgi_limited(app.wsgi_app, threads_limiter)
+    with serve_wsgi(app) as url:
+        behaves(url, server)
+
+
+@pytest.mark.parametrize("module, key", [(swlimit.asgi, {"client": ("10.0.0.7", 4)}), (swlimit.asgi, {"client": None}),
+                                         (swlimit.wsgi, {"REMOTE_ADDR": "10.0.0.7"})])
+def test_who_asks_is_the_peer_unless_said_otherwise(module, key):
+    assert module.client_address(key) == ("10.0.0.7" if list(key.values())[0] else None)
+
+
+DJANGO = """
+import sys
+import django
+from django.conf import settings
+
+settings.configure(
+    SECRET_KEY="test", ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], INSTALLED_APPS=["rest_framework"],
+    SWLIMIT={"LOCATION": sys.argv[1], "OPTIONS": {"timeout": 5.0}},
+    REST_FRAMEWORK={
+        "DEFAULT_AUTHENTICATION_CLASSES": [], "UNAUTHENTICATED_USER": None,
+        "DEFAULT_THROTTLE_CLASSES": ["swlimit.drf.AnonRateThrottle", "swlimit.drf.ScopedRateThrottle"],
+        "DEFAULT_THROTTLE_RATES": {"anon": "5/second", "user": None, "expensive": "2/minute"}})
+django.setup()
+
+from django.core.wsgi import get_wsgi_application
+from django.urls import path
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+
+class Hello(APIView):
+    def get(self, request):
+        return Response("hello")
+
+
+class Expensive(Hello):
+    throttle_scope = "expensive"
+
+
+urlpatterns = [path("", Hello.as_view()), path("expensive", Expensive.as_view())]
+
+from wsgiref.simple_server import make_server
+server = make_server("127.0.0.1", 0, get_wsgi_application())
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.fixture
+def django(server, tmp_path):
+    """The address of a Django site, which has a process of its own, because its settings are the process's."""
+    site = tmp_path / "site.py"
+    site.write_text(DJANGO)
+    process = subprocess.Popen([sys.executable, site, f"redis://127.0.0.1:{server.port}"], text=True,
+                               env=os.environ | {"PYTHONPATH": f"{ROOT}/src/python"},
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    yield f"http://127.0.0.1:{int(process.stdout.readline())}/"
+    process.terminate()
+    process.wait()
+
+
+def test_django_rest_framework(django, server):
+    assert [get(f"{django}expensive").status for _ in range(3)] == [200, 200, 429]
+    denied = get(f"{django}expensive")
+    assert 50 < int(denied.headers["Retry-After"]) <= 62
+    assert "throttled" in json.loads(denied.body)["detail"]
+    time.sleep(1.1)
+    responses = [get(django) for _ in range(7)]
+    assert [one.status for one in responses if one.status != 429] == [200] * 5
+    waiting = responses[-1]
+    assert waiting.headers["Retry-After"] in ("1", "2")
+    time.sleep(int(waiting.headers["Retry-After"]))
+    assert get(django).status == 200
+    keys = server.cli("KEYS", "swlimit:throttle_*").split()
+    assert sorted(key.split("_")[1] for key in keys) == ["anon", "expensive"]
+
+
+def test_celery(server, tmp_path):
+    """Tasks in two workers' threads wait for a quota that they share, first come, first served."""
+    (tmp_path / "tasks.py").write_text(f"""
+import redis
+import swlimit
+from celery import Celery
+
+app = Celery(broker="redis://127.0.0.1:{server.port}/1", backend="redis://127.0.0.1:{server.port}/1")
+quota = swlimit.Limiter(redis.Redis(port={server.port}), 4, "1s", "50ms", strict=True, timeout=5.0)
+
+
+@app.task
+def call(number):
+    if not quota.acquire("api", timeout=30):
+        raise call.retry()
+    return redis.Redis(port={server.port}).time()
+""")
+    env = os.environ | {"PYTHONPATH": f"{ROOT}/src/python:{tmp_path}"}
+    workers = [subprocess.Popen([sys.executable, "-m", "celery", "-A", "tasks", "worker", "--pool", "threads",
+                                 "--concurrency", "3", "--hostname", f"w{number}@localhost", "--without-gossip",
+                                 "--without-mingle", "--loglevel", "ERROR"], cwd=tmp_path, env=env,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for number in range(2)]
+    try:
+        program = "import tasks; print([one.get(timeout=60) for one in [tasks.call.delay(n) for n in range(12)]])"
+        sent = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True,
+                              timeout=90)
+        assert sent.returncode == 0, sent.stderr
+        times = sorted(seconds + microseconds / 1e6 for seconds, microseconds in json.loads(
+            sent.stdout.replace("(", "[").replace(")", "]")))
+        assert len(times) == 12
+        # A fifth call is never within a second of a first; what is measured is when the answer was read.
+        assert all(later - first > 0.8 for first, later in zip(times, times[4:]))
+        eventually(lambda: int(info(server, "swlimit")["swlimit_waiting"]), 0)
+    finally:
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            worker.wait()

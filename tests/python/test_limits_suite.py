@@ -1,0 +1,80 @@
+"""The tests that `limits` has for its storages and strategies, run on the storages of swlimit.
+
+They come with its source distribution. Changed in them are the addresses of servers alone; only the tests of such
+addresses are run, and `limits_suite.py` says which of them do not apply.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from support.cluster import Cluster
+from support.server import ROOT
+
+CACHE = ROOT / ".cache/python"
+VERSION = metadata.version("limits")
+FILES = ["test_storage.py", "test_strategy.py", "integration/test_concurrency.py"]
+ASYNC_FILES = ["aio/__init__.py", "aio/test_storage.py", "aio/test_strategy.py"]
+
+
+@pytest.fixture(scope="module")
+def source():
+    """The source distribution of the installed release."""
+    archive = CACHE / f"limits-{VERSION}.tar.gz"
+    if not archive.exists():
+        done = subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:",
+                               "--dest", CACHE, f"limits=={VERSION}"], capture_output=True, text=True)
+        if not archive.exists():
+            if os.environ.get("CI") == "true":
+                pytest.fail(f"CI lacks the source of limits: {done.stderr}", pytrace=False)
+            pytest.skip("LACKING the source of limits")
+    return archive
+
+
+def begin(folder, source, files, uri, servers):
+    """Begin the tests in these files with the storage at `uri`, in a process of its own."""
+    with tarfile.open(source) as archive:
+        for name in [*files, "__init__.py", "utils.py"]:
+            text = archive.extractfile(f"limits-{VERSION}/tests/{name}").read().decode()
+            for old in ("redis://localhost:7379", "redis+cluster://localhost:7001/"):
+                if old.split(":")[0] == uri.split(":")[0]:
+                    text = text.replace(f'"{old}"', f'"swlimit+{uri}"').replace(f'"async+{old}"',
+                                                                               f'"async+swlimit+{uri}"')
+            target = folder / "tests" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text.replace('"implementation": ASYNC_REDIS_IMPLEMENTATION,', ""))
+    shutil.copy(Path(__file__).with_name("limits_suite.py"), folder / "conftest.py")
+    (folder / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+    ports = ",".join(str(server.port) for server in servers)
+    return subprocess.Popen([sys.executable, "-m", "pytest", "-rA", "-W", "ignore", "tests"], cwd=folder,
+                            env=os.environ | {"PYTHONPATH": f"{ROOT}/src/python:.", "PORTS": ports},
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def assert_passes(process, least):
+    printed, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, printed[-8000:]
+    assert printed.count("PASSED") >= least, printed[-8000:]
+
+
+def test_on_a_server(source, start, tmp_path):
+    """Those for asyncio beside the others, because most of them sleep most of the time."""
+    running = []
+    for folder, files in (("threads", FILES), ("asyncio", ASYNC_FILES)):
+        server = start()
+        running.append(begin(tmp_path / folder, source, files, f"redis://127.0.0.1:{server.port}", [server]))
+    for process in running:
+        assert_passes(process, least=20)
+
+
+@pytest.mark.long
+def test_in_a_cluster(source, start, tmp_path):
+    cluster = Cluster(start)
+    uri = f"redis+cluster://127.0.0.1:{cluster.servers[0].port}/"
+    assert_passes(begin(tmp_path, source, FILES + ASYNC_FILES, uri, cluster.masters()), least=50)

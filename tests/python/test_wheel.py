@@ -1,0 +1,84 @@
+"""The wheel and the source distribution: what they hold, and that they work where nothing else is. And the types."""
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import pytest
+
+from support.server import ROOT
+
+SOURCE = ROOT / "src/python"
+PROGRAM = """
+import redis, swlimit
+limiter = swlimit.Limiter(redis.Redis(port={port}), 1, "1m", "1s", timeout=5.0)
+print(swlimit.__version__, [bool(limiter.allow("k")) for _ in range(2)], limiter.acquire("l").granted)
+import swlimit.asgi, swlimit.wsgi
+limiter.close()
+"""
+
+
+def run(*words, **options):
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=300, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """What is built, by the end of its name."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, SOURCE)
+    return {"whl": next(folder.glob("*.whl")), "tar.gz": next(folder.glob("*.tar.gz"))}
+
+
+def test_what_they_hold(built):
+    ours = {str(path.relative_to(SOURCE)) for path in SOURCE.glob("swlimit/*") if path.suffix in (".py", ".typed")}
+    assert "swlimit/py.typed" in ours
+    with zipfile.ZipFile(built["whl"]) as wheel:
+        assert {name for name in wheel.namelist() if ".dist-info/" not in name} == ours
+        metadata = next(name for name in wheel.namelist() if name.endswith("/METADATA"))
+        assert "Requires-Python: >=3.10" in wheel.read(metadata).decode()
+    with tarfile.open(built["tar.gz"]) as source:
+        names = {name.split("/", 1)[1] for name in source.getnames()}
+        assert ours | {"pyproject.toml", "README.md"} <= names
+
+
+@pytest.mark.parametrize("kind", ["whl", "tar.gz"])
+def test_they_work_in_an_empty_environment(built, kind, tmp_path, server):
+    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    python = tmp_path / "venv/bin/python"
+    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", built[kind])
+    printed = run(python, "-I", "-c", PROGRAM.format(port=server.port), cwd=tmp_path)
+    version = (ROOT / "Cargo.toml").read_text().split('version = "')[1].split('"')[0]
+    assert printed.split("\n")[0] == f"{version} [True, False] 1"
+
+
+def test_types():
+    """Those of the package, and of a program that uses it."""
+    run(sys.executable, "-m", "mypy", cwd=SOURCE)
+
+
+def test_types_of_a_user_s_program(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("""
+import swlimit
+
+limiter = swlimit.Limiter(None, 1, "1m", 1.0, on_failure="deny")
+decision: swlimit.Decision = limiter.allow("k", cost=2, block="1h")
+wait: float = decision.retry_after
+both: swlimit.Decisions = swlimit.allow_all(limiter.request("a"), limiter.request(b"b", cost=2))
+
+
+@limiter.limit(lambda number: f"n:{number}")
+def work(number: int) -> str:
+    return str(number)
+
+
+text: str = work(1)
+limiter.allow(7)  # type: ignore[arg-type]
+swlimit.Limiter(None, 1, "1m", 1.0, on_failure="shrug")  # type: ignore[arg-type]
+""")
+    run(sys.executable, "-m", "mypy", "--strict", "--config-file", "", program,
+        env={"MYPYPATH": str(SOURCE), "PATH": ""}, cwd=tmp_path)
