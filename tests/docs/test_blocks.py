@@ -95,7 +95,8 @@ def shell(server, text):
 
 
 def python(server, text):
-    return run([sys.executable, "-c", with_port(server, text)])
+    return run([sys.executable, "-c", with_port(server, text)],
+               env=os.environ | {"PYTHONPATH": str(ROOT / "src/python")})
 
 
 RUNNERS = {"redis": redis_cli, "python": python} | dict.fromkeys(SHELL, shell)
