@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import contenders, cpu, instructions, latency, memory, node, plots, scale, top, waiting
+from . import contenders, cpu, from_limits, instructions, latency, memory, node, plots, scale, top, waiting
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,15 @@ SECTIONS = {
         "timestamps.",
         lambda options: node.measure(3 if options.quick else 9, options.log),
         lambda result: node.table(*result)),
+    "limits": Section(
+        "Coming from `limits`",
+        "What the server does for PyPI `limits`, which Flask-Limiter and slowapi are built on, and for swlimit's "
+        "storage in its place: CPU per request as above, and memory per key, with a window of an hour and 50 "
+        "subintervals. At ten times the limit (10 keys, 50 a second each, one process), swlimit's storage does not send"
+        " what it knows to be denied; commands are the server's count, those of scripts included. On the log, all are "
+        f"limited to {from_limits.LOG_LIMIT} in {from_limits.LOG_WINDOW} s for each address.",
+        lambda options: from_limits.measure(*((5, 0.1) if options.quick else (15, 0.3)), options.log),
+        lambda result: from_limits.table(*result)),
     "instructions": Section(
         "Instructions per command",
         "Counted by valgrind's callgrind, one key, no pipeline: hardly any time plays a part. The module's own count "
