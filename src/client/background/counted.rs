@@ -1,0 +1,134 @@
+//! What one key has used that the server does not know yet. A function of what happens and when: no server.
+
+use std::collections::VecDeque;
+
+use swlimit_window::Decision;
+use tokio::time::{Duration, Instant};
+
+use crate::clock::ms_up;
+use crate::demand::Demand;
+
+/// Three counts, as the sliding-window limiters of large fleets keep them: decided here since the last synchronization began
+/// (`local`), being sent (`cached`), and what the server last said (`global`).
+#[derive(Debug, Default)]
+pub(super) struct Counted {
+    local: u64,
+    cached: VecDeque<Batch>,
+    global: Option<Global>,
+    /// Waits for the next synchronization.
+    pub is_queued: bool,
+}
+
+/// Units that were decided before an instant, the latest of them just before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Batch {
+    pub units: u64,
+    pub at: Instant,
+}
+
+#[derive(Debug)]
+struct Global {
+    heard: Instant,
+    remaining: u64,
+    retry_at: Instant,
+    reset_at: Instant,
+}
+
+/// What a key may use of which the server was not heard lately.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unheard {
+    /// So many units.
+    pub share: u64,
+    /// What was heard longer ago than this does not count as lately.
+    pub after: Duration,
+}
+
+impl Counted {
+    /// Decide a demand, and count it if it is granted.
+    #[inline]
+    pub fn decide(&mut self, demand: &Demand, unheard: Unheard, now: Instant) -> Decision {
+        let decision = self.peek(demand, unheard, now);
+        self.local += decision.granted;
+        Decision { remaining: decision.remaining - decision.granted, ..decision }
+    }
+
+    /// The decision without counting.
+    #[inline]
+    pub fn peek(&self, demand: &Demand, unheard: Unheard, now: Instant) -> Decision {
+        let cost = demand.exact.cost;
+        let available = self.available(unheard, now);
+        let granted = match available {
+            _ if cost <= available => cost,
+            _ if demand.exact.partial => available,
+            _ => 0,
+        };
+        let (retry_at, reset_at) = match &self.global {
+            Some(global) => (global.retry_at, global.reset_at),
+            None => (now, now),
+        };
+        let wait = |at: Instant| ms_up(at.saturating_duration_since(now));
+        Decision {
+            granted,
+            limit: demand.exact.quota.limit,
+            remaining: available,
+            retry_after: match granted {
+                0 if demand.never_fits() => None,
+                // The server is asked again by then, at the earliest.
+                0 => Some(wait(retry_at).max(1)),
+                _ => Some(0),
+            },
+            reset_after: wait(reset_at),
+        }
+    }
+
+    fn available(&self, unheard: Unheard, now: Instant) -> u64 {
+        let known = match &self.global {
+            Some(global) if now <= global.heard + unheard.after => global.remaining,
+            Some(global) => global.remaining.min(unheard.share),
+            None => unheard.share,
+        };
+        known.saturating_sub(self.local + self.unsent())
+    }
+
+    /// Count units whatever is available, as used at an instant.
+    pub fn record(&mut self, units: u64, at: Instant) {
+        self.cached.push_back(Batch { units, at });
+    }
+
+    fn unsent(&self) -> u64 {
+        self.cached.iter().map(|batch| batch.units).sum()
+    }
+
+    /// A synchronization begins: what is to be sent. What is older than a window does not matter any more.
+    pub fn begin(&mut self, window: Duration, now: Instant) -> Vec<Batch> {
+        self.is_queued = false;
+        if self.local > 0 {
+            self.cached.push_back(Batch { units: std::mem::take(&mut self.local), at: now });
+        }
+        self.cached.retain(|batch| now < batch.at + window);
+        self.cached.iter().copied().collect()
+    }
+
+    /// The server counted the oldest so many of what was to be sent, and what it says of the key is this.
+    pub fn synchronized(&mut self, batches: usize, global: &Decision, now: Instant) {
+        self.cached.drain(..batches.min(self.cached.len()));
+        let at = |ms: Option<u64>| now + Duration::from_millis(ms.unwrap_or_default());
+        self.global = Some(Global {
+            heard: now,
+            remaining: global.remaining,
+            retry_at: at(global.retry_after),
+            reset_at: at(Some(global.reset_after)),
+        });
+    }
+
+    /// Whether something is still to be sent.
+    pub fn is_behind(&self) -> bool {
+        self.local > 0 || !self.cached.is_empty()
+    }
+
+    /// Whether nothing is to be sent, and what is known is of no use any more.
+    pub fn is_idle(&self, unheard: Duration, now: Instant) -> bool {
+        let is_known = |global: &Global| now <= global.heard + unheard;
+        !self.is_queued && !self.is_behind() && !self.global.as_ref().is_some_and(is_known)
+    }
+}

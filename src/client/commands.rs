@@ -1,0 +1,144 @@
+//! The commands, word by word, and what their replies mean.
+
+use swlimit_window::Decision;
+
+use crate::demand::Demand;
+use crate::error::Error;
+use crate::wire::{Command, Reply};
+
+pub(crate) fn allow(key: &[u8], demand: &Demand) -> Command {
+    blocking(asking("SWLIMIT.ALLOW", key, demand), demand)
+}
+
+pub(crate) fn peek(key: &[u8], demand: &Demand) -> Command {
+    asking("SWLIMIT.PEEK", key, demand)
+}
+
+/// `age` in ms.
+pub(crate) fn record(key: &[u8], demand: &Demand, age: Option<u64>) -> Command {
+    blocking(aged(asking("SWLIMIT.RECORD", key, demand), age), demand)
+}
+
+/// `timeout` in ms.
+pub(crate) fn acquire(key: &[u8], demand: &Demand, timeout: u64) -> Command {
+    optional(quota(Command::on("SWLIMIT.ACQUIRE", key), demand).ms(timeout), demand)
+}
+
+/// `age` in ms.
+pub(crate) fn refund(key: &[u8], units: u64, age: Option<u64>) -> Command {
+    aged(Command::on("SWLIMIT.REFUND", key).number(units), age)
+}
+
+/// `duration` in ms.
+pub(crate) fn block(key: &[u8], duration: u64, unless_blocked: bool) -> Command {
+    let command = Command::on("SWLIMIT.BLOCK", key).ms(duration);
+    if unless_blocked {
+        command.word(b"NX")
+    } else {
+        command
+    }
+}
+
+pub(crate) fn unblock(key: &[u8]) -> Command {
+    Command::on("SWLIMIT.UNBLOCK", key)
+}
+
+/// The keys side by side, then their quotas.
+pub(crate) fn mallow(members: &[(&[u8], Demand)]) -> Command {
+    let mut command = Command::named("SWLIMIT.MALLOW", 2).number(members.len() as u64);
+    for (key, _) in members {
+        command = command.word(key);
+    }
+    for (_, demand) in members {
+        command = quota(command, demand).number(demand.exact.cost);
+    }
+    if members.iter().any(|(_, demand)| demand.exact.strict) {
+        command = command.word(b"STRICT");
+    }
+    command
+}
+
+fn asking(name: &str, key: &[u8], demand: &Demand) -> Command {
+    let command = optional(quota(Command::on(name, key), demand), demand);
+    if demand.exact.partial {
+        command.word(b"PARTIAL")
+    } else {
+        command
+    }
+}
+
+fn quota(command: Command, demand: &Demand) -> Command {
+    let quota = demand.exact.quota;
+    command.number(quota.limit).ms(quota.geometry.window()).ms(quota.geometry.resolution())
+}
+
+fn optional(command: Command, demand: &Demand) -> Command {
+    let command = match demand.exact.cost {
+        1 => command,
+        cost => command.word(b"COST").number(cost),
+    };
+    if demand.exact.strict {
+        command.word(b"STRICT")
+    } else {
+        command
+    }
+}
+
+fn blocking(command: Command, demand: &Demand) -> Command {
+    match demand.block {
+        Some(ms) => command.word(b"BLOCK").ms(ms),
+        None => command,
+    }
+}
+
+fn aged(command: Command, age: Option<u64>) -> Command {
+    match age {
+        Some(ms) => command.word(b"AGE").ms(ms),
+        None => command,
+    }
+}
+
+impl Reply {
+    /// The five integers of a decision.
+    pub fn decision(&self) -> Result<Decision, Error> {
+        let integers = |replies: &[Reply]| replies.iter().map(Reply::integer).collect::<Option<Vec<i64>>>();
+        let Self::Array(replies) = self else { return Err(self.unclear()) };
+        let Some([granted, limit, remaining, retry_after, reset_after]) =
+            integers(replies).and_then(|integers| <[i64; 5]>::try_from(integers).ok())
+        else {
+            return Err(self.unclear());
+        };
+        let natural = |integer: i64| u64::try_from(integer).map_err(|_| self.unclear());
+        Ok(Decision {
+            granted: natural(granted)?,
+            limit: natural(limit)?,
+            remaining: natural(remaining)?,
+            retry_after: u64::try_from(retry_after).ok(),
+            reset_after: natural(reset_after)?,
+        })
+    }
+
+    /// Whether several limits granted, and the decision of each.
+    pub fn decisions(&self) -> Result<(bool, Vec<Decision>), Error> {
+        let Self::Array(replies) = self else { return Err(self.unclear()) };
+        let Some((granted, each)) = replies.split_first() else { return Err(self.unclear()) };
+        let each = each.iter().map(Reply::decision).collect::<Result<_, _>>()?;
+        Ok((granted.integer() == Some(1), each))
+    }
+
+    /// A number that is not negative.
+    pub fn natural(&self) -> Result<u64, Error> {
+        self.integer().and_then(|integer| u64::try_from(integer).ok()).ok_or_else(|| self.unclear())
+    }
+
+    fn integer(&self) -> Option<i64> {
+        match self {
+            Self::Integer(integer) => Some(*integer),
+            _ => None,
+        }
+    }
+
+    fn unclear(&self) -> Error {
+        Error::Answer(format!("{self:?}"))
+    }
+}

@@ -1,0 +1,97 @@
+//! What an operator asks of the server.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::error::Error;
+use crate::wire::Reply;
+
+/// A key that was denied lately, as `SWLIMIT.TOP` tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Denied {
+    /// The number of the database.
+    pub database: u64,
+    /// The key's name, cut after 512 bytes.
+    pub key: Vec<u8>,
+    /// Requests denied in this minute of the server's clock.
+    pub this_minute: u64,
+    /// Requests denied in the minute before.
+    pub last_minute: u64,
+}
+
+/// What the server holds of a key, as `SWLIMIT.INFO` tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Held {
+    /// The window; zero of a key with a block and no counts.
+    pub window: Duration,
+    /// The length of one subinterval; zero as the window.
+    pub resolution: Duration,
+    /// Units held.
+    pub total: u64,
+    /// Bytes of the server's memory.
+    pub memory: u64,
+    /// Units by the start of their subinterval, the oldest first.
+    pub counts: Vec<(SystemTime, u64)>,
+    /// Until when the key is blocked, if it ever was.
+    pub blocked_until: Option<SystemTime>,
+}
+
+impl Denied {
+    pub(crate) fn all_of(reply: &Reply) -> Result<Vec<Self>, Error> {
+        let Reply::Array(keys) = reply else { return Err(unclear(reply)) };
+        keys.iter().map(Self::of).collect()
+    }
+
+    fn of(reply: &Reply) -> Result<Self, Error> {
+        match reply {
+            Reply::Array(fields) => match fields.as_slice() {
+                [database, Reply::Bytes(key), this, last] => Ok(Self {
+                    database: database.natural()?,
+                    key: key.clone(),
+                    this_minute: this.natural()?,
+                    last_minute: last.natural()?,
+                }),
+                _ => Err(unclear(reply)),
+            },
+            _ => Err(unclear(reply)),
+        }
+    }
+}
+
+impl Held {
+    pub(crate) fn of(reply: &Reply) -> Result<Self, Error> {
+        let Reply::Array(fields) = reply else { return Err(unclear(reply)) };
+        let field = |name: &str| {
+            let mut pairs = fields.chunks_exact(2);
+            let found = pairs.find(|pair| matches!(&pair[0], Reply::Bytes(bytes) if bytes == name.as_bytes()));
+            found.map(|pair| &pair[1]).ok_or_else(|| unclear(reply))
+        };
+        let number = |name: &str| field(name)?.natural();
+        let Reply::Array(counts) = field("counts")? else { return Err(unclear(reply)) };
+        let count = |count: &Reply| match count {
+            Reply::Array(pair) => match pair.as_slice() {
+                [start, units] => Ok((unix(start.natural()?), units.natural()?)),
+                _ => Err(unclear(reply)),
+            },
+            _ => Err(unclear(reply)),
+        };
+        Ok(Self {
+            window: Duration::from_millis(number("window")?),
+            resolution: Duration::from_millis(number("resolution")?),
+            total: number("total")?,
+            memory: number("memory")?,
+            counts: counts.iter().map(count).collect::<Result<_, _>>()?,
+            blocked_until: Some(number("blocked")?).filter(|ms| *ms > 0).map(unix),
+        })
+    }
+}
+
+/// An instant of Unix time in ms.
+pub(crate) fn unix(ms: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(ms)
+}
+
+fn unclear(reply: &Reply) -> Error {
+    Error::Answer(format!("{reply:?}"))
+}
