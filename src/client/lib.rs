@@ -15,6 +15,8 @@ mod decision;
 mod demand;
 mod denials;
 mod error;
+#[cfg(test)]
+mod fake;
 mod keys;
 mod leases;
 mod limiter;
@@ -24,6 +26,8 @@ mod quota;
 mod request;
 mod server;
 mod statistics;
+#[cfg(test)]
+mod tests;
 mod turns;
 pub mod wire;
 

@@ -17,6 +17,8 @@ pub(super) struct Counted {
     global: Option<Global>,
     /// Waits for the next synchronization.
     pub is_queued: bool,
+    /// The last synchronization that it was, or is, part of.
+    round: u64,
 }
 
 /// Units that were decided before an instant, the latest of them just before.
@@ -28,35 +30,37 @@ pub(super) struct Batch {
 
 #[derive(Debug)]
 struct Global {
-    heard: Instant,
+    /// The key was part of every synchronization since.
+    is_recent: bool,
     remaining: u64,
     retry_at: Instant,
     reset_at: Instant,
 }
 
-/// What a key may use of which the server was not heard lately.
+/// What is known without the server.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Unheard {
-    /// So many units.
+pub(super) struct Known {
+    /// Units that a key may use of which the server was not heard just now.
     pub share: u64,
-    /// What was heard longer ago than this does not count as lately.
-    pub after: Duration,
+    /// The last synchronization that began. What was heard in one before it is not recent: other clients may have used
+    /// up what remained.
+    pub round: u64,
 }
 
 impl Counted {
     /// Decide a demand, and count it if it is granted.
     #[inline]
-    pub fn decide(&mut self, demand: &Demand, unheard: Unheard, now: Instant) -> Decision {
-        let decision = self.peek(demand, unheard, now);
+    pub fn decide(&mut self, demand: &Demand, known: Known, now: Instant) -> Decision {
+        let decision = self.peek(demand, known, now);
         self.local += decision.granted;
         Decision { remaining: decision.remaining - decision.granted, ..decision }
     }
 
     /// The decision without counting.
     #[inline]
-    pub fn peek(&self, demand: &Demand, unheard: Unheard, now: Instant) -> Decision {
+    pub fn peek(&self, demand: &Demand, known: Known, now: Instant) -> Decision {
         let cost = demand.exact.cost;
-        let available = self.available(unheard, now);
+        let available = self.available(known);
         let granted = match available {
             _ if cost <= available => cost,
             _ if demand.exact.partial => available,
@@ -81,13 +85,13 @@ impl Counted {
         }
     }
 
-    fn available(&self, unheard: Unheard, now: Instant) -> u64 {
-        let known = match &self.global {
-            Some(global) if now <= global.heard + unheard.after => global.remaining,
-            Some(global) => global.remaining.min(unheard.share),
-            None => unheard.share,
+    fn available(&self, known: Known) -> u64 {
+        let all = match &self.global {
+            Some(global) if global.is_recent && self.round == known.round => global.remaining,
+            Some(global) => global.remaining.min(known.share),
+            None => known.share,
         };
-        known.saturating_sub(self.local + self.unsent())
+        all.saturating_sub(self.local + self.unsent())
     }
 
     /// Count units whatever is available, as used at an instant.
@@ -100,8 +104,12 @@ impl Counted {
     }
 
     /// A synchronization begins: what is to be sent. What is older than a window does not matter any more.
-    pub fn begin(&mut self, window: Duration, now: Instant) -> Vec<Batch> {
+    pub fn begin(&mut self, round: u64, window: Duration, now: Instant) -> Vec<Batch> {
         self.is_queued = false;
+        if let Some(global) = &mut self.global {
+            global.is_recent &= self.round + 1 == round;
+        }
+        self.round = round;
         if self.local > 0 {
             self.cached.push_back(Batch { units: std::mem::take(&mut self.local), at: now });
         }
@@ -114,7 +122,7 @@ impl Counted {
         self.cached.drain(..batches.min(self.cached.len()));
         let at = |ms: Option<u64>| now + Duration::from_millis(ms.unwrap_or_default());
         self.global = Some(Global {
-            heard: now,
+            is_recent: true,
             remaining: global.remaining,
             retry_at: at(global.retry_after),
             reset_at: at(Some(global.reset_after)),
@@ -127,8 +135,7 @@ impl Counted {
     }
 
     /// Whether nothing is to be sent, and what is known is of no use any more.
-    pub fn is_idle(&self, unheard: Duration, now: Instant) -> bool {
-        let is_known = |global: &Global| now <= global.heard + unheard;
-        !self.is_queued && !self.is_behind() && !self.global.as_ref().is_some_and(is_known)
+    pub fn is_idle(&self, round: u64) -> bool {
+        !self.is_queued && !self.is_behind() && self.round < round
     }
 }

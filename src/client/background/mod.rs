@@ -5,8 +5,6 @@
 //! synchronization is under way at a time. What could not be sent is sent later, dated by its age.
 
 mod counted;
-#[cfg(test)]
-mod tests;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -15,7 +13,7 @@ use parking_lot::Mutex;
 use swlimit_window::Decision;
 use tokio::time::{Duration, Instant, MissedTickBehavior};
 
-use self::counted::{Batch, Counted, Unheard};
+use self::counted::{Batch, Counted, Known};
 use crate::clock::ms;
 use crate::commands;
 use crate::demand::Demand;
@@ -39,14 +37,14 @@ pub(crate) struct Background {
     /// Keys that were asked for since the last synchronization began.
     asked: Mutex<Vec<Asked>>,
     failures: AtomicU32,
-    /// What was heard longer ago than this many µs is not recent: other clients may have used up what remained.
-    recent: Arc<AtomicU64>,
+    /// How many synchronizations have begun.
+    round: Arc<AtomicU64>,
     is_begun: AtomicBool,
 }
 
 struct Key {
     counted: Mutex<Counted>,
-    recent: Arc<AtomicU64>,
+    round: Arc<AtomicU64>,
 }
 
 #[derive(Clone)]
@@ -69,7 +67,8 @@ impl Background {
             share: share_of(quota.limit(), share),
             asked: Mutex::default(),
             failures: AtomicU32::new(0),
-            recent: Arc::new(AtomicU64::new(recent(interval, Duration::ZERO))),
+            // Keys begin with 0: what was never part of one.
+            round: Arc::new(AtomicU64::new(1)),
             is_begun: AtomicBool::new(false),
         }
     }
@@ -82,28 +81,27 @@ impl Background {
     /// Decide a demand by what is known, and have it told later.
     #[inline]
     pub fn decide(self: &Arc<Self>, key: &[u8], demand: &Demand) -> Decision {
-        self.with(key, demand, |counted, unheard, now| counted.decide(demand, unheard, now))
+        self.with(key, demand, |counted, known, now| counted.decide(demand, known, now))
     }
 
     /// Count a demand whatever is available, as used so long ago; and the decision for as much again.
     pub fn record(self: &Arc<Self>, key: &[u8], demand: &Demand, age: Duration) -> Decision {
-        self.with(key, demand, |counted, unheard, now| {
-            let before = counted.peek(demand, unheard, now);
+        self.with(key, demand, |counted, known, now| {
+            let before = counted.peek(demand, known, now);
             counted.record(demand.exact.cost, now.checked_sub(age).unwrap_or(now));
-            let after = counted.peek(demand, unheard, now);
+            let after = counted.peek(demand, known, now);
             Decision { granted: before.granted, ..after }
         })
     }
 
-    fn with<R>(self: &Arc<Self>, key: &[u8], demand: &Demand, see: impl FnOnce(&mut Counted, Unheard, Instant) -> R) -> R {
-        let (now, recent) = (Instant::now(), Duration::from_micros(self.recent.load(Ordering::Relaxed)));
-        let unheard = Unheard { share: self.share, after: recent };
+    fn with<R>(self: &Arc<Self>, key: &[u8], demand: &Demand, see: impl FnOnce(&mut Counted, Known, Instant) -> R) -> R {
+        let known = Known { share: self.share, round: self.round.load(Ordering::Acquire) };
         let seen = |counts: &Arc<Key>| {
             let mut counted = counts.counted.lock();
             let is_first = !std::mem::replace(&mut counted.is_queued, true);
-            (see(&mut counted, unheard, now), is_first.then(|| Arc::clone(counts)))
+            (see(&mut counted, known, Instant::now()), is_first.then(|| Arc::clone(counts)))
         };
-        let (result, first) = seen(&self.keys.get_or_make(key, || Key::new(&self.recent)));
+        let (result, first) = seen(&self.keys.get_or_make(key, || Key::new(&self.round)));
         if let Some(counts) = first {
             self.asked.lock().push(Asked { key: key.into(), counts, demand: *demand });
             if !self.is_begun.swap(true, Ordering::AcqRel) {
@@ -115,12 +113,13 @@ impl Background {
 
     /// Tell the server what was used, and hear what it knows, of all keys that were asked for.
     async fn synchronize(&self) {
+        let round = self.round.fetch_add(1, Ordering::AcqRel) + 1;
         let asked = std::mem::take(&mut *self.asked.lock());
         if asked.is_empty() {
             return;
         }
         let begun = Instant::now();
-        let sending: Vec<_> = asked.iter().map(|asked| asked.counts.counted.lock().begin(self.window, begun)).collect();
+        let sending: Vec<_> = asked.iter().map(|asked| asked.counts.counted.lock().begin(round, self.window, begun)).collect();
         let commands = asked.iter().zip(&sending).flat_map(|(asked, batches)| asked.commands(batches, begun)).collect();
         // Nobody waits for this; it may take as long as two intervals.
         let deadline = begun + 2 * self.interval.max(self.server.timeout());
@@ -141,7 +140,6 @@ impl Background {
         };
         self.server.count(what, 1);
         self.failures.store(failures, Ordering::Relaxed);
-        self.recent.store(recent(self.interval, begun.elapsed()), Ordering::Relaxed);
     }
 
     /// What could not be sent is sent with the next synchronization.
@@ -200,21 +198,14 @@ async fn run(background: Weak<Background>, interval: Duration) {
     }
 }
 
-/// How many µs what was heard is recent: as long as the next reply may take to come, if the key is asked for.
-fn recent(interval: Duration, round_trip: Duration) -> u64 {
-    let longest = 2 * interval.max(round_trip) + round_trip;
-    u64::try_from(longest.as_micros()).unwrap_or(u64::MAX)
-}
-
 impl Key {
-    fn new(recent: &Arc<AtomicU64>) -> Self {
-        Self { counted: Mutex::default(), recent: Arc::clone(recent) }
+    fn new(round: &Arc<AtomicU64>) -> Self {
+        Self { counted: Mutex::default(), round: Arc::clone(round) }
     }
 }
 
 impl Keep for Key {
-    fn is_idle(&self, now: Instant) -> bool {
-        let recent = Duration::from_micros(self.recent.load(Ordering::Relaxed));
-        self.counted.try_lock().is_some_and(|counted| counted.is_idle(recent, now))
+    fn is_idle(&self, _: Instant) -> bool {
+        self.counted.try_lock().is_some_and(|counted| counted.is_idle(self.round.load(Ordering::Relaxed)))
     }
 }

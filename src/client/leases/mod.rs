@@ -5,8 +5,6 @@
 //! take. One request for a key is under way at a time; the others wait for it, not beside it.
 
 mod lease;
-#[cfg(test)]
-mod tests;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
