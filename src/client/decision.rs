@@ -32,8 +32,7 @@ pub enum Way {
 
 impl Way {
     /// All there are.
-    pub const ALL: [Self; 6] =
-        [Self::Server, Self::Denial, Self::Lease, Self::Background, Self::Away, Self::OnlyLocal];
+    pub const ALL: [Self; 6] = [Self::Server, Self::Denial, Self::Lease, Self::Background, Self::Away, Self::OnlyLocal];
 
     /// A word for it, for labels of metrics: `server`, `denial`, `lease`, `background`, `away`, `only_local`.
     pub const fn name(self) -> &'static str {

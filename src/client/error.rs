@@ -33,8 +33,19 @@ pub enum Error {
 
 /// The codes of errors that say that a server cannot decide now, but may later.
 const AWAY: [&str; 13] = [
-    "BUSY", "CLUSTERDOWN", "FAILOVER", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOREPLICAS", "OOM", "READONLY", "ASK",
-    "TRYAGAIN", "UNBLOCKED",
+    "BUSY",
+    "CLUSTERDOWN",
+    "FAILOVER",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "MOVED",
+    "NOREPLICAS",
+    "OOM",
+    "READONLY",
+    "ASK",
+    "TRYAGAIN",
+    "UNBLOCKED",
 ];
 
 impl From<Failure> for Error {

@@ -216,18 +216,16 @@ impl Wire for Fake {
 
     fn send_all(&self, commands: Vec<Command>) -> Answer<'_, Vec<Result<Reply, Failure>>> {
         Box::pin(async move {
-            let mut replies = Vec::new();
-            for command in commands {
-                // One delay for all: the first one's.
-                replies.push(match replies.len() {
-                    0 => self.exchange(command, false).await,
-                    _ => self.answer(&command.words().map(<[u8]>::to_vec).collect::<Vec<_>>(), false),
-                });
-            }
-            match replies.first() {
-                Some(Err(failure @ Failure::Connection(_))) => Err(failure.clone()),
-                _ => Ok(replies),
-            }
+            // One delay for all: the first one's.
+            let mut commands = commands.into_iter();
+            let Some(first) = commands.next() else { return Ok(Vec::new()) };
+            let first = match self.exchange(first, false).await {
+                Err(Failure::Connection(text)) => return Err(Failure::Connection(text)),
+                first => first,
+            };
+            let others =
+                commands.map(|command| self.answer(&command.words().map(<[u8]>::to_vec).collect::<Vec<_>>(), false));
+            Ok(std::iter::once(first).chain(others).collect())
         })
     }
 

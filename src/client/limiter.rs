@@ -383,7 +383,8 @@ impl Limiter {
             Instead::Policy(_) => None,
         });
         let windows: Vec<_> = windows.collect();
-        let is_denied = instead.iter().any(|instead| matches!(instead, Instead::Policy(decision) if decision.granted == 0));
+        let is_denied =
+            instead.iter().any(|instead| matches!(instead, Instead::Policy(decision) if decision.granted == 0));
         let decided = match is_denied {
             true => windows.iter().map(|(windows, key, share)| windows.peek(key, share)).collect(),
             false => Windows::allow_all(&windows),

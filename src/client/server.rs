@@ -66,7 +66,11 @@ impl Server {
 
     /// Ask something that the server may answer as late as a deadline, which the command is told in ms; `None` where nobody
     /// can wait on the server.
-    pub async fn wait(&self, until: Instant, command: impl FnOnce(Duration) -> Command) -> Option<Result<Reply, Error>> {
+    pub async fn wait(
+        &self,
+        until: Instant,
+        command: impl FnOnce(Duration) -> Command,
+    ) -> Option<Result<Reply, Error>> {
         if self.lets_nobody_wait.load(Ordering::Relaxed) {
             return None;
         }

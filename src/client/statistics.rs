@@ -119,7 +119,8 @@ impl Counters {
     }
 
     pub fn sums(&self) -> Statistics {
-        let sum = |of: &dyn Fn(&Stripe) -> &AtomicU64| self.0.iter().map(|stripe| of(stripe).load(Ordering::Relaxed)).sum();
+        let sum =
+            |of: &dyn Fn(&Stripe) -> &AtomicU64| self.0.iter().map(|stripe| of(stripe).load(Ordering::Relaxed)).sum();
         let other = |what: Count| sum(&|stripe| &stripe.others[what as usize]);
         Statistics {
             granted: std::array::from_fn(|way| sum(&|stripe| &stripe.granted[way])),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use tokio::runtime::Builder;
-use tokio::time::{sleep, Instant};
+use tokio::time::{advance, sleep, Instant};
 
 use crate::fake::Fake;
 use crate::wire::Failure;
@@ -59,7 +59,8 @@ fn the_server_is_not_asked_again_what_it_denied() {
 
 #[test]
 fn what_is_given_back_is_heard_of() {
-    let give_back = ["SWLIMIT.REFUND k 1", "SWLIMIT.UNBLOCK k", "SWLIMIT.RECORD k 9 10000ms 1000ms", "SWLIMIT.BLOCK k 1s"];
+    let give_back =
+        ["SWLIMIT.REFUND k 1", "SWLIMIT.UNBLOCK k", "SWLIMIT.RECORD k 9 10000ms 1000ms", "SWLIMIT.BLOCK k 1s"];
     for words in give_back {
         paused(async {
             let fake = Fake::new();
@@ -268,7 +269,7 @@ fn turns_are_in_the_order_of_arrival() {
                 let (limiter, order) = (limiter.clone(), order.clone());
                 tokio::spawn(async move {
                     sleep(Duration::from_micros(number)).await;
-                    let decision = limiter.acquire("k", Duration::from_millis(700)).await.unwrap();
+                    let decision = limiter.acquire("k", Duration::from_millis(650)).await.unwrap();
                     order.lock().push((number, decision.granted()));
                 })
             })
@@ -276,9 +277,170 @@ fn turns_are_in_the_order_of_arrival() {
         for task in tasks {
             task.await.unwrap();
         }
-        // A unit every 200 ms: three in 700 ms. Who has nothing to hope for is told so when it is its turn.
+        // A unit every 200 ms: three in 650 ms. Who has nothing to hope for is told so when it is its turn.
         let granted: Vec<_> = order.lock().iter().filter(|(_, granted)| *granted).map(|(number, _)| *number).collect();
         assert_eq!(granted, [0, 1, 2]);
+    });
+}
+
+#[test]
+fn a_lease_follows_demand_and_what_is_left_goes_back_dated() {
+    paused(async {
+        let fake = Fake::new();
+        let limiter = client(&fake).limiter(quota(1_000, 60_000, 12)).deciding(Deciding::LEASES).build();
+        for _ in 0..1_000 {
+            assert!(allow(&limiter, "k").await.granted());
+        }
+        assert_eq!(allow(&limiter, "k").await.way(), Way::Server);
+        let asked: Vec<_> = fake.commands().iter().map(|words| words.split(' ').nth(6).map(str::to_owned)).collect();
+        let asked: Vec<_> = asked.iter().flatten().map(String::as_str).collect();
+        // Doubled while demand lasts, up to a tenth of the limit.
+        assert_eq!(&asked[..9], ["2", "4", "8", "16", "32", "64", "100", "100", "100"], "{asked:?}");
+        assert_eq!(fake.total("k"), 1_000);
+
+        // One unit for a key that is quiet, and more for one that is not; what is not used goes back after a second.
+        for _ in 0..3 {
+            let _ = allow(&limiter, "other").await;
+        }
+        assert_eq!(fake.total("other"), 4);
+        sleep(Duration::from_millis(1_001)).await;
+        settle().await;
+        assert_eq!(fake.commands().last().unwrap(), "SWLIMIT.REFUND other 1 AGE 1050ms");
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(fake.commands().iter().filter(|words| words.contains("REFUND other")).count(), 1);
+        assert_eq!(fake.total("other"), 3);
+    });
+}
+
+#[test]
+fn one_asks_for_a_lease_and_the_others_wait_for_it() {
+    paused(async {
+        let fake = Fake::new();
+        fake.delay([(5_000, 5_000)]);
+        let limiter = client(&fake).limiter(quota(100, 60_000, 12)).deciding(Deciding::LEASES).build();
+        let together = |requests: usize| {
+            let tasks: Vec<_> = (0..requests)
+                .map(|_| {
+                    let limiter = limiter.clone();
+                    tokio::spawn(async move { limiter.allow("k").await.unwrap() })
+                })
+                .collect();
+            async move {
+                let mut granted = 0;
+                for task in tasks {
+                    granted += usize::from(task.await.unwrap().granted());
+                }
+                granted
+            }
+        };
+        assert_eq!(together(8).await, 8);
+        assert_eq!(fake.commands().len(), 4, "of 1, 1, 2 and 4 units");
+        // What is denied to one is denied to those who waited for the answer.
+        fake.run("SWLIMIT.RECORD k 0 60000ms 5000ms COST 92").unwrap();
+        sleep(Duration::from_secs(2)).await;
+        let before = fake.commands().len();
+        assert_eq!(together(50).await, 0);
+        let commands = fake.commands();
+        assert_eq!(commands[before..].iter().filter(|words| words.contains("ALLOW")).count(), 1, "{commands:?}");
+    });
+}
+
+#[test]
+fn a_lease_that_is_too_small_goes_back_with_the_question_for_more() {
+    paused(async {
+        let fake = Fake::new();
+        let limiter = client(&fake).limiter(quota(10, 60_000, 12)).deciding(Deciding::Leases { share: 0.5 }).build();
+        for _ in 0..3 {
+            let _ = allow(&limiter, "k").await;
+        }
+        assert_eq!(fake.total("k"), 4);
+        assert_eq!(limiter.allow(Request::of("k").cost(7)).await.unwrap().units(), 7);
+        let commands = fake.commands();
+        assert_eq!(commands[3], "SWLIMIT.REFUND k 1 AGE 50ms");
+        assert_eq!(fake.total("k"), 10);
+        // Less than the cost comes: it goes back, too, and the wait is that of the cost.
+        fake.run("SWLIMIT.REFUND k 3").unwrap();
+        let denied = limiter.allow(Request::of("k").cost(4)).await.unwrap();
+        assert_eq!((denied.granted(), fake.total("k")), (false, 7));
+        assert_eq!(
+            denied.retry_after(),
+            fake.would("k", &limiter.demand(&Request::of("k").cost(4)).exact).retry_after.map(Duration::from_millis)
+        );
+        assert_eq!(limiter.allow(Request::of("k").cost(4).partial()).await.unwrap().units(), 3);
+    });
+}
+
+#[test]
+fn leases_go_back_when_the_client_closes() {
+    paused(async {
+        let fake = Fake::new();
+        let client = client(&fake);
+        let limiter = client.limiter(quota(100, 60_000, 12)).deciding(Deciding::LEASES).build();
+        for _ in 0..5 {
+            let _ = allow(&limiter, "k").await;
+        }
+        assert_eq!(fake.total("k"), 8);
+        client.close().await;
+        client.close().await;
+        assert_eq!(fake.total("k"), 5);
+        assert_eq!((client.statistics().leased, client.statistics().returned), (8, 3));
+    });
+}
+
+#[test]
+fn the_background_tells_and_asks() {
+    paused(async {
+        let fake = Fake::new();
+        let limiter = client(&fake).limiter(quota(100, 60_000, 12)).deciding(Deciding::BACKGROUND).build();
+        let mut granted = 0;
+        for _ in 0..30 {
+            granted += u64::from(allow(&limiter, "k").await.granted());
+        }
+        assert_eq!((granted, fake.commands().len()), (10, 0), "a tenth of a key that nothing is known of");
+        settle().await;
+        assert_eq!(fake.commands(), ["SWLIMIT.RECORD k 100 60000ms 5000ms COST 10"]);
+        for _ in 0..200 {
+            granted += u64::from(allow(&limiter, "k").await.granted());
+        }
+        assert_eq!(granted, 100);
+        sleep(Duration::from_millis(100)).await;
+        assert_eq!(fake.total("k"), 100);
+        // Somebody gives back: the key that is asked for is asked about.
+        fake.run("SWLIMIT.REFUND k 5").unwrap();
+        assert!(!allow(&limiter, "k").await.granted());
+        sleep(Duration::from_millis(100)).await;
+        assert!(fake.commands().last().unwrap().starts_with("SWLIMIT.PEEK k"));
+        assert!(limiter.allow(Request::of("k").cost(5)).await.unwrap().granted());
+        // Nobody asks, and nothing is sent but that.
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(fake.commands().len(), 5, "{:?}", fake.commands());
+    });
+}
+
+#[test]
+fn what_the_background_could_not_tell_is_told_later_and_dated() {
+    paused(async {
+        let fake = Fake::new();
+        let client = client(&fake);
+        let deciding = Deciding::Background { interval: Duration::from_millis(100), share: 0.6 };
+        let limiter = client.limiter(quota(100, 60_000, 12)).deciding(deciding).build();
+        let _ = allow(&limiter, "k").await;
+        sleep(Duration::from_millis(101)).await;
+        fake.fail(Some(Failure::Connection("gone".into())));
+        assert_eq!(limiter.allow(Request::of("k").cost(20)).await.unwrap().way(), Way::Background);
+        sleep(Duration::from_millis(120)).await;
+        assert_eq!(limiter.allow(Request::of("k").cost(30)).await.unwrap().units(), 30);
+        sleep(Duration::from_millis(300)).await;
+        // Three have failed: the policy decides.
+        assert_eq!(allow(&limiter, "k").await.way(), Way::Away);
+        fake.fail(None);
+        // The circuit takes real time to close again.
+        std::thread::sleep(Duration::from_millis(250));
+        sleep(Duration::from_millis(200)).await;
+        assert_eq!(allow(&limiter, "k").await.way(), Way::Background);
+        let told: Vec<_> = fake.commands().into_iter().filter(|words| words.contains("COST")).collect();
+        assert_eq!((told.len(), fake.total("k")), (2, 51), "{told:?}");
+        assert!(told[0].contains("COST 20 AGE") && told[1].contains("COST 30 AGE"), "{told:?}");
     });
 }
 
@@ -302,13 +464,16 @@ proptest! {
     ) {
         paused(async {
             let fake = Fake::new();
-            sleep(Duration::from_micros(offset)).await;
+            advance(Duration::from_micros(offset)).await;
             fake.delay(delays);
             let quota = quota(limit, window.0, window.1);
             let builder = client(&fake).limiter(quota);
             let limiter = if strict { builder.strict() } else { builder }.build();
+            let mut nearly = Duration::ZERO;
             for (micros, cost, step) in steps {
-                sleep(Duration::from_micros(micros)).await;
+                // Often to where a denial ends, almost or just: in µs, which timers have not.
+                let micros = Duration::from_micros(micros);
+                advance(if step > 5 && nearly > micros { nearly - micros / 20 } else { micros }).await;
                 let partial = step == 1;
                 let request = Request { partial, ..Request::of("k").cost(cost) };
                 match step {
@@ -321,6 +486,7 @@ proptest! {
                     })),
                     _ => {
                         let decision = limiter.allow(request).await.unwrap();
+                        nearly = decision.retry_after().unwrap_or_default();
                         if decision.way() == Way::Denial {
                             let would = fake.would("k", &limiter.demand(&request).exact);
                             assert_eq!(would.granted, 0, "{decision:?} but {would:?}");

@@ -94,7 +94,12 @@ impl Background {
         })
     }
 
-    fn with<R>(self: &Arc<Self>, key: &[u8], demand: &Demand, see: impl FnOnce(&mut Counted, Known, Instant) -> R) -> R {
+    fn with<R>(
+        self: &Arc<Self>,
+        key: &[u8],
+        demand: &Demand,
+        see: impl FnOnce(&mut Counted, Known, Instant) -> R,
+    ) -> R {
         let known = Known { share: self.share, round: self.round.load(Ordering::Acquire) };
         let seen = |counts: &Arc<Key>| {
             let mut counted = counts.counted.lock();
@@ -119,7 +124,8 @@ impl Background {
             return;
         }
         let begun = Instant::now();
-        let sending: Vec<_> = asked.iter().map(|asked| asked.counts.counted.lock().begin(round, self.window, begun)).collect();
+        let sending: Vec<_> =
+            asked.iter().map(|asked| asked.counts.counted.lock().begin(round, self.window, begun)).collect();
         let commands = asked.iter().zip(&sending).flat_map(|(asked, batches)| asked.commands(batches, begun)).collect();
         // Nobody waits for this; it may take as long as two intervals.
         let deadline = begun + 2 * self.interval.max(self.server.timeout());

@@ -69,7 +69,10 @@ impl<D> Memory<D> {
     pub fn find<R>(&self, epoch: &Epoch, now: Instant, matching: impl Fn(&D) -> Option<R>) -> Option<R> {
         let held = self.0.lock();
         let epoch = epoch.now();
-        held.denied.iter().filter(|denied| denied.epoch == epoch && now < denied.until).find_map(|denied| matching(&denied.what))
+        held.denied
+            .iter()
+            .filter(|denied| denied.epoch == epoch && now < denied.until)
+            .find_map(|denied| matching(&denied.what))
     }
 
     /// Begin to ask the server, unless somebody does.

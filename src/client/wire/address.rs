@@ -71,9 +71,8 @@ fn sentinel(nodes: &[ConnectionInfo], name: &str) -> redis::RedisResult<Sentinel
         .set_client_to_redis_protocol(ProtocolVersion::RESP3);
     if let Some(node) = nodes.first() {
         let settings = node.redis_settings();
-        builder = builder
-            .set_client_to_redis_db(settings.db())
-            .set_client_to_redis_tcp_settings(node.tcp_settings().clone());
+        builder =
+            builder.set_client_to_redis_db(settings.db()).set_client_to_redis_tcp_settings(node.tcp_settings().clone());
         if matches!(node.addr(), ConnectionAddr::TcpTls { .. }) {
             builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
         }

@@ -184,7 +184,8 @@ impl Servers {
             let (place, listener, untrackable) = (&self.place, &self.listener, &self.untrackable);
             let (place, listener, untrackable) = (Arc::clone(place), Arc::clone(listener), Arc::clone(untrackable));
             Kept::new(move || {
-                let (place, listener, untrackable) = (Arc::clone(&place), Arc::clone(&listener), Arc::clone(&untrackable));
+                let (place, listener, untrackable) =
+                    (Arc::clone(&place), Arc::clone(&listener), Arc::clone(&untrackable));
                 let node = node.clone();
                 async move {
                     let made = track(&place, &node, &listener).await;
@@ -313,7 +314,11 @@ impl Place {
 }
 
 /// A connection to a node that tells the listener of changed keys.
-async fn track(place: &Arc<Place>, node: &Node, listener: &Arc<OnceLock<Arc<dyn Listener>>>) -> Result<Tracked, Failure> {
+async fn track(
+    place: &Arc<Place>,
+    node: &Node,
+    listener: &Arc<OnceLock<Arc<dyn Listener>>>,
+) -> Result<Tracked, Failure> {
     let heard = Arc::new(AtomicBool::new(true));
     let ears = (Arc::clone(listener), Arc::clone(&heard));
     let config = AsyncConnectionConfig::new().set_push_sender(move |push: PushInfo| {
