@@ -95,12 +95,12 @@ impl Fake {
                 _ => state.delays.pop().unwrap_or_default(),
             }
         };
-        sleep(there).await;
+        pass(there).await;
         if let Some(failure) = self.0.state.lock().failure.clone() {
             return Err(failure);
         }
         let reply = self.answer(&command.words().map(<[u8]>::to_vec).collect::<Vec<_>>(), is_tracked);
-        sleep(back).await;
+        pass(back).await;
         reply
     }
 
@@ -245,6 +245,13 @@ impl Wire for Fake {
     }
 
     fn renew(&self) {}
+}
+
+/// Timers have whole ms, even those of no time at all.
+async fn pass(time: Duration) {
+    if !time.is_zero() {
+        sleep(time).await;
+    }
 }
 
 /// `limit window resolution [COST n] [PARTIAL] [STRICT] [AGE ms] [BLOCK ms]`: the demand, and the durations by their names.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use tokio::runtime::Builder;
+use tokio::task::yield_now;
 use tokio::time::{advance, sleep, Instant};
 
 use crate::fake::Fake;
@@ -32,7 +33,9 @@ async fn allow(limiter: &Limiter, key: &str) -> Decision {
 
 /// Let tasks that were spawned do what they can do at once.
 async fn settle() {
-    sleep(Duration::from_micros(1)).await;
+    for _ in 0..10 {
+        yield_now().await;
+    }
 }
 
 #[test]
@@ -397,7 +400,7 @@ fn the_background_tells_and_asks() {
             granted += u64::from(allow(&limiter, "k").await.granted());
         }
         assert_eq!((granted, fake.commands().len()), (10, 0), "a tenth of a key that nothing is known of");
-        settle().await;
+        sleep(Duration::from_millis(1)).await;
         assert_eq!(fake.commands(), ["SWLIMIT.RECORD k 100 60000ms 5000ms COST 10"]);
         for _ in 0..200 {
             granted += u64::from(allow(&limiter, "k").await.granted());
@@ -459,7 +462,7 @@ proptest! {
         window in prop_oneof![Just((1_000u64, 10u64)), Just((500, 1)), Just((2_000, 4))],
         strict: bool,
         steps in prop::collection::vec((0u64..60_000, 1u64..4, 0u8..12), 1..120),
-        delays in prop::collection::vec((0u64..3_000, 0u64..3_000), 1..40),
+        delays in prop::collection::vec(prop_oneof![Just((0, 0)), (0u64..3_000, 0u64..3_000)], 1..40),
         offset in 0u64..1_000,
     ) {
         paused(async {
