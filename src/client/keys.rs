@@ -41,11 +41,22 @@ impl<V: Keep> Keys<V> {
         self.map.pin().get(key).map(see)
     }
 
-    /// What is kept of a key, made if nothing is. What has become idle goes on that occasion, and the oldest for want of room.
+    /// What is kept of a key, made if nothing is.
     pub fn get_or_make(&self, key: &[u8], make: impl FnOnce() -> V) -> Arc<V> {
-        if let Some(found) = self.see(key, Arc::clone) {
-            return found;
+        self.with(key, make, Arc::clone)
+    }
+
+    /// What is kept of a key, made if nothing is, seen by a function.
+    #[inline]
+    pub fn with<R>(&self, key: &[u8], make: impl FnOnce() -> V, see: impl FnOnce(&Arc<V>) -> R) -> R {
+        if let Some(found) = self.map.pin().get(key) {
+            return see(found);
         }
+        see(&self.make(key, make))
+    }
+
+    /// What has become idle goes on this occasion, and the oldest for want of room.
+    fn make(&self, key: &[u8], make: impl FnOnce() -> V) -> Arc<V> {
         let mut order = self.order.lock();
         let map = self.map.pin();
         if let Some(found) = map.get(key) {

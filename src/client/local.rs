@@ -99,9 +99,8 @@ impl Windows {
     }
 
     fn with<R>(&self, key: &[u8], see: impl FnOnce(&mut Entry, u64) -> R) -> R {
-        let local = self.keys.get_or_make(key, || Local { entry: Mutex::default(), clock: self.clock });
-        let mut entry = local.entry.lock();
-        see(&mut entry, self.clock.unix_ms(Instant::now()))
+        let make = || Local { entry: Mutex::default(), clock: self.clock };
+        self.keys.with(key, make, |local| see(&mut local.entry.lock(), self.clock.unix_ms(Instant::now())))
     }
 }
 

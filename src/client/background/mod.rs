@@ -106,7 +106,7 @@ impl Background {
             let is_first = !std::mem::replace(&mut counted.is_queued, true);
             (see(&mut counted, known, Instant::now()), is_first.then(|| Arc::clone(counts)))
         };
-        let (result, first) = seen(&self.keys.get_or_make(key, || Key::new(&self.round)));
+        let (result, first) = self.keys.with(key, || Key::new(&self.round), seen);
         if let Some(counts) = first {
             self.asked.lock().push(Asked { key: key.into(), counts, demand: *demand });
             if !self.is_begun.swap(true, Ordering::AcqRel) {
