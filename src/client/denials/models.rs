@@ -89,5 +89,6 @@ fn one_asks_at_a_time() {
             .collect();
         let begun: Vec<bool> = begun.into_iter().map(|thread| thread.join().unwrap()).collect();
         assert_eq!(begun.iter().filter(|begun| **begun).count(), 1);
+        assert!(!world.0.is_idle(Instant::now()));
     });
 }
