@@ -48,20 +48,22 @@ impl Server {
 
     /// Ask one thing.
     pub async fn ask(&self, command: Command, deadline: Instant) -> Result<Reply, Error> {
-        self.in_time(self.wire.send(command), 1, deadline).await
+        self.through(self.wire.send(command), 1, deadline).await
     }
 
     /// Ask several things in one go, in their order where one server has all the keys.
     pub async fn ask_all(&self, commands: Vec<Command>, deadline: Instant) -> Result<Vec<Result<Reply, Error>>, Error> {
         let count = commands.len() as u64;
-        let replies = self.in_time(self.wire.send_all(commands), count, deadline).await?;
+        let replies = self.through(self.wire.send_all(commands), count, deadline).await?;
         Ok(replies.into_iter().map(|reply| reply.map_err(Error::from)).collect())
     }
 
-    /// Ask something that changes nothing, so that changes of its key are heard of afterwards; `None` where they cannot be.
+    /// Ask something that changes nothing, so that changes of its key are heard of afterwards; `None` where they cannot be. No
+    /// request waits for this, and whether it succeeds says nothing about the way that requests take.
     pub async fn ask_tracked(&self, command: Command, deadline: Instant) -> Option<Result<Reply, Error>> {
         let answer = self.wire.send_tracked(command)?;
-        Some(self.in_time(answer, 1, deadline).await)
+        self.counters.count(Count::Commands, 1);
+        Some(in_time(answer, deadline).await)
     }
 
     /// Ask something that the server may answer as late as a deadline, which the command is told in ms; `None` where nobody
@@ -78,7 +80,7 @@ impl Server {
             return None; // the time is up; what is left to say is said without waiting
         };
         let answer = self.wire.send_alone(command(until.saturating_duration_since(Instant::now())))?;
-        let reply = self.in_time(answer, 1, until + self.timeout).await;
+        let reply = self.through(answer, 1, until + self.timeout).await;
         if reply == Err(Error::ModuleMissing) {
             self.lets_nobody_wait.store(true, Ordering::Relaxed);
             return None;
@@ -86,15 +88,13 @@ impl Server {
         Some(reply)
     }
 
-    async fn in_time<T>(&self, answer: Answer<'_, T>, commands: u64, deadline: Instant) -> Result<T, Error> {
+    /// Ask through the circuit, which is told how it went.
+    async fn through<T>(&self, answer: Answer<'_, T>, commands: u64, deadline: Instant) -> Result<T, Error> {
         let Some(permit) = self.circuit.permit() else {
             return Err(Error::Away("it did not answer lately".into()));
         };
         self.counters.count(Count::Commands, commands);
-        let answer = match timeout_at(deadline, answer).await {
-            Ok(answer) => answer.map_err(Error::from),
-            Err(_) => Err(Failure::Connection("no answer in time".into()).into()),
-        };
+        let answer = in_time(answer, deadline).await;
         if let Err(Error::Away(_)) = &answer {
             self.counters.count(Count::Failures, 1);
             if permit.failed() {
@@ -111,5 +111,12 @@ impl Server {
     /// Count something beside decisions.
     pub fn count(&self, what: Count, by: u64) {
         self.counters.count(what, by);
+    }
+}
+
+async fn in_time<T>(answer: Answer<'_, T>, deadline: Instant) -> Result<T, Error> {
+    match timeout_at(deadline, answer).await {
+        Ok(answer) => answer.map_err(Error::from),
+        Err(_) => Err(Failure::Connection("no answer in time".into()).into()),
     }
 }
