@@ -196,7 +196,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a cost out of range, partial requests, a key named twice, or limiters of which only some are
-    /// strict; [`Error::Refused`] and [`Error::ModuleMissing`] as the server says.
+    /// strict, or only some decided in this process; [`Error::Refused`] and [`Error::ModuleMissing`] as the server says.
     pub async fn allow_all(&self, requests: &[(&Limiter, Request<'_>)]) -> Result<Decisions, Error> {
         let members = self.members(requests)?;
         let decisions = self.decide_all(requests, &members).await?;
@@ -233,14 +233,21 @@ impl Client {
         requests: &[(&Limiter, Request<'_>)],
         members: &[(&[u8], Demand)],
     ) -> Result<Decisions, Error> {
+        let only_local = requests.iter().filter(|(limiter, _)| limiter.is_only_local()).count();
+        if only_local == requests.len() {
+            return Limiter::decide_all_away(requests, members);
+        }
+        if only_local > 0 {
+            return Err(Error::Invalid(
+                "several limits at once are all decided in this process, or none of them is".into(),
+            ));
+        }
         if let Some(each) = self.known_denials(members) {
             return Ok(Decisions { granted: false, each });
         }
         let sent = Instant::now();
-        let answer = match &self.0.server {
-            None => Err(Error::Away(String::new())),
-            Some(server) => server.ask(commands::mallow(members), server.deadline()).await,
-        };
+        let server = self.0.server.as_ref().ok_or(Error::OnlyLocal("several limits at once"))?;
+        let answer = server.ask(commands::mallow(members), server.deadline()).await;
         match answer.and_then(|reply| reply.decisions()) {
             Ok((granted, each)) => {
                 for ((key, demand), decision) in members.iter().zip(&each) {

@@ -310,7 +310,7 @@ impl Limiter {
     }
 
     async fn wait(&self, request: &Request<'_>, demand: &Demand, until: Instant) -> Result<Decision, Error> {
-        if let (Some(server), false) = (&self.0.client.server, matches!(self.0.deciding, Deciders::OnlyLocal(_))) {
+        if let (Some(server), false) = (&self.0.client.server, self.is_only_local()) {
             let waited = server.wait(until, |left| commands::acquire(request.key, demand, ms(left))).await;
             match waited.map(|reply| reply?.decision()) {
                 Some(Ok(decision)) => return Ok(Way::Server.made(decision)),
@@ -335,6 +335,11 @@ impl Limiter {
         let (cost, partial) = (request.cost, request.partial);
         let exact = swlimit_window::Demand { quota: self.0.quota.exact(), cost, partial, strict: self.0.strict };
         Demand { exact, block: self.0.block }
+    }
+
+    /// Whether a window in this process decides.
+    pub(crate) fn is_only_local(&self) -> bool {
+        matches!(self.0.deciding, Deciders::OnlyLocal(_))
     }
 
     fn server(&self) -> Result<&Arc<Server>, Error> {

@@ -168,6 +168,9 @@ fn several_limits_at_once() {
         assert_eq!((fake.total("a"), fake.total("b")), (2, 6));
         let twice = [(&few, Request::of("a")), (&many, Request::of("a"))];
         assert_eq!(client.allow_all(&twice).await, Err(Error::Invalid("key named twice".into())));
+        let local = client.limiter(quota(1, 10_000, 10)).deciding(Deciding::OnlyLocal).build();
+        assert!(client.allow_all(&[(&local, Request::of("a"))]).await.unwrap().granted());
+        assert!(matches!(client.allow_all(&[(&local, Request::of("a")), both[1]]).await, Err(Error::Invalid(_))));
         // Each by its own policy, and all or nothing.
         fake.fail(Some(Failure::Connection("gone".into())));
         let (open, shared) = (
