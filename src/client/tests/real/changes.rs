@@ -1,0 +1,295 @@
+//! What the server tells of: a key that was denied is asked about again at once when something may have been given back.
+
+use swlimit_client::{Client, Deciding, Limiter, Quota, Request, Way};
+
+use crate::support::server::Server;
+use crate::support::{eventually, limiter, one_an_hour, patient, report, until, until_granted, LONG};
+
+/// A server, a client that hears of changes, and `key`, of which the only unit is used up.
+struct Denied {
+    server: Server,
+    client: Client,
+    limiter: Limiter,
+}
+
+impl Denied {
+    async fn new() -> Self {
+        let server = Server::new();
+        let client = patient().connect(&server.url()).await.unwrap();
+        let limiter = limiter(&client, one_an_hour(), Deciding::Denials);
+        assert!(limiter.allow("key").await.unwrap().granted());
+        until(&limiter, "key", Way::Denial).await;
+        Self { server, client, limiter }
+    }
+
+    /// Other keys that hold something.
+    async fn with_others(commands: &[&str]) -> Self {
+        let denied = Self::new().await;
+        denied.say(commands);
+        until(&denied.limiter, "key", Way::Denial).await;
+        denied
+    }
+
+    fn say(&self, commands: &[&str]) {
+        for command in commands {
+            self.server.say::<redis::Value>(command);
+        }
+    }
+
+    /// What is told before this has been heard when it returns: another key was changed behind it.
+    async fn hear(&self) {
+        self.server.say::<()>("SWLIMIT.ALLOW fence 1 1h 1m");
+        until(&self.limiter, "fence", Way::Denial).await;
+        self.say(&["DEL fence"]);
+        until_granted(&self.limiter, "fence").await;
+    }
+}
+
+/// Denied without asking, then these commands: the server is asked again, and grants.
+async fn grants_after(commands: &[&str]) {
+    let denied = Denied::with_others(&["SWLIMIT.ALLOW other 5 1h 1m"]).await;
+    denied.say(commands);
+    until_granted(&denied.limiter, "key").await;
+}
+
+/// Denied without asking, then these commands: the server is asked again, and denies.
+async fn asks_after(commands: &[&str]) {
+    let denied = Denied::with_others(&["SWLIMIT.ALLOW other 5 1h 1m COST 3"]).await;
+    denied.say(commands);
+    assert!(!until(&denied.limiter, "key", Way::Server).await);
+    until(&denied.limiter, "key", Way::Denial).await;
+}
+
+macro_rules! events {
+    ($($name:ident: $then:ident($($command:literal),+);)+) => {
+        $(#[tokio::test]
+        async fn $name() {
+            $then(&[$($command),+]).await;
+        })+
+    };
+}
+
+events! {
+    refund: grants_after("SWLIMIT.REFUND key 1");
+    del: grants_after("DEL key");
+    unlink: grants_after("UNLINK key");
+    rename_of_the_key: grants_after("RENAME key another");
+    rename_of_another_to_it: asks_after("RENAME other key");
+    pexpire: asks_after("PEXPIRE key 1000000");
+    persist: asks_after("PERSIST key");
+    grant_at_another_quota: asks_after("SWLIMIT.ALLOW key 2 1h 1m");
+    record: asks_after("SWLIMIT.RECORD key 1 1h 1m");
+    grant_of_several_limits: asks_after("SWLIMIT.MALLOW 2 key other 2 1h 1m 1 5 1h 1m 1");
+    expiry: grants_after("PEXPIRE key 200");
+    flushdb: grants_after("FLUSHDB");
+    flushall: grants_after("FLUSHALL");
+    block_and_unblock: asks_after("SWLIMIT.BLOCK key 1h", "SWLIMIT.UNBLOCK key");
+}
+
+#[tokio::test]
+async fn unblock() {
+    let server = Server::new();
+    let client = patient().connect(&server.url()).await.unwrap();
+    let limiter = limiter(&client, one_an_hour(), Deciding::Denials);
+    server.say::<()>("SWLIMIT.BLOCK key 1h");
+    until(&limiter, "key", Way::Denial).await;
+    server.say::<()>("SWLIMIT.UNBLOCK key");
+    until_granted(&limiter, "key").await;
+}
+
+#[tokio::test]
+async fn restore() {
+    let denied = Denied::with_others(&["SWLIMIT.ALLOW other 5 1h 1m COST 3"]).await;
+    let dump: redis::Value = denied.server.say("DUMP other");
+    let redis::Value::BulkString(dump) = dump else { panic!("{dump:?}") };
+    denied.server.say_words::<(), &[u8]>(&[b"RESTORE", b"key", b"0", &dump, b"REPLACE"]);
+    assert!(!until(&denied.limiter, "key", Way::Server).await);
+}
+
+/// What has become something else is no denial any more.
+#[tokio::test]
+async fn set() {
+    let denied = Denied::new().await;
+    denied.say(&["SET key value"]);
+    let error = eventually("the server's error", async || denied.limiter.allow("key").await.err()).await;
+    assert!(error.to_string().starts_with("WRONGTYPE"), "{error}");
+}
+
+#[tokio::test]
+async fn eviction() {
+    let denied = Denied::new().await;
+    let used = denied.server.info("memory", "used_memory");
+    denied.say(&["CONFIG SET maxmemory-policy allkeys-random", &format!("CONFIG SET maxmemory {}", used + 1_000_000)]);
+    let filler = "x".repeat(10_000);
+    for number in 0.. {
+        denied.say(&[&format!("SET filler:{number} {filler}")]);
+        if denied.server.say::<u64>("EXISTS key") == 0 {
+            break;
+        }
+    }
+    denied.say(&["CONFIG SET maxmemory 0"]);
+    until_granted(&denied.limiter, "key").await;
+}
+
+/// What changes nothing is not told, and would only make the server be asked in vain.
+#[tokio::test]
+async fn denials_and_questions_are_not_told() {
+    let denied = Denied::new().await;
+    let changes = denied.client.statistics().changes;
+    denied.say(&["SWLIMIT.ALLOW key 1 1h 1m", "SWLIMIT.PEEK key 1 1h 1m", "SWLIMIT.INFO key"]);
+    denied.say(&["SWLIMIT.MALLOW 2 key other 1 1h 1m 1 5 1h 1m 1"]);
+    denied.hear().await;
+    assert_eq!(denied.client.statistics().changes, changes + 1, "of the other key");
+    assert_eq!(denied.limiter.allow("key").await.unwrap().way(), Way::Denial);
+}
+
+/// The known hole: of databases that are swapped the server tells nothing. A denial then lasts as long as it would have.
+#[tokio::test]
+async fn swapped_databases_are_not_told() {
+    let denied = Denied::new().await;
+    denied.say(&["SWAPDB 0 1"]);
+    denied.hear().await;
+    assert_eq!(denied.limiter.allow("key").await.unwrap().way(), Way::Denial);
+    assert_eq!(denied.server.say::<u64>("EXISTS key"), 0);
+}
+
+/// What the client itself gives back is not told where it heard of the denial, but it knows.
+#[tokio::test]
+async fn what_the_client_itself_gives_back() {
+    let Denied { limiter, .. } = &Denied::new().await;
+    assert_eq!(limiter.refund("key").await.unwrap(), 1);
+    assert!(limiter.allow("key").await.unwrap().granted());
+    limiter.block("key", std::time::Duration::from_secs(60)).await.unwrap();
+    assert_eq!(limiter.refund("key").await.unwrap(), 1);
+    until(limiter, "key", Way::Denial).await;
+    assert!(limiter.unblock("key").await.unwrap());
+    assert!(limiter.allow("key").await.unwrap().granted());
+}
+
+/// The same where one of several limits is known to be denied.
+#[tokio::test]
+async fn several_limits_at_once() {
+    let denied = Denied::new().await;
+    let other = limiter(&denied.client, Quota::new(5, "1h", "1m").unwrap(), Deciding::Denials);
+    let both = [(&denied.limiter, Request::of("key")), (&other, Request::of("other"))];
+    let commands = denied.server.commands();
+    let decisions = denied.client.allow_all(&both).await.unwrap();
+    assert!(!decisions.granted() && decisions.local());
+    assert_eq!(denied.server.commands(), commands);
+    denied.say(&["SWLIMIT.REFUND key 1"]);
+    eventually("a grant of both", async || denied.client.allow_all(&both).await.unwrap().granted().then_some(())).await;
+    assert_eq!((denied.server.held("key"), denied.server.held("other")), (1, 1));
+    eventually("both denied without asking", async || {
+        let decisions = denied.client.allow_all(&both).await.unwrap();
+        (!decisions.granted() && decisions.local()).then_some(())
+    })
+    .await;
+}
+
+/// The only unit is given back again and again, while several ask for it: each time one of them gets it. Whoever remembered
+/// a denial from before would hold it for an hour.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unit_that_is_given_back_is_granted_again() {
+    const TIMES: usize = 300;
+    let server = Server::new();
+    let client = patient().connect(&server.url()).await.unwrap();
+    let limiter = limiter(&client, one_an_hour(), Deciding::Denials);
+    let direct = direct(&server).await;
+    let giving: Vec<_> = ["a", "b", "c", "d"]
+        .map(|key| {
+            let (granted, mut grants) = tokio::sync::mpsc::unbounded_channel();
+            for _ in 0..3 {
+                let (limiter, granted) = (limiter.clone(), granted.clone());
+                tokio::spawn(async move {
+                    while !granted.is_closed() {
+                        if limiter.allow(key).await.unwrap().granted() {
+                            let _ = granted.send(());
+                        }
+                        tokio::task::yield_now().await;
+                    }
+                });
+            }
+            let mut direct = direct.clone();
+            tokio::spawn(async move {
+                for time in 0..TIMES {
+                    let granted = tokio::time::timeout(LONG, grants.recv()).await;
+                    assert!(granted.is_ok(), "{key} was not granted again after {time} times");
+                    let refunded: u64 =
+                        redis::cmd("SWLIMIT.REFUND").arg(key).arg(1).query_async(&mut direct).await.unwrap();
+                    assert_eq!(refunded, 1);
+                }
+            })
+        })
+        .into();
+    for giving in giving {
+        giving.await.unwrap();
+    }
+    let statistics = client.statistics();
+    assert!(statistics.denied(Way::Denial) > 0);
+    report(&format!("{TIMES} refunds of 4 keys, {} denied without asking, none stale", statistics.denied(Way::Denial)));
+}
+
+/// Whatever several do at the same time to the same keys: what was told once they are done leaves no denial in memory that the
+/// server would not give.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_stale_after_any_workload() {
+    const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
+    let denied = Denied::new().await;
+    let limiter = limiter(&denied.client, Quota::new(6, "10s", "1s").unwrap(), Deciding::Denials);
+    let direct = direct(&denied.server).await;
+    let (mut local, mut compared) = (0, 0);
+    for round in 0..60 {
+        let busy: Vec<_> = (0..6)
+            .map(|task| {
+                let (limiter, mut direct) = (limiter.clone(), direct.clone());
+                let mut chance = fastrand::Rng::with_seed(round * 6 + task);
+                tokio::spawn(async move {
+                    for _ in 0..20 {
+                        let at = chance.usize(0..KEYS.len());
+                        let (key, other) = (KEYS[at], KEYS[(at + 1) % KEYS.len()]);
+                        let cost = chance.u64(1..4);
+                        if chance.f32() < 0.6 {
+                            let _ = limiter.allow(Request::of(key).cost(cost)).await.unwrap();
+                            continue;
+                        }
+                        let words = match chance.u8(0..20) {
+                            0..9 => format!("SWLIMIT.REFUND {key} {cost}"),
+                            9 => format!("DEL {key}"),
+                            10 => format!("SWLIMIT.BLOCK {key} 1h"),
+                            11..13 => format!("SWLIMIT.UNBLOCK {key}"),
+                            13..16 => format!("SWLIMIT.ALLOW {key} 9 10s 1s COST {cost}"),
+                            16 => format!("SWLIMIT.RECORD {key} 6 10s 1s COST {cost}"),
+                            17 => format!("COPY {other} {key} REPLACE"),
+                            18 => format!("PEXPIRE {key} {}", chance.u8(1..100)),
+                            _ => ["FLUSHDB", "FLUSHALL ASYNC"][chance.usize(0..2)].into(),
+                        };
+                        let words: Vec<&str> = words.split(' ').collect();
+                        redis::cmd(words[0]).arg(&words[1..]).exec_async(&mut direct).await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        for task in busy {
+            task.await.unwrap();
+        }
+        denied.hear().await;
+        for key in KEYS {
+            for cost in 1..4 {
+                let peeked: Vec<i64> = denied.server.say(&format!("SWLIMIT.PEEK {key} 6 10s 1s COST {cost}"));
+                let decision = limiter.allow(Request::of(key).cost(cost)).await.unwrap();
+                assert!(
+                    peeked[0] == 0 || decision.granted(),
+                    "round {round}, {cost} of {key}: {decision:?}, but {peeked:?}"
+                );
+                local += u32::from(decision.way() == Way::Denial);
+                compared += 1;
+            }
+        }
+    }
+    assert!(local > 0);
+    report(&format!("{compared} decisions compared, {local} of them denied without asking, none stale"));
+}
+
+async fn direct(server: &Server) -> redis::aio::MultiplexedConnection {
+    redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap()
+}

@@ -1,0 +1,71 @@
+//! Servers, what lies between them and the client, and waiting for what they do.
+
+pub mod cluster;
+pub mod proxy;
+pub mod server;
+
+use std::time::Duration;
+
+use swlimit_client::{Client, ClientBuilder, Deciding, Limiter, Quota, Way, WhenAway};
+use tokio::time::Instant;
+
+/// How long anything may take on a busy machine.
+pub const LONG: Duration = Duration::from_secs(20);
+
+/// A client to whom a busy machine does not look like a server that is away.
+pub fn patient() -> ClientBuilder {
+    Client::builder().timeout(Duration::from_secs(5))
+}
+
+/// A unit an hour.
+pub fn one_an_hour() -> Quota {
+    Quota::new(1, "1h", "1m").unwrap()
+}
+
+/// The ways of deciding that ask a server.
+pub const WAYS: [Deciding; 4] = [Deciding::Direct, Deciding::Denials, Deciding::LEASES, Deciding::BACKGROUND];
+
+/// A limiter of the client that denies when the server is away, so that it shows.
+pub fn limiter(client: &Client, quota: Quota, deciding: Deciding) -> Limiter {
+    client.limiter(quota).deciding(deciding).when_away(WhenAway::Deny).build()
+}
+
+/// Wait until something is there, and no longer than anything may take.
+pub async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
+    within(LONG, what, &mut probe).await
+}
+
+/// Wait until something is there, so long at most.
+pub async fn within<T>(longest: Duration, what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + longest;
+    loop {
+        if let Some(found) = probe().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what}: not within {longest:?}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Ask until a decision is made that way; whether it granted.
+pub async fn until(limiter: &Limiter, key: &str, way: Way) -> bool {
+    eventually(&format!("a decision by {}", way.name()), async || {
+        let decision = limiter.allow(key).await.ok();
+        decision.filter(|decision| decision.way() == way).map(|decision| decision.granted())
+    })
+    .await
+}
+
+/// Ask until it is granted, by the server.
+pub async fn until_granted(limiter: &Limiter, key: &str) {
+    eventually("a grant by the server", async || {
+        limiter.allow(key).await.is_ok_and(|decision| decision.granted() && decision.way() == Way::Server).then_some(())
+    })
+    .await;
+}
+
+/// Say what was measured, past what captures a test's output.
+pub fn report(figures: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "{}: {figures}", std::thread::current().name().unwrap_or_default());
+}

@@ -1,0 +1,200 @@
+//! A server of its own for each test.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use redis::FromRedisValue;
+use tempfile::TempDir;
+
+use super::LONG;
+
+/// A server process on a loopback port, in a folder of its own. Dropped, it is ended.
+pub struct Server {
+    pub port: u16,
+    pub folder: TempDir,
+    words: Vec<String>,
+    env: Vec<(String, String)>,
+    process: Option<Child>,
+}
+
+/// How a server is started.
+pub struct Starting {
+    words: Vec<String>,
+    env: Vec<(String, String)>,
+    is_loaded: bool,
+}
+
+impl Starting {
+    /// A directive of its configuration.
+    pub fn with(mut self, directive: &str, value: impl ToString) -> Self {
+        self.words.extend([format!("--{directive}"), value.to_string()]);
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: impl ToString) -> Self {
+        self.env.push((name.into(), value.to_string()));
+        self
+    }
+
+    /// Without the module.
+    pub fn bare(self) -> Self {
+        Self { is_loaded: false, ..self }
+    }
+
+    pub fn start(self) -> Server {
+        let module = module();
+        let folder = tempfile::tempdir().unwrap();
+        let port = free_port();
+        let mut words: Vec<String> =
+            ["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""].map(String::from).into();
+        words.extend(["--enable-debug-command", "yes", "--logfile", "server.log"].map(String::from));
+        words.extend(self.words);
+        if self.is_loaded {
+            words.extend(["--loadmodule".into(), module.display().to_string()]);
+        }
+        let mut server = Server { port, folder, words, env: self.env, process: None };
+        server.start();
+        server
+    }
+}
+
+impl Server {
+    pub fn new() -> Self {
+        Self::builder().start()
+    }
+
+    pub fn builder() -> Starting {
+        Starting { words: Vec::new(), env: Vec::new(), is_loaded: true }
+    }
+
+    /// A sentinel of this master's, which it calls `mymaster`.
+    pub fn sentinel(master: &Self) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let port = free_port();
+        let lines = [
+            format!("port {port}\nbind 127.0.0.1\nlogfile server.log"),
+            format!("sentinel monitor mymaster 127.0.0.1 {} 1", master.port),
+            "sentinel down-after-milliseconds mymaster 300\nsentinel failover-timeout mymaster 3000\n".into(),
+        ];
+        std::fs::write(folder.path().join("sentinel.conf"), lines.join("\n")).unwrap();
+        let words = vec!["sentinel.conf".into(), "--sentinel".into()];
+        let mut server = Self { port, folder, words, env: Vec::new(), process: None };
+        server.start();
+        server
+    }
+
+    /// Start the process (again), and wait until it answers.
+    pub fn start(&mut self) {
+        let mut command = Command::new(program());
+        command.args(&self.words).envs(self.env.iter().cloned()).current_dir(&self.folder);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.process = Some(command.spawn().unwrap());
+        let deadline = Instant::now() + LONG;
+        let ping = |mut connection| redis::cmd("PING").exec(&mut connection);
+        while self.connect().and_then(ping).is_err() {
+            let ended = self.process.as_mut().and_then(|process| process.try_wait().unwrap());
+            let log = || std::fs::read_to_string(self.folder.path().join("server.log")).unwrap_or_default();
+            assert!(ended.is_none() && Instant::now() < deadline, "the server does not answer: {ended:?}\n{}", log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+
+    /// Let the process stand still, or go on.
+    pub fn pause(&self, is_paused: bool) {
+        let signal = if is_paused { "-STOP" } else { "-CONT" };
+        let process = self.process.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args([signal, &process]).status().unwrap().success());
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    fn connect(&self) -> redis::RedisResult<redis::Connection> {
+        let connection = redis::Client::open(self.url())?.get_connection_with_timeout(LONG)?;
+        connection.set_read_timeout(Some(LONG))?;
+        Ok(connection)
+    }
+
+    /// Say something to the server as somebody else than the client would, word by word; its answer.
+    pub fn say<T: FromRedisValue>(&self, words: &str) -> T {
+        self.say_words(&words.split(' ').collect::<Vec<_>>())
+    }
+
+    pub fn say_words<T: FromRedisValue, W: redis::ToRedisArgs + std::fmt::Debug>(&self, words: &[W]) -> T {
+        let said = self.connect().and_then(|mut connection| {
+            let mut command = redis::Cmd::new();
+            words.iter().for_each(|word| {
+                command.arg(word);
+            });
+            command.query(&mut connection)
+        });
+        said.unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// A number that `INFO` tells.
+    pub fn info(&self, section: &str, field: &str) -> u64 {
+        let info: String = self.say(&format!("INFO {section}"));
+        let line = info.lines().find_map(|line| line.strip_prefix(&format!("{field}:")));
+        line.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no {field} in {info}"))
+    }
+
+    /// How many commands of the module have come so far.
+    pub fn commands(&self) -> u64 {
+        let info: String = self.say("INFO commandstats");
+        let ours = info.lines().filter(|line| line.starts_with("cmdstat_swlimit."));
+        ours.map(|line| line.split(['=', ',']).nth(1).unwrap().parse::<u64>().unwrap()).sum()
+    }
+
+    /// How many units a key holds.
+    pub fn held(&self, key: &str) -> u64 {
+        let info: redis::Value = self.say(&format!("SWLIMIT.INFO {key}"));
+        let fields: Vec<(String, redis::Value)> = redis::from_redis_value(info).unwrap();
+        let (_, total) = fields.into_iter().find(|(name, _)| name == "total").unwrap();
+        redis::from_redis_value(total).unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn program() -> PathBuf {
+    let name = PathBuf::from(std::env::var_os("SWLIMIT_SERVER").unwrap_or_else(|| "redis-server".into()));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|folder| folder.join(&name)).find(|file| file.is_file());
+    found.unwrap_or_else(|| lacking(&format!("{} on the PATH", name.display())))
+}
+
+fn module() -> PathBuf {
+    let built = || concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/release/libswlimit.so").into();
+    let module = PathBuf::from(std::env::var_os("SWLIMIT_MODULE").unwrap_or_else(built));
+    if module.is_file() {
+        module
+    } else {
+        lacking(&format!("the module, {}", module.display()))
+    }
+}
+
+/// End the tests, with success but in CI, because there is nothing to test with. Said past what captures a test's output.
+fn lacking(what: &str) -> ! {
+    let _ = writeln!(std::io::stderr(), "LACKING {what}: nothing is tested on real servers");
+    std::process::exit(i32::from(std::env::var("CI").is_ok_and(|ci| ci == "true")));
+}
+
+/// A loopback port that nobody listens on.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
