@@ -54,11 +54,14 @@ enum Shared {
     Cluster(Kept<ClusterConnection>),
 }
 
-/// A connection that is told of changed keys, and whether anything was heard on it lately.
+/// A connection that is told of changed keys.
 #[derive(Clone)]
 struct Tracked {
     connection: MultiplexedConnection,
+    /// Whether anything was heard on it lately.
     heard: Arc<AtomicBool>,
+    /// It did not answer when it was asked whether it is there. Nobody may have closed it.
+    is_silent: Arc<AtomicBool>,
 }
 
 impl Servers {
@@ -169,7 +172,12 @@ impl Servers {
     /// Ask over the tracking connection to a node.
     async fn ask_tracked(&self, node: Node, command: &Command) -> Result<Reply, Failure> {
         let tracked = self.tracked(node);
-        let (name, Tracked { mut connection, heard }) = tracked.get().await?;
+        let (mut name, mut found) = tracked.get().await?;
+        if found.is_silent.load(Ordering::Relaxed) {
+            tracked.give_up(name);
+            (name, found) = tracked.get().await?;
+        }
+        let Tracked { mut connection, heard, .. } = found;
         let reply = connection.send_packed_command(&command.into()).await;
         heard.store(true, Ordering::Relaxed);
         if reply.as_ref().is_err_and(redis::RedisError::is_unrecoverable_error) {
@@ -335,8 +343,9 @@ async fn track(
     })?;
     let tracking = Command::named("CLIENT", usize::MAX).word(b"TRACKING").word(b"ON").word(b"NOLOOP");
     Reply::of(connection.send_packed_command(&(&tracking).into()).await?)?;
-    tokio::spawn(watch(Tracked { connection: connection.clone(), heard: Arc::clone(&heard) }, Arc::clone(listener)));
-    Ok(Tracked { connection, heard })
+    let tracked = Tracked { connection, heard, is_silent: Arc::default() };
+    tokio::spawn(watch(tracked.clone(), Arc::clone(listener)));
+    Ok(tracked)
 }
 
 /// What a push says of keys.
@@ -356,7 +365,7 @@ fn hear(push: &PushInfo, listener: &dyn Listener) {
 
 /// Ask a tracking connection that has gone silent whether it is there; end when it is not, or nobody needs it.
 async fn watch(tracked: Tracked, listener: Arc<OnceLock<Arc<dyn Listener>>>) {
-    let Tracked { mut connection, heard } = tracked;
+    let Tracked { mut connection, heard, is_silent } = tracked;
     loop {
         tokio::time::sleep(SILENCE).await;
         if Arc::strong_count(&listener) == 1 {
@@ -368,6 +377,7 @@ async fn watch(tracked: Tracked, listener: Arc<OnceLock<Arc<dyn Listener>>>) {
         let ping = redis::cmd("PING");
         let answer = tokio::time::timeout(PATIENCE, connection.send_packed_command(&ping)).await;
         if !matches!(answer, Ok(Ok(_))) {
+            is_silent.store(true, Ordering::Relaxed);
             if let Some(listener) = listener.get() {
                 listener.all_changed();
             }

@@ -52,6 +52,19 @@ async fn a_server_that_is_started_again() {
     hears(&limiter, &server, "key").await;
 }
 
+/// Nobody closes the connections, nothing is ever heard on them again, and everything is denied without asking.
+#[tokio::test]
+async fn connections_that_fall_silent() {
+    let server = Server::new();
+    let proxy = Proxy::before(server.port).await;
+    let (client, limiter) = denied_at(&proxy.url(), "key").await;
+    proxy.fall_silent(false);
+    server.say::<()>("DEL key");
+    within(NOTICED, "noticing", async || (client.statistics().forgotten > 0).then_some(())).await;
+    until_granted(&limiter, "key").await;
+    hears(&limiter, &server, "key").await;
+}
+
 #[tokio::test]
 async fn a_server_that_stands_still() {
     let server = Server::new();
