@@ -1,6 +1,6 @@
 //! The commands, word by word, and what their replies mean.
 
-use swlimit_window::Decision;
+use swlimit_window::{Decision, MAX_WINDOW};
 
 use crate::demand::Demand;
 use crate::error::Error;
@@ -17,6 +17,14 @@ pub(crate) fn peek(key: &[u8], demand: &Demand) -> Command {
 /// `age` in ms.
 pub(crate) fn record(key: &[u8], demand: &Demand, age: Option<u64>) -> Command {
     blocking(aged(asking("SWLIMIT.RECORD", key, demand), age), demand)
+}
+
+/// The same question as `peek`, which only a server that could count answers: units too old to be counted.
+pub(crate) fn unrecorded(key: &[u8], demand: &Demand) -> Command {
+    match 2 * demand.exact.quota.geometry.window() {
+        age @ ..=MAX_WINDOW => record(key, &Demand { block: None, ..*demand }, Some(age)),
+        _ => peek(key, demand), // nothing is as old as that
+    }
 }
 
 /// `timeout` in ms.

@@ -141,7 +141,10 @@ impl Limiter {
         let key = request.key;
         let asked = match &self.0.deciding {
             Deciders::OnlyLocal(windows) => return Ok(Way::OnlyLocal.made(windows.allow(key, demand)?)),
-            Deciders::Background(background) if background.is_away() => Err(Error::Away(String::new())),
+            Deciders::Background(background) if background.is_away() => {
+                background.ask_about(key, demand);
+                Err(Error::Away(String::new()))
+            }
             Deciders::Background(background) => return Ok(Way::Background.made(background.decide(key, demand))),
             Deciders::Leases(leases) => {
                 if let Some(decision) = leases.take(key, demand) {

@@ -78,6 +78,11 @@ impl Background {
         self.failures.load(Ordering::Relaxed) >= FAILURES
     }
 
+    /// Have the server asked about a key, whoever decides now: else nobody would notice that it is back.
+    pub fn ask_about(self: &Arc<Self>, key: &[u8], demand: &Demand) {
+        self.with(key, demand, |_, _, _| ());
+    }
+
     /// Decide a demand by what is known, and have it told later.
     #[inline]
     pub fn decide(self: &Arc<Self>, key: &[u8], demand: &Demand) -> Decision {
@@ -126,15 +131,19 @@ impl Background {
         let begun = Instant::now();
         let sending: Vec<_> =
             asked.iter().map(|asked| asked.counts.counted.lock().begin(round, self.window, begun)).collect();
-        let commands = asked.iter().zip(&sending).flat_map(|(asked, batches)| asked.commands(batches, begun)).collect();
+        let question = if self.is_away() { commands::unrecorded } else { commands::peek };
+        let commands = asked.iter().zip(&sending);
+        let commands = commands.flat_map(|(asked, batches)| asked.commands(batches, question, begun)).collect();
         // Nobody waits for this; it may take as long as two intervals.
         let deadline = begun + 2 * self.interval.max(self.server.timeout());
         let replies = self.server.ask_all(commands, deadline).await;
+        // One that cannot write may still answer questions.
+        let is_telling = sending.iter().any(|batches| !batches.is_empty());
         let is_done = replies.is_ok_and(|replies| {
             let mut replies = replies.into_iter();
             let heard = asked.iter().zip(&sending).map(|(asked, batches)| {
                 let own: Vec<_> = replies.by_ref().take(batches.len().max(1)).collect();
-                asked.heard(batches.len(), own)
+                asked.heard(batches.len(), own) && is_telling != batches.is_empty()
             });
             // The server is there if it took anything.
             heard.fold(false, |any, taken| any | taken)
@@ -166,13 +175,13 @@ impl Background {
 
 impl Asked {
     /// What was used, dated; or a question, where nothing was.
-    fn commands(&self, batches: &[Batch], now: Instant) -> Vec<Command> {
+    fn commands(&self, batches: &[Batch], question: fn(&[u8], &Demand) -> Command, now: Instant) -> Vec<Command> {
         let of = |units: u64| {
             let exact = swlimit_window::Demand { cost: units, partial: false, ..self.demand.exact };
             Demand { exact, ..self.demand }
         };
         if batches.is_empty() {
-            return vec![commands::peek(&self.key, &of(1))];
+            return vec![question(&self.key, &of(1))];
         }
         let record = |batch: &Batch| {
             let age = ms(now.saturating_duration_since(batch.at));

@@ -1,0 +1,213 @@
+//! A server that is away, or cannot decide: nobody waits longer than is allowed, the failure policy decides and is counted, and
+//! the client notices when the server is back.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use swlimit_client::{Client, Deciding, Error, Limiter, Quota, Request, Way, WhenAway};
+use tokio::time::Instant;
+
+use crate::support::proxy::Proxy;
+use crate::support::server::Server;
+use crate::support::{limiter, one_an_hour, patient, report, until, within, WAYS};
+
+const TIMEOUT: Duration = Duration::from_millis(200);
+/// How much later a busy machine may wake somebody up.
+const SLACK: Duration = Duration::from_millis(500);
+/// How soon the client notices that the server is back, with slack.
+const BACK: Duration = Duration::from_millis(1500);
+
+/// A server behind a proxy.
+struct Setting {
+    server: Server,
+    proxy: Proxy,
+}
+
+/// Something befalls the server while each way of deciding is in use, for longer than a window, and passes.
+async fn endure(begin: impl FnOnce(&mut Setting), end: impl FnOnce(&mut Setting)) {
+    let server = Server::new();
+    let proxy = Proxy::before(server.port).await;
+    let mut setting = Setting { server, proxy };
+    let url = setting.proxy.url();
+    let quota = Quota::new(100, "500ms", "100ms").unwrap();
+    let limiters = WAYS.map(|way| {
+        let client = Client::builder().timeout(TIMEOUT).build(&url).unwrap();
+        let limiter = limiter(&client, quota, way);
+        (client, limiter, name(way))
+    });
+    join_all(limiters.iter().map(|(_, limiter, key)| there(limiter, key, Duration::from_secs(5)))).await;
+    begin(&mut setting);
+    join_all(limiters.iter().map(|(client, limiter, key)| decided_without(client, limiter, key))).await;
+    end(&mut setting);
+    let back = join_all(limiters.iter().map(|(_, limiter, key)| there(limiter, key, BACK))).await;
+    report(&format!("back after {back:?}"));
+}
+
+fn name(way: Deciding) -> String {
+    format!("{way:?}").split(' ').next().unwrap().into()
+}
+
+/// Not decided by the failure policy, and granted, within so long; how long it took.
+async fn there(limiter: &Limiter, key: &str, longest: Duration) -> Duration {
+    let begun = Instant::now();
+    within(longest, key, async || {
+        let decision = in_time(limiter, key).await;
+        (decision.granted() && decision.way() != Way::Away).then_some(())
+    })
+    .await;
+    begun.elapsed()
+}
+
+/// The failure policy decides for a second, and that is counted.
+async fn decided_without(client: &Client, limiter: &Limiter, key: &str) {
+    let away = |client: &Client| client.statistics().denied(Way::Away);
+    let before = away(client);
+    within(Duration::from_secs(5), key, async || (in_time(limiter, key).await.way() == Way::Away).then_some(())).await;
+    let mut seen = 1;
+    let end = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < end {
+        let decision = in_time(limiter, key).await;
+        assert_eq!((decision.way(), decision.granted()), (Way::Away, false), "{key}");
+        seen += 1;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(away(client) - before, seen, "{key}");
+}
+
+async fn in_time(limiter: &Limiter, key: &str) -> swlimit_client::Decision {
+    let begun = Instant::now();
+    let decision = limiter.allow(key).await.unwrap();
+    assert!(begun.elapsed() < TIMEOUT + SLACK, "{key}: {:?}", begun.elapsed());
+    decision
+}
+
+#[tokio::test]
+async fn standing_still() {
+    endure(|at| at.server.pause(true), |at| at.server.pause(false)).await;
+}
+
+#[tokio::test]
+async fn killed() {
+    endure(|at| at.server.kill(), |at| at.server.start()).await;
+}
+
+#[tokio::test]
+async fn a_line_that_falls_silent() {
+    endure(|at| at.proxy.fall_silent(true), |at| at.proxy.fall_silent(false)).await;
+}
+
+#[tokio::test]
+async fn slower_than_anybody_waits() {
+    endure(|at| at.proxy.delay(Duration::from_secs(1)), |at| at.proxy.delay(Duration::ZERO)).await;
+}
+
+#[tokio::test]
+async fn out_of_memory() {
+    endure(|at| at.server.say("CONFIG SET maxmemory 1"), |at| at.server.say("CONFIG SET maxmemory 0")).await;
+}
+
+#[tokio::test]
+async fn refusing_to_write() {
+    let replicas =
+        |number| move |at: &mut Setting| at.server.say(&format!("CONFIG SET min-replicas-to-write {number}"));
+    endure(replicas(1), replicas(0)).await;
+}
+
+/// Of a master that nobody ever reaches, so that it keeps what it has.
+#[tokio::test]
+async fn a_read_only_replica() {
+    let nobody = Proxy::before(1).await;
+    let master = format!("REPLICAOF 127.0.0.1 {}", nobody.port);
+    endure(move |at| at.server.say(&master), |at| at.server.say("REPLICAOF NO ONE")).await;
+}
+
+/// Slow, but not too slow: nothing is decided without the server.
+#[tokio::test]
+async fn slow() {
+    let server = Server::new();
+    let proxy = Proxy::before(server.port).await;
+    proxy.delay(Duration::from_millis(10));
+    let client = patient().connect(&proxy.url()).await.unwrap();
+    for way in WAYS {
+        let (limiter, key) = (limiter(&client, Quota::new(10, "1h", "1m").unwrap(), way), name(way));
+        let mut granted = 0;
+        for _ in 0..30 {
+            let decision = limiter.allow(&key).await.unwrap();
+            assert_ne!(decision.way(), Way::Away);
+            granted += decision.units();
+        }
+        let background = matches!(way, Deciding::Background { .. });
+        assert!(granted == 10 || (background && granted > 0), "{way:?}: {granted}");
+        client.close().await;
+        assert_eq!(server.held(&key), granted, "{way:?}");
+    }
+}
+
+#[tokio::test]
+async fn policies() {
+    let client = Client::builder().build("redis://127.0.0.1:1/").unwrap();
+    let quota = Quota::new(100, "1h", "1m").unwrap();
+    let of = |policy| client.limiter(quota).when_away(policy).build();
+    let (allow, deny, local) = (of(WhenAway::Allow), of(WhenAway::Deny), of(WhenAway::Local { share: 0.1 }));
+    for _ in 0..20 {
+        assert!(allow.allow("key").await.unwrap().granted());
+        assert!(!deny.allow("key").await.unwrap().granted());
+        let _ = local.allow("key").await.unwrap();
+    }
+    let statistics = client.statistics();
+    assert_eq!((statistics.granted(Way::Away), statistics.denied(Way::Away)), (20 + 10, 20 + 10));
+    assert!(statistics.opened > 0 && !client.is_connected());
+    // Until the circuit opened each was tried.
+    assert!(statistics.commands < 60, "{}", statistics.commands);
+
+    let both = [(&allow, Request::of("a")), (&deny, Request::of("b"))];
+    assert!(!client.allow_all(&both).await.unwrap().granted());
+    assert!(client.allow_all(&[(&allow, Request::of("a")), (&local, Request::of("b"))]).await.unwrap().granted());
+    for error in [local.record("key").await.err(), local.refund("key").await.err(), local.unblock("key").await.err()] {
+        assert!(matches!(error, Some(Error::Away(_))), "{error:?}");
+    }
+    assert!(matches!(Client::connect("redis://127.0.0.1:1/").await.err(), Some(Error::Away(_))));
+}
+
+/// What the server denied holds on while it is away.
+#[tokio::test]
+async fn denials_outlast_a_server_that_cannot_write() {
+    let server = Server::new();
+    let client = patient().connect(&server.url()).await.unwrap();
+    let limiter = client.limiter(one_an_hour()).when_away(WhenAway::Allow).build();
+    assert!(limiter.allow("key").await.unwrap().granted());
+    until(&limiter, "key", Way::Denial).await;
+    server.say::<()>("CONFIG SET maxmemory 1");
+    assert!(limiter.allow("another").await.unwrap().granted());
+    assert_eq!(limiter.allow("key").await.unwrap().way(), Way::Denial);
+}
+
+/// Said in words that tell what to do, whatever is asked.
+#[tokio::test]
+async fn without_the_module() {
+    let server = Server::builder().bare().start();
+    let error = Client::connect(&server.url()).await.err().unwrap();
+    assert_eq!(error, Error::ModuleMissing);
+    assert!(error.to_string().contains("--loadmodule"), "{error}");
+    let client = Client::builder().build(&server.url()).unwrap();
+    for way in [Deciding::Direct, Deciding::Denials, Deciding::LEASES] {
+        let limiter = client.limiter(one_an_hour()).deciding(way).build();
+        assert_eq!(limiter.allow("key").await.err(), Some(Error::ModuleMissing), "{way:?}");
+        assert_eq!(limiter.acquire("key", SLACK).await.err(), Some(Error::ModuleMissing), "{way:?}");
+    }
+}
+
+/// What the server refuses for good is no failure of the server's.
+#[tokio::test]
+async fn refusals() {
+    let server = Server::new();
+    let client = patient().connect(&server.url()).await.unwrap();
+    let limiter = client.limiter(one_an_hour()).build();
+    server.say::<()>("SET key value");
+    for _ in 0..10 {
+        let error = limiter.allow("key").await.err();
+        assert!(matches!(&error, Some(Error::Refused(text)) if text.starts_with("WRONGTYPE")), "{error:?}");
+    }
+    assert!(client.is_connected());
+    assert_eq!(client.statistics().failures, 0);
+}
