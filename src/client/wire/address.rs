@@ -52,6 +52,11 @@ impl Address {
 
 fn info(url: &str) -> Result<ConnectionInfo, String> {
     let info = url.into_connection_info().map_err(|error| error.to_string())?;
+    #[cfg(feature = "tls")]
+    if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+        // Which cryptography to use is the process's choice; where it has made none, it is made here.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
     let tcp = info.tcp_settings().clone().set_nodelay(true);
     Ok(info.set_tcp_settings(tcp))
 }

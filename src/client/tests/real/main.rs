@@ -3,7 +3,9 @@
 //! `SWLIMIT_SERVER` names the server (`redis-server`), `SWLIMIT_MODULE` the module (`target/release/libswlimit.so`). Where
 //! one of them is missing nothing is tested, which is said; in CI that fails. Tests that take long are ignored unless asked for.
 
+mod away;
 mod changes;
 mod clocks;
 mod lost;
+mod places;
 mod support;

@@ -1,5 +1,6 @@
 //! A server of its own for each test.
 
+use std::fs::File;
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -45,6 +46,17 @@ impl Starting {
     }
 
     pub fn start(self) -> Server {
+        self.try_start().unwrap_or_else(|log| panic!("the server does not start:\n{log}"))
+    }
+
+    /// The server, or what it said when it ended at once.
+    pub fn try_start(self) -> Result<Server, String> {
+        let mut server = self.server();
+        server.try_start()?;
+        Ok(server)
+    }
+
+    fn server(self) -> Server {
         let module = module();
         let folder = tempfile::tempdir().unwrap();
         let port = free_port();
@@ -55,9 +67,7 @@ impl Starting {
         if self.is_loaded {
             words.extend(["--loadmodule".into(), module.display().to_string()]);
         }
-        let mut server = Server { port, folder, words, env: self.env, process: None };
-        server.start();
-        server
+        Server { port, folder, words, env: self.env, process: None }
     }
 }
 
@@ -86,20 +96,28 @@ impl Server {
         server
     }
 
-    /// Start the process (again), and wait until it answers.
+    /// Start the process again, and wait until it answers.
     pub fn start(&mut self) {
+        self.try_start().unwrap_or_else(|log| panic!("the server does not start:\n{log}"));
+    }
+
+    fn try_start(&mut self) -> Result<(), String> {
+        let log = self.folder.path().join("server.log");
+        let output = File::options().create(true).append(true).open(&log).unwrap();
         let mut command = Command::new(program());
         command.args(&self.words).envs(self.env.iter().cloned()).current_dir(&self.folder);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
         self.process = Some(command.spawn().unwrap());
         let deadline = Instant::now() + LONG;
         let ping = |mut connection| redis::cmd("PING").exec(&mut connection);
         while self.connect().and_then(ping).is_err() {
-            let ended = self.process.as_mut().and_then(|process| process.try_wait().unwrap());
-            let log = || std::fs::read_to_string(self.folder.path().join("server.log")).unwrap_or_default();
-            assert!(ended.is_none() && Instant::now() < deadline, "the server does not answer: {ended:?}\n{}", log());
+            let has_ended = self.process.as_mut().is_some_and(|process| process.try_wait().unwrap().is_some());
+            if has_ended || Instant::now() > deadline {
+                return Err(std::fs::read_to_string(log).unwrap());
+            }
             std::thread::sleep(Duration::from_millis(10));
         }
+        Ok(())
     }
 
     pub fn kill(&mut self) {
