@@ -48,6 +48,17 @@ const AWAY: [&str; 13] = [
     "UNBLOCKED",
 ];
 
+impl Error {
+    /// Whether there is no such command, or not for this user; which keys the user may use is another matter.
+    pub(crate) fn is_unknown_or_forbidden(&self) -> bool {
+        match self {
+            Self::ModuleMissing => true,
+            Self::Refused(text) => text.starts_with("NOPERM") && text.ends_with(" command"),
+            _ => false,
+        }
+    }
+}
+
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {

@@ -20,7 +20,7 @@ pub(crate) struct Server {
     timeout: Duration,
     /// How many may wait on the server, each over a connection of its own.
     waiting: Semaphore,
-    /// The server is older than ACQUIRE.
+    /// The server is older than ACQUIRE, or does not let this user use it.
     lets_nobody_wait: AtomicBool,
 }
 
@@ -81,7 +81,7 @@ impl Server {
         };
         let answer = self.wire.send_alone(command(until.saturating_duration_since(Instant::now())))?;
         let reply = self.through(answer, 1, until + self.timeout).await;
-        if reply == Err(Error::ModuleMissing) {
+        if reply.as_ref().is_err_and(Error::is_unknown_or_forbidden) {
             self.lets_nobody_wait.store(true, Ordering::Relaxed);
             return None;
         }

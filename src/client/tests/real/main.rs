@@ -3,6 +3,7 @@
 //! `SWLIMIT_SERVER` names the server (`redis-server`), `SWLIMIT_MODULE` the module (`target/release/libswlimit.so`). Where
 //! one of them is missing nothing is tested, which is said; in CI that fails. Tests that take long are ignored unless asked for.
 
+mod acquire;
 mod away;
 mod changes;
 mod clocks;
