@@ -9,4 +9,5 @@ mod changes;
 mod clocks;
 mod lost;
 mod places;
+mod processes;
 mod support;
