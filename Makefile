@@ -11,10 +11,12 @@ run: setup-run build
 	@scripts/run
 
 # Everything, in minutes, on the installed server. The other releases are for tests that no other will do for: one uses
-# the C library's allocator, which memcheck watches, one defragments, one is too old.
+# the C library's allocator, which memcheck watches, one defragments, one is too old. The client's tests on real servers
+# are run by pytest, on each release.
 test: setup-test build lint
 	-@scripts/servers valkey-9.1 redis-7.4 redis-6.2
-	cargo test --workspace --quiet
+	cargo test --workspace --quiet --lib
+	cargo test --workspace --quiet --doc
 	$(PYTEST)
 
 # The same on every other release, and the tests that take longer.

@@ -190,7 +190,16 @@ async fn several_limits_at_once() {
 /// a denial from before would hold it for an hour.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_unit_that_is_given_back_is_granted_again() {
-    const TIMES: usize = 300;
+    given_back(300).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes long"]
+async fn a_unit_that_is_given_back_often_is_granted_again() {
+    given_back(20_000).await;
+}
+
+async fn given_back(times: usize) {
     let server = Server::new();
     let client = patient().connect(&server.url()).await.unwrap();
     let limiter = limiter(&client, one_an_hour(), Deciding::Denials);
@@ -211,7 +220,7 @@ async fn a_unit_that_is_given_back_is_granted_again() {
             }
             let mut direct = direct.clone();
             tokio::spawn(async move {
-                for time in 0..TIMES {
+                for time in 0..times {
                     let granted = tokio::time::timeout(LONG, grants.recv()).await;
                     assert!(granted.is_ok(), "{key} was not granted again after {time} times");
                     let refunded: u64 =
@@ -226,19 +235,29 @@ async fn a_unit_that_is_given_back_is_granted_again() {
     }
     let statistics = client.statistics();
     assert!(statistics.denied(Way::Denial) > 0);
-    report(&format!("{TIMES} refunds of 4 keys, {} denied without asking, none stale", statistics.denied(Way::Denial)));
+    report(&format!("{times} refunds of 4 keys, {} denied without asking, none stale", statistics.denied(Way::Denial)));
 }
 
 /// Whatever several do at the same time to the same keys: what was told once they are done leaves no denial in memory that the
 /// server would not give.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_stale_after_any_workload() {
+    nothing_stale(60).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes long"]
+async fn nothing_stale_after_many_workloads() {
+    nothing_stale(2000).await;
+}
+
+async fn nothing_stale(rounds: u64) {
     const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
     let denied = Denied::new().await;
     let limiter = limiter(&denied.client, Quota::new(6, "10s", "1s").unwrap(), Deciding::Denials);
     let direct = direct(&denied.server).await;
     let (mut local, mut compared) = (0, 0);
-    for round in 0..60 {
+    for round in 0..rounds {
         let busy: Vec<_> = (0..6)
             .map(|task| {
                 let (limiter, mut direct) = (limiter.clone(), direct.clone());

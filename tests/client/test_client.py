@@ -1,0 +1,54 @@
+"""The Rust client on real servers: the client's own tests, which start servers of the release under test themselves."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from support.lacking import lacking
+from support.server import MODULE, ROOT
+
+
+@pytest.fixture(scope="session")
+def program():
+    """The client's tests on real servers, built."""
+    words = ["cargo", "test", "--package", "swlimit-client", "--test", "real", "--no-run", "--message-format", "json"]
+    built = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    if "is not supported by the following package" in built.stderr:
+        lacking("a Rust that is new enough for the client")
+    assert built.returncode == 0, built.stderr
+    messages = [json.loads(line) for line in built.stdout.splitlines()]
+    return next(message["executable"] for message in messages if message.get("executable"))
+
+
+@pytest.fixture
+def run(program, binaries, report):
+    """Run the tests, those that these words choose; a test that fails fails this one, with its output."""
+    def run(*words, at_a_time):
+        server, = binaries.command
+        env = os.environ | binaries.env | {"SWLIMIT_SERVER": server, "SWLIMIT_MODULE": str(MODULE.absolute())}
+        words = [program, f"--test-threads={at_a_time}", *words]
+        done = subprocess.run(words, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        for line in done.stderr.splitlines():
+            report(line)
+    return run
+
+
+def test_real_servers(run):
+    """Whatever depends on the server."""
+    run("--skip", "processes::", at_a_time=8)
+
+
+def test_processes(run, binaries):
+    """What many processes were granted together: the same on every release."""
+    if binaries.name != "installed":
+        pytest.skip("does not depend on the server")
+    run("processes::", at_a_time=3)
+
+
+@pytest.mark.long
+def test_long(run):
+    """The same for longer."""
+    run("--ignored", at_a_time=2)
