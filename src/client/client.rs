@@ -368,6 +368,23 @@ impl Shared {
             }
         });
     }
+
+    /// The server's denial of a demand upon a key that it denied until somebody changed it, in a flood most likely by taking
+    /// the unit that was free. To ask first whether it denies still, and hear of the next change, is one command; to send
+    /// the request, and ask behind it to hear of changes, would be two.
+    pub async fn denied_again(&self, key: &[u8], demand: &Demand) -> Option<swlimit_window::Decision> {
+        if demand.block.is_some() {
+            return None; // which a question does not begin
+        }
+        let server = self.server.as_ref()?;
+        let asking = self.denials.begin_again(key)?;
+        let asked = Instant::now();
+        // What may still have to be asked needs time, too.
+        let answer = server.ask_tracked(commands::peek(key, demand), asked + server.timeout() / 2).await?;
+        let decision = answer.and_then(|reply| reply.decision()).ok().filter(|decision| decision.granted == 0)?;
+        asking.answered(demand, &decision, asked, None);
+        Some(decision)
+    }
 }
 
 /// A denial of so few ms is not worth a question.

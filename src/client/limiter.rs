@@ -162,9 +162,13 @@ impl Limiter {
                 if let Some(decision) = self.0.client.denials.find(key, demand, now) {
                     return Ok(Way::Denial.made(decision));
                 }
+                if let Some(denied) = self.0.client.denied_again(key, demand).await {
+                    return Ok(Way::Server.made(denied));
+                }
+                let sent = Instant::now();
                 let asked = self.server()?.ask(commands::allow(key, demand), now + self.server()?.timeout()).await;
                 let decided = asked.and_then(|reply| Ok((reply.decision()?, Way::Server)));
-                self.remembering(key, demand, now, decided)
+                self.remembering(key, demand, sent, decided)
             }
             Deciders::Direct => {
                 let server = self.server()?;

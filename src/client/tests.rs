@@ -79,6 +79,36 @@ fn what_is_given_back_is_heard_of() {
     }
 }
 
+/// A key in a flood whose units come back one by one: a command for the grant, and one to hear of the next.
+#[test]
+fn a_denial_in_a_flood_is_one_question() {
+    paused(async {
+        let fake = Fake::new();
+        let limiter = client(&fake).limiter(quota(1, 10_000, 10)).build();
+        for _ in 0..2 {
+            let _ = allow(&limiter, "k").await;
+        }
+        settle().await;
+        for _ in 0..3 {
+            fake.run("SWLIMIT.ALLOW k 9 10000ms 1000ms").unwrap();
+            let commands = fake.commands().len();
+            assert_eq!(allow(&limiter, "k").await.way(), Way::Server);
+            assert_eq!(allow(&limiter, "k").await.way(), Way::Denial);
+            settle().await;
+            assert_eq!(fake.commands()[commands..].join("; "), "SWLIMIT.PEEK k 1 10000ms 1000ms");
+        }
+        // What was given back is granted by a second command, and the next again by one.
+        fake.run("SWLIMIT.REFUND k 4").unwrap();
+        let commands = fake.commands().len();
+        for names in [["PEEK", "ALLOW"].as_slice(), &["PEEK", "ALLOW", "ALLOW"]] {
+            let _ = allow(&limiter, "k").await;
+            let sent: Vec<_> =
+                fake.commands()[commands..].iter().map(|command| command[8..13].trim().to_owned()).collect();
+            assert_eq!(sent, names);
+        }
+    });
+}
+
 #[test]
 fn own_changes_are_heard_of_without_tracking() {
     paused(async {

@@ -24,6 +24,8 @@ struct Held<D> {
     /// Whether somebody asks the server, to remember.
     is_asked: bool,
     denied: Vec<Denied<D>>,
+    /// A change made it forget what it was denied, and nobody has asked since whether it still is.
+    is_suspect: bool,
 }
 
 #[derive(Debug)]
@@ -61,7 +63,7 @@ impl Epoch {
 
 impl<D> Memory<D> {
     pub fn new() -> Self {
-        Self(Mutex::new(Held { changes: 0, is_asked: false, denied: Vec::new() }))
+        Self(Mutex::new(Held { changes: 0, is_asked: false, denied: Vec::new(), is_suspect: false }))
     }
 
     /// What a denial that still holds comes to, if there is one of which something comes.
@@ -104,7 +106,14 @@ impl<D> Memory<D> {
     pub fn forget(&self) {
         let mut held = self.0.lock();
         held.changes += 1;
+        held.is_suspect |= !held.denied.is_empty();
         held.denied.clear();
+    }
+
+    /// Begin to ask the server whether it denies still what was forgotten, unless somebody does, or has.
+    pub fn begin_again(&self, epoch: &Epoch) -> Option<Ticket> {
+        let is_suspect = std::mem::take(&mut self.0.lock().is_suspect);
+        is_suspect.then(|| self.begin(epoch))?
     }
 
     /// Whether nothing would be lost by forgetting the key itself.

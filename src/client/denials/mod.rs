@@ -70,6 +70,13 @@ impl Denials {
         Some(Asking { denials: Arc::clone(self), memory, ticket: Some(ticket) })
     }
 
+    /// Begin to ask the server about a key that was denied until something changed, unless somebody does, or has.
+    pub fn begin_again(self: &Arc<Self>, key: &[u8]) -> Option<Asking> {
+        let memory = self.keys.see(key, Arc::clone)?;
+        let ticket = memory.begin_again(&self.epoch)?;
+        Some(Asking { denials: Arc::clone(self), memory, ticket: Some(ticket) })
+    }
+
     /// Something was given back, or may have been.
     pub fn forget(&self, key: &[u8]) {
         self.keys.see(key, |memory| memory.forget());
