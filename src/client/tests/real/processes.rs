@@ -234,50 +234,79 @@ async fn background() {
     promise(BACKGROUND, false, |work| work.resolution_ms).await;
 }
 
-/// A hundred connections' worth of requests, at ten times the limit: how often the server is asked for each request that it
-/// grants.
-async fn flood(way: usize, is_strict: bool, processes: usize) -> f64 {
-    let server = Server::new();
-    let tasks = 100 / processes;
-    // 100 a second of one key, and 1000 requests.
-    let work = Work {
-        is_strict,
-        keys: 1,
-        tasks,
-        limit: 500,
-        window_ms: 5000,
-        resolution_ms: 500,
-        pace_ms: 100,
-        lasting_ms: 8000,
-        ..Work::new(&server, way)
-    };
-    let grants = work.done_by(processes).await;
-    let commands = server.commands() as f64 / grants.len() as f64;
-    report(&format!(
-        "{processes} processes, strict {is_strict}: {} granted, {commands:.2} commands each",
-        grants.len()
-    ));
-    commands
+/// What is asked for of a key in a flood: ten times what may be granted.
+#[derive(Clone, Copy)]
+struct Flood {
+    processes: usize,
+    is_strict: bool,
+    /// Units granted in a second, on the whole.
+    a_second: u64,
+    /// Whether as many were used in each second before. Else the window is empty, and what is granted at once at first is
+    /// free again at once, window after window.
+    is_spread: bool,
 }
 
-#[tokio::test]
-async fn flood_of_one_process() {
-    assert!(flood(DENIALS, false, 1).await <= 2.5);
+impl Flood {
+    /// How often the server is asked for each request that it grants.
+    async fn commands(self, lasting_ms: u64) -> f64 {
+        let Self { processes, is_strict, a_second, is_spread } = self;
+        let server = Server::new();
+        let limit = a_second * 5;
+        let tasks = 100 / processes;
+        let work = Work {
+            is_strict,
+            limit,
+            tasks,
+            keys: 1,
+            window_ms: 5000,
+            resolution_ms: 500,
+            pace_ms: 10_000 / a_second,
+            lasting_ms,
+            ..Work::new(&server, DENIALS)
+        };
+        if is_spread {
+            for at in 0..10 {
+                server.say::<()>(&format!(
+                    "SWLIMIT.RECORD key:0 {limit} 5s 500ms COST {} AGE {}ms",
+                    limit / 10,
+                    at * 500
+                ));
+            }
+        }
+        let grants = work.done_by(processes).await.len();
+        let calls = |name: &str| server.calls(name) as f64 / grants as f64;
+        let (allow, peek) = (calls("allow"), calls("peek"));
+        report(&format!(
+            "{processes} processes, {a_second} a second{}{}: {grants} granted, {allow:.2} ALLOW and {peek:.2} PEEK each",
+            if is_strict { ", strict" } else { "" },
+            if is_spread { ", spread" } else { "" },
+        ));
+        allow + peek
+    }
 }
 
+/// A hundred connections' worth of requests at ten times the limit ask the server less often than directly, which is ten times
+/// for each grant: a fraction of that where units come back many at a time.
 #[tokio::test]
-async fn flood_of_one_process_strict() {
-    assert!(flood(DENIALS, true, 1).await <= 1.3);
+async fn floods() {
+    for processes in [1, 8] {
+        let flood = Flood { processes, is_strict: false, a_second: 100, is_spread: false };
+        assert!(flood.commands(6000).await < 5.0);
+        assert!(Flood { is_strict: true, ..flood }.commands(6000).await < 2.5);
+    }
 }
 
+/// Where units come back one by one, each is asked for by itself.
 #[tokio::test]
-async fn flood_of_eight_processes() {
-    assert!(flood(DENIALS, false, 8).await <= 2.5);
-}
-
-#[tokio::test]
-async fn flood_of_eight_processes_strict() {
-    assert!(flood(DENIALS, true, 8).await <= 1.3);
+#[ignore = "takes long"]
+async fn floods_of_units_one_by_one() {
+    for processes in [1, 8] {
+        for a_second in [10, 100] {
+            for is_strict in [false, true] {
+                Flood { processes, is_strict, a_second, is_spread: true }.commands(15_000).await;
+            }
+        }
+    }
 }
 
 /// What a process has in hand when it is killed is lost: no more than a lease, and no longer than until the window has

@@ -169,8 +169,13 @@ impl Server {
 
     /// How many commands of the module have come so far.
     pub fn commands(&self) -> u64 {
+        self.calls("")
+    }
+
+    /// How many of those whose names begin so, after `SWLIMIT.`.
+    pub fn calls(&self, name: &str) -> u64 {
         let info: String = self.say("INFO commandstats");
-        let ours = info.lines().filter(|line| line.starts_with("cmdstat_swlimit."));
+        let ours = info.lines().filter(|line| line.starts_with(&format!("cmdstat_swlimit.{name}")));
         ours.map(|line| line.split(['=', ',']).nth(1).unwrap().parse::<u64>().unwrap()).sum()
     }
 
