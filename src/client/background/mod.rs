@@ -145,8 +145,8 @@ impl Background {
                 let own: Vec<_> = replies.by_ref().take(batches.len().max(1)).collect();
                 asked.heard(batches.len(), own) && is_telling != batches.is_empty()
             });
-            // The server is there if it took anything.
-            heard.fold(false, |any, taken| any | taken)
+            // Of a cluster, one node suffices.
+            heard.fold(false, |any, is_there| any | is_there)
         });
         self.again(asked);
         let (what, failures) = match is_done {
@@ -190,14 +190,19 @@ impl Asked {
         batches.iter().map(record).collect()
     }
 
-    /// Take note of the replies to what was sent of so many batches; whether the server took all of it.
+    /// Take note of the replies to what was sent of so many batches; whether the server is there, be it to refuse.
     fn heard(&self, batches: usize, replies: Vec<Result<Reply, Error>>) -> bool {
-        let decisions = replies.into_iter().map_while(|reply| reply.and_then(|reply| reply.decision()).ok());
+        let mut is_there = true;
+        let decisions = replies.into_iter().map_while(|reply| {
+            let decision = reply.and_then(|reply| reply.decision());
+            is_there = matches!(decision, Ok(_) | Err(Error::Refused(_)));
+            decision.ok()
+        });
         let decisions: Vec<Decision> = decisions.collect();
         if let Some(last) = decisions.last() {
             self.counts.counted.lock().synchronized(decisions.len().min(batches), last, Instant::now());
         }
-        decisions.len() == batches.max(1)
+        is_there
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::support::proxy::Proxy;
 use crate::support::server::Server;
-use crate::support::{limiter, one_an_hour, patient, report, until, within, WAYS};
+use crate::support::{limiter, one_an_hour, patient, report, until, within, LONG, WAYS};
 
 const TIMEOUT: Duration = Duration::from_millis(200);
 /// How much later a busy machine may wake somebody up.
@@ -195,6 +195,9 @@ async fn without_the_module() {
         assert_eq!(limiter.allow("key").await.err(), Some(Error::ModuleMissing), "{way:?}");
         assert_eq!(limiter.acquire("key", SLACK).await.err(), Some(Error::ModuleMissing), "{way:?}");
     }
+    // Nobody asks here who could be told.
+    let background = limiter(&client, one_an_hour(), Deciding::BACKGROUND);
+    until(&background, "key", Way::Away).await;
 }
 
 /// What the server refuses for good is no failure of the server's.
@@ -210,4 +213,20 @@ async fn refusals() {
     }
     assert!(client.is_connected());
     assert_eq!(client.statistics().failures, 0);
+}
+
+/// Nor does a key that is something else take the others with it, which are synchronized in the same go.
+#[tokio::test]
+async fn a_refusal_in_the_background() {
+    let server = Server::new();
+    let client = patient().connect(&server.url()).await.unwrap();
+    let limiter = limiter(&client, Quota::new(100, "1m", "1s").unwrap(), Deciding::BACKGROUND);
+    server.say::<()>("SET bad value");
+    within(LONG, "synchronizations", async || {
+        assert_eq!(limiter.allow("bad").await.unwrap().way(), Way::Background);
+        (client.statistics().synchronized >= 6).then_some(())
+    })
+    .await;
+    assert_eq!(client.statistics().unsynchronized, 0);
+    assert!(limiter.allow("good").await.unwrap().granted());
 }
