@@ -341,7 +341,8 @@ async fn track(
         Failure::Connection(text) if text.contains("RESP3") => Failure::Reply(text),
         other => other,
     })?;
-    let tracking = Command::named("CLIENT", usize::MAX).word(b"TRACKING").word(b"ON").word(b"NOLOOP");
+    // Not NOLOOP: a key that has expired is deleted by the question that finds it so, and that has to be told, too.
+    let tracking = Command::named("CLIENT", usize::MAX).word(b"TRACKING").word(b"ON");
     Reply::of(connection.send_packed_command(&(&tracking).into()).await?)?;
     let tracked = Tracked { connection, heard, is_silent: Arc::default() };
     tokio::spawn(watch(tracked.clone(), Arc::clone(listener)));

@@ -174,6 +174,36 @@ async fn what_the_client_itself_gives_back() {
     assert!(limiter.allow("key").await.unwrap().granted());
 }
 
+/// A key may expire as the question is asked by which the client wants to hear of changes: what it hears then is for whatever
+/// else it was denied, too.
+#[tokio::test]
+async fn expiry_that_the_question_itself_brings_about() {
+    let denied = Denied::new().await;
+    denied.say(&["DEBUG SET-ACTIVE-EXPIRE 0"]);
+    let limiter = limiter(&denied.client, Quota::new(2, "1h", "1m").unwrap(), Deciding::Denials);
+    for time in 0..100_u64 {
+        let key = &format!("key:{time}");
+        let two = Request::of(key).cost(2);
+        denied.say(&[&format!("SWLIMIT.RECORD {key} 2 1h 1m COST 2"), &format!("PEXPIRE {key} 30")]);
+        let begun = std::time::Instant::now();
+        while limiter.allow(two).await.unwrap().way() == Way::Server {
+            tokio::task::yield_now().await;
+        }
+        // Two are denied without asking. Around the end, one is asked for.
+        while begun.elapsed() < std::time::Duration::from_micros(29_000 + 20 * time) {
+            tokio::task::yield_now().await;
+        }
+        let _ = limiter.allow(key).await.unwrap();
+        while begun.elapsed() < std::time::Duration::from_millis(32) {
+            tokio::task::yield_now().await;
+        }
+        let peeked: Vec<u64> = denied.server.say(&format!("SWLIMIT.PEEK {key} 2 1h 1m COST 2"));
+        denied.hear().await;
+        let decision = limiter.allow(two).await.unwrap();
+        assert!(peeked[0] == 0 || decision.granted(), "{time}: {decision:?}, but {peeked:?}");
+    }
+}
+
 /// The same where one of several limits is known to be denied.
 #[tokio::test]
 async fn several_limits_at_once() {
@@ -280,14 +310,14 @@ async fn nothing_stale(rounds: u64) {
                             continue;
                         }
                         let words = match chance.u8(0..20) {
-                            0..9 => format!("SWLIMIT.REFUND {key} {cost}"),
+                            0..6 => format!("SWLIMIT.REFUND {key} {cost}"),
+                            6..9 => format!("PEXPIRE {key} {}", chance.u8(1..40)),
                             9 => format!("DEL {key}"),
                             10 => format!("SWLIMIT.BLOCK {key} 1h"),
                             11..13 => format!("SWLIMIT.UNBLOCK {key}"),
                             13..16 => format!("SWLIMIT.ALLOW {key} 9 10s 1s COST {cost}"),
                             16 => format!("SWLIMIT.RECORD {key} 6 10s 1s COST {cost}"),
                             17 => format!("COPY {other} {key} REPLACE"),
-                            18 => format!("PEXPIRE {key} {}", chance.u8(1..100)),
                             _ => ["FLUSHDB", "FLUSHALL ASYNC"][chance.usize(0..2)].into(),
                         };
                         let words: Vec<&str> = words.split(' ').collect();
