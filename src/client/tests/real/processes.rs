@@ -303,7 +303,7 @@ async fn floods_of_units_one_by_one() {
     for processes in [1, 8] {
         for a_second in [10, 100] {
             for is_strict in [false, true] {
-                Flood { processes, is_strict, a_second, is_spread: true }.commands(15_000).await;
+                Flood { processes, is_strict, a_second, is_spread: true }.commands(8000).await;
             }
         }
     }
