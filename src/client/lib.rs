@@ -17,6 +17,7 @@ mod denials;
 mod error;
 #[cfg(test)]
 mod fake;
+mod headers;
 mod keys;
 mod leases;
 mod limiter;
@@ -28,6 +29,8 @@ mod server;
 mod statistics;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "tower")]
+pub mod tower;
 mod turns;
 pub mod wire;
 

@@ -125,6 +125,11 @@ impl Limiter {
         &self.0.quota
     }
 
+    /// The client it is one of.
+    pub fn client(&self) -> Client {
+        Client(Arc::clone(&self.0.client))
+    }
+
     /// Decide a request, and count it if it is granted.
     ///
     /// # Errors
