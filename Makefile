@@ -15,8 +15,8 @@ run: setup-run build
 # are run by pytest, on each release.
 test: setup-test build lint
 	-@scripts/servers valkey-9.1 redis-7.4 redis-6.2
-	cargo test --workspace --quiet --lib
-	cargo test --workspace --quiet --doc
+	cargo test --quiet $$(scripts/crates) --lib --bins
+	cargo test --quiet $$(scripts/crates) --doc
 	$(PYTEST)
 
 # The same on every other release, and the tests that take longer.
@@ -56,7 +56,7 @@ build: setup-build
 
 lint: setup-test
 	cargo fmt --all --check
-	cargo clippy --workspace --release --all-targets $(STRICT)
+	cargo clippy --release --all-targets $$(scripts/crates) $(STRICT)
 	.venv/bin/ruff check --quiet tests scripts src/python
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" npm --silent --prefix src/node run lint
 

@@ -1,0 +1,67 @@
+"""The axum example is what its own text says: some requests, then 429."""
+
+import re
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from support.crates import built
+from support.server import ROOT
+
+LIMIT, WINDOW = 5, 10  # as in the example
+
+
+@pytest.fixture(scope="module")
+def program():
+    """The example's program."""
+    return built("swlimit-client", "debug/examples/axum", "--example", "axum")
+
+
+@pytest.fixture
+def url(program, server):
+    """Where a service listens that asks the server."""
+    words = [program, f"redis://127.0.0.1:{server.port}/", "127.0.0.1:0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as service:
+        try:
+            yield re.fullmatch(r"listening on (http://\S+)\n", service.stdout.readline())[1]
+        finally:
+            service.kill()
+
+
+def get(url):
+    """Status, headers and body of a response."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return response.status, response.headers, response.read().decode()
+    except urllib.error.HTTPError as response:
+        return response.status, response.headers, response.read().decode()
+
+
+def test_each_path_has_its_limit(url, server):
+    began = time.monotonic()
+    for left in reversed(range(LIMIT)):
+        status, headers, body = get(f"{url}/a")
+        assert (status, body) == (200, "hello a\n")
+        assert headers["RateLimit-Policy"] == f'"default";q={LIMIT};w={WINDOW}'
+        assert re.fullmatch(rf'"default";r={left};t=1[01]', headers["RateLimit"])
+    for _ in range(2):
+        status, headers, body = get(f"{url}/a")
+        assert (status, body) == (429, "too many requests\n")
+        assert re.fullmatch(r'"default";r=0;t=\d+', headers["RateLimit"])
+        assert 1 <= int(headers["Retry-After"]) <= WINDOW + 1
+    assert get(f"{url}/b")[0] == 200
+    assert time.monotonic() < began + WINDOW - 1, "too slow to tell"
+    # It is the server that counts.
+    assert server.cli("SWLIMIT.PEEK", "path:/a", LIMIT, "10s", "1s").startswith(f"0\n{LIMIT}\n0\n")
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="LACKING curl")
+def test_the_loop_that_it_shows(url):
+    text = (ROOT / "src/client/examples/axum.rs").read_text()
+    loop = re.search(r"^//! (for .*)$", text, re.MULTILINE)[1].replace("http://127.0.0.1:3000", url)
+    done = subprocess.run(["bash", "-c", loop], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["200"] * 5 + ["429"] * 2
