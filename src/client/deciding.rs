@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Who decides, and how often the server is asked. `docs/rust-client.md` says what each promises.
+/// Who decides, and how often the server is asked. `docs/near-the-request.md` says what each promises.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Deciding {

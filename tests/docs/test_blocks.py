@@ -17,6 +17,7 @@ import pytest
 
 from docs.pages import PAGES, blocks
 from support import node, releases
+from support.crates import needs
 from support.server import MODULE, ROOT, Binaries, Server, free_port
 
 HERE = Path(__file__).parent
@@ -198,12 +199,13 @@ def test_node(block):
 @pytest.mark.long
 @of_language("rust")
 def test_rust(block):
+    needs("swlimit-client")
     folder = CACHE / "rust"
     shutil.copytree(HERE / "rust", folder, dirs_exist_ok=True)
     (folder / "src").mkdir(exist_ok=True)
     with Server() as server:
         (folder / "src/main.rs").write_text(with_port(server, block.text))
-        assert run(["cargo", "run", "--quiet", "--locked"], cwd=folder)
+        run(["cargo", "run", "--quiet", "--locked", "--manifest-path", folder / "Cargo.toml"])
 
 
 @pytest.mark.long
