@@ -2,7 +2,7 @@
 
 import matplotlib
 
-from . import latency, scale
+from . import client, latency, scale
 from .cpu import spread
 
 matplotlib.use("svg")
@@ -99,4 +99,29 @@ def draw_scale(spent):
     axes.set_ylabel("server CPU per command (ns)")
     axes.grid(color="#dddddd")
     axes.legend(frameon=False, loc="upper left")
+    return figure
+
+
+def draw_client(found):
+    """The most that is granted in a span and its bound: over the number of clients, and over the interval."""
+    figure, panels = plt.subplots(1, 2, figsize=(10, 3.8), sharey=True)
+    usual, many = client.USUAL, client.MANY
+    cases = [(clients, usual, 0) for clients in client.CLIENTS], [(many, interval, 0) for interval in client.INTERVALS]
+    labels = (f"clients, synchronized every {usual} ms", f"ms between synchronizations of {many} clients")
+    for axes, shown, of, label in zip(panels, cases, (0, 1), labels):
+        places = [case[of] for case in shown]
+        measured, bounds = zip(*(found["overshoot"][case] for case in shown))
+        axes.plot(places, bounds, color="#777777", marker="s", label="bound")
+        axes.plot(places, measured, color=OWN, marker="o", label="background, measured")
+        if not of:
+            leases = [found["overshoot"][clients, None, 0.1][0] for clients in places]
+            axes.plot(places, leases, color="#c8742b", marker="D", label="leases, measured")
+        axes.set_xscale("log")
+        axes.set_xticks(places, [f"{place:,}" for place in places])
+        axes.minorticks_off()
+        axes.set_xlabel(f"{label} (logarithmic)")
+        axes.grid(color="#dddddd")
+    panels[0].set_ylim(bottom=0)
+    panels[0].set_ylabel("most in a span, of the limit")
+    panels[0].legend(frameon=False, loc="lower right")
     return figure

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import contenders, cpu, from_limits, instructions, latency, memory, node, plots, scale, top, waiting
+from . import client, contenders, cpu, from_limits, instructions, latency, memory, node, plots, scale, top, waiting
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,15 @@ SECTIONS = {
         "grants before; the answer is what a Python client has read, one of all that read at the same time.",
         lambda options: waiting.measure(1 if options.quick else 3),
         lambda result: waiting.table(*result)),
+    "client": Section(
+        "Deciding near the request",
+        "The Rust client on a core of its own. The first table is about requests that need no answer. What is granted "
+        f"in a span is measured with `{client.LIMIT} {client.WINDOW}ms {client.RESOLUTION}ms`, one key and "
+        f"{client.RATE:,} requests a second by clients that each have their own connections. The bounds are those that "
+        "[are proved](../../docs/near-the-request.md#proofs), with the longest round trip and the latest timer of each "
+        "run.",
+        lambda options: client.measure(*((1, 0.2) if options.quick else (5, 1.0))),
+        client.table, plots.draw_client, needs=(client.PROGRAM,)),
     "node": Section(
         "Stores of Express applications",
         f"Each library as an application calls it, through node-redis, {node.KEYS} keys with {node.TIMES} requests "

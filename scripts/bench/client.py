@@ -1,0 +1,219 @@
+"""What deciding through the Rust client costs, and how much more than the limit its clients grant who do not ask first.
+
+The client runs on one core and the server on another, but where two threads of one client are measured: the server has
+hardly anything to do then. What is compared takes turns, round after round, and ratios are taken within a round.
+"""
+
+import json
+import subprocess
+from statistics import median
+
+from support.server import ROOT
+
+from .cpu import spread
+from .load import cores, start_server
+
+PROGRAM = "target/client-bench/release/client-bench"  # from the top, where all of this runs
+NEAR = {"denial": "a denial that is known", "lease": "a unit of a lease", "background": "in the background",
+        "local granted": "only local, granted", "governor granted": "`governor`, granted",
+        "local denied": "only local, denied", "governor denied": "`governor`, denied"}
+WAYS = {"redis": "the crate `redis` alone", "direct": "direct", "denials": "denials", "leases": "leases",
+        "background": "background"}
+PLENTY = {"limit": 2**40, "window": "1d", "resolution": "1d", "strict": False}
+SCARCE = {"limit": 1_000, "window": "10s", "resolution": "1s"}
+HOT = {"limit": 100_000, "window": "1m", "resolution": "1s", "strict": False}
+BUSY, KEYS = 50, 1_000
+LIMIT, WINDOW, RESOLUTION, RATE = 1_000, 2_000, 200, 2_500  # of overshoot, in ms; units asked for in a second
+LENGTH = RESOLUTION  # of a lease
+CLIENTS, INTERVALS = (2, 4, 8, 16, 32, 64), (10, 30, 100, 300, 1_000)
+MANY, USUAL = 16, 100
+
+
+class Client:
+    """The program that measures, beside a server of its own."""
+
+    def __init__(self, server):
+        self.server = server
+
+    def run(self, what, cores_used=None, **options):
+        """What it measures, of a server without keys."""
+        self.server.cli("FLUSHALL", "SYNC")
+        options = {"url": f"redis://127.0.0.1:{self.server.port}/"} | options
+        pinned = ["taskset", "--cpu-list", ",".join(map(str, cores_used))] if cores_used else []
+        done = subprocess.run([*pinned, PROGRAM, what, json.dumps(options)], cwd=ROOT, check=True, text=True,
+                              stdout=subprocess.PIPE)
+        return json.loads(done.stdout)
+
+
+def measure(rounds, seconds):
+    """All of it, by what is measured."""
+    with start_server() as server:
+        client = Client(server)
+        return {"near": near(client, rounds, seconds / 4), "plenty": plenty(client, rounds, seconds),
+                "scarce": scarce(client, 20 * seconds), "hot": hot(client, 10 * seconds),
+                "overshoot": overshoot(client, 3 if seconds >= 1 else 1)}
+
+
+def near(client, rounds, seconds):
+    """Decisions that need no answer, by case, keys and threads: `{case: {(keys, threads): [result, …]}}`."""
+    found = {case: {} for case in NEAR}
+    for number in range(rounds):
+        print(f"client: near the request, round {number + 1} of {rounds}", flush=True)
+        for case in NEAR:
+            for keys in (1, KEYS):
+                for threads in (1, 2):
+                    one = client.run("near", cores()[:threads], case=case, keys=keys, threads=threads, seconds=seconds)
+                    found[case].setdefault((keys, threads), []).append(one)
+    return found
+
+
+def plenty(client, rounds, seconds):
+    """Requests that are all granted, by way and tasks: `{(way, tasks): [result, …]}`."""
+    found = {}
+    for number in range(rounds):
+        print(f"client: requests, round {number + 1} of {rounds}", flush=True)
+        for way in WAYS:
+            for tasks in (1, BUSY):
+                one = client.run("requests", way=way, tasks=tasks, keys=KEYS, seconds=seconds, **PLENTY)
+                found.setdefault((way, tasks), []).append(one)
+    return found
+
+
+def scarce(client, seconds):
+    """Ten times the limit, by way and whether it is strict: `{(way, strict): result}`."""
+    rate = 10 * SCARCE["limit"] / 10
+    found = {}
+    for way in list(WAYS)[1:]:
+        for strict in (False, True):
+            print(f"client: ten times the limit, {way}{', strict' * strict}", flush=True)
+            found[way, strict] = client.run("requests", way=way, strict=strict, tasks=100, keys=1, rate=rate,
+                                            seconds=seconds, **SCARCE)
+    return found
+
+
+def hot(client, seconds):
+    """One key with a large limit, at nine tenths of it: `{way: result}`."""
+    print("client: one key with a large limit", flush=True)
+    rate = 0.9 * HOT["limit"] / 60
+    return {way: client.run("requests", way=way, tasks=100, keys=1, rate=rate, seconds=seconds, **HOT)
+            for way in list(WAYS)[1:]}
+
+
+def overshoot(client, windows):
+    """The most that is granted in a span: `{(clients, interval, share): (units, bound)}`; no interval is leases."""
+    kinds = (USUAL, 0), (USUAL, 0.1), (None, 0.1)
+    cases = [(clients, interval, share) for clients in CLIENTS for interval, share in kinds]
+    cases += [(MANY, interval, 0) for interval in INTERVALS if interval != USUAL]
+    found = {}
+    for clients, interval, share in cases:
+        print(f"client: overshoot, {clients} clients, {f'every {interval} ms' if interval else 'leases'}", flush=True)
+        one = client.run("overshoot", clients=clients, interval=interval, share=share, limit=LIMIT, window=WINDOW,
+                         resolution=RESOLUTION, rate=RATE, seconds=windows * WINDOW / 1000,
+                         span=WINDOW - RESOLUTION - (0 if interval else LENGTH))
+        highest = bound(clients, interval, share, one["late"], one["round_trip"]) if interval else LIMIT
+        found[clients, interval, share] = one["most"] / LIMIT, highest / LIMIT
+    return found
+
+
+def bound(clients, interval, share, late, round_trip):
+    """The most units that are granted in a span of W − R: with what others ask for unseen, and what all may unheard.
+
+    One way to the server may be as much longer than another as a round trip.
+    """
+    unseen = 2 * max(interval + late, round_trip) + 2 * round_trip
+    return LIMIT + RATE * (clients - 1) / clients * unseen / 1000 + clients * share * LIMIT
+
+
+def table(found):
+    """What came out, as Markdown tables."""
+    parts = [
+        ("A decision near the request, in ns; with two cores, what it takes on each while both decide",
+         near_table(found["near"])),
+        (f"Requests that are all granted, {BUSY} at a time, {KEYS:,} keys", plenty_table(found["plenty"])),
+        ("Direct beside the crate `redis`, as ratios", ratio_table(found["plenty"])),
+        (f"Ten times the limit, which is {written(SCARCE)}; 100 tasks, one key", scarce_table(found["scarce"])),
+        (f"One key with {written(HOT)}, at nine tenths of that", hot_table(found["hot"])),
+        (f"Most granted in any span of W − R, as a share of the limit, synchronized every {USUAL} ms; of leases, in "
+         "any span of W − R − T", overshoot_table(found["overshoot"])),
+        (f"The same of {MANY} clients, by the interval", interval_table(found["overshoot"])),
+    ]
+    return [line for caption, rows in parts for line in (f"**{caption}.**", "", *rows, "")][:-1]
+
+
+def written(quota):
+    """A quota in words."""
+    return "{limit:,} per {window} with a resolution of {resolution}".format(**quota)
+
+
+def near_table(found):
+    rows = [f"| | one key, one core | two cores | {KEYS:,} keys, one core | two cores | allocations |",
+            "|---|---:|---:|---:|---:|---:|"]
+    for case, label in NEAR.items():
+        several = [found[case][keys, threads] for keys in (1, KEYS) for threads in (1, 2)]
+        cells = [f"{median(one['ns'] for one in each):.0f}" for each in several]
+        allocations = max(one["allocations"] for each in several for one in each)
+        rows.append(f"| {label} | {' | '.join(cells)} | {allocations:.2g} |")
+    return rows
+
+
+def plenty_table(found):
+    rows = ["| | requests a second and core | client CPU, µs | server commands a request | p50, µs | p99, µs |",
+            "|---|---:|---:|---:|---:|---:|"]
+    for way, label in WAYS.items():
+        several = found[way, BUSY]
+        cpu = median(cpu_of(one) for one in several)
+        commands = median(one["commands"] / one["requests"] for one in several)
+        late = [f"{median(one[name] for one in several):.3g}" for name in ("p50", "p99")]
+        rows.append(f"| {label} | {1e6 / cpu:,.0f} | {cpu:.2f} | {commands:.2g} | {' | '.join(late)} |")
+    return rows
+
+
+def cpu_of(one):
+    """µs of the client's CPU per request."""
+    return 1e6 * one["cpu"] / one["requests"]
+
+
+def ratio_table(found):
+    rows = ["| | client CPU | p50 | p99 |", "|---|---:|---:|---:|"]
+    for tasks in (1, BUSY):
+        cells = []
+        for figure in (cpu_of, lambda one: one["p50"], lambda one: one["p99"]):
+            ratios = [figure(mine) / figure(its) for mine, its in zip(found["direct", tasks], found["redis", tasks])]
+            low, middle, high = spread(ratios)
+            cells.append(f"{middle:.2f} ({low:.2f}–{high:.2f})")
+        rows.append(f"| {tasks} at a time | {' | '.join(cells)} |")
+    return rows
+
+
+def scarce_table(found):
+    rows = ["| | server commands a grant | a request | p50, µs | p99, µs |", "|---|---:|---:|---:|---:|"]
+    for (way, strict), one in found.items():
+        each = [f"{one['commands'] / one[of]:.3g}" for of in ("granted", "requests")]
+        late = [f"{one[name]:.3g}" for name in ("p50", "p99")]
+        rows.append(f"| {WAYS[way]}{', `STRICT`' * strict} | {' | '.join(each + late)} |")
+    return rows
+
+
+def hot_table(found):
+    rows = ["| | requests a server command | granted | p50, µs | p99, µs |", "|---|---:|---:|---:|---:|"]
+    for way, one in found.items():
+        late = [f"{one[name]:.3g}" for name in ("p50", "p99")]
+        each = f"{one['requests'] / one['commands']:.3g}", f"{100 * one['granted'] / one['requests']:.1f} %"
+        rows.append(f"| {WAYS[way]} | {' | '.join([*each, *late])} |")
+    return rows
+
+
+def overshoot_table(found):
+    rows = ["| clients | background, share 0 | bound | background, share 10 % | bound | leases (bound 1) |",
+            "|---:|---:|---:|---:|---:|---:|"]
+    for clients in CLIENTS:
+        cells = [*found[clients, USUAL, 0], *found[clients, USUAL, 0.1], found[clients, None, 0.1][0]]
+        rows.append(f"| {clients} | {' | '.join(f'{cell:.2f}' for cell in cells)} |")
+    return rows
+
+
+def interval_table(found):
+    rows = ["| interval, ms | background, share 0 | bound |", "|---:|---:|---:|"]
+    for interval in INTERVALS:
+        rows.append(f"| {interval:,} | {' | '.join(f'{cell:.2f}' for cell in found[MANY, interval, 0])} |")
+    return rows

@@ -1,0 +1,39 @@
+//! One measurement, as its arguments say in JSON, with the result in JSON: what `bench/client.py` asks for.
+
+mod near;
+mod overshoot;
+mod requests;
+
+use serde_json::Value;
+use swlimit_client::{Deciding, Error};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [what, options] = arguments.as_slice() else { panic!("what to measure, and how") };
+    let options: Value = serde_json::from_str(options).expect("options in JSON");
+    let result = match what.as_str() {
+        "near" => near::measure(of(options)),
+        "requests" => requests::measure(of(options)),
+        "overshoot" => overshoot::measure(of(options)),
+        _ => panic!("nothing called {what} is measured"),
+    };
+    println!("{}", result.expect("a server with swlimit"));
+}
+
+fn of<T: serde::de::DeserializeOwned>(options: Value) -> T {
+    serde_json::from_value(options).expect("options of this measurement")
+}
+
+type Result<T> = std::result::Result<T, Error>;
+
+/// A way of deciding by its name.
+fn deciding(way: &str) -> Deciding {
+    match way {
+        "direct" => Deciding::Direct,
+        "denials" => Deciding::Denials,
+        "leases" => Deciding::LEASES,
+        "background" => Deciding::BACKGROUND,
+        "local" => Deciding::OnlyLocal,
+        _ => panic!("no way of deciding is called {way}"),
+    }
+}
