@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 /// Who decides, and how often the server is asked. `docs/near-the-request.md` says what each promises.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Deciding {
     /// The server decides every request.
     Direct,
     /// The server decides every request but those that it is known to deny: the same decisions. The default.
+    #[default]
     Denials,
     /// Units are taken from the server ahead of the requests, as many as the key used lately, and given out near them. Denials
     /// are remembered, too. Never more units are counted than the limit.
@@ -26,12 +27,6 @@ pub enum Deciding {
     },
     /// A window in this process decides, as if there were no server.
     OnlyLocal,
-}
-
-impl Default for Deciding {
-    fn default() -> Self {
-        Self::Denials
-    }
 }
 
 impl Deciding {

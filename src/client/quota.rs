@@ -91,5 +91,5 @@ pub(crate) fn share_of(units: u64, share: f64) -> u64 {
 }
 
 fn whole_ms(duration: Duration) -> Option<u64> {
-    (duration.subsec_nanos() % 1_000_000 == 0).then(|| u64::try_from(duration.as_millis()).ok())?
+    duration.subsec_nanos().is_multiple_of(1_000_000).then(|| u64::try_from(duration.as_millis()).ok())?
 }

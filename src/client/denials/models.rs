@@ -6,6 +6,7 @@ use loom::sync::Arc;
 use tokio::time::Instant;
 
 /// The same source as outside, upon what the model sees.
+#[allow(clippy::duplicate_mod)]
 #[path = "memory.rs"]
 mod memory;
 

@@ -38,10 +38,13 @@ pub(crate) struct Leases {
     /// The most units that are asked for ahead.
     most: u64,
     /// What ends when, in order, because all leases are of the same length.
-    ends: Mutex<VecDeque<(Instant, Arc<[u8]>, Arc<Leased>)>>,
+    ends: Mutex<VecDeque<End>>,
     has_ends: Arc<Notify>,
     is_ending: AtomicBool,
 }
+
+/// When the lease of a key ends.
+type End = (Instant, Arc<[u8]>, Arc<Leased>);
 
 struct Leased {
     lease: Mutex<Lease>,

@@ -1,6 +1,6 @@
 //! The line to the server: what is sent, what comes back, and nothing of what it means.
 //!
-//! All that the client wants of a Redis library is the trait [`Wire`]. [`servers`] is it, upon the crate `redis`.
+//! All that the client wants of a Redis library is the trait [`Wire`]. `servers` is it, upon the crate `redis`.
 
 mod address;
 mod given;
