@@ -13,8 +13,10 @@ pub struct Decision {
 }
 
 /// Who made a decision.
+// A whole word, or decisions were copied by odd bytes, for which the processor waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[repr(u64)]
 pub enum Way {
     /// The server, asked for this request.
     Server,
