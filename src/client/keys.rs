@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use ahash::RandomState;
 use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ pub(crate) trait Keep {
 
 /// Keys, each with what is kept of it. Looking one up takes no lock.
 pub(crate) struct Keys<V> {
-    map: papaya::HashMap<Arc<[u8]>, Arc<V>>,
+    map: papaya::HashMap<Arc<[u8]>, Arc<V>, RandomState>,
     /// The keys of the map, the oldest first. Whoever changes which keys there are holds this.
     order: Mutex<Order>,
     most: usize,
@@ -37,7 +38,7 @@ impl<V: Keep> Keys<V> {
     pub fn new(most: usize) -> Self {
         let most = most.max(1);
         let order = Order { keys: VecDeque::new(), swept: Instant::now(), crowded: FEW.min(most) };
-        Self { map: papaya::HashMap::new(), order: Mutex::new(order), most }
+        Self { map: papaya::HashMap::with_hasher(RandomState::new()), order: Mutex::new(order), most }
     }
 
     /// What is kept of a key, seen by a function; `None` where nothing is.
