@@ -75,8 +75,8 @@ impl ClientBuilder {
         Self { timeout, ..self }
     }
 
-    /// How long a denial is remembered where the server cannot tell of changed keys, because there is no RESP3 or a proxy in
-    /// between: 100 ms unless set. A refund is noticed that much later.
+    /// How long a denial is remembered where the server cannot tell of changed keys, because there is no RESP3 or a
+    /// proxy in between: 100 ms unless set. A refund is noticed that much later.
     pub fn untracked(self, longest: Duration) -> Self {
         Self { untracked: longest, ..self }
     }
@@ -87,8 +87,8 @@ impl ClientBuilder {
         Self { most_keys: most, ..self }
     }
 
-    /// How many requests wait on the server at a time, each over a connection of its own: 8 unless set. Others wait for them
-    /// in the process.
+    /// How many requests wait on the server at a time, each over a connection of its own: 8 unless set. Others wait for
+    /// them in the process.
     pub fn most_waiting(self, most: usize) -> Self {
         Self { most_waiting: most, ..self }
     }
@@ -105,8 +105,8 @@ impl ClientBuilder {
     /// The same client, once the server has answered.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for the URL, [`Error::Away`] when nobody answers within a second, [`Error::ModuleMissing`] and
-    /// [`Error::Refused`] when what answers is not what is needed.
+    /// [`Error::Invalid`] for the URL, [`Error::Away`] when nobody answers within a second, [`Error::ModuleMissing`]
+    /// and [`Error::Refused`] when what answers is not what is needed.
     pub async fn connect(self, url: &str) -> Result<Client, Error> {
         let client = self.build(url)?;
         client.check().await?;
@@ -165,8 +165,8 @@ impl Listener for Ears {
 }
 
 impl Client {
-    /// A client of the server at a URL, once it has answered: `redis://`, with TLS `rediss://`, `unix://`, a cluster by some of its
-    /// nodes `redis-cluster://a,b:7001`, a master by its sentinels `redis-sentinel://a,b/mymaster`; with
+    /// A client of the server at a URL, once it has answered: `redis://`, with TLS `rediss://`, `unix://`, a cluster by
+    /// some of its nodes `redis-cluster://a,b:7001`, a master by its sentinels `redis-sentinel://a,b/mymaster`; with
     /// `user:password@` before, and a `/database` behind.
     ///
     /// # Errors
@@ -190,13 +190,15 @@ impl Client {
         LimiterBuilder::new(self.clone(), quota)
     }
 
-    /// Several limits in one decision: granted only if each of them is; otherwise nothing is counted anywhere. Each request is
-    /// upon a limiter of this client; what its limiter does upon a denial by itself, a block, is not done. The server
-    /// decides (`MALLOW`), unless one of them is known to be denied. In a cluster all keys need the same hash tag.
+    /// Several limits in one decision: granted only if each of them is; otherwise nothing is counted anywhere. Each
+    /// request is upon a limiter of this client; what its limiter does upon a denial by itself, a block, is not done.
+    /// The server decides (`MALLOW`), unless one of them is known to be denied. In a cluster all keys need the same
+    /// hash tag.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a cost out of range, partial requests, a key named twice, or limiters of which only some are
-    /// strict, or only some decided in this process; [`Error::Refused`] and [`Error::ModuleMissing`] as the server says.
+    /// [`Error::Invalid`] for a cost out of range, partial requests, a key named twice, or limiters of which only some
+    /// are strict, or only some decided in this process; [`Error::Refused`] and [`Error::ModuleMissing`] as the server
+    /// says.
     pub async fn allow_all(&self, requests: &[(&Limiter, Request<'_>)]) -> Result<Decisions, Error> {
         let members = self.members(requests)?;
         let decisions = self.decide_all(requests, &members).await?;
@@ -277,8 +279,8 @@ impl Client {
         })
     }
 
-    /// Who is being limited: the keys with the most denied requests on the server, as `SWLIMIT.TOP` says. Of a cluster, of one
-    /// of its nodes.
+    /// Who is being limited: the keys with the most denied requests on the server, as `SWLIMIT.TOP` says. Of a cluster,
+    /// of one of its nodes.
     ///
     /// # Errors
     /// [`Error::Away`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::OnlyLocal`].
@@ -319,8 +321,8 @@ impl Client {
         self.0.denials.len()
     }
 
-    /// Give back what leases have left, and tell the server what was counted in the background. Limiters go on, but whoever
-    /// ends a process calls this last.
+    /// Give back what leases have left, and tell the server what was counted in the background. Limiters go on, but
+    /// whoever ends a process calls this last.
     pub async fn close(&self) {
         let leases: Vec<_> = self.0.leases.lock().iter().filter_map(Weak::upgrade).collect();
         for leases in leases {
@@ -332,7 +334,8 @@ impl Client {
         }
     }
 
-    /// Whether the server is there and has what is needed. It is given more time than a request: it may have to be found.
+    /// Whether the server is there and has what is needed. It is given more time than a request: it may have to be
+    /// found.
     async fn check(&self) -> Result<(), Error> {
         let Some(server) = &self.0.server else { return Ok(()) };
         let demand = Demand::of(&Quota::new(1, "1m", "1m")?);
@@ -369,9 +372,9 @@ impl Shared {
         });
     }
 
-    /// The server's denial of a demand upon a key that it denied until somebody changed it, in a flood most likely by taking
-    /// the unit that was free. To ask first whether it denies still, and hear of the next change, is one command; to send
-    /// the request, and ask behind it to hear of changes, would be two.
+    /// The server's denial of a demand upon a key that it denied until somebody changed it, in a flood most likely by
+    /// taking the unit that was free. To ask first whether it denies still, and hear of the next change, is one
+    /// command; to send the request, and ask behind it to hear of changes, would be two.
     pub async fn denied_again(&self, key: &[u8], demand: &Demand) -> Option<swlimit_window::Decision> {
         if demand.block.is_some() {
             return None; // which a question does not begin

@@ -11,14 +11,14 @@ pub enum Deciding {
     /// The server decides every request but those that it is known to deny: the same decisions. The default.
     #[default]
     Denials,
-    /// Units are taken from the server ahead of the requests, as many as the key used lately, and given out near them. Denials
-    /// are remembered, too. Never more units are counted than the limit.
+    /// Units are taken from the server ahead of the requests, as many as the key used lately, and given out near them.
+    /// Denials are remembered, too. Never more units are counted than the limit.
     Leases {
         /// At most this share of the limit is taken at a time: 0 … 1, and at least a unit.
         share: f64,
     },
-    /// No request waits for the server: counts are synchronized in the background. More than the limit may be granted: at most
-    /// what other clients grant unseen between two synchronizations.
+    /// No request waits for the server: counts are synchronized in the background. More than the limit may be granted:
+    /// at most what other clients grant unseen between two synchronizations.
     Background {
         /// How often they are.
         interval: Duration,

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 /// A decision: the five fields of the server's reply, and who made it.
 ///
-/// Where it was made near the request, [`remaining`](Self::remaining) and the two durations are what is known at that moment.
+/// Where it was made near the request, [`remaining`](Self::remaining) and the two durations are what is known at that
+/// moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "whoever is denied is to be turned away"]
 pub struct Decision {
@@ -70,7 +71,8 @@ impl Decision {
         self.exact.remaining
     }
 
-    /// How long until such a request would be granted if nothing else is counted; zero when it was, `None` when it never can be.
+    /// How long until such a request would be granted if nothing else is counted; zero when it was, `None` when it
+    /// never can be.
     pub fn retry_after(&self) -> Option<Duration> {
         self.exact.retry_after.map(Duration::from_millis)
     }
@@ -105,7 +107,8 @@ impl Decisions {
         self.granted
     }
 
-    /// What each limit said, in the order asked. Where the decision as a whole is denied, a limit that would grant says so.
+    /// What each limit said, in the order asked. Where the decision as a whole is denied, a limit that would grant says
+    /// so.
     pub fn each(&self) -> &[Decision] {
         &self.each
     }

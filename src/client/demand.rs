@@ -41,7 +41,8 @@ impl Demand {
             && (self.block.is_none() || self.block == other.block)
     }
 
-    /// Whether no window would ever grant it, so that nobody has to be asked. Where it is to begin a block, it has to be.
+    /// Whether no window would ever grant it, so that nobody has to be asked. Where it is to begin a block, it has to
+    /// be.
     #[inline]
     pub fn never_fits(&self) -> bool {
         self.least() > self.exact.quota.limit && self.block.is_none()

@@ -6,8 +6,8 @@ use crate::wire::Failure;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No server would take this: a limit, a duration or a cost out of range, a URL that cannot be read. In the words of
-    /// the server.
+    /// No server would take this: a limit, a duration or a cost out of range, a URL that cannot be read. In the words
+    /// of the server.
     #[error("{0}")]
     Invalid(String),
     /// The server is there, but has not loaded the module.

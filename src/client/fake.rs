@@ -254,7 +254,8 @@ async fn pass(time: Duration) {
     }
 }
 
-/// `limit window resolution [COST n] [PARTIAL] [STRICT] [AGE ms] [BLOCK ms]`: the demand, and the durations by their names.
+/// `limit window resolution [COST n] [PARTIAL] [STRICT] [AGE ms] [BLOCK ms]`: the demand, and the durations by their
+/// names.
 fn demand(words: &[String]) -> (swlimit_window::Demand, HashMap<&str, u64>) {
     let ms = |word: &String| swlimit_window::duration_or_zero(word.as_bytes()).unwrap();
     let geometry = Geometry::new(ms(&words[1]), ms(&words[2])).unwrap();

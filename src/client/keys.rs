@@ -7,8 +7,8 @@ use ahash::RandomState;
 use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
-/// What has become idle is looked for when there are twice as many keys as the last time, at least so many, and not more
-/// often than this: so it costs each new key little, however many come.
+/// What has become idle is looked for when there are twice as many keys as the last time, at least so many, and not
+/// more often than this: so it costs each new key little, however many come.
 const SWEEP: Duration = Duration::from_secs(1);
 const FEW: usize = 1024;
 

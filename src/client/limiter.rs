@@ -72,8 +72,8 @@ impl LimiterBuilder {
         Self { strict: true, ..self }
     }
 
-    /// Block the key for so long when the window denies a request: a penalty. Whole ms, 1 ms … 3650 d; what is longer or shorter
-    /// counts as the longest or shortest.
+    /// Block the key for so long when the window denies a request: a penalty. Whole ms, 1 ms … 3650 d; what is longer
+    /// or shorter counts as the longest or shortest.
     pub fn blocking(self, duration: Duration) -> Self {
         Self { block: Some(ms(duration).clamp(1, MAX_WINDOW)), ..self }
     }
@@ -133,8 +133,8 @@ impl Limiter {
     /// Decide a request, and count it if it is granted.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a cost out of range; [`Error::Refused`] and [`Error::ModuleMissing`] as the server says. Not when it
-    /// is away: then the failure policy decides.
+    /// [`Error::Invalid`] for a cost out of range; [`Error::Refused`] and [`Error::ModuleMissing`] as the server says.
+    /// Not when it is away: then the failure policy decides.
     pub async fn allow<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let request = request.into().checked()?;
         let decision = self.decide(&request, &self.demand(&request)).await?;
@@ -215,8 +215,8 @@ impl Limiter {
         self.or_away(asked, &demand, |windows, share| windows.peek(request.key, share))
     }
 
-    /// Count a request whatever the limit says: usage that is known afterwards. The decision is the one it would have been,
-    /// with what remains after counting.
+    /// Count a request whatever the limit says: usage that is known afterwards. The decision is the one it would have
+    /// been, with what remains after counting.
     ///
     /// # Errors
     /// As [`allow`](Self::allow), and [`Error::Away`].
@@ -238,8 +238,9 @@ impl Limiter {
         }
     }
 
-    /// Give back up to `cost` units of the request, of the [`age`](Request::age) it says if it says one; how many were given
-    /// back. An age includes the way there: add the [timeout](crate::ClientBuilder::timeout). Never refund the same units twice.
+    /// Give back up to `cost` units of the request, of the [`age`](Request::age) it says if it says one; how many were
+    /// given back. An age includes the way there: add the [timeout](crate::ClientBuilder::timeout). Never refund the
+    /// same units twice.
     ///
     /// # Errors
     /// [`Error::Invalid`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::Away`].
@@ -303,12 +304,13 @@ impl Limiter {
         reply?.natural()
     }
 
-    /// Wait for one's turn, at most so long: first come, first served, whatever each one's cost. The server keeps the queue
-    /// where it can; elsewhere each process keeps its own and asks when the wait is over. Denied at once where there is nothing to
-    /// hope for.
+    /// Wait for one's turn, at most so long: first come, first served, whatever each one's cost. The server keeps the
+    /// queue where it can; elsewhere each process keeps its own and asks when the wait is over. Denied at once where
+    /// there is nothing to hope for.
     ///
     /// # Errors
-    /// As [`allow`](Self::allow), and [`Error::Invalid`] for a partial request, and [`Error::Refused`] when too many wait.
+    /// As [`allow`](Self::allow), and [`Error::Invalid`] for a partial request, and [`Error::Refused`] when too many
+    /// wait.
     pub async fn acquire<'a>(&self, request: impl Into<Request<'a>>, timeout: Duration) -> Result<Decision, Error> {
         let request = request.into().checked()?;
         if request.partial {

@@ -19,8 +19,8 @@ use crate::error::Error;
 pub struct Quota(swlimit_window::Quota);
 
 impl Quota {
-    /// At most `limit` units (0 … 2^53 − 1) in a window, kept at a resolution that divides it. Durations are written as the
-    /// commands write them: `250ms`, `60s`, `5m`, `1h`, `7d`, or a bare number of seconds; 1 ms … 3650 d.
+    /// At most `limit` units (0 … 2^53 − 1) in a window, kept at a resolution that divides it. Durations are written as
+    /// the commands write them: `250ms`, `60s`, `5m`, `1h`, `7d`, or a bare number of seconds; 1 ms … 3650 d.
     ///
     /// # Errors
     /// [`Error::Invalid`], in the words of the server.

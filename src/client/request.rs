@@ -41,7 +41,8 @@ impl<'a> Request<'a> {
         Self { partial: true, ..self }
     }
 
-    /// The units were used, or taken, that long ago; of `record` and `refund`. Milliseconds count; what is less is dropped.
+    /// The units were used, or taken, that long ago; of `record` and `refund`. Milliseconds count; what is less is
+    /// dropped.
     #[must_use]
     pub fn age(self, age: Duration) -> Self {
         Self { age: Some(age), ..self }

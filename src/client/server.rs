@@ -58,16 +58,16 @@ impl Server {
         Ok(replies.into_iter().map(|reply| reply.map_err(Error::from)).collect())
     }
 
-    /// Ask something that changes nothing, so that changes of its key are heard of afterwards; `None` where they cannot be. No
-    /// request waits for this, and whether it succeeds says nothing about the way that requests take.
+    /// Ask something that changes nothing, so that changes of its key are heard of afterwards; `None` where they cannot
+    /// be. No request waits for this, and whether it succeeds says nothing about the way that requests take.
     pub async fn ask_tracked(&self, command: Command, deadline: Instant) -> Option<Result<Reply, Error>> {
         let answer = self.wire.send_tracked(command)?;
         self.counters.count(Count::Commands, 1);
         Some(in_time(answer, deadline).await)
     }
 
-    /// Ask something that the server may answer as late as a deadline, which the command is told in ms; `None` where nobody
-    /// can wait on the server.
+    /// Ask something that the server may answer as late as a deadline, which the command is told in ms; `None` where
+    /// nobody can wait on the server.
     pub async fn wait(
         &self,
         until: Instant,

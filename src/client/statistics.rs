@@ -46,8 +46,9 @@ impl Statistics {
         self.denied[way as usize]
     }
 
-    /// Hand these numbers to the recorder of the crate `metrics`: `swlimit_client_decisions_total` by `way` and `granted`, and
-    /// `swlimit_client_<name>_total` for the others. To be called now and then, such as whenever metrics are asked for.
+    /// Hand these numbers to the recorder of the crate `metrics`: `swlimit_client_decisions_total` by `way` and
+    /// `granted`, and `swlimit_client_<name>_total` for the others. To be called now and then, such as whenever metrics
+    /// are asked for.
     #[cfg(feature = "metrics")]
     pub fn publish(&self) {
         for way in Way::ALL {

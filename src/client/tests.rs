@@ -1,4 +1,5 @@
-//! The client upon a fake server, in paused time: what is decided near the request, beside what the server would have said.
+//! The client upon a fake server, in paused time: what is decided near the request, beside what the server would have
+//! said.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -487,8 +488,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Whatever happens on other connections, and however long commands and replies take, a request is denied near itself
-    /// only when the server would deny it at that instant.
+    /// Whatever happens on other connections, and however long commands and replies take, a request is denied near
+    /// itself only when the server would deny it at that instant.
     #[test]
     fn local_denials_are_the_servers(
         limit in 1u64..6,
@@ -577,8 +578,8 @@ proptest! {
         });
     }
 
-    /// At any instant, what was granted in a window is the limit at most, and what the other clients granted in the time that
-    /// the bound names before.
+    /// At any instant, what was granted in a window is the limit at most, and what the other clients granted in the
+    /// time that the bound names before.
     #[test]
     fn background_keeps_its_bound(
         limit in 5u64..60,

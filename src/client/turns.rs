@@ -18,8 +18,8 @@ impl Turns {
         Self(Keys::new(most))
     }
 
-    /// Ask again and again, when it is one's turn, each time after as long as the answer says, until it is a grant or there is
-    /// nothing to hope for. The last answer; `None` when the turn has not come in time.
+    /// Ask again and again, when it is one's turn, each time after as long as the answer says, until it is a grant or
+    /// there is nothing to hope for. The last answer; `None` when the turn has not come in time.
     pub async fn wait<F>(&self, key: &[u8], until: Instant, ask: impl Fn() -> F) -> Option<Result<Decision, Error>>
     where
         F: std::future::Future<Output = Result<Decision, Error>>,

@@ -8,8 +8,8 @@ use tokio::time::{Duration, Instant};
 use crate::clock::ms_up;
 use crate::demand::Demand;
 
-/// Three counts, as the sliding-window limiters of large fleets keep them: decided here since the last synchronization began
-/// (`local`), being sent (`cached`), and what the server last said (`global`).
+/// Three counts, as the sliding-window limiters of large fleets keep them: decided here since the last synchronization
+/// began (`local`), being sent (`cached`), and what the server last said (`global`).
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     local: u64,

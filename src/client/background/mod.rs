@@ -1,7 +1,8 @@
-//! Background: no request waits for the server; what was used is told to it later, and what it says decides from then on.
+//! Background: no request waits for the server; what was used is told to it later, and what it says decides from then
+//! on.
 //!
-//! Every interval all keys that were asked for go out in one go: what was used as `RECORD key … COST n AGE a`, whose reply is
-//! the new state, and `PEEK` for a key with nothing to tell, else one that is denied would stay denied. One
+//! Every interval all keys that were asked for go out in one go: what was used as `RECORD key … COST n AGE a`, whose
+//! reply is the new state, and `PEEK` for a key with nothing to tell, else one that is denied would stay denied. One
 //! synchronization is under way at a time. What could not be sent is sent later, dated by its age.
 
 mod counted;
@@ -56,7 +57,8 @@ struct Asked {
 }
 
 impl Background {
-    /// Synchronized every `interval`, with a share of the limit for a key of which nothing is known; of at most so many keys.
+    /// Synchronized every `interval`, with a share of the limit for a key of which nothing is known; of at most so many
+    /// keys.
     pub fn new(server: Arc<Server>, quota: &Quota, interval: Duration, share: f64, most_keys: usize) -> Self {
         let interval = interval.max(Duration::from_millis(1));
         Self {

@@ -1,9 +1,9 @@
 //! The memory of one key's denials, which whoever hears of changes makes forget.
 //!
 //! A denial may be remembered only if nothing was given back since the server was asked. That may be heard before the
-//! reply is seen, whose place was before it. So whoever asks first takes a [`Ticket`], which holds the number of changes
-//! heard so far, and remembers only if that number has not moved. Comparing and remembering are one step under the lock
-//! that whoever hears of a change takes.
+//! reply is seen, whose place was before it. So whoever asks first takes a [`Ticket`], which holds the number of
+//! changes heard so far, and remembers only if that number has not moved. Comparing and remembering are one step under
+//! the lock that whoever hears of a change takes.
 
 use tokio::time::Instant;
 
@@ -43,7 +43,8 @@ pub(super) struct Ticket {
     epoch: u64,
 }
 
-/// The most denials of one key that are remembered: as many as different quotas and costs are asked of it, which are few.
+/// The most denials of one key that are remembered: as many as different quotas and costs are asked of it, which are
+/// few.
 const MOST: usize = 8;
 
 impl Epoch {
@@ -86,8 +87,8 @@ impl<D> Memory<D> {
         Some(Ticket { changes: held.changes, epoch: epoch.now() })
     }
 
-    /// What the server answered: a denial until an instant, in the place of those that it includes, or nothing to remember.
-    /// Nor is it remembered when something has changed meanwhile.
+    /// What the server answered: a denial until an instant, in the place of those that it includes, or nothing to
+    /// remember. Nor is it remembered when something has changed meanwhile.
     pub fn end(&self, ticket: Ticket, epoch: &Epoch, denial: Option<(Instant, D)>, includes: impl Fn(&D, &D) -> bool) {
         let mut held = self.0.lock();
         held.is_asked = false;

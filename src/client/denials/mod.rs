@@ -1,9 +1,9 @@
 //! Denials: what the server is known to deny is denied without asking it.
 //!
-//! After a denial, nothing as large as what was denied can be granted before the server said so, unless something is given
-//! back. Where the server tells of changed keys, that is heard of: behind a denial the key is read on the connection on
-//! which it tells, and that reading's own reply is what is remembered. Where it does not tell, a denial is remembered for
-//! a short time only.
+//! After a denial, nothing as large as what was denied can be granted before the server said so, unless something is
+//! given back. Where the server tells of changed keys, that is heard of: behind a denial the key is read on the
+//! connection on which it tells, and that reading's own reply is what is remembered. Where it does not tell, a denial
+//! is remembered for a short time only.
 
 mod memory;
 #[cfg(test)]
@@ -99,8 +99,8 @@ impl Listener for Denials {
 }
 
 impl Asking {
-    /// The server answered what was sent at an instant. If it denied, that is remembered for as long as it is certain, and no
-    /// longer than `most`.
+    /// The server answered what was sent at an instant. If it denied, that is remembered for as long as it is certain,
+    /// and no longer than `most`.
     pub fn answered(mut self, demand: &Demand, decision: &Decision, sent: Instant, most: Option<Duration>) {
         let Some(retry_after) = decision.retry_after else { return };
         let Some(ticket) = self.ticket.take() else { return };

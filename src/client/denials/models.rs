@@ -43,8 +43,8 @@ struct World {
     epoch: Epoch,
 }
 
-/// Somebody asks, and remembers the answer if it is a denial; somebody else gives back and is heard of as `told` says. When
-/// both are done, no denial may be remembered that the server would not give.
+/// Somebody asks, and remembers the answer if it is a denial; somebody else gives back and is heard of as `told` says.
+/// When both are done, no denial may be remembered that the server would not give.
 fn nothing_stale(told: fn(&World)) {
     loom::model(move || {
         let now = Instant::now();
@@ -91,5 +91,24 @@ fn one_asks_at_a_time() {
         let begun: Vec<bool> = begun.into_iter().map(|thread| thread.join().unwrap()).collect();
         assert_eq!(begun.iter().filter(|begun| **begun).count(), 1);
         assert!(!world.0.is_idle(Instant::now()));
+    });
+}
+
+#[test]
+fn one_asks_again_what_a_change_made_uncertain() {
+    loom::model(|| {
+        let now = Instant::now();
+        let world = Arc::new((Memory::<()>::new(), Epoch::new()));
+        let Some(ticket) = world.0.begin(&world.1) else { panic!("nobody else asks") };
+        world.0.end(ticket, &world.1, Some((now + Duration::from_secs(60), ())), |_, _| true);
+        world.0.forget();
+        let again: Vec<_> = (0..2)
+            .map(|_| {
+                let world = Arc::clone(&world);
+                loom::thread::spawn(move || world.0.begin_again(&world.1).is_some())
+            })
+            .collect();
+        let again: Vec<bool> = again.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert_eq!(again.iter().filter(|again| **again).count(), 1);
     });
 }

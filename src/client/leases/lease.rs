@@ -84,8 +84,8 @@ impl Lease {
         (self.units > 0).then(|| (std::mem::take(&mut self.units), self.sent))
     }
 
-    /// The server granted units that were asked for then, at least the demand's cost or what it takes of it: the rest is in
-    /// hand now, and this is the demand's decision.
+    /// The server granted units that were asked for then, at least the demand's cost or what it takes of it: the rest
+    /// is in hand now, and this is the demand's decision.
     pub fn granted_by_server(&mut self, demand: &Demand, server: &Decision, sent: Instant, now: Instant) -> Decision {
         let taken = server.granted.min(demand.exact.cost);
         self.units = server.granted - taken;

@@ -72,8 +72,8 @@ impl Leases {
         self.keys.see(key, |leased| leased.lease.lock().take(demand, Instant::now()))?
     }
 
-    /// Ask the server for units, when it is one's turn, unless whoever was before brought enough or was denied. With the
-    /// decision, who made it.
+    /// Ask the server for units, when it is one's turn, unless whoever was before brought enough or was denied. With
+    /// the decision, who made it.
     pub async fn ask(self: &Arc<Self>, key: &[u8], demand: &Demand) -> Result<(Decision, Way), Error> {
         let (arrived, deadline) = (Instant::now(), self.server.deadline());
         let leased = self.keys.get_or_make(key, || Leased::new(self.length));
@@ -125,7 +125,8 @@ impl Leases {
         replies.pop().unwrap_or_else(|| Err(Error::Answer("too few replies".into())))
     }
 
-    /// Units that were asked for then go back. Their age includes the way there, which is no longer than a request waits.
+    /// Units that were asked for then go back. Their age includes the way there, which is no longer than a request
+    /// waits.
     fn refund(&self, key: &[u8], (units, sent): (u64, Instant)) -> Command {
         self.server.count(Count::Returned, units);
         commands::refund(key, units, Some(ms_up(sent.elapsed() + self.server.timeout())))

@@ -16,9 +16,9 @@ pub(super) enum Address {
 }
 
 impl Address {
-    /// Read `redis://`, `rediss://`, `unix://`; `redis-cluster://a,b` and `rediss-cluster://a,b`; `redis-sentinel://a,b/name` and
-    /// `rediss-sentinel://a,b/name`, of which `rediss` means TLS to the servers. With `user:password@` and, but for
-    /// clusters, `/database` behind.
+    /// Read `redis://`, `rediss://`, `unix://`; `redis-cluster://a,b` and `rediss-cluster://a,b`;
+    /// `redis-sentinel://a,b/name` and `rediss-sentinel://a,b/name`, of which `rediss` means TLS to the servers. With
+    /// `user:password@` and, but for clusters, `/database` behind.
     ///
     /// # Errors
     /// A text that says what is wrong.

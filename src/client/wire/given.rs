@@ -8,8 +8,8 @@ use super::{Answer, Command, Failure, Listener, Reply, Wire};
 
 /// A line over an asynchronous connection of the crate `redis`: multiplexed, managed, or to a cluster.
 ///
-/// Nothing can be heard over it of keys that were changed, and nobody can wait over it without stalling the others. So denials
-/// are remembered for a short time only, and whoever waits for units asks again instead.
+/// Nothing can be heard over it of keys that were changed, and nobody can wait over it without stalling the others. So
+/// denials are remembered for a short time only, and whoever waits for units asks again instead.
 pub struct Given<C>(C);
 
 impl<C> Given<C> {

@@ -45,8 +45,8 @@ impl<C: Clone + Send + Sync + 'static> Kept<C> {
 
     /// The connection, and what to call it when it is to be given up.
     ///
-    /// An attempt to make one goes on when whoever began it has no more time to wait. Those who wait for an attempt that
-    /// fails have failed with it, so that a server that is away is not tried once for each of them.
+    /// An attempt to make one goes on when whoever began it has no more time to wait. Those who wait for an attempt
+    /// that fails have failed with it, so that a server that is away is not tried once for each of them.
     pub async fn get(&self) -> Result<(u64, C), Failure> {
         if let Some(kept) = self.current() {
             return Ok(kept);

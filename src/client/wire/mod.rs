@@ -29,8 +29,8 @@ pub trait Wire: Send + Sync + 'static {
     /// line that has none to spare returns `None`.
     fn send_alone(&self, command: Command) -> Option<Answer<'_, Reply>>;
 
-    /// Send a command that only reads, over a connection on which the server then tells, once, that the key was changed. A
-    /// line on which nothing is told returns `None`.
+    /// Send a command that only reads, over a connection on which the server then tells, once, that the key was
+    /// changed. A line on which nothing is told returns `None`.
     fn send_tracked(&self, command: Command) -> Option<Answer<'_, Reply>>;
 
     /// Whom to tell of changed keys; said once, before anything is sent.

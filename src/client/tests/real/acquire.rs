@@ -1,4 +1,5 @@
-//! Waiting for one's turn: on the server, over connections of its own; in the process where the server lets nobody wait.
+//! Waiting for one's turn: on the server, over connections of its own; in the process where the server lets nobody
+//! wait.
 
 use std::time::Duration;
 

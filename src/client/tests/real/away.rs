@@ -1,5 +1,5 @@
-//! A server that is away, or cannot decide: nobody waits longer than is allowed, the failure policy decides and is counted, and
-//! the client notices when the server is back.
+//! A server that is away, or cannot decide: nobody waits longer than is allowed, the failure policy decides and is
+//! counted, and the client notices when the server is back.
 
 use std::time::Duration;
 

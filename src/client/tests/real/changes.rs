@@ -1,4 +1,5 @@
-//! What the server tells of: a key that was denied is asked about again at once when something may have been given back.
+//! What the server tells of: a key that was denied is asked about again at once when something may have been given
+//! back.
 
 use swlimit_client::{Client, Deciding, Limiter, Quota, Request, Way};
 
@@ -151,7 +152,8 @@ async fn denials_and_questions_are_not_told() {
     assert_eq!(denied.limiter.allow("key").await.unwrap().way(), Way::Denial);
 }
 
-/// The known hole: of databases that are swapped the server tells nothing. A denial then lasts as long as it would have.
+/// The known hole: of databases that are swapped the server tells nothing. A denial then lasts as long as it would
+/// have.
 #[tokio::test]
 async fn swapped_databases_are_not_told() {
     let denied = Denied::new().await;
@@ -174,8 +176,8 @@ async fn what_the_client_itself_gives_back() {
     assert!(limiter.allow("key").await.unwrap().granted());
 }
 
-/// A key may expire as the question is asked by which the client wants to hear of changes: what it hears then is for whatever
-/// else it was denied, too.
+/// A key may expire as the question is asked by which the client wants to hear of changes: what it hears then is for
+/// whatever else it was denied, too.
 #[tokio::test]
 async fn expiry_that_the_question_itself_brings_about() {
     let denied = Denied::new().await;
@@ -224,8 +226,8 @@ async fn several_limits_at_once() {
     .await;
 }
 
-/// The only unit is given back again and again, while several ask for it: each time one of them gets it. Whoever remembered
-/// a denial from before would hold it for an hour.
+/// The only unit is given back again and again, while several ask for it: each time one of them gets it. Whoever
+/// remembered a denial from before would hold it for an hour.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_unit_that_is_given_back_is_granted_again() {
     given_back(300).await;
@@ -276,8 +278,8 @@ async fn given_back(times: usize) {
     report(&format!("{times} refunds of 4 keys, {} denied without asking, none stale", statistics.denied(Way::Denial)));
 }
 
-/// Whatever several do at the same time to the same keys: what was told once they are done leaves no denial in memory that the
-/// server would not give.
+/// Whatever several do at the same time to the same keys: what was told once they are done leaves no denial in memory
+/// that the server would not give.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_stale_after_any_workload() {
     nothing_stale(150).await;

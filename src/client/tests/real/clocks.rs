@@ -54,7 +54,8 @@ async fn forward() {
     until_granted(&limiter, "key").await;
 }
 
-/// What was denied by the time that was put back, for longer than it should be, is asked about again once the time is right.
+/// What was denied by the time that was put back, for longer than it should be, is asked about again once the time is
+/// right.
 #[tokio::test]
 async fn back_and_right_again() {
     let jumping = Jumping::start();

@@ -1,5 +1,5 @@
-//! Many processes at once, each with a client of its own and many tasks: what all of them together were granted, and what that
-//! took.
+//! Many processes at once, each with a client of its own and many tasks: what all of them together were granted, and
+//! what that took.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -176,8 +176,8 @@ fn most_within(grants: &[Grant], keys: usize, ms: u64) -> usize {
     most.max().unwrap_or_default()
 }
 
-/// Eight processes with fifty tasks each, on the same keys: all of them together are granted no more than is promised in a
-/// span that is `shorter` than the window by so many ms.
+/// Eight processes with fifty tasks each, on the same keys: all of them together are granted no more than is promised
+/// in a span that is `shorter` than the window by so many ms.
 async fn promise(way: usize, is_strict: bool, shorter: impl Fn(&Work) -> u64) {
     const PROCESSES: usize = 8;
     let server = Server::new();
@@ -241,8 +241,8 @@ struct Flood {
     is_strict: bool,
     /// Units granted in a second, on the whole.
     a_second: u64,
-    /// Whether as many were used in each second before. Else the window is empty, and what is granted at once at first is
-    /// free again at once, window after window.
+    /// Whether as many were used in each second before. Else the window is empty, and what is granted at once at first
+    /// is free again at once, window after window.
     is_spread: bool,
 }
 
@@ -285,8 +285,8 @@ impl Flood {
     }
 }
 
-/// A hundred connections' worth of requests at ten times the limit ask the server less often than directly, which is ten times
-/// for each grant: a fraction of that where units come back many at a time.
+/// A hundred connections' worth of requests at ten times the limit ask the server less often than directly, which is
+/// ten times for each grant: a fraction of that where units come back many at a time.
 #[tokio::test]
 async fn floods() {
     for processes in [1, 8] {

@@ -211,7 +211,8 @@ fn module() -> PathBuf {
     }
 }
 
-/// End the tests, with success but in CI, because there is nothing to test with. Said past what captures a test's output.
+/// End the tests, with success but in CI, because there is nothing to test with. Said past what captures a test's
+/// output.
 fn lacking(what: &str) -> ! {
     let _ = writeln!(std::io::stderr(), "LACKING {what}: nothing is tested on real servers");
     std::process::exit(i32::from(std::env::var("CI").is_ok_and(|ci| ci == "true")));
