@@ -1,7 +1,9 @@
 //! A rate limit service: for Envoy, for other proxies, and for any program that speaks HTTP.
 
+mod envoy;
 mod fault;
 mod http;
+mod keys;
 mod limits;
 mod service;
 mod settings;

@@ -269,7 +269,7 @@ impl RateLimit {
                 GeometryError::TooMany(n) => format!("window / resolution is {n} subintervals, which is too many"),
             })?,
         };
-        let id = making.limits;
+        let id = Some(making.limits);
         making.limits += 1;
         let usual = making.manner;
         Ok(Some(Limit {

@@ -28,8 +28,8 @@ pub struct Rule {
 /// One limit of a rule, and how it is decided.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limit {
-    /// Which one of all the configuration's limits this is.
-    pub id: usize,
+    /// Which one of all the configuration's limits this is; none if a request brought it along.
+    pub id: Option<usize>,
     pub name: String,
     pub quota: Quota,
     pub strict: bool,
@@ -41,6 +41,11 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// A limit that a request brought along.
+    pub fn from_request(quota: Quota, manner: Manner) -> Self {
+        Self { id: None, name: String::new(), quota, strict: false, block: None, record: false, manner }
+    }
+
     /// The unit that its window is, if it is one.
     pub fn unit(&self) -> Option<Unit> {
         Unit::of(self.quota.geometry.window())
@@ -82,15 +87,6 @@ pub(super) struct Level {
 }
 
 impl Level {
-    /// The value that an entry counts under.
-    fn counted<'a>(&'a self, entry: &'a Entry) -> &'a str {
-        if self.shared {
-            &self.value
-        } else {
-            &entry.value
-        }
-    }
-
     /// The value that metrics name.
     fn measured<'a>(&'a self, entry: &'a Entry, detailed: bool) -> &'a str {
         let is_one = !self.value.is_empty() && !self.value.contains('*');
@@ -112,9 +108,12 @@ impl Rule {
         Cow::Owned(joined(self.levels.iter().map(|level| &*level.key).zip(values)))
     }
 
-    /// The keys and values that a descriptor's entries count under.
-    pub fn counted<'a>(&'a self, entries: &'a [Entry]) -> impl Iterator<Item = (&'a str, &'a str)> {
-        self.levels.iter().zip(entries).map(|(level, entry)| (&*level.key, level.counted(entry)))
+    /// The value that an entry of a descriptor counts under, the one at this level.
+    pub fn counted<'a>(&'a self, level: usize, entry: &'a Entry) -> &'a str {
+        match self.levels.get(level) {
+            Some(level) if level.shared => &level.value,
+            _ => &entry.value,
+        }
     }
 
     pub(super) fn name_of(levels: &[Level]) -> String {

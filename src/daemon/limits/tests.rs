@@ -251,8 +251,8 @@ descriptors:
         let entries = entries(words);
         let rule = domain.find(&entries).unwrap();
         assert_eq!(rule.measured(&entries), metric);
-        let pairs: Vec<_> = rule.counted(&entries).map(|(key, value)| format!("{key}={value}")).collect();
-        assert_eq!(pairs.join(" "), counted);
+        let pair = |(at, entry): (usize, &Entry)| format!("{}={}", entry.key, rule.counted(at, entry));
+        assert_eq!(entries.iter().enumerate().map(pair).collect::<Vec<_>>().join(" "), counted);
     }
 }
 
