@@ -1,12 +1,9 @@
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
-use envoy_types::pb::google::protobuf::UInt64Value;
 use proptest::prelude::*;
 
-use super::plan::*;
-use crate::limits::{Limits, Manner, Source};
+use super::*;
+use crate::envoy::plan::{Ask, Descriptor, How};
 
 const LIMITS: &str = "
 domain: d
@@ -21,35 +18,15 @@ descriptors:
   - {key: file, value: f/*, share_threshold: true, rate_limit: {unit: day, requests_per_unit: 5}}
 ";
 
-fn limits() -> Limits {
-    Limits::load(&[Source { file: "limits.yaml".into(), text: LIMITS.into() }], &[], Manner::default()).unwrap()
-}
-
-/// `a=b c=d`: a descriptor with these entries.
-fn descriptor(words: &str) -> RateLimitDescriptor {
-    let pairs = words.split_whitespace().map(|word| word.split_once('=').unwrap());
-    let entries = pairs.map(|(key, value)| Entry { key: key.into(), value: value.into() }).collect();
-    RateLimitDescriptor { entries, ..Default::default() }
-}
-
-fn with_hits(words: &str, hits: u64) -> RateLimitDescriptor {
-    RateLimitDescriptor { hits_addend: Some(UInt64Value { value: hits }), ..descriptor(words) }
-}
-
 fn with_limit(words: &str, requests_per_unit: u32, unit: RateLimitUnit) -> RateLimitDescriptor {
     let limit = Some(RateLimitOverride { requests_per_unit, unit: unit.into() });
     RateLimitDescriptor { limit, ..descriptor(words) }
 }
 
-fn request(descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
-    RateLimitRequest { domain: "d".into(), descriptors, hits_addend: 0 }
-}
-
 /// Each question in words, and each descriptor's places among them.
 fn planned(request: &RateLimitRequest) -> Result<(Vec<String>, Vec<Vec<usize>>), Invalid> {
-    let limits = limits();
-    let planning = Planning { limits: &limits, key_prefix: "", manner: Manner::default() };
-    let plan = planning.plan(request)?;
+    let limits = limits(LIMITS);
+    let plan = plan(&limits, request)?;
     let words =
         |ask: &Ask| format!("{:?} {:?} {} of {} {}", ask.role, ask.how, ask.hits, ask.limit.quota.limit, ask.key);
     let places = plan.descriptors.iter().map(|descriptor| descriptor.asks.clone()).collect();
@@ -80,7 +57,7 @@ fn every_limit_that_matches_is_asked_once() {
         planned(&request).unwrap(),
         (asks[1..].iter().map(|ask| ask.to_string()).collect(), vec![vec![], vec![], vec![0, 1], vec![]])
     );
-    let limits = limits();
+    let limits = limits(LIMITS);
     let plan = Planning { limits: &limits, key_prefix: "p:", manner: Manner::default() };
     let plan = plan.plan(&request).unwrap();
     assert_eq!(plan.asks[0].key, "p:{d}|two=y|1m");
@@ -128,8 +105,8 @@ fn shadows_and_quotas_stand_outside() {
             "Decides Allow 1 of 5 {d}|a=x|1m"
         ],
     );
-    let (limits, several) = (limits(), request(["quota=x", "quota=y", "a=x", "shadow=x"].map(descriptor).into()));
-    let plan = Planning { limits: &limits, key_prefix: "", manner: Manner::default() }.plan(&several).unwrap();
+    let (limits, several) = (limits(LIMITS), request(["quota=x", "quota=y", "a=x", "shadow=x"].map(descriptor).into()));
+    let plan = plan(&limits, &several).unwrap();
     assert_eq!(plan.together().collect::<Vec<_>>(), [2]);
     assert_eq!(plan.behind().collect::<Vec<_>>(), [0, 1, 3]);
     assert_eq!(plan.before().count(), 0);
@@ -173,8 +150,8 @@ proptest! {
         words in prop::collection::vec(("(a|b|two|shadow|quota|tokens|free|file|other)=(x|y|f/1|f/2)", 0..4u64), 1..6),
     ) {
         let descriptors = words.iter().map(|(words, hits)| with_hits(words, *hits)).collect();
-        let (limits, request) = (limits(), request(descriptors));
-        let plan = Planning { limits: &limits, key_prefix: "", manner: Manner::default() }.plan(&request).unwrap();
+        let (limits, request) = (limits(LIMITS), request(descriptors));
+        let plan = plan(&limits, &request).unwrap();
         let mut keys: Vec<_> = plan.together().map(|at| &plan.asks[at].key).collect();
         keys.sort();
         keys.dedup();

@@ -1,0 +1,209 @@
+//! From what the server answered to the reply.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::core::v3::HeaderValue;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
+    rate_limit, Code, DescriptorStatus, RateLimit,
+};
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::google::protobuf::{self, ListValue, Struct};
+
+use super::plan::{Ask, Descriptor, Plan, Role};
+use crate::limits::{Metadata, Unit};
+
+/// What became of one question of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub granted: bool,
+    pub remaining: u64,
+    /// None if such a request is never granted.
+    pub retry_after: Option<Duration>,
+    pub reset_after: Duration,
+}
+
+/// What replies tell besides the decision.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Telling {
+    /// Nobody is told to deny anything.
+    pub shadow_mode: bool,
+    pub rate_limit_headers: bool,
+    pub dynamic_metadata: bool,
+}
+
+/// The reply to a request, from the answers to the questions of its plan.
+pub fn reply(request: &RateLimitRequest, plan: &Plan, answers: &[Answer], telling: Telling) -> RateLimitResponse {
+    let statuses: Vec<_> = plan.descriptors.iter().map(|descriptor| status(plan, descriptor, answers)).collect();
+    let is_over = is_over(plan, answers) && !telling.shadow_mode;
+    let code = if is_over { Code::OverLimit } else { Code::Ok };
+    let mut headers = Vec::new();
+    if telling.rate_limit_headers {
+        headers.extend(rate_limit_headers(&statuses));
+    }
+    if is_over {
+        headers.extend(retry_after(plan, answers).map(|wait| header("Retry-After", seconds(wait))));
+    }
+    let dynamic_metadata = telling.dynamic_metadata.then(|| dynamic_metadata(request, plan, &statuses));
+    RateLimitResponse {
+        overall_code: code.into(),
+        statuses,
+        response_headers_to_add: headers,
+        dynamic_metadata,
+        ..Default::default()
+    }
+}
+
+/// Whether the request is denied: by one limit, or by all of those that deny together only.
+pub fn is_over(plan: &Plan, answers: &[Answer]) -> bool {
+    let denied = |ask: &usize| !answers[*ask].granted;
+    let of = |role: Role| plan.descriptors.iter().filter(move |descriptor| descriptor.role(plan) == Some(role));
+    let mut quotas = of(Role::Quota).map(|descriptor| descriptor.asks.iter().any(denied)).peekable();
+    of(Role::Decides).any(|descriptor| descriptor.asks.iter().any(denied))
+        || (quotas.peek().is_some() && quotas.all(|denied| denied))
+}
+
+/// The longest wait of what denied the request; `None` where one is for ever.
+fn retry_after(plan: &Plan, answers: &[Answer]) -> Option<Duration> {
+    let asked = plan.asks.iter().zip(answers);
+    let denied = asked.filter(|(ask, answer)| ask.role != Role::Shadow && !answer.granted);
+    denied.map(|(_, answer)| answer.retry_after).try_fold(Duration::ZERO, |longest, wait| Some(longest.max(wait?)))
+}
+
+impl Descriptor<'_> {
+    /// What its denial means; none without limit.
+    fn role(&self, plan: &Plan) -> Option<Role> {
+        self.asks.first().map(|ask| plan.asks[*ask].role)
+    }
+}
+
+fn status(plan: &Plan, descriptor: &Descriptor, answers: &[Answer]) -> DescriptorStatus {
+    let mut status = DescriptorStatus { code: Code::Ok.into(), ..Default::default() };
+    if descriptor.rule.is_some_and(|rule| rule.unlimited) {
+        status.limit_remaining = u32::MAX;
+    }
+    let asked = descriptor.asks.iter().map(|ask| (&plan.asks[*ask], answers[*ask]));
+    // The one that says most about the next request: denied for longest, else with least left.
+    let tightness = |(_, answer): &(&Ask, Answer)| {
+        let wait = answer.retry_after.unwrap_or(Duration::MAX);
+        (answer.granted, Reverse(wait), answer.remaining)
+    };
+    if let Some((ask, answer)) = asked.min_by_key(tightness) {
+        if !answer.granted && ask.role != Role::Shadow {
+            status.code = Code::OverLimit.into();
+        }
+        status.current_limit = Some(RateLimit {
+            name: ask.limit.name.clone(),
+            requests_per_unit: saturated(ask.limit.quota.limit),
+            unit: unit(ask.limit.unit()).into(),
+        });
+        status.limit_remaining = saturated(answer.remaining);
+        status.duration_until_reset = Some(protobuf::Duration {
+            seconds: i64::try_from(answer.reset_after.as_secs()).unwrap_or(i64::MAX),
+            nanos: answer.reset_after.subsec_nanos().cast_signed(),
+        });
+    }
+    status
+}
+
+/// The protocol's numbers have 32 bits.
+fn saturated(units: u64) -> u32 {
+    u32::try_from(units).unwrap_or(u32::MAX)
+}
+
+/// The protocol has no other windows than these; Envoy shows none for an unknown unit.
+fn unit(unit: Option<Unit>) -> rate_limit::Unit {
+    match unit {
+        None => rate_limit::Unit::Unknown,
+        Some(Unit::Second) => rate_limit::Unit::Second,
+        Some(Unit::Minute) => rate_limit::Unit::Minute,
+        Some(Unit::Hour) => rate_limit::Unit::Hour,
+        Some(Unit::Day) => rate_limit::Unit::Day,
+        Some(Unit::Week) => rate_limit::Unit::Week,
+        Some(Unit::Month) => rate_limit::Unit::Month,
+        Some(Unit::Year) => rate_limit::Unit::Year,
+    }
+}
+
+/// The headers of the descriptor that is nearest to its limit.
+fn rate_limit_headers(statuses: &[DescriptorStatus]) -> Vec<HeaderValue> {
+    let limited = statuses.iter().filter_map(|status| Some((status, status.current_limit.as_ref()?)));
+    let nearest = limited.min_by_key(|(status, _)| (status.code != Code::OverLimit as i32, status.limit_remaining));
+    let Some((status, limit)) = nearest else { return Vec::new() };
+    let reset = status.duration_until_reset.unwrap_or_default();
+    let reset = reset.seconds.saturating_add(i64::from(reset.nanos > 0));
+    vec![
+        header("RateLimit-Limit", limit.requests_per_unit),
+        header("RateLimit-Remaining", status.limit_remaining),
+        header("RateLimit-Reset", reset),
+    ]
+}
+
+fn header(key: &str, value: impl ToString) -> HeaderValue {
+    HeaderValue { key: key.into(), value: value.to_string(), ..Default::default() }
+}
+
+/// Whole seconds, never too few.
+fn seconds(wait: Duration) -> u64 {
+    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
+}
+
+/// What was asked, and the metadata of the rules that granted it.
+fn dynamic_metadata(request: &RateLimitRequest, plan: &Plan, statuses: &[DescriptorStatus]) -> Struct {
+    let mut told = Metadata::new();
+    told.insert("domain".into(), request.domain.clone().into());
+    let descriptors = request.descriptors.iter().map(|descriptor| {
+        let entries =
+            descriptor.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect::<Vec<_>>();
+        let mut told = Metadata::from_iter([("entries".into(), entries.into())]);
+        if let Some(hits) = &descriptor.hits_addend {
+            told.insert("hitsAddend".into(), hits.value.into());
+        }
+        told.into()
+    });
+    told.insert("descriptors".into(), descriptors.collect::<Vec<serde_json::Value>>().into());
+    if request.hits_addend != 0 {
+        told.insert("hitsAddend".into(), request.hits_addend.into());
+    }
+    let mut metadata = Metadata::new();
+    let granted = plan.descriptors.iter().zip(statuses).filter(|(_, status)| status.code == Code::Ok as i32);
+    for rule in
+        granted.filter(|(descriptor, _)| !descriptor.asks.is_empty()).filter_map(|(descriptor, _)| descriptor.rule)
+    {
+        add(&mut metadata, rule.metadata.as_ref().unwrap_or(&Metadata::new()));
+    }
+    if !metadata.is_empty() {
+        told.insert("metadata".into(), metadata.into());
+    }
+    structure(told)
+}
+
+/// Add what is not there yet.
+fn add(metadata: &mut Metadata, more: &Metadata) {
+    for (key, value) in more {
+        match (metadata.get_mut(key), value) {
+            (Some(serde_json::Value::Object(inner)), serde_json::Value::Object(more)) => add(inner, more),
+            (Some(_), _) => {}
+            (None, value) => drop(metadata.insert(key.clone(), value.clone())),
+        }
+    }
+}
+
+fn structure(metadata: Metadata) -> Struct {
+    Struct { fields: metadata.into_iter().map(|(key, value)| (key, protobuf_value(value))).collect() }
+}
+
+fn protobuf_value(value: serde_json::Value) -> protobuf::Value {
+    let kind = match value {
+        serde_json::Value::Null => Kind::NullValue(0),
+        serde_json::Value::Bool(is) => Kind::BoolValue(is),
+        serde_json::Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or(f64::MAX)),
+        serde_json::Value::String(text) => Kind::StringValue(text),
+        serde_json::Value::Array(all) => {
+            Kind::ListValue(ListValue { values: all.into_iter().map(protobuf_value).collect() })
+        }
+        serde_json::Value::Object(inner) => Kind::StructValue(structure(inner)),
+    };
+    protobuf::Value { kind: Some(kind) }
+}
