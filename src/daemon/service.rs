@@ -1,21 +1,168 @@
 //! What all protocols share: the configuration of this moment, and who decides by it.
 
-use arc_swap::ArcSwap;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use crate::settings::Configuration;
+use arc_swap::ArcSwap;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use swlimit_client::Client;
+use tokio::sync::watch;
+
+use crate::deciding::{is_cluster, Limiters, Unanswered};
+use crate::envoy::{reply, Answer, Invalid, Plan, Planning, Telling};
+use crate::fault::Fault;
+use crate::metrics::{self, Api, Ending, Metrics};
+use crate::settings::{Configuration, Settings, ONLY_LOCAL};
 
 /// The daemon's state.
 pub struct Service {
-    configuration: ArcSwap<Configuration>,
+    path: PathBuf,
+    client: Client,
+    live: ArcSwap<Live>,
+    pub metrics: Metrics,
+    /// Whether the end is near.
+    ending: watch::Sender<bool>,
+}
+
+/// A configuration in force.
+pub struct Live {
+    pub configuration: Configuration,
+    limiters: Limiters,
+}
+
+/// Why a request has no reply.
+pub enum Refusal {
+    Invalid(&'static str),
+    Away,
+    Refused(String),
 }
 
 impl Service {
-    pub fn new(configuration: Configuration) -> Self {
-        Self { configuration: ArcSwap::from_pointee(configuration) }
+    /// The service of a configuration file, which was read already.
+    pub fn new(path: PathBuf, configuration: Configuration, metrics: Metrics) -> Result<Self, Fault> {
+        let settings = &configuration.settings;
+        let builder = Client::builder().timeout(timeout(settings));
+        let client = match &*settings.server {
+            ONLY_LOCAL => builder.only_local(),
+            url => builder.build(url).map_err(|error| Fault::in_file(&path.to_string_lossy(), error))?,
+        };
+        let live = ArcSwap::from_pointee(Live::new(&client, configuration, None));
+        metrics::loaded(true);
+        Ok(Self { path, client, live, metrics, ending: watch::Sender::new(false) })
     }
 
     /// The configuration that is in force. What began with it goes on with it.
-    pub fn configuration(&self) -> arc_swap::Guard<std::sync::Arc<Configuration>> {
-        self.configuration.load()
+    pub fn live(&self) -> Arc<Live> {
+        self.live.load_full()
     }
+
+    /// Put the files in force as they are now; what is wrong with them leaves all as it was. Whether they had changed.
+    pub fn reload(&self) -> Result<bool, Fault> {
+        let before = self.live();
+        let configuration = Configuration::load(&self.path).inspect_err(|_| metrics::loaded(false))?;
+        if configuration.sources == before.configuration.sources {
+            return Ok(false);
+        }
+        if !configuration.settings.starts_as(&before.configuration.settings) {
+            tracing::warn!("another server, timeout or address is in force after a restart only");
+        }
+        self.live.store(Arc::new(Live::new(&self.client, configuration, Some(&before.limiters))));
+        metrics::loaded(true);
+        Ok(true)
+    }
+
+    /// Decide a request of Envoy's protocol.
+    pub async fn should_rate_limit(&self, api: Api, request: &RateLimitRequest) -> Result<RateLimitResponse, Refusal> {
+        let began = Instant::now();
+        let decided = self.decided(request).await;
+        let ending = match &decided {
+            Ok(reply) if reply.overall_code() == Code::OverLimit => Ending::OverLimit,
+            Ok(_) => Ending::Ok,
+            Err(_) => Ending::Error,
+        };
+        self.metrics.ended(api, ending, began);
+        decided
+    }
+
+    async fn decided(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Refusal> {
+        let Live { configuration: Configuration { settings, limits, .. }, limiters } = &*self.live();
+        let planning = Planning { limits, key_prefix: &settings.key_prefix, manner: settings.manner() };
+        let plan = planning.plan(request).map_err(|Invalid(why)| Refusal::Invalid(why))?;
+        let answers = limiters.answers(&plan).await.map_err(|unanswered| match unanswered {
+            Unanswered::Away => {
+                metrics::failed("away");
+                Refusal::Away
+            }
+            Unanswered::Refused(error) => {
+                metrics::failed("refused");
+                tracing::error!(%error, "the server refuses");
+                Refusal::Refused(error.to_string())
+            }
+        })?;
+        self.count(request, limits.domain(&request.domain).is_some(), &plan, &answers);
+        let telling = Telling {
+            shadow_mode: settings.shadow_mode,
+            rate_limit_headers: settings.rate_limit_headers,
+            dynamic_metadata: settings.dynamic_metadata,
+        };
+        Ok(reply(request, &plan, &answers, telling))
+    }
+
+    fn count(&self, request: &RateLimitRequest, is_known: bool, plan: &Plan, answers: &[Answer]) {
+        for descriptor in &plan.descriptors {
+            let Some(rule) = descriptor.rule else {
+                self.metrics.unmatched(if is_known { "rule" } else { "domain" });
+                continue;
+            };
+            let metrics = self.metrics.rule(&request.domain, &descriptor.measured);
+            metrics.hit(descriptor.hits);
+            for ask in &descriptor.asks {
+                metrics.decided(&answers[*ask], plan.asks[*ask].limit.quota.limit, rule.shadow_mode);
+            }
+        }
+    }
+
+    /// What Prometheus is told.
+    pub fn measured(&self) -> String {
+        self.metrics.render(&self.client.statistics())
+    }
+
+    /// Tell that the end is near, so that whoever asks how the service is goes elsewhere.
+    pub fn begin_ending(&self) {
+        self.ending.send_replace(true);
+    }
+
+    pub fn is_ending(&self) -> bool {
+        *self.ending.borrow()
+    }
+
+    /// Hears when the end is near.
+    pub fn notice(&self) -> watch::Receiver<bool> {
+        self.ending.subscribe()
+    }
+
+    /// The folders in which something changes when the configuration does.
+    pub fn watched(&self) -> BTreeSet<PathBuf> {
+        self.live().configuration.folders(&self.path)
+    }
+
+    /// Give back what was taken ahead, and tell the server what it does not know yet.
+    pub async fn end(&self) {
+        self.client.close().await;
+    }
+}
+
+impl Live {
+    fn new(client: &Client, configuration: Configuration, before: Option<&Limiters>) -> Self {
+        let Configuration { settings, limits, .. } = &configuration;
+        let limiters = Limiters::new(client, timeout(settings), is_cluster(&settings.server), limits, before);
+        Self { configuration, limiters }
+    }
+}
+
+fn timeout(settings: &Settings) -> Duration {
+    Duration::from_millis(settings.timeout.0)
 }

@@ -1,5 +1,7 @@
 //! The daemon's own configuration file: where it listens, which server counts, which files say what is limited.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -12,19 +14,22 @@ use crate::limits::{Deciding, Duration, Limits, Manner, Share, Source, WhenAway}
 /// The server that stands for having none: everything is decided in this process.
 pub const ONLY_LOCAL: &str = "only_local";
 
+/// The environment variable that goes before `server`, whose address may hold a password.
+const SERVER_VARIABLE: &str = "SWLIMITD_SERVER";
+
 /// The configuration file. What is not there has a default.
-#[derive(Debug, Default, Deserialize, PartialEq)]
+#[derive(Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// Where the counting server is.
-    pub server: Option<String>,
+    pub server: String,
     /// The longest that a request waits for it.
-    pub timeout: Option<Duration>,
+    pub timeout: Duration,
     /// What every key begins with.
     pub key_prefix: String,
 
-    pub grpc: Listening,
-    pub http: Listening,
+    pub grpc: Grpc,
+    pub http: Http,
 
     /// Files of limits, or folders of such files.
     pub limits: Vec<PathBuf>,
@@ -32,10 +37,10 @@ pub struct Settings {
     pub overlays: Vec<PathBuf>,
 
     // For limits that do not say it themselves.
-    pub deciding: Option<Deciding>,
-    pub share: Option<Share>,
-    pub interval: Option<Duration>,
-    pub when_away: Option<WhenAway>,
+    pub deciding: Deciding,
+    pub share: Share,
+    pub interval: Duration,
+    pub when_away: WhenAway,
 
     /// Nobody is told to deny anything.
     pub shadow_mode: bool,
@@ -47,12 +52,54 @@ pub struct Settings {
     pub log: Log,
 }
 
-/// Where one of the two protocols is spoken.
-#[derive(Debug, Default, Deserialize, PartialEq)]
-#[serde(deny_unknown_fields)]
-pub struct Listening {
-    pub address: Option<Address>,
+impl Default for Settings {
+    fn default() -> Self {
+        let Manner { deciding, share, interval, when_away } = Manner::default();
+        Self {
+            server: "redis://127.0.0.1:6379".into(),
+            timeout: Duration(50),
+            key_prefix: String::new(),
+            grpc: Grpc::default(),
+            http: Http::default(),
+            limits: Vec::new(),
+            overlays: Vec::new(),
+            deciding,
+            share: Share(share),
+            interval: Duration(interval),
+            when_away,
+            shadow_mode: false,
+            rate_limit_headers: false,
+            dynamic_metadata: false,
+            log: Log::default(),
+        }
+    }
+}
+
+/// Where gRPC is spoken.
+#[derive(Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields, default)]
+pub struct Grpc {
+    pub address: Address,
     pub tls: Option<Tls>,
+}
+
+impl Default for Grpc {
+    fn default() -> Self {
+        Self { address: Address::Tcp(([127, 0, 0, 1], 8081).into()), tls: None }
+    }
+}
+
+/// Where HTTP is spoken.
+#[derive(Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields, default)]
+pub struct Http {
+    pub address: Address,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Self { address: Address::Tcp(([127, 0, 0, 1], 8080).into()) }
+    }
 }
 
 /// An address to listen at: `127.0.0.1:8081`, or `unix:/run/swlimitd.sock`.
@@ -75,6 +122,15 @@ impl FromStr for Address {
     }
 }
 
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
 impl<'de> Deserialize<'de> for Address {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
@@ -91,12 +147,18 @@ pub struct Tls {
     pub client_authority: Option<PathBuf>,
 }
 
-#[derive(Debug, Default, Deserialize, PartialEq)]
+#[derive(Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
     /// As `RUST_LOG` has it: `info`, or `swlimitd=debug,warn`.
-    pub level: Option<String>,
+    pub level: String,
     pub format: LogFormat,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { level: "info".into(), format: LogFormat::default() }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq)]
@@ -112,35 +174,61 @@ pub enum LogFormat {
 pub struct Configuration {
     pub settings: Settings,
     pub limits: Limits,
+    /// The files that say it, with their texts.
+    pub sources: Vec<Source>,
 }
 
 impl Configuration {
     /// What a configuration file says, and the files that it names. Relative paths begin where that file is.
     pub fn load(path: &Path) -> Result<Self, Fault> {
-        let Source { file, text } = read(path)?;
-        let mut settings: Settings = parse(&file, &text)?;
-        settings.resolve(path.parent().unwrap_or(Path::new("")));
-        let usual = Manner::default();
-        let manner = Manner {
-            deciding: settings.deciding.unwrap_or(usual.deciding),
-            share: settings.share.map_or(usual.share, |Share(share)| share),
-            interval: settings.interval.map_or(usual.interval, |Duration(ms)| ms),
-            when_away: settings.when_away.unwrap_or(usual.when_away),
+        let own = read(path)?;
+        let settings = Settings::read(&own, path.parent().unwrap_or(Path::new("")))?;
+        let (files, overlays) = (read_all(&settings.limits)?, read_all(&settings.overlays)?);
+        let limits = Limits::load(&files, &overlays, settings.manner())?;
+        let sources = [vec![own], files, overlays].into_iter().flatten().collect();
+        Ok(Self { settings, limits, sources })
+    }
+}
+
+impl Configuration {
+    /// The folders in which something changes when the configuration does.
+    pub fn folders(&self, path: &Path) -> BTreeSet<PathBuf> {
+        let named = self.settings.limits.iter().chain(&self.settings.overlays).map(PathBuf::as_path);
+        let folder = |path: &Path| match path.is_dir() {
+            true => path.into(),
+            false => path.parent().map_or(PathBuf::from("."), |parent| Path::new(".").join(parent)),
         };
-        let limits = Limits::load(&read_all(&settings.limits)?, &read_all(&settings.overlays)?, manner)?;
-        Ok(Self { settings, limits })
+        named.chain([path]).map(folder).collect()
     }
 }
 
 impl Settings {
-    fn resolve(&mut self, folder: &Path) {
-        let listening = [&mut self.grpc, &mut self.http].into_iter();
-        let tls = listening.filter_map(|listening| listening.tls.as_mut());
+    fn read(source: &Source, folder: &Path) -> Result<Self, Fault> {
+        let mut settings: Self = parse(&source.file, &source.text)?;
+        if let Ok(server) = std::env::var(SERVER_VARIABLE) {
+            settings.server = server;
+        }
+        let tls = settings.grpc.tls.iter_mut();
         let keys =
             tls.flat_map(|tls| [&mut tls.certificate, &mut tls.key].into_iter().chain(&mut tls.client_authority));
-        for path in keys.chain(&mut self.limits).chain(&mut self.overlays) {
+        for path in keys.chain(&mut settings.limits).chain(&mut settings.overlays) {
             *path = folder.join(&*path);
         }
+        Ok(settings)
+    }
+
+    /// How limits are decided that do not say it themselves.
+    pub fn manner(&self) -> Manner {
+        let Self { deciding, share: Share(share), interval: Duration(interval), when_away, .. } = *self;
+        Manner { deciding, share, interval, when_away }
+    }
+
+    /// Whether what is fixed when the daemon starts is the same.
+    pub fn starts_as(&self, other: &Self) -> bool {
+        (&self.server, self.timeout) == (&other.server, other.timeout)
+            && self.grpc == other.grpc
+            && self.http == other.http
+            && self.log == other.log
     }
 }
 

@@ -64,6 +64,13 @@ pub struct Descriptor<'a> {
     pub asks: Vec<usize>,
 }
 
+impl Descriptor<'_> {
+    /// What its denial means; none without limit.
+    fn role(&self, plan: &Plan) -> Option<Role> {
+        self.asks.first().map(|ask| plan.asks[*ask].role)
+    }
+}
+
 /// Why a request has no plan.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Invalid(pub &'static str);
@@ -195,6 +202,14 @@ impl<'a> Plan<'a> {
             merged.limit = ask.limit; // both have to grant
         }
         Ok(at)
+    }
+
+    /// Whether the request is denied, where these questions are: by one limit, or by all of those that deny together only.
+    pub fn is_denied(&self, denied: impl Fn(usize) -> bool) -> bool {
+        let of = |role| self.descriptors.iter().filter(move |descriptor| descriptor.role(self) == Some(role));
+        let is_denied = |descriptor: &Descriptor| descriptor.asks.iter().any(|ask| denied(*ask));
+        let mut quotas = of(Role::Quota).peekable();
+        of(Role::Decides).any(is_denied) || (quotas.peek().is_some() && quotas.all(is_denied))
     }
 
     /// Places of the questions that are asked and answered as one: all of them grant, or nothing is counted.

@@ -10,6 +10,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{self, ListValue, Struct};
+use swlimit_client::Way;
 
 use super::plan::{Ask, Descriptor, Plan, Role};
 use crate::limits::{Metadata, Unit};
@@ -22,6 +23,7 @@ pub struct Answer {
     /// None if such a request is never granted.
     pub retry_after: Option<Duration>,
     pub reset_after: Duration,
+    pub way: Way,
 }
 
 /// What replies tell besides the decision.
@@ -36,7 +38,7 @@ pub struct Telling {
 /// The reply to a request, from the answers to the questions of its plan.
 pub fn reply(request: &RateLimitRequest, plan: &Plan, answers: &[Answer], telling: Telling) -> RateLimitResponse {
     let statuses: Vec<_> = plan.descriptors.iter().map(|descriptor| status(plan, descriptor, answers)).collect();
-    let is_over = is_over(plan, answers) && !telling.shadow_mode;
+    let is_over = plan.is_denied(|ask| !answers[ask].granted) && !telling.shadow_mode;
     let code = if is_over { Code::OverLimit } else { Code::Ok };
     let mut headers = Vec::new();
     if telling.rate_limit_headers {
@@ -55,27 +57,11 @@ pub fn reply(request: &RateLimitRequest, plan: &Plan, answers: &[Answer], tellin
     }
 }
 
-/// Whether the request is denied: by one limit, or by all of those that deny together only.
-pub fn is_over(plan: &Plan, answers: &[Answer]) -> bool {
-    let denied = |ask: &usize| !answers[*ask].granted;
-    let of = |role: Role| plan.descriptors.iter().filter(move |descriptor| descriptor.role(plan) == Some(role));
-    let mut quotas = of(Role::Quota).map(|descriptor| descriptor.asks.iter().any(denied)).peekable();
-    of(Role::Decides).any(|descriptor| descriptor.asks.iter().any(denied))
-        || (quotas.peek().is_some() && quotas.all(|denied| denied))
-}
-
 /// The longest wait of what denied the request; `None` where one is for ever.
 fn retry_after(plan: &Plan, answers: &[Answer]) -> Option<Duration> {
     let asked = plan.asks.iter().zip(answers);
     let denied = asked.filter(|(ask, answer)| ask.role != Role::Shadow && !answer.granted);
     denied.map(|(_, answer)| answer.retry_after).try_fold(Duration::ZERO, |longest, wait| Some(longest.max(wait?)))
-}
-
-impl Descriptor<'_> {
-    /// What its denial means; none without limit.
-    fn role(&self, plan: &Plan) -> Option<Role> {
-        self.asks.first().map(|ask| plan.asks[*ask].role)
-    }
 }
 
 fn status(plan: &Plan, descriptor: &Descriptor, answers: &[Answer]) -> DescriptorStatus {

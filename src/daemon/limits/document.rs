@@ -145,7 +145,7 @@ impl<'de> Deserialize<'de> for Share {
 }
 
 /// Who decides.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Hash)]
 #[serde(rename_all = "snake_case")]
 pub enum Deciding {
     Direct,
@@ -157,7 +157,7 @@ pub enum Deciding {
 }
 
 /// What is decided while the server is away.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Hash)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenAway {
     /// Nothing: the caller is told, and has a policy of its own.

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 
-pub use document::{nullable, Deciding, Duration, Metadata, Share, Unit, WhenAway};
+pub use document::{Deciding, Duration, Metadata, Share, Unit, WhenAway};
 use draft::{Drafts, Making};
 use rule::Level;
 pub use rule::{default_geometry, Limit, Manner, Rule};
@@ -20,6 +20,7 @@ use wildcard::Wildcard;
 use crate::fault::{parse, Fault};
 
 /// A file's name and text.
+#[derive(Debug, PartialEq, Eq)]
 pub struct Source {
     pub file: String,
     pub text: String,

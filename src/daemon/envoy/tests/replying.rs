@@ -4,6 +4,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_li
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
 use serde_json::json;
+use swlimit_client::Way;
 
 use super::*;
 use crate::envoy::json::response;
@@ -23,12 +24,24 @@ descriptors:
 const TELLING: Telling = Telling { shadow_mode: false, rate_limit_headers: false, dynamic_metadata: false };
 
 fn granted(remaining: u64) -> Answer {
-    Answer { granted: true, remaining, retry_after: Some(Duration::ZERO), reset_after: Duration::from_millis(65_000) }
+    Answer {
+        granted: true,
+        remaining,
+        retry_after: Some(Duration::ZERO),
+        reset_after: Duration::from_millis(65_000),
+        way: Way::Server,
+    }
 }
 
 fn denied(retry_after: Option<u64>) -> Answer {
     let reset_after = Duration::from_millis(61_001);
-    Answer { granted: false, remaining: 0, retry_after: retry_after.map(Duration::from_millis), reset_after }
+    Answer {
+        granted: false,
+        remaining: 0,
+        retry_after: retry_after.map(Duration::from_millis),
+        reset_after,
+        way: Way::Server,
+    }
 }
 
 fn replied(descriptors: &[&str], answers: &[Answer], telling: Telling) -> RateLimitResponse {

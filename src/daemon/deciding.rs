@@ -1,0 +1,295 @@
+//! From questions to answers: what of a plan is asked when, of whom.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use futures_util::future::{join_all, try_join_all};
+use swlimit_client::{self as client, Client, Limiter, Quota, Request, Way};
+use tokio::time::{timeout_at, Instant};
+
+use crate::envoy::{Answer, Ask, How, Plan};
+use crate::keys;
+use crate::limits::{Deciding, Limit, Limits, Manner, WhenAway};
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Unanswered {
+    /// The server is away, and the limit leaves it to the caller what that means.
+    Away,
+    /// The server refuses: it lacks the module, the key is something else, the user may not.
+    Refused(client::Error),
+}
+
+/// The limiters of a configuration.
+pub struct Limiters {
+    client: Client,
+    /// The longest that a request waits.
+    timeout: Duration,
+    /// A cluster decides together only upon keys with the same hash tag.
+    clustered: bool,
+    by_id: Vec<Limiter>,
+    /// Limits that are alike have one limiter, also those that requests bring along.
+    alike: Mutex<HashMap<Kind, Limiter>>,
+}
+
+/// What limits have to have in common to be of one limiter.
+type Kind = (u64, u64, u64, bool, Option<u64>, (Deciding, u64, u64, WhenAway));
+
+/// Limits that requests bring along are forgotten when there are as many different ones.
+const MOST_ALIKE: usize = 10_000;
+
+fn kind(limit: &Limit) -> Kind {
+    let (quota, Manner { deciding, share, interval, when_away }) = (&limit.quota, limit.manner);
+    let manner = (deciding, share.to_bits(), interval, when_away);
+    (quota.limit, quota.geometry.window(), quota.geometry.resolution(), limit.strict, limit.block, manner)
+}
+
+fn made(client: &Client, limit: &Limit) -> Limiter {
+    let ms = Duration::from_millis;
+    let geometry = limit.quota.geometry;
+    let quota = Quota::of(limit.quota.limit, ms(geometry.window()), ms(geometry.resolution()));
+    let mut builder = client.limiter(quota.expect("it was checked when it was read"));
+    if limit.strict {
+        builder = builder.strict();
+    }
+    if let Some(block) = limit.block {
+        builder = builder.blocking(ms(block));
+    }
+    let Manner { deciding, share, interval, when_away } = limit.manner;
+    builder
+        .deciding(match deciding {
+            Deciding::Direct => client::Deciding::Direct,
+            Deciding::Denials => client::Deciding::Denials,
+            Deciding::Leases => client::Deciding::Leases { share },
+            Deciding::Background => client::Deciding::Background { interval: ms(interval), share },
+            Deciding::OnlyLocal => client::Deciding::OnlyLocal,
+        })
+        .when_away(match when_away {
+            WhenAway::Allow => client::WhenAway::Allow,
+            WhenAway::Local => client::WhenAway::Local { share },
+            // An error is made of what was decided while the server was away.
+            WhenAway::Deny | WhenAway::Error => client::WhenAway::Deny,
+        })
+        .build()
+}
+
+impl Limiters {
+    /// The limiters of these limits. Those of limits that are as they were go on with what they know.
+    pub fn new(client: &Client, timeout: Duration, clustered: bool, limits: &Limits, before: Option<&Self>) -> Self {
+        let before =
+            before.map(|before| before.alike.lock().expect("nobody panics with it").clone()).unwrap_or_default();
+        let mut alike: HashMap<Kind, Limiter> = HashMap::new();
+        let limiter = |limit: &&Limit| {
+            let known = || before.get(&kind(limit)).cloned();
+            alike.entry(kind(limit)).or_insert_with(|| known().unwrap_or_else(|| made(client, limit))).clone()
+        };
+        let by_id = limits.by_id().iter().map(limiter).collect();
+        Self { client: client.clone(), timeout, clustered, by_id, alike: Mutex::new(alike) }
+    }
+
+    fn of(&self, limit: &Limit) -> Limiter {
+        if let Some(id) = limit.id {
+            return self.by_id[id].clone();
+        }
+        let mut alike = self.alike.lock().expect("nobody panics with it");
+        if alike.len() >= MOST_ALIKE.max(2 * self.by_id.len()) {
+            alike.clear();
+        }
+        alike.entry(kind(limit)).or_insert_with(|| made(&self.client, limit)).clone()
+    }
+
+    /// The answers to all questions of a plan, in their order.
+    pub async fn answers(&self, plan: &Plan<'_>) -> Result<Vec<Answer>, Unanswered> {
+        let mut asked = Asked { limiters: self, plan, began: Instant::now(), answers: vec![None; plan.asks.len()] };
+        asked.each(plan.before()).await?;
+        let mut counted = Vec::new();
+        for group in self.groups(plan) {
+            if asked.is_denied() {
+                asked.peeks(&group).await?;
+                continue;
+            }
+            asked.together(&group).await?;
+            if !asked.is_denied() {
+                counted.extend(group);
+            }
+        }
+        let behind: Vec<_> = plan.behind().collect();
+        if asked.is_denied() {
+            asked.peeks(&behind).await?;
+        } else {
+            asked.each(behind.into_iter()).await?;
+        }
+        if asked.is_denied() {
+            asked.give_back(&counted).await;
+        }
+        let answers = asked.answers.into_iter().map(|answer| answer.expect("every question is asked"));
+        Ok(answers.collect())
+    }
+
+    /// The questions that one command answers together: at best all. Alone are those that this process answers; apart are
+    /// those that no command takes together.
+    fn groups(&self, plan: &Plan) -> Vec<Vec<usize>> {
+        let mut groups: Vec<((bool, bool, &str), Vec<usize>)> = Vec::new();
+        for at in plan.together() {
+            let Ask { limit, key, .. } = &plan.asks[at];
+            let is_alone = matches!(limit.manner.deciding, Deciding::OnlyLocal | Deciding::Background);
+            let tag = if self.clustered { keys::hash_tag(key) } else { "" };
+            let sort = (!is_alone, limit.strict, tag);
+            match groups.iter_mut().find(|(other, _)| !is_alone && *other == sort) {
+                Some((_, group)) => group.push(at),
+                None => groups.push((sort, vec![at])),
+            }
+        }
+        // What costs no way to the server comes first.
+        groups.sort_by_key(|((asks_server, ..), _)| *asks_server);
+        groups.into_iter().map(|(_, group)| group).collect()
+    }
+}
+
+/// A plan of which some is answered.
+struct Asked<'a> {
+    limiters: &'a Limiters,
+    plan: &'a Plan<'a>,
+    began: Instant,
+    answers: Vec<Option<Answer>>,
+}
+
+impl Asked<'_> {
+    /// Whether the request is denied, as far as is known.
+    fn is_denied(&self) -> bool {
+        self.plan.is_denied(|ask| self.answers[ask].is_some_and(|answer| !answer.granted))
+    }
+
+    /// Ask each by itself, all at the same time.
+    async fn each(&mut self, places: impl Iterator<Item = usize>) -> Result<(), Unanswered> {
+        let places: Vec<_> = places.collect();
+        let answers =
+            try_join_all(places.iter().map(|at| self.alone(&self.plan.asks[*at], self.plan.asks[*at].how))).await?;
+        self.keep(&places, answers);
+        Ok(())
+    }
+
+    /// Ask without counting anything.
+    async fn peeks(&mut self, places: &[usize]) -> Result<(), Unanswered> {
+        let answers = try_join_all(places.iter().map(|at| self.alone(&self.plan.asks[*at], How::Peek))).await?;
+        self.keep(places, answers);
+        Ok(())
+    }
+
+    fn keep(&mut self, places: &[usize], answers: Vec<Answer>) {
+        for (at, answer) in places.iter().zip(answers) {
+            self.answers[*at] = Some(answer);
+        }
+    }
+
+    /// Ask one question.
+    async fn alone(&self, ask: &Ask<'_>, how: How) -> Result<Answer, Unanswered> {
+        let limiter = self.limiters.of(&ask.limit);
+        let request = Request::of(&ask.key).cost(ask.hits);
+        let asking = async {
+            match how {
+                How::Allow => limiter.allow(request).await,
+                How::Peek => limiter.peek(request).await,
+                How::Record => limiter.record(request).await,
+                How::Refund => {
+                    limiter.refund(request).await?;
+                    limiter.peek(request.cost(1)).await
+                }
+            }
+        };
+        let decision = match self.in_time(asking).await {
+            Ok(decision) => decision,
+            Err(client::Error::Away(_)) => return self.unseen(ask),
+            Err(error) => return Err(Unanswered::Refused(error)),
+        };
+        let answer = self.answer(ask, &decision)?;
+        Ok(if how == How::Refund { Answer { granted: true, ..answer } } else { answer })
+    }
+
+    /// Ask so that all grant or nothing is counted.
+    async fn together(&mut self, group: &[usize]) -> Result<(), Unanswered> {
+        if let [only] = group {
+            return self.each([*only].into_iter()).await;
+        }
+        let asks: Vec<_> = group.iter().map(|at| &self.plan.asks[*at]).collect();
+        let limiters: Vec<_> = asks.iter().map(|ask| self.limiters.of(&ask.limit)).collect();
+        let requests: Vec<_> =
+            limiters.iter().zip(&asks).map(|(limiter, ask)| (limiter, Request::of(&ask.key).cost(ask.hits))).collect();
+        let answers = match self.in_time(self.limiters.client.allow_all(&requests)).await {
+            Ok(decisions) => {
+                let each = asks.iter().zip(decisions.each());
+                self.block(each.clone().map(|(ask, decision)| (*ask, decision))).await;
+                each.map(|(ask, decision)| self.answer(ask, decision)).collect::<Result<_, _>>()?
+            }
+            Err(client::Error::Away(_)) => asks.iter().map(|ask| self.unseen(ask)).collect::<Result<_, _>>()?,
+            Err(error) => return Err(Unanswered::Refused(error)),
+        };
+        self.keep(group, answers);
+        Ok(())
+    }
+
+    /// Begin the blocks of limits that denied, which a decision upon several limits does not do.
+    async fn block<'b>(&self, decided: impl Iterator<Item = (&'b Ask<'b>, &'b client::Decision)>) {
+        let denied = decided.filter(|(_, decision)| !decision.granted() && decision.way() == Way::Server);
+        let blocking = denied.filter_map(|(ask, _)| Some((ask, Duration::from_millis(ask.limit.block?))));
+        join_all(blocking.map(|(ask, duration)| async move {
+            let limiter = self.limiters.of(&ask.limit);
+            if let Err(error) = self.in_time(limiter.block_unless_blocked(&ask.key, duration)).await {
+                tracing::warn!(key = ask.key, %error, "a block was not begun");
+            }
+        }))
+        .await;
+    }
+
+    /// Give back what was counted for a request that others denied.
+    async fn give_back(&self, counted: &[usize]) {
+        join_all(counted.iter().map(|at| async {
+            let ask = &self.plan.asks[*at];
+            let age = self.began.elapsed() + self.limiters.timeout;
+            let request = Request::of(&ask.key).cost(ask.hits).age(age);
+            if let Err(error) = self.in_time(self.limiters.of(&ask.limit).refund(request)).await {
+                tracing::warn!(key = ask.key, %error, "units of a denied request were not given back");
+            }
+        }))
+        .await;
+    }
+
+    /// What the server says within the request's time, however often it is asked.
+    async fn in_time<T>(&self, asking: impl Future<Output = Result<T, client::Error>>) -> Result<T, client::Error> {
+        // The client ends a question by itself a moment earlier, and then decides better.
+        let deadline = self.began + self.limiters.timeout + Duration::from_millis(5);
+        timeout_at(deadline, asking).await.unwrap_or_else(|_| Err(client::Error::Away("too slow".into())))
+    }
+
+    fn answer(&self, ask: &Ask, decision: &client::Decision) -> Result<Answer, Unanswered> {
+        if decision.way() == Way::Away && ask.limit.manner.when_away == WhenAway::Error {
+            return Err(Unanswered::Away);
+        }
+        Ok(Answer {
+            granted: decision.granted(),
+            remaining: decision.remaining(),
+            retry_after: decision.retry_after(),
+            reset_after: decision.reset_after(),
+            way: decision.way(),
+        })
+    }
+
+    /// The answer where the client has none: the failure policy's, without a window in this process.
+    fn unseen(&self, ask: &Ask) -> Result<Answer, Unanswered> {
+        let granted = match ask.limit.manner.when_away {
+            WhenAway::Error => return Err(Unanswered::Away),
+            WhenAway::Deny => false,
+            WhenAway::Allow | WhenAway::Local => true,
+        };
+        let window = Duration::from_millis(ask.limit.quota.geometry.window());
+        let wait = if granted { Duration::ZERO } else { window };
+        Ok(Answer { granted, remaining: 0, retry_after: Some(wait), reset_after: window, way: Way::Away })
+    }
+}
+
+/// Whether a server's address is that of a cluster.
+pub fn is_cluster(server: &str) -> bool {
+    server.split_once("://").is_some_and(|(scheme, _)| scheme.ends_with("-cluster"))
+}

@@ -1,0 +1,184 @@
+//! What is counted and measured, for Prometheus.
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, OnceLock, RwLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram, Counter, Histogram};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use swlimit_client::{Statistics, Way};
+
+use crate::envoy::Answer;
+
+/// Rules that are told apart; of further ones, and of values beyond, is told as of one.
+const MOST_RULES: usize = 10_000;
+const OTHER: &str = "(other)";
+
+/// From this share of the limit on, a key is near it.
+const NEAR: f64 = 0.8;
+
+/// 50 µs … 1 s.
+const SECONDS: [f64; 13] = [0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0];
+
+/// Over which protocol a request came.
+#[derive(Clone, Copy)]
+pub enum Api {
+    Grpc,
+    Json,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy)]
+pub enum Ending {
+    Ok,
+    OverLimit,
+    Error,
+}
+
+/// Everything that is counted.
+pub struct Metrics {
+    prometheus: PrometheusHandle,
+    rules: RwLock<Rules>,
+    requests: [[Counter; 3]; 2],
+    durations: [Histogram; 2],
+}
+
+#[derive(Default)]
+struct Rules {
+    by_domain: HashMap<String, HashMap<String, Arc<RuleMetrics>>>,
+    count: usize,
+}
+
+/// What is counted of one rule.
+pub struct RuleMetrics {
+    labels: [(&'static str, String); 2],
+    hits: Counter,
+    near_limit: Counter,
+    shadowed: Counter,
+    decisions: [[OnceLock<Counter>; 2]; Way::ALL.len()],
+}
+
+impl Metrics {
+    /// Begin to count. Once in a process.
+    pub fn install() -> Self {
+        let buckets = Matcher::Full("swlimitd_request_duration_seconds".into());
+        let builder = PrometheusBuilder::new().set_buckets_for_metric(buckets, &SECONDS).expect("there are buckets");
+        let prometheus = builder.install_recorder().expect("it is the first one");
+        describe();
+        let requests = ["grpc", "json"].map(|api| {
+            ["ok", "over_limit", "error"]
+                .map(|ending| counter!("swlimitd_requests_total", "api" => api, "result" => ending))
+        });
+        let durations = ["grpc", "json"].map(|api| histogram!("swlimitd_request_duration_seconds", "api" => api));
+        Self { prometheus, rules: RwLock::default(), requests, durations }
+    }
+
+    /// All of it, as Prometheus reads it.
+    pub fn render(&self, client: &Statistics) -> String {
+        client.publish();
+        self.prometheus.render()
+    }
+
+    /// Put what was measured in order; now and then.
+    pub fn tidy(&self) {
+        self.prometheus.run_upkeep();
+    }
+
+    pub fn ended(&self, api: Api, ending: Ending, began: Instant) {
+        self.requests[api as usize][ending as usize].increment(1);
+        self.durations[api as usize].record(began.elapsed());
+    }
+
+    /// A descriptor that has no limit: its domain is unknown, or no rule matches.
+    pub fn unmatched(&self, why: &'static str) {
+        counter!("swlimitd_unmatched_total", "why" => why).increment(1);
+    }
+
+    /// What is counted of a rule, by the name that metrics have for it.
+    pub fn rule(&self, domain: &str, name: &str) -> Arc<RuleMetrics> {
+        fn find<K: Borrow<str> + Hash + Eq>(
+            rules: &HashMap<K, HashMap<K, Arc<RuleMetrics>>>,
+            domain: &str,
+            name: &str,
+        ) -> Option<Arc<RuleMetrics>> {
+            rules.get(domain)?.get(name).cloned()
+        }
+        if let Some(known) = find(&self.rules.read().expect("nobody panics with it").by_domain, domain, name) {
+            return known;
+        }
+        let mut rules = self.rules.write().expect("nobody panics with it");
+        let (domain, name) = if rules.count < MOST_RULES { (domain, name) } else { (OTHER, OTHER) };
+        if let Some(known) = find(&rules.by_domain, domain, name) {
+            return known;
+        }
+        rules.count += 1;
+        let new = Arc::new(RuleMetrics::new(domain, name));
+        rules.by_domain.entry(domain.into()).or_default().insert(name.into(), new.clone());
+        new
+    }
+}
+
+impl RuleMetrics {
+    fn new(domain: &str, name: &str) -> Self {
+        let labels = [("domain", domain.into()), ("rule", name.into())];
+        Self {
+            hits: counter!("swlimitd_hits_total", &labels),
+            near_limit: counter!("swlimitd_near_limit_total", &labels),
+            shadowed: counter!("swlimitd_shadowed_total", &labels),
+            decisions: Default::default(),
+            labels,
+        }
+    }
+
+    /// A request had so many hits for this rule.
+    pub fn hit(&self, hits: u64) {
+        self.hits.increment(hits);
+    }
+
+    /// One of the rule's limits decided.
+    pub fn decided(&self, answer: &Answer, limit: u64, in_shadow: bool) {
+        let counter = self.decisions[answer.way as usize][usize::from(answer.granted)].get_or_init(|| {
+            let [domain, rule] = self.labels.clone();
+            let decision = if answer.granted { "granted" } else { "denied" };
+            let labels = [domain, rule, ("decision", decision.into()), ("way", answer.way.name().into())];
+            counter!("swlimitd_decisions_total", &labels)
+        });
+        counter.increment(1);
+        if answer.granted && (answer.remaining as f64) < (1.0 - NEAR) * limit as f64 {
+            self.near_limit.increment(1);
+        }
+        if !answer.granted && in_shadow {
+            self.shadowed.increment(1);
+        }
+    }
+}
+
+/// A configuration was read, and is in force or was refused.
+pub fn loaded(is_valid: bool) {
+    let result = if is_valid { "valid" } else { "invalid" };
+    counter!("swlimitd_configurations_total", "result" => result).increment(1);
+    if is_valid {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        gauge!("swlimitd_configuration_timestamp_seconds").set(now.as_secs_f64());
+    }
+}
+
+/// There was no decision.
+pub fn failed(why: &'static str) {
+    counter!("swlimitd_server_errors_total", "why" => why).increment(1);
+}
+
+fn describe() {
+    describe_counter!("swlimitd_requests_total", "Requests, by protocol and result");
+    describe_histogram!("swlimitd_request_duration_seconds", "How long requests took");
+    describe_counter!("swlimitd_hits_total", "Hits that requests asked for, by rule");
+    describe_counter!("swlimitd_decisions_total", "Decisions, by rule, result and who made them");
+    describe_counter!("swlimitd_near_limit_total", "Decisions that granted with less than 20 % of the limit left");
+    describe_counter!("swlimitd_shadowed_total", "Denials of rules in shadow mode");
+    describe_counter!("swlimitd_unmatched_total", "Descriptors without a limit: unknown domain, or no rule");
+    describe_counter!("swlimitd_server_errors_total", "Requests without a decision: the server was away, or refused");
+    describe_counter!("swlimitd_configurations_total", "Configurations that were read, by whether they were valid");
+    describe_gauge!("swlimitd_configuration_timestamp_seconds", "When the configuration in force was read");
+}
