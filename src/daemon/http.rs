@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::State;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{header, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -16,6 +16,9 @@ use crate::keys;
 use crate::metrics::Api;
 use crate::service::{Refusal, Service};
 
+/// No request is larger.
+pub const LARGEST: usize = 1024 * 1024;
+
 /// Every path, and who answers it.
 pub fn router(service: Arc<Service>) -> Router {
     Router::new()
@@ -23,6 +26,7 @@ pub fn router(service: Arc<Service>) -> Router {
         .route("/json", post(should_rate_limit))
         .route("/metrics", get(metrics))
         .route("/rlconfig", get(rlconfig))
+        .layer(DefaultBodyLimit::max(LARGEST))
         .with_state(service)
 }
 

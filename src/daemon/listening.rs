@@ -13,15 +13,12 @@ use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic_health::server::HealthReporter;
 
 use crate::envoy::grpc::RateLimit;
-use crate::http::router;
+use crate::http::{router, LARGEST};
 use crate::service::Service;
 use crate::settings::{Address, Tls};
 
 /// What health checks call the rate limit service, as they do envoyproxy/ratelimit's.
 const HEALTH_NAME: &str = "ratelimit";
-
-/// No request is larger.
-const LARGEST: usize = 1024 * 1024;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 

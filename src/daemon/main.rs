@@ -71,7 +71,9 @@ fn main() -> ExitCode {
 #[tokio::main]
 async fn run(path: PathBuf, configuration: Configuration) -> Result<(), Box<dyn Error + Send + Sync>> {
     log(&configuration.settings.log)?;
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    // Before anybody knows that there is somebody to send them to.
+    let [mut terminate, mut interrupt, hangup] =
+        [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?];
 
     let settings = &configuration.settings;
     let bind = |address| async move {
@@ -86,7 +88,7 @@ async fn run(path: PathBuf, configuration: Configuration) -> Result<(), Box<dyn 
     let mut speaking = JoinSet::new();
     speaking.spawn(listening::grpc(service.clone(), grpc, tls, end.subscribe()));
     speaking.spawn(listening::http(service.clone(), http, end.subscribe()));
-    tokio::spawn(reloading::reload_on_change(service.clone()));
+    tokio::spawn(reloading::reload_on_change(service.clone(), hangup));
     tokio::spawn(tidy(service.clone()));
 
     tokio::select! {

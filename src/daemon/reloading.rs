@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
-use tokio::signal::unix::{signal, SignalKind};
+use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -19,14 +19,15 @@ const SETTLING: Duration = Duration::from_millis(100);
 const MOST_SETTLING: u32 = 10;
 
 /// Read the configuration again whenever there is a reason, for ever.
-pub async fn reload_on_change(service: Arc<Service>) -> std::io::Result<()> {
-    let mut hangup = signal(SignalKind::hangup())?;
+pub async fn reload_on_change(service: Arc<Service>, mut hangup: Signal) {
+    let mut is_asked = false;
     loop {
         let (changed, mut changes) = mpsc::channel(1);
-        // Of the configuration in force, which may name other files than the last one.
+        // Of the configuration in force, which may name other files than the last one. What has changed before it is
+        // watched is found by reading at once.
         let _watcher = watch(&service.watched(), changed);
-        loop {
-            let is_asked = tokio::select! {
+        while !reload(&service, is_asked) {
+            is_asked = tokio::select! {
                 _ = hangup.recv() => true,
                 Some(()) = changes.recv() => false,
             };
@@ -35,17 +36,21 @@ pub async fn reload_on_change(service: Arc<Service>) -> std::io::Result<()> {
                     break;
                 }
             }
-            match service.reload() {
-                Ok(true) => {
-                    tracing::info!("the configuration was read again and is in force");
-                    break;
-                }
-                Ok(false) if is_asked => tracing::info!("the configuration was read again and is as it was"),
-                Ok(false) => {}
-                Err(fault) => tracing::error!(%fault, "the new configuration is refused, the old one goes on"),
-            }
         }
+        is_asked = false;
     }
+}
+
+/// Whether there is another configuration now.
+fn reload(service: &Service, is_asked: bool) -> bool {
+    let result = service.reload();
+    match &result {
+        Ok(true) => tracing::info!("the configuration was read again and is in force"),
+        Ok(false) if is_asked => tracing::info!("the configuration was read again and is as it was"),
+        Ok(false) => {}
+        Err(fault) => tracing::error!(%fault, "the new configuration is refused, the old one goes on"),
+    }
+    matches!(result, Ok(true))
 }
 
 /// Tell of changes in folders. Kubernetes changes a mounted file by changing a link beside it, so folders are watched.

@@ -1,0 +1,305 @@
+"""Starting, changing and ending swlimitd."""
+
+import json
+import os
+import re
+import signal
+import threading
+
+import grpc
+import pytest
+import trustme
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from support.daemon import request, rls_pb2_grpc
+from support.waiting import eventually
+
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def limits(number):
+    return f"domain: d\ndescriptors:\n  - {{key: k, rate_limit: {{unit: day, requests_per_unit: {number}}}}}\n"
+
+
+def in_force(daemon):
+    """The limit in force."""
+    return daemon.ask("k=x").statuses[0].current_limit.requests_per_unit
+
+
+@pytest.mark.parametrize("settings, text, expected", [
+    ({}, limits(3), (0, "swlimitd.yaml is valid: 1 limits")),
+    ({}, limits("many"), (1, "limits.yaml:3:57: invalid")),
+    ({}, "domain: d\ndescriptor: []\n", (1, "limits.yaml:2:1: unknown field `descriptor`")),
+    ({"limits": ["missing.yaml"]}, "", (1, "missing.yaml: No such file")),
+    ({"overlays": ["limits.yaml"], "limits": []}, limits(3), (1, "limits.yaml: no other file has limits of the domain")),
+    ({"servers": "redis://"}, "", (1, "swlimitd.yaml:1:")),
+    ({"timeout": "soon"}, "", (1, "'soon' is not a duration")),
+    ({"grpc": {"address": "here"}}, "", (1, "'here' is not an address such as 127.0.0.1:8081")),
+])
+def test_check(start_daemon, settings, text, expected):
+    daemon = start_daemon(limits(1))
+    daemon.write_limits(text)
+    daemon.write_settings(**settings)
+    status, printed = daemon.run("--check")
+    assert (status, expected[1] in printed) == (expected[0], True), printed
+
+
+@pytest.mark.parametrize("settings, expected", [
+    ({"server": "http://127.0.0.1"}, "swlimitd.yaml: "),
+    ({"grpc": {"address": "127.0.0.1:1", "tls": {"certificate": "missing.pem", "key": "missing.pem"}}}, "missing.pem"),
+    ({"grpc": {"address": "unix:/nowhere/socket"}}, "cannot listen at unix:/nowhere/socket"),
+    ({"log": {"level": "what=ever=this"}}, "log level"),
+])
+def test_what_cannot_start_says_why(start_daemon, settings, expected):
+    daemon = start_daemon(limits(1))
+    daemon.write_settings(http={"address": "127.0.0.1:0"}, **({"grpc": {"address": "127.0.0.1:0"}} | settings))
+    status, printed = daemon.run()
+    assert (status, expected in printed) == (1, True), printed
+
+
+def test_a_taken_address(start_daemon):
+    status, printed = start_daemon(limits(1)).run()
+    assert status == 1 and "Address already in use" in printed
+
+
+@pytest.fixture
+def daemon(start_daemon):
+    return start_daemon(limits(3))
+
+
+def test_a_change_is_taken_up(daemon):
+    daemon.ask("k=x")
+    daemon.write_limits(limits(4))
+    eventually(lambda: in_force(daemon), 4)
+    assert daemon.metrics("swlimitd_configurations_total") == {("valid",): 2}
+
+
+def test_a_file_that_is_added_or_renamed(start_daemon):
+    daemon = start_daemon(limits(3))
+    folder = daemon.folder / "more"
+    folder.mkdir()
+    daemon.write_settings(limits=["more"])
+    eventually(lambda: daemon.get("/rlconfig")[1], "")
+    (folder / ".hidden.yaml").write_text("no")
+    (folder / "one.yaml").write_text(limits(5))
+    eventually(lambda: in_force(daemon), 5)
+    (folder / "next").write_text(limits(6))
+    (folder / "next").rename(folder / "one.yaml")
+    eventually(lambda: in_force(daemon), 6)
+
+
+def test_a_mounted_config_map(start_daemon):
+    """Kubernetes changes where a link leads to, and the files are links that lead through it."""
+    daemon = start_daemon(limits(3))
+    mount = daemon.folder / "mount"
+
+    def publish(number):
+        version = mount / f"..{number}"
+        version.mkdir(parents=True)
+        (version / "limits.yaml").write_text(limits(number))
+        (mount / "..next").symlink_to(version.name)
+        (mount / "..next").rename(mount / "..data")
+
+    publish(4)
+    (mount / "limits.yaml").symlink_to("..data/limits.yaml")
+    daemon.write_settings(limits=["mount"])
+    eventually(lambda: in_force(daemon), 4)
+    publish(5)
+    eventually(lambda: in_force(daemon), 5)
+
+
+def test_an_invalid_change_is_refused_whole(daemon):
+    daemon.write_limits(limits(4) + "  - {key: other, rate_limit: {unit: eon}}\n")
+    eventually(lambda: "'eon' is not a unit of time" in daemon.log)
+    assert re.search(r"ERROR.* refused.*limits.yaml:4:\d+:", daemon.log)
+    assert in_force(daemon) == 3
+    assert daemon.metrics("swlimitd_configurations_total")["invalid",] >= 1
+    daemon.write_limits(limits(5))
+    eventually(lambda: in_force(daemon), 5)
+
+
+def test_hangup_reads_again(daemon):
+    daemon.send_signal(signal.SIGHUP)
+    eventually(lambda: "read again and is as it was" in daemon.log)
+    assert in_force(daemon) == 3
+
+
+def test_what_needs_a_restart_is_said(daemon):
+    daemon.write_settings(timeout="1s")
+    eventually(lambda: "after a restart only" in daemon.log)
+
+
+def test_counts_outlive_a_reload(start_daemon):
+    """In this process, too: nobody is let through twice because somebody edits a file."""
+    text = limits(1).replace("unit: day", "unit: day, deciding: only_local")
+    daemon = start_daemon(text)
+    assert daemon.codes("k=x")[0] == "OK"
+    daemon.write_limits(text + "  - {key: other}\n")
+    eventually(lambda: daemon.metrics("swlimitd_configurations_total") == {("valid",): 2})
+    assert daemon.codes("k=x")[0] == "OVER_LIMIT"
+
+
+def test_nothing_is_lost_while_it_reloads(start_daemon, server):
+    daemon = start_daemon(limits(10_000), server)
+    failed, over = [], threading.Event()
+
+    def load():
+        with daemon.channel() as channel:
+            stub = rls_pb2_grpc.RateLimitServiceStub(channel)
+            while not over.is_set():
+                reply = stub.ShouldRateLimit(request("k=x"), timeout=10)
+                if len(reply.statuses) != 1 or not reply.statuses[0].HasField("current_limit"):
+                    failed.append(reply)
+
+    threads = [threading.Thread(target=load) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for number in range(10_001, 10_006):
+        daemon.write_limits(limits(number))
+        eventually(lambda: in_force(daemon), number)
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+def health(stub, name="ratelimit"):
+    return stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=10).status
+
+
+def test_the_end_is_told_and_then_comes(start_daemon, server):
+    text = limits(1000).replace("unit: day", "unit: day, deciding: background, interval: 1h")
+    daemon = start_daemon(text, server)
+    with daemon.channel() as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        assert [health(stub), health(stub, "")] == [SERVING, SERVING]
+        watched = stub.Watch(health_pb2.HealthCheckRequest(service="ratelimit"), timeout=30)
+        assert next(watched).status == SERVING
+        for _ in range(5):
+            daemon.ask("k=x")
+        daemon.send_signal(signal.SIGTERM)
+        assert next(watched).status == NOT_SERVING
+        assert daemon.get("/healthcheck") == (503, "ending\n")
+        assert daemon.codes("k=x")[0] == "OK"  # whoever comes is still answered
+    assert daemon.stop() < 5
+    # What was counted in the background has been told.
+    assert "6" in server.cli("SWLIMIT.INFO", "{d}|k=x|1d").split("\n")
+
+
+def test_it_ends_within_5_seconds_whatever_others_do(start_daemon, start):
+    server = start()
+    text = limits(1000).replace("unit: day", "unit: day, deciding: leases")
+    daemon = start_daemon(text, server)
+    with daemon.channel() as channel:
+        daemon.ask("k=x")
+        watched = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=30)
+        assert next(watched).status == SERVING  # a call that does not end
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            assert daemon.stop() < 5
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+
+
+def test_leases_are_given_back(start_daemon, server):
+    daemon = start_daemon(limits(1000).replace("unit: day", "unit: day, deciding: leases"), server)
+    for _ in range(50):
+        daemon.ask("k=x")
+    daemon.stop()
+    fields = server.cli("SWLIMIT.INFO", "{d}|k=x|1d").split("\n")
+    assert fields[fields.index("total") + 1] == "50"
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return trustme.CA()
+
+
+@pytest.fixture
+def start_with_tls(start_daemon, authority, tmp_path):
+    def start(**tls):
+        certificate = authority.issue_cert("localhost")
+        files = {name: str(tmp_path / f"{name}.pem") for name in ("certificate", "key", "client_authority")}
+        certificate.cert_chain_pems[0].write_to_path(files["certificate"])
+        certificate.private_key_pem.write_to_path(files["key"])
+        authority.cert_pem.write_to_path(files["client_authority"])
+        daemon = start_daemon(limits(3))
+        daemon.stop()
+        address = f"127.0.0.1:{daemon.port}"
+        daemon.write_settings(grpc={"address": address, "tls": {name: files[name] for name in ("certificate", "key")} | {
+            name: files[name] for name in tls}})
+        return daemon.start()
+
+    return start
+
+
+def codes_over_tls(daemon, credentials):
+    options = [("grpc.ssl_target_name_override", "localhost")]
+    channel = grpc.secure_channel(f"127.0.0.1:{daemon.port}", credentials, options)
+    return daemon.codes("k=x", channel=channel)
+
+
+def test_tls(start_with_tls, authority):
+    daemon = start_with_tls()
+    credentials = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
+    assert codes_over_tls(daemon, credentials) == ("OK", "OK")
+    with pytest.raises(grpc.RpcError):
+        daemon.ask("k=x")  # in the clear
+
+
+def test_clients_that_need_a_certificate(start_with_tls, authority):
+    daemon = start_with_tls(client_authority=True)
+    root = authority.cert_pem.bytes()
+    own = authority.issue_cert("client")
+    good = grpc.ssl_channel_credentials(root, own.private_key_pem.bytes(), own.cert_chain_pems[0].bytes())
+    assert codes_over_tls(daemon, good) == ("OK", "OK")
+    other = trustme.CA().issue_cert("client")
+    foreign = grpc.ssl_channel_credentials(root, other.private_key_pem.bytes(), other.cert_chain_pems[0].bytes())
+    for credentials in (grpc.ssl_channel_credentials(root), foreign):
+        with pytest.raises(grpc.RpcError) as error:
+            codes_over_tls(daemon, credentials)
+        assert error.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_unix_socket(start_daemon):
+    daemon = start_daemon(limits(3))
+    daemon.stop()
+    socket = daemon.folder / "grpc.sock"
+    daemon.write_settings(grpc={"address": f"unix:{socket}"})
+
+    def codes():
+        # Left to itself this client names the path as its authority, which is none.
+        return daemon.codes("k=x", channel=grpc.insecure_channel(f"unix:{socket}", [("grpc.default_authority", "swlimitd")]))
+
+    daemon.start()
+    assert codes() == ("OK", "OK")
+    # Killed, it leaves the socket behind, and the next one takes it over.
+    daemon.process.kill()
+    daemon.process.wait()
+    assert socket.exists()
+    daemon.start()
+    assert codes() == ("OK", "OK")
+    status, printed = daemon.run()
+    assert status == 1 and "Address already in use" in printed
+
+
+def test_logs_for_machines(start_daemon):
+    daemon = start_daemon(limits(3), log={"format": "json", "level": "info"})
+    daemon.stop()
+    lines = [json.loads(line) for line in daemon.log.splitlines()]
+    assert {line["fields"]["message"] for line in lines} >= {"listening", "ending"}
+
+
+def test_the_servers_address_from_the_environment(start_daemon, server, monkeypatch):
+    monkeypatch.setenv("SWLIMITD_SERVER", f"redis://127.0.0.1:{server.port}")
+    start_daemon(limits(3)).ask("k=x")
+    assert server.cli("KEYS", "*") == "{d}|k=x|1d"
+
+
+def test_an_overlay(start_daemon):
+    daemon = start_daemon(limits(3))
+    (daemon.folder / "over.yaml").write_text("{domain: d, descriptors: [{key: k, rate_limit: {window: 30d, strict: true}}]}")
+    daemon.write_settings(overlays=["over.yaml"])
+    eventually(lambda: daemon.get("/rlconfig")[1], "d.k: 3 per 30d, resolution 60h\n")
+    os.truncate(daemon.folder / "over.yaml", 0)
+    eventually(lambda: "over.yaml: there is no domain" in daemon.log)
