@@ -1,0 +1,102 @@
+"""The counting server is killed, stopped, or was never there."""
+
+import signal
+import time
+
+import grpc
+import pytest
+
+from support.daemon import descriptor
+from support.server import free_port
+from support.waiting import eventually
+
+LIMITS = """
+domain: d
+descriptors:
+  - {key: error, rate_limit: {unit: day, requests_per_unit: 10}}
+  - {key: allow, rate_limit: {unit: day, requests_per_unit: 10, when_away: allow}}
+  - {key: deny, rate_limit: {unit: day, requests_per_unit: 10, when_away: deny}}
+  - {key: local, rate_limit: {unit: day, requests_per_unit: 10, when_away: local, share: 0.2}}
+  - {key: recorded, rate_limit: {unit: day, requests_per_unit: 10, when_away: allow, record: true}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 10, when_away: deny}}
+"""
+TIMEOUT = 0.2
+FAR_TOO_LONG = 2.0  # of a machine that is busy
+
+
+def asked(daemon, *descriptors):
+    """The codes of a reply, or the error's; it may not take long."""
+    began = time.monotonic()
+    try:
+        return daemon.codes(*descriptors)
+    except grpc.RpcError as error:
+        return error.code()
+    finally:
+        assert time.monotonic() - began < FAR_TOO_LONG
+
+
+def assert_policies(daemon):
+    assert asked(daemon, "error=x") == grpc.StatusCode.UNAVAILABLE
+    assert asked(daemon, "allow=x") == ("OK", "OK")
+    assert asked(daemon, "deny=x") == ("OVER_LIMIT", "OVER_LIMIT")
+    assert [asked(daemon, "local=x")[0] for _ in range(3)] == ["OK", "OK", "OVER_LIMIT"]
+    assert asked(daemon, "recorded=x") == asked(daemon, descriptor("allow=x", hits=0)) == ("OK", "OK")
+    # Several at once, and several times one after another.
+    assert asked(daemon, "allow=y", "deny=y")[0] == "OVER_LIMIT"
+    assert asked(daemon, "allow=y", "error=y") == grpc.StatusCode.UNAVAILABLE
+    assert asked(daemon, descriptor("allow=x", hits=0), "recorded=x", "allow=y", "shadow=y")[0] == "OK"
+    assert daemon.json({"domain": "d", "descriptors": [{"entries": [{"key": "error", "value": "x"}]}]}) == (
+        503, "the counting server is away\n")
+    ways = daemon.metrics("swlimitd_decisions_total")
+    assert ways["d", "local", "granted", "away"] == 2 and ways["d", "deny", "denied", "away"] >= 1
+    assert daemon.metrics("swlimitd_server_errors_total")["away",] >= 3
+    assert daemon.get("/healthcheck") == (200, "OK\n")
+
+
+@pytest.fixture
+def own_server(start):
+    return start()
+
+
+@pytest.fixture
+def daemon(start_daemon, own_server):
+    daemon = start_daemon(LIMITS, own_server, timeout=f"{int(TIMEOUT * 1000)}ms")
+    eventually(lambda: asked(daemon, "error=first") == ("OK", "OK"))
+    return daemon
+
+
+def test_a_server_that_was_killed(daemon, own_server):
+    own_server.kill()
+    assert_policies(daemon)
+    own_server.start()
+    eventually(lambda: asked(daemon, "error=x") == ("OK", "OK"))
+    assert daemon.ask("deny=z").statuses[0].limit_remaining == 9
+
+
+def test_a_server_that_stands_still(daemon, own_server):
+    own_server.process.send_signal(signal.SIGSTOP)
+    try:
+        assert_policies(daemon)
+    finally:
+        own_server.process.send_signal(signal.SIGCONT)
+    eventually(lambda: asked(daemon, "error=x") == ("OK", "OK"))
+
+
+def test_a_server_that_was_never_there(start_daemon, start):
+    port = free_port()
+    daemon = start_daemon(LIMITS, timeout="200ms", server=None)
+    daemon.stop()
+    daemon.write_settings(server=f"redis://127.0.0.1:{port}")
+    daemon.start()
+    assert asked(daemon, "error=x") == grpc.StatusCode.UNAVAILABLE
+    start(port=port)
+    eventually(lambda: asked(daemon, "error=x") == ("OK", "OK"))
+
+
+def test_a_server_without_the_module(start_daemon, start):
+    daemon = start_daemon(LIMITS, start(module=None))
+    with pytest.raises(grpc.RpcError) as error:
+        daemon.ask("allow=x")
+    assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert "has not loaded swlimit" in error.value.details()
+    assert daemon.metrics("swlimitd_server_errors_total") == {("refused",): 1}
