@@ -4,7 +4,7 @@ OTHER_RELEASES = redis-7.4,redis-8.0,valkey-8.0,valkey-8.1,valkey-9.1
 # Warnings are errors in CI only: a newer clippy than that has new ones.
 STRICT = $(if $(filter true,$(CI)),-- --deny warnings)
 
-.PHONY: run test test-all test-releases test-long test-fresh package test-packages bench accuracy build lint
+.PHONY: run test test-all test-releases test-long test-fresh package test-packages bench accuracy build build-daemon lint
 .NOTPARALLEL:
 
 run: setup-run build
@@ -13,7 +13,7 @@ run: setup-run build
 # Everything, in minutes, on the installed server. The other releases are for tests that no other will do for: one uses
 # the C library's allocator, which memcheck watches, one defragments, one is too old. The client's tests on real servers
 # are run by pytest, on each release.
-test: setup-test build lint
+test: setup-test build build-daemon lint
 	-@scripts/servers valkey-9.1 redis-7.4 redis-6.2
 	cargo test --quiet $$(scripts/crates) --lib --bins
 	cargo test --quiet $$(scripts/crates) --doc
@@ -25,7 +25,7 @@ test-all: test test-releases test-long
 # What depends on no server has been tested by then; of the clients, what the server tells them.
 test-releases: setup-test build
 	-scripts/servers
-	SWLIMIT_SERVERS=$(OTHER_RELEASES) $(PYTEST) --ignore=tests/install --ignore=tests/tools \
+	SWLIMIT_SERVERS=$(OTHER_RELEASES) $(PYTEST) --ignore=tests/install --ignore=tests/tools --ignore=tests/daemon \
 		--ignore=tests/node/test_package.py --ignore-glob='tests/python/test_[!d]*'
 
 # Clusters twice: only Valkey 9 moves slots atomically.
@@ -53,6 +53,10 @@ accuracy:
 
 build: setup-build
 	cargo build --release
+
+# As `cargo test` does, so that little is built twice.
+build-daemon: setup-build
+	cargo build --bins $$(scripts/crates)
 
 lint: setup-test
 	cargo fmt --all --check

@@ -131,21 +131,28 @@ impl Limiters {
     /// The questions that one command answers together: at best all. Alone are those that this process answers; apart are
     /// those that no command takes together.
     fn groups(&self, plan: &Plan) -> Vec<Vec<usize>> {
-        let mut groups: Vec<((bool, bool, &str), Vec<usize>)> = Vec::new();
+        let mut groups: Vec<Group> = Vec::new();
         for at in plan.together() {
             let Ask { limit, key, .. } = &plan.asks[at];
             let is_alone = matches!(limit.manner.deciding, Deciding::OnlyLocal | Deciding::Background);
             let tag = if self.clustered { keys::hash_tag(key) } else { "" };
-            let sort = (!is_alone, limit.strict, tag);
-            match groups.iter_mut().find(|(other, _)| !is_alone && *other == sort) {
-                Some((_, group)) => group.push(at),
-                None => groups.push((sort, vec![at])),
+            let fits = |group: &&mut Group| !group.is_alone && group.strict == limit.strict && group.tag == tag;
+            match groups.iter_mut().find(fits).filter(|_| !is_alone) {
+                Some(group) => group.places.push(at),
+                None => groups.push(Group { is_alone, strict: limit.strict, tag, places: vec![at] }),
             }
         }
         // What costs no way to the server comes first.
-        groups.sort_by_key(|((asks_server, ..), _)| *asks_server);
-        groups.into_iter().map(|(_, group)| group).collect()
+        groups.sort_by_key(|group| !group.is_alone);
+        groups.into_iter().map(|group| group.places).collect()
     }
+}
+
+struct Group<'a> {
+    is_alone: bool,
+    strict: bool,
+    tag: &'a str,
+    places: Vec<usize>,
 }
 
 /// A plan of which some is answered.

@@ -37,7 +37,7 @@ pub fn hash_tag(key: &str) -> &str {
 /// A duration in ms, as short as the commands' spelling allows.
 pub fn duration(ms: u64) -> String {
     const UNITS: [(u64, &str); 4] = [(24 * 60 * 60 * 1000, "d"), (60 * 60 * 1000, "h"), (60 * 1000, "m"), (1000, "s")];
-    let even = UNITS.into_iter().find(|(unit, _)| ms % unit == 0);
+    let even = UNITS.into_iter().find(|(unit, _)| ms.is_multiple_of(*unit));
     even.map_or_else(|| format!("{ms}ms"), |(unit, name)| format!("{}{name}", ms / unit))
 }
 

@@ -1,9 +1,11 @@
 """What Envoy's protocol is answered, over gRPC and by a real server."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import grpc
 import pytest
 
-from support.daemon import OK, OVER_LIMIT, descriptor
+from support.daemon import OK, OVER_LIMIT, UNITS, descriptor, request, rls_pb2_grpc
 from support.waiting import eventually
 
 
@@ -22,7 +24,8 @@ def test_a_status_tells_of_its_limit(daemon):
     reply = daemon.ask("three=x", "other=x", "half=x", "tenant=t user=root")
     three, nothing, half, unlimited = reply.statuses
     assert (three.code, three.limit_remaining) == (OK, 2)
-    assert (three.current_limit.requests_per_unit, three.current_limit.unit, three.current_limit.name) == (3, 4, "three")
+    limit = three.current_limit
+    assert (limit.requests_per_unit, UNITS[limit.unit], limit.name) == (3, "DAY", "three")
     assert 86_400 - 1 <= three.duration_until_reset.seconds <= 86_400 + 7_200
     assert (nothing.code, nothing.HasField("current_limit"), nothing.limit_remaining) == (OK, False, 0)
     assert (half.current_limit.unit, half.current_limit.requests_per_unit) == (0, 3)
@@ -173,6 +176,20 @@ def test_a_key_that_is_something_else(daemon, server):
         daemon.ask("three=x")
     assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
     assert error.value.details().startswith("WRONGTYPE")
+
+
+def test_two_daemons_grant_what_one_would(start_daemon, server):
+    """However many ask at once, exactly the limit is granted."""
+    text = "{domain: d, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 300}}]}"
+    daemons = [start_daemon(text, server) for _ in range(2)]
+
+    def granted(daemon):
+        with daemon.channel() as channel:
+            stub = rls_pb2_grpc.RateLimitServiceStub(channel)
+            return sum(stub.ShouldRateLimit(request("k=x"), timeout=10).overall_code == OK for _ in range(60))
+
+    with ThreadPoolExecutor(20) as threads:
+        assert sum(threads.map(granted, daemons * 10)) == 300
 
 
 def test_values_do_not_choose_keys(daemon, server):

@@ -24,6 +24,10 @@ descriptors:
 """
 
 
+def typed(name):
+    return {"@type": f"type.googleapis.com/envoy.extensions.{name}"}
+
+
 def by_header(key, header):
     return {"actions": [{"request_headers": {"header_name": header, "descriptor_key": key, "skip_if_absent": False}}]}
 
@@ -38,10 +42,8 @@ def cluster(name, port, **options):
 
 
 def listener(port, routes, filters):
-    router = {"name": "router", "typed_config": {
-        "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}
-    manager = {
-        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+    router = {"name": "router", "typed_config": typed("filters.http.router.v3.Router")}
+    manager = typed("filters.network.http_connection_manager.v3.HttpConnectionManager") | {
         "stat_prefix": "http",
         "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": routes}]},
         "http_filters": [*filters, router],
@@ -50,8 +52,8 @@ def listener(port, routes, filters):
 
 
 def configuration(port, app_port, grpc_port):
-    ratelimit = {"name": "envoy.filters.http.ratelimit", "typed_config": {
-        "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit",
+    name = "filters.http.ratelimit"
+    ratelimit = {"name": f"envoy.{name}", "typed_config": typed(f"{name}.v3.RateLimit") | {
         "domain": "edge",
         "timeout": "5s",  # not a proxy's, but a busy machine's
         "failure_mode_deny": False,
@@ -60,20 +62,19 @@ def configuration(port, app_port, grpc_port):
                                "grpc_service": {"envoy_grpc": {"cluster_name": "swlimitd"}}},
     }}
     # The bytes of the response are known when it has ended.
-    counted = {"envoy.filters.http.ratelimit": {
-        "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute",
-        "rate_limits": [by_header("bytes", "x-user") | {
-            "hits_addend": {"format": "%BYTES_SENT%"}, "apply_on_stream_done": True}, by_header("bytes", "x-user") | {
-            "hits_addend": {"number": 0}}],
-    }}
+    by_user = by_header("bytes", "x-user")
+    counted = {f"envoy.{name}": typed(f"{name}.v3.RateLimitPerRoute") | {"rate_limits": [
+        by_user | {"hits_addend": {"number": 0}},
+        by_user | {"hits_addend": {"format": "%BYTES_SENT%"}, "apply_on_stream_done": True},
+    ]}}
     routes = [
         {"match": {"prefix": "/counted"}, "route": {"cluster": "app"}, "typed_per_filter_config": counted},
         {"match": {"prefix": "/"}, "route": {"cluster": "app", "rate_limits": [
             by_header("user", "x-user"), by_header("slow", "x-slow")]}},
     ]
     answer = {"match": {"prefix": "/"}, "direct_response": {"status": 200, "body": {"inline_string": "a" * 600}}}
-    http2 = {"typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+    options = "upstreams.http.v3.HttpProtocolOptions"
+    http2 = {"typed_extension_protocol_options": {f"envoy.extensions.{options}": typed(options) | {
         "explicit_http_config": {"http2_protocol_options": {}}}}}
     return {"static_resources": {
         "listeners": [listener(port, routes, [ratelimit]), listener(app_port, [answer], [])],

@@ -29,9 +29,10 @@ def send(daemon, message, method=METHOD):
     (b"\xff" * 100, grpc.StatusCode.INTERNAL),
     (b"\x0a\xff\xff\xff\xff\x0f", grpc.StatusCode.INTERNAL),  # a length beyond the end
     (b"\x0a\x02\xff\xfe", grpc.StatusCode.INTERNAL),  # a domain that is not text
-    (b"\x0a\x01d" + b"\x12\x00" * 100_000, None),  # 100,000 empty descriptors
+    (b"\x0a\x01d" + b"\x12\x00" * 1000, None),
+    (b"\x0a\x01d" + b"\x12\x00" * 100_000, grpc.StatusCode.INVALID_ARGUMENT),
     (b"\x0a" * 2_000_000, grpc.StatusCode.OUT_OF_RANGE),  # too large
-], ids=["empty", "ones", "length", "text", "descriptors", "large"])
+], ids=["empty", "ones", "length", "text", "1000 descriptors", "100000 descriptors", "large"])
 def test_hostile_messages(daemon, message, code):
     assert send(daemon, message) == code
 
@@ -53,7 +54,7 @@ def test_hostile_connections(daemon, sent):
             connection.shutdown(socket.SHUT_WR)
             while connection.recv(1000):
                 pass
-        except ConnectionError:
+        except OSError:
             pass
 
 

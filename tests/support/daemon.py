@@ -65,8 +65,8 @@ class Daemon:
 
     def run(self, *words):
         """What a run of the daemon that ends by itself prints, and how it ends."""
-        done = subprocess.run([DAEMON, "--config", self.folder / "swlimitd.yaml", *words], capture_output=True, text=True,
-                              timeout=READY_SECONDS)
+        done = subprocess.run([DAEMON, "--config", self.folder / "swlimitd.yaml", *words], capture_output=True,
+                              text=True, timeout=READY_SECONDS)
         return done.returncode, done.stdout + done.stderr
 
     def start(self):

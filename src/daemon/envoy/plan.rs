@@ -75,6 +75,9 @@ impl Descriptor<'_> {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Invalid(pub &'static str);
 
+/// More than anybody needs, and few enough for one command.
+const MOST_DESCRIPTORS: usize = 1000;
+
 /// What plans are made with, besides limits.
 #[derive(Debug)]
 pub struct Planning<'a> {
@@ -92,6 +95,9 @@ impl<'a> Planning<'a> {
         }
         if request.descriptors.is_empty() {
             return Err(Invalid("there are no descriptors"));
+        }
+        if request.descriptors.len() > MOST_DESCRIPTORS {
+            return Err(Invalid("there are more than 1000 descriptors"));
         }
         let domain = self.limits.domain(&request.domain);
         let matched: Vec<_> = request

@@ -180,7 +180,7 @@ impl DraftRule {
         if self.rate_limits.is_empty() {
             return Ok(Made { level, rule: None, below: self.below });
         }
-        let levels = [above, &[level.clone()]].concat();
+        let levels = [above, std::slice::from_ref(&level)].concat();
         let mut rule = Rule {
             name: Rule::name_of(&levels),
             shadow_mode: self.written.shadow_mode.unwrap_or_default(),

@@ -119,7 +119,7 @@ impl Descriptors {
     fn new(drafts: Drafts, above: &[Level], making: &mut Making) -> Result<Self, Fault> {
         let mut all = Self::default();
         for draft::Made { level, rule, below } in drafts.into_rules(above, making)? {
-            let below = Self::new(below, &[above, &[level.clone()]].concat(), making)?;
+            let below = Self::new(below, &[above, std::slice::from_ref(&level)].concat(), making)?;
             let values = all.0.entry(level.key).or_default();
             let descriptor = Descriptor { rule, below };
             match Wildcard::new(&level.value) {

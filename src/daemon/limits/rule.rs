@@ -71,7 +71,7 @@ impl Default for Manner {
 
 /// The geometry of a window whose resolution nobody chose: 12 subintervals, or as many as divide it evenly.
 pub fn default_geometry(window: u64) -> Option<Geometry> {
-    let subintervals = (1..=12).rev().find(|n| window % n == 0)?;
+    let subintervals = (1..=12).rev().find(|n| window.is_multiple_of(*n))?;
     Geometry::new(window, window / subintervals).ok()
 }
 

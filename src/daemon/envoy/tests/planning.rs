@@ -42,6 +42,8 @@ fn a_request_says_whom_it_is_about() {
     let nowhere = RateLimitRequest { descriptors: vec![descriptor("a=x")], ..Default::default() };
     assert_eq!(planned(&nowhere), Err(Invalid("the domain is empty")));
     assert_eq!(planned(&request(vec![])), Err(Invalid("there are no descriptors")));
+    let many = request(vec![descriptor("a=x"); 1001]);
+    assert_eq!(planned(&many), Err(Invalid("there are more than 1000 descriptors")));
     let elsewhere = RateLimitRequest { domain: "e".into(), ..request(vec![descriptor("a=x")]) };
     assert_eq!(planned(&elsewhere), Ok((vec![], vec![vec![]])));
     assert_eq!(planned(&request(vec![RateLimitDescriptor::default()])), Ok((vec![], vec![vec![]])));

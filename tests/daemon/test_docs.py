@@ -1,0 +1,66 @@
+"""The pages on swlimitd say what it does, and leave out nothing that it knows."""
+
+import json
+import re
+import shlex
+
+import pytest
+
+from docs.pages import blocks
+from support.server import ROOT
+
+PAGE = ROOT / "docs/swlimitd.md"
+BLOCKS = [block for block in blocks(PAGE) if block.comment == f"run by tests/daemon/{__file__.rpartition('/')[2]}"]
+LIMITS, SETTINGS, OVERLAY = [block.text for block in BLOCKS if block.language == "yaml"]
+
+
+@pytest.fixture
+def documented(start_daemon, server):
+    """A daemon as the page configures it, at other addresses."""
+    daemon = start_daemon(LIMITS, server)
+    (daemon.folder / "page.yaml").write_text(SETTINGS)
+    (daemon.folder / "over.yaml").write_text(OVERLAY)
+    return daemon
+
+
+def test_first_use(documented):
+    command, shown = next(block.text for block in BLOCKS if block.language == "console").splitlines()
+    program, option, body, url = shlex.split(command.removeprefix("$ "))
+    assert (program, option, url) == ("curl", "--data", "localhost:8080/json")
+    status, reply = documented.json(json.loads(body))
+    expected = json.loads(shown)
+    for one in (reply, expected):
+        assert re.fullmatch(r"6\d(\.\d+)?s", one["statuses"][0].pop("durationUntilReset"))
+    assert (status, reply) == (200, expected)
+
+
+def test_the_settings_of_the_page_are_valid(documented):
+    (documented.folder / "swlimitd.yaml").write_text(SETTINGS)
+    status, printed = documented.run("--check")
+    assert (status, printed.endswith("is valid: 3 limits\n")) == (0, True), printed
+    documented.write_settings(overlays=["over.yaml"])
+    assert documented.run("--check")[0] == 0
+
+
+@pytest.mark.parametrize("name, text", [
+    ("limits.yaml", "unknown: 1"),
+    ("limits.yaml", "{domain: d, descriptors: [{unknown: 1}]}"),
+    ("limits.yaml", "{domain: d, descriptors: [{key: k, rate_limit: {unknown: 1}}]}"),
+    ("swlimitd.yaml", "unknown: 1"),
+    ("swlimitd.yaml", "grpc: {unknown: 1}"),
+    ("swlimitd.yaml", "grpc: {tls: {unknown: 1}}"),
+    ("swlimitd.yaml", "log: {unknown: 1}"),
+])
+def test_every_key_is_documented(documented, name, text):
+    (documented.folder / name).write_text(text)
+    known = re.search(r"unknown field `unknown`, expected (?:one of )?(.*)", documented.run("--check")[1])[1]
+    page = PAGE.read_text()
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]*)`", page))))
+    assert known and set(re.findall(r"\w+", known)) - {"or"} <= named | {"domain"}
+
+
+def test_every_metric_is_documented(daemon):
+    daemon.codes("shadow=x", "nothing=x")
+    told = set(re.findall(r"^# TYPE (swlimitd_\w+)", daemon.get("/metrics")[1], re.MULTILINE))
+    assert len(told) >= 9
+    assert told <= set(re.findall(r"^\| `(swlimitd_\w+)`", PAGE.read_text(), re.MULTILINE))
