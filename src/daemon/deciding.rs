@@ -128,31 +128,48 @@ impl Limiters {
         Ok(answers.collect())
     }
 
-    /// The questions that one command answers together: at best all. Alone are those that this process answers; apart are
-    /// those that no command takes together.
+    /// The questions that one command answers together: at best all. Alone are those that this process answers: before
+    /// them, where it can give back, and behind them, where it has told the server already. Apart are those that no
+    /// command takes together.
     fn groups(&self, plan: &Plan) -> Vec<Vec<usize>> {
         let mut groups: Vec<Group> = Vec::new();
         for at in plan.together() {
             let Ask { limit, key, .. } = &plan.asks[at];
-            let is_alone = matches!(limit.manner.deciding, Deciding::OnlyLocal | Deciding::Background);
+            let turn = match limit.manner.deciding {
+                Deciding::OnlyLocal => Turn::Before,
+                Deciding::Direct | Deciding::Denials | Deciding::Leases => Turn::Together,
+                Deciding::Background => Turn::Behind,
+            };
             let tag = if self.clustered { keys::hash_tag(key) } else { "" };
-            let fits = |group: &&mut Group| !group.is_alone && group.strict == limit.strict && group.tag == tag;
-            match groups.iter_mut().find(fits).filter(|_| !is_alone) {
+            let new = Group { turn, strict: limit.strict, tag, places: vec![at] };
+            match groups.iter_mut().find(|group| turn == Turn::Together && group.takes(&new)) {
                 Some(group) => group.places.push(at),
-                None => groups.push(Group { is_alone, strict: limit.strict, tag, places: vec![at] }),
+                None => groups.push(new),
             }
         }
-        // What costs no way to the server comes first.
-        groups.sort_by_key(|group| !group.is_alone);
+        groups.sort_by_key(|group| group.turn);
         groups.into_iter().map(|group| group.places).collect()
     }
 }
 
 struct Group<'a> {
-    is_alone: bool,
+    turn: Turn,
     strict: bool,
     tag: &'a str,
     places: Vec<usize>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    Before,
+    Together,
+    Behind,
+}
+
+impl Group<'_> {
+    fn takes(&self, other: &Self) -> bool {
+        (self.turn, self.strict, self.tag) == (other.turn, other.strict, other.tag)
+    }
 }
 
 /// A plan of which some is answered.
