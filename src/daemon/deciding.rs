@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
@@ -30,15 +30,16 @@ pub struct Limiters {
     /// A cluster decides together only upon keys with the same hash tag.
     clustered: bool,
     by_id: Vec<Limiter>,
-    /// Limits that are alike have one limiter, also those that requests bring along.
-    alike: Mutex<HashMap<Kind, Limiter>>,
+    configured: HashMap<Kind, Limiter>,
+    /// Those of limits that requests brought along.
+    from_requests: Mutex<HashMap<Kind, Limiter>>,
 }
 
-/// What limits have to have in common to be of one limiter.
+/// What limits have in common that are of one limiter.
 type Kind = (u64, u64, u64, bool, Option<u64>, (Deciding, u64, u64, WhenAway));
 
-/// Limits that requests bring along are forgotten when there are as many different ones.
-const MOST_ALIKE: usize = 10_000;
+/// Limits that requests bring along are forgotten when there are so many different ones.
+const MOST_FROM_REQUESTS: usize = 10_000;
 
 fn kind(limit: &Limit) -> Kind {
     let (quota, Manner { deciding, share, interval, when_away }) = (&limit.quota, limit.manner);
@@ -78,52 +79,40 @@ fn made(client: &Client, limit: &Limit) -> Limiter {
 impl Limiters {
     /// The limiters of these limits. Those of limits that are as they were go on with what they know.
     pub fn new(client: &Client, timeout: Duration, clustered: bool, limits: &Limits, before: Option<&Self>) -> Self {
-        let before =
-            before.map(|before| before.alike.lock().expect("nobody panics with it").clone()).unwrap_or_default();
-        let mut alike: HashMap<Kind, Limiter> = HashMap::new();
+        let mut configured: HashMap<Kind, Limiter> = HashMap::new();
         let limiter = |limit: &&Limit| {
-            let known = || before.get(&kind(limit)).cloned();
-            alike.entry(kind(limit)).or_insert_with(|| known().unwrap_or_else(|| made(client, limit))).clone()
+            let known = || before.and_then(|before| before.configured.get(&kind(limit))).cloned();
+            configured.entry(kind(limit)).or_insert_with(|| known().unwrap_or_else(|| made(client, limit))).clone()
         };
         let by_id = limits.by_id().iter().map(limiter).collect();
-        Self { client: client.clone(), timeout, clustered, by_id, alike: Mutex::new(alike) }
+        let from_requests = before.map(|before| before.from_requests().clone()).unwrap_or_default().into();
+        Self { client: client.clone(), timeout, clustered, by_id, configured, from_requests }
+    }
+
+    fn from_requests(&self) -> MutexGuard<'_, HashMap<Kind, Limiter>> {
+        self.from_requests.lock().expect("nobody panics with it")
     }
 
     fn of(&self, limit: &Limit) -> Limiter {
         if let Some(id) = limit.id {
             return self.by_id[id].clone();
         }
-        let mut alike = self.alike.lock().expect("nobody panics with it");
-        if alike.len() >= MOST_ALIKE.max(2 * self.by_id.len()) {
-            alike.clear();
+        let mut known = self.from_requests();
+        if known.len() >= MOST_FROM_REQUESTS {
+            known.clear();
         }
-        alike.entry(kind(limit)).or_insert_with(|| made(&self.client, limit)).clone()
+        known.entry(kind(limit)).or_insert_with(|| made(&self.client, limit)).clone()
     }
 
     /// The answers to all questions of a plan, in their order.
     pub async fn answers(&self, plan: &Plan<'_>) -> Result<Vec<Answer>, Unanswered> {
-        let mut asked = Asked { limiters: self, plan, began: Instant::now(), answers: vec![None; plan.asks.len()] };
-        asked.each(plan.before()).await?;
-        let mut counted = Vec::new();
-        for group in self.groups(plan) {
-            if asked.is_denied() {
-                asked.peeks(&group).await?;
-                continue;
-            }
-            asked.together(&group).await?;
-            if !asked.is_denied() {
-                counted.extend(group);
-            }
+        let (answers, counted) = (vec![None; plan.asks.len()], Vec::new());
+        let mut asked = Asked { limiters: self, plan, began: Instant::now(), answers, counted };
+        let result = asked.all().await;
+        if result.is_err() || asked.is_denied() {
+            asked.give_back().await;
         }
-        let behind: Vec<_> = plan.behind().collect();
-        if asked.is_denied() {
-            asked.peeks(&behind).await?;
-        } else {
-            asked.each(behind.into_iter()).await?;
-        }
-        if asked.is_denied() {
-            asked.give_back(&counted).await;
-        }
+        result?;
         let answers = asked.answers.into_iter().map(|answer| answer.expect("every question is asked"));
         Ok(answers.collect())
     }
@@ -178,27 +167,49 @@ struct Asked<'a> {
     plan: &'a Plan<'a>,
     began: Instant,
     answers: Vec<Option<Answer>>,
+    /// Places of what was counted because all that was asked until then was granted.
+    counted: Vec<usize>,
 }
 
 impl Asked<'_> {
+    /// Ask everything, in its order; once the request is denied, without counting.
+    async fn all(&mut self) -> Result<(), Unanswered> {
+        self.each(self.plan.before().collect()).await?;
+        for group in self.limiters.groups(self.plan) {
+            if self.is_denied() {
+                self.peeks(group).await?;
+                continue;
+            }
+            self.together(&group).await?;
+            if !self.is_denied() {
+                self.counted.extend(group);
+            }
+        }
+        let behind = self.plan.behind().collect();
+        if self.is_denied() {
+            self.peeks(behind).await
+        } else {
+            self.each(behind).await
+        }
+    }
+
     /// Whether the request is denied, as far as is known.
     fn is_denied(&self) -> bool {
         self.plan.is_denied(|ask| self.answers[ask].is_some_and(|answer| !answer.granted))
     }
 
     /// Ask each by itself, all at the same time.
-    async fn each(&mut self, places: impl Iterator<Item = usize>) -> Result<(), Unanswered> {
-        let places: Vec<_> = places.collect();
-        let answers =
-            try_join_all(places.iter().map(|at| self.alone(&self.plan.asks[*at], self.plan.asks[*at].how))).await?;
+    async fn each(&mut self, places: Vec<usize>) -> Result<(), Unanswered> {
+        let asking = places.iter().map(|at| self.alone(&self.plan.asks[*at], self.plan.asks[*at].how));
+        let answers = try_join_all(asking).await?;
         self.keep(&places, answers);
         Ok(())
     }
 
     /// Ask without counting anything.
-    async fn peeks(&mut self, places: &[usize]) -> Result<(), Unanswered> {
+    async fn peeks(&mut self, places: Vec<usize>) -> Result<(), Unanswered> {
         let answers = try_join_all(places.iter().map(|at| self.alone(&self.plan.asks[*at], How::Peek))).await?;
-        self.keep(places, answers);
+        self.keep(&places, answers);
         Ok(())
     }
 
@@ -235,7 +246,7 @@ impl Asked<'_> {
     /// Ask so that all grant or nothing is counted.
     async fn together(&mut self, group: &[usize]) -> Result<(), Unanswered> {
         if let [only] = group {
-            return self.each([*only].into_iter()).await;
+            return self.each(vec![*only]).await;
         }
         let asks: Vec<_> = group.iter().map(|at| &self.plan.asks[*at]).collect();
         let limiters: Vec<_> = asks.iter().map(|ask| self.limiters.of(&ask.limit)).collect();
@@ -258,33 +269,47 @@ impl Asked<'_> {
     async fn block<'b>(&self, decided: impl Iterator<Item = (&'b Ask<'b>, &'b client::Decision)>) {
         let denied = decided.filter(|(_, decision)| !decision.granted() && decision.way() == Way::Server);
         let blocking = denied.filter_map(|(ask, _)| Some((ask, Duration::from_millis(ask.limit.block?))));
-        join_all(blocking.map(|(ask, duration)| async move {
-            let limiter = self.limiters.of(&ask.limit);
-            if let Err(error) = self.in_time(limiter.block_unless_blocked(&ask.key, duration)).await {
-                tracing::warn!(key = ask.key, %error, "a block was not begun");
+        let blocking = blocking.map(|(ask, duration)| {
+            let (limiter, key) = (self.limiters.of(&ask.limit), ask.key.clone());
+            async move {
+                if let Err(error) = limiter.block_unless_blocked(&key, duration).await {
+                    tracing::warn!(key, %error, "a block was not begun");
+                }
             }
-        }))
-        .await;
+        });
+        self.see_to(blocking.collect()).await;
     }
 
     /// Give back what was counted for a request that others denied.
-    async fn give_back(&self, counted: &[usize]) {
-        join_all(counted.iter().map(|at| async {
-            let ask = &self.plan.asks[*at];
-            let age = self.began.elapsed() + self.limiters.timeout;
-            let request = Request::of(&ask.key).cost(ask.hits).age(age);
-            if let Err(error) = self.in_time(self.limiters.of(&ask.limit).refund(request)).await {
-                tracing::warn!(key = ask.key, %error, "units of a denied request were not given back");
+    async fn give_back(&self) {
+        let age = self.began.elapsed() + self.limiters.timeout;
+        let giving_back = self.counted.iter().map(|at| {
+            let Ask { limit, key, hits, .. } = &self.plan.asks[*at];
+            let (limiter, key, hits) = (self.limiters.of(limit), key.clone(), *hits);
+            async move {
+                if let Err(error) = limiter.refund(Request::of(&key).cost(hits).age(age)).await {
+                    tracing::warn!(key, %error, "units of a denied request were not given back");
+                }
             }
-        }))
-        .await;
+        });
+        self.see_to(giving_back.collect()).await;
+    }
+
+    /// Do what has to be done; the request waits for it as long as it has time.
+    async fn see_to(&self, doing: Vec<impl Future<Output = ()> + Send + 'static>) {
+        if !doing.is_empty() {
+            let _ = timeout_at(self.deadline(), tokio::spawn(join_all(doing))).await;
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        // The client ends a question by itself a moment earlier, and then decides better.
+        self.began + self.limiters.timeout + Duration::from_millis(5)
     }
 
     /// What the server says within the request's time, however often it is asked.
     async fn in_time<T>(&self, asking: impl Future<Output = Result<T, client::Error>>) -> Result<T, client::Error> {
-        // The client ends a question by itself a moment earlier, and then decides better.
-        let deadline = self.began + self.limiters.timeout + Duration::from_millis(5);
-        timeout_at(deadline, asking).await.unwrap_or_else(|_| Err(client::Error::Away("too slow".into())))
+        timeout_at(self.deadline(), asking).await.unwrap_or_else(|_| Err(client::Error::Away("too slow".into())))
     }
 
     fn answer(&self, ask: &Ask, decision: &client::Decision) -> Result<Answer, Unanswered> {

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use tokio::net::{TcpListener, UnixListener};
@@ -19,6 +20,9 @@ use crate::settings::{Address, Tls};
 
 /// What health checks call the rate limit service, as they do envoyproxy/ratelimit's.
 const HEALTH_NAME: &str = "ratelimit";
+
+/// A client that is gone without a word is noticed after this.
+const KEEPALIVE: Duration = Duration::from_secs(60);
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -70,7 +74,7 @@ pub async fn grpc(
     let (reporter, checks) = tonic_health::server::health_reporter();
     let health = Health(reporter);
     health.set(true).await;
-    let mut server = Server::builder();
+    let mut server = Server::builder().http2_keepalive_interval(Some(KEEPALIVE));
     if let Some(tls) = tls {
         server = server.tls_config(tls)?;
     }

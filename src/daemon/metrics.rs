@@ -1,8 +1,6 @@
 //! What is counted and measured, for Prometheus.
 
-use std::borrow::Borrow;
 use std::collections::HashMap;
-use std::hash::Hash;
 use std::sync::{Arc, OnceLock, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -37,12 +35,20 @@ pub enum Ending {
     Error,
 }
 
+/// Why a descriptor has no limit.
+#[derive(Clone, Copy)]
+pub enum Unmatched {
+    Domain,
+    Rule,
+}
+
 /// Everything that is counted.
 pub struct Metrics {
     prometheus: PrometheusHandle,
     rules: RwLock<Rules>,
     requests: [[Counter; 3]; 2],
     durations: [Histogram; 2],
+    unmatched: [Counter; 2],
 }
 
 #[derive(Default)]
@@ -72,7 +78,8 @@ impl Metrics {
                 .map(|ending| counter!("swlimitd_requests_total", "api" => api, "result" => ending))
         });
         let durations = ["grpc", "json"].map(|api| histogram!("swlimitd_request_duration_seconds", "api" => api));
-        Self { prometheus, rules: RwLock::default(), requests, durations }
+        let unmatched = ["domain", "rule"].map(|why| counter!("swlimitd_unmatched_total", "why" => why));
+        Self { prometheus, rules: RwLock::default(), requests, durations, unmatched }
     }
 
     /// All of it, as Prometheus reads it.
@@ -91,32 +98,31 @@ impl Metrics {
         self.durations[api as usize].record(began.elapsed());
     }
 
-    /// A descriptor that has no limit: its domain is unknown, or no rule matches.
-    pub fn unmatched(&self, why: &'static str) {
-        counter!("swlimitd_unmatched_total", "why" => why).increment(1);
+    /// A descriptor has no limit.
+    pub fn unmatched(&self, why: Unmatched) {
+        self.unmatched[why as usize].increment(1);
     }
 
     /// What is counted of a rule, by the name that metrics have for it.
     pub fn rule(&self, domain: &str, name: &str) -> Arc<RuleMetrics> {
-        fn find<K: Borrow<str> + Hash + Eq>(
-            rules: &HashMap<K, HashMap<K, Arc<RuleMetrics>>>,
-            domain: &str,
-            name: &str,
-        ) -> Option<Arc<RuleMetrics>> {
-            rules.get(domain)?.get(name).cloned()
-        }
-        if let Some(known) = find(&self.rules.read().expect("nobody panics with it").by_domain, domain, name) {
+        if let Some(known) = self.rules.read().expect("nobody panics with it").find(domain, name) {
             return known;
         }
         let mut rules = self.rules.write().expect("nobody panics with it");
         let (domain, name) = if rules.count < MOST_RULES { (domain, name) } else { (OTHER, OTHER) };
-        if let Some(known) = find(&rules.by_domain, domain, name) {
+        if let Some(known) = rules.find(domain, name) {
             return known;
         }
         rules.count += 1;
         let new = Arc::new(RuleMetrics::new(domain, name));
         rules.by_domain.entry(domain.into()).or_default().insert(name.into(), new.clone());
         new
+    }
+}
+
+impl Rules {
+    fn find(&self, domain: &str, name: &str) -> Option<Arc<RuleMetrics>> {
+        self.by_domain.get(domain)?.get(name).cloned()
     }
 }
 

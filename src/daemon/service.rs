@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::deciding::{is_cluster, Limiters, Unanswered};
 use crate::envoy::{reply, Answer, Invalid, Plan, Planning, Telling};
 use crate::fault::Fault;
-use crate::metrics::{self, Api, Ending, Metrics};
+use crate::metrics::{self, Api, Ending, Metrics, Unmatched};
 use crate::settings::{Configuration, Settings, ONLY_LOCAL};
 
 /// The daemon's state.
@@ -114,7 +114,7 @@ impl Service {
     fn count(&self, request: &RateLimitRequest, is_known: bool, plan: &Plan, answers: &[Answer]) {
         for descriptor in &plan.descriptors {
             let Some(rule) = descriptor.rule else {
-                self.metrics.unmatched(if is_known { "rule" } else { "domain" });
+                self.metrics.unmatched(if is_known { Unmatched::Rule } else { Unmatched::Domain });
                 continue;
             };
             let metrics = self.metrics.rule(&request.domain, &descriptor.measured);

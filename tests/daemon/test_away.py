@@ -18,6 +18,7 @@ descriptors:
   - {key: deny, rate_limit: {unit: day, requests_per_unit: 10, when_away: deny}}
   - {key: local, rate_limit: {unit: day, requests_per_unit: 10, when_away: local, share: 0.2}}
   - {key: recorded, rate_limit: {unit: day, requests_per_unit: 10, when_away: allow, record: true}}
+  - {key: mine, rate_limit: {unit: day, requests_per_unit: 1, deciding: only_local}}
   - {key: shadow, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 10, when_away: deny}}
 """
 TIMEOUT = 0.2
@@ -41,6 +42,9 @@ def assert_policies(daemon):
     assert asked(daemon, "deny=x") == ("OVER_LIMIT", "OVER_LIMIT")
     assert [asked(daemon, "local=x")[0] for _ in range(3)] == ["OK", "OK", "OVER_LIMIT"]
     assert asked(daemon, "recorded=x") == asked(daemon, descriptor("allow=x", hits=0)) == ("OK", "OK")
+    # Nothing is used up by what ends in an error.
+    assert [asked(daemon, "mine=x", "error=x") for _ in range(2)] == [grpc.StatusCode.UNAVAILABLE] * 2
+    assert [asked(daemon, "mine=x")[0] for _ in range(2)] == ["OK", "OVER_LIMIT"]
     # Several at once, and several times one after another.
     assert asked(daemon, "allow=y", "deny=y")[0] == "OVER_LIMIT"
     assert asked(daemon, "allow=y", "error=y") == grpc.StatusCode.UNAVAILABLE
