@@ -77,16 +77,23 @@ fn made(client: &Client, limit: &Limit) -> Limiter {
 }
 
 impl Limiters {
-    /// The limiters of these limits. Those of limits that are as they were go on with what they know.
-    pub fn new(client: &Client, timeout: Duration, clustered: bool, limits: &Limits, before: Option<&Self>) -> Self {
+    /// The limiters of no limits.
+    pub fn none(client: Client, timeout: Duration, clustered: bool) -> Self {
+        let (configured, from_requests) = (HashMap::new(), Mutex::default());
+        Self { client, timeout, clustered, by_id: Vec::new(), configured, from_requests }
+    }
+
+    /// The limiters of other limits. Those of limits that are as they were go on with what they know.
+    pub fn renewed(&self, limits: &Limits) -> Self {
         let mut configured: HashMap<Kind, Limiter> = HashMap::new();
         let limiter = |limit: &&Limit| {
-            let known = || before.and_then(|before| before.configured.get(&kind(limit))).cloned();
-            configured.entry(kind(limit)).or_insert_with(|| known().unwrap_or_else(|| made(client, limit))).clone()
+            let known = || self.configured.get(&kind(limit)).cloned();
+            let made = || known().unwrap_or_else(|| made(&self.client, limit));
+            configured.entry(kind(limit)).or_insert_with(made).clone()
         };
         let by_id = limits.by_id().iter().map(limiter).collect();
-        let from_requests = before.map(|before| before.from_requests().clone()).unwrap_or_default().into();
-        Self { client: client.clone(), timeout, clustered, by_id, configured, from_requests }
+        let from_requests = Mutex::new(self.from_requests().clone());
+        Self { client: self.client.clone(), by_id, configured, from_requests, ..*self }
     }
 
     fn from_requests(&self) -> MutexGuard<'_, HashMap<Kind, Limiter>> {

@@ -24,7 +24,8 @@ const HEALTH_NAME: &str = "ratelimit";
 /// A client that is gone without a word is noticed after this.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+/// Why something cannot go on.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// An address that is listened at.
 pub enum Listener {

@@ -25,10 +25,10 @@ use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, timeout};
 use tracing_subscriber::EnvFilter;
 
-use listening::Listener;
+use listening::{Failure, Listener};
 use metrics::Metrics;
 use service::Service;
-use settings::{Configuration, Log, LogFormat};
+use settings::{Configuration, LogFormat};
 
 /// A rate limit service on Redis or Valkey with swlimit.
 #[derive(Parser)]
@@ -51,15 +51,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let checked = match Configuration::load(&arguments.config) {
-        Ok(configuration) if arguments.check => {
-            println!("{} is valid: {} limits", arguments.config.display(), configuration.limits.by_id().len());
-            Ok(())
-        }
-        Ok(configuration) => run(arguments.config, configuration),
-        Err(fault) => Err(fault.into()),
-    };
-    match checked {
+    match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("swlimitd: {error}");
@@ -69,21 +61,29 @@ fn main() -> ExitCode {
 }
 
 #[tokio::main]
-async fn run(path: PathBuf, configuration: Configuration) -> Result<(), Box<dyn Error + Send + Sync>> {
-    log(&configuration.settings.log)?;
+async fn run(Arguments { config: path, check }: Arguments) -> Result<(), Failure> {
+    let configuration = Configuration::load(&path)?;
+    let settings = &configuration.settings;
+    let in_file = |error: &dyn Error| format!("{}: {error}", path.display());
+    let client = service::client(settings).map_err(|error| in_file(&error))?;
+    let tls = settings.grpc.tls.as_ref().map(listening::tls).transpose()?;
+    let filter = EnvFilter::try_new(&settings.log.level).map_err(|error| in_file(&error))?;
+    if check {
+        println!("{} is valid: {} limits", path.display(), configuration.limits.by_id().len());
+        return Ok(());
+    }
+    log(filter, settings.log.format);
     // Before anybody knows that there is somebody to send them to.
     let [mut terminate, mut interrupt, hangup] =
         [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?];
 
-    let settings = &configuration.settings;
     let bind = |address| async move {
         Listener::bind(address).await.map_err(|error| format!("cannot listen at {address}: {error}"))
     };
     let (grpc, http) = (bind(&settings.grpc.address).await?, bind(&settings.http.address).await?);
-    let tls = settings.grpc.tls.as_ref().map(listening::tls).transpose()?;
     tracing::info!(grpc = %settings.grpc.address, http = %settings.http.address, "listening");
 
-    let service = Arc::new(Service::new(path, configuration, Metrics::install())?);
+    let service = Arc::new(Service::new(path, configuration, client, Metrics::install()));
     let end = watch::Sender::new(false);
     let mut speaking = JoinSet::new();
     speaking.spawn(listening::grpc(service.clone(), grpc, tls, end.subscribe()));
@@ -117,12 +117,10 @@ async fn tidy(service: Arc<Service>) {
     }
 }
 
-fn log(log: &Log) -> Result<(), Box<dyn Error + Send + Sync>> {
-    let filter = EnvFilter::try_new(&log.level).map_err(|error| format!("log level: {error}"))?;
+fn log(filter: EnvFilter, format: LogFormat) {
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match log.format {
+    match format {
         LogFormat::Text => subscriber.with_ansi(false).init(),
         LogFormat::Json => subscriber.json().init(),
     }
-    Ok(())
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
@@ -42,16 +42,12 @@ pub enum Refusal {
 
 impl Service {
     /// The service of a configuration file, which was read already.
-    pub fn new(path: PathBuf, configuration: Configuration, metrics: Metrics) -> Result<Self, Fault> {
-        let settings = &configuration.settings;
-        let builder = Client::builder().timeout(timeout(settings));
-        let client = match &*settings.server {
-            ONLY_LOCAL => builder.only_local(),
-            url => builder.build(url).map_err(|error| Fault::in_file(&path.to_string_lossy(), error))?,
-        };
-        let live = ArcSwap::from_pointee(Live::new(&client, configuration, None));
+    pub fn new(path: PathBuf, configuration: Configuration, client: Client, metrics: Metrics) -> Self {
+        let Settings { timeout, server, .. } = &configuration.settings;
+        let limiters = Limiters::none(client.clone(), (*timeout).into(), is_cluster(server));
+        let live = ArcSwap::from_pointee(Live::new(configuration, &limiters));
         metrics::loaded(true);
-        Ok(Self { path, client, live, metrics, ending: watch::Sender::new(false) })
+        Self { path, client, live, metrics, ending: watch::Sender::new(false) }
     }
 
     /// The configuration that is in force. What began with it goes on with it.
@@ -69,7 +65,7 @@ impl Service {
         if !configuration.settings.starts_as(&before.configuration.settings) {
             tracing::warn!("another server, timeout or address is in force after a restart only");
         }
-        self.live.store(Arc::new(Live::new(&self.client, configuration, Some(&before.limiters))));
+        self.live.store(Arc::new(Live::new(configuration, &before.limiters)));
         metrics::loaded(true);
         Ok(true)
     }
@@ -156,13 +152,17 @@ impl Service {
 }
 
 impl Live {
-    fn new(client: &Client, configuration: Configuration, before: Option<&Limiters>) -> Self {
-        let Configuration { settings, limits, .. } = &configuration;
-        let limiters = Limiters::new(client, timeout(settings), is_cluster(&settings.server), limits, before);
+    fn new(configuration: Configuration, before: &Limiters) -> Self {
+        let limiters = before.renewed(&configuration.limits);
         Self { configuration, limiters }
     }
 }
 
-fn timeout(settings: &Settings) -> Duration {
-    Duration::from_millis(settings.timeout.0)
+/// A client of the server that is configured. It connects when it is first used.
+pub fn client(settings: &Settings) -> Result<Client, swlimit_client::Error> {
+    let builder = Client::builder().timeout(settings.timeout.into());
+    match &*settings.server {
+        ONLY_LOCAL => Ok(builder.only_local()),
+        url => builder.build(url),
+    }
 }

@@ -188,9 +188,7 @@ impl Configuration {
         let sources = [vec![own], files, overlays].into_iter().flatten().collect();
         Ok(Self { settings, limits, sources })
     }
-}
 
-impl Configuration {
     /// The folders in which something changes when the configuration does.
     pub fn folders(&self, path: &Path) -> BTreeSet<PathBuf> {
         let named = self.settings.limits.iter().chain(&self.settings.overlays).map(PathBuf::as_path);

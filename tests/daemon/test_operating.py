@@ -35,6 +35,8 @@ def in_force(daemon):
     ({"servers": "redis://"}, "", (1, "swlimitd.yaml:1:")),
     ({"timeout": "soon"}, "", (1, "'soon' is not a duration")),
     ({"grpc": {"address": "here"}}, "", (1, "'here' is not an address such as 127.0.0.1:8081")),
+    ({"grpc": {"tls": {"certificate": "missing.pem", "key": "missing.pem"}}}, limits(3), (1, "missing.pem: No such")),
+    ({"server": "http://127.0.0.1"}, limits(3), (1, "swlimitd.yaml: ")),
 ])
 def test_check(start_daemon, settings, text, expected):
     daemon = start_daemon(limits(1))
@@ -46,9 +48,8 @@ def test_check(start_daemon, settings, text, expected):
 
 @pytest.mark.parametrize("settings, expected", [
     ({"server": "http://127.0.0.1"}, "swlimitd.yaml: "),
-    ({"grpc": {"address": "127.0.0.1:1", "tls": {"certificate": "missing.pem", "key": "missing.pem"}}}, "missing.pem"),
     ({"grpc": {"address": "unix:/nowhere/socket"}}, "cannot listen at unix:/nowhere/socket"),
-    ({"log": {"level": "what=ever=this"}}, "log level"),
+    ({"log": {"level": "what=ever=this"}}, "swlimitd.yaml: "),
 ])
 def test_what_cannot_start_says_why(start_daemon, settings, expected):
     daemon = start_daemon(limits(1))

@@ -121,6 +121,12 @@ impl Unit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Duration(pub u64);
 
+impl From<Duration> for std::time::Duration {
+    fn from(Duration(ms): Duration) -> Self {
+        Self::from_millis(ms)
+    }
+}
+
 impl<'de> Deserialize<'de> for Duration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let word = String::deserialize(deserializer)?;
