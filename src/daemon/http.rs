@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
-use axum::http::{header, StatusCode};
+use axum::http::{header, HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -42,12 +42,12 @@ async fn metrics(State(service): State<Arc<Service>>) -> impl IntoResponse {
 }
 
 /// Envoy's protocol in JSON, whatever content type it says it has.
-async fn should_rate_limit(State(service): State<Arc<Service>>, body: Bytes) -> Response {
+async fn should_rate_limit(State(service): State<Arc<Service>>, headers: HeaderMap, body: Bytes) -> Response {
     let request = match serde_json::from_slice::<json::Request>(&body) {
         Ok(request) => request.into(),
         Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
     };
-    match service.should_rate_limit(Api::Json, &request).await {
+    match service.should_rate_limit(Api::Json, &headers, &request).await {
         Ok(reply) if reply.overall_code() == Code::OverLimit => {
             (StatusCode::TOO_MANY_REQUESTS, Json(json::response(reply))).into_response()
         }

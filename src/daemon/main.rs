@@ -11,6 +11,7 @@ mod metrics;
 mod reloading;
 mod service;
 mod settings;
+mod traces;
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -23,7 +24,9 @@ use tokio::signal::unix::{signal, SignalKind};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, timeout};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
 use listening::{Failure, Listener};
 use metrics::Metrics;
@@ -45,9 +48,10 @@ struct Arguments {
 /// So long the service goes on after it has told that it ends, for balancers to hear of it.
 const NOTICE: Duration = Duration::from_millis(500);
 
-/// So long requests that have begun may take then, and so long the last words to the server.
+/// So long requests that have begun may take then, and so long the last words to the server, and the last traces.
 const DRAINING: Duration = Duration::from_secs(2);
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const LAST_WORDS: Duration = Duration::from_millis(1500);
+const LAST_SPANS: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -72,7 +76,13 @@ async fn run(Arguments { config: path, check }: Arguments) -> Result<(), Failure
         println!("{} is valid: {} limits", path.display(), configuration.limits.by_id().len());
         return Ok(());
     }
-    log(filter, settings.log.format);
+    let tracer = settings.traces.as_ref().map(traces::provider).transpose()?;
+    let format = match settings.log.format {
+        LogFormat::Text => tracing_subscriber::fmt::layer().with_ansi(false).with_writer(std::io::stderr).boxed(),
+        LogFormat::Json => tracing_subscriber::fmt::layer().json().with_writer(std::io::stderr).boxed(),
+    };
+    let registry = tracing_subscriber::registry().with(format.with_filter(filter));
+    registry.with(tracer.as_ref().map(traces::layer)).init();
     // Before anybody knows that there is somebody to send them to.
     let [mut terminate, mut interrupt, hangup] =
         [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?];
@@ -106,6 +116,12 @@ async fn run(Arguments { config: path, check }: Arguments) -> Result<(), Failure
     if timeout(LAST_WORDS, service.end()).await.is_err() {
         tracing::warn!("the server does not know of everything that was counted here");
     }
+    if let Some(tracer) = tracer {
+        let last = tokio::task::spawn_blocking(move || tracer.shutdown_with_timeout(LAST_SPANS));
+        if let Err(error) = last.await? {
+            tracing::warn!(%error, "the last traces are lost");
+        }
+    }
     Ok(())
 }
 
@@ -114,13 +130,5 @@ async fn tidy(service: Arc<Service>) {
     loop {
         often.tick().await;
         service.metrics.tidy();
-    }
-}
-
-fn log(filter: EnvFilter, format: LogFormat) {
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match format {
-        LogFormat::Text => subscriber.with_ansi(false).init(),
-        LogFormat::Json => subscriber.json().init(),
     }
 }

@@ -6,16 +6,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
+use axum::http::HeaderMap;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use swlimit_client::Client;
 use tokio::sync::watch;
+use tracing::Instrument;
 
 use crate::deciding::{is_cluster, Limiters, Unanswered};
 use crate::envoy::{reply, Answer, Invalid, Plan, Planning, Telling};
 use crate::fault::Fault;
 use crate::metrics::{self, Api, Ending, Metrics, Unmatched};
 use crate::settings::{Configuration, Settings, ONLY_LOCAL};
+use crate::traces;
 
 /// The daemon's state.
 pub struct Service {
@@ -70,10 +73,17 @@ impl Service {
         Ok(true)
     }
 
-    /// Decide a request of Envoy's protocol.
-    pub async fn should_rate_limit(&self, api: Api, request: &RateLimitRequest) -> Result<RateLimitResponse, Refusal> {
+    /// Decide a request of Envoy's protocol, which came with these headers.
+    pub async fn should_rate_limit(
+        &self,
+        api: Api,
+        headers: &HeaderMap,
+        request: &RateLimitRequest,
+    ) -> Result<RateLimitResponse, Refusal> {
         let began = Instant::now();
-        let decided = self.decided(request).await;
+        let span = traces::span(request, headers);
+        let decided = self.decided(request).instrument(span.clone()).await;
+        traces::ended(&span, &decided);
         let ending = match &decided {
             Ok(reply) if reply.overall_code() == Code::OverLimit => Ending::OverLimit,
             Ok(_) => Ending::Ok,

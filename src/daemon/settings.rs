@@ -50,6 +50,7 @@ pub struct Settings {
     pub dynamic_metadata: bool,
 
     pub log: Log,
+    pub traces: Option<Traces>,
 }
 
 impl Default for Settings {
@@ -71,6 +72,7 @@ impl Default for Settings {
             rate_limit_headers: false,
             dynamic_metadata: false,
             log: Log::default(),
+            traces: None,
         }
     }
 }
@@ -169,6 +171,23 @@ pub enum LogFormat {
     Json,
 }
 
+/// Whom to tell of every request, for OpenTelemetry.
+#[derive(Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Traces {
+    /// A collector that takes OTLP over gRPC.
+    pub endpoint: String,
+    /// What part of the requests is told whose callers have not decided that.
+    #[serde(default = "Traces::all")]
+    pub share: Share,
+}
+
+impl Traces {
+    fn all() -> Share {
+        Share(1.0)
+    }
+}
+
 /// All that is configured, checked.
 #[derive(Debug)]
 pub struct Configuration {
@@ -227,6 +246,7 @@ impl Settings {
             && self.grpc == other.grpc
             && self.http == other.http
             && self.log == other.log
+            && self.traces == other.traces
     }
 }
 

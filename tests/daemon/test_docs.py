@@ -50,6 +50,7 @@ def test_the_settings_of_the_page_are_valid(documented):
     ("swlimitd.yaml", "grpc: {unknown: 1}"),
     ("swlimitd.yaml", "grpc: {tls: {unknown: 1}}"),
     ("swlimitd.yaml", "log: {unknown: 1}"),
+    ("swlimitd.yaml", "traces: {unknown: 1}"),
 ])
 def test_every_key_is_documented(documented, name, text):
     (documented.folder / name).write_text(text)

@@ -96,11 +96,11 @@ class Daemon:
         target = f"127.0.0.1:{self.port}"
         return grpc.secure_channel(target, credentials) if credentials else grpc.insecure_channel(target)
 
-    def ask(self, *descriptors, hits=0, domain="d", channel=None):
+    def ask(self, *descriptors, hits=0, domain="d", channel=None, metadata=()):
         """The reply to a request with these descriptors over gRPC."""
         with channel or self.channel() as channel:
             asked = request(*descriptors, hits=hits, domain=domain)
-            return rls_pb2_grpc.RateLimitServiceStub(channel).ShouldRateLimit(asked, timeout=10)
+            return rls_pb2_grpc.RateLimitServiceStub(channel).ShouldRateLimit(asked, timeout=10, metadata=metadata)
 
     def codes(self, *descriptors, **options):
         """The overall code of the reply and those of its statuses, each by its name."""

@@ -18,7 +18,7 @@ impl RateLimitService for RateLimit {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        let reply = self.0.should_rate_limit(Api::Grpc, request.get_ref()).await;
+        let reply = self.0.should_rate_limit(Api::Grpc, request.metadata().as_ref(), request.get_ref()).await;
         reply.map(Response::new).map_err(|refusal| match refusal {
             Refusal::Invalid(why) => Status::invalid_argument(why),
             Refusal::Away => Status::unavailable("the counting server is away"),

@@ -1,0 +1,63 @@
+"""Traces for OpenTelemetry."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+
+from support.server import free_port
+from support.waiting import eventually
+
+LIMITS = "{domain: d, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]}"
+TRACE = bytes(range(16))
+
+
+@pytest.fixture
+def collector():
+    """A collector: its endpoint, and the messages it was sent."""
+    messages = []
+
+    class Handler(grpc.GenericRpcHandler):
+        def service(self, call):
+            assert call.method == "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+            return grpc.unary_unary_rpc_method_handler(lambda message, _: messages.append(message) or b"")
+
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers([Handler()])
+    port = free_port()
+    server.add_insecure_port(f"127.0.0.1:{port}")
+    server.start()
+    yield f"http://127.0.0.1:{port}", messages
+    server.stop(None)
+
+
+def parent(is_sampled):
+    return [("traceparent", f"00-{TRACE.hex()}-00f067aa0ba902b7-{'01' if is_sampled else '00'}")]
+
+
+def test_a_request_is_part_of_its_callers_trace(start_daemon, collector):
+    endpoint, messages = collector
+    daemon = start_daemon(LIMITS, traces={"endpoint": endpoint, "share": 0.000001})
+    daemon.ask("k=x", metadata=parent(is_sampled=True))
+    daemon.ask("k=x", metadata=parent(is_sampled=True))
+    daemon.ask("k=y", metadata=parent(is_sampled=False), domain="unsampled")
+    daemon.ask("k=z", domain="nobodys")
+    assert daemon.stop() < 5
+    told = b"".join(messages)
+    assert told.count(TRACE) == told.count(b"ShouldRateLimit") == 2
+    assert b"swlimitd" in told and b"OVER_LIMIT" in told
+    assert b"unsampled" not in told and b"nobodys" not in told
+
+
+def test_a_collector_that_is_not_there(start_daemon):
+    daemon = start_daemon(LIMITS, traces={"endpoint": f"http://127.0.0.1:{free_port()}"})
+    assert daemon.codes("k=x") == ("OK", "OK")
+    assert daemon.stop() < 5
+
+
+def test_a_span_of_http(start_daemon, collector):
+    endpoint, messages = collector
+    daemon = start_daemon(LIMITS, traces={"endpoint": endpoint})
+    daemon.http("/json", {"domain": "d", "descriptors": [{"entries": [{"key": "k"}]}]}, headers=parent(is_sampled=True))
+    daemon.send_signal(15)
+    eventually(lambda: TRACE in b"".join(messages))
