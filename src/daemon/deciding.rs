@@ -92,11 +92,11 @@ impl Limiters {
             configured.entry(kind(limit)).or_insert_with(made).clone()
         };
         let by_id = limits.by_id().iter().map(limiter).collect();
-        let from_requests = Mutex::new(self.from_requests().clone());
+        let from_requests = Mutex::new(self.brought_along().clone());
         Self { client: self.client.clone(), by_id, configured, from_requests, ..*self }
     }
 
-    fn from_requests(&self) -> MutexGuard<'_, HashMap<Kind, Limiter>> {
+    fn brought_along(&self) -> MutexGuard<'_, HashMap<Kind, Limiter>> {
         self.from_requests.lock().expect("nobody panics with it")
     }
 
@@ -104,7 +104,7 @@ impl Limiters {
         if let Some(id) = limit.id {
             return self.by_id[id].clone();
         }
-        let mut known = self.from_requests();
+        let mut known = self.brought_along();
         if known.len() >= MOST_FROM_REQUESTS {
             known.clear();
         }
