@@ -120,8 +120,8 @@ impl Limiters {
             asked.give_back().await;
         }
         result?;
-        let answers = asked.answers.into_iter().map(|answer| answer.expect("every question is asked"));
-        Ok(answers.collect())
+        let missing = || Unanswered::Refused(client::Error::Answer("it has fewer decisions than keys".into()));
+        asked.answers.into_iter().collect::<Option<_>>().ok_or_else(missing)
     }
 
     /// The questions that one command answers together: at best all. Alone are those that this process answers: before
