@@ -1,5 +1,6 @@
 PYTEST = .venv/bin/python -m pytest tests
 OTHER_RELEASES = redis-7.4,redis-8.0,valkey-8.0,valkey-8.1,valkey-9.1
+THREADED_RELEASES = $(OTHER_RELEASES)
 
 # Warnings are errors in CI only: a newer clippy than that has new ones.
 STRICT = $(if $(filter true,$(CI)),-- --deny warnings)
@@ -31,7 +32,7 @@ test-releases: setup-test build
 # Clusters twice: only Valkey 9 moves slots atomically.
 test-long: setup-test build
 	$(PYTEST) --long -m "long or threaded"
-	SWLIMIT_SERVERS=$(OTHER_RELEASES) $(PYTEST) --long -m "threaded and not long"
+	SWLIMIT_SERVERS=$(THREADED_RELEASES) $(PYTEST) --long -m "threaded and not long"
 	SWLIMIT_SERVERS=valkey-9.1 $(PYTEST) --long -m long -k test_cluster
 
 # What a newcomer does, in fresh Debian systems; with TESTS=make_run that command only.
