@@ -1,6 +1,7 @@
 """Play requests through a real server: each is decided at its own instant."""
 
 import secrets
+import signal
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -82,8 +83,24 @@ def allow(client, limit, requests, name, *options, memory=False):
                     pipeline.execute_command("MEMORY", "USAGE", key)
             for key in {key for _, key in batch}:
                 pipeline.expire(key, KEEP_SECONDS, gt=True)
-            replies = iter(pipeline.execute()[:len(batch) * (1 + memory)])
+            with uninterrupted():
+                replies = iter(pipeline.execute()[:len(batch) * (1 + memory)])
         yield from zip(replies, replies) if memory else replies
+
+
+@contextmanager
+def uninterrupted():
+    """Signals that end a replay wait for the end of this: an exception raised inside of hiredis crashes Python."""
+    waiting = []
+    before = {number: signal.signal(number, lambda number, _: waiting.append(number))
+              for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in waiting:
+        signal.raise_signal(number)
 
 
 def replay(client, requests, limit, outcome, track=iter):
