@@ -16,6 +16,7 @@ run: setup-run build
 # are run by pytest, on each release.
 test: setup-test build build-daemon lint
 	-@scripts/servers valkey-9.1 redis-7.4 redis-6.2
+	-@scripts/proxies
 	cargo test --quiet $$(scripts/crates) --lib --bins
 	cargo test --quiet $$(scripts/crates) --doc
 	$(PYTEST)

@@ -100,7 +100,8 @@ impl Limiters {
         self.from_requests.lock().expect("nobody panics with it")
     }
 
-    fn of(&self, limit: &Limit) -> Limiter {
+    /// The limiter of a limit.
+    pub fn of(&self, limit: &Limit) -> Limiter {
         if let Some(id) = limit.id {
             return self.by_id[id].clone();
         }

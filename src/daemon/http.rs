@@ -1,20 +1,28 @@
 //! All that is spoken over HTTP, in one place.
 
 use std::fmt::Write;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::connect_info::Connected;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, State};
+use axum::http::request::Parts;
 use axum::http::{header, HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
+use axum::serve::IncomingStream;
 use axum::{Json, Router};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use tls_listener::TlsListener;
+use tokio::net::{TcpListener, UnixListener};
+use tokio_rustls::TlsAcceptor;
 
 use crate::envoy::json;
 use crate::keys;
 use crate::metrics::Api;
 use crate::service::{Refusal, Service};
+use crate::{api, auth};
 
 /// No request is larger.
 pub const LARGEST: usize = 1024 * 1024;
@@ -22,12 +30,38 @@ pub const LARGEST: usize = 1024 * 1024;
 /// Every path, and who answers it.
 pub fn router(service: Arc<Service>) -> Router {
     Router::new()
+        .merge(api::router(&service))
+        .route(auth::PATH, any(authorize))
+        .route(&format!("{}/", auth::PATH), any(authorize))
+        .route(&format!("{}/{{*path}}", auth::PATH), any(authorize))
         .route("/healthcheck", get(healthcheck))
         .route("/json", post(should_rate_limit))
         .route("/metrics", get(metrics))
         .route("/rlconfig", get(rlconfig))
         .layer(DefaultBodyLimit::max(LARGEST))
         .with_state(service)
+}
+
+/// Who asks: an address, or none over a socket of this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub Option<IpAddr>);
+
+impl Connected<IncomingStream<'_, TcpListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
+        Self(Some(stream.remote_addr().ip()))
+    }
+}
+
+impl Connected<IncomingStream<'_, TlsListener<TcpListener, TlsAcceptor>>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, TlsListener<TcpListener, TlsAcceptor>>) -> Self {
+        Self(Some(stream.remote_addr().ip()))
+    }
+}
+
+impl Connected<IncomingStream<'_, UnixListener>> for Peer {
+    fn connect_info(_: IncomingStream<'_, UnixListener>) -> Self {
+        Self(None)
+    }
 }
 
 async fn healthcheck(State(service): State<Arc<Service>>) -> Response {
@@ -52,9 +86,27 @@ async fn should_rate_limit(State(service): State<Arc<Service>>, headers: HeaderM
             (StatusCode::TOO_MANY_REQUESTS, Json(json::response(reply))).into_response()
         }
         Ok(reply) => Json(json::response(reply)).into_response(),
-        Err(Refusal::Invalid(why)) => (StatusCode::BAD_REQUEST, format!("{why}\n")).into_response(),
-        Err(Refusal::Away) => (StatusCode::SERVICE_UNAVAILABLE, "the counting server is away\n").into_response(),
-        Err(Refusal::Refused(why)) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")).into_response(),
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+/// What proxies ask, by whatever method.
+async fn authorize(
+    State(service): State<Arc<Service>>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    parts: Parts,
+) -> Response {
+    service.authorize(&parts, peer).await.into_response()
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let (status, why) = match self {
+            Self::Invalid(why) => (StatusCode::BAD_REQUEST, why),
+            Self::Away => (StatusCode::SERVICE_UNAVAILABLE, "the counting server is away".into()),
+            Self::Refused(why) => (StatusCode::INTERNAL_SERVER_ERROR, why.into()),
+        };
+        (status, format!("{why}\n")).into_response()
     }
 }
 

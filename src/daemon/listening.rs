@@ -6,15 +6,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
+use tls_listener::TlsListener;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
+use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic_health::server::HealthReporter;
 
 use crate::envoy::grpc::RateLimit;
-use crate::http::{router, LARGEST};
+use crate::http::{router, Peer, LARGEST};
 use crate::service::Service;
 use crate::settings::{Address, Tls};
 
@@ -100,25 +106,61 @@ pub async fn grpc(
 }
 
 /// Speak HTTP until the end is told; then until what has begun is answered.
-pub async fn http(service: Arc<Service>, listener: Listener, mut end: watch::Receiver<bool>) -> Result<(), Failure> {
-    let router = router(service);
+pub async fn http(
+    service: Arc<Service>,
+    listener: Listener,
+    tls: Option<TlsAcceptor>,
+    mut end: watch::Receiver<bool>,
+) -> Result<(), Failure> {
+    let service = router(service).into_make_service_with_connect_info::<Peer>();
     let end = async move { drop(end.wait_for(|is_end| *is_end).await) };
-    match listener {
-        Listener::Tcp(listener) => axum::serve(listener, router).with_graceful_shutdown(end).await?,
-        Listener::Unix(listener) => axum::serve(listener, router).with_graceful_shutdown(end).await?,
+    match (listener, tls) {
+        (Listener::Tcp(listener), None) => axum::serve(listener, service).with_graceful_shutdown(end).await?,
+        (Listener::Tcp(listener), Some(tls)) => {
+            axum::serve(TlsListener::new(tls, listener), service).with_graceful_shutdown(end).await?;
+        }
+        (Listener::Unix(listener), None) => axum::serve(listener, service).with_graceful_shutdown(end).await?,
+        (Listener::Unix(_), Some(_)) => return Err("a socket of this machine needs no TLS: http has both".into()),
     }
     Ok(())
 }
 
-/// What a server shows, and asks of its clients.
+/// What a server of gRPC shows, and asks of its clients.
 pub fn tls(tls: &Tls) -> io::Result<ServerTlsConfig> {
-    let read = |path: &Path| {
-        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-        std::fs::read(path).map_err(named)
-    };
     let mut config = ServerTlsConfig::new().identity(Identity::from_pem(read(&tls.certificate)?, read(&tls.key)?));
     if let Some(authority) = &tls.client_authority {
         config = config.client_ca_root(Certificate::from_pem(read(authority)?));
     }
     Ok(config)
+}
+
+/// The same of a server of HTTP.
+pub fn https(tls: &Tls) -> Result<TlsAcceptor, Failure> {
+    let certificates = |path: &Path| -> Result<Vec<_>, Failure> {
+        let all = CertificateDer::pem_slice_iter(&read(path)?).collect::<Result<_, _>>();
+        all.map_err(|error| format!("{}: {error}", path.display()).into())
+    };
+    let key = PrivateKeyDer::from_pem_slice(&read(&tls.key)?);
+    let key = key.map_err(|error| format!("{}: {error}", tls.key.display()))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+    let builder = match &tls.client_authority {
+        None => builder.with_no_client_auth(),
+        Some(authority) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(authority)? {
+                roots.add(certificate)?;
+            }
+            builder
+                .with_client_cert_verifier(WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build()?)
+        }
+    };
+    let mut config = builder.with_single_cert(certificates(&tls.certificate)?, key)?;
+    config.alpn_protocols = vec!["h2".into(), "http/1.1".into()];
+    Ok(Arc::new(config).into())
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    std::fs::read(path).map_err(named)
 }

@@ -1,8 +1,12 @@
 //! A rate limit service: for Envoy, for other proxies, and for any program that speaks HTTP.
 
+mod access;
+mod api;
+mod auth;
 mod deciding;
 mod envoy;
 mod fault;
+mod headers;
 mod http;
 mod keys;
 mod limits;
@@ -71,6 +75,7 @@ async fn run(Arguments { config: path, check }: Arguments) -> Result<(), Failure
     let in_file = |error: &dyn Error| format!("{}: {error}", path.display());
     let client = service::client(settings).map_err(|error| in_file(&error))?;
     let tls = settings.grpc.tls.as_ref().map(listening::tls).transpose()?;
+    let https = settings.http.tls.as_ref().map(listening::https).transpose()?;
     let filter = EnvFilter::try_new(&settings.log.level).map_err(|error| in_file(&error))?;
     if check {
         println!("{} is valid: {} limits", path.display(), configuration.limits.by_id().len());
@@ -97,7 +102,7 @@ async fn run(Arguments { config: path, check }: Arguments) -> Result<(), Failure
     let end = watch::Sender::new(false);
     let mut speaking = JoinSet::new();
     speaking.spawn(listening::grpc(service.clone(), grpc, tls, end.subscribe()));
-    speaking.spawn(listening::http(service.clone(), http, end.subscribe()));
+    speaking.spawn(listening::http(service.clone(), http, https, end.subscribe()));
     tokio::spawn(reloading::reload_on_change(service.clone(), hangup));
     tokio::spawn(tidy(service.clone()));
 

@@ -25,6 +25,12 @@ const SECONDS: [f64; 13] = [0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0
 pub enum Api {
     Grpc,
     Json,
+    Auth,
+    V1,
+}
+
+impl Api {
+    const NAMES: [&str; 4] = ["grpc", "json", "auth", "v1"];
 }
 
 /// How a request ended.
@@ -35,20 +41,21 @@ pub enum Ending {
     Error,
 }
 
-/// Why a descriptor has no limit.
+/// Why something has no limit.
 #[derive(Clone, Copy)]
 pub enum Unmatched {
     Domain,
     Rule,
+    Policy,
 }
 
 /// Everything that is counted.
 pub struct Metrics {
     prometheus: PrometheusHandle,
     rules: RwLock<Rules>,
-    requests: [[Counter; 3]; 2],
-    durations: [Histogram; 2],
-    unmatched: [Counter; 2],
+    requests: [[Counter; 3]; Api::NAMES.len()],
+    durations: [Histogram; Api::NAMES.len()],
+    unmatched: [Counter; 3],
 }
 
 #[derive(Default)]
@@ -73,12 +80,12 @@ impl Metrics {
         let builder = PrometheusBuilder::new().set_buckets_for_metric(buckets, &SECONDS).expect("there are buckets");
         let prometheus = builder.install_recorder().expect("it is the first one");
         describe();
-        let requests = ["grpc", "json"].map(|api| {
+        let requests = Api::NAMES.map(|api| {
             ["ok", "over_limit", "error"]
                 .map(|ending| counter!("swlimitd_requests_total", "api" => api, "result" => ending))
         });
-        let durations = ["grpc", "json"].map(|api| histogram!("swlimitd_request_duration_seconds", "api" => api));
-        let unmatched = ["domain", "rule"].map(|why| counter!("swlimitd_unmatched_total", "why" => why));
+        let durations = Api::NAMES.map(|api| histogram!("swlimitd_request_duration_seconds", "api" => api));
+        let unmatched = ["domain", "rule", "policy"].map(|why| counter!("swlimitd_unmatched_total", "why" => why));
         Self { prometheus, rules: RwLock::default(), requests, durations, unmatched }
     }
 
@@ -98,7 +105,7 @@ impl Metrics {
         self.durations[api as usize].record(began.elapsed());
     }
 
-    /// A descriptor has no limit.
+    /// A descriptor has no limit, or a request no policy.
     pub fn unmatched(&self, why: Unmatched) {
         self.unmatched[why as usize].increment(1);
     }
@@ -183,7 +190,7 @@ fn describe() {
     describe_counter!("swlimitd_decisions_total", "Decisions, by rule, result and who made them");
     describe_counter!("swlimitd_near_limit_total", "Decisions that granted with less than 20 % of the limit left");
     describe_counter!("swlimitd_shadowed_total", "Denials of rules in shadow mode");
-    describe_counter!("swlimitd_unmatched_total", "Descriptors without a limit: unknown domain, or no rule");
+    describe_counter!("swlimitd_unmatched_total", "What has no limit: an unknown domain, no rule, no policy");
     describe_counter!("swlimitd_server_errors_total", "Requests without a decision: the server was away, or refused");
     describe_counter!("swlimitd_configurations_total", "Configurations that were read, by whether they were valid");
     describe_gauge!("swlimitd_configuration_timestamp_seconds", "When the configuration in force was read");

@@ -1,11 +1,13 @@
 //! What all protocols share: the configuration of this moment, and who decides by it.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
+use axum::http::request::Parts;
 use axum::http::HeaderMap;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
@@ -13,9 +15,12 @@ use swlimit_client::Client;
 use tokio::sync::watch;
 use tracing::Instrument;
 
+use crate::auth::{self, Permission};
 use crate::deciding::{is_cluster, Limiters, Unanswered};
-use crate::envoy::{reply, Answer, Invalid, Plan, Planning, Telling};
+use crate::envoy::{reply, Answer, Descriptor, Invalid, Plan, Planning, Telling};
 use crate::fault::Fault;
+use crate::http::Peer;
+use crate::limits::Missing;
 use crate::metrics::{self, Api, Ending, Metrics, Unmatched};
 use crate::settings::{Configuration, Settings, ONLY_LOCAL};
 use crate::traces;
@@ -33,14 +38,30 @@ pub struct Service {
 /// A configuration in force.
 pub struct Live {
     pub configuration: Configuration,
-    limiters: Limiters,
+    pub limiters: Limiters,
 }
 
 /// Why a request has no reply.
 pub enum Refusal {
-    Invalid(&'static str),
+    Invalid(Cow<'static, str>),
     Away,
     Refused(String),
+}
+
+impl From<Unanswered> for Refusal {
+    fn from(unanswered: Unanswered) -> Self {
+        match unanswered {
+            Unanswered::Away => {
+                metrics::failed("away");
+                Self::Away
+            }
+            Unanswered::Refused(error) => {
+                metrics::failed("refused");
+                tracing::error!(%error, "the server refuses");
+                Self::Refused(error.to_string())
+            }
+        }
+    }
 }
 
 impl Service {
@@ -51,6 +72,11 @@ impl Service {
         let live = ArcSwap::from_pointee(Live::new(configuration, &limiters));
         metrics::loaded(true);
         Self { path, client, live, metrics, ending: watch::Sender::new(false) }
+    }
+
+    /// The line to the server.
+    pub fn client(&self) -> &Client {
+        &self.client
     }
 
     /// The configuration that is in force. What began with it goes on with it.
@@ -84,31 +110,37 @@ impl Service {
         let span = traces::span(request, headers);
         let decided = self.decided(request).instrument(span.clone()).await;
         traces::ended(&span, &decided);
-        let ending = match &decided {
-            Ok(reply) if reply.overall_code() == Code::OverLimit => Ending::OverLimit,
-            Ok(_) => Ending::Ok,
+        self.ended(api, began, decided.as_ref().map(|reply| reply.overall_code() == Code::OverLimit));
+        decided
+    }
+
+    /// Decide whether a request may pass that a proxy asks about.
+    pub async fn authorize(&self, parts: &Parts, peer: Peer) -> Result<Permission, Refusal> {
+        let began = Instant::now();
+        let decided = self.authorized(parts, peer).await;
+        self.ended(Api::Auth, began, decided.as_ref().map(|permission| permission.denied));
+        decided
+    }
+
+    /// A request is answered: denied or not, or with an error.
+    pub fn ended<E>(&self, api: Api, began: Instant, denied: Result<bool, E>) {
+        let ending = match denied {
+            Ok(true) => Ending::OverLimit,
+            Ok(false) => Ending::Ok,
             Err(_) => Ending::Error,
         };
         self.metrics.ended(api, ending, began);
-        decided
     }
 
     async fn decided(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Refusal> {
         let Live { configuration: Configuration { settings, limits, .. }, limiters } = &*self.live();
         let planning = Planning { limits, key_prefix: &settings.key_prefix, manner: settings.manner() };
-        let plan = planning.plan(request).map_err(|Invalid(why)| Refusal::Invalid(why))?;
-        let answers = limiters.answers(&plan).await.map_err(|unanswered| match unanswered {
-            Unanswered::Away => {
-                metrics::failed("away");
-                Refusal::Away
-            }
-            Unanswered::Refused(error) => {
-                metrics::failed("refused");
-                tracing::error!(%error, "the server refuses");
-                Refusal::Refused(error.to_string())
-            }
-        })?;
-        self.count(request, limits.domain(&request.domain).is_some(), &plan, &answers);
+        let plan = planning.plan(request).map_err(|Invalid(why)| Refusal::Invalid(why.into()))?;
+        let answers = limiters.answers(&plan).await?;
+        let unmatched = if limits.domain(&request.domain).is_some() { Unmatched::Rule } else { Unmatched::Domain };
+        for descriptor in &plan.descriptors {
+            self.count(&request.domain, descriptor, &plan, &answers, unmatched);
+        }
         let telling = Telling {
             shadow_mode: settings.shadow_mode,
             rate_limit_headers: settings.rate_limit_headers,
@@ -117,17 +149,30 @@ impl Service {
         Ok(reply(request, &plan, &answers, telling))
     }
 
-    fn count(&self, request: &RateLimitRequest, is_known: bool, plan: &Plan, answers: &[Answer]) {
-        for descriptor in &plan.descriptors {
-            let Some(rule) = descriptor.rule else {
-                self.metrics.unmatched(if is_known { Unmatched::Rule } else { Unmatched::Domain });
-                continue;
-            };
-            let metrics = self.metrics.rule(&request.domain, &descriptor.measured);
-            metrics.hit(descriptor.hits);
-            for ask in &descriptor.asks {
-                metrics.decided(&answers[*ask], plan.asks[*ask].limit.quota.limit, rule.shadow_mode);
-            }
+    async fn authorized(&self, parts: &Parts, peer: Peer) -> Result<Permission, Refusal> {
+        let Live { configuration: Configuration { settings, limits, .. }, limiters } = &*self.live();
+        let asked = auth::asked(parts, auth::PATH, peer, &settings.auth);
+        let (plan, domains) = auth::plan(limits, settings, &asked)
+            .map_err(|Missing(header)| Refusal::Invalid(format!("the proxy does not send {header}").into()))?;
+        let answers = limiters.answers(&plan).await?;
+        if domains.is_empty() {
+            self.metrics.unmatched(Unmatched::Policy);
+        }
+        for (descriptor, domain) in plan.descriptors.iter().zip(domains) {
+            self.count(domain, descriptor, &plan, &answers, Unmatched::Policy);
+        }
+        Ok(auth::reply(&plan, &answers, settings.shadow_mode))
+    }
+
+    fn count(&self, domain: &str, descriptor: &Descriptor, plan: &Plan, answers: &[Answer], unmatched: Unmatched) {
+        let Some(rule) = descriptor.rule else {
+            self.metrics.unmatched(unmatched);
+            return;
+        };
+        let metrics = self.metrics.rule(domain, &descriptor.measured);
+        metrics.hit(descriptor.hits);
+        for ask in &descriptor.asks {
+            metrics.decided(&answers[*ask], plan.asks[*ask].limit.quota.limit, rule.shadow_mode);
         }
     }
 

@@ -8,6 +8,8 @@ use std::str::FromStr;
 
 use serde::{de, Deserialize, Deserializer};
 
+use crate::access::Access;
+use crate::auth::Auth;
 use crate::fault::{parse, Fault};
 use crate::limits::{Deciding, Duration, Limits, Manner, Share, Source, WhenAway};
 
@@ -30,6 +32,8 @@ pub struct Settings {
 
     pub grpc: Grpc,
     pub http: Http,
+    pub auth: Auth,
+    pub api: Api,
 
     /// Files of limits, or folders of such files.
     pub limits: Vec<PathBuf>,
@@ -62,6 +66,8 @@ impl Default for Settings {
             key_prefix: String::new(),
             grpc: Grpc::default(),
             http: Http::default(),
+            auth: Auth::default(),
+            api: Api::default(),
             limits: Vec::new(),
             overlays: Vec::new(),
             deciding,
@@ -96,12 +102,23 @@ impl Default for Grpc {
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
     pub address: Address,
+    pub tls: Option<Tls>,
 }
 
 impl Default for Http {
     fn default() -> Self {
-        Self { address: Address::Tcp(([127, 0, 0, 1], 8080).into()) }
+        Self { address: Address::Tcp(([127, 0, 0, 1], 8080).into()), tls: None }
     }
+}
+
+/// Who may use the API under `/v1`.
+#[derive(Debug, Default, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields, default)]
+pub struct Api {
+    /// A file of tokens, one a line: whoever has one.
+    pub tokens: Option<PathBuf>,
+    /// Without tokens: others than this machine, too.
+    pub anybody: bool,
 }
 
 /// An address to listen at: `127.0.0.1:8081`, or `unix:/run/swlimitd.sock`.
@@ -193,6 +210,8 @@ impl Traces {
 pub struct Configuration {
     pub settings: Settings,
     pub limits: Limits,
+    /// Who may use the API.
+    pub access: Access,
     /// The files that say it, with their texts.
     pub sources: Vec<Source>,
 }
@@ -204,13 +223,16 @@ impl Configuration {
         let settings = Settings::read(&own, path.parent().unwrap_or(Path::new("")))?;
         let (files, overlays) = (read_all(&settings.limits)?, read_all(&settings.overlays)?);
         let limits = Limits::load(&files, &overlays, settings.manner())?;
-        let sources = [vec![own], files, overlays].into_iter().flatten().collect();
-        Ok(Self { settings, limits, sources })
+        let tokens = read_all(settings.api.tokens.as_slice())?;
+        let access = Access::new(&tokens, settings.api.anybody)?;
+        let sources = [vec![own], files, overlays, tokens].into_iter().flatten().collect();
+        Ok(Self { settings, limits, access, sources })
     }
 
     /// The folders in which something changes when the configuration does.
     pub fn folders(&self, path: &Path) -> BTreeSet<PathBuf> {
-        let named = self.settings.limits.iter().chain(&self.settings.overlays).map(PathBuf::as_path);
+        let Settings { limits, overlays, api, .. } = &self.settings;
+        let named = limits.iter().chain(overlays).chain(&api.tokens).map(PathBuf::as_path);
         let folder = |path: &Path| match path.is_dir() {
             true => path.into(),
             false => path.parent().map_or(PathBuf::from("."), |parent| Path::new(".").join(parent)),
@@ -225,10 +247,10 @@ impl Settings {
         if let Ok(server) = std::env::var(SERVER_VARIABLE) {
             settings.server = server;
         }
-        let tls = settings.grpc.tls.iter_mut();
+        let tls = settings.grpc.tls.iter_mut().chain(&mut settings.http.tls);
         let keys =
             tls.flat_map(|tls| [&mut tls.certificate, &mut tls.key].into_iter().chain(&mut tls.client_authority));
-        for path in keys.chain(&mut settings.limits).chain(&mut settings.overlays) {
+        for path in keys.chain(&mut settings.limits).chain(&mut settings.overlays).chain(&mut settings.api.tokens) {
             *path = folder.join(&*path);
         }
         Ok(settings)

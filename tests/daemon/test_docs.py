@@ -51,11 +51,16 @@ def test_the_settings_of_the_page_are_valid(documented):
     ("swlimitd.yaml", "grpc: {tls: {unknown: 1}}"),
     ("swlimitd.yaml", "log: {unknown: 1}"),
     ("swlimitd.yaml", "traces: {unknown: 1}"),
+    ("swlimitd.yaml", "http: {unknown: 1}"),
+    ("swlimitd.yaml", "auth: {unknown: 1}"),
+    ("swlimitd.yaml", "api: {unknown: 1}"),
+    ("limits.yaml", "{domain: d, policies: [{unknown: 1}]}"),
+    ("limits.yaml", "{domain: d, policies: [{match: {unknown: 1}}]}"),
 ])
 def test_every_key_is_documented(documented, name, text):
     (documented.folder / name).write_text(text)
     known = re.search(r"unknown field `unknown`, expected (?:one of )?(.*)", documented.run("--check")[1])[1]
-    page = PAGE.read_text()
+    page = PAGE.read_text() + (ROOT / "docs/proxies.md").read_text()
     named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]*)`", page))))
     assert known and set(re.findall(r"\w+", known)) - {"or"} <= named | {"domain"}
 

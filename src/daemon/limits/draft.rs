@@ -6,7 +6,8 @@ use std::rc::Rc;
 use serde_saphyr::{Location, Spanned};
 use swlimit_window::{Geometry, GeometryError, Quota};
 
-use super::document::{Descriptor, Document, Duration, RateLimit, Share};
+use super::document::{self, Descriptor, Document, Duration, RateLimit, Share};
+use super::policy::Policy;
 use super::rule::{default_geometry, Level, Limit, Manner, Rule};
 use crate::fault::Fault;
 
@@ -28,6 +29,14 @@ impl Place {
 pub struct Draft {
     pub hash_tag: Option<String>,
     pub top: Drafts,
+    pub policies: Vec<DraftPolicy>,
+}
+
+/// A policy, and where it is written.
+#[derive(Debug)]
+pub struct DraftPolicy {
+    place: Place,
+    written: document::Policy,
 }
 
 /// A level of descriptors, in the order of the files.
@@ -53,7 +62,15 @@ pub type Domains = BTreeMap<String, Draft>;
 pub fn add(domains: &mut Domains, file: &str, document: Document) -> Result<(), Fault> {
     let domain = domains.entry(name(file, &document)?.into()).or_default();
     domain.hash_tag = document.hash_tag.or(domain.hash_tag.take());
-    domain.top.add(&file.into(), document.descriptors)
+    let file: Rc<str> = file.into();
+    for Spanned { value: written, referenced: location, .. } in document.policies {
+        let place = Place { file: file.clone(), location };
+        if domain.policies.iter().any(|other| other.written.name == written.name) {
+            return Err(place.fault(format!("the policy '{}' is there twice", written.name)));
+        }
+        domain.policies.push(DraftPolicy { place, written });
+    }
+    domain.top.add(&file, document.descriptors)
 }
 
 /// Lay a file over the limits that are there: what it says goes before what they say.
@@ -62,6 +79,9 @@ pub fn lay_over(domains: &mut Domains, file: &str, document: Document) -> Result
     let Some(domain) = domains.get_mut(named) else {
         return Err(Fault::in_file(file, format!("no other file has limits of the domain '{named}'")));
     };
+    if let Some(policy) = document.policies.first() {
+        return Err(Fault::at(file, policy.referenced, "a policy cannot be laid over others"));
+    }
     domain.hash_tag = document.hash_tag.or(domain.hash_tag.take());
     domain.top.lay_over(&file.into(), document.descriptors)
 }
@@ -90,7 +110,8 @@ impl Drafts {
             }
             let mut below = Self::default();
             below.add(file, std::mem::take(&mut value.descriptors))?;
-            let rate_limits = rate_limits(&place, &mut value)?.unwrap_or_default();
+            let rate_limits =
+                rate_limits(&place, value.rate_limit.take(), value.rate_limits.take())?.unwrap_or_default();
             self.all.push(DraftRule { place, written: value, rate_limits, below });
         }
         Ok(())
@@ -115,9 +136,13 @@ impl Drafts {
     }
 }
 
-/// The limits of a descriptor, each with its place: those of `rate_limits`, or the one of `rate_limit`.
-fn rate_limits(place: &Place, written: &mut Descriptor) -> Result<Option<Vec<(Place, RateLimit)>>, Fault> {
-    let all = match (written.rate_limit.take(), written.rate_limits.take()) {
+/// The limits of a descriptor or policy, each with its place: those of `rate_limits`, or the one of `rate_limit`.
+fn rate_limits(
+    place: &Place,
+    one: Option<Spanned<RateLimit>>,
+    several: Option<Vec<Spanned<RateLimit>>>,
+) -> Result<Option<Vec<(Place, RateLimit)>>, Fault> {
+    let all = match (one, several) {
         (Some(_), Some(_)) => return Err(place.fault("rate_limit and rate_limits exclude each other")),
         (None, None) => return Ok(None),
         (Some(one), None) => vec![one],
@@ -152,7 +177,7 @@ pub struct Made {
 impl DraftRule {
     fn lay_over(&mut self, place: Place, mut over: Descriptor) -> Result<(), Fault> {
         let is_one = over.rate_limit.is_some();
-        if let Some(mut limits) = rate_limits(&place, &mut over)? {
+        if let Some(mut limits) = rate_limits(&place, over.rate_limit.take(), over.rate_limits.take())? {
             if let (true, [(_, below)], [(_, over)]) = (is_one, &*self.rate_limits, &mut *limits) {
                 *over = over.clone().over(below);
             }
@@ -190,23 +215,51 @@ impl DraftRule {
             levels,
             ..Rule::default()
         };
-        let is_only = self.rate_limits.len() == 1;
-        for (place, written) in self.rate_limits {
+        rule.limit(self.rate_limits, making)?;
+        Ok(Made { level, rule: Some(rule), below: self.below })
+    }
+}
+
+impl DraftPolicy {
+    pub fn into_policy(self, making: &mut Making) -> Result<Policy, Fault> {
+        let document::Policy { name, matching, key, cost, rate_limit, rate_limits: several, shadow_mode } =
+            self.written;
+        let fault = |message: &str| Err(self.place.fault(message));
+        if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) {
+            return fault("the name of a policy is of letters, digits, dots, dashes and underscores");
+        }
+        let Some(limits) = rate_limits(&self.place, rate_limit, several)? else {
+            return fault("the policy has no limit");
+        };
+        let mut rule = Rule { name, shadow_mode, ..Rule::default() };
+        rule.limit(limits, making)?;
+        if !rule.replaces.is_empty() {
+            return fault("a policy replaces no limit");
+        }
+        Ok(Policy { rule, matching, key, cost })
+    }
+}
+
+impl Rule {
+    /// Add its limits.
+    fn limit(&mut self, rate_limits: Vec<(Place, RateLimit)>, making: &mut Making) -> Result<(), Fault> {
+        let is_only = rate_limits.len() == 1;
+        for (place, written) in rate_limits {
             let fault = |message: String| place.fault(message);
-            rule.replaces.extend(written.replaced().map_err(fault)?);
+            self.replaces.extend(written.replaced().map_err(fault)?);
             match written.limit(making).map_err(fault)? {
-                None if is_only => rule.unlimited = true,
+                None if is_only => self.unlimited = true,
                 None => return Err(place.fault("one of several limits cannot be unlimited")),
                 Some(limit) => {
                     let window = limit.quota.geometry.window();
-                    if rule.limits.iter().any(|other| other.quota.geometry.window() == window) {
-                        return Err(place.fault("two limits of one descriptor have the same window"));
+                    if self.limits.iter().any(|other| other.quota.geometry.window() == window) {
+                        return Err(place.fault("two limits of one rule have the same window"));
                     }
-                    rule.limits.push(limit);
+                    self.limits.push(limit);
                 }
             }
         }
-        Ok(Made { level, rule: Some(rule), below: self.below })
+        Ok(())
     }
 }
 

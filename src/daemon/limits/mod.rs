@@ -2,19 +2,23 @@
 
 mod document;
 mod draft;
+mod policy;
 mod rule;
+mod template;
 #[cfg(test)]
 mod tests;
 mod wildcard;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 
 pub use document::{Deciding, Duration, Metadata, Share, Unit, WhenAway};
 use draft::{Drafts, Making};
+pub use policy::{Asked, Missing, Policy, Told};
 use rule::Level;
 pub use rule::{default_geometry, Limit, Manner, Rule};
+pub use template::joined;
 use wildcard::Wildcard;
 
 use crate::fault::{parse, Fault};
@@ -29,7 +33,7 @@ pub struct Source {
 /// All limits.
 #[derive(Debug, Default)]
 pub struct Limits {
-    domains: HashMap<String, Domain>,
+    domains: BTreeMap<String, Domain>,
 }
 
 /// The limits of one domain.
@@ -41,6 +45,7 @@ pub struct Domain {
     /// What stands for limits that come with a request.
     pub from_requests: Rule,
     top: Descriptors,
+    policies: Vec<Policy>,
 }
 
 /// The descriptors of one level, by key.
@@ -72,11 +77,13 @@ impl Limits {
             draft::lay_over(&mut drafts, file, parse(file, text)?)?;
         }
         let mut making = Making { manner, limits: 0 };
-        let mut domains = HashMap::new();
+        let mut domains = BTreeMap::new();
         for (name, draft) in drafts {
             let top = Descriptors::new(draft.top, &[], &mut making)?;
             let from_requests = Rule { name: "(from requests)".into(), ..Rule::default() };
-            domains.insert(name.clone(), Domain { name, hash_tag: draft.hash_tag, from_requests, top });
+            let policies = draft.policies.into_iter().map(|draft| draft.into_policy(&mut making));
+            let policies = policies.collect::<Result<_, _>>()?;
+            domains.insert(name.clone(), Domain { name, hash_tag: draft.hash_tag, from_requests, top, policies });
         }
         Ok(Self { domains })
     }
@@ -91,9 +98,15 @@ impl Limits {
         let mut found = Vec::new();
         for domain in self.domains.values() {
             domain.top.each(&mut |rule| found.push((domain, rule)));
+            found.extend(domain.policies.iter().map(|policy| (domain, &policy.rule)));
         }
         found.sort_by_key(|(domain, rule)| (&domain.name, &rule.name));
         found
+    }
+
+    /// All policies, each with its domain.
+    pub fn policies(&self) -> impl Iterator<Item = (&Domain, &Policy)> {
+        self.domains.values().flat_map(|domain| domain.policies.iter().map(move |policy| (domain, policy)))
     }
 
     /// All limits, by their ids.

@@ -1,3 +1,4 @@
+use axum::http::HeaderMap;
 use proptest::prelude::*;
 
 use super::*;
@@ -329,7 +330,7 @@ fn what_is_wrong_is_told_with_its_place() {
         ),
         (
             &with_lines("    rate_limits: [{unit: second}, {window: 1s}]"),
-            "file1.yaml:4:35: two limits of one descriptor have the same window",
+            "file1.yaml:4:35: two limits of one rule have the same window",
         ),
     ] {
         assert_eq!(fault(text), expected, "{text}");
@@ -385,4 +386,82 @@ proptest! {
             prop_assert_eq!(found, expected, "{} in {:?}", value, written);
         }
     }
+}
+
+fn asked<'a>(method: &str, host: &str, path: &str, headers: &'a HeaderMap) -> Asked<'a> {
+    let told = |word: &str| if word.is_empty() { Err(Missing("a header".into())) } else { Ok(word.into()) };
+    Asked { client: None, host: told(host), path: told(path), method: told(method), headers }
+}
+
+const POLICIES: &str = "
+domain: d
+policies:
+  - {name: all, key: k, rate_limit: {window: 1m}}
+  - {name: api, match: {path: /api/*}, key: k, rate_limit: {window: 1m}}
+  - {name: exact, match: {path: [/a, /b], method: post}, key: k, rate_limit: {window: 1m}}
+  - {name: hosts, match: {host: ['*.Example', other], method: [GET, HEAD]}, key: k, rate_limits: [{window: 1m}, {unit: day}]}
+";
+
+#[test]
+fn policies_match_requests() {
+    let limits = limits(POLICIES);
+    assert_eq!(limits.by_id().len(), 5);
+    let headers = HeaderMap::new();
+    for (method, host, path, expected) in [
+        ("DELETE", "x", "/", Some("all")),
+        ("DELETE", "x", "/api", Some("all")),
+        ("DELETE", "x", "/api/", Some("all api")),
+        ("DELETE", "x", "/api/v1/x", Some("all api")),
+        ("POST", "x", "/a", Some("all exact")),
+        ("POST", "x", "/b", Some("all exact")),
+        ("POST", "x", "/b/", Some("all")),
+        ("GET", "shop.example", "/b", Some("all hosts")),
+        ("HEAD", "other", "/api/x", Some("all api hosts")),
+        ("GET", "example", "/", Some("all")),
+        // Told as far as it matters.
+        ("", "x", "/", Some("all")),
+        ("", "other", "/", None),
+        ("GET", "", "/", None),
+        ("GET", "other", "", None),
+    ] {
+        let asked = asked(method, host, path, &headers);
+        let matching = limits.policies().map(|(_, policy)| Ok((&*policy.rule.name, policy.matching.matches(&asked)?)));
+        let matching: Told<Vec<_>> = matching.filter(|it| !matches!(it, Ok((_, false)))).collect();
+        let names = matching.ok().map(|all| all.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" "));
+        assert_eq!(names.as_deref(), expected, "{method} {host} {path}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_policy_is_told_with_its_place() {
+    let policy = |text: &str| format!("domain: d\npolicies:\n  - {{name: n, {text}}}\n");
+    for (text, expected) in [
+        (policy("key: k"), "file1.yaml:3:5: the policy has no limit"),
+        (policy("key: k, rate_limit: {}"), "file1.yaml:3:35: there is neither unit nor window"),
+        (
+            policy("key: k, rate_limit: {unit: day, replaces: [{name: a}]}"),
+            "file1.yaml:3:5: a policy replaces no limit",
+        ),
+        (
+            policy("key: k, rate_limit: {unit: day}").replace("name: n", "name: a b"),
+            "file1.yaml:3:5: the name of a policy is of letters, digits, dots, dashes and underscores",
+        ),
+        (
+            policy("key: k, rate_limit: {unit: day}") + "  - {name: n, key: k, rate_limit: {unit: day}}\n",
+            "file1.yaml:4:5: the policy 'n' is there twice",
+        ),
+    ] {
+        assert_eq!(fault(&text), expected, "{text}");
+    }
+    for (text, expected) in [
+        (policy("rate_limit: {unit: day}"), "file1.yaml:3:5: missing field `key`"),
+        (policy("key: '{who}', rate_limit: {unit: day}"), "file1.yaml:3:20: '{who}' is none of"),
+        (policy("key: k, cost: 0, rate_limit: {unit: day}"), "file1.yaml:3:28: a cost is at least 1"),
+        (policy("key: k, match: {path: api}, rate_limit: {unit: day}"), "file1.yaml:3:36: a path begins with /"),
+        (policy("key: k, match: {paths: /}, rate_limit: {unit: day}"), "file1.yaml:3:30: unknown field `paths`"),
+    ] {
+        assert!(fault(&text).starts_with(expected), "{}", fault(&text));
+    }
+    let laid = laid_over(&[POLICIES], &[POLICIES]).unwrap_err().to_string();
+    assert_eq!(laid, "over1.yaml:4:5: a policy cannot be laid over others");
 }

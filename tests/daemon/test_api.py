@@ -1,0 +1,423 @@
+"""Every decision as JSON: what /v1 answers, and that its OpenAPI file says so."""
+
+import itertools
+import json
+import random
+import re
+import shlex
+import socket
+import ssl
+import subprocess
+import time
+import urllib.request
+
+import pytest
+import trustme
+from jsonschema import Draft202012Validator
+
+from docs.pages import blocks
+from support.daemon import DAEMON
+from support.lacking import lacking
+from support.server import ROOT
+from support.waiting import eventually
+
+NO_LIMITS = "domain: d"
+QUOTA = {"limit": 3, "window": "1d", "resolution": "2h"}
+JSON = {"Content-Type": "application/json"}
+IS_DECISION = {"granted", "limit", "remaining", "retry_after", "reset_after", "local"}
+
+
+class Api:
+    """Asks a daemon, and holds each reply against what its OpenAPI file says."""
+
+    def __init__(self, daemon):
+        self.daemon = daemon
+        self.openapi = json.loads(daemon.get("/v1/openapi.json")[1])
+
+    def resolved(self, node):
+        while "$ref" in node:
+            found = self.openapi
+            for step in node["$ref"].removeprefix("#/").split("/"):
+                found = found[step]
+            node = found
+        return node
+
+    def assert_valid(self, value, schema):
+        Draft202012Validator({"components": self.openapi["components"]} | schema).validate(value)
+
+    def ask(self, path, body=None, method=None, described=None, headers=JSON):
+        """The status of a reply, and the reply."""
+        status, told, text = self.daemon.http(path, body, method, headers)
+        operation = self.openapi["paths"][described or path.split("?")[0]]["get" if body is None else "post"]
+        response = self.resolved(operation["responses"][str(status)])
+        content = response["content"]["application/json"]
+        assert told["Content-Type"] == "application/json"
+        self.assert_valid(json.loads(text), content["schema"])
+        for name, header in response.get("headers", {}).items():
+            if name in told:
+                value = int(told[name]) if name == "Retry-After" else told[name]
+                self.assert_valid(value, self.resolved(header)["schema"])
+        assert {"RateLimit", "RateLimit-Policy"} & set(told) <= set(response.get("headers", {}))
+        assert ("Retry-After" in told) <= ("Retry-After" in response.get("headers", {}))
+        if body is not None and status < 300:
+            self.assert_valid(body, operation["requestBody"]["content"]["application/json"]["schema"])
+        return status, json.loads(text)
+
+    def granted(self, *words, **options):
+        status, reply = self.ask(*words, **options)
+        return status, reply["granted"]
+
+
+@pytest.fixture
+def api(daemon):
+    return Api(daemon)
+
+
+def test_allow(api):
+    found = [api.ask("/v1/allow", {"key": "k"} | QUOTA) for _ in range(4)]
+    assert [(status, reply["granted"], reply["remaining"]) for status, reply in found] == [
+        (200, 1, 2), (200, 1, 1), (200, 1, 0), (429, 0, 0)]
+    first, last = found[0][1], found[3][1]
+    assert set(first) == IS_DECISION and (first["limit"], first["retry_after"], first["local"]) == (3, 0, False)
+    assert 86_400_000 <= first["reset_after"] <= 93_600_000
+    assert 79_200_000 <= last["retry_after"] <= 93_600_000
+    assert api.granted("/v1/allow", {"key": "other", "cost": 3} | QUOTA) == (200, 3)
+    assert api.granted("/v1/allow", {"key": "k", "limit": 3, "window": 86_400}) == (429, 0)
+
+
+def test_headers_tell_of_the_limit(api):
+    headers = api.daemon.http("/v1/allow", {"key": "k"} | QUOTA, headers=JSON)[1]
+    assert headers["RateLimit-Policy"] == '"default";q=3;w=86400'
+    assert headers["RateLimit"].startswith('"default";r=2;t=')
+    denied = api.daemon.http("/v1/allow", {"key": "k", "cost": 3} | QUOTA, headers=JSON)[1]
+    assert 79_200 <= int(denied["Retry-After"]) <= 93_600
+    never = api.daemon.http("/v1/allow", {"key": "k", "cost": 4} | QUOTA, headers=JSON)
+    assert (never[0], never[1]["Retry-After"], json.loads(never[2])["retry_after"]) == (429, None, -1)
+
+
+def test_partial_strict_and_blocking(api, server):
+    assert api.granted("/v1/allow", {"key": "k", "cost": 5, "partial": True} | QUOTA) == (200, 3)
+    assert api.granted("/v1/allow", {"key": "s", "strict": True} | QUOTA) == (200, 1)
+    assert api.ask("/v1/allow", {"key": "b", "limit": 0, "window": "1s", "block": "1h"})[1]["retry_after"] == -1
+    fields = server.cli("SWLIMIT.INFO", "b").split("\n")
+    assert int(fields[fields.index("blocked") + 1]) > 0
+
+
+def test_peek_and_record(api):
+    asked = {"key": "k"} | QUOTA
+    assert api.granted("/v1/peek", asked) == api.granted("/v1/peek", asked) == (200, 1)
+    status, reply = api.ask("/v1/record", asked | {"cost": 700, "age": "1h"})
+    assert (status, reply["remaining"]) == (200, 0)
+    assert api.granted("/v1/peek", asked) == (200, 0)
+    assert api.granted("/v1/allow", asked) == (429, 0)
+
+
+def test_refund(api):
+    api.ask("/v1/allow", {"key": "k", "cost": 3} | QUOTA)
+    assert api.ask("/v1/refund", {"key": "k", "cost": 2}) == (200, {"refunded": 2})
+    assert api.ask("/v1/refund", {"key": "k", "cost": 9, "age": 0.5})[0] == 400
+    assert api.granted("/v1/allow", {"key": "k", "cost": 2} | QUOTA) == (200, 2)
+
+
+def test_blocks(api):
+    status, reply = api.ask("/v1/block", {"key": "k", "duration": "1h"})
+    assert status == 200 and 3_500 < reply["blocked_until"] / 1000 - time.time() < 3_700
+    assert api.ask("/v1/block", {"key": "k", "duration": "2h", "unless_blocked": True})[1] == reply
+    assert api.granted("/v1/allow", {"key": "k"} | QUOTA) == (429, 0)
+    assert api.ask("/v1/unblock", {"key": "k"}) == (200, {"unblocked": True})
+    assert api.ask("/v1/unblock", {"key": "k"}) == (200, {"unblocked": False})
+    assert api.granted("/v1/allow", {"key": "k"} | QUOTA) == (200, 1)
+
+
+def test_acquire_waits(api):
+    asked = {"key": "k", "limit": 1, "window": "1s", "resolution": "100ms", "timeout": "20s"}
+    began = time.monotonic()
+    assert [api.granted("/v1/acquire", asked) for _ in range(2)] == [(200, 1)] * 2
+    assert time.monotonic() - began > 0.5
+    assert api.granted("/v1/acquire", {"key": "d", "limit": 0, "window": "1d", "timeout": "10m"}) == (429, 0)
+
+
+def test_several_limits(api, server):
+    two = [{"key": "a"} | QUOTA, {"key": "b", "limit": 1, "window": "1h"}]
+    status, reply = api.ask("/v1/allow_all", two)
+    assert (status, reply["granted"], [one["granted"] for one in reply["each"]]) == (200, True, [1, 1])
+    status, reply = api.ask("/v1/allow_all", two)
+    assert (status, reply["granted"], [one["granted"] for one in reply["each"]]) == (429, False, [1, 0])
+    assert reply["retry_after"] == reply["each"][1]["retry_after"] > 0
+    assert api.ask("/v1/peek", {"key": "a"} | QUOTA)[1]["remaining"] == 2  # nothing was counted
+
+
+def test_what_the_server_holds(api, server):
+    assert api.ask("/v1/info?key=k") == (404, {"error": "no such key"})
+    for _ in range(5):
+        api.ask("/v1/allow", {"key": "k", "deciding": "direct"} | QUOTA)
+    status, held = api.ask("/v1/info?key=k")
+    assert (status, held["window"], held["resolution"], held["total"]) == (200, 86_400_000, 7_200_000, 3)
+    assert held["blocked_until"] is None
+    assert sum(units for _, units in held["counts"]) == 3
+    status, denied = api.ask("/v1/top?count=5")
+    assert status == 200 and "k" in [key["key"] for key in denied]
+    assert all(key["this_minute"] + key["last_minute"] > 0 for key in denied)
+
+
+def test_the_prefix_is_of_every_key(start_daemon, server):
+    api = Api(start_daemon(NO_LIMITS, server, key_prefix="p:"))
+    api.ask("/v1/allow", {"key": "k"} | QUOTA)
+    api.ask("/v1/allow_all", [{"key": "l"} | QUOTA])
+    api.ask("/v1/block", {"key": "m", "duration": "1m"})
+    assert sorted(server.cli("KEYS", "*").split("\n")) == ["p:k", "p:l", "p:m"]
+
+
+def test_demo(api):
+    found = [api.ask("/demo/some/path?x=y", described="/demo/{path}")[0] for _ in range(6)]
+    assert found == [200] * 5 + [429]
+    assert api.ask("/demo/other", method="PUT", described="/demo/{path}")[0] == 200
+    assert api.ask("/demo/" + "a" * 300, described="/demo/{path}")[0] == 414
+
+
+K = {"key": "k"} | QUOTA
+WRONG = [
+    ("/v1/allow", {}, "missing field `key`"),
+    ("/v1/allow", {"key": "k"}, "missing field `limit`"),
+    ("/v1/allow", K | {"key": ""}, "a key has 1 to 1024 bytes"),
+    ("/v1/allow", K | {"key": "k" * 1025}, "a key has 1 to 1024 bytes"),
+    ("/v1/allow", K | {"key": 1}, "invalid type"),
+    ("/v1/allow", K | {"limit": -1}, "limit"),
+    ("/v1/allow", K | {"limit": 2**53}, "limit is at most 9007199254740991"),
+    ("/v1/allow", K | {"window": "soon"}, "a duration is written such as 60"),
+    ("/v1/allow", K | {"window": None}, "a duration is written such as 60"),
+    ("/v1/allow", K | {"resolution": "7h"}, "the resolution divides the window evenly"),
+    ("/v1/allow", K | {"cost": 0}, "cost must be an integer between 1 and 9007199254740991"),
+    ("/v1/allow", K | {"unknown": 1}, "unknown field `unknown`"),
+    ("/v1/allow", K | {"deciding": "me"}, "unknown variant `me`"),
+    ("/v1/allow", K | {"age": 1}, "age is for record"),
+    ("/v1/peek", K | {"block": 1}, "block is for allow"),
+    ("/v1/record", K | {"partial": True}, "partial is for allow"),
+    ("/v1/allow", K | {"timeout": 1}, "timeout is for acquire"),
+    ("/v1/acquire", K, "acquire needs a timeout"),
+    ("/v1/acquire", K | {"timeout": "11m"}, "at most 10m"),
+    ("/v1/allow_all", [], "1 to 1000"),
+    ("/v1/allow_all", [K] * 1001, "1 to 1000"),
+    ("/v1/allow_all", [K, K], "a key is named twice"),
+    ("/v1/allow_all", [K | {"partial": True}], "the whole cost or nothing"),
+    ("/v1/allow_all", [K | {"cost": 0}], "cost is 1 to"),
+    ("/v1/block", {"key": "k", "duration": 0}, "a duration is written"),
+    ("/v1/unblock", {"keys": "k"}, "unknown field `keys`"),
+    ("/v1/refund", {"key": "k", "cost": 0}, "cost must be"),
+    ("/v1/allow", "{", "EOF"),
+    ("/v1/allow", "[" * 100_000, "invalid type: sequence"),
+    ("/v1/allow", b"\xff", "expected value"),
+]
+
+
+@pytest.mark.parametrize("path, body, why", WRONG, ids=itertools.count())
+def test_what_is_wrong_is_told(api, path, body, why):
+    status, reply = api.ask(path, body)
+    assert (status, why in reply["error"]) == (400, True), reply
+
+
+def test_other_things_that_are_wrong(api, server):
+    assert api.ask("/v1/allow", K, headers={"Content-Type": "text/plain"})[0] == 415
+    assert api.ask("/v1/allow", json.dumps(K | {"key": "k" * 2_000_000}))[0] == 413
+    assert api.ask("/v1/info?keys=k")[0] == api.ask("/v1/top?count=-1")[0] == 400
+    assert api.daemon.http("/v1/allow")[0] == 405
+    assert api.daemon.http("/v1/other", K)[0] == 404
+    server.cli("SET", "text", "x")
+    assert api.ask("/v1/allow", K | {"key": "text"})[0] == 502
+    assert "WRONGTYPE" in api.ask("/v1/allow_all", [K, K | {"key": "text"}])[1]["error"]
+
+
+def test_whatever_is_sent_is_answered(api):
+    """Bodies that are nearly right, a few bytes changed."""
+    rng = random.Random(20261121)
+    paths = [path for path, operations in api.openapi["paths"].items() if "post" in operations]
+    for _ in range(300):
+        body = bytearray(json.dumps(rng.choice([K, [K], K | {"timeout": 1}, {"key": "k", "duration": 60}])).encode())
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(len(body))
+            body[at:at + rng.randint(0, 2)] = bytes(rng.choice([rng.randrange(256), *b'{}[]",:0-9e']) for _ in range(2))
+        api.ask(rng.choice(paths), bytes(body))
+    assert api.daemon.get("/healthcheck") == (200, "OK\n")
+
+
+@pytest.mark.parametrize("sent", [
+    b"GET /auth HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: " + b"1.2.3.4, " * 5_000 + b"\r\nConnection: close\r\n\r\n",
+    b"GET /auth HTTP/1.1\r\nHost: a\r\nX-Forwarded-Uri: \xff\xfe%\r\nConnection: close\r\n\r\n",
+    b"GET /auth/%ff%00/..%2f..?%zz HTTP/1.1\r\nHost: \xff\r\nCookie: \xff;=;;=\r\nConnection: close\r\n\r\n",
+    b"OPTIONS * HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    b"MADE-UP /auth/x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+], ids=["addresses", "uri", "path", "star", "method"])
+def test_hostile_questions_of_proxies(start_daemon, sent):
+    daemon = start_daemon("""{domain: d, policies: [{name: p, match: {host: "*", path: "/*", method: "*"},
+        key: "{client}{header:x-a}{cookie:b}", rate_limit: {unit: day, requests_per_unit: 9}}]}""")
+    with socket.create_connection(("127.0.0.1", daemon.http_port), timeout=10) as connection:
+        connection.sendall(sent)
+        assert connection.recv(100).split(b" ")[1] in (b"200", b"400", b"404", b"431")
+    assert daemon.get("/healthcheck") == (200, "OK\n")
+
+
+def test_the_file_names_every_field(api):
+    """What the daemon says it expects is what the file says of all questions together; of others, of each."""
+    def expected(path):
+        error = api.ask(path, {"unknown": 1})[1]["error"]
+        return set(error.split("expected", 1)[1].split(" at line")[0].replace("one of", "").replace("`", "")
+                   .replace(" or ", ",").replace(" ", "").split(","))
+
+    def told(path):
+        body = api.openapi["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        api.assert_valid(body["example"], body["schema"])
+        return set(api.resolved(body["schema"])["properties"])
+
+    questions = [f"/v1/{name}" for name in ("allow", "peek", "record", "acquire")]
+    assert expected("/v1/allow") == set.union(*map(told, questions))
+    for path in ("/v1/refund", "/v1/block", "/v1/unblock"):
+        assert expected(path) == told(path)
+
+
+def test_without_a_server(start_daemon):
+    api = Api(start_daemon(NO_LIMITS))
+    assert [api.ask("/v1/allow", K | {"limit": 1})[0] for _ in range(2)] == [200, 429]
+    assert api.ask("/v1/allow", K | {"limit": 1})[1]["local"] is True
+    for path, body in (("refund", {"key": "k"}), ("unblock", {"key": "k"}), ("block", {"key": "k", "duration": 1})):
+        assert api.ask(f"/v1/{path}", body)[0] == 501
+    assert api.ask("/v1/info?key=k")[0] == api.ask("/v1/top")[0] == 501
+
+
+def test_a_server_that_is_away(start_daemon, start):
+    server = start()
+    api = Api(start_daemon(NO_LIMITS, server, timeout="200ms"))
+    eventually(lambda: api.ask("/v1/allow", K)[0], 200)
+    server.kill()
+    assert api.ask("/v1/allow", K) == (503, {"error": "the counting server is away"})
+    assert api.granted("/v1/allow", K | {"when_away": "allow"}) == (200, 1)
+    assert api.granted("/v1/allow", K | {"when_away": "deny"}) == (429, 0)
+    assert api.ask("/v1/allow_all", [K, K | {"key": "l", "when_away": "deny"}])[0] == 503
+    assert api.ask("/v1/block", {"key": "k", "duration": 60})[0] == 503
+
+
+def token(word):
+    return JSON | {"Authorization": f"Bearer {word}"}
+
+
+def test_tokens(start_daemon, server):
+    daemon = start_daemon(NO_LIMITS, server)
+    (daemon.folder / "tokens").write_text("first\nsecond\n")
+    daemon.write_settings(api={"tokens": "tokens"})
+    api = Api(daemon)
+    eventually(lambda: api.ask("/v1/peek", K)[0], 401)
+    assert daemon.http("/v1/peek", K, headers=JSON)[1]["WWW-Authenticate"] == "Bearer"
+    assert [api.ask("/v1/peek", K, headers=token(word))[0] for word in ("first", "second", "third")] == [200, 200, 401]
+    assert api.ask("/demo/x", described="/demo/{path}")[0] == 401
+    # Changed like any other file.
+    (daemon.folder / "tokens").write_text("third\n")
+    eventually(lambda: api.ask("/v1/peek", K, headers=token("third"))[0], 200)
+    assert api.ask("/v1/peek", K, headers=token("first"))[0] == 401
+    (daemon.folder / "tokens").write_text("\n")
+    eventually(lambda: "tokens: there is no token in it" in daemon.log)
+    assert api.ask("/v1/peek", K, headers=token("third"))[0] == 200
+
+
+def own_address():
+    """An address of this machine that others could ask it by."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            lacking("a network")
+        return probe.getsockname()[0]
+
+
+def test_others_than_this_machine(start_daemon, server):
+    address = own_address()
+    daemon = start_daemon(NO_LIMITS, server)
+    daemon.stop()
+    daemon.write_settings(http={"address": f"0.0.0.0:{daemon.http_port}"})
+    daemon.start()
+
+    def status(path, body=None):
+        connection = socket.create_connection((address, daemon.http_port), 10, source_address=(address, 0))
+        with connection:
+            text = json.dumps(body) if body else ""
+            connection.sendall(f"{'POST' if body else 'GET'} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+                               f"Content-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
+            return int(connection.recv(20).split()[1])
+
+    assert [status("/v1/allow", K), status("/v1/block", {"key": "k", "duration": 1}), status("/demo/x")] == [403] * 3
+    assert status("/healthcheck") == 200
+    daemon.write_settings(api={"anybody": True})
+    eventually(lambda: status("/v1/allow", K), 200)
+
+
+def test_over_tls(start_daemon, server, tmp_path):
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "certificate.pem")
+    certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
+    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+    daemon = start_daemon(NO_LIMITS, server)
+    daemon.stop()
+    files = {name: str(tmp_path / f"{name}.pem") for name in ("certificate", "key")}
+    http = {"address": f"127.0.0.1:{daemon.http_port}", "tls": files}
+
+    def asked(context):
+        url = f"https://localhost:{daemon.http_port}/v1/allow"
+        request = urllib.request.Request(url, json.dumps(K).encode(), JSON)
+        with urllib.request.urlopen(request, timeout=10, context=context) as reply:
+            return json.loads(reply.read())["granted"]
+
+    context = ssl.create_default_context(cafile=tmp_path / "authority.pem")
+    daemon.write_settings(http=http)
+    daemon.spawn()
+    eventually(lambda: asked(context), 1)
+    # Somebody who says nothing keeps nobody else waiting.
+    with socket.create_connection(("127.0.0.1", daemon.http_port)):
+        assert asked(context) == 1
+    daemon.stop()
+    daemon.write_settings(http=http | {"tls": files | {"client_authority": str(tmp_path / "authority.pem")}})
+    daemon.spawn()
+    known = ssl.create_default_context(cafile=tmp_path / "authority.pem")
+    with authority.issue_cert("client").private_key_and_cert_chain_pem.tempfile() as path:
+        known.load_cert_chain(path)
+    eventually(lambda: asked(known), 1)
+    with pytest.raises(OSError, match="certificate required|closed|reset"):
+        asked(context)
+
+
+def test_requests_are_counted(api):
+    def requests():
+        return {labels[1]: value for labels, value in api.daemon.metrics("swlimitd_requests_total").items()
+                if labels[0] == "v1"}
+
+    before = requests()
+    api.ask("/v1/allow", K | {"limit": 1})
+    api.ask("/v1/allow", K | {"limit": 1})
+    api.ask("/v1/allow", {})
+    assert {result: value - before[result] for result, value in requests().items()} == {
+        "ok": 1, "over_limit": 1, "error": 1}
+
+
+def test_the_page(api, tmp_path):
+    """What it shows is what is answered, and its configuration is valid."""
+    (command, shown), (settings,) = [block.text.splitlines() if block.language == "console" else [block.text]
+                                     for block in blocks(ROOT / "docs/http-api.md") if "test_api" in block.comment]
+    program, option, body, url = shlex.split(command.removeprefix("$ "))
+    assert (program, option, url) == ("curl", "--json", "localhost:8080/v1/allow")
+    status, reply = api.ask("/v1/allow", json.loads(body))
+    expected = json.loads(shown)
+    assert 60_000 <= reply.pop("reset_after") <= expected.pop("reset_after") == 65_000
+    assert (status, reply) == (200, expected)
+
+    certificate = trustme.CA().issue_cert("localhost")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "certificate.pem")
+    certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
+    (tmp_path / "tokens.txt").write_text("token\n")
+    (tmp_path / "swlimitd.yaml").write_text(settings)
+    done = subprocess.run([DAEMON, "--check", "--config", tmp_path / "swlimitd.yaml"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_page_names_every_field(api):
+    fields = set().union(*(schema["properties"] for name, schema in api.openapi["components"]["schemas"].items()
+                           if "properties" in schema and name not in ("Error", "Held", "Denied", "Decision")))
+    page = (ROOT / "docs/http-api.md").read_text()
+    assert fields <= set(re.findall(r"`(\w+)`", page))
