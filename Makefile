@@ -5,11 +5,15 @@ THREADED_RELEASES = $(OTHER_RELEASES)
 # Warnings are errors in CI only: a newer clippy than that has new ones.
 STRICT = $(if $(filter true,$(CI)),-- --deny warnings)
 
-.PHONY: run test test-all test-releases test-long test-fresh package test-packages bench accuracy build build-daemon lint
+.PHONY: run demo test test-all test-releases test-long test-fresh package test-packages bench accuracy build build-daemon lint
 .NOTPARALLEL:
 
 run: setup-run build
 	@scripts/run
+
+# swlimitd behind an nginx, with something to try.
+demo: setup-test build build-daemon
+	@scripts/demo
 
 # Everything, in minutes, on the installed server. The other releases are for tests that no other will do for: one uses
 # the C library's allocator, which memcheck watches, one defragments, one is too old. The client's tests on real servers

@@ -29,6 +29,8 @@ use crate::traces;
 pub struct Service {
     path: PathBuf,
     client: Client,
+    /// Whether there is one behind the client.
+    pub has_server: bool,
     live: ArcSwap<Live>,
     pub metrics: Metrics,
     /// Whether the end is near.
@@ -69,9 +71,10 @@ impl Service {
     pub fn new(path: PathBuf, configuration: Configuration, client: Client, metrics: Metrics) -> Self {
         let Settings { timeout, server, .. } = &configuration.settings;
         let limiters = Limiters::none(client.clone(), (*timeout).into(), is_cluster(server));
+        let has_server = server != ONLY_LOCAL;
         let live = ArcSwap::from_pointee(Live::new(configuration, &limiters));
         metrics::loaded(true);
-        Self { path, client, live, metrics, ending: watch::Sender::new(false) }
+        Self { path, client, has_server, live, metrics, ending: watch::Sender::new(false) }
     }
 
     /// The line to the server.

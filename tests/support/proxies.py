@@ -3,12 +3,11 @@
 As releases.py does with servers, and into the same cache: `nginx/bin/nginx` starts it.
 """
 
-import argparse
 import shutil
 import sys
 from dataclasses import dataclass
 
-from .releases import CACHE, LIBC, Unavailable, building, cache_lock, run, unpack_packages, write_launchers
+from .releases import CACHE, LIBC, Unavailable, building, cache_lock, fetch_named, run, unpack_packages, write_launchers
 
 SUITE = "bookworm"
 
@@ -53,23 +52,5 @@ def fetch(name):
     return obtain(name)
 
 
-def main():
-    """Fetch the proxies named on the command line, or all, and print where they are."""
-    parser = argparse.ArgumentParser(prog="proxies", description="Fetch proxies to test with.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(PROXIES)} (default: all)")
-    names = parser.parse_args().names
-    for name in names:
-        if name not in PROXIES:
-            parser.error(f"no proxy is named {name!r}: there are {', '.join(PROXIES)}")
-    complete = True
-    for name in names or PROXIES:
-        try:
-            print(fetch(name), flush=True)
-        except Unavailable as reason:
-            print(f"proxies: NO {name}: {reason}", file=sys.stderr, flush=True)
-            complete = False
-    return 0 if complete else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(fetch_named("proxies", PROXIES, fetch))

@@ -339,25 +339,28 @@ def _say(message):
     print(f"servers: {message}", file=sys.stderr, flush=True)
 
 
-def main():
-    """Fetch the releases named on the command line, or all, and print where they are."""
-    parser = argparse.ArgumentParser(prog="servers", description="Fetch server releases to test with.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(ALL)} (default: all)")
+def fetch_named(what, known, fetched):
+    """Fetch what the command line names, or all; `fetched(name)` tells a line on each. What to exit with."""
+    parser = argparse.ArgumentParser(prog=f"scripts/{what}", description=f"Fetch {what} to test with.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(known)} (default: all)")
     names = parser.parse_args().names
     for name in names:
-        if name not in ALL:
-            parser.error(f"no release is named {name!r}: there are {', '.join(ALL)}")
-    complete = True
-    for name in names or ALL:
+        if name not in known:
+            parser.error(f"none is named {name!r}: there are {', '.join(known)}")
+    status = 0
+    for name in names or known:
         try:
-            binaries = fetch(name)
+            print(fetched(name), flush=True)
         except Unavailable as reason:
-            _say(f"NO {name}: {reason}")
-            complete = False
-        else:
-            print(f"{name:<11} {_spell(binaries.family, binaries.version):<13} {binaries.command[0]}", flush=True)
-    return 0 if complete else 1
+            print(f"{what}: NO {name}: {reason}", file=sys.stderr, flush=True)
+            status = 1
+    return status
+
+
+def _fetched(name):
+    binaries = fetch(name)
+    return f"{name:<11} {_spell(binaries.family, binaries.version):<13} {binaries.command[0]}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(fetch_named("servers", ALL, _fetched))

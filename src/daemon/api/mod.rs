@@ -25,7 +25,6 @@ use crate::http::Peer;
 use crate::limits::{default_geometry, Limit, Manner, WhenAway};
 use crate::metrics::Api;
 use crate::service::Service;
-use crate::settings::ONLY_LOCAL;
 use question::{Back, Block, Key, Question, Top, What};
 use reply::{Decision, Failure};
 
@@ -158,7 +157,7 @@ async fn allow_all(State(service): State<Arc<Service>>, body: Body<Vec<Question>
 
 /// What is upon a key and no quota is asked by any limiter; one without a server knows nothing of the others' keys.
 fn any_limiter(service: &Service) -> Result<Limiter, Failure> {
-    if service.live().configuration.settings.server == ONLY_LOCAL {
+    if !service.has_server {
         return Err(Failure::new(StatusCode::NOT_IMPLEMENTED, "this needs a server"));
     }
     let quota = Quota { limit: 1, geometry: default_geometry(1000).expect("a second is a window") };

@@ -454,11 +454,11 @@ fn what_is_wrong_with_a_policy_is_told_with_its_place() {
         assert_eq!(fault(&text), expected, "{text}");
     }
     for (text, expected) in [
-        (policy("rate_limit: {unit: day}"), "file1.yaml:3:5: missing field `key`"),
+        (policy("rate_limit: {unit: day}"), "file1.yaml:3:15: missing field `key`"),
         (policy("key: '{who}', rate_limit: {unit: day}"), "file1.yaml:3:20: '{who}' is none of"),
-        (policy("key: k, cost: 0, rate_limit: {unit: day}"), "file1.yaml:3:28: a cost is at least 1"),
-        (policy("key: k, match: {path: api}, rate_limit: {unit: day}"), "file1.yaml:3:36: a path begins with /"),
-        (policy("key: k, match: {paths: /}, rate_limit: {unit: day}"), "file1.yaml:3:30: unknown field `paths`"),
+        (policy("key: k, cost: 0, rate_limit: {unit: day}"), "file1.yaml:3:29: a cost is at least 1"),
+        (policy("key: k, match: {path: api}, rate_limit: {unit: day}"), "file1.yaml:3:37: a path begins with /"),
+        (policy("key: k, match: {paths: /}, rate_limit: {unit: day}"), "file1.yaml:3:31: unknown field `paths`"),
     ] {
         assert!(fault(&text).starts_with(expected), "{}", fault(&text));
     }
