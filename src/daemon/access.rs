@@ -1,5 +1,7 @@
 //! Who may use the API: this machine, or whoever has a token.
 
+use std::net::{IpAddr, SocketAddr};
+
 use axum::http::{header, HeaderMap};
 use ring::digest::{digest, SHA256, SHA256_OUTPUT_LEN};
 use subtle::{Choice, ConstantTimeEq};
@@ -46,8 +48,10 @@ impl Access {
     pub fn check(&self, peer: Peer, headers: &HeaderMap) -> Result<(), Barred> {
         match self {
             Self::Anybody => Ok(()),
-            Self::ThisMachine if peer.0.is_none_or(|address| address.to_canonical().is_loopback()) => Ok(()),
-            Self::ThisMachine => Err(Barred::NotFromThere),
+            Self::ThisMachine => {
+                let is_here = |address: IpAddr| address.to_canonical().is_loopback() && is_meant(headers);
+                peer.0.is_none_or(is_here).then_some(()).ok_or(Barred::NotFromThere)
+            }
             Self::Tokens(tokens) => {
                 let shown = hash(token(headers).ok_or(Barred::NeedsToken)?);
                 let known = tokens.iter().fold(Choice::from(0), |known, token| known | token.ct_eq(&shown));
@@ -55,6 +59,16 @@ impl Access {
             }
         }
     }
+}
+
+/// Whether whoever asks knows that he asks this machine. A page of a browser may have been told that its own host's
+/// address is this one, and would name that host.
+fn is_meant(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(header::HOST) else { return true };
+    let host = host.to_str().unwrap_or_default();
+    host.parse::<IpAddr>().is_ok()
+        || host.parse::<SocketAddr>().is_ok()
+        || host.split(':').next().is_some_and(|name| name.eq_ignore_ascii_case("localhost"))
 }
 
 fn token(headers: &HeaderMap) -> Option<&str> {
@@ -88,6 +102,19 @@ mod tests {
             ("::ffff:192.0.2.1", Err(Barred::NotFromThere)),
         ] {
             assert_eq!(checked(&access, peer, ""), expected, "{peer}");
+        }
+        for (host, expected) in [
+            ("localhost", Ok(())),
+            ("LocalHost:8080", Ok(())),
+            ("127.0.0.1:8080", Ok(())),
+            ("[::1]:8080", Ok(())),
+            ("evil.example", Err(Barred::NotFromThere)),
+            ("localhost.evil.example:8080", Err(Barred::NotFromThere)),
+            ("", Err(Barred::NotFromThere)),
+        ] {
+            let headers = HeaderMap::from_iter([(header::HOST, host.parse().unwrap())]);
+            assert_eq!(access.check(Peer(Some([127, 0, 0, 1].into())), &headers), expected, "{host}");
+            assert_eq!(access.check(Peer(None), &headers), Ok(())); // what no browser can use
         }
         assert_eq!(access.check(Peer(None), &HeaderMap::new()), Ok(()));
         assert_eq!(checked(&Access::new(&[], true).unwrap(), "192.0.2.1", ""), Ok(()));

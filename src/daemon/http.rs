@@ -19,10 +19,9 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_rustls::TlsAcceptor;
 
 use crate::envoy::json;
-use crate::keys;
 use crate::metrics::Api;
 use crate::service::{Refusal, Service};
-use crate::{api, auth};
+use crate::{api, auth, page};
 
 /// No request is larger.
 pub const LARGEST: usize = 1024 * 1024;
@@ -34,6 +33,7 @@ pub fn router(service: Arc<Service>) -> Router {
         .route(auth::PATH, any(authorize))
         .route(&format!("{}/", auth::PATH), any(authorize))
         .route(&format!("{}/{{*path}}", auth::PATH), any(authorize))
+        .route("/", get(page::page))
         .route("/healthcheck", get(healthcheck))
         .route("/json", post(should_rate_limit))
         .route("/metrics", get(metrics))
@@ -124,9 +124,7 @@ async fn rlconfig(State(service): State<Arc<Service>>) -> String {
             tell("unlimited".into());
         }
         for limit in &rule.limits {
-            let geometry = limit.quota.geometry;
-            let (window, resolution) = (keys::duration(geometry.window()), keys::duration(geometry.resolution()));
-            tell(format!("{} per {window}, resolution {resolution}", limit.quota.limit));
+            tell(limit.to_string());
         }
     }
     told

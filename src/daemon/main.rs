@@ -12,6 +12,7 @@ mod keys;
 mod limits;
 mod listening;
 mod metrics;
+mod page;
 mod reloading;
 mod service;
 mod settings;
@@ -131,7 +132,7 @@ async fn run(Arguments { config: path, check }: Arguments) -> Result<(), Failure
 }
 
 async fn tidy(service: Arc<Service>) {
-    let mut often = interval(Duration::from_secs(5));
+    let mut often = interval(page::STEP);
     loop {
         often.tick().await;
         service.metrics.tidy();

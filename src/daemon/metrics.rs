@@ -9,6 +9,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use swlimit_client::{Statistics, Way};
 
 use crate::envoy::Answer;
+use crate::page::{History, Tally};
 
 /// Rules that are told apart; of further ones, and of values beyond, is told as of one.
 const MOST_RULES: usize = 10_000;
@@ -18,7 +19,8 @@ const OTHER: &str = "(other)";
 const NEAR: f64 = 0.8;
 
 /// 50 µs … 1 s.
-const SECONDS: [f64; 13] = [0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0];
+pub const SECONDS: [f64; 13] =
+    [0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0];
 
 /// Over which protocol a request came.
 #[derive(Clone, Copy)]
@@ -56,6 +58,8 @@ pub struct Metrics {
     requests: [[Counter; 3]; Api::NAMES.len()],
     durations: [Histogram; Api::NAMES.len()],
     unmatched: [Counter; 3],
+    /// What the page shows of rules and of how long requests took.
+    pub history: History,
 }
 
 #[derive(Default)]
@@ -71,6 +75,7 @@ pub struct RuleMetrics {
     near_limit: Counter,
     shadowed: Counter,
     decisions: [[OnceLock<Counter>; 2]; Way::ALL.len()],
+    pub tally: Tally,
 }
 
 impl Metrics {
@@ -86,7 +91,7 @@ impl Metrics {
         });
         let durations = Api::NAMES.map(|api| histogram!("swlimitd_request_duration_seconds", "api" => api));
         let unmatched = ["domain", "rule", "policy"].map(|why| counter!("swlimitd_unmatched_total", "why" => why));
-        Self { prometheus, rules: RwLock::default(), requests, durations, unmatched }
+        Self { prometheus, rules: RwLock::default(), requests, durations, unmatched, history: History::default() }
     }
 
     /// All of it, as Prometheus reads it.
@@ -98,11 +103,20 @@ impl Metrics {
     /// Put what was measured in order; now and then.
     pub fn tidy(&self) {
         self.prometheus.run_upkeep();
+        self.history.sample(self.all_rules());
+    }
+
+    /// Every rule that was asked for.
+    pub fn all_rules(&self) -> Vec<Arc<RuleMetrics>> {
+        let rules = self.rules.read().expect("nobody panics with it");
+        rules.by_domain.values().flat_map(HashMap::values).cloned().collect()
     }
 
     pub fn ended(&self, api: Api, ending: Ending, began: Instant) {
         self.requests[api as usize][ending as usize].increment(1);
-        self.durations[api as usize].record(began.elapsed());
+        let took = began.elapsed();
+        self.durations[api as usize].record(took);
+        self.history.took(took);
     }
 
     /// A descriptor has no limit, or a request no policy.
@@ -134,15 +148,22 @@ impl Rules {
 }
 
 impl RuleMetrics {
-    fn new(domain: &str, name: &str) -> Self {
+    pub fn new(domain: &str, name: &str) -> Self {
         let labels = [("domain", domain.into()), ("rule", name.into())];
         Self {
             hits: counter!("swlimitd_hits_total", &labels),
             near_limit: counter!("swlimitd_near_limit_total", &labels),
             shadowed: counter!("swlimitd_shadowed_total", &labels),
             decisions: Default::default(),
+            tally: Tally::default(),
             labels,
         }
+    }
+
+    /// The domain's name and the rule's.
+    pub fn names(&self) -> (&str, &str) {
+        let [(_, domain), (_, rule)] = &self.labels;
+        (domain, rule)
     }
 
     /// A request had so many hits for this rule.
@@ -159,6 +180,7 @@ impl RuleMetrics {
             counter!("swlimitd_decisions_total", &labels)
         });
         counter.increment(1);
+        self.tally.count(answer.granted, answer.way != Way::Server);
         if answer.granted && (answer.remaining as f64) < (1.0 - NEAR) * limit as f64 {
             self.near_limit.increment(1);
         }

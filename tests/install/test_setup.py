@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from support import browser
 from support.lacking import lacking
 from support.server import ROOT
 
@@ -146,10 +147,10 @@ def test_testing_needs_rustfmt_clippy_and_python(machine):
     assert machine.asks_for("test") == RUSTUP
 
 
-def test_ci_needs_valgrind(machine):
-    machine.lose("valgrind", "redis-cli")
+def test_ci_needs_more(machine):
+    machine.lose("valgrind", "redis-cli", *browser.NAMES)
     assert names(machine.asks_for("test")) == {"redis-tools"}
-    assert names(machine.asks_for("test", CI="true")) == {"redis-tools", "valgrind"}
+    assert names(machine.asks_for("test", CI="true")) == {"redis-tools", "valgrind", "chromium-headless-shell"}
 
 
 @pytest.fixture

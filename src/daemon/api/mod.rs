@@ -24,6 +24,7 @@ use crate::envoy::{Ask, Descriptor, How, Plan, Role};
 use crate::http::Peer;
 use crate::limits::{default_geometry, Limit, Manner, WhenAway};
 use crate::metrics::Api;
+use crate::page::overview;
 use crate::service::Service;
 use question::{Back, Block, Key, Question, Top, What};
 use reply::{Decision, Failure};
@@ -40,7 +41,7 @@ const LONGEST_DEMO: usize = 200;
 
 /// Every path of the API, for those who may use it.
 pub fn router(service: &Arc<Service>) -> Router<Arc<Service>> {
-    Router::new()
+    let decisions = Router::new()
         .route("/v1/allow", post(allow))
         .route("/v1/allow_all", post(allow_all))
         .route("/v1/peek", post(peek))
@@ -49,37 +50,46 @@ pub fn router(service: &Arc<Service>) -> Router<Arc<Service>> {
         .route("/v1/refund", post(refund))
         .route("/v1/block", post(block))
         .route("/v1/unblock", post(unblock))
-        .route("/v1/info", get(info))
-        .route("/v1/top", get(top))
         .route("/demo/{*path}", any(demo))
         .route_layer(from_fn_with_state(service.clone(), guard))
-        .route("/v1/openapi.json", get(|| async { ([(header::CONTENT_TYPE, "application/json")], OPENAPI) }))
+        .route_layer(from_fn_with_state(service.clone(), count));
+    let views = Router::new()
+        .route("/v1/info", get(info))
+        .route("/v1/top", get(top))
+        .route("/v1/overview", get(overview))
+        .route_layer(from_fn_with_state(service.clone(), guard));
+    let openapi = get(|| async { ([(header::CONTENT_TYPE, "application/json")], OPENAPI) });
+    decisions.merge(views).route("/v1/openapi.json", openapi)
 }
 
-/// Let pass who may, and count how it ends.
+/// Let pass who may.
 async fn guard(
     State(service): State<Arc<Service>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     request: Request,
     next: Next,
 ) -> Response {
-    let began = Instant::now();
-    let response = match service.live().configuration.access.check(peer, request.headers()) {
+    let checked = service.live().configuration.access.check(peer, request.headers());
+    match checked {
         Ok(()) => next.run(request).await,
         Err(Barred::NeedsToken) => {
-            let mut response =
-                Failure::new(StatusCode::UNAUTHORIZED, "a token is needed that is known here").into_response();
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, "Bearer".parse().expect("it is a header"));
-            response
+            let failure = Failure::new(StatusCode::UNAUTHORIZED, "a token is needed that is known here");
+            ([(header::WWW_AUTHENTICATE, "Bearer")], failure).into_response()
         }
         Err(Barred::NotFromThere) => {
             Failure::new(StatusCode::FORBIDDEN, "without tokens only this machine may use this").into_response()
         }
-    };
+    }
+}
+
+/// Count how a request ends, and how long it took.
+async fn count(State(service): State<Arc<Service>>, request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let response = next.run(request).await;
     let status = response.status();
-    let is_answered = status.is_success() || status == StatusCode::TOO_MANY_REQUESTS;
-    let denied = is_answered.then_some(status == StatusCode::TOO_MANY_REQUESTS).ok_or(());
-    service.ended(Api::V1, began, denied);
+    let is_denied = status == StatusCode::TOO_MANY_REQUESTS;
+    let is_answered = status.is_success() || is_denied;
+    service.ended(Api::V1, began, is_answered.then_some(is_denied).ok_or(()));
     response
 }
 

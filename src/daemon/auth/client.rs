@@ -33,9 +33,9 @@ impl<'de> Deserialize<'de> for TrustedProxies {
 }
 
 impl TrustedProxies {
-    /// The client's address: going back along the way that the request came, the first one that is not a trusted proxy's.
-    /// What stands before it in `X-Forwarded-For`, anybody may have written. A `peer` without an address is on this machine
-    /// and allowed to use the socket, and trusted.
+    /// The client's address: going back along the way that the request came, the first one that is not a trusted
+    /// proxy's. What stands before it in `X-Forwarded-For`, anybody may have written. A `peer` without an address is
+    /// on this machine and allowed to use the socket, and trusted.
     pub fn client(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Option<IpAddr> {
         let mut client = peer.map(|peer| peer.to_canonical());
         let way = joined(headers, &X_FORWARDED_FOR);

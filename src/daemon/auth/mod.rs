@@ -1,4 +1,5 @@
-//! What proxies ask before they let a request through: nginx's `auth_request`, Caddy's `forward_auth`, Envoy's `ext_authz`.
+//! What proxies ask before they let a request through: nginx's `auth_request`, Caddy's `forward_auth`, Envoy's
+//! `ext_authz`.
 
 mod client;
 mod original;

@@ -38,8 +38,8 @@ fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HeaderName, D::Err
     word.parse().map_err(|_| de::Error::custom(format!("'{word}' is not the name of a header")))
 }
 
-/// The request that is asked about. What follows `prefix` in the question's path is the request's own: then its method and
-/// host are the question's, and no header can say otherwise. Without anything behind it, headers tell.
+/// The request that is asked about. What follows `prefix` in the question's path is the request's own: then its method
+/// and host are the question's, and no header can say otherwise. Without anything behind it, headers tell.
 pub fn asked<'a>(parts: &'a Parts, prefix: &str, peer: Peer, auth: &Auth) -> Asked<'a> {
     let headers = &parts.headers;
     let client = auth.trusted_proxies.client(peer.0, headers);

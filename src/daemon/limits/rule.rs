@@ -1,11 +1,13 @@
 //! What holds for the descriptors that match.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use swlimit_window::{Geometry, Quota};
 
 use super::document::{Deciding, Metadata, Unit, WhenAway};
+use crate::keys;
 
 /// The limits of the descriptors that match one place in the configuration.
 #[derive(Debug, Default)]
@@ -49,6 +51,14 @@ impl Limit {
     /// The unit that its window is, if it is one.
     pub fn unit(&self) -> Option<Unit> {
         Unit::of(self.quota.geometry.window())
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let geometry = self.quota.geometry;
+        let [window, resolution] = [geometry.window(), geometry.resolution()].map(keys::duration);
+        write!(f, "{} per {window}, resolution {resolution}", self.quota.limit)
     }
 }
 

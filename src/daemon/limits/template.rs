@@ -62,7 +62,8 @@ impl FromStr for Part {
                 "path" => Ok(Self::Path),
                 "method" => Ok(Self::Method),
                 _ => Err(format!(
-                    "'{{{name}}}' is none of {{client}}, {{client_network}}, {{host}}, {{path}}, {{method}}, {{header:NAME}}, \
+                    "'{{{name}}}' is none of {{client}}, {{client_network}}, {{host}}, {{path}}, {{method}}, \
+                     {{header:NAME}}, \
                      {{cookie:NAME}}"
                 )),
             },

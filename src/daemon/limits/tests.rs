@@ -399,7 +399,8 @@ policies:
   - {name: all, key: k, rate_limit: {window: 1m}}
   - {name: api, match: {path: /api/*}, key: k, rate_limit: {window: 1m}}
   - {name: exact, match: {path: [/a, /b], method: post}, key: k, rate_limit: {window: 1m}}
-  - {name: hosts, match: {host: ['*.Example', other], method: [GET, HEAD]}, key: k, rate_limits: [{window: 1m}, {unit: day}]}
+  - {name: hosts, match: {host: ['*.Example', other], method: [GET, HEAD]}, key: k,
+     rate_limits: [{window: 1m}, {unit: day}]}
 ";
 
 #[test]
