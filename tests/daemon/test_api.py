@@ -16,6 +16,7 @@ import trustme
 from jsonschema import Draft202012Validator
 
 from docs.pages import blocks
+from support.contents import info_of
 from support.daemon import DAEMON
 from support.lacking import lacking
 from support.server import ROOT
@@ -99,8 +100,7 @@ def test_partial_strict_and_blocking(api, server):
     assert api.granted("/v1/allow", {"key": "k", "cost": 5, "partial": True} | QUOTA) == (200, 3)
     assert api.granted("/v1/allow", {"key": "s", "strict": True} | QUOTA) == (200, 1)
     assert api.ask("/v1/allow", {"key": "b", "limit": 0, "window": "1s", "block": "1h"})[1]["retry_after"] == -1
-    fields = server.cli("SWLIMIT.INFO", "b").split("\n")
-    assert int(fields[fields.index("blocked") + 1]) > 0
+    assert info_of(server, "b", "blocked") > 0
 
 
 def test_peek_and_record(api):
@@ -151,10 +151,10 @@ def test_what_the_server_holds(api, server):
     assert api.ask("/v1/info?key=k") == (404, {"error": "no such key"})
     for _ in range(5):
         api.ask("/v1/allow", {"key": "k", "deciding": "direct"} | QUOTA)
-    status, held = api.ask("/v1/info?key=k")
-    assert (status, held["window"], held["resolution"], held["total"]) == (200, 86_400_000, 7_200_000, 3)
-    assert held["blocked_until"] is None
-    assert sum(units for _, units in held["counts"]) == 3
+    status, told = api.ask("/v1/info?key=k")
+    assert (status, told["window"], told["resolution"], told["total"]) == (200, 86_400_000, 7_200_000, 3)
+    assert told["blocked_until"] is None
+    assert sum(units for _, units in told["counts"]) == 3
     status, denied = api.ask("/v1/top?count=5")
     assert status == 200 and "k" in [key["key"] for key in denied]
     assert all(key["this_minute"] + key["last_minute"] > 0 for key in denied)

@@ -5,14 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
+from support.contents import info_of
 from support.daemon import OK, OVER_LIMIT, UNITS, descriptor, request, rls_pb2_grpc
 from support.waiting import eventually
 
 
 def counted(server, key):
     """How many units the server holds of a key."""
-    reply = server.cli("SWLIMIT.INFO", key).split("\n")
-    return int(reply[reply.index("total") + 1]) if "total" in reply else 0
+    return info_of(server, key, "total")
 
 
 def test_a_limit_holds(daemon):

@@ -7,6 +7,7 @@ import pytest
 
 from support import browser
 from support.browser import Browser
+from support.contents import info_of
 from support.lacking import lacking
 from support.waiting import eventually
 
@@ -107,8 +108,7 @@ def test_a_key_is_looked_up_and_blocked(opened, server):
     eventually(lambda: "3" in text(page, "#held") and "not blocked" in text(page, "#held"))
     click(page, "#block")
     eventually(lambda: re.search(r"Blocked\s+\d", text(page, "#held")))
-    fields = server.cli("SWLIMIT.INFO", KEY).split("\n")
-    assert int(fields[fields.index("blocked") + 1]) > 0
+    assert info_of(server, KEY, "blocked") > 0
     click(page, "#unblock")
     eventually(lambda: "not blocked" in text(page, "#held"))
     page.run("document.getElementById('key').value = 'other'")

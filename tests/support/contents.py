@@ -63,6 +63,12 @@ def held(server):
     return windows, size
 
 
+def info_of(server, key, field):
+    """What SWLIMIT.INFO says of a key, a number; 0 of a key that is not there."""
+    reply = server.cli("SWLIMIT.INFO", key).split("\n")
+    return int(reply[reply.index(field) + 1]) if field in reply else 0
+
+
 def counted(server):
     """How many windows INFO swlimit counts, and how many bytes."""
     found = info(server)

@@ -2,6 +2,7 @@
 
 use axum::http::{header, HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use swlimit_client::Way;
 
 use crate::envoy::{retry_after, Answer, Plan};
 use crate::headers::{self, Told};
@@ -18,7 +19,9 @@ pub fn reply(plan: &Plan, answers: &[Answer], shadow_mode: bool) -> Permission {
     let denied = plan.is_denied(|ask| !answers[ask].granted) && !shadow_mode;
     let limits = plan.descriptors.iter().flat_map(|descriptor| {
         let is_only = descriptor.asks.len() == 1;
-        descriptor.asks.iter().map(move |ask| {
+        // What was not asked, since another limit is known to deny, has nothing to tell.
+        let known = descriptor.asks.iter().filter(|ask| !answers[**ask].granted || answers[**ask].way != Way::Denial);
+        known.map(move |ask| {
             let (limit, answer) = (&plan.asks[*ask].limit, &answers[*ask]);
             let window = limit.quota.geometry.window();
             let name = match &*limit.name {

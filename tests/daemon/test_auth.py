@@ -1,0 +1,118 @@
+"""What `/auth` answers, without a proxy in between."""
+
+import http.client
+import socket
+
+import pytest
+
+from support.contents import info_of
+from support.waiting import eventually
+
+POLICIES = """
+domain: d
+policies:
+  - {name: client, key: "{client}", rate_limit: {unit: day, requests_per_unit: 2}}
+"""
+
+
+def by_path(*policies):
+    return "domain: d\npolicies:\n" + "".join(f"  - {policy}\n" for policy in policies)
+
+
+def status(daemon, path="/auth", **headers):
+    return daemon.http(path, headers={name.replace("_", "-"): value for name, value in headers.items()})[0]
+
+
+def test_proxies_are_trusted_by_configuration(start_daemon, server):
+    daemon = start_daemon(POLICIES, server, auth={"trusted_proxies": ["10.0.0.0/8"]})
+    # Whoever asks is not one of them, and is the client himself.
+    assert [status(daemon, X_Forwarded_For=f"192.0.2.{number}") for number in range(3)] == [200, 200, 429]
+    daemon.write_settings(auth={"trusted_proxies": ["127.0.0.1", "10.0.0.0/8"]})
+    eventually(lambda: status(daemon, X_Forwarded_For="192.0.2.9, 10.1.1.1"), 200)
+    assert "{d}|client=192.0.2.9|1d" in server.cli("KEYS", "*").split("\n")
+    assert server.cli("EXISTS", "{d}|client=10.1.1.1|1d") == "0"
+
+
+def test_what_the_proxy_does_not_tell(start_daemon, server):
+    daemon = start_daemon(by_path('{name: p, match: {path: /a}, key: "{host}", rate_limit: {unit: day}}'), server)
+    told = {}
+    for header, value in (("uri", "/a"), ("host", "h")):
+        answer = daemon.http("/auth", headers=told)
+        assert (answer[0], answer[2]) == (400, f"the proxy does not send x-forwarded-{header}\n")
+        told[f"X-Forwarded-{header}"] = value
+    assert status(daemon, X_Forwarded_Uri="/a", X_Forwarded_Host="h") == 429
+    assert status(daemon, X_Forwarded_Uri="/b") == 200  # the host does not matter then
+
+
+def test_headers_by_other_names(start_daemon, server):
+    daemon = start_daemon(by_path('{name: p, match: {path: /a, method: PUT}, key: k, rate_limit: {unit: day}}'), server,
+                          auth={"uri_header": "X-Original-URL", "method_header": "X-Original-Method"})
+    told = {"X_Original_URL": "https://h/a?b", "X_Original_Method": "PUT"}
+    assert status(daemon, **told) == status(daemon, **told, X_Forwarded_Uri="/free", X_Forwarded_Method="GET") == 429
+    assert status(daemon, X_Original_URL="/a", X_Original_Method="GET") == 200
+    assert daemon.http("/auth/a", method="PUT", headers={"X-Original-URL": "/free"})[0] == 429
+
+
+def test_keys_of_cookies_and_headers(start_daemon, server):
+    limit = "rate_limit: {unit: day, requests_per_unit: 1}"
+    daemon = start_daemon(by_path(f'{{name: p, key: "{{cookie:s}}/{{header:x-t}}", {limit}}}'), server)
+    for told in ({"Cookie": "a=b; s=1", "X_T": "t"}, {"Cookie": "s=1", "X_T": "u"}, {"X_T": "t" * 10_000}, {}):
+        assert [status(daemon, **told) for _ in range(2)] == [200, 429]
+    keys = sorted(server.cli("KEYS", "*").split("\n"))
+    assert [key for key in keys if len(key) < 40] == ["{d}|p=/|1d", "{d}|p=1/t|1d", "{d}|p=1/u|1d"]
+    assert max(map(len, keys)) < 100
+
+
+def test_a_denied_request_uses_nothing_up(start_daemon, server):
+    daemon = start_daemon(by_path("{name: a, key: k, cost: 3, rate_limit: {unit: day, requests_per_unit: 9}}",
+                                  "{name: b, key: k, rate_limit: {unit: day, requests_per_unit: 1}}",
+                                  "{name: c, key: k, shadow_mode: true, rate_limit: {unit: day}}"), server)
+    assert [status(daemon) for _ in range(3)] == [200, 429, 429]
+    assert info_of(server, "{d}|a=k|1d", "total") == 3
+    # The server is not asked any more, and of the other limit nothing is known.
+    eventually(lambda: [limit[:7] for limit in daemon.http("/auth")[1]["RateLimit"].split(", ")],
+               ['"b";r=0', '"c";r=0'])
+    assert daemon.metrics("swlimitd_shadowed_total")["d", "c"] >= 1
+    daemon.write_settings(shadow_mode=True)
+    eventually(lambda: status(daemon), 200)
+
+
+def test_nothing_matches(start_daemon):
+    daemon = start_daemon("domain: d")
+    answer = daemon.http("/auth")
+    assert (answer[0], answer[1]["RateLimit"]) == (200, None)
+    assert daemon.metrics("swlimitd_unmatched_total")["policy",] == 1
+    assert daemon.metrics("swlimitd_requests_total")["auth", "ok"] == 1
+
+
+@pytest.mark.parametrize("when_away, expected", [
+    ("error", [503] * 3), ("allow", [200] * 3), ("deny", [429] * 3), ("local, share: 0.2", [200, 200, 429])])
+def test_a_server_that_is_away(start_daemon, start, when_away, expected):
+    server = start()
+    policy = f"{{name: p, key: k, rate_limit: {{unit: day, requests_per_unit: 10, when_away: {when_away}}}}}"
+    daemon = start_daemon(by_path(policy), server, timeout="200ms")
+    eventually(lambda: status(daemon) == 200 and server.cli("KEYS", "*"))
+    server.kill()
+    assert [status(daemon) for _ in range(3)] == expected
+
+
+def test_a_unix_socket(start_daemon, server):
+    """It has no addresses: who may use it is the file system's affair, and the proxy there says whose request it is."""
+    daemon = start_daemon(POLICIES, server)
+    daemon.stop()
+    path = daemon.folder / "http.sock"
+    daemon.write_settings(http={"address": f"unix:{path}"})
+    daemon.spawn()
+
+    def asked(**headers):
+        connection = http.client.HTTPConnection("localhost")
+        connection.sock = socket.socket(socket.AF_UNIX)
+        with connection.sock:
+            connection.sock.connect(str(path))
+            connection.request("GET", "/auth", headers=headers)
+            return connection.getresponse().status
+
+    eventually(lambda: asked() == 400)
+    told = {"X-Forwarded-For": "192.0.2.7, 192.0.2.8"}
+    assert [asked(**told) for _ in range(3)] == [200, 200, 429]
+    assert server.cli("KEYS", "*") == "{d}|client=192.0.2.8|1d"
