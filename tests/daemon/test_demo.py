@@ -27,7 +27,7 @@ def demo(tmp_path):
     # In a group of its own, as in a terminal, where Ctrl-C is for all of it.
     process = subprocess.Popen([ROOT / "scripts/demo"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                env=os.environ | {"TMPDIR": str(tmp_path)}, start_new_session=True)
-    watchdog = threading.Timer(60, os.killpg, [process.pid, signal.SIGKILL])
+    watchdog = threading.Timer(120, os.killpg, [process.pid, signal.SIGKILL])
     watchdog.start()
     printed = ""
     try:
