@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -130,7 +131,7 @@ def proxy(request, daemon, app, tmp_path):
         assert proxy.process.poll() is None, (tmp_path / "log").read_text()
         yield proxy
     finally:
-        proxy.process.kill()
+        os.killpg(proxy.process.pid, signal.SIGKILL)  # nginx has a worker, too
         proxy.process.wait()
 
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -40,7 +41,7 @@ class Browser:
         return self
 
     def __exit__(self, *_):
-        self.process.kill()
+        os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.requests.close()
         self.answers.close()
