@@ -30,10 +30,10 @@ pub const LARGEST: usize = 1024 * 1024;
 pub fn router(service: Arc<Service>) -> Router {
     Router::new()
         .merge(api::router(&service))
+        .merge(page::router())
         .route(auth::PATH, any(authorize))
         .route(&format!("{}/", auth::PATH), any(authorize))
         .route(&format!("{}/{{*path}}", auth::PATH), any(authorize))
-        .route("/", get(page::page))
         .route("/healthcheck", get(healthcheck))
         .route("/json", post(should_rate_limit))
         .route("/metrics", get(metrics))

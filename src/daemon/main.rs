@@ -13,6 +13,7 @@ mod limits;
 mod listening;
 mod metrics;
 mod page;
+mod recent;
 mod reloading;
 mod service;
 mod settings;
@@ -132,9 +133,9 @@ async fn run(Arguments { config: path, check }: Arguments) -> Result<(), Failure
 }
 
 async fn tidy(service: Arc<Service>) {
-    let mut often = interval(page::STEP);
+    let mut often = interval(recent::STEP);
     loop {
         often.tick().await;
-        service.metrics.tidy();
+        service.tidy();
     }
 }

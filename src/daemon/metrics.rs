@@ -1,7 +1,7 @@
 //! What is counted and measured, for Prometheus.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram, Counter, Histogram};
@@ -9,7 +9,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use swlimit_client::{Statistics, Way};
 
 use crate::envoy::Answer;
-use crate::page::{History, Tally};
+use crate::recent::Recent;
 
 /// Rules that are told apart; of further ones, and of values beyond, is told as of one.
 const MOST_RULES: usize = 10_000;
@@ -58,8 +58,10 @@ pub struct Metrics {
     requests: [[Counter; 3]; Api::NAMES.len()],
     durations: [Histogram; Api::NAMES.len()],
     unmatched: [Counter; 3],
-    /// What the page shows of rules and of how long requests took.
-    pub history: History,
+    /// Requests by how long they took: by the bounds of `SECONDS`, and longer.
+    pub recent_durations: Recent<{ SECONDS.len() + 1 }>,
+    /// The client's decisions by way.
+    pub recent_ways: Recent<{ Way::ALL.len() }>,
 }
 
 #[derive(Default)]
@@ -75,7 +77,8 @@ pub struct RuleMetrics {
     near_limit: Counter,
     shadowed: Counter,
     decisions: [[OnceLock<Counter>; 2]; Way::ALL.len()],
-    pub tally: Tally,
+    /// What was denied, and what was granted, whatever the number of limits.
+    recent: Recent<2>,
 }
 
 impl Metrics {
@@ -91,7 +94,15 @@ impl Metrics {
         });
         let durations = Api::NAMES.map(|api| histogram!("swlimitd_request_duration_seconds", "api" => api));
         let unmatched = ["domain", "rule", "policy"].map(|why| counter!("swlimitd_unmatched_total", "why" => why));
-        Self { prometheus, rules: RwLock::default(), requests, durations, unmatched, history: History::default() }
+        Self {
+            prometheus,
+            rules: RwLock::default(),
+            requests,
+            durations,
+            unmatched,
+            recent_durations: Recent::default(),
+            recent_ways: Recent::default(),
+        }
     }
 
     /// All of it, as Prometheus reads it.
@@ -100,23 +111,40 @@ impl Metrics {
         self.prometheus.render()
     }
 
-    /// Put what was measured in order; now and then.
-    pub fn tidy(&self) {
+    /// Put what was measured in order, and end a step of what is remembered; every [`STEP`](crate::recent::STEP).
+    pub fn tidy(&self, client: &Statistics) {
         self.prometheus.run_upkeep();
-        self.history.sample(self.all_rules());
+        self.recent_durations.step();
+        self.count_ways(client);
+        self.recent_ways.step();
+        for rule in self.rules().by_domain.values().flat_map(HashMap::values) {
+            rule.recent.step();
+        }
     }
 
-    /// Every rule that was asked for.
-    pub fn all_rules(&self) -> Vec<Arc<RuleMetrics>> {
-        let rules = self.rules.read().expect("nobody panics with it");
-        rules.by_domain.values().flat_map(HashMap::values).cloned().collect()
+    /// Take over how often the client decided.
+    pub fn count_ways(&self, client: &Statistics) {
+        for way in Way::ALL {
+            self.recent_ways.set(way as usize, client.granted(way) + client.denied(way));
+        }
+    }
+
+    /// The rules that decided lately, with their domains, and how often they denied and granted in each step.
+    pub fn recent_rules(&self) -> Vec<([String; 2], Vec<[u32; 2]>)> {
+        let rules = self.rules();
+        let all = rules.by_domain.values().flat_map(HashMap::values);
+        all.filter_map(|rule| Some((rule.labels.clone().map(|(_, name)| name), rule.recent.steps()?))).collect()
     }
 
     pub fn ended(&self, api: Api, ending: Ending, began: Instant) {
-        self.requests[api as usize][ending as usize].increment(1);
         let took = began.elapsed();
+        self.requests[api as usize][ending as usize].increment(1);
         self.durations[api as usize].record(took);
-        self.history.took(took);
+        self.recent_durations.count(SECONDS.partition_point(|bound| *bound < took.as_secs_f64()));
+    }
+
+    fn rules(&self) -> RwLockReadGuard<'_, Rules> {
+        self.rules.read().expect("nobody panics with it")
     }
 
     /// A descriptor has no limit, or a request no policy.
@@ -126,7 +154,7 @@ impl Metrics {
 
     /// What is counted of a rule, by the name that metrics have for it.
     pub fn rule(&self, domain: &str, name: &str) -> Arc<RuleMetrics> {
-        if let Some(known) = self.rules.read().expect("nobody panics with it").find(domain, name) {
+        if let Some(known) = self.rules().find(domain, name) {
             return known;
         }
         let mut rules = self.rules.write().expect("nobody panics with it");
@@ -148,27 +176,22 @@ impl Rules {
 }
 
 impl RuleMetrics {
-    pub fn new(domain: &str, name: &str) -> Self {
+    fn new(domain: &str, name: &str) -> Self {
         let labels = [("domain", domain.into()), ("rule", name.into())];
         Self {
             hits: counter!("swlimitd_hits_total", &labels),
             near_limit: counter!("swlimitd_near_limit_total", &labels),
             shadowed: counter!("swlimitd_shadowed_total", &labels),
             decisions: Default::default(),
-            tally: Tally::default(),
+            recent: Recent::default(),
             labels,
         }
     }
 
-    /// The domain's name and the rule's.
-    pub fn names(&self) -> (&str, &str) {
-        let [(_, domain), (_, rule)] = &self.labels;
-        (domain, rule)
-    }
-
-    /// A request had so many hits for this rule.
-    pub fn hit(&self, hits: u64) {
+    /// A request had so many hits for this rule, which grants them or not.
+    pub fn hit(&self, hits: u64, granted: bool) {
         self.hits.increment(hits);
+        self.recent.count(usize::from(granted));
     }
 
     /// One of the rule's limits decided.
@@ -180,7 +203,6 @@ impl RuleMetrics {
             counter!("swlimitd_decisions_total", &labels)
         });
         counter.increment(1);
-        self.tally.count(answer.granted, answer.way != Way::Server);
         if answer.granted && (answer.remaining as f64) < (1.0 - NEAR) * limit as f64 {
             self.near_limit.increment(1);
         }

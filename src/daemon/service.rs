@@ -173,10 +173,15 @@ impl Service {
             return;
         };
         let metrics = self.metrics.rule(domain, &descriptor.measured);
-        metrics.hit(descriptor.hits);
+        metrics.hit(descriptor.hits, descriptor.asks.iter().all(|ask| answers[*ask].granted));
         for ask in &descriptor.asks {
             metrics.decided(&answers[*ask], plan.asks[*ask].limit.quota.limit, rule.shadow_mode);
         }
+    }
+
+    /// Put what was measured in order, every [`STEP`](crate::recent::STEP).
+    pub fn tidy(&self) {
+        self.metrics.tidy(&self.client.statistics());
     }
 
     /// What Prometheus is told.

@@ -1,155 +1,320 @@
-"""The page of swlimitd in a real browser."""
+"""The page at `/`, as a browser shows it."""
 
 import json
 import re
+import shlex
 
 import pytest
+from axe_core_python.selenium import Axe
+from envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.wait import WebDriverWait
 
-from support import browser
-from support.browser import Browser
-from support.contents import info_of
-from support.lacking import lacking
-from support.waiting import eventually
+from support import browser as browsers
 
+SECONDS = 20
+# In a rule's name, and in a key; as markup it would say so.
+HOSTILE = "<img src=x onerror=\"document.title='run'\">&lt;'"
 LIMITS = """
-domain: shop
+domain: d
 descriptors:
-  - {key: never-asked, rate_limit: {unit: hour, requests_per_unit: 7}}
-policies:
-  - {name: per-client, key: "{client}", rate_limit: {window: 1d, requests_per_unit: 3}}
-  - {name: "free", match: {path: /free}, key: all, shadow_mode: true, rate_limit: {window: 1d, requests_per_unit: 1}}
-"""
-KEY = "p:{shop}|per-client=192.0.2.7|1d"
+  - {key: three, rate_limit: {unit: day, requests_per_unit: 3, block: 1s}}
+  - {key: local, rate_limit: {unit: day, requests_per_unit: 2, deciding: only_local}}
+  - {key: direct, rate_limit: {unit: day, requests_per_unit: 3, deciding: direct}}
+  - {key: shadow, shadow_mode: true, rate_limit: {window: 90s, requests_per_unit: 1}}
+  - {key: free, rate_limit: {unlimited: true}}
+  - {key: HOSTILE, rate_limit: {unit: day, requests_per_unit: 1}}
+""".replace("HOSTILE", json.dumps(HOSTILE))
+TOKEN = "correct-horse"
+HOSTILE_DESCRIPTOR = RateLimitDescriptor(entries=[{"key": HOSTILE, "value": HOSTILE}])
+
+
+@pytest.fixture(scope="module")
+def browser():
+    driver = browsers.start()
+    yield driver
+    driver.quit()
+
+
+class Page:
+    """The page of a daemon, and what somebody sees and does there."""
+
+    def __init__(self, browser, daemon):
+        self.browser, self.daemon = browser, daemon
+        browsers.look_like(browser)
+        browser.get_log("browser")
+        browser.get(f"http://127.0.0.1:{daemon.http_port}/")
+        self.sees("status", "Running.")
+
+    def find(self, name):
+        return self.browser.find_element(By.ID, name)
+
+    def sees(self, name, text):
+        """Wait until an element says this, a regular expression, with a space for every gap."""
+        shown = None
+
+        def is_there(_):
+            nonlocal shown
+            shown = " ".join(self.find(name).text.split())
+            return re.search(text, shown)
+
+        try:
+            WebDriverWait(self.browser, SECONDS, 0.05).until(is_there)
+        except Exception:
+            pytest.fail(f"{name} says {shown!r}, not {text!r}", pytrace=False)
+
+    def rows(self, name):
+        return [[cell.text for cell in row.find_elements(By.XPATH, "*")]
+                for row in self.find(name).find_elements(By.TAG_NAME, "tr")]
+
+    def type(self, name, text):
+        field = self.find(name)
+        field.clear()
+        field.send_keys(text)
+
+    def press(self, form, word):
+        self.find(form).find_element(By.XPATH, f".//button[text()='{word}']").click()
+
+    def look_up(self, key):
+        self.type("key", key)
+        self.press("look-up", "Look up")
+        self.sees("said", "(holds|no such key|needed|work)")
 
 
 @pytest.fixture
-def server(start):
-    """A server that has denied nothing yet."""
-    return start()
+def open_page(browser, start_daemon, server):
+    def open_page(limits=LIMITS, server=server, **settings):
+        return Page(browser, start_daemon(limits, server, **settings))
+    return open_page
 
 
 @pytest.fixture
-def daemon(start_daemon, server):
-    daemon = start_daemon(LIMITS, server, key_prefix="p:")
-    for _ in range(10):
-        daemon.http("/auth/free", headers={"X-Forwarded-For": "192.0.2.7"})
-    return daemon
+def tokens(tmp_path):
+    (tmp_path / "tokens").write_text(TOKEN + "\n")
+    return {"api": {"tokens": str(tmp_path / "tokens")}}
 
 
-@pytest.fixture
-def opened(daemon, tmp_path):
-    """Opens the page in a browser, and ends that with the test."""
-    if not browser.installed():
-        lacking("Chromium")
-    started = []
-
-    def opened(**options):
-        page = Browser(tmp_path / f"browser-{len(started)}", **options).__enter__()
-        started.append(page)
-        page.open(f"http://127.0.0.1:{daemon.http_port}/")
-        return page
-
-    yield opened
-    for page in started:
-        page.__exit__()
+def busy(page):
+    """Decisions of every kind, and a key that is shown."""
+    page.daemon.codes(HOSTILE_DESCRIPTOR)
+    for _ in range(5):
+        for key in ("three", "local", "shadow"):
+            page.daemon.codes(f"{key}=ann")
+    page.daemon.codes(HOSTILE_DESCRIPTOR)
+    page.sees("top", "three=ann")
+    page.look_up("{d}|three=ann|1d")
 
 
-def text(page, selector):
-    return page.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''")
+def test_counts_are_live(open_page, start):
+    page = open_page(server=start())
+    page.sees("by-rule-note", "No rule has decided")
+    page.sees("top-note", "No key was denied")
+    for _ in range(5):
+        page.daemon.codes("three=ann")
+    page.sees("by-rule", "three d 3 2")
+    assert [page.find(name).text for name in ("granted", "denied")] == ["3", "2"]
+    label = page.find("decisions-chart").get_attribute("aria-label")
+    assert label == "Granted 3 and denied 2 in five minutes"
+    page.daemon.codes("local=ann")
+    page.sees("by-rule", "local d 1 0")
+    ways = {row[0].split("\n")[0]: row[1:] for row in page.rows("ways")}
+    assert ways["only_local"] == ["1", "17 %"] and int(ways["server"][0]) >= 4
+    assert sum(int(decisions) for decisions, _ in ways.values()) == 6
+    assert re.fullmatch(r"[\d.]+ (µs|ms)", page.find("median").text)
+    assert page.find("latency-chart").get_attribute("aria-label").startswith("6 requests in five minutes")
+    assert page.find("local").text != "0 %"
+    assert [row[0] for row in page.rows("top")] == ["{d}|three=ann|1d"]
+    drawn = page.browser.find_elements(By.CSS_SELECTOR, "#decisions-chart rect")
+    assert {bar.get_attribute("class") for bar in drawn} == {"granted", "denied"}
+    assert all(float(bar.get_attribute("height")) > 0 for bar in drawn)
 
 
-def rows(page):
-    return page.run("Array.from(document.querySelectorAll('#rules tr'), "
-                    "row => Array.from(row.cells, cell => cell.innerText))")
+def test_rules_in_force(open_page):
+    page = open_page()
+    shown = {row[0].split("\n")[0]: row[1:] for row in page.rows("rules")}
+    assert shown["three"] == ["3 per 1d, resolution 2h, blocks for 1s", "denials; away: error"]
+    assert shown["local"] == ["2 per 1d, resolution 2h", "only_local; away: error"]
+    assert shown["shadow"] == ["1 per 90s, resolution 7500ms", "denials; away: error\nshadow mode: denies nothing"]
+    assert shown["free"] == ["unlimited", ""]
+    page.daemon.write_limits("{domain: d, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 7}}]}")
+    page.sees("rules", "7 per 1d")
+    assert [row[0] for row in page.rows("rules")] == ["k\nd"]
 
 
-def row(page, rule):
-    return next(row for row in rows(page) if row[0] == rule)
+def test_names_are_never_markup(open_page):
+    page = open_page()
+    for _ in range(2):
+        page.daemon.codes(HOSTILE_DESCRIPTOR)
+    key = "{d}|" + "=".join([HOSTILE.replace("=", "%3D")] * 2) + "|1d"
+    page.sees("top", re.escape(key))
+    assert [HOSTILE, "d"] in [row[0].split("\n") for row in page.rows("by-rule")]
+    page.find("top").find_element(By.TAG_NAME, "button").click()
+    page.sees("said", "holds 1 unit of")
+    assert page.find("held-key").text == key
+    assert page.browser.title == "swlimitd"
+    assert not page.browser.find_elements(By.CSS_SELECTOR, "img, main script")
 
 
-def click(page, selector):
-    page.run(f"document.querySelector({json.dumps(selector)}).click()")
+def test_one_key(open_page, server):
+    page = open_page()
+    page.look_up("nobody")
+    assert page.find("said").text == "There is no such key on the server."
+    server.cli("SWLIMIT.ALLOW", "somebody", 10, "1h", "5m", "COST", 4)
+    page.look_up("somebody")
+    assert page.find("said").text == "The server holds 4 units of this key."
+    facts = page.find("held-facts").text.split("\n")
+    assert facts[:8] == ["units", "4", "window", "1h", "resolution", "5m", "blocked", "no"]
+    page.press("block", "Block")
+    page.sees("said", "Blocked until")
+    page.sees("held-facts", "until")
+    assert page.browser.switch_to.active_element.text == "Block"
+    assert server.cli("SWLIMIT.ALLOW", "somebody", 10, "1h", "5m").split()[0] == "0"
+    page.press("block", "Unblock")
+    page.sees("said", "not blocked any more")
+    assert server.cli("SWLIMIT.ALLOW", "somebody", 10, "1h", "5m").split()[0] == "1"
+    page.type("duration", "soon")
+    page.press("block", "Block")
+    page.sees("said", "That did not work: .*a duration is written such as")
 
 
-def test_what_the_page_is_fed(daemon):
-    told = json.loads(daemon.get("/v1/overview")[1])
-    assert (told["server"], told["key_prefix"]) == (True, "p:") and told["median"] <= 1
-    rules = {rule["rule"]: rule for rule in told["rules"]}
-    client = rules["per-client"]
-    assert (client["granted"], client["denied"], client["limits"]) == (3, 7, ["3 per 1d, resolution 2h"])
-    assert 0 < client["local"] <= 7 and sum(denied for _, denied in client["history"]) <= 7
-    assert (rules["never-asked"]["granted"], rules["free"]["shadow"]) == (0, True)
-    denied = [rule["denied"] for rule in told["rules"]]
-    assert denied == sorted(denied, reverse=True)
-    eventually(lambda: len(json.loads(daemon.get("/v1/overview")[1])["rules"][0]["history"]) >= 2)
+def test_keys_have_the_prefix(open_page, server):
+    page = open_page(key_prefix="p:")
+    page.look_up("p:ann")
+    page.press("block", "Block")
+    page.sees("said", "Blocked until")
+    assert server.cli("EXISTS", "p:ann") == "1"
+    page.look_up("ann")
+    page.press("block", "Block")
+    page.sees("said", "keys of swlimitd begin with p:")
+    assert server.cli("EXISTS", "ann") == "0"
 
 
-def test_nothing_comes_from_elsewhere(daemon):
-    _, headers, page = daemon.http("/")
-    assert headers["Content-Security-Policy"].startswith("default-src 'none'")
-    assert not re.search(r"(src|href)=(?!\"data:)|url\(|@import", page)
+def test_keys_need_the_token(open_page, tokens, server):
+    page = open_page(**tokens)
+    server.cli("SWLIMIT.BLOCK", "somebody", "1h")
+    for _ in range(4):
+        page.daemon.codes("three=ann")
+    page.sees("by-rule", "three")  # what names nobody is shown
+    page.sees("top-note", "A token of the API is needed to see keys.")
+    assert page.rows("top") == []
+    for wrong in ("", "wrong"):
+        page.type("token", wrong)
+        page.press("token-form", "Use")
+        page.look_up("somebody")
+        assert page.find("said").text == "A token is needed that is known here."
+    status, _, text = page.daemon.http("/page/state")
+    assert status == 200 and "ann" not in text
+
+    page.type("token", TOKEN)
+    page.press("token-form", "Use")
+    page.sees("top", "three=ann")
+    page.look_up("somebody")
+    page.press("block", "Unblock")
+    page.sees("said", "not blocked any more")
+    assert server.cli("EXISTS", "somebody") == "0"
+    page.press("block", "Block")
+    page.sees("said", "Blocked until")
+
+    page.type("token", "")
+    page.press("token-form", "Use")
+    page.press("block", "Unblock")
+    page.sees("said", "A token is needed that is known here.")
+    assert server.cli("EXISTS", "somebody") == "1"
 
 
-def test_rules_are_shown_live(opened, daemon):
-    page = opened()
-    eventually(lambda: "the server is there" in text(page, "#state"))
-    assert row(page, "shop: per-client")[1:4] == ["3 per 1d, resolution 2h", "3", "7"]
-    assert re.fullmatch(r"Half of the last minutes' requests took .*ms.*", text(page, "#latency"))
-    assert page.run("document.querySelectorAll('#rules rect.denied').length") > 0
-    daemon.http("/auth/", headers={"X-Forwarded-For": "192.0.2.7"})
-    eventually(lambda: row(page, "shop: per-client")[3], "8")
+def test_it_says_when_something_is_away(open_page, start):
+    server = start()
+    page = open_page(server=server)
+    server.stop()
+    page.sees("status", "The counting server is away")
+    page.daemon.stop()
+    page.sees("status", r"swlimitd does not answer. What is shown is from \d")
+    page.daemon.start()
+    page.sees("status", "The counting server is away")
 
 
-def test_a_key_is_looked_up_and_blocked(opened, server):
-    page = opened()
-    eventually(lambda: KEY in text(page, "#top"))
-    page.run("Array.from(document.querySelectorAll('#top button'))"
-             f".find(button => button.innerText == {json.dumps(KEY)}).click()")
-    eventually(lambda: "3" in text(page, "#held") and "not blocked" in text(page, "#held"))
-    click(page, "#block")
-    eventually(lambda: re.search(r"Blocked\s+\d", text(page, "#held")))
-    assert info_of(server, KEY, "blocked") > 0
-    click(page, "#unblock")
-    eventually(lambda: "not blocked" in text(page, "#held"))
-    page.run("document.getElementById('key').value = 'other'")
-    click(page, "#block")
-    eventually(lambda: text(page, "#done"), "only keys that begin with p: can be changed here")
-    click(page, "#form button")
-    eventually(lambda: text(page, "#done"), "no such key")
+def test_without_a_server(open_page):
+    page = open_page("{domain: d, descriptors: []}", None)
+    assert page.find("status").text == "Running, without a counting server."
+    page.look_up("somebody")
+    page.sees("said", "this needs a server|needs a server")
 
 
-def test_a_token_is_asked_for(opened, daemon):
-    (daemon.folder / "tokens").write_text("secret\n")
-    daemon.write_settings(api={"tokens": "tokens"})
-    eventually(lambda: daemon.http("/v1/overview")[0], 401)
-    page = opened()
-    eventually(lambda: "a token is needed" in text(page, "#state"))
-    page.run("const field = document.getElementById('token'); field.value = 'secret'; "
-             "field.dispatchEvent(new Event('change'))")
-    eventually(lambda: "the server is there" in text(page, "#state"))
+def test_it_can_be_paused(open_page):
+    page = open_page()
+    page.find("pause").click()
+    page.sees("status", "Paused at")
+    assert page.find("pause").get_attribute("aria-pressed") == "true"
+    page.daemon.codes("three=ann")
+    page.browser.execute_async_script("setTimeout(arguments[0], 2500)")  # longer than between two updates
+    assert page.find("granted").text == "0"
+    page.find("pause").click()
+    page.sees("granted", "1")
+    page.sees("status", "Running.")
 
 
-def test_a_hostile_name_is_only_a_name(opened, server):
-    server.cli("SWLIMIT.ALLOW", "<img src=x onerror=alert(1)>", 0, "1d", "1d")
-    page = opened()
-    eventually(lambda: "<img src=x" in text(page, "#top"))
-    assert page.run("document.images.length") == 0
+def test_focus_stays_while_rows_change(open_page):
+    page = open_page()
+    for _ in range(5):
+        page.daemon.codes("direct=first")
+    page.sees("top", "direct=first")
+    page.browser.execute_script("""
+        [...document.querySelectorAll("#top button")].find((one) => one.textContent.includes("first")).focus()""")
+    for _ in range(9):
+        page.daemon.codes("direct=second")
+    page.sees("top", "direct=second.*direct=first")
+    assert page.browser.switch_to.active_element.text == "{d}|direct=first|1d"
 
 
-@pytest.mark.parametrize("width", [360, 1100])
-def test_it_can_be_read_on_a_phone_and_in_the_dark(opened, width):
-    page = opened(width=width, height=740)
-    page.dark()
-    eventually(lambda: rows(page))
-    assert page.run("document.documentElement.scrollWidth <= innerWidth")
-    assert page.run("getComputedStyle(document.body).backgroundColor") == "rgb(13, 17, 23)"
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_everybody_can_read_it(open_page, tokens, width, scheme):
+    page = open_page(**tokens)
+    browsers.look_like(page.browser, width, prefers_color_scheme=scheme)
+    page.type("token", TOKEN)
+    page.press("token-form", "Use")
+    busy(page)
+    found = Axe().run(page.browser)
+    assert not found["violations"], json.dumps(found["violations"], indent=1)
+    assert len(found["passes"]) > 25
+    wide = page.browser.execute_script("return document.documentElement.scrollWidth")
+    assert wide <= width
+    ground = page.find("said").find_element(By.XPATH, "//body").value_of_css_property("background-color")
+    assert (min(map(int, re.findall(r"\d+", ground)[:3])) > 200) == (scheme == "light")
 
 
-@pytest.mark.parametrize("width", [360, 1100])
-def test_a_screen_reader_is_told(opened, width):
-    page = opened(width=width, height=740)
-    eventually(lambda: KEY in text(page, "#top"))
-    told = page.names()
-    assert {("rowheader", "shop: per-client"), ("columnheader", "Denied"), ("heading", "Rules"), ("button", "Block"),
-            ("textbox", "Key, as the server has it"), ("button", KEY)} <= told
-    assert any(role == "cell" and re.search(r"granted, \d+ denied", name) for role, name in told)
+def test_tables_and_controls_have_names(open_page):
+    page = open_page()
+    busy(page)
+    tables = page.browser.find_elements(By.TAG_NAME, "table")
+    assert len(tables) == 4
+    for table in tables:
+        assert table.find_element(By.TAG_NAME, "caption").text
+        columns = table.find_elements(By.CSS_SELECTOR, "thead th")
+        assert columns and all(column.get_attribute("scope") == "col" for column in columns)
+        for row in table.find_elements(By.CSS_SELECTOR, "tbody tr"):
+            cells = row.find_elements(By.XPATH, "*")
+            assert cells[0].get_attribute("scope") == "row" and len(cells) == len(columns)
+    controls = page.browser.find_elements(By.CSS_SELECTOR, "button, input, svg[role], section")
+    assert all(control.accessible_name for control in controls if control.is_displayed())
+    assert [heading.tag_name for heading in page.browser.find_elements(By.CSS_SELECTOR, "h1, h2, h3, h4")] == [
+        "h1", "h2", "h2", "h3", "h4", "h2", "h2", "h2"]
+
+
+def test_nothing_comes_from_elsewhere(open_page):
+    page = open_page()
+    busy(page)
+    here = f"http://127.0.0.1:{page.daemon.http_port}/"
+    loaded = page.browser.execute_script("return performance.getEntriesByType('resource').map((one) => one.name)")
+    assert loaded and all(address.startswith(here) for address in loaded)
+    assert [line["message"] for line in page.browser.get_log("browser")] == []
+    for path in ("/", "/page/page.js", "/page/state"):
+        status, headers, _ = page.daemon.http(path)
+        assert status == 200 and headers["X-Content-Type-Options"] == "nosniff"
+        policy = dict(shlex.split(part)[:2] for part in headers["Content-Security-Policy"].split(";"))
+        assert (policy["default-src"], policy["script-src"], policy["frame-ancestors"]) == ("none", "self", "none")
+    page.browser.execute_script("""
+        const script = document.createElement("script");
+        script.textContent = "document.title = 'run'";
+        document.body.append(script);""")
+    assert page.browser.title == "swlimitd"

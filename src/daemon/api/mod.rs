@@ -24,9 +24,9 @@ use crate::envoy::{Ask, Descriptor, How, Plan, Role};
 use crate::http::Peer;
 use crate::limits::{default_geometry, Limit, Manner, WhenAway};
 use crate::metrics::Api;
-use crate::page::overview;
 use crate::service::Service;
 use question::{Back, Block, Key, Question, Top, What};
+pub use reply::denied;
 use reply::{Decision, Failure};
 
 /// What the API is, for machines.
@@ -56,7 +56,6 @@ pub fn router(service: &Arc<Service>) -> Router<Arc<Service>> {
     let views = Router::new()
         .route("/v1/info", get(info))
         .route("/v1/top", get(top))
-        .route("/v1/overview", get(overview))
         .route_layer(from_fn_with_state(service.clone(), guard));
     let openapi = get(|| async { ([(header::CONTENT_TYPE, "application/json")], OPENAPI) });
     decisions.merge(views).route("/v1/openapi.json", openapi)
@@ -223,7 +222,7 @@ async fn top(
 ) -> Result<Response, Failure> {
     let Query(Top { count }) = asked?;
     let all = service.client().top(count).await?;
-    Ok(Json(all.iter().map(reply::denied).collect::<Vec<_>>()).into_response())
+    Ok(Json(all.iter().map(denied).collect::<Vec<_>>()).into_response())
 }
 
 /// Something to try: every path is limited by itself.

@@ -1,6 +1,6 @@
 //! The YAML of limits as it is written: envoyproxy/ratelimit's keys, and our own beside them.
 
-use serde::{de, Deserialize, Deserializer};
+use serde::{de, Deserialize, Deserializer, Serialize};
 use serde_saphyr::Spanned;
 use swlimit_window::MAX_EXACT;
 
@@ -172,7 +172,7 @@ impl<'de> Deserialize<'de> for Share {
 }
 
 /// Who decides.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, Hash)]
 #[serde(rename_all = "snake_case")]
 pub enum Deciding {
     Direct,
@@ -184,7 +184,7 @@ pub enum Deciding {
 }
 
 /// What is decided while the server is away.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, Hash)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenAway {
     /// Nothing: the caller is told, and has a policy of its own.

@@ -1,0 +1,75 @@
+"""Draw docs/swlimitd-page.png: the page of a swlimitd that has had visitors for five minutes.
+
+    PYTHONPATH=tests .venv/bin/python -m support.picture
+
+Or for as many seconds as the first argument says, as a screen of the width that the second one says, light or dark.
+"""
+
+import io
+import math
+import random
+import sys
+import time
+
+from PIL import Image
+from selenium.webdriver.common.by import By
+
+from .browser import look_like, start
+from .daemon import DAEMON, Daemon
+from .server import ROOT, Binaries, Server
+
+PICTURE = ROOT / "docs/swlimitd-page.png"
+LIMITS = """
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: minute, requests_per_unit: 150}}
+  - {key: address, rate_limits: [{window: 10s, requests_per_unit: 90}, {unit: hour, requests_per_unit: 20000}]}
+  - {key: login, rate_limit: {window: 15m, requests_per_unit: 5, block: 1h, deciding: direct}}
+  - {key: search, rate_limit: {window: 30s, requests_per_unit: 900, deciding: leases, when_away: local}}
+  - {key: export, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 5, when_away: allow}}
+"""
+SHOWN = "{shop}|login=203.0.113.9|15m"
+
+
+def visit(daemon, seconds):
+    """Be the visitors of a shop, one of whom guesses passwords."""
+    chance = random.Random(1)
+    began = time.monotonic()
+    while (at := time.monotonic() - began) < seconds:
+        for key, often, values in (("user", 3, 9), ("address", 5, 3), ("search", 4, 1), ("export", 0.3, 4)):
+            for _ in range(round(often * (1.5 + math.sin(at / 40)) * chance.random())):
+                ask(daemon, key, f"{key[0]}{chance.randrange(values)}")
+        if at % 90 > 60:
+            ask(daemon, "login", "203.0.113.9")
+        time.sleep(0.1)
+
+
+def ask(daemon, key, value):
+    daemon.json({"domain": "shop", "descriptors": [{"entries": [{"key": key, "value": value}]}]})
+
+
+def main(seconds=300, width=1100, scheme="light"):
+    assert DAEMON.exists(), "run make build-daemon"
+    server = Server(Binaries.installed()).start()
+    browser = start()
+    try:
+        with Daemon(LIMITS, server) as daemon:
+            for _ in range(4):
+                ask(daemon, "login", "203.0.113.9")
+            visit(daemon, float(seconds))
+            look_like(browser, int(width), prefers_color_scheme=scheme)
+            browser.get(f"http://127.0.0.1:{daemon.http_port}/")
+            browser.find_element(By.ID, "key").send_keys(SHOWN)
+            browser.find_element(By.CSS_SELECTOR, "#look-up button").click()
+            browser.execute_async_script("setTimeout(arguments[0], 1000)")
+            look_like(browser, int(width), browser.execute_script("return document.body.scrollHeight"),
+                      prefers_color_scheme=scheme)
+            picture = Image.open(io.BytesIO(browser.get_screenshot_as_png()))
+            picture.convert("RGB").quantize(64).save(PICTURE, optimize=True)
+    finally:
+        browser.quit()
+        server.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
