@@ -29,6 +29,12 @@ TOKEN = "correct-horse"
 HOSTILE_DESCRIPTOR = RateLimitDescriptor(entries=[{"key": HOSTILE, "value": HOSTILE}])
 
 
+@pytest.fixture
+def server(start):
+    """A server of one's own: who is denied most is remembered by it, whatever keys are flushed."""
+    return start()
+
+
 @pytest.fixture(scope="module")
 def browser():
     driver = browsers.start()
