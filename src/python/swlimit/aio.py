@@ -199,7 +199,7 @@ class TaskTracker:
             try:
                 identity = await _call(listener, "CLIENT", "ID")
                 await _call(listener, "SUBSCRIBE", CHANNEL)
-                await _call(asker, "CLIENT", "TRACKING", "ON", "REDIRECT", identity, "NOLOOP")
+                await _call(asker, "CLIENT", "TRACKING", "ON", "REDIRECT", identity)
                 pauses.reset()
                 self._to_send = asyncio.Queue()
                 tasks += [asyncio.create_task(step) for step in (

@@ -84,7 +84,7 @@ class ThreadTracker:
             connection.connect()
         identity = _call(listener, "CLIENT", "ID")
         _call(listener, "SUBSCRIBE", CHANNEL)
-        _call(asker, "CLIENT", "TRACKING", "ON", "REDIRECT", identity, "NOLOOP")
+        _call(asker, "CLIENT", "TRACKING", "ON", "REDIRECT", identity)
         with self._lock:
             self._asker = asker
 

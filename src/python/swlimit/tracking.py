@@ -1,7 +1,8 @@
 """Hearing of what is given back: what both kinds of trackers share. No connection.
 
 A tracker has two connections to one server: a listener, which reads invalidations, and an asker, whose PEEKs register
-their keys for them (`CLIENT TRACKING ON REDIRECT listener NOLOOP`). The reply to a PEEK is what is remembered.
+their keys for them (`CLIENT TRACKING ON REDIRECT listener`). The reply to a PEEK is what is remembered. Not NOLOOP: a
+key that has expired is deleted by the PEEK that finds it so, and that has to be told, too.
 """
 
 import logging
