@@ -17,7 +17,7 @@ def crates(folder, version):
     return done.stdout.split(), done.stderr
 
 
-@pytest.mark.parametrize("version", ["1.88.0", "1.100.0"])
+@pytest.mark.parametrize("version", ["1.89.0", "1.100.0"])
 def test_a_new_rust_takes_everything(tmp_path, version):
     assert crates(tmp_path, version) == (["--workspace"], "")
 

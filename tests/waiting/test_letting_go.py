@@ -87,7 +87,7 @@ def test_many_gone_in_the_moment_of_the_grant(start):
     ("maxmemory", 1, "OOM"), ("min-replicas-to-write", 1, "NOREPLICAS")])
 def test_errors_at_the_turn(server, counted, wait, configure, setting, value, code):
     """What ALLOW gets at that moment, everybody gets whose turn it is, and nothing is counted."""
-    server.cli("SWLIMIT.BLOCK", "k", "300ms")
+    server.cli("SWLIMIT.BLOCK", "k", "1500ms")
     queue = [wait("k", 2, *DAY, "5s") for _ in range(3)]
     configure(setting, value)
     errors = [waiter.answer() for waiter in queue]
@@ -98,7 +98,7 @@ def test_errors_at_the_turn(server, counted, wait, configure, setting, value, co
 
 def test_a_setting_that_forbids_it_meanwhile(server, wait, configure):
     """A window of too many subintervals, by now: the error that ALLOW gets."""
-    server.cli("SWLIMIT.BLOCK", "k", "300ms")
+    server.cli("SWLIMIT.BLOCK", "k", "1500ms")
     waiter = wait("k", 2, *DAY, "5s")
     configure("swlimit.max-subintervals", 4)
     assert waiter.answer() == Failed(server.cli("SWLIMIT.ALLOW", "k", 2, *DAY))
@@ -107,7 +107,7 @@ def test_a_setting_that_forbids_it_meanwhile(server, wait, configure):
 @pytest.mark.parametrize("before, after", [(0, 1), (1, 0)], ids=["it is full now", "it was full"])
 def test_what_is_known_of_the_memory_is_of_now(server, wait, configure, before, after):
     """The server itself goes by what it found before the last client's command."""
-    server.cli("SWLIMIT.BLOCK", "k", "300ms")
+    server.cli("SWLIMIT.BLOCK", "k", "1500ms")
     waiter = wait("k", 2, *DAY, "5s")
     configure("maxmemory", before)
     configure("maxmemory", after)
