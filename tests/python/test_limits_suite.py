@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster import Cluster
 from support.server import ROOT
 
 CACHE = ROOT / ".cache/python"
@@ -71,10 +70,3 @@ def test_on_a_server(source, start, tmp_path):
         running.append(begin(tmp_path / folder, source, files, f"redis://127.0.0.1:{server.port}", [server]))
     for process in running:
         assert_passes(process, least=20)
-
-
-@pytest.mark.long
-def test_in_a_cluster(source, start, tmp_path):
-    cluster = Cluster(start)
-    uri = f"redis+cluster://127.0.0.1:{cluster.servers[0].port}/"
-    assert_passes(begin(tmp_path, source, FILES + ASYNC_FILES, uri, cluster.masters()), least=50)
