@@ -1,6 +1,7 @@
 """Start real servers with the module loaded, on free loopback ports, and end each of them again."""
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -20,19 +21,24 @@ _given = set()
 
 
 def free_port():
-    """A loopback port nobody listens on, nor on a cluster's second port (10 000 above); no port is given twice."""
+    """A loopback port nobody listens on, nor on a cluster's second port (10 000 above); no port is given twice.
+
+    Both are below those that the system gives to clients, of which one could take it before the server does.
+    """
     while True:
-        with socket.socket() as probe, socket.socket() as second:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-            if port in _given or port > 55_000:
-                continue
-            try:
-                second.bind(("127.0.0.1", port + 10_000))
-            except OSError:
-                continue
-        _given.add(port)
-        return port
+        port = random.randrange(10_000, 22_000)
+        if port not in _given and all(map(_is_free, [port, port + 10_000])):
+            _given.add(port)
+            return port
+
+
+def _is_free(port):
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 class Binaries:

@@ -1,10 +1,12 @@
 //! A server of its own for each test.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use redis::FromRedisValue;
@@ -218,7 +220,10 @@ fn lacking(what: &str) -> ! {
     std::process::exit(i32::from(std::env::var("CI").is_ok_and(|ci| ci == "true")));
 }
 
-/// A loopback port that nobody listens on.
+/// A loopback port that nobody listens on, and that is given once: one below those that the system gives to clients, of
+/// which one could take it before the server does.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let is_free = |port: &u16| GIVEN.lock().unwrap().insert(*port) && TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    std::iter::repeat_with(|| fastrand::u16(22_000..32_000)).find(is_free).unwrap()
 }
