@@ -114,7 +114,7 @@ def denied_and_back(url):
     responses = [get(url) for _ in range(4)]
     assert [response.status for response in responses] == [200, 200, 200, 429]
     wait = int(responses[-1].headers["Retry-After"])
-    assert 1 <= wait <= 3
+    assert 1 <= wait <= 4  # a window of two seconds, rounded up to the second at its end; slowapi adds another
     time.sleep(wait)
     return responses[-1], get(url)
 
