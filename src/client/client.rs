@@ -52,12 +52,6 @@ pub struct ClientBuilder {
     most_waiting: usize,
 }
 
-/// Where a client's line leads to.
-enum Line {
-    None,
-    To(Box<dyn Wire>),
-}
-
 impl Default for ClientBuilder {
     fn default() -> Self {
         Self {
@@ -99,7 +93,7 @@ impl ClientBuilder {
     /// [`Error::Invalid`] for a URL that cannot be read: see [`Client::connect`].
     pub fn build(self, url: &str) -> Result<Client, Error> {
         let servers = Servers::at(url).map_err(Error::Invalid)?;
-        Ok(self.made(Line::To(Box::new(servers))))
+        Ok(self.made(Some(Box::new(servers))))
     }
 
     /// The same client, once the server has answered.
@@ -115,24 +109,21 @@ impl ClientBuilder {
 
     /// A client over a line that somebody else made, such as [`Given`](crate::wire::Given).
     pub fn over(self, line: impl Wire) -> Client {
-        self.made(Line::To(Box::new(line)))
+        self.made(Some(Box::new(line)))
     }
 
     /// A client without a server: every limiter is one of [`Deciding::OnlyLocal`](crate::Deciding::OnlyLocal).
     pub fn only_local(self) -> Client {
-        self.made(Line::None)
+        self.made(None)
     }
 
-    fn made(self, line: Line) -> Client {
+    fn made(self, line: Option<Box<dyn Wire>>) -> Client {
         let counters = Arc::new(Counters::new());
         let denials = Arc::new(Denials::new(self.most_keys));
-        let server = match line {
-            Line::None => None,
-            Line::To(wire) => {
-                wire.tell(Arc::new(Ears { denials: Arc::clone(&denials), counters: Arc::clone(&counters) }));
-                Some(Arc::new(Server::new(wire, Arc::clone(&counters), self.timeout, self.most_waiting)))
-            }
-        };
+        let server = line.map(|wire| {
+            wire.tell(Arc::new(Ears { denials: Arc::clone(&denials), counters: Arc::clone(&counters) }));
+            Arc::new(Server::new(wire, Arc::clone(&counters), self.timeout, self.most_waiting))
+        });
         Client(Arc::new(Shared {
             server,
             denials,
