@@ -1,10 +1,44 @@
-//! What an HTTP response says of a decision.
+//! What an HTTP response says of limits.
+
+use std::time::Duration;
 
 use crate::decision::{Decision, Decisions};
 use crate::quota::Quota;
 
 /// The largest integer that a structured field may hold.
 const MOST: u64 = 999_999_999_999_999;
+
+/// What is told of one limit.
+#[derive(Clone, Copy, Debug)]
+pub struct Told<'a> {
+    /// What its policy is called.
+    pub name: &'a str,
+    /// Units admitted per window.
+    pub limit: u64,
+    /// The window.
+    pub window: Duration,
+    /// Units still available.
+    pub remaining: u64,
+    /// How long until nothing counts any more.
+    pub reset_after: Duration,
+}
+
+/// The fields `ratelimit-policy` and `ratelimit`, each of all these limits; none where nothing is limited.
+pub fn of_limits<'a>(limits: impl IntoIterator<Item = Told<'a>>) -> Vec<(&'static str, String)> {
+    let told = limits.into_iter().map(|Told { name, limit, window, remaining, reset_after }| {
+        let (name, limit, remaining) = (quoted(name), limit.min(MOST), remaining.min(MOST));
+        let policy = format!("{name};q={limit};w={}", seconds(window));
+        (policy, format!("{name};r={remaining};t={}", seconds(reset_after)))
+    });
+    let (policies, left): (Vec<_>, Vec<_>) = told.unzip();
+    let fields = [("ratelimit-policy", policies), ("ratelimit", left)].into_iter();
+    fields.filter(|(_, values)| !values.is_empty()).map(|(name, values)| (name, values.join(", "))).collect()
+}
+
+/// Whole seconds, rounded up.
+pub fn seconds(duration: Duration) -> u64 {
+    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}
 
 impl Decision {
     /// The fields of an HTTP response that tell of this decision: `ratelimit-policy`, `ratelimit` and, where such a
@@ -33,25 +67,19 @@ impl Decisions {
     /// The same of several limits, each with its policy's name and its quota, in the order asked. Where they are
     /// denied, they tell of those limits that deny: of the others nothing may be known.
     pub fn headers<'a>(&self, policies: impl IntoIterator<Item = (&'a str, &'a Quota)>) -> Vec<(&'static str, String)> {
-        let (mut all, mut left) = (Vec::new(), Vec::new());
-        for (decision, (name, quota)) in self.each().iter().zip(policies) {
-            if decision.granted() == self.granted() {
-                let (name, limit, remaining) =
-                    (quoted(name), decision.limit().min(MOST), decision.remaining().min(MOST));
-                all.push(format!("{name};q={limit};w={}", seconds(quota.window())));
-                left.push(format!("{name};r={remaining};t={}", seconds(decision.reset_after())));
-            }
-        }
-        let retry_after = self.retry_after().filter(|_| !self.granted()).map(|wait| seconds(wait).to_string());
-        let told = |fields: Vec<String>| (!fields.is_empty()).then(|| fields.join(", "));
-        let values = [("ratelimit-policy", told(all)), ("ratelimit", told(left)), ("retry-after", retry_after)];
-        values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+        let telling = self.each().iter().zip(policies).filter(|(decision, _)| decision.granted() == self.granted());
+        let told = telling.map(|(decision, (name, quota))| Told {
+            name,
+            limit: decision.limit(),
+            window: quota.window(),
+            remaining: decision.remaining(),
+            reset_after: decision.reset_after(),
+        });
+        let mut fields = of_limits(told);
+        let retry_after = self.retry_after().filter(|_| !self.granted());
+        fields.extend(retry_after.map(|wait| ("retry-after", seconds(wait).to_string())));
+        fields
     }
-}
-
-/// Whole seconds, rounded up.
-fn seconds(duration: std::time::Duration) -> u128 {
-    duration.as_millis().div_ceil(1000)
 }
 
 /// A structured field's string. What it cannot hold becomes a question mark.

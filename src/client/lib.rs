@@ -17,7 +17,7 @@ mod denials;
 mod error;
 #[cfg(test)]
 mod fake;
-mod headers;
+pub mod headers;
 mod keys;
 mod leases;
 mod limiter;

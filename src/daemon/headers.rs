@@ -1,12 +1,11 @@
 //! What responses say of limits, as docs/http-headers.md has it.
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use swlimit_client::headers;
 
-const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+pub use swlimit_client::headers::seconds;
 
 /// One limit, and what is left of it.
 pub struct Told {
@@ -20,22 +19,18 @@ pub struct Told {
 
 /// `RateLimit-Policy` and `RateLimit`; neither where nothing is limited.
 pub fn of_limits(limits: impl Iterator<Item = Told>) -> HeaderMap {
-    let (mut policies, mut states) = (String::new(), String::new());
-    for Told { name, limit, window, remaining, reset_after } in limits {
-        let name = name.replace(|c: char| !matches!(c, ' '..='~') || c == '"' || c == '\\', "_");
-        let comma = if policies.is_empty() { "" } else { ", " };
-        let (window, reset) = (window.div_ceil(1000), seconds(reset_after));
-        write!(policies, "{comma}\"{name}\";q={limit};w={window}").expect("a string takes it");
-        write!(states, "{comma}\"{name}\";r={remaining};t={reset}").expect("a string takes it");
-    }
-    let headers = [(RATELIMIT_POLICY, policies), (RATELIMIT, states)];
-    let told = headers.into_iter().filter(|(_, value)| !value.is_empty());
-    told.map(|(name, value)| (name, HeaderValue::try_from(value).expect("it is printable"))).collect()
-}
-
-/// Whole seconds, never too few.
-pub fn seconds(wait: Duration) -> u64 {
-    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
+    let printable = |name: String| name.replace(|c: char| !matches!(c, ' '..='~') || c == '"' || c == '\\', "_");
+    let limits: Vec<_> = limits.map(|told| Told { name: printable(told.name), ..told }).collect();
+    let told = limits.iter().map(|Told { name, limit, window, remaining, reset_after }| headers::Told {
+        name,
+        limit: *limit,
+        window: Duration::from_millis(*window),
+        remaining: *remaining,
+        reset_after: *reset_after,
+    });
+    let fields = headers::of_limits(told).into_iter();
+    let value = |value: String| HeaderValue::try_from(value).expect("it is printable");
+    fields.map(|(name, text)| (HeaderName::from_static(name), value(text))).collect()
 }
 
 #[cfg(test)]
