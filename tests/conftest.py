@@ -109,10 +109,19 @@ def release(shared_server):
     return Release(family, tuple(int(part) for part in found[f"{family}_version"].split(".")))
 
 
+@pytest.fixture(scope="session")
+def configuration(shared_server):
+    """The shared server's configuration as it started."""
+    with shared_server.client() as client:
+        return client.config_get()
+
+
 @pytest.fixture
-def server(shared_server):
+def server(shared_server, configuration):
     """A server without any keys, with its configuration as it started."""
-    shared_server.cli("FLUSHALL", "SYNC")
-    shared_server.cli("CONFIG", "SET", "swlimit.max-subintervals", 4096)
+    with shared_server.client() as client:
+        for name in {name for name, _ in client.config_get().items() ^ configuration.items()}:
+            client.config_set(name, configuration[name])
+        client.flushall()
     yield shared_server
     assert shared_server.alive, shared_server.log

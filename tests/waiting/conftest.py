@@ -14,20 +14,6 @@ def wait(server):
 
 
 @pytest.fixture
-def configure(server):
-    """Configure the shared server until the test ends."""
-    before = {}
-
-    def configure(setting, value):
-        before.setdefault(setting, server.cli("CONFIG", "GET", setting).split("\n")[1])
-        assert server.cli("CONFIG", "SET", setting, value) == "OK"
-
-    yield configure
-    for setting, value in before.items():
-        server.cli("CONFIG", "SET", setting, value)
-
-
-@pytest.fixture
 def counted(server):
     """What the statistics have grown by since the test began."""
     before = statistics(server)

@@ -53,14 +53,14 @@ def test_restored(server, waiter):
     assert soon(waiter)[:3] == [1, 2, 0]
 
 
-def test_evicted(server, wait, configure):
+def test_evicted(server, wait):
     """The key goes first, because it expires first; then so much goes that there is memory again."""
-    configure("maxmemory-policy", "volatile-ttl")
+    server.cli("CONFIG", "SET", "maxmemory-policy", "volatile-ttl")
     with Connection(server.port) as connection:
         connection.call("SET", "ballast", b"x" * 4_000_000, "EX", 100_000)
         connection.call("SWLIMIT.BLOCK", "k", BLOCKED)
         waiter = wait("k", 2, *DAY, PATIENT)
-        configure("maxmemory", info(server, "memory")["used_memory"] - 2_000_000)
+        server.cli("CONFIG", "SET", "maxmemory", info(server, "memory")["used_memory"] - 2_000_000)
         assert soon(waiter)[:3] == [1, 2, 1]
         assert connection.call("EXISTS", "ballast") == 0
 

@@ -83,35 +83,35 @@ def test_many_gone_in_the_moment_of_the_grant(start):
     assert server.alive, server.log
 
 
+def configured_before_the_turn(server, *settings):
+    """The block of `k` ends soon; before it does, the server is configured."""
+    with Connection(server.port) as connection:
+        done = connection.calls([("SWLIMIT.BLOCK", "k", "100ms"), *(("CONFIG", "SET", *each) for each in settings)])
+    assert done[1:] == [b"OK"] * len(settings)
+
+
 @pytest.mark.parametrize("setting, value, code", [
     ("maxmemory", 1, "OOM"), ("min-replicas-to-write", 1, "NOREPLICAS")])
-def test_errors_at_the_turn(server, counted, wait, configure, setting, value, code):
+def test_errors_at_the_turn(server, counted, queue, setting, value, code):
     """What ALLOW gets at that moment, everybody gets whose turn it is, and nothing is counted."""
-    server.cli("SWLIMIT.BLOCK", "k", "1500ms")
-    queue = [wait("k", 2, *DAY, "5s") for _ in range(3)]
-    configure(setting, value)
+    configured_before_the_turn(server, (setting, value))
     errors = [waiter.answer() for waiter in queue]
     assert errors == [Failed(server.cli("SWLIMIT.ALLOW", "k", 2, *DAY))] * 3 and errors[0].startswith(f"{code} ")
-    assert counted() == {"denied": 3, "denied_units": 3, "blocked": 1}
+    assert counted() == {"denied": 3, "denied_units": 3, "blocked": 2}
     assert ask(server, "SWLIMIT.PEEK", "k", 2, *DAY)[2] == 2
 
 
-def test_a_setting_that_forbids_it_meanwhile(server, wait, configure):
+def test_a_setting_that_forbids_it_meanwhile(server, queue):
     """A window of too many subintervals, by now: the error that ALLOW gets."""
-    server.cli("SWLIMIT.BLOCK", "k", "1500ms")
-    waiter = wait("k", 2, *DAY, "5s")
-    configure("swlimit.max-subintervals", 4)
-    assert waiter.answer() == Failed(server.cli("SWLIMIT.ALLOW", "k", 2, *DAY))
+    configured_before_the_turn(server, ("swlimit.max-subintervals", 4))
+    assert queue[0].answer() == Failed(server.cli("SWLIMIT.ALLOW", "k", 2, *DAY))
 
 
 @pytest.mark.parametrize("before, after", [(0, 1), (1, 0)], ids=["it is full now", "it was full"])
-def test_what_is_known_of_the_memory_is_of_now(server, wait, configure, before, after):
+def test_what_is_known_of_the_memory_is_of_now(server, queue, before, after):
     """The server itself goes by what it found before the last client's command."""
-    server.cli("SWLIMIT.BLOCK", "k", "1500ms")
-    waiter = wait("k", 2, *DAY, "5s")
-    configure("maxmemory", before)
-    configure("maxmemory", after)
-    reply = waiter.answer()
+    configured_before_the_turn(server, ("maxmemory", before), ("maxmemory", after))
+    reply = queue[0].answer()
     assert reply.startswith("OOM ") if after else reply[:3] == [1, 2, 1]
 
 

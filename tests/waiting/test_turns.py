@@ -178,15 +178,15 @@ def test_nobody_waits_in_a_script(server, script):
     assert ask(server, script, code, 0)[:3] == [0, 1, 0]
 
 
-def test_how_many_wait(server, wait, configure):
+def test_how_many_wait(server, wait):
     block(server)
     denied = Failed("ERR too many clients are waiting")
-    configure("swlimit.max-waiting", 2)
+    server.cli("CONFIG", "SET", "swlimit.max-waiting", 2)
     queue = [wait("k", 5, *DAY, PATIENT) for _ in range(2)]
     with Connection(server.port) as connection:
         assert connection.call("SWLIMIT.ACQUIRE", "k", 5, *DAY, PATIENT) == denied
         assert connection.call("SWLIMIT.ACQUIRE", "k", 5, *DAY, "1s")[0] == 0, "it would not have waited"
-        configure("swlimit.max-waiting", 0)
+        server.cli("CONFIG", "SET", "swlimit.max-waiting", 0)
         assert connection.call("SWLIMIT.ACQUIRE", "free", 5, *DAY, PATIENT)[0] == 1
         assert connection.call("SWLIMIT.ACQUIRE", "k", 5, *DAY, PATIENT) == denied
         assert waiting(server) == 2, "who waits already goes on"
