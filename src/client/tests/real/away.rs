@@ -121,6 +121,45 @@ async fn a_read_only_replica() {
     endure(move |at| at.server.say(&master), |at| at.server.say("REPLICAOF NO ONE")).await;
 }
 
+/// Busy with a script that does not end.
+#[tokio::test]
+async fn busy() {
+    let begin = |at: &mut Setting| {
+        at.server.say::<()>("CONFIG SET busy-reply-threshold 1");
+        let mut connection = redis::Client::open(at.server.url()).unwrap().get_connection().unwrap();
+        connection
+            .send_packed_command(&redis::cmd("EVAL").arg("while true do end").arg(0).get_packed_command())
+            .unwrap();
+    };
+    endure(begin, |at| at.server.say("SCRIPT KILL")).await;
+}
+
+/// Where the disk fails, nothing may be written.
+#[tokio::test]
+async fn unable_to_save() {
+    let begin = |at: &mut Setting| {
+        std::fs::create_dir(at.server.folder.path().join("dump.rdb")).unwrap();
+        at.server.say_words::<(), _>(&["CONFIG", "SET", "save", "3600 1"]);
+        at.server.say::<()>("BGSAVE");
+        while !at.server.say::<String>("INFO persistence").contains("rdb_last_bgsave_status:err") {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    endure(begin, |at| at.server.say("CONFIG SET stop-writes-on-bgsave-error no")).await;
+}
+
+/// Reading its data, slowly, as it starts.
+#[tokio::test]
+async fn loading() {
+    let begin = |at: &mut Setting| {
+        at.server.say::<()>("DEBUG POPULATE 2000");
+        at.server.say::<()>("SAVE");
+        at.server.kill();
+        at.server.begin(&["--key-load-delay", "5000", "--loading-process-events-interval-bytes", "1024"]);
+    };
+    endure(begin, |at| at.server.say("CONFIG SET key-load-delay 0")).await;
+}
+
 /// Slow, but not too slow: nothing is decided without the server.
 #[tokio::test]
 async fn slow() {

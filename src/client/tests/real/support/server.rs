@@ -103,19 +103,27 @@ impl Server {
         self.try_start().unwrap_or_else(|log| panic!("the server does not start:\n{log}"));
     }
 
-    fn try_start(&mut self) -> Result<(), String> {
-        let log = self.folder.path().join("server.log");
-        let output = File::options().create(true).append(true).open(&log).unwrap();
+    /// Start the process with further words, and do not wait for it.
+    pub fn begin(&mut self, more: &[&str]) {
+        let output = File::options().create(true).append(true).open(self.log()).unwrap();
         let mut command = Command::new(program());
-        command.args(&self.words).envs(self.env.iter().cloned()).current_dir(&self.folder);
+        command.args(&self.words).args(more).envs(self.env.iter().cloned()).current_dir(&self.folder);
         command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
         self.process = Some(command.spawn().unwrap());
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.path().join("server.log")
+    }
+
+    fn try_start(&mut self) -> Result<(), String> {
+        self.begin(&[]);
         let deadline = Instant::now() + LONG;
         let ping = |mut connection| redis::cmd("PING").exec(&mut connection);
         while self.connect().and_then(ping).is_err() {
             let has_ended = self.process.as_mut().is_some_and(|process| process.try_wait().unwrap().is_some());
             if has_ended || Instant::now() > deadline {
-                return Err(std::fs::read_to_string(log).unwrap());
+                return Err(std::fs::read_to_string(self.log()).unwrap());
             }
             std::thread::sleep(Duration::from_millis(10));
         }
