@@ -141,10 +141,10 @@ def test_hints_while_typing(server, command, hint):
     """What redis-cli shows on a terminal after the command's name has been typed."""
     child, terminal = pty.fork()
     if child == 0:
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 400, 0, 0))  # before redis-cli looks
         cli = server.binaries.cli
         os.execvpe(cli, [cli, "-p", str(server.port)], os.environ | server.binaries.env | {"TERM": "xterm"})
     try:
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 400, 0, 0))
         shown, typed, deadline = "", False, time.monotonic() + 10
         while f"{command} " not in shown or hint not in shown.split(f"{command} ")[-1]:
             assert select.select([terminal], [], [], max(0, deadline - time.monotonic()))[0], shown
