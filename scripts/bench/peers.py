@@ -125,7 +125,7 @@ class Upstash:
 
 
 class Cell:
-    """crates.io `redis-cell`: no window, but a bucket. It holds the limit, and one unit comes back per window."""
+    """The crate `redis-cell`: no window, but a bucket. It holds the limit, and one unit comes back per window."""
 
     name, kind = "redis-cell", "module"
 
