@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -32,13 +32,18 @@ type Nodes<C> = Mutex<HashMap<Node, C>>;
 
 /// A line to servers.
 pub(crate) struct Servers {
-    place: Arc<Place>,
+    ends: Arc<Ends>,
     shared: Shared,
     tracked: Nodes<Kept<Tracked>>,
     alone: Nodes<Vec<MultiplexedConnection>>,
-    listener: Arc<OnceLock<Arc<dyn Listener>>>,
+}
+
+/// Both ends of the line. What outlives the line, such as a connection that falls silent, holds them weakly.
+struct Ends {
+    place: Place,
+    listener: OnceLock<Arc<dyn Listener>>,
     /// A server, or what is before it, has no tracking.
-    untrackable: Arc<AtomicBool>,
+    untrackable: AtomicBool,
 }
 
 /// Where connections lead to.
@@ -70,11 +75,11 @@ impl Servers {
     /// # Errors
     /// A text that says what is wrong with the URL.
     pub fn at(url: &str) -> Result<Self, String> {
-        let (place, shared) = match Address::parse(url)? {
-            Address::One(info) => (Arc::new(Place::One(info)), None),
+        let (place, cluster) = match Address::parse(url)? {
+            Address::One(info) => (Place::One(info), None),
             Address::Sentinel(builder) => {
                 let client = builder.build().map_err(|error| error.to_string())?;
-                (Arc::new(Place::Sentinel(tokio::sync::Mutex::new(client))), None)
+                (Place::Sentinel(tokio::sync::Mutex::new(client)), None)
             }
             Address::Cluster(nodes) => {
                 let seed = nodes.first().cloned().ok_or("a cluster has nodes")?;
@@ -85,33 +90,29 @@ impl Servers {
                     .tcp_settings(seed.tcp_settings().clone())
                     .build()
                     .map_err(|error| error.to_string())?;
-                let connect = Kept::new(move || {
-                    let client = client.clone();
-                    async move { Ok(client.get_async_connection().await?) }
-                });
-                (Arc::new(Place::Cluster { seed, slots: RwLock::default() }), Some(Shared::Cluster(connect)))
+                (Place::Cluster { seed, slots: RwLock::default() }, Some(client))
             }
         };
-        let shared = shared.unwrap_or_else(|| {
-            let place = Arc::clone(&place);
-            Shared::One(Kept::new(move || {
-                let place = Arc::clone(&place);
-                async move { place.connect(&None, AsyncConnectionConfig::new(), false).await }
-            }))
-        });
-        Ok(Self {
-            place,
-            shared,
-            tracked: Mutex::default(),
-            alone: Mutex::default(),
-            listener: Arc::default(),
-            untrackable: Arc::default(),
-        })
+        let ends = Arc::new(Ends { place, listener: OnceLock::new(), untrackable: AtomicBool::new(false) });
+        let shared = match cluster {
+            Some(client) => Shared::Cluster(Kept::new(move || {
+                let client = client.clone();
+                async move { Ok(client.get_async_connection().await?) }
+            })),
+            None => {
+                let ends = Arc::clone(&ends);
+                Shared::One(Kept::new(move || {
+                    let ends = Arc::clone(&ends);
+                    async move { ends.place.connect(&None, AsyncConnectionConfig::new(), false).await }
+                }))
+            }
+        };
+        Ok(Self { ends, shared, tracked: Mutex::default(), alone: Mutex::default() })
     }
 
     /// The node that has a command's key.
     async fn node(&self, command: &Command) -> Result<Node, Failure> {
-        let Place::Cluster { slots, .. } = &*self.place else { return Ok(None) };
+        let Place::Cluster { slots, .. } = &self.ends.place else { return Ok(None) };
         let slot = Slot::for_key(command.key().unwrap_or_default());
         let find = || slots.read().get(&slot).map(Arc::clone);
         if find().is_none() {
@@ -123,7 +124,7 @@ impl Servers {
 
     /// The address of the node that has each slot.
     async fn slots(&self) -> Result<HashMap<Slot, Arc<str>>, Failure> {
-        let Place::Cluster { seed, .. } = &*self.place else { return Ok(HashMap::new()) };
+        let Place::Cluster { seed, .. } = &self.ends.place else { return Ok(HashMap::new()) };
         let unclear = || Failure::Connection("the map of slots is not understood".into());
         let number = |reply: &Reply| match reply {
             Reply::Integer(number) => u16::try_from(*number).map_err(|_| unclear()),
@@ -155,7 +156,7 @@ impl Servers {
         F: std::future::Future<Output = Result<Reply, Failure>>,
     {
         let asked = ask(self.node(command).await?).await;
-        let Place::Cluster { slots, .. } = &*self.place else { return asked };
+        let Place::Cluster { slots, .. } = &self.ends.place else { return asked };
         match asked {
             Err(Failure::Reply(text)) if text.starts_with("MOVED ") => {
                 slots.write().clear();
@@ -189,18 +190,15 @@ impl Servers {
     fn tracked(&self, node: Node) -> Kept<Tracked> {
         let mut tracked = self.tracked.lock();
         let kept = tracked.entry(node.clone()).or_insert_with(|| {
-            let (place, listener, untrackable) = (&self.place, &self.listener, &self.untrackable);
-            let (place, listener, untrackable) = (Arc::clone(place), Arc::clone(listener), Arc::clone(untrackable));
+            let ends = Arc::clone(&self.ends);
             Kept::new(move || {
-                let (place, listener, untrackable) =
-                    (Arc::clone(&place), Arc::clone(&listener), Arc::clone(&untrackable));
-                let node = node.clone();
+                let (ends, node) = (Arc::clone(&ends), node.clone());
                 async move {
-                    let made = track(&place, &node, &listener).await;
+                    let made = track(&ends, &node).await;
                     if let Err(Failure::Reply(text)) = &made {
                         if !text.starts_with("LOADING") {
                             tracing::warn!("no client tracking, denials are remembered for a short time only: {text}");
-                            untrackable.store(true, Ordering::Relaxed);
+                            ends.untrackable.store(true, Ordering::Relaxed);
                         }
                     }
                     made
@@ -216,7 +214,7 @@ impl Servers {
         let idle = self.alone.lock().get_mut(&node).and_then(Vec::pop);
         let mut connection = match idle {
             Some(connection) => connection,
-            None => self.place.connect(&node, AsyncConnectionConfig::new(), false).await?,
+            None => self.ends.place.connect(&node, AsyncConnectionConfig::new(), false).await?,
         };
         let reply = connection.send_packed_command(&command.into()).await;
         if !reply.as_ref().is_err_and(|error| error.is_unrecoverable_error() || error.is_io_error()) {
@@ -272,7 +270,7 @@ impl Wire for Servers {
     }
 
     fn send_tracked(&self, command: Command) -> Option<Answer<'_, Reply>> {
-        if self.untrackable.load(Ordering::Relaxed) {
+        if self.ends.untrackable.load(Ordering::Relaxed) {
             return None;
         }
         Some(Box::pin(async move { self.ask_node(&command, |node| self.ask_tracked(node, &command)).await }))
@@ -280,7 +278,7 @@ impl Wire for Servers {
 
     fn tell(&self, listener: Arc<dyn Listener>) {
         // Said once; whoever comes later is not heard.
-        let _ = self.listener.set(listener);
+        let _ = self.ends.listener.set(listener);
     }
 
     fn renew(&self) {
@@ -289,7 +287,7 @@ impl Wire for Servers {
             Shared::Cluster(kept) => kept.give_up_any(),
         }
         self.alone.lock().clear();
-        self.untrackable.store(false, Ordering::Relaxed);
+        self.ends.untrackable.store(false, Ordering::Relaxed);
     }
 }
 
@@ -321,23 +319,26 @@ impl Place {
     }
 }
 
+impl Ends {
+    fn tell(&self, told: impl FnOnce(&dyn Listener)) {
+        if let Some(listener) = self.listener.get() {
+            told(&**listener);
+        }
+    }
+}
+
 /// A connection to a node that tells the listener of changed keys.
-async fn track(
-    place: &Arc<Place>,
-    node: &Node,
-    listener: &Arc<OnceLock<Arc<dyn Listener>>>,
-) -> Result<Tracked, Failure> {
+async fn track(ends: &Arc<Ends>, node: &Node) -> Result<Tracked, Failure> {
     let heard = Arc::new(AtomicBool::new(true));
-    let ears = (Arc::clone(listener), Arc::clone(&heard));
+    let (line, ears) = (Arc::downgrade(ends), Arc::clone(&heard));
     let config = AsyncConnectionConfig::new().set_push_sender(move |push: PushInfo| {
-        let (listener, heard) = &ears;
-        heard.store(true, Ordering::Relaxed);
-        if let Some(listener) = listener.get() {
-            hear(&push, &**listener);
+        ears.store(true, Ordering::Relaxed);
+        if let Some(ends) = line.upgrade() {
+            ends.tell(|listener| hear(&push, listener));
         }
         Ok::<(), ()>(())
     });
-    let mut connection = place.connect(node, config, true).await.map_err(|failure| match failure {
+    let mut connection = ends.place.connect(node, config, true).await.map_err(|failure| match failure {
         Failure::Connection(text) if text.contains("RESP3") => Failure::Reply(text),
         other => other,
     })?;
@@ -345,7 +346,7 @@ async fn track(
     let tracking = Command::named("CLIENT", usize::MAX).word(b"TRACKING").word(b"ON");
     Reply::of(connection.send_packed_command(&(&tracking).into()).await?)?;
     let tracked = Tracked { connection, heard, is_silent: Arc::default() };
-    tokio::spawn(watch(tracked.clone(), Arc::clone(listener)));
+    tokio::spawn(watch(tracked.clone(), Arc::downgrade(ends)));
     Ok(tracked)
 }
 
@@ -364,14 +365,11 @@ fn hear(push: &PushInfo, listener: &dyn Listener) {
     }
 }
 
-/// Ask a tracking connection that has gone silent whether it is there; end when it is not, or nobody needs it.
-async fn watch(tracked: Tracked, listener: Arc<OnceLock<Arc<dyn Listener>>>) {
+/// Ask a tracking connection that has gone silent whether it is there; end when it is not, or the line is gone.
+async fn watch(tracked: Tracked, line: Weak<Ends>) {
     let Tracked { mut connection, heard, is_silent } = tracked;
-    loop {
+    while line.strong_count() > 0 {
         tokio::time::sleep(SILENCE).await;
-        if Arc::strong_count(&listener) == 1 {
-            return; // the line itself is gone
-        }
         if heard.swap(false, Ordering::Relaxed) {
             continue;
         }
@@ -379,8 +377,8 @@ async fn watch(tracked: Tracked, listener: Arc<OnceLock<Arc<dyn Listener>>>) {
         let answer = tokio::time::timeout(PATIENCE, connection.send_packed_command(&ping)).await;
         if !matches!(answer, Ok(Ok(_))) {
             is_silent.store(true, Ordering::Relaxed);
-            if let Some(listener) = listener.get() {
-                listener.all_changed();
+            if let Some(ends) = line.upgrade() {
+                ends.tell(|listener| listener.all_changed());
             }
             return;
         }

@@ -172,3 +172,21 @@ async fn users_who_may_not_ask() {
         assert!(matches!(&error, Some(Error::Refused(text)) if text.starts_with("NOPERM")), "{error:?}");
     }
 }
+
+/// Whatever the client did, its connections are closed once it is gone.
+#[tokio::test]
+async fn left() {
+    let server = Server::new();
+    for way in WAYS {
+        let client = Client::connect(&server.url()).await.unwrap();
+        let limiter = limiter(&client, one_an_hour(), way);
+        let key = format!("{way:?}");
+        for _ in 0..3 {
+            let _ = limiter.allow(key.as_str()).await.unwrap();
+            let _ = limiter.acquire(key.as_str(), Duration::from_millis(10)).await.unwrap();
+        }
+        drop((limiter, client));
+        // One is that which asks.
+        eventually(&key, async || (server.info("clients", "connected_clients") == 1).then_some(())).await;
+    }
+}
