@@ -4,12 +4,11 @@ import re
 import shutil
 import subprocess
 import time
-import urllib.error
-import urllib.request
 
 import pytest
 
 from support.crates import built
+from support.http import fetch
 from support.server import ROOT
 
 LIMIT, WINDOW = 5, 10  # as in the example
@@ -32,28 +31,19 @@ def url(program, server):
             service.kill()
 
 
-def get(url):
-    """Status, headers and body of a response."""
-    try:
-        with urllib.request.urlopen(url, timeout=10) as response:
-            return response.status, response.headers, response.read().decode()
-    except urllib.error.HTTPError as response:
-        return response.status, response.headers, response.read().decode()
-
-
 def test_each_path_has_its_limit(url, server):
     began = time.monotonic()
     for left in reversed(range(LIMIT)):
-        status, headers, body = get(f"{url}/a")
+        status, headers, body = fetch(f"{url}/a")
         assert (status, body) == (200, "hello a\n")
         assert headers["RateLimit-Policy"] == f'"default";q={LIMIT};w={WINDOW}'
         assert re.fullmatch(rf'"default";r={left};t=1[01]', headers["RateLimit"])
     for _ in range(2):
-        status, headers, body = get(f"{url}/a")
+        status, headers, body = fetch(f"{url}/a")
         assert (status, body) == (429, "too many requests\n")
         assert re.fullmatch(r'"default";r=0;t=\d+', headers["RateLimit"])
         assert 1 <= int(headers["Retry-After"]) <= WINDOW + 1
-    assert get(f"{url}/b")[0] == 200
+    assert fetch(f"{url}/b")[0] == 200
     assert time.monotonic() < began + WINDOW - 1, "too slow to tell"
     # It is the server that counts.
     assert server.cli("SWLIMIT.PEEK", "path:/a", LIMIT, "10s", "1s").startswith(f"0\n{LIMIT}\n0\n")

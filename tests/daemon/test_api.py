@@ -9,7 +9,6 @@ import socket
 import ssl
 import subprocess
 import time
-import urllib.request
 
 import pytest
 import trustme
@@ -18,6 +17,7 @@ from jsonschema import Draft202012Validator
 from docs.pages import blocks
 from support.contents import info_of
 from support.daemon import DAEMON
+from support.http import fetch
 from support.lacking import lacking
 from support.server import ROOT
 from support.waiting import eventually
@@ -360,10 +360,8 @@ def test_over_tls(start_daemon, server, tmp_path):
     http = {"address": f"127.0.0.1:{daemon.http_port}", "tls": files}
 
     def asked(context):
-        url = f"https://localhost:{daemon.http_port}/v1/allow"
-        request = urllib.request.Request(url, json.dumps(K).encode(), JSON)
-        with urllib.request.urlopen(request, timeout=10, context=context) as reply:
-            return json.loads(reply.read())["granted"]
+        response = fetch(f"https://localhost:{daemon.http_port}/v1/allow", K, headers=JSON, context=context)
+        return json.loads(response.body)["granted"]
 
     context = ssl.create_default_context(cafile=tmp_path / "authority.pem")
     daemon.write_settings(http=http)

@@ -3,12 +3,11 @@
 import json
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
 
+from support.http import fetch
 from support.lacking import lacking
 from support.server import free_port
 from support.waiting import eventually
@@ -87,13 +86,8 @@ class Proxy:
         self.port = port
 
     def get(self, path="/", **headers):
-        asked = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}",
-                                       headers={f"x-{name}": value for name, value in headers.items()})
-        try:
-            with urllib.request.urlopen(asked, timeout=20) as reply:
-                return reply.status, reply.headers
-        except urllib.error.HTTPError as reply:
-            return reply.status, reply.headers
+        headers = {f"x-{name}": value for name, value in headers.items()}
+        return fetch(f"http://127.0.0.1:{self.port}{path}", headers=headers)
 
 
 @pytest.fixture
@@ -123,7 +117,7 @@ def proxy(daemon, tmp_path):
 
 def test_envoy_limits(proxy):
     replies = [proxy.get(user="ann") for _ in range(4)]
-    assert [status for status, _ in replies] == [200, 200, 200, 429]
+    assert [status for status, *_ in replies] == [200, 200, 200, 429]
     first, last = replies[0][1], replies[-1][1]
     assert first["x-ratelimit-limit"] == '3, 3;w=3600;name="per-user"'
     assert (first["x-ratelimit-remaining"], last["x-ratelimit-remaining"]) == ("2", "0")

@@ -1,33 +1,13 @@
-"""Serve applications over HTTP, in a thread, and ask them."""
+"""Serve applications over HTTP, in a thread."""
 
-import http.client
 import threading
-import urllib.error
-import urllib.request
 from contextlib import contextmanager
-from typing import NamedTuple
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import uvicorn
 
 from support.server import free_port
 from support.waiting import eventually
-
-
-class Response(NamedTuple):
-    status: int
-    headers: http.client.HTTPMessage
-    body: bytes
-
-
-def get(url, **headers):
-    """The response to a GET, whatever its status."""
-    request = urllib.request.Request(url, headers=headers)
-    try:
-        with urllib.request.urlopen(request, timeout=30) as response:
-            return Response(response.status, response.headers, response.read())
-    except urllib.error.HTTPError as error:
-        return Response(error.code, error.headers, error.read())
 
 
 class Quiet(WSGIRequestHandler):

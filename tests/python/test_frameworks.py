@@ -13,8 +13,9 @@ import redis.asyncio
 import swlimit
 import swlimit.asgi
 import swlimit.wsgi
-from python.serving import get, serve_asgi, serve_wsgi
+from python.serving import serve_asgi, serve_wsgi
 from support.contents import info
+from support.http import fetch
 from support.server import ROOT
 from support.waiting import eventually
 
@@ -25,19 +26,20 @@ def user(header):
 
 def behaves(url, server):
     """A limit of 3 in 2 seconds for each user, 2 units for /twice; nobody's requests are not limited."""
-    granted = [get(url, user="ann") for _ in range(3)]
+    ann, bob = {"user": "ann"}, {"user": "bob"}
+    granted = [fetch(url, headers=ann) for _ in range(3)]
     assert [(one.status, one.headers["RateLimit"].split(";")[1]) for one in granted] == [
         (200, "r=2"), (200, "r=1"), (200, "r=0")]
     assert granted[0].headers["RateLimit-Policy"] == '"default";q=3;w=2'
-    denied = get(url, user="ann")
-    assert (denied.status, denied.body) == (429, b"Too Many Requests\n")
+    denied = fetch(url, headers=ann)
+    assert (denied.status, denied.body) == (429, "Too Many Requests\n")
     assert denied.headers["X-RateLimit-Remaining"] == "0"
-    assert get(url, user="bob").status == 200
-    assert get(f"{url}twice", user="bob").status == 200
-    assert get(f"{url}twice", user="bob").status == 429
-    assert "RateLimit" not in get(url).headers
+    assert fetch(url, headers=bob).status == 200
+    assert fetch(f"{url}twice", headers=bob).status == 200
+    assert fetch(f"{url}twice", headers=bob).status == 429
+    assert "RateLimit" not in fetch(url).headers
     time.sleep(int(denied.headers["Retry-After"]))
-    assert get(url, user="ann").status == 200
+    assert fetch(url, headers=ann).status == 200
     assert server.cli("EXISTS", "user:ann") == "1"
 
 
@@ -182,17 +184,17 @@ def django(server, tmp_path):
 
 
 def test_django_rest_framework(django, server):
-    assert [get(f"{django}expensive").status for _ in range(3)] == [200, 200, 429]
-    denied = get(f"{django}expensive")
+    assert [fetch(f"{django}expensive").status for _ in range(3)] == [200, 200, 429]
+    denied = fetch(f"{django}expensive")
     assert 50 < int(denied.headers["Retry-After"]) <= 62
     assert "throttled" in json.loads(denied.body)["detail"]
     time.sleep(1.1)
-    responses = [get(django) for _ in range(7)]
+    responses = [fetch(django) for _ in range(7)]
     assert [one.status for one in responses if one.status != 429] == [200] * 5
     waiting = responses[-1]
     assert waiting.headers["Retry-After"] in ("1", "2")
     time.sleep(int(waiting.headers["Retry-After"]))
-    assert get(django).status == 200
+    assert fetch(django).status == 200
     keys = server.cli("KEYS", "swlimit:throttle_*").split()
     assert sorted(key.split("_")[1] for key in keys) == ["anon", "expensive"]
 

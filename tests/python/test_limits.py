@@ -9,8 +9,9 @@ import pytest
 from limits.storage import storage_from_string
 
 import swlimit.limits  # noqa: F401  (the storages register)
-from python.serving import get, serve_asgi, serve_wsgi
+from python.serving import serve_asgi, serve_wsgi
 from support.cli import ask
+from support.http import fetch
 from support.waiting import eventually
 
 TEN_A_MINUTE = limits.parse("10/minute")
@@ -111,12 +112,12 @@ def test_asyncio(uri):
 
 def denied_and_back(url):
     """Ask until a request is denied, and again after as long as it says; the two responses."""
-    responses = [get(url) for _ in range(4)]
+    responses = [fetch(url) for _ in range(4)]
     assert [response.status for response in responses] == [200, 200, 200, 429]
     wait = int(responses[-1].headers["Retry-After"])
     assert 1 <= wait <= 4  # a window of two seconds, rounded up to the second at its end; slowapi adds another
     time.sleep(wait)
-    return responses[-1], get(url)
+    return responses[-1], fetch(url)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -8,8 +8,6 @@ import signal
 import subprocess
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import grpc
@@ -17,6 +15,7 @@ from envoy.extensions.common.ratelimit.v3 import ratelimit_pb2
 from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc
 from google.protobuf import wrappers_pb2
 
+from .http import fetch
 from .server import ROOT, free_port
 
 DAEMON = Path(os.environ.get("SWLIMITD", ROOT / "target/debug/swlimitd"))
@@ -113,14 +112,7 @@ class Daemon:
 
     def http(self, path, body=None, method=None, headers=()):
         """The status, headers and text of a reply over HTTP."""
-        body = json.dumps(body) if isinstance(body, dict | list) else body
-        body = body.encode() if isinstance(body, str) else body
-        asked = urllib.request.Request(f"http://127.0.0.1:{self.http_port}{path}", body, dict(headers), method=method)
-        try:
-            with urllib.request.urlopen(asked, timeout=10) as reply:
-                return reply.status, reply.headers, reply.read().decode()
-        except urllib.error.HTTPError as reply:
-            return reply.status, reply.headers, reply.read().decode()
+        return fetch(f"http://127.0.0.1:{self.http_port}{path}", body, method, headers)
 
     def get(self, path):
         status, _, text = self.http(path)
