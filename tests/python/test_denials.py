@@ -1,5 +1,6 @@
 """Denials that are decided without the server: only what it would deny, and for no longer."""
 
+import asyncio
 import os
 import random
 import signal
@@ -8,6 +9,7 @@ import time
 
 import pytest
 import redis
+import redis.asyncio
 
 import swlimit
 from support.cli import ask
@@ -357,3 +359,25 @@ def _hears(limiter, server):
     except BaseException as error:
         print(error)
         return False
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_a_loop_that_ends(server, turns):
+    """Its trackers end with it, whatever they are about to do then: asking the next question, for example."""
+    async def main():
+        client = redis.asyncio.Redis(port=server.port)
+        limiter = swlimit.AsyncLimiter(client, 1, "1m", "1s", timeout=2.0, untracked=0.0)
+        await limiter.allow("k")
+        while not (await limiter.allow("k")).local:
+            await asyncio.sleep(0.001)
+        limiter.forget("k")
+        assert not (await limiter.allow("k")).local
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        tracking = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tracking:
+            task.cancel()
+        _, going_on = await asyncio.wait(tracking, timeout=2)
+        assert tracking and not going_on
+
+    asyncio.run(main())

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from support.cluster import Cluster
 from support.server import ROOT
 
 CACHE = ROOT / ".cache/python"
@@ -62,11 +63,14 @@ def assert_passes(process, least):
     assert printed.count("PASSED") >= least, printed[-8000:]
 
 
-def test_on_a_server(source, start, tmp_path):
+def test_on_a_server_and_in_a_cluster(source, start, tmp_path):
     """Those for asyncio beside the others, because most of them sleep most of the time."""
     running = []
     for folder, files in (("threads", FILES), ("asyncio", ASYNC_FILES)):
-        server = start()
-        running.append(begin(tmp_path / folder, source, files, f"redis://127.0.0.1:{server.port}", [server]))
+        server, cluster = start(), Cluster(start)
+        for name, uri, servers in ((folder, f"redis://127.0.0.1:{server.port}", [server]),
+                                   (f"{folder}-cluster", f"redis+cluster://127.0.0.1:{cluster.servers[0].port}/",
+                                    cluster.masters())):
+            running.append(begin(tmp_path / name, source, files, uri, servers))
     for process in running:
         assert_passes(process, least=20)

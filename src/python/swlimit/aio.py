@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import sys
 import time
 import weakref
 from collections import defaultdict
@@ -31,6 +32,11 @@ from .errors import Limited, NobodyLetsWait
 from .local import Words
 from .quota import Duration
 from .tracking import CHANNEL, Pauses, Register, Subscribers, TrackersOfClients, log
+
+if sys.version_info >= (3, 11):
+    from asyncio import timeout as time_limit
+else:
+    from async_timeout import timeout as time_limit
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -99,7 +105,8 @@ class AsyncLimiter(Deciding):
         """Whether one's turn has come within so many seconds; asyncio's locks are first come, first served."""
         lock = self._turns.setdefault(key, asyncio.Lock())
         try:
-            await asyncio.wait_for(lock.acquire(), max(0.001, timeout))
+            async with time_limit(max(0.001, timeout)):
+                await lock.acquire()
         except asyncio.TimeoutError:
             yield False
             return
@@ -127,10 +134,18 @@ class AsyncLimiter(Deciding):
             return await self._waiting.execute(self._home(action.key), action.words, action.timeout)
         if isinstance(action, Sleep):
             return await asyncio.sleep(action.seconds)
-        try:
-            return await asyncio.wait_for(self._client.execute_command(*action), self._timeout)
-        except asyncio.TimeoutError as error:
-            raise redis.TimeoutError("no time is left for the server") from error
+        async with _within(self._timeout):
+            return await self._client.execute_command(*action)
+
+
+@asynccontextmanager
+async def _within(seconds: float | None) -> AsyncIterator[None]:
+    """Not asyncio's `wait_for`: before Python 3.12 it may miss that its task is cancelled, which then never ends."""
+    try:
+        async with time_limit(seconds):
+            yield
+    except asyncio.TimeoutError as error:
+        raise redis.TimeoutError("no time is left for the server") from error
 
 
 class AsyncLimit:
@@ -194,7 +209,7 @@ class TaskTracker:
     async def _track(self) -> None:
         pauses = Pauses()
         while self._subscribers:
-            listener, asker = (self._home.connection() for _ in range(2))
+            listener, asker = (_connection(self._home) for _ in range(2))
             tasks: list[asyncio.Task[None]] = []
             try:
                 identity = await _call(listener, "CLIENT", "ID")
@@ -254,14 +269,20 @@ async def _replies(connection: Any, ping: Callable[[], Awaitable[None]], wanted:
             await ping()
 
 
+def _connection(home: Home) -> Any:
+    """One that has no timeouts of its own, for which redis-py would use `wait_for`; see `_within`."""
+    return home.connection(socket_timeout=None, socket_connect_timeout=None)
+
+
 async def _send(connection: Any, words: Words) -> None:
     await connection.send_packed_command(connection.pack_command(*words), check_health=False)
 
 
 async def _call(connection: Any, *words: Any) -> Any:
-    await connection.connect()
-    await _send(connection, words)
-    return await connection.read_response()
+    async with _within(SILENCE):
+        await connection.connect()
+        await _send(connection, words)
+        return await connection.read_response()
 
 
 async def _has_data(connection: Any) -> bool:
@@ -284,7 +305,8 @@ class Waiting:
         """The reply to a command that the server answers within `timeout` seconds, or soon after."""
         ends = time.monotonic() + timeout
         try:
-            await asyncio.wait_for(self._free.acquire(), max(timeout, 0.001))
+            async with time_limit(max(timeout, 0.001)):
+                await self._free.acquire()
         except asyncio.TimeoutError:
             raise NobodyLetsWait from None
         try:
@@ -308,13 +330,14 @@ class Waiting:
 
     async def _connection(self, home: Home) -> Any:
         idle = self._idle[home.name]
-        connection = idle.pop() if idle else home.connection()
+        connection = idle.pop() if idle else _connection(home)
         try:
             if connection.is_connected and await _has_data(connection):
                 await connection.disconnect()
         except (redis.RedisError, OSError):
             await connection.disconnect()  # the server has closed it
-        await connection.connect()
+        async with _within(SILENCE):
+            await connection.connect()
         return connection
 
     async def close(self) -> None:
