@@ -247,6 +247,31 @@ test("a push that is handled before the reply it belongs behind is not lost", as
   assert.deepEqual(stale, []);
 });
 
+test("expiry that the question itself brings about is heard of", async (test) => {
+  // Two are known to be denied. One is denied just before the key expires: what deletes it is the question after.
+  const client = await connect(test);
+  const three = limiter(test, { client, window: "1h" });
+  const other = await connect(test);
+  const k = key();
+  await other.sendCommand(["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
+  try {
+    await three.record(k, { cost: 3 });
+    await other.sendCommand(["PEXPIRE", k, "1000"]);
+    await known(three, k, { cost: 2 });
+    client.sendCommand = async (args) => {
+      const reply = await Object.getPrototypeOf(client).sendCommand.call(client, args);
+      await sleep(1100);
+      return reply;
+    };
+    const { granted, local } = await three.allow(k);
+    assert.deepEqual([granted, local], [0, false]);
+    delete client.sendCommand;
+    assert.ok(await eventually(async () => (await three.allow(k, { cost: 2 })).granted));
+  } finally {
+    await other.sendCommand(["DEBUG", "SET-ACTIVE-EXPIRE", "1"]);
+  }
+});
+
 test("a connection that is lost takes all that is known with it, and is opened again", async (test) => {
   const { three, k, other, run } = await denied(test);
   const tracking = (await other.sendCommand(["CLIENT", "LIST"])).split("\n").filter((line) => / flags=t /.test(line));

@@ -6,6 +6,8 @@ import random
 import signal
 import threading
 import time
+from contextlib import contextmanager
+from unittest.mock import patch
 
 import pytest
 import redis
@@ -198,6 +200,42 @@ def test_what_pushes_nothing(denied, server, words):
     server.cli(*words)
     time.sleep(0.1)
     assert denied.allow("k").local
+
+
+def test_expiry_that_the_question_itself_brings_about(kind, limiter, server):
+    """Two are known to be denied. One is denied just before the key expires: what deletes it is the question after."""
+    client = kind.client(kind.redis, port=server.port)
+    limiter = limiter(client=client, timeout=None, untracked=0.0)
+    server.cli("DEBUG", "SET-ACTIVE-EXPIRE", 0)
+    try:
+        limiter.record("k", cost=3)
+        server.cli("PEXPIRE", "k", 1000)
+        eventually(lambda: limiter.allow("k", cost=2).local)
+        with slow_replies(kind, client, 1.1):
+            denial = limiter.allow("k", cost=1)
+        assert (denial.granted, denial.local) == (0, False)
+        eventually(lambda: limiter.allow("k", cost=2).granted, seconds=2)
+    finally:
+        server.cli("DEBUG", "SET-ACTIVE-EXPIRE", 1)
+
+
+@contextmanager
+def slow_replies(kind, client, seconds):
+    """Replies take so long to come."""
+    execute = client.execute_command
+
+    def slow(*words):
+        reply = execute(*words)
+        time.sleep(seconds)
+        return reply
+
+    async def slow_of_asyncio(*words):
+        reply = await execute(*words)
+        await asyncio.sleep(seconds)
+        return reply
+
+    with patch.object(client, "execute_command", slow_of_asyncio if kind.name == "asyncio" else slow):
+        yield
 
 
 def test_own_refunds_are_known_at_once(denied):
