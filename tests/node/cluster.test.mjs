@@ -91,3 +91,30 @@ test("denials are known of every node, and undone by its pushes", async (test) =
   for (const k of keys) await cluster.sendCommand(k, false, ["SWLIMIT.REFUND", k, "1"]);
   for (const k of keys) assert.ok(await eventually(async () => (await three.allow(k)).granted));
 });
+
+test("a denial does not outlive its slot's move to another node", async (test) => {
+  const cluster = await nodeRedis(test, createCluster);
+  const three = limiter(test, { client: cluster, window: "1h" });
+  const k = key();
+  const known = () => eventually(async () => (await three.allow(k)).local, "a local denial");
+  const granted = () => eventually(async () => (await three.allow(k)).granted, "a grant");
+  await three.record(k, { cost: 3 });
+  await known();
+  const at = await cluster.getNodeClientForKey(k);
+  const masters = await Promise.all(cluster.masters.map((n) => cluster.nodeClient(n)));
+  const to = masters.find((client) => client !== at);
+  const slot = await at.sendCommand(["CLUSTER", "KEYSLOT", k]);
+  const setSlot = (client, ...words) => client.sendCommand(["CLUSTER", "SETSLOT", String(slot), ...words]);
+  await setSlot(to, "IMPORTING", await at.sendCommand(["CLUSTER", "MYID"]));
+  await setSlot(at, "MIGRATING", await to.sendCommand(["CLUSTER", "MYID"]));
+  const { port } = to.options.socket;
+  assert.equal(await at.sendCommand(["MIGRATE", "127.0.0.1", String(port), k, "0", "5000"]), "OK");
+  const refund = () => to.sendCommand(["SWLIMIT.REFUND", k, "1"]);
+  assert.deepEqual(await Promise.all([to.sendCommand(["ASKING"]), refund()]), ["OK", 1]);
+  await granted();
+  assert.deepEqual([(await three.allow(k)).granted, (await three.allow(k)).local], [0, false]);
+  for (const client of masters) await setSlot(client, "NODE", await to.sendCommand(["CLUSTER", "MYID"]));
+  await known();
+  assert.equal(await refund(), 1);
+  await granted();
+});

@@ -9,6 +9,7 @@ import trustme
 from support.cluster import Cluster
 from support.contents import info
 from support.replication import in_step
+from support.resp import Connection
 from support.server import Binaries
 from support.waiting import eventually
 
@@ -43,6 +44,31 @@ def test_clusters(kind, limiter, cluster):
     assert not kind.allow_all(one.request("{t}:1"), other.request("{t}:2"))
     with pytest.raises(redis.exceptions.RedisClusterException, match="same key slot"):
         kind.allow_all(one.request("x"), one.request("y"))
+    kind.call(getattr(client, "aclose", client.close))
+
+
+def test_a_slot_that_moves(kind, limiter, cluster):
+    client = kind.client(kind.cluster, host="127.0.0.1", port=cluster.masters()[0].port)
+    limiter = limiter(2, "1h", "1m", client=client, untracked=0.0)
+    key = f"moves:{kind.name}"
+    limiter.allow(key, cost=2)
+    eventually(lambda: limiter.allow(key).local)
+    source, target = sorted(cluster.masters(), key=lambda server: server.cli("EXISTS", key) != "1")[:2]
+    slot = source.cli("CLUSTER", "KEYSLOT", key)
+    assert target.cli("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.id(source)) == "OK"
+    assert source.cli("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.id(target)) == "OK"
+    assert source.cli("MIGRATE", "127.0.0.1", target.port, key, 0, 5000) == "OK"
+    with Connection(target.port) as other:
+        other.call("ASKING")
+        assert other.call("SWLIMIT.REFUND", key, 1) == 1
+    eventually(lambda: limiter.allow(key).granted)
+    assert not limiter.allow(key).local
+    for server in (target, source):
+        assert server.cli("CLUSTER", "SETSLOT", slot, "NODE", cluster.id(target)) == "OK"
+    eventually(lambda: limiter.allow(key).local)
+    assert target.cli("SWLIMIT.REFUND", key, 1) == "1"
+    eventually(lambda: limiter.allow(key).granted)
+    assert limiter.statistics.failures == 0
     kind.call(getattr(client, "aclose", client.close))
 
 
