@@ -62,7 +62,10 @@ _deadline = threading.local()
 
 
 class _Bounded:
-    """A mixin for connections: every step of a command, connecting too, has what is left of the time for all."""
+    """A mixin for connections: connecting and each reply have what is left of the time for all.
+
+    Sending has no need of that: one command is less than what the system takes at once.
+    """
 
     _sock: Any
     socket_timeout: float
@@ -72,20 +75,13 @@ class _Bounded:
         self.socket_connect_timeout = self.socket_timeout = _left()
         return super()._connect()  # type: ignore[misc]
 
-    def send_packed_command(self, *args: Any, **options: Any) -> Any:
-        self._bound()
-        return super().send_packed_command(*args, **options)  # type: ignore[misc]
-
     def read_response(self, *args: Any, **options: Any) -> Any:
-        self._bound()
-        return super().read_response(*args, **options)  # type: ignore[misc]
-
-    def _bound(self) -> None:
-        """That is a system call, which a connection that is used again mostly does not need."""
         left = _left()
-        if self._sock and not 0.9 * self.socket_timeout < left <= self.socket_timeout:
+        # That is a system call, which a connection that is used again mostly does not need.
+        if not 0.9 * self.socket_timeout < left <= self.socket_timeout and self._sock:
             self.socket_timeout = left
             self._sock.settimeout(left)
+        return super().read_response(*args, **options)  # type: ignore[misc]
 
 
 def _left() -> float:
