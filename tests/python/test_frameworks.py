@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import pytest
 import redis
@@ -47,12 +49,13 @@ def asgi_user(scope):
     return user(dict(scope["headers"]).get(b"user", b"").decode())
 
 
-def limiter(server):
-    return swlimit.AsyncLimiter(redis.asyncio.Redis(port=server.port), 3, "2s", "20ms", timeout=5.0)
-
-
 def asgi_cost(scope):
     return 2 if scope["path"] == "/twice" else 1
+
+
+def rule(server):
+    limiter = swlimit.AsyncLimiter(redis.asyncio.Redis(port=server.port), 3, "2s", "20ms", timeout=5.0)
+    return swlimit.Rule(limiter, asgi_user, asgi_cost)
 
 
 def test_plain_asgi(server):
@@ -65,7 +68,7 @@ def test_plain_asgi(server):
         await send({"type": "http.response.start", "status": 200, "headers": [(b"x-app", b"1")]})
         await send({"type": "http.response.body", "body": b"hello"})
 
-    with serve_asgi(swlimit.asgi.RateLimit(app, limiter(server), asgi_user, asgi_cost)) as url:
+    with serve_asgi(swlimit.asgi.RateLimit(app, rule(server))) as url:
         behaves(url, server)
 
 
@@ -75,7 +78,7 @@ def test_starlette(server):
     from starlette.routing import Route
 
     app = Starlette(routes=[Route("/{path:path}", lambda request: PlainTextResponse("hello"))])
-    app.add_middleware(swlimit.asgi.RateLimit, limiter=limiter(server), key=asgi_user, cost=asgi_cost)
+    app.add_middleware(swlimit.asgi.RateLimit, rule(server))
     with serve_asgi(app) as url:
         behaves(url, server)
 
@@ -84,7 +87,7 @@ def test_fastapi(server):
     from fastapi import FastAPI
 
     app = FastAPI()
-    app.add_middleware(swlimit.asgi.RateLimit, limiter=limiter(server), key=asgi_user, cost=asgi_cost)
+    app.add_middleware(swlimit.asgi.RateLimit, rule(server))
 
     @app.get("/{path:path}")
     async def hello(path: str):
@@ -102,8 +105,9 @@ def threads_limiter(server):
 
 
 def wsgi_limited(app, limiter):
-    return swlimit.wsgi.RateLimit(app, limiter, lambda environ: user(environ.get("HTTP_USER")),
-                                  lambda environ: 2 if environ["PATH_INFO"] == "/twice" else 1)
+    rule = swlimit.Rule(limiter, lambda environ: user(environ.get("HTTP_USER")),
+                        lambda environ: 2 if environ["PATH_INFO"] == "/twice" else 1)
+    return swlimit.wsgi.RateLimit(app, rule)
 
 
 def test_plain_wsgi(server, threads_limiter):
@@ -124,6 +128,63 @@ def test_flask(server, threads_limiter):
     app.wsgi_app = wsgi_limited(app.wsgi_app, threads_limiter)
     with serve_wsgi(app) as url:
         behaves(url, server)
+
+
+@contextmanager
+def starlette(rules):
+    from starlette.applications import Starlette
+    from starlette.responses import PlainTextResponse
+    from starlette.routing import Route
+
+    app = Starlette(routes=[Route("/", lambda request: PlainTextResponse("hello"))])
+    app.add_middleware(swlimit.asgi.RateLimit, *rules)
+    with serve_asgi(app) as url:
+        yield url
+
+
+@contextmanager
+def flask(rules):
+    from flask import Flask
+
+    app = Flask(__name__)
+    app.add_url_rule("/", "hello", lambda: "hello")
+    app.wsgi_app = swlimit.wsgi.RateLimit(app.wsgi_app, *rules)
+    with serve_wsgi(app) as url:
+        yield url
+
+
+@pytest.mark.parametrize("serve, make, client, header_of", [
+    (starlette, swlimit.AsyncLimiter, redis.asyncio.Redis,
+     lambda scope, name: dict(scope["headers"]).get(name.encode(), b"").decode()),
+    (flask, swlimit.Limiter, redis.Redis, lambda environ, name: environ.get(f"HTTP_{name.upper()}")),
+], ids=["starlette", "flask"])
+def test_several_limits(serve, make, client, header_of, server):
+    """All or nothing, in one decision; a limit that has no key for a request has no say in it."""
+    def rule(name, limit, window, header):
+        def key(request):
+            found = header_of(request, header)
+            return f"{name}:{found}" if found else None
+        return swlimit.Rule(make(client, limit, window, "100ms", timeout=5.0), key, name=name)
+
+    client = client(port=server.port)
+    with serve([rule("burst", 2, "2s", "user"), rule("minute", 3, "1m", "user"), rule("shop", 9, "1m", "shop")]) as url:
+        ann = {"user": "ann"}
+        granted, _, denied, known = (fetch(url, headers=ann) for _ in range(4))
+        assert granted.headers["RateLimit-Policy"] == '"burst";q=2;w=2, "minute";q=3;w=60'
+        assert re.fullmatch('"burst";r=1;t=[23], "minute";r=2;t=6[01]', granted.headers["RateLimit"])
+        assert granted.headers["X-RateLimit-Limit"] == "2"
+        assert (denied.status, known.status) == (429, 429)
+        assert 1 <= int(denied.headers["Retry-After"]) <= 3
+        assert known.headers["RateLimit"].startswith('"burst";r=0')
+        # What one denies, no other one counts.
+        assert server.cli("SWLIMIT.PEEK", "minute:ann", 3, "1m", "100ms").splitlines()[2] == "1"
+        shopping = fetch(url, headers=ann | {"user": "bob", "shop": "a"})
+        assert re.sub(";t=[0-9]+", "", shopping.headers["RateLimit"]) == '"burst";r=1, "minute";r=2, "shop";r=8'
+        assert "RateLimit" not in fetch(url).headers
+        time.sleep(int(denied.headers["Retry-After"]))
+        last, over = fetch(url, headers=ann), fetch(url, headers=ann)
+        assert (last.status, over.status) == (200, 429)
+        assert 50 < int(over.headers["Retry-After"]) <= 61 and over.headers["X-RateLimit-Limit"] == "3"
 
 
 @pytest.mark.parametrize("module, key", [(swlimit.asgi, {"client": ("10.0.0.7", 4)}), (swlimit.asgi, {"client": None}),

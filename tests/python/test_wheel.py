@@ -63,7 +63,10 @@ def test_types():
 def test_types_of_a_user_s_program(tmp_path):
     program = tmp_path / "program.py"
     program.write_text("""
+from wsgiref.simple_server import demo_app
+
 import swlimit
+import swlimit.wsgi
 
 limiter = swlimit.Limiter(None, 1, "1m", 1.0, on_failure="deny")
 decision: swlimit.Decision = limiter.allow("k", cost=2, block="1h")
@@ -77,6 +80,7 @@ def work(number: int) -> str:
 
 
 text: str = work(1)
+swlimit.wsgi.RateLimit(demo_app, swlimit.Rule(limiter), swlimit.Rule(limiter, lambda environ: environ.get("KEY")))
 limiter.allow(7)  # type: ignore[arg-type]
 swlimit.Limiter(None, 1, "1m", 1.0, on_failure="shrug")  # type: ignore[arg-type]
 """)

@@ -5,7 +5,8 @@ from .core import Request, Statistics
 from .decision import Decision, Decisions
 from .errors import Limited, ModuleMissing, ServerAway, SwlimitError
 from .limiter import Limiter, allow_all
+from .rules import Rule
 
-__all__ = ["AsyncLimiter", "Decision", "Decisions", "Limited", "Limiter", "ModuleMissing", "Request", "ServerAway",
-           "Statistics", "SwlimitError", "allow_all"]
+__all__ = ["AsyncLimiter", "Decision", "Decisions", "Limited", "Limiter", "ModuleMissing", "Request", "Rule",
+           "ServerAway", "Statistics", "SwlimitError", "allow_all"]
 __version__ = "0.1.0"

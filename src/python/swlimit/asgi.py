@@ -1,10 +1,10 @@
-"""Middleware for ASGI: plain, or in Starlette and FastAPI with `app.add_middleware(RateLimit, limiter=…, key=…)`."""
+"""Middleware for ASGI: plain, or in Starlette and FastAPI with `app.add_middleware(RateLimit, Rule(limiter, key))`."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from .aio import AsyncLimiter
-from .core import Key
+from .aio import AsyncLimiter, allow_all
+from .rules import Rule, asked
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -20,23 +20,23 @@ def client_address(scope: Scope) -> str | None:
 
 
 class RateLimit:
-    """Answers 429 to what is denied, and tells the limit in the headers of every response.
+    """Answers 429 to what a rule denies, and then none counts it; tells the limits in the headers of every response.
 
-    `key` says who asks, `cost` how much; a request without a key is not limited, nor is anything but HTTP.
+    Only HTTP is limited.
     """
 
-    def __init__(self, app: App, limiter: AsyncLimiter, key: Callable[[Scope], Key | None] = client_address,
-                 cost: Callable[[Scope], int] = lambda _: 1, name: str = "default") -> None:
-        self._app, self._limiter, self._key, self._cost, self._name = app, limiter, key, cost, name
+    def __init__(self, app: App, *rules: Rule[AsyncLimiter, Scope]) -> None:
+        self._app, self._rules = app, rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        key = self._key(scope) if scope["type"] == "http" else None
-        if key is None:
+        found = asked(self._rules, scope, client_address) if scope["type"] == "http" else None
+        if not found:
             await self._app(scope, receive, send)
             return
-        decision = await self._limiter.allow(key, self._cost(scope))
-        headers = [(name.lower().encode(), value.encode()) for name, value in decision.headers(self._name).items()]
-        if not decision:
+        decisions = await allow_all(*(request for _, request in found))
+        told = decisions.headers(*(name for name, _ in found))
+        headers = [(name.lower().encode(), value.encode()) for name, value in told.items()]
+        if not decisions:
             await send({"type": "http.response.start", "status": 429,
                         "headers": [*headers, (b"content-type", b"text/plain; charset=utf-8")]})
             await send({"type": "http.response.body", "body": b"Too Many Requests\n"})

@@ -329,6 +329,9 @@ class Request:
 def deciding_all(requests: Sequence[Request]) -> Steps[Decisions]:
     """All or nothing. The first limiter asks, and says what is done when the server is away."""
     first = requests[0].limiter
+    if len(requests) == 1:
+        decision = yield from first._allowing(requests[0].key, requests[0].cost, partial=False, block=None)
+        return Decisions(bool(decision), (decision,), decision.local)
     if any((one.limiter._client, one.limiter.quota.strict) != (first._client, first.quota.strict) for one in requests):
         raise ValueError("limits that are decided together have one client, and are all strict or all not")
     demands = [Demand(one.key, one.limiter.quota, one.cost) for one in requests]

@@ -53,17 +53,7 @@ class Decision:
 
     def headers(self, name: str = "default") -> dict[str, str]:
         """What to send with an HTTP response: `RateLimit-Policy`, `RateLimit`, the older three, and `Retry-After`."""
-        reset = math.ceil(self.reset_after)
-        headers = {
-            "RateLimit-Policy": f'"{name}";q={self.limit};w={math.ceil(self.window)}',
-            "RateLimit": f'"{name}";r={self.remaining};t={reset}',
-            "X-RateLimit-Limit": str(self.limit),
-            "X-RateLimit-Remaining": str(self.remaining),
-            "X-RateLimit-Reset": str(int(time.time()) + reset),
-        }
-        if self.wait is not None:
-            headers["Retry-After"] = str(self.wait)
-        return headers
+        return _headers([(name, self)], self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +78,22 @@ class Decisions:
         """The decision that tells a caller most: who waits longest, else who has the least left."""
         return min((member for member in self.members if member is not None),
                    key=lambda member: (-member.retry_after, member.remaining))
+
+    def headers(self, *names: str) -> dict[str, str]:
+        """What to send with an HTTP response, where the limits have these names. The older headers have room for one
+        limit, the tightest."""
+        told = [(name, member) for name, member in zip(names, self.members) if member is not None]
+        return _headers(told, self.tightest)
+
+
+def _headers(told: Sequence[tuple[str, Decision]], tightest: Decision) -> dict[str, str]:
+    headers = {
+        "RateLimit-Policy": ", ".join(f'"{name}";q={one.limit};w={math.ceil(one.window)}' for name, one in told),
+        "RateLimit": ", ".join(f'"{name}";r={one.remaining};t={math.ceil(one.reset_after)}' for name, one in told),
+        "X-RateLimit-Limit": str(tightest.limit),
+        "X-RateLimit-Remaining": str(tightest.remaining),
+        "X-RateLimit-Reset": str(int(time.time()) + math.ceil(tightest.reset_after)),
+    }
+    if tightest.wait is not None:
+        headers["Retry-After"] = str(tightest.wait)
+    return headers

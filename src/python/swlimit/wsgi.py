@@ -1,10 +1,10 @@
-"""Middleware for WSGI: `app.wsgi_app = RateLimit(app.wsgi_app, limiter, key)`."""
+"""Middleware for WSGI: `app.wsgi_app = RateLimit(app.wsgi_app, Rule(limiter, key))`."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from .core import Key
-from .limiter import Limiter
+from .limiter import Limiter, allow_all
+from .rules import Rule, asked
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -17,23 +17,18 @@ def client_address(environ: "WSGIEnvironment") -> str | None:
 
 
 class RateLimit:
-    """Answers 429 to what is denied, and tells the limit in the headers of every response.
+    """Answers 429 to what a rule denies, and then none counts it; tells the limits in the headers of every response."""
 
-    `key` says who asks, `cost` how much; a request without a key is not limited.
-    """
-
-    def __init__(self, app: "WSGIApplication", limiter: Limiter,
-                 key: "Callable[[WSGIEnvironment], Key | None]" = client_address,
-                 cost: "Callable[[WSGIEnvironment], int]" = lambda _: 1, name: str = "default") -> None:
-        self._app, self._limiter, self._key, self._cost, self._name = app, limiter, key, cost, name
+    def __init__(self, app: "WSGIApplication", *rules: "Rule[Limiter, WSGIEnvironment]") -> None:
+        self._app, self._rules = app, rules
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        key = self._key(environ)
-        if key is None:
+        found = asked(self._rules, environ, client_address)
+        if not found:
             return self._app(environ, start_response)
-        decision = self._limiter.allow(key, self._cost(environ))
-        headers = list(decision.headers(self._name).items())
-        if not decision:
+        decisions = allow_all(*(request for _, request in found))
+        headers = list(decisions.headers(*(name for name, _ in found)).items())
+        if not decisions:
             start_response("429 Too Many Requests", [*headers, ("Content-Type", "text/plain; charset=utf-8")])
             return [b"Too Many Requests\n"]
 
