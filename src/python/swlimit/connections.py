@@ -76,11 +76,8 @@ class _Bounded:
         return super()._connect()  # type: ignore[misc]
 
     def read_response(self, *args: Any, **options: Any) -> Any:
-        left = _left()
-        # That is a system call, which a connection that is used again mostly does not need.
-        if not 0.9 * self.socket_timeout < left <= self.socket_timeout and self._sock:
-            self.socket_timeout = left
-            self._sock.settimeout(left)
+        if self._sock:
+            self._sock.settimeout(_left())  # redis-py sets it back whenever the connection is used again
         return super().read_response(*args, **options)  # type: ignore[misc]
 
 
