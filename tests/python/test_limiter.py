@@ -162,6 +162,31 @@ def test_decorators_and_contexts_of_asyncio(server):
     asyncio.run(main())
 
 
+def test_a_task_that_is_cancelled_as_the_reply_comes(server):
+    import asyncio
+
+    import redis.asyncio
+
+    class Client(redis.asyncio.Redis):
+        async def execute_command(self, *words, **options):
+            reply = await super().execute_command(*words, **options)
+            asking.cancel()
+            return reply
+
+    async def ask(limiter):
+        await limiter.allow("k")
+        await asyncio.sleep(1)
+
+    async def main():
+        nonlocal asking
+        asking = asyncio.create_task(ask(swlimit.AsyncLimiter(Client(port=server.port), 3, "1m", "1s", timeout=2.0)))
+        await asyncio.wait([asking])
+        assert asking.cancelled()
+
+    asking = None
+    asyncio.run(main())
+
+
 def test_threads_share_a_limiter(server):
     import redis
     limiter = swlimit.Limiter(redis.Redis(port=server.port), 100, "1h", "1m", timeout=5.0)
