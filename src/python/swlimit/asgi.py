@@ -11,6 +11,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+ASGIRule = Rule[AsyncLimiter, Scope]
 
 
 def client_address(scope: Scope) -> str | None:
@@ -25,8 +26,8 @@ class RateLimit:
     Only HTTP is limited.
     """
 
-    def __init__(self, app: App, *rules: Rule[AsyncLimiter, Scope]) -> None:
-        self._app, self._rules = app, rules
+    def __init__(self, app: App, rule: ASGIRule, *more: ASGIRule) -> None:
+        self._app, self._rules = app, (rule, *more)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = asked(self._rules, scope, client_address) if scope["type"] == "http" else None

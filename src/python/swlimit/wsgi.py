@@ -9,6 +9,8 @@ from .rules import Rule, asked
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
+    WSGIRule = Rule[Limiter, WSGIEnvironment]
+
 
 def client_address(environ: "WSGIEnvironment") -> str | None:
     """The address of the peer, which is a proxy's where there is one in between."""
@@ -19,8 +21,8 @@ def client_address(environ: "WSGIEnvironment") -> str | None:
 class RateLimit:
     """Answers 429 to what a rule denies, and then none counts it; tells the limits in the headers of every response."""
 
-    def __init__(self, app: "WSGIApplication", *rules: "Rule[Limiter, WSGIEnvironment]") -> None:
-        self._app, self._rules = app, rules
+    def __init__(self, app: "WSGIApplication", rule: "WSGIRule", *more: "WSGIRule") -> None:
+        self._app, self._rules = app, (rule, *more)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         found = asked(self._rules, environ, client_address)
