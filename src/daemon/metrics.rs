@@ -8,7 +8,7 @@ use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gau
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use swlimit_client::{Statistics, Way};
 
-use crate::envoy::Answer;
+use crate::deciding::Answer;
 use crate::recent::Recent;
 
 /// Rules that are told apart; of further ones, and of values beyond, is told as of one.

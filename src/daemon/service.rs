@@ -16,8 +16,8 @@ use tokio::sync::watch;
 use tracing::Instrument;
 
 use crate::auth::{self, Permission};
-use crate::deciding::{is_cluster, Limiters, Unanswered};
-use crate::envoy::{reply, Answer, Descriptor, Invalid, Plan, Planning, Telling};
+use crate::deciding::{is_cluster, Answer, Descriptor, Limiters, Plan, Unanswered};
+use crate::envoy::{reply, Invalid, Planning, Telling};
 use crate::fault::Fault;
 use crate::http::Peer;
 use crate::limits::Missing;

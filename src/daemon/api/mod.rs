@@ -20,7 +20,7 @@ use swlimit_client::{Limiter, Way};
 use swlimit_window::Quota;
 
 use crate::access::Barred;
-use crate::envoy::{Ask, Descriptor, How, Plan, Role};
+use crate::deciding::{Ask, Descriptor, How, Plan, Role};
 use crate::http::Peer;
 use crate::limits::{default_geometry, Limit, Manner, WhenAway};
 use crate::metrics::Api;

@@ -10,8 +10,7 @@ use serde::Serialize;
 use serde_json::{json, Value};
 use swlimit_client::{self as client, Denied, Error, Held, Way};
 
-use crate::deciding::Unanswered;
-use crate::envoy::{Answer, Ask};
+use crate::deciding::{Answer, Ask, Unanswered};
 use crate::headers::{self, Told};
 use crate::metrics;
 

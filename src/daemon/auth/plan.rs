@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::iter::once;
 
-use crate::envoy::{Ask, Descriptor, How, Plan, Role};
+use crate::deciding::{Ask, Descriptor, How, Plan, Role};
 use crate::keys;
 use crate::limits::{Asked, Limits, Told};
 use crate::settings::Settings;

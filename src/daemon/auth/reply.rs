@@ -4,7 +4,7 @@ use axum::http::{header, HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use swlimit_client::Way;
 
-use crate::envoy::{retry_after, Answer, Plan};
+use crate::deciding::{retry_after, Answer, Plan};
 use crate::headers::{self, Told};
 use crate::keys;
 

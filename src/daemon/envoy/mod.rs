@@ -7,5 +7,5 @@ mod reply;
 #[cfg(test)]
 mod tests;
 
-pub use plan::{Ask, Descriptor, How, Invalid, Plan, Planning, Role};
-pub use reply::{reply, retry_after, Answer, Telling};
+pub use plan::{Invalid, Planning};
+pub use reply::{reply, Telling};

@@ -7,69 +7,9 @@ use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use swlimit_window::{Quota, MAX_EXACT};
 
+use crate::deciding::{Ask, Descriptor, How, Plan, Role};
 use crate::keys;
 use crate::limits::{default_geometry, Domain, Limit, Limits, Manner, Rule, Unit};
-
-/// What is asked of the server for a request, and which of it is for which of the request's descriptors.
-#[derive(Debug, Default)]
-pub struct Plan<'a> {
-    pub asks: Vec<Ask<'a>>,
-    pub descriptors: Vec<Descriptor<'a>>,
-}
-
-/// One question about one key.
-#[derive(Debug, PartialEq)]
-pub struct Ask<'a> {
-    pub how: How,
-    pub role: Role,
-    pub limit: Cow<'a, Limit>,
-    pub key: String,
-    /// Units; of a PEEK, the one that would be asked for.
-    pub hits: u64,
-}
-
-/// What the question is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    /// Count the hits if all limits of the request grant theirs.
-    Allow,
-    /// Count nothing.
-    Peek,
-    /// Count the hits whatever the limit says.
-    Record,
-    /// Give the hits back.
-    Refund,
-}
-
-/// What a denial means for the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// The request is denied.
-    Decides,
-    /// The request is denied if all of this role deny it.
-    Quota,
-    /// Nothing.
-    Shadow,
-}
-
-/// A descriptor of the request: the rule that it matched, and which asks are its own.
-#[derive(Debug)]
-pub struct Descriptor<'a> {
-    /// None if nothing matched.
-    pub rule: Option<&'a Rule>,
-    /// What metrics call the rule.
-    pub measured: Cow<'a, str>,
-    pub hits: u64,
-    /// Places in the plan's `asks`; empty without limit.
-    pub asks: Vec<usize>,
-}
-
-impl Descriptor<'_> {
-    /// What its denial means; none without limit.
-    fn role(&self, plan: &Plan) -> Option<Role> {
-        self.asks.first().map(|ask| plan.asks[*ask].role)
-    }
-}
 
 /// Why a request has no plan.
 #[derive(Debug, PartialEq, Eq)]
@@ -131,7 +71,7 @@ impl<'a> Planning<'a> {
                         _ => How::Allow,
                     };
                     let key = self.key(matched.domain, matched.rule, descriptor, &limit);
-                    plan.ask(Ask { how, role, limit, key, hits: hits.max(1) })
+                    add(&mut plan, Ask { how, role, limit, key, hits: hits.max(1) })
                 })
                 .collect::<Result<_, _>>()?;
             let measured = matched.rule.measured(&descriptor.entries);
@@ -189,51 +129,22 @@ fn hits(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> Result<
     }
 }
 
-impl<'a> Plan<'a> {
-    /// Add a question, or add its hits to the one that is the same. Returns its place.
-    fn ask(&mut self, ask: Ask<'a>) -> Result<usize, Invalid> {
-        let same = |other: &Ask| (&other.key, other.how, other.role) == (&ask.key, ask.how, ask.role);
-        let Some(at) = self.asks.iter().position(same) else {
-            self.asks.push(ask);
-            return Ok(self.asks.len() - 1);
-        };
-        let merged = &mut self.asks[at];
-        if ask.how != How::Peek {
-            merged.hits += ask.hits;
-        }
-        if merged.hits > MAX_EXACT {
-            return Err(Invalid("the hits of equal descriptors are above 2^53 - 1"));
-        }
-        if ask.limit.quota.limit < merged.limit.quota.limit {
-            merged.limit = ask.limit; // both have to grant
-        }
-        Ok(at)
+/// Add a question to a plan, or add its hits to the one that is the same. Returns its place.
+fn add<'a>(plan: &mut Plan<'a>, ask: Ask<'a>) -> Result<usize, Invalid> {
+    let same = |other: &Ask| (&other.key, other.how, other.role) == (&ask.key, ask.how, ask.role);
+    let Some(at) = plan.asks.iter().position(same) else {
+        plan.asks.push(ask);
+        return Ok(plan.asks.len() - 1);
+    };
+    let merged = &mut plan.asks[at];
+    if ask.how != How::Peek {
+        merged.hits += ask.hits;
     }
-
-    /// Whether the request is denied, where these questions are: by one limit, or by all of those that deny together only.
-    pub fn is_denied(&self, denied: impl Fn(usize) -> bool) -> bool {
-        let of = |role| self.descriptors.iter().filter(move |descriptor| descriptor.role(self) == Some(role));
-        let is_denied = |descriptor: &Descriptor| descriptor.asks.iter().any(|ask| denied(*ask));
-        let mut quotas = of(Role::Quota).peekable();
-        of(Role::Decides).any(is_denied) || (quotas.peek().is_some() && quotas.all(is_denied))
+    if merged.hits > MAX_EXACT {
+        return Err(Invalid("the hits of equal descriptors are above 2^53 - 1"));
     }
-
-    /// Places of the questions that are asked and answered as one: all of them grant, or nothing is counted.
-    pub fn together(&self) -> impl Iterator<Item = usize> + '_ {
-        self.places(|ask| ask.how == How::Allow && ask.role == Role::Decides)
+    if ask.limit.quota.limit < merged.limit.quota.limit {
+        merged.limit = ask.limit; // both have to grant
     }
-
-    /// Places of the questions that go before those, since they count nothing, or whatever the answer is.
-    pub fn before(&self) -> impl Iterator<Item = usize> + '_ {
-        self.places(|ask| ask.how != How::Allow)
-    }
-
-    /// Places of the questions that go behind them, since they count only what was granted.
-    pub fn behind(&self) -> impl Iterator<Item = usize> + '_ {
-        self.places(|ask| ask.how == How::Allow && ask.role != Role::Decides)
-    }
-
-    fn places(&self, is: impl Fn(&Ask) -> bool + 'a) -> impl Iterator<Item = usize> + '_ {
-        (0..self.asks.len()).filter(move |at| is(&self.asks[*at]))
-    }
+    Ok(at)
 }

@@ -10,22 +10,10 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{self, ListValue, Struct};
-use swlimit_client::Way;
 
-use super::plan::{Ask, Descriptor, Plan, Role};
+use crate::deciding::{retry_after, Answer, Ask, Descriptor, Plan, Role};
 use crate::headers::seconds;
 use crate::limits::{Metadata, Unit};
-
-/// What became of one question of a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
-    pub granted: bool,
-    pub remaining: u64,
-    /// None if such a request is never granted.
-    pub retry_after: Option<Duration>,
-    pub reset_after: Duration,
-    pub way: Way,
-}
 
 /// What replies tell besides the decision.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,13 +44,6 @@ pub fn reply(request: &RateLimitRequest, plan: &Plan, answers: &[Answer], tellin
         dynamic_metadata,
         ..Default::default()
     }
-}
-
-/// The longest wait of what denied the request; `None` where one is for ever.
-pub fn retry_after(plan: &Plan, answers: &[Answer]) -> Option<Duration> {
-    let asked = plan.asks.iter().zip(answers);
-    let denied = asked.filter(|(ask, answer)| ask.role != Role::Shadow && !answer.granted);
-    denied.map(|(_, answer)| answer.retry_after).try_fold(Duration::ZERO, |longest, wait| Some(longest.max(wait?)))
 }
 
 fn status(plan: &Plan, descriptor: &Descriptor, answers: &[Answer]) -> DescriptorStatus {

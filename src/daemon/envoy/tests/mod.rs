@@ -7,7 +7,8 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescript
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use envoy_types::pb::google::protobuf::UInt64Value;
 
-use super::plan::{Invalid, Plan, Planning};
+use super::plan::{Invalid, Planning};
+use crate::deciding::Plan;
 use crate::limits::{Limits, Manner, Source};
 
 fn limits(text: &str) -> Limits {

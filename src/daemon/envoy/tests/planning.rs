@@ -3,7 +3,7 @@ use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
 use proptest::prelude::*;
 
 use super::*;
-use crate::envoy::plan::{Ask, Descriptor, How};
+use crate::deciding::{Ask, Descriptor, How};
 
 const LIMITS: &str = "
 domain: d

@@ -7,8 +7,9 @@ use serde_json::json;
 use swlimit_client::Way;
 
 use super::*;
+use crate::deciding::Answer;
 use crate::envoy::json::response;
-use crate::envoy::{reply, Answer, Telling};
+use crate::envoy::{reply, Telling};
 
 const LIMITS: &str = "
 domain: d

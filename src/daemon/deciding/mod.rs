@@ -1,5 +1,7 @@
 //! From questions to answers: what of a plan is asked when, of whom.
 
+mod plan;
+
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard};
@@ -9,9 +11,9 @@ use futures_util::future::{join_all, try_join_all};
 use swlimit_client::{self as client, Client, Limiter, Quota, Request, Way};
 use tokio::time::{timeout_at, Instant};
 
-use crate::envoy::{Answer, Ask, How, Plan};
 use crate::keys;
 use crate::limits::{Deciding, Limit, Limits, Manner, WhenAway};
+pub use plan::{retry_after, Answer, Ask, Descriptor, How, Plan, Role};
 
 /// Why there is no answer.
 #[derive(Debug)]
