@@ -15,6 +15,9 @@ use crate::recent::Recent;
 const MOST_RULES: usize = 10_000;
 const OTHER: &str = "(other)";
 
+/// The domain of what is decided for the HTTP API. The rule is the command then.
+const API_DOMAIN: &str = "(api)";
+
 /// From this share of the limit on, a key is near it.
 const NEAR: f64 = 0.8;
 
@@ -22,17 +25,42 @@ const NEAR: f64 = 0.8;
 pub const SECONDS: [f64; 13] =
     [0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0];
 
-/// Over which protocol a request came.
+/// How a request came: over which protocol, or for which command of the HTTP API.
 #[derive(Clone, Copy)]
 pub enum Api {
     Grpc,
     Json,
     Auth,
-    V1,
+    Allow,
+    AllowAll,
+    Peek,
+    Record,
+    Acquire,
+    Refund,
+    Block,
+    Unblock,
+    Demo,
 }
 
 impl Api {
-    const NAMES: [&str; 4] = ["grpc", "json", "auth", "v1"];
+    const NAMES: [&str; 12] = [
+        "grpc",
+        "json",
+        "auth",
+        "v1/allow",
+        "v1/allow_all",
+        "v1/peek",
+        "v1/record",
+        "v1/acquire",
+        "v1/refund",
+        "v1/block",
+        "v1/unblock",
+        "demo",
+    ];
+
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
 }
 
 /// How a request ended.
@@ -56,7 +84,7 @@ pub struct Metrics {
     prometheus: PrometheusHandle,
     rules: RwLock<Rules>,
     requests: [[Counter; 3]; Api::NAMES.len()],
-    durations: [Histogram; Api::NAMES.len()],
+    durations: [OnceLock<Histogram>; Api::NAMES.len()],
     unmatched: [Counter; 3],
     /// Requests by how long they took: by the bounds of `SECONDS`, and longer.
     pub recent_durations: Recent<{ SECONDS.len() + 1 }>,
@@ -92,13 +120,12 @@ impl Metrics {
             ["ok", "over_limit", "error"]
                 .map(|ending| counter!("swlimitd_requests_total", "api" => api, "result" => ending))
         });
-        let durations = Api::NAMES.map(|api| histogram!("swlimitd_request_duration_seconds", "api" => api));
         let unmatched = ["domain", "rule", "policy"].map(|why| counter!("swlimitd_unmatched_total", "why" => why));
         Self {
             prometheus,
             rules: RwLock::default(),
             requests,
-            durations,
+            durations: Default::default(),
             unmatched,
             recent_durations: Recent::default(),
             recent_ways: Recent::default(),
@@ -139,7 +166,9 @@ impl Metrics {
     pub fn ended(&self, api: Api, ending: Ending, began: Instant) {
         let took = began.elapsed();
         self.requests[api as usize][ending as usize].increment(1);
-        self.durations[api as usize].record(took);
+        let durations = self.durations[api as usize]
+            .get_or_init(|| histogram!("swlimitd_request_duration_seconds", "api" => api.name()));
+        durations.record(took);
         self.recent_durations.count(SECONDS.partition_point(|bound| *bound < took.as_secs_f64()));
     }
 
@@ -150,6 +179,11 @@ impl Metrics {
     /// A descriptor has no limit, or a request no policy.
     pub fn unmatched(&self, why: Unmatched) {
         self.unmatched[why as usize].increment(1);
+    }
+
+    /// What is counted of the decisions for a command of the HTTP API.
+    pub fn command(&self, api: Api) -> Arc<RuleMetrics> {
+        self.rule(API_DOMAIN, api.name())
     }
 
     /// What is counted of a rule, by the name that metrics have for it.
@@ -188,14 +222,18 @@ impl RuleMetrics {
         }
     }
 
-    /// A request had so many hits for this rule, which grants them or not.
-    pub fn hit(&self, hits: u64, granted: bool) {
+    /// A request had so many hits for this rule. Each of its limits decided, with how much it admits.
+    pub fn decided<'a>(&self, hits: u64, decisions: impl Iterator<Item = (&'a Answer, u64)>, in_shadow: bool) {
         self.hits.increment(hits);
+        let mut granted = true;
+        for (answer, limit) in decisions {
+            granted &= answer.granted;
+            self.one_decided(answer, limit, in_shadow);
+        }
         self.recent.count(usize::from(granted));
     }
 
-    /// One of the rule's limits decided.
-    pub fn decided(&self, answer: &Answer, limit: u64, in_shadow: bool) {
+    fn one_decided(&self, answer: &Answer, limit: u64, in_shadow: bool) {
         let counter = self.decisions[answer.way as usize][usize::from(answer.granted)].get_or_init(|| {
             let [domain, rule] = self.labels.clone();
             let decision = if answer.granted { "granted" } else { "denied" };

@@ -172,11 +172,8 @@ impl Service {
             self.metrics.unmatched(unmatched);
             return;
         };
-        let metrics = self.metrics.rule(domain, &descriptor.measured);
-        metrics.hit(descriptor.hits, descriptor.asks.iter().all(|ask| answers[*ask].granted));
-        for ask in &descriptor.asks {
-            metrics.decided(&answers[*ask], plan.asks[*ask].limit.quota.limit, rule.shadow_mode);
-        }
+        let decisions = descriptor.asks.iter().map(|ask| (&answers[*ask], plan.asks[*ask].limit.quota.limit));
+        self.metrics.rule(domain, &descriptor.measured).decided(descriptor.hits, decisions, rule.shadow_mode);
     }
 
     /// Put what was measured in order, every [`STEP`](crate::recent::STEP).

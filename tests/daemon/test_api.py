@@ -382,16 +382,34 @@ def test_over_tls(start_daemon, server, tmp_path):
 
 
 def test_requests_are_counted(api):
+    """Each command by itself: how its requests end, how long they take, and who decides them."""
     def requests():
-        return {labels[1]: value for labels, value in api.daemon.metrics("swlimitd_requests_total").items()
-                if labels[0] == "v1"}
+        return {labels: value for labels, value in api.daemon.metrics("swlimitd_requests_total").items()
+                if "/" in labels[0]}
 
-    before = requests()
-    api.ask("/v1/allow", K | {"limit": 1})
-    api.ask("/v1/allow", K | {"limit": 1})
-    api.ask("/v1/allow", {})
-    assert {result: value - before[result] for result, value in requests().items()} == {
-        "ok": 1, "over_limit": 1, "error": 1}
+    def grown(before):
+        return {labels: value - before[labels] for labels, value in requests().items() if value != before[labels]}
+
+    before, decided = requests(), api.daemon.metrics("swlimitd_decisions_total")
+    one = K | {"limit": 1, "deciding": "direct"}
+    for path, body in (("allow", one), ("allow", one), ("allow", {}), ("peek", one), ("record", one),
+                       ("acquire", one | {"timeout": "1ms"}), ("allow_all", [one, K | {"key": "l"}]),
+                       ("refund", {"key": "k"}), ("block", {"key": "k", "duration": 1}), ("unblock", {"key": "k"})):
+        api.ask(f"/v1/{path}", body)
+    assert grown(before) == {
+        ("v1/allow", "ok"): 1, ("v1/allow", "over_limit"): 1, ("v1/allow", "error"): 1, ("v1/peek", "ok"): 1,
+        ("v1/record", "ok"): 1, ("v1/acquire", "over_limit"): 1, ("v1/allow_all", "over_limit"): 1,
+        ("v1/refund", "ok"): 1, ("v1/block", "ok"): 1, ("v1/unblock", "ok"): 1}
+    took = api.daemon.metrics("swlimitd_request_duration_seconds_count")
+    for path in ("allow", "unblock"):
+        assert took[f"v1/{path}",] == sum(value for (named, _), value in requests().items() if named == f"v1/{path}")
+    now = api.daemon.metrics("swlimitd_decisions_total")
+    assert {labels[1:]: value - decided.get(labels, 0) for labels, value in now.items()
+            if labels[0] == "(api)" and value != decided.get(labels)} == {
+        ("v1/allow", "granted", "server"): 1, ("v1/allow", "denied", "server"): 1, ("v1/peek", "denied", "server"): 1,
+        ("v1/record", "denied", "server"): 1, ("v1/acquire", "denied", "server"): 1,
+        ("v1/allow_all", "granted", "server"): 1, ("v1/allow_all", "denied", "server"): 1}
+    assert api.daemon.metrics("swlimitd_hits_total")["(api)", "v1/peek"] == 0
 
 
 def test_the_page(api, tmp_path):

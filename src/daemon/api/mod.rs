@@ -20,7 +20,7 @@ use swlimit_client::{Limiter, Way};
 use swlimit_window::Quota;
 
 use crate::access::Barred;
-use crate::deciding::{Ask, Descriptor, How, Plan, Role};
+use crate::deciding::{Answer, Ask, Descriptor, How, Plan, Role};
 use crate::http::Peer;
 use crate::limits::{default_geometry, Limit, Manner, WhenAway};
 use crate::metrics::Api;
@@ -41,24 +41,27 @@ const LONGEST_DEMO: usize = 200;
 
 /// Every path of the API, for those who may use it.
 pub fn router(service: &Arc<Service>) -> Router<Arc<Service>> {
-    let decisions = Router::new()
-        .route("/v1/allow", post(allow))
-        .route("/v1/allow_all", post(allow_all))
-        .route("/v1/peek", post(peek))
-        .route("/v1/record", post(record))
-        .route("/v1/acquire", post(acquire))
-        .route("/v1/refund", post(refund))
-        .route("/v1/block", post(block))
-        .route("/v1/unblock", post(unblock))
-        .route("/demo/{*path}", any(demo))
-        .route_layer(from_fn_with_state(service.clone(), guard))
-        .route_layer(from_fn_with_state(service.clone(), count));
+    let commands = [
+        ("/v1/allow", Api::Allow, post(allow)),
+        ("/v1/allow_all", Api::AllowAll, post(allow_all)),
+        ("/v1/peek", Api::Peek, post(peek)),
+        ("/v1/record", Api::Record, post(record)),
+        ("/v1/acquire", Api::Acquire, post(acquire)),
+        ("/v1/refund", Api::Refund, post(refund)),
+        ("/v1/block", Api::Block, post(block)),
+        ("/v1/unblock", Api::Unblock, post(unblock)),
+        ("/demo/{*path}", Api::Demo, any(demo)),
+    ];
+    let commands = commands.into_iter().map(|(path, api, answer)| {
+        let guarded = Router::new().route(path, answer).route_layer(from_fn_with_state(service.clone(), guard));
+        guarded.route_layer(from_fn_with_state((service.clone(), api), count))
+    });
     let views = Router::new()
         .route("/v1/info", get(info))
         .route("/v1/top", get(top))
         .route_layer(from_fn_with_state(service.clone(), guard));
     let openapi = get(|| async { ([(header::CONTENT_TYPE, "application/json")], OPENAPI) });
-    decisions.merge(views).route("/v1/openapi.json", openapi)
+    commands.fold(views, Router::merge).route("/v1/openapi.json", openapi)
 }
 
 /// Let pass who may.
@@ -82,13 +85,13 @@ async fn guard(
 }
 
 /// Count how a request ends, and how long it took.
-async fn count(State(service): State<Arc<Service>>, request: Request, next: Next) -> Response {
+async fn count(State((service, api)): State<(Arc<Service>, Api)>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     let response = next.run(request).await;
     let status = response.status();
     let is_denied = status == StatusCode::TOO_MANY_REQUESTS;
     let is_answered = status.is_success() || is_denied;
-    service.ended(Api::V1, began, is_answered.then_some(is_denied).ok_or(()));
+    service.ended(api, began, is_answered.then_some(is_denied).ok_or(()));
     response
 }
 
@@ -101,7 +104,7 @@ fn read<T: DeserializeOwned>(body: Body<T>) -> Result<T, Failure> {
 }
 
 /// Ask a question of the limiter that it is about.
-async fn asked(service: &Service, question: &Question, what: What) -> Result<Decision, Failure> {
+async fn asked(service: &Service, question: &Question, what: What, api: Api) -> Result<Decision, Failure> {
     let live = service.live();
     let settings = &live.configuration.settings;
     let limit = question.limit(what, settings.manner())?;
@@ -117,25 +120,27 @@ async fn asked(service: &Service, question: &Question, what: What) -> Result<Dec
     if decided.way() == Way::Away && limit.manner.when_away == WhenAway::Error {
         return Err(Failure::away());
     }
+    let hits = if what == What::Peek { 0 } else { question.cost()? };
+    service.metrics.command(api).decided(hits, [(&Answer::from(&decided), limit.quota.limit)].into_iter(), false);
     Ok(Decision::from(&decided))
 }
 
 async fn allow(State(service): State<Arc<Service>>, body: Body<Question>) -> Result<Response, Failure> {
     let question = read(body)?;
-    Ok(asked(&service, &question, What::Allow).await?.response(question.window()))
+    Ok(asked(&service, &question, What::Allow, Api::Allow).await?.response(question.window()))
 }
 
 async fn acquire(State(service): State<Arc<Service>>, body: Body<Question>) -> Result<Response, Failure> {
     let question = read(body)?;
-    Ok(asked(&service, &question, What::Acquire).await?.response(question.window()))
+    Ok(asked(&service, &question, What::Acquire, Api::Acquire).await?.response(question.window()))
 }
 
 async fn peek(State(service): State<Arc<Service>>, body: Body<Question>) -> Result<Json<Decision>, Failure> {
-    asked(&service, &read(body)?, What::Peek).await.map(Json)
+    asked(&service, &read(body)?, What::Peek, Api::Peek).await.map(Json)
 }
 
 async fn record(State(service): State<Arc<Service>>, body: Body<Question>) -> Result<Json<Decision>, Failure> {
-    asked(&service, &read(body)?, What::Record).await.map(Json)
+    asked(&service, &read(body)?, What::Record, Api::Record).await.map(Json)
 }
 
 /// Several limits at once: granted and counted only if each of them is.
@@ -160,6 +165,9 @@ async fn allow_all(State(service): State<Arc<Service>>, body: Body<Vec<Question>
         plan.descriptors.push(Descriptor { rule: None, measured: "".into(), hits, asks: vec![at] });
     }
     let answers = live.limiters.answers(&plan).await?;
+    let hits = plan.asks.iter().map(|ask| ask.hits).sum();
+    let decisions = plan.asks.iter().zip(&answers).map(|(ask, answer)| (answer, ask.limit.quota.limit));
+    service.metrics.command(Api::AllowAll).decided(hits, decisions, false);
     let each = plan.asks.iter().zip(&answers).map(|(ask, answer)| Decision::of(ask, answer)).collect();
     Ok(reply::together(each))
 }
@@ -232,5 +240,5 @@ async fn demo(State(service): State<Arc<Service>>, uri: Uri) -> Result<Response,
     }
     let mut question: Question = serde_json::from_str(DEMO).expect("it is one");
     question.name(uri.path());
-    Ok(asked(&service, &question, What::Allow).await?.response(question.window()))
+    Ok(asked(&service, &question, What::Allow, Api::Demo).await?.response(question.window()))
 }

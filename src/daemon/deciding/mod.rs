@@ -326,13 +326,7 @@ impl Asked<'_> {
         if decision.way() == Way::Away && ask.limit.manner.when_away == WhenAway::Error {
             return Err(Unanswered::Away);
         }
-        Ok(Answer {
-            granted: decision.granted(),
-            remaining: decision.remaining(),
-            retry_after: decision.retry_after(),
-            reset_after: decision.reset_after(),
-            way: decision.way(),
-        })
+        Ok(decision.into())
     }
 
     /// The answer where the client has none: the failure policy's, without a window in this process.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use swlimit_client::Way;
+use swlimit_client::{Decision, Way};
 
 use crate::limits::{Limit, Rule};
 
@@ -77,6 +77,18 @@ pub struct Answer {
     pub retry_after: Option<Duration>,
     pub reset_after: Duration,
     pub way: Way,
+}
+
+impl From<&Decision> for Answer {
+    fn from(decision: &Decision) -> Self {
+        Self {
+            granted: decision.granted(),
+            remaining: decision.remaining(),
+            retry_after: decision.retry_after(),
+            reset_after: decision.reset_after(),
+            way: decision.way(),
+        }
+    }
 }
 
 impl<'a> Plan<'a> {
