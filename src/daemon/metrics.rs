@@ -71,6 +71,25 @@ pub enum Ending {
     Error,
 }
 
+impl Ending {
+    const NAMES: [&str; 3] = ["ok", "over_limit", "error"];
+
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+}
+
+impl<E> From<Result<bool, E>> for Ending {
+    /// Of whether the request was denied, or of what went wrong.
+    fn from(denied: Result<bool, E>) -> Self {
+        match denied {
+            Ok(true) => Self::OverLimit,
+            Ok(false) => Self::Ok,
+            Err(_) => Self::Error,
+        }
+    }
+}
+
 /// Why something has no limit.
 #[derive(Clone, Copy)]
 pub enum Unmatched {
@@ -83,7 +102,7 @@ pub enum Unmatched {
 pub struct Metrics {
     prometheus: PrometheusHandle,
     rules: RwLock<Rules>,
-    requests: [[Counter; 3]; Api::NAMES.len()],
+    requests: [[Counter; Ending::NAMES.len()]; Api::NAMES.len()],
     durations: [OnceLock<Histogram>; Api::NAMES.len()],
     unmatched: [Counter; 3],
     /// Requests by how long they took: by the bounds of `SECONDS`, and longer.
@@ -117,8 +136,7 @@ impl Metrics {
         let prometheus = builder.install_recorder().expect("it is the first one");
         describe();
         let requests = Api::NAMES.map(|api| {
-            ["ok", "over_limit", "error"]
-                .map(|ending| counter!("swlimitd_requests_total", "api" => api, "result" => ending))
+            Ending::NAMES.map(|ending| counter!("swlimitd_requests_total", "api" => api, "result" => ending))
         });
         let unmatched = ["domain", "rule", "policy"].map(|why| counter!("swlimitd_unmatched_total", "why" => why));
         Self {

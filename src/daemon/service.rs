@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,7 +14,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use swlimit_client::Client;
 use tokio::sync::watch;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use crate::auth::{self, Permission};
 use crate::deciding::{is_cluster, Answer, Descriptor, Limiters, Plan, Unanswered};
@@ -109,33 +110,41 @@ impl Service {
         headers: &HeaderMap,
         request: &RateLimitRequest,
     ) -> Result<RateLimitResponse, Refusal> {
-        let began = Instant::now();
-        let span = traces::span(request, headers);
-        let decided = self.decided(request).instrument(span.clone()).await;
-        traces::ended(&span, &decided);
-        self.ended(api, began, decided.as_ref().map(|reply| reply.overall_code() == Code::OverLimit));
-        decided
+        let denied = |reply: &RateLimitResponse| reply.overall_code() == Code::OverLimit;
+        self.observed(api, traces::span(api, headers), self.decided(request), |decided| {
+            decided.as_ref().map(denied).into()
+        })
+        .await
     }
 
     /// Decide whether a request may pass that a proxy asks about.
     pub async fn authorize(&self, parts: &Parts, peer: Peer) -> Result<Permission, Refusal> {
-        let began = Instant::now();
-        let decided = self.authorized(parts, peer).await;
-        self.ended(Api::Auth, began, decided.as_ref().map(|permission| permission.denied));
-        decided
+        let denied = |permission: &Permission| permission.denied;
+        let deciding = self.authorized(parts, peer);
+        self.observed(Api::Auth, traces::span(Api::Auth, &parts.headers), deciding, |decided| {
+            decided.as_ref().map(denied).into()
+        })
+        .await
     }
 
-    /// A request is answered: denied or not, or with an error.
-    pub fn ended<E>(&self, api: Api, began: Instant, denied: Result<bool, E>) {
-        let ending = match denied {
-            Ok(true) => Ending::OverLimit,
-            Ok(false) => Ending::Ok,
-            Err(_) => Ending::Error,
-        };
+    /// Answer a request in its span; count how it ends, and how long it takes.
+    pub async fn observed<T>(
+        &self,
+        api: Api,
+        span: Span,
+        answering: impl Future<Output = T>,
+        ending: impl FnOnce(&T) -> Ending,
+    ) -> T {
+        let began = Instant::now();
+        let answer = answering.instrument(span.clone()).await;
+        let ending = ending(&answer);
+        traces::ended(&span, ending);
         self.metrics.ended(api, ending, began);
+        answer
     }
 
     async fn decided(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Refusal> {
+        traces::domain(&request.domain);
         let Live { configuration: Configuration { settings, limits, .. }, limiters } = &*self.live();
         let planning = Planning { limits, key_prefix: &settings.key_prefix, manner: settings.manner() };
         let plan = planning.plan(request).map_err(|Invalid(why)| Refusal::Invalid(why.into()))?;

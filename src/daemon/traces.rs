@@ -1,8 +1,6 @@
 //! Traces for OpenTelemetry: a span for each request that is decided, part of the caller's trace.
 
 use axum::http::HeaderMap;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::WithExportConfig;
@@ -17,6 +15,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::Layer;
 
 use crate::listening::Failure;
+use crate::metrics::{Api, Ending};
 use crate::settings::Traces;
 
 /// What spans are told apart by from what is logged.
@@ -38,9 +37,17 @@ pub fn layer<S: Subscriber + for<'a> LookupSpan<'a>>(provider: &SdkTracerProvide
     layer.with_filter(filter_fn(|metadata| metadata.target() == TARGET))
 }
 
-/// The span of a request. It costs nothing where nobody wants it.
-pub fn span(request: &RateLimitRequest, headers: &HeaderMap) -> Span {
-    let span = tracing::trace_span!(target: TARGET, "ShouldRateLimit", domain = request.domain, result = Empty);
+/// The span of a request that came with these headers. It costs nothing where nobody wants it.
+pub fn span(api: Api, headers: &HeaderMap) -> Span {
+    let span = tracing::trace_span!(
+        target: TARGET,
+        "request",
+        otel.name = api.name(),
+        otel.kind = "server",
+        otel.status_code = Empty,
+        domain = Empty,
+        result = Empty
+    );
     if !span.is_disabled() {
         let caller = TraceContextPropagator::new().extract(&Headers(headers));
         let _ = span.set_parent(caller); // of a trace that is not sampled
@@ -48,10 +55,16 @@ pub fn span(request: &RateLimitRequest, headers: &HeaderMap) -> Span {
     span
 }
 
+/// Tell the span of the request that is being answered whose limits are asked.
+pub fn domain(domain: &str) {
+    Span::current().record("domain", domain);
+}
+
 /// Tell a span how its request ended.
-pub fn ended<E>(span: &Span, reply: &Result<RateLimitResponse, E>) {
-    if !span.is_disabled() {
-        span.record("result", reply.as_ref().map_or("error", |reply| Code::as_str_name(&reply.overall_code())));
+pub fn ended(span: &Span, ending: Ending) {
+    span.record("result", ending.name());
+    if let Ending::Error = ending {
+        span.record("otel.status_code", "ERROR");
     }
 }
 

@@ -6,7 +6,6 @@ import grpc
 import pytest
 
 from support.server import free_port
-from support.waiting import eventually
 
 LIMITS = "{domain: d, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]}"
 TRACE = bytes(range(16))
@@ -31,6 +30,11 @@ def collector():
     server.stop(None)
 
 
+def text(word):
+    """As the messages hold it."""
+    return bytes([len(word)]) + word.encode()
+
+
 def parent(is_sampled):
     return [("traceparent", f"00-{TRACE.hex()}-00f067aa0ba902b7-{'01' if is_sampled else '00'}")]
 
@@ -44,8 +48,8 @@ def test_a_request_is_part_of_its_callers_trace(start_daemon, collector):
     daemon.ask("k=z", domain="nobodys")
     assert daemon.stop() < 5
     told = b"".join(messages)
-    assert told.count(TRACE) == told.count(b"ShouldRateLimit") == 2
-    assert b"swlimitd" in told and b"OVER_LIMIT" in told
+    assert told.count(TRACE) == told.count(text("grpc")) == 2
+    assert b"swlimitd" in told and text("over_limit") in told
     assert b"unsampled" not in told and b"nobodys" not in told
 
 
@@ -55,9 +59,21 @@ def test_a_collector_that_is_not_there(start_daemon):
     assert daemon.stop() < 5
 
 
-def test_a_span_of_http(start_daemon, collector):
+@pytest.mark.parametrize("name, path, body, result", [
+    ("json", "/json", {"domain": "shop", "descriptors": [{"entries": [{"key": "k"}]}]}, "ok"),
+    ("json", "/json", {"domain": ""}, "error"),
+    ("auth", "/auth", None, "over_limit"),
+    ("v1/allow", "/v1/allow", {"key": "k", "limit": 0, "window": "1d"}, "over_limit"),
+    ("v1/block", "/v1/block", {"key": "k"}, "error"),
+    ("demo", "/demo/x", None, "ok"),
+])
+def test_requests_over_http_have_spans(start_daemon, collector, name, path, body, result):
     endpoint, messages = collector
-    daemon = start_daemon(LIMITS, traces={"endpoint": endpoint})
-    daemon.http("/json", {"domain": "d", "descriptors": [{"entries": [{"key": "k"}]}]}, headers=parent(is_sampled=True))
-    daemon.send_signal(15)
-    eventually(lambda: TRACE in b"".join(messages))
+    daemon = start_daemon("{domain: d, policies: [{name: p, key: k, rate_limit: {unit: day}}]}",
+                          traces={"endpoint": endpoint, "share": 0.000001})
+    headers = dict(parent(is_sampled=True)) | {"Content-Type": "application/json"}
+    daemon.http(path, body, headers=headers)
+    assert daemon.stop() < 5
+    told = b"".join(messages)
+    assert told.count(TRACE) == 1 and text(name) in told and text(result) in told
+    assert (b"shop" in told) == ("shop" in str(body))

@@ -5,7 +5,6 @@ mod reply;
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{ConnectInfo, Query, Request, State};
@@ -23,8 +22,9 @@ use crate::access::Barred;
 use crate::deciding::{Answer, Ask, Descriptor, How, Plan, Role};
 use crate::http::Peer;
 use crate::limits::{default_geometry, Limit, Manner, WhenAway};
-use crate::metrics::Api;
+use crate::metrics::{Api, Ending};
 use crate::service::Service;
+use crate::traces;
 use question::{Back, Block, Key, Question, Top, What};
 pub use reply::denied;
 use reply::{Decision, Failure};
@@ -86,13 +86,13 @@ async fn guard(
 
 /// Count how a request ends, and how long it took.
 async fn count(State((service, api)): State<(Arc<Service>, Api)>, request: Request, next: Next) -> Response {
-    let began = Instant::now();
-    let response = next.run(request).await;
-    let status = response.status();
-    let is_denied = status == StatusCode::TOO_MANY_REQUESTS;
-    let is_answered = status.is_success() || is_denied;
-    service.ended(api, began, is_answered.then_some(is_denied).ok_or(()));
-    response
+    let span = traces::span(api, request.headers());
+    let ending = |response: &Response| match response.status() {
+        StatusCode::TOO_MANY_REQUESTS => Ending::OverLimit,
+        status if status.is_success() => Ending::Ok,
+        _ => Ending::Error,
+    };
+    service.observed(api, span, next.run(request), ending).await
 }
 
 /// A body in JSON. Another content type is refused, so that no page of a browser can send one without asking.
