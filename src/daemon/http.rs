@@ -16,11 +16,11 @@ use axum::{Json, Router};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use tls_listener::TlsListener;
 use tokio::net::{TcpListener, UnixListener};
-use tokio_rustls::TlsAcceptor;
 
 use crate::envoy::json;
 use crate::metrics::Api;
 use crate::service::{Refusal, Service};
+use crate::tls::Acceptor;
 use crate::{api, auth, page};
 
 /// No request is larger.
@@ -52,8 +52,8 @@ impl Connected<IncomingStream<'_, TcpListener>> for Peer {
     }
 }
 
-impl Connected<IncomingStream<'_, TlsListener<TcpListener, TlsAcceptor>>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, TlsListener<TcpListener, TlsAcceptor>>) -> Self {
+impl Connected<IncomingStream<'_, TlsListener<TcpListener, Acceptor>>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, TlsListener<TcpListener, Acceptor>>) -> Self {
         Self(Some(stream.remote_addr().ip()))
     }
 }

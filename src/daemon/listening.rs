@@ -6,23 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
+use futures_util::stream::{unfold, Stream};
 use tls_listener::TlsListener;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
-use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+use tonic::transport::Server;
 use tonic_health::server::HealthReporter;
 
 use crate::envoy::grpc::RateLimit;
 use crate::http::{router, Peer, LARGEST};
 use crate::service::Service;
-use crate::settings::{Address, Tls};
+use crate::settings::{Address, Configuration};
+use crate::tls::Acceptor;
 
 /// What health checks call the rate limit service, as they do envoyproxy/ratelimit's.
 const HEALTH_NAME: &str = "ratelimit";
@@ -72,20 +69,12 @@ impl Health {
 }
 
 /// Speak gRPC until the end is told; then until what has begun is answered.
-pub async fn grpc(
-    service: Arc<Service>,
-    listener: Listener,
-    tls: Option<ServerTlsConfig>,
-    mut end: watch::Receiver<bool>,
-) -> Result<(), Failure> {
+pub async fn grpc(service: Arc<Service>, listener: Listener, mut end: watch::Receiver<bool>) -> Result<(), Failure> {
     let (reporter, checks) = tonic_health::server::health_reporter();
     let health = Health(reporter);
     health.set(true).await;
-    let mut server = Server::builder().http2_keepalive_interval(Some(KEEPALIVE));
-    if let Some(tls) = tls {
-        server = server.tls_config(tls)?;
-    }
     let limiting = RateLimitServiceServer::new(RateLimit(service.clone())).max_decoding_message_size(LARGEST);
+    let mut server = Server::builder().http2_keepalive_interval(Some(KEEPALIVE));
     let router = server.add_service(checks).add_service(limiting);
     let mut notice = service.notice();
     tokio::spawn(async move {
@@ -93,25 +82,32 @@ pub async fn grpc(
         health.set(false).await;
     });
     let end = async move { drop(end.wait_for(|is_end| *is_end).await) };
-    match listener {
-        Listener::Tcp(listener) => {
+    match (listener, Acceptor::new(&service, Configuration::grpc_tls)) {
+        (Listener::Tcp(listener), None) => {
             let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
             router.serve_with_incoming_shutdown(incoming, end).await?;
         }
-        Listener::Unix(listener) => {
+        (Listener::Tcp(listener), Some(tls)) => {
+            router.serve_with_incoming_shutdown(connections(TlsListener::new(tls, listener)), end).await?;
+        }
+        (Listener::Unix(listener), _) => {
             router.serve_with_incoming_shutdown(UnixListenerStream::new(listener), end).await?;
         }
     }
     Ok(())
 }
 
+/// Those who connect, for ever; what goes wrong with one of them is logged.
+fn connections<L: axum::serve::Listener>(listener: L) -> impl Stream<Item = io::Result<L::Io>> {
+    unfold(listener, |mut listener| async {
+        let (connection, _) = listener.accept().await;
+        Some((Ok(connection), listener))
+    })
+}
+
 /// Speak HTTP until the end is told; then until what has begun is answered.
-pub async fn http(
-    service: Arc<Service>,
-    listener: Listener,
-    tls: Option<TlsAcceptor>,
-    mut end: watch::Receiver<bool>,
-) -> Result<(), Failure> {
+pub async fn http(service: Arc<Service>, listener: Listener, mut end: watch::Receiver<bool>) -> Result<(), Failure> {
+    let tls = Acceptor::new(&service, Configuration::http_tls);
     let service = router(service).into_make_service_with_connect_info::<Peer>();
     let end = async move { drop(end.wait_for(|is_end| *is_end).await) };
     match (listener, tls) {
@@ -119,48 +115,7 @@ pub async fn http(
         (Listener::Tcp(listener), Some(tls)) => {
             axum::serve(TlsListener::new(tls, listener), service).with_graceful_shutdown(end).await?;
         }
-        (Listener::Unix(listener), None) => axum::serve(listener, service).with_graceful_shutdown(end).await?,
-        (Listener::Unix(_), Some(_)) => return Err("a socket of this machine needs no TLS: http has both".into()),
+        (Listener::Unix(listener), _) => axum::serve(listener, service).with_graceful_shutdown(end).await?,
     }
     Ok(())
-}
-
-/// What a server of gRPC shows, and asks of its clients.
-pub fn tls(tls: &Tls) -> io::Result<ServerTlsConfig> {
-    let mut config = ServerTlsConfig::new().identity(Identity::from_pem(read(&tls.certificate)?, read(&tls.key)?));
-    if let Some(authority) = &tls.client_authority {
-        config = config.client_ca_root(Certificate::from_pem(read(authority)?));
-    }
-    Ok(config)
-}
-
-/// The same of a server of HTTP.
-pub fn https(tls: &Tls) -> Result<TlsAcceptor, Failure> {
-    let certificates = |path: &Path| -> Result<Vec<_>, Failure> {
-        let all = CertificateDer::pem_slice_iter(&read(path)?).collect::<Result<_, _>>();
-        all.map_err(|error| format!("{}: {error}", path.display()).into())
-    };
-    let key = PrivateKeyDer::from_pem_slice(&read(&tls.key)?);
-    let key = key.map_err(|error| format!("{}: {error}", tls.key.display()))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
-    let builder = match &tls.client_authority {
-        None => builder.with_no_client_auth(),
-        Some(authority) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(authority)? {
-                roots.add(certificate)?;
-            }
-            builder
-                .with_client_cert_verifier(WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build()?)
-        }
-    };
-    let mut config = builder.with_single_cert(certificates(&tls.certificate)?, key)?;
-    config.alpn_protocols = vec!["h2".into(), "http/1.1".into()];
-    Ok(Arc::new(config).into())
-}
-
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-    std::fs::read(path).map_err(named)
 }

@@ -17,6 +17,7 @@ mod recent;
 mod reloading;
 mod service;
 mod settings;
+mod tls;
 mod traces;
 
 use std::error::Error;
@@ -76,8 +77,6 @@ async fn run(Arguments { config: path, check }: Arguments) -> Result<(), Failure
     let settings = &configuration.settings;
     let in_file = |error: &dyn Error| format!("{}: {error}", path.display());
     let client = service::client(settings).map_err(|error| in_file(&error))?;
-    let tls = settings.grpc.tls.as_ref().map(listening::tls).transpose()?;
-    let https = settings.http.tls.as_ref().map(listening::https).transpose()?;
     let filter = EnvFilter::try_new(&settings.log.level).map_err(|error| in_file(&error))?;
     if check {
         println!("{} is valid: {} limits", path.display(), configuration.limits.by_id().len());
@@ -103,8 +102,8 @@ async fn run(Arguments { config: path, check }: Arguments) -> Result<(), Failure
     let service = Arc::new(Service::new(path, configuration, client, Metrics::install()));
     let end = watch::Sender::new(false);
     let mut speaking = JoinSet::new();
-    speaking.spawn(listening::grpc(service.clone(), grpc, tls, end.subscribe()));
-    speaking.spawn(listening::http(service.clone(), http, https, end.subscribe()));
+    speaking.spawn(listening::grpc(service.clone(), grpc, end.subscribe()));
+    speaking.spawn(listening::http(service.clone(), http, end.subscribe()));
     tokio::spawn(reloading::reload_on_change(service.clone(), hangup));
     tokio::spawn(tidy(service.clone()));
 

@@ -91,13 +91,14 @@ impl Service {
     /// Put the files in force as they are now; what is wrong with them leaves all as it was. Whether they had changed.
     pub fn reload(&self) -> Result<bool, Fault> {
         let before = self.live();
-        let configuration = Configuration::load(&self.path).inspect_err(|_| metrics::loaded(false))?;
+        let mut configuration = Configuration::load(&self.path).inspect_err(|_| metrics::loaded(false))?;
         if configuration.sources == before.configuration.sources {
             return Ok(false);
         }
         if !configuration.settings.starts_as(&before.configuration.settings) {
             tracing::warn!("another server, timeout or address is in force after a restart only");
         }
+        configuration.replace(&before.configuration);
         self.live.store(Arc::new(Live::new(configuration, &before.limiters)));
         metrics::loaded(true);
         Ok(true)

@@ -5,13 +5,16 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{de, Deserialize, Deserializer};
+use tokio_rustls::rustls::ServerConfig;
 
 use crate::access::Access;
 use crate::auth::Auth;
 use crate::fault::{parse, Fault};
 use crate::limits::{Deciding, Duration, Limits, Manner, Share, Source, WhenAway};
+use crate::tls::Tls;
 
 /// The server that stands for having none: everything is decided in this process.
 pub const ONLY_LOCAL: &str = "only_local";
@@ -156,16 +159,6 @@ impl<'de> Deserialize<'de> for Address {
     }
 }
 
-/// PEM files.
-#[derive(Debug, Deserialize, PartialEq)]
-#[serde(deny_unknown_fields)]
-pub struct Tls {
-    pub certificate: PathBuf,
-    pub key: PathBuf,
-    /// Clients have to show a certificate that this one vouches for.
-    pub client_authority: Option<PathBuf>,
-}
-
 #[derive(Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
@@ -212,6 +205,9 @@ pub struct Configuration {
     pub limits: Limits,
     /// Who may use the API.
     pub access: Access,
+    /// What clients are shown, where they are.
+    grpc_tls: Option<Arc<ServerConfig>>,
+    http_tls: Option<Arc<ServerConfig>>,
     /// The files that say it, with their texts.
     pub sources: Vec<Source>,
 }
@@ -219,20 +215,42 @@ pub struct Configuration {
 impl Configuration {
     /// What a configuration file says, and the files that it names. Relative paths begin where that file is.
     pub fn load(path: &Path) -> Result<Self, Fault> {
-        let own = read(path)?;
+        let own = Source::read(path)?;
         let settings = Settings::read(&own, path.parent().unwrap_or(Path::new("")))?;
         let (files, overlays) = (read_all(&settings.limits)?, read_all(&settings.overlays)?);
         let limits = Limits::load(&files, &overlays, settings.manner())?;
         let tokens = read_all(settings.api.tokens.as_slice())?;
         let access = Access::new(&tokens, settings.api.anybody)?;
-        let sources = [vec![own], files, overlays, tokens].into_iter().flatten().collect();
-        Ok(Self { settings, limits, access, sources })
+        let mut sources: Vec<_> = [vec![own], files, overlays, tokens].into_iter().flatten().collect();
+        let mut server = |tls: &Option<Tls>, protocols: &[&str]| {
+            tls.as_ref().map(|tls| tls.server(protocols, &mut sources)).transpose()
+        };
+        let grpc_tls = server(&settings.grpc.tls, &["h2"])?;
+        let http_tls = server(&settings.http.tls, &["h2", "http/1.1"])?;
+        Ok(Self { settings, limits, access, grpc_tls, http_tls, sources })
+    }
+
+    pub fn grpc_tls(&self) -> Option<&Arc<ServerConfig>> {
+        self.grpc_tls.as_ref()
+    }
+
+    pub fn http_tls(&self) -> Option<&Arc<ServerConfig>> {
+        self.http_tls.as_ref()
+    }
+
+    /// Take the place of another one. TLS that has begun goes on until a restart.
+    pub fn replace(&mut self, other: &Self) {
+        for (own, before) in [(&mut self.grpc_tls, &other.grpc_tls), (&mut self.http_tls, &other.http_tls)] {
+            *own = own.take().or_else(|| before.clone());
+        }
     }
 
     /// The folders in which something changes when the configuration does.
     pub fn folders(&self, path: &Path) -> BTreeSet<PathBuf> {
-        let Settings { limits, overlays, api, .. } = &self.settings;
-        let named = limits.iter().chain(overlays).chain(&api.tokens).map(PathBuf::as_path);
+        let Settings { limits, overlays, api, grpc, http, .. } = &self.settings;
+        let tls = grpc.tls.iter().chain(&http.tls);
+        let pem = tls.flat_map(|tls| [&tls.certificate, &tls.key].into_iter().chain(&tls.client_authority));
+        let named = limits.iter().chain(overlays).chain(&api.tokens).chain(pem).map(PathBuf::as_path);
         let folder = |path: &Path| match path.is_dir() {
             true => path.into(),
             false => path.parent().map_or(PathBuf::from("."), |parent| Path::new(".").join(parent)),
@@ -246,6 +264,13 @@ impl Settings {
         let mut settings: Self = parse(&source.file, &source.text)?;
         if let Ok(server) = std::env::var(SERVER_VARIABLE) {
             settings.server = server;
+        }
+        for (address, tls) in
+            [(&settings.grpc.address, &settings.grpc.tls), (&settings.http.address, &settings.http.tls)]
+        {
+            if let (Address::Unix(_), Some(_)) = (address, tls) {
+                return Err(Fault::in_file(&source.file, format!("{address} is of this machine alone and has no TLS")));
+            }
         }
         let tls = settings.grpc.tls.iter_mut().chain(&mut settings.http.tls);
         let keys =
@@ -265,8 +290,8 @@ impl Settings {
     /// Whether what is fixed when the daemon starts is the same.
     pub fn starts_as(&self, other: &Self) -> bool {
         (&self.server, self.timeout) == (&other.server, other.timeout)
-            && self.grpc == other.grpc
-            && self.http == other.http
+            && (&self.grpc.address, self.grpc.tls.is_some()) == (&other.grpc.address, other.grpc.tls.is_some())
+            && (&self.http.address, self.http.tls.is_some()) == (&other.http.address, other.http.tls.is_some())
             && self.log == other.log
             && self.traces == other.traces
     }
@@ -281,7 +306,7 @@ fn read_all(paths: &[PathBuf]) -> Result<Vec<Source>, Fault> {
             false => files.push(path.clone()),
         }
     }
-    files.iter().map(|file| read(file)).collect()
+    files.iter().map(|file| Source::read(file)).collect()
 }
 
 fn yaml_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
@@ -292,12 +317,4 @@ fn yaml_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     });
     files.sort();
     Ok(files)
-}
-
-fn read(path: &Path) -> Result<Source, Fault> {
-    let file = path.display().to_string();
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Source { file, text }),
-        Err(error) => Err(Fault::in_file(&file, error)),
-    }
 }

@@ -8,7 +8,6 @@ import threading
 
 import grpc
 import pytest
-import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from support.daemon import request, rls_pb2_grpc
@@ -36,6 +35,7 @@ def in_force(daemon):
     ({"timeout": "soon"}, "", (1, "'soon' is not a duration")),
     ({"grpc": {"address": "here"}}, "", (1, "'here' is not an address such as 127.0.0.1:8081")),
     ({"grpc": {"tls": {"certificate": "missing.pem", "key": "missing.pem"}}}, limits(3), (1, "missing.pem: No such")),
+    ({"grpc": {"address": "unix:/s", "tls": {"certificate": "c", "key": "k"}}}, "", (1, "swlimitd.yaml: unix:/s is")),
     ({"server": "http://127.0.0.1"}, limits(3), (1, "swlimitd.yaml: ")),
 ])
 def test_check(start_daemon, settings, text, expected):
@@ -209,56 +209,6 @@ def test_leases_are_given_back(start_daemon, server):
     daemon.stop()
     fields = server.cli("SWLIMIT.INFO", "{d}|k=x|1d").split("\n")
     assert fields[fields.index("total") + 1] == "50"
-
-
-@pytest.fixture(scope="module")
-def authority():
-    return trustme.CA()
-
-
-@pytest.fixture
-def start_with_tls(start_daemon, authority, tmp_path):
-    def start(*tls):
-        certificate = authority.issue_cert("localhost")
-        files = {name: str(tmp_path / f"{name}.pem") for name in ("certificate", "key", "client_authority")}
-        certificate.cert_chain_pems[0].write_to_path(files["certificate"])
-        certificate.private_key_pem.write_to_path(files["key"])
-        authority.cert_pem.write_to_path(files["client_authority"])
-        daemon = start_daemon(limits(3))
-        daemon.stop()
-        named = {name: files[name] for name in ("certificate", "key", *tls)}
-        daemon.write_settings(grpc={"address": f"127.0.0.1:{daemon.port}", "tls": named})
-        return daemon.start()
-
-    return start
-
-
-def codes_over_tls(daemon, credentials):
-    options = [("grpc.ssl_target_name_override", "localhost")]
-    channel = grpc.secure_channel(f"127.0.0.1:{daemon.port}", credentials, options)
-    return daemon.codes("k=x", channel=channel)
-
-
-def test_tls(start_with_tls, authority):
-    daemon = start_with_tls()
-    credentials = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
-    assert codes_over_tls(daemon, credentials) == ("OK", "OK")
-    with pytest.raises(grpc.RpcError):
-        daemon.ask("k=x")  # in the clear
-
-
-def test_clients_that_need_a_certificate(start_with_tls, authority):
-    daemon = start_with_tls("client_authority")
-    root = authority.cert_pem.bytes()
-    own = authority.issue_cert("client")
-    good = grpc.ssl_channel_credentials(root, own.private_key_pem.bytes(), own.cert_chain_pems[0].bytes())
-    assert codes_over_tls(daemon, good) == ("OK", "OK")
-    other = trustme.CA().issue_cert("client")
-    foreign = grpc.ssl_channel_credentials(root, other.private_key_pem.bytes(), other.cert_chain_pems[0].bytes())
-    for credentials in (grpc.ssl_channel_credentials(root), foreign):
-        with pytest.raises(grpc.RpcError) as error:
-            codes_over_tls(daemon, credentials)
-        assert error.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
 def test_a_unix_socket(start_daemon):

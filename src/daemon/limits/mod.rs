@@ -10,6 +10,7 @@ mod tests;
 mod wildcard;
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 
@@ -28,6 +29,16 @@ use crate::fault::{parse, Fault};
 pub struct Source {
     pub file: String,
     pub text: String,
+}
+
+impl Source {
+    pub fn read(path: &Path) -> Result<Self, Fault> {
+        let file = path.display().to_string();
+        match std::fs::read_to_string(path) {
+            Ok(text) => Ok(Self { file, text }),
+            Err(error) => Err(Fault::in_file(&file, error)),
+        }
+    }
 }
 
 /// All limits.
