@@ -51,6 +51,8 @@ pub struct Settings {
 
     /// Nobody is told to deny anything.
     pub shadow_mode: bool,
+    /// Every descriptor's rule is in quota mode.
+    pub quota_mode: bool,
     /// Replies name the headers `RateLimit-Limit`, `-Remaining` and `-Reset`.
     pub rate_limit_headers: bool,
     /// Replies carry what was asked, and the metadata of the rules that granted it.
@@ -78,6 +80,7 @@ impl Default for Settings {
             interval: Duration(interval),
             when_away,
             shadow_mode: false,
+            quota_mode: false,
             rate_limit_headers: false,
             dynamic_metadata: false,
             log: Log::default(),
@@ -218,7 +221,7 @@ impl Configuration {
         let own = Source::read(path)?;
         let settings = Settings::read(&own, path.parent().unwrap_or(Path::new("")))?;
         let (files, overlays) = (read_all(&settings.limits)?, read_all(&settings.overlays)?);
-        let limits = Limits::load(&files, &overlays, settings.manner())?;
+        let limits = Limits::load(&files, &overlays, settings.manner(), settings.quota_mode)?;
         let tokens = read_all(settings.api.tokens.as_slice())?;
         let access = Access::new(&tokens, settings.api.anybody)?;
         let mut sources: Vec<_> = [vec![own], files, overlays, tokens].into_iter().flatten().collect();

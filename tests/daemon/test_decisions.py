@@ -210,3 +210,19 @@ def test_shadow_mode_as_a_whole(start_daemon, server):
                           shadow_mode=True, dynamic_metadata=True)
     assert [daemon.codes("k=x") for _ in range(2)] == [("OK", "OK"), ("OK", "OVER_LIMIT")]
     assert daemon.ask("k=x").dynamic_metadata["descriptors"][0]["entries"] == ["k=x"]
+
+
+def test_quota_mode_as_a_whole(start_daemon, server):
+    daemon = start_daemon("""{domain: d, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}},
+        {key: l, quota_mode: false, rate_limit: {unit: day, requests_per_unit: 1}}]}""", server, quota_mode=True)
+    brought = descriptor("m=x", limit=(2, "DAY"))
+    assert daemon.codes("k=x") == ("OK", "OK")
+    assert daemon.codes("k=x") == ("OVER_LIMIT", "OVER_LIMIT")
+    assert daemon.codes("k=x", "l=x", brought) == ("OK", "OVER_LIMIT", "OK", "OK")
+    assert daemon.codes("k=x", "l=x", brought) == ("OK", "OVER_LIMIT", "OVER_LIMIT", "OK")
+    assert daemon.codes("k=x", "l=x", brought)[0] == "OVER_LIMIT"
+    assert daemon.codes("k=x", "unknown=x")[0] == "OVER_LIMIT"
+    assert daemon.get("/rlconfig")[1].count("quota_mode") == 2
+    daemon.write_settings(quota_mode=False)
+    eventually(lambda: daemon.get("/rlconfig")[1].count("quota_mode"), 0)
+    assert daemon.codes("k=x", "l=y")[0] == "OVER_LIMIT"

@@ -163,6 +163,8 @@ fn described(descriptor: &Descriptor) -> String {
 pub struct Making {
     /// How limits are decided that do not say it.
     pub manner: Manner,
+    /// Whether all descriptors' rules are in quota mode.
+    pub quota_mode: bool,
     /// How many limits there are so far.
     pub limits: usize,
 }
@@ -209,7 +211,7 @@ impl DraftRule {
         let mut rule = Rule {
             name: Rule::name_of(&levels),
             shadow_mode: self.written.shadow_mode.unwrap_or_default(),
-            quota_mode: self.written.quota_mode.unwrap_or_default(),
+            quota_mode: making.quota_mode || self.written.quota_mode.unwrap_or_default(),
             detailed_metric: self.written.detailed_metric.unwrap_or_default(),
             metadata,
             levels,

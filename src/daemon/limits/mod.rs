@@ -78,8 +78,9 @@ struct Descriptor {
 }
 
 impl Limits {
-    /// The limits of all files. `overlays` are laid over `files`; `manner` is for limits that do not say theirs.
-    pub fn load(files: &[Source], overlays: &[Source], manner: Manner) -> Result<Self, Fault> {
+    /// The limits of all files. `overlays` are laid over `files`; `manner` is for limits that do not say theirs, and
+    /// `quota_mode` for all descriptors' rules.
+    pub fn load(files: &[Source], overlays: &[Source], manner: Manner, quota_mode: bool) -> Result<Self, Fault> {
         let mut drafts = draft::Domains::new();
         for Source { file, text } in files {
             draft::add(&mut drafts, file, parse(file, text)?)?;
@@ -87,11 +88,11 @@ impl Limits {
         for Source { file, text } in overlays {
             draft::lay_over(&mut drafts, file, parse(file, text)?)?;
         }
-        let mut making = Making { manner, limits: 0 };
+        let mut making = Making { manner, quota_mode, limits: 0 };
         let mut domains = BTreeMap::new();
         for (name, draft) in drafts {
             let top = Descriptors::new(draft.top, &[], &mut making)?;
-            let from_requests = Rule { name: "(from requests)".into(), ..Rule::default() };
+            let from_requests = Rule { name: "(from requests)".into(), quota_mode, ..Rule::default() };
             let policies = draft.policies.into_iter().map(|draft| draft.into_policy(&mut making));
             let policies = policies.collect::<Result<_, _>>()?;
             domains.insert(name.clone(), Domain { name, hash_tag: draft.hash_tag, from_requests, top, policies });

@@ -16,7 +16,7 @@ fn laid_over(files: &[&str], overlays: &[&str]) -> Result<Limits, Fault> {
         let named = texts.iter().enumerate().map(|(at, text)| (format!("{name}{}.yaml", at + 1), text.to_string()));
         named.map(|(file, text)| Source { file, text }).collect()
     };
-    Limits::load(&sources(files, "file"), &sources(overlays, "over"), Manner::default())
+    Limits::load(&sources(files, "file"), &sources(overlays, "over"), Manner::default(), false)
 }
 
 /// `a=b c=d`, the entries of a descriptor.

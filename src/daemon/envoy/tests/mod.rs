@@ -12,7 +12,7 @@ use crate::deciding::Plan;
 use crate::limits::{Limits, Manner, Source};
 
 fn limits(text: &str) -> Limits {
-    Limits::load(&[Source { file: "limits.yaml".into(), text: text.into() }], &[], Manner::default()).unwrap()
+    Limits::load(&[Source { file: "limits.yaml".into(), text: text.into() }], &[], Manner::default(), false).unwrap()
 }
 
 fn plan<'a>(limits: &'a Limits, request: &'a RateLimitRequest) -> Result<Plan<'a>, Invalid> {
