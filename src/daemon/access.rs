@@ -2,13 +2,17 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use axum::http::{header, HeaderMap};
+use axum::http::uri::Authority;
+use axum::http::{header, HeaderMap, HeaderName, Uri};
 use ring::digest::{digest, SHA256, SHA256_OUTPUT_LEN};
 use subtle::{Choice, ConstantTimeEq};
 
 use crate::fault::Fault;
 use crate::http::Peer;
 use crate::limits::Source;
+
+/// Where the page comes from that asks, by a browser's word, which no page can change.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 #[derive(Debug)]
 pub enum Access {
@@ -23,6 +27,7 @@ pub enum Access {
 pub enum Barred {
     NeedsToken,
     NotFromThere,
+    OfAnotherPage,
 }
 
 impl Access {
@@ -44,14 +49,18 @@ impl Access {
         })
     }
 
-    /// Whether a request may pass.
-    pub fn check(&self, peer: Peer, headers: &HeaderMap) -> Result<(), Barred> {
+    /// Whether a request may pass. A browser that may shall not do what others' pages want it to. None of them knows
+    /// a token.
+    pub fn check(&self, peer: Peer, uri: &Uri, headers: &HeaderMap) -> Result<(), Barred> {
         match self {
+            Self::Anybody if is_of_another_page(uri, headers) => Err(Barred::OfAnotherPage),
             Self::Anybody => Ok(()),
-            Self::ThisMachine => {
-                let is_here = |address: IpAddr| address.to_canonical().is_loopback() && is_meant(headers);
-                peer.0.is_none_or(is_here).then_some(()).ok_or(Barred::NotFromThere)
-            }
+            Self::ThisMachine => match peer.0 {
+                Some(address) if !address.to_canonical().is_loopback() => Err(Barred::NotFromThere),
+                Some(_) if !is_meant(uri, headers) || is_of_another_page(uri, headers) => Err(Barred::OfAnotherPage),
+                // No browser uses a socket of the file system.
+                Some(_) | None => Ok(()),
+            },
             Self::Tokens(tokens) => {
                 let shown = hash(token(headers).ok_or(Barred::NeedsToken)?);
                 let known = tokens.iter().fold(Choice::from(0), |known, token| known | token.ct_eq(&shown));
@@ -61,11 +70,34 @@ impl Access {
     }
 }
 
+/// Whether a page of a browser asks, whosever it is.
+pub fn is_of_a_page(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::ORIGIN) || headers.contains_key(SEC_FETCH_SITE)
+}
+
+/// Whether a page of a browser asks that does not come from here.
+fn is_of_another_page(uri: &Uri, headers: &HeaderMap) -> bool {
+    match (headers.get(SEC_FETCH_SITE), headers.get(header::ORIGIN)) {
+        (Some(site), _) => site != "same-origin" && site != "none",
+        // Not every browser tells more than this, nor to every host.
+        (None, Some(origin)) => {
+            let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+            origin.map(|(_, authority)| authority) != host(uri, headers)
+        }
+        (None, None) => false,
+    }
+}
+
+/// The host that is asked, as whoever asks names it.
+fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+    let told = || headers.get(header::HOST).map(|host| host.to_str().unwrap_or_default());
+    uri.authority().map(Authority::as_str).or_else(told)
+}
+
 /// Whether whoever asks knows that he asks this machine. A page of a browser may have been told that its own host's
 /// address is this one, and would name that host.
-fn is_meant(headers: &HeaderMap) -> bool {
-    let Some(host) = headers.get(header::HOST) else { return true };
-    let host = host.to_str().unwrap_or_default();
+fn is_meant(uri: &Uri, headers: &HeaderMap) -> bool {
+    let Some(host) = host(uri, headers) else { return true };
     host.parse::<IpAddr>().is_ok()
         || host.parse::<SocketAddr>().is_ok()
         || host.split(':').next().is_some_and(|name| name.eq_ignore_ascii_case("localhost"))
@@ -82,12 +114,14 @@ fn hash(token: &str) -> [u8; SHA256_OUTPUT_LEN] {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     fn checked(access: &Access, peer: &str, authorization: &str) -> Result<(), Barred> {
         let mut headers = HeaderMap::new();
         headers.insert(header::AUTHORIZATION, authorization.parse().unwrap());
-        access.check(Peer(Some(peer.parse().unwrap())), &headers)
+        access.check(Peer(Some(peer.parse().unwrap())), &Uri::default(), &headers)
     }
 
     #[test]
@@ -103,21 +137,45 @@ mod tests {
         ] {
             assert_eq!(checked(&access, peer, ""), expected, "{peer}");
         }
-        for (host, expected) in [
-            ("localhost", Ok(())),
-            ("LocalHost:8080", Ok(())),
-            ("127.0.0.1:8080", Ok(())),
-            ("[::1]:8080", Ok(())),
-            ("evil.example", Err(Barred::NotFromThere)),
-            ("localhost.evil.example:8080", Err(Barred::NotFromThere)),
-            ("", Err(Barred::NotFromThere)),
-        ] {
-            let headers = HeaderMap::from_iter([(header::HOST, host.parse().unwrap())]);
-            assert_eq!(access.check(Peer(Some([127, 0, 0, 1].into())), &headers), expected, "{host}");
-            assert_eq!(access.check(Peer(None), &headers), Ok(())); // what no browser can use
-        }
-        assert_eq!(access.check(Peer(None), &HeaderMap::new()), Ok(()));
+        assert_eq!(access.check(Peer(None), &Uri::default(), &HeaderMap::new()), Ok(()));
         assert_eq!(checked(&Access::new(&[], true).unwrap(), "192.0.2.1", ""), Ok(()));
+    }
+
+    #[test]
+    fn no_other_page_may() {
+        const HERE: Peer = Peer(Some(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        let (this_machine, anybody) = (Access::new(&[], false).unwrap(), Access::new(&[], true).unwrap());
+        // By its host, the origin of the page, and where that is by the browser's word: whether it may where only this
+        // machine may, and where anybody may.
+        for (host, origin, site, may) in [
+            ("localhost", "", "", [true, true]),
+            ("LocalHost:8080", "", "", [true, true]),
+            ("127.0.0.1:8080", "", "", [true, true]),
+            ("[::1]:8080", "", "", [true, true]),
+            ("other.example", "", "", [false, true]),
+            ("localhost.other.example:8080", "", "", [false, true]),
+            ("sub.localhost:8080", "", "", [false, true]),
+            ("localhost:8080", "http://localhost:8080", "same-origin", [true, true]),
+            ("localhost:8080", "http://localhost:8080", "", [true, true]),
+            ("localhost:8080", "", "none", [true, true]),
+            ("localhost:8080", "http://other.example", "", [false, false]),
+            ("localhost:8080", "http://localhost:3000", "", [false, false]),
+            ("localhost:8080", "null", "", [false, false]),
+            ("localhost:8080", "http://localhost:3000", "same-site", [false, false]),
+            ("localhost:8080", "", "cross-site", [false, false]),
+            // A name that has become this machine's, of which nobody but the operator knows whether it is his.
+            ("other.example:8080", "http://other.example:8080", "same-origin", [false, true]),
+        ] {
+            let told = [(header::HOST, host), (header::ORIGIN, origin), (SEC_FETCH_SITE, site)];
+            let told = told.into_iter().filter(|(_, value)| !value.is_empty());
+            let headers: HeaderMap = told.map(|(name, value)| (name, value.parse().unwrap())).collect();
+            let found = [&this_machine, &anybody].map(|access| access.check(HERE, &Uri::default(), &headers));
+            let expected = may.map(|may| if may { Ok(()) } else { Err(Barred::OfAnotherPage) });
+            assert_eq!(found, expected, "{host} {origin} {site}");
+            assert_eq!(this_machine.check(Peer(None), &Uri::default(), &headers), Ok(()));
+        }
+        let of_http2 = "https://other.example/v1/block".parse().unwrap();
+        assert_eq!(this_machine.check(HERE, &of_http2, &HeaderMap::new()), Err(Barred::OfAnotherPage));
     }
 
     #[test]

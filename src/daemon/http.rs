@@ -17,6 +17,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use tls_listener::TlsListener;
 use tokio::net::{TcpListener, UnixListener};
 
+use crate::access::is_of_a_page;
 use crate::envoy::json;
 use crate::metrics::Api;
 use crate::service::{Refusal, Service};
@@ -75,8 +76,11 @@ async fn metrics(State(service): State<Arc<Service>>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], service.measured())
 }
 
-/// Envoy's protocol in JSON, whatever content type it says it has.
+/// Envoy's protocol in JSON, whatever content type it says it has. So any page could have a browser send it.
 async fn should_rate_limit(State(service): State<Arc<Service>>, headers: HeaderMap, body: Bytes) -> Response {
+    if is_of_a_page(&headers) {
+        return (StatusCode::FORBIDDEN, "no page of a browser may use this\n").into_response();
+    }
     let request = match serde_json::from_slice::<json::Request>(&body) {
         Ok(request) => request.into(),
         Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),

@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from axe_core_python.selenium import Axe
@@ -324,3 +326,71 @@ def test_nothing_comes_from_elsewhere(open_page):
         script.textContent = "document.title = 'run'";
         document.body.append(script);""")
     assert page.browser.title == "swlimitd"
+
+
+ATTEMPTS = """
+const [daemon, done] = arguments;
+const block = '{"key": "k", "duration": 3600}', quota = '{"key": "k", "limit": 0, "window": "1d", "block": "1h"}';
+const envoys = '{"domain": "d", "descriptors": [{"entries": [{"key": "three"}], "hits_addend": 9}]}';
+const types = ["application/json", "text/plain", "application/x-www-form-urlencoded"];
+const tried = [];
+for (const [path, body] of [["/v1/block", block], ["/v1/allow", quota], ["/json", envoys]]) {
+  tried.push(fetch(daemon + path, {method: "POST", body, mode: "no-cors"}));
+  tried.push(navigator.sendBeacon(daemon + path, body));
+  for (const type of types) {
+    tried.push(fetch(daemon + path, {method: "POST", body, headers: {"Content-Type": type}}));
+    tried.push(navigator.sendBeacon(daemon + path, new Blob([body], {type})));
+  }
+}
+for (const tag of ["img", "script", "iframe"])
+  tried.push(new Promise((ended) => {
+    const part = document.createElement(tag);
+    part.onload = part.onerror = ended;
+    part.src = daemon + "/demo/" + tag;
+    document.body.append(part);
+  }));
+tried.push(fetch(daemon + "/demo/fetch", {mode: "no-cors"}));
+Promise.allSettled(tried).then((all) => done(all.map(({value}) => value?.status ?? 0)));
+"""
+
+
+@pytest.fixture
+def others_page():
+    """A page of somebody else: its port."""
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<body></body>")
+
+        def log_message(self, *_):
+            pass
+
+    served = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    yield served.server_port
+    served.shutdown()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize("settings", [{}, {"api": {"anybody": True}}], ids=["this machine", "anybody"])
+def test_no_other_page_uses_anything_up(browser, start_daemon, server, others_page, host, settings):
+    """Whatever a page somewhere has an operator's browser send here."""
+    daemon = start_daemon(LIMITS, server, **settings)
+    browser.get(f"http://{host}:{others_page}/")
+    statuses = browser.execute_async_script(ATTEMPTS, f"http://127.0.0.1:{daemon.http_port}")
+    assert not {200, 429} & set(statuses)
+    requests = daemon.metrics("swlimitd_requests_total")
+    assert {api for (api, result), count in requests.items() if count and result != "error"} == set()
+    assert requests["demo", "error"] > 0  # it arrived
+    assert server.cli("KEYS", "*") == ""
+
+
+def test_a_page_whose_host_has_become_this_machine(browser, start_daemon, server):
+    """To the browser it is of the same origin, as after DNS rebinding."""
+    daemon = start_daemon(LIMITS, server)
+    browser.get(f"http://other.localhost:{daemon.http_port}/")
+    statuses = browser.execute_async_script(ATTEMPTS, "")
+    assert 403 in statuses and not {200, 429} & set(statuses)
+    assert server.cli("KEYS", "*") == ""

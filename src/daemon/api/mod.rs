@@ -71,7 +71,7 @@ async fn guard(
     request: Request,
     next: Next,
 ) -> Response {
-    let checked = service.live().configuration.access.check(peer, request.headers());
+    let checked = service.live().configuration.access.check(peer, request.uri(), request.headers());
     match checked {
         Ok(()) => next.run(request).await,
         Err(Barred::NeedsToken) => {
@@ -80,6 +80,9 @@ async fn guard(
         }
         Err(Barred::NotFromThere) => {
             Failure::new(StatusCode::FORBIDDEN, "without tokens only this machine may use this").into_response()
+        }
+        Err(Barred::OfAnotherPage) => {
+            Failure::new(StatusCode::FORBIDDEN, "without tokens no other host's page may use this").into_response()
         }
     }
 }

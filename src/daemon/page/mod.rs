@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use axum::extract::{ConnectInfo, State};
-use axum::http::{header, HeaderMap, HeaderName};
+use axum::http::{header, HeaderMap, HeaderName, Uri};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router};
@@ -54,6 +54,7 @@ fn headers(media: &'static str) -> [(HeaderName, &'static str); 5] {
 async fn state(
     State(service): State<Arc<Service>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
+    uri: Uri,
     asked: HeaderMap,
 ) -> impl IntoResponse {
     let denied = service.client().top(MOST_KEYS).await;
@@ -72,7 +73,7 @@ async fn state(
         "decisions": decisions(metrics),
         "ways": ways(metrics),
         "durations": {"bounds": SECONDS, "steps": metrics.recent_durations.steps()},
-        "keys": keys(configuration.access.check(peer, &asked), denied),
+        "keys": keys(configuration.access.check(peer, &uri, &asked), denied),
         "rules": rules(&configuration.limits),
     });
     (headers("application/json"), Json(shown))
@@ -116,7 +117,9 @@ fn ways(metrics: &Metrics) -> Vec<Value> {
 fn keys(may_see: Result<(), Barred>, denied: Result<Vec<Denied>, Error>) -> Value {
     match (may_see, denied) {
         (Err(Barred::NeedsToken), _) => json!({"barred": "A token of the API is needed to see keys."}),
-        (Err(Barred::NotFromThere), _) => json!({"barred": "Without tokens only the daemon's own machine sees keys."}),
+        (Err(Barred::NotFromThere | Barred::OfAnotherPage), _) => {
+            json!({"barred": "Without tokens only the daemon's own machine sees keys."})
+        }
         (Ok(()), Ok(denied)) => json!({"denied": denied.iter().map(api::denied).collect::<Vec<_>>()}),
         (Ok(()), Err(Error::Away(_))) => json!({"barred": "The counting server is away."}),
         (Ok(()), Err(error)) => json!({"barred": error.to_string()}),
