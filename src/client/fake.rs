@@ -87,6 +87,15 @@ impl Fake {
     }
 
     async fn exchange(&self, command: Command, is_tracked: bool) -> Result<Reply, Failure> {
+        self.exchange_all(vec![command], is_tracked).await?.remove(0)
+    }
+
+    /// Commands that go out together arrive together.
+    async fn exchange_all(
+        &self,
+        commands: Vec<Command>,
+        is_tracked: bool,
+    ) -> Result<Vec<Result<Reply, Failure>>, Failure> {
         let (there, back) = {
             let mut state = self.0.state.lock();
             match state.delays.len() {
@@ -99,9 +108,10 @@ impl Fake {
         if let Some(failure) = self.0.state.lock().failure.clone() {
             return Err(failure);
         }
-        let reply = self.answer(&command.words().map(<[u8]>::to_vec).collect::<Vec<_>>(), is_tracked);
+        let words = |command: &Command| command.words().map(<[u8]>::to_vec).collect::<Vec<_>>();
+        let replies = commands.iter().map(|command| self.answer(&words(command), is_tracked)).collect();
         pass(back).await;
-        reply
+        Ok(replies)
     }
 
     fn answer(&self, words: &[Vec<u8>], is_tracked: bool) -> Result<Reply, Failure> {
@@ -215,18 +225,7 @@ impl Wire for Fake {
     }
 
     fn send_all(&self, commands: Vec<Command>) -> Answer<'_, Vec<Result<Reply, Failure>>> {
-        Box::pin(async move {
-            // One delay for all: the first one's.
-            let mut commands = commands.into_iter();
-            let Some(first) = commands.next() else { return Ok(Vec::new()) };
-            let first = match self.exchange(first, false).await {
-                Err(Failure::Connection(text)) => return Err(Failure::Connection(text)),
-                first => first,
-            };
-            let others =
-                commands.map(|command| self.answer(&command.words().map(<[u8]>::to_vec).collect::<Vec<_>>(), false));
-            Ok(std::iter::once(first).chain(others).collect())
-        })
+        Box::pin(self.exchange_all(commands, false))
     }
 
     fn send_alone(&self, _: Command) -> Option<Answer<'_, Reply>> {

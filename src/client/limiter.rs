@@ -238,8 +238,8 @@ impl Limiter {
         }
     }
 
-    /// Give back up to `cost` units of the request, of the [`age`](Request::age) it says if it says one; how many were
-    /// given back. An age includes the way there: add the [timeout](crate::ClientBuilder::timeout). Never refund the
+    /// Give back up to `cost` units of the request, of the [`age`](Request::age) it says if it says one, else the
+    /// youngest; how many were given back. An age includes the way there: add the [timeout](crate::ClientBuilder::timeout). Never refund the
     /// same units twice.
     ///
     /// # Errors
@@ -250,7 +250,16 @@ impl Limiter {
         if let Deciders::OnlyLocal(windows) = &self.0.deciding {
             return Ok(windows.refund(request.key, request.cost, age));
         }
-        self.change(request.key, commands::refund(request.key, request.cost, age)).await
+        let untold = match &self.0.deciding {
+            // Of an age, the server looks for the units that were counted then.
+            Deciders::Background(background) if age.is_none() => background.take_back(request.key, request.cost),
+            _ => 0,
+        };
+        let told = match request.cost - untold {
+            0 => 0,
+            left => self.change(request.key, commands::refund(request.key, left, age)).await?,
+        };
+        Ok(untold + told)
     }
 
     /// Block a key for so long, whatever its block was before; until when it is blocked.

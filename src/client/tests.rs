@@ -455,6 +455,21 @@ fn the_background_tells_and_asks() {
 }
 
 #[test]
+fn what_is_under_way_at_the_end_is_told_once() {
+    paused(async {
+        let fake = Fake::new();
+        let client = client(&fake);
+        let limiter = client.limiter(quota(100, 60_000, 12)).deciding(Deciding::BACKGROUND).build();
+        fake.delay([(10_000, 10_000)]);
+        let _ = allow(&limiter, "k").await;
+        sleep(Duration::from_millis(5)).await;
+        let _ = allow(&limiter, "k").await;
+        client.close().await;
+        assert_eq!(fake.total("k"), 2);
+    });
+}
+
+#[test]
 fn what_the_background_could_not_tell_is_told_later_and_dated() {
     paused(async {
         let fake = Fake::new();
@@ -575,6 +590,37 @@ proptest! {
                 assert!(units <= limit, "{units} of {limit} in {span:?}");
                 assert!(fake.total("k") <= 2 * limit);
             }
+        });
+    }
+
+    /// Whatever was granted can be given back, wherever it is: known here alone, on its way, or told. In the end the
+    /// server counts what is left.
+    #[test]
+    fn what_the_background_granted_can_be_given_back(
+        steps in prop::collection::vec((0u64..80, 1u64..9, 0..4u8), 1..100),
+        delay in 0u64..10_000,
+    ) {
+        paused(async {
+            let fake = Fake::new();
+            fake.delay([(delay, delay)]);
+            let client = client(&fake);
+            let limiter = client.limiter(quota(1_000, 1_000_000_000, 10)).deciding(Deciding::BACKGROUND).build();
+            let mut used = 0;
+            for (wait, cost, what) in steps {
+                let request = Request::of("k").cost(cost);
+                match what {
+                    0 => sleep(Duration::from_millis(wait)).await,
+                    1 if used >= cost => {
+                        assert_eq!(limiter.refund(request).await.unwrap(), cost);
+                        used -= cost;
+                    }
+                    2 => used += limiter.record(request).await.map(|_| cost).unwrap(),
+                    _ => used += limiter.allow(request).await.unwrap().units(),
+                }
+            }
+            client.close().await;
+            sleep(Duration::from_secs(1)).await;
+            assert_eq!(fake.total("k"), used);
         });
     }
 

@@ -144,6 +144,14 @@ def test_leases_and_background_decide_near_the_request(daemon, server):
     eventually(lambda: counted(server, "{d}|background=x|1d") == 40)
 
 
+def test_a_denied_request_leaves_nothing_to_be_told(daemon, server):
+    """One background limit has granted, but nobody was told, when the other one denies."""
+    for _ in range(20):
+        assert daemon.codes("background=x", "small=x", hits=5) == ("OVER_LIMIT", "OK", "OVER_LIMIT")
+    assert daemon.codes("background=x") == ("OK", "OK")
+    eventually(lambda: counted(server, "{d}|background=x|1d"), 1)
+
+
 def test_a_limit_that_the_request_brings_along(daemon):
     brought = descriptor("three=x", limit=(1, "HOUR"))
     assert [daemon.codes(brought)[0] for _ in range(2)] == ["OK", "OVER_LIMIT"]

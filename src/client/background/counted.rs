@@ -14,6 +14,8 @@ use crate::demand::Demand;
 pub(super) struct Counted {
     local: u64,
     cached: VecDeque<Batch>,
+    /// The oldest of those are on their way, and may have arrived.
+    under_way: usize,
     global: Option<Global>,
     /// Waits for the next synchronization.
     pub is_queued: bool,
@@ -103,6 +105,23 @@ impl Counted {
         self.cached.iter().map(|batch| batch.units).sum()
     }
 
+    /// Take back units that nobody was told of, the youngest first; how many.
+    pub fn take_back(&mut self, units: u64) -> u64 {
+        let own = units.min(self.local);
+        self.local -= own;
+        let mut left = units - own;
+        while left > 0 && self.cached.len() > self.under_way {
+            let Some(youngest) = self.cached.back_mut() else { break };
+            let own = left.min(youngest.units);
+            youngest.units -= own;
+            left -= own;
+            if youngest.units == 0 {
+                self.cached.pop_back();
+            }
+        }
+        units - left
+    }
+
     /// A synchronization begins: what is to be sent. What is older than a window does not matter any more.
     pub fn begin(&mut self, round: u64, window: Duration, now: Instant) -> Vec<Batch> {
         self.is_queued = false;
@@ -114,6 +133,7 @@ impl Counted {
             self.cached.push_back(Batch { units: std::mem::take(&mut self.local), at: now });
         }
         self.cached.retain(|batch| now < batch.at + window);
+        self.under_way = self.cached.len();
         self.cached.iter().copied().collect()
     }
 
@@ -129,8 +149,13 @@ impl Counted {
         });
     }
 
-    /// Whether something is still to be sent.
-    pub fn is_behind(&self) -> bool {
+    /// The synchronization is over; whether something is still to be sent.
+    pub fn end(&mut self) -> bool {
+        self.under_way = 0;
+        self.is_behind()
+    }
+
+    fn is_behind(&self) -> bool {
         self.local > 0 || !self.cached.is_empty()
     }
 

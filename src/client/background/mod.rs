@@ -38,6 +38,8 @@ pub(crate) struct Background {
     /// Keys that were asked for since the last synchronization began.
     asked: Mutex<Vec<Asked>>,
     failures: AtomicU32,
+    /// Held by the synchronization that is under way: two would tell the same twice.
+    alone: tokio::sync::Mutex<()>,
     /// How many synchronizations have begun.
     round: Arc<AtomicU64>,
     is_begun: AtomicBool,
@@ -69,6 +71,7 @@ impl Background {
             share: share_of(quota.limit(), share),
             asked: Mutex::default(),
             failures: AtomicU32::new(0),
+            alone: tokio::sync::Mutex::default(),
             // Keys begin with 0: what was never part of one.
             round: Arc::new(AtomicU64::new(1)),
             is_begun: AtomicBool::new(false),
@@ -101,6 +104,11 @@ impl Background {
         })
     }
 
+    /// Take back units of which the server was not told; how many.
+    pub fn take_back(&self, key: &[u8], units: u64) -> u64 {
+        self.keys.see(key, |counts| counts.counted.lock().take_back(units)).unwrap_or_default()
+    }
+
     fn with<R>(
         self: &Arc<Self>,
         key: &[u8],
@@ -125,6 +133,7 @@ impl Background {
 
     /// Tell the server what was used, and hear what it knows, of all keys that were asked for.
     async fn synchronize(&self) {
+        let _alone = self.alone.lock().await;
         let round = self.round.fetch_add(1, Ordering::AcqRel) + 1;
         let asked = std::mem::take(&mut *self.asked.lock());
         if asked.is_empty() {
@@ -163,7 +172,7 @@ impl Background {
     fn again(&self, asked: Vec<Asked>) {
         let behind = asked.into_iter().filter(|asked| {
             let mut counted = asked.counts.counted.lock();
-            counted.is_behind() && !std::mem::replace(&mut counted.is_queued, true)
+            counted.end() && !std::mem::replace(&mut counted.is_queued, true)
         });
         let behind: Vec<_> = behind.collect();
         self.asked.lock().extend(behind);

@@ -296,8 +296,11 @@ impl Asked<'_> {
         let giving_back = self.counted.iter().map(|at| {
             let Ask { limit, key, hits, .. } = &self.plan.asks[*at];
             let (limiter, key, hits) = (self.limiters.of(limit), key.clone(), *hits);
+            // In the background they are the youngest, which the server was hardly told of.
+            let is_told = limit.manner.deciding != Deciding::Background;
             async move {
-                if let Err(error) = limiter.refund(Request::of(&key).cost(hits).age(age)).await {
+                let units = Request::of(&key).cost(hits);
+                if let Err(error) = limiter.refund(if is_told { units.age(age) } else { units }).await {
                     tracing::warn!(key, %error, "units of a denied request were not given back");
                 }
             }
