@@ -21,8 +21,9 @@ from support.server import ROOT, free_port
 from support.waiting import eventually
 
 BLOCKS = [block for block in blocks(ROOT / "docs/proxies.md") if block.comment.startswith("run by")]
-POLICIES, SETTINGS, ENVOY = [block.text for block in BLOCKS if block.language == "yaml"]
-TEXTS = {block.language: block.text for block in BLOCKS if block.language != "yaml"} | {"envoy": ENVOY}
+POLICIES, SETTINGS, TRAEFIK, TRAEFIK_WEB, ENVOY = [block.text for block in BLOCKS if block.language == "yaml"]
+TEXTS = {block.language: block.text for block in BLOCKS if block.language != "yaml"} | {
+    "envoy": ENVOY, "traefik": TRAEFIK, "traefik web": TRAEFIK_WEB}
 CLIENT, OTHER = "127.0.0.2", "127.0.0.3"  # this machine has many addresses, of which 127.0.0.1 is the proxy's
 
 
@@ -94,11 +95,12 @@ class Proxy:
         self.write("swlimit.lua", self.configured("lua"))
         return [program("haproxy"), "-db", "-f", self.write("haproxy.cfg", self.configured("haproxy"))]
 
+    def traefik(self):
+        self.write("web.yaml", self.configured("traefik web"))
+        return [packaged("traefik"), "--configFile", self.write("traefik.yaml", self.configured("traefik"))]
+
     def envoy(self):
-        envoy = Path(sys.executable).with_name("envoy")
-        if not envoy.exists():
-            lacking("Envoy")
-        return [envoy, "-c", self.write("envoy.yaml", self.configured("envoy")), "--use-dynamic-base-id",
+        return [packaged("envoy"), "-c", self.write("envoy.yaml", self.configured("envoy")), "--use-dynamic-base-id",
                 "--concurrency", "1", "--log-level", "warning"]
 
     def ask(self, path, method="GET", client=CLIENT, **headers):
@@ -122,7 +124,15 @@ def program(name):
         lacking(f"{name}: {reason}")
 
 
-@pytest.fixture(params=["nginx", "caddy", "haproxy", "envoy"])
+def packaged(name):
+    """The program of a Python package."""
+    path = Path(sys.executable).with_name(name)
+    if not path.exists():
+        lacking(name)
+    return path
+
+
+@pytest.fixture(params=["nginx", "caddy", "haproxy", "envoy", "traefik"])
 def proxy(request, daemon, app, tmp_path):
     proxy = Proxy(request.param, tmp_path, {8080: daemon.http_port, 3000: app})
     try:
@@ -147,7 +157,8 @@ def test_limits_hold(proxy, server):
     told = json.loads(body)
     assert (status, told["method"], told["path"]) == (200, "GET", "/login")
     # What was denied counted nowhere.
-    left = told["headers"] if proxy.name == "caddy" else {name.lower(): value for name, value in headers.items()}
+    to_the_app = proxy.name in ("caddy", "traefik")
+    left = told["headers"] if to_the_app else {name.lower(): value for name, value in headers.items()}
     assert left["ratelimit"].startswith('"per-client-10s";r=') and '"per-client-1h";r=994;' in left["ratelimit"]
     assert server.cli("EXISTS", "{shop}|logins=127.0.0.2|15m", "{shop}|per-client=127.0.0.2|1h") == "2"
 
@@ -179,7 +190,7 @@ def test_without_the_daemon(proxy, daemon):
     assert proxy.statuses(6, "/login", "POST")[-1] == 429
     daemon.process.kill()
     daemon.process.wait()
-    expected = 502 if proxy.name == "caddy" else 200
+    expected = {"caddy": 502, "traefik": 500}.get(proxy.name, 200)
     eventually(lambda: proxy.ask("/login", "POST")[0], expected)
     daemon.start()
     eventually(lambda: proxy.ask("/login", "POST")[0], 429)
