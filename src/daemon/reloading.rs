@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::signal::unix::Signal;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::service::Service;
@@ -26,7 +27,7 @@ pub async fn reload_on_change(service: Arc<Service>, mut hangup: Signal) {
         // Of the configuration in force, which may name other files than the last one. What has changed before it is
         // watched is found by reading at once.
         let _watcher = watch(&service.watched(), changed);
-        while !reload(&service, is_asked) {
+        while !reload(&service, is_asked).await {
             is_asked = tokio::select! {
                 _ = hangup.recv() => true,
                 Some(()) = changes.recv() => false,
@@ -41,9 +42,13 @@ pub async fn reload_on_change(service: Arc<Service>, mut hangup: Signal) {
     }
 }
 
-/// Whether there is another configuration now.
-fn reload(service: &Service, is_asked: bool) -> bool {
-    let result = service.reload();
+/// Whether there is another configuration now. It is read in a thread of its own: files may be large, or their disks
+/// slow, and neither requests nor the daemon's end wait for them.
+async fn reload(service: &Arc<Service>, is_asked: bool) -> bool {
+    let (tell, told) = oneshot::channel();
+    let reading = service.clone();
+    thread::spawn(move || tell.send(reading.reload()));
+    let Ok(result) = told.await else { return false }; // it has panicked, and said so
     match &result {
         Ok(true) => tracing::info!("the configuration was read again and is in force"),
         Ok(false) if is_asked => tracing::info!("the configuration was read again and is as it was"),

@@ -1,5 +1,6 @@
 """Envoy's protocol as JSON, and what else there is over HTTP."""
 
+import itertools
 import re
 import socket
 
@@ -53,7 +54,19 @@ def test_other_paths_and_methods(daemon, path, method, status):
     b"POST /json HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffffff\r\n",
     b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 10_000,
     b"POST /json HTTP/1.1\r\nHost: a\r\nContent-Length: 10000000\r\n\r\n" + b" " * 10_000_000,
-], ids=["zeros", "version", "length", "chunk", "headers", "body"])
+    b"GET / HTTP/1.1\r\nHost: a\r\nA: " + b"b" * 1_000_000 + b"\r\n\r\n",
+    # What servers have understood in different ways.
+    *(b"POST /auth HTTP/1.1\r\nHost: a\r\n" + headers + b"\r\n\r\n0\r\n\r\n" for headers in (
+        b"Content-Length: 5\r\nContent-Length: 6",
+        b"Content-Length: +5",
+        b"Content-Length : 5",
+        b"Transfer-Encoding: chunked, identity",
+        b"A: b\r\n Content-Length: 5",
+        b"A: b\x00",
+        b"A: b\rContent-Length: 5",
+        b"Host: b\r\n: c",
+    )),
+], ids=itertools.count())
 def test_hostile_connections(daemon, sent):
     with socket.create_connection(("127.0.0.1", daemon.http_port), timeout=10) as connection:
         try:
@@ -64,6 +77,49 @@ def test_hostile_connections(daemon, sent):
             reply = b""  # cut off without a word
     assert reply == b"" or re.match(rb"HTTP/1.1 (400|404|413|431) ", reply), reply
     assert daemon.get("/healthcheck") == (200, "OK\n")
+
+
+def test_a_body_has_one_length(daemon):
+    """Of two that are told, the chunks' goes before the other, and nothing is left over to be a request."""
+    sent = (b"POST /healthcheck HTTP/1.1\r\nHost: a\r\nContent-Length: 40\r\nTransfer-Encoding: chunked\r\n"
+            b"Connection: close\r\n\r\n0\r\n\r\nGET /healthcheck HTTP/1.1\r\nHost: a\r\n\r\n")
+    with socket.create_connection(("127.0.0.1", daemon.http_port), timeout=10) as connection:
+        connection.sendall(sent)
+        reply = b"".join(iter(lambda: connection.recv(1000), b""))
+    assert reply.count(b"HTTP/1.1 ") == 1 and b"200 OK" not in reply
+
+
+@pytest.mark.parametrize("begun", [
+    b"GET /hea", b"POST /json HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{",
+    b"POST /json HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"], ids=["request", "body", "chunk"])
+def test_many_that_do_not_come_to_an_end(daemon, begun):
+    connections = [socket.create_connection(("127.0.0.1", daemon.http_port), timeout=10) for _ in range(200)]
+    for connection in connections:
+        connection.sendall(begun)
+    assert daemon.get("/healthcheck") == (200, "OK\n")
+    for connection in connections:
+        connection.close()
+
+
+def frame(kind, flags, stream, payload=b""):
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+@pytest.mark.parametrize("port", ["port", "http_port"])
+def test_requests_that_are_taken_back_at_once(daemon, port):
+    """HTTP/2's rapid reset."""
+    begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0)
+    get = b"\x82\x86\x84\x41\x01a"  # GET http / a, in HPACK
+    both = b"".join(frame(1, 5, stream, get) + frame(3, 0, stream, bytes(4)) for stream in range(1, 200_000, 2))
+    with socket.create_connection(("127.0.0.1", getattr(daemon, port)), timeout=10) as connection:
+        try:
+            connection.sendall(begin + both)
+            while connection.recv(10_000):
+                pass
+        except OSError:
+            pass  # it has enough of them
+    assert daemon.get("/healthcheck") == (200, "OK\n")
+    assert daemon.codes("three=x") == ("OK", "OK")
 
 
 def test_the_limits_in_force(daemon):
