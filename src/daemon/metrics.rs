@@ -284,7 +284,7 @@ pub fn failed(why: &'static str) {
 }
 
 fn describe() {
-    describe_counter!("swlimitd_requests_total", "Requests, by protocol and result");
+    describe_counter!("swlimitd_requests_total", "Requests, by protocol or command, and result");
     describe_histogram!("swlimitd_request_duration_seconds", "How long requests took");
     describe_counter!("swlimitd_hits_total", "Hits that requests asked for, by rule");
     describe_counter!("swlimitd_decisions_total", "Decisions, by rule, result and who made them");
