@@ -89,6 +89,10 @@ async fn run(Arguments { config: path, check }: Arguments) -> Result<(), Failure
     };
     let registry = tracing_subscriber::registry().with(format.with_filter(filter));
     registry.with(tracer.as_ref().map(traces::layer)).init();
+    // Each connection is a file, and systems begin with few of them: some 1000.
+    if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
+        tracing::warn!(%error, "few can connect at the same time");
+    }
     // Before anybody knows that there is somebody to send them to.
     let [mut terminate, mut interrupt, hangup] =
         [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?];

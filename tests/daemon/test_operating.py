@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import resource
 import signal
+import socket
 import threading
 
 import grpc
@@ -254,3 +256,17 @@ def test_an_overlay(start_daemon):
     eventually(lambda: daemon.get("/rlconfig")[1], "d.k: 3 per 30d, resolution 60h\n")
     os.truncate(daemon.folder / "over.yaml", 0)
     eventually(lambda: "over.yaml: there is no domain" in daemon.log)
+
+
+def test_more_connections_than_are_usual(start_daemon):
+    """Systems let a process open fewer files than they could: as many as it asks for."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = resource.prlimit(0, resource.RLIMIT_NOFILE, (64, most))
+    try:
+        daemon = start_daemon(limits(3))
+    finally:
+        resource.prlimit(0, resource.RLIMIT_NOFILE, before)
+    connections = [socket.create_connection(("127.0.0.1", daemon.http_port), timeout=10) for _ in range(200)]
+    assert daemon.codes("k=x") == ("OK", "OK")
+    for connection in connections:
+        connection.close()
