@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, UnixListener};
 use crate::access::is_of_a_page;
 use crate::envoy::json;
 use crate::metrics::Api;
-use crate::service::{Refusal, Service};
+use crate::service::{Refusal, Service, AWAY};
 use crate::tls::Acceptor;
 use crate::{api, auth, page};
 
@@ -107,7 +107,7 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let (status, why) = match self {
             Self::Invalid(why) => (StatusCode::BAD_REQUEST, why),
-            Self::Away => (StatusCode::SERVICE_UNAVAILABLE, "the counting server is away".into()),
+            Self::Away => (StatusCode::SERVICE_UNAVAILABLE, AWAY.into()),
             Self::Refused(why) => (StatusCode::INTERNAL_SERVER_ERROR, why.into()),
         };
         (status, format!("{why}\n")).into_response()

@@ -44,6 +44,9 @@ pub struct Live {
     pub limiters: Limiters,
 }
 
+/// What callers hear of a server that is away.
+pub const AWAY: &str = "the counting server is away";
+
 /// Why a request has no reply.
 pub enum Refusal {
     Invalid(Cow<'static, str>),

@@ -13,6 +13,7 @@ use swlimit_client::{self as client, Denied, Error, Held, Way};
 use crate::deciding::{Answer, Ask, Unanswered};
 use crate::headers::{self, Told};
 use crate::metrics;
+use crate::service::AWAY;
 
 /// The five fields of the command's reply, and whether it was decided without the server. Durations in ms.
 #[derive(Debug, Serialize)]
@@ -141,7 +142,7 @@ impl Failure {
 
     pub fn away() -> Self {
         metrics::failed("away");
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "the counting server is away")
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, AWAY)
     }
 
     fn refused(error: &Error) -> Self {

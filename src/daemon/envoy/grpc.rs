@@ -7,7 +7,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 use tonic::{Request, Response, Status};
 
 use crate::metrics::Api;
-use crate::service::{Refusal, Service};
+use crate::service::{Refusal, Service, AWAY};
 
 /// Answers `ShouldRateLimit`.
 pub struct RateLimit(pub Arc<Service>);
@@ -21,7 +21,7 @@ impl RateLimitService for RateLimit {
         let reply = self.0.should_rate_limit(Api::Grpc, request.metadata().as_ref(), request.get_ref()).await;
         reply.map(Response::new).map_err(|refusal| match refusal {
             Refusal::Invalid(why) => Status::invalid_argument(why),
-            Refusal::Away => Status::unavailable("the counting server is away"),
+            Refusal::Away => Status::unavailable(AWAY),
             Refusal::Refused(why) => Status::failed_precondition(why),
         })
     }
