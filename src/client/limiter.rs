@@ -239,8 +239,8 @@ impl Limiter {
     }
 
     /// Give back up to `cost` units of the request, of the [`age`](Request::age) it says if it says one, else the
-    /// youngest; how many were given back. An age includes the way there: add the [timeout](crate::ClientBuilder::timeout). Never refund the
-    /// same units twice.
+    /// youngest; how many were given back. An age includes the way there: add the
+    /// [timeout](crate::ClientBuilder::timeout). Never refund the same units twice.
     ///
     /// # Errors
     /// [`Error::Invalid`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::Away`].

@@ -39,8 +39,8 @@ impl Limiters {
     }
 
     /// The questions that one command answers together: at best all. Alone are those that this process answers: before
-    /// them, where it can give back for certain, and behind them, where it may have told the server already. Apart are those that no
-    /// command takes together.
+    /// them, where it can give back for certain, and behind them, where it may have told the server already. Apart are
+    /// those that no command takes together.
     fn groups(&self, plan: &Plan) -> Vec<Vec<usize>> {
         let mut groups: Vec<Group> = Vec::new();
         for at in plan.together() {

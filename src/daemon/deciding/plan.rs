@@ -92,7 +92,8 @@ impl From<&Decision> for Answer {
 }
 
 impl<'a> Plan<'a> {
-    /// Whether the request is denied, where these questions are: by one limit, or by all of those that deny together only.
+    /// Whether the request is denied, where these questions are: by one limit, or by all of those that only deny
+    /// together.
     pub fn is_denied(&self, denied: impl Fn(usize) -> bool) -> bool {
         let of = |role| self.descriptors.iter().filter(move |descriptor| descriptor.role(self) == Some(role));
         let is_denied = |descriptor: &Descriptor| descriptor.asks.iter().any(|ask| denied(*ask));
