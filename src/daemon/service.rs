@@ -114,21 +114,18 @@ impl Service {
         headers: &HeaderMap,
         request: &RateLimitRequest,
     ) -> Result<RateLimitResponse, Refusal> {
+        let span = traces::span(api, headers);
+        span.record("domain", &request.domain);
         let denied = |reply: &RateLimitResponse| reply.overall_code() == Code::OverLimit;
-        self.observed(api, traces::span(api, headers), self.decided(request), |decided| {
-            decided.as_ref().map(denied).into()
-        })
-        .await
+        self.observed(api, span, self.decided(request), |decided| decided.as_ref().map(denied).into()).await
     }
 
     /// Decide whether a request may pass that a proxy asks about.
     pub async fn authorize(&self, parts: &Parts, peer: Peer) -> Result<Permission, Refusal> {
+        let span = traces::span(Api::Auth, &parts.headers);
         let denied = |permission: &Permission| permission.denied;
         let deciding = self.authorized(parts, peer);
-        self.observed(Api::Auth, traces::span(Api::Auth, &parts.headers), deciding, |decided| {
-            decided.as_ref().map(denied).into()
-        })
-        .await
+        self.observed(Api::Auth, span, deciding, |decided| decided.as_ref().map(denied).into()).await
     }
 
     /// Answer a request in its span; count how it ends, and how long it takes.
@@ -148,7 +145,6 @@ impl Service {
     }
 
     async fn decided(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Refusal> {
-        traces::domain(&request.domain);
         let Live { configuration: Configuration { settings, limits, .. }, limiters } = &*self.live();
         let planning = Planning { limits, key_prefix: &settings.key_prefix, manner: settings.manner() };
         let plan = planning.plan(request).map_err(|Invalid(why)| Refusal::Invalid(why.into()))?;

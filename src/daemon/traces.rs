@@ -55,11 +55,6 @@ pub fn span(api: Api, headers: &HeaderMap) -> Span {
     span
 }
 
-/// Tell the span of the request that is being answered whose limits are asked.
-pub fn domain(domain: &str) {
-    Span::current().record("domain", domain);
-}
-
 /// Tell a span how its request ended.
 pub fn ended(span: &Span, ending: Ending) {
     span.record("result", ending.name());
