@@ -1,5 +1,7 @@
 //! How keys are spelled on the server.
 
+use std::fmt::Write;
+
 use percent_encoding::{utf8_percent_encode, AsciiSet, CONTROLS};
 
 /// What has a meaning of its own in a key, so that no value that a client chooses can have it.
@@ -17,13 +19,13 @@ pub fn spell<'a>(
 ) -> String {
     let tagged = hash_tag.and_then(|tag| pairs.clone().position(|(key, _)| key == tag));
     let escape = |word| utf8_percent_encode(word, RESERVED);
-    let mut spelled = match tagged {
-        None => format!("{prefix}{{{}}}", escape(domain)),
-        Some(_) => format!("{prefix}{}", escape(domain)),
-    };
+    let (open, close) = if tagged.is_none() { ("{", "}") } else { ("", "") };
+    let mut spelled = String::with_capacity(128); // few are longer
+    let mut add = |words: std::fmt::Arguments| spelled.write_fmt(words).expect("strings take anything");
+    add(format_args!("{prefix}{open}{}{close}", escape(domain)));
     for (at, (key, value)) in pairs.enumerate() {
         let (open, close) = if tagged == Some(at) { ("{", "}") } else { ("", "") };
-        spelled += &format!("|{open}{}={}{close}", escape(key), escape(value));
+        add(format_args!("|{open}{}={}{close}", escape(key), escape(value)));
     }
     spelled + "|" + &duration(window)
 }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -117,7 +118,8 @@ impl Service {
         let span = traces::span(api, headers);
         span.record("domain", &request.domain);
         let denied = |reply: &RateLimitResponse| reply.overall_code() == Code::OverLimit;
-        self.observed(api, span, self.decided(request), |decided| decided.as_ref().map(denied).into()).await
+        let deciding = pin!(self.decided(request)); // large to be moved
+        self.observed(api, span, deciding, |decided| decided.as_ref().map(denied).into()).await
     }
 
     /// Decide whether a request may pass that a proxy asks about.

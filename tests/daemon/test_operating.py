@@ -170,6 +170,16 @@ def health(stub, name="ratelimit"):
     return stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=10).status
 
 
+@pytest.fixture(params=[False, True], ids=["all cores", "one core"])
+def cores(request):
+    """What starts meanwhile has one core, or all."""
+    usable = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(usable)} if request.param else usable)
+    yield
+    os.sched_setaffinity(0, usable)
+
+
+@pytest.mark.usefixtures("cores")
 def test_the_end_is_told_and_then_comes(start_daemon, server):
     text = limits(1000).replace("unit: day", "unit: day, deciding: background, interval: 1h")
     daemon = start_daemon(text, server)

@@ -4,6 +4,7 @@ mod limiters;
 mod plan;
 
 use std::future::Future;
+use std::pin::{pin, Pin};
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
@@ -121,6 +122,11 @@ impl Asked<'_> {
 
     /// Ask each by itself, all at the same time.
     async fn each(&mut self, places: Vec<usize>) -> Result<(), Unanswered> {
+        if let [only] = *places {
+            let ask = &self.plan.asks[only]; // most often; it needs nothing that keeps several
+            self.answers[only] = Some(self.alone(ask, ask.how).await?);
+            return Ok(());
+        }
         let asking = places.iter().map(|at| self.alone(&self.plan.asks[*at], self.plan.asks[*at].how));
         let answers = try_join_all(asking).await?;
         self.keep(&places, answers);
@@ -144,7 +150,7 @@ impl Asked<'_> {
     async fn alone(&self, ask: &Ask<'_>, how: How) -> Result<Answer, Unanswered> {
         let limiter = self.limiters.of(&ask.limit);
         let request = Request::of(&ask.key).cost(ask.hits);
-        let asking = async {
+        let asking = pin!(async {
             match how {
                 How::Allow => limiter.allow(request).await,
                 How::Peek => limiter.peek(request).await,
@@ -154,7 +160,7 @@ impl Asked<'_> {
                     limiter.peek(request.cost(1)).await
                 }
             }
-        };
+        });
         let decision = match self.in_time(asking).await {
             Ok(decision) => decision,
             Err(client::Error::Away(_)) => return self.unseen(ask),
@@ -173,7 +179,8 @@ impl Asked<'_> {
         let limiters: Vec<_> = asks.iter().map(|ask| self.limiters.of(&ask.limit)).collect();
         let requests: Vec<_> =
             limiters.iter().zip(&asks).map(|(limiter, ask)| (limiter, Request::of(&ask.key).cost(ask.hits))).collect();
-        let answers = match self.in_time(self.limiters.client.allow_all(&requests)).await {
+        let asking = pin!(self.limiters.client.allow_all(&requests));
+        let answers = match self.in_time(asking).await {
             Ok(decisions) => {
                 let each = asks.iter().zip(decisions.each());
                 self.block(each.clone().map(|(ask, decision)| (*ask, decision))).await;
@@ -231,8 +238,11 @@ impl Asked<'_> {
         self.began + self.limiters.timeout + Duration::from_millis(5)
     }
 
-    /// What the server says within the request's time, however often it is asked.
-    async fn in_time<T>(&self, asking: impl Future<Output = Result<T, client::Error>>) -> Result<T, client::Error> {
+    /// What the server says within the request's time, however often it is asked. Pinned, for it is large to be moved.
+    async fn in_time<T>(
+        &self,
+        asking: Pin<&mut impl Future<Output = Result<T, client::Error>>>,
+    ) -> Result<T, client::Error> {
         timeout_at(self.deadline(), asking).await.unwrap_or_else(|_| Err(client::Error::Away("too slow".into())))
     }
 
