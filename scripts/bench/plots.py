@@ -1,8 +1,10 @@
 """The pictures beside RESULTS.md."""
 
+from statistics import median
+
 import matplotlib
 
-from . import client, latency, scale
+from . import client, daemon, latency, scale
 from .cpu import spread
 
 matplotlib.use("svg")
@@ -124,4 +126,23 @@ def draw_client(found):
     panels[0].set_ylim(bottom=0)
     panels[0].set_ylabel("most in a span, of the limit")
     panels[0].legend(frameon=False, loc="lower right")
+    return figure
+
+
+def draw_daemon(result):
+    """Bars of CPU per request, the service's and behind it Redis's: one panel for each number of requests at a time."""
+    seen, _ = result
+    cases = list(daemon.CASES)
+    figure, panels = plt.subplots(1, len(daemon.TASKS), figsize=(10, 1 + 0.3 * len(cases)), sharey=True)
+    for axes, tasks in zip(panels, daemon.TASKS):
+        service, redis = ([median(one[part] for one in seen[case, tasks]) for case in cases]
+                          for part in ("service", "redis"))
+        axes.barh(cases, service, color=[OWN if case.startswith("swlimitd") else OTHER for case in cases])
+        axes.barh(cases, redis, left=service, color="#c8742b")
+        axes.set_xlabel(f"CPU per request (µs), {tasks} at a time")
+        axes.grid(axis="x", color="#dddddd")
+    panels[0].set_yticks(range(len(cases)), [plain(case) for case in cases])
+    panels[0].invert_yaxis()
+    figure.legend([plt.Rectangle((0, 0), 1, 1, color=color) for color in (OWN, OTHER, "#c8742b")],
+                  ["swlimitd", "another service", "Redis"], loc="outside lower center", ncols=3, frameon=False)
     return figure

@@ -7,7 +7,21 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import client, contenders, cpu, from_limits, instructions, latency, memory, node, plots, scale, top, waiting
+from . import (
+    client,
+    contenders,
+    cpu,
+    daemon,
+    from_limits,
+    instructions,
+    latency,
+    memory,
+    node,
+    plots,
+    scale,
+    top,
+    waiting,
+)
 
 
 @dataclass(frozen=True)
@@ -77,6 +91,16 @@ SECTIONS = {
         "run.",
         lambda options: client.measure(*((1, 0.2) if options.quick else (5, 1.0))),
         client.table, plots.draw_client, needs=(client.PROGRAM,)),
+    "daemon": Section(
+        "A rate limit service",
+        f"Envoy's `ShouldRateLimit` over one connection, one descriptor, {daemon.KEYS:,} keys. Services have one core "
+        "and one thread; Redis and the load generator share the other core, so that latency and requests a second are "
+        "those of a busy machine. CPU is that of all threads of the service, and of the main thread of Redis, per "
+        "request: medians, and ratios within a round with quartiles. The floor answers every request with the same "
+        "reply, as long as the others'. `limitador` is the library, with the smallest service around it that reads "
+        "requests as its own server does.",
+        lambda options: daemon.measure(*((2, 1.0) if options.quick else (7, 2.0))),
+        lambda result: daemon.table(*result), plots.draw_daemon, needs=(daemon.PROGRAM,)),
     "node": Section(
         "Stores of Express applications",
         f"Each library as an application calls it, through node-redis, {node.KEYS} keys with {node.TIMES} requests "
