@@ -16,13 +16,13 @@ class Packages(NamedTuple):
     folder: Path
     version: str
 
-    def tarball(self, target):
-        """The tarball for one of Rust's targets."""
-        return self.folder / f"swlimit-v{self.version}-{target}.tar.gz"
+    def tarball(self, target, name="swlimit"):
+        """The tarball for one of Rust's targets, of the module or of `swlimitd`."""
+        return self.folder / f"{name}-v{self.version}-{target}.tar.gz"
 
-    def debian(self, architecture):
+    def debian(self, architecture, name="swlimit"):
         """The Debian package for an architecture, as Debian calls it."""
-        return self.folder / f"swlimit_{self.version}-1_{architecture}.deb"
+        return self.folder / f"{name}_{self.version}-1_{architecture}.deb"
 
     def node(self):
         """The package for Node.js, which tests/node tries."""
@@ -38,12 +38,18 @@ def packages():
 
 
 @pytest.fixture
-def module_for(packages, tmp_path):
-    """Unpack the tarball for a target; the module in it."""
+def unpacked(packages, tmp_path):
+    """Unpack the tarball for a target; the folder in it."""
 
-    def module_for(target):
-        archive = packages.tarball(target)
+    def unpacked(target, name="swlimit"):
+        archive = packages.tarball(target, name)
         subprocess.run(["tar", "--extract", "--file", archive, "--directory", tmp_path], check=True)
-        return tmp_path / archive.name.removesuffix(".tar.gz") / "swlimit.so"
+        return tmp_path / archive.name.removesuffix(".tar.gz")
 
-    return module_for
+    return unpacked
+
+
+@pytest.fixture
+def module_for(unpacked):
+    """Unpack the tarball for a target; the module in it."""
+    return lambda target: unpacked(target) / "swlimit.so"

@@ -26,10 +26,11 @@ OK, OVER_LIMIT = rls_pb2.RateLimitResponse.OK, rls_pb2.RateLimitResponse.OVER_LI
 class Daemon:
     """One swlimitd in a folder of its own. Use as a context manager.
 
-    `limits` is the text of a file of limits, `settings` what the configuration file says besides.
+    `limits` is the text of a file of limits, `settings` what the configuration file says besides; `command` starts it.
     """
 
-    def __init__(self, limits="", server=None, **settings):
+    def __init__(self, limits="", server=None, command=(DAEMON,), **settings):
+        self.command = command
         self.folder = Path(tempfile.mkdtemp(prefix="swlimitd-"))
         self.port, self.http_port = free_port(), free_port()
         self.settings = {
@@ -64,14 +65,14 @@ class Daemon:
 
     def run(self, *words):
         """What a run of the daemon that ends by itself prints, and how it ends."""
-        done = subprocess.run([DAEMON, "--config", self.folder / "swlimitd.yaml", *words], capture_output=True,
+        done = subprocess.run([*self.command, "--config", self.folder / "swlimitd.yaml", *words], capture_output=True,
                               text=True, timeout=READY_SECONDS)
         return done.returncode, done.stdout + done.stderr
 
     def spawn(self):
         with open(self.folder / "log", "ab") as log:
-            self.process = subprocess.Popen([DAEMON, "--config", self.folder / "swlimitd.yaml"], stdout=log, stderr=log,
-                                            stdin=subprocess.DEVNULL, start_new_session=True)
+            self.process = subprocess.Popen([*self.command, "--config", self.folder / "swlimitd.yaml"], stdout=log,
+                                            stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def start(self):
         self.spawn()

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tarfile
 
-from .releases import BOOKWORM_LIBRARIES, CACHE, TRIXIE_LIBRARIES, download_packages
+from .releases import BOOKWORM_LIBRARIES, CACHE, LIBC, TRIXIE_LIBRARIES, download_packages
 from .server import ROOT, Binaries
 
 DEBIAN_NAMES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -24,6 +24,13 @@ def debian_server(suite, processor):
     root = _unpacked(suite, ("redis-server", "redis-tools", *LIBRARIES[suite]), processor)
     server = root / "usr/bin/redis-server"
     return Binaries(f"{suite}'s redis-server on {processor}", [*_emulator(processor, root), server])
+
+
+def program(path, processor):
+    """The command that runs a program: one for another processor with the C library of Debian 12, if it needs one."""
+    if processor == platform.machine():
+        return [path]
+    return [*_emulator(processor, _unpacked("bookworm", LIBC, processor)), path]
 
 
 def musl_server(processor):

@@ -21,6 +21,18 @@ mount -t proc proc "$0/proc" &&
 mount -t devpts -o newinstance,ptmxmode=0666,mode=0620 devpts "$0/dev/pts" &&
 chroot --userspec="$1" "$0" "${@:2}"
 """
+BOOT = 'mount -t proc proc /proc && mount -t tmpfs tmpfs /run && exec "$0" "$@"'
+SCRIPT_UNIT = """
+[Unit]
+SuccessAction=exit-force
+FailureAction=exit-force
+[Service]
+Type=oneshot
+ExecStart=/bin/sh -ex /root/script
+StandardOutput=truncate:/root/output
+StandardError=inherit
+TimeoutStartSec=120
+"""
 # What this machine needs to reach its networks and registries, and so does a system on it.
 SETTINGS = re.compile(r"(?i:https?|no|all)_(?i:proxy)|PIP_\w+|CARGO_(HTTP|NET|REGISTR|SOURCE)\w*|SSL_CERT_FILE|"
                       r"NODE_EXTRA_CA_CERTS")
@@ -77,6 +89,23 @@ class Root:
         """Start a command in the system, in a process group of its own."""
         return subprocess.Popen(self.words(*words, **options), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
+
+    def boot(self, script):
+        """Start the system by its own systemd, with a network of its own, run a script in it, and end it. Returns what
+        the script prints; it must not fail."""
+        if not shutil.which("systemd-nspawn"):
+            raise Unavailable("there is no systemd-nspawn here")
+        output = self.folder / "root/output"
+        (self.folder / "root/script").write_text(script)
+        (self.folder / "etc/systemd/system/script.service").write_text(SCRIPT_UNIT)
+        words = ("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--private-network", "--console=pipe",
+                 "--directory", str(self.folder), "--boot", "systemd.unit=script.service")
+        unified = {"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}  # what systemd wants today, whatever this machine has
+        done = subprocess.run([*IN_NAMESPACES, BOOT, *words], env=os.environ | unified,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        printed = output.read_text() if output.exists() else ""
+        assert done.returncode == 0, f"{done.stdout[-2000:]}\n{printed[-8000:]}"
+        return printed
 
     def clone(self, user="root"):
         """Clone this repository, as it was last committed, into a user's home. Returns the folder in the system."""
