@@ -10,16 +10,15 @@ import threading
 import pytest
 
 from support import proxies
-from support.daemon import DAEMON
 from support.lacking import lacking
 from support.releases import Unavailable
 from support.server import MODULE, ROOT
 
 
 @pytest.fixture
-def demo(tmp_path):
+def demo(start_daemon, tmp_path):  # which says if there is no swlimitd
     """The demo, and the commands that it tells to try."""
-    assert MODULE.exists() and DAEMON.exists(), "run make build build-daemon"
+    assert MODULE.exists(), "run make build"
     try:
         proxies.obtain("nginx")
     except Unavailable as reason:
