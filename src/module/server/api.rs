@@ -8,7 +8,7 @@ use redis_module::raw;
 /// is not tested again and again: with [`missing`], the module would not have been loaded.
 macro_rules! api {
     ($function:ident($($argument:expr),* $(,)?)) => {{
-        const _: () = $crate::server::api::required::$function;
+        let () = $crate::server::api::required::$function;
         match ::redis_module::raw::$function {
             Some(function) => function($($argument),*),
             None => ::std::hint::unreachable_unchecked(),
