@@ -284,9 +284,9 @@ impl Counts {
                         slot[1] += units;
                     }
                 } else {
-                    younger.iter_mut().for_each(|word| *word += shift << HALF | units);
+                    younger.iter_mut().for_each(|word| *word += (shift << HALF) | units);
                 }
-                self.origin_and_width = origin << 1 | u64::from(wide);
+                self.origin_and_width = (origin << 1) | u64::from(wide);
             }
             _ => self.rebuild(self.position(oldest), subinterval, units),
         }
