@@ -12,7 +12,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from support.daemon import request, rls_pb2_grpc
+from support.daemon import DAEMON, request, rls_pb2_grpc
 from support.waiting import eventually
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -271,11 +271,7 @@ def test_an_overlay(start_daemon):
 def test_more_connections_than_are_usual(start_daemon):
     """Systems let a process open fewer files than they could: as many as it asks for."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    before = resource.prlimit(0, resource.RLIMIT_NOFILE, (64, most))
-    try:
-        daemon = start_daemon(limits(3))
-    finally:
-        resource.prlimit(0, resource.RLIMIT_NOFILE, before)
+    daemon = start_daemon(limits(3), command=("prlimit", f"--nofile=64:{most}", DAEMON))
     connections = [socket.create_connection(("127.0.0.1", daemon.http_port), timeout=10) for _ in range(200)]
     assert daemon.codes("k=x") == ("OK", "OK")
     for connection in connections:
