@@ -34,11 +34,11 @@ test-releases: setup-test build
 	SWLIMIT_SERVERS=$(OTHER_RELEASES) $(PYTEST) --ignore=tests/install --ignore=tests/tools --ignore=tests/daemon \
 		--ignore=tests/node/test_package.py --ignore-glob='tests/python/test_[!d]*'
 
-# Clusters twice: only Valkey 9 moves slots atomically.
+# Only Valkey 9 moves slots atomically.
 test-long: setup-test build
 	$(PYTEST) --long -m "long or threaded"
 	SWLIMIT_SERVERS=$(THREADED_RELEASES) $(PYTEST) --long -m "threaded and not long"
-	SWLIMIT_SERVERS=valkey-9.1 $(PYTEST) --long -m long -k test_cluster
+	SWLIMIT_SERVERS=valkey-9.1 $(PYTEST) --long -m long -k atomically
 
 # What a newcomer does, in fresh Debian systems; with TESTS=make_run that command only.
 test-fresh: setup-fresh
