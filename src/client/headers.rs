@@ -1,5 +1,6 @@
 //! What an HTTP response says of limits.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::decision::{Decision, Decisions};
@@ -9,10 +10,10 @@ use crate::quota::Quota;
 const MOST: u64 = 999_999_999_999_999;
 
 /// What is told of one limit.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Told<'a> {
     /// What its policy is called.
-    pub name: &'a str,
+    pub name: Cow<'a, str>,
     /// Units admitted per window.
     pub limit: u64,
     /// The window.
@@ -26,7 +27,7 @@ pub struct Told<'a> {
 /// The fields `ratelimit-policy` and `ratelimit`, each of all these limits; none where nothing is limited.
 pub fn of_limits<'a>(limits: impl IntoIterator<Item = Told<'a>>) -> Vec<(&'static str, String)> {
     let told = limits.into_iter().map(|Told { name, limit, window, remaining, reset_after }| {
-        let (name, limit, remaining) = (quoted(name), limit.min(MOST), remaining.min(MOST));
+        let (name, limit, remaining) = (quoted(&name), limit.min(MOST), remaining.min(MOST));
         let policy = format!("{name};q={limit};w={}", seconds(window));
         (policy, format!("{name};r={remaining};t={}", seconds(reset_after)))
     });
@@ -69,7 +70,7 @@ impl Decisions {
     pub fn headers<'a>(&self, policies: impl IntoIterator<Item = (&'a str, &'a Quota)>) -> Vec<(&'static str, String)> {
         let telling = self.each().iter().zip(policies).filter(|(decision, _)| decision.granted() == self.granted());
         let told = telling.map(|(decision, (name, quota))| Told {
-            name,
+            name: name.into(),
             limit: decision.limit(),
             window: quota.window(),
             remaining: decision.remaining(),

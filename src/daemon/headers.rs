@@ -1,48 +1,30 @@
 //! What responses say of limits, as docs/http-headers.md has it.
 
-use std::time::Duration;
-
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use swlimit_client::headers;
 
-pub use swlimit_client::headers::seconds;
-
-/// One limit, and what is left of it.
-pub struct Told {
-    pub name: String,
-    pub limit: u64,
-    /// In ms.
-    pub window: u64,
-    pub remaining: u64,
-    pub reset_after: Duration,
-}
+pub use swlimit_client::headers::{seconds, Told};
 
 /// `RateLimit-Policy` and `RateLimit`; neither where nothing is limited.
-pub fn of_limits(limits: impl Iterator<Item = Told>) -> HeaderMap {
-    let printable = |name: String| name.replace(|c: char| !matches!(c, ' '..='~') || c == '"' || c == '\\', "_");
-    let limits: Vec<_> = limits.map(|told| Told { name: printable(told.name), ..told }).collect();
-    let told = limits.iter().map(|Told { name, limit, window, remaining, reset_after }| headers::Told {
-        name,
-        limit: *limit,
-        window: Duration::from_millis(*window),
-        remaining: *remaining,
-        reset_after: *reset_after,
-    });
-    let fields = headers::of_limits(told).into_iter();
+pub fn of_limits<'a>(limits: impl Iterator<Item = Told<'a>>) -> HeaderMap {
+    let printable = |name: &str| name.replace(|c: char| !matches!(c, ' '..='~') || c == '"' || c == '\\', "_");
+    let fields = headers::of_limits(limits.map(|told| Told { name: printable(&told.name).into(), ..told }));
     let value = |value: String| HeaderValue::try_from(value).expect("it is printable");
-    fields.map(|(name, text)| (HeaderName::from_static(name), value(text))).collect()
+    fields.into_iter().map(|(name, text)| (HeaderName::from_static(name), value(text))).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn headers_are_as_the_draft_has_them() {
-        let told = |name: &str, limit, window, remaining, ms| Told {
+        let told = |name: &'static str, limit, window, remaining, ms| Told {
             name: name.into(),
             limit,
-            window,
+            window: Duration::from_millis(window),
             remaining,
             reset_after: Duration::from_millis(ms),
         };

@@ -59,7 +59,7 @@ impl Decision {
     /// As the response to whoever asked whether he may, of a limit with this window in ms.
     pub fn response(self, window: u64) -> Response {
         let (limit, remaining) = (self.limit, self.remaining);
-        let reset_after = Duration::from_millis(self.reset_after);
+        let [window, reset_after] = [window, self.reset_after].map(Duration::from_millis);
         let told = Told { name: "default".into(), limit, window, remaining, reset_after };
         let headers = headers::of_limits([told].into_iter());
         (headers, answered(self.denies(), self.retry_after, Json(self))).into_response()

@@ -1,5 +1,7 @@
 //! From what the server answered to the reply.
 
+use std::time::Duration;
+
 use axum::http::{header, HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use swlimit_client::Way;
@@ -30,7 +32,8 @@ pub fn reply(plan: &Plan, answers: &[Answer], shadow_mode: bool) -> Permission {
                 name => name.to_string(),
             };
             let (remaining, reset_after) = (answer.remaining, answer.reset_after);
-            Told { name, limit: limit.quota.limit, window, remaining, reset_after }
+            let window = Duration::from_millis(window);
+            Told { name: name.into(), limit: limit.quota.limit, window, remaining, reset_after }
         })
     });
     let mut headers = headers::of_limits(limits);
