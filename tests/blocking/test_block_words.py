@@ -83,8 +83,7 @@ def full(server):
     ask(server, "SWLIMIT.RECORD", *QUOTA, "COST", 2, "AT", NOW)
     ask(server, "SWLIMIT.BLOCK", "blocked", "1h", "AT", NOW)
     server.cli("CONFIG", "SET", "maxmemory", 1)
-    yield server
-    server.cli("CONFIG", "SET", "maxmemory", 0)
+    return server
 
 
 def test_full_memory(full):
