@@ -58,7 +58,7 @@ accuracy:
 	@scripts/measure-accuracy
 
 build: setup-build
-	cargo build --release
+	cargo build
 
 # As `cargo test` does, so that little is built twice.
 build-daemon: setup-build
@@ -66,7 +66,7 @@ build-daemon: setup-build
 
 lint: setup-test
 	cargo fmt --all --check
-	cargo clippy --release --all-targets $$(scripts/crates) $(STRICT)
+	cargo clippy --all-targets $$(scripts/crates) $(STRICT)
 	.venv/bin/ruff check --quiet tests scripts src/python
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" npm --silent --prefix src/node run lint
 

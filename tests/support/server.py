@@ -13,7 +13,7 @@ from pathlib import Path
 import redis
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULE = Path(os.environ.get("SWLIMIT_MODULE", ROOT / "target/release/libswlimit.so"))
+MODULE = Path(os.environ.get("SWLIMIT_MODULE", ROOT / "target/debug/libswlimit.so"))
 READY_SECONDS = 20
 
 

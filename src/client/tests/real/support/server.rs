@@ -212,7 +212,7 @@ fn program() -> PathBuf {
 }
 
 fn module() -> PathBuf {
-    let built = || concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/release/libswlimit.so").into();
+    let built = || concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/debug/libswlimit.so").into();
     let module = PathBuf::from(std::env::var_os("SWLIMIT_MODULE").unwrap_or_else(built));
     if module.is_file() {
         module
