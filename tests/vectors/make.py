@@ -1,10 +1,12 @@
 """Make the test vectors that README.md describes, from the model of the tests: `python tests/vectors/make.py`."""
 
 import json
+import math
 import random
 import re
 import sys
 from collections import Counter
+from fractions import Fraction
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -145,12 +147,56 @@ def mallows():
                "reply": [int(granted), *decisions]}
 
 
+OPTIONS = {
+    "mode": "cached", "on_failure": "local", "local_share": 0.1, "lease_share": 0.1, "sync_interval": 100,
+    "timeout": 50, "max_keys": 100_000, "max_waiting": 10, "max_untracked_age": 100, "prefix": "",
+}
+BREAKER = {"failures": 3, "silent_timeouts": 3, "first_probe": 100, "last_probe": 500, "jitter": 0.2,
+           "probe_timeout": 500}
+WINDOWS = [*range(1, 40), 59, 60, 97, 100, 144, 250, 500, 1_000, 1_001, 1_500, 4_093, 4_099, 8_186, 8_198, 9_999,
+           10_000, 30_000, 60_000, 90_000, 3_600_000, 16_769_023, 16_777_216, 86_400_000, 86_400_001, 604_800_000,
+           2_592_000_000, MAX_WINDOW]
+LIMITS = [0, 1, 2, 3, 9, 10, 11, 99, 100, 101, 1_000_000, MAX - 1, MAX]
+SHARES = [0.000001, 0.01, 0.05, 0.1, 0.29, 0.333333, 0.5, 0.57, 0.999999, 1]
+
+
+def defaults():
+    """What clients and swlimitd do unless they are told otherwise, and how they round."""
+    waits = [0, 1, 2, 3, 10, 100, 999, 1_000, 60_000, 3_600_000, MAX_WINDOW]
+    times = [0, 1, 1_000, 1_999, 2_000, 2_001, 9_999, 10_000, 10_010, 20_000, 49_990, 50_000, 50_010, 60_000, 1_000_000]
+    return {
+        "options": OPTIONS,
+        "breaker": BREAKER,
+        "resolutions": [{"window": window, "resolution": default_resolution(window)} for window in WINDOWS],
+        "shares": [{"limit": limit, "share": share, "units": math.ceil(limit * Fraction(str(share)))}
+                   for limit in LIMITS for share in SHARES],
+        "denials": [{"retry_after": ms, "denied_for_us": max(0, 1_000 * ms - 1_000 - ms)} for ms in waits],
+        "deadlines": [{"left_us": left, "wait_us": longest_wait(left)} for left in times],
+    }
+
+
+def default_resolution(window):
+    """Of all divisors of the window the largest that fits; the window where none does."""
+    small = [number for number in range(1, math.isqrt(window) + 1) if window % number == 0]
+    divisors = {*small, *(window // number for number in small)}
+    return max((one for one in divisors if 12 * one <= window <= 4096 * one), default=window)
+
+
+def longest_wait(left):
+    """How long a caller's deadline in so many microseconds lets a request wait."""
+    return 0 if left < 2_000 else left - sorted([1_000, left // 10, 5_000])[1]
+
+
 def text(cases):
-    """As JSON, one case a line."""
+    """As JSON, one case a line; several parts as one object."""
+    if isinstance(cases, dict):
+        parts = (f"{json.dumps(name)}: {json.dumps(part) if isinstance(part, dict) else text(part).rstrip()}"
+                 for name, part in cases.items())
+        return "{\n" + ",\n".join(parts) + "\n}\n"
     return "[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n"
 
 
-FILES = {"durations.json": durations, "decisions.json": decisions, "replies.json": replies}
+FILES = {"durations.json": durations, "defaults.json": defaults, "decisions.json": decisions, "replies.json": replies}
 
 if __name__ == "__main__":
     for name, cases in FILES.items():

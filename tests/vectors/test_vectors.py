@@ -41,6 +41,15 @@ def test_durations(pipe):
         pipe.call("DEL", "k")
 
 
+def test_default_resolutions(pipe):
+    """The server takes each, and no coarser one of at least twelve subintervals divides the window."""
+    for case in vectors("defaults.json")["resolutions"]:
+        window, resolution = case["window"], case["resolution"]
+        assert pipe.call("SWLIMIT.PEEK", "k", 1, f"{window}ms", f"{resolution}ms") == [1, 1, 1, 0, 0], case
+        finest = 4096 if resolution == window else window // resolution - 1
+        assert all(window % subintervals for subintervals in range(12, finest + 1)), case
+
+
 def test_decisions(pipe):
     """Kept by UNTIL 0, whatever the clock says."""
     for case in vectors("decisions.json"):
