@@ -10,7 +10,7 @@ const UNSEEN: u64 = 1000;
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Demand {
-    pub exact: swlimit_window::Demand,
+    pub exact: swlimit_window::Request,
     /// Begin a block of so many ms when it is denied.
     pub block: Option<u64>,
 }
@@ -18,7 +18,7 @@ pub(crate) struct Demand {
 impl Demand {
     /// A unit of a quota.
     pub fn of(quota: &Quota) -> Self {
-        let exact = swlimit_window::Demand { quota: quota.exact(), cost: 1, partial: false, strict: false };
+        let exact = swlimit_window::Request { quota: quota.exact(), cost: 1, partial: false, strict: false };
         Self { exact, block: None }
     }
 
@@ -66,6 +66,6 @@ impl Demand {
 
     /// The same demand of so many units, or as many of them as there are.
     pub fn of_up_to(&self, units: u64) -> Self {
-        Self { exact: swlimit_window::Demand { cost: units, partial: true, ..self.exact }, ..*self }
+        Self { exact: swlimit_window::Request { cost: units, partial: true, ..self.exact }, ..*self }
     }
 }

@@ -65,7 +65,7 @@ impl Fake {
     }
 
     /// What it would answer now, without any delay.
-    pub fn would(&self, key: &str, demand: &swlimit_window::Demand) -> Decision {
+    pub fn would(&self, key: &str, demand: &swlimit_window::Request) -> Decision {
         let state = self.0.state.lock();
         Entry::peek(state.keys.get(key.as_bytes()), self.now(), demand).unwrap()
     }
@@ -255,11 +255,11 @@ async fn pass(time: Duration) {
 
 /// `limit window resolution [COST n] [PARTIAL] [STRICT] [AGE ms] [BLOCK ms]`: the demand, and the durations by their
 /// names.
-fn demand(words: &[String]) -> (swlimit_window::Demand, HashMap<&str, u64>) {
+fn demand(words: &[String]) -> (swlimit_window::Request, HashMap<&str, u64>) {
     let ms = |word: &String| swlimit_window::duration_or_zero(word.as_bytes()).unwrap();
     let geometry = Geometry::new(ms(&words[1]), ms(&words[2])).unwrap();
     let quota = Quota { limit: words[0].parse().unwrap(), geometry };
-    let mut demand = swlimit_window::Demand { quota, cost: 1, partial: false, strict: false };
+    let mut demand = swlimit_window::Request { quota, cost: 1, partial: false, strict: false };
     let mut durations = HashMap::new();
     let mut options = words[3..].iter();
     while let Some(option) = options.next() {

@@ -356,7 +356,7 @@ impl Limiter {
     /// What a request asks of this limiter's window.
     pub(crate) fn demand(&self, request: &Request<'_>) -> Demand {
         let (cost, partial) = (request.cost, request.partial);
-        let exact = swlimit_window::Demand { quota: self.0.quota.exact(), cost, partial, strict: self.0.strict };
+        let exact = swlimit_window::Request { quota: self.0.quota.exact(), cost, partial, strict: self.0.strict };
         Demand { exact, block: self.0.block }
     }
 
@@ -393,7 +393,7 @@ impl Limiter {
             WhenAway::Deny => Instead::Policy(demand.denied_unseen()),
             WhenAway::Local { share } => {
                 let windows = self.0.away.windows.get_or_init(|| Windows::new(self.0.client.most_keys));
-                let exact = swlimit_window::Demand { quota: self.0.quota.share(share), ..demand.exact };
+                let exact = swlimit_window::Request { quota: self.0.quota.share(share), ..demand.exact };
                 Instead::Window(windows, Demand { exact, ..*demand }, Way::Away)
             }
         }

@@ -1,16 +1,16 @@
-//! The grammar of what commands are given. Arguments are byte strings; any bytes get an answer or an error.
+//! Parsing of commands' arguments: byte strings, of which any get a value or an error.
 
 use swlimit_window::{duration, duration_or_zero, integer, Geometry, GeometryError, Quota};
 
 use crate::error::Error;
 
-/// Something that the words of a call mean.
+/// Arguments of a command that can be parsed.
 pub trait Parse: Sized {
-    /// The meaning of the words after the command's name.
+    /// Parse the arguments after the command's name.
     fn parse<'a>(words: impl Iterator<Item = &'a [u8]>, max_subintervals: u64) -> Result<Self, Error>;
 }
 
-/// What follows what a command needs, in any order and letter case.
+/// A command's options, in any order and letter case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// `COST n`, in units.
@@ -75,9 +75,9 @@ impl Default for Options {
     }
 }
 
-/// The words of a call, one after the other.
+/// The remaining arguments of a call.
 pub trait Words<'a>: Iterator<Item = &'a [u8]> {
-    /// A word that must be there.
+    /// The next argument, which is required.
     fn word(&mut self) -> Result<&'a [u8], Error> {
         self.next().ok_or(Error::Arity)
     }

@@ -1,29 +1,29 @@
-//! What operators may set.
+//! The module's settings.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A whole number that operators may set; the server puts the module's name before its own.
+/// An integer setting; the server prefixes its name with the module's.
 pub struct Setting {
     /// Its name.
     pub name: &'static str,
-    /// What holds when nothing is set.
+    /// The value when nothing is set.
     pub default: u64,
     /// The smallest and the largest value.
     pub range: RangeInclusive<u64>,
     value: AtomicU64,
 }
 
-/// The most subintervals a client may ask for.
+/// The maximum number of subintervals in a client's command.
 pub static MAX_SUBINTERVALS: Setting = Setting::new("max-subintervals", 4096, 1..=swlimit_window::MAX_SUBINTERVALS);
 
-/// The most clients that wait for their turn.
+/// The maximum number of clients blocked by ACQUIRE.
 pub static MAX_WAITING: Setting = Setting::new("max-waiting", 10_000, 0..=1_000_000);
 
-/// How many keys `SWLIMIT.TOP` can tell apart in a minute; 0 turns it off.
+/// How many keys `SWLIMIT.TOP` keeps for each minute; 0 turns it off.
 pub static TOP_KEYS: Setting = Setting::new("top-keys", 100, 0..=10_000);
 
-/// All of them.
+/// All settings.
 pub static SETTINGS: [&Setting; 3] = [&MAX_SUBINTERVALS, &MAX_WAITING, &TOP_KEYS];
 
 impl Setting {
@@ -31,21 +31,21 @@ impl Setting {
         Self { name, default, range, value: AtomicU64::new(default) }
     }
 
-    /// The value in force.
+    /// The current value.
     pub fn get(&self) -> u64 {
         self.value.load(Ordering::Relaxed)
     }
 
-    /// Put a value within the range in force.
+    /// Set a value, which is within the range.
     pub fn set(&self, value: u64) {
         self.value.store(value, Ordering::Relaxed);
     }
 }
 
-/// A setting, and the value it starts with.
+/// A setting and its initial value.
 pub type Chosen = (&'static Setting, u64);
 
-/// All settings with the values they start with, as the module's load arguments ask for, or what is wrong with those.
+/// All settings with their initial values from the module's load arguments, or why those are invalid.
 pub fn from_load_arguments<'a>(mut arguments: impl Iterator<Item = &'a [u8]>) -> Result<Vec<Chosen>, String> {
     let mut chosen = [None; SETTINGS.len()];
     while let Some(name) = arguments.next() {

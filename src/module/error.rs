@@ -1,4 +1,4 @@
-//! Everything a command may refuse, in the words clients see.
+//! The errors of commands, in the words clients see.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::commands::MOST_KEYS;
 /// Why a command was refused. Whatever it is, nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// Words are missing or too many: the server words this one itself.
+    /// Too few or too many arguments; the server words this one itself.
     Arity,
     /// The key holds another type.
     WrongType,
@@ -46,13 +46,13 @@ pub enum Error {
     TryAgain,
     /// The count would pass 2^53 − 1.
     Overflow,
-    /// `swlimit.max-waiting` clients wait already.
+    /// As many clients wait as `swlimit.max-waiting` allows.
     TooManyWaiting,
-    /// The server makes no key.
+    /// The server refuses to create the key.
     NotCreated,
 }
 
-/// How much of a word that is not understood an error repeats, in bytes.
+/// How many bytes of an unknown word an error quotes.
 const QUOTED: usize = 64;
 
 impl fmt::Display for Error {

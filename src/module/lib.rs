@@ -1,12 +1,11 @@
 //! swlimit: server-side sliding-window rate limiting for Redis and Valkey.
 //!
-//! The arithmetic is the crate `swlimit_window`, a function of state and instant. [`arguments`] and [`error`] are the
-//! language clients speak. [`commands`] has one file a command; [`waiting`] is the order of those who wait for their
-//! turn, and [`denials`] remembers who was denied it. [`server`] is the boundary to the server and holds all
-//! that is `unsafe`. Only this file knows both of them.
+//! The arithmetic is the crate `swlimit_window`, a function of state and instant. [`arguments`] parses commands, [`error`]
+//! words what they refuse. [`commands`] has one file a command; [`queues`] orders the clients of ACQUIRE, and [`denials`]
+//! counts denied requests for TOP. [`server`] wraps the module API and holds all `unsafe` code.
 //!
-//! `#[inline(always)]` stands where every decision passes through: merged into its command, it takes a quarter fewer
-//! instructions of the module's own, 2 to 4 % of the whole command's time (`make bench` counts them).
+//! `#[inline(always)]` marks the functions on the path of every decision: inlined into the command, they take a quarter
+//! fewer instructions, 2 to 4 % of the whole command's time (`make bench` counts them).
 
 #![deny(unsafe_code)]
 
@@ -15,15 +14,15 @@ mod commands;
 mod configuration;
 mod denials;
 mod error;
+mod queues;
 #[allow(unsafe_code)]
 mod server;
 mod statistics;
-mod waiting;
 
 use commands::{Acquire, Allow, Block, Info, Mallow, Peek, Record, Refund, Top, Unblock};
 use server::Loading;
 
-/// Tell the server what the module brings. On an error it is not loaded.
+/// Registers the module's type, commands and settings. On an error the server does not load it.
 fn load(loading: &Loading) -> Result<(), String> {
     let settings = configuration::from_load_arguments(loading.arguments())?;
     loading.register_type()?;

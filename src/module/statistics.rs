@@ -1,4 +1,4 @@
-//! What `INFO swlimit` shows. Counters start at 0 with the process.
+//! The statistics of `INFO swlimit`. Counters start at 0 with the process.
 //!
 //! Relaxed atomics, because the server frees keys on a background thread too.
 
@@ -22,7 +22,7 @@ pub static GRANTED_UNITS: Statistic = Statistic::new();
 pub static DENIED_UNITS: Statistic = Statistic::new();
 /// Blocks begun.
 pub static BLOCKED: Statistic = Statistic::new();
-/// Clients that wait for their turn now.
+/// Clients blocked by ACQUIRE now.
 pub static WAITING: Statistic = Statistic::new();
 /// Commands that were granted after waiting.
 pub static ACQUIRED: Statistic = Statistic::new();

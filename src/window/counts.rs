@@ -24,9 +24,9 @@ pub struct Count {
     pub units: u64,
 }
 
-/// Where a subinterval stands among the units counted.
+/// The running total at a subinterval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RunningTotal {
     /// The subinterval's number.
     pub subinterval: u64,
     /// Units up to and including this subinterval.
@@ -113,16 +113,16 @@ impl Counts {
         self.running_before(self.position(subinterval))
     }
 
-    /// Where this subinterval stands; it may hold no count.
+    /// The running total at a subinterval, which may hold no count.
     #[inline(always)]
-    pub fn through(&self, subinterval: u64) -> Place {
+    pub fn through(&self, subinterval: u64) -> RunningTotal {
         let slot = self.position(subinterval);
         let before = self.running_before(slot);
         if slot < self.len() && self.subinterval(slot) == subinterval {
             let through = self.running_before(slot + 1);
-            Place { subinterval, through, units: through - before }
+            RunningTotal { subinterval, through, units: through - before }
         } else {
-            Place { subinterval, through: before, units: 0 }
+            RunningTotal { subinterval, through: before, units: 0 }
         }
     }
 
@@ -133,11 +133,11 @@ impl Counts {
     }
 
     /// The oldest subinterval through which at least `units`, at least 1, are counted; `None` when all together are fewer.
-    pub fn reaching(&self, units: u64) -> Option<Place> {
+    pub fn reaching(&self, units: u64) -> Option<RunningTotal> {
         let slot = bisect(0..self.len(), |slot| self.running_before(slot + 1) < units);
         (slot < self.len()).then(|| {
             let Count { subinterval, units } = self.count(slot);
-            Place { subinterval, through: self.running_before(slot + 1), units }
+            RunningTotal { subinterval, through: self.running_before(slot + 1), units }
         })
     }
 
@@ -215,7 +215,7 @@ impl Counts {
         }
     }
 
-    /// Let somebody put the list elsewhere in memory (defragmentation).
+    /// Move the list (defragmentation).
     pub fn relocate(&mut self, relocate: impl FnOnce(Box<[u64]>) -> Box<[u64]>) {
         if let Slots::Many(words) = &mut self.slots {
             *words = relocate(mem::take(words));

@@ -1,16 +1,16 @@
-//! What one key holds: counts, a block, or both; and how it changes.
+//! The value of one key: counts, a block, or both.
 //!
-//! Deciding changes nothing. It returns, with the decision, what has to be counted: a [`Grant`] or a [`Record`], which is
-//! applied once, to the entry that was decided upon.
+//! Deciding changes nothing. It returns a [`Grant`] or a [`Record`] of the units to count, to be applied once to the same
+//! entry.
 
 use std::mem;
 
 use crate::geometry::{Geometry, MAX_EXACT, MAX_WINDOW};
-use crate::quota::{Decision, Demand, Overflow};
+use crate::quota::{Decision, Overflow, Request};
 use crate::view::View;
 use crate::window::{Invalid, Window};
 
-/// What a key holds. Half a cache line without a block, as most are; a block has a place of its own.
+/// The value of a key. It takes half a cache line; a block is allocated separately, because most keys have none.
 #[derive(Clone, Debug)]
 pub enum Entry {
     /// Counts only.
@@ -26,39 +26,39 @@ pub struct Blocked {
     window: Option<Window>,
 }
 
-/// What a window answers to a demand.
+/// The decision on a request, before it is counted.
 #[derive(Debug)]
 pub enum Verdict {
-    /// It fits.
+    /// It fits: count it.
     Granted(Grant),
-    /// It does not fit, or the key is blocked; nothing is to be changed.
+    /// It does not fit, or the key is blocked.
     Denied(Decision),
 }
 
-/// Units that are granted, to be counted.
+/// Granted units that have to be counted.
 #[derive(Debug)]
-#[must_use = "what is granted is to be counted"]
+#[must_use = "a grant has to be counted"]
 pub struct Grant {
     counting: Counting,
     limit: u64,
     remaining: u64,
 }
 
-/// Units that are recorded whatever the limit says, to be counted.
+/// Recorded units that have to be counted, whatever the limit.
 #[derive(Debug)]
-#[must_use = "what is recorded is to be counted"]
+#[must_use = "a record has to be counted"]
 pub struct Record {
     counting: Counting,
-    demand: Demand,
+    request: Request,
     fits: bool,
 }
 
-/// What becomes of units that are recorded.
+/// The outcome of recording units.
 #[derive(Debug)]
 pub enum Recording {
     /// They count.
     Counted(Record),
-    /// They are so late that they do not matter any more; the decision is the one without them.
+    /// They are too old to matter any more; the decision without them.
     Dropped(Decision),
 }
 
@@ -134,60 +134,65 @@ impl Entry {
         self.window().is_some_and(|window| window.geometry() != geometry)
     }
 
-    /// Decide a demand at `now`, upon what a key holds, if anything. An error when granting would overflow the count.
+    /// Decide a request at `now`, upon what a key holds, if anything. An error when granting would overflow the count.
     #[inline(always)]
-    pub fn decide(entry: Option<&Self>, now: u64, demand: &Demand) -> Result<Verdict, Overflow> {
-        let view = Self::seen(entry, now, demand);
-        let weighed = view.weigh(demand);
+    pub fn decide(entry: Option<&Self>, now: u64, request: &Request) -> Result<Verdict, Overflow> {
+        let view = Self::seen(entry, now, request);
+        let evaluation = view.evaluate(request);
         let blocked = entry.and_then(|entry| entry.blocked_for(now));
-        if weighed.granted == 0 || blocked.is_some() {
-            return Ok(Verdict::Denied(view.decision(demand, weighed).blocked_for(blocked)));
+        if evaluation.granted == 0 || blocked.is_some() {
+            return Ok(Verdict::Denied(view.decision(request, evaluation).blocked_for(blocked)));
         }
-        weighed.check()?;
-        let (instant, units) = (view.decision_instant(), weighed.granted);
-        let counting = Counting { geometry: demand.quota.geometry, now, instant, units };
-        Ok(Verdict::Granted(Grant { counting, limit: demand.quota.limit, remaining: weighed.remaining }))
+        evaluation.check()?;
+        let (instant, units) = (view.decision_instant(), evaluation.granted);
+        let counting = Counting { geometry: request.quota.geometry, now, instant, units };
+        Ok(Verdict::Granted(Grant { counting, limit: request.quota.limit, remaining: evaluation.remaining }))
     }
 
     /// The same decision as it reads while nothing is counted.
     #[inline(always)]
-    pub fn peek(entry: Option<&Self>, now: u64, demand: &Demand) -> Result<Decision, Overflow> {
-        let view = Self::seen(entry, now, demand);
-        let weighed = view.weigh(demand);
+    pub fn peek(entry: Option<&Self>, now: u64, request: &Request) -> Result<Decision, Overflow> {
+        let view = Self::seen(entry, now, request);
+        let evaluation = view.evaluate(request);
         match entry.and_then(|entry| entry.blocked_for(now)) {
-            None => Ok(view.decision(demand, weighed.check()?)),
-            blocked => Ok(view.decision(demand, weighed).blocked_for(blocked)),
+            None => Ok(view.decision(request, evaluation.check()?)),
+            blocked => Ok(view.decision(request, evaluation).blocked_for(blocked)),
         }
     }
 
-    /// Decide a demand at `now` that is counted whatever the limit says: at `dated`, an instant that the caller gives, in
+    /// Decide a request at `now` that is counted whatever the limit says: at `dated`, an instant that the caller gives, in
     /// the subinterval of its own, as long as that one still matters; else at the decision instant. An error when
     /// counting would overflow.
     #[inline(always)]
-    pub fn record(entry: Option<&Self>, now: u64, dated: Option<u64>, demand: &Demand) -> Result<Recording, Overflow> {
-        let geometry = demand.quota.geometry;
-        let view = Self::seen(entry, now, demand);
-        let weighed = view.weigh(demand);
+    pub fn record(
+        entry: Option<&Self>,
+        now: u64,
+        dated: Option<u64>,
+        request: &Request,
+    ) -> Result<Recording, Overflow> {
+        let geometry = request.quota.geometry;
+        let view = Self::seen(entry, now, request);
+        let evaluation = view.evaluate(request);
         let (instant, held) = match dated {
-            None => (view.decision_instant(), weighed.held),
+            None => (view.decision_instant(), evaluation.held),
             Some(instant) => {
                 let subinterval = geometry.subinterval_at(instant);
                 if subinterval < view.oldest() || geometry.end_of(subinterval) <= now {
-                    return Self::peek(entry, now, demand).map(Recording::Dropped);
+                    return Self::peek(entry, now, request).map(Recording::Dropped);
                 }
                 (instant, view.held_at(instant))
             }
         };
-        if demand.cost > MAX_EXACT - held {
+        if request.cost > MAX_EXACT - held {
             return Err(Overflow);
         }
-        let counting = Counting { geometry, now, instant, units: demand.cost };
-        Ok(Recording::Counted(Record { counting, demand: *demand, fits: weighed.granted > 0 }))
+        let counting = Counting { geometry, now, instant, units: request.cost };
+        Ok(Recording::Counted(Record { counting, request: *request, fits: evaluation.granted > 0 }))
     }
 
     #[inline(always)]
-    fn seen<'a>(entry: Option<&'a Self>, now: u64, demand: &Demand) -> View<'a> {
-        View::new(entry.and_then(Self::window), demand.quota.geometry, now)
+    fn seen<'a>(entry: Option<&'a Self>, now: u64, request: &Request) -> View<'a> {
+        View::new(entry.and_then(Self::window), request.quota.geometry, now)
     }
 
     /// How much of `units` can be given back at `now`.
@@ -249,7 +254,7 @@ impl Entry {
         1 + usize::from(matches!(self, Entry::Blocked(_))) + usize::from(lists)
     }
 
-    /// Let somebody put what is allocated elsewhere in memory (defragmentation).
+    /// Move the allocations (defragmentation).
     pub fn relocate(
         &mut self,
         block: impl FnOnce(Box<Blocked>) -> Box<Blocked>,
@@ -313,16 +318,16 @@ impl Record {
     /// Count them; the decision as it reads once they are.
     #[inline(always)]
     pub fn apply(self, entry: &mut Entry) -> Decision {
-        let Self { counting, demand, fits } = self;
+        let Self { counting, request, fits } = self;
         let (now, units) = (counting.now, counting.units);
         let blocked = entry.blocked_for(now);
         let window = counting.apply(entry);
         let view = View::new(Some(window), window.geometry(), now);
-        let remaining = view.remaining(&demand);
-        // Behind a block there may be room for as much again.
+        let remaining = view.remaining(&request);
+        // Behind a block there may be headroom for as much again.
         let granted = if fits && blocked.is_none() { units } else { 0 };
-        let retry_after = if granted > 0 || remaining >= units { Some(0) } else { view.retry_after(&demand) };
-        let (limit, reset_after) = (demand.quota.limit, view.reset_after());
+        let retry_after = if granted > 0 || remaining >= units { Some(0) } else { view.retry_after(&request) };
+        let (limit, reset_after) = (request.quota.limit, view.reset_after());
         Decision { granted, limit, remaining, retry_after, reset_after }.blocked_for(blocked)
     }
 }

@@ -1,4 +1,4 @@
-//! The sliding window: what is counted, and what may still be granted.
+//! The sliding window: counted units, and decisions about requests.
 //!
 //! Time is cut into subintervals of the resolution `R`, aligned to the Unix epoch; a window is `N` of them. At an
 //! instant in subinterval `c`, `e` ms after its start, the estimate of the units in the window is
@@ -17,12 +17,12 @@
 //! milliseconds, at most [`MAX_EXACT`].
 //!
 //! ```
-//! use swlimit_window::{Demand, Entry, Geometry, Quota, Verdict};
+//! use swlimit_window::{Request, Entry, Geometry, Quota, Verdict};
 //!
 //! let quota = Quota { limit: 100, geometry: Geometry::new(60_000, 5_000).unwrap() };
-//! let demand = Demand { quota, cost: 1, partial: false, strict: false };
+//! let request = Request { quota, cost: 1, partial: false, strict: false };
 //! let mut entry = Entry::default();
-//! let Ok(Verdict::Granted(grant)) = Entry::decide(Some(&entry), 1_700_000_000_000, &demand) else { panic!() };
+//! let Ok(Verdict::Granted(grant)) = Entry::decide(Some(&entry), 1_700_000_000_000, &request) else { panic!() };
 //! let decision = grant.apply(&mut entry);
 //! assert_eq!((decision.granted, decision.remaining, decision.reset_after), (1, 99, 65_000));
 //! ```
@@ -47,5 +47,5 @@ pub use counts::Count;
 pub use duration::{duration, duration_or_zero, integer};
 pub use entry::{Blocked, Entry, Grant, Record, Recording, Verdict};
 pub use geometry::{Geometry, GeometryError, MAX_EXACT, MAX_SUBINTERVALS, MAX_WINDOW};
-pub use quota::{Decision, Demand, Overflow, Quota};
+pub use quota::{Decision, Overflow, Quota, Request};
 pub use window::{Invalid, Window};

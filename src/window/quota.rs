@@ -1,8 +1,8 @@
-//! What may be used, and what is asked for.
+//! Quotas, requests and decisions.
 
 use crate::geometry::Geometry;
 
-/// `limit window resolution`: how much may be used in which window.
+/// `limit window resolution`: units admitted per window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     /// Units admitted per window: 0 … [`MAX_EXACT`](crate::MAX_EXACT).
@@ -11,9 +11,9 @@ pub struct Quota {
     pub geometry: Geometry,
 }
 
-/// What a request asks of a window.
+/// A request for units of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Demand {
+pub struct Request {
     /// The limit, and the window it holds for.
     pub quota: Quota,
     /// Units this request takes: 1 … [`MAX_EXACT`](crate::MAX_EXACT).
@@ -24,7 +24,7 @@ pub struct Demand {
     pub strict: bool,
 }
 
-impl Demand {
+impl Request {
     /// The fewest units that would be a grant.
     pub(crate) fn least(&self) -> u64 {
         if self.partial {
@@ -35,7 +35,7 @@ impl Demand {
     }
 }
 
-/// What a window answers.
+/// The decision on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// Units granted; 0 = denied.
@@ -65,7 +65,7 @@ impl Decision {
         }
     }
 
-    /// The same decision for somebody whose turn it is not before so many ms: denied, although it may fit.
+    /// The same decision for a request that others wait before, the first of which is due in `ms`: denied even if it fits.
     pub fn behind(self, ms: u64) -> Self {
         Self { granted: 0, retry_after: self.retry_after.map(|own| own.max(ms)), ..self }
     }

@@ -8,7 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
-use crate::counts::{Count, Counts, Place};
+use crate::counts::{Count, Counts, RunningTotal};
 use crate::*;
 
 /// Every counted unit with its instant, and the block. Nothing is clever here: sums are taken over all events, and retries
@@ -74,48 +74,48 @@ impl Log {
     }
 
     /// Whether so many units fit, in the eyes of the window alone.
-    fn fits(&self, now: u64, units: u64, demand: &Demand) -> bool {
-        let geometry = demand.quota.geometry;
+    fn fits(&self, now: u64, units: u64, request: &Request) -> bool {
+        let geometry = request.quota.geometry;
         let (seen, decided) = self.seen(geometry.window(), geometry.resolution(), now);
         let resolution = u128::from(geometry.resolution());
-        seen.scaled_estimate(decided, demand.strict) + u128::from(units) * resolution
-            <= u128::from(demand.quota.limit) * resolution
+        seen.scaled_estimate(decided, request.strict) + u128::from(units) * resolution
+            <= u128::from(request.quota.limit) * resolution
     }
 
     fn blocked(&self, now: u64) -> bool {
         now < self.blocked_until
     }
 
-    fn remaining(&self, now: u64, demand: &Demand) -> u64 {
-        let fits = |units: &u64| !self.blocked(now) && self.fits(now, *units, demand);
-        (0..=demand.quota.limit).rev().find(fits).unwrap_or(0)
+    fn remaining(&self, now: u64, request: &Request) -> u64 {
+        let fits = |units: &u64| !self.blocked(now) && self.fits(now, *units, request);
+        (0..=request.quota.limit).rev().find(fits).unwrap_or(0)
     }
 
-    fn decide(&self, now: u64, demand: &Demand) -> Decision {
-        let remaining = self.remaining(now, demand);
-        let granted = match demand.partial {
-            true => remaining.min(demand.cost),
-            false if !self.blocked(now) && self.fits(now, demand.cost, demand) => demand.cost,
+    fn decide(&self, now: u64, request: &Request) -> Decision {
+        let remaining = self.remaining(now, request);
+        let granted = match request.partial {
+            true => remaining.min(request.cost),
+            false if !self.blocked(now) && self.fits(now, request.cost, request) => request.cost,
             false => 0,
         };
         Decision {
             granted,
-            limit: demand.quota.limit,
+            limit: request.quota.limit,
             remaining,
-            retry_after: if granted > 0 { Some(0) } else { self.retry_after(now, demand) },
-            reset_after: self.reset_after(now, demand),
+            retry_after: if granted > 0 { Some(0) } else { self.retry_after(now, request) },
+            reset_after: self.reset_after(now, request),
         }
     }
 
-    /// When this log, kept as it is, would let a demand through.
-    fn retry_after(&self, now: u64, demand: &Demand) -> Option<u64> {
-        let units = if demand.partial { 1 } else { demand.cost };
-        let granted = |ms: &u64| !self.blocked(now + ms) && self.fits(now + ms, units, demand);
-        (units <= demand.quota.limit).then(|| (0..).find(granted).unwrap())
+    /// When this log, kept as it is, would let a request through.
+    fn retry_after(&self, now: u64, request: &Request) -> Option<u64> {
+        let units = if request.partial { 1 } else { request.cost };
+        let granted = |ms: &u64| !self.blocked(now + ms) && self.fits(now + ms, units, request);
+        (units <= request.quota.limit).then(|| (0..).find(granted).unwrap())
     }
 
-    fn reset_after(&self, now: u64, demand: &Demand) -> u64 {
-        let geometry = demand.quota.geometry;
+    fn reset_after(&self, now: u64, request: &Request) -> u64 {
+        let geometry = request.quota.geometry;
         let (seen, _) = self.seen(geometry.window(), geometry.resolution(), now);
         let gone = |instant: u64| instant >= seen.newest() && seen.scaled_estimate(instant, false) == 0;
         let counts = !seen.events.is_empty();
@@ -163,9 +163,9 @@ impl Log {
     }
 }
 
-/// Whether the window itself would grant a demand.
-fn before_unblocked(log: &Log, now: u64, demand: &Demand) -> bool {
-    Log { blocked_until: 0, ..log.clone() }.decide(now, demand).granted > 0
+/// Whether the window itself would grant a request.
+fn before_unblocked(log: &Log, now: u64, request: &Request) -> bool {
+    Log { blocked_until: 0, ..log.clone() }.decide(now, request).granted > 0
 }
 
 /// The counts of an entry: the starts of their subintervals, and units.
@@ -174,30 +174,30 @@ fn counts_of(entry: &Entry) -> Vec<(u64, u64)> {
     window.counts().map(|count| (window.geometry().start_of(count.subinterval), count.units)).collect()
 }
 
-/// Decide a demand and count what is granted.
-fn allow(entry: &mut Entry, now: u64, demand: &Demand) -> Result<Decision, Overflow> {
-    Ok(match Entry::decide(Some(entry), now, demand)? {
+/// Decide a request and count what is granted.
+fn allow(entry: &mut Entry, now: u64, request: &Request) -> Result<Decision, Overflow> {
+    Ok(match Entry::decide(Some(entry), now, request)? {
         Verdict::Granted(grant) => grant.apply(entry),
         Verdict::Denied(decision) => decision,
     })
 }
 
-/// Decide a demand without counting.
-fn peek(entry: &Entry, now: u64, demand: &Demand) -> Result<Decision, Overflow> {
-    Entry::peek(Some(entry), now, demand)
+/// Decide a request without counting.
+fn peek(entry: &Entry, now: u64, request: &Request) -> Result<Decision, Overflow> {
+    Entry::peek(Some(entry), now, request)
 }
 
 /// Count units whatever the limit says.
 fn count(entry: &mut Entry, now: u64, geometry: Geometry, cost: u64) {
-    let demand = demand_of(MAX_EXACT, geometry, cost);
-    match Entry::record(Some(entry), now, None, &demand) {
+    let request = request_of(MAX_EXACT, geometry, cost);
+    match Entry::record(Some(entry), now, None, &request) {
         Ok(Recording::Counted(record)) => drop(record.apply(entry)),
         other => panic!("{other:?}"),
     }
 }
 
-fn demand_of(limit: u64, geometry: Geometry, cost: u64) -> Demand {
-    Demand { quota: Quota { limit, geometry }, cost, partial: false, strict: false }
+fn request_of(limit: u64, geometry: Geometry, cost: u64) -> Request {
+    Request { quota: Quota { limit, geometry }, cost, partial: false, strict: false }
 }
 
 fn geometry(window: u64, resolution: u64) -> Geometry {
@@ -206,8 +206,8 @@ fn geometry(window: u64, resolution: u64) -> Geometry {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Allow(Demand),
-    Record(Demand, Dated),
+    Allow(Request),
+    Record(Request, Dated),
     Refund(u64, Option<u64>),
     Block(u64),
     Unblock,
@@ -234,16 +234,16 @@ fn steps() -> impl Strategy<Value = Vec<(Step, i64)>> {
         1 => Just((12, 12)),
         1 => Just((40, 20)),
     ];
-    let demands = (0..30u64, geometries, 1..12u64, any::<bool>(), any::<bool>()).prop_map(
+    let requests = (0..30u64, geometries, 1..12u64, any::<bool>(), any::<bool>()).prop_map(
         |(limit, (window, resolution), cost, partial, strict)| {
             let quota = Quota { limit, geometry: geometry(window, resolution) };
-            Demand { quota, cost, partial, strict }
+            Request { quota, cost, partial, strict }
         },
     );
     let dated = prop_oneof![2 => Just(Dated::No), 2 => Just(Dated::Now), 1 => (0..70u64).prop_map(Dated::Ago)];
     let step = prop_oneof![
-        24 => demands.clone().prop_map(Step::Allow),
-        8 => (demands, dated).prop_map(|(demand, dated)| Step::Record(Demand { partial: false, ..demand }, dated)),
+        24 => requests.clone().prop_map(Step::Allow),
+        8 => (requests, dated).prop_map(|(request, dated)| Step::Record(Request { partial: false, ..request }, dated)),
         4 => (1..20u64, prop::option::of(0..50u64)).prop_map(|(units, age)| Step::Refund(units, age)),
         1 => (1..40u64).prop_map(Step::Block),
         1 => Just(Step::Unblock),
@@ -268,27 +268,27 @@ proptest! {
         for (step, elapsed) in steps {
             now = now.saturating_add_signed(elapsed);
             match step {
-                Step::Allow(demand) => {
-                    let (mut seen, decided) = log.seen(demand.quota.geometry.window(), demand.quota.geometry.resolution(), now);
-                    let expected = log.decide(now, &demand);
-                    prop_assert_eq!(peek(&entry, now, &demand).unwrap(), expected);
-                    match Entry::decide(Some(&entry), now, &demand).unwrap() {
+                Step::Allow(request) => {
+                    let (mut seen, decided) = log.seen(request.quota.geometry.window(), request.quota.geometry.resolution(), now);
+                    let expected = log.decide(now, &request);
+                    prop_assert_eq!(peek(&entry, now, &request).unwrap(), expected);
+                    match Entry::decide(Some(&entry), now, &request).unwrap() {
                         Verdict::Denied(_) => prop_assert_eq!(expected.granted, 0),
                         Verdict::Granted(grant) => {
                             prop_assert_eq!((grant.units(), grant.instant()), (expected.granted, decided));
                             seen.count(decided, grant.units());
                             log = seen;
                             let after = grant.apply(&mut entry);
-                            let counted = log.decide(now, &demand);
+                            let counted = log.decide(now, &request);
                             let (remaining, reset_after) = (counted.remaining, counted.reset_after);
                             prop_assert_eq!(after, Decision { remaining, reset_after, ..expected });
                         }
                     }
                 }
-                Step::Record(demand, dated) => {
-                    let geometry = demand.quota.geometry;
+                Step::Record(request, dated) => {
+                    let geometry = request.quota.geometry;
                     let (mut seen, decided) = log.seen(geometry.window(), geometry.resolution(), now);
-                    let before = log.decide(now, &demand);
+                    let before = log.decide(now, &request);
                     let (instant, dated) = match dated {
                         Dated::No => (decided, None),
                         Dated::Now => (now, Some(now)),
@@ -297,15 +297,15 @@ proptest! {
                     let subinterval = geometry.start_of(geometry.subinterval_at(instant));
                     let held = subinterval + geometry.window() >= seen.newest();
                     let matters = held && subinterval + geometry.window() + geometry.resolution() > now;
-                    match Entry::record(Some(&entry), now, dated, &demand).unwrap() {
+                    match Entry::record(Some(&entry), now, dated, &request).unwrap() {
                         Recording::Dropped(decision) => prop_assert_eq!((decision, matters), (before, false)),
                         Recording::Counted(record) => {
                             prop_assert!(matters);
-                            let denied = !before_unblocked(&log, now, &demand);
+                            let denied = !before_unblocked(&log, now, &request);
                             prop_assert_eq!((record.instant(), record.is_denied()), (instant, denied));
-                            seen.count(instant, demand.cost);
+                            seen.count(instant, request.cost);
                             log = seen;
-                            let expected = log.decide(now, &demand);
+                            let expected = log.decide(now, &request);
                             let retry_after = if before.granted > 0 { Some(0) } else { expected.retry_after };
                             let expected = Decision { granted: before.granted, retry_after, ..expected };
                             prop_assert_eq!(record.apply(&mut entry), expected);
@@ -395,7 +395,7 @@ proptest! {
         let (mut entry, mut now, mut grants) = (Entry::default(), 1_000, vec![]);
         for (elapsed, cost, partial) in requests {
             now += elapsed;
-            let decision = allow(&mut entry, now, &Demand { quota, cost, partial, strict }).unwrap();
+            let decision = allow(&mut entry, now, &Request { quota, cost, partial, strict }).unwrap();
             grants.push((now, decision.granted));
         }
         let most_in = |span: u64| -> u64 {
@@ -431,15 +431,15 @@ proptest! {
         if let Some(ms) = blocked_for {
             entry.block(now + ms);
         }
-        let demand = Demand { partial, strict, ..demand_of(cost + spare, other.unwrap_or(geometry), cost) };
-        let Ok(decision) = peek(&entry, now, &demand) else { return Ok(()) };
+        let request = Request { partial, strict, ..request_of(cost + spare, other.unwrap_or(geometry), cost) };
+        let Ok(decision) = peek(&entry, now, &request) else { return Ok(()) };
         let retry_after = decision.retry_after.unwrap();
         prop_assert_eq!(retry_after == 0, decision.granted > 0);
-        if let Ok(then) = peek(&entry, now + retry_after, &demand) {
+        if let Ok(then) = peek(&entry, now + retry_after, &request) {
             prop_assert!(then.granted > 0);
         }
         if retry_after > 0 {
-            prop_assert_eq!(peek(&entry, now + retry_after - 1, &demand).unwrap().granted, 0);
+            prop_assert_eq!(peek(&entry, now + retry_after - 1, &request).unwrap().granted, 0);
         }
     }
 
@@ -457,10 +457,10 @@ proptest! {
         }
         now += elapsed;
         let counted = entry.clone();
-        prop_assert_eq!(allow(&mut entry, now, &demand_of(MAX_EXACT, geometry, cost)).unwrap().granted, cost);
+        prop_assert_eq!(allow(&mut entry, now, &request_of(MAX_EXACT, geometry, cost)).unwrap().granted, cost);
         prop_assert_eq!(entry.refund(cost, None, now), cost);
         for later in 0..60 {
-            let tight = demand_of(20, geometry, cost);
+            let tight = request_of(20, geometry, cost);
             prop_assert_eq!(peek(&entry, now + later, &tight), peek(&counted, now + later, &tight));
         }
     }
@@ -505,10 +505,10 @@ proptest! {
             prop_assert_eq!(encode(&decode(VERSION, &encode(&entry)).unwrap()), encode(&entry));
             let (own, newest) = entry.window().map_or((geometry(1, 1), 0), |window| (window.geometry(), window.newest()));
             for geometry in [own, geometry(1_000, 1)] {
-                let demand = Demand { partial: true, ..demand_of(MAX_EXACT, geometry, 1) };
+                let request = Request { partial: true, ..request_of(MAX_EXACT, geometry, 1) };
                 for now in [0, newest, entry.blocked_until().min(MAX_EXACT), MAX_EXACT] {
-                    let _ = allow(&mut entry.clone(), now, &demand);
-                    let _ = Entry::record(Some(&entry), now, Some(now / 2), &demand);
+                    let _ = allow(&mut entry.clone(), now, &request);
+                    let _ = Entry::record(Some(&entry), now, Some(now / 2), &request);
                     let _ = entry.clone().refund(MAX_EXACT, Some(now / 2), now);
                 }
             }
@@ -570,7 +570,7 @@ proptest! {
                 left -= units;
                 let place = counts.reaching(counts.total() - left).unwrap();
                 let through = counts.total() - left;
-                prop_assert_eq!(place, Place { subinterval: *subinterval, through, units: *units });
+                prop_assert_eq!(place, RunningTotal { subinterval: *subinterval, through, units: *units });
             }
         }
     }
@@ -695,31 +695,31 @@ fn values_of_each_layout() {
 
 #[test]
 fn the_first_example_of_the_readme() {
-    let demand = demand_of(100, geometry(60_000, 5_000), 1);
-    let decision = allow(&mut Entry::default(), 1_700_000_000_000, &demand).unwrap();
+    let request = request_of(100, geometry(60_000, 5_000), 1);
+    let decision = allow(&mut Entry::default(), 1_700_000_000_000, &request).unwrap();
     assert_eq!(decision, Decision { granted: 1, limit: 100, remaining: 99, retry_after: Some(0), reset_after: 65_000 });
 }
 
 #[test]
 fn never_is_said_of_costs_above_the_limit() {
     let mut entry = Entry::default();
-    let demand = demand_of(5, geometry(60_000, 5_000), 6);
-    assert_eq!(peek(&entry, 0, &demand).unwrap().retry_after, None);
-    assert_eq!(peek(&entry, 0, &Demand { partial: true, ..demand }).unwrap().granted, 5);
-    let nothing = Demand { partial: true, ..demand_of(0, demand.quota.geometry, 6) };
+    let request = request_of(5, geometry(60_000, 5_000), 6);
+    assert_eq!(peek(&entry, 0, &request).unwrap().retry_after, None);
+    assert_eq!(peek(&entry, 0, &Request { partial: true, ..request }).unwrap().granted, 5);
+    let nothing = Request { partial: true, ..request_of(0, request.quota.geometry, 6) };
     assert_eq!(peek(&entry, 0, &nothing).unwrap().retry_after, None);
     entry.block(1_000);
-    assert_eq!(peek(&entry, 0, &demand).unwrap().retry_after, None);
+    assert_eq!(peek(&entry, 0, &request).unwrap().retry_after, None);
 }
 
 #[test]
 fn counts_beyond_what_clients_hold_exactly_are_refused() {
     let mut entry = Entry::default();
-    let demand = demand_of(MAX_EXACT, geometry(1_000, 1_000), MAX_EXACT);
-    assert_eq!(allow(&mut entry, 0, &demand).unwrap().granted, MAX_EXACT);
-    assert!(Entry::record(Some(&entry), 0, Some(0), &Demand { cost: 1, ..demand }).is_err());
+    let request = request_of(MAX_EXACT, geometry(1_000, 1_000), MAX_EXACT);
+    assert_eq!(allow(&mut entry, 0, &request).unwrap().granted, MAX_EXACT);
+    assert!(Entry::record(Some(&entry), 0, Some(0), &Request { cost: 1, ..request }).is_err());
     // Nearly all of it has slid out by the end of the next subinterval, but is still held.
-    let half = Demand { cost: MAX_EXACT / 2, ..demand };
+    let half = Request { cost: MAX_EXACT / 2, ..request };
     assert_eq!(allow(&mut entry, 1_999, &half), Err(Overflow));
     let mut blocked = entry.clone();
     blocked.block(2_500);
@@ -732,9 +732,9 @@ fn counts_beyond_what_clients_hold_exactly_are_refused() {
 fn what_is_stored_matters_until_its_own_end() {
     let mut entry = Entry::default();
     for _ in 0..5 {
-        assert_eq!(allow(&mut entry, 10_000, &demand_of(5, geometry(1_000, 100), 1)).unwrap().granted, 1);
+        assert_eq!(allow(&mut entry, 10_000, &request_of(5, geometry(1_000, 100), 1)).unwrap().granted, 1);
     }
-    let minute = demand_of(5, geometry(60_000, 1_000), 1);
+    let minute = request_of(5, geometry(60_000, 1_000), 1);
     let denied = peek(&entry, 10_040, &minute).unwrap();
     assert_eq!((denied.granted, denied.retry_after, denied.reset_after), (0, Some(1_060), 1_060));
     assert_eq!(entry.clone().refund(5, None, 11_099), 5);

@@ -43,9 +43,9 @@ fn decisions() {
         let integer = |field: &str| request[field].as_u64().unwrap();
         let flag = |field: &str| request[field].as_bool().unwrap();
         let quota = Quota { limit: integer("limit"), geometry: geometry(request) };
-        let demand = Demand { quota, cost: integer("cost"), partial: flag("partial"), strict: flag("strict") };
+        let request = Request { quota, cost: integer("cost"), partial: flag("partial"), strict: flag("strict") };
         let entry = entry(&case["stored"], case["blocked_until"].as_u64().unwrap());
-        let decision = Entry::peek(Some(&entry), case["now"].as_u64().unwrap(), &demand).unwrap();
+        let decision = Entry::peek(Some(&entry), case["now"].as_u64().unwrap(), &request).unwrap();
         let Decision { granted, limit, remaining, retry_after, reset_after } = decision;
         let retry_after = retry_after.map_or(-1, |ms| ms as i64);
         assert_eq!(

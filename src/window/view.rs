@@ -1,4 +1,4 @@
-//! A stored window as a request sees it at an instant, and what it decides.
+//! A stored window as a request sees it at an instant, and the decision.
 //!
 //! A request brings its own geometry. Where the window is kept at another one, its units are seen as
 //! [`Window::regrouped`] would move them, without moving them: only what counts changes what is stored. So a unit counts
@@ -7,17 +7,17 @@
 use std::ops::Range;
 
 use crate::geometry::{Geometry, MAX_EXACT};
-use crate::quota::{Decision, Demand, Overflow};
+use crate::quota::{Decision, Overflow, Request};
 use crate::window::Window;
 
 /// A stored window as a request with this geometry sees it at `now`.
 pub(crate) struct View<'a> {
-    seen: Seen<'a>,
+    seen: Stored<'a>,
     geometry: Geometry,
     now: u64,
 }
 
-enum Seen<'a> {
+enum Stored<'a> {
     /// Nothing is counted, or nothing any more.
     Nothing,
     /// Kept at the request's own geometry.
@@ -26,10 +26,10 @@ enum Seen<'a> {
     Other(&'a Window),
 }
 
-/// What a demand comes to.
+/// How much of a request fits.
 #[derive(Clone, Copy)]
-pub(crate) struct Weighed {
-    /// Units that fit and are asked for.
+pub(crate) struct Evaluation {
+    /// Requested units that fit.
     pub granted: u64,
     /// Units that fit.
     pub remaining: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Weighed {
     pub held: u64,
 }
 
-impl Weighed {
+impl Evaluation {
     /// An error when granting would overflow the count.
     #[inline(always)]
     pub fn check(self) -> Result<Self, Overflow> {
@@ -49,7 +49,7 @@ impl Weighed {
 }
 
 /// The units in a window at an instant.
-struct Load {
+struct Usage {
     /// The estimate, rounded up to whole units.
     estimate: u64,
     /// `full + trailing`.
@@ -60,9 +60,9 @@ impl<'a> View<'a> {
     #[inline(always)]
     pub fn new(stored: Option<&'a Window>, geometry: Geometry, now: u64) -> Self {
         let seen = match stored {
-            Some(window) if window.geometry == geometry => Seen::Own(window),
-            Some(window) if window.end() > now => Seen::Other(window),
-            _ => Seen::Nothing,
+            Some(window) if window.geometry == geometry => Stored::Own(window),
+            Some(window) if window.end() > now => Stored::Other(window),
+            _ => Stored::Nothing,
         };
         Self { seen, geometry, now }
     }
@@ -76,61 +76,61 @@ impl<'a> View<'a> {
     #[inline(always)]
     fn instant_at(&self, now: u64) -> u64 {
         match self.seen {
-            Seen::Nothing => now,
-            Seen::Own(window) => window.decision_instant(now),
-            Seen::Other(window) => now.max(self.geometry.start_of(self.newest_moved(window, now))),
+            Stored::Nothing => now,
+            Stored::Own(window) => window.decision_instant(now),
+            Stored::Other(window) => now.max(self.geometry.start_of(self.newest_moved(window, now))),
         }
     }
 
-    /// What the window, and nothing else, has to say to a demand.
+    /// How much of a request fits, by the window alone (a block may deny it still).
     #[inline(always)]
-    pub fn weigh(&self, demand: &Demand) -> Weighed {
-        let load = self.load(self.decision_instant(), demand.strict);
-        let remaining = demand.quota.limit.saturating_sub(load.estimate);
-        let granted = match demand.cost {
+    pub fn evaluate(&self, request: &Request) -> Evaluation {
+        let usage = self.usage(self.decision_instant(), request.strict);
+        let remaining = request.quota.limit.saturating_sub(usage.estimate);
+        let granted = match request.cost {
             cost if cost <= remaining => cost,
-            _ if demand.partial => remaining,
+            _ if request.partial => remaining,
             _ => 0,
         };
-        Weighed { granted, remaining, held: load.held }
+        Evaluation { granted, remaining, held: usage.held }
     }
 
-    /// The whole decision that follows.
+    /// The decision for this evaluation.
     #[inline(always)]
-    pub fn decision(&self, demand: &Demand, Weighed { granted, remaining, .. }: Weighed) -> Decision {
-        let retry_after = if granted > 0 { Some(0) } else { self.retry_after(demand) };
-        Decision { granted, limit: demand.quota.limit, remaining, retry_after, reset_after: self.reset_after() }
+    pub fn decision(&self, request: &Request, Evaluation { granted, remaining, .. }: Evaluation) -> Decision {
+        let retry_after = if granted > 0 { Some(0) } else { self.retry_after(request) };
+        Decision { granted, limit: request.quota.limit, remaining, retry_after, reset_after: self.reset_after() }
     }
 
     /// Units that are still available.
     #[inline(always)]
-    pub fn remaining(&self, demand: &Demand) -> u64 {
-        demand.quota.limit.saturating_sub(self.load(self.decision_instant(), demand.strict).estimate)
+    pub fn remaining(&self, request: &Request) -> u64 {
+        request.quota.limit.saturating_sub(self.usage(self.decision_instant(), request.strict).estimate)
     }
 
     /// The oldest subinterval, of the request's geometry, in which something may still be counted.
     #[inline(always)]
     pub fn oldest(&self) -> u64 {
         let newest = match self.seen {
-            Seen::Nothing => return 0,
-            Seen::Own(window) => return window.oldest(),
-            Seen::Other(window) => self.newest_moved(window, self.now),
+            Stored::Nothing => return 0,
+            Stored::Own(window) => return window.oldest(),
+            Stored::Other(window) => self.newest_moved(window, self.now),
         };
         newest.saturating_sub(self.geometry.subintervals())
     }
 
     /// Units that are held at an instant that is not older than [`Self::oldest`].
     pub fn held_at(&self, instant: u64) -> u64 {
-        self.load(self.instant_at(instant), true).held
+        self.usage(self.instant_at(instant), true).held
     }
 
-    /// What takes the stored window's place before something is counted, if anything.
+    /// The window that replaces the stored one before something is counted, if it has to.
     #[inline(always)]
     pub fn replacement(&self) -> Option<Window> {
         match self.seen {
-            Seen::Own(_) => None,
-            Seen::Nothing => Some(Window::new(self.geometry)),
-            Seen::Other(window) => Some(window.regrouped(self.geometry, window.decision_instant(self.now))),
+            Stored::Own(_) => None,
+            Stored::Nothing => Some(Window::new(self.geometry)),
+            Stored::Other(window) => Some(window.regrouped(self.geometry, window.decision_instant(self.now))),
         }
     }
 
@@ -138,48 +138,48 @@ impl<'a> View<'a> {
     #[inline(always)]
     pub fn reset_after(&self) -> u64 {
         let end = match self.seen {
-            Seen::Nothing => 0,
-            Seen::Own(window) => window.end(),
-            Seen::Other(window) => window.end().min(self.geometry.end_of(self.newest_moved(window, self.now))),
+            Stored::Nothing => 0,
+            Stored::Own(window) => window.end(),
+            Stored::Other(window) => window.end().min(self.geometry.end_of(self.newest_moved(window, self.now))),
         };
         end.saturating_sub(self.now)
     }
 
-    /// ms until a demand that is denied now would be granted.
-    pub fn retry_after(&self, demand: &Demand) -> Option<u64> {
-        let room = demand.quota.limit.checked_sub(demand.least())?;
+    /// ms until a request that is denied now would be granted.
+    pub fn retry_after(&self, request: &Request) -> Option<u64> {
+        let headroom = request.quota.limit.checked_sub(request.least())?;
         match self.seen {
-            Seen::Nothing => Some(0),
-            Seen::Own(window) => Some(Self::fits_at(window, room, demand.strict).saturating_sub(self.now)),
-            Seen::Other(window) => {
+            Stored::Nothing => Some(0),
+            Stored::Own(window) => Some(Self::fits_at(window, headroom, request.strict).saturating_sub(self.now)),
+            Stored::Other(window) => {
                 // Units only ever slide out, so that what fits once fits from then on, at the latest at the end.
-                let fits = |now| self.load(self.instant_at(now), demand.strict).estimate <= room;
+                let fits = |now| self.usage(self.instant_at(now), request.strict).estimate <= headroom;
                 Some(first(self.now..window.end(), fits) - self.now)
             }
         }
     }
 
-    /// The instant from which on the estimate is at most `room`; 0 when it always was.
+    /// The instant from which on the estimate is at most `headroom`; 0 when it always was.
     ///
     /// `full + trailing` sinks only as subintervals slide out, oldest first. So the subinterval `i` that matters is the
-    /// first through which enough units are counted that all younger ones fit into `room`. While it is trailing, its
-    /// units weigh `(R − e) / R`: they fit as soon as `(R − e) · units ≤ (room − younger) · R`.
-    fn fits_at(window: &Window, room: u64, strict: bool) -> u64 {
+    /// first through which enough units are counted that all younger ones fit into `headroom`. While it is trailing, its
+    /// units weigh `(R − e) / R`: they fit as soon as `(R − e) · units ≤ (headroom − younger) · R`.
+    fn fits_at(window: &Window, headroom: u64, strict: bool) -> u64 {
         let total = window.counts.total();
-        let Some(last) = window.counts.reaching(total.saturating_sub(room)) else { return 0 };
+        let Some(last) = window.counts.reaching(total.saturating_sub(headroom)) else { return 0 };
         let early = match strict {
             true => 0,
-            false => scale(room - (total - last.through), window.geometry.resolution(), last.units),
+            false => scale(headroom - (total - last.through), window.geometry.resolution(), last.units),
         };
         window.geometry.end_of(last.subinterval) - early
     }
 
     #[inline(always)]
-    fn load(&self, instant: u64, strict: bool) -> Load {
+    fn usage(&self, instant: u64, strict: bool) -> Usage {
         let current = self.geometry.subinterval_at(instant);
         let (full, trailing) = match self.seen {
-            Seen::Nothing => (0, 0),
-            Seen::Own(window) => {
+            Stored::Nothing => (0, 0),
+            Stored::Own(window) => {
                 let (slid_out, trailing) = match current.checked_sub(self.geometry.subintervals()) {
                     Some(trailing) => {
                         let place = window.counts.through(trailing);
@@ -189,13 +189,13 @@ impl<'a> View<'a> {
                 };
                 (window.counts.total() - slid_out, trailing)
             }
-            Seen::Other(window) => self.full_and_trailing(window, instant),
+            Stored::Other(window) => self.full_and_trailing(window, instant),
         };
         let weighted = match trailing {
             trailing if strict || trailing == 0 => trailing,
             trailing => scale_up(trailing, self.geometry.start_of(current + 1) - instant, self.geometry.resolution()),
         };
-        Load { estimate: full + weighted, held: full + trailing }
+        Usage { estimate: full + weighted, held: full + trailing }
     }
 
     /// `full` and `trailing` of a window kept at another geometry.
@@ -225,7 +225,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// The first of these for which something is true that stays true, or their end.
+/// The first of a range for which `is_true` holds, which then holds for the rest; or the range's end.
 fn first(range: Range<u64>, is_true: impl Fn(u64) -> bool) -> u64 {
     let Range { start: mut low, end: mut high } = range;
     while low < high {

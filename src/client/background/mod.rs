@@ -188,7 +188,7 @@ impl Asked {
     /// What was used, dated; or a question, where nothing was.
     fn commands(&self, batches: &[Batch], question: fn(&[u8], &Demand) -> Command, now: Instant) -> Vec<Command> {
         let of = |units: u64| {
-            let exact = swlimit_window::Demand { cost: units, partial: false, ..self.demand.exact };
+            let exact = swlimit_window::Request { cost: units, partial: false, ..self.demand.exact };
             Demand { exact, ..self.demand }
         };
         if batches.is_empty() {

@@ -1,6 +1,6 @@
 //! `SWLIMIT.ACQUIRE key limit window resolution timeout [COST n] [STRICT]`
 
-use swlimit_window::{Demand, Entry, Quota, Verdict};
+use swlimit_window::{Entry, Quota, Request, Verdict};
 
 use super::request::{self, KEY, QUOTA};
 use crate::arguments::{Keyword, Options, Parse, Words};
@@ -11,19 +11,19 @@ use crate::statistics;
 /// ALLOW that waits for its turn.
 pub struct Acquire;
 
-/// What is to be granted, and for how long the client waits, in ms.
-struct Wish {
-    demand: Demand,
+/// The request, and how long it may wait, in ms.
+struct AcquireArguments {
+    request: Request,
     timeout: u64,
 }
 
-impl Parse for Wish {
+impl Parse for AcquireArguments {
     fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, max_subintervals: u64) -> Result<Self, Error> {
         words.word()?;
         let quota: Quota = words.quota(max_subintervals)?;
         let timeout = words.duration_or_zero("timeout")?;
         let Options { cost, strict, .. } = words.options(&[Keyword::Cost, Keyword::Strict])?;
-        Ok(Self { demand: Demand { quota, cost, partial: false, strict }, timeout })
+        Ok(Self { request: Request { quota, cost, partial: false, strict }, timeout })
     }
 }
 
@@ -50,25 +50,25 @@ impl Command for Acquire {
     };
 
     fn run(call: &Call) -> Result<Reply, Error> {
-        let Wish { demand, timeout } = call.parse()?;
+        let AcquireArguments { request, timeout } = call.parse()?;
         let name = &call.arguments()[KEY];
         let moment = call.moment(None);
         let now = moment.now();
 
         let key = call.write(name)?;
         let first = call.due(name);
-        let decision = match (Entry::decide(key.entry(), now, &demand)?, first) {
+        let decision = match (Entry::decide(key.entry(), now, &request)?, first) {
             (Verdict::Granted(grant), None) => return request::grant(call, key, name, grant, moment),
-            (Verdict::Granted(_), Some(_)) => Entry::peek(key.entry(), now, &demand)?,
+            (Verdict::Granted(_), Some(_)) => Entry::peek(key.entry(), now, &request)?,
             (Verdict::Denied(decision), _) => decision,
         };
         drop(key);
         let in_time = decision.retry_after.is_some_and(|ms| ms <= timeout);
         if timeout > 0 && in_time && call.may_wait() {
             let due = now + decision.retry_after.unwrap_or(0).max(1);
-            return call.wait(name, call.words(QUOTA)?, demand, timeout, due);
+            return call.wait(name, call.words(QUOTA)?, request, timeout, due);
         }
-        statistics::denied(demand.cost);
+        statistics::denied(request.cost);
         call.count_denial(name, moment);
         call.notify(c"swlimit.denied", name);
         Ok(Reply::Decision(match first {

@@ -2,7 +2,7 @@
 
 use swlimit_window::{Entry, Verdict};
 
-use super::request::{self, announce_block, Request, Takes, KEY};
+use super::request::{self, announce_block, QuotaRequest, TakesOptions, KEY};
 use crate::arguments::Keyword;
 use crate::error::Error;
 use crate::server::{Call, Command, Declaration, Effect, Expiry, Keys, Reply};
@@ -11,7 +11,7 @@ use crate::statistics;
 /// Decide, and count if granted.
 pub struct Allow;
 
-impl Takes for Allow {
+impl TakesOptions for Allow {
     const OPTIONS: &'static [Keyword] =
         &[Keyword::Cost, Keyword::Partial, Keyword::Strict, Keyword::Block, Keyword::At];
 }
@@ -42,17 +42,17 @@ impl Command for Allow {
 
     #[inline(always)]
     fn run(call: &Call) -> Result<Reply, Error> {
-        let request: Request<Self> = call.parse()?;
-        let demand = request.demand();
+        let arguments: QuotaRequest<Self> = call.parse()?;
+        let request = arguments.request();
         let name = &call.arguments()[KEY];
-        let moment = call.moment(request.options.at);
+        let moment = call.moment(arguments.options.at);
         let now = moment.now();
 
         let mut key = call.write(name)?;
-        match Entry::decide(key.entry(), now, &demand)? {
+        match Entry::decide(key.entry(), now, &request)? {
             Verdict::Granted(grant) => request::grant(call, key, name, grant, moment),
             Verdict::Denied(decision) => {
-                let block = request.block_begun(key.entry(), now);
+                let block = arguments.block_begun(key.entry(), now);
                 if let Some(duration) = block {
                     let mut change = key.change()?;
                     change.entry().block(now + duration);
@@ -60,7 +60,7 @@ impl Command for Allow {
                     call.replicate(name, Effect::Block { duration, instant: now, until });
                 }
                 drop(key);
-                statistics::denied(demand.cost);
+                statistics::denied(request.cost);
                 call.count_denial(name, moment);
                 call.notify(c"swlimit.denied", name);
                 if block.is_some() {

@@ -5,16 +5,16 @@ use crate::arguments::{Keyword, Options, Parse, Words};
 use crate::error::Error;
 use crate::server::{Call, Command, Declaration, Effect, Expiry, Keys, Parameter, Reply};
 
-/// Deny whatever is asked of a key for a while.
+/// Block a key for a while: it grants nothing.
 pub struct Block;
 
-/// For how long, and from when on.
-struct Ban {
+/// The block's duration, in ms, and options.
+struct BlockArguments {
     duration: u64,
     options: Options,
 }
 
-impl Parse for Ban {
+impl Parse for BlockArguments {
     fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, _max_subintervals: u64) -> Result<Self, Error> {
         words.word()?;
         let duration = words.duration("BLOCK")?;
@@ -42,7 +42,7 @@ impl Command for Block {
     };
 
     fn run(call: &Call) -> Result<Reply, Error> {
-        let Ban { duration, options } = call.parse()?;
+        let BlockArguments { duration, options } = call.parse()?;
         let name = &call.arguments()[KEY];
         let moment = call.moment(options.at);
         let now = moment.now();

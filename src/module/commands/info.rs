@@ -10,10 +10,10 @@ use crate::server::{self, Call, Command, Declaration, Keys, Reply};
 /// Show what a key holds.
 pub struct Info;
 
-/// Just a key.
-struct Name;
+/// A key and nothing else.
+struct InfoArguments;
 
-impl Parse for Name {
+impl Parse for InfoArguments {
     fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, _max_subintervals: u64) -> Result<Self, Error> {
         words.word()?;
         words.end()?;
@@ -36,7 +36,7 @@ impl Command for Info {
     };
 
     fn run(call: &Call) -> Result<Reply, Error> {
-        call.parse::<Name>()?;
+        call.parse::<InfoArguments>()?;
         let key = call.read(&call.arguments()[KEY])?;
         let entry = key.entry().ok_or(Error::NoSuchKey)?;
         let window = entry.window();

@@ -1,10 +1,10 @@
 //! `SWLIMIT.MALLOW numkeys key [key …] limit window resolution cost [limit window resolution cost …] [STRICT]
 //! [AT unix-ms]`
 //!
-//! The keys stand side by side, so that key specifications tell servers and clients where they are and the module is
-//! never asked: Valkey asks on an I/O thread, where module code must not run. All keys are in one slot of a cluster.
+//! The keys stand side by side, so that a key specification tells servers and clients where they are, without
+//! calling the module: Valkey would call it on an I/O thread, where module code must not run. All keys are in one slot of a cluster.
 
-use swlimit_window::{integer, Decision, Demand, Entry, Quota, Verdict};
+use swlimit_window::{integer, Decision, Entry, Quota, Request, Verdict};
 
 use super::request;
 use crate::arguments::{Keyword, Options, Parse, Words};
@@ -20,14 +20,14 @@ const FIRST_KEY: usize = 2;
 /// `limit window resolution cost`
 const WORDS_PER_QUOTA: usize = 4;
 
-/// Several limits and what they have in common.
-struct Requests {
+/// The quotas of several keys, and options.
+struct MallowArguments {
     /// The quota and the cost for each key, in order.
     quotas: Vec<(Quota, u64)>,
     options: Options,
 }
 
-impl Parse for Requests {
+impl Parse for MallowArguments {
     fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, max_subintervals: u64) -> Result<Self, Error> {
         let numkeys = integer(words.word()?).filter(|numkeys| *numkeys > 0).ok_or(Error::NumKeys)?;
         let words: Vec<&[u8]> = words.collect();
@@ -76,29 +76,29 @@ impl Command for Mallow {
     };
 
     fn run(call: &Call) -> Result<Reply, Error> {
-        let Requests { quotas, options } = call.parse()?;
+        let MallowArguments { quotas, options } = call.parse()?;
         let moment = call.moment(options.at);
         let (names, _) = call.arguments()[FIRST_KEY..].split_at(quotas.len());
         call.check_slots(names)?;
         let units = quotas.iter().fold(0u64, |units, (_, cost)| units.saturating_add(*cost));
 
         let mut keys = names.iter().map(|name| call.write(name)).collect::<Result<Vec<_>, _>>()?;
-        let demands = quotas.iter().map(|(quota, cost)| Demand {
+        let requests = quotas.iter().map(|(quota, cost)| Request {
             quota: *quota,
             cost: *cost,
             partial: false,
             strict: options.strict,
         });
         let mut grants = Vec::with_capacity(keys.len());
-        for (key, demand) in keys.iter().zip(demands.clone()) {
-            match Entry::decide(key.entry(), moment.now(), &demand)? {
+        for (key, request) in keys.iter().zip(requests.clone()) {
+            match Entry::decide(key.entry(), moment.now(), &request)? {
                 Verdict::Granted(grant) => grants.push(grant),
                 Verdict::Denied(_) => break,
             }
         }
         if grants.len() < keys.len() {
-            let peek = |(key, demand): (&Key, Demand)| Entry::peek(key.entry(), moment.now(), &demand);
-            let decisions: Vec<Decision> = keys.iter().zip(demands).map(peek).collect::<Result<_, _>>()?;
+            let peek = |(key, request): (&Key, Request)| Entry::peek(key.entry(), moment.now(), &request);
+            let decisions: Vec<Decision> = keys.iter().zip(requests).map(peek).collect::<Result<_, _>>()?;
             drop(keys);
             statistics::denied(units);
             for (name, _) in names.iter().zip(&decisions).filter(|(_, decision)| decision.granted == 0) {

@@ -1,4 +1,4 @@
-//! One file a command, each read top to bottom: parse, look, decide, count, tell.
+//! One file a command, each read top to bottom: parse, open, decide, count, replicate, notify, reply.
 
 mod acquire;
 mod allow;

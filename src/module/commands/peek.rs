@@ -2,7 +2,7 @@
 
 use swlimit_window::Entry;
 
-use super::request::{self, Request, Takes, KEY};
+use super::request::{self, QuotaRequest, TakesOptions, KEY};
 use crate::arguments::Keyword;
 use crate::error::Error;
 use crate::server::{Call, Command, Declaration, Keys, Reply};
@@ -10,7 +10,7 @@ use crate::server::{Call, Command, Declaration, Keys, Reply};
 /// The decision of ALLOW, without counting.
 pub struct Peek;
 
-impl Takes for Peek {
+impl TakesOptions for Peek {
     const OPTIONS: &'static [Keyword] = &[Keyword::Cost, Keyword::Partial, Keyword::Strict, Keyword::At];
 }
 
@@ -37,9 +37,9 @@ impl Command for Peek {
     };
 
     fn run(call: &Call) -> Result<Reply, Error> {
-        let request: Request<Self> = call.parse()?;
-        let now = call.moment(request.options.at).now();
+        let arguments: QuotaRequest<Self> = call.parse()?;
+        let now = call.moment(arguments.options.at).now();
         let key = call.read(&call.arguments()[KEY])?;
-        Ok(Reply::Decision(Entry::peek(key.entry(), now, &request.demand())?))
+        Ok(Reply::Decision(Entry::peek(key.entry(), now, &arguments.request())?))
     }
 }

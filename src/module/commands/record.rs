@@ -3,7 +3,7 @@
 
 use swlimit_window::{Entry, Recording};
 
-use super::request::{self, announce_block, Request, Takes, KEY, QUOTA};
+use super::request::{self, announce_block, QuotaRequest, TakesOptions, KEY, QUOTA};
 use crate::arguments::Keyword;
 use crate::error::Error;
 use crate::server::{Call, Command, Declaration, Effect, Expiry, Keys, Moment, Reply, Text};
@@ -12,7 +12,7 @@ use crate::statistics;
 /// Count units whatever the limit says.
 pub struct Record;
 
-impl Takes for Record {
+impl TakesOptions for Record {
     const OPTIONS: &'static [Keyword] =
         &[Keyword::Cost, Keyword::Strict, Keyword::Age, Keyword::Block, Keyword::At, Keyword::Until];
 }
@@ -43,17 +43,17 @@ impl Command for Record {
     };
 
     fn run(call: &Call) -> Result<Reply, Error> {
-        let request: Request<Self> = call.parse()?;
-        let demand = request.demand();
+        let arguments: QuotaRequest<Self> = call.parse()?;
+        let request = arguments.request();
         let (name, quota) = (&call.arguments()[KEY], call.words(QUOTA)?);
-        let moment = call.moment(request.options.at);
+        let moment = call.moment(arguments.options.at);
         let now = moment.now();
         // What the caller dates counts where it says; what it does not, at the decision instant.
-        let age = request.options.age;
-        let dated = age.map(|age| now.saturating_sub(age)).or(request.options.at);
+        let age = arguments.options.age;
+        let dated = age.map(|age| now.saturating_sub(age)).or(arguments.options.at);
 
         let mut key = call.write(name)?;
-        let record = match Entry::record(key.entry(), now, dated, &demand)? {
+        let record = match Entry::record(key.entry(), now, dated, &request)? {
             Recording::Counted(record) => record,
             Recording::Dropped(decision) => {
                 count_denial(call, name, moment, decision.granted);
@@ -61,18 +61,18 @@ impl Command for Record {
             }
         };
         // Counts kept at another geometry move, or end, now: whoever repeats that has to know when it was, and count back.
-        let age = age.filter(|_| key.entry().is_some_and(|entry| entry.moves_to(request.quota.geometry)));
+        let age = age.filter(|_| key.entry().is_some_and(|entry| entry.moves_to(arguments.quota.geometry)));
         let instant = if age.is_some() { now } else { record.instant() };
-        let block = request.block_begun(key.entry(), now).filter(|_| record.is_denied());
+        let block = arguments.block_begun(key.entry(), now).filter(|_| record.is_denied());
         let mut change = key.change()?;
         let decision = record.apply(change.entry()).blocked_for(block);
         if let Some(duration) = block {
             change.entry().block(now + duration);
             change.renew_expiry();
         }
-        let until = change.done(Expiry::of(request.options.until, moment));
+        let until = change.done(Expiry::of(arguments.options.until, moment));
         drop(key);
-        call.replicate(name, Effect::Record { quota, units: demand.cost, age, instant, until });
+        call.replicate(name, Effect::Record { quota, units: request.cost, age, instant, until });
         if let Some(duration) = block {
             call.replicate(name, Effect::Block { duration, instant: now, until });
         }

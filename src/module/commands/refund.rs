@@ -9,13 +9,13 @@ use crate::statistics;
 /// Give back counted units: newest subinterval first, or those of an age.
 pub struct Refund;
 
-/// What is to be given back, and when.
-struct Return {
+/// The units to give back, and options.
+struct RefundArguments {
     units: u64,
     options: Options,
 }
 
-impl Parse for Return {
+impl Parse for RefundArguments {
     fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, _max_subintervals: u64) -> Result<Self, Error> {
         words.word()?;
         let units = words.units("units")?;
@@ -39,7 +39,7 @@ impl Command for Refund {
     };
 
     fn run(call: &Call) -> Result<Reply, Error> {
-        let Return { units, options } = call.parse()?;
+        let RefundArguments { units, options } = call.parse()?;
         let name = &call.arguments()[KEY];
         let moment = call.moment(options.at);
         let (age, now) = (options.age, moment.now());

@@ -2,26 +2,26 @@
 
 use std::marker::PhantomData;
 
-use swlimit_window::{Demand, Entry, Grant, Quota};
+use swlimit_window::{Entry, Grant, Quota, Request};
 
 use crate::arguments::{Keyword, Options, Parse, Words};
 use crate::error::Error;
 use crate::server::{Call, Effect, Expiry, Key, Moment, Parameter, Reply, Text};
 use crate::statistics;
 
-/// Where the key stands among a call's arguments.
+/// The index of the key among a call's arguments.
 pub const KEY: usize = 1;
-/// Where `limit window resolution` begin.
+/// The index of `limit`, before `window` and `resolution`.
 pub const QUOTA: usize = 2;
 
-/// A command that takes some of the options.
-pub trait Takes {
-    /// Those it takes.
+/// A command that accepts some of the options.
+pub trait TakesOptions {
+    /// The options it accepts.
     const OPTIONS: &'static [Keyword];
 }
 
-/// What a client asks of one key with the command `C`.
-pub struct Request<C> {
+/// The arguments of the command `C` on one key.
+pub struct QuotaRequest<C> {
     /// The limit and its window.
     pub quota: Quota,
     /// Cost, strictness, instant.
@@ -29,7 +29,7 @@ pub struct Request<C> {
     command: PhantomData<C>,
 }
 
-impl<C: Takes> Parse for Request<C> {
+impl<C: TakesOptions> Parse for QuotaRequest<C> {
     #[inline(always)]
     fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, max_subintervals: u64) -> Result<Self, Error> {
         words.word()?;
@@ -38,11 +38,11 @@ impl<C: Takes> Parse for Request<C> {
     }
 }
 
-impl<C> Request<C> {
+impl<C> QuotaRequest<C> {
     /// What is demanded of the window.
-    pub fn demand(&self) -> Demand {
+    pub fn request(&self) -> Request {
         let Options { cost, partial, strict, .. } = self.options;
-        Demand { quota: self.quota, cost, partial, strict }
+        Request { quota: self.quota, cost, partial, strict }
     }
 
     /// The duration, in ms, of the block that a denial at `now` begins: a block that holds is neither prolonged nor renewed.
@@ -51,7 +51,7 @@ impl<C> Request<C> {
     }
 }
 
-/// Count what is granted, and tell of it.
+/// Count, replicate and notify a grant.
 #[inline(always)]
 pub fn grant(call: &Call, mut key: Key, name: &Text, grant: Grant, moment: Moment) -> Result<Reply, Error> {
     let quota = call.words(QUOTA)?;
@@ -66,7 +66,7 @@ pub fn grant(call: &Call, mut key: Key, name: &Text, grant: Grant, moment: Momen
     Ok(Reply::Decision(decision))
 }
 
-/// Tell that a key is blocked from now on. Replicas have been told: whoever listens may change the key again.
+/// Count and notify a block that began. Call it after replicating: a subscriber may change the key again.
 pub fn announce_block(call: &Call, name: &Text) {
     statistics::BLOCKED.add(1);
     call.notify(c"swlimit.blocked", name);

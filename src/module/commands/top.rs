@@ -7,17 +7,17 @@ use crate::denials::Denied;
 use crate::error::Error;
 use crate::server::{Call, Command, Declaration, DeniedKey, Keys, Parameter, Reply};
 
-/// Show who is being limited.
+/// Show the keys with the most denied requests.
 pub struct Top;
 
-/// At most how many keys.
-struct Count(usize);
+/// The maximum number of keys to show.
+struct TopArguments(usize);
 
 const DEFAULT: usize = 10;
 /// The most keys that may be asked for.
 pub const MOST_KEYS: u64 = 10_000;
 
-impl Parse for Count {
+impl Parse for TopArguments {
     fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, _max_subintervals: u64) -> Result<Self, Error> {
         let Some(word) = words.next() else { return Ok(Self(DEFAULT)) };
         words.end()?;
@@ -41,7 +41,7 @@ impl Command for Top {
     };
 
     fn run(call: &Call) -> Result<Reply, Error> {
-        let Count(count) = call.parse()?;
+        let TopArguments(count) = call.parse()?;
         let caller = call.caller();
         let keys = call.denied(|denied| {
             let readable = denied.into_iter().filter(|Denied { key, .. }| caller.may_read(*key)).take(count);

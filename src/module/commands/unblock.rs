@@ -8,10 +8,10 @@ use crate::server::{Call, Command, Declaration, Effect, Expiry, Keys, Reply};
 /// Lift a block.
 pub struct Unblock;
 
-/// When.
-struct Pardon(Options);
+/// `AT` and `UNTIL`.
+struct UnblockArguments(Options);
 
-impl Parse for Pardon {
+impl Parse for UnblockArguments {
     fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, _max_subintervals: u64) -> Result<Self, Error> {
         words.word()?;
         Ok(Self(words.options(&[Keyword::At, Keyword::Until])?))
@@ -32,7 +32,7 @@ impl Command for Unblock {
     };
 
     fn run(call: &Call) -> Result<Reply, Error> {
-        let Pardon(options) = call.parse()?;
+        let UnblockArguments(options) = call.parse()?;
         let name = &call.arguments()[KEY];
         let moment = call.moment(options.at);
 

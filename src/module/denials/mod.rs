@@ -1,7 +1,7 @@
-//! Who is being limited: the keys with the most denied requests of this minute and of the last one, for `SWLIMIT.TOP`.
+//! The keys with the most denied requests of this minute and the last one, for `SWLIMIT.TOP`.
 //!
-//! They belong to this server and to nobody else: they are neither persisted nor replicated, and no command that changes
-//! keys changes them.
+//! They belong to this server only: they are neither persisted nor replicated, and commands that change keys do not change
+//! them.
 
 mod sketch;
 #[cfg(test)]
@@ -23,7 +23,7 @@ pub struct Denials {
     last: Sketch,
 }
 
-/// A key, and how many of its requests were denied, at most.
+/// A key, and upper bounds of how many of its requests were denied.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Denied<'a> {
     /// The key.
@@ -46,7 +46,7 @@ impl Denials {
         self.this.count(key);
     }
 
-    /// Whether there is room for any key in either minute.
+    /// Whether either minute can hold a key.
     pub fn are_held(&self) -> bool {
         self.this.capacity() + self.last.capacity() > 0
     }

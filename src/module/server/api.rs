@@ -1,11 +1,10 @@
-//! The functions of the server: those the module cannot do without, and how they are called.
+//! The module API's functions: those the module requires, and the macro that calls them.
 
 use redis_module::raw;
 
-/// Call one of the functions that were found to be there when the module was loaded.
+/// Calls a required function of the module API, without a null check: [`missing`] checked it when the module was loaded.
 ///
-/// Others do not compile. They may be missing, and so are looked up and tested where they are used. That these are there
-/// is not tested again and again: with [`missing`], the module would not have been loaded.
+/// Functions that are not listed as required do not compile here; test those for null where they are used.
 macro_rules! api {
     ($function:ident($($argument:expr),* $(,)?)) => {{
         let () = $crate::server::api::required::$function;
@@ -16,7 +15,7 @@ macro_rules! api {
     }};
 }
 
-/// Declare what the module cannot do without. A function that nobody calls any more is dead code to the compiler.
+/// Declares the required functions. The compiler reports one that is no longer called as dead code.
 macro_rules! required {
     ($($(#[$attribute:meta])* $function:ident)*) => {
         #[allow(non_upper_case_globals)]

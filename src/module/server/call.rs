@@ -1,4 +1,4 @@
-//! One call of a command: its words and when it happens.
+//! One call of a command: its arguments and its time.
 
 use std::ffi::c_int;
 use std::ops::Deref;
@@ -29,7 +29,7 @@ impl Deref for Call<'_> {
 }
 
 impl<'a> Call<'a> {
-    /// A call with the server's words for it.
+    /// Wraps what the server passes to a command's handler.
     ///
     /// # Safety
     /// The pointers are those that the server has passed to a command's handler, and that handler outlives `'a`.
@@ -42,18 +42,18 @@ impl<'a> Call<'a> {
         unsafe { Self { context: Context::new(ctx), arguments: Text::borrow_all(argv, argc as usize) } }
     }
 
-    /// The words, the command's own name being the first.
+    /// The arguments; the first is the command's name.
     pub fn arguments(&self) -> &'a [Text] {
         self.arguments
     }
 
-    /// So many words from a place on.
+    /// `N` arguments from this index on.
     pub fn words<const N: usize>(&self, first: usize) -> Result<&'a [Text; N], Error> {
         self.arguments.get(first..).and_then(<[Text]>::first_chunk).ok_or(Error::Arity)
     }
 
-    /// What the words after the command's name mean. Up to `swlimit.max-subintervals` are accepted; a primary, an AOF
-    /// file or a moving slot is obeyed beyond that, because it was accepted once.
+    /// Parse the arguments after the command's name. Clients may use up to `swlimit.max-subintervals`; replicated, loaded or
+    /// migrated commands may use more, because they were accepted once.
     #[inline(always)]
     pub fn parse<T: Parse>(&self) -> Result<T, Error> {
         let parse = |max| T::parse(self.arguments[1..].iter().map(Text::bytes), max);
@@ -63,24 +63,23 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// When the call happens: `at` if the client says so, else by the server's clock.
+    /// The call's time: `at` if given, else the server's clock.
     pub fn moment(&self, at: Option<u64>) -> Moment {
         at.map_or_else(|| Moment::Clock(self.clock()), Moment::At)
     }
 
-    /// Who calls.
+    /// The caller.
     pub fn caller(&self) -> Caller<'a> {
         self.context.caller(self.arguments)
     }
 
-    /// Open a key to look at it; an error if it holds something else than an entry.
+    /// Open a key for reading; WRONGTYPE if it holds another type.
     #[inline(always)]
     pub fn read<'c>(&'c self, name: &'c Text) -> Result<Key<'c>, Error> {
         Key::open(self.context, name, Mode::Read)
     }
 
-    /// Open a key to change it; an error if it holds something else than an entry. Nothing is signalled unless it is
-    /// changed.
+    /// Open a key for writing; WRONGTYPE if it holds another type. Nothing is signalled unless it is changed.
     #[inline(always)]
     pub fn write<'c>(&'c self, name: &'c Text) -> Result<Key<'c>, Error> {
         Key::open(self.context, name, Mode::Write)

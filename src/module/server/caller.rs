@@ -1,4 +1,4 @@
-//! Who calls, and which keys the access control list lets them read.
+//! The caller of a command, and what its ACL user may access.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -12,18 +12,18 @@ use super::text::{OwnText, Text};
 use super::OK;
 use crate::denials::Key;
 
-/// Who calls a command.
+/// The caller of a command.
 pub enum Caller<'a> {
-    /// Another module in the server's name, say: there is no user, and all is allowed.
+    /// No user, because the server or another module calls: everything is allowed.
     Server,
-    /// Somebody whom the access control list does not know.
+    /// A user that the ACL does not have any more.
     Unknown,
-    /// One of its users.
+    /// A user of the ACL.
     User(User<'a>),
 }
 
 impl Caller<'_> {
-    /// Whether the access control list lets this caller read a key.
+    /// Whether the ACL lets this caller read a key.
     pub fn may_read(&self, key: Key) -> bool {
         match self {
             Caller::Server => true,
@@ -33,10 +33,10 @@ impl Caller<'_> {
     }
 }
 
-/// A user of the access control list.
+/// A user of the ACL.
 pub struct User<'a> {
     user: *mut raw::RedisModuleUser,
-    /// The call's words.
+    /// The call's arguments.
     words: &'a [Text],
     in_database: Option<CheckPermissions>,
 }
@@ -74,7 +74,7 @@ impl User<'_> {
 }
 
 impl Context {
-    /// Who calls with these words.
+    /// The caller of a command with these arguments.
     pub(super) fn caller(self, words: &[Text]) -> Caller<'_> {
         if !self.has_user() {
             return Caller::Server;
@@ -92,8 +92,8 @@ impl Context {
         }
     }
 
-    /// Whether the context's client has a user: where it has none, most servers crash when asked for its name. They also
-    /// refuse to run a command as that user (C), before they refuse an argument of a kind that there is not (?).
+    /// Whether the context's client has a user: most servers crash on asking for the user's name where it has none. Running a
+    /// command as that user (format C) fails with ENOTSUP there, before the invalid format `?` fails.
     fn has_user(self) -> bool {
         // SAFETY: a valid context and C strings; what is refused has no reply.
         unsafe { api!(RedisModule_Call(self.raw(), c"PING".as_ptr(), c"C?".as_ptr())) };

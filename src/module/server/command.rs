@@ -1,4 +1,4 @@
-//! Commands as the server knows them: name, handler, flags, and the documentation that COMMAND DOCS shows.
+//! Registering commands: name, handler, flags, key specifications, and what COMMAND DOCS shows.
 
 use std::ffi::{c_int, CStr};
 use std::mem;
@@ -13,14 +13,14 @@ use crate::error::Error;
 
 /// A command of the module.
 pub trait Command {
-    /// How the server knows it.
+    /// Its name, flags, keys and documentation.
     const DECLARATION: Declaration;
 
-    /// Run it: everything is parsed before a key is touched, and on an error nothing has changed.
+    /// Executes it. Parses everything before it opens a key; on an error nothing has changed.
     fn run(call: &Call) -> Result<Reply, Error>;
 }
 
-/// What the server is told of a command, for itself and for COMMAND INFO and COMMAND DOCS.
+/// A command's name, flags, keys and documentation, as COMMAND INFO and COMMAND DOCS show them.
 pub struct Declaration {
     /// In the letter case it is registered with.
     pub name: &'static CStr,
@@ -28,13 +28,13 @@ pub struct Declaration {
     pub summary: &'static CStr,
     /// Big O.
     pub complexity: &'static CStr,
-    /// The module's version that brought it.
+    /// The version of the module that introduced it.
     pub since: &'static CStr,
-    /// The number of words with the command's name; negative: at least so many.
+    /// The number of arguments including the command's name; negative: a minimum.
     pub arity: c_int,
     /// The server's flags: `write` or `readonly`, `fast`, `deny-oom`.
     pub flags: &'static CStr,
-    /// The access control categories it belongs to, where the server lets modules choose.
+    /// Its ACL categories, on servers that let modules set them.
     pub categories: &'static str,
     /// Where its keys are.
     pub keys: Keys,
@@ -42,15 +42,15 @@ pub struct Declaration {
     pub parameters: &'static [Parameter],
 }
 
-/// Where keys stand among a command's words, and what is done with them.
+/// Where a command's keys are, and how it accesses them.
 pub enum Keys {
-    /// There are none.
+    /// No keys.
     None,
-    /// The first word is a key that is read.
+    /// The first argument is a key, read only.
     Read,
-    /// The first word is a key that is read and changed.
+    /// The first argument is a key, read and written.
     Change,
-    /// The first word is the number of keys that follow it, side by side; they are read and changed.
+    /// The first argument is the number of keys that follow it, all read and written.
     ChangeCounted,
 }
 
@@ -60,28 +60,28 @@ pub enum Parameter {
     Key(&'static CStr),
     /// Keys of the command's key specification, side by side.
     Keys(&'static CStr),
-    /// Any word.
+    /// A string.
     String(&'static CStr),
     /// An integer.
     Integer(&'static CStr),
-    /// An integer that is there or not.
+    /// An optional integer.
     OptionalInteger(&'static CStr),
-    /// A word that is there or not, with the name it has in declaration.
+    /// An optional token: the argument's name, then the token.
     Flag(&'static CStr, &'static CStr),
-    /// An integer that follows a token, which is there or not.
+    /// An optional token followed by an integer.
     IntegerAfter(&'static CStr, &'static CStr),
-    /// A word that follows a token, which is there or not.
+    /// An optional token followed by a string.
     StringAfter(&'static CStr, &'static CStr),
-    /// A Unix time in ms that follows a token, which is there or not.
+    /// An optional token followed by a Unix time in ms.
     UnixTimeAfter(&'static CStr, &'static CStr),
-    /// Arguments that repeat together.
+    /// A block of arguments that repeats.
     Repeated(&'static CStr, &'static [Parameter]),
 }
 
-/// The category that has all commands of the module.
+/// The ACL category of all the module's commands.
 const OWN_CATEGORY: &str = "swlimit";
 
-/// Make `C` known to the server.
+/// Register the command `C`.
 ///
 /// # Safety
 /// `ctx` is the context of the module's loading.
@@ -120,7 +120,7 @@ pub(super) unsafe fn register<C: Command>(ctx: *mut raw::RedisModuleCtx, own_cat
     Ok(())
 }
 
-/// Add the module's own category, where the server lets modules do that; whether it is there.
+/// Add the module's ACL category, on servers that support that; returns whether it exists.
 ///
 /// # Safety
 /// `ctx` is the context of the module's loading.
@@ -184,8 +184,8 @@ const NO_ARGUMENT: raw::RedisModuleCommandArg = unsafe { mem::zeroed() };
 
 /// Where a command's keys are.
 ///
-/// Servers look for the slot of a module's command in ranges of words only. Where the keys are counted, the first one is
-/// therefore said twice: as a range, "not a key" but something with a slot, and with all the others.
+/// Servers route a module's command by key specifications of type range only. So the first of counted keys has a second
+/// specification: a range, flagged NOT_KEY, which gives the command a slot.
 fn key_specifications(keys: &Keys) -> Vec<raw::RedisModuleCommandKeySpec> {
     match keys {
         Keys::None => vec![],

@@ -1,4 +1,4 @@
-//! The server, as one of its contexts makes it reachable: its clock, its state, its key events.
+//! A module context: the server's clock, flags, databases, replication and key events.
 
 use std::ffi::{c_int, CStr};
 
@@ -7,7 +7,7 @@ use redis_module::raw;
 use super::effect::Effect;
 use super::text::Text;
 
-/// A context that the server has handed in, for as long as it is valid.
+/// A context of the server's, used only while it is valid.
 #[derive(Clone, Copy)]
 pub struct Context(*mut raw::RedisModuleCtx);
 
@@ -36,7 +36,8 @@ impl Context {
         ms as u64
     }
 
-    /// Whether a primary, an AOF file or a moving slot is speaking, which was accepted once.
+    /// Whether the command comes from a primary, an AOF file or a migrating slot: it was accepted once, so today's settings
+    /// do not apply.
     pub fn must_obey(self) -> bool {
         self.has_flags(raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING)
     }
@@ -59,13 +60,13 @@ impl Context {
         unsafe { api!(RedisModule_SelectDb(self.0, database)) };
     }
 
-    /// Tell replicas and the append-only file what was done to a key.
+    /// Replicate an effect on a key, also into the append-only file.
     #[inline(always)]
     pub fn replicate(self, key: &Text, effect: Effect) {
         effect.replicate(self, key);
     }
 
-    /// Tell subscribers of the module's key events.
+    /// Raise a key event of the module class.
     pub fn notify(self, event: &CStr, key: &Text) {
         self.notify_as(raw::REDISMODULE_NOTIFY_MODULE, event, key);
     }

@@ -1,8 +1,8 @@
-//! What commands have done, as others repeat it: replicas, the append-only file, its rewrite.
+//! The effects of commands, as replicas, the append-only file and its rewrite get them.
 //!
-//! Only effects are told, with the instant they happened, never the request that led to them: whoever repeats them comes
-//! to the same counts and blocks, whatever its own clock and settings say. `until` is the instant at which the key expires
-//! (ms; 0: never), where the command has set it.
+//! An effect carries the instant it happened at, so that applying it gives the same counts and blocks whatever the applying
+//! server's clock and settings are. The client's own command never replicates. `until` is the key's expiry (ms; 0: never),
+//! where the command has set it.
 
 use std::ffi::{c_char, CStr};
 use std::ptr;
@@ -12,7 +12,7 @@ use redis_module::raw;
 use super::context::Context;
 use super::text::{FixedText, NumberText, OwnText, Text};
 
-/// Something that was done to a key.
+/// An effect on a key.
 pub enum Effect<'a> {
     /// Units were counted: `SWLIMIT.RECORD key limit window resolution COST units [AGE age] AT instant [UNTIL until]`.
     Record {
@@ -20,7 +20,7 @@ pub enum Effect<'a> {
         quota: &'a [Text; 3],
         /// How many.
         units: u64,
-        /// How old they were said to be, in ms, where counts kept at another geometry moved at `instant`.
+        /// Their age at `instant`, in ms, where counts kept at another geometry moved then.
         age: Option<u64>,
         /// When, in ms.
         instant: u64,
@@ -31,7 +31,7 @@ pub enum Effect<'a> {
     Refund {
         /// How many.
         units: u64,
-        /// How old they were said to be, in ms.
+        /// Their age at `instant`, in ms.
         age: Option<u64>,
         /// When, in ms.
         instant: u64,
@@ -64,18 +64,18 @@ static UNITS: NumberText = NumberText::new();
 static INSTANT: NumberText = NumberText::new();
 static EXPIRY: NumberText = NumberText::new();
 
-/// The most words an effect has after its name.
+/// The maximum number of arguments of an effect.
 const MOST: usize = 12;
-/// The server's word for a string, so often.
+/// The format of as many strings.
 const STRINGS: &CStr = c"ssssssssssss";
 const _: () = assert!(STRINGS.count_bytes() == MOST);
 
-/// An effect in words.
+/// An effect as a command's arguments.
 struct Words {
     name: &'static CStr,
     words: [*mut raw::RedisModuleString; MOST],
     len: usize,
-    /// A word of this effect alone.
+    /// The argument that is not shared with other effects.
     own: Option<OwnText>,
 }
 
@@ -99,7 +99,7 @@ impl Words {
         self.own = Some(word);
     }
 
-    /// What tells the server that so many strings follow; the other words are not looked at.
+    /// The format for `len` strings; the server ignores the rest.
     #[inline(always)]
     fn format(&self) -> *const c_char {
         STRINGS.to_bytes_with_nul()[MOST - self.len..].as_ptr().cast()
@@ -107,8 +107,8 @@ impl Words {
 }
 
 impl Effect<'_> {
-    /// Tell replicas and the append-only file. Spelled word by word, because the server makes room for them at once, which
-    /// it does not for a vector.
+    /// Replicate it, also into the append-only file. One variadic argument each, because the server allocates those at
+    /// once, and a vector's one by one.
     #[inline(always)]
     pub(super) fn replicate(&self, context: Context, key: &Text) {
         let words = self.words(key);

@@ -10,10 +10,10 @@ use redis_module::raw;
 use crate::statistics;
 use swlimit_window::{decode, encode, Blocked, Count, Entry, MAX_EXACT, VERSION};
 
+use super::blocked_clients;
 use super::effect::{milliseconds, Effect};
 use super::reply::c_string;
 use super::text::{OwnText, Text};
-use super::waiters;
 
 /// The type, once the server knows it.
 pub struct EntryType(AtomicPtr<raw::RedisModuleType>);
@@ -162,7 +162,7 @@ unsafe extern "C" fn unlinked(ctx: *mut raw::RedisModuleKeyOptCtx, _value: *cons
     // SAFETY: the context of this callback, and the key's name, which outlives it.
     unsafe {
         let key = api!(RedisModule_GetKeyNameFromOptCtx(ctx)).cast_mut();
-        waiters::wake(|| api!(RedisModule_GetDbIdFromOptCtx(ctx)), Text::borrow(&key));
+        blocked_clients::wake(|| api!(RedisModule_GetDbIdFromOptCtx(ctx)), Text::borrow(&key));
     }
 }
 

@@ -1,4 +1,4 @@
-//! An open key, and the one place that changes one: what it holds, when it expires, and who is told.
+//! An open key, and the one place that changes one: its entry, its expiry, and its signals.
 
 use std::ffi::{c_int, c_longlong};
 use std::marker::PhantomData;
@@ -10,23 +10,23 @@ use swlimit_window::Entry;
 use super::context::Context;
 use super::entry_type::{self, ENTRY_TYPE};
 use super::text::Text;
-use super::{waiters, OK};
+use super::{blocked_clients, OK};
 use crate::error::Error;
 use crate::statistics;
 
-/// What a key is opened for.
+/// How a key is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     Read,
     Write,
 }
 
-/// When a command happens.
+/// The time of a command.
 #[derive(Clone, Copy)]
 pub enum Moment {
     /// By the server's clock, in ms.
     Clock(u64),
-    /// When the caller says, in ms.
+    /// Given by the caller (`AT`), in ms.
     At(u64),
 }
 
@@ -46,7 +46,7 @@ impl Moment {
         }
     }
 
-    /// The instant by the server's clock that is as far away as `end` is from this moment: a log that is replayed keeps its
+    /// `end` shifted to the server's clock: as far ahead of the clock as `end` is of this moment. So a replayed log keeps its
     /// keys for as long as they would have lived.
     fn by_clock(self, end: u64, context: Context) -> u64 {
         match self {
@@ -59,14 +59,14 @@ impl Moment {
 /// When a changed key expires.
 #[derive(Clone, Copy)]
 pub enum Expiry {
-    /// When nothing in it can matter any more, seen from this moment.
+    /// When the entry ends, seen from this moment.
     AfterEnd(Moment),
-    /// At this instant of the server's clock, in ms (0: never), as who replicates says; the command's own moment beside it.
+    /// At this instant of the server's clock, in ms (0: never), from `UNTIL`; and the command's own moment.
     Until(u64, Moment),
 }
 
 impl Expiry {
-    /// What a command with `UNTIL`, or without, wants.
+    /// The expiry for a command with or without `UNTIL`.
     pub fn of(until: Option<u64>, moment: Moment) -> Self {
         until.map_or(Expiry::AfterEnd(moment), |until| Expiry::Until(until, moment))
     }
@@ -162,8 +162,8 @@ impl<'a> Key<'a> {
     }
 }
 
-/// A change of an entry that is under way.
-#[must_use = "others are told when it is done"]
+/// A change of an entry in progress.
+#[must_use = "`done` sets the expiry and signals the key"]
 pub struct Change<'k, 'a> {
     key: &'k mut Key<'a>,
     bytes: usize,
@@ -171,21 +171,20 @@ pub struct Change<'k, 'a> {
 }
 
 impl Change<'_, '_> {
-    /// What is changed.
+    /// The entry to change.
     #[inline(always)]
     pub fn entry(&mut self) -> &mut Entry {
         // SAFETY: not null, as `Key::change` saw to, and the key is borrowed exclusively.
         unsafe { &mut *self.key.entry }
     }
 
-    /// Set when the key expires even if that is when it did: so that it is told with the last of several effects.
+    /// Set the expiry even if it is unchanged, so that the last of several effects replicates it.
     pub fn renew_expiry(&mut self) {
         self.end = 0;
     }
 
-    /// The entry is as it shall be. A key in which nothing matters any more goes at once; else it expires then. Whoever
-    /// watches, tracks or waits for the key is told. Returns when the key expires, in ms by the server's clock (0: never),
-    /// if that had to be set.
+    /// End the change: delete the key if nothing in it matters any more, else set its expiry; then signal it to WATCH, client
+    /// tracking and waiting clients. Returns the expiry, in ms by the server's clock (0: never), if it had to be set.
     #[inline(always)]
     pub fn done(mut self, expiry: Expiry) -> Option<u64> {
         let (bytes, end) = (self.entry().bytes(), self.entry().end());
@@ -204,11 +203,11 @@ impl Change<'_, '_> {
         }
         // SAFETY: a valid context and a string that is alive.
         unsafe { api!(RedisModule_SignalModifiedKey(key.context.raw(), key.name.raw())) };
-        waiters::wake(|| key.context.database(), key.name);
+        blocked_clients::wake(|| key.context.database(), key.name);
         until
     }
 }
 
 const EMPTY: c_int = raw::REDISMODULE_KEYTYPE_EMPTY as c_int;
-/// How the server spells that a key does not expire.
+/// The server's value for a key without expiry.
 const NO_EXPIRY: c_longlong = raw::REDISMODULE_NO_EXPIRE as c_longlong;

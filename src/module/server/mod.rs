@@ -1,4 +1,4 @@
-//! The boundary to the server: every call of its module API, and every `unsafe` of the project.
+//! The server's module API: all calls of it, and all `unsafe` code of the project.
 //!
 //! The server runs commands and the type's callbacks on its main thread, one at a time, except that it may free values
 //! on a background thread. Pointers it hands in are valid until the callback returns.
@@ -7,12 +7,13 @@
 mod api;
 
 mod allocator;
-mod ask;
+mod blocked_clients;
 mod call;
+mod call_server;
 mod caller;
 mod command;
 mod context;
-mod denying;
+mod denial_counts;
 mod effect;
 mod entry_type;
 mod key;
@@ -21,7 +22,6 @@ mod redirection;
 mod reply;
 mod slots;
 mod text;
-mod waiters;
 
 pub use call::Call;
 pub use command::{Command, Declaration, Keys, Parameter};
@@ -31,5 +31,5 @@ pub use module::Loading;
 pub use reply::{DeniedKey, Info, Reply};
 pub use text::Text;
 
-/// What functions of the module API answer when all went well.
+/// What functions of the module API return on success.
 const OK: std::ffi::c_int = redis_module::raw::REDISMODULE_OK as std::ffi::c_int;

@@ -1,4 +1,4 @@
-//! Loading: what the module tells the server of itself.
+//! Loading: registers the module's type, commands, settings and INFO section.
 
 use std::ffi::{c_char, c_int, c_longlong, c_void, CStr};
 use std::ptr;
@@ -7,10 +7,10 @@ use redis_module::{raw, RedisString, Status};
 
 use super::allocator::ServerAllocator;
 use super::command::{self, Command};
-use super::denying::settings_changed;
+use super::denial_counts::settings_changed;
 use super::entry_type::ENTRY_TYPE;
 use super::reply::c_string;
-use super::{api, waiters, OK};
+use super::{api, blocked_clients, OK};
 use crate::configuration::{Chosen, Setting};
 use crate::statistics;
 
@@ -60,12 +60,12 @@ pub struct Loading<'a> {
 }
 
 impl Loading<'_> {
-    /// The words that stand behind the module's path.
+    /// The load arguments, which follow the module's path.
     pub fn arguments(&self) -> impl Iterator<Item = &[u8]> {
         self.arguments.iter().map(RedisString::as_slice)
     }
 
-    /// Make the data type known to the server.
+    /// Register the data type.
     pub fn register_type(&self) -> Result<(), String> {
         // SAFETY: the context of the module's loading.
         match unsafe { ENTRY_TYPE.register(self.ctx) } {
@@ -74,13 +74,13 @@ impl Loading<'_> {
         }
     }
 
-    /// Make a command known to the server.
+    /// Register a command.
     pub fn register<C: Command>(&self) -> Result<(), String> {
         // SAFETY: the context of the module's loading.
         unsafe { command::register::<C>(self.ctx, self.own_category) }
     }
 
-    /// Make settings known to the server, with the values they start with, and what the module can do.
+    /// Register the settings with their initial values, the INFO section, events, and module options.
     pub fn configure(&self, settings: Vec<Chosen>) -> Result<(), String> {
         for (setting, value) in settings {
             self.register_setting(setting, value)?;
@@ -90,7 +90,7 @@ impl Loading<'_> {
             if api!(RedisModule_LoadConfigs(self.ctx)) != OK {
                 return Err("cannot load the configuration".into());
             }
-            if !waiters::subscribe(self.ctx) {
+            if !blocked_clients::subscribe(self.ctx) {
                 return Err("cannot subscribe to the server's events".into());
             }
             api!(RedisModule_RegisterInfoFunc(self.ctx, Some(info)));
@@ -125,13 +125,12 @@ impl Loading<'_> {
     }
 }
 
-/// I/O errors and asynchronous loading are handled, so that replication may go on without disks; a key is signalled as
-/// modified only by those who modify it.
+/// The module handles I/O errors and asynchronous loading (diskless replication), and signals modified keys itself.
 ///
 /// # Safety
 /// The context of the module's loading.
 unsafe fn options(ctx: *mut raw::RedisModuleCtx) -> u32 {
-    /// Valkey 9 moves slots only with modules that set this, and other servers may mean something else by it.
+    /// Valkey 9 refuses atomic slot migration without this bit; other servers may use the bit for something else.
     const HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
     // SAFETY: the loading context; a field's text lives as long as the information, and is read before that is freed.
     let major = unsafe {
@@ -166,7 +165,7 @@ unsafe extern "C" fn set_setting(
     OK
 }
 
-/// `INFO swlimit`; also part of crash reports, and so takes nothing that may be broken.
+/// `INFO swlimit`. Also runs for crash reports, so it takes no lock and reads no key.
 unsafe extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_int) {
     // SAFETY: the server's own context, C strings, and numbers.
     unsafe {

@@ -1,16 +1,16 @@
-//! Where a key is that this node of a cluster no longer has, in the words cluster clients know.
+//! The redirection error (MOVED, ASK, …) for a key whose slot this node no longer serves.
 //!
 //! Read from `CLUSTER NODES`: Valkey 8 crashes when a module's timer asks for `CLUSTER SLOTS`.
 
-use super::ask::Answer;
+use super::call_server::CallReply;
 use super::context::Context;
 use super::text::{OwnText, Text};
 
-/// The error that sends a client to the node that has the key, or to the one it is about to move to.
+/// The error that redirects a client to the node that serves the key, or that its slot is migrating to.
 pub(super) fn redirection(context: Context, key: &Text) -> String {
     let [keyslot, nodes] = [&b"KEYSLOT"[..], b"NODES"].map(OwnText::new);
-    let (Answer::Integer(slot), Answer::Text(nodes)) =
-        (context.ask(c"CLUSTER", &[&keyslot, key]), context.ask(c"CLUSTER", &[&nodes]))
+    let (CallReply::Integer(slot), CallReply::Text(nodes)) =
+        (context.call(c"CLUSTER", &[&keyslot, key]), context.call(c"CLUSTER", &[&nodes]))
     else {
         return UNKNOWN.into();
     };
@@ -27,17 +27,17 @@ pub(super) fn redirection(context: Context, key: &Text) -> String {
     }
 }
 
-/// What clients try again after.
+/// Clients retry after this error.
 const UNKNOWN: &str = "TRYAGAIN The key's slot is moving";
-/// What the server itself tells clients.
+/// The server's own words.
 const UNSERVED: &str = "CLUSTERDOWN Hash slot not served";
 
-/// How clients are to reach nodes, as the server is configured.
+/// The server's setting `cluster-preferred-endpoint-type`.
 #[derive(Clone, Copy)]
 enum Endpoint {
     Ip,
     Hostname,
-    /// As they have reached this one, but for the port.
+    /// No host: clients keep the one they used.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! What commands answer.
+//! The replies of commands.
 
 use std::ffi::{c_long, c_longlong, CString};
 
@@ -8,7 +8,7 @@ use super::context::Context;
 use crate::denials::Denied;
 use crate::error::Error;
 
-/// The answer to a call, made when all is done.
+/// A command's reply, sent when the command is done.
 pub enum Reply {
     /// The five integers.
     Decision(Decision),
@@ -23,8 +23,8 @@ pub enum Reply {
     Integer(u64),
     /// Integers as the server gave them.
     Integers(Vec<i64>),
-    /// Nothing yet: the client waits.
-    Later,
+    /// None yet: the client is blocked.
+    Blocked,
     /// What a key holds.
     Info(Box<Info>),
     /// Keys whose requests were denied.
@@ -76,7 +76,7 @@ impl Reply {
                 context.reply_array(values.len());
                 values.iter().for_each(|value| context.reply_long(*value));
             }
-            Reply::Later => {}
+            Reply::Blocked => {}
             Reply::Info(info) => info.send(context),
             Reply::Denied(keys) => {
                 context.reply_array(keys.len());

@@ -1,9 +1,9 @@
-//! Keys of one command in a cluster.
+//! The slots of a command's keys in a cluster.
 
 use redis_module::raw;
 
-use super::ask::Answer;
 use super::call::Call;
+use super::call_server::CallReply;
 use super::text::Text;
 use crate::error::Error;
 
@@ -20,8 +20,8 @@ impl Call<'_> {
             return Err(Error::CrossSlot);
         }
         let all: Vec<&Text> = keys.iter().collect();
-        match self.ask(c"EXISTS", &all) {
-            Answer::Elsewhere => Err(Error::TryAgain),
+        match self.call(c"EXISTS", &all) {
+            CallReply::SlotElsewhere => Err(Error::TryAgain),
             _ => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! Strings of the server's: words of calls, names of keys, and words that effects are made of.
+//! The server's strings: arguments, key names, and the arguments of effects.
 
 use std::ffi::{c_longlong, CStr};
 use std::ptr;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use redis_module::raw;
 
-/// A string that somebody else keeps alive.
+/// A borrowed string of the server's.
 #[repr(transparent)]
 pub struct Text(*mut raw::RedisModuleString);
 
@@ -46,7 +46,7 @@ impl Text {
     }
 }
 
-/// A string of one's own.
+/// An owned string of the server's.
 #[repr(transparent)]
 pub struct OwnText(Text);
 
@@ -82,7 +82,7 @@ impl Drop for OwnText {
     }
 }
 
-/// A word that effects repeat, made once.
+/// A constant argument of effects, made once.
 pub(super) struct FixedText {
     text: &'static CStr,
     made: AtomicPtr<raw::RedisModuleString>,
@@ -111,8 +111,8 @@ impl FixedText {
     }
 }
 
-/// A number in effects, made when it is another one than the last: costs are mostly 1, and many a command happens within
-/// the same millisecond.
+/// A number in effects, made anew only when it differs from the last one: most costs are 1, and many commands run within
+/// one millisecond.
 pub(super) struct NumberText {
     last: AtomicU64,
     made: AtomicPtr<raw::RedisModuleString>,

@@ -1,4 +1,4 @@
-//! Whom this server denies: the one place that remembers it, and what the main thread does with it.
+//! The server's denial counts for SWLIMIT.TOP: a process-wide [`Denials`] behind the server's lock.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,14 +12,14 @@ use super::text::Text;
 use crate::configuration::TOP_KEYS;
 use crate::denials::{Denials, Denied, Key};
 
-/// Under the lock that whoever has a context holds; another one would only make counting slower.
+/// Guarded by the server's own lock, which every holder of a context has; another lock would only slow counting down.
 static DENIALS: LazyLock<RedisGILGuard<RefCell<Denials>>> = LazyLock::new(RedisGILGuard::default);
-/// Whether denials are looked at: there is a sketch, or there may be one from the next minute on.
-static LOOKED_AT: AtomicBool = AtomicBool::new(true);
+/// Whether denials are counted: there is a sketch, or there may be one from the next minute on.
+static ENABLED: AtomicBool = AtomicBool::new(true);
 
 /// The setting may have changed, which the first denial of the next minute has to notice.
 pub(super) fn settings_changed() {
-    LOOKED_AT.store(true, Ordering::Relaxed);
+    ENABLED.store(true, Ordering::Relaxed);
 }
 
 // SAFETY: a context is valid during a callback of the server's only, and the server runs those that are given one under its
@@ -27,10 +27,10 @@ pub(super) fn settings_changed() {
 unsafe impl RedisLockIndicator for Context {}
 
 impl Context {
-    /// Whether denials are counted, for all that is known without looking at the clock.
+    /// Whether denials are counted, as far as can be said without reading the clock.
     #[inline(always)]
     pub fn counts_denials(self) -> bool {
-        LOOKED_AT.load(Ordering::Relaxed)
+        ENABLED.load(Ordering::Relaxed)
     }
 
     /// Count a denied request for `SWLIMIT.TOP`.
@@ -41,7 +41,7 @@ impl Context {
         }
     }
 
-    /// Let somebody look at the keys with denied requests, those with the most first.
+    /// Calls `look` with the keys that have denied requests, those with the most first.
     pub fn denied<T>(self, look: impl FnOnce(Vec<Denied>) -> T) -> T {
         self.with_denials(self.clock(), |denials| look(denials.most_first()))
     }
@@ -52,7 +52,7 @@ impl Context {
         let denials = DENIALS.lock(&self);
         let mut denials = denials.borrow_mut();
         if denials.turn(now, TOP_KEYS.get() as usize) {
-            LOOKED_AT.store(denials.are_held(), Ordering::Relaxed);
+            ENABLED.store(denials.are_held(), Ordering::Relaxed);
         }
         then(&mut denials)
     }

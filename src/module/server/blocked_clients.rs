@@ -1,0 +1,500 @@
+//! Clients blocked by ACQUIRE: the server blocks them, [`Queues`] orders them, a timer grants and answers.
+//!
+//! A single timer runs at the earliest instant at which a queue or a deadline is due. Key notifications count nothing: they
+//! only make the key's queue due at once, and the timer runs after the command or transaction has ended. One run of the
+//! timer takes a bounded time, so that it does not hold up other clients.
+//!
+//! [`BlockedClient`] holds a client's outcome until the server replies to it. Only [`free`] removes it, which the server
+//! calls for every unblocked client, whatever the reason.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use redis_module::raw;
+use swlimit_window::{Decision, Entry, Request};
+
+use super::call::Call;
+use super::call_server::CallReply;
+use super::context::Context;
+use super::key::{Key, Mode, Moment};
+use super::redirection::redirection;
+use super::reply::Reply;
+use super::text::{OwnText, Text};
+use super::OK;
+use crate::configuration::MAX_WAITING;
+use crate::error::Error;
+use crate::queues::{QueueKey, Queues, Waiter, WaiterId};
+use crate::statistics;
+
+/// The server's handle of a blocked client.
+type Handle = *mut raw::RedisModuleBlockedClient;
+
+/// How a wait ended.
+enum Outcome {
+    /// ALLOW's five integers, and the refund that is due if the client is gone before it reads them.
+    Granted(Vec<i64>, PendingRefund),
+    /// The decision that denied it.
+    Denied(Decision),
+    /// An error, with its code.
+    Error(String),
+}
+
+/// A client that waits, or that waits for its reply to be sent.
+struct BlockedClient {
+    id: WaiterId,
+    /// `limit window resolution`, in the client's spelling.
+    quota: [Box<[u8]>; 3],
+    outcome: Option<Outcome>,
+}
+
+/// Granted units to refund if the client is gone before its reply.
+struct PendingRefund {
+    key: QueueKey,
+    units: u64,
+    instant: u64,
+}
+
+#[derive(Default)]
+struct State {
+    queues: Queues,
+    /// By the handle's address.
+    clients: HashMap<usize, BlockedClient>,
+    handles: HashMap<WaiterId, usize>,
+    refunds: Vec<PendingRefund>,
+    /// The timer, and when it runs, in ms by the monotonic clock.
+    timer: Option<(raw::RedisModuleTimerID, u64)>,
+    /// Whether the timer's callback is running, which sets the timer anew when it ends.
+    running: bool,
+    /// The address of a context that is always valid, for timers; 0 until a client waits.
+    detached: usize,
+}
+
+static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
+
+/// How often to check again while the server pauses writes, in ms.
+const PAUSE_RETRY: u64 = 20;
+/// The longest period of the timer, in ms: a day. It is set again then.
+const MAX_PERIOD: u64 = 24 * 60 * 60 * 1000;
+/// The longest run of the timer's callback.
+const TIME_SLICE: Duration = Duration::from_millis(5);
+
+/// Locks the state. Release it before calling the server, which may call back into this module.
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Call<'_> {
+    /// Whether the server lets this call block its client.
+    pub fn may_wait(&self) -> bool {
+        let forbidding = raw::REDISMODULE_CTX_FLAGS_MULTI
+            | raw::REDISMODULE_CTX_FLAGS_LUA
+            | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING;
+        !self.has_flags(forbidding)
+    }
+
+    /// When the first waiter of a key is due, in Unix ms; `None` when nobody waits.
+    pub fn due(&self, name: &Text) -> Option<u64> {
+        if statistics::WAITING.get() == 0 {
+            return None;
+        }
+        state().queues.due(&(self.database(), name.bytes().into()))
+    }
+
+    /// Block the client at the end of the key's queue for at most `timeout` ms. `due` is when its request fits if nothing
+    /// else is counted, in Unix ms.
+    pub fn wait(
+        &self,
+        name: &Text,
+        quota: &[Text; 3],
+        request: Request,
+        timeout: u64,
+        due: u64,
+    ) -> Result<Reply, Error> {
+        if state().queues.len() as u64 >= MAX_WAITING.get() {
+            return Err(Error::TooManyWaiting);
+        }
+        // SAFETY: the context of a call that may block; callbacks of the right type. The server's own timeout is not
+        // used: when it coincides with a grant, Redis 7.0 sends no reply at all.
+        let handle = unsafe {
+            let handle = api!(RedisModule_BlockClient(self.raw(), Some(reply), Some(timed_out), Some(free), 0));
+            api!(RedisModule_SetDisconnectCallback(handle, Some(disconnected)));
+            handle
+        };
+        let mut state = state();
+        let key: QueueKey = (self.database(), name.bytes().into());
+        let id = state.queues.push(Waiter { key, request, deadline: monotonic_clock() + timeout }, due);
+        let quota = quota.each_ref().map(|word| word.bytes().into());
+        state.clients.insert(handle as usize, BlockedClient { id, quota, outcome: None });
+        state.handles.insert(id, handle as usize);
+        statistics::WAITING.add(1);
+        if state.detached == 0 {
+            // SAFETY: a valid context. The detached one is never freed.
+            state.detached = unsafe { api!(RedisModule_GetDetachedThreadSafeContext(self.raw())) } as usize;
+        }
+        drop(state);
+        set_timer(0);
+        Ok(Reply::Blocked)
+    }
+}
+
+/// A key was changed or removed: check its queue once the command or transaction has ended.
+#[inline(always)]
+pub(super) fn wake(database: impl FnOnce() -> c_int, name: &Text) {
+    if statistics::WAITING.get() > 0 {
+        wake_queue(database(), name);
+    }
+}
+
+#[cold]
+fn wake_queue(database: c_int, name: &Text) {
+    state().queues.set_due(&(database, name.bytes().into()), 0);
+    set_timer(0);
+}
+
+/// All keys of one database, or of all, may have changed.
+fn wake_all(database: Option<c_int>) {
+    if statistics::WAITING.get() > 0 {
+        state().queues.wake_all(database);
+        set_timer(0);
+    }
+}
+
+/// Subscribe to the server events that change keys without calling their type's methods, to role changes, and to cron.
+///
+/// # Safety
+/// `ctx` is the context of the module's loading.
+pub(super) unsafe fn subscribe(ctx: *mut raw::RedisModuleCtx) -> bool {
+    let events = [
+        raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
+        raw::REDISMODULE_EVENT_FLUSHDB,
+        raw::REDISMODULE_EVENT_SWAPDB,
+        raw::REDISMODULE_EVENT_CRON_LOOP,
+    ];
+    events.into_iter().all(|id| {
+        let event = raw::RedisModuleEvent { id, dataver: 1 };
+        // SAFETY: the caller's promise, and a callback of the right type.
+        unsafe { api!(RedisModule_SubscribeToServerEvent(ctx, event, Some(on_event))) == OK }
+    })
+}
+
+unsafe extern "C" fn on_event(
+    _ctx: *mut raw::RedisModuleCtx,
+    event: raw::RedisModuleEvent,
+    subevent: u64,
+    data: *mut c_void,
+) {
+    match (event.id, subevent) {
+        (raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_SUBEVENT_FLUSHDB_END) => {
+            // SAFETY: the data of this event.
+            let database = unsafe { (*data.cast::<raw::RedisModuleFlushInfo>()).dbnum };
+            wake_all((database >= 0).then_some(database));
+        }
+        (raw::REDISMODULE_EVENT_SWAPDB, _) => wake_all(None),
+        (raw::REDISMODULE_EVENT_CRON_LOOP, _) => check_timer(),
+        (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA) => {
+            let ids = state().queues.ids();
+            for id in ids {
+                unblock(id, Outcome::Error(NOW_A_REPLICA.into()));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The error that clients of the server's own blocking commands get.
+const NOW_A_REPLICA: &str =
+    "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
+
+impl State {
+    /// ms until a queue or a deadline is due.
+    fn next(&self) -> Option<u64> {
+        let due = self.queues.next_due().map(|(due, _)| due.saturating_sub(wall_clock()));
+        let deadline = self.queues.next_deadline().map(|(deadline, _)| deadline.saturating_sub(monotonic_clock()));
+        let refunds = (!self.refunds.is_empty()).then_some(0);
+        [due, deadline, refunds].into_iter().flatten().min()
+    }
+}
+
+/// Set the timer to the next due instant, but at least `least` ms from now.
+fn set_timer(least: u64) {
+    let mut state = state();
+    let Some(next) = state.next().filter(|_| !state.running) else { return };
+    let period = next.clamp(least, MAX_PERIOD);
+    let at = monotonic_clock() + period;
+    if state.timer.is_some_and(|(_, earlier)| earlier <= at) {
+        return;
+    }
+    stop_timer(&mut state);
+    let ctx = state.detached as *mut raw::RedisModuleCtx;
+    // SAFETY: a context that is never freed, and a callback of the right type.
+    let id = unsafe { api!(RedisModule_CreateTimer(ctx, period as i64, Some(on_timer), ptr::null_mut())) };
+    state.timer = Some((id, at));
+}
+
+fn stop_timer(state: &mut State) {
+    if let Some((id, _)) = state.timer.take() {
+        // SAFETY: a context that is never freed, and a timer of ours. The server does not call back.
+        unsafe { api!(RedisModule_StopTimer(state.detached as *mut raw::RedisModuleCtx, id, ptr::null_mut())) };
+    }
+}
+
+/// The server's timers follow the wall clock, and so run late when that is set back. Cron checks for that.
+fn check_timer() {
+    let mut state = state();
+    if state.timer.is_some() && state.next() == Some(0) {
+        stop_timer(&mut state);
+        drop(state);
+        set_timer(0);
+    }
+}
+
+/// The wall clock, in ms. The clock that commands see may be cached.
+fn wall_clock() -> u64 {
+    // SAFETY: needs nothing.
+    unsafe { api!(RedisModule_Milliseconds()) as u64 }
+}
+
+/// A clock that nobody can set, in ms.
+fn monotonic_clock() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    START.elapsed().as_millis() as u64
+}
+
+/// The next thing to do.
+enum Task {
+    TryGrant(QueueKey),
+    TimeIsUp(WaiterId),
+}
+
+unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
+    // SAFETY: the context of this callback.
+    let context = unsafe { Context::new(ctx) };
+    // SAFETY: needs nothing.
+    let paused = unsafe { api!(RedisModule_AvoidReplicaTraffic()) } != 0;
+    let began = Instant::now();
+    let now = context.clock();
+    {
+        let mut state = state();
+        state.timer = None;
+        state.running = true;
+    }
+    if !paused {
+        refund_gone_clients(context, now);
+    }
+    while let Some(task) = next_task(now, paused) {
+        match task {
+            Task::TryGrant(key) => try_grant(context, now, &key),
+            Task::TimeIsUp(id) => time_is_up(context, now, id),
+        }
+        if began.elapsed() > TIME_SLICE {
+            break;
+        }
+    }
+    state().running = false;
+    set_timer(if paused { PAUSE_RETRY } else { 0 });
+}
+
+/// Grants come before timeouts, so that a grant wins a tie, also when the waiter ahead has just timed out.
+fn next_task(now: u64, paused: bool) -> Option<Task> {
+    let state = state();
+    let due = state.queues.next_due().filter(|(due, _)| *due <= now && !paused);
+    due.map(|(_, key)| Task::TryGrant(key.clone())).or_else(|| {
+        let (deadline, id) = state.queues.next_deadline()?;
+        (*deadline <= monotonic_clock()).then_some(Task::TimeIsUp(*id))
+    })
+}
+
+/// Grant the first waiter of a queue, if it fits. The next one is due at once.
+fn try_grant(context: Context, now: u64, key: &QueueKey) {
+    let Some((id, request)) = state().queues.first(key).map(|(id, waiter)| (id, waiter.request)) else {
+        return;
+    };
+    let name = OwnText::new(&key.1);
+    context.select(key.0);
+    if let Ok(Some(retry_after)) = denied_for(context, now, &name, &request) {
+        return state().queues.set_due(key, now + retry_after);
+    }
+    // ALLOW counts, replicates and notifies, or returns the error that the waiter gets.
+    let outcome = match call_allow(context, id, &name, &request) {
+        CallReply::SlotElsewhere => Outcome::Error(redirection(context, &name)),
+        CallReply::Error(error) => Outcome::Error(error),
+        CallReply::Array(reply) => {
+            let reply: Vec<i64> = reply.iter().filter_map(CallReply::integer).collect();
+            if reply.first() == Some(&0) {
+                // The clock was set back since `denied_for`.
+                return state().queues.set_due(key, now + 1);
+            }
+            statistics::ACQUIRED.add(1);
+            Outcome::Granted(reply, PendingRefund { key: key.clone(), units: request.cost, instant: now })
+        }
+        other => Outcome::Error(format!("ERR unexpected reply {other:?}")),
+    };
+    unblock(id, outcome);
+}
+
+/// ms until a denied request may fit, at least 1; `None` when it fits now.
+fn denied_for(context: Context, now: u64, name: &Text, request: &Request) -> Result<Option<u64>, Error> {
+    let key = Key::open(context, name, Mode::Read)?;
+    let decision = Entry::peek(key.entry(), now, request)?;
+    Ok((decision.granted == 0).then(|| decision.retry_after.unwrap_or(u64::MAX - now).max(1)))
+}
+
+fn call_allow(context: Context, id: WaiterId, name: &Text, request: &Request) -> CallReply {
+    let [cost_word, strict] = [&b"COST"[..], b"STRICT"].map(OwnText::new);
+    let cost = OwnText::new(request.cost.to_string().as_bytes());
+    let quota = {
+        let state = state();
+        let client = state.handles.get(&id).and_then(|handle| state.clients.get(handle));
+        let Some(client) = client else { return CallReply::Other };
+        client.quota.each_ref().map(|word| OwnText::new(word))
+    };
+    let mut words: Vec<&Text> = vec![name, &quota[0], &quota[1], &quota[2], &cost_word, &cost];
+    if request.strict {
+        words.push(&strict);
+    }
+    context.call_deny_oom(c"SWLIMIT.ALLOW", &words)
+}
+
+/// Deny a waiter whose timeout has passed.
+fn time_is_up(context: Context, now: u64, id: WaiterId) {
+    let Some((key, request)) = state().queues.waiter(id).map(|waiter| (waiter.key.clone(), waiter.request)) else {
+        return;
+    };
+    let name = OwnText::new(&key.1);
+    context.select(key.0);
+    let outcome = denial(context, now, &key, &name, &request);
+    unblock(id, outcome);
+}
+
+/// The outcome of a wait without a grant; counts and notifies the denial.
+fn denial(context: Context, now: u64, key: &QueueKey, name: &Text, request: &Request) -> Outcome {
+    if context.slot_is_elsewhere(name) {
+        return Outcome::Error(redirection(context, name));
+    }
+    let decision = Key::open(context, name, Mode::Read).and_then(|key| Ok(Entry::peek(key.entry(), now, request)?));
+    match decision {
+        Ok(decision) => {
+            context.count_denial(name, Moment::Clock(now));
+            context.notify(c"swlimit.denied", name);
+            let due = state().queues.due(key).unwrap_or(0);
+            Outcome::Denied(decision.behind(due.saturating_sub(now).max(1)))
+        }
+        Err(error) => Outcome::Error(error.to_string()),
+    }
+}
+
+/// End a wait: unblock the client with this outcome. A wait without a grant counts as denied.
+fn unblock(id: WaiterId, outcome: Outcome) {
+    let handle = {
+        let mut state = state();
+        let waiter = state.queues.remove(id);
+        let handle = state.handles.remove(&id);
+        let (Some(Waiter { request, .. }), Some(handle)) = (waiter, handle) else {
+            // A subscriber of the grant's key event has ended the wait meanwhile.
+            return state.refund_later(outcome);
+        };
+        if !matches!(outcome, Outcome::Granted(..)) {
+            statistics::denied(request.cost);
+        }
+        if let Some(client) = state.clients.get_mut(&handle) {
+            client.outcome = Some(outcome);
+        }
+        handle as Handle
+    };
+    statistics::WAITING.subtract(1);
+    // SAFETY: the client is still blocked, because `handles` still had it.
+    unsafe { api!(RedisModule_UnblockClient(handle, handle.cast())) };
+}
+
+/// The server's callback to reply to a client that was unblocked.
+unsafe extern "C" fn reply(
+    ctx: *mut raw::RedisModuleCtx,
+    _argv: *mut *mut raw::RedisModuleString,
+    _argc: c_int,
+) -> c_int {
+    // SAFETY: the context of this callback, with what the client was unblocked with.
+    let (context, handle) = unsafe { (Context::new(ctx), api!(RedisModule_GetBlockedClientPrivateData(ctx)) as usize) };
+    let outcome = state().clients.get_mut(&handle).and_then(|client| client.outcome.take());
+    match outcome {
+        Some(Outcome::Granted(reply, _)) => Reply::Integers(reply).send(context),
+        Some(Outcome::Denied(decision)) => Reply::Decision(decision).send(context),
+        Some(Outcome::Error(error)) => context.reply_error_text(error),
+        None => context.reply_error_text("ERR unknown blocked client".into()),
+    }
+    OK
+}
+
+/// The server's callback for `CLIENT UNBLOCK … TIMEOUT`, which replies at once.
+unsafe extern "C" fn timed_out(
+    ctx: *mut raw::RedisModuleCtx,
+    _argv: *mut *mut raw::RedisModuleString,
+    _argc: c_int,
+) -> c_int {
+    // SAFETY: the context of this callback, with the client's handle.
+    let (context, handle) = unsafe { (Context::new(ctx), api!(RedisModule_GetBlockedClientHandle(ctx)) as usize) };
+    let waiter = {
+        let state = state();
+        state.clients.get(&handle).and_then(|client| Some((client.id, state.queues.waiter(client.id)?.clone())))
+    };
+    if let Some((id, Waiter { key, request, .. })) = waiter {
+        let name = OwnText::new(&key.1);
+        let outcome = denial(context, context.clock(), &key, &name, &request);
+        match &outcome {
+            Outcome::Denied(decision) => Reply::Decision(*decision).send(context),
+            Outcome::Error(error) => context.reply_error_text(error.clone()),
+            Outcome::Granted(..) => {}
+        }
+        unblock(id, outcome);
+    }
+    OK
+}
+
+/// The server's callback for a client that disconnected, was killed, or unblocked by `CLIENT UNBLOCK … ERROR`.
+unsafe extern "C" fn disconnected(_ctx: *mut raw::RedisModuleCtx, handle: Handle) {
+    let mut state = state();
+    let Some(client) = state.clients.get_mut(&(handle as usize)) else { return };
+    let (id, outcome) = (client.id, client.outcome.take());
+    if let Some(outcome) = outcome {
+        state.refund_later(outcome);
+        drop(state);
+        set_timer(0);
+    } else {
+        drop(state);
+        unblock(id, Outcome::Error(String::new()));
+    }
+}
+
+impl State {
+    /// Schedule the refund of a grant whose client is gone.
+    fn refund_later(&mut self, outcome: Outcome) {
+        if let Outcome::Granted(_, units) = outcome {
+            self.refunds.push(units);
+        }
+    }
+}
+
+/// Refund grants whose clients were gone before their reply. This runs in the timer: a write in the disconnect callback
+/// would replicate as part of the command that disconnected the client.
+fn refund_gone_clients(context: Context, now: u64) {
+    let refunds = std::mem::take(&mut state().refunds);
+    for PendingRefund { key, units, instant } in refunds {
+        let age = now.saturating_sub(instant);
+        let words = [&key.1[..], units.to_string().as_bytes(), b"AGE", format!("{age}ms").as_bytes()].map(OwnText::new);
+        context.select(key.0);
+        context.call(c"SWLIMIT.REFUND", &words.each_ref().map(|word| &**word));
+    }
+}
+
+/// The server's callback when it drops a client's handle.
+unsafe extern "C" fn free(_ctx: *mut raw::RedisModuleCtx, handle: *mut c_void) {
+    let mut state = state();
+    state.clients.remove(&(handle as usize));
+    if state.clients.is_empty() {
+        state.clients.shrink_to_fit();
+        state.handles.shrink_to_fit();
+        state.queues.shrink();
+    }
+}
