@@ -98,6 +98,14 @@ pub trait Words<'a>: Iterator<Item = &'a [u8]> {
         }
     }
 
+    /// How many keys follow, at least 1: digits without a leading zero, as the server's own parser reads them. Where the
+    /// server's key finder refuses a number, it finds no keys, and checks no ACL pattern.
+    fn numkeys(&mut self) -> Result<usize, Error> {
+        let word = self.word()?;
+        let numkeys = integer(word).filter(|_| !word.starts_with(b"0"));
+        numkeys.and_then(|numkeys| usize::try_from(numkeys).ok()).ok_or(Error::NumKeys)
+    }
+
     /// A number of units, from 1; `name` is what an error calls it.
     fn units(&mut self, name: &'static str) -> Result<u64, Error> {
         positive(self.word()?).ok_or(Error::Units(name))
@@ -157,7 +165,7 @@ fn positive(word: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use swlimit_window::MAX_SUBINTERVALS;
+    use swlimit_window::{MAX_EXACT, MAX_SUBINTERVALS};
 
     fn quota(words: &[&str]) -> Result<Quota, Error> {
         words.iter().map(|word| word.as_bytes()).quota(4096)
@@ -188,6 +196,15 @@ mod tests {
         assert_eq!(quota(&["1", "60"]), Err(Error::Arity));
         let words = [&b"1"[..], b"1000", b"1ms"];
         assert_eq!(words.into_iter().quota(MAX_SUBINTERVALS).unwrap().geometry.subintervals(), MAX_SUBINTERVALS);
+    }
+
+    #[test]
+    fn numbers_of_keys() {
+        let numkeys = |word: &str| [word.as_bytes()].into_iter().numkeys();
+        assert_eq!((numkeys("1"), numkeys("10"), numkeys("9007199254740991")), (Ok(1), Ok(10), Ok(MAX_EXACT as usize)));
+        for word in ["", "0", "01", "+1", "-1", " 1", "1 ", "1\0", "0x1", "9007199254740992", "9223372036854775808"] {
+            assert_eq!(numkeys(word), Err(Error::NumKeys), "{word:?}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! The keys stand side by side, so that a key specification tells servers and clients where they are, without
 //! calling the module: Valkey would call it on an I/O thread, where module code must not run. All keys are in one slot of a cluster.
 
-use swlimit_window::{integer, Decision, Entry, Quota, Request, Verdict};
+use swlimit_window::{Decision, Entry, Quota, Request, Verdict};
 
 use super::request;
 use crate::arguments::{Keyword, Options, Parse, Words};
@@ -29,12 +29,12 @@ struct MallowArguments {
 
 impl Parse for MallowArguments {
     fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, max_subintervals: u64) -> Result<Self, Error> {
-        let numkeys = integer(words.word()?).filter(|numkeys| *numkeys > 0).ok_or(Error::NumKeys)?;
+        let numkeys = words.numkeys()?;
         let words: Vec<&[u8]> = words.collect();
-        if (words.len() / (1 + WORDS_PER_QUOTA)) < numkeys as usize {
+        if words.len() / (1 + WORDS_PER_QUOTA) < numkeys {
             return Err(Error::NumKeys);
         }
-        let (keys, words) = words.split_at(numkeys as usize);
+        let (keys, words) = words.split_at(numkeys);
         let (limits, options) = words.split_at(keys.len() * WORDS_PER_QUOTA);
         let mut quotas = Vec::with_capacity(keys.len());
         for limit in limits.chunks_exact(WORDS_PER_QUOTA) {
