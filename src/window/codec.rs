@@ -11,6 +11,7 @@
 use crate::counts::Count;
 use crate::entry::Entry;
 use crate::geometry::Geometry;
+use crate::leb128::{put, take};
 use crate::window::{Invalid, Window};
 
 /// The data type's encoding version, which the server stores beside every value.
@@ -91,29 +92,4 @@ fn take_window(resolution: u64, mut rest: &[u8]) -> Result<Window, Invalid> {
         return Err(Invalid("bytes left over"));
     }
     Window::with_counts(geometry, counts.iter().copied())
-}
-
-pub(crate) fn put(bytes: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        bytes.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    bytes.push(number as u8);
-}
-
-fn take(rest: &mut &[u8]) -> Result<u64, Invalid> {
-    let mut number = 0;
-    for shift in (0..u64::BITS).step_by(7) {
-        let (byte, after) = rest.split_first().ok_or(Invalid("bytes missing"))?;
-        *rest = after;
-        let low = u64::from(byte & 0x7f);
-        if low << shift >> shift != low {
-            break;
-        }
-        number |= low << shift;
-        if byte & 0x80 == 0 {
-            return Ok(number);
-        }
-    }
-    Err(Invalid("an integer of more than 64 bits"))
 }

@@ -34,6 +34,7 @@ mod counts;
 mod duration;
 mod entry;
 mod geometry;
+pub mod leb128;
 mod quota;
 #[cfg(test)]
 mod tests;

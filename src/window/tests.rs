@@ -591,7 +591,7 @@ fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
                 .chain([resolution, subintervals, counts.len() as u64])
                 .chain(counts.into_iter().flat_map(|(distance, units)| [distance, units]))
             {
-                crate::codec::put(&mut bytes, number);
+                crate::leb128::put(&mut bytes, number);
             }
             for (place, byte, kind) in mutations {
                 let place = place.index(bytes.len());

@@ -1,0 +1,26 @@
+//! Budgets: a number of units until an instant that whoever asks names, then everything anew.
+//!
+//! There is no calendar here. The first unit that is counted decides the end that is in force; until then another end
+//! changes nothing. Everything is a function of the state and an instant: no clock, no I/O, no `unsafe`.
+//!
+//! ```
+//! use swlimit_budget::{Budget, Demand};
+//!
+//! let now = 1_700_000_000_000;
+//! let demand = Demand { limit: 10, until: now + 1_000, cost: 8, partial: false };
+//! let (count, decision) = Budget::decide(None, now, &demand);
+//! let budget = count.unwrap().budget();
+//! assert_eq!((decision.granted, decision.remaining, decision.reset_after), (8, 2, 1_000));
+//! assert_eq!(Budget::decide(Some(&budget), now, &demand).1.retry_after, Some(1_000));
+//! assert_eq!(Budget::decide(Some(&budget), now + 1_000, &Demand { until: now + 2_000, ..demand }).1.granted, 8);
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod budget;
+mod codec;
+#[cfg(test)]
+mod tests;
+
+pub use budget::{Budget, Count, Demand};
+pub use codec::{decode, encode, VERSION};

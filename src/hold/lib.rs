@@ -1,0 +1,38 @@
+//! Holds: units of a limit that are taken while something is under way.
+//!
+//! A hold has an id that its holder chooses, a number of units, and an end. It is live until its end: `now < end`. A new
+//! one is granted while the units of all live holds and its own are at most the limit. Every grant gets a token, larger
+//! than that of any grant before, by which whoever works with the holder can tell a late one from the present one.
+//!
+//! Everything is a function of the state and an instant: no clock, no I/O, no `unsafe`. Deciding changes nothing. What
+//! changes something [sweeps](Holds::sweep) what has ended first, so that whoever repeats the changes stores the same.
+//! All of it takes logarithmic time in the number of holds.
+//!
+//! ```
+//! use swlimit_hold::{Demand, Holds, Verdict};
+//!
+//! let mut holds = Holds::default();
+//! let now = 1_700_000_000_000;
+//! let demand = Demand { limit: 1, ttl: 30_000, id: b"a", cost: 1 };
+//! let Ok(Verdict::Granted(grant)) = Holds::decide(Some(&holds), now, &demand, 100) else { panic!() };
+//! let decision = grant.apply(&mut holds, None);
+//! assert_eq!((decision.granted, decision.remaining, decision.token), (1, 0, now * 1000));
+//! let other = Demand { id: b"b", ..demand };
+//! let Ok(Verdict::Denied(decision)) = Holds::decide(Some(&holds), now, &other, 100) else { panic!() };
+//! assert_eq!(decision.retry_after, Some(30_000));
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod codec;
+mod decision;
+mod holds;
+mod reservation;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+pub use codec::{decode, decode_reservation, encode, encode_reservation, VERSION};
+pub use decision::{Decision, Demand, Grant, Refusal, Verdict};
+pub use holds::{Hold, Holds, Live, Relocate, MAX_ID, MAX_INSTANT};
+pub use reservation::{KeyDigest, Reservation, Reserved, MAX_RESERVATIONS};
