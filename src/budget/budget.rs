@@ -12,10 +12,10 @@ pub struct Budget {
 
 /// What is asked of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Demand {
+pub struct Request {
     /// Units a period has: 0 … [`MAX_EXACT`].
     pub limit: u64,
-    /// The end of the period, in ms, if none is in force: after the instant of the demand, by at most [`MAX_WINDOW`].
+    /// The end of the period, in ms, if none is in force: after the instant of the request, by at most [`MAX_WINDOW`].
     pub until: u64,
     /// Units this takes: 1 … [`MAX_EXACT`].
     pub cost: u64,
@@ -90,44 +90,44 @@ impl Budget {
         budget.filter(|budget| now < budget.end())
     }
 
-    /// Decide a demand at `now`, upon what a key holds, if anything: what is to be counted if it is granted, and the
+    /// Decide a request at `now`, upon what a key holds, if anything: what is to be counted if it is granted, and the
     /// decision that follows.
-    pub fn decide(budget: Option<&Self>, now: u64, demand: &Demand) -> (Option<Count>, Decision) {
+    pub fn decide(budget: Option<&Self>, now: u64, request: &Request) -> (Option<Count>, Decision) {
         let used = Self::in_force(budget, now).map_or(0, Self::used);
-        let room = demand.limit.saturating_sub(used);
-        let units = match demand.cost {
+        let room = request.limit.saturating_sub(used);
+        let units = match request.cost {
             cost if cost <= room => cost,
-            _ if demand.partial => room,
+            _ if request.partial => room,
             _ => 0,
         };
         // At most the limit: nothing overflows.
-        let count = Self::count(budget, now, demand.until, units).ok().filter(|count| count.units > 0);
+        let count = Self::count(budget, now, request.until, units).ok().filter(|count| count.units > 0);
         let after = count.map_or(budget.copied(), |count| Some(count.after));
-        (count, Self::decision(after.as_ref(), now, demand, units))
+        (count, Self::decision(after.as_ref(), now, request, units))
     }
 
-    /// Count a demand at `now` whatever the limit says.
-    pub fn force(budget: Option<&Self>, now: u64, demand: &Demand) -> Result<(Count, Decision), Overflow> {
-        let (_, allowed) = Self::decide(budget, now, &Demand { partial: false, ..*demand });
-        let count = Self::count(budget, now, demand.until, demand.cost)?;
-        let mut decision = Self::decision(Some(&count.after), now, demand, allowed.granted);
-        if decision.remaining >= demand.cost {
+    /// Count a request at `now` whatever the limit says.
+    pub fn force(budget: Option<&Self>, now: u64, request: &Request) -> Result<(Count, Decision), Overflow> {
+        let (_, allowed) = Self::decide(budget, now, &Request { partial: false, ..*request });
+        let count = Self::count(budget, now, request.until, request.cost)?;
+        let mut decision = Self::decision(Some(&count.after), now, request, allowed.granted);
+        if decision.remaining >= request.cost {
             decision.retry_after = Some(0);
         }
         Ok((count, decision))
     }
 
     /// The decision as it reads at `now`, so many units having been granted.
-    fn decision(budget: Option<&Self>, now: u64, demand: &Demand, granted: u64) -> Decision {
+    fn decision(budget: Option<&Self>, now: u64, request: &Request, granted: u64) -> Decision {
         let in_force = Self::in_force(budget, now);
         let reset_after = in_force.map_or(0, |budget| budget.until - now);
-        let least = if demand.partial { 1 } else { demand.cost };
+        let least = if request.partial { 1 } else { request.cost };
         let retry_after = match granted {
-            0 => demand.limit.checked_sub(least).map(|_| reset_after),
+            0 => request.limit.checked_sub(least).map(|_| reset_after),
             _ => Some(0),
         };
-        let remaining = demand.limit.saturating_sub(in_force.map_or(0, Self::used));
-        Decision { granted, limit: demand.limit, remaining, retry_after, reset_after }
+        let remaining = request.limit.saturating_sub(in_force.map_or(0, Self::used));
+        Decision { granted, limit: request.limit, remaining, retry_after, reset_after }
     }
 
     /// Count units at `now`, in the period that is in force or else one until `until`.

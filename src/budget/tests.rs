@@ -29,35 +29,38 @@ impl Log {
         self.counted.push((now, units));
     }
 
-    fn answer(&self, now: u64, demand: &Demand, granted: u64) -> Decision {
-        let remaining = demand.limit.saturating_sub(self.used(now));
+    fn answer(&self, now: u64, request: &Request, granted: u64) -> Decision {
+        let remaining = request.limit.saturating_sub(self.used(now));
         let reset_after = if self.used(now) > 0 { self.until - now } else { 0 };
-        let least = if demand.partial { 1 } else { demand.cost };
+        let least = if request.partial { 1 } else { request.cost };
         let retry_after = match granted {
-            0 if least > demand.limit => None,
+            0 if least > request.limit => None,
             0 if least <= remaining => Some(0),
             0 => Some(reset_after),
             _ => Some(0),
         };
-        Decision { granted, limit: demand.limit, remaining, retry_after, reset_after }
+        Decision { granted, limit: request.limit, remaining, retry_after, reset_after }
     }
 
-    fn fits(&self, now: u64, demand: &Demand) -> u64 {
-        let room = demand.limit.saturating_sub(self.used(now));
-        (1..=demand.cost).rev().find(|units| *units <= room && (demand.partial || *units == demand.cost)).unwrap_or(0)
+    fn fits(&self, now: u64, request: &Request) -> u64 {
+        let room = request.limit.saturating_sub(self.used(now));
+        (1..=request.cost)
+            .rev()
+            .find(|units| *units <= room && (request.partial || *units == request.cost))
+            .unwrap_or(0)
     }
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    Budget(Demand),
-    Force(Demand),
+    Budget(Request),
+    Force(Request),
     Refund(u64, Option<u64>),
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let demand = || {
-        (0..20u64, 1..200u64, 1..12u64, any::<bool>()).prop_map(|(limit, until, cost, partial)| Demand {
+    let request = || {
+        (0..20u64, 1..200u64, 1..12u64, any::<bool>()).prop_map(|(limit, until, cost, partial)| Request {
             limit,
             until,
             cost,
@@ -65,8 +68,8 @@ fn step() -> impl Strategy<Value = Step> {
         })
     };
     prop_oneof![
-        5 => demand().prop_map(Step::Budget),
-        2 => demand().prop_map(|demand| Step::Force(Demand { partial: false, ..demand })),
+        5 => request().prop_map(Step::Budget),
+        2 => request().prop_map(|request| Step::Force(Request { partial: false, ..request })),
         2 => (1..12u64, prop::option::of(0..100u64)).prop_map(|(units, age)| Step::Refund(units, age)),
     ]
 }
@@ -84,25 +87,25 @@ proptest! {
         for (step, passed) in steps {
             now = now.saturating_add_signed(passed);
             match step {
-                Step::Budget(demand) => {
-                    let demand = Demand { until: now + demand.until, ..demand };
-                    let (count, decision) = Budget::decide(budget.as_ref(), now, &demand);
-                    let units = log.fits(now, &demand);
+                Step::Budget(request) => {
+                    let request = Request { until: now + request.until, ..request };
+                    let (count, decision) = Budget::decide(budget.as_ref(), now, &request);
+                    let units = log.fits(now, &request);
                     prop_assert_eq!(count.map_or(0, |count| count.units()), units);
                     if let Some(count) = count {
-                        log.count(now, demand.until, units);
+                        log.count(now, request.until, units);
                         prop_assert!(count.instant() >= now && count.instant() < count.budget().until());
                         budget = Some(count.budget());
                     }
-                    prop_assert_eq!(decision, log.answer(now, &demand, units));
+                    prop_assert_eq!(decision, log.answer(now, &request, units));
                 }
-                Step::Force(demand) => {
-                    let demand = Demand { until: now + demand.until, ..demand };
-                    let (count, decision) = Budget::force(budget.as_ref(), now, &demand).unwrap();
-                    let units = log.fits(now, &demand);
-                    log.count(now, demand.until, demand.cost);
+                Step::Force(request) => {
+                    let request = Request { until: now + request.until, ..request };
+                    let (count, decision) = Budget::force(budget.as_ref(), now, &request).unwrap();
+                    let units = log.fits(now, &request);
+                    log.count(now, request.until, request.cost);
                     budget = Some(count.budget());
-                    prop_assert_eq!(decision, log.answer(now, &demand, units));
+                    prop_assert_eq!(decision, log.answer(now, &request, units));
                 }
                 Step::Refund(units, age) => {
                     let first = log.counted.first().map_or(0, |(instant, _)| *instant);
@@ -137,10 +140,10 @@ proptest! {
 
 #[test]
 fn counting_beyond_exact_numbers_is_refused() {
-    let demand = Demand { limit: 5, until: 1_000, cost: MAX_EXACT, partial: false };
-    let (count, decision) = Budget::force(None, 1, &demand).unwrap();
+    let request = Request { limit: 5, until: 1_000, cost: MAX_EXACT, partial: false };
+    let (count, decision) = Budget::force(None, 1, &request).unwrap();
     assert_eq!((decision.granted, decision.remaining, decision.retry_after), (0, 0, None));
     let full = count.budget();
-    assert!(Budget::force(Some(&full), 2, &Demand { cost: 1, ..demand }).is_err());
-    assert!(Budget::force(Some(&full), 1_000, &Demand { cost: 1, until: 2_000, ..demand }).is_ok());
+    assert!(Budget::force(Some(&full), 2, &Request { cost: 1, ..request }).is_err());
+    assert!(Budget::force(Some(&full), 1_000, &Request { cost: 1, until: 2_000, ..request }).is_ok());
 }

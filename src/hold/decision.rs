@@ -7,7 +7,7 @@ use crate::reservation::Reservation;
 
 /// A hold that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Demand<'a> {
+pub struct Request<'a> {
     /// Units of all live holds together: 0 … [`MAX_EXACT`].
     pub limit: u64,
     /// Time to live, in ms, at least 1.
@@ -43,7 +43,7 @@ impl Decision {
     }
 }
 
-/// What becomes of a demand.
+/// What becomes of a request.
 #[derive(Debug)]
 pub enum Verdict {
     /// A new hold.
@@ -76,9 +76,9 @@ pub struct Grant {
 }
 
 impl Holds {
-    /// Decide a demand at `now`, upon what a key holds, if anything; at most `max` holds are live.
-    pub fn decide(holds: Option<&Self>, now: u64, demand: &Demand, max: u64) -> Result<Verdict, Refusal> {
-        let Demand { limit, ttl, id, cost } = *demand;
+    /// Decide a request at `now`, upon what a key holds, if anything; at most `max` holds are live.
+    pub fn decide(holds: Option<&Self>, now: u64, request: &Request, max: u64) -> Result<Verdict, Refusal> {
+        let Request { limit, ttl, id, cost } = *request;
         let live = holds.map_or_else(Live::default, |holds| holds.live(now));
         if let Some(hold) = holds.and_then(|holds| holds.get(id, now)) {
             if hold.units() != cost {
@@ -95,7 +95,7 @@ impl Holds {
                 token,
             }));
         }
-        let look = Self::look(holds, now, demand, live);
+        let look = Self::look(holds, now, request, live);
         if look.granted == 0 {
             return Ok(Verdict::Denied(look));
         }
@@ -111,9 +111,9 @@ impl Holds {
         Ok(Verdict::Granted(Grant { hold, now, limit, remaining: look.remaining - cost }))
     }
 
-    /// What a demand for a new hold comes to while nothing is held for it.
-    fn look(holds: Option<&Self>, now: u64, demand: &Demand, live: Live) -> Decision {
-        let Demand { limit, cost, .. } = *demand;
+    /// What a request for a new hold comes to while nothing is held for it.
+    fn look(holds: Option<&Self>, now: u64, request: &Request, live: Live) -> Decision {
+        let Request { limit, cost, .. } = *request;
         let remaining = limit.saturating_sub(live.units);
         let fits = cost <= remaining;
         let retry_after = match limit.checked_sub(cost) {
@@ -125,12 +125,12 @@ impl Holds {
         Decision { granted, limit, remaining, retry_after, expires_after: 0, token: 0 }
     }
 
-    /// How a demand reads at `now` to somebody who only looks: as granted where its id is live, or where it would fit.
-    pub fn peek(holds: Option<&Self>, now: u64, demand: &Demand) -> Decision {
+    /// How a request reads at `now` to somebody who only looks: as granted where its id is live, or where it would fit.
+    pub fn peek(holds: Option<&Self>, now: u64, request: &Request) -> Decision {
         let live = holds.map_or_else(Live::default, |holds| holds.live(now));
-        let look = Self::look(holds, now, demand, live);
-        match holds.and_then(|holds| holds.get(demand.id, now)) {
-            Some(_) => Decision { granted: demand.cost, retry_after: Some(0), ..look },
+        let look = Self::look(holds, now, request, live);
+        match holds.and_then(|holds| holds.get(request.id, now)) {
+            Some(_) => Decision { granted: request.cost, retry_after: Some(0), ..look },
             None => look,
         }
     }

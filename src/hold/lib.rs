@@ -9,15 +9,15 @@
 //! All of it takes logarithmic time in the number of holds.
 //!
 //! ```
-//! use swlimit_hold::{Demand, Holds, Verdict};
+//! use swlimit_hold::{Request, Holds, Verdict};
 //!
 //! let mut holds = Holds::default();
 //! let now = 1_700_000_000_000;
-//! let demand = Demand { limit: 1, ttl: 30_000, id: b"a", cost: 1 };
-//! let Ok(Verdict::Granted(grant)) = Holds::decide(Some(&holds), now, &demand, 100) else { panic!() };
+//! let request = Request { limit: 1, ttl: 30_000, id: b"a", cost: 1 };
+//! let Ok(Verdict::Granted(grant)) = Holds::decide(Some(&holds), now, &request, 100) else { panic!() };
 //! let decision = grant.apply(&mut holds, None);
 //! assert_eq!((decision.granted, decision.remaining, decision.token), (1, 0, now * 1000));
-//! let other = Demand { id: b"b", ..demand };
+//! let other = Request { id: b"b", ..request };
 //! let Ok(Verdict::Denied(decision)) = Holds::decide(Some(&holds), now, &other, 100) else { panic!() };
 //! assert_eq!(decision.retry_after, Some(30_000));
 //! ```
@@ -33,6 +33,6 @@ mod tests;
 mod tree;
 
 pub use codec::{decode, decode_reservation, encode, encode_reservation, VERSION};
-pub use decision::{Decision, Demand, Grant, Refusal, Verdict};
+pub use decision::{Decision, Grant, Refusal, Request, Verdict};
 pub use holds::{Hold, Holds, Live, Relocate, MAX_ID, MAX_INSTANT};
 pub use reservation::{KeyDigest, Reservation, Reserved, MAX_RESERVATIONS};

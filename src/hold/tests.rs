@@ -32,8 +32,8 @@ impl Model {
     }
 
     /// The decision, or what is refused: the units of the live hold, or that there are too many.
-    fn hold(&mut self, now: u64, demand: &Demand, max: u64) -> Result<Decision, Refusal> {
-        let Demand { limit, ttl, id, cost } = *demand;
+    fn hold(&mut self, now: u64, request: &Request, max: u64) -> Result<Decision, Refusal> {
+        let Request { limit, ttl, id, cost } = *request;
         let granted = |model: &Self, token| Decision {
             granted: cost,
             limit,
@@ -117,10 +117,10 @@ proptest! {
             match step {
                 Step::Hold { limit, ttl, id, cost } => {
                     let id = name(id);
-                    let demand = Demand { limit, ttl, id: &id, cost };
-                    let looked = Holds::peek(Some(&holds), now, &demand);
+                    let request = Request { limit, ttl, id: &id, cost };
+                    let looked = Holds::peek(Some(&holds), now, &request);
                     let last = holds.last_token();
-                    let decision = match Holds::decide(Some(&holds), now, &demand, max) {
+                    let decision = match Holds::decide(Some(&holds), now, &request, max) {
                         Ok(Verdict::Granted(grant)) => {
                             holds.sweep(now);
                             let decision = grant.apply(&mut holds, None);
@@ -135,7 +135,7 @@ proptest! {
                         Ok(Verdict::Denied(decision)) => Ok(decision),
                         Err(refusal) => Err(refusal),
                     };
-                    prop_assert_eq!(decision, model.hold(now, &demand, max));
+                    prop_assert_eq!(decision, model.hold(now, &request, max));
                     if let Ok(Decision { granted, .. }) = decision {
                         prop_assert_eq!(looked.granted, granted);
                     }
@@ -253,8 +253,8 @@ fn many_holds_take_memory_only_while_they_are_there() {
     let mut holds = Holds::default();
     let empty = holds.bytes();
     for number in 0..MANY {
-        let demand = Demand { limit: MANY, ttl: 1 + number, id: &id(number), cost: 1 };
-        let Ok(Verdict::Granted(grant)) = Holds::decide(Some(&holds), 1_000, &demand, MANY) else { panic!() };
+        let request = Request { limit: MANY, ttl: 1 + number, id: &id(number), cost: 1 };
+        let Ok(Verdict::Granted(grant)) = Holds::decide(Some(&holds), 1_000, &request, MANY) else { panic!() };
         grant.apply(&mut holds, None);
     }
     let full = holds.bytes();
@@ -274,12 +274,12 @@ fn many_holds_take_memory_only_while_they_are_there() {
 #[test]
 fn tokens_end_where_numbers_are_exact_no_more() {
     let mut holds = Holds::default();
-    let demand = Demand { limit: 9, ttl: 1_000, id: b"a", cost: 1 };
-    let Ok(Verdict::Granted(grant)) = Holds::decide(None, MAX_INSTANT, &demand, 9) else { panic!() };
+    let request = Request { limit: 9, ttl: 1_000, id: b"a", cost: 1 };
+    let Ok(Verdict::Granted(grant)) = Holds::decide(None, MAX_INSTANT, &request, 9) else { panic!() };
     assert_eq!(grant.apply(&mut holds, None).token, MAX_INSTANT * 1000);
-    assert_eq!(Holds::decide(None, MAX_INSTANT + 1, &demand, 9).err(), Some(Refusal::NoToken));
+    assert_eq!(Holds::decide(None, MAX_INSTANT + 1, &request, 9).err(), Some(Refusal::NoToken));
     holds.put(Hold::new(b"z", 1, 10, MAX_EXACT, None).unwrap()).unwrap();
-    let other = Demand { id: b"b", ..demand };
+    let other = Request { id: b"b", ..request };
     assert_eq!(Holds::decide(Some(&holds), 5, &other, 9).err(), Some(Refusal::NoToken));
     assert!(holds.put(Hold::new(b"y", MAX_EXACT, 10, 1, None).unwrap()).is_err());
     assert!(holds.put(Hold::new(b"z", MAX_EXACT - 1, 10, 1, None).unwrap()).is_ok());
