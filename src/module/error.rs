@@ -46,6 +46,10 @@ pub enum Error {
     TryAgain,
     /// The count would pass 2^53 − 1.
     Overflow,
+    /// The ACL does not let a waiting user run its command any more.
+    NoCommandPermission,
+    /// The ACL does not let a waiting user access its key any more.
+    NoKeyPermission,
     /// As many clients wait as `swlimit.max-waiting` allows.
     TooManyWaiting,
     /// The server refuses to create the key.
@@ -82,6 +86,12 @@ impl fmt::Display for Error {
             Error::CrossSlot => to.write_str("CROSSSLOT Keys in request don't hash to the same slot"),
             Error::TryAgain => to.write_str("TRYAGAIN Multiple keys request during rehashing of slot"),
             Error::Overflow => to.write_str("ERR count would overflow"),
+            Error::NoCommandPermission => {
+                to.write_str("NOPERM this user has no permissions to run the 'swlimit.acquire' command")
+            }
+            Error::NoKeyPermission => {
+                to.write_str("NOPERM this user has no permissions to access one of the keys used as arguments")
+            }
             Error::TooManyWaiting => to.write_str("ERR too many clients are waiting"),
             Error::NotCreated => to.write_str("ERR the key cannot be created"),
         }

@@ -113,6 +113,38 @@ def test_a_key_that_is_not_there_yet_for_long(server, waiter):
     assert soon(waiter)[0] == 1
 
 
+@pytest.fixture
+def crowded(server):
+    """So many keys with an expiry that the server itself takes minutes to come by one that has passed."""
+    with Connection(server.port) as connection:
+        connection.calls([("SET", f"other:{number}", "x", "EX", 100_000) for number in range(20_000)])
+
+
+SHORTENING = [["PEXPIRE k 200"], ["PEXPIRE k 100000", "PEXPIRE k 200"], ["PERSIST k", "PEXPIRE k 200"],
+              ["MULTI", "PEXPIRE k 200", "EXEC"], ["EVAL \"return redis.call('PEXPIRE', 'k', 200)\" 0"],
+              ["SWLIMIT.BLOCK short 1h", "PEXPIRE short 200", "RENAME short k"],
+              ["SWLIMIT.BLOCK short 1h", "PEXPIRE short 200", "COPY short k REPLACE"]]
+
+
+@pytest.mark.parametrize("lines", SHORTENING, ids=" · ".join)
+def test_a_key_whose_expiry_somebody_shortened(server, crowded, waiter, lines):
+    feed(server, *lines)
+    assert soon(waiter)[:2] == [1, 2]
+
+
+def test_a_key_whose_expiry_was_shortened_before_anybody_waited(server, crowded, wait):
+    feed(server, f"SWLIMIT.BLOCK k {BLOCKED}", "PEXPIRE k 600")
+    assert soon(wait("k", 2, *DAY, PATIENT))[:2] == [1, 2]
+
+
+def test_expiries_that_are_lengthened_again(server, crowded, waiter):
+    feed(server, "PEXPIRE k 100", "PERSIST k")
+    time.sleep(0.3)
+    assert not waiter.is_answered and server.cli("EXISTS", "k") == "1"
+    feed(server, "SWLIMIT.UNBLOCK k")
+    assert soon(waiter)[:2] == [1, 2]
+
+
 def test_a_queue_of_many_goes_on_as_far_as_it_fits(server, wait):
     server.cli("SWLIMIT.BLOCK", "k", BLOCKED)
     queue = [wait("k", 5, *DAY, PATIENT) for _ in range(8)]

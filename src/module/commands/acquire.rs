@@ -2,7 +2,7 @@
 
 use swlimit_window::{Entry, Quota, Request, Verdict};
 
-use super::request::{self, KEY, QUOTA};
+use super::request::{self, KEY};
 use crate::arguments::{Keyword, Options, Parse, Words};
 use crate::error::Error;
 use crate::server::{Call, Command, Declaration, Keys, Parameter, Reply};
@@ -62,11 +62,11 @@ impl Command for Acquire {
             (Verdict::Granted(_), Some(_)) => Entry::peek(key.entry(), now, &request)?,
             (Verdict::Denied(decision), _) => decision,
         };
+        let due = key.next_check(now, decision.retry_after);
         drop(key);
         let in_time = decision.retry_after.is_some_and(|ms| ms <= timeout);
         if timeout > 0 && in_time && call.may_wait() {
-            let due = now + decision.retry_after.unwrap_or(0).max(1);
-            return call.wait(name, call.words(QUOTA)?, request, timeout, due);
+            return call.wait(name, request, timeout, due);
         }
         statistics::denied(request.cost);
         call.count_denial(name, moment);

@@ -20,5 +20,6 @@ pub use mallow::Mallow;
 pub use peek::Peek;
 pub use record::Record;
 pub use refund::Refund;
+pub use request::QUOTA;
 pub use top::{Top, MOST_KEYS};
 pub use unblock::Unblock;

@@ -33,6 +33,7 @@ macro_rules! required {
 }
 
 required! {
+    RedisModule_ACLCheckCommandPermissions
     RedisModule_ACLCheckKeyPermissions
     RedisModule_AvoidReplicaTraffic
     RedisModule_BlockClient
@@ -58,6 +59,7 @@ required! {
     RedisModule_FreeModuleUser
     RedisModule_FreeServerInfo
     RedisModule_FreeString
+    RedisModule_GetAbsExpire
     RedisModule_GetBlockedClientHandle
     RedisModule_GetBlockedClientPrivateData
     RedisModule_GetCommand
@@ -103,6 +105,7 @@ required! {
     RedisModule_SignalModifiedKey
     RedisModule_StopTimer
     RedisModule_StringPtrLen
+    RedisModule_SubscribeToKeyspaceEvents
     RedisModule_SubscribeToServerEvent
     RedisModule_UnblockClient
     RedisModule_WrongArity

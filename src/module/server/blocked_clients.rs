@@ -8,7 +8,7 @@
 //! calls for every unblocked client, whatever the reason.
 
 use std::collections::HashMap;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void, CStr};
 use std::ptr;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,12 +18,14 @@ use swlimit_window::{Decision, Entry, Request};
 
 use super::call::Call;
 use super::call_server::CallReply;
+use super::caller::Caller;
 use super::context::Context;
 use super::key::{Key, Mode, Moment};
 use super::redirection::redirection;
 use super::reply::Reply;
 use super::text::{OwnText, Text};
 use super::OK;
+use crate::commands::QUOTA;
 use crate::configuration::MAX_WAITING;
 use crate::error::Error;
 use crate::queues::{QueueKey, Queues, Waiter, WaiterId};
@@ -45,8 +47,10 @@ enum Outcome {
 /// A client that waits, or that waits for its reply to be sent.
 struct BlockedClient {
     id: WaiterId,
-    /// `limit window resolution`, in the client's spelling.
-    quota: [Box<[u8]>; 3],
+    /// The client's ACL user, if it has one.
+    user: Option<Box<[u8]>>,
+    /// The client's command: its name, key, limit, window, resolution, and so on.
+    words: Box<[Box<[u8]>]>,
     outcome: Option<Outcome>,
 }
 
@@ -103,19 +107,14 @@ impl Call<'_> {
         state().queues.due(&(self.database(), name.bytes().into()))
     }
 
-    /// Block the client at the end of the key's queue for at most `timeout` ms. `due` is when its request fits if nothing
-    /// else is counted, in Unix ms.
-    pub fn wait(
-        &self,
-        name: &Text,
-        quota: &[Text; 3],
-        request: Request,
-        timeout: u64,
-        due: u64,
-    ) -> Result<Reply, Error> {
+    /// Block the client at the end of the key's queue for at most `timeout` ms. `due` is when its request may
+    /// fit if nothing else is counted, in Unix ms.
+    pub fn wait(&self, name: &Text, request: Request, timeout: u64, due: u64) -> Result<Reply, Error> {
         if state().queues.len() as u64 >= MAX_WAITING.get() {
             return Err(Error::TooManyWaiting);
         }
+        let user = self.user_name().map(|name| name.bytes().into());
+        let words = self.arguments().iter().map(|word| word.bytes().into()).collect();
         // SAFETY: the context of a call that may block; callbacks of the right type. The server's own timeout is not
         // used: when it coincides with a grant, Redis 7.0 sends no reply at all.
         let handle = unsafe {
@@ -126,13 +125,13 @@ impl Call<'_> {
         let mut state = state();
         let key: QueueKey = (self.database(), name.bytes().into());
         let id = state.queues.push(Waiter { key, request, deadline: monotonic_clock() + timeout }, due);
-        let quota = quota.each_ref().map(|word| word.bytes().into());
-        state.clients.insert(handle as usize, BlockedClient { id, quota, outcome: None });
+        state.clients.insert(handle as usize, BlockedClient { id, user, words, outcome: None });
         state.handles.insert(id, handle as usize);
         statistics::WAITING.add(1);
         if state.detached == 0 {
             // SAFETY: a valid context. The detached one is never freed.
             state.detached = unsafe { api!(RedisModule_GetDetachedThreadSafeContext(self.raw())) } as usize;
+            subscribe_to_expiries(**self);
         }
         drop(state);
         set_timer(0);
@@ -180,6 +179,29 @@ pub(super) unsafe fn subscribe(ctx: *mut raw::RedisModuleCtx) -> bool {
     })
 }
 
+/// Subscribe to changes of keys' expiries. The server then calls this module for every DEL, RENAME and the like, so it is
+/// done only when a client waits for the first time.
+fn subscribe_to_expiries(context: Context) {
+    let class = raw::REDISMODULE_NOTIFY_GENERIC as c_int;
+    // SAFETY: a valid context, and a callback of the right type.
+    unsafe { api!(RedisModule_SubscribeToKeyspaceEvents(context.raw(), class, Some(on_key_event))) };
+}
+
+unsafe extern "C" fn on_key_event(
+    ctx: *mut raw::RedisModuleCtx,
+    _class: c_int,
+    event: *const c_char,
+    key: *mut raw::RedisModuleString,
+) -> c_int {
+    // SAFETY: the event's name, and the context and key of this callback.
+    unsafe {
+        if CStr::from_ptr(event) == c"expire" {
+            wake(|| Context::new(ctx).database(), Text::borrow(&key));
+        }
+    }
+    OK
+}
+
 unsafe extern "C" fn on_event(
     _ctx: *mut raw::RedisModuleCtx,
     event: raw::RedisModuleEvent,
@@ -204,6 +226,7 @@ unsafe extern "C" fn on_event(
     }
 }
 
+const UNKNOWN_CLIENT: &str = "ERR unknown blocked client";
 /// The error that clients of the server's own blocking commands get.
 const NOW_A_REPLICA: &str =
     "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
@@ -314,17 +337,23 @@ fn try_grant(context: Context, now: u64, key: &QueueKey) {
     };
     let name = OwnText::new(&key.1);
     context.select(key.0);
-    if let Ok(Some(retry_after)) = denied_for(context, now, &name, &request) {
-        return state().queues.set_due(key, now + retry_after);
+    if let Ok(Some(due)) = denied_until(context, now, &name, &request) {
+        return state().queues.set_due(key, due);
+    }
+    let Some((user, words)) = command(id) else {
+        return unblock(id, Outcome::Error(UNKNOWN_CLIENT.into()));
+    };
+    if let Err(error) = check_rights(user.as_deref(), &words, &name, key.0) {
+        return unblock(id, Outcome::Error(error.to_string()));
     }
     // ALLOW counts, replicates and notifies, or returns the error that the waiter gets.
-    let outcome = match call_allow(context, id, &name, &request) {
+    let outcome = match call_allow(context, &words, &name, &request) {
         CallReply::SlotElsewhere => Outcome::Error(redirection(context, &name)),
         CallReply::Error(error) => Outcome::Error(error),
         CallReply::Array(reply) => {
             let reply: Vec<i64> = reply.iter().filter_map(CallReply::integer).collect();
             if reply.first() == Some(&0) {
-                // The clock was set back since `denied_for`.
+                // The clock was set back since `denied_until`.
                 return state().queues.set_due(key, now + 1);
             }
             statistics::ACQUIRED.add(1);
@@ -335,23 +364,36 @@ fn try_grant(context: Context, now: u64, key: &QueueKey) {
     unblock(id, outcome);
 }
 
-/// ms until a denied request may fit, at least 1; `None` when it fits now.
-fn denied_for(context: Context, now: u64, name: &Text, request: &Request) -> Result<Option<u64>, Error> {
+/// When a denied request may fit, in Unix ms; `None` when it fits now.
+fn denied_until(context: Context, now: u64, name: &Text, request: &Request) -> Result<Option<u64>, Error> {
     let key = Key::open(context, name, Mode::Read)?;
     let decision = Entry::peek(key.entry(), now, request)?;
-    Ok((decision.granted == 0).then(|| decision.retry_after.unwrap_or(u64::MAX - now).max(1)))
+    Ok((decision.granted == 0).then(|| key.next_check(now, decision.retry_after)))
 }
 
-fn call_allow(context: Context, id: WaiterId, name: &Text, request: &Request) -> CallReply {
+/// A waiter's ACL user, and its command.
+fn command(id: WaiterId) -> Option<(Option<OwnText>, Vec<OwnText>)> {
+    let state = state();
+    let client = state.clients.get(state.handles.get(&id)?)?;
+    let words = client.words.iter().map(|word| OwnText::new(word)).collect();
+    Some((client.user.as_deref().map(OwnText::new), words))
+}
+
+/// NOPERM if the waiter's user has lost its rights since it began to wait.
+fn check_rights(user: Option<&Text>, words: &[OwnText], key: &Text, database: c_int) -> Result<(), Error> {
+    match user {
+        Some(user) => Caller::named(user, OwnText::borrow_slice(words)).check(key, database),
+        None => Ok(()),
+    }
+}
+
+fn call_allow(context: Context, command: &[OwnText], name: &Text, request: &Request) -> CallReply {
+    let Some([limit, window, resolution]) = command.get(QUOTA..).and_then(<[OwnText]>::first_chunk) else {
+        return CallReply::Other;
+    };
     let [cost_word, strict] = [&b"COST"[..], b"STRICT"].map(OwnText::new);
     let cost = OwnText::new(request.cost.to_string().as_bytes());
-    let quota = {
-        let state = state();
-        let client = state.handles.get(&id).and_then(|handle| state.clients.get(handle));
-        let Some(client) = client else { return CallReply::Other };
-        client.quota.each_ref().map(|word| OwnText::new(word))
-    };
-    let mut words: Vec<&Text> = vec![name, &quota[0], &quota[1], &quota[2], &cost_word, &cost];
+    let mut words: Vec<&Text> = vec![name, limit, window, resolution, &cost_word, &cost];
     if request.strict {
         words.push(&strict);
     }
@@ -422,7 +464,7 @@ unsafe extern "C" fn reply(
         Some(Outcome::Granted(reply, _)) => Reply::Integers(reply).send(context),
         Some(Outcome::Denied(decision)) => Reply::Decision(decision).send(context),
         Some(Outcome::Error(error)) => context.reply_error_text(error),
-        None => context.reply_error_text("ERR unknown blocked client".into()),
+        None => context.reply_error_text(UNKNOWN_CLIENT.into()),
     }
     OK
 }

@@ -11,6 +11,7 @@ use super::context::Context;
 use super::text::{OwnText, Text};
 use super::OK;
 use crate::denials::Key;
+use crate::error::Error;
 
 /// The caller of a command.
 pub enum Caller<'a> {
@@ -31,6 +32,28 @@ impl Caller<'_> {
             Caller::User(user) => user.may_read(key),
         }
     }
+
+    /// NOPERM unless the ACL lets this caller run its command, which changes `key`, in a database.
+    pub(super) fn check(&self, key: &Text, database: c_int) -> Result<(), Error> {
+        match self {
+            Caller::Server => Ok(()),
+            Caller::User(user) if user.may_run(database) => Ok(()),
+            Caller::User(user) if !user.may_access(key, CHANGE) => Err(Error::NoKeyPermission),
+            Caller::User(_) | Caller::Unknown => Err(Error::NoCommandPermission),
+        }
+    }
+}
+
+impl<'a> Caller<'a> {
+    /// The user of this name, as the caller of a command with these arguments.
+    pub(super) fn named(name: &Text, words: &'a [Text]) -> Self {
+        // SAFETY: a string that is alive; the user is ours to free.
+        let user = unsafe { api!(RedisModule_GetModuleUserFromUserName(name.raw())) };
+        match user.is_null() {
+            true => Caller::Unknown,
+            false => Caller::User(User { user, words, in_database: check_permissions() }),
+        }
+    }
 }
 
 /// A user of the ACL.
@@ -40,6 +63,9 @@ pub struct User<'a> {
     words: &'a [Text],
     in_database: Option<CheckPermissions>,
 }
+
+/// Access to a key that is read and changed.
+const CHANGE: u32 = raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE;
 
 /// Whether a user may run a command, given as its words, in this database; new in Valkey 9.1, which lets nobody into some
 /// databases.
@@ -60,36 +86,39 @@ impl Drop for User<'_> {
 
 impl User<'_> {
     fn may_read(&self, key: Key) -> bool {
-        let name = OwnText::new(key.name);
-        let (read, mut reason) = (raw::REDISMODULE_CMD_KEY_ACCESS as c_int, 0);
+        self.may_access(&OwnText::new(key.name), raw::REDISMODULE_CMD_KEY_ACCESS) && self.may_run_in(key.database)
+    }
+
+    fn may_run(&self, database: c_int) -> bool {
+        let (words, count) = (self.words.as_ptr().cast_mut().cast(), self.words.len() as c_int);
         // SAFETY: a user and strings that are alive; no word is written to.
-        unsafe {
-            api!(RedisModule_ACLCheckKeyPermissions(self.user, name.raw(), read)) == OK
-                && self.in_database.is_none_or(|check| {
-                    let (words, count) = (self.words.as_ptr().cast_mut().cast(), self.words.len() as c_int);
-                    check(self.user, words, count, key.database, &mut reason) == OK
-                })
-        }
+        let may_run = unsafe { api!(RedisModule_ACLCheckCommandPermissions(self.user, words, count)) == OK };
+        may_run && self.may_run_in(database)
+    }
+
+    fn may_access(&self, key: &Text, flags: u32) -> bool {
+        // SAFETY: a user and a string that are alive.
+        unsafe { api!(RedisModule_ACLCheckKeyPermissions(self.user, key.raw(), flags as c_int)) == OK }
+    }
+
+    /// Whether this server's ACL lets the user run its command in a database.
+    fn may_run_in(&self, database: c_int) -> bool {
+        let (words, count, mut reason) = (self.words.as_ptr().cast_mut().cast(), self.words.len() as c_int, 0);
+        // SAFETY: a user and strings that are alive; no word is written to.
+        self.in_database.is_none_or(|check| unsafe { check(self.user, words, count, database, &mut reason) == OK })
     }
 }
 
 impl Context {
     /// The caller of a command with these arguments.
     pub(super) fn caller(self, words: &[Text]) -> Caller<'_> {
-        if !self.has_user() {
-            return Caller::Server;
-        }
-        // SAFETY: a valid context whose client has a user. The name is ours, and the user is until it is freed.
-        let user = unsafe {
-            let name = api!(RedisModule_GetCurrentUserName(self.raw()));
-            let user = api!(RedisModule_GetModuleUserFromUserName(name));
-            api!(RedisModule_FreeString(self.raw(), name));
-            user
-        };
-        match user.is_null() {
-            true => Caller::Unknown,
-            false => Caller::User(User { user, words, in_database: check_permissions() }),
-        }
+        self.user_name().map_or(Caller::Server, |name| Caller::named(&name, words))
+    }
+
+    /// The name of the client's user; `None` where it has no user.
+    pub(super) fn user_name(self) -> Option<OwnText> {
+        // SAFETY: a valid context whose client has a user; the name is the caller's to free.
+        self.has_user().then(|| unsafe { OwnText::from_raw(api!(RedisModule_GetCurrentUserName(self.raw()))) })
     }
 
     /// Whether the context's client has a user: most servers crash on asking for the user's name where it has none. Running a

@@ -118,6 +118,28 @@ impl<'a> Key<'a> {
         unsafe { self.entry.as_ref() }
     }
 
+    /// When to check a request again that is denied for `retry_after` ms from `now` on, in ms by the server's clock: when it
+    /// fits, or when the key expires before that, because another command has shortened its expiry.
+    pub fn next_check(&self, now: u64, retry_after: Option<u64>) -> u64 {
+        let fits = retry_after.map_or(u64::MAX, |ms| now + ms.max(1));
+        match self.expiry() {
+            // The server keeps expired keys while it imports data, for one.
+            Some(expiry) if expiry < now => fits.min(now + EXPIRED_RETRY),
+            Some(expiry) => fits.min(expiry + 1),
+            None => fits,
+        }
+    }
+
+    /// When the key expires, in ms by the server's clock; `None` for never, and for a missing key.
+    fn expiry(&self) -> Option<u64> {
+        if self.handle.is_null() {
+            return None;
+        }
+        // SAFETY: an open key.
+        let expiry = unsafe { api!(RedisModule_GetAbsExpire(self.handle)) };
+        u64::try_from(expiry).ok()
+    }
+
     /// Change the entry stored here, or one made for the purpose, with [`Change::done`] to end it.
     ///
     /// Opened for writing, and found to hold an entry or nothing.
@@ -208,6 +230,8 @@ impl Change<'_, '_> {
     }
 }
 
+/// How often to check an expired key that the server keeps, in ms.
+const EXPIRED_RETRY: u64 = 20;
 const EMPTY: c_int = raw::REDISMODULE_KEYTYPE_EMPTY as c_int;
 /// The server's value for a key without expiry.
 const NO_EXPIRY: c_longlong = raw::REDISMODULE_NO_EXPIRE as c_longlong;

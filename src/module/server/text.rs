@@ -57,13 +57,25 @@ impl OwnText {
         let made = unsafe { api!(RedisModule_CreateString(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len())) };
         Self(Text(made))
     }
-}
 
-impl OwnText {
+    /// A string that the server has handed over.
+    ///
+    /// # Safety
+    /// It is alive, and nobody else frees it.
+    pub(super) unsafe fn from_raw(string: *mut raw::RedisModuleString) -> Self {
+        Self(Text(string))
+    }
+
     /// The same strings, borrowed.
     pub fn borrow_all<const N: usize>(own: &[Self; N]) -> &[Text; N] {
         // SAFETY: `OwnText` is transparent.
         unsafe { &*ptr::from_ref(own).cast() }
+    }
+
+    /// The same strings, borrowed.
+    pub fn borrow_slice(own: &[Self]) -> &[Text] {
+        // SAFETY: `OwnText` is transparent.
+        unsafe { slice::from_raw_parts(own.as_ptr().cast(), own.len()) }
     }
 }
 
