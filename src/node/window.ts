@@ -69,6 +69,15 @@ class Counts {
     return this.list.length === 0 ? 0 : this.endOf(this.newest);
   }
 
+  /**
+   * The first instant at which nothing counts any more for requests at a geometry: they see the newest units later, the
+   * later they come, at last at the end of their subinterval.
+   */
+  endAt(window: number, resolution: number): number {
+    const seen = new Counts(window, resolution);
+    return Math.min(this.end, seen.endOf(seen.at((this.newest + 1) * this.resolution - 1)));
+  }
+
   at(instant: number): number {
     return Math.floor(instant / this.resolution);
   }
@@ -112,7 +121,7 @@ class Counts {
    * instant they may have come, without those that either window has passed; none from the end on.
    */
   seenAt(window: number, resolution: number, now: number): Counts {
-    if (window === this.window && resolution === this.resolution) return this;
+    if (window === this.window && resolution === this.resolution && now < this.end) return this;
     const seen = new Counts(window, resolution);
     if (now >= this.end) return seen;
     const decided = this.decisionInstant(now);
@@ -251,7 +260,7 @@ export class Entry {
   }
 
   private resetAfter(quota: Quota, now: number): number {
-    const end = Math.min(this.seen(quota, now).end, this.counts?.end ?? 0);
+    const end = this.counts?.endAt(quota.window, quota.resolution) ?? 0;
     return Math.max(0, end - now, this.blockedUntil - now);
   }
 

@@ -129,9 +129,9 @@ impl Entry {
         }
     }
 
-    /// Whether counting with a geometry moves, or ends, counts that are kept at another one.
-    pub fn moves_to(&self, geometry: Geometry) -> bool {
-        self.window().is_some_and(|window| window.geometry() != geometry)
+    /// Whether counting with a geometry at `now` replaces the window, because it has another geometry or has ended.
+    pub fn replaces_window(&self, geometry: Geometry, now: u64) -> bool {
+        self.window().is_some_and(|window| window.geometry() != geometry || window.end() <= now)
     }
 
     /// Decide a request at `now`, upon what a key holds, if anything. An error when granting would overflow the count.

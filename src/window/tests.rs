@@ -37,12 +37,12 @@ impl Log {
     /// The log that a request at another window and resolution sees, and the instant it decides at.
     fn seen(&self, window: u64, resolution: u64, now: u64) -> (Self, u64) {
         let decided = now.max(self.newest());
-        if (self.window, self.resolution) == (window, resolution) {
-            return (self.clone(), decided);
-        }
         let mut seen = Self { window, resolution, events: vec![], blocked_until: self.blocked_until };
         if now >= self.end() {
             return (seen, now);
+        }
+        if (self.window, self.resolution) == (window, resolution) {
+            return (self.clone(), decided);
         }
         for (instant, units) in &self.events {
             let ends = (instant / self.resolution + 1) * self.resolution;
@@ -114,12 +114,18 @@ impl Log {
         (units <= request.quota.limit).then(|| (0..).find(granted).unwrap())
     }
 
+    /// The first ms from which on nothing counts, to whoever asks then.
     fn reset_after(&self, now: u64, request: &Request) -> u64 {
         let geometry = request.quota.geometry;
-        let (seen, _) = self.seen(geometry.window(), geometry.resolution(), now);
-        let gone = |instant: u64| instant >= seen.newest() && seen.scaled_estimate(instant, false) == 0;
-        let counts = !seen.events.is_empty();
-        (0..).find(|ms| !self.blocked(now + ms) && (!counts || now + ms >= self.end() || gone(now + ms))).unwrap()
+        if (self.window, self.resolution) == (geometry.window(), geometry.resolution()) {
+            return self.end().max(self.blocked_until).saturating_sub(now);
+        }
+        let counts = |ms: &u64| {
+            let (seen, decided) = self.seen(geometry.window(), geometry.resolution(), now + ms);
+            self.blocked(now + ms) || seen.scaled_estimate(decided, false) > 0
+        };
+        let end = self.end().max(self.blocked_until).saturating_sub(now);
+        (0..end).rev().find(counts).map_or(0, |last| last + 1)
     }
 
     fn count(&mut self, instant: u64, units: u64) {

@@ -60,9 +60,10 @@ impl<'a> View<'a> {
     #[inline(always)]
     pub fn new(stored: Option<&'a Window>, geometry: Geometry, now: u64) -> Self {
         let seen = match stored {
+            Some(window) if window.end() <= now => Stored::Nothing,
             Some(window) if window.geometry == geometry => Stored::Own(window),
-            Some(window) if window.end() > now => Stored::Other(window),
-            _ => Stored::Nothing,
+            Some(window) => Stored::Other(window),
+            None => Stored::Nothing,
         };
         Self { seen, geometry, now }
     }
@@ -134,13 +135,14 @@ impl<'a> View<'a> {
         }
     }
 
-    /// ms until nothing that is counted now matters any more.
+    /// ms until the estimate is 0, and stays 0 if nothing else is counted.
     #[inline(always)]
     pub fn reset_after(&self) -> u64 {
         let end = match self.seen {
             Stored::Nothing => 0,
             Stored::Own(window) => window.end(),
-            Stored::Other(window) => window.end().min(self.geometry.end_of(self.newest_moved(window, self.now))),
+            // The newest units may be seen later, the later a request comes: at last where their subinterval ends.
+            Stored::Other(window) => window.end().min(self.geometry.end_of(self.newest_moved(window, u64::MAX))),
         };
         end.saturating_sub(self.now)
     }

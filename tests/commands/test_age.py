@@ -47,6 +47,21 @@ def test_ages_before_the_epoch_are_the_epoch(server, age):
     assert stored(server, "k")["counts"] == {0: 1}
 
 
+@pytest.mark.parametrize("age, held", [("300ms", 3), ("1000ms", 3), ("1001ms", None), ("0", 3)])
+def test_a_window_that_has_ended_does_not_come_back(server, age, held):
+    """Whatever instant is counted at: neither in what is stored nor in what is given back."""
+    ask(server, "SWLIMIT.RECORD", "k", 100, "1s", "100ms", "COST", 11, "AT", T, "UNTIL", 0)
+    before = stored(server, "k")
+    reply = ask(server, "SWLIMIT.RECORD", "k", 100, "1s", "100ms", "COST", 3, "AGE", age, "AT", T + 1_100, "UNTIL", 0)
+    if held is None:
+        assert reply == [3, 100, 100, 0, 0]
+        assert stored(server, "k") == before
+    else:
+        assert reply[:3] == [3, 100, 97]
+        assert stored(server, "k")["total"] == held
+        assert ask(server, "SWLIMIT.REFUND", "k", 100, "AT", T + 1_100) == [held]
+
+
 def test_record_dates_the_units_and_replies_as_of_now(server):
     record_units(server, {60: 1})
     command = "SWLIMIT.RECORD", *QUOTA, "COST", 4

@@ -91,6 +91,27 @@ def test_retry_after_is_exact_at_another_resolution(server, options, into):
         assert ask(server, *peek, "AT", T + into + retry_after)[0] > 0
 
 
+@pytest.mark.parametrize("into", [0, 1, 59_999, 60_000, 100_000])
+@pytest.mark.parametrize("quota", [("2s", "100ms"), ("1m", "1s"), ("10m", "10m"), ("2h", "1h"), ("1h", "7200ms"),
+                                   ("1ms", "1ms")], ids=" ".join)
+def test_reset_after_is_when_nothing_counts_any_more(server, quota, into):
+    """Neither before nor after: also for those who ask while the newest subinterval still moves their units along."""
+    ask(server, "SWLIMIT.RECORD", "k", 1, "1h", "1m", "AT", T - 1_000_000)
+    ask(server, "SWLIMIT.ALLOW", "k", 9, "1h", "1m", "AT", T)
+    peek = "SWLIMIT.PEEK", "k", 1, *quota, "AT"
+    reset_after, retry_after = ask(server, *peek, T + into)[4], ask(server, *peek, T + into)[3]
+    assert reset_after >= retry_after
+    if reset_after:
+        assert ask(server, *peek, T + into + reset_after - 1)[4] == 1
+        assert ask(server, *peek, T + into + reset_after - 1)[2] == 0
+    assert ask(server, *peek, T + into + reset_after) == [1, 1, 1, 0, 0]
+
+
+def test_reset_after_is_not_before_retry_after(server):
+    ask(server, "SWLIMIT.ALLOW", "k", 1, "1h", "1m", "AT", T)
+    assert ask(server, "SWLIMIT.PEEK", "k", 1, "2s", "100ms", "AT", T) == [0, 1, 0, 62_000, 62_000]
+
+
 MINUTE = "k", 5, "60s", "1s"
 
 

@@ -134,6 +134,16 @@ def test_an_age_at_another_geometry_than_that_of_counts_that_have_ended(primary,
     assert stored(primary, "k")["counts"] == {T + 6_000_000: 1}
 
 
+def test_an_age_in_a_window_that_has_ended(primary, replica):
+    """The same as on the primary, which counted the units before the instant at which the window ended."""
+    follow(replica, primary)
+    ask(primary, "SWLIMIT.RECORD", "k", 9, "1h", "1m", "COST", 3, "AT", T)
+    ask(primary, "SWLIMIT.RECORD", "k", 9, "1h", "1m", "AGE", "30m", "AT", T + 3_660_000)
+    in_step(replica, primary)
+    assert stored(replica, "k") == stored(primary, "k")
+    assert stored(primary, "k")["counts"] == {T + 1_860_000: 1}
+
+
 def test_an_expiry_that_has_passed_reaches_the_replica_as_a_deletion(primary, replica):
     follow(replica, primary)
     ask(primary, "SWLIMIT.RECORD", "k", 5, "1h", "1m", "UNTIL", T)

@@ -3,6 +3,7 @@
 What it is asked is answered in the most literal way: `retry_after` by asking again at later instants, for example.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -59,12 +60,14 @@ class Window:
     def seen_at(self, length, resolution, now):
         """This window at another length and resolution: its units at the latest instant they may have come, without
         those that either window has passed; none from its own end on."""
+        if now >= self.end:
+            return Window(length, resolution)
         if (length, resolution) == (self.length, self.resolution):
             return Window(length, resolution, dict(self.counts))
         seen, decided = Window(length, resolution), self.decision_instant(now)
         for i, units in self.held().items():
             latest = min((i + 1) * self.resolution - 1, decided)
-            if now < self.end and min(self.end_of(i), seen.end_of(latest // resolution)) > decided:
+            if min(self.end_of(i), seen.end_of(latest // resolution)) > decided:
                 seen.counts[latest // resolution] = seen.counts.get(latest // resolution, 0) + units
         return seen
 
@@ -179,8 +182,12 @@ class Key:
         self.window = window
 
     def _reset_after(self, length, resolution, now):
-        end = min(self._seen(length, resolution, now).end, self.window.end) if self.window else 0
-        return max(0, end - now, self.blocked_until - now)
+        """The first instant from which on nothing counts, by asking again and again."""
+        def counts(after):
+            return self._seen(length, resolution, now + after).estimate(now + after, False) > 0
+
+        ends = max(0, self.window.end - now) if self.window else 0
+        return max(bisect_left(range(ends), True, key=lambda after: not counts(after)), self.blocked_until - now)
 
     def _retry_after(self, limit, length, resolution, now, cost, partial, strict):
         """The first instant from which on the same request fits, by asking again and again.

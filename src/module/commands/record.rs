@@ -60,8 +60,8 @@ impl Command for Record {
                 return Ok(Reply::Decision(decision));
             }
         };
-        // Counts kept at another geometry move, or end, now: whoever repeats that has to know when it was, and count back.
-        let age = age.filter(|_| key.entry().is_some_and(|entry| entry.moves_to(arguments.quota.geometry)));
+        // A window that is replaced is replaced at `now`. So the effect says `now` and the age, not the instant counted at.
+        let age = age.filter(|_| key.entry().is_some_and(|entry| entry.replaces_window(arguments.quota.geometry, now)));
         let instant = if age.is_some() { now } else { record.instant() };
         let block = arguments.block_begun(key.entry(), now).filter(|_| record.is_denied());
         let mut change = key.change()?;

@@ -20,7 +20,7 @@ pub enum Effect<'a> {
         quota: &'a [Text; 3],
         /// How many.
         units: u64,
-        /// Their age at `instant`, in ms, where counts kept at another geometry moved then.
+        /// Their age at `instant`, in ms, where the window was replaced then.
         age: Option<u64>,
         /// When, in ms.
         instant: u64,

@@ -69,16 +69,23 @@ class Window:
     def seen(self, geometry: Geometry, now: int) -> "Window | None":
         """This window at another geometry: each unit at the latest instant at which it may have come, as long as
         neither window has passed it. None when nothing is left."""
+        if now >= self.end:
+            return None
         if geometry == self.geometry:
             return self
         instant, resolution = self.instant(now), self.geometry.resolution
         counts: dict[int, int] = {}
-        if now < self.end:
-            for subinterval, units in self.counts.items():
-                moved = min((subinterval + 1) * resolution - 1, instant) // geometry.resolution
-                if min(self.geometry.end_of(subinterval), geometry.end_of(moved)) > instant:
-                    counts[moved] = counts.get(moved, 0) + units
+        for subinterval, units in self.counts.items():
+            moved = min((subinterval + 1) * resolution - 1, instant) // geometry.resolution
+            if min(self.geometry.end_of(subinterval), geometry.end_of(moved)) > instant:
+                counts[moved] = counts.get(moved, 0) + units
         return Window(geometry, counts) if counts else None
+
+    def end_at(self, geometry: Geometry) -> int:
+        """The first instant at which nothing counts any more for requests at a geometry: they see the newest units later,
+        the later they come, at last at the end of their subinterval."""
+        latest = (self.newest + 1) * self.geometry.resolution - 1
+        return min(self.end, geometry.end_of(latest // geometry.resolution))
 
     def count(self, subinterval: int, units: int) -> None:
         """Count units, and let go of what no longer matters."""
@@ -127,7 +134,7 @@ class Key:
         window = self._seen(quota, now)
         granted, remaining = self._decide(window, quota, now, cost, partial)
         retry_after = 0 if granted else self._retry_after(quota, now, 1 if partial else cost)
-        return [granted, quota.limit, remaining, retry_after, self._reset_after(window, now)]
+        return [granted, quota.limit, remaining, retry_after, self._reset_after(quota, now)]
 
     def allow(self, quota: Quota, now: int, cost: int = 1, partial: bool = False, block: int | None = None) -> Reply:
         window = self._seen(quota, now)
@@ -137,7 +144,7 @@ class Key:
             return self.peek(quota, now, cost, partial)
         instant = window.instant(now) if window else now
         self._count(window, quota, instant // quota.geometry.resolution, granted)
-        return [granted, quota.limit, remaining - granted, 0, self._reset_after(self.window, now)]
+        return [granted, quota.limit, remaining - granted, 0, self._reset_after(quota, now)]
 
     def record(self, quota: Quota, now: int, cost: int = 1, age: int = 0, block: int | None = None) -> Reply:
         window, geometry = self._seen(quota, now), quota.geometry
@@ -151,7 +158,7 @@ class Key:
             self._begin_block(block, now)
         _, remaining = self._decide(self.window, quota, now, 0)
         retry_after = 0 if granted else self._retry_after(quota, now, cost)
-        return [granted, quota.limit, remaining, retry_after, self._reset_after(self.window, now)]
+        return [granted, quota.limit, remaining, retry_after, self._reset_after(quota, now)]
 
     def refund(self, units: int, now: int, age: int | None = None) -> int:
         taken = self.window.take(units, age, now) if self.window else 0
@@ -221,6 +228,6 @@ class Key:
         # Units only ever slide out: what fits once fits from then on, at the latest at the end.
         return max(blocked_for, bisect_left(range(now, max(now, self.window.end)), True, key=fits))
 
-    def _reset_after(self, seen: Window | None, now: int) -> int:
-        end = min(seen.end, self.window.end) if seen and self.window else 0
+    def _reset_after(self, quota: Quota, now: int) -> int:
+        end = self.window.end_at(quota.geometry) if self.window else 0
         return max(0, end - now, self.blocked_until - now)
