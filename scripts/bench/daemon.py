@@ -22,8 +22,8 @@ from .load import cores, cpu_nanoseconds, start_server
 PROGRAM = "target/daemon-bench/release/daemon-bench"  # from the top, where all of this runs
 PLENTY, HOUR, LIMIT, WINDOW = 1_000_000_000, 3600, 1000, 60
 # What descriptors' keys are called: their limits, windows in seconds, and how swlimitd decides upon them.
-KINDS = {"granted": (PLENTY, HOUR, "direct"), "denied": (1, HOUR, "denials"), "leased": (PLENTY, HOUR, "leases"),
-         "exact": (LIMIT, WINDOW, "denials"), "exact_direct": (LIMIT, WINDOW, "direct")}
+KINDS = {"granted": (PLENTY, HOUR, "direct"), "denied": (1, HOUR, "cached"), "leased": (PLENTY, HOUR, "leased"),
+         "exact": (LIMIT, WINDOW, "cached"), "exact_direct": (LIMIT, WINDOW, "direct")}
 SERVICES = ("floor", "swlimitd", "redis", "redis_cached")  # the last two are limitador's, by its storage
 CASES = {  # what it is called: the service and the kind of key
     "a service that decides nothing (the floor)": ("floor", "granted"),
@@ -35,7 +35,7 @@ CASES = {  # what it is called: the service and the kind of key
     "`limitador` 0.14 with its cache, granted": ("redis_cached", "granted"),
 }
 FLOOR, DENIAL, LEASE, DECISION, GRANTED, DENIED, CACHED = CASES
-EXACT = {"swlimitd": ("swlimitd", "exact"), "swlimitd, `deciding: direct`": ("swlimitd", "exact_direct"),
+EXACT = {"swlimitd": ("swlimitd", "exact"), "swlimitd, `mode: direct`": ("swlimitd", "exact_direct"),
          "`limitador` 0.14": ("redis", "exact"), "`limitador` 0.14 with its cache": ("redis_cached", "exact")}
 KEYS, TASKS = 1000, (1, 50)
 SETTLED = 1.1  # s; until then limitador's cache has told Redis, which it does once a second
@@ -63,8 +63,8 @@ def limits():
     """The limits of all kinds of keys, for swlimitd."""
     units = {HOUR: "hour", WINDOW: "minute"}
     return json.dumps({"domain": "bench", "descriptors": [  # JSON is YAML
-        {"key": kind, "rate_limit": {"unit": units[window], "requests_per_unit": limit, "deciding": deciding}}
-        for kind, (limit, window, deciding) in KINDS.items()]})
+        {"key": kind, "rate_limit": {"unit": units[window], "requests_per_unit": limit, "mode": mode}}
+        for kind, (limit, window, mode) in KINDS.items()]})
 
 
 def wait_for(port):

@@ -23,8 +23,8 @@ from support.server import ROOT, Server
 
 from .daemon import PROGRAM
 
-# Ways of deciding: limits, keys, and how many requests at a time.
-KINDS = {"denials": (1, 1_000_000, 64), "leases": (100_000, 1_000, 8), "background": (100_000, 1_000, 8)}
+# Modes: limits, keys, and how many requests at a time.
+KINDS = {"cached": (1, 1_000_000, 64), "leased": (100_000, 1_000, 8), "eventual": (100_000, 1_000, 8)}
 TIMEOUT = 1.0  # s, of swlimitd
 STEP, CHANGE, RESTART = 10.0, 1.0, 45.0  # s between looks at memory, between changes, between restarts
 WARM = 0.5  # of the time; memory may grow until then: a million keys have to be seen
@@ -58,7 +58,7 @@ def main():
 
 def limits(version):
     """The limits, and a rule that each version of them has for itself."""
-    rules = [{"key": kind, "rate_limit": {"unit": "day", "requests_per_unit": limit, "deciding": kind}}
+    rules = [{"key": kind, "rate_limit": {"unit": "day", "requests_per_unit": limit, "mode": kind}}
              for kind, (limit, *_) in KINDS.items()]
     rules.append({"key": f"rule{version}", "rate_limit": {"unit": "second", "requests_per_unit": version}})
     return json.dumps({"domain": "bench", "descriptors": rules})

@@ -23,10 +23,10 @@ descriptors:
   - {key: half, rate_limit: {window: 12h, requests_per_unit: 3}}
   - {key: none, rate_limit: {unit: day, requests_per_unit: 0}}
   - {key: strict, rate_limit: {unit: day, requests_per_unit: 2, strict: true}}
-  - {key: local, rate_limit: {unit: day, requests_per_unit: 2, deciding: only_local}}
-  - {key: leased, rate_limit: {unit: day, requests_per_unit: 1000, deciding: leases}}
-  - {key: background, rate_limit: {unit: day, requests_per_unit: 100, deciding: background}}
-  - {key: small, rate_limit: {unit: day, requests_per_unit: 3, deciding: background}}
+  - {key: local, rate_limit: {unit: day, requests_per_unit: 2, mode: local}}
+  - {key: leased, rate_limit: {unit: day, requests_per_unit: 1000, mode: leased}}
+  - {key: background, rate_limit: {unit: day, requests_per_unit: 100, mode: eventual}}
+  - {key: small, rate_limit: {unit: day, requests_per_unit: 3, mode: eventual}}
   - {key: penalty, rate_limit: {window: 1s, requests_per_unit: 1, block: 1h}}
   - {key: tokens, rate_limit: {unit: day, requests_per_unit: 100, record: true}}
   - {key: shadow, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}

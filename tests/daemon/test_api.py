@@ -25,7 +25,7 @@ from support.waiting import eventually
 NO_LIMITS = "domain: d"
 QUOTA = {"limit": 3, "window": "1d", "resolution": "2h"}
 JSON = {"Content-Type": "application/json"}
-IS_DECISION = {"granted", "limit", "remaining", "retry_after", "reset_after", "local"}
+IS_DECISION = {"granted", "limit", "remaining", "retry_after", "reset_after", "source"}
 
 
 class Api:
@@ -79,7 +79,7 @@ def test_allow(api):
     assert [(status, reply["granted"], reply["remaining"]) for status, reply in found] == [
         (200, 1, 2), (200, 1, 1), (200, 1, 0), (429, 0, 0)]
     first, last = found[0][1], found[3][1]
-    assert set(first) == IS_DECISION and (first["limit"], first["retry_after"], first["local"]) == (3, 0, False)
+    assert set(first) == IS_DECISION and (first["limit"], first["retry_after"], first["source"]) == (3, 0, "server")
     assert 86_400_000 <= first["reset_after"] <= 93_600_000
     assert 79_200_000 <= last["retry_after"] <= 93_600_000
     assert api.granted("/v1/allow", {"key": "other", "cost": 3} | QUOTA) == (200, 3)
@@ -150,7 +150,7 @@ def test_several_limits(api, server):
 def test_what_the_server_holds(api, server):
     assert api.ask("/v1/info?key=k") == (404, {"error": "no such key"})
     for _ in range(5):
-        api.ask("/v1/allow", {"key": "k", "deciding": "direct"} | QUOTA)
+        api.ask("/v1/allow", {"key": "k", "mode": "direct"} | QUOTA)
     status, told = api.ask("/v1/info?key=k")
     assert (status, told["window"], told["resolution"], told["total"]) == (200, 86_400_000, 7_200_000, 3)
     assert told["blocked_until"] is None
@@ -161,7 +161,7 @@ def test_what_the_server_holds(api, server):
 
 
 def test_the_prefix_is_of_every_key(start_daemon, server):
-    api = Api(start_daemon(NO_LIMITS, server, key_prefix="p:"))
+    api = Api(start_daemon(NO_LIMITS, server, prefix="p:"))
     api.ask("/v1/allow", {"key": "k"} | QUOTA)
     api.ask("/v1/allow_all", [{"key": "l"} | QUOTA])
     api.ask("/v1/block", {"key": "m", "duration": "1m"})
@@ -189,7 +189,7 @@ WRONG = [
     ("/v1/allow", K | {"resolution": "7h"}, "the resolution divides the window evenly"),
     ("/v1/allow", K | {"cost": 0}, "cost must be an integer between 1 and 9007199254740991"),
     ("/v1/allow", K | {"unknown": 1}, "unknown field `unknown`"),
-    ("/v1/allow", K | {"deciding": "me"}, "unknown variant `me`"),
+    ("/v1/allow", K | {"mode": "me"}, "unknown variant `me`"),
     ("/v1/allow", K | {"age": 1}, "age is for record"),
     ("/v1/peek", K | {"block": 1}, "block is for allow"),
     ("/v1/record", K | {"partial": True}, "partial is for allow"),
@@ -198,7 +198,7 @@ WRONG = [
     ("/v1/acquire", K | {"timeout": "11m"}, "at most 10m"),
     ("/v1/allow_all", [], "1 to 1000"),
     ("/v1/allow_all", [K] * 1001, "1 to 1000"),
-    ("/v1/allow_all", [K, K], "a key is named twice"),
+    ("/v1/allow_all", [K, K], "duplicate key"),
     ("/v1/allow_all", [K | {"partial": True}], "the whole cost or nothing"),
     ("/v1/allow_all", [K | {"cost": 0}], "cost is 1 to"),
     ("/v1/block", {"key": "k", "duration": 0}, "a duration is written"),
@@ -277,7 +277,7 @@ def test_the_file_names_every_field(api):
 def test_without_a_server(start_daemon):
     api = Api(start_daemon(NO_LIMITS))
     assert [api.ask("/v1/allow", K | {"limit": 1})[0] for _ in range(2)] == [200, 429]
-    assert api.ask("/v1/allow", K | {"limit": 1})[1]["local"] is True
+    assert api.ask("/v1/allow", K | {"limit": 1})[1]["source"] == "local"
     for path, body in (("refund", {"key": "k"}), ("unblock", {"key": "k"}), ("block", {"key": "k", "duration": 1})):
         assert api.ask(f"/v1/{path}", body)[0] == 501
     assert api.ask("/v1/info?key=k")[0] == api.ask("/v1/top")[0] == 501
@@ -289,9 +289,9 @@ def test_a_server_that_is_away(start_daemon, start):
     eventually(lambda: api.ask("/v1/allow", K)[0], 200)
     server.kill()
     assert api.ask("/v1/allow", K) == (503, {"error": "the counting server is away"})
-    assert api.granted("/v1/allow", K | {"when_away": "allow"}) == (200, 1)
-    assert api.granted("/v1/allow", K | {"when_away": "deny"}) == (429, 0)
-    assert api.ask("/v1/allow_all", [K, K | {"key": "l", "when_away": "deny"}])[0] == 503
+    assert api.granted("/v1/allow", K | {"on_failure": "allow"}) == (200, 1)
+    assert api.granted("/v1/allow", K | {"on_failure": "deny"}) == (429, 0)
+    assert api.ask("/v1/allow_all", [K, K | {"key": "l", "on_failure": "deny"}])[0] == 503
     assert api.ask("/v1/block", {"key": "k", "duration": 60})[0] == 503
 
 
@@ -313,7 +313,7 @@ def test_tokens(start_daemon, server):
     eventually(lambda: api.ask("/v1/peek", K, headers=token("third"))[0], 200)
     assert api.ask("/v1/peek", K, headers=token("first"))[0] == 401
     (daemon.folder / "tokens").write_text("\n")
-    eventually(lambda: "tokens: there is no token in it" in daemon.log)
+    eventually(lambda: "tokens: the file has no token" in daemon.log)
     assert api.ask("/v1/peek", K, headers=token("third"))[0] == 200
 
 
@@ -391,7 +391,7 @@ def test_requests_are_counted(api):
         return {labels: value - before[labels] for labels, value in requests().items() if value != before[labels]}
 
     before, decided = requests(), api.daemon.metrics("swlimitd_decisions_total")
-    one = K | {"limit": 1, "deciding": "direct"}
+    one = K | {"limit": 1, "mode": "direct"}
     for path, body in (("allow", one), ("allow", one), ("allow", {}), ("peek", one), ("record", one),
                        ("acquire", one | {"timeout": "1ms"}), ("allow_all", [one, K | {"key": "l"}]),
                        ("refund", {"key": "k"}), ("block", {"key": "k", "duration": 1}), ("unblock", {"key": "k"})):

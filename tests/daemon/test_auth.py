@@ -85,11 +85,12 @@ def test_nothing_matches(start_daemon):
     assert daemon.metrics("swlimitd_requests_total")["auth", "ok"] == 1
 
 
-@pytest.mark.parametrize("when_away, expected", [
-    ("error", [503] * 3), ("allow", [200] * 3), ("deny", [429] * 3), ("local, share: 0.2", [200, 200, 429])])
-def test_a_server_that_is_away(start_daemon, start, when_away, expected):
+@pytest.mark.parametrize("keys, expected", [
+    ("", [200, 429, 429]), ("on_failure: error", [503] * 3), ("on_failure: allow", [200] * 3),
+    ("on_failure: deny", [429] * 3), ("on_failure: local, local_share: 0.2", [200, 200, 429])])
+def test_a_server_that_is_away(start_daemon, start, keys, expected):
     server = start()
-    policy = f"{{name: p, key: k, rate_limit: {{unit: day, requests_per_unit: 10, when_away: {when_away}}}}}"
+    policy = f"{{name: p, key: k, rate_limit: {{unit: day, requests_per_unit: 10, {keys}}}}}"
     daemon = start_daemon(by_path(policy), server, timeout="200ms")
     eventually(lambda: status(daemon) == 200 and server.cli("KEYS", "*"))
     server.kill()

@@ -14,12 +14,12 @@ LIMITS = """
 domain: d
 descriptors:
   - {key: error, rate_limit: {unit: day, requests_per_unit: 10}}
-  - {key: allow, rate_limit: {unit: day, requests_per_unit: 10, when_away: allow}}
-  - {key: deny, rate_limit: {unit: day, requests_per_unit: 10, when_away: deny}}
-  - {key: local, rate_limit: {unit: day, requests_per_unit: 10, when_away: local, share: 0.2}}
-  - {key: recorded, rate_limit: {unit: day, requests_per_unit: 10, when_away: allow, record: true}}
-  - {key: mine, rate_limit: {unit: day, requests_per_unit: 1, deciding: only_local}}
-  - {key: shadow, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 10, when_away: deny}}
+  - {key: allow, rate_limit: {unit: day, requests_per_unit: 10, on_failure: allow}}
+  - {key: deny, rate_limit: {unit: day, requests_per_unit: 10, on_failure: deny}}
+  - {key: local, rate_limit: {unit: day, requests_per_unit: 10, on_failure: local, local_share: 0.2}}
+  - {key: recorded, rate_limit: {unit: day, requests_per_unit: 10, on_failure: allow, record: true}}
+  - {key: mine, rate_limit: {unit: day, requests_per_unit: 1, mode: local}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 10, on_failure: deny}}
 """
 TIMEOUT = 0.2
 FAR_TOO_LONG = 2.0  # of a machine that is busy
@@ -52,7 +52,7 @@ def assert_policies(daemon):
     assert daemon.json({"domain": "d", "descriptors": [{"entries": [{"key": "error", "value": "x"}]}]}) == (
         503, "the counting server is away\n")
     ways = daemon.metrics("swlimitd_decisions_total")
-    assert ways["d", "local", "granted", "away"] == 2 and ways["d", "deny", "denied", "away"] >= 1
+    assert ways["d", "local", "granted", "failure"] == 2 and ways["d", "deny", "denied", "failure"] >= 1
     assert daemon.metrics("swlimitd_server_errors_total")["away",] >= 3
     assert daemon.get("/healthcheck") == (200, "OK\n")
 

@@ -34,7 +34,7 @@ def test_queries_ask_for_what_there_is(start_daemon, start):
     for _ in range(2):
         daemon.codes("k=x")
     (daemon.folder / "limits.yaml").write_text("invalid")
-    eventually(lambda: "is refused" in daemon.log)
+    eventually(lambda: "configuration is invalid" in daemon.log)
     server.stop()
     assert daemon.json({"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "y"}]}]})[0] == 503
     there = series(daemon)

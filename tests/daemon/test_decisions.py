@@ -131,16 +131,16 @@ def test_a_denial_blocks(daemon, server):
     assert 3_500 < daemon.ask("penalty=y").statuses[0].duration_until_reset.seconds <= 3_600
 
 
-def test_leases_and_background_decide_near_the_request(daemon, server):
+def test_leased_and_eventual_decide_near_the_request(daemon, server):
     for _ in range(40):
         assert daemon.codes("leased=x")[0] == "OK"
     # Of a key that it has not heard of it grants a tenth.
     assert daemon.codes("background=x", hits=10)[0] == "OK"
     eventually(lambda: counted(server, "{d}|background=x|1d") == 10)
     eventually(lambda: daemon.codes("background=x", hits=30)[0], "OK")
-    by_way = daemon.metrics("swlimitd_decisions_total")
-    assert by_way["d", "leased", "granted", "lease"] > 0
-    assert by_way["d", "background", "granted", "background"] >= 2
+    by_source = daemon.metrics("swlimitd_decisions_total")
+    assert by_source["d", "leased", "granted", "lease"] > 0
+    assert by_source["d", "background", "granted", "eventual"] >= 2
     eventually(lambda: counted(server, "{d}|background=x|1d") == 40)
 
 

@@ -5,6 +5,8 @@ import socket
 import grpc
 import pytest
 
+from support.daemon import OK, OVER_LIMIT, rls_pb2
+
 METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
 
@@ -35,6 +37,18 @@ def send(daemon, message, method=METHOD):
 ], ids=["empty", "ones", "length", "text", "1000 descriptors", "100000 descriptors", "large"])
 def test_hostile_messages(daemon, message, code):
     assert send(daemon, message) == code
+
+
+@pytest.mark.parametrize("value", [b"a\xff", b"\xc3", b"\x00\xfe"])
+def test_a_value_that_is_not_utf8_counts_like_any_other(daemon, value):
+    """Clients choose values. An error would make a proxy that fails open let them pass all limits."""
+    entry = b"\x0a\x05three\x12" + bytes([len(value)]) + value
+    descriptor = b"\x0a" + bytes([len(entry)]) + entry
+    message = b"\x0a\x01d\x12" + bytes([len(descriptor)]) + descriptor
+    with daemon.channel() as channel:
+        ask = channel.unary_unary(METHOD, response_deserializer=rls_pb2.RateLimitResponse.FromString)
+        codes = [ask(message, timeout=10).overall_code for _ in range(4)]
+    assert codes == [OK] * 3 + [OVER_LIMIT]
 
 
 def test_another_method(daemon):

@@ -29,7 +29,7 @@ LAUGHS = "".join(f"      {name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
     (LIMIT.format("requests_per_unit: 1" + "0" * 1000), ":2:"),
     (LIMIT.format("requests_per_unit: 1e400"), ":2:"),
     (LIMIT.format("requests_per_unit: -1"), ":2:"),
-    (LIMIT.format("share: .nan"), "not NaN"),
+    (LIMIT.format("local_share: .nan"), "not NaN"),
     (LIMIT.format("block: 99999999999999999999d"), "is not a duration"),
     ("domain: !!python/object/apply:os.system ['id']", ":1:"),
 ], ids=["flow", "levels", "keys", "laughs", "itself", "nobody", "10 MB", "comment", "documents", "bytes", "UTF-16",
@@ -38,7 +38,7 @@ def test_hostile_files(start_daemon, text, why):
     daemon = start_daemon(LIMITS)
     (daemon.folder / "next").write_bytes(text.encode() if isinstance(text, str) else text)
     (daemon.folder / "next").rename(daemon.folder / "limits.yaml")
-    eventually(lambda: "the old one goes on" in daemon.log)
+    eventually(lambda: "the old one stays" in daemon.log)
     assert why in daemon.log.split("limits.yaml")[1]
     assert daemon.codes("k=x") == ("OK", "OK")
     daemon.write_limits(LIMITS.replace("3", "4"))

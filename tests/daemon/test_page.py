@@ -21,8 +21,8 @@ LIMITS = """
 domain: d
 descriptors:
   - {key: three, rate_limit: {unit: day, requests_per_unit: 3, block: 1s}}
-  - {key: local, rate_limit: {unit: day, requests_per_unit: 2, deciding: only_local}}
-  - {key: direct, rate_limit: {unit: day, requests_per_unit: 3, deciding: direct}}
+  - {key: local, rate_limit: {unit: day, requests_per_unit: 2, mode: local}}
+  - {key: direct, rate_limit: {unit: day, requests_per_unit: 3, mode: direct}}
   - {key: shadow, shadow_mode: true, rate_limit: {window: 90s, requests_per_unit: 1}}
   - {key: free, rate_limit: {unlimited: true}}
   - {key: HOSTILE, rate_limit: {unit: day, requests_per_unit: 1}}
@@ -125,9 +125,9 @@ def test_counts_are_live(open_page, start):
     assert label == "Granted 3 and denied 2 in five minutes"
     page.daemon.codes("local=ann")
     page.sees("by-rule", "local d 1 0")
-    ways = {row[0].split("\n")[0]: row[1:] for row in page.rows("ways")}
-    assert ways["only_local"] == ["1", "17 %"] and int(ways["server"][0]) >= 4
-    assert sum(int(decisions) for decisions, _ in ways.values()) == 6
+    sources = {row[0].split("\n")[0]: row[1:] for row in page.rows("sources")}
+    assert sources["local"] == ["1", "17 %"] and int(sources["server"][0]) >= 4
+    assert sum(int(decisions) for decisions, _ in sources.values()) == 6
     assert re.fullmatch(r"[\d.]+ (µs|ms)", page.find("median").text)
     assert page.find("latency-chart").get_attribute("aria-label").startswith("6 requests in five minutes")
     assert page.find("local").text != "0 %"
@@ -140,9 +140,9 @@ def test_counts_are_live(open_page, start):
 def test_rules_in_force(open_page):
     page = open_page()
     shown = {row[0].split("\n")[0]: row[1:] for row in page.rows("rules")}
-    assert shown["three"] == ["3 per 1d, resolution 2h, blocks for 1s", "denials; away: error"]
-    assert shown["local"] == ["2 per 1d, resolution 2h", "only_local; away: error"]
-    assert shown["shadow"] == ["1 per 90s, resolution 7500ms", "denials; away: error\nshadow mode: denies nothing"]
+    assert shown["three"] == ["3 per 1d, resolution 2h, blocks for 1s", "cached; on failure: error"]
+    assert shown["local"] == ["2 per 1d, resolution 2h", "local; on failure: error"]
+    assert shown["shadow"] == ["1 per 90s, resolution 7500ms", "cached; on failure: error\nshadow mode: denies nothing"]
     assert shown["free"] == ["unlimited", ""]
     page.daemon.write_limits("{domain: d, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 7}}]}")
     page.sees("rules", "7 per 1d")
@@ -186,7 +186,7 @@ def test_one_key(open_page, server):
 
 
 def test_keys_have_the_prefix(open_page, server):
-    page = open_page(key_prefix="p:")
+    page = open_page(prefix="p:")
     page.look_up("p:ann")
     page.press("block", "Block")
     page.sees("said", "Blocked until")

@@ -34,7 +34,7 @@ class Daemon:
         self.folder = Path(tempfile.mkdtemp(prefix="swlimitd-"))
         self.port, self.http_port = free_port(), free_port()
         self.settings = {
-            "server": f"redis://127.0.0.1:{server.port}" if server else "only_local",
+            "server": f"redis://127.0.0.1:{server.port}" if server else "none",
             "grpc": {"address": f"127.0.0.1:{self.port}"},
             "http": {"address": f"127.0.0.1:{self.http_port}"},
             "timeout": "5s",  # a busy machine is not a server that is away

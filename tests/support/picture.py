@@ -24,9 +24,9 @@ domain: shop
 descriptors:
   - {key: user, rate_limit: {unit: minute, requests_per_unit: 150}}
   - {key: address, rate_limits: [{window: 10s, requests_per_unit: 90}, {unit: hour, requests_per_unit: 20000}]}
-  - {key: login, rate_limit: {window: 15m, requests_per_unit: 5, block: 1h, deciding: direct}}
-  - {key: search, rate_limit: {window: 30s, requests_per_unit: 900, deciding: leases, when_away: local}}
-  - {key: export, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 5, when_away: allow}}
+  - {key: login, rate_limit: {window: 15m, requests_per_unit: 5, block: 1h, mode: direct}}
+  - {key: search, rate_limit: {window: 30s, requests_per_unit: 900, mode: leased, on_failure: local}}
+  - {key: export, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 5, on_failure: allow}}
 """
 SHOWN = "{shop}|login=203.0.113.9|15m"
 

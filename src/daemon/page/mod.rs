@@ -1,7 +1,6 @@
-//! A page for people: what is decided here at the moment, and who is being limited.
+//! The status page: recent decisions, and the keys that are denied most.
 //!
-//! The page and what it counts are as open as `/metrics`. Keys may name people: they are told to those who may use the
-//! API, and blocked through it.
+//! The page and its counts are as public as `/metrics`. Keys may name people: only users of the API see and block them.
 
 use std::sync::Arc;
 
@@ -11,27 +10,29 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{json, Value};
-use swlimit_client::{Denied, Error, Way};
 
-use crate::access::{Access, Barred};
-use crate::api;
-use crate::http::Peer;
-use crate::limits::{Domain, Limit, Limits, Rule};
-use crate::metrics::{Metrics, SECONDS};
-use crate::recent::STEP;
+use crate::config::access::Access;
+use crate::config::limits::{Domain, Limit, Limits, Rule};
+use crate::core::{self, Denied, Refusal, Source};
+use crate::observe::metrics::{Metrics, SECONDS};
+use crate::observe::recent::STEP;
+use crate::protocol::access::Barred;
+use crate::protocol::api;
+use crate::protocol::peer::Peer;
 use crate::service::Service;
 
-/// Nothing comes from elsewhere, nothing is put into the page that could run, and nobody frames it.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+/// The page loads nothing from other hosts, runs no inline code, and cannot be framed.
+const CONTENT_SECURITY_POLICY: &str =
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// So many rules, and so many keys, are shown.
-const MOST_RULES: usize = 200;
-const MOST_KEYS: usize = 10;
+/// The most rules and keys that the page shows.
+const MAX_RULES: usize = 200;
+const MAX_KEYS: usize = 10;
 
-/// The page, its parts, and what it asks for again and again.
+/// The page, its parts, and the state that it polls.
 pub fn router() -> Router<Arc<Service>> {
-    let part = |media: &'static str, text: &'static str| get(move || async move { (headers(media), text) });
+    let part = |media: &'static str, text: &'static str| get(move || async move { (response_headers(media), text) });
     Router::new()
         .route("/", part("text/html; charset=utf-8", include_str!("page.html")))
         .route("/page/page.css", part("text/css; charset=utf-8", include_str!("page.css")))
@@ -40,55 +41,55 @@ pub fn router() -> Router<Arc<Service>> {
         .route("/page/state", get(state))
 }
 
-fn headers(media: &'static str) -> [(HeaderName, &'static str); 5] {
+fn response_headers(media: &'static str) -> [(HeaderName, &'static str); 5] {
     [
         (header::CONTENT_TYPE, media),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
         (header::CACHE_CONTROL, "no-cache"),
     ]
 }
 
-/// All that the page shows, but for the key that somebody looks up.
+/// The state of the page, except for looked-up keys.
 async fn state(
     State(service): State<Arc<Service>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     uri: Uri,
-    asked: HeaderMap,
+    headers: HeaderMap,
 ) -> impl IntoResponse {
-    let denied = service.client().top(MOST_KEYS).await;
+    let denied = core::top(service.client(), MAX_KEYS).await;
     let live = service.live();
     let configuration = &live.configuration;
     let settings = &configuration.settings;
     let metrics = &service.metrics;
-    metrics.count_ways(&service.client().statistics());
+    metrics.count_sources(&service.client().statistics());
     let shown = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "server": server(&denied),
         "shadow_mode": settings.shadow_mode,
-        "key_prefix": settings.key_prefix,
+        "prefix": settings.prefix,
         "needs_token": matches!(configuration.access, Access::Tokens(_)),
         "step": STEP.as_millis() as u64,
         "decisions": decisions(metrics),
-        "ways": ways(metrics),
+        "sources": sources(metrics),
         "durations": {"bounds": SECONDS, "steps": metrics.recent_durations.steps()},
-        "keys": keys(configuration.access.check(peer, &uri, &asked), denied),
+        "keys": keys(configuration.access.check(peer, &uri, &headers), denied),
         "rules": rules(&configuration.limits),
     });
-    (headers("application/json"), Json(shown))
+    (response_headers("application/json"), Json(shown))
 }
 
-/// How the counting server is.
-fn server<T>(asked: &Result<T, Error>) -> &'static str {
-    match asked {
-        Err(Error::Away(_)) => "away",
-        Err(Error::OnlyLocal(_)) => "none",
+/// The state of the counting server.
+fn server<T>(top: &Result<T, Refusal>) -> &'static str {
+    match top {
+        Err(Refusal::Unavailable) => "away",
+        Err(Refusal::NeedsServer) => "none",
         Ok(_) | Err(_) => "there",
     }
 }
 
-/// What every rule decided lately: those that denied most first, then those that granted most; and all together.
+/// The recent decisions by rule, most denials first, then most grants; and their sums.
 fn decisions(metrics: &Metrics) -> Value {
     let mut rules = metrics.recent_rules();
     let sum = |steps: &[[u32; 2]], kind: usize| steps.iter().map(|step| u64::from(step[kind])).sum::<u64>();
@@ -101,35 +102,35 @@ fn decisions(metrics: &Metrics) -> Value {
         }
     }
     let count = rules.len();
-    rules.truncate(MOST_RULES);
+    rules.truncate(MAX_RULES);
     let shown = rules.iter().map(|([domain, rule], steps)| json!({"domain": domain, "rule": rule, "steps": steps}));
     json!({"all": all, "rules": shown.collect::<Vec<_>>(), "count": count})
 }
 
-/// How often who decided lately.
-fn ways(metrics: &Metrics) -> Vec<Value> {
-    let steps = metrics.recent_ways.steps().unwrap_or_default();
-    let sum = |way: Way| steps.iter().map(|step| u64::from(step[way as usize])).sum::<u64>();
-    Way::ALL.map(|way| json!({"way": way.name(), "decisions": sum(way)})).into()
+/// The recent decisions by source.
+fn sources(metrics: &Metrics) -> Vec<Value> {
+    let steps = metrics.recent_sources.steps().unwrap_or_default();
+    let sum = |source: Source| steps.iter().map(|step| u64::from(step[source as usize])).sum::<u64>();
+    Source::ALL.map(|source| json!({"source": source.name(), "decisions": sum(source)})).into()
 }
 
-/// The keys that were denied most, or why they are not told.
-fn keys(may_see: Result<(), Barred>, denied: Result<Vec<Denied>, Error>) -> Value {
-    match (may_see, denied) {
-        (Err(Barred::NeedsToken), _) => json!({"barred": "A token of the API is needed to see keys."}),
-        (Err(Barred::NotFromThere | Barred::OfAnotherPage), _) => {
+/// The keys that were denied most, or why they are hidden.
+fn keys(access: Result<(), Barred>, denied: Result<Vec<Denied>, Refusal>) -> Value {
+    match (access, denied) {
+        (Err(Barred::NeedsToken), _) => json!({"barred": "Keys need a token of the API."}),
+        (Err(Barred::NotLocal | Barred::CrossSite), _) => {
             json!({"barred": "Without tokens only the daemon's own machine sees keys."})
         }
         (Ok(()), Ok(denied)) => json!({"denied": denied.iter().map(api::denied).collect::<Vec<_>>()}),
-        (Ok(()), Err(Error::Away(_))) => json!({"barred": "The counting server is away."}),
-        (Ok(()), Err(error)) => json!({"barred": error.to_string()}),
+        (Ok(()), Err(Refusal::Unavailable)) => json!({"barred": "The counting server is away."}),
+        (Ok(()), Err(refusal)) => json!({"barred": refusal.message()}),
     }
 }
 
-/// What is in force.
+/// The current rules.
 fn rules(limits: &Limits) -> Value {
     let all = limits.rules();
-    json!({"rules": all.iter().take(MOST_RULES).map(rule).collect::<Vec<_>>(), "count": all.len()})
+    json!({"rules": all.iter().take(MAX_RULES).map(rule).collect::<Vec<_>>(), "count": all.len()})
 }
 
 fn rule((domain, rule): &(&Domain, &Rule)) -> Value {
@@ -151,7 +152,7 @@ fn limit(limit: &Limit) -> Value {
         "strict": limit.strict,
         "block": limit.block,
         "record": limit.record,
-        "deciding": limit.manner.deciding,
-        "when_away": limit.manner.when_away,
+        "mode": limit.policy.mode,
+        "on_failure": limit.policy.on_failure,
     })
 }

@@ -1,19 +1,19 @@
-// The page asks for /page/state again and again and shows it. Names of rules and keys are anybody's words: they become
-// text nodes and attributes, never markup.
+// The page polls /page/state and shows it. Clients choose names of rules and keys: they become text nodes and
+// attributes, never markup.
 
-// Whoever wants less motion sees the figures change less often.
+// With reduced motion the figures change less often.
 const EVERY = matchMedia("(prefers-reduced-motion: reduce)").matches ? 10_000 : 2_000;
 const PATIENCE = 10_000;
 
-const WAYS = {
-  server: "the server, asked for the request",
-  denial: "a denial that is known here and still holds",
-  lease: "units taken from the server ahead",
-  background: "counts that are synchronized in the background",
-  away: "what holds while the server is away",
-  only_local: "this process, for limits without a server",
+const SOURCES = {
+  server: "the server decided the request",
+  cache: "a cached denial of the server",
+  lease: "units leased from the server ahead",
+  eventual: "counts that synchronize in the background",
+  failure: "on_failure, while the server is away",
+  local: "a window in this process",
 };
-// Of the latency chart, in seconds; its caption names them.
+// Lines of the latency chart, in seconds; its caption names them.
 const LINES = [0.0001, 0.001, 0.01, 0.1];
 const UNITS = [["d", 86_400_000], ["h", 3_600_000], ["m", 60_000], ["s", 1000], ["ms", 1]];
 
@@ -142,20 +142,20 @@ function ranged(svg, steps, bounds) {
 // -- What is shown again and again -----------------------------------------------------------------------------------
 
 function show(state) {
-  keyPrefix = state.key_prefix;
+  keyPrefix = state.prefix;
   at("version").textContent = state.version;
   at("token-form").hidden = !state.needs_token;
   showDecisions(state.decisions, state.step, state.rules);
-  showWays(state.ways);
+  showSources(state.sources);
   showLatency(state.durations);
   showKeys(state.keys);
   showRules(state.rules);
   shownAt = new Date();
   if (paused) return;
   if (state.server === "away") {
-    say(at("status"), "The counting server is away. Every limit decides as it says for that.", true);
+    say(at("status"), "The counting server is away. Each limit decides by its on_failure.", true);
   } else if (state.shadow_mode) {
-    say(at("status"), "Shadow mode: everything is counted, nobody is told to deny anything.", true);
+    say(at("status"), "Shadow mode: everything is counted, nothing is denied.", true);
   } else {
     say(at("status"), state.server === "none" ? "Running, without a counting server." : "Running.");
   }
@@ -177,7 +177,7 @@ function showDecisions({all, rules, count}, step, inForce) {
     return make("tr", {}, ruleHeading(rule), numberCell(), numberCell(), make("td", {class: "wide"}, chart));
   }, (row, rule) => {
     row.querySelector(".quiet").textContent =
-      inShadow.has(nameOf(rule)) ? `${rule.domain}, in shadow mode: nobody is told` : rule.domain;
+      inShadow.has(nameOf(rule)) ? `${rule.domain}, in shadow mode: denies nothing` : rule.domain;
     for (const kind of [0, 1]) row.cells[2 - kind].textContent = number(sum(rule.steps.map((one) => one[kind])));
     mirrored(row.querySelector("svg"), rule.steps);
   });
@@ -185,16 +185,16 @@ function showDecisions({all, rules, count}, step, inForce) {
     : count > rules.length ? `And ${amount(count - rules.length, "rule")} more.` : "";
 }
 
-function showWays(ways) {
-  const all = sum(ways.map(({decisions}) => decisions));
+function showSources(sources) {
+  const all = sum(sources.map(({decisions}) => decisions));
   const share = (decisions) => all === 0 ? "–" : `${Math.round(100 * decisions / all)} %`;
-  rows(at("ways"), ways, ({way}) => way, ({way}) => make("tr", {},
-    make("th", {scope: "row"}, way, make("span", {class: "quiet"}, WAYS[way] ?? "")), numberCell(), numberCell(),
+  rows(at("sources"), sources, ({source}) => source, ({source}) => make("tr", {},
+    make("th", {scope: "row"}, source, make("span", {class: "quiet"}, SOURCES[source] ?? "")), numberCell(), numberCell(),
   ), (row, {decisions}) => {
     row.cells[1].textContent = number(decisions);
     row.cells[2].textContent = share(decisions);
   });
-  at("local").textContent = share(sum(ways.filter(({way}) => way !== "server").map(({decisions}) => decisions)));
+  at("local").textContent = share(sum(sources.filter(({source}) => source !== "server").map(({decisions}) => decisions)));
 }
 
 function showLatency({bounds, steps}) {
@@ -231,7 +231,7 @@ function showRules({rules, count}) {
     const limits = rule.limits.map(({limit, window, resolution, strict, block, record}) => [
       `${number(limit)} per ${duration(window)}`, `resolution ${duration(resolution)}`, strict && "strict",
       block && `blocks for ${duration(block)}`, record && "records"].filter(Boolean).join(", "));
-    const decided = rule.limits.map((limit) => `${limit.deciding}; away: ${limit.when_away}`);
+    const decided = rule.limits.map((limit) => `${limit.mode}; on failure: ${limit.on_failure}`);
     return make("tr", {}, ruleHeading(rule),
       make("td", {}, ...lines([...limits, ...rule.unlimited ? ["unlimited"] : []])),
       make("td", {}, ...lines([...new Set(decided), ...modes.filter(([mode]) => rule[mode]).map(([, text]) => text)])));

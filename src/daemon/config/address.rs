@@ -1,0 +1,43 @@
+//! Listening addresses: `127.0.0.1:8081`, or `unix:/run/swlimitd.sock`.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{de, Deserialize, Deserializer};
+
+/// An address to listen at.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Address {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word.strip_prefix("unix:") {
+            Some(path) => Ok(Self::Unix(path.into())),
+            None => {
+                word.parse().map(Self::Tcp).map_err(|_| format!("'{word}' is not an address such as 127.0.0.1:8081"))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Address {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}

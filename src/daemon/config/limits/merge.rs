@@ -1,0 +1,357 @@
+//! Merges files: those with limits, then overlays.
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use serde_saphyr::{Location, Spanned};
+use swlimit_window::{Geometry, GeometryError, Quota};
+
+use super::document::{self, Descriptor, Document, RateLimit};
+use super::rule::{default_geometry, Level, Limit, Policy, Rule};
+use crate::config::duration::Duration;
+use crate::config::error::ConfigError;
+use crate::config::policy::{Defaults, PolicyKeys};
+
+/// A position in a file.
+#[derive(Clone, Debug)]
+struct Position {
+    file: Rc<str>,
+    location: Location,
+}
+
+impl Position {
+    fn error(&self, message: impl std::fmt::Display) -> ConfigError {
+        ConfigError::at(&self.file, self.location, message)
+    }
+}
+
+/// A domain, merged from the files read so far.
+#[derive(Debug, Default)]
+pub struct MergedDomain {
+    pub hash_tag: Option<String>,
+    pub top: Levels,
+    pub policies: Vec<MergedPolicy>,
+}
+
+/// A policy and its position.
+#[derive(Debug)]
+pub struct MergedPolicy {
+    position: Position,
+    written: document::Policy,
+}
+
+/// The descriptors of one level, in file order.
+#[derive(Debug, Default)]
+pub struct Levels {
+    all: Vec<MergedRule>,
+    by_key_and_value: HashMap<(String, String), usize>,
+}
+
+/// A descriptor, and the level below it.
+#[derive(Debug)]
+pub struct MergedRule {
+    position: Position,
+    written: Descriptor,
+    rate_limits: Vec<(Position, RateLimit)>,
+    pub below: Levels,
+}
+
+/// The domains of all files, by name.
+pub type Domains = BTreeMap<String, MergedDomain>;
+
+/// Adds a file's limits.
+pub fn add(domains: &mut Domains, file: &str, document: Document) -> Result<(), ConfigError> {
+    let domain = domains.entry(name(file, &document)?.into()).or_default();
+    domain.hash_tag = document.hash_tag.or(domain.hash_tag.take());
+    let file: Rc<str> = file.into();
+    for Spanned { value: written, referenced: location, .. } in document.policies {
+        let position = Position { file: file.clone(), location };
+        if domain.policies.iter().any(|other| other.written.name == written.name) {
+            return Err(position.error(format!("duplicate policy '{}'", written.name)));
+        }
+        domain.policies.push(MergedPolicy { position, written });
+    }
+    domain.top.add(&file, document.descriptors)
+}
+
+/// Merges an overlay, whose keys override those of earlier files.
+pub fn overlay(domains: &mut Domains, file: &str, document: Document) -> Result<(), ConfigError> {
+    let named = name(file, &document)?;
+    let Some(domain) = domains.get_mut(named) else {
+        return Err(ConfigError::in_file(file, format!("no other file has the domain '{named}'")));
+    };
+    if let Some(policy) = document.policies.first() {
+        return Err(ConfigError::at(file, policy.referenced, "an overlay cannot have policies"));
+    }
+    domain.hash_tag = document.hash_tag.or(domain.hash_tag.take());
+    domain.top.overlay(&file.into(), document.descriptors)
+}
+
+fn name<'a>(file: &str, document: &'a Document) -> Result<&'a str, ConfigError> {
+    match &document.domain {
+        Some(domain) if !domain.value.is_empty() => Ok(&domain.value),
+        Some(domain) => Err(ConfigError::at(file, domain.referenced, "the domain is empty")),
+        None => Err(ConfigError::in_file(file, "there is no domain")),
+    }
+}
+
+impl Levels {
+    fn add(&mut self, file: &Rc<str>, descriptors: Vec<Spanned<Descriptor>>) -> Result<(), ConfigError> {
+        for Spanned { mut value, referenced: location, .. } in descriptors {
+            let position = Position { file: file.clone(), location };
+            if value.key.is_empty() {
+                return Err(position.error("the descriptor has no key"));
+            }
+            if value.key.contains('*') {
+                return Err(position.error("a key cannot have a '*', only a value can"));
+            }
+            let names = (value.key.clone(), value.value.clone());
+            if self.by_key_and_value.insert(names, self.all.len()).is_some() {
+                return Err(position.error(format!("{} is defined twice", described(&value))));
+            }
+            let mut below = Self::default();
+            below.add(file, std::mem::take(&mut value.descriptors))?;
+            let rate_limits =
+                rate_limits(&position, value.rate_limit.take(), value.rate_limits.take())?.unwrap_or_default();
+            self.all.push(MergedRule { position, written: value, rate_limits, below });
+        }
+        Ok(())
+    }
+
+    fn overlay(&mut self, file: &Rc<str>, descriptors: Vec<Spanned<Descriptor>>) -> Result<(), ConfigError> {
+        for Spanned { mut value, referenced: location, .. } in descriptors {
+            let position = Position { file: file.clone(), location };
+            let names = (value.key.clone(), value.value.clone());
+            let Some(below) = self.by_key_and_value.get(&names).map(|at| &mut self.all[*at]) else {
+                return Err(position.error(format!("no other file has {} here", described(&value))));
+            };
+            below.below.overlay(file, std::mem::take(&mut value.descriptors))?;
+            below.overlay(position, value)?;
+        }
+        Ok(())
+    }
+
+    /// Builds the rules of this level. Each keeps the level below it.
+    pub fn build(self, above: &[Level], context: &mut Context) -> Result<Vec<MergedLevel>, ConfigError> {
+        self.all.into_iter().map(|merged| merged.build(above, context)).collect()
+    }
+}
+
+/// The limits of a descriptor or policy, each with its position: from `rate_limits`, or the one of `rate_limit`.
+fn rate_limits(
+    position: &Position,
+    one: Option<Spanned<RateLimit>>,
+    several: Option<Vec<Spanned<RateLimit>>>,
+) -> Result<Option<Vec<(Position, RateLimit)>>, ConfigError> {
+    let all = match (one, several) {
+        (Some(_), Some(_)) => return Err(position.error("rate_limit and rate_limits exclude each other")),
+        (None, None) => return Ok(None),
+        (Some(one), None) => vec![one],
+        (None, Some(all)) => all,
+    };
+    let limits = all.into_iter().map(|one| (Position { location: one.referenced, ..position.clone() }, one.value));
+    Ok(Some(limits.collect()))
+}
+
+fn described(descriptor: &Descriptor) -> String {
+    match &*descriptor.value {
+        "" => format!("the descriptor '{}'", descriptor.key),
+        value => format!("the descriptor '{}' with the value '{value}'", descriptor.key),
+    }
+}
+
+/// What rules depend on besides their own keys.
+pub struct Context {
+    /// The policy at the top of the configuration.
+    top: PolicyKeys,
+    pub defaults: Defaults,
+    /// All descriptors are in quota mode.
+    quota_mode: bool,
+    /// The number of limits so far, which is the next one's id.
+    limits: usize,
+}
+
+impl Context {
+    pub fn new(top: PolicyKeys, defaults: Defaults, quota_mode: bool) -> Self {
+        Self { top, defaults, quota_mode, limits: 0 }
+    }
+}
+
+/// A level, its rule if it has limits, and the level below it.
+pub struct MergedLevel {
+    pub level: Level,
+    pub rule: Option<Rule>,
+    pub below: Levels,
+}
+
+impl MergedRule {
+    fn overlay(&mut self, position: Position, mut over: Descriptor) -> Result<(), ConfigError> {
+        let is_one = over.rate_limit.is_some();
+        if let Some(mut limits) = rate_limits(&position, over.rate_limit.take(), over.rate_limits.take())? {
+            if let (true, [(_, below)], [(_, over)]) = (is_one, &*self.rate_limits, &mut *limits) {
+                *over = over.clone().over(below);
+            }
+            self.rate_limits = limits;
+        }
+        let below = &mut self.written;
+        below.shadow_mode = over.shadow_mode.or(below.shadow_mode);
+        below.quota_mode = over.quota_mode.or(below.quota_mode);
+        below.detailed_metric = over.detailed_metric.or(below.detailed_metric);
+        below.value_to_metric = over.value_to_metric.or(below.value_to_metric);
+        below.share_threshold = over.share_threshold.or(below.share_threshold);
+        below.metadata = over.metadata.or(below.metadata.take());
+        self.position = position;
+        Ok(())
+    }
+
+    fn build(self, above: &[Level], context: &mut Context) -> Result<MergedLevel, ConfigError> {
+        let Descriptor { key, value, metadata, .. } = self.written;
+        let shared = self.written.share_threshold.unwrap_or_default();
+        if shared && !value.contains('*') {
+            return Err(self.position.error("share_threshold needs a value with a '*'"));
+        }
+        let value_to_metric = self.written.value_to_metric.unwrap_or_default();
+        let level = Level { key, value, shared, value_to_metric };
+        if self.rate_limits.is_empty() {
+            return Ok(MergedLevel { level, rule: None, below: self.below });
+        }
+        let levels = [above, std::slice::from_ref(&level)].concat();
+        let mut rule = Rule {
+            name: Rule::name_of(&levels),
+            shadow_mode: self.written.shadow_mode.unwrap_or_default(),
+            quota_mode: context.quota_mode || self.written.quota_mode.unwrap_or_default(),
+            detailed_metric: self.written.detailed_metric.unwrap_or_default(),
+            metadata,
+            levels,
+            ..Rule::default()
+        };
+        rule.add_limits(self.rate_limits, context)?;
+        Ok(MergedLevel { level, rule: Some(rule), below: self.below })
+    }
+}
+
+impl MergedPolicy {
+    pub fn build(self, context: &mut Context) -> Result<Policy, ConfigError> {
+        let document::Policy { name, conditions, key, cost, rate_limit, rate_limits: several, shadow_mode } =
+            self.written;
+        let error = |message: &str| Err(self.position.error(message));
+        if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) {
+            return error("a policy's name has letters, digits, dots, dashes and underscores");
+        }
+        let Some(limits) = rate_limits(&self.position, rate_limit, several)? else {
+            return error("the policy has no limit");
+        };
+        let mut rule = Rule { name, shadow_mode, ..Rule::default() };
+        rule.add_limits(limits, context)?;
+        if !rule.replaces.is_empty() {
+            return error("a policy cannot replace limits");
+        }
+        Ok(Policy { rule, conditions, key, cost })
+    }
+}
+
+impl Rule {
+    fn add_limits(
+        &mut self,
+        rate_limits: Vec<(Position, RateLimit)>,
+        context: &mut Context,
+    ) -> Result<(), ConfigError> {
+        let is_only = rate_limits.len() == 1;
+        for (position, written) in rate_limits {
+            let error = |message: String| position.error(message);
+            self.replaces.extend(written.replaced().map_err(error)?);
+            match written.limit(context).map_err(error)? {
+                None if is_only => self.unlimited = true,
+                None => return Err(position.error("`unlimited` excludes other limits")),
+                Some(limit) => {
+                    let window = limit.quota.geometry.window();
+                    if self.limits.iter().any(|other| other.quota.geometry.window() == window) {
+                        return Err(position.error("two limits of one rule have the same window"));
+                    }
+                    self.limits.push(limit);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RateLimit {
+    /// These keys, and those of `below` where they are missing here.
+    fn over(self, below: &Self) -> Self {
+        let Self { mut unit, mut window, .. } = below.clone();
+        if self.unit.is_some() || self.window.is_some() {
+            (unit, window) = (self.unit, self.window);
+        }
+        Self {
+            unit,
+            window,
+            requests_per_unit: self.requests_per_unit.or(below.requests_per_unit),
+            unlimited: self.unlimited.or(below.unlimited),
+            name: self.name.or_else(|| below.name.clone()),
+            replaces: self.replaces.or_else(|| below.replaces.clone()),
+            resolution: self.resolution.or(below.resolution),
+            strict: self.strict.or(below.strict),
+            block: self.block.or(below.block),
+            record: self.record.or(below.record),
+            mode: self.mode.or(below.mode),
+            on_failure: self.on_failure.or(below.on_failure),
+            local_share: self.local_share.or(below.local_share),
+            lease_share: self.lease_share.or(below.lease_share),
+            sync_interval: self.sync_interval.or(below.sync_interval),
+        }
+    }
+
+    /// The names of the limits that this one replaces.
+    fn replaced(&self) -> Result<Vec<String>, String> {
+        let names: Vec<_> = self.replaces.iter().flatten().map(|replaced| replaced.name.clone()).collect();
+        if names.iter().any(String::is_empty) {
+            return Err("`replaces` needs the name of a limit".into());
+        }
+        match &self.name {
+            Some(own) if names.contains(own) => Err("a limit cannot replace itself".into()),
+            _ => Ok(names),
+        }
+    }
+
+    fn policy(&self) -> PolicyKeys {
+        let Self { mode, on_failure, local_share, lease_share, sync_interval, .. } = *self;
+        PolicyKeys { mode, on_failure, local_share, lease_share, sync_interval }
+    }
+
+    /// The limit; `None` if it is unlimited.
+    fn limit(&self, context: &mut Context) -> Result<Option<Limit>, String> {
+        if self.unlimited == Some(true) {
+            return match (self.unit, self.window) {
+                (None, None) => Ok(None),
+                _ => Err("`unlimited` excludes unit and window".into()),
+            };
+        }
+        let window = match (self.unit, self.window) {
+            (Some(unit), None) => unit.window(),
+            (None, Some(Duration(window))) => window,
+            (Some(_), Some(_)) => return Err("unit and window exclude each other".into()),
+            (None, None) => return Err("unit or window is missing".into()),
+        };
+        let geometry = match self.resolution {
+            None => default_geometry(window).ok_or("the window is out of range")?,
+            Some(Duration(resolution)) => Geometry::new(window, resolution).map_err(|error| match error {
+                GeometryError::Uneven => "the resolution does not divide the window evenly".into(),
+                GeometryError::OutOfRange => "window or resolution is out of range".into(),
+                GeometryError::TooMany(n) => format!("window / resolution is {n} subintervals, which is too many"),
+            })?,
+        };
+        let policy = self.policy().or(context.top).policy(context.defaults)?;
+        let id = Some(context.limits);
+        context.limits += 1;
+        Ok(Some(Limit {
+            id,
+            name: self.name.clone().unwrap_or_default(),
+            quota: Quota { limit: self.requests_per_unit.unwrap_or_default(), geometry },
+            strict: self.strict.unwrap_or_default(),
+            block: self.block.map(|Duration(ms)| ms),
+            record: self.record.unwrap_or_default(),
+            policy,
+        }))
+    }
+}

@@ -1,0 +1,144 @@
+//! Rules: limits, and what they apply to.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use swlimit_window::{Geometry, Quota};
+
+use super::document::{Metadata, Unit};
+use super::entry::Entry;
+use super::matching::{MatchConditions, MissingHeader, OriginalRequest};
+use super::template::Template;
+use crate::config::duration::spelled;
+use crate::config::policy::DecisionPolicy;
+
+/// The limits of a descriptor or policy.
+#[derive(Debug, Default)]
+pub struct Rule {
+    /// Its name in metrics and logs: the keys and values of its levels.
+    pub name: String,
+    /// There is no limit, and the reply says so.
+    pub unlimited: bool,
+    pub limits: Vec<Limit>,
+    /// Names of limits that do not apply to requests that this rule matches, too.
+    pub replaces: Vec<String>,
+    pub shadow_mode: bool,
+    pub quota_mode: bool,
+    pub metadata: Option<Metadata>,
+    pub(super) levels: Vec<Level>,
+    /// Metrics name the request's values of every level.
+    pub(super) detailed_metric: bool,
+}
+
+/// One limit of a rule, and how it is decided.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limit {
+    /// Its number among all configured limits; `None` if a request brought it along.
+    pub id: Option<usize>,
+    pub name: String,
+    pub quota: Quota,
+    pub strict: bool,
+    /// How long a denial blocks the key, in ms.
+    pub block: Option<u64>,
+    /// Hits are counted whatever the limit says.
+    pub record: bool,
+    pub policy: DecisionPolicy,
+}
+
+impl Limit {
+    /// A limit that a request brought along.
+    pub fn from_request(quota: Quota, policy: DecisionPolicy) -> Self {
+        Self { id: None, name: String::new(), quota, strict: false, block: None, record: false, policy }
+    }
+
+    /// Its window as a unit, if there is one.
+    pub fn unit(&self) -> Option<Unit> {
+        Unit::of(self.quota.geometry.window())
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let geometry = self.quota.geometry;
+        let [window, resolution] = [geometry.window(), geometry.resolution()].map(spelled);
+        write!(f, "{} per {window}, resolution {resolution}", self.quota.limit)
+    }
+}
+
+/// Limits for the requests that a proxy asks about.
+#[derive(Debug)]
+pub struct Policy {
+    pub rule: Rule,
+    pub conditions: MatchConditions,
+    pub key: Template,
+    pub cost: u64,
+}
+
+impl Policy {
+    /// The key of a request; `None` if the request does not match.
+    pub fn key_of(&self, request: &OriginalRequest) -> Result<Option<String>, MissingHeader> {
+        match self.conditions.matches(request)? {
+            true => self.key.fill(request).map(Some),
+            false => Ok(None),
+        }
+    }
+}
+
+/// The default geometry: the largest resolution that divides the window at least 12 and at most 4096 times, else one
+/// subinterval.
+pub fn default_geometry(window: u64) -> Option<Geometry> {
+    let subintervals = (12..=4096).find(|n| window.is_multiple_of(*n)).unwrap_or(1);
+    Geometry::new(window, window / subintervals).ok()
+}
+
+/// One level of what a rule matches.
+#[derive(Clone, Debug)]
+pub(super) struct Level {
+    pub key: String,
+    /// With or without wildcards; empty for any value.
+    pub value: String,
+    /// All values share one key.
+    pub shared: bool,
+    pub value_to_metric: bool,
+}
+
+impl Level {
+    /// Its value in the rule's name.
+    fn label<'a>(&'a self, entry: &'a Entry, detailed: bool) -> Cow<'a, str> {
+        let is_one = !self.value.is_empty() && !self.value.contains('*');
+        if !self.shared && !is_one && (detailed || self.value_to_metric) {
+            String::from_utf8_lossy(&entry.value)
+        } else {
+            Cow::Borrowed(&self.value)
+        }
+    }
+}
+
+impl Rule {
+    /// Its name in metrics, for the entries of a matching descriptor.
+    pub fn label(&self, entries: &[Entry]) -> Cow<'_, str> {
+        if !self.detailed_metric && !self.levels.iter().any(|level| level.value_to_metric) {
+            return Cow::Borrowed(&self.name);
+        }
+        let values = self.levels.iter().zip(entries).map(|(level, entry)| level.label(entry, self.detailed_metric));
+        Cow::Owned(joined(self.levels.iter().map(|level| &*level.key).zip(values)))
+    }
+
+    /// The value of a descriptor's entry in its key on the server.
+    pub fn key_value<'a>(&'a self, level: usize, entry: &'a Entry) -> &'a [u8] {
+        match self.levels.get(level) {
+            Some(level) if level.shared => level.value.as_bytes(),
+            _ => &entry.value,
+        }
+    }
+
+    pub(super) fn name_of(levels: &[Level]) -> String {
+        joined(levels.iter().map(|level| (&*level.key, Cow::Borrowed(&*level.value))))
+    }
+}
+
+/// `key_value.key.key_value`, as in envoyproxy/ratelimit's metrics.
+fn joined<'a>(levels: impl Iterator<Item = (&'a str, Cow<'a, str>)>) -> String {
+    let named = levels.map(|(key, value)| if value.is_empty() { key.into() } else { format!("{key}_{value}") });
+    named.collect::<Vec<_>>().join(".")
+}

@@ -1,0 +1,269 @@
+//! Asks the questions of a plan in their order.
+
+use std::future::Future;
+use std::pin::{pin, Pin};
+use std::time::Duration;
+
+use futures_util::future::{join_all, try_join_all};
+use swlimit_client::{self as client, Request, Way};
+use tokio::time::{timeout_at, Instant};
+
+use super::answer::{Answer, Source};
+use super::keys;
+use super::limiters::Limiters;
+use super::plan::{Operation, Plan, Question};
+use super::refusal::Refusal;
+use crate::config::policy::{Mode, OnFailure};
+
+impl Limiters {
+    /// The answers to all questions of a plan, in their order.
+    pub async fn decide(&self, plan: &Plan<'_>) -> Result<Vec<Answer>, Refusal> {
+        let (answers, counted) = (vec![None; plan.questions.len()], Vec::new());
+        let mut deciding = Deciding { limiters: self, plan, began: Instant::now(), answers, counted };
+        let result = deciding.ask_all().await;
+        if result.is_err() || deciding.is_denied() {
+            deciding.give_back().await;
+        }
+        result?;
+        let missing = || Refusal::Refused("the reply has fewer decisions than keys".into());
+        deciding.answers.into_iter().collect::<Option<_>>().ok_or_else(missing)
+    }
+
+    /// Groups the questions into commands. Mode `local` comes first (its units can be given back exactly), mode
+    /// `eventual` last (its units may already be on their way). One command takes limits with the same strictness, and
+    /// in a cluster with the same hash tag.
+    fn groups(&self, plan: &Plan) -> Vec<Vec<usize>> {
+        let mut groups: Vec<Group> = Vec::new();
+        for at in plan.together() {
+            let Question { limit, key, .. } = &plan.questions[at];
+            let stage = match limit.policy.mode {
+                Mode::Local => Stage::Local,
+                Mode::Direct | Mode::Cached | Mode::Leased => Stage::Server,
+                Mode::Eventual => Stage::Eventual,
+            };
+            let hash_tag = if self.clustered { keys::hash_tag(key) } else { "" };
+            let new = Group { stage, strict: limit.strict, hash_tag, questions: vec![at] };
+            match groups.iter_mut().find(|group| stage == Stage::Server && group.accepts(&new)) {
+                Some(group) => group.questions.push(at),
+                None => groups.push(new),
+            }
+        }
+        groups.sort_by_key(|group| group.stage);
+        groups.into_iter().map(|group| group.questions).collect()
+    }
+}
+
+/// Questions of one command.
+struct Group<'a> {
+    stage: Stage,
+    strict: bool,
+    hash_tag: &'a str,
+    questions: Vec<usize>,
+}
+
+/// Stages in the order that they are asked.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Local,
+    Server,
+    Eventual,
+}
+
+impl Group<'_> {
+    fn accepts(&self, other: &Self) -> bool {
+        (self.stage, self.strict, self.hash_tag) == (other.stage, other.strict, other.hash_tag)
+    }
+}
+
+/// A plan with the answers so far.
+struct Deciding<'a> {
+    limiters: &'a Limiters,
+    plan: &'a Plan<'a>,
+    began: Instant,
+    answers: Vec<Option<Answer>>,
+    /// Questions whose units were counted as part of the whole decision.
+    counted: Vec<usize>,
+}
+
+impl Deciding<'_> {
+    /// Asks all questions. Once the request is denied, the rest only peek.
+    async fn ask_all(&mut self) -> Result<(), Refusal> {
+        self.ask_each(self.plan.before().collect()).await?;
+        for group in self.limiters.groups(self.plan) {
+            if self.is_denied() {
+                self.peek_each(group).await?;
+                continue;
+            }
+            self.ask_together(&group).await?;
+            if !self.is_denied() {
+                self.counted.extend(group);
+            }
+        }
+        let behind = self.plan.behind().collect();
+        if self.is_denied() {
+            self.peek_each(behind).await
+        } else {
+            self.ask_each(behind).await
+        }
+    }
+
+    /// Whether the answers so far deny the request.
+    fn is_denied(&self) -> bool {
+        self.plan.is_denied(|at| self.answers[at].is_some_and(|answer| !answer.granted))
+    }
+
+    /// Asks each question by itself, concurrently.
+    async fn ask_each(&mut self, questions: Vec<usize>) -> Result<(), Refusal> {
+        if let [only] = *questions {
+            let question = &self.plan.questions[only]; // the most frequent case, without a collection of futures
+            self.answers[only] = Some(self.ask(question, question.operation).await?);
+            return Ok(());
+        }
+        let asking = questions.iter().map(|at| &self.plan.questions[*at]);
+        let answers = try_join_all(asking.map(|question| self.ask(question, question.operation))).await?;
+        self.store(&questions, answers);
+        Ok(())
+    }
+
+    /// Peeks at each key, without counting.
+    async fn peek_each(&mut self, questions: Vec<usize>) -> Result<(), Refusal> {
+        let asking = questions.iter().map(|at| self.ask(&self.plan.questions[*at], Operation::Peek));
+        let answers = try_join_all(asking).await?;
+        self.store(&questions, answers);
+        Ok(())
+    }
+
+    fn store(&mut self, questions: &[usize], answers: Vec<Answer>) {
+        for (at, answer) in questions.iter().zip(answers) {
+            self.answers[*at] = Some(answer);
+        }
+    }
+
+    async fn ask(&self, question: &Question<'_>, operation: Operation) -> Result<Answer, Refusal> {
+        let limiter = self.limiters.of(&question.limit);
+        let request = Request::of(&question.key).cost(question.hits);
+        let asking = pin!(async {
+            match operation {
+                Operation::Allow => limiter.allow(request).await,
+                Operation::Peek => limiter.peek(request).await,
+                Operation::Record => limiter.record(request).await,
+                Operation::Refund => {
+                    limiter.refund(request).await?;
+                    limiter.peek(request.cost(1)).await
+                }
+            }
+        });
+        let decision = match self.in_time(asking).await {
+            Ok(decision) => decision,
+            Err(client::Error::Away(_)) => return self.failed(question),
+            Err(error) => return Err(error.into()),
+        };
+        let answer = self.answer(question, &decision)?;
+        Ok(if operation == Operation::Refund { Answer { granted: true, ..answer } } else { answer })
+    }
+
+    /// Asks questions as one decision: all grant, or nothing is counted.
+    async fn ask_together(&mut self, group: &[usize]) -> Result<(), Refusal> {
+        if let [only] = group {
+            return self.ask_each(vec![*only]).await;
+        }
+        let questions: Vec<_> = group.iter().map(|at| &self.plan.questions[*at]).collect();
+        let limiters: Vec<_> = questions.iter().map(|question| self.limiters.of(&question.limit)).collect();
+        let requests = questions.iter().map(|question| Request::of(&question.key).cost(question.hits));
+        let requests: Vec<_> = limiters.iter().zip(requests).collect();
+        let asking = pin!(self.limiters.client.allow_all(&requests));
+        let answers = match self.in_time(asking).await {
+            Ok(decisions) => {
+                let each = questions.iter().zip(decisions.each());
+                self.block(each.clone().map(|(question, decision)| (*question, decision))).await;
+                each.map(|(question, decision)| self.answer(question, decision)).collect::<Result<_, _>>()?
+            }
+            Err(client::Error::Away(_)) => {
+                questions.iter().map(|question| self.failed(question)).collect::<Result<_, _>>()?
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.store(group, answers);
+        Ok(())
+    }
+
+    /// Begins the blocks of limits that denied: a decision of several limits does not.
+    async fn block<'b>(&self, decided: impl Iterator<Item = (&'b Question<'b>, &'b client::Decision)>) {
+        let denied = decided.filter(|(_, decision)| !decision.granted() && decision.way() == Way::Server);
+        let blocking =
+            denied.filter_map(|(question, _)| Some((question, Duration::from_millis(question.limit.block?))));
+        let blocking = blocking.map(|(question, duration)| {
+            let (limiter, key) = (self.limiters.of(&question.limit), question.key.clone());
+            async move {
+                if let Err(error) = limiter.block_unless_blocked(&key, duration).await {
+                    tracing::warn!(key, %error, "cannot block the key");
+                }
+            }
+        });
+        self.finish(blocking.collect()).await;
+    }
+
+    /// Refunds what was counted for a request that other limits denied.
+    async fn give_back(&self) {
+        let age = self.began.elapsed() + self.limiters.timeout;
+        let refunds = self.counted.iter().map(|at| {
+            let Question { limit, key, hits, .. } = &self.plan.questions[*at];
+            let (limiter, key, hits) = (self.limiters.of(limit), key.clone(), *hits);
+            // In mode `eventual` they are the youngest units, of which the server hardly knows yet.
+            let has_age = limit.policy.mode != Mode::Eventual;
+            async move {
+                let units = Request::of(&key).cost(hits);
+                if let Err(error) = limiter.refund(if has_age { units.age(age) } else { units }).await {
+                    tracing::warn!(key, %error, "cannot refund the units of a denied request");
+                }
+            }
+        });
+        self.finish(refunds.collect()).await;
+    }
+
+    /// Completes work even if the request is dropped. The request waits for it until its deadline.
+    async fn finish(&self, work: Vec<impl Future<Output = ()> + Send + 'static>) {
+        if !work.is_empty() {
+            let _ = timeout_at(self.deadline(), tokio::spawn(join_all(work))).await;
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        // The client's own timeout ends a moment earlier, and decides by `on_failure`.
+        self.began + self.limiters.timeout + Duration::from_millis(5)
+    }
+
+    /// A reply within the request's time, however many questions there are. Pinned: the future is large to move.
+    async fn in_time<T>(
+        &self,
+        asking: Pin<&mut impl Future<Output = Result<T, client::Error>>>,
+    ) -> Result<T, client::Error> {
+        timeout_at(self.deadline(), asking).await.unwrap_or_else(|_| Err(client::Error::Away("too slow".into())))
+    }
+
+    fn answer(&self, question: &Question, decision: &client::Decision) -> Result<Answer, Refusal> {
+        if decision.way() == Way::Away && question.limit.policy.on_failure == OnFailure::Error {
+            return Err(Refusal::Unavailable);
+        }
+        Ok(decision.into())
+    }
+
+    /// The answer by `on_failure`, where the client has none.
+    fn failed(&self, question: &Question) -> Result<Answer, Refusal> {
+        let granted = match question.limit.policy.on_failure {
+            OnFailure::Error => return Err(Refusal::Unavailable),
+            OnFailure::Deny => false,
+            OnFailure::Allow | OnFailure::Local => true,
+        };
+        let window = Duration::from_millis(question.limit.quota.geometry.window());
+        Ok(Answer {
+            granted,
+            units: if granted { question.hits } else { 0 },
+            limit: question.limit.quota.limit,
+            remaining: 0,
+            retry_after: Some(if granted { Duration::ZERO } else { window }),
+            reset_after: window,
+            source: Source::Failure,
+        })
+    }
+}

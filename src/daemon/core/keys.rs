@@ -1,0 +1,75 @@
+//! The names of keys on the server.
+
+use std::fmt::Write;
+
+use percent_encoding::{percent_encode, AsciiSet, CONTROLS};
+
+use crate::config::duration::spelled;
+
+/// Characters with a meaning in keys. Values are escaped, so that clients cannot choose them.
+const RESERVED: &AsciiSet = &CONTROLS.add(b'%').add(b'|').add(b'=').add(b'{').add(b'}');
+
+/// The key of a descriptor in a domain, for a window in ms: `{domain}|key=value|key=value|1m`. The braces are the hash
+/// tag of a cluster: the domain, or the first pair with the key `hash_tag`.
+pub fn name<'a>(
+    prefix: &str,
+    domain: &str,
+    hash_tag: Option<&str>,
+    pairs: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
+    window: u64,
+) -> String {
+    let tagged = hash_tag.and_then(|tag| pairs.clone().position(|(key, _)| key == tag.as_bytes()));
+    let escape = |word| percent_encode(word, RESERVED);
+    let (open, close) = if tagged.is_none() { ("{", "}") } else { ("", "") };
+    let mut name = String::with_capacity(128); // few keys are longer
+    let mut add = |words: std::fmt::Arguments| name.write_fmt(words).expect("a string accepts all text");
+    add(format_args!("{prefix}{open}{}{close}", escape(domain.as_bytes())));
+    for (at, (key, value)) in pairs.enumerate() {
+        let (open, close) = if tagged == Some(at) { ("{", "}") } else { ("", "") };
+        add(format_args!("|{open}{}={}{close}", escape(key), escape(value)));
+    }
+    name + "|" + &spelled(window)
+}
+
+/// The part of a key that decides its slot in a cluster.
+pub fn hash_tag(key: &str) -> &str {
+    let inside = key.split_once('{').and_then(|(_, behind)| behind.split_once('}'));
+    inside.map_or(key, |(tag, _)| tag)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names_never_change() {
+        let pairs: [(&[u8], &[u8]); 3] = [(b"tenant", b"a"), (b"path", b"/x?y=1|{z}%\xff"), (b"bare", b"")];
+        let spelled = |tag| name("p:", "shop", tag, pairs.into_iter(), 60_000);
+        assert_eq!(spelled(None), "p:{shop}|tenant=a|path=/x?y%3D1%7C%7Bz%7D%25%FF|bare=|1m");
+        assert_eq!(spelled(Some("tenant")), "p:shop|{tenant=a}|path=/x?y%3D1%7C%7Bz%7D%25%FF|bare=|1m");
+        assert_eq!(spelled(Some("other")), spelled(None));
+        assert_eq!((hash_tag(&spelled(None)), hash_tag(&spelled(Some("tenant")))), ("shop", "tenant=a"));
+        assert_eq!(hash_tag("none"), "none");
+    }
+
+    type Pairs = Vec<(String, String)>;
+
+    fn spelled(pairs: &Pairs) -> String {
+        name("", "d", None, pairs.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes())), 1000)
+    }
+
+    proptest! {
+        /// Different pairs have different keys in the domain's slot, whatever clients put into values.
+        #[test]
+        fn names_do_not_collide(
+            one in prop::collection::vec(("[a|={}%]{0,3}", "[a|={}%]{0,3}"), 0..3),
+            other in prop::collection::vec(("[a|={}%]{0,3}", "[a|={}%]{0,3}"), 0..3),
+        ) {
+            prop_assert_eq!(one == other, spelled(&one) == spelled(&other));
+            let spelled = spelled(&one);
+            prop_assert_eq!(hash_tag(&spelled), "d");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The client's limiters, which survive reloads.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use swlimit_client::{self as client, Client, Limiter, Quota};
+
+use crate::config::limits::{Limit, Limits};
+use crate::config::policy::{DecisionPolicy, Mode, OnFailure};
+use crate::config::settings::{Server, Settings};
+
+/// A client of the configured server. It connects at its first use.
+///
+/// # Errors
+/// The URL is invalid.
+pub fn client(settings: &Settings) -> Result<Client, client::Error> {
+    let builder = Client::builder()
+        .timeout(settings.timeout.into())
+        .untracked(settings.max_untracked_age.into())
+        .most_keys(settings.max_keys)
+        .most_waiting(settings.max_waiting);
+    match &settings.server {
+        Server::None => Ok(builder.only_local()),
+        Server::Url(url) => builder.build(url),
+    }
+}
+
+/// The limiters of a configuration.
+pub struct Limiters {
+    pub(super) client: Client,
+    /// The longest time a request waits for the server.
+    pub(super) timeout: Duration,
+    /// In a cluster one command takes only keys with the same hash tag.
+    pub(super) clustered: bool,
+    by_id: Vec<Limiter>,
+    configured: HashMap<Kind, Limiter>,
+    /// Limiters of limits that requests brought along.
+    from_requests: Mutex<HashMap<Kind, Limiter>>,
+}
+
+/// Equal limits share a limiter.
+type Kind = (u64, u64, u64, bool, Option<u64>, DecisionPolicy);
+
+/// The most limiters kept for limits that requests brought along.
+const MAX_FROM_REQUESTS: usize = 10_000;
+
+fn kind(limit: &Limit) -> Kind {
+    let quota = &limit.quota;
+    let (window, resolution) = (quota.geometry.window(), quota.geometry.resolution());
+    (quota.limit, window, resolution, limit.strict, limit.block, limit.policy)
+}
+
+fn build(client: &Client, limit: &Limit) -> Limiter {
+    let ms = Duration::from_millis;
+    let geometry = limit.quota.geometry;
+    let quota = Quota::of(limit.quota.limit, ms(geometry.window()), ms(geometry.resolution()));
+    let mut builder = client.limiter(quota.expect("the configuration is valid"));
+    if limit.strict {
+        builder = builder.strict();
+    }
+    if let Some(block) = limit.block {
+        builder = builder.blocking(ms(block));
+    }
+    let DecisionPolicy { mode, on_failure, local_share, lease_share, sync_interval } = limit.policy;
+    builder
+        .deciding(match mode {
+            Mode::Direct => client::Deciding::Direct,
+            Mode::Cached => client::Deciding::Denials,
+            Mode::Leased => client::Deciding::Leases { share: lease_share.fraction() },
+            Mode::Eventual => {
+                client::Deciding::Background { interval: ms(sync_interval), share: local_share.fraction() }
+            }
+            Mode::Local => client::Deciding::OnlyLocal,
+        })
+        .when_away(match on_failure {
+            OnFailure::Allow => client::WhenAway::Allow,
+            OnFailure::Local => client::WhenAway::Local { share: local_share.fraction() },
+            // The daemon turns these decisions into errors.
+            OnFailure::Deny | OnFailure::Error => client::WhenAway::Deny,
+        })
+        .build()
+}
+
+impl Limiters {
+    /// No limiters yet.
+    pub fn new(client: Client, settings: &Settings) -> Self {
+        let (configured, from_requests) = (HashMap::new(), Mutex::default());
+        let (timeout, clustered) = (settings.timeout.into(), is_cluster(&settings.server));
+        Self { client, timeout, clustered, by_id: Vec::new(), configured, from_requests }
+    }
+
+    /// The limiters of other limits. Unchanged limits keep their limiters.
+    pub fn renewed(&self, limits: &Limits) -> Self {
+        let mut configured: HashMap<Kind, Limiter> = HashMap::new();
+        let limiter = |limit: &&Limit| {
+            let known = || self.configured.get(&kind(limit)).cloned();
+            let known_or_new = || known().unwrap_or_else(|| build(&self.client, limit));
+            configured.entry(kind(limit)).or_insert_with(known_or_new).clone()
+        };
+        let by_id = limits.by_id().iter().map(limiter).collect();
+        let from_requests = Mutex::new(self.lock_from_requests().clone());
+        Self { client: self.client.clone(), by_id, configured, from_requests, ..*self }
+    }
+
+    fn lock_from_requests(&self) -> MutexGuard<'_, HashMap<Kind, Limiter>> {
+        self.from_requests.lock().expect("no code panics while it holds this lock")
+    }
+
+    /// The limiter of a limit.
+    pub fn of(&self, limit: &Limit) -> Limiter {
+        if let Some(id) = limit.id {
+            return self.by_id[id].clone();
+        }
+        let mut known = self.lock_from_requests();
+        if known.len() >= MAX_FROM_REQUESTS {
+            known.clear();
+        }
+        known.entry(kind(limit)).or_insert_with(|| build(&self.client, limit)).clone()
+    }
+}
+
+fn is_cluster(server: &Server) -> bool {
+    match server {
+        Server::None => false,
+        Server::Url(url) => url.split_once("://").is_some_and(|(scheme, _)| scheme.ends_with("-cluster")),
+    }
+}

@@ -1,0 +1,18 @@
+//! Decisions, of whatever protocol: a plan of questions about keys goes in, answers come out.
+//!
+//! This is the only part that knows the crate `swlimit_client`.
+
+mod answer;
+mod decide;
+pub mod keys;
+mod limiters;
+mod plan;
+mod refusal;
+mod single;
+
+pub use answer::{Answer, Source};
+pub use limiters::{client, Limiters};
+pub use plan::{retry_after, Descriptor, Operation, Plan, Question, Role};
+pub use refusal::Refusal;
+pub use single::{info, top, Demand, Verb};
+pub use swlimit_client::{headers, Client, Denied, Held, Statistics};

@@ -1,0 +1,110 @@
+//! A plan: the questions that decide a request, and what their answers mean for it.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use super::answer::Answer;
+use crate::config::limits::{Limit, Rule};
+
+/// The questions of a request, and the descriptors that they belong to.
+#[derive(Debug, Default)]
+pub struct Plan<'a> {
+    pub questions: Vec<Question<'a>>,
+    pub descriptors: Vec<Descriptor<'a>>,
+}
+
+/// A question about one key.
+#[derive(Debug, PartialEq)]
+pub struct Question<'a> {
+    pub operation: Operation,
+    pub role: Role,
+    pub limit: Cow<'a, Limit>,
+    pub key: String,
+    /// Units; of a PEEK, those that would be asked for.
+    pub hits: u64,
+}
+
+/// What a question does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Count the hits if all limits of the request grant them.
+    Allow,
+    /// Count nothing.
+    Peek,
+    /// Count the hits whatever the limit says.
+    Record,
+    /// Give the hits back.
+    Refund,
+}
+
+/// What a denial means for the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The request is denied.
+    Decides,
+    /// The request is denied if all of this role deny it.
+    Quota,
+    /// Nothing.
+    Shadow,
+}
+
+/// A descriptor of the request: the rule that it matched, and its questions.
+#[derive(Debug)]
+pub struct Descriptor<'a> {
+    /// `None` if no rule matched.
+    pub rule: Option<&'a Rule>,
+    /// The domain and name of the rule in metrics.
+    pub domain: &'a str,
+    pub label: Cow<'a, str>,
+    pub hits: u64,
+    /// Indices of the plan's questions; empty without a limit.
+    pub questions: Vec<usize>,
+}
+
+impl Descriptor<'_> {
+    /// A descriptor that no rule matches.
+    pub fn unmatched() -> Self {
+        Self { rule: None, domain: "", label: Cow::Borrowed(""), hits: 0, questions: Vec::new() }
+    }
+
+    /// What its denial means; `None` without a limit.
+    fn role(&self, plan: &Plan) -> Option<Role> {
+        self.questions.first().map(|at| plan.questions[*at].role)
+    }
+}
+
+impl<'a> Plan<'a> {
+    /// Whether the request is denied if these questions are: by one limit, or by all limits in quota mode.
+    pub fn is_denied(&self, denied: impl Fn(usize) -> bool) -> bool {
+        let of = |role| self.descriptors.iter().filter(move |descriptor| descriptor.role(self) == Some(role));
+        let is_denied = |descriptor: &Descriptor| descriptor.questions.iter().any(|at| denied(*at));
+        let mut quotas = of(Role::Quota).peekable();
+        of(Role::Decides).any(is_denied) || (quotas.peek().is_some() && quotas.all(is_denied))
+    }
+
+    /// Indices of the questions that are one decision: all of them grant, or nothing is counted.
+    pub fn together(&self) -> impl Iterator<Item = usize> + '_ {
+        self.indices(|question| question.operation == Operation::Allow && question.role == Role::Decides)
+    }
+
+    /// Indices of the questions that come first: they count nothing, or count whatever the answer is.
+    pub fn before(&self) -> impl Iterator<Item = usize> + '_ {
+        self.indices(|question| question.operation != Operation::Allow)
+    }
+
+    /// Indices of the questions that come last: they count only requests that were granted.
+    pub fn behind(&self) -> impl Iterator<Item = usize> + '_ {
+        self.indices(|question| question.operation == Operation::Allow && question.role != Role::Decides)
+    }
+
+    fn indices(&self, matches: impl Fn(&Question) -> bool + 'a) -> impl Iterator<Item = usize> + '_ {
+        (0..self.questions.len()).filter(move |at| matches(&self.questions[*at]))
+    }
+}
+
+/// The longest wait of the limits that denied; `None` if one of them never grants.
+pub fn retry_after(plan: &Plan, answers: &[Answer]) -> Option<Duration> {
+    let asked = plan.questions.iter().zip(answers);
+    let denied = asked.filter(|(question, answer)| question.role != Role::Shadow && !answer.granted);
+    denied.map(|(_, answer)| answer.retry_after).try_fold(Duration::ZERO, |longest, wait| Some(longest.max(wait?)))
+}

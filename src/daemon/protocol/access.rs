@@ -1,0 +1,168 @@
+//! Checks who may use the HTTP API, and refuses cross-site requests of browsers.
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::http::uri::Authority;
+use axum::http::{header, HeaderMap, HeaderName, Uri};
+
+use super::peer::Peer;
+use crate::config::access::Access;
+
+/// The relation between the page and this host. Browsers set it, and pages cannot change it.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// Why a request may not use the API.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Barred {
+    NeedsToken,
+    NotLocal,
+    CrossSite,
+}
+
+impl Access {
+    /// Checks a request. Without tokens it also rejects cross-site browser requests (CSRF, DNS rebinding); no page
+    /// knows a token.
+    pub fn check(&self, peer: Peer, uri: &Uri, headers: &HeaderMap) -> Result<(), Barred> {
+        match self {
+            Self::Anybody if is_cross_site(uri, headers) => Err(Barred::CrossSite),
+            Self::Anybody => Ok(()),
+            Self::Local => match peer.0 {
+                Some(address) if !address.to_canonical().is_loopback() => Err(Barred::NotLocal),
+                Some(_) if !names_this_machine(uri, headers) || is_cross_site(uri, headers) => Err(Barred::CrossSite),
+                // Browsers do not use Unix sockets.
+                Some(_) | None => Ok(()),
+            },
+            Self::Tokens(tokens) => match token(headers) {
+                Some(token) if tokens.contains(token) => Ok(()),
+                _ => Err(Barred::NeedsToken),
+            },
+        }
+    }
+}
+
+/// Whether a page in a browser sent the request, whatever its origin.
+pub fn is_from_page(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::ORIGIN) || headers.contains_key(SEC_FETCH_SITE)
+}
+
+/// Whether a page of another origin sent the request.
+fn is_cross_site(uri: &Uri, headers: &HeaderMap) -> bool {
+    match (headers.get(SEC_FETCH_SITE), headers.get(header::ORIGIN)) {
+        (Some(site), _) => site != "same-origin" && site != "none",
+        // Older browsers, and insecure origins, send Origin only.
+        (None, Some(origin)) => {
+            let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+            origin.map(|(_, authority)| authority) != host(uri, headers)
+        }
+        (None, None) => false,
+    }
+}
+
+/// The host of the request.
+fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+    let header = || headers.get(header::HOST).map(|host| host.to_str().unwrap_or_default());
+    uri.authority().map(Authority::as_str).or_else(header)
+}
+
+/// Whether the host is `localhost` or an address. A page can have its own name resolve to this machine (DNS
+/// rebinding); its requests have that name as host.
+fn names_this_machine(uri: &Uri, headers: &HeaderMap) -> bool {
+    let Some(host) = host(uri, headers) else { return true };
+    host.parse::<IpAddr>().is_ok()
+        || host.parse::<SocketAddr>().is_ok()
+        || host.split(':').next().is_some_and(|name| name.eq_ignore_ascii_case("localhost"))
+}
+
+fn token(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::config::source::Source;
+
+    fn checked(access: &Access, peer: &str, authorization: &str) -> Result<(), Barred> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::AUTHORIZATION, authorization.parse().unwrap());
+        access.check(Peer(Some(peer.parse().unwrap())), &Uri::default(), &headers)
+    }
+
+    #[test]
+    fn without_tokens_only_this_machine_has_access() {
+        let access = Access::new(&[], false).unwrap();
+        for (peer, expected) in [
+            ("127.0.0.1", Ok(())),
+            ("127.9.9.9", Ok(())),
+            ("::1", Ok(())),
+            ("::ffff:127.0.0.1", Ok(())),
+            ("192.0.2.1", Err(Barred::NotLocal)),
+            ("::ffff:192.0.2.1", Err(Barred::NotLocal)),
+        ] {
+            assert_eq!(checked(&access, peer, ""), expected, "{peer}");
+        }
+        assert_eq!(access.check(Peer(None), &Uri::default(), &HeaderMap::new()), Ok(()));
+        assert_eq!(checked(&Access::new(&[], true).unwrap(), "192.0.2.1", ""), Ok(()));
+    }
+
+    #[test]
+    fn other_pages_are_refused() {
+        const HERE: Peer = Peer(Some(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        let (this_machine, anybody) = (Access::new(&[], false).unwrap(), Access::new(&[], true).unwrap());
+        // Host, Origin, Sec-Fetch-Site; whether access `Local` and `Anybody` accept it.
+        for (host, origin, site, may) in [
+            ("localhost", "", "", [true, true]),
+            ("LocalHost:8080", "", "", [true, true]),
+            ("127.0.0.1:8080", "", "", [true, true]),
+            ("[::1]:8080", "", "", [true, true]),
+            ("other.example", "", "", [false, true]),
+            ("localhost.other.example:8080", "", "", [false, true]),
+            ("sub.localhost:8080", "", "", [false, true]),
+            ("localhost:8080", "http://localhost:8080", "same-origin", [true, true]),
+            ("localhost:8080", "http://localhost:8080", "", [true, true]),
+            ("localhost:8080", "", "none", [true, true]),
+            ("localhost:8080", "http://other.example", "", [false, false]),
+            ("localhost:8080", "http://localhost:3000", "", [false, false]),
+            ("localhost:8080", "null", "", [false, false]),
+            ("localhost:8080", "http://localhost:3000", "same-site", [false, false]),
+            ("localhost:8080", "", "cross-site", [false, false]),
+            // DNS rebinding, unless the name is the operator's own.
+            ("other.example:8080", "http://other.example:8080", "same-origin", [false, true]),
+        ] {
+            let told = [(header::HOST, host), (header::ORIGIN, origin), (SEC_FETCH_SITE, site)];
+            let told = told.into_iter().filter(|(_, value)| !value.is_empty());
+            let headers: HeaderMap = told.map(|(name, value)| (name, value.parse().unwrap())).collect();
+            let found = [&this_machine, &anybody].map(|access| access.check(HERE, &Uri::default(), &headers));
+            let expected = may.map(|may| if may { Ok(()) } else { Err(Barred::CrossSite) });
+            assert_eq!(found, expected, "{host} {origin} {site}");
+            assert_eq!(this_machine.check(Peer(None), &Uri::default(), &headers), Ok(()));
+        }
+        let over_http2 = "https://other.example/v1/block".parse().unwrap();
+        assert_eq!(this_machine.check(HERE, &over_http2, &HeaderMap::new()), Err(Barred::CrossSite));
+    }
+
+    #[test]
+    fn tokens_give_access() {
+        let source = |text: &str| Source { file: "tokens".into(), text: text.into() };
+        let access = Access::new(&[source("one\n\n  two \n")], true).unwrap();
+        for (authorization, is_known) in [
+            ("Bearer one", true),
+            ("bearer  two", true),
+            ("Bearer on", false),
+            ("Bearer onee", false),
+            ("Bearer ", false),
+            ("Bearer", false),
+            ("Basic one", false),
+            ("one", false),
+            ("", false),
+        ] {
+            let expected = if is_known { Ok(()) } else { Err(Barred::NeedsToken) };
+            assert_eq!(checked(&access, "127.0.0.1", authorization), expected, "{authorization}");
+        }
+        let fault = Access::new(&[source(" \n")], true).unwrap_err();
+        assert_eq!(fault.to_string(), "tokens: the file has no token");
+    }
+}

@@ -1,0 +1,167 @@
+//! Encodes replies.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::http::{header, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::Json;
+use serde::Serialize;
+use serde_json::{json, Value};
+
+use crate::config::explained;
+use crate::core::{Answer, Denied, Held, Refusal};
+use crate::protocol::headers::{self, Told};
+
+/// A decision: the five fields of the command's reply with durations in ms, and its source.
+#[derive(Debug, Serialize)]
+pub struct DecisionReply {
+    granted: u64,
+    limit: u64,
+    remaining: u64,
+    retry_after: i64,
+    reset_after: u64,
+    source: &'static str,
+}
+
+impl From<&Answer> for DecisionReply {
+    fn from(answer: &Answer) -> Self {
+        Self {
+            granted: answer.units,
+            limit: answer.limit,
+            remaining: answer.remaining,
+            retry_after: retry_after(answer.retry_after),
+            reset_after: ms(answer.reset_after),
+            source: answer.source.name(),
+        }
+    }
+}
+
+impl DecisionReply {
+    fn is_denied(&self) -> bool {
+        self.granted == 0
+    }
+
+    /// The response for a limit with this window in ms: status 200 or 429, with headers.
+    pub fn response(self, window: u64) -> Response {
+        let (limit, remaining) = (self.limit, self.remaining);
+        let [window, reset_after] = [window, self.reset_after].map(Duration::from_millis);
+        let told = Told { name: "default".into(), limit, window, remaining, reset_after };
+        let headers = headers::of_limits([told].into_iter());
+        (headers, with_status(self.is_denied(), self.retry_after, Json(self))).into_response()
+    }
+}
+
+/// The response for several limits.
+pub fn several(each: Vec<DecisionReply>) -> Response {
+    let denied = each.iter().any(DecisionReply::is_denied);
+    let waits = || each.iter().filter(|reply| reply.is_denied()).map(|reply| reply.retry_after);
+    let retry_after = if waits().any(|wait| wait < 0) { -1 } else { waits().max().unwrap_or_default() };
+    let body = json!({"granted": !denied, "retry_after": retry_after, "each": each});
+    with_status(denied, retry_after, Json(body))
+}
+
+fn with_status(denied: bool, retry_after: i64, body: impl IntoResponse) -> Response {
+    if !denied {
+        return body.into_response();
+    }
+    let wait = u64::try_from(retry_after).ok().map(|ms| headers::seconds(Duration::from_millis(ms)));
+    match wait {
+        Some(wait) => (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, wait)], body).into_response(),
+        None => (StatusCode::TOO_MANY_REQUESTS, body).into_response(),
+    }
+}
+
+/// What the server holds of a key.
+pub fn held(held: &Held) -> Value {
+    let counts = held.counts.iter().map(|(start, units)| json!([unix(*start), units]));
+    json!({
+        "window": ms(held.window),
+        "resolution": ms(held.resolution),
+        "total": held.total,
+        "memory": held.memory,
+        "counts": counts.collect::<Vec<_>>(),
+        "blocked_until": held.blocked_until.map(unix),
+    })
+}
+
+/// A key that was denied lately.
+pub fn denied(denied: &Denied) -> Value {
+    json!({
+        "database": denied.database,
+        "key": String::from_utf8_lossy(&denied.key),
+        "this_minute": denied.this_minute,
+        "last_minute": denied.last_minute,
+    })
+}
+
+/// Unix time in ms.
+pub fn unix(instant: SystemTime) -> u64 {
+    ms(instant.duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// In ms, −1 for never, as in the command's reply.
+fn retry_after(wait: Option<Duration>) -> i64 {
+    wait.map_or(-1, |wait| i64::try_from(ms(wait)).unwrap_or(i64::MAX))
+}
+
+/// An error: a status, and `{"error": text}`.
+#[derive(Debug)]
+pub struct ErrorReply {
+    status: StatusCode,
+    text: String,
+}
+
+impl ErrorReply {
+    pub fn new(status: StatusCode, text: impl Into<String>) -> Self {
+        Self { status, text: text.into() }
+    }
+
+    pub fn invalid(text: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, text)
+    }
+}
+
+impl IntoResponse for ErrorReply {
+    fn into_response(self) -> Response {
+        (self.status, Json(json!({ "error": self.text }))).into_response()
+    }
+}
+
+impl From<Refusal> for ErrorReply {
+    fn from(refusal: Refusal) -> Self {
+        let status = match refusal {
+            Refusal::Invalid(_) => StatusCode::BAD_REQUEST,
+            Refusal::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Refusal::Refused(_) => StatusCode::BAD_GATEWAY,
+            Refusal::NeedsServer => StatusCode::NOT_IMPLEMENTED,
+        };
+        Self::new(status, refusal.message())
+    }
+}
+
+impl From<JsonRejection> for ErrorReply {
+    fn from(rejection: JsonRejection) -> Self {
+        let status = match rejection.status() {
+            StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
+            status => status,
+        };
+        let text = rejection.body_text();
+        // The body begins with axum's own words, then the parser's.
+        let (context, message) = text.rsplit_once(": ").unwrap_or(("", &text));
+        match explained(message) {
+            same if same == message => Self::new(status, text),
+            explained => Self::new(status, format!("{context}: {explained}")),
+        }
+    }
+}
+
+impl From<QueryRejection> for ErrorReply {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::new(rejection.status(), rejection.body_text())
+    }
+}

@@ -1,0 +1,247 @@
+//! The HTTP API: every operation as JSON, with limits that callers bring along.
+
+mod decode;
+mod encode;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{ConnectInfo, Query, Request, State};
+use axum::http::{header, StatusCode, Uri};
+use axum::middleware::{from_fn_with_state, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get, post};
+use axum::{Json, Router};
+use serde::de::DeserializeOwned;
+use swlimit_window::Quota;
+
+pub use encode::denied;
+
+use super::access::Barred;
+use super::peer::Peer;
+use crate::config::limits::{default_geometry, Limit};
+use crate::config::policy::{OnFailure, PolicyKeys};
+use crate::core::{self, Operation, Plan, Question, Role};
+use crate::observe::metrics::{Api, Outcome};
+use crate::observe::traces;
+use crate::service::{refused, Live, Service};
+use decode::{BlockRequest, Command, KeyRequest, LimitRequest, RefundRequest, TopRequest};
+use encode::{DecisionReply, ErrorReply};
+
+const OPENAPI: &str = include_str!("openapi.json");
+
+/// The most limits of one decision, and so the most keys of one command.
+const MAX_TOGETHER: usize = 1000;
+
+/// The limit of each path under `/demo/`.
+const DEMO: &str = r#"{"key": "", "limit": 5, "window": "10s"}"#;
+const MAX_DEMO_PATH: usize = 200;
+
+/// All paths of the API, behind the access check.
+pub fn router(service: &Arc<Service>) -> Router<Arc<Service>> {
+    let commands = [
+        ("/v1/allow", Api::Allow, post(allow)),
+        ("/v1/allow_all", Api::AllowAll, post(allow_all)),
+        ("/v1/peek", Api::Peek, post(peek)),
+        ("/v1/record", Api::Record, post(record)),
+        ("/v1/acquire", Api::Acquire, post(acquire)),
+        ("/v1/refund", Api::Refund, post(refund)),
+        ("/v1/block", Api::Block, post(block)),
+        ("/v1/unblock", Api::Unblock, post(unblock)),
+        ("/demo/{*path}", Api::Demo, any(demo)),
+    ];
+    let commands = commands.into_iter().map(|(path, api, handler)| {
+        let guarded = Router::new().route(path, handler).route_layer(from_fn_with_state(service.clone(), guard));
+        guarded.route_layer(from_fn_with_state((service.clone(), api), observe))
+    });
+    let views = Router::new()
+        .route("/v1/info", get(info))
+        .route("/v1/top", get(top))
+        .route_layer(from_fn_with_state(service.clone(), guard));
+    let openapi = get(|| async { ([(header::CONTENT_TYPE, "application/json")], OPENAPI) });
+    commands.fold(views, Router::merge).route("/v1/openapi.json", openapi)
+}
+
+/// Checks access.
+pub async fn guard(
+    State(service): State<Arc<Service>>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let checked = service.live().configuration.access.check(peer, request.uri(), request.headers());
+    match checked {
+        Ok(()) => next.run(request).await,
+        Err(Barred::NeedsToken) => {
+            let error = ErrorReply::new(StatusCode::UNAUTHORIZED, "a valid token is needed");
+            ([(header::WWW_AUTHENTICATE, "Bearer")], error).into_response()
+        }
+        Err(Barred::NotLocal) => {
+            ErrorReply::new(StatusCode::FORBIDDEN, "without tokens only this machine has access").into_response()
+        }
+        Err(Barred::CrossSite) => {
+            ErrorReply::new(StatusCode::FORBIDDEN, "pages of other sites have no access").into_response()
+        }
+    }
+}
+
+/// Counts the outcome and duration of a request.
+async fn observe(State((service, api)): State<(Arc<Service>, Api)>, request: Request, next: Next) -> Response {
+    let span = traces::span(api, request.headers());
+    let outcome = |response: &Response| match response.status() {
+        StatusCode::TOO_MANY_REQUESTS => Outcome::OverLimit,
+        status if status.is_success() => Outcome::Ok,
+        _ => Outcome::Error,
+    };
+    service.observed(api, span, next.run(request), outcome).await
+}
+
+/// A JSON body. Other content types are refused, which makes browsers ask before a page of another site may send one.
+type Body<T> = Result<Json<T>, JsonRejection>;
+
+fn read<T: DeserializeOwned>(body: Body<T>) -> Result<T, ErrorReply> {
+    let Json(read) = body?;
+    Ok(read)
+}
+
+fn limit(live: &Live, request: &LimitRequest, command: Command) -> Result<Limit, ErrorReply> {
+    let settings = &live.configuration.settings;
+    request.limit(command, settings.policy(), settings.defaults(OnFailure::Error))
+}
+
+fn prefix(live: &Live) -> &str {
+    &live.configuration.settings.prefix
+}
+
+async fn decide(
+    service: &Service,
+    request: &LimitRequest,
+    command: Command,
+    api: Api,
+) -> Result<DecisionReply, ErrorReply> {
+    let live = service.live();
+    let limit = limit(&live, request, command)?;
+    let key = request.key(prefix(&live))?;
+    let decided = live.limiters.decide_one(&limit, request.verb(command)?, request.demand(&key)).await;
+    let answer = decided.map_err(refused)?;
+    let hits = if command == Command::Peek { 0 } else { request.cost()? };
+    service.metrics.command(api).decided(hits, [&answer].into_iter(), false);
+    Ok(DecisionReply::from(&answer))
+}
+
+async fn allow(State(service): State<Arc<Service>>, body: Body<LimitRequest>) -> Result<Response, ErrorReply> {
+    let request = read(body)?;
+    Ok(decide(&service, &request, Command::Allow, Api::Allow).await?.response(request.window()))
+}
+
+async fn acquire(State(service): State<Arc<Service>>, body: Body<LimitRequest>) -> Result<Response, ErrorReply> {
+    let request = read(body)?;
+    Ok(decide(&service, &request, Command::Acquire, Api::Acquire).await?.response(request.window()))
+}
+
+async fn peek(
+    State(service): State<Arc<Service>>,
+    body: Body<LimitRequest>,
+) -> Result<Json<DecisionReply>, ErrorReply> {
+    decide(&service, &read(body)?, Command::Peek, Api::Peek).await.map(Json)
+}
+
+async fn record(
+    State(service): State<Arc<Service>>,
+    body: Body<LimitRequest>,
+) -> Result<Json<DecisionReply>, ErrorReply> {
+    decide(&service, &read(body)?, Command::Record, Api::Record).await.map(Json)
+}
+
+/// Several limits in one decision.
+async fn allow_all(State(service): State<Arc<Service>>, body: Body<Vec<LimitRequest>>) -> Result<Response, ErrorReply> {
+    let requests = read(body)?;
+    let live = service.live();
+    if requests.is_empty() || requests.len() > MAX_TOGETHER {
+        return Err(ErrorReply::invalid(format!("a decision has 1 to {MAX_TOGETHER} limits")));
+    }
+    let mut plan = Plan::default();
+    for (at, request) in requests.iter().enumerate() {
+        let limit = limit(&live, request, Command::Allow)?;
+        let (key, hits) = (request.key(prefix(&live))?, request.cost()?);
+        if request.is_partial() {
+            return Err(ErrorReply::invalid("several limits grant the whole cost or nothing"));
+        }
+        if plan.questions.iter().any(|other| other.key == key) {
+            return Err(ErrorReply::invalid("duplicate key"));
+        }
+        let (operation, role, limit) = (Operation::Allow, Role::Decides, Cow::Owned(limit));
+        plan.questions.push(Question { operation, role, limit, key, hits });
+        plan.descriptors.push(core::Descriptor { hits, questions: vec![at], ..core::Descriptor::unmatched() });
+    }
+    let answers = live.limiters.decide(&plan).await.map_err(refused)?;
+    let hits = plan.questions.iter().map(|question| question.hits).sum();
+    service.metrics.command(Api::AllowAll).decided(hits, answers.iter(), false);
+    Ok(encode::several(answers.iter().map(DecisionReply::from).collect()))
+}
+
+/// A limit for operations on keys, which do not depend on the quota.
+fn any_limit(service: &Service) -> Result<Limit, ErrorReply> {
+    if !service.has_server {
+        return Err(core::Refusal::NeedsServer.into());
+    }
+    let settings = &service.live().configuration.settings;
+    let policy = PolicyKeys::default().policy(settings.defaults(OnFailure::Error)).map_err(ErrorReply::invalid)?;
+    let quota = Quota { limit: 1, geometry: default_geometry(1000).expect("1 s is a valid window") };
+    Ok(Limit::from_request(quota, policy))
+}
+
+async fn refund(State(service): State<Arc<Service>>, body: Body<RefundRequest>) -> Result<Response, ErrorReply> {
+    let (request, live) = (read(body)?, service.live());
+    let key = request.key.name(prefix(&live))?;
+    let refunded = live.limiters.refund(&any_limit(&service)?, request.demand(&key)).await.map_err(refused)?;
+    Ok(Json(serde_json::json!({ "refunded": refunded })).into_response())
+}
+
+async fn block(State(service): State<Arc<Service>>, body: Body<BlockRequest>) -> Result<Response, ErrorReply> {
+    let (BlockRequest { key, duration, unless_blocked }, live) = (read(body)?, service.live());
+    let key = key.name(prefix(&live))?;
+    let blocking = live.limiters.block(&any_limit(&service)?, &key, duration.into(), unless_blocked).await;
+    let until = blocking.map_err(refused)?;
+    Ok(Json(serde_json::json!({ "blocked_until": encode::unix(until) })).into_response())
+}
+
+async fn unblock(State(service): State<Arc<Service>>, body: Body<KeyRequest>) -> Result<Response, ErrorReply> {
+    let (request, live) = (read(body)?, service.live());
+    let key = request.key.name(prefix(&live))?;
+    let unblocked = live.limiters.unblock(&any_limit(&service)?, &key).await.map_err(refused)?;
+    Ok(Json(serde_json::json!({ "unblocked": unblocked })).into_response())
+}
+
+/// What the server holds of a key, by its full name.
+async fn info(
+    State(service): State<Arc<Service>>,
+    query: Result<Query<KeyRequest>, QueryRejection>,
+) -> Result<Response, ErrorReply> {
+    let Query(KeyRequest { key }) = query?;
+    match core::info(service.client(), &key.name("")?).await.map_err(refused)? {
+        Some(held) => Ok(Json(encode::held(&held)).into_response()),
+        None => Err(ErrorReply::new(StatusCode::NOT_FOUND, "no such key")),
+    }
+}
+
+/// The keys with the most denied requests.
+async fn top(
+    State(service): State<Arc<Service>>,
+    query: Result<Query<TopRequest>, QueryRejection>,
+) -> Result<Response, ErrorReply> {
+    let Query(TopRequest { count }) = query?;
+    let all = core::top(service.client(), count).await.map_err(refused)?;
+    Ok(Json(all.iter().map(denied).collect::<Vec<_>>()).into_response())
+}
+
+/// A limit to try: each path has its own.
+async fn demo(State(service): State<Arc<Service>>, uri: Uri) -> Result<Response, ErrorReply> {
+    if uri.path().len() > MAX_DEMO_PATH {
+        return Err(ErrorReply::new(StatusCode::URI_TOO_LONG, "the path is too long for a key"));
+    }
+    let request: LimitRequest = serde_json::from_str(DEMO).expect("the demo's limit is valid");
+    let request = request.with_key(uri.path());
+    Ok(decide(&service, &request, Command::Allow, Api::Demo).await?.response(request.window()))
+}

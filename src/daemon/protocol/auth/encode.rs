@@ -1,0 +1,53 @@
+//! Encodes the reply to the proxy.
+
+use std::time::Duration;
+
+use axum::http::{header, HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+
+use crate::config::duration::spelled;
+use crate::core::{retry_after, Answer, Plan, Source};
+use crate::protocol::headers::{self, Told};
+
+/// Whether the proxy may forward the request, and the headers for its response.
+pub struct Permission {
+    pub denied: bool,
+    headers: HeaderMap,
+}
+
+/// The reply, from the answers to the plan's questions.
+pub fn permission(plan: &Plan, answers: &[Answer], shadow_mode: bool) -> Permission {
+    let denied = plan.is_denied(|at| !answers[at].granted) && !shadow_mode;
+    let limits = plan.descriptors.iter().flat_map(|descriptor| {
+        let is_only = descriptor.questions.len() == 1;
+        // The server was not asked about the other limits if the cache denies one.
+        let known =
+            descriptor.questions.iter().filter(|at| !answers[**at].granted || answers[**at].source != Source::Cache);
+        known.map(move |at| {
+            let (limit, answer) = (&plan.questions[*at].limit, &answers[*at]);
+            let window = limit.quota.geometry.window();
+            let name = match &*limit.name {
+                "" if is_only => descriptor.label.to_string(),
+                "" => format!("{}-{}", descriptor.label, spelled(window)),
+                name => name.to_string(),
+            };
+            let (remaining, reset_after) = (answer.remaining, answer.reset_after);
+            let window = Duration::from_millis(window);
+            Told { name: name.into(), limit: limit.quota.limit, window, remaining, reset_after }
+        })
+    });
+    let mut headers = headers::of_limits(limits);
+    if denied {
+        headers.extend(retry_after(plan, answers).map(|wait| (header::RETRY_AFTER, headers::seconds(wait).into())));
+    }
+    Permission { denied, headers }
+}
+
+impl IntoResponse for Permission {
+    fn into_response(self) -> Response {
+        match self.denied {
+            true => (StatusCode::TOO_MANY_REQUESTS, self.headers, "too many requests\n").into_response(),
+            false => (self.headers, "OK\n").into_response(),
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! `/auth`, which proxies ask before they forward a request: nginx's `auth_request`, Caddy's `forward_auth`, Envoy's
+//! `ext_authz`.
+
+mod encode;
+mod original;
+mod plan;
+mod trusted_proxies;
+
+use axum::http::request::Parts;
+
+pub use encode::Permission;
+
+use super::peer::Peer;
+use crate::config::limits::MissingHeader;
+use crate::core::Refusal;
+use crate::observe::metrics::{Api, Outcome, Unmatched};
+use crate::observe::traces;
+use crate::service::Service;
+
+/// The path of the endpoint. The original request's path may follow it.
+pub const PATH: &str = "/auth";
+
+/// Decides whether the proxy may forward the original request.
+pub async fn authorize(service: &Service, parts: &Parts, peer: Peer) -> Result<Permission, Refusal> {
+    let span = traces::span(Api::Auth, &parts.headers);
+    let outcome = |permission: &Result<Permission, _>| Outcome::from(permission.as_ref().map(|it| it.denied));
+    service.observed(Api::Auth, span, decide(service, parts, peer), outcome).await
+}
+
+async fn decide(service: &Service, parts: &Parts, peer: Peer) -> Result<Permission, Refusal> {
+    let live = service.live();
+    let configuration = &live.configuration;
+    let original = original::original(parts, PATH, peer, &configuration.settings.auth);
+    let plan = plan::plan(&configuration.limits, &configuration.settings.prefix, &original)
+        .map_err(|MissingHeader(header)| Refusal::invalid(format!("the proxy does not send {header}")))?;
+    if plan.descriptors.is_empty() {
+        service.metrics.unmatched(Unmatched::Policy);
+    }
+    let answers = service.decide(&live, &plan, Unmatched::Policy).await?;
+    Ok(encode::permission(&plan, &answers, configuration.settings.shadow_mode))
+}

@@ -1,0 +1,152 @@
+//! Decodes the original request, which a proxy asks about.
+
+use axum::http::{header, request::Parts, HeaderMap, HeaderName};
+use percent_encoding::percent_decode_str;
+
+use super::trusted_proxies::client_address;
+use crate::config::limits::{MissingHeader, OriginalRequest};
+use crate::config::proxy::Auth;
+use crate::protocol::peer::Peer;
+
+/// The original request. If the path continues behind `prefix`, the question itself is the original request, and no
+/// header can change that. Otherwise headers describe it.
+pub fn original<'a>(parts: &'a Parts, prefix: &str, peer: Peer, auth: &Auth) -> OriginalRequest<'a> {
+    let headers = &parts.headers;
+    let client = client_address(&auth.trusted_proxies, peer.0, headers);
+    match parts.uri.path().strip_prefix(prefix) {
+        Some(behind) if !behind.is_empty() => {
+            let host = match parts.uri.host() {
+                Some(host) => Ok(host.into()),
+                None => last(headers, &header::HOST),
+            };
+            let (host, method) = (host.map(|host| normalized_host(&host)), Ok(parts.method.to_string()));
+            OriginalRequest { client, host, path: Ok(normalized_path(behind)), method, headers }
+        }
+        _ => {
+            let host = last(headers, &auth.host_header).map(|host| normalized_host(&host));
+            let path = last(headers, &auth.uri_header).map(|uri| normalized_path(&uri));
+            OriginalRequest { client, host, path, method: last(headers, &auth.method_header), headers }
+        }
+    }
+}
+
+/// The last value of a header: a proxy that adds its value appends it to the client's.
+fn last(headers: &HeaderMap, name: &HeaderName) -> Result<String, MissingHeader> {
+    let value = headers.get_all(name).iter().next_back();
+    let value = value.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    value.ok_or_else(|| MissingHeader(name.to_string()))
+}
+
+/// The host in lower case, without port and trailing dot.
+fn normalized_host(host: &str) -> String {
+    let end = host.rfind(':').filter(|end| !host[*end..].contains(']')).unwrap_or(host.len());
+    host[..end].trim_end_matches('.').to_ascii_lowercase()
+}
+
+/// The path as the application sees it: decoded, without query, empty segments, `.` and `..`.
+fn normalized_path(uri: &str) -> String {
+    let path = match uri.split_once("://") {
+        Some((scheme, rest)) if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
+            rest.find('/').map_or("/", |begin| &rest[begin..])
+        }
+        _ => uri,
+    };
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    let decoded = percent_decode_str(path).decode_utf8_lossy();
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in decoded.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            segment => segments.push(segment),
+        }
+    }
+    let is_folder = !segments.is_empty() && ["/", "/.", "/.."].iter().any(|end| decoded.ends_with(end));
+    format!("/{}{}", segments.join("/"), if is_folder { "/" } else { "" })
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Request;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn paths_are_normalized() {
+        for (uri, expected) in [
+            ("/", "/"),
+            ("", "/"),
+            ("/api/x", "/api/x"),
+            ("/api/x/", "/api/x/"),
+            ("/api/x?y=/../z#a", "/api/x"),
+            ("//api///x", "/api/x"),
+            ("/%61pi/%78", "/api/x"),
+            ("/other/../api/./x", "/api/x"),
+            ("/other/%2e%2e/api/x", "/api/x"),
+            ("/api/x/.", "/api/x/"),
+            ("/api/x/y/..", "/api/x/"),
+            ("/../..", "/"),
+            ("https://shop.example/api/x?y", "/api/x"),
+            ("https://shop.example", "/"),
+            ("/go?to=https://other.example/api", "/go"),
+            ("/%ff", "/\u{fffd}"),
+            ("/%", "/%"),
+            ("*", "/*"),
+        ] {
+            assert_eq!(normalized_path(uri), expected, "{uri}");
+        }
+    }
+
+    #[test]
+    fn hosts_are_normalized() {
+        for (host, expected) in [
+            ("Shop.Example", "shop.example"),
+            ("shop.example:8080", "shop.example"),
+            ("shop.example.", "shop.example"),
+            ("[2001:DB8::1]:80", "[2001:db8::1]"),
+            ("[2001:db8::1]", "[2001:db8::1]"),
+            ("", ""),
+        ] {
+            assert_eq!(normalized_host(host), expected, "{host}");
+        }
+    }
+
+    fn decoded(uri: &str, headers: &[(&str, &str)]) -> [Result<String, MissingHeader>; 3] {
+        let mut request = Request::builder().uri(uri).method("PUT");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        let original = original(&parts, "/auth", Peer(None), &Auth::default());
+        [original.method, original.host, original.path]
+    }
+
+    #[test]
+    fn the_original_request_is_in_headers_or_behind_the_prefix() {
+        let forwarded =
+            [("X-Forwarded-Method", "GET"), ("X-Forwarded-Host", "A:1"), ("X-Forwarded-Uri", "/x?y"), ("Host", "b")];
+        let ok = |all: [&str; 3]| all.map(|value| Ok(value.into()));
+        assert_eq!(decoded("/auth", &forwarded), ok(["GET", "a", "/x"]));
+        assert_eq!(decoded("/auth/", &forwarded), ok(["PUT", "b", "/"]));
+        assert_eq!(decoded("/auth/z", &forwarded), ok(["PUT", "b", "/z"]));
+        assert_eq!(decoded("http://c/auth/z", &[]), ok(["PUT", "c", "/z"]));
+        // A proxy that appends its header.
+        assert_eq!(decoded("/auth", &[forwarded[2], ("X-Forwarded-Uri", "/own")])[2], Ok("/own".into()));
+        let missing = |name: &str| Err(MissingHeader(name.into()));
+        assert_eq!(
+            decoded("/auth", &[("Host", "b")]),
+            ["method", "host", "uri"].map(|it| missing(&format!("x-forwarded-{it}")))
+        );
+    }
+
+    proptest! {
+        /// Normalizing is idempotent, and no path leaves the root.
+        #[test]
+        fn normalized_paths_are_stable(path in "[/.a]{0,12}") {
+            let normalized = normalized_path(&path);
+            prop_assert!(normalized.starts_with('/') && !normalized.contains("//") && !normalized.contains("/./"), "{normalized}");
+            prop_assert_eq!(normalized_path(&normalized), normalized);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Envoy's rate limit protocol, `envoy.service.ratelimit.v3`.
+
+mod encode;
+pub mod grpc;
+pub mod json;
+mod messages;
+mod plan;
+mod request;
+#[cfg(test)]
+mod tests;
+
+use std::pin::pin;
+
+use axum::http::HeaderMap;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
+
+use crate::config::policy::OnFailure;
+use crate::core::Refusal;
+use crate::observe::metrics::{Api, Unmatched};
+use crate::observe::traces;
+use crate::service::Service;
+use encode::ReplyOptions;
+use plan::Planner;
+use request::Request;
+
+/// Decides a request with these headers.
+async fn should_rate_limit(
+    service: &Service,
+    api: Api,
+    headers: &HeaderMap,
+    request: &Request,
+) -> Result<RateLimitResponse, Refusal> {
+    let span = traces::span(api, headers);
+    span.record("domain", &request.domain);
+    let is_denied = |reply: &RateLimitResponse| reply.overall_code() == Code::OverLimit;
+    let deciding = pin!(decide(service, request)); // large to move
+    service.observed(api, span, deciding, |reply| reply.as_ref().map(is_denied).into()).await
+}
+
+async fn decide(service: &Service, request: &Request) -> Result<RateLimitResponse, Refusal> {
+    let live = service.live();
+    let (settings, limits) = (&live.configuration.settings, &live.configuration.limits);
+    let policy = settings.policy().policy(settings.defaults(OnFailure::Error)).map_err(Refusal::invalid)?;
+    let plan = Planner { limits, prefix: &settings.prefix, policy }.plan(request)?;
+    let unmatched = if limits.domain(&request.domain).is_some() { Unmatched::Rule } else { Unmatched::Domain };
+    let answers = service.decide(&live, &plan, unmatched).await?;
+    let options = ReplyOptions {
+        shadow_mode: settings.shadow_mode,
+        rate_limit_headers: settings.rate_limit_headers,
+        dynamic_metadata: settings.dynamic_metadata,
+    };
+    Ok(encode::reply(request, &plan, &answers, options))
+}

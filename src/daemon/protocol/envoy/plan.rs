@@ -1,0 +1,147 @@
+//! Plans the decision of a request.
+
+use std::borrow::Cow;
+
+use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
+use swlimit_window::{Quota, MAX_EXACT};
+
+use super::request::{self, Request};
+use crate::config::limits::{default_geometry, Domain, Limit, Limits, Rule, Unit};
+use crate::config::policy::DecisionPolicy;
+use crate::core::{keys, Descriptor, Operation, Plan, Question, Refusal, Role};
+
+/// The most descriptors of a request, and so the most keys of one command.
+const MAX_DESCRIPTORS: usize = 1000;
+
+/// Makes plans.
+#[derive(Debug)]
+pub struct Planner<'a> {
+    pub limits: &'a Limits,
+    pub prefix: &'a str,
+    /// The policy of limits that requests bring along.
+    pub policy: DecisionPolicy,
+}
+
+impl<'a> Planner<'a> {
+    /// The plan for a request.
+    pub fn plan(&self, request: &'a Request) -> Result<Plan<'a>, Refusal> {
+        if request.domain.is_empty() {
+            return Err(Refusal::invalid("the domain is empty"));
+        }
+        if request.descriptors.is_empty() {
+            return Err(Refusal::invalid("there are no descriptors"));
+        }
+        if request.descriptors.len() > MAX_DESCRIPTORS {
+            return Err(Refusal::invalid("there are more than 1000 descriptors"));
+        }
+        let domain = self.limits.domain(&request.domain);
+        let matched: Vec<_> = request
+            .descriptors
+            .iter()
+            .map(|descriptor| domain.and_then(|domain| self.matched(domain, descriptor).transpose()).transpose())
+            .collect::<Result<_, _>>()?;
+        let replaced: Vec<&String> = matched.iter().flatten().flat_map(|matched| &matched.rule.replaces).collect();
+        // A single rule in quota mode denies by itself, like any other rule.
+        let several_quotas = matched.iter().flatten().filter(|matched| matched.rule.quota_mode).count() > 1;
+
+        let mut plan = Plan { questions: Vec::new(), descriptors: Vec::with_capacity(request.descriptors.len()) };
+        for (descriptor, matched) in request.descriptors.iter().zip(matched) {
+            let hits = hits(request, descriptor)?;
+            let Some(matched) = matched else {
+                plan.descriptors.push(Descriptor { hits, ..Descriptor::unmatched() });
+                continue;
+            };
+            let role = match (matched.rule.shadow_mode, matched.rule.quota_mode && several_quotas) {
+                (true, _) => Role::Shadow,
+                (false, true) => Role::Quota,
+                (false, false) => Role::Decides,
+            };
+            let in_force = matched.limits.into_iter().filter(|limit| !replaced.contains(&&limit.name));
+            let questions = in_force
+                .map(|limit| {
+                    let operation = match () {
+                        _ if hits == 0 => Operation::Peek,
+                        _ if descriptor.is_negative_hits => Operation::Refund,
+                        _ if limit.record => Operation::Record,
+                        _ => Operation::Allow,
+                    };
+                    let key = self.key(matched.domain, matched.rule, descriptor, &limit);
+                    add(&mut plan, Question { operation, role, limit, key, hits: hits.max(1) })
+                })
+                .collect::<Result<_, _>>()?;
+            let (rule, domain) = (matched.rule, &*matched.domain.name);
+            let label = rule.label(&descriptor.entries);
+            plan.descriptors.push(Descriptor { rule: Some(rule), domain, label, hits, questions });
+        }
+        Ok(plan)
+    }
+
+    /// The rule that a descriptor matches, with its limits or the limit that the descriptor brings along.
+    fn matched(&self, domain: &'a Domain, descriptor: &'a request::Descriptor) -> Result<Option<Matched<'a>>, Refusal> {
+        let Some(limit) = &descriptor.limit else {
+            let rule = domain.find(&descriptor.entries);
+            let limits = |rule: &'a Rule| rule.limits.iter().map(Cow::Borrowed).collect();
+            return Ok(rule.map(|rule| Matched { domain, rule, limits: limits(rule) }));
+        };
+        let unit = match limit.unit() {
+            RateLimitUnit::Second => Unit::Second,
+            RateLimitUnit::Minute => Unit::Minute,
+            RateLimitUnit::Hour => Unit::Hour,
+            RateLimitUnit::Day => Unit::Day,
+            RateLimitUnit::Month => Unit::Month,
+            RateLimitUnit::Year => Unit::Year,
+            RateLimitUnit::Unknown => return Err(Refusal::invalid("the unit of a descriptor's limit is unknown")),
+        };
+        let geometry = default_geometry(unit.window()).expect("units are windows");
+        let quota = Quota { limit: limit.requests_per_unit.into(), geometry };
+        let limits = vec![Cow::Owned(Limit::from_request(quota, self.policy))];
+        Ok(Some(Matched { domain, rule: &domain.from_requests, limits }))
+    }
+
+    fn key(&self, domain: &Domain, rule: &Rule, descriptor: &request::Descriptor, limit: &Limit) -> String {
+        let entries = &descriptor.entries;
+        keys::name(
+            self.prefix,
+            &domain.name,
+            domain.hash_tag.as_deref(),
+            entries.iter().enumerate().map(|(at, entry)| (&*entry.key, rule.key_value(at, entry))),
+            limit.quota.geometry.window(),
+        )
+    }
+}
+
+struct Matched<'a> {
+    domain: &'a Domain,
+    rule: &'a Rule,
+    limits: Vec<Cow<'a, Limit>>,
+}
+
+/// The hits of a descriptor: its own number, or the request's, where 0 means 1.
+fn hits(request: &Request, descriptor: &request::Descriptor) -> Result<u64, Refusal> {
+    match descriptor.hits_addend {
+        Some(own) if own > MAX_EXACT => Err(Refusal::invalid("a descriptor's hits_addend is above 2^53 - 1")),
+        Some(own) => Ok(own),
+        None => Ok(request.hits_addend.max(1).into()),
+    }
+}
+
+/// Adds a question to a plan, or its hits to an equal question. Returns its index.
+fn add<'a>(plan: &mut Plan<'a>, question: Question<'a>) -> Result<usize, Refusal> {
+    let Question { operation, role, .. } = question;
+    let equals = |other: &Question| (&other.key, other.operation, other.role) == (&question.key, operation, role);
+    let Some(at) = plan.questions.iter().position(equals) else {
+        plan.questions.push(question);
+        return Ok(plan.questions.len() - 1);
+    };
+    let merged = &mut plan.questions[at];
+    if operation != Operation::Peek {
+        merged.hits += question.hits;
+    }
+    if merged.hits > MAX_EXACT {
+        return Err(Refusal::invalid("the hits of equal descriptors are above 2^53 - 1"));
+    }
+    if question.limit.quota.limit < merged.limit.quota.limit {
+        merged.limit = question.limit; // both have to grant
+    }
+    Ok(at)
+}

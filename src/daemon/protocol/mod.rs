@@ -1,0 +1,8 @@
+//! The protocols. Each decodes a request, plans, lets the core decide, and encodes the reply.
+
+pub mod access;
+pub mod api;
+pub mod auth;
+pub mod envoy;
+mod headers;
+pub mod peer;

@@ -1,0 +1,14 @@
+//! Listening, TLS, reload and shutdown.
+
+pub mod grpc;
+pub mod http;
+pub mod listen;
+pub mod reload;
+pub mod shutdown;
+mod tls;
+
+/// An error that ends the daemon.
+pub type FatalError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The largest request in bytes.
+const MAX_REQUEST: usize = 1024 * 1024;

@@ -1,0 +1,77 @@
+//! Runs the servers, and stops them in order within 5 seconds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{signal, Signal, SignalKind};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{interval, sleep, timeout};
+
+use super::listen::Listener;
+use super::{grpc, http, reload, FatalError};
+use crate::observe::recent::STEP;
+use crate::service::Service;
+
+/// How long requests are accepted after health checks begin to fail, for load balancers to notice.
+const NOTICE: Duration = Duration::from_millis(500);
+
+/// How long running requests may take after that, and then returning leases and sending counts.
+const DRAIN: Duration = Duration::from_secs(2);
+const CLOSE: Duration = Duration::from_millis(1500);
+
+/// The signals that end the daemon or make it reload.
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    pub fn install() -> std::io::Result<Self> {
+        let [terminate, interrupt, hangup] =
+            [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?];
+        Ok(Self { terminate, interrupt, hangup })
+    }
+}
+
+/// Serves until SIGTERM or SIGINT.
+pub async fn serve_until_stopped(
+    service: Arc<Service>,
+    grpc: Listener,
+    http: Listener,
+    signals: Signals,
+) -> Result<(), FatalError> {
+    let Signals { mut terminate, mut interrupt, hangup } = signals;
+    let end = watch::Sender::new(false);
+    let mut servers = JoinSet::new();
+    servers.spawn(grpc::serve(service.clone(), grpc, end.subscribe()));
+    servers.spawn(http::serve(service.clone(), http, end.subscribe()));
+    tokio::spawn(reload::reload_on_change(service.clone(), hangup));
+    tokio::spawn(count_steps(service.clone()));
+
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        Some(ended) = servers.join_next() => ended??, // a server ends by itself only with an error
+    }
+    tracing::info!("stopping");
+    service.begin_stopping();
+    sleep(NOTICE).await;
+    end.send_replace(true);
+    if timeout(DRAIN, servers.join_all()).await.is_err() {
+        tracing::warn!("some requests took too long and were cut off");
+    }
+    if timeout(CLOSE, service.close()).await.is_err() {
+        tracing::warn!("the server did not receive all leases and counts");
+    }
+    Ok(())
+}
+
+async fn count_steps(service: Arc<Service>) {
+    let mut steps = interval(STEP);
+    loop {
+        steps.tick().await;
+        service.end_step();
+    }
+}
