@@ -1,55 +1,79 @@
-PYTEST = .venv/bin/python -m pytest tests
+# pytest in twice as many processes as there are cores, because most tests wait; each process has servers of its own.
+PYTEST = .venv/bin/python -m pytest
+WORKERS ?= $(shell expr 2 \* $$(nproc))
+PARALLEL = $(PYTEST) --numprocesses $(WORKERS) --dist worksteal
+
+# What `scripts/servers` fetches, but what is too old.
 OTHER_RELEASES = redis-7.4,redis-8.0,valkey-8.0,valkey-8.1,valkey-9.1
 THREADED_RELEASES = $(OTHER_RELEASES)
 
 # Warnings are errors in CI only: a newer clippy than that has new ones.
 STRICT = $(if $(filter true,$(CI)),-- --deny warnings)
 
-.PHONY: run demo test test-all test-releases test-long test-fresh package test-packages bench accuracy build build-daemon lint
+.PHONY: run demo test test-module test-client test-daemon test-python test-node test-rust test-all test-releases \
+	test-long test-fresh package test-packages bench accuracy build build-all servers lint
 .NOTPARALLEL:
 
 run: setup-run build
 	@scripts/run
 
 # swlimitd behind an nginx, with something to try.
-demo: setup-test build build-daemon
+demo: build-all
 	@scripts/demo
 
 # Everything, in minutes, on the installed server. The other releases are for tests that no other will do for: one uses
 # the C library's allocator, which memcheck watches, one defragments, one is too old. The client's tests on real servers
 # are run by pytest, on each release.
-test: setup-test build build-daemon lint
-	-@scripts/servers valkey-9.1 redis-7.4 redis-6.2
-	-@scripts/proxies
-	cargo test --quiet $$(scripts/crates) --lib --bins
-	cargo test --quiet $$(scripts/crates) --doc
-	$(PYTEST)
+test: build-all servers lint test-rust
+	$(PARALLEL) tests
+
+# Those of one part, for who changes no other.
+MODULE = blocking cluster commands hostile keyspace load operating replication vectors waiting
+test-module: build-all servers test-rust
+	$(PARALLEL) $(MODULE:%=tests/%)
+
+test-client: build-all test-rust
+	$(PARALLEL) tests/client
+
+test-daemon: build-all servers test-rust
+	$(PARALLEL) tests/daemon
+
+test-python: build-all
+	$(PARALLEL) tests/python
+
+test-node: build-all
+	$(PARALLEL) tests/node
+
+# Rust's own tests, which need no server; they take seconds.
+test-rust: build-all
+	cargo test --quiet $(CRATES) --lib --bins
+	cargo test --quiet $(CRATES) --doc
 
 # The same on every other release, and the tests that take longer.
 test-all: test test-releases test-long
 
 # What depends on no server has been tested by then; of the clients, what the server tells them.
-test-releases: setup-test build
+test-releases: build-all
 	-scripts/servers
-	SWLIMIT_SERVERS=$(OTHER_RELEASES) $(PYTEST) --ignore=tests/install --ignore=tests/tools --ignore=tests/daemon \
-		--ignore=tests/node/test_package.py --ignore-glob='tests/python/test_[!d]*'
+	SWLIMIT_SERVERS=$(OTHER_RELEASES) $(PARALLEL) $(MODULE:%=tests/%) tests/client tests/docs tests/node/test_node.py \
+		tests/python/test_d*
 
 # Only Valkey 9 moves slots atomically.
-test-long: setup-test build
-	$(PYTEST) --long -m "long or threaded"
-	SWLIMIT_SERVERS=$(THREADED_RELEASES) $(PYTEST) --long -m "threaded and not long"
-	SWLIMIT_SERVERS=valkey-9.1 $(PYTEST) --long -m long -k atomically
+test-long: build-all
+	$(PARALLEL) tests --long -m "long or threaded"
+	SWLIMIT_SERVERS=$(THREADED_RELEASES) $(PARALLEL) tests --long -m "threaded and not long"
+	SWLIMIT_SERVERS=valkey-9.1 $(PARALLEL) tests --long -m long -k atomically
 
 # What a newcomer does, in fresh Debian systems; with TESTS=make_run that command only.
 test-fresh: setup-fresh
-	$(PYTEST) --fresh -m fresh $(if $(TESTS),-k $(TESTS))
+	$(PYTEST) tests --fresh -m fresh $(if $(TESTS),-k $(TESTS))
 
 # What is published, into dist/; and the proof that each of it works on a real server.
 package: setup-test
 	@scripts/package
 
 test-packages: setup-fresh package
-	$(PYTEST)/packages
+	$(PYTEST) tests/packages
 
 bench:
 	@scripts/benchmark
@@ -60,13 +84,22 @@ accuracy:
 build: setup-build
 	cargo build
 
-# As `cargo test` does, so that little is built twice.
-build-daemon: setup-build
-	cargo build --bins $$(scripts/crates)
+# All that tests need, at once: for fewer crates cargo would choose other features of what they depend on, and build that
+# anew.
+CRATES = $$(scripts/crates)
+build-all: setup-test
+	@echo "Building everything; where nothing is built yet, that takes minutes"
+	cargo build $(CRATES) --all-targets
+	@PYTHONPATH=tests .venv/bin/python -m support.node
+
+# What `make test` cannot do without; what cannot be had here is said, and its tests are skipped.
+servers: setup-test
+	-@scripts/servers valkey-9.1 redis-7.4 redis-6.2
+	-@scripts/proxies
 
 lint: setup-test
 	cargo fmt --all --check
-	cargo clippy --all-targets $$(scripts/crates) $(STRICT)
+	cargo clippy --all-targets $(CRATES) $(STRICT)
 	.venv/bin/ruff check --quiet tests scripts src/python
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" npm --silent --prefix src/node run lint
 

@@ -1,25 +1,18 @@
 """The Rust client on real servers: the client's own tests, which start servers of the release under test themselves."""
 
-import json
 import os
 import subprocess
 
 import pytest
 
-from support.lacking import lacking
-from support.server import MODULE, ROOT
+from support.crates import built
+from support.server import MODULE
 
 
 @pytest.fixture(scope="session")
 def program():
     """The client's tests on real servers, built."""
-    words = ["cargo", "test", "--package", "swlimit-client", "--test", "real", "--no-run", "--message-format", "json"]
-    built = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    if "is not supported by the following package" in built.stderr:
-        lacking("a Rust that is new enough for the client")
-    assert built.returncode == 0, built.stderr
-    messages = [json.loads(line) for line in built.stdout.splitlines()]
-    return next(message["executable"] for message in messages if message.get("executable"))
+    return built("swlimit-client", "--test", "real")
 
 
 @pytest.fixture

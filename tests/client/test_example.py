@@ -17,7 +17,7 @@ LIMIT, WINDOW = 5, 10  # as in the example
 @pytest.fixture(scope="module")
 def program():
     """The example's program."""
-    return built("swlimit-client", "debug/examples/axum", "--example", "axum")
+    return built("swlimit-client", "--example", "axum")
 
 
 @pytest.fixture

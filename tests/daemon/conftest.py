@@ -39,7 +39,7 @@ def starting_daemons():
     """Start daemons; all end with the context."""
     def starting():
         if not DAEMON.exists():
-            lacking("swlimitd: run make build-daemon")
+            lacking("swlimitd: run make build-all")
         stack = ExitStack()
         stack.start = lambda *words, **options: stack.enter_context(Daemon(*words, **options))
         return stack

@@ -33,10 +33,7 @@ export const middleware = rateLimit({{ limiter }});
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory):
     """The package, as it would be published."""
-    folder = tmp_path_factory.mktemp("packed")
-    node.npm("pack", "--silent", "--pack-destination", folder)
-    package, = folder.iterdir()
-    return package
+    return node.pack(tmp_path_factory.mktemp("packed"))
 
 
 @pytest.fixture(scope="module")

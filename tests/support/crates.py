@@ -1,5 +1,6 @@
-"""The workspace's other crates, built to be tested from outside."""
+"""The programs of the workspace's crates, to be tested from outside."""
 
+import json
 import subprocess
 
 import pytest
@@ -7,15 +8,24 @@ import pytest
 from .server import ROOT
 
 
-def needs(crate):
-    """Skip the test, and say why, where this machine's Rust is too old for a crate: that is no defect of it."""
+def buildable():
+    """The crates that this machine's Rust builds, as cargo's arguments, and what is said of those left out."""
     asked = subprocess.run([ROOT / "scripts/crates"], capture_output=True, text=True, check=True)
-    if crate in asked.stdout.split():
-        pytest.skip(asked.stderr.strip())
+    return asked.stdout.split(), asked.stderr.strip()
 
 
-def built(crate, path, *arguments):
-    """The path, below `target`, of what cargo builds of a crate."""
-    needs(crate)
-    subprocess.run(["cargo", "build", "--quiet", "--package", crate, *arguments], cwd=ROOT, check=True)
-    return ROOT / "target" / path
+def built(crate, *target):
+    """The program that cargo makes of a crate's target, such as `--example axum`.
+
+    `make build-all` has made it, so that cargo only says where it is: asked for one crate alone, cargo would build what
+    it depends on anew, because it chooses features for all crates that it is asked for. Skips the test, and says why,
+    where this machine's Rust is too old for the crate: that is no defect of it.
+    """
+    crates, left_out = buildable()
+    if crate in crates:
+        pytest.skip(left_out)
+    words = ["cargo", "build", *crates, *target, "--message-format", "json"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    program, = filter(None, (json.loads(line).get("executable") for line in done.stdout.splitlines()))
+    return program

@@ -1,6 +1,8 @@
 """Node.js, and the package `swlimit` built from src/node."""
 
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from functools import cache
@@ -26,8 +28,28 @@ def npm(*words, cwd=PACKAGE):
 
 @cache
 def build():
-    """Build the package, which also checks its types; once a session."""
-    npm("run", "--silent", "build")
+    """Build the package, which also checks its types, unless what is built is newer than all it is built from.
+
+    Another process that runs tests waits meanwhile, and afterwards finds nothing to build.
+    """
+    built = PACKAGE / "dist/cjs/package.json"  # what is written last
+    parts = [part for part in PACKAGE.iterdir() if part.name not in ("node_modules", "dist")]
+    sources = [path for part in parts for path in (part, *part.rglob("*"))]
+    with open(PACKAGE / "node_modules/lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not built.exists() or built.stat().st_mtime < max(path.stat().st_mtime for path in sources):
+            npm("run", "--silent", "build")
+
+
+def pack(folder):
+    """The package, as it would be published, in a folder: made of a copy, because that builds it anew."""
+    copy = folder / "sources/src/node"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("node_modules", "dist"))
+    (copy / "node_modules").symlink_to(PACKAGE / "node_modules")
+    shutil.copy(ROOT / "LICENSE", folder / "sources")
+    npm("pack", "--silent", "--pack-destination", folder, cwd=copy)
+    package, = folder.glob("*.tgz")
+    return package
 
 
 def run(*words, **options):
@@ -35,3 +57,7 @@ def run(*words, **options):
     build()
     return subprocess.run([NODE, *words], capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL,
                           **{"cwd": MODULES, "env": ENVIRONMENT} | options)
+
+
+if __name__ == "__main__":
+    build()

