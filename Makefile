@@ -4,7 +4,7 @@ WORKERS ?= $(shell expr 2 \* $$(nproc))
 PARALLEL = $(PYTEST) --numprocesses $(WORKERS) --dist worksteal
 
 # What `scripts/servers` fetches, but what is too old.
-OTHER_RELEASES = redis-7.4,redis-8.0,valkey-8.0,valkey-8.1,valkey-9.1
+OTHER_RELEASES = redis-7.4,redis-8.0,redis-8.2,redis-8.6,valkey-8.0,valkey-8.1,valkey-9.1
 THREADED_RELEASES = $(OTHER_RELEASES)
 
 # Warnings are errors in CI only: a newer clippy than that has new ones.

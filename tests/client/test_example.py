@@ -1,7 +1,6 @@
 """The axum example is what its own text says: some requests, then 429."""
 
 import re
-import shutil
 import subprocess
 import time
 
@@ -49,7 +48,6 @@ def test_each_path_has_its_limit(url, server):
     assert server.cli("SWLIMIT.PEEK", "path:/a", LIMIT, "10s", "1s").startswith(f"0\n{LIMIT}\n0\n")
 
 
-@pytest.mark.skipif(not shutil.which("curl"), reason="LACKING curl")
 def test_the_loop_that_it_shows(url):
     text = (ROOT / "src/client/examples/axum.rs").read_text()
     loop = re.search(r"^//! (for .*)$", text, re.MULTILINE)[1].replace("http://127.0.0.1:3000", url)

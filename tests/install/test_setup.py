@@ -146,6 +146,12 @@ def test_testing_needs_rustfmt_clippy_and_python(machine):
     assert machine.asks_for("test") == RUSTUP
 
 
+def test_testing_needs_curl(machine):
+    machine.lose("curl")
+    assert machine.setup("run").stdout == ""
+    assert names(machine.asks_for("test")) == {"curl"}
+
+
 def test_ci_needs_more(machine):
     machine.lose("valgrind", "redis-cli", "chromedriver")
     assert names(machine.asks_for("test")) == {"redis-tools"}
