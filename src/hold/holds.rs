@@ -112,6 +112,8 @@ pub struct Live {
 pub trait Relocate {
     /// The same list, elsewhere or where it was.
     fn list<T>(&mut self, list: Vec<T>) -> Vec<T>;
+    /// Whether to leave the rest for later.
+    fn should_stop(&self) -> bool;
 }
 
 /// What one key holds; see the module's description. Never more than [`MAX_EXACT`] units together.
@@ -274,18 +276,20 @@ impl Holds {
         }
     }
 
-    /// Put a hold here as it is, instead of the one that has its id.
-    pub fn put(&mut self, hold: Hold) -> Result<(), Overflow> {
-        let same = self.find(&hold.id);
-        let before = same.map_or(0, |slot| self.holds[slot as usize].units);
-        if hold.units > MAX_EXACT - (self.by_end.total() - before) {
-            return Err(Overflow);
+    /// An error when a hold, put beside what is live at `now`, instead of what has its id, would be too many units.
+    pub fn check_put(holds: Option<&Self>, now: u64, hold: &Hold) -> Result<(), Overflow> {
+        let Some(holds) = holds else { return Ok(()) };
+        let same = holds.get(&hold.id, now).map_or(0, Hold::units);
+        match hold.units > MAX_EXACT - (holds.live(now).units - same) {
+            true => Err(Overflow),
+            false => Ok(()),
         }
-        if let Some(slot) = same {
-            self.remove_slot(slot);
-        }
+    }
+
+    /// Put a hold here as it is, instead of the one that has its id. It has been checked, and what has ended swept.
+    pub fn put(&mut self, hold: Hold) {
+        self.release(&hold.id);
         self.insert(hold);
-        Ok(())
     }
 
     /// Bytes this takes, with what it has allocated.
@@ -300,14 +304,9 @@ impl Holds {
         1 + lists + self.allocations
     }
 
-    /// Let somebody put what is allocated elsewhere in memory: the lists, and the holds from this one on, until they have
-    /// had enough. Where to go on; `None` when that was all.
-    pub fn relocate(
-        &mut self,
-        from: usize,
-        relocate: &mut impl Relocate,
-        is_enough: impl Fn() -> bool,
-    ) -> Option<usize> {
+    /// Let somebody put what is allocated elsewhere in memory: the lists, and the holds from this one on, until they stop.
+    /// Where to go on; `None` when that was all.
+    pub fn relocate(&mut self, from: usize, relocate: &mut impl Relocate) -> Option<usize> {
         /// So many at a time.
         const PART: usize = 64;
         if from == 0 {
@@ -316,7 +315,7 @@ impl Holds {
             self.by_id.relocate(relocate);
         }
         for (place, hold) in self.holds.iter_mut().enumerate().skip(from) {
-            if place > from && place % PART == 0 && is_enough() {
+            if place > from && place % PART == 0 && relocate.should_stop() {
                 return Some(place);
             }
             hold.id = relocate.list(mem::take(&mut hold.id).into_vec()).into_boxed_slice();

@@ -164,7 +164,7 @@ proptest! {
                 }
                 Step::Put { id, units, end, token } => {
                     let id = name(id);
-                    holds.put(Hold::new(&id, units, end, token, None).unwrap()).unwrap();
+                    holds.put(Hold::new(&id, units, end, token, None).unwrap());
                     model.stored.retain(|hold| hold.id != id);
                     model.stored.push(Plain { id, units, end, token });
                     model.last = model.last.max(token);
@@ -205,7 +205,7 @@ proptest! {
         let mut holds = Holds::default();
         for (place, end) in ends.iter().enumerate() {
             let reserved = (place == 0).then(|| reserved.clone().into_boxed_slice());
-            holds.put(Hold::new(&[place as u8 + 1; 3], 2, *end, 1 + place as u64, reserved).unwrap()).unwrap();
+            holds.put(Hold::new(&[place as u8 + 1; 3], 2, *end, 1 + place as u64, reserved).unwrap());
         }
         let mut bytes = encode(&holds);
         prop_assert_eq!(encode(&decode(VERSION, &bytes).unwrap()), bytes.clone());
@@ -278,17 +278,22 @@ fn tokens_end_where_numbers_are_exact_no_more() {
     let Ok(Verdict::Granted(grant)) = Holds::decide(None, MAX_INSTANT, &request, 9) else { panic!() };
     assert_eq!(grant.apply(&mut holds, None).token, MAX_INSTANT * 1000);
     assert_eq!(Holds::decide(None, MAX_INSTANT + 1, &request, 9).err(), Some(Refusal::NoToken));
-    holds.put(Hold::new(b"z", 1, 10, MAX_EXACT, None).unwrap()).unwrap();
+    holds.put(Hold::new(b"z", 1, 10, MAX_EXACT, None).unwrap());
     let other = Request { id: b"b", ..request };
     assert_eq!(Holds::decide(Some(&holds), 5, &other, 9).err(), Some(Refusal::NoToken));
-    assert!(holds.put(Hold::new(b"y", MAX_EXACT, 10, 1, None).unwrap()).is_err());
-    assert!(holds.put(Hold::new(b"z", MAX_EXACT - 1, 10, 1, None).unwrap()).is_ok());
+    let check = |id, units, now| Holds::check_put(Some(&holds), now, &Hold::new(id, units, 10, 1, None).unwrap());
+    assert!(check(b"y", MAX_EXACT, 5).is_err() && check(b"y", MAX_EXACT - 1, 5).is_err());
+    assert!(check(b"z", MAX_EXACT - 1, 5).is_ok() && check(b"y", MAX_EXACT - 1, 10).is_ok());
 }
 
 #[test]
 fn relocated_in_parts() {
     struct Elsewhere(usize);
     impl Relocate for Elsewhere {
+        fn should_stop(&self) -> bool {
+            true
+        }
+
         fn list<T>(&mut self, list: Vec<T>) -> Vec<T> {
             self.0 += 1;
             let mut moved = Vec::with_capacity(list.capacity());
@@ -301,10 +306,10 @@ fn relocated_in_parts() {
     let reserved = Reservation { key: KeyDigest::of(b"k"), units: 1, of: Reserved::Hold { id, token: 7 } };
     for number in 0..200u64 {
         let reserved = (number % 50 == 0).then(|| vec![reserved.clone()].into_boxed_slice());
-        holds.put(Hold::new(&number.to_be_bytes(), 1, 1 + number, 1, reserved).unwrap()).unwrap();
+        holds.put(Hold::new(&number.to_be_bytes(), 1, 1 + number, 1, reserved).unwrap());
     }
     let (before, mut elsewhere, mut parts, mut from) = (encode(&holds), Elsewhere(0), 0, 0);
-    while let Some(next) = holds.relocate(from, &mut elsewhere, || true) {
+    while let Some(next) = holds.relocate(from, &mut elsewhere) {
         (from, parts) = (next, parts + 1);
     }
     assert_eq!((parts, elsewhere.0), (3, holds.allocations() - 1));

@@ -1,5 +1,6 @@
 //! Parsing of commands' arguments: byte strings, of which any get a value or an error.
 
+use swlimit_hold::MAX_ID;
 use swlimit_window::{duration, duration_or_zero, integer, Geometry, GeometryError, Quota};
 
 use crate::error::Error;
@@ -21,6 +22,8 @@ pub struct Options {
     pub strict: bool,
     /// `NX`
     pub nx: bool,
+    /// `FORCE`
+    pub force: bool,
     /// `AGE duration`, in ms.
     pub age: Option<u64>,
     /// `BLOCK duration`, in ms.
@@ -50,10 +53,18 @@ pub enum Keyword {
     At,
     /// `UNTIL unix-ms`
     Until,
+    /// `FORCE`
+    Force,
+    /// `END unix-ms`
+    End,
+    /// `TOKEN n`
+    Token,
+    /// `RESERVED count word …`
+    Reserved,
 }
 
 impl Keyword {
-    const NAMES: [(&'static [u8], Self); 8] = [
+    const NAMES: [(&'static [u8], Self); 12] = [
         (b"COST", Keyword::Cost),
         (b"AT", Keyword::At),
         (b"UNTIL", Keyword::Until),
@@ -62,6 +73,10 @@ impl Keyword {
         (b"BLOCK", Keyword::Block),
         (b"AGE", Keyword::Age),
         (b"NX", Keyword::Nx),
+        (b"FORCE", Keyword::Force),
+        (b"END", Keyword::End),
+        (b"TOKEN", Keyword::Token),
+        (b"RESERVED", Keyword::Reserved),
     ];
 
     fn named(word: &[u8]) -> Option<Self> {
@@ -71,12 +86,22 @@ impl Keyword {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { cost: 1, partial: false, strict: false, nx: false, age: None, block: None, at: None, until: None }
+        Self {
+            cost: 1,
+            partial: false,
+            strict: false,
+            nx: false,
+            force: false,
+            age: None,
+            block: None,
+            at: None,
+            until: None,
+        }
     }
 }
 
 /// The remaining arguments of a call.
-pub trait Words<'a>: Iterator<Item = &'a [u8]> {
+pub trait Words<'a>: Iterator<Item = &'a [u8]> + Sized {
     /// The next argument, which is required.
     fn word(&mut self) -> Result<&'a [u8], Error> {
         self.next().ok_or(Error::Arity)
@@ -111,6 +136,16 @@ pub trait Words<'a>: Iterator<Item = &'a [u8]> {
         positive(self.word()?).ok_or(Error::Units(name))
     }
 
+    /// A limit, from 0.
+    fn limit(&mut self) -> Result<u64, Error> {
+        integer(self.word()?).ok_or(Error::Limit)
+    }
+
+    /// A hold's id.
+    fn id(&mut self) -> Result<&'a [u8], Error> {
+        Some(self.word()?).filter(|id| (1..=MAX_ID).contains(&id.len())).ok_or(Error::Id)
+    }
+
     /// A duration in ms; `name` is what an error calls it.
     fn duration(&mut self, name: &'static str) -> Result<u64, Error> {
         duration(self.word()?).ok_or(Error::Duration(name))
@@ -125,6 +160,17 @@ pub trait Words<'a>: Iterator<Item = &'a [u8]> {
     #[inline(always)]
     fn options(&mut self, accepted: &[Keyword]) -> Result<Options, Error> {
         let mut options = Options::default();
+        self.each_option(accepted, |keyword, values| options.set(keyword, values))?;
+        Ok(options)
+    }
+
+    /// Hands the options up to the end over, each at most once, with the words after it.
+    #[inline(always)]
+    fn each_option(
+        &mut self,
+        accepted: &[Keyword],
+        mut set: impl FnMut(Keyword, &mut Values<'a, '_, Self>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let mut seen = [false; Keyword::NAMES.len()];
         while let Some(word) = self.next() {
             let syntax = || Error::Syntax(word.to_vec());
@@ -132,19 +178,9 @@ pub trait Words<'a>: Iterator<Item = &'a [u8]> {
             if std::mem::replace(&mut seen[keyword as usize], true) {
                 return Err(syntax());
             }
-            let mut value = || self.next().ok_or_else(syntax);
-            match keyword {
-                Keyword::Cost => options.cost = positive(value()?).ok_or(Error::Units("cost"))?,
-                Keyword::Partial => options.partial = true,
-                Keyword::Strict => options.strict = true,
-                Keyword::Nx => options.nx = true,
-                Keyword::Age => options.age = Some(duration_or_zero(value()?).ok_or(Error::Duration("AGE"))?),
-                Keyword::Block => options.block = Some(duration(value()?).ok_or(Error::Duration("BLOCK"))?),
-                Keyword::At => options.at = Some(integer(value()?).ok_or(Error::Instant("AT"))?),
-                Keyword::Until => options.until = Some(integer(value()?).ok_or(Error::Instant("UNTIL"))?),
-            }
+            set(keyword, &mut Values { words: self, option: word })?;
         }
-        Ok(options)
+        Ok(())
     }
 
     /// No more words.
@@ -158,7 +194,51 @@ pub trait Words<'a>: Iterator<Item = &'a [u8]> {
 
 impl<'a, W: Iterator<Item = &'a [u8]>> Words<'a> for W {}
 
-fn positive(word: &[u8]) -> Option<u64> {
+/// The words after an option's name.
+pub struct Values<'a, 'w, W> {
+    words: &'w mut W,
+    option: &'a [u8],
+}
+
+impl<'a, W: Iterator<Item = &'a [u8]>> Values<'a, '_, W> {
+    /// The next word, which is required.
+    #[inline(always)]
+    pub fn value(&mut self) -> Result<&'a [u8], Error> {
+        self.words.next().ok_or_else(|| self.syntax())
+    }
+
+    /// What is wrong where this option should not be.
+    pub fn syntax(&self) -> Error {
+        Error::Syntax(self.option.to_vec())
+    }
+}
+
+impl Options {
+    /// Take over an option with its value.
+    #[inline(always)]
+    pub fn set<'a, W>(&mut self, keyword: Keyword, values: &mut Values<'a, '_, W>) -> Result<(), Error>
+    where
+        W: Iterator<Item = &'a [u8]>,
+    {
+        let mut value = || values.value();
+        match keyword {
+            Keyword::Cost => self.cost = positive(value()?).ok_or(Error::Units("cost"))?,
+            Keyword::Partial => self.partial = true,
+            Keyword::Strict => self.strict = true,
+            Keyword::Nx => self.nx = true,
+            Keyword::Force => self.force = true,
+            Keyword::Age => self.age = Some(duration_or_zero(value()?).ok_or(Error::Duration("AGE"))?),
+            Keyword::Block => self.block = Some(duration(value()?).ok_or(Error::Duration("BLOCK"))?),
+            Keyword::At => self.at = Some(integer(value()?).ok_or(Error::Instant("AT"))?),
+            Keyword::Until => self.until = Some(integer(value()?).ok_or(Error::Instant("UNTIL"))?),
+            Keyword::End | Keyword::Token | Keyword::Reserved => return Err(values.syntax()),
+        }
+        Ok(())
+    }
+}
+
+/// A number of units, from 1.
+pub fn positive(word: &[u8]) -> Option<u64> {
     integer(word).filter(|value| *value > 0)
 }
 
@@ -214,6 +294,7 @@ mod tests {
             partial: true,
             strict: true,
             nx: false,
+            force: false,
             age: Some(0),
             block: Some(60_000),
             at: Some(7),

@@ -20,11 +20,14 @@ pub static MAX_SUBINTERVALS: Setting = Setting::new("max-subintervals", 4096, 1.
 /// The maximum number of clients blocked by ACQUIRE.
 pub static MAX_WAITING: Setting = Setting::new("max-waiting", 10_000, 0..=1_000_000);
 
+/// The maximum number of live holds of a key.
+pub static MAX_HOLDS: Setting = Setting::new("max-holds", 100_000, 1..=1_000_000);
+
 /// How many keys `SWLIMIT.TOP` keeps for each minute; 0 turns it off.
 pub static TOP_KEYS: Setting = Setting::new("top-keys", 100, 0..=10_000);
 
 /// All settings.
-pub static SETTINGS: [&Setting; 3] = [&MAX_SUBINTERVALS, &MAX_WAITING, &TOP_KEYS];
+pub static SETTINGS: [&Setting; 4] = [&MAX_SUBINTERVALS, &MAX_WAITING, &MAX_HOLDS, &TOP_KEYS];
 
 impl Setting {
     const fn new(name: &'static str, default: u64, range: RangeInclusive<u64>) -> Self {
@@ -73,9 +76,10 @@ mod tests {
             let chosen = from_load_arguments(words.iter().map(|word| word.as_bytes()))?;
             Ok::<_, String>(chosen.iter().map(|(setting, value)| (setting.name, *value)).collect::<Vec<_>>())
         };
-        assert_eq!(from(&[]).unwrap(), [("max-subintervals", 4096), ("max-waiting", 10_000), ("top-keys", 100)]);
-        let all = ["top-keys", "10000", "max-waiting", "0", "MAX-SUBINTERVALS", "1000000"];
-        let chosen = [("max-subintervals", 1_000_000), ("max-waiting", 0), ("top-keys", 10_000)];
+        let defaults = [("max-subintervals", 4096), ("max-waiting", 10_000), ("max-holds", 100_000), ("top-keys", 100)];
+        assert_eq!(from(&[]).unwrap(), defaults);
+        let all = ["top-keys", "10000", "max-holds", "1", "max-waiting", "0", "MAX-SUBINTERVALS", "1000000"];
+        let chosen = [("max-subintervals", 1_000_000), ("max-waiting", 0), ("max-holds", 1), ("top-keys", 10_000)];
         assert_eq!(from(&all).unwrap(), chosen);
         for words in [
             &["max-subintervals"][..],
@@ -85,6 +89,7 @@ mod tests {
             &["max-subintervals", "many"],
             &["max-subintervals", "5", "max-subintervals", "6"],
             &["top-keys", "10001"],
+            &["max-holds", "0"],
             &["verbose"],
         ] {
             assert!(from(words).is_err(), "{words:?}");

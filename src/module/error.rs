@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use swlimit_hold::{Refusal, MAX_ID, MAX_RESERVATIONS};
 use swlimit_window::{Overflow, MAX_EXACT};
 
 use crate::commands::MOST_KEYS;
@@ -44,6 +45,16 @@ pub enum Error {
     CrossSlot,
     /// Some keys of one command have moved to another node of a cluster, and some have not.
     TryAgain,
+    /// Not an id of a hold.
+    Id,
+    /// The id is live with so many units.
+    OtherUnits(u64),
+    /// `swlimit.max-holds` holds are live.
+    TooManyHolds,
+    /// Not a reservation.
+    Reservation,
+    /// Not the end of a period.
+    PeriodEnd,
     /// The count would pass 2^53 − 1.
     Overflow,
     /// The ACL does not let a waiting user run its command any more.
@@ -85,6 +96,13 @@ impl fmt::Display for Error {
             Error::KeyTwice => to.write_str("ERR key named twice"),
             Error::CrossSlot => to.write_str("CROSSSLOT Keys in request don't hash to the same slot"),
             Error::TryAgain => to.write_str("TRYAGAIN Multiple keys request during rehashing of slot"),
+            Error::Id => write!(to, "ERR id must be 1 to {MAX_ID} bytes"),
+            Error::OtherUnits(units) => write!(to, "ERR id holds {units} units"),
+            Error::TooManyHolds => to.write_str("ERR too many holds"),
+            Error::Reservation => write!(to, "ERR RESERVED must be 1 to {MAX_RESERVATIONS} reservations"),
+            Error::PeriodEnd => {
+                to.write_str("ERR until must be a Unix time in milliseconds after now, at most 3650 days")
+            }
             Error::Overflow => to.write_str("ERR count would overflow"),
             Error::NoCommandPermission => {
                 to.write_str("NOPERM this user has no permissions to run the 'swlimit.acquire' command")
@@ -103,5 +121,15 @@ impl std::error::Error for Error {}
 impl From<Overflow> for Error {
     fn from(_: Overflow) -> Self {
         Error::Overflow
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::OtherUnits(units) => Error::OtherUnits(units),
+            Refusal::TooMany => Error::TooManyHolds,
+            Refusal::NoToken => Error::Instant("AT"),
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! swlimit: server-side sliding-window rate limiting for Redis and Valkey.
 //!
-//! The arithmetic is the crate `swlimit_window`, a function of state and instant. [`arguments`] parses commands, [`error`]
+//! The arithmetic is in the crates `swlimit_window`, `swlimit_hold` and `swlimit_budget`: functions of state and instant. [`arguments`] parses commands, [`error`]
 //! words what they refuse. [`commands`] has one file a command; [`queues`] orders the clients of ACQUIRE, and [`denials`]
 //! counts denied requests for TOP. [`server`] wraps the module API and holds all `unsafe` code.
 //!
@@ -19,13 +19,21 @@ mod queues;
 mod server;
 mod statistics;
 
-use commands::{Acquire, Allow, Block, Info, Mallow, Peek, Record, Refund, Top, Unblock};
+use commands::{
+    Acquire, Allow, Block, Budget as BudgetCommand, Hold, Holders, Info, Mallow, Peek, Record, Refund, Release, Renew,
+    Top, Unblock,
+};
 use server::Loading;
+use swlimit_budget::Budget;
+use swlimit_hold::Holds;
+use swlimit_window::Entry;
 
-/// Registers the module's type, commands and settings. On an error the server does not load it.
+/// Registers the module's types, commands and settings. On an error the server does not load it.
 fn load(loading: &Loading) -> Result<(), String> {
     let settings = configuration::from_load_arguments(loading.arguments())?;
-    loading.register_type()?;
+    loading.register_type::<Entry>()?;
+    loading.register_type::<Holds>()?;
+    loading.register_type::<Budget>()?;
     loading.register::<Allow>()?;
     loading.register::<Acquire>()?;
     loading.register::<Peek>()?;
@@ -36,5 +44,10 @@ fn load(loading: &Loading) -> Result<(), String> {
     loading.register::<Info>()?;
     loading.register::<Mallow>()?;
     loading.register::<Top>()?;
+    loading.register::<Hold>()?;
+    loading.register::<Release>()?;
+    loading.register::<Renew>()?;
+    loading.register::<Holders>()?;
+    loading.register::<BudgetCommand>()?;
     loading.configure(settings)
 }

@@ -28,7 +28,21 @@ pub static WAITING: Statistic = Statistic::new();
 pub static ACQUIRED: Statistic = Statistic::new();
 /// Keys of the type `sw-window`, in all databases.
 pub static KEYS: Statistic = Statistic::new();
-/// Bytes their entries take.
+/// Keys of the type `sw-holder`, in all databases.
+pub static HOLD_KEYS: Statistic = Statistic::new();
+/// Keys of the type `sw-budget`, in all databases.
+pub static BUDGET_KEYS: Statistic = Statistic::new();
+/// Holds granted; on a replica, those that came from its primary.
+pub static HELD: Statistic = Statistic::new();
+/// Holds released.
+pub static RELEASED: Statistic = Statistic::new();
+/// Holds renewed.
+pub static RENEWED: Statistic = Statistic::new();
+/// Holds settled.
+pub static SETTLED: Statistic = Statistic::new();
+/// Holds that ended unreleased, counted on a primary when they are swept.
+pub static HOLDS_EXPIRED: Statistic = Statistic::new();
+/// Bytes the values of all keys take.
 pub static MEMORY: Statistic = Statistic::new();
 
 impl Statistic {
@@ -52,22 +66,22 @@ impl Statistic {
     }
 }
 
-/// An entry has come into being with so many bytes.
-pub fn entry_created(bytes: usize) {
-    KEYS.add(1);
+/// A value of so many bytes has come into being, counted among these keys.
+pub fn value_created(keys: &Statistic, bytes: usize) {
+    keys.add(1);
     MEMORY.add(bytes as u64);
 }
 
-/// An entry has changed its size.
-pub fn entry_resized(before: usize, after: usize) {
+/// A value has changed its size.
+pub fn value_resized(before: usize, after: usize) {
     if before != after {
         MEMORY.add((after as u64).wrapping_sub(before as u64));
     }
 }
 
-/// An entry of so many bytes is gone.
-pub fn entry_freed(bytes: usize) {
-    KEYS.subtract(1);
+/// A value of so many bytes is gone, counted among these keys.
+pub fn value_freed(keys: &Statistic, bytes: usize) {
+    keys.subtract(1);
     MEMORY.subtract(bytes as u64);
 }
 
@@ -84,7 +98,7 @@ pub fn denied(units: u64) {
 }
 
 /// The fields of `INFO swlimit`, in order; the server puts the module's name before each.
-pub fn fields() -> [(&'static CStr, u64); 11] {
+pub fn fields() -> [(&'static CStr, u64); 18] {
     [
         (c"granted", GRANTED.get()),
         (c"denied", DENIED.get()),
@@ -95,7 +109,14 @@ pub fn fields() -> [(&'static CStr, u64); 11] {
         (c"acquired", ACQUIRED.get()),
         (c"granted_units", GRANTED_UNITS.get()),
         (c"denied_units", DENIED_UNITS.get()),
+        (c"held", HELD.get()),
+        (c"released", RELEASED.get()),
+        (c"renewed", RENEWED.get()),
+        (c"settled", SETTLED.get()),
+        (c"holds_expired", HOLDS_EXPIRED.get()),
         (c"keys", KEYS.get()),
+        (c"hold_keys", HOLD_KEYS.get()),
+        (c"budget_keys", BUDGET_KEYS.get()),
         (c"memory", MEMORY.get()),
     ]
 }

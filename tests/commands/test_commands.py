@@ -28,6 +28,10 @@ BLOCK = argument("duration", "string", token="BLOCK", **OPTIONAL)
 AT = argument("unix-ms", "unix-time", token="AT", **OPTIONAL)
 UNTIL = argument("until-unix-ms", "unix-time", token="UNTIL", **OPTIONAL)
 
+KEY = QUOTA[0]
+LIMIT = QUOTA[1]
+IDS = argument("id", "string", flags=["multiple"])
+
 COMMANDS = {  # arity, flags, arguments
     "swlimit.allow": (-5, {"write", "denyoom", "fast"}, [*QUOTA, COST, PARTIAL, STRICT, BLOCK, AT]),
     "swlimit.peek": (-5, {"readonly", "fast"}, [*QUOTA, COST, PARTIAL, STRICT, AT]),
@@ -42,9 +46,22 @@ COMMANDS = {  # arity, flags, arguments
         argument("limits", "block", flags=["multiple"], arguments=[*QUOTA[1:], argument("cost", "integer")]),
         STRICT, AT]),
     "swlimit.acquire": (-6, {"write", "denyoom", "blocking"}, [*QUOTA, argument("timeout", "string"), COST, STRICT]),
+    "swlimit.hold": (-5, {"write", "denyoom", "fast"}, [
+        KEY, LIMIT, argument("ttl", "string"), argument("id", "string"), COST, AT,
+        argument("end-unix-ms", "unix-time", token="END", **OPTIONAL),
+        argument("token", "integer", token="TOKEN", **OPTIONAL),
+        argument("reservations", "block", token="RESERVED", **OPTIONAL, arguments=[
+            argument("count", "integer"), argument("reservation", "string", flags=["multiple"])]), UNTIL]),
+    "swlimit.release": (-3, {"write", "fast"}, [KEY, IDS, AT, UNTIL]),
+    "swlimit.renew": (-4, {"write", "fast"}, [KEY, argument("ttl", "string"), IDS, AT, UNTIL]),
+    "swlimit.holders": (-2, {"readonly"}, [KEY, argument("count", "integer", **OPTIONAL), AT]),  # looks at all holds
+    "swlimit.budget": (-4, {"write", "denyoom", "fast"}, [
+        KEY, LIMIT, argument("until", "integer"), COST, PARTIAL,
+        argument("force", "pure-token", token="FORCE", **OPTIONAL), AT, UNTIL]),
     "swlimit.top": (-1, {"readonly"}, [argument("count", "integer", **OPTIONAL)]),
 }
-NEW = {"swlimit.acquire", "swlimit.block", "swlimit.top", "swlimit.unblock"}  # since 0.2.0
+NEW = {f"swlimit.{name}" for name in (
+    "acquire", "block", "budget", "hold", "holders", "release", "renew", "top", "unblock")}  # since 0.2.0
 
 
 def as_json(server, *words):
@@ -94,7 +111,8 @@ def test_the_first_of_counted_keys_says_which_slot_it_is(server):
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "swlimit.top"])
 def test_key_specifications(server, name):
     specification = as_json(server, "COMMAND", "INFO", name)[0][8][0]
-    flags = {"RO", "access"} if name in ("swlimit.peek", "swlimit.info") else {"RW", "access", "update"}
+    reads = name in ("swlimit.peek", "swlimit.info", "swlimit.holders")
+    flags = {"RO", "access"} if reads else {"RW", "access", "update"}
     assert set(specification["flags"]) == flags
     assert specification["begin_search"] == {"type": "index", "spec": {"index": 1}}
     assert specification["find_keys"] == (
@@ -107,6 +125,9 @@ def test_key_specifications(server, name):
     ("SWLIMIT.RECORD one 10 60 5 AT 7", ["one"]), ("SWLIMIT.REFUND one 3", ["one"]), ("SWLIMIT.INFO one", ["one"]),
     ("SWLIMIT.BLOCK one 5m NX", ["one"]), ("SWLIMIT.UNBLOCK one AT 7", ["one"]),
     ("SWLIMIT.ACQUIRE one 10 60 5 1m COST 3", ["one"]),
+    ("SWLIMIT.HOLD one 10 60 id COST 3", ["one"]), ("SWLIMIT.RELEASE one id two", ["one"]),
+    ("SWLIMIT.RENEW one 60 id two", ["one"]), ("SWLIMIT.HOLDERS one 5", ["one"]),
+    ("SWLIMIT.BUDGET one 10 1900000000000 FORCE", ["one"]),
     ("SWLIMIT.MALLOW 1 one 10 60 5 1", ["one"]),
     ("SWLIMIT.MALLOW 3 one two three 10 60 5 1 10 60 5 1 10 60 5 1 STRICT AT 7", ["one", "two", "three"]),
 ])
@@ -114,7 +135,8 @@ def test_keys_of_a_call(server, command, keys):
     assert server.cli("COMMAND", "GETKEYS", *command.split()).split("\n") == keys
     access = as_json(server, "COMMAND", "GETKEYSANDFLAGS", *command.split())
     assert [key for key, _ in access] == keys
-    expected = {"RO", "access"} if "PEEK" in command or "INFO" in command else {"RW", "access", "update"}
+    reads = any(name in command for name in ("PEEK", "INFO", "HOLDERS"))
+    expected = {"RO", "access"} if reads else {"RW", "access", "update"}
     assert all(set(flags) == expected for _, flags in access)
 
 
@@ -134,6 +156,12 @@ def test_keys_of_a_call_that_is_wrong(server, numkeys):
     ("SWLIMIT.INFO", "key"),
     ("SWLIMIT.ACQUIRE", "key limit window resolution timeout [COST n] [STRICT]"),
     ("SWLIMIT.TOP", "[count]"),
+    ("SWLIMIT.HOLD", "key limit ttl id [COST n] [AT unix-ms] [END end-unix-ms] [TOKEN token] "
+                     "[RESERVED count reservation [reservation ...]] [UNTIL until-unix-ms]"),
+    ("SWLIMIT.RELEASE", "key id [id ...] [AT unix-ms] [UNTIL until-unix-ms]"),
+    ("SWLIMIT.RENEW", "key ttl id [id ...] [AT unix-ms] [UNTIL until-unix-ms]"),
+    ("SWLIMIT.HOLDERS", "key [count] [AT unix-ms]"),
+    ("SWLIMIT.BUDGET", "key limit until [COST n] [PARTIAL] [FORCE] [AT unix-ms] [UNTIL until-unix-ms]"),
     ("SWLIMIT.MALLOW", "numkeys key [key ...] limit window resolution cost [limit window resolution cost ...] "
                        "[STRICT] [AT unix-ms]"),
 ])

@@ -16,7 +16,7 @@ def test_default(server):
     assert setting(server) == [NAME, "4096"]
     words = server.cli("CONFIG", "GET", "swlimit.*").split("\n")
     assert dict(zip(words[::2], words[1::2])) == {
-        NAME: "4096", "swlimit.max-waiting": "10000", "swlimit.top-keys": "100"}
+        NAME: "4096", "swlimit.max-waiting": "10000", "swlimit.max-holds": "100000", "swlimit.top-keys": "100"}
 
 
 @pytest.mark.parametrize("most", [1, 12, 4_096, 100_000, 1_000_000])

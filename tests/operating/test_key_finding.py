@@ -22,6 +22,11 @@ COMMANDS = {
     "swlimit.block": ([KEY], [KEY, 1]),
     "swlimit.unblock": ([KEY], [KEY]),
     "swlimit.info": ([KEY], [KEY]),
+    "swlimit.hold": ([KEY], [KEY, 10, "1h", "id", "COST", 1, "AT", 1]),
+    "swlimit.release": ([KEY], [KEY, "id", "AT", 1]),
+    "swlimit.renew": ([KEY], [KEY, "1h", "id", "AT", 1]),
+    "swlimit.holders": ([KEY], [KEY, 10, "AT", 1]),
+    "swlimit.budget": ([KEY], [KEY, 10, 2, "COST", 1, "AT", 1]),
     "swlimit.mallow": ([KEY, OTHER], [2, KEY, OTHER, *QUOTA, 1, *QUOTA, 1, "AT", 1]),
 }
 
@@ -65,7 +70,8 @@ def test_the_server_finds_the_keys_of_whatever_is_taken(server, name):
         taken = 0
         for words in spellings(name):
             connection.call("FLUSHALL")
-            connection.call("SWLIMIT.RECORD", KEY, *QUOTA)
+            if name.removeprefix("swlimit.") not in ("hold", "release", "renew", "holders", "budget"):
+                connection.call("SWLIMIT.RECORD", KEY, *QUOTA)
             if not isinstance(connection.call(*words), Failed):
                 taken += 1
                 found = connection.call("COMMAND", "GETKEYS", *words)

@@ -34,6 +34,13 @@ TRANSCRIPT = [
      [1, [1, 10, 0, 0, 64877], [5, 5, 0, 0, 7_189_877]]),
     (("SWLIMIT.INFO", "k"), ANY),
     (("TYPE", "k"), b"sw-window"),
+    (("SWLIMIT.HOLD", "h", 1, "1h", "a", "AT", NOW), [1, 1, 0, 0, 3_600_000, NOW * 1_000]),
+    (("SWLIMIT.HOLD", "h", 1, "1h", "b", "AT", NOW + 5), [0, 1, 0, 3_599_995, 0, 0]),
+    (("SWLIMIT.RENEW", "h", "2h", "a", "b", "AT", NOW + 5), [1, 0]),
+    (("SWLIMIT.HOLDERS", "h", "AT", NOW + 5), [[b"a", 1, 5, 7_200_000, NOW * 1_000]]),
+    (("SWLIMIT.RELEASE", "h", "a", "AT", NOW + 5), 1),
+    (("SWLIMIT.BUDGET", "b", 5, NOW + 1_000, "COST", 4, "AT", NOW), [4, 5, 1, 0, 1_000]),
+    (("SWLIMIT.BUDGET", "b", 5, NOW + 9_000, "COST", 4, "PARTIAL", "AT", NOW + 1), [1, 5, 0, 0, 999]),
 ]
 
 
@@ -51,10 +58,11 @@ def test_one_binary_serves_every_release(name, report):
             assert reply == expected, command
         fields = dict(zip(replies[8][::2], replies[8][1::2]))
         assert fields[b"counts"] == [[NOW - 123, 1], [NOW - 123 + 10_000, 9]]
-        assert client.info("swlimit")["swlimit_granted_units"] == 1 + 4 + 5 + 6
+        assert client.info("swlimit")["swlimit_granted_units"] == 1 + 4 + 5 + 6 + 1 + 4 + 1
         assert {name for name in client.execute_command("COMMAND LIST") if re.match(rb"(?i)swlimit\.", name)} == {
-            b"swlimit." + name for name in (b"acquire", b"allow", b"block", b"info", b"mallow", b"peek", b"record",
-                                            b"refund", b"top", b"unblock")}
+            b"swlimit." + name for name in (b"acquire", b"allow", b"block", b"budget", b"hold", b"holders", b"info",
+                                            b"mallow", b"peek", b"record", b"refund", b"release", b"renew", b"top",
+                                            b"unblock")}
     report(f"{version}: {len(TRANSCRIPT)} commands answered as expected")
 
 

@@ -18,7 +18,8 @@ QUOTA = "k", 10, 60, 5
 def test_fields(server):
     found = statistics(server)
     assert list(found) == ["granted", "denied", "recorded", "refunded", "blocked", "waiting", "acquired",
-                           "granted_units", "denied_units", "keys", "memory", "version"]
+                           "granted_units", "denied_units", "held", "released", "renewed", "settled", "holds_expired",
+                           "keys", "hold_keys", "budget_keys", "memory", "version"]
     assert re.fullmatch(r"\d+\.\d+\.\d+", found["version"])
     assert server.cli("INFO", "swlimit").startswith("# swlimit")
     assert "swlimit_granted:" in server.cli("INFO", "everything")

@@ -50,17 +50,18 @@ def unchanged(server):
 
 
 def held(server):
-    """How many windows there are in all databases, and the bytes that they say they take."""
-    windows = size = 0
+    """How many keys of the module's types there are in all databases, and the bytes that they say they take."""
+    keys = size = 0
     with Connection(server.port) as connection:
         for database in info(server, "keyspace"):
             connection.call("SELECT", database.removeprefix("db"))
-            _, names = connection.call("SCAN", 0, "TYPE", "sw-window", "COUNT", 1_000_000)
+            names = [name for type_name in ("sw-window", "sw-holder", "sw-budget")
+                     for name in connection.call("SCAN", 0, "TYPE", type_name, "COUNT", 1_000_000)[1]]
             shown = connection.stream(("SWLIMIT.INFO", name) for name in names)
             sizes = [reply[reply.index(b"memory") + 1] for reply in shown if not isinstance(reply, Failed)]
-            windows += len(sizes)
+            keys += len(sizes)
             size += sum(sizes)
-    return windows, size
+    return keys, size
 
 
 def info_of(server, key, field):
@@ -70,13 +71,13 @@ def info_of(server, key, field):
 
 
 def counted(server):
-    """How many windows INFO swlimit counts, and how many bytes."""
-    found = info(server)
-    return found["swlimit_keys"], found["swlimit_memory"]
+    """How many keys INFO swlimit counts, and how many bytes."""
+    found = statistics(server)
+    return found["keys"] + found["hold_keys"] + found["budget_keys"], found["memory"]
 
 
 def agrees(server):
-    """INFO counts exactly the windows there are, and the bytes they say they take; how many windows that are."""
-    windows = held(server)
-    assert counted(server) == windows
-    return windows[0]
+    """INFO counts exactly the keys there are, and the bytes they say they take; how many keys that are."""
+    keys = held(server)
+    assert counted(server) == keys
+    return keys[0]

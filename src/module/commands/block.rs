@@ -3,7 +3,7 @@
 use super::request::{self, announce_block, KEY};
 use crate::arguments::{Keyword, Options, Parse, Words};
 use crate::error::Error;
-use crate::server::{Call, Command, Declaration, Effect, Expiry, Keys, Parameter, Reply};
+use crate::server::{Call, Command, Declaration, Effect, Expiry, Key, Keys, Parameter, Reply};
 
 /// Block a key for a while: it grants nothing.
 pub struct Block;
@@ -47,7 +47,7 @@ impl Command for Block {
         let moment = call.moment(options.at);
         let now = moment.now();
 
-        let mut key = call.write(name)?;
+        let mut key: Key = call.write(name)?;
         let held = key.entry().and_then(|entry| entry.blocked_for(now));
         if let Some(ms) = held.filter(|_| options.nx) {
             return Ok(Reply::Integer(now + ms));

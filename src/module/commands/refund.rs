@@ -3,7 +3,7 @@
 use super::request::{self, KEY};
 use crate::arguments::{Keyword, Options, Parse, Words};
 use crate::error::Error;
-use crate::server::{Call, Command, Declaration, Effect, Expiry, Keys, Parameter, Reply};
+use crate::server::{AnyKey, Call, Command, Declaration, Effect, Expiry, Keys, Parameter, Reply};
 use crate::statistics;
 
 /// Give back counted units: newest subinterval first, or those of an age.
@@ -27,7 +27,8 @@ impl Command for Refund {
     const DECLARATION: Declaration = Declaration {
         name: c"swlimit.refund",
         summary:
-            c"Gives back units counted in a sliding window, newest subinterval first, or those counted a while ago.",
+            c"Gives back units counted in a sliding window, newest subinterval first, or those counted a while ago; or in \
+            a budget.",
         complexity: c"O(log C), C being the number of subintervals that hold a count; O(C) with AGE, and when counts \
             that slid out have to be dropped first",
         since: c"0.1.0",
@@ -44,14 +45,27 @@ impl Command for Refund {
         let moment = call.moment(options.at);
         let (age, now) = (options.age, moment.now());
 
-        let mut key = call.write(name)?;
-        if key.entry().map_or(0, |entry| entry.refundable(units, age, now)) == 0 {
-            return Ok(Reply::Integer(0));
-        }
-        let mut change = key.change()?;
-        let given = change.entry().refund(units, age, now);
-        let until = change.done(Expiry::of(options.until, moment));
-        drop(key);
+        let (given, until) = match call.write_any(name)? {
+            Some(AnyKey::Window(mut key)) => {
+                if key.entry().map_or(0, |entry| entry.refundable(units, age, now)) == 0 {
+                    return Ok(Reply::Integer(0));
+                }
+                let mut change = key.change()?;
+                let given = change.entry().refund(units, age, now);
+                (given, change.done(Expiry::of(options.until, moment)))
+            }
+            Some(AnyKey::Budget(mut key)) => {
+                let given = key.entry().map_or(0, |budget| budget.refundable(units, age, now));
+                if given == 0 {
+                    return Ok(Reply::Integer(0));
+                }
+                let mut change = key.change()?;
+                change.entry().refund(given);
+                (given, change.done(Expiry::of(options.until, moment)))
+            }
+            Some(AnyKey::Holds(_)) => return Err(Error::WrongType),
+            None => return Ok(Reply::Integer(0)),
+        };
         call.replicate(name, Effect::Refund { units: given, age, instant: now, until });
         statistics::REFUNDED.add(1);
         call.notify(c"swlimit.refunded", name);

@@ -3,7 +3,7 @@
 use super::request::{self, KEY};
 use crate::arguments::{Keyword, Options, Parse, Words};
 use crate::error::Error;
-use crate::server::{Call, Command, Declaration, Effect, Expiry, Keys, Reply};
+use crate::server::{Call, Command, Declaration, Effect, Expiry, Key, Keys, Reply};
 
 /// Lift a block.
 pub struct Unblock;
@@ -36,7 +36,7 @@ impl Command for Unblock {
         let name = &call.arguments()[KEY];
         let moment = call.moment(options.at);
 
-        let mut key = call.write(name)?;
+        let mut key: Key = call.write(name)?;
         if key.entry().and_then(|entry| entry.blocked_for(moment.now())).is_none() {
             return Ok(Reply::Integer(0));
         }

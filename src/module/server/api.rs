@@ -50,6 +50,9 @@ required! {
     RedisModule_CreateStringFromLongLong
     RedisModule_CreateTimer
     RedisModule_DefragAlloc
+    RedisModule_DefragCursorGet
+    RedisModule_DefragCursorSet
+    RedisModule_DefragShouldStop
     RedisModule_DeleteKey
     RedisModule_DigestAddStringBuffer
     RedisModule_DigestEndSequence

@@ -8,8 +8,9 @@ use swlimit_window::MAX_SUBINTERVALS;
 
 use super::caller::Caller;
 use super::context::Context;
-use super::key::{Key, Mode, Moment};
+use super::key::{AnyKey, Key, Mode, Moment};
 use super::text::Text;
+use super::types::Value;
 use crate::arguments::Parse;
 use crate::configuration::MAX_SUBINTERVALS as SETTING;
 use crate::error::Error;
@@ -75,13 +76,23 @@ impl<'a> Call<'a> {
 
     /// Open a key for reading; WRONGTYPE if it holds another type.
     #[inline(always)]
-    pub fn read<'c>(&'c self, name: &'c Text) -> Result<Key<'c>, Error> {
+    pub fn read<'c, V: Value>(&'c self, name: &'c Text) -> Result<Key<'c, V>, Error> {
         Key::open(self.context, name, Mode::Read)
     }
 
     /// Open a key for writing; WRONGTYPE if it holds another type. Nothing is signalled unless it is changed.
     #[inline(always)]
-    pub fn write<'c>(&'c self, name: &'c Text) -> Result<Key<'c>, Error> {
+    pub fn write<'c, V: Value>(&'c self, name: &'c Text) -> Result<Key<'c, V>, Error> {
         Key::open(self.context, name, Mode::Write)
+    }
+
+    /// Open a key for reading, whichever of the module's types it holds; `None` if it does not exist.
+    pub fn read_any<'c>(&'c self, name: &'c Text) -> Result<Option<AnyKey<'c>>, Error> {
+        AnyKey::open(self.context, name, Mode::Read)
+    }
+
+    /// Open a key for writing, whichever of the module's types it holds; `None` if it does not exist.
+    pub fn write_any<'c>(&'c self, name: &'c Text) -> Result<Option<AnyKey<'c>>, Error> {
+        AnyKey::open(self.context, name, Mode::Write)
     }
 }

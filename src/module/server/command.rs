@@ -74,6 +74,10 @@ pub enum Parameter {
     StringAfter(&'static CStr, &'static CStr),
     /// An optional token followed by a Unix time in ms.
     UnixTimeAfter(&'static CStr, &'static CStr),
+    /// Any words, at least one.
+    Strings(&'static CStr),
+    /// A block of arguments after a token, optional.
+    BlockAfter(&'static CStr, &'static CStr, &'static [Parameter]),
     /// A block of arguments that repeats.
     Repeated(&'static CStr, &'static [Parameter]),
 }
@@ -248,6 +252,12 @@ fn argument(parameter: &Parameter, nested: &mut Vec<Vec<raw::RedisModuleCommandA
         Parameter::UnixTimeAfter(token, name) => {
             (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_UNIX_TIME, Some(token), optional)
         }
+        Parameter::Strings(name) => {
+            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING, None, raw::REDISMODULE_CMD_ARG_MULTIPLE)
+        }
+        Parameter::BlockAfter(token, name, _) => {
+            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK, Some(token), optional)
+        }
         Parameter::Repeated(name, _) => {
             (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK, None, raw::REDISMODULE_CMD_ARG_MULTIPLE)
         }
@@ -258,7 +268,7 @@ fn argument(parameter: &Parameter, nested: &mut Vec<Vec<raw::RedisModuleCommandA
     argument.key_spec_index = if matches!(parameter, Parameter::Key(_) | Parameter::Keys(_)) { 0 } else { -1 };
     argument.token = token.map_or(ptr::null(), |token| token.as_ptr());
     argument.flags = flags as c_int;
-    if let Parameter::Repeated(_, parameters) = parameter {
+    if let Parameter::Repeated(_, parameters) | Parameter::BlockAfter(_, _, parameters) = parameter {
         let mut list = arguments(parameters, nested);
         argument.subargs = list.as_mut_ptr();
         nested.push(list);

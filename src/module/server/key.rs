@@ -1,15 +1,17 @@
-//! An open key, and the one place that changes one: its entry, its expiry, and its signals.
+//! An open key, and the one place that changes one: its value, its expiry, and its signals.
 
 use std::ffi::{c_int, c_longlong};
 use std::marker::PhantomData;
 use std::ptr;
 
 use redis_module::raw;
+use swlimit_budget::Budget;
+use swlimit_hold::Holds;
 use swlimit_window::Entry;
 
 use super::context::Context;
-use super::entry_type::{self, ENTRY_TYPE};
 use super::text::Text;
+use super::types::{self, Value};
 use super::{blocked_clients, OK};
 use crate::error::Error;
 use crate::statistics;
@@ -59,7 +61,7 @@ impl Moment {
 /// When a changed key expires.
 #[derive(Clone, Copy)]
 pub enum Expiry {
-    /// When the entry ends, seen from this moment.
+    /// When the value ends, seen from this moment.
     AfterEnd(Moment),
     /// At this instant of the server's clock, in ms (0: never), from `UNTIL`; and the command's own moment.
     Until(u64, Moment),
@@ -72,48 +74,114 @@ impl Expiry {
     }
 }
 
-/// A key that holds an entry or nothing, open until dropped.
-pub struct Key<'a> {
-    context: Context,
-    name: &'a Text,
-    handle: *mut raw::RedisModuleKey,
-    /// The entry, which the key owns: null if there is none.
-    entry: *mut Entry,
-    own: PhantomData<&'a mut Entry>,
+/// A key that holds a value of one type or nothing, open until dropped.
+pub struct Key<'a, V = Entry> {
+    handle: Handle<'a>,
+    /// The value, which the key owns: null if there is none.
+    entry: *mut V,
+    own: PhantomData<&'a mut V>,
 }
 
-impl Drop for Key<'_> {
+/// A key, whatever it holds, open until dropped.
+struct Handle<'a> {
+    context: Context,
+    name: &'a Text,
+    raw: *mut raw::RedisModuleKey,
+}
+
+/// A key that holds a value of any of the module's types.
+pub enum AnyKey<'a> {
+    /// Counts, a block, or both.
+    Window(Key<'a, Entry>),
+    /// Holds.
+    Holds(Key<'a, Holds>),
+    /// A budget.
+    Budget(Key<'a, Budget>),
+}
+
+impl Drop for Handle<'_> {
     fn drop(&mut self) {
         // SAFETY: opened in `open` and closed only here. The server accepts null, the handle of a missing key.
-        unsafe { api!(RedisModule_CloseKey(self.handle)) }
+        unsafe { api!(RedisModule_CloseKey(self.raw)) }
     }
 }
 
-impl<'a> Key<'a> {
-    /// Open a key; an error if it holds something else.
+impl<'a> Handle<'a> {
     #[inline(always)]
-    pub(super) fn open(context: Context, name: &'a Text, mode: Mode) -> Result<Self, Error> {
+    fn open(context: Context, name: &'a Text, mode: Mode) -> Self {
         let mode = match mode {
             Mode::Read => raw::REDISMODULE_READ,
             Mode::Write => raw::REDISMODULE_READ | raw::REDISMODULE_WRITE,
         };
-        // SAFETY: a valid context and a string that is alive; a handle just opened, or null, which the server accepts.
-        // What a key of this type holds is a value of this type.
+        // SAFETY: a valid context and a string that is alive.
+        let raw = unsafe { api!(RedisModule_OpenKey(context.raw(), name.raw(), mode as c_int)) };
+        Self { context, name, raw }
+    }
+
+    /// Whether the key holds a value of this type.
+    #[inline(always)]
+    fn holds<V: Value>(&self) -> bool {
+        // SAFETY: a handle just opened, or null, which the server accepts.
+        unsafe { api!(RedisModule_ModuleTypeGetType(self.raw)) == V::TYPE.raw() }
+    }
+
+    #[inline(always)]
+    fn is_empty(&self) -> bool {
+        // SAFETY: a handle just opened, or null, which the server accepts.
+        unsafe { api!(RedisModule_KeyType(self.raw)) == EMPTY }
+    }
+
+    /// The key of a value that it holds.
+    ///
+    /// # Safety
+    /// The key holds a value of this type.
+    #[inline(always)]
+    unsafe fn with<V: Value>(self) -> Key<'a, V> {
+        // SAFETY: the caller's promise: what a key of this type holds is a value of this type.
+        let entry = unsafe { api!(RedisModule_ModuleTypeGetValue(self.raw)) }.cast();
+        Key { handle: self, entry, own: PhantomData }
+    }
+}
+
+impl<'a> AnyKey<'a> {
+    /// Open a key; `None` if it does not exist, and an error if it holds something else.
+    pub(super) fn open(context: Context, name: &'a Text, mode: Mode) -> Result<Option<Self>, Error> {
+        let handle = Handle::open(context, name, mode);
+        // SAFETY: of the type that was found.
         unsafe {
-            let handle = api!(RedisModule_OpenKey(context.raw(), name.raw(), mode as c_int));
-            let mut key = Self { context, name, handle, entry: ptr::null_mut(), own: PhantomData };
-            if api!(RedisModule_ModuleTypeGetType(handle)) == ENTRY_TYPE.raw() {
-                key.entry = api!(RedisModule_ModuleTypeGetValue(handle)).cast();
-            } else if api!(RedisModule_KeyType(handle)) != EMPTY {
-                return Err(Error::WrongType);
+            if handle.is_empty() {
+                Ok(None)
+            } else if handle.holds::<Entry>() {
+                Ok(Some(AnyKey::Window(handle.with())))
+            } else if handle.holds::<Holds>() {
+                Ok(Some(AnyKey::Holds(handle.with())))
+            } else if handle.holds::<Budget>() {
+                Ok(Some(AnyKey::Budget(handle.with())))
+            } else {
+                Err(Error::WrongType)
             }
-            Ok(key)
+        }
+    }
+}
+
+impl<'a, V: Value> Key<'a, V> {
+    /// Open a key; an error if it holds something else.
+    #[inline(always)]
+    pub(super) fn open(context: Context, name: &'a Text, mode: Mode) -> Result<Self, Error> {
+        let handle = Handle::open(context, name, mode);
+        if handle.holds::<V>() {
+            // SAFETY: of the type that was found.
+            Ok(unsafe { handle.with() })
+        } else if handle.is_empty() {
+            Ok(Self { handle, entry: ptr::null_mut(), own: PhantomData })
+        } else {
+            Err(Error::WrongType)
         }
     }
 
-    /// The entry stored here, if any.
+    /// The value stored here, if any.
     #[inline(always)]
-    pub fn entry(&self) -> Option<&Entry> {
+    pub fn entry(&self) -> Option<&V> {
         // SAFETY: the key owns it, and this borrows the key: whatever changes or frees it borrows the key exclusively.
         unsafe { self.entry.as_ref() }
     }
@@ -132,19 +200,19 @@ impl<'a> Key<'a> {
 
     /// When the key expires, in ms by the server's clock; `None` for never, and for a missing key.
     fn expiry(&self) -> Option<u64> {
-        if self.handle.is_null() {
+        if self.handle.raw.is_null() {
             return None;
         }
         // SAFETY: an open key.
-        let expiry = unsafe { api!(RedisModule_GetAbsExpire(self.handle)) };
+        let expiry = unsafe { api!(RedisModule_GetAbsExpire(self.handle.raw)) };
         u64::try_from(expiry).ok()
     }
 
-    /// Change the entry stored here, or one made for the purpose, with [`Change::done`] to end it.
+    /// Change the value stored here, or one made for the purpose, with [`Change::done`] to end it.
     ///
-    /// Opened for writing, and found to hold an entry or nothing.
+    /// Opened for writing, and found to hold a value of this type or nothing.
     #[inline(always)]
-    pub fn change(&mut self) -> Result<Change<'_, 'a>, Error> {
+    pub fn change(&mut self) -> Result<Change<'_, 'a, V>, Error> {
         if self.entry.is_null() {
             self.create()?;
         }
@@ -155,12 +223,12 @@ impl<'a> Key<'a> {
     }
 
     fn create(&mut self) -> Result<(), Error> {
-        let value = entry_type::into_value(Entry::default());
+        let value = types::into_raw(V::default());
         // SAFETY: the key is open for writing and the value one of the type's; the key owns it from here on, unless the
         // server refuses, which it does only for keys not open for writing.
         unsafe {
-            if api!(RedisModule_ModuleTypeSetValue(self.handle, ENTRY_TYPE.raw(), value)) != OK {
-                entry_type::free(value);
+            if api!(RedisModule_ModuleTypeSetValue(self.handle.raw, V::TYPE.raw(), value)) != OK {
+                types::free::<V>(value);
                 return Err(Error::NotCreated);
             }
         }
@@ -171,31 +239,31 @@ impl<'a> Key<'a> {
     #[cold]
     fn delete(&mut self) {
         // SAFETY: the key is open for writing; nobody borrows the entry any more.
-        unsafe { api!(RedisModule_DeleteKey(self.handle)) };
+        unsafe { api!(RedisModule_DeleteKey(self.handle.raw)) };
         self.entry = ptr::null_mut();
-        self.context.notify_as(raw::REDISMODULE_NOTIFY_GENERIC, c"del", self.name);
+        self.handle.context.notify_as(raw::REDISMODULE_NOTIFY_GENERIC, c"del", self.handle.name);
     }
 
     #[inline(always)]
     fn expire_at(&self, until: u64) {
         let until = if until == 0 { NO_EXPIRY } else { until as c_longlong };
         // SAFETY: the key is open for writing.
-        unsafe { api!(RedisModule_SetAbsExpire(self.handle, until)) };
+        unsafe { api!(RedisModule_SetAbsExpire(self.handle.raw, until)) };
     }
 }
 
-/// A change of an entry in progress.
+/// A change of a value in progress.
 #[must_use = "`done` sets the expiry and signals the key"]
-pub struct Change<'k, 'a> {
-    key: &'k mut Key<'a>,
+pub struct Change<'k, 'a, V = Entry> {
+    key: &'k mut Key<'a, V>,
     bytes: usize,
     end: u64,
 }
 
-impl Change<'_, '_> {
-    /// The entry to change.
+impl<V: Value> Change<'_, '_, V> {
+    /// The value to change.
     #[inline(always)]
-    pub fn entry(&mut self) -> &mut Entry {
+    pub fn entry(&mut self) -> &mut V {
         // SAFETY: not null, as `Key::change` saw to, and the key is borrowed exclusively.
         unsafe { &mut *self.key.entry }
     }
@@ -211,21 +279,21 @@ impl Change<'_, '_> {
     pub fn done(mut self, expiry: Expiry) -> Option<u64> {
         let (bytes, end) = (self.entry().bytes(), self.entry().end());
         let Self { key, .. } = self;
-        statistics::entry_resized(self.bytes, bytes);
+        statistics::value_resized(self.bytes, bytes);
         let until = match expiry {
             Expiry::AfterEnd(moment) | Expiry::Until(_, moment) if end <= moment.now() => {
                 key.delete();
                 None
             }
             Expiry::Until(until, _) => Some(until),
-            Expiry::AfterEnd(moment) => (end != self.end).then(|| moment.by_clock(end, key.context)),
+            Expiry::AfterEnd(moment) => (end != self.end).then(|| moment.by_clock(end, key.handle.context)),
         };
         if let Some(until) = until {
             key.expire_at(until);
         }
         // SAFETY: a valid context and a string that is alive.
-        unsafe { api!(RedisModule_SignalModifiedKey(key.context.raw(), key.name.raw())) };
-        blocked_clients::wake(|| key.context.database(), key.name);
+        unsafe { api!(RedisModule_SignalModifiedKey(key.handle.context.raw(), key.handle.name.raw())) };
+        blocked_clients::wake(|| key.handle.context.database(), key.handle.name);
         until
     }
 }

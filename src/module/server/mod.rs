@@ -15,21 +15,22 @@ mod command;
 mod context;
 mod denial_counts;
 mod effect;
-mod entry_type;
 mod key;
 mod module;
 mod redirection;
 mod reply;
 mod slots;
 mod text;
+mod types;
 
 pub use call::Call;
 pub use command::{Command, Declaration, Keys, Parameter};
-pub use effect::Effect;
-pub use key::{Expiry, Key, Moment};
+pub use effect::{Effect, HoldEffect};
+pub use key::{AnyKey, Expiry, Key, Moment};
 pub use module::Loading;
-pub use reply::{DeniedKey, Info, Reply};
-pub use text::Text;
+pub use reply::{DeniedKey, Holder, Info, Reply};
+pub use text::{OwnText, Text};
+pub use types::Value;
 
 /// What functions of the module API return on success.
 const OK: std::ffi::c_int = redis_module::raw::REDISMODULE_OK as std::ffi::c_int;

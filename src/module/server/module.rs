@@ -8,8 +8,8 @@ use redis_module::{raw, RedisString, Status};
 use super::allocator::ServerAllocator;
 use super::command::{self, Command};
 use super::denial_counts::settings_changed;
-use super::entry_type::ENTRY_TYPE;
 use super::reply::c_string;
+use super::types::{self, Value};
 use super::{api, blocked_clients, OK};
 use crate::configuration::{Chosen, Setting};
 use crate::statistics;
@@ -65,12 +65,12 @@ impl Loading<'_> {
         self.arguments.iter().map(RedisString::as_slice)
     }
 
-    /// Register the data type.
-    pub fn register_type(&self) -> Result<(), String> {
+    /// Register a data type.
+    pub fn register_type<V: Value>(&self) -> Result<(), String> {
         // SAFETY: the context of the module's loading.
-        match unsafe { ENTRY_TYPE.register(self.ctx) } {
+        match unsafe { types::register::<V>(self.ctx) } {
             true => Ok(()),
-            false => Err("cannot register the data type".into()),
+            false => Err(format!("cannot register the data type {}", V::NAME.to_string_lossy())),
         }
     }
 

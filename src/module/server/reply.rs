@@ -2,6 +2,7 @@
 
 use std::ffi::{c_long, c_longlong, CString};
 
+use swlimit_hold::Hold;
 use swlimit_window::{Count, Decision, Window};
 
 use super::context::Context;
@@ -19,6 +20,10 @@ pub enum Reply {
         /// One for each key.
         decisions: Vec<Decision>,
     },
+    /// The six integers of HOLD.
+    Hold(swlimit_hold::Decision),
+    /// Holds, for `SWLIMIT.HOLDERS`.
+    Holders(Vec<Holder>),
     /// An integer of at most 2^63 − 1.
     Integer(u64),
     /// Integers as the server gave them.
@@ -34,9 +39,9 @@ pub enum Reply {
 /// What `SWLIMIT.INFO` shows.
 pub struct Info {
     /// Names and numbers, in order.
-    pub numbers: [(&'static str, u64); 7],
-    /// The starts of subintervals in ms, and the units counted there, oldest first.
-    pub counts: Vec<(u64, u64)>,
+    pub numbers: Vec<(&'static str, u64)>,
+    /// Of a window: the starts of subintervals in ms, and the units counted there, oldest first.
+    pub counts: Option<Vec<(u64, u64)>>,
 }
 
 /// What `SWLIMIT.TOP` shows of a key.
@@ -71,6 +76,11 @@ impl Reply {
                 context.reply_integer(u64::from(granted));
                 decisions.iter().for_each(|decision| context.reply_decision(decision));
             }
+            Reply::Hold(decision) => context.reply_hold(&decision),
+            Reply::Holders(holders) => {
+                context.reply_array(holders.len());
+                holders.iter().for_each(|holder| holder.send(context));
+            }
             Reply::Integer(value) => context.reply_integer(value),
             Reply::Integers(values) => {
                 context.reply_array(values.len());
@@ -86,6 +96,27 @@ impl Reply {
     }
 }
 
+/// A hold, as `SWLIMIT.HOLDERS` shows it.
+pub struct Holder {
+    id: Vec<u8>,
+    /// Units, ms held, ms left, token.
+    numbers: [u64; 4],
+}
+
+impl Holder {
+    /// A hold that is live at `now`. Its token says when it was granted.
+    pub fn of(hold: &Hold, now: u64) -> Self {
+        let (held, left) = (now.saturating_sub(hold.token() / 1000), hold.end() - now);
+        Self { id: hold.id().into(), numbers: [hold.units(), held, left, hold.token()] }
+    }
+
+    fn send(&self, context: Context) {
+        context.reply_array(1 + self.numbers.len());
+        context.reply_text(&self.id);
+        self.numbers.iter().for_each(|number| context.reply_integer(*number));
+    }
+}
+
 impl DeniedKey {
     fn send(&self, context: Context) {
         context.reply_array(4);
@@ -97,14 +128,15 @@ impl DeniedKey {
 
 impl Info {
     fn send(&self, context: Context) {
-        context.reply_map(self.numbers.len() + 1);
+        context.reply_map(self.numbers.len() + usize::from(self.counts.is_some()));
         for (name, number) in &self.numbers {
             context.reply_text(name.as_bytes());
             context.reply_integer(*number);
         }
+        let Some(counts) = &self.counts else { return };
         context.reply_text(b"counts");
-        context.reply_array(self.counts.len());
-        for (start, units) in &self.counts {
+        context.reply_array(counts.len());
+        for (start, units) in counts {
             context.reply_array(2);
             context.reply_integer(*start);
             context.reply_integer(*units);
@@ -135,6 +167,16 @@ impl Context {
         self.reply_integer(decision.remaining);
         self.reply_long(decision.retry_after.map_or(-1, |ms| ms as c_longlong));
         self.reply_integer(decision.reset_after);
+    }
+
+    fn reply_hold(self, decision: &swlimit_hold::Decision) {
+        self.reply_array(6);
+        self.reply_integer(decision.granted);
+        self.reply_integer(decision.limit);
+        self.reply_integer(decision.remaining);
+        self.reply_long(decision.retry_after.map_or(-1, |ms| ms as c_longlong));
+        self.reply_integer(decision.expires_after);
+        self.reply_integer(decision.token);
     }
 
     fn reply_integer(self, value: u64) {

@@ -4,6 +4,8 @@
 //! server's clock and settings are. The client's own command never replicates. `until` is the key's expiry (ms; 0: never),
 //! where the command has set it.
 
+mod holds;
+
 use std::ffi::{c_char, CStr};
 use std::ptr;
 
@@ -11,6 +13,8 @@ use redis_module::raw;
 
 use super::context::Context;
 use super::text::{FixedText, NumberText, OwnText, Text};
+
+pub use holds::HoldEffect;
 
 /// An effect on a key.
 pub enum Effect<'a> {
@@ -54,14 +58,40 @@ pub enum Effect<'a> {
         /// When the key expires.
         until: Option<u64>,
     },
+    /// Units were counted in a budget: `SWLIMIT.BUDGET key 0 end COST units FORCE AT instant [UNTIL until]`.
+    Budget {
+        /// The end of the period, in ms.
+        end: u64,
+        /// How many.
+        units: u64,
+        /// When, in ms.
+        instant: u64,
+        /// When the key expires.
+        until: Option<u64>,
+    },
+    /// Holds came, went on or ended.
+    Holds {
+        /// Which of these.
+        effect: HoldEffect<'a>,
+        /// When, in ms.
+        instant: u64,
+        /// When the key expires.
+        until: Option<u64>,
+    },
 }
 
+/// The expiry in effects that the append-only file is rewritten with: none.
+pub(super) const NEVER: Option<u64> = Some(0);
+
+static ZERO: FixedText = FixedText::new(c"0");
+static FORCE: FixedText = FixedText::new(c"FORCE");
 static COST: FixedText = FixedText::new(c"COST");
 static AGE: FixedText = FixedText::new(c"AGE");
 static AT: FixedText = FixedText::new(c"AT");
 static UNTIL: FixedText = FixedText::new(c"UNTIL");
 static UNITS: NumberText = NumberText::new();
 static INSTANT: NumberText = NumberText::new();
+static END: NumberText = NumberText::new();
 static EXPIRY: NumberText = NumberText::new();
 
 /// The maximum number of arguments of an effect.
@@ -111,6 +141,9 @@ impl Effect<'_> {
     /// once, and a vector's one by one.
     #[inline(always)]
     pub(super) fn replicate(&self, context: Context, key: &Text) {
+        if let Effect::Holds { effect, instant, until } = self {
+            return effect.replicate(context, key, *instant, *until);
+        }
         let words = self.words(key);
         let ([a, b, c, d, e, f, g, h, i, j, k, l], name, format) = (words.words, words.name.as_ptr(), words.format());
         // SAFETY: as many strings as the format names come first.
@@ -122,6 +155,10 @@ impl Effect<'_> {
     /// # Safety
     /// `io` is what the server writes to.
     pub(super) unsafe fn write(&self, io: *mut raw::RedisModuleIO, key: &Text) {
+        if let Effect::Holds { effect, instant, until } = self {
+            // SAFETY: the caller's promise.
+            return unsafe { effect.write(io, key, *instant, *until) };
+        }
         let words = self.words(key);
         let ([a, b, c, d, e, f, g, h, i, j, k, l], name, format) = (words.words, words.name.as_ptr(), words.format());
         // SAFETY: the caller's promise; as many strings as the format names come first.
@@ -135,6 +172,8 @@ impl Effect<'_> {
             Effect::Refund { instant, until, .. } => (c"SWLIMIT.REFUND", instant, until),
             Effect::Block { instant, until, .. } => (c"SWLIMIT.BLOCK", instant, until),
             Effect::Unblock { instant, until } => (c"SWLIMIT.UNBLOCK", instant, until),
+            Effect::Budget { instant, until, .. } => (c"SWLIMIT.BUDGET", instant, until),
+            Effect::Holds { instant, until, .. } => (c"", instant, until),
         };
         let mut words = Words { name, words: [ptr::null_mut(); MOST], len: 0, own: None };
         words.push(key.raw());
@@ -152,7 +191,14 @@ impl Effect<'_> {
                 words.push_age(age);
             }
             Effect::Block { duration, .. } => words.push_own(milliseconds(duration)),
-            Effect::Unblock { .. } => {}
+            Effect::Budget { end, units, .. } => {
+                words.push(ZERO.raw());
+                words.push(END.raw(end));
+                words.push(COST.raw());
+                words.push(UNITS.raw(units));
+                words.push(FORCE.raw());
+            }
+            Effect::Unblock { .. } | Effect::Holds { .. } => {}
         }
         words.push(AT.raw());
         words.push(INSTANT.raw(instant));

@@ -1,0 +1,69 @@
+//! `SWLIMIT.RELEASE key id [id …] [AT unix-ms] [UNTIL unix-ms]`
+
+use swlimit_hold::Holds;
+
+use super::holding::{self, IdOptions};
+use super::request::{self, KEY};
+use crate::arguments::{Parse, Words};
+use crate::error::Error;
+use crate::server::{Call, Command, Declaration, Effect, Expiry, HoldEffect, Keys, Reply, Text};
+use crate::statistics;
+
+/// End holds.
+pub struct Release;
+
+/// The index of the first id among a call's arguments.
+const IDS: usize = 2;
+
+/// How many ids there are, and options.
+struct ReleaseArguments(IdOptions);
+
+impl Parse for ReleaseArguments {
+    fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, _max_subintervals: u64) -> Result<Self, Error> {
+        words.word()?;
+        IdOptions::parse(words).map(Self)
+    }
+}
+
+impl Command for Release {
+    const DECLARATION: Declaration = Declaration {
+        name: c"swlimit.release",
+        summary: c"Ends holds, which gives their units back.",
+        complexity: c"O(K log H), K being the number of ids and H that of holds of the key",
+        since: c"0.2.0",
+        arity: -3,
+        flags: c"write fast",
+        categories: "write fast",
+        keys: Keys::Change,
+        parameters: &[request::KEY_PARAMETER, holding::IDS, request::AT, request::UNTIL],
+    };
+
+    fn run(call: &Call) -> Result<Reply, Error> {
+        let ReleaseArguments(IdOptions { ids, at, until }) = call.parse()?;
+        let (name, ids) = (&call.arguments()[KEY], &call.arguments()[IDS..][..ids]);
+        let moment = call.moment(at);
+        let now = moment.now();
+
+        let mut key = call.write::<Holds>(name)?;
+        let is_live = |id: &Text| key.entry().is_some_and(|holds| holds.get(id.bytes(), now).is_some());
+        if !ids.iter().any(is_live) {
+            return Ok(Reply::Integer(0));
+        }
+        let mut change = key.change()?;
+        let holds = change.entry();
+        holding::sweep(call, holds, now);
+        let (mut units, mut released) = (0, Vec::with_capacity(ids.len()));
+        for id in ids {
+            if let Some(hold) = holds.release(id.bytes()) {
+                units += hold.units();
+                released.push(id);
+            }
+        }
+        let until = change.done(Expiry::of(until, moment));
+        drop(key);
+        call.replicate(name, Effect::Holds { effect: HoldEffect::Release { ids: &released }, instant: now, until });
+        statistics::RELEASED.add(released.len() as u64);
+        call.notify(c"swlimit.released", name);
+        Ok(Reply::Integer(units))
+    }
+}

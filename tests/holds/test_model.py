@@ -1,0 +1,75 @@
+"""Thousands of random commands on holds and budgets, each answered by the server and by an independent model."""
+
+from collections import Counter
+
+import pytest
+
+from support import aof
+from support.bounds import T
+from support.contents import agrees, digest, expiries
+from support.holding_workload import HoldingWorkload, answers, disagreement
+from support.replication import PROMPT, follow, in_step
+
+pytestmark = pytest.mark.as_run
+FUTURE = 4_000_000_000_000
+
+
+@pytest.mark.parametrize("start_at", [T, FUTURE])
+@pytest.mark.parametrize("seed", range(3))
+def test_server_answers_as_the_model(server, seed, start_at):
+    workload = HoldingWorkload(seed, start_at)
+    expected = [workload.next() for _ in range(2_000)]
+    replies = answers(server, [words for words, _ in expected])
+    assert disagreement(expected, replies) is None
+    kinds = Counter((words[0], type(reply).__name__ if isinstance(reply, Exception) else bool(reply and reply != [0]))
+                    for words, reply in zip((words for words, _ in expected), replies, strict=True))
+    assert {name for name, _ in kinds} == {
+        f"SWLIMIT.{name}" for name in ("HOLD", "RELEASE", "RENEW", "HOLDERS", "BUDGET", "REFUND")}
+    assert min(kinds.values()) > 5, kinds
+
+
+def test_tokens_always_grow(server):
+    workload = HoldingWorkload(7)
+    commands = [words for words, _ in (workload.next() for _ in range(3_000))]
+    granted = {}
+    for words, reply in zip(commands, answers(server, commands), strict=True):
+        if words[0] == "SWLIMIT.HOLD" and isinstance(reply, list) and reply[0]:
+            seen = granted.setdefault(words[1], {})
+            if reply[5] not in seen.values():
+                assert reply[5] > max(seen.values(), default=0)
+                seen[words[4]] = reply[5]
+    assert sum(map(len, granted.values())) > 50
+
+
+def test_a_replica_stores_the_same(start):
+    primary, replica = start(options=PROMPT), start(options=PROMPT)
+    workload = HoldingWorkload(11)
+    commands = [workload.next()[0] for _ in range(2_000)]
+    answers(primary, commands[:300])
+    follow(replica, primary)
+    answers(primary, commands[300:])
+    in_step(replica, primary)
+    assert digest(replica) == digest(primary)
+    assert expiries(replica) == expiries(primary)
+    assert int(primary.cli("DBSIZE")) > 3
+
+
+@pytest.mark.parametrize("preamble", ["yes", "no"])
+def test_files_bring_everything_back(start, preamble):
+    """Replayed as it was written, rewritten, and rewritten with more after it."""
+    server = start(options={"appendonly": "yes", "appendfsync": "always", "aof-use-rdb-preamble": preamble})
+    workload = HoldingWorkload(13)
+
+    def restart():
+        before = digest(server), expiries(server)
+        server.restart()
+        assert (digest(server), expiries(server)) == before
+        assert agrees(server) == int(server.cli("DBSIZE")) > 3
+
+    for _ in range(3):
+        answers(server, [workload.next()[0] for _ in range(500)])
+        restart()
+        aof.rewrite(server)
+        base, = (server.folder / "appendonlydir").glob("*.base.*")
+        assert (b"SWLIMIT.HOLD" in base.read_bytes()) == (preamble == "no")
+        restart()

@@ -1,0 +1,143 @@
+"""An independent model of holds and budgets: lists that are looked through anew for each answer, and no cleverness."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX = 2**53 - 1
+MAX_WINDOW = 3650 * 86_400_000
+
+
+class Refused(Exception):
+    """The error that a command is answered with, without its code."""
+
+
+@dataclass
+class Hold:
+    """Units that are held; instants in ms."""
+
+    id: str
+    units: int
+    end: int
+    token: int
+    reserved: Any = None
+
+
+@dataclass
+class Holds:
+    """What a key of the type `sw-holder` stores."""
+
+    last: int = 0
+    stored: list = field(default_factory=list)
+
+    @property
+    def end(self):
+        """When nothing here matters any more; 0 for a missing key."""
+        return max([hold.end for hold in self.stored] + [self.last // 1000 + 1]) if self.last else 0
+
+    def live(self, now):
+        return [hold for hold in self.stored if now < hold.end]
+
+    def units(self, now):
+        return sum(hold.units for hold in self.live(now))
+
+    def find(self, id, now):
+        return next((hold for hold in self.live(now) if hold.id == id), None)
+
+    def look(self, limit, now, cost):
+        """HOLD's six integers for a new hold, before it is held."""
+        used = self.units(now)
+        remaining = max(0, limit - used)
+        if used + cost <= limit:
+            return [cost, limit, remaining, 0, 0, 0]
+        ends = sorted(hold.end for hold in self.live(now))
+        retry = next((end - now for end in ends if self.units(end) + cost <= limit), -1) if cost <= limit else -1
+        return [0, limit, remaining, retry, 0, 0]
+
+    def hold(self, limit, ttl, id, now, cost=1, most=100_000):
+        if found := self.find(id, now):
+            if found.units != cost:
+                raise Refused(f"id holds {found.units} units")
+            self.renew(ttl, [id], now)
+            return [cost, limit, max(0, limit - self.units(now)), 0, ttl, found.token]
+        look = self.look(limit, now, cost)
+        if not look[0]:
+            return look
+        if len(self.live(now)) >= most:
+            raise Refused("too many holds")
+        self.sweep(now)
+        self.last = max(self.last + 1, now * 1000)
+        self.stored.append(Hold(id, cost, now + ttl, self.last))
+        return [cost, limit, limit - self.units(now), 0, ttl, self.last]
+
+    def sweep(self, now):
+        self.stored = self.live(now)
+
+    def release(self, ids, now):
+        freed = {id: self.find(id, now).units for id in ids if self.find(id, now)}
+        if freed:
+            self.stored = [hold for hold in self.live(now) if hold.id not in freed]
+            self.forget(now)
+        return sum(freed.values())
+
+    def renew(self, ttl, ids, now):
+        answer = [int(self.find(id, now) is not None) for id in ids]
+        changed = [hold for hold in self.live(now) if hold.id in ids and hold.end != now + ttl]
+        if changed:
+            for hold in changed:
+                hold.end = now + ttl
+            self.sweep(now)
+        return answer
+
+    def holders(self, now, count=100):
+        oldest = sorted(self.live(now), key=lambda hold: hold.token)[:count]
+        return [[hold.id, hold.units, max(0, now - hold.token // 1000), hold.end - now, hold.token] for hold in oldest]
+
+    def forget(self, now):
+        """A key that is changed goes when nothing in it matters any more."""
+        if self.end <= now:
+            self.last, self.stored = 0, []
+
+
+@dataclass
+class Budget:
+    """What a key of the type `sw-budget` stores."""
+
+    used: int = 0
+    since: int = 0
+    until: int = 0
+
+    @property
+    def end(self):
+        return self.until if self.used else 0
+
+    def in_force(self, now):
+        return self.used if now < self.until else 0
+
+    def budget(self, limit, until, now, cost=1, partial=False, force=False):
+        if not now < until <= now + MAX_WINDOW:
+            raise Refused("until must be a Unix time in milliseconds after now, at most 3650 days")
+        room = max(0, limit - self.in_force(now))
+        granted = cost if cost <= room else room if partial else 0
+        if self.in_force(now) + (cost if force else 0) > MAX:
+            raise Refused("count would overflow")
+        self.count(cost if force else granted, until, now)
+        return self.answer(limit, cost, granted, now, partial)
+
+    def answer(self, limit, cost, granted, now, partial=False):
+        remaining, least = max(0, limit - self.in_force(now)), 1 if partial else cost
+        reset_after = self.until - now if self.in_force(now) else 0
+        retry_after = 0 if granted else -1 if least > limit else 0 if least <= remaining else reset_after
+        return [granted, limit, remaining, retry_after, reset_after]
+
+    def count(self, units, until, now):
+        if units:
+            if not self.in_force(now):
+                self.used, self.since, self.until = 0, now, until
+            self.used += units
+
+    def refund(self, units, now, age=None):
+        if age is not None and max(0, now - age) < self.since:
+            return 0
+        given = min(units, self.in_force(now))
+        self.used -= given
+        return given

@@ -1,0 +1,111 @@
+"""Random commands on holds and budgets, with the model's answers."""
+
+import random
+from copy import deepcopy
+
+from .bounds import MAX, MAX_WINDOW, T
+from .holding import Budget, Holds, Refused
+
+HOUR = 3_600_000
+SOON = 10 * 60_000  # what ends so soon might expire by the real clock while a test runs
+
+
+class HoldingWorkload:
+    """A random sequence of commands for some keys, with the model's answers; a `Refused` is an error."""
+
+    def __init__(self, seed, start=T):
+        self.random = random.Random(seed)
+        self.now = start
+        self.keys = {f"{{h}}hold:{number}": Holds() for number in range(5)}
+        self.keys |= {f"{{h}}budget:{number}": Budget() for number in range(3)}
+
+    def next(self):
+        """A command's words, and the reply that is expected."""
+        self.now += self.random.choice([0, 1, 1, 500, HOUR // 60, HOUR // 9, -1, -HOUR // 50])
+        before = deepcopy(self.keys)
+        words, expected = self._step()
+        for key, after in self.keys.items():
+            if after.end != before[key].end and 0 < after.end - self.now < SOON:
+                self.keys = before
+                key = self._key("hold")
+                return ["SWLIMIT.HOLDERS", key, "AT", self.now], self.keys[key].holders(self.now)
+        return words, expected
+
+    def _step(self):
+        kinds = [self._hold] * 6 + [self._release] * 3 + [self._renew] * 2 + [self._holders] * 2 + [
+            self._budget] * 4 + [self._refund] * 2
+        return self.random.choice(kinds)()
+
+    def _key(self, kind):
+        return self.random.choice([key for key in self.keys if kind in key])
+
+    def _id(self):
+        return self.random.choice(["a", "b", "at", "token", "x" * 128]) + str(self.random.randrange(4)) if (
+            self.random.random() < 0.8) else str(self.random.randrange(30))
+
+    def _ids(self):
+        return [self._id()[:128] for _ in range(self.random.choice([1, 1, 2, 4]))]
+
+    def _ttl(self):
+        return self.random.choice([HOUR // 3, HOUR, self.random.randint(HOUR // 3, 3 * HOUR)])
+
+    def _run(self, words, answer):
+        try:
+            return words, answer()
+        except Refused as refused:
+            return words, refused
+
+    def _hold(self):
+        key, id, ttl = self._key("hold"), self._id()[:128], self._ttl()
+        cost = self.random.choice([1, 1, 1, 2, 5])
+        limit = self.random.choice([0, 1, 3, 10, self.random.randint(1, 20), MAX])
+        options = [["COST", cost]] if cost > 1 or self.random.random() < 0.2 else []
+        options.append(["AT", self.now])
+        self.random.shuffle(options)
+        words = ["SWLIMIT.HOLD", key, limit, f"{ttl}ms", id, *sum(options, [])]
+        return self._run(words, lambda: self.keys[key].hold(limit, ttl, id, self.now, cost))
+
+    def _release(self):
+        key, ids = self._key("hold"), self._ids()
+        return ["SWLIMIT.RELEASE", key, *ids, "AT", self.now], self.keys[key].release(ids, self.now)
+
+    def _renew(self):
+        key, ids, ttl = self._key("hold"), self._ids(), self._ttl()
+        return ["SWLIMIT.RENEW", key, f"{ttl}ms", *ids, "AT", self.now], self.keys[key].renew(ttl, ids, self.now)
+
+    def _holders(self):
+        key, count = self._key("hold"), self.random.choice([1, 2, 50])
+        return ["SWLIMIT.HOLDERS", key, count, "AT", self.now], self.keys[key].holders(self.now, count)
+
+    def _budget(self):
+        key, limit = self._key("budget"), self.random.choice([0, 5, 30, 100, MAX])
+        until = self.now + self.random.choice([HOUR, 24 * HOUR, HOUR, MAX_WINDOW, MAX_WINDOW + 1, 0, -1])
+        cost = self.random.choice([1, 2, 7, limit or 1, 31, MAX])
+        flags = self.random.choice([[], [], ["PARTIAL"], ["FORCE"]])
+        words = ["SWLIMIT.BUDGET", key, limit, until, "COST", cost, *flags, "AT", self.now]
+        model = {flag.lower(): True for flag in flags}
+        return self._run(words, lambda: self.keys[key].budget(limit, until, self.now, cost, **model))
+
+    def _refund(self):
+        key, units = self._key("budget"), self.random.choice([1, 3, 40])
+        age = self.random.choice([None, None, 0, 1_000, HOUR])
+        option = [] if age is None else ["AGE", f"{age}ms"]
+        return ["SWLIMIT.REFUND", key, units, *option, "AT", self.now], self.keys[key].refund(units, self.now, age)
+
+
+def answers(server, commands):
+    """What a server answers to commands; errors as `Refused`."""
+    with server.client(decode_responses=True) as client:
+        pipeline = client.pipeline(transaction=False)
+        for words in commands:
+            pipeline.execute_command(*words)
+        replies = pipeline.execute(raise_on_error=False)
+    return [Refused(str(reply)) if isinstance(reply, Exception) else reply for reply in replies]
+
+
+def disagreement(expected, replies):
+    """The first command that was answered otherwise than the model does, in words; None if all agree."""
+    for number, ((words, answer), reply) in enumerate(zip(expected, replies, strict=True)):
+        if (str(answer), type(answer)) != (str(reply), type(reply)):
+            return f"command {number}: {' '.join(map(str, words))}: {reply!r} instead of {answer!r}"
+    return None
