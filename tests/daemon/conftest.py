@@ -5,6 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from support.daemon import DAEMON, Daemon
+from support.gateways import NAMES, POLICIES, App, Proxy
 from support.lacking import lacking
 
 # No window slides while a test runs, but those of a second.
@@ -65,3 +66,24 @@ def daemon(shared_daemon, server):
     """A daemon upon an empty server."""
     yield shared_daemon
     assert shared_daemon.process.poll() is None, shared_daemon.log
+
+
+@pytest.fixture
+def app():
+    """An application that remembers what reached it."""
+    app = App()
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def policed(start_daemon, server):
+    """A daemon with the policies of docs/proxies.md."""
+    return start_daemon(POLICIES, server)
+
+
+@pytest.fixture(params=NAMES)
+def proxy(request, policed, app, tmp_path):
+    """Each proxy in front of the application."""
+    with Proxy(request.param, tmp_path, {8080: policed.http_port, 3000: app.port}) as proxy:
+        yield proxy

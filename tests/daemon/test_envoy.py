@@ -1,6 +1,7 @@
 """A real Envoy with its ratelimit filter asks swlimitd."""
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -124,6 +125,16 @@ def test_envoy_limits(proxy):
     assert 3599 <= int(first["x-ratelimit-reset"]) <= 3900
     assert first["retry-after"] is None and 3000 <= int(last["retry-after"]) <= 3900
     assert proxy.get(user="bob")[0] == 200
+
+
+def test_a_value_that_is_not_utf8_is_limited_like_any_other(proxy):
+    request = b"GET / HTTP/1.1\r\nHost: a\r\nX-User: a\xff\r\nConnection: close\r\n\r\n"
+    statuses = []
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as connection:
+            connection.sendall(request)
+            statuses.append(int(connection.recv(1000).split(b" ")[1]))
+    assert statuses == [200] * 3 + [429] * 2
 
 
 def test_two_limits_of_which_one_denies(proxy, server):
