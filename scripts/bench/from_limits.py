@@ -18,7 +18,7 @@ from .contenders import Contender, granted, names
 from .load import Load, cpu_nanoseconds, start_server
 from .peers import RecordingConnection, recorded
 
-SUBINTERVALS = 50  # the storage's default
+SUBINTERVALS = 50  # finer than the storage's default, which costs memory
 PLENTY, WINDOW = 1_000_000, 3600
 FEW = 100  # so that a moving window can be full
 LOG_LIMIT, LOG_WINDOW = 10, 30

@@ -9,7 +9,6 @@ import redis
 import redis.asyncio
 
 import swlimit
-import swlimit.aio
 
 
 class Threads:
@@ -61,7 +60,7 @@ class Asyncio:
         return self.wait(called())
 
     def allow_all(self, *requests):
-        return self.wait(swlimit.aio.allow_all(*requests))
+        return self.wait(swlimit.allow_all(*requests))
 
     def wait(self, coroutine):
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
@@ -86,7 +85,7 @@ class Called:
 
     def __getattr__(self, name):
         found = getattr(self.limiter, name)
-        if not callable(found) or name in ("limit", "request"):
+        if not callable(found) or name in ("limit", "request", "forget", "forget_all"):
             return found
         return lambda *args, **options: self.kind.wait(found(*args, **options))
 

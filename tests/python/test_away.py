@@ -5,28 +5,33 @@ import signal
 import time
 
 import pytest
-import redis
 
 from support.server import free_port
 from support.waiting import eventually
 from swlimit import ModuleMissing, ServerAway
-from swlimit.circuit import Circuit
+from swlimit.breaker import Breaker
 
 
-def test_a_circuit():
-    circuit = Circuit(failures=3, probe_every=1.0)
-    assert [circuit.failed(now) for now in (10.0, 10.1)] == [False, False]
-    assert circuit.lets_ask(10.2)
-    assert not circuit.succeeded()
-    assert [circuit.failed(now) for now in (11.0, 11.1, 11.2)] == [False, False, True]
-    assert circuit.is_open
-    assert [circuit.lets_ask(now) for now in (11.3, 12.1, 12.2, 12.3, 13.1, 13.2)] == [
-        False, False, True, False, False, True]
-    assert not circuit.failed(13.3)
-    assert not circuit.lets_ask(14.2)
-    assert circuit.lets_ask(14.3)
-    assert circuit.succeeded()
-    assert circuit.lets_ask(14.4) and circuit.lets_ask(14.4)
+def test_a_breaker():
+    """Three failures in a row open it, an answer closes it; probes begin after 100 ms, doubled up to 500, ± 20 %."""
+    opened, draws = [], iter([0.5, 0.5, 0.5, 0.0, 1.0, 0.5])
+    breaker = Breaker("there", lambda: next(draws))
+    breaker.on_open = lambda: opened.append(breaker.reason)
+    breaker.failed("once", b"k")
+    breaker.answered()
+    breaker.failed("once")
+    breaker.failed("twice", b"l")
+    assert not breaker.is_open and not opened
+    breaker.failed("thrice")
+    assert (breaker.is_open, opened, breaker.key) == (True, ["thrice"], b"l")
+    pauses = [breaker.pause() for _ in range(5)]
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.4, 0.6])
+    breaker.open("again")
+    assert len(opened) == 1
+    breaker.answered()
+    assert not breaker.is_open
+    breaker.open("silent")
+    assert breaker.is_open and len(opened) == 2 and breaker.pause() == pytest.approx(0.1)
 
 
 @pytest.fixture
@@ -36,31 +41,31 @@ def nobody(kind):
 
 
 def shown(decision):
-    return decision.granted, decision.limit, decision.remaining, decision.local
+    return decision.granted, decision.limit, decision.remaining, decision.source
 
 
 @pytest.mark.parametrize("on_failure, first, last", [
-    ("allow", (2, 100, 100, True), (2, 100, 100, True)), ("deny", (0, 100, 0, True), (0, 100, 0, True)),
-    ("local", (2, 10, 8, True), (0, 10, 0, True)),
+    ("allow", (2, 100, None, "failure"), (2, 100, None, "failure")),
+    ("deny", (0, 100, None, "failure"), (0, 100, None, "failure")),
+    ("local", (2, 10, 8, "failure"), (0, 10, 0, "failure")),
 ])
-@pytest.mark.parametrize("decide", ["direct", "denials"])
-def test_policies(limiter, nobody, decide, on_failure, first, last):
-    limiter = limiter(100, "1h", "1m", client=nobody, on_failure=on_failure, decide=decide)
+@pytest.mark.parametrize("mode", ["direct", "cached"])
+def test_policies(limiter, nobody, mode, on_failure, first, last):
+    limiter = limiter(100, "1h", "1m", client=nobody, on_failure=on_failure, mode=mode)
     decisions = [limiter.allow("k", cost=2) for _ in range(6)]
     assert (shown(decisions[0]), shown(decisions[-1])) == (first, last)
     assert (decisions[-1].retry_after == 0) == (on_failure == "allow")
-    assert limiter.statistics.without_server == 6
-    assert limiter.statistics.failures == 3  # then the circuit is open
-    assert limiter.statistics.asked == 0
+    assert limiter.statistics.failure == 6
+    assert limiter.statistics.server == 0
 
 
 def test_several_limits_without_a_server(kind, limiter, nobody):
     for on_failure, granted in [("allow", [True] * 3), ("deny", [False] * 3), ("local", [True, True, False])]:
-        one = limiter(100, "1h", "1m", client=nobody, on_failure=on_failure, share=0.05)
+        one = limiter(100, "1h", "1m", client=nobody, on_failure=on_failure, local_share=0.05)
         other = limiter(100, "1h", "1m", client=nobody)
         found = [kind.allow_all(one.request("k", 2), other.request("o")) for _ in range(3)]
         assert [bool(decision) for decision in found] == granted
-        assert all(decision.local for decision in found)
+        assert all(member.source == "failure" for decision in found for member in decision.members)
 
 
 def test_what_must_reach_the_server_says_that_it_has_not(limiter, nobody):
@@ -72,15 +77,15 @@ def test_what_must_reach_the_server_says_that_it_has_not(limiter, nobody):
 
 def test_a_server_that_is_killed_and_returns(kind, limiter, start):
     server = start()
-    limiter = limiter(100, client=kind.client(kind.redis, port=server.port), on_failure="deny", probe_every=0.05)
+    limiter = limiter(100, client=kind.client(kind.redis, port=server.port), on_failure="deny")
     assert limiter.allow("k")
     server.kill()
-    assert [limiter.allow("k").local for _ in range(5)] == [True] * 5
+    assert [limiter.allow("k").source == "failure" for _ in range(5)] == [True] * 5
     server.start()
     eventually(lambda: limiter.allow("k").granted)
-    failures = limiter.statistics.failures
-    assert not limiter.allow("k").local
-    assert limiter.statistics.failures == failures >= 3
+    failures = limiter.statistics.failure
+    assert limiter.allow("k").source == "server"
+    assert limiter.statistics.failure == failures >= 3
 
 
 def test_a_server_that_hangs(kind, limiter, start):
@@ -93,9 +98,9 @@ def test_a_server_that_hangs(kind, limiter, start):
     try:
         for one in (connected, new):
             before = time.monotonic()
-            assert [one.allow("k").local for _ in range(50)] == [True] * 50
+            assert [one.allow("k").source == "failure" for _ in range(50)] == [True] * 50
             assert time.monotonic() - before < 2  # 50 timeouts would be 2.5 s
-            assert 3 <= one.statistics.failures < 10
+            assert one.statistics.failure == 50
     finally:
         os.kill(server.process.pid, signal.SIGCONT)
 
@@ -118,8 +123,8 @@ def failing(request, start):
 @pytest.mark.parametrize("failing", ["OOM", "READONLY", "NOREPLICAS", "CLUSTERDOWN"], indirect=True)
 def test_errors_of_a_server_that_cannot_work(kind, limiter, failing):
     limiter = limiter(100, client=kind.client(kind.redis, port=failing.port), on_failure="local")
-    assert shown(limiter.allow("k")) == (1, 10, 9, True)
-    assert limiter.statistics.failures == 1
+    assert shown(limiter.allow("k")) == (1, 10, 9, "failure")
+    assert limiter.statistics.failure == 1
 
 
 def test_a_server_without_the_module(kind, limiter, start):
@@ -133,12 +138,7 @@ def test_a_server_without_the_module(kind, limiter, start):
 
 def test_a_wrong_password_is_told(kind, limiter, server):
     client = kind.client(kind.redis, port=server.port, username="nobody", password="wrong")
-    with pytest.raises(redis.AuthenticationError):
-        limiter(client=client, on_failure="allow").allow("k")
-
-
-def test_the_client_s_own_timeouts(limiter, server):
-    """With no timeout of the limiter's, its connections and settings are used as they are."""
-    limiter = limiter(timeout=None)
-    server.cli("CLIENT", "PAUSE", 200, "WRITE")
-    assert not limiter.allow("k").local
+    """No request can be asked; what is wrong is in the log, and in the error where there is to be one."""
+    limiter = limiter(client=client, on_failure="error")
+    with pytest.raises(ServerAway, match="invalid username-password"):
+        limiter.allow("k")

@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+import weakref
 from contextlib import contextmanager
 from unittest.mock import patch
 
@@ -18,6 +19,7 @@ import swlimit
 from support.cli import ask
 from support.resp import Connection
 from support.waiting import eventually
+from swlimit.deciding import Deciding
 from swlimit.decision import Decision
 from swlimit.denials import Demand, Denials
 from swlimit.quota import Quota
@@ -33,9 +35,9 @@ def denial(retry_after=30_000):
 class TestMemory:
     """The memory itself, which has neither clock nor connection."""
 
-    def remembering(self, cost=1, blocks=False, retry_after=30_000, **options):
+    def remembering(self, cost=1, block=0.0, retry_after=30_000, **options):
         denials = Denials()
-        denials.learn(denials.ticket(Demand(b"k", QUOTA, cost, blocks), NOW), denial(retry_after), NOW, **options)
+        denials.learn(denials.ticket(Demand(b"k", QUOTA, cost, block), NOW), denial(retry_after), NOW, **options)
         return denials
 
     @pytest.mark.parametrize("after, known", [(0, True), (29.968, True), (29.97, False), (60, False)])
@@ -46,12 +48,12 @@ class TestMemory:
 
     def test_what_is_told(self):
         known = self.remembering().known(Demand(b"k", QUOTA, 3), NOW + 10)
-        assert (known.granted, known.local, known.remaining) == (0, True, 0)
+        assert (known.granted, known.source, known.remaining) == (0, "cache", 0)
         assert (known.retry_after, known.reset_after) == (pytest.approx(20), pytest.approx(51))
 
     @pytest.mark.parametrize("remembered, asked, known", [
-        ((5, False), (5, False), True), ((5, False), (6, False), True), ((5, False), (4, False), False),
-        ((1, False), (1, True), False), ((1, True), (1, True), True), ((1, True), (1, False), True),
+        ((5, 0), (5, 0), True), ((5, 0), (6, 0), True), ((5, 0), (4, 0), False),
+        ((1, 0), (1, 20), False), ((1, 20), (1, 20), True), ((1, 20), (1, 0), True), ((1, 0.5), (1, 0.5), False),
     ])
     def test_only_what_is_as_large_and_blocks_no_more(self, remembered, asked, known):
         denials = self.remembering(*remembered)
@@ -106,18 +108,18 @@ class TestMemory:
 
 def denied_locally(limiter, key="k"):
     """Wait until denials of this key need no server."""
-    eventually(lambda: limiter.allow(key).local)
+    eventually(lambda: limiter.allow(key).source == "cache")
 
 
 def asks(limiter, key="k"):
     """Whether the next request does ask."""
-    return not limiter.peek(key) or not limiter.allow(key).local
+    return not limiter.peek(key) or limiter.allow(key).source == "server"
 
 
 @pytest.fixture
 def denied(limiter, server):
     """A limiter that knows of `k`, that it is denied."""
-    limiter = limiter(untracked=0.0)
+    limiter = limiter(max_untracked_age=0.0)
     limiter.allow("k", cost=3)
     denied_locally(limiter)
     return limiter
@@ -126,9 +128,9 @@ def denied(limiter, server):
 def test_no_command_is_sent(denied, server):
     before = server.client().info("stats")["total_commands_processed"]
     for _ in range(1000):
-        assert denied.allow("k").local
+        assert denied.allow("k").source == "cache"
     assert server.client().info("stats")["total_commands_processed"] - before < 20
-    assert denied.peek("k").local
+    assert denied.peek("k").source == "cache"
     assert not denied.peek("k", cost=4).granted
     assert denied.allow("other")
 
@@ -136,9 +138,9 @@ def test_no_command_is_sent(denied, server):
 def test_a_larger_cost_than_the_limit_needs_no_memory(limiter):
     limiter = limiter()
     assert limiter.allow("k", cost=4) == limiter.allow("k", cost=4)
-    assert limiter.allow("k", cost=4).local
+    assert limiter.allow("k", cost=4).source == "cache"
     assert limiter.allow("k", cost=4, partial=True).granted == 3
-    assert not limiter.allow("b", cost=4, block="1m").local
+    assert limiter.allow("b", cost=4, block="1m").source == "server"
     assert limiter.allow("b").granted == 0
 
 
@@ -154,7 +156,7 @@ MALLOW = ("SWLIMIT.MALLOW", 2, "k", "other", 9, "1m", "1s", 1, 9, "1m", "1s", 1)
 def test_what_pushes_is_heard(denied, server, words):
     """The key is asked for again, whatever has changed it."""
     server.cli("SWLIMIT.RECORD", "other", 9, "1m", "1s")
-    asked = denied.statistics.asked
+    asked = denied.statistics.server
     server.cli(*words)
 
     def heard():
@@ -162,13 +164,13 @@ def test_what_pushes_is_heard(denied, server, words):
             denied.allow("k")
         except redis.ResponseError:  # it is no window any more
             return True
-        return denied.statistics.asked > asked
+        return denied.statistics.server > asked
 
     eventually(heard)
 
 
 def test_restore_and_unblock_push(limiter, server):
-    limiter = limiter(untracked=0.0)
+    limiter = limiter(max_untracked_age=0.0)
     limiter.block("k", "1h")
     denied_locally(limiter)
     server.cli("SWLIMIT.UNBLOCK", "k")
@@ -183,7 +185,7 @@ def test_restore_and_unblock_push(limiter, server):
 
 
 def test_eviction_pushes(limiter, server):
-    limiter = limiter(untracked=0.0)
+    limiter = limiter(max_untracked_age=0.0)
     limiter.allow("k", cost=3)
     denied_locally(limiter)
     server.cli("CONFIG", "SET", "maxmemory-policy", "allkeys-random")
@@ -198,42 +200,36 @@ def test_eviction_pushes(limiter, server):
 def test_what_pushes_nothing(denied, server, words):
     server.cli(*words)
     time.sleep(0.1)
-    assert denied.allow("k").local
+    assert denied.allow("k").source == "cache"
 
 
 def test_expiry_that_the_question_itself_brings_about(kind, limiter, server):
     """Two are known to be denied. One is denied just before the key expires: what deletes it is the question after."""
     client = kind.client(kind.redis, port=server.port)
-    limiter = limiter(client=client, timeout=None, untracked=0.0)
+    limiter = limiter(client=client, max_untracked_age=0.0)
     server.cli("DEBUG", "SET-ACTIVE-EXPIRE", 0)
     try:
         limiter.record("k", cost=3)
         server.cli("PEXPIRE", "k", 1000)
-        eventually(lambda: limiter.allow("k", cost=2).local)
-        with slow_replies(kind, client, 1.1):
+        eventually(lambda: limiter.allow("k", cost=2).source == "cache")
+        with slow_replies(1.1):
             denial = limiter.allow("k", cost=1)
-        assert (denial.granted, denial.local) == (0, False)
+        assert (denial.granted, denial.source) == (0, "server")
         eventually(lambda: limiter.allow("k", cost=2).granted, seconds=2)
     finally:
         server.cli("DEBUG", "SET-ACTIVE-EXPIRE", 1)
 
 
 @contextmanager
-def slow_replies(kind, client, seconds):
-    """Replies take so long to come."""
-    execute = client.execute_command
+def slow_replies(seconds):
+    """Replies take so long to be heard."""
+    learn = Deciding._learn
 
-    def slow(*words):
-        reply = execute(*words)
+    def slow(*args):
         time.sleep(seconds)
-        return reply
+        learn(*args)
 
-    async def slow_of_asyncio(*words):
-        reply = await execute(*words)
-        await asyncio.sleep(seconds)
-        return reply
-
-    with patch.object(client, "execute_command", slow_of_asyncio if kind.name == "asyncio" else slow):
+    with patch.object(Deciding, "_learn", slow):
         yield
 
 
@@ -242,7 +238,7 @@ def test_own_refunds_are_known_at_once(denied):
     assert denied.allow("k").granted
     denied_locally(denied)
     denied.block("k", "1ms")
-    assert not denied.allow("k").local
+    assert denied.allow("k").source == "server"
 
 
 def test_it_is_granted_when_it_is_due(limiter):
@@ -257,38 +253,41 @@ def test_it_is_granted_when_it_is_due(limiter):
 
 def test_blocks(limiter):
     """A request that would begin a block is asked for, unless one such was denied."""
-    limiter = limiter(untracked=0.0)
+    limiter = limiter(max_untracked_age=0.0)
     limiter.allow("k", cost=3)
     denied_locally(limiter)
-    assert not limiter.allow("k", block="1h").local
-    eventually(lambda: limiter.allow("k", block="1h").local)
+    assert limiter.allow("k", block="1h").source == "server"
+    eventually(lambda: limiter.allow("k", block="1h").source == "cache")
     assert limiter.allow("k").retry_after > 3000
 
 
 def test_several_limits(kind, limiter, server):
     client = kind.client(kind.redis, port=server.port)
-    one, other = limiter(client=client, untracked=0.0), limiter(10, "1h", "1m", client=client, untracked=0.0)
+    one = limiter(client=client, max_untracked_age=0.0)
+    other = limiter(10, "1h", "1m", client=client, max_untracked_age=0.0)
     one.allow("k", cost=3)
-    eventually(lambda: kind.allow_all(one.request("k"), other.request("o")).local)
+    eventually(lambda: kind.allow_all(one.request("k"), other.request("o")).members[0].source == "cache")
     decision = kind.allow_all(one.request("k"), other.request("o"))
-    assert [member is None for member in decision.members] == [False, True]
+    assert [member.remaining for member in decision.members] == [0, None]
     assert not decision and decision.retry_after == decision.tightest.retry_after > 50
     never = kind.allow_all(one.request("k"), other.request("o", cost=11))
-    assert never.local and never.retry_after == float("inf")
+    assert never.members[1].source == "cache" and never.retry_after == float("inf")
     assert server.cli("EXISTS", "o") == "0"
 
 
 def test_without_tracking(limiter, server):
     """Where the server does not tell, a denial is remembered for `untracked` seconds."""
     server.cli("ACL", "SETUSER", "plain", "on", "nopass", "~*", "+@all", "-client|tracking")
-    limiter = limiter(client_options={"username": "plain", "password": "x"}, untracked=0.5)
+    limiter = limiter(client_options={"username": "plain", "password": "x"}, max_untracked_age=0.5)
     limiter.allow("k", cost=3)
-    assert not limiter.allow("k").local
-    assert limiter.allow("k").local
+    assert limiter.allow("k").source == "server"
+    denied_locally(limiter)
+    limiter.forget("k")
+    assert [limiter.allow("k").source for _ in range(2)] == ["server", "cache"]
     server.cli("SWLIMIT.REFUND", "k", 1)
-    assert limiter.allow("k").local
+    assert limiter.allow("k").source == "cache"
     eventually(lambda: limiter.allow("k").granted, seconds=2)
-    assert limiter.statistics.asked < 10
+    assert limiter.statistics.server < 10
     server.cli("ACL", "DELUSER", "plain")
 
 
@@ -310,8 +309,7 @@ def test_tracking_is_lost_and_regained(denied, server):
 
 def test_a_server_that_restarts(kind, limiter, start):
     server = start(options={"appendonly": "yes"})
-    limiter = limiter(client=kind.client(kind.redis, port=server.port), untracked=0.0, on_failure="deny",
-                      probe_every=0.05)
+    limiter = limiter(client=kind.client(kind.redis, port=server.port), max_untracked_age=0.0, on_failure="deny")
     limiter.allow("k", cost=3)
     denied_locally(limiter)
     server.restart()
@@ -323,7 +321,7 @@ def test_a_server_that_restarts(kind, limiter, start):
 def test_a_server_that_says_nothing_more(kind, limiter, start):
     """Nobody asks while everything is denied here: a connection that is silent is asked."""
     server = start()
-    limiter = limiter(client=kind.client(kind.redis, port=server.port), untracked=0.0, on_failure="allow",
+    limiter = limiter(client=kind.client(kind.redis, port=server.port), max_untracked_age=0.0, on_failure="allow",
                       timeout=0.05)
     limiter.allow("k", cost=3)
     denied_locally(limiter)
@@ -338,7 +336,7 @@ def test_a_server_that_says_nothing_more(kind, limiter, start):
 def test_nothing_stale(kind, limiter, server):
     """Units are given back by another client all the time; whoever is denied for longer than a moment is wrong."""
     client = kind.client(kind.redis, port=server.port)
-    limiter = limiter(1, "1h", "1m", client=client, untracked=0.0)
+    limiter = limiter(1, "1h", "1m", client=client, max_untracked_age=0.0)
     draw, local = random.Random(1), 0
     with Connection(server.port) as other:
         for _ in range(300):
@@ -346,7 +344,7 @@ def test_nothing_stale(kind, limiter, server):
             limiter.allow(key)
             until = time.monotonic() + draw.random() / 100
             while time.monotonic() < until:
-                local += limiter.allow(key).local
+                local += limiter.allow(key).source == "cache"
             assert other.call("SWLIMIT.REFUND", key, 1) == 1
             eventually(lambda: limiter.peek(key).granted and limiter.allow(key).granted, seconds=2)
     assert local > 300
@@ -361,13 +359,13 @@ def test_limiters_let_go(server):
         return len(set(threading.enumerate()) - others)
 
     client = redis.Redis(port=server.port)
-    limiters = [swlimit.Limiter(client, 1, "1m", "1s", timeout=2.0, untracked=0.0) for _ in range(3)]
+    limiters = [swlimit.Limiter(client, 1, "1m", "1s", timeout=2.0, max_untracked_age=0.0) for _ in range(3)]
     for limiter in limiters:
         limiter.allow("k")
         denied_locally(limiter)
     assert trackers() == 1
     limiters.pop().close()
-    assert limiters[0].allow("k").local
+    assert limiters[0].allow("k").source == "cache"
     limiters.clear()
     del limiter
     eventually(trackers, 0)
@@ -375,7 +373,7 @@ def test_limiters_let_go(server):
 
 def test_a_forked_process(server):
     """It connects anew: threads and connections are its parent's."""
-    limiter = swlimit.Limiter(redis.Redis(port=server.port), 1, "1m", "1s", timeout=2.0, untracked=0.0)
+    limiter = swlimit.Limiter(redis.Redis(port=server.port), 1, "1m", "1s", timeout=2.0, max_untracked_age=0.0)
     limiter.allow("k")
     denied_locally(limiter)
     child = os.fork()
@@ -383,7 +381,7 @@ def test_a_forked_process(server):
         os._exit(0 if _hears(limiter, server) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     denied_locally(limiter)
-    assert limiter.allow("k").local
+    assert limiter.allow("k").source == "cache"
     limiter.close()
 
 
@@ -404,12 +402,12 @@ def test_a_loop_that_ends(server, turns):
     """Its trackers end with it, whatever they are about to do then: asking the next question, for example."""
     async def main():
         client = redis.asyncio.Redis(port=server.port)
-        limiter = swlimit.AsyncLimiter(client, 1, "1m", "1s", timeout=2.0, untracked=0.0)
+        limiter = swlimit.AsyncLimiter(client, 1, "1m", "1s", timeout=2.0, max_untracked_age=0.0)
         await limiter.allow("k")
-        while not (await limiter.allow("k")).local:
+        while (await limiter.allow("k")).source == "server":
             await asyncio.sleep(0.001)
         limiter.forget("k")
-        assert not (await limiter.allow("k")).local
+        assert (await limiter.allow("k")).source == "server"
         for _ in range(turns):
             await asyncio.sleep(0)
         tracking = asyncio.all_tasks() - {asyncio.current_task()}
@@ -419,3 +417,78 @@ def test_a_loop_that_ends(server, turns):
         assert tracking and not going_on
 
     asyncio.run(main())
+
+
+def test_a_block_that_is_shorter_than_the_window(limiter):
+    """The next denial after it begins another one."""
+    limiter = limiter(max_untracked_age=0.0)
+    limiter.allow("k", cost=3)
+    assert not limiter.allow("k", block="300ms")
+    eventually(lambda: limiter.allow("k", block="300ms").source == "cache")
+    first = limiter.block("k", "1ms", nx=True)
+    time.sleep(max(0.0, first - time.time()) + 0.01)
+    assert limiter.allow("k", block="300ms").source == "server"
+    assert limiter.block("k", "1ms", nx=True) > time.time()
+
+
+def test_a_denial_from_before_tracking_is_not_remembered(limiter, server):
+    """A refund that nobody tells of is noticed at once: the first denial is asked for again until tracking is up."""
+    for number in range(20):
+        one = limiter(max_untracked_age=10.0)
+        key = f"k:{number}"
+        assert one.allow(key, cost=3) and not one.allow(key)
+        assert server.cli("SWLIMIT.REFUND", key, 3) == "3"
+        assert one.allow(key).granted
+
+
+def test_no_longer_than_the_key_lives(limiter, server):
+    """An expiry that the server does not notice is told to nobody."""
+    server.cli("DEBUG", "SET-ACTIVE-EXPIRE", 0)
+    try:
+        one = limiter(max_untracked_age=0.0)
+        one.allow("k", cost=3)
+        server.cli("PEXPIRE", "k", 500)
+        denied_locally(one)
+        time.sleep(0.6)
+        assert one.allow("k").granted
+    finally:
+        server.cli("DEBUG", "SET-ACTIVE-EXPIRE", 1)
+
+
+def test_long_names_take_no_more_memory():
+    denials = Denials()
+    for key in (b"k" * 10_000, b"k" * 10_001):
+        denials.learn(denials.ticket(Demand(key, QUOTA, 1), NOW), denial(), NOW)
+    assert len(denials) == 2
+    assert denials.known(Demand(b"k" * 10_001, QUOTA, 1), NOW) is not None
+    denials.forget([b"k" * 10_001])
+    known = [denials.known(Demand(b"k" * length, QUOTA, 1), NOW) is not None for length in (10_000, 10_001)]
+    assert known == [True, False]
+    assert all(len(key) < 100 for shard in denials._shards for key in shard.quotas)
+
+
+def test_a_million_of_them():
+    """The oldest are forgotten, and finding one takes no longer."""
+    denials = Denials()
+    for number in range(1_000_000):
+        demand = Demand(b"%d" % number, QUOTA, 1)
+        denials.learn(denials.ticket(demand, NOW), denial(), NOW)
+    assert 90_000 < len(denials) <= 100_000
+    assert denials.known(Demand(b"999999", QUOTA, 1), NOW) is not None
+    assert denials.known(Demand(b"0", QUOTA, 1), NOW) is None
+
+
+def test_clients_let_go(server):
+    """Neither a client nor a connection is kept when its limiters are gone, closed or not."""
+    before = server.client().info("clients")["connected_clients"]
+    for number in range(10):
+        client = redis.Redis(port=server.port)
+        limiter = swlimit.Limiter(client, 1, "1m", "1s", timeout=2.0)
+        for _ in range(3):
+            limiter.allow("k")
+        if number % 2:
+            limiter.close()
+        gone = weakref.ref(client)
+        del limiter, client
+        eventually(lambda: gc.collect() is None or gone() is None)
+    eventually(lambda: server.client().info("clients")["connected_clients"] <= before + 1)

@@ -187,10 +187,14 @@ def test_several_limits(serve, make, client, header_of, server):
         assert 50 < int(over.headers["Retry-After"]) <= 61 and over.headers["X-RateLimit-Limit"] == "3"
 
 
-@pytest.mark.parametrize("module, key", [(swlimit.asgi, {"client": ("10.0.0.7", 4)}), (swlimit.asgi, {"client": None}),
-                                         (swlimit.wsgi, {"REMOTE_ADDR": "10.0.0.7"})])
-def test_who_asks_is_the_peer_unless_said_otherwise(module, key):
-    assert module.client_address(key) == ("10.0.0.7" if list(key.values())[0] else None)
+@pytest.mark.parametrize("address, found", [
+    ("10.0.0.7", "10.0.0.7"), ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"), ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+    ("::ffff:10.0.0.7", "10.0.0.7"), ("fe80::1%eth0", "fe80::/64"), ("unix:", "unix:"), (None, None),
+])
+def test_who_asks_is_the_peer_unless_said_otherwise(address, found):
+    """An IPv6 client has a network of 64 bits to itself, and would else have as many limits as addresses."""
+    assert swlimit.asgi.client_address({"client": address and (address, 4)}) == found
+    assert swlimit.wsgi.client_address({"REMOTE_ADDR": address} if address else {}) == found
 
 
 DJANGO = """

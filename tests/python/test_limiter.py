@@ -4,6 +4,7 @@ import math
 import threading
 import time
 from dataclasses import FrozenInstanceError, fields
+from unittest.mock import patch
 
 import pytest
 
@@ -13,13 +14,13 @@ from swlimit import Limited
 
 
 def shown(decision):
-    return decision.granted, decision.limit, decision.remaining, decision.local
+    return decision.granted, decision.limit, decision.remaining, decision.source
 
 
-@pytest.mark.parametrize("decide", ["direct", "denials"])
-def test_allow_peek_and_deny(limiter, decide):
-    limiter = limiter(decide=decide)
-    assert shown(limiter.peek("k")) == (1, 3, 3, False)
+@pytest.mark.parametrize("mode", ["direct", "cached"])
+def test_allow_peek_and_deny(limiter, mode):
+    limiter = limiter(mode=mode)
+    assert shown(limiter.peek("k")) == (1, 3, 3, "server")
     assert [bool(limiter.allow("k")) for _ in range(4)] == [True, True, True, False]
     denied = limiter.peek("k", cost=2)
     assert not denied
@@ -35,7 +36,7 @@ def test_a_decision(limiter):
     with pytest.raises(FrozenInstanceError):
         decision.granted = 0
     assert [field.name for field in fields(decision)] == [
-        "granted", "limit", "remaining", "retry_after", "reset_after", "window", "local"]
+        "granted", "limit", "remaining", "retry_after", "reset_after", "window", "source"]
 
 
 def test_options_of_commands(limiter, server):
@@ -73,7 +74,7 @@ def test_strict(limiter, server):
 
 
 def test_what_is_wrong_is_refused(limiter):
-    for option in ({"decide": "guess"}, {"on_failure": "shrug"}, {"share": 0}):
+    for option in ({"mode": "guess"}, {"on_failure": "shrug"}, {"local_share": 0}):
         with pytest.raises(ValueError, match=f"{next(iter(option))} must be"):
             limiter(**option)
     limiter = limiter()
@@ -167,11 +168,12 @@ def test_a_task_that_is_cancelled_as_the_reply_comes(server):
 
     import redis.asyncio
 
-    class Client(redis.asyncio.Redis):
-        async def execute_command(self, *words, **options):
-            reply = await super().execute_command(*words, **options)
-            asking.cancel()
-            return reply
+    from swlimit.aio.line import Exchange
+    settle = Exchange.settle
+
+    def settle_and_cancel(exchange, reply):
+        settle(exchange, reply)
+        asking.cancel()
 
     async def ask(limiter):
         await limiter.allow("k")
@@ -179,12 +181,14 @@ def test_a_task_that_is_cancelled_as_the_reply_comes(server):
 
     async def main():
         nonlocal asking
-        asking = asyncio.create_task(ask(swlimit.AsyncLimiter(Client(port=server.port), 3, "1m", "1s", timeout=2.0)))
-        await asyncio.wait([asking])
-        assert asking.cancelled()
+        async with swlimit.AsyncLimiter(redis.asyncio.Redis(port=server.port), 3, "1m", "1s", timeout=2.0) as limiter:
+            asking = asyncio.create_task(ask(limiter))
+            await asyncio.wait([asking])
+            assert asking.cancelled()
 
     asking = None
-    asyncio.run(main())
+    with patch.object(Exchange, "settle", settle_and_cancel):
+        asyncio.run(main())
 
 
 def test_threads_share_a_limiter(server):
@@ -202,22 +206,23 @@ def test_threads_share_a_limiter(server):
         thread.join()
     assert sum(granted) == 100
     counts = limiter.statistics
-    assert counts.asked + counts.denied_locally == 400
+    assert counts.server + counts.cache == 400
     limiter.close()
 
 
 def test_only_local(kind):
     """A limiter without a server."""
     limiter = kind.limiter(None, 2, "1h", "1m")
-    assert [shown(limiter.allow("k")) for _ in range(3)] == [(1, 2, 1, True), (1, 2, 0, True), (0, 2, 0, True)]
+    assert [shown(limiter.allow("k")) for _ in range(3)] == [
+        (1, 2, 1, "local"), (1, 2, 0, "local"), (0, 2, 0, "local")]
     assert limiter.refund("k") == 1
     assert limiter.record("k", cost=5).granted == 0
     assert limiter.block("b", 60) > 0
     assert not limiter.allow("b")
     assert limiter.unblock("b") is True
     other = kind.limiter(None, 1, "1h", "1m")
-    assert kind.allow_all(other.request("o"), other.request("p")).local
-    assert limiter.statistics.asked == 0 < limiter.statistics.without_server
+    assert kind.allow_all(other.request("o"), other.request("p")).members[1].source == "local"
+    assert limiter.statistics.server == 0 < limiter.statistics.local
 
 
 def test_headers(limiter):

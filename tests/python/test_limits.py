@@ -35,7 +35,7 @@ def test_the_module_decides(strategy, server):
     assert not strategy.test(TEN_A_MINUTE, "ann", cost=4)
     assert not strategy.hit(TEN_A_MINUTE, "ann", cost=4)
     assert strategy.get_window_stats(TEN_A_MINUTE, "ann").remaining == 3
-    assert ask(server, "SWLIMIT.PEEK", "swlimit:LIMITER/ann/10/1/minute/window", 10, 60, "1200ms")[2] == 3
+    assert ask(server, "SWLIMIT.PEEK", "swlimit:LIMITER/ann/10/1/minute/window", 10, 60, "5s")[2] == 3
     strategy.clear(TEN_A_MINUTE, "ann")
     assert strategy.get_window_stats(TEN_A_MINUTE, "ann").remaining == 10
 
@@ -58,6 +58,18 @@ def test_denials_are_known(uri, server):
     assert strategy.hit(TEN_A_MINUTE)
 
 
+def test_reset_forgets_denials(uri):
+    """All at once, also those that no message would have told of yet."""
+    storage = storage_from_string(uri)
+    strategy = STRATEGIES["moving-window"](storage)
+    names = [f"user:{number}" for number in range(20)]
+    for name in names:
+        assert strategy.hit(TEN_A_MINUTE, name, cost=10)
+        eventually(lambda: not strategy.hit(TEN_A_MINUTE, name) and storage._limiters.of(10, 60).statistics.cache)
+    storage.reset()
+    assert all(strategy.hit(TEN_A_MINUTE, name) for name in names)
+
+
 def test_the_wait_is_never_too_short(uri):
     """In whole seconds after it was asked for; the strategy passes it on as the end of the window."""
     strategy = STRATEGIES["moving-window"](storage_from_string(uri))
@@ -74,7 +86,7 @@ def test_the_wait_is_never_too_short(uri):
 
 
 def test_what_it_costs_is_an_option(uri, server):
-    storage = storage_from_string(uri, subintervals="10", strict=True, decide="direct", timeout=1.0, key_prefix="mine")
+    storage = storage_from_string(uri, subintervals="10", strict=True, mode="direct", timeout=1.0, key_prefix="mine")
     assert storage.acquire_entry("k", 5, 60)
     assert server.cli("SWLIMIT.INFO", "mine:k/window").split()[3] == "6000"
     with pytest.raises(ValueError, match="resolution"):

@@ -1,10 +1,12 @@
 """Clients of clusters, behind sentinels, over TLS and on sockets of the file system."""
 
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import redis
 import trustme
+from redis.crc import key_slot
 
 from support.cluster import Cluster
 from support.contents import info
@@ -12,19 +14,21 @@ from support.replication import in_step
 from support.resp import Connection
 from support.server import Binaries
 from support.waiting import eventually
+from swlimit.servers import Cluster as ClusterOfClient
+from swlimit.servers import Server
 
 
 def uses_all(limiter, server_of):
     """Decide, be denied here, hear of what comes back, and wait, on a few keys."""
     for key in ("a", "b", "c", "d"):
         assert [limiter.allow(key).granted for _ in range(3)] == [1, 1, 0]
-        eventually(lambda: limiter.allow(key).local)
+        eventually(lambda: limiter.allow(key).source == "cache")
         assert server_of(key).cli("-c", "SWLIMIT.REFUND", key, 1) == "1"
         eventually(lambda: limiter.allow(key).granted)
         assert limiter.refund(key) == 1
         assert limiter.acquire(key, timeout=5)
         assert not limiter.acquire(key, timeout=1)
-    assert limiter.statistics.failures == 0
+    assert limiter.statistics.failure == 0
 
 
 @pytest.fixture(scope="module")
@@ -37,22 +41,22 @@ def test_clusters(kind, limiter, cluster):
     for server in cluster.masters():
         server.cli("FLUSHALL", "SYNC")
     client = kind.client(kind.cluster, host="127.0.0.1", port=cluster.masters()[0].port)
-    one = limiter(2, "1h", "1m", client=client, untracked=0.0)
+    one = limiter(2, "1h", "1m", client=client, max_untracked_age=0.0)
     uses_all(one, lambda key: cluster.masters()[0])
     other = limiter(1, "1h", "1m", client=client)
     assert kind.allow_all(one.request("{t}:1"), other.request("{t}:2"))
     assert not kind.allow_all(one.request("{t}:1"), other.request("{t}:2"))
-    with pytest.raises(redis.exceptions.RedisClusterException, match="same key slot"):
+    with pytest.raises(redis.exceptions.ClusterCrossSlotError):
         kind.allow_all(one.request("x"), one.request("y"))
     kind.call(getattr(client, "aclose", client.close))
 
 
 def test_a_slot_that_moves(kind, limiter, cluster):
     client = kind.client(kind.cluster, host="127.0.0.1", port=cluster.masters()[0].port)
-    limiter = limiter(2, "1h", "1m", client=client, untracked=0.0)
+    limiter = limiter(2, "1h", "1m", client=client, max_untracked_age=0.0)
     key = f"moves:{kind.name}"
     limiter.allow(key, cost=2)
-    eventually(lambda: limiter.allow(key).local)
+    eventually(lambda: limiter.allow(key).source == "cache")
     source, target = sorted(cluster.masters(), key=lambda server: server.cli("EXISTS", key) != "1")[:2]
     slot = source.cli("CLUSTER", "KEYSLOT", key)
     assert target.cli("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.id(source)) == "OK"
@@ -62,26 +66,26 @@ def test_a_slot_that_moves(kind, limiter, cluster):
         other.call("ASKING")
         assert other.call("SWLIMIT.REFUND", key, 1) == 1
     eventually(lambda: limiter.allow(key).granted)
-    assert not limiter.allow(key).local
+    assert limiter.allow(key).source == "server"
     for server in (target, source):
         assert server.cli("CLUSTER", "SETSLOT", slot, "NODE", cluster.id(target)) == "OK"
-    eventually(lambda: limiter.allow(key).local)
+    eventually(lambda: limiter.allow(key).source == "cache")
     assert target.cli("SWLIMIT.REFUND", key, 1) == "1"
     eventually(lambda: limiter.allow(key).granted)
-    assert limiter.statistics.failures == 0
+    assert limiter.statistics.failure == 0
     kind.call(getattr(client, "aclose", client.close))
 
 
 def test_a_cluster_whose_master_fails(kind, limiter, start):
     cluster = Cluster(start)
     client = kind.client(kind.cluster, host="127.0.0.1", port=cluster.masters()[0].port)
-    limiter = limiter(2, "1h", "1m", client=client, on_failure="deny", probe_every=0.1, untracked=0.0)
+    limiter = limiter(2, "1h", "1m", client=client, on_failure="deny", max_untracked_age=0.0)
     limiter.allow("k", cost=2)
-    eventually(lambda: limiter.allow("k").local)
+    eventually(lambda: limiter.allow("k").source == "cache")
     master = next(server for server in cluster.masters() if server.cli("EXISTS", "k") == "1")
     in_step(cluster.replica(master), master)
     master.kill()
-    eventually(lambda: limiter.peek("k").local is False, seconds=40)
+    eventually(lambda: limiter.peek("k").source == "server", seconds=40)
     with cluster.connect() as other:
         eventually(lambda: other.execute_command("SWLIMIT.REFUND", "k", 1) == 1)
     eventually(lambda: limiter.allow("k").granted)
@@ -93,7 +97,7 @@ def test_waiting_through_a_failover(kind, limiter, start):
     """Who waits at a master that becomes a replica goes on waiting where the key is then."""
     cluster = Cluster(start)
     client = kind.client(kind.cluster, host="127.0.0.1", port=cluster.masters()[0].port)
-    limiter = limiter(1, "4s", "100ms", client=client, on_failure="deny", probe_every=0.1)
+    limiter = limiter(1, "4s", "100ms", client=client, on_failure="deny")
     assert limiter.allow("k")
     master = next(server for server in cluster.masters() if server.cli("EXISTS", "k") == "1")
     replica = cluster.replica(master)
@@ -129,13 +133,13 @@ def sentinel(start, binaries, tmp_path):
 def test_sentinels(kind, limiter, sentinel):
     sentinel, master, replica = sentinel
     client = kind.call(lambda: kind.sentinel([("127.0.0.1", sentinel.port)]).master_for("ours"))
-    limiter = limiter(2, "1h", "1m", client=client, on_failure="deny", probe_every=0.1, untracked=0.0)
+    limiter = limiter(2, "1h", "1m", client=client, on_failure="deny", max_untracked_age=0.0)
     uses_all(limiter, lambda _key: master)
     in_step(replica, master)
     master.kill()
-    eventually(lambda: limiter.peek("a").local is False, seconds=40)
+    eventually(lambda: limiter.peek("a").source == "server", seconds=40)
     assert not limiter.allow("a")
-    eventually(lambda: limiter.allow("a").local)
+    eventually(lambda: limiter.allow("a").source == "cache")
     assert replica.cli("SWLIMIT.REFUND", "a", 1) == "1"
     eventually(lambda: limiter.allow("a").granted)
 
@@ -152,13 +156,13 @@ def test_tls(kind, limiter, start, tmp_path):
     server = start(options={"tls-port": port, "tls-cert-file": files["cert"], "tls-key-file": files["key"],
                             "tls-ca-cert-file": files["ca"], "tls-auth-clients": "no"})
     client = kind.client(kind.redis, host="127.0.0.1", port=port, ssl=True, ssl_ca_certs=str(files["ca"]))
-    uses_all(limiter(2, "1h", "1m", client=client, untracked=0.0), lambda _key: server)
+    uses_all(limiter(2, "1h", "1m", client=client, max_untracked_age=0.0), lambda _key: server)
 
 
 def test_sockets_of_the_file_system(kind, limiter, start, tmp_path):
     server = start(options={"unixsocket": tmp_path / "s"})
     client = kind.client(kind.redis, unix_socket_path=str(tmp_path / "s"))
-    uses_all(limiter(2, "1h", "1m", client=client, untracked=0.0), lambda _key: server)
+    uses_all(limiter(2, "1h", "1m", client=client, max_untracked_age=0.0), lambda _key: server)
 
 
 def test_what_the_client_says_is_kept(kind, limiter, server):
@@ -166,11 +170,33 @@ def test_what_the_client_says_is_kept(kind, limiter, server):
     server.cli("ACL", "SETUSER", "shop", "on", ">secret", "~*", "&*", "+@all")
     client = kind.client(kind.redis, port=server.port, db=3, username="shop", password="secret", decode_responses=True,
                          protocol=3)
-    limiter = limiter(2, "1h", "1m", client=client, untracked=0.0)
+    limiter = limiter(2, "1h", "1m", client=client, max_untracked_age=0.0)
     assert limiter.allow("k", cost=2)
-    eventually(lambda: limiter.allow("k").local)
+    eventually(lambda: limiter.allow("k").source == "cache")
     assert server.cli("-n", 3, "SWLIMIT.REFUND", "k", 1) == "1"
     eventually(lambda: limiter.allow("k").granted)
     assert limiter.acquire("other", timeout=1)
     assert server.cli("INFO", "keyspace").count("db3:keys=2") == 1
     server.cli("ACL", "DELUSER", "shop")
+
+
+def test_servers_that_leave_a_cluster():
+    """They are let go with their trackers, once the client has learnt of it; what moved is where MOVED said."""
+    nodes = {port: SimpleNamespace(name=f"h:{port}", host="h", port=port, connection_class=object,
+                                   connection_kwargs={"host": "h", "port": port}) for port in (1, 2)}
+    client = SimpleNamespace(get_nodes=lambda: list(nodes.values()), nodes_manager=SimpleNamespace(
+        slots_cache={slot: [nodes[1 + slot % 2]] for slot in range(16384)}, remap_host_port=lambda *address: address))
+    cluster = ClusterOfClient(client, Server)
+    key = b"k"
+    slot = key_slot(key)
+    before = cluster.of(key)
+    moved = cluster.redirected(redis.exceptions.MovedError(f"{slot} h:3"))
+    assert (moved.home.name, moved.home.connection_kwargs["port"]) == ("h:3", 3)
+    assert cluster.of(key) is moved and moved is not before
+    nodes[3] = SimpleNamespace(**vars(nodes[1]) | {"name": "h:3", "port": 3})
+    del nodes[1 + slot % 2]
+    client.nodes_manager.slots_cache[slot] = [nodes[3]]
+    assert cluster.learnt() == [before]
+    assert cluster.of(key) is moved
+    with pytest.raises(redis.exceptions.TryAgainError):
+        cluster.redirected(redis.exceptions.TryAgainError())

@@ -114,12 +114,12 @@ def test_quota_that_comes_back_early(limiter, server):
 
 def test_connections_are_bounded_and_not_shared(limiter, server):
     """A few wait at the server, others here until one of those is done; who only asks is not held up."""
-    limiter = limiter(1, "1h", "1m", max_waiting=2, decide="direct")
+    limiter = limiter(1, "1h", "1m", max_waiting=2, mode="direct")
     limiter.allow("k")
 
     def look():
         eventually(lambda: int(info(server, "swlimit")["swlimit_waiting"]), 2)
-        assert not limiter.peek("k").local
+        assert limiter.peek("k").source == "server"
         time.sleep(0.2)
         assert int(info(server, "swlimit")["swlimit_waiting"]) == 2
         for _ in range(4):
@@ -142,7 +142,7 @@ def test_no_connection_is_free_in_time(limiter, server):
 
     first, second = in_threads(lambda: limiter.acquire("k", timeout=7200), second)
     assert first and not second
-    assert limiter.statistics.failures == 0
+    assert limiter.statistics.failure == 0
 
 
 def test_too_many_wait_at_the_server(limiter, server):
@@ -162,10 +162,40 @@ def test_the_server_goes_away(kind, limiter, start):
         server.kill()
 
     decision, _ = in_threads(lambda: limiter.acquire("k", timeout=7200), kill)
-    assert decision.granted and decision.local
+    assert decision.granted and decision.source == "failure"
 
 
 def test_only_local(kind):
     limiter = kind.limiter(None, 1, "200ms", "10ms")
     assert [limiter.acquire("k", timeout=5).granted for _ in range(3)] == [1] * 3
     assert not limiter.acquire("k", timeout=0)
+
+
+def test_waiting_for_a_free_connection_is_no_failure(limiter, server):
+    """Seven want one of five units and have one connection: the server is asked by all, and grants five."""
+    limiter = limiter(5, "1h", max_waiting=1, mode="direct")
+    limiter.allow("k", cost=5)
+
+    def give_back():
+        eventually(lambda: int(info(server, "swlimit")["swlimit_waiting"]), 1)
+        time.sleep(1.5)
+        assert limiter.refund("k", 5) == 5
+        return 0
+
+    *granted, _ = in_threads(*[lambda: limiter.acquire("k", timeout="2h").granted] * 5, give_back)
+    assert granted == [1] * 5
+    assert limiter.statistics.failure == 0
+    assert not limiter.acquire("k", timeout=0)
+
+
+def test_a_free_key_never_waits_for_a_place(limiter, server):
+    limiter = limiter(1, "1h", max_waiting=1)
+    limiter.allow("k")
+
+    def other():
+        eventually(lambda: int(info(server, "swlimit")["swlimit_waiting"]), 1)
+        granted = limiter.acquire("free", timeout=5).granted
+        limiter.refund("k")
+        return granted
+
+    assert in_threads(lambda: limiter.acquire("k", timeout="2h").granted, other) == [1, 1]

@@ -1,5 +1,6 @@
 """The window in Python decides as the module does: by the test vectors, and by the tests' own model."""
 
+import inspect
 import json
 import random
 
@@ -8,8 +9,12 @@ import pytest
 from support.bounds import MAX
 from support.server import ROOT
 from support.workload import OVERFLOW, Workload
+from swlimit import breaker
+from swlimit.deciding import Deciding, time_before
+from swlimit.decision import Decision
+from swlimit.denials import Demand, Denials
 from swlimit.local import Local
-from swlimit.quota import Geometry, Quota, milliseconds
+from swlimit.quota import Geometry, Quota, checked_share, default_resolution, milliseconds, part
 from swlimit.window import CountOverflow, Key, Window
 
 VECTORS = ROOT / "tests/vectors"
@@ -39,12 +44,43 @@ def test_decisions():
         assert key.peek(quota, case["now"], request["cost"], request["partial"]) == case["decision"], case
 
 
+def options_of(words):
+    """The options of a command, by name; durations in ms."""
+    options, rest = {}, iter(words)
+    for name in rest:
+        if name in ("PARTIAL", "STRICT", "NX"):
+            options[name.lower()] = True
+        else:
+            word = next(rest)
+            options[name.lower()] = milliseconds(word, least=0) if name in ("AGE", "BLOCK") else int(word)
+    return options
+
+
 def answer(local, words):
     """What is decided in the process for a command that says its instant with AT."""
-    words = [int(word) if isinstance(word, str) and word.isdigit() else word for word in words]
-    at = words.index("AT")
+    words = [str(word) for word in words]
+    command, first = words[0].removeprefix("SWLIMIT."), 5
+    if command in ("REFUND", "BLOCK", "UNBLOCK"):
+        first = {"REFUND": 3, "BLOCK": 3, "UNBLOCK": 2}[command]
+        options = options_of(words[first:])
+        now = options.pop("at")
+        if command == "REFUND":
+            options["units"] = int(words[2])
+        elif command == "BLOCK":
+            options["duration"] = milliseconds(words[2], least=0)
+        return local.change(command, words[1].encode(), now, **options)
+    if command == "MALLOW":
+        number = int(words[1])
+        keys, rest = words[2:2 + number], words[2 + number:]
+        options = options_of(rest[4 * number:])
+        members = [(key.encode(), Quota.of(int(rest[at]), *rest[at + 1:at + 3], options.get("strict", False)),
+                    int(rest[at + 3])) for key, at in zip(keys, range(0, 4 * number, 4))]
+        replies = local.allow_all(members, options["at"])
+        return [int(all(reply[0] for reply in replies)), *replies]
+    options = options_of(words[first:])
+    quota = Quota.of(int(words[2]), words[3], words[4], options.pop("strict", False))
     try:
-        return local.execute(tuple(words[:at] + words[at + 2:]), words[at + 1])
+        return local.execute(command, words[1].encode(), quota, options.pop("at"), **options)
     except CountOverflow as error:
         return {"error": f"ERR {error}"}
 
@@ -69,22 +105,52 @@ def test_the_model(seed):
 
 
 def test_a_share_of_the_limit():
-    local = Local(share=0.1)
-    assert local.execute(("SWLIMIT.ALLOW", b"k", 25, "1m", "1s"), 0) == [1, 2, 1, 0, 61_000]
-    assert local.execute(("SWLIMIT.ALLOW", b"k", 5, "1m", "1s", "COST", 1), 0)[:2] == [0, 1]
-    assert local.execute(("SWLIMIT.ALLOW", b"other", 0, "1m", "1s"), 0) == [0, 0, 0, -1, 0]
-    with pytest.raises(ValueError, match="share"):
-        Local(share=1.5)
+    local = Local(share=100_000)
+    minute = Quota.of(25, "1m", "1s")
+    assert local.execute("ALLOW", b"k", minute, 0) == [1, 3, 2, 0, 61_000]
+    assert local.execute("ALLOW", b"k", minute.at(5), 0)[:2] == [0, 1]
+    assert local.execute("ALLOW", b"other", minute.at(0), 0) == [0, 0, 0, -1, 0]
 
 
 def test_memory_is_bounded():
-    local = Local(max_keys=10)
+    local, quota = Local(max_keys=10), Quota.of(1, "1m", "1s")
     names = [f"key:{number}".encode() for number in range(100)]
     random.Random(1).shuffle(names)
     for name in names:
-        local.execute(("SWLIMIT.ALLOW", name, 1, "1m", "1s"), 0)
+        local.execute("ALLOW", name, quota, 0)
     assert len(local) == 10
-    assert [local.execute(("SWLIMIT.PEEK", name, 1, "1m", "1s"), 0)[0] for name in names[-11:]] == [1] + [0] * 10
+    assert [local.execute("PEEK", name, quota, 0)[0] for name in names[-11:]] == [1] + [0] * 10
+
+
+def test_defaults():
+    """The same in every language."""
+    found = vectors("defaults.json")
+    signature = inspect.signature(Deciding)
+    options = found["options"]
+    for name in ("on_failure", "local_share", "max_keys", "max_waiting"):
+        assert signature.parameters[name].default == options[name], name
+    for name in ("timeout", "max_untracked_age"):
+        assert signature.parameters[name].default * 1000 == options[name], name
+    assert signature.parameters["prefix"].default == options["prefix"].encode()
+    assert breaker_defaults() == found["breaker"]
+    for case in found["resolutions"]:
+        assert default_resolution(case["window"]) == case["resolution"], case
+    for case in found["shares"]:
+        assert part(case["limit"], checked_share(case["share"], "share")) == case["units"], case
+    for case in found["deadlines"]:
+        assert time_before(case["left_us"] / 1e6) == pytest.approx(case["wait_us"] / 1e6, abs=2e-6), case
+    for case in found["denials"]:
+        denials, quota, us = Denials(), Quota.of(1, "1m"), case["denied_for_us"]
+        demand = Demand(b"k", quota, 1)
+        denials.learn(denials.ticket(demand, 0.0), Decision.of([0, 1, 0, case["retry_after"], 0], quota), 0.0)
+        known = [denials.known(demand, at) is not None for at in ((us - 1) / 1e6, (us + 1) / 1e6)]
+        assert known == [us > 0, False], case
+
+
+def breaker_defaults():
+    return {"failures": breaker.FAILURES, "silent_timeouts": breaker.SILENT_TIMEOUTS,
+            "first_probe": breaker.FIRST_PROBE * 1000, "last_probe": breaker.LAST_PROBE * 1000,
+            "jitter": breaker.JITTER, "probe_timeout": breaker.PROBE_TIMEOUT * 1000}
 
 
 @pytest.mark.parametrize("limit", [-1, MAX + 1, 1.5, "10", True])

@@ -1,10 +1,9 @@
 """Sliding-window rate limiting that a Redis or Valkey server with the module swlimit decides."""
 
-from .aio import AsyncLimiter
-from .core import Request, Statistics
+from .deciding import Request, Statistics
 from .decision import Decision, Decisions
 from .errors import Limited, ModuleMissing, ServerAway, SwlimitError
-from .limiter import Limiter, allow_all
+from .limiter import AsyncLimiter, Limiter, allow_all
 from .rules import Rule
 
 __all__ = ["AsyncLimiter", "Decision", "Decisions", "Limited", "Limiter", "ModuleMissing", "Request", "Rule",

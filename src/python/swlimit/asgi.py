@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from .aio import AsyncLimiter, allow_all
-from .rules import Rule, asked
+from .limiter import AsyncLimiter, allow_all
+from .rules import Rule, asked, client_network
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -15,9 +15,9 @@ ASGIRule = Rule[AsyncLimiter, Scope]
 
 
 def client_address(scope: Scope) -> str | None:
-    """The address of the peer, which is a proxy's where there is one in between."""
+    """The address of the peer, an IPv6 client's /64; a proxy's where there is one in between."""
     client = scope.get("client")
-    return str(client[0]) if client else None
+    return client_network(client[0]) if client else None
 
 
 class RateLimit:

@@ -3,53 +3,57 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Literal
 
 from .quota import Quota
+
+Source = Literal["server", "cache", "failure", "local"]
+"""Who decided: the server; a denial of its that still holds; the failure policy; a limiter that has no server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer to one request; true when it is granted. Durations are in seconds."""
+    """The answer to one request; true when it is granted. Durations are in seconds; what nobody knows is None."""
 
     granted: int
     """Units granted: the cost, with `partial` possibly less; 0 is a denial."""
     limit: int
-    remaining: int
+    remaining: int | None
     """Units that are still available."""
-    retry_after: float
+    retry_after: float | None
     """Until the same request would be granted: 0 when it was, infinity when it never can be."""
-    reset_after: float
+    reset_after: float | None
     """Until nothing counts any more."""
     window: float
-    local: bool = False
-    """Whether it was decided without the server; the other fields are then what is known at the moment."""
+    source: Source
 
     def __bool__(self) -> bool:
         return self.granted > 0
 
     @classmethod
-    def of(cls, reply: Sequence[int], quota: Quota, local: bool = False) -> "Decision":
+    def of(cls, reply: Sequence[int], quota: Quota, source: Source = "server") -> "Decision":
         """The decision that five integers tell, whose durations are in ms; −1: never."""
         granted, limit, remaining, retry_after, reset_after = reply
         return cls(granted, limit, remaining, math.inf if retry_after < 0 else retry_after / 1000, reset_after / 1000,
-                   quota.geometry.window / 1000, local)
+                   quota.geometry.window / 1000, source)
 
     @classmethod
-    def unasked(cls, quota: Quota, granted: int, retry_after: float = 0.0) -> "Decision":
+    def unasked(cls, quota: Quota, granted: int, retry_after: float | None, source: Source) -> "Decision":
         """A decision about a window of which nothing is known."""
-        return cls(granted, quota.limit, quota.limit if granted else 0, retry_after, 0.0,
-                   quota.geometry.window / 1000, local=True)
+        return cls(granted, quota.limit, None, retry_after, None, quota.geometry.window / 1000, source)
 
     def later(self, seconds: float) -> "Decision":
         """The same denial, remembered for so long."""
-        return replace(self, retry_after=max(0.0, self.retry_after - seconds),
-                       reset_after=max(0.0, self.reset_after - seconds), local=True)
+        return Decision(0, self.limit, self.remaining, max(0.0, (self.retry_after or 0.0) - seconds),
+                        max(0.0, (self.reset_after or 0.0) - seconds), self.window, "cache")
 
     @property
     def wait(self) -> int | None:
         """`retry_after` in whole seconds, rounded up, as HTTP has it; None where there is nothing to wait for."""
-        return None if self.granted or math.isinf(self.retry_after) else math.ceil(self.retry_after)
+        if self.granted or self.retry_after is None or math.isinf(self.retry_after):
+            return None
+        return math.ceil(self.retry_after)
 
     def headers(self, name: str = "default") -> dict[str, str]:
         """What to send with an HTTP response: `RateLimit-Policy`, `RateLimit`, the older three, and `Retry-After`."""
@@ -61,9 +65,8 @@ class Decisions:
     """The answer to a request that several limits have to grant; true when all do. Otherwise nothing is counted."""
 
     granted: bool
-    members: tuple[Decision | None, ...]
-    """Each limit's own decision, in order; None where another one's denial was known, and nobody asked."""
-    local: bool = False
+    members: tuple[Decision, ...]
+    """Each limit's own decision, in order; that of a limit which nobody asked knows neither `remaining` nor more."""
 
     def __bool__(self) -> bool:
         return self.granted
@@ -71,29 +74,32 @@ class Decisions:
     @property
     def retry_after(self) -> float:
         """Until all of them would grant it."""
-        return 0.0 if self.granted else max(member.retry_after for member in self.members if member is not None)
+        return max(member.retry_after or 0.0 for member in self.members)
 
     @property
     def tightest(self) -> Decision:
         """The decision that tells a caller most: who waits longest, else who has the least left."""
-        return min((member for member in self.members if member is not None),
-                   key=lambda member: (-member.retry_after, member.remaining))
+        return min(self.members, key=lambda member: (
+            -(member.retry_after or 0.0), math.inf if member.remaining is None else member.remaining))
 
     def headers(self, *names: str) -> dict[str, str]:
         """What to send with an HTTP response, where the limits have these names. The older headers have room for one
         limit, the tightest."""
-        told = [(name, member) for name, member in zip(names, self.members) if member is not None]
-        return _headers(told, self.tightest)
+        if len(names) != len(self.members):
+            raise ValueError(f"headers need a name for each of {len(self.members)} limits, not {len(names)}")
+        return _headers(list(zip(names, self.members)), self.tightest)
 
 
 def _headers(told: Sequence[tuple[str, Decision]], tightest: Decision) -> dict[str, str]:
-    headers = {
-        "RateLimit-Policy": ", ".join(f'"{name}";q={one.limit};w={math.ceil(one.window)}' for name, one in told),
-        "RateLimit": ", ".join(f'"{name}";r={one.remaining};t={math.ceil(one.reset_after)}' for name, one in told),
-        "X-RateLimit-Limit": str(tightest.limit),
-        "X-RateLimit-Remaining": str(tightest.remaining),
-        "X-RateLimit-Reset": str(int(time.time()) + math.ceil(tightest.reset_after)),
-    }
+    headers = {"RateLimit-Policy": ", ".join(f'"{name}";q={one.limit};w={math.ceil(one.window)}' for name, one in told)}
+    known = [(name, one) for name, one in told if one.remaining is not None and one.reset_after is not None]
+    if known:
+        headers["RateLimit"] = ", ".join(
+            f'"{name}";r={one.remaining};t={math.ceil(one.reset_after or 0)}' for name, one in known)
+    headers["X-RateLimit-Limit"] = str(tightest.limit)
+    if tightest.remaining is not None and tightest.reset_after is not None:
+        headers["X-RateLimit-Remaining"] = str(tightest.remaining)
+        headers["X-RateLimit-Reset"] = str(int(time.time()) + math.ceil(tightest.reset_after))
     if tightest.wait is not None:
         headers["Retry-After"] = str(tightest.wait)
     return headers

@@ -8,12 +8,15 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import NamedTuple
 
+from . import fork
 from .decision import Decision
 from .quota import Quota
 
 _SHARDS = 16
+_LONGEST_NAME = 64  # bytes; longer names are remembered by their hash
 
 
 class Demand(NamedTuple):
@@ -22,7 +25,8 @@ class Demand(NamedTuple):
     key: bytes
     quota: Quota
     cost: int
-    blocks: bool = False
+    block: float = 0.0
+    """Seconds for which a denial of it blocks the key; 0: it does not."""
 
 
 class Ticket(NamedTuple):
@@ -31,11 +35,13 @@ class Ticket(NamedTuple):
     demand: Demand
     sent: float
     generation: int
+    block_ends: float
+    """Until when a denial of this request is sure to begin no other block; 0: it begins none at all."""
 
 
 class _Denial(NamedTuple):
     cost: int
-    blocks: bool
+    block_ends: float
     sent: float
     ends: float
     decision: Decision
@@ -67,12 +73,12 @@ class _Shard:
 class Denials:
     """The denials that hold; at most `max_keys`. Instants are those of a monotonic clock, in seconds."""
 
-    def __init__(self, max_keys: int = 10_000) -> None:
+    def __init__(self, max_keys: int = 100_000) -> None:
         self._most = max(1, max_keys // _SHARDS)
         self.begin_anew()
+        fork.remember(self)
 
     def begin_anew(self) -> None:
-        """Nothing is remembered, and nobody holds a lock: in a forked process nobody would let go of it."""
         self._shards = [_Shard() for _ in range(_SHARDS)]
 
     def __len__(self) -> int:
@@ -80,52 +86,58 @@ class Denials:
 
     def known(self, demand: Demand, now: float) -> Decision | None:
         """The denial that the server would give, as far as anybody here knows."""
-        shard = self._shard(demand.key)
+        name = _name(demand.key)
+        shard = self._shards[hash(name) % _SHARDS]
         if not shard.denials:
             return None
         with shard.lock:
-            denial = shard.denials.get((demand.key, demand.quota))
+            denial = shard.denials.get((name, demand.quota))
             if denial is None:
                 return None
             if now >= denial.ends:
-                shard.drop(demand.key, demand.quota)
+                shard.drop(name, demand.quota)
                 return None
-        if demand.cost < denial.cost or demand.blocks and not denial.blocks:
+        if demand.cost < denial.cost or demand.block and now >= denial.block_ends:
             return None
         return denial.decision.later(now - denial.sent)
 
-    def ticket(self, demand: Demand, now: float) -> Ticket:
-        """To be taken before the request is written."""
-        return Ticket(demand, now, self._shard(demand.key).generation)
+    def ticket(self, demand: Demand, now: float, block_ends: float = 0.0) -> Ticket:
+        """To be taken before the request is written; `block_ends` is that of an earlier one of the same demand."""
+        ends = block_ends or (now + demand.block if demand.block else 0.0)
+        return Ticket(demand, now, self._shard(_name(demand.key)).generation, ends)
 
     def learn(self, ticket: Ticket, decision: Decision, now: float, at_most: float = math.inf) -> None:
         """Remember a denial until it ends, or at most for so many seconds; unless the key was forgotten meanwhile."""
-        (key, quota, cost, blocks), sent, generation = ticket
-        # The server floors its clock to a ms, and clocks slew by less than a thousandth.
-        certain = decision.retry_after * 0.999 - 0.001
-        ends = sent + min(certain, at_most)
-        if decision or ends <= now or math.isinf(decision.retry_after):
+        (key, quota, cost, _), sent, generation, block_ends = ticket
+        retry_after = decision.retry_after
+        if decision or retry_after is None or math.isinf(retry_after):
             return
-        shard = self._shard(key)
+        # The server floors its clock to a ms, and clocks slew by less than a thousandth.
+        ends = sent + min(retry_after * 0.999 - 0.001, at_most)
+        if ends <= now:
+            return
+        name = _name(key)
+        shard = self._shard(name)
         with shard.lock:
             if shard.generation != generation:
                 return
-            held = shard.denials.get((key, quota))
-            if held and held.ends > now and (held.cost, -held.blocks) < (cost, -blocks):
+            held = shard.denials.get((name, quota))
+            if held and held.ends > now and (held.cost, -held.block_ends) < (cost, -block_ends):
                 return  # it denies more than this one would
-            shard.denials[key, quota] = _Denial(cost, blocks, sent, ends, decision)
-            shard.denials.move_to_end((key, quota))
-            shard.quotas.setdefault(key, set()).add(quota)
+            shard.denials[name, quota] = _Denial(cost, block_ends, sent, ends, decision)
+            shard.denials.move_to_end((name, quota))
+            shard.quotas.setdefault(name, set()).add(quota)
             shard.make_room(now, self._most)
 
     def forget(self, keys: Iterable[bytes]) -> None:
         """Something about these keys has changed."""
         for key in keys:
-            shard = self._shard(key)
+            name = _name(key)
+            shard = self._shard(name)
             with shard.lock:
                 shard.generation += 1
-                for quota in list(shard.quotas.get(key, ())):
-                    shard.drop(key, quota)
+                for quota in list(shard.quotas.get(name, ())):
+                    shard.drop(name, quota)
 
     def forget_all(self) -> None:
         """Anything may have changed."""
@@ -135,5 +147,9 @@ class Denials:
                 shard.denials.clear()
                 shard.quotas.clear()
 
-    def _shard(self, key: bytes) -> _Shard:
-        return self._shards[hash(key) % _SHARDS]
+    def _shard(self, name: bytes) -> _Shard:
+        return self._shards[hash(name) % _SHARDS]
+
+
+def _name(key: bytes) -> bytes:
+    return key if len(key) <= _LONGEST_NAME else b"#" + blake2b(key).digest()  # longer than any that is kept

@@ -3,8 +3,7 @@
     SWLIMIT = {"LOCATION": "redis://127.0.0.1:6379", "OPTIONS": {"on_failure": "allow"}}
     REST_FRAMEWORK = {"DEFAULT_THROTTLE_CLASSES": ["swlimit.drf.UserRateThrottle"], …}
 
-Rates, scopes and keys are the framework's. `OPTIONS` are those of `swlimit.Limiter`, and `SUBINTERVALS` says how many a
-window has (50).
+Rates, scopes and keys are the framework's. `OPTIONS` are those of `swlimit.Limiter`, beside the window's.
 """
 
 import functools
@@ -26,8 +25,7 @@ def _client() -> Any:
 
 @functools.cache
 def _limiter(limit: int, seconds: int) -> Limiter:
-    resolution = seconds / settings.SWLIMIT.get("SUBINTERVALS", 50)
-    return Limiter(_client(), limit, seconds, resolution, **settings.SWLIMIT.get("OPTIONS", {}))
+    return Limiter(_client(), limit, seconds, **settings.SWLIMIT.get("OPTIONS", {}))
 
 
 class SimpleRateThrottle(throttling.SimpleRateThrottle):  # type: ignore[misc]
@@ -43,7 +41,8 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):  # type: ignore[misc]
         return bool(self.decision)
 
     def wait(self) -> float | None:
-        return None if math.isinf(self.decision.retry_after) else self.decision.retry_after
+        retry_after = self.decision.retry_after
+        return None if retry_after is None or math.isinf(retry_after) else retry_after
 
 
 class AnonRateThrottle(throttling.AnonRateThrottle, SimpleRateThrottle):  # type: ignore[misc]

@@ -2,10 +2,15 @@
 
 import redis.exceptions as of_redis
 
-_AWAY = (OSError, of_redis.ConnectionError, of_redis.TimeoutError, of_redis.ReadOnlyError, of_redis.OutOfMemoryError,
-         of_redis.ClusterError, of_redis.RedisClusterException, of_redis.AskError, of_redis.TryAgainError)
-_AWAY_CODES = ("BUSY ", "MISCONF ", "NOREPLICAS ", "UNBLOCKED ", "CLUSTERDOWN ", "MASTERDOWN ", "TRYAGAIN ")
-_SETTINGS = (of_redis.AuthenticationError, of_redis.AuthorizationError)
+REPLIES = (of_redis.ResponseError, of_redis.BusyLoadingError, of_redis.AuthenticationError,
+           of_redis.AuthorizationError)
+"""What a server replies that is an error; any other error of redis-py's means that there was no reply."""
+
+BROKEN = (OSError, of_redis.ConnectionError, of_redis.TimeoutError, of_redis.InvalidResponse)
+
+_FAILURES = (of_redis.BusyLoadingError, of_redis.AuthenticationError, of_redis.AuthorizationError,
+             of_redis.ReadOnlyError, of_redis.OutOfMemoryError, of_redis.ClusterDownError)
+_FAILURE_CODES = ("BUSY ", "MISCONF ", "NOREPLICAS ", "CLUSTERDOWN ", "MASTERDOWN ", "FAILOVER ")
 
 
 class SwlimitError(Exception):
@@ -17,14 +22,14 @@ class ServerAway(SwlimitError):
 
 
 class ModuleMissing(SwlimitError):
-    """The server answers, but has no swlimit."""
+    """The server answers, but has no swlimit, or too old a one for what was asked."""
 
-    def __init__(self) -> None:
-        super().__init__("the server has no command SWLIMIT.*: load the module swlimit, with `loadmodule "
+    def __init__(self, command: str = "SWLIMIT.*") -> None:
+        super().__init__(f"the server has no command {command}: load the module swlimit, with `loadmodule "
                          "/path/to/swlimit.so` in its configuration, or with MODULE LOAD")
 
 
-class NobodyLetsWait(SwlimitError):
+class NoFreeConnection(SwlimitError):
     """All connections that may wait did, for as long as this request would have."""
 
 
@@ -37,11 +42,9 @@ class Limited(SwlimitError):
         self.decision = decision
 
 
-def is_away(error: BaseException) -> bool:
-    """Whether an error means that the server is away, and that it may come back; not that somebody asked wrongly."""
-    if isinstance(error, _SETTINGS) or "same key slot" in str(error):
-        return False
-    return isinstance(error, _AWAY) or str(error).startswith(_AWAY_CODES)
+def is_failure(error: BaseException) -> bool:
+    """Whether the server's own state made it reply so, not what was asked of it."""
+    return isinstance(error, _FAILURES) or str(error).startswith(_FAILURE_CODES)
 
 
 def is_unknown_command(error: BaseException) -> bool:

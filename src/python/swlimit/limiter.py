@@ -1,172 +1,236 @@
-"""The limiter for programs with threads, or without."""
+"""The limiters: one façade, whose methods a `Limiter` carries out and an `AsyncLimiter` has awaited."""
 
 import functools
-import threading
-import time
-import weakref
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
-from .connections import Asking, Home, home
-from .core import (
-    Acquire,
-    Deciding,
-    Key,
-    KeyOf,
-    Request,
-    Sleep,
-    Steps,
-    as_bytes,
-    deciding_all,
-    instant_after,
-    key_for,
-)
+import redis
+import redis.asyncio
+
+from .aio import link as of_tasks
+from .aio.waiting import Turns as TaskTurns
+from .aio.waiting import Waiting as TaskWaiting
+from .deciding import Deciding, Key, Request, deciding_all
 from .decision import Decision, Decisions
 from .errors import Limited
-from .local import Words
+from .link import Acquire, Link, Step, Steps, TakeTurn
 from .quota import Duration
-from .threads import Turns, Waiting, trackers
+from .threads import link as of_threads
+from .threads.waiting import Turns as ThreadTurns
+from .threads.waiting import Waiting as ThreadWaiting
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Limiter(Deciding):
-    """Decides for any number of keys with one quota. One limiter may be used by many threads."""
+class _command(Generic[P, T]):
+    """A method of both limiters, told by its steps: a Limiter returns the outcome, an AsyncLimiter has it awaited."""
 
-    def _begin(self, max_waiting: int) -> None:
-        self._asking_client: Asking | None = None
-        self._waiting = Waiting(max_waiting)
-        self._turns = Turns()
-        if self._denials is not None:
-            self._trackers = trackers.of(self._client)
+    def __init__(self, steps: Callable[Concatenate[Any, P], Steps[T]]) -> None:
+        self.steps = steps
 
-    def allow(self, key: Key, cost: int = 1, *, partial: bool = False, block: Duration | None = None) -> Decision:
-        """Decide, and count if granted. `partial` grants as much as is left; `block` begins one with a denial."""
-        return self._run(self._allowing(key, cost, partial, block))
+    @overload
+    def __get__(self, limiter: "Limiter", owner: object) -> Callable[P, T]: ...
 
-    def peek(self, key: Key, cost: int = 1, *, partial: bool = False) -> Decision:
-        """The same decision, without counting."""
-        return self._run(self._peeking(key, cost, partial))
+    @overload
+    def __get__(self, limiter: "AsyncLimiter", owner: object) -> Callable[P, Coroutine[Any, Any, T]]: ...
 
-    def record(self, key: Key, cost: int = 1, *, age: Duration = 0, block: Duration | None = None) -> Decision:
-        """Count, whatever the limit says; `age` ago."""
-        return self._run(self._recording(key, cost, age, block))
+    def __get__(self, limiter: Any, owner: object) -> Any:
+        raise NotImplementedError  # each kind of limiter has a function in its place
 
-    def refund(self, key: Key, units: int = 1, *, age: Duration | None = None) -> int:
-        """Give back units: the newest, or those counted that long ago. Returns how many. Raises ServerAway."""
-        return self._run(self._refunding(key, units, age))
 
-    def block(self, key: Key, duration: Duration, *, nx: bool = False) -> float:
-        """Let the key grant nothing for so long; `nx`: unless it is blocked. Returns until when (Unix time)."""
-        return self._run(self._blocking(key, duration, nx))
+class _Commands(Deciding):
+    """What both limiters offer."""
 
-    def unblock(self, key: Key) -> bool:
-        """Lift a block; whether there was one. Raises ServerAway."""
-        return self._run(self._unblocking(key))
+    allow = _command(Deciding._allowing)
+    peek = _command(Deciding._peeking)
+    record = _command(Deciding._recording)
+    refund = _command(Deciding._refunding)
+    block = _command(Deciding._blocking)
+    unblock = _command(Deciding._unblocking)
+    reset = _command(Deciding._resetting)
+    acquire = _command(Deciding._acquiring)
 
-    def acquire(self, key: Key, cost: int = 1, timeout: float | None = None) -> Decision:
-        """`allow` that waits for its turn, at most so many seconds; with no hope in that time it does not wait."""
-        name, ends = as_bytes(key), instant_after(timeout)
-        decision = self._run(self._acquiring(name, cost, ends))
-        if decision is not None:
-            return decision
-        with self._turns.turn(name, ends - time.monotonic()) as mine:
-            return self._run(self._awaiting(name, cost, ends if mine else 0.0))
+    def __init_subclass__(cls) -> None:
+        for name, found in vars(_Commands).items():
+            if isinstance(found, _command):
+                setattr(cls, name, cls._method(name, found.steps))
 
-    def limit(self, key: KeyOf, cost: int = 1, *, timeout: float | None = 0.0) -> "Limit":
+    @staticmethod
+    def _method(name: str, steps: Callable[..., Steps[Any]]) -> Callable[..., Any]:
+        """The method that carries these steps out."""
+        raise NotImplementedError
+
+    def request(self, key: Key, cost: int = 1, *, limit: int | None = None) -> "Request[Self]":
+        """A part of a request that several limits have to grant; see `allow_all`."""
+        return Request(self, self._demand(key, cost, False, None, limit))
+
+    def limit(self, key: "KeyOf", cost: int = 1, *, timeout: Duration | None = 0) -> "Limit":
         """A context, or a decorator, that is entered only when granted, and raises Limited otherwise.
 
-        As a decorator, the key may be a function of the call's arguments. A timeout waits.
+        As a decorator, the key may be a function of the call's arguments. A timeout waits; None for ever.
         """
         return Limit(self, key, cost, timeout)
+
+
+def _named(name: str, method: Callable[..., Any], steps: Callable[..., Any]) -> Callable[..., Any]:
+    method.__name__, method.__doc__ = name, steps.__doc__
+    method.__signature__ = inspect.signature(steps)  # type: ignore[attr-defined]
+    return method
+
+
+class Limiter(_Commands):
+    """Decides for any number of keys with one quota. One limiter may be used by many threads."""
+
+    def _linked(self, client: Any) -> Link:
+        if not isinstance(client, (redis.Redis, redis.RedisCluster)):
+            raise TypeError(f"client must be a redis.Redis or redis.RedisCluster, not {client!r}"
+                            + "; AsyncLimiter is for those of redis.asyncio" * _is_async(client))
+        return of_threads.links.of(client)
+
+    def _begin(self, max_waiting: int) -> None:
+        self._waiting, self._turns = ThreadWaiting(max_waiting), ThreadTurns()
+
+    def _do(self, step: Step) -> Any:
+        if isinstance(step, Acquire):
+            return self._waiting.acquire(step)
+        if isinstance(step, TakeTurn):
+            return self._turns.take(step.key, step.timeout)
+        return of_threads.do(step)
+
+    @staticmethod
+    def _method(name: str, steps: Callable[..., Steps[Any]]) -> Callable[..., Any]:
+        def method(self: "Limiter", *args: Any, **options: Any) -> Any:
+            return of_threads.run(steps(self, *args, **options), self._do)
+        return _named(name, method, steps)
 
     def close(self) -> None:
         """Let go of connections and of what is remembered."""
         self._waiting.close()
-        if self._denials is not None and self._trackers is not None:
-            self._trackers.subscribers.discard(self._denials)
-            self._denials = self._trackers = None
+        if (link := self._leave()) is not None:
+            link.close_connections()
 
-    def _run(self, steps: Steps[T]) -> T:
-        try:
-            action = next(steps)
-            while True:
-                try:
-                    reply = self._do(action)
-                except Exception as error:
-                    action = steps.throw(error)
-                else:
-                    action = steps.send(reply)
-        except StopIteration as done:
-            result: T = done.value
-            return result
+    def __enter__(self) -> "Self":
+        return self
 
-    def _do(self, action: Words | Acquire | Sleep) -> Any:
-        if isinstance(action, Acquire):
-            return self._waiting.execute(self._home(action.key), action.words, action.timeout)
-        if isinstance(action, Sleep):
-            return time.sleep(action.seconds)
-        return self._asker().execute(action)
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
-    def _home(self, key: bytes) -> Home:
-        return home(self._asker().guide, key)
 
-    def _asker(self) -> Asking:
-        """Made when it is needed, because a cluster's client connects at once."""
-        if self._asking_client is None:
-            self._asking_client = _asking(self._client, self._timeout)
-        return self._asking_client
+class AsyncLimiter(_Commands):
+    """Decides for any number of keys with one quota, on a client of redis.asyncio."""
+
+    def _linked(self, client: Any) -> Link:
+        if not _is_async(client):
+            raise TypeError(f"client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not {client!r}")
+        return of_tasks.links.of(client)
+
+    def _begin(self, max_waiting: int) -> None:
+        self._waiting, self._turns = TaskWaiting(max_waiting), TaskTurns()
+
+    async def _do(self, step: Step) -> Any:
+        if isinstance(step, Acquire):
+            return await self._waiting.acquire(step)
+        if isinstance(step, TakeTurn):
+            return await self._turns.take(step.key, step.timeout)
+        return await of_tasks.do(step)
+
+    @staticmethod
+    def _method(name: str, steps: Callable[..., Steps[Any]]) -> Callable[..., Any]:
+        async def method(self: "AsyncLimiter", *args: Any, **options: Any) -> Any:
+            return await of_tasks.run(steps(self, *args, **options), self._do)
+        return _named(name, method, steps)
+
+    async def close(self) -> None:
+        """Let go of connections and of what is remembered."""
+        await self._waiting.close()
+        if (link := self._leave()) is not None:
+            link.close_connections()
+
+    async def __aenter__(self) -> "Self":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _is_async(client: object) -> bool:
+    return isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster))
+
+
+@overload
+def allow_all(*requests: Request[Limiter], deadline: Duration | None = None) -> Decisions: ...
+
+
+@overload
+def allow_all(*requests: Request[AsyncLimiter],
+              deadline: Duration | None = None) -> Coroutine[Any, Any, Decisions]: ...
+
+
+def allow_all(*requests: Request[Any], deadline: Duration | None = None) -> Any:
+    """Grant what all of these limits grant, or count nothing: `allow_all(a.request("k"), b.request("l", cost=2))`.
+
+    With AsyncLimiters it is awaited. Keys differ, and in a cluster have one slot. The first limiter's `on_failure`
+    decides while the server is away.
+    """
+    if not requests or not all(isinstance(one, Request) for one in requests):
+        raise TypeError("allow_all takes one or more of what `limiter.request(key)` returns")
+    kinds = {type(one.limiter) for one in requests}
+    if len(kinds) > 1:
+        raise TypeError("limits that are decided together are all of Limiters, or all of AsyncLimiters")
+    limiter = requests[0].limiter
+    run = of_tasks.run if isinstance(limiter, AsyncLimiter) else of_threads.run
+    return run(deciding_all(requests, deadline), limiter._do)
+
+
+KeyOf = Key | Callable[..., Key]
 
 
 class Limit:
-    """See `Limiter.limit`."""
+    """See `Limiter.limit`. With an AsyncLimiter it is a context for `async with`, and decorates coroutines."""
 
-    def __init__(self, limiter: Limiter, key: KeyOf, cost: int, timeout: float | None) -> None:
+    def __init__(self, limiter: Any, key: KeyOf, cost: int, timeout: Duration | None) -> None:
         self._limiter, self._key, self._cost, self._timeout = limiter, key, cost, timeout
 
     def __enter__(self) -> Decision:
-        return self._enter(key_for(self._key, (), {}))
+        if isinstance(self._limiter, AsyncLimiter):
+            raise TypeError("an AsyncLimiter's limit is entered by `async with`")
+        return of_threads.run(self._entering(), self._limiter._do)
 
     def __exit__(self, *_: object) -> None:
         pass
 
-    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        @functools.wraps(function)
-        def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-            self._enter(key_for(self._key, args, kwargs))
-            return function(*args, **kwargs)
-        return limited
+    async def __aenter__(self) -> Decision:
+        return await of_tasks.run(self._entering(), self._limiter._do)
 
-    def _enter(self, key: Key) -> Decision:
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        if not isinstance(self._limiter, AsyncLimiter):
+            @functools.wraps(function)
+            def limited(*args: P.args, **kwargs: P.kwargs) -> R:
+                of_threads.run(self._entering(*args, **kwargs), self._limiter._do)
+                return function(*args, **kwargs)
+            return limited
+
+        @functools.wraps(function)
+        async def limited_task(*args: P.args, **kwargs: P.kwargs) -> Any:
+            await of_tasks.run(self._entering(*args, **kwargs), self._limiter._do)
+            return await cast(Any, function(*args, **kwargs))
+        return cast(Callable[P, R], limited_task)
+
+    def _entering(self, *args: Any, **kwargs: Any) -> Steps[Decision]:
+        key: Key = self._key(*args, **kwargs) if callable(self._key) else self._key
         if self._timeout == 0:
-            decision = self._limiter.allow(key, self._cost)
+            decision = yield from self._limiter._allowing(key, self._cost)
         else:
-            decision = self._limiter.acquire(key, self._cost, self._timeout)
+            decision = yield from self._limiter._acquiring(key, self._cost, self._timeout)
         if not decision:
             raise Limited(key, decision)
-        return decision
-
-
-def allow_all(*requests: Request) -> Decisions:
-    """Grant what all of these limits grant, or count nothing: `allow_all(a.request("k"), b.request("l", cost=2))`."""
-    limiter = requests[0].limiter
-    if not isinstance(limiter, Limiter):
-        raise TypeError(f"{limiter} is no Limiter; see swlimit.aio.allow_all")
-    return limiter._run(deciding_all(requests))
-
-
-_askings: "weakref.WeakKeyDictionary[Any, dict[float, Asking]]" = weakref.WeakKeyDictionary()
-_askings_lock = threading.Lock()
-
-
-def _asking(client: Any, timeout: float | None) -> Asking:
-    """What asks a client's server; limiters with the same client and timeout share the connections."""
-    if timeout is None:
-        return Asking(client, None)
-    with _askings_lock:
-        by_timeout = _askings.setdefault(client, {})
-        if timeout not in by_timeout:
-            by_timeout[timeout] = Asking(client, timeout)
-        return by_timeout[timeout]
+        return cast(Decision, decision)

@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import redis.exceptions
@@ -16,11 +17,9 @@ from limits.aio.storage import RedisSentinelStorage as AsyncRedisSentinelStorage
 from limits.aio.storage import RedisStorage as AsyncRedisStorage
 from limits.storage import RedisClusterStorage, RedisSentinelStorage, RedisStorage
 
-from .aio import AsyncLimiter
-from .core import Deciding
 from .decision import Decision
 from .errors import SwlimitError
-from .limiter import Limiter
+from .limiter import AsyncLimiter, Limiter
 from .quota import MAX_EXACT
 
 # A storage of limits wraps what it inherits, so what the three kinds have in common is not itself a storage.
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 else:
     _Storage = _AsyncStorage = object
 
-L = TypeVar("L", bound=Deciding)
+L = TypeVar("L", Limiter, AsyncLimiter)
 
 PREFIX, SUFFIX = "swlimit", "/window"  # a fixed window has the name without it, and is of another type
 MAX_LIMITERS = 1000
@@ -42,9 +41,10 @@ _MARGIN = 0.01
 class _Limiters(Generic[L]):
     """The newest limiters, one for each limit and window that are asked for."""
 
-    def __init__(self, make: type[L], client: Any, subintervals: int, strict: bool, **options: Any) -> None:
-        self._make, self._client = make, client
-        self._subintervals, self._strict, self._options = int(subintervals), strict, options
+    def __init__(self, make: Callable[..., L], client: Any, subintervals: int | None, **options: Any) -> None:
+        self._make: Callable[..., L] = make
+        self._client = client
+        self._subintervals, self._options = subintervals and int(subintervals), options
         self._limiters: OrderedDict[tuple[int, int], L] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -53,8 +53,8 @@ class _Limiters(Generic[L]):
         with self._lock:
             limiter = self._limiters.get((limit, expiry))
             if limiter is None:
-                limiter = self._make(self._client, limit, expiry, expiry / self._subintervals, strict=self._strict,
-                                     on_failure="raise", **self._options)
+                resolution = expiry / self._subintervals if self._subintervals else None
+                limiter = self._make(self._client, limit, expiry, resolution, on_failure="error", **self._options)
                 self._limiters[limit, expiry] = limiter
                 if len(self._limiters) > MAX_LIMITERS:
                     self._limiters.popitem(last=False)
@@ -66,31 +66,36 @@ class _Limiters(Generic[L]):
             for limiter in self._limiters.values():
                 limiter.forget(key)
 
+    def forget_all(self) -> None:
+        with self._lock:
+            for limiter in self._limiters.values():
+                limiter.forget_all()
+
 
 def _moving(decision: Decision, expiry: int) -> tuple[float, int]:
     """Start and units of a window that ends when there is room again; with room, when nothing counts any more.
 
     In whole seconds, rounded up: Flask-Limiter cuts the fraction off.
     """
-    left = decision.reset_after if decision else decision.retry_after
+    left = (decision.reset_after if decision else decision.retry_after) or 0.0
     ends = time.time() + (math.ceil(left) + _MARGIN if 0 < left < math.inf else 0)
-    return ends - expiry, decision.limit - decision.remaining
+    return ends - expiry, decision.limit - (decision.remaining or 0)
 
 
 def _sliding(decision: Decision, expiry: int) -> tuple[int, float, int, float]:
     """No previous window, and the current one, whose end `limits` takes modulo its length."""
     left = min(math.ceil(decision.reset_after) + _MARGIN, expiry - 0.001) if decision.reset_after else 0.0
-    return 0, 0.0, decision.limit - decision.remaining, left
+    return 0, 0.0, decision.limit - (decision.remaining or 0), left
 
 
 class _Windows(_Storage):
-    """Options, beside those of `limits`' own storage: `subintervals` of each window, and `strict`, `decide` and
+    """Options, beside those of `limits`' own storage: `subintervals` of each window, and `strict`, `mode` and
     `timeout` as `swlimit.Limiter` has them."""
 
-    def __init__(self, uri: str, *, subintervals: int = 50, strict: bool = False, decide: Any = "denials",
-                 timeout: float | None = None, key_prefix: str = PREFIX, **options: Any) -> None:
+    def __init__(self, uri: str, *, subintervals: int | None = None, strict: bool = False, mode: Any = "cached",
+                 timeout: float = 1.0, key_prefix: str = PREFIX, **options: Any) -> None:
         super().__init__(uri.removeprefix("swlimit+"), key_prefix=key_prefix, **options)
-        self._limiters = _Limiters(Limiter, self.get_connection(), subintervals, strict, decide=decide,
+        self._limiters = _Limiters(Limiter, self.get_connection(), subintervals, strict=strict, mode=mode,
                                    timeout=timeout)
 
     @property
@@ -117,6 +122,11 @@ class _Windows(_Storage):
             super().clear(one)
         self._limiters.forget(self._window_key(key))
 
+    def reset(self) -> int | None:
+        removed = super().reset()
+        self._limiters.forget_all()
+        return removed
+
     def _window_key(self, key: str) -> str:
         return self.prefixed_key(key + SUFFIX)
 
@@ -142,11 +152,11 @@ class SwlimitSentinelStorage(_Windows, RedisSentinelStorage):
 class _AsyncWindows(_AsyncStorage):
     """The same for asyncio."""
 
-    def __init__(self, uri: str, *, subintervals: int = 50, strict: bool = False, decide: Any = "denials",
-                 timeout: float | None = None, key_prefix: str = PREFIX, **options: Any) -> None:
+    def __init__(self, uri: str, *, subintervals: int | None = None, strict: bool = False, mode: Any = "cached",
+                 timeout: float = 1.0, key_prefix: str = PREFIX, **options: Any) -> None:
         super().__init__(uri.replace("+swlimit+", "+", 1), key_prefix=key_prefix, implementation="redispy", **options)
         client = self.bridge.get_connection()  # type: ignore[attr-defined]  # what redis-py's bridge has
-        self._limiters = _Limiters(AsyncLimiter, client, subintervals, strict, decide=decide, timeout=timeout)
+        self._limiters = _Limiters(AsyncLimiter, client, subintervals, strict=strict, mode=mode, timeout=timeout)
 
     @property
     def base_exceptions(self) -> tuple[type[Exception], ...]:
@@ -171,6 +181,11 @@ class _AsyncWindows(_AsyncStorage):
         for one in (key, key + SUFFIX):
             await super().clear(one)
         self._limiters.forget(self._window_key(key))
+
+    async def reset(self) -> int | None:
+        removed = await super().reset()
+        self._limiters.forget_all()
+        return removed
 
     def _window_key(self, key: str) -> str:
         return self.bridge.prefixed_key(key + SUFFIX)

@@ -1,96 +1,70 @@
-"""Windows of the process's own: what the module does with a command's words, without a server."""
+"""Windows of the process's own: what the module does, without a server."""
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from typing import Any
 
-from .quota import Quota, milliseconds
-from .window import CountOverflow, Key
-
-Words = tuple[Any, ...]
-"""A command as it is sent: its name, then its arguments."""
+from . import fork
+from .quota import Quota, part
+from .window import CountOverflow, Key, Reply
 
 
 class Local:
-    """The newest `max_keys` keys. `share` is the part of every limit that this process may use."""
+    """The newest `max_keys` keys, of each of whose limits this process may use so many millionths."""
 
-    def __init__(self, share: float = 1.0, max_keys: int = 10_000) -> None:
-        if not 0 < share <= 1:
-            raise ValueError(f"share must be above 0 and at most 1, not {share!r}")
+    def __init__(self, share: int = 1_000_000, max_keys: int = 100_000) -> None:
         self._share = share
         self._max_keys = max_keys
-        self._keys: OrderedDict[Any, Key] = OrderedDict()
+        self._keys: OrderedDict[bytes, Key] = OrderedDict()
+        self.begin_anew()
+        fork.remember(self)
+
+    def begin_anew(self) -> None:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._keys)
 
-    def execute(self, words: Words, now: int) -> Any:
-        """What the module would reply to ALLOW, PEEK, RECORD, REFUND, BLOCK, UNBLOCK or MALLOW at the instant `now`."""
+    def execute(self, command: str, key: bytes, quota: Quota, now: int, **options: Any) -> Reply:
+        """What the module would reply to ALLOW, PEEK or RECORD at the instant `now`."""
+        mine = self._mine(quota)
         with self._lock:
-            return getattr(self, f"_{words[0].removeprefix('SWLIMIT.').lower()}")(words[1:], now)
+            if command == "PEEK":
+                return self._keys.get(key, Key()).peek(mine, now, **options)
+            decide = self._kept(key).allow if command == "ALLOW" else self._kept(key).record
+            return decide(mine, now, **options)
 
-    def _allow(self, words: Words, now: int) -> Any:
-        key, quota, options = self._request(words)
-        return self._kept(key).allow(quota, now, **options)
+    def change(self, command: str, key: bytes, now: int, **options: Any) -> int:
+        """What the module would reply to REFUND, BLOCK or UNBLOCK, and the server to DEL."""
+        with self._lock:
+            if command == "DEL":
+                return int(self._keys.pop(key, None) is not None)
+            found = self._kept(key) if command == "BLOCK" else self._keys.get(key, Key())
+            changed: int = getattr(found, command.lower())(now=now, **options)
+            return changed
 
-    def _peek(self, words: Words, now: int) -> Any:
-        key, quota, options = self._request(words)
-        return self._keys.get(key, Key()).peek(quota, now, **options)
+    def allow_all(self, members: Sequence[tuple[bytes, Quota, int]], now: int) -> list[Reply]:
+        """What the module would reply to MALLOW: all are granted, or none is counted."""
+        asked = [(key, self._mine(quota), cost) for key, quota, cost in members]
+        with self._lock:
+            replies = [self._keys.get(key, Key()).peek(quota, now, cost) for key, quota, cost in asked]
+            if all(reply[0] for reply in replies):
+                replies = [self._kept(key).allow(quota, now, cost) for key, quota, cost in asked]
+            return replies
 
-    def _record(self, words: Words, now: int) -> Any:
-        key, quota, options = self._request(words)
-        return self._kept(key).record(quota, now, **options)
+    def _mine(self, quota: Quota) -> Quota:
+        return quota.at(part(quota.limit, self._share))
 
-    def _refund(self, words: Words, now: int) -> int:
-        return self._keys.get(words[0], Key()).refund(words[1], now, **_options(words[2:]))
-
-    def _block(self, words: Words, now: int) -> int:
-        return self._kept(words[0]).block(milliseconds(words[1], least=0), now, **_options(words[2:]))
-
-    def _unblock(self, words: Words, now: int) -> int:
-        return self._keys.get(words[0], Key()).unblock(now)
-
-    def _mallow(self, words: Words, now: int) -> list[Any]:
-        number = words[0]
-        keys, rest = words[1:number + 1], words[number + 1:]
-        strict = "STRICT" in rest[4 * number:]
-        demands = [(key, self._quota(rest[at:at + 3], strict), rest[at + 3])
-                   for key, at in zip(keys, range(0, 4 * number, 4))]
-        replies = [self._keys.get(key, Key()).peek(quota, now, cost) for key, quota, cost in demands]
-        if not all(reply[0] for reply in replies):
-            return [0, *replies]
-        return [1, *(self._kept(key).allow(quota, now, cost) for key, quota, cost in demands)]
-
-    def _request(self, words: Words) -> tuple[Any, Quota, dict[str, Any]]:
-        options = _options(words[4:])
-        return words[0], self._quota(words[1:4], options.pop("strict", False)), options
-
-    def _quota(self, words: Words, strict: bool) -> Quota:
-        limit, window, resolution = words
-        return Quota.of(limit and max(1, int(limit * self._share)), window, resolution, strict)
-
-    def _kept(self, name: Any) -> Key:
-        key = self._keys.setdefault(name, Key())
-        self._keys.move_to_end(name)
-        if len(self._keys) > self._max_keys:
-            self._keys.popitem(last=False)
+    def _kept(self, name: bytes) -> Key:
+        key = self._keys.get(name)
+        if key is None:
+            key = self._keys[name] = Key()
+            if len(self._keys) > self._max_keys:
+                self._keys.popitem(last=False)
+        else:
+            self._keys.move_to_end(name)
         return key
 
 
-def _options(words: Iterable[Any]) -> dict[str, Any]:
-    """The options of a command, by name."""
-    options: dict[str, Any] = {}
-    rest: Iterator[Any] = iter(words)
-    for name in rest:
-        if name in ("PARTIAL", "STRICT", "NX"):
-            options[name.lower()] = True
-        elif name == "COST":
-            options["cost"] = next(rest)
-        else:
-            options[name.lower()] = milliseconds(next(rest), name, least=0)
-    return options
-
-
-__all__ = ["CountOverflow", "Local", "Words"]
+__all__ = ["CountOverflow", "Local"]

@@ -1,5 +1,7 @@
 """How much may be used in which window, and durations as people write them."""
 
+import functools
+import math
 import re
 from dataclasses import dataclass
 from datetime import timedelta
@@ -7,7 +9,8 @@ from functools import cached_property
 
 MAX_EXACT = 2**53 - 1  # the largest limit, cost and count
 MAX_WINDOW = 3650 * 24 * 60 * 60 * 1000  # 3650 days, in ms
-MAX_SUBINTERVALS = 1_000_000
+MAX_SUBINTERVALS = 65_536
+DEFAULT_SUBINTERVALS = 12, 4096  # the fewest and the most where no resolution is given
 
 Duration = str | int | float | timedelta
 
@@ -17,16 +20,26 @@ _UNITS = {"ms": 1, "": 1_000, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_4
 
 def milliseconds(duration: Duration, name: str = "duration", least: int = 1) -> int:
     """A duration in whole ms: seconds, a timedelta, or a text such as 60, 500ms, 5m, 1h or 7d."""
+    ms = -1.0
     if isinstance(duration, str):
-        found = _WRITTEN.fullmatch(duration)
-        ms: float = int(found[1]) * _UNITS[found[2].lower()] if found else -1
+        if found := _WRITTEN.fullmatch(duration):
+            ms = int(found[1]) * _UNITS[found[2].lower()]
     elif isinstance(duration, timedelta):
         ms = duration / timedelta(milliseconds=1)
+    elif isinstance(duration, (int, float)) and not isinstance(duration, bool):
+        ms = round(duration * 1000, 6) if math.isfinite(duration) else -1.0  # 0.07 · 1000 is not 70
     else:
-        ms = round(duration * 1000, 6)  # 0.07 · 1000 is not 70
+        raise TypeError(f"{name} must be a text such as 500ms or 1h, seconds or a timedelta, not {duration!r}")
     if ms != int(ms) or not least <= ms <= MAX_WINDOW:
         raise ValueError(f"{name} must be a duration such as 60, 500ms, 5m, 1h or 7d, not {duration!r}")
     return int(ms)
+
+
+def seconds(duration: Duration, name: str, least: int = 1) -> float:
+    """A duration in seconds, at least so many ms; below one ms it need not be whole."""
+    if isinstance(duration, float) and least / 1000 <= duration <= MAX_WINDOW / 1000:
+        return duration
+    return milliseconds(duration, name, least) / 1000
 
 
 def checked_integer(value: int, name: str, least: int) -> int:
@@ -34,6 +47,25 @@ def checked_integer(value: int, name: str, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_EXACT:
         raise ValueError(f"{name} must be an integer between {least} and {MAX_EXACT}, not {value!r}")
     return value
+
+
+def checked_share(value: float, name: str) -> int:
+    """A part of a limit, in whole millionths."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+        raise ValueError(f"{name} must be above 0 and at most 1, not {value!r}")
+    return max(1, round(value * 1_000_000))
+
+
+def part(limit: int, millionths: int) -> int:
+    """So many millionths of a limit, rounded up."""
+    return -(-limit * millionths // 1_000_000)
+
+
+def default_resolution(window: int) -> int:
+    """The largest divisor of a window (ms) with at least 12 and at most 4096 subintervals; without one, the window."""
+    fewest, most = DEFAULT_SUBINTERVALS
+    fitting = (window // number for number in range(fewest, most + 1) if window % number == 0)
+    return next(fitting, window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +93,24 @@ class Quota:
     strict: bool = False
 
     @classmethod
-    def of(cls, limit: int, window: Duration, resolution: Duration, strict: bool = False) -> "Quota":
+    def of(cls, limit: int, window: Duration, resolution: Duration | None = None, strict: bool = False) -> "Quota":
         """The quota that these words mean."""
         checked_integer(limit, "limit", least=0)
-        geometry = Geometry(milliseconds(window, "window"), milliseconds(resolution, "resolution"))
+        if not isinstance(strict, bool):
+            raise TypeError(f"strict must be True or False, not {strict!r}")
+        length = milliseconds(window, "window")
+        cut = default_resolution(length) if resolution is None else milliseconds(resolution, "resolution")
+        geometry = Geometry(length, cut)
         if geometry.window % geometry.resolution:
             raise ValueError("resolution must divide the window evenly")
         if geometry.subintervals > MAX_SUBINTERVALS:
             raise ValueError(f"window / resolution is {geometry.subintervals} subintervals, above {MAX_SUBINTERVALS}")
         return cls(limit, geometry, strict)
+
+    @functools.lru_cache(maxsize=1024)  # noqa: B019  (a quota is small, and there are few)
+    def at(self, limit: int) -> "Quota":
+        """The same with another limit."""
+        return Quota(checked_integer(limit, "limit", least=0), self.geometry, self.strict)
 
     @cached_property
     def words(self) -> tuple[int, str, str]:

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from ipaddress import IPv6Address, IPv6Network
+from typing import Generic, TypeVar, cast
 
-from .core import Deciding, Key, Request
+from .deciding import Key, Request
+from .limiter import AsyncLimiter, Limiter
 
-L = TypeVar("L", bound=Deciding)
+L = TypeVar("L", bound=Limiter | AsyncLimiter)
 S = TypeVar("S")
 
 
@@ -22,7 +24,19 @@ class Rule(Generic[L, S]):
     """In the headers."""
 
 
-def asked(rules: Iterable[Rule[L, S]], scope: S, usual_key: Callable[[S], Key | None]) -> list[tuple[str, Request]]:
+def asked(rules: Iterable[Rule[L, S]], scope: S, usual_key: Callable[[S], Key | None]) -> list[tuple[str, Request[L]]]:
     """The names of the rules that have a key for this request, and what it asks of each."""
     keys = ((rule, (rule.key or usual_key)(scope)) for rule in rules)
-    return [(rule.name, rule.limiter.request(key, rule.cost(scope))) for rule, key in keys if key is not None]
+    return [(rule.name, cast(Request[L], rule.limiter.request(key, rule.cost(scope))))
+            for rule, key in keys if key is not None]
+
+
+def client_network(address: str | None) -> str | None:
+    """Who sits at an address: an IPv6 client's network of 64 bits, all of which is its own, else the address itself."""
+    if address is None or ":" not in address:
+        return address
+    try:
+        found = IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    return str(found.ipv4_mapped or IPv6Network((found, 64), strict=False))

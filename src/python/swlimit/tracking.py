@@ -1,21 +1,25 @@
 """Hearing of what is given back: what both kinds of trackers share. No connection.
 
 A tracker has two connections to one server: a listener, which reads invalidations, and an asker, whose PEEKs register
-their keys for them (`CLIENT TRACKING ON REDIRECT listener`). The reply to a PEEK is what is remembered. Not NOLOOP: a
-key that has expired is deleted by the PEEK that finds it so, and that has to be told, too.
+their keys for them (`CLIENT TRACKING ON REDIRECT listener`). The reply to a PEEK is what is remembered, and for no
+longer than the key lives by the PTTL sent behind it. Not NOLOOP: a key that has expired is deleted by the PEEK that
+finds it so, and that has to be told, too.
 """
 
 import logging
+import math
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from .connections import Home
+from redis.exceptions import NoPermissionError
+
+from . import fork
 from .decision import Decision
-from .denials import Demand, Denials, Ticket
-from .local import Words
+from .denials import Denials, Ticket
+from .servers import Words
 
 CHANNEL = "__redis__:invalidate"
 MAX_PENDING = 1000
@@ -36,43 +40,74 @@ class Pauses:
         return pause
 
 
+class _Look(NamedTuple):
+    """A PEEK, and the PTTL behind it."""
+
+    denials: Denials
+    ticket: Ticket
+
+
 class Register:
     """What was asked on one asker, in order. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._pending: deque[tuple[Denials, Ticket] | None] = deque()
+        self._pending: deque[_Look | None] = deque()
+        self._keys: set[bytes] = set()
+        self._peeked: Any = None
+        self.round_trip = 0.0
+        """The last one's, in seconds."""
+        self.is_refused = False
+        """Whether the server lets nobody know how long a key lives."""
 
-    @property
-    def is_full(self) -> bool:
-        return len(self._pending) >= MAX_PENDING
+    def is_asking(self, key: bytes) -> bool:
+        return key in self._keys or len(self._pending) >= MAX_PENDING
 
-    def ask(self, denials: Denials, demand: Demand, now: float) -> Words:
-        """The PEEK to be sent at once."""
-        self._pending.append((denials, denials.ticket(demand, now)))
+    def ask(self, denials: Denials, ticket: Ticket, now: float) -> tuple[Words, Words]:
+        """The PEEK and the PTTL to be sent at once."""
+        demand = ticket.demand
+        self._pending.append(_Look(denials, denials.ticket(demand, now, ticket.block_ends)))
+        self._keys.add(demand.key)
         quota = demand.quota
-        return "SWLIMIT.PEEK", demand.key, *quota.words, "COST", demand.cost, *(["STRICT"] if quota.strict else [])
+        strict = ["STRICT"] if quota.strict else []
+        return ("SWLIMIT.PEEK", demand.key, *quota.words, "COST", demand.cost, *strict), ("PTTL", demand.key)
 
-    def ask_whether_alive(self) -> Words:
+    def ask_whether_alive(self) -> tuple[Words]:
         self._pending.append(None)
-        return ("PING",)
+        return (("PING",),)
 
     def answered(self, reply: Any, now: float) -> None:
         """The oldest command is answered; an error teaches nothing."""
-        asked = self._pending.popleft()
-        if asked is not None and isinstance(reply, Sequence) and not isinstance(reply, (str, bytes)):
-            denials, ticket = asked
-            denials.learn(ticket, Decision.of(reply, ticket.demand.quota), now)
+        look = self._pending[0]
+        if look is None:
+            self._pending.popleft()
+        elif self._peeked is None:
+            self._peeked = reply
+        else:
+            peeked, self._peeked = self._peeked, None
+            self._pending.popleft()
+            self._keys.discard(look.ticket.demand.key)
+            self.round_trip = now - look.ticket.sent
+            self.is_refused = isinstance(reply, NoPermissionError)
+            if isinstance(peeked, Sequence) and isinstance(reply, int) and reply != -2:
+                at_most = math.inf if reply == -1 else reply / 1000
+                look.denials.learn(look.ticket, Decision.of(peeked, look.ticket.demand.quota), now, at_most)
 
     def clear(self) -> None:
         self._pending.clear()
+        self._keys.clear()
+        self._peeked = None
 
 
 class Subscribers:
     """The memories that are told of invalidations, as long as somebody uses them."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._denials: weakref.WeakSet[Denials] = weakref.WeakSet()
+        self.begin_anew()
+        fork.remember(self)
+
+    def begin_anew(self) -> None:
+        self._lock = threading.Lock()
 
     def __bool__(self) -> bool:
         return bool(self._all())
@@ -100,50 +135,6 @@ class Subscribers:
         for denials in self._all():
             denials.forget_all()
 
-    def begin_anew(self) -> None:
-        """In a forked process."""
-        self._lock = threading.Lock()
-        for denials in self._all():
-            denials.begin_anew()
-
     def _all(self) -> list[Denials]:
         with self._lock:
             return list(self._denials)
-
-
-class Tracker(Protocol):
-    """What tells memories of denials about the keys of one server."""
-
-    def ask(self, denials: Denials, demand: Demand) -> bool:
-        """Ask for what is to be remembered; False where invalidations are not heard of."""
-
-
-class Trackers:
-    """The trackers of one client, one a server."""
-
-    def __init__(self, make: Callable[[Home, Subscribers], Tracker]) -> None:
-        self.subscribers = Subscribers()
-        self._make = make
-        self._lock = threading.Lock()
-        self._trackers: dict[str, Tracker] = {}
-
-    def ask(self, home: Home, denials: Denials, demand: Demand) -> bool:
-        tracker = self._trackers.get(home.name)
-        if tracker is None:
-            with self._lock:
-                tracker = self._trackers.get(home.name) or self._make(home, self.subscribers)
-                self._trackers[home.name] = tracker
-        return tracker.ask(denials, demand)
-
-
-class TrackersOfClients:
-    """The trackers of each client, which all its limiters share."""
-
-    def __init__(self, make: Callable[[Home, Subscribers], Tracker]) -> None:
-        self._make = make
-        self._lock = threading.Lock()
-        self._trackers: weakref.WeakKeyDictionary[Any, Trackers] = weakref.WeakKeyDictionary()
-
-    def of(self, client: Any) -> Trackers:
-        with self._lock:
-            return self._trackers.setdefault(client, Trackers(self._make))

@@ -160,7 +160,9 @@ class Key:
         retry_after = 0 if granted else self._retry_after(quota, now, cost)
         return [granted, quota.limit, remaining, retry_after, self._reset_after(quota, now)]
 
-    def refund(self, units: int, now: int, age: int | None = None) -> int:
+    def refund(self, units: int, now: int, age: int | None = None, since: int | None = None) -> int:
+        if since is not None:
+            age = max(0, now - since)
         taken = self.window.take(units, age, now) if self.window else 0
         if self.window and not self.window.counts:
             self.window = None

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from .limiter import Limiter, allow_all
-from .rules import Rule, asked
+from .rules import Rule, asked, client_network
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 
 
 def client_address(environ: "WSGIEnvironment") -> str | None:
-    """The address of the peer, which is a proxy's where there is one in between."""
-    address: str | None = environ.get("REMOTE_ADDR")
-    return address
+    """The address of the peer, an IPv6 client's /64; a proxy's where there is one in between."""
+    return client_network(environ.get("REMOTE_ADDR"))
 
 
 class RateLimit:

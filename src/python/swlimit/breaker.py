@@ -1,0 +1,79 @@
+"""Whether to ask a server that has failed. No clock and no connection: whoever owns an exchange reports how it went."""
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+
+from . import fork
+
+FAILURES = 3
+SILENT_TIMEOUTS = 3
+FIRST_PROBE, LAST_PROBE, JITTER = 0.1, 0.5, 0.2
+PROBE_TIMEOUT = 0.5
+log = logging.getLogger("swlimit")
+
+
+class Breaker:
+    """Opens after three failures in a row. While it is open nobody asks but one probe at a time."""
+
+    def __init__(self, server: str, draw: Callable[[], float] = random.random) -> None:
+        self._server = server
+        self._draw = draw
+        self.on_open: Callable[[], None] = lambda: None
+        self.begin_anew()
+        fork.remember(self)
+
+    def begin_anew(self) -> None:
+        self.is_open = False
+        self.reason = ""
+        self.failures = 0
+        """In a row."""
+        self.failed_in_all = 0
+        self.key = b""
+        """The last key for which the server failed: what the probe asks for."""
+        self._pause = FIRST_PROBE
+        self._lock = threading.Lock()
+
+    def failed(self, reason: object, key: bytes | None = None) -> None:
+        """Something went wrong on the server's side."""
+        with self._lock:
+            self.failures += 1
+            self.failed_in_all += 1
+            self.key = key or self.key
+        if self.failures >= FAILURES:
+            self.open(reason)
+
+    def open(self, reason: object) -> None:
+        with self._lock:
+            opens, self.is_open = not self.is_open, True
+            self.reason = str(reason) or type(reason).__name__
+            if opens:
+                self._pause = FIRST_PROBE
+        if opens:
+            log.warning("%s is away, and asked again by probes only: %s", self._server, self.reason)
+            self.on_open()
+
+    def answered(self) -> None:
+        """The server has answered in time."""
+        if not self.failures and not self.is_open:
+            return
+        with self._lock:
+            closes, self.is_open, self.failures = self.is_open, False, 0
+        if closes:
+            log.warning("%s is back", self._server)
+
+    def log_refusal(self, words: tuple[object, ...], error: Exception) -> None:
+        """The server is there, and refuses what was sent beside the requests."""
+        log.warning("%s refuses %s: %s", self._server, words[0], error)
+
+    def pause(self) -> float:
+        """Seconds until the next probe, doubled each time."""
+        with self._lock:
+            pause, self._pause = self._pause, min(LAST_PROBE, 2 * self._pause)
+        return pause * (1 - JITTER + 2 * JITTER * self._draw())
+
+
+def probe(key: bytes) -> tuple[str, bytes, int, str, str]:
+    """What is refused as any write would be, and is otherwise denied without a trace."""
+    return "SWLIMIT.ALLOW", key, 0, "1ms", "1ms"

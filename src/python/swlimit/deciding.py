@@ -1,0 +1,511 @@
+"""How a limiter decides: all but the sending, which threads and asyncio do, each in its way.
+
+A method here that needs the outside is a generator: it yields what is to be done, and is sent the outcome, or thrown
+the error. No clock is read and nothing is kept but what one process knows.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar, get_args
+
+import redis.exceptions as of_redis
+
+from . import fork
+from .breaker import LAST_PROBE
+from .decision import Decision, Decisions, Source
+from .denials import Demand, Denials, Ticket
+from .errors import NoFreeConnection, ServerAway, is_unknown_command
+from .link import Acquire, Kept, Link, Locate, Send, Sleep, Steps, TakeTurn
+from .local import Local
+from .quota import Duration, Quota, checked_integer, checked_share, milliseconds, seconds
+from .servers import Server, Words
+
+Key = str | bytes
+Mode = Literal["cached", "direct", "local"]
+OnFailure = Literal["local", "allow", "deny", "error"]
+
+LONGEST_WAIT = 20 * 24 * 60 * 60.0  # about the most that the system waits for at once
+
+
+class Statistics:
+    """How many decisions came from which source."""
+
+    def __init__(self) -> None:
+        self.server = self.cache = self.failure = self.local = 0
+        self.begin_anew()
+        fork.remember(self)
+
+    def begin_anew(self) -> None:
+        self._lock = threading.Lock()
+
+    def add(self, source: Source) -> None:
+        with self._lock:
+            setattr(self, source, getattr(self, source) + 1)
+
+    def __repr__(self) -> str:
+        return f"<{', '.join(f'{source}: {getattr(self, source)}' for source in get_args(Source))}>"
+
+
+class Deciding:
+    """The common part of limiters."""
+
+    _link: Link | None
+
+    def __init__(
+        self, client: Any, limit: int, window: Duration, resolution: Duration | None = None, *, strict: bool = False,
+        mode: Mode | None = None, on_failure: OnFailure = "local", local_share: float = 0.1, timeout: Duration = 0.05,
+        max_untracked_age: Duration = 0.1, max_keys: int = 100_000, max_waiting: int = 10, prefix: Key = b"",
+    ) -> None:
+        """At most `limit` units in each `window`, which slides in steps of `resolution`.
+
+        client: of redis-py; None for a limiter that has no server, only windows in this process.
+        resolution: by default the largest that cuts the window into 12 to 4096 parts.
+        strict: no span of the window ever sees more than the limit.
+        mode: "cached", which answers by itself what is known to be denied, "direct", which always asks, or "local",
+            the only one without a client.
+        on_failure: "allow" or "deny" everything while the server is away, or raise ServerAway ("error"), or decide by a
+            window in this process with a part of the limit ("local"), `local_share`, 0.000001 to 1.
+        timeout: the longest that a request waits because of the limiter.
+        max_untracked_age: for how long a denial is remembered where the server does not tell of changes; 0: not at all.
+        max_keys: how many keys are remembered. max_waiting: how many connections may wait in `acquire`.
+        prefix: what the names of all keys begin with.
+        """
+        _one_of("mode", mode, (None, *get_args(Mode)))
+        _one_of("on_failure", on_failure, get_args(OnFailure))
+        if (client is None) != (mode == "local") and not (client is None and mode is None):
+            raise ValueError(f"mode {mode!r} needs {'no client' if client is not None else 'a client'}")
+        self.quota = Quota.of(limit, window, resolution, strict)
+        self.statistics = Statistics()
+        self._on_failure = on_failure
+        self._timeout = seconds(timeout, "timeout")
+        self._untracked = seconds(max_untracked_age, "max_untracked_age", least=0)
+        self._prefix = as_bytes(prefix, "prefix")
+        checked_integer(max_keys, "max_keys", least=1)
+        checked_integer(max_waiting, "max_waiting", least=1)
+        share = checked_share(local_share, "local_share")
+        self._local = Local(1_000_000 if client is None else share, max_keys)
+        self._denials = Denials(max_keys) if client is not None and mode != "direct" else None
+        self._can_acquire = client is not None
+        self._link = None if client is None else self._linked(client)
+        if self._link is not None:
+            self._link.join(self, self._denials)
+        self._begin(max_waiting)
+
+    def _linked(self, client: Any) -> Link:
+        """What this client's limiters share."""
+        raise NotImplementedError
+
+    def _begin(self, max_waiting: int) -> None:
+        """Make what waits."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        limit, window, resolution = self.quota.words
+        return f"<{type(self).__name__} {limit} {window} {resolution}{' STRICT' * self.quota.strict}>"
+
+    def forget(self, key: Key) -> None:
+        """Ask about this key again; for who changes it by other commands, and cannot wait until that is heard of."""
+        if self._denials is not None:
+            self._denials.forget([self._name(key)])
+
+    def forget_all(self) -> None:
+        """Ask about every key again."""
+        if self._denials is not None:
+            self._denials.forget_all()
+
+    def _name(self, key: Key) -> bytes:
+        return self._prefix + as_bytes(key)
+
+    def _leave(self) -> Link | None:
+        """Let go of what is shared, and of what is remembered. Returns what nobody shares any more."""
+        link, denials = self._link, self._denials
+        self._link = self._denials = None
+        return link if link is not None and link.leave(self, denials) else None
+
+    # What the commands are.
+
+    def _allowing(self, key: Key, cost: int = 1, *, partial: bool = False, block: Duration | None = None,
+                  limit: int | None = None, deadline: Duration | None = None) -> Steps[Decision]:
+        """Decide, and count if granted.
+
+        cost: units, 1 … 2^53 − 1. partial: grant as much of it as is left.
+        block: for how long a denial blocks the key. limit: another one, for this request.
+        deadline: how long the caller waits at most; it is decided a little before.
+        """
+        demand = self._demand(key, cost, partial, block, limit)
+        wait = self._wait(deadline)
+        known = self._known(demand)
+        if known is not None:
+            return known
+        return (yield from self._deciding("ALLOW", demand, cost, wait, partial=partial))
+
+    def _peeking(self, key: Key, cost: int = 1, *, partial: bool = False, limit: int | None = None,
+                 deadline: Duration | None = None) -> Steps[Decision]:
+        """The same decision, without counting."""
+        demand = self._demand(key, cost, partial, None, limit)
+        wait = self._wait(deadline)
+        known = self._known(demand)
+        if known is not None:
+            return known
+        return (yield from self._deciding("PEEK", demand, cost, wait, partial=partial))
+
+    def _recording(self, key: Key, cost: int = 1, *, age: Duration = 0, block: Duration | None = None,
+                   limit: int | None = None, keep: bool = False) -> Steps[Decision]:
+        """Count, whatever the limit says; `age` ago.
+
+        While the server is away, raises ServerAway; with `keep` it is counted here, and by the server when it is back.
+        """
+        demand = self._demand(key, cost, False, block, limit)
+        aged = milliseconds(age, "age", least=0)
+        began = time.monotonic()
+        try:
+            return (yield from self._deciding("RECORD", demand, cost, self._timeout, age=aged))
+        except ServerAway:
+            server = self._link.of(demand.key) if keep and self._link is not None else None
+            if self._link is None or server is None:
+                raise
+
+            def words(passed: int) -> Words:
+                return self._words("RECORD", demand, cost, age=aged + passed)
+
+            self._link.keep(Kept(server, demand.key, began, demand.quota.geometry.window / 1000, words))
+        return self._counted("RECORD", demand, cost, "failure", age=aged)
+
+    def _refunding(self, key: Key, units: int = 1, *, age: Duration | None = None) -> Steps[int]:
+        """Give back units: the newest, or those counted that long ago. Returns how many. Raises ServerAway."""
+        checked_integer(units, "units", least=1)
+        aged = None if age is None else milliseconds(age, "age", least=0)
+        words = () if aged is None else ("AGE", f"{aged}ms")
+        name = self._name(key)
+        taken: int = yield from self._changing(("SWLIMIT.REFUND", name, units, *words), units=units, age=aged)
+        return taken
+
+    def _blocking(self, key: Key, duration: Duration, *, nx: bool = False) -> Steps[float]:
+        """Let the key grant nothing for so long; `nx`: unless it is blocked. Returns until when (Unix time).
+        Raises ServerAway."""
+        ms = milliseconds(duration)
+        words = ("SWLIMIT.BLOCK", self._name(key), f"{ms}ms", *(["NX"] if nx else []))
+        until: int = yield from self._changing(words, duration=ms, nx=nx)
+        return until / 1000
+
+    def _unblocking(self, key: Key) -> Steps[bool]:
+        """Lift a block; whether there was one. Raises ServerAway."""
+        return bool((yield from self._changing(("SWLIMIT.UNBLOCK", self._name(key)))))
+
+    def _resetting(self, key: Key) -> Steps[bool]:
+        """Forget all that is counted for a key, and its block; whether there was anything. Raises ServerAway."""
+        return bool((yield from self._changing(("DEL", self._name(key)))))
+
+    def _demand(self, key: Key, cost: int, partial: bool, block: Duration | None, limit: int | None) -> Demand:
+        checked_integer(cost, "cost", least=1)
+        quota = self.quota if limit is None else self.quota.at(limit)
+        blocked = 0.0 if block is None else milliseconds(block, "block") / 1000
+        return Demand(self._name(key), quota, 1 if partial else cost, blocked)
+
+    def _words(self, command: str, demand: Demand, cost: int, *, partial: bool = False, age: int = 0) -> Words:
+        quota = demand.quota
+        words = [f"SWLIMIT.{command}", demand.key, *quota.words]
+        if cost != 1:
+            words += ["COST", cost]
+        if partial:
+            words.append("PARTIAL")
+        if quota.strict:
+            words.append("STRICT")
+        if age:
+            words += ["AGE", f"{age}ms"]
+        if demand.block:
+            words += ["BLOCK", f"{round(demand.block * 1000)}ms"]
+        return tuple(words)
+
+    # How they are decided.
+
+    def _known(self, demand: Demand) -> Decision | None:
+        """The denial that nobody needs to be asked for."""
+        if self._denials is None:
+            return None
+        if demand.cost > demand.quota.limit:
+            if demand.block:
+                return None
+            known: Decision | None = Decision.unasked(demand.quota, 0, math.inf, "cache")
+        else:
+            known = self._denials.known(demand, time.monotonic())
+        if known is not None:
+            self.statistics.add("cache")
+        return known
+
+    def _wait(self, deadline: Duration | None) -> float:
+        """How long a request may wait for a server whose caller waits so long."""
+        if deadline is None:
+            return self._timeout
+        return min(self._timeout, time_before(seconds(deadline, "deadline", least=0)))
+
+    def _deciding(self, command: str, demand: Demand, cost: int, wait: float, *, partial: bool = False,
+                  age: int = 0) -> Steps[Decision]:
+        """Ask, or go by the failure policy; remember a denial."""
+        options: dict[str, Any] = {"partial": partial} if command != "RECORD" else {"age": age}
+        if demand.block:
+            options["block"] = round(demand.block * 1000)
+        if self._link is None:
+            return self._counted(command, demand, cost, "local", **options)
+        ticket = None
+        if self._denials is not None and command != "RECORD":
+            ticket = self._denials.ticket(demand, time.monotonic())
+        words = self._words(command, demand, cost, partial=partial, age=age)
+        try:
+            reply = yield from self._asking(demand.key, words, wait)
+        except ServerAway:
+            if command == "RECORD" or self._on_failure == "error":
+                raise
+            if self._on_failure == "local":
+                return self._counted(command, demand, cost, "failure", **options)
+            return self._by_policy(demand.quota, cost)
+        decision = Decision.of(reply, demand.quota)
+        self.statistics.add("server")
+        if ticket is not None and reply[2] < demand.cost:
+            self._learn(ticket, decision)
+        return decision
+
+    def _counted(self, command: str, demand: Demand, cost: int, source: Source, **options: Any) -> Decision:
+        """Decided by a window in this process."""
+        self.statistics.add(source)
+        reply = self._local.execute(command, demand.key, demand.quota, int(time.time() * 1000), cost=cost, **options)
+        return Decision.of(reply, demand.quota, source)
+
+    def _by_policy(self, quota: Quota, cost: int) -> Decision:
+        """What the failure policies `allow` and `deny` decide."""
+        self.statistics.add("failure")
+        if self._on_failure == "allow":
+            return Decision.unasked(quota, cost, 0.0, "failure")
+        return Decision.unasked(quota, 0, LAST_PROBE, "failure")
+
+    def _changing(self, words: Words, **options: Any) -> Steps[Any]:
+        """A command that decides nothing. What it gives back, this process must know of at once."""
+        command, key = words[0].removeprefix("SWLIMIT."), words[1]
+        if self._link is None:
+            return self._local.change(command, key, int(time.time() * 1000), **options)
+        reply = yield from self._asking(key, words, self._timeout)
+        if self._denials is not None:
+            self._denials.forget([key])
+        if command == "DEL":
+            self._local.change("DEL", key, 0)
+        return reply
+
+    def _asking(self, key: bytes, words: Words, wait: float) -> Steps[Any]:
+        """The reply to a command. Raises ServerAway where the failure policy decides."""
+        if self._link is None:
+            raise ServerAway("the limiter has no server, or is closed")
+        server = self._link.of(key)
+        if server is None:
+            server = yield from self._located(key, wait)
+        asking = False
+        for again in (False, True):
+            if server.breaker.is_open:
+                raise ServerAway(server.breaker.reason)
+            try:
+                return (yield Send(server, key, words, self._timeout, wait, asking))
+            except (of_redis.AskError, of_redis.TryAgainError) as error:
+                if again:
+                    raise server.lost(error, key) from error
+                asking = isinstance(error, of_redis.AskError) and not isinstance(error, of_redis.MovedError)
+                if isinstance(error, of_redis.AskError):
+                    server = self._link.redirected(error)
+
+    def _located(self, key: bytes, wait: float) -> Steps[Server]:
+        """The server of a cluster that has not told yet which it has."""
+        assert self._link is not None
+        yield Locate(self._link, wait)
+        server = self._link.of(key)
+        if server is None:
+            raise ServerAway("no server of the cluster is known to have this key")
+        return server
+
+    def _learn(self, ticket: Ticket, decision: Decision) -> None:
+        """As much cannot be granted again now: have the tracker ask what is to be remembered. Meanwhile, or without
+        one, this decision is remembered, for a short time only."""
+        if self._denials is None or self._link is None:
+            return
+        server = self._link.of(ticket.demand.key)
+        if server is None:
+            return
+        at_most = self._link.track(server, self._denials, ticket, decision.retry_after or 0.0)
+        age = self._untracked if at_most is None else min(at_most, self._untracked)
+        if age > 0:
+            self._denials.learn(ticket, decision, time.monotonic(), age)
+
+    # How they wait.
+
+    def _acquiring(self, key: Key, cost: int = 1, timeout: Duration | None = None) -> Steps[Decision]:
+        """`allow` that waits for its turn, at most so long; with no hope in that time it does not wait."""
+        demand = self._demand(key, cost, False, None, None)
+        ends = instant_after(timeout)
+        decision = yield from self._queueing(demand, ends)
+        if decision is not None:
+            return decision
+        turn = yield TakeTurn(demand.key, ends - time.monotonic())
+        try:
+            return (yield from self._awaiting(demand, ends if turn.has_come else 0.0))
+        finally:
+            turn.release()
+
+    def _queueing(self, demand: Demand, ends: float) -> Steps[Decision | None]:
+        """Wait in the server's queue until the instant `ends`; None where that is not to be had."""
+        if self._link is None:
+            return None
+        strict = ["STRICT"] if demand.quota.strict else []
+        cost = ["COST", demand.cost] if demand.cost != 1 else []
+
+        def words(left: float) -> Words:
+            return "SWLIMIT.ACQUIRE", demand.key, *demand.quota.words, f"{int(left * 1000)}ms", *cost, *strict
+
+        first = yield from self._first_look(demand, words)
+        if first is not None and (first or (first.retry_after or 0.0) > ends - time.monotonic()):
+            self.statistics.add("server")
+            return first
+        while self._can_acquire and self._link is not None:
+            server = self._link.of(demand.key)
+            if server is None or server.breaker.is_open:
+                return None
+            try:
+                reply = yield Acquire(server, words, ends)
+            except NoFreeConnection:
+                return None
+            except of_redis.AskError as error:
+                self._link.redirected(error)
+                yield Sleep(0.05)
+            except ServerAway:
+                return None
+            except of_redis.ResponseError as error:
+                if is_unknown_command(error):
+                    self._can_acquire = False
+                elif str(error).startswith("UNBLOCKED ") and time.monotonic() < ends:
+                    with suppress(ServerAway):  # where the key is now is learnt by it
+                        yield from self._asking(demand.key, self._words("PEEK", demand, 1), self._timeout)
+                    yield Sleep(0.05)
+                    continue
+                elif "too many clients are waiting" not in str(error):
+                    raise
+                return None
+            else:
+                self.statistics.add("server")
+                return Decision.of(reply, demand.quota)
+        return None
+
+    def _first_look(self, demand: Demand, words: Callable[[float], Words]) -> Steps[Decision | None]:
+        """Asked with no wait over the connections that all share, so that a free key never waits for a place."""
+        try:
+            reply = yield from self._asking(demand.key, words(0.0), self._timeout)
+        except ServerAway:
+            return None
+        except of_redis.ResponseError as error:
+            if is_unknown_command(error):
+                self._can_acquire = False  # or there is no module at all: the next command tells
+            elif "too many clients are waiting" not in str(error):
+                raise
+            return None
+        return Decision.of(reply, demand.quota)
+
+    def _awaiting(self, demand: Demand, ends: float) -> Steps[Decision]:
+        """Ask, and ask again when there is hope, until the instant `ends`."""
+        while True:
+            decision = self._known(demand)
+            if decision is None:
+                decision = yield from self._deciding("ALLOW", demand, demand.cost, self._timeout)
+            if decision or time.monotonic() + (decision.retry_after or 0.0) > ends:
+                return decision
+            yield Sleep(max(0.001, decision.retry_after or 0.0))
+
+
+L = TypeVar("L", bound=Deciding, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Generic[L]):
+    """A limiter, a demand on it and a cost: a part of a request that several limits have to grant."""
+
+    limiter: L
+    demand: Demand
+
+
+def deciding_all(requests: Sequence[Request[Any]], deadline: Duration | None = None) -> Steps[Decisions]:
+    """Grant what all of these limits grant, or count nothing. The first limiter asks, and says what is done when the
+    server is away. `allow_all(a.request("k"), b.request("l", cost=2))`; keys differ, and in a cluster share a slot."""
+    first: Deciding = requests[0].limiter
+    wait = first._wait(deadline)
+    demands = [one.demand for one in requests]
+    if len(requests) == 1:
+        decision = first._known(demands[0])
+        if decision is None:
+            decision = yield from first._deciding("ALLOW", demands[0], demands[0].cost, wait)
+        return Decisions(bool(decision), (decision,))
+    if any((one.limiter._link, one.limiter.quota.strict) != (first._link, first.quota.strict) for one in requests):
+        raise ValueError("limits that are decided together have one client, and are all strict or all not")
+    if len({demand.key for demand in demands}) < len(demands):
+        raise ValueError("a key is named twice; limits that are decided together have keys that differ")
+    known = [one.limiter._known(one.demand) for one in requests]
+    if any(member is not None for member in known):
+        return Decisions(False, tuple(
+            Decision.unasked(demand.quota, 0, None, "cache") if member is None else member
+            for member, demand in zip(known, demands)))
+    if first._link is None:
+        return _all_counted(first, requests, "local")
+    now = time.monotonic()
+    tickets = [None if (denials := one.limiter._denials) is None else denials.ticket(one.demand, now)
+               for one in requests]
+    quotas = [word for demand in demands for word in (*demand.quota.words, demand.cost)]
+    words = ("SWLIMIT.MALLOW", len(requests), *(demand.key for demand in demands), *quotas,
+             *(["STRICT"] if first.quota.strict else []))
+    try:
+        reply = yield from first._asking(demands[0].key, words, wait)
+    except ServerAway:
+        if first._on_failure == "error":
+            raise
+        if first._on_failure == "local":
+            return _all_counted(first, requests, "failure")
+        members = tuple(first._by_policy(demand.quota, demand.cost) for demand in demands)
+        return Decisions(all(members), members)
+    members = tuple(Decision.of(member, demand.quota) for demand, member in zip(demands, reply[1:]))
+    for one, ticket, decision in zip(requests, tickets, members):
+        one.limiter.statistics.add("server")
+        if ticket is not None and not decision:
+            one.limiter._learn(ticket, decision)
+    return Decisions(bool(reply[0]), members)
+
+
+def _all_counted(first: Deciding, requests: Iterable[Request[Any]], source: Source) -> Decisions:
+    demands = [one.demand for one in requests]
+    replies = first._local.allow_all([demand[:3] for demand in demands], int(time.time() * 1000))
+    for one in requests:
+        one.limiter.statistics.add(source)
+    members = tuple(Decision.of(reply, demand.quota, source) for reply, demand in zip(replies, demands))
+    return Decisions(all(members), members)
+
+
+def as_bytes(key: Key, name: str = "key") -> bytes:
+    """Servers name keys in bytes, so does everything behind the door."""
+    if isinstance(key, str):
+        return key.encode()
+    if isinstance(key, bytes):
+        return key
+    if isinstance(key, (bytearray, memoryview)):
+        return bytes(key)
+    raise TypeError(f"{name} must be str or bytes, not {key!r}")
+
+
+def instant_after(timeout: Duration | None) -> float:
+    """When a wait ends; None is as good as never."""
+    waits = LONGEST_WAIT if timeout is None else min(seconds(timeout, "timeout", least=0), LONGEST_WAIT)
+    return time.monotonic() + waits
+
+
+def time_before(deadline: float) -> float:
+    """How long to wait for a server where the caller waits so long: until a tenth before, 1 to 5 ms."""
+    return 0.0 if deadline < 0.002 else deadline - min(0.005, max(0.001, deadline / 10))
+
+
+def _one_of(name: str, value: object, values: Iterable[object]) -> None:
+    if value not in values:
+        raise ValueError(f"{name} must be {', '.join(repr(one) for one in values if one)}, not {value!r}")

@@ -1,0 +1,182 @@
+"""Which server has a key, how to connect to it, and what is known of it.
+
+A client is `redis.Redis` or `redis.asyncio.Redis`, behind a sentinel or not, or a cluster of either kind. It is asked
+where its servers are, and how to connect: same TLS, user and database. The connections are the limiters' own.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import redis
+from redis.crc import key_slot
+
+from .breaker import Breaker
+from .errors import REPLIES, ModuleMissing, ServerAway, is_failure, is_unknown_command
+
+Words = tuple[Any, ...]
+"""A command as it is sent: its name, then its arguments."""
+
+SILENCE = 1.0
+"""Seconds after which a connection that has told nothing is asked whether it is still there."""
+
+
+class Home(NamedTuple):
+    """How to connect to a server."""
+
+    name: str
+    connection_class: Any
+    connection_kwargs: dict[str, Any]
+
+    def connection(self, **options: Any) -> Any:
+        """A connection to it, in no pool, whose replies are bytes; not yet connected."""
+        if "path" not in self.connection_kwargs:  # a socket of the file system is never half-open
+            options["socket_keepalive"] = True
+        return self.connection_class(**self.connection_kwargs | _UNPOOLED | options)
+
+
+_OF_POOLS = ("retry", "retry_on_error", "retry_on_timeout", "cache", "cache_config")
+_UNPOOLED: dict[str, Any] = {
+    "protocol": 2,  # invalidations are then messages, on a connection that reads nothing else
+    "decode_responses": False,
+    "health_check_interval": 0,
+    "socket_timeout": SILENCE,
+    "socket_connect_timeout": SILENCE,
+}
+
+
+def _home(name: str, connection_class: Any, connection_kwargs: dict[str, Any]) -> Home:
+    """What says how to connect; not what a pool does about it."""
+    kwargs = {key: value for key, value in connection_kwargs.items()
+              if key not in _OF_POOLS and not key.startswith("maint_notifications")}
+    return Home(name, connection_class, kwargs)
+
+
+class Server:
+    """What is known of one server; `wire` sends to it, `tracker` hears from it."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.breaker = Breaker(home.name)
+        self.wire: Any = None
+        self.tracker: Any = None
+        self._served = False
+
+    def heard(self, key: bytes, words: Words, reply: Any, in_time: bool = True) -> Any:
+        """Take in a reply, an error's too, and say what it comes to: itself, or an error that is to be raised."""
+        if isinstance(reply, REPLIES):
+            if is_unknown_command(reply) and words[0] != "SWLIMIT.ACQUIRE":  # which older releases lack
+                if not self._served:
+                    self.breaker.answered()
+                    return ModuleMissing()
+                self.breaker.failed(reply, key)
+                return ServerAway(f"{self.home.name} has lost its module: {reply}")
+            if is_failure(reply):
+                if isinstance(reply, redis.ReadOnlyError):  # it is a primary no more
+                    self.close()
+                self.breaker.failed(reply, key)
+                return ServerAway(f"{self.home.name}: {reply or type(reply).__name__}")
+        else:
+            self._served = True
+        if in_time:
+            self.breaker.answered()
+        return reply
+
+    def close(self) -> None:
+        """Give up all connections; who needs them connects anew."""
+        self.wire.close()
+        self.tracker.close()
+
+    def lost(self, error: BaseException, key: bytes | None = None) -> ServerAway:
+        """A connection could not be made, or has broken."""
+        self.breaker.failed(error, key)
+        return ServerAway(f"{self.home.name}: {error or type(error).__name__}")
+
+
+Servers = Callable[[Home], Server]
+
+
+class OneServer:
+    """The server of a client that has one; a sentinel says anew with each connection where it is."""
+
+    def __init__(self, client: Any, make: Servers) -> None:
+        pool = client.connection_pool
+        kwargs = pool.connection_kwargs
+        address = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+        name = getattr(pool, "service_name", address)
+        self._server = make(_home(name, pool.connection_class, kwargs))
+
+    def of(self, key: bytes) -> Server | None:
+        return self._server
+
+    def all(self) -> list[Server]:
+        return [self._server]
+
+    def redirected(self, error: Any) -> Server:
+        raise error
+
+    def learn(self) -> None:
+        """There is nothing to learn."""
+
+    def learnt(self) -> None:
+        pass
+
+
+class Cluster:
+    """The primaries of a cluster, by the client's own table of slots and what redirections have told since."""
+
+    def __init__(self, client: Any, make: Servers) -> None:
+        self._client = client
+        self._make = make
+        self._servers: dict[str, Server] = {}
+        self._moved: dict[int, Server] = {}
+
+    def of(self, key: bytes) -> Server | None:
+        """None where the client has not asked for its slots yet."""
+        slot = key_slot(key)
+        if moved := self._moved.get(slot):
+            return moved
+        nodes = self._client.nodes_manager.slots_cache.get(slot)
+        return self._server(nodes[0]) if nodes else None
+
+    def all(self) -> list[Server]:
+        return list(self._servers.values())
+
+    def redirected(self, error: Any) -> Server:
+        """The server that a MOVED or ASK names."""
+        if not isinstance(error, redis.exceptions.AskError):
+            raise error
+        host, port = self._client.nodes_manager.remap_host_port(error.host, error.port)
+        server = self._servers.get(f"{host}:{port}")
+        if server is None:
+            home = next(iter(self._servers.values())).home
+            server = self._servers[f"{host}:{port}"] = self._make(Home(
+                f"{host}:{port}", home.connection_class, home.connection_kwargs | {"host": host, "port": port}))
+        if isinstance(error, redis.exceptions.MovedError):
+            self._moved[error.slot_id] = server
+        return server
+
+    def learn(self) -> Any:
+        """Have the client ask for its slots; to be awaited with asyncio."""
+        manager = self._client.nodes_manager
+        client = manager if manager.slots_cache else self._client
+        return getattr(client, "initialize", manager.initialize)()
+
+    def learnt(self) -> list[Server]:
+        """The client knows its slots anew. Returns the servers that are no more."""
+        self._moved.clear()
+        nodes = {node.name for node in self._client.get_nodes()}
+        return [self._servers.pop(name) for name in list(self._servers) if name not in nodes]
+
+    def _server(self, node: Any) -> Server:
+        server = self._servers.get(node.name)
+        if server is None:
+            maker = node  # of asyncio, which is a pool itself
+            if not hasattr(node, "connection_kwargs"):
+                maker = self._client.get_redis_connection(node).connection_pool
+            server = self._servers.setdefault(node.name, self._make(
+                _home(node.name, maker.connection_class, maker.connection_kwargs)))
+        return server
+
+
+def topology(client: Any, make: Servers) -> OneServer | Cluster:
+    return (Cluster if hasattr(client, "nodes_manager") else OneServer)(client, make)

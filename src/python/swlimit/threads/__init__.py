@@ -1,0 +1,1 @@
+"""The outside for programs with threads, or without."""

@@ -1,0 +1,212 @@
+"""Connections to one server, one for each request that is under way."""
+
+import threading
+import time
+from collections import deque
+from typing import Any
+
+import redis
+
+from .. import fork
+from ..breaker import PROBE_TIMEOUT, SILENT_TIMEOUTS, probe
+from ..errors import BROKEN, REPLIES, ServerAway
+from ..link import Send
+from ..servers import Server
+
+CERTAIN = 0.05
+"""Seconds for which a connection that has just been used is taken for alive."""
+LATEST = 10.0
+"""Seconds after which nobody waits for a reply any more."""
+MOST_OPENING = 4
+
+
+class Late:
+    """A connection whose reply did not come while somebody waited for it."""
+
+    def __init__(self, connection: Any, send: Send, sent: float) -> None:
+        self.connection, self.send, self.sent = connection, send, sent
+        self.is_counted = False
+
+
+class Pool:
+    """What requests to one server are sent with. Connecting is nobody's: it has a thread and a time of its own."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.begin_anew()
+        fork.remember(self)
+
+    def begin_anew(self) -> None:
+        self._idle: deque[tuple[Any, float]] = deque()
+        self._late: list[Late] = []
+        self._opening = 0
+        self._wanted = 0
+        self._error: BaseException | None = None
+        self._attempts = 0
+        self._changed = threading.Condition(threading.Lock())
+
+    def send(self, send: Send) -> Any:
+        """The reply. Raises ServerAway where it does not come in time, and what the server says is wrong."""
+        ends = time.monotonic() + send.wait
+        if self._late:
+            self._hear_late()
+        connection = self._take(ends)
+        sent = time.monotonic()
+        try:
+            if send.asking:
+                call(connection, "ASKING")
+            connection.send_packed_command(connection.pack_command(*send.words), check_health=False)
+            if not connection.can_read(max(0.0, ends - time.monotonic())) and not connection.can_read(0):
+                raise TimeoutError  # the second look: this thread may have had to wait for the others
+            reply = read(connection)
+        except TimeoutError:
+            raise self._give_up(Late(connection, send, sent)) from None
+        except BROKEN as error:
+            connection.disconnect()
+            raise self._server.lost(error, send.key) from error
+        except BaseException:  # whoever asked is stopped; the reply still comes
+            self._give_up(Late(connection, send, sent))
+            raise
+        self._put(connection)
+        reply = self._server.heard(send.key, send.words, reply)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def probe(self, key: bytes) -> None:
+        """Ask over a connection made anew, which may take half a second."""
+        words = probe(key)
+        connection = self._server.home.connection(socket_timeout=PROBE_TIMEOUT, socket_connect_timeout=PROBE_TIMEOUT)
+        try:
+            connection.connect()
+            reply = self._server.heard(key, words, call(connection, *words))
+        except (*BROKEN, redis.RedisError) as error:
+            self._server.breaker.open(error)
+            raise ServerAway(str(error)) from error
+        finally:
+            connection.disconnect()
+        if isinstance(reply, Exception):
+            raise reply
+
+    def close(self) -> None:
+        """Let go of the connections that nobody uses; the others when they are given back."""
+        with self._changed:
+            idle, self._idle = self._idle, deque()
+            late, self._late = self._late, []
+        for connection, _ in idle:
+            connection.disconnect()
+        for one in late:
+            one.connection.disconnect()
+
+    def _take(self, ends: float) -> Any:
+        """A connection that nobody else uses."""
+        while True:
+            with self._changed:
+                if not self._idle:
+                    self._wait_for_one(ends)
+                connection, since = self._idle.pop()
+            if time.monotonic() - since < CERTAIN or _is_alive(connection):
+                return connection
+            connection.disconnect()
+
+    def _wait_for_one(self, ends: float) -> None:
+        """Until there is an idle connection; with the lock held. Opens one for each who waits."""
+        self._wanted += 1
+        attempts = self._attempts
+        try:
+            while not self._idle:
+                if self._error is not None and self._attempts != attempts:
+                    raise ServerAway(f"{self._server.home.name}: {self._error or type(self._error).__name__}")
+                if self._opening < min(self._wanted, MOST_OPENING):
+                    self._opening += 1
+                    threading.Thread(target=self._open, name="swlimit-connect", daemon=True).start()
+                left = ends - time.monotonic()
+                if left <= 0 or not self._changed.wait(left) and not self._idle:
+                    raise ServerAway(f"{self._server.home.name}: no connection was free or ready in time")
+        finally:
+            self._wanted -= 1
+
+    def _open(self) -> None:
+        changed = self._changed  # in a forked process there is another
+        connection, error = self._server.home.connection(), None
+        try:
+            connection.connect()
+        except Exception as raised:
+            error = raised
+            connection.disconnect()
+            if isinstance(raised, redis.TimeoutError):
+                self._server.breaker.open(raised)
+            else:
+                self._server.breaker.failed(raised)
+        with changed:
+            self._opening -= 1
+            self._attempts += 1
+            self._error = error
+            if error is None:
+                self._idle.append((connection, time.monotonic()))
+            changed.notify_all()
+
+    def _put(self, connection: Any) -> None:
+        with self._changed:
+            self._idle.append((connection, time.monotonic()))
+            if self._wanted:
+                self._changed.notify()
+
+    def _give_up(self, late: Late) -> ServerAway:
+        if time.monotonic() - late.sent >= late.send.timeout:
+            late.is_counted = True
+            self._server.breaker.failed(f"no reply within {late.send.timeout * 1000:.0f} ms", late.send.key)
+        with self._changed:
+            self._late.append(late)
+        return ServerAway(f"{self._server.home.name} has not replied in time")
+
+    def _hear_late(self) -> None:
+        """Take in the replies that have come since nobody waited for them."""
+        with self._changed:
+            late, self._late = self._late, []
+        now, still = time.monotonic(), []
+        for one in late:
+            send, passed = one.send, now - one.sent
+            try:
+                if one.connection.can_read(0):
+                    self._server.heard(send.key, send.words, read(one.connection), in_time=False)
+                    self._put(one.connection)
+                    continue
+            except (*BROKEN, redis.RedisError):
+                passed = LATEST
+            if passed >= LATEST:
+                one.connection.disconnect()
+                continue
+            if passed >= send.timeout and not one.is_counted:
+                one.is_counted = True
+                self._server.breaker.failed(f"no reply within {send.timeout * 1000:.0f} ms", send.key)
+            if passed >= SILENT_TIMEOUTS * send.timeout:
+                self._server.breaker.open(f"no reply within {passed * 1000:.0f} ms")
+            still.append(one)
+        if still:
+            with self._changed:
+                self._late += still
+
+
+def _is_alive(connection: Any) -> bool:
+    """Nothing is expected: what there is to read is the end."""
+    try:
+        return not connection.can_read(0)
+    except (*BROKEN, redis.RedisError):
+        return False
+
+
+def read(connection: Any) -> Any:
+    """The reply, an error's too."""
+    try:
+        return connection.read_response(disconnect_on_error=False)
+    except REPLIES as error:
+        return error
+
+
+def call(connection: Any, *words: Any) -> Any:
+    """The reply to a command on a connection that waits for nothing else."""
+    connection.send_packed_command(connection.pack_command(*words), check_health=False)
+    return read(connection)
+
+

@@ -1,0 +1,28 @@
+"""The oldest redis-py that the package takes, and a newer one than that of the other tests: scripts/setup has both."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.server import ROOT
+
+HERE = Path(__file__).resolve().parent
+VERSIONS = ["5.2.1", "8.1.0"]
+TESTS = ["test_limiter.py", "test_line.py", "test_waiting.py", "test_topologies.py::test_clusters",
+         "test_topologies.py::test_a_slot_that_moves", "test_topologies.py::test_what_the_client_says_is_kept"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_releases(version):
+    folder = ROOT / f".cache/redis-py/{version}"
+    assert folder.exists(), "run scripts/setup test"
+    env = os.environ | {"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"}
+    told = subprocess.run([sys.executable, "-c", "import redis; print(redis.__version__)"], env=env, text=True,
+                          capture_output=True, check=True).stdout.strip()
+    assert told == version
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS], cwd=HERE, env=env,
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-8000:]
