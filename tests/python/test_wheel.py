@@ -34,7 +34,7 @@ def built(tmp_path_factory):
 
 
 def test_what_they_hold(built):
-    ours = {str(path.relative_to(SOURCE)) for path in SOURCE.glob("swlimit/*") if path.suffix in (".py", ".typed")}
+    ours = {str(path.relative_to(SOURCE)) for path in SOURCE.glob("swlimit/**/*") if path.suffix in (".py", ".typed")}
     assert "swlimit/py.typed" in ours
     with zipfile.ZipFile(built["whl"]) as wheel:
         assert {name for name in wheel.namelist() if ".dist-info/" not in name} == ours
@@ -70,7 +70,7 @@ import swlimit.wsgi
 
 limiter = swlimit.Limiter(None, 1, "1m", 1.0, on_failure="deny")
 decision: swlimit.Decision = limiter.allow("k", cost=2, block="1h")
-wait: float = decision.retry_after
+wait: float | None = decision.retry_after
 both: swlimit.Decisions = swlimit.allow_all(limiter.request("a"), limiter.request(b"b", cost=2))
 
 
@@ -82,6 +82,15 @@ def work(number: int) -> str:
 text: str = work(1)
 swlimit.wsgi.RateLimit(demo_app, swlimit.Rule(limiter), swlimit.Rule(limiter, lambda environ: environ.get("KEY")))
 limiter.allow(7)  # type: ignore[arg-type]
+
+
+async def main(limiter: swlimit.AsyncLimiter) -> None:
+    decision: swlimit.Decision = await limiter.allow("k", limit=3)
+    both: swlimit.Decisions = await swlimit.allow_all(limiter.request("a"), limiter.request("b"))
+    bool(limiter.allow("k").granted)  # type: ignore[attr-defined]
+    print(decision, both)
+
+
 swlimit.Limiter(None, 1, "1m", 1.0, on_failure="shrug")  # type: ignore[arg-type]
 """)
     run(sys.executable, "-m", "mypy", "--strict", "--config-file", "", program,
