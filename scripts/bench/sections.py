@@ -19,6 +19,7 @@ from . import (
     node,
     plots,
     scale,
+    script,
     top,
     waiting,
 )
@@ -110,6 +111,13 @@ SECTIONS = {
         "timestamps.",
         lambda options: node.measure(3 if options.quick else 9, options.log),
         lambda result: node.table(*result)),
+    "script": Section(
+        "The script for servers without modules",
+        "CPU as above, of `src/lua/swlimit.lua` on keys with a count in every subinterval, and of what other libraries "
+        "send. The packed call is measured unless it says *in words*. Instructions are all those that the server takes "
+        "for one command at a time, its event loop included. Ratios are to the same decision of the first library.",
+        lambda options: script.measure(*((7, 0.1) if options.quick else (15, 0.3))),
+        script.table),
     "limits": Section(
         "Coming from `limits`",
         "What the server does for PyPI `limits`, which Flask-Limiter and slowapi are built on, and for swlimit's "

@@ -1,0 +1,1 @@
+"""Copies keys between the layout of the module and that of its script."""

@@ -1,0 +1,98 @@
+"""Copy keys from a server with the module to one where the script takes its place, or back. Counts, blocks and the
+time to live stay what they are; the keys copied from stay, too. On one server give the copies another prefix. What is
+counted while this runs may be missing from the copy: stop first what counts."""
+
+import argparse
+import sys
+
+import redis
+
+from .layout import MAGIC, Entry, decode, encode
+
+BATCH = 500
+
+
+def main():
+    options = arguments().parse_args()
+    try:
+        source, target = (redis.Redis.from_url(address) for address in (options.source, options.target))
+        read, write = (read_module, write_script) if options.to == "script" else (read_script, write_module)
+        copied = refused = 0
+        for key in source.scan_iter(match=options.match, count=BATCH):
+            name = options.prefix.encode() + key
+            try:
+                found = read(source, key)
+                if found is None:
+                    continue
+                if target.exists(name) and not options.replace:
+                    raise ValueError("there is such a key already; --replace overwrites it")
+                write(target, name, *found)
+                copied += 1
+            except (ValueError, redis.ResponseError) as error:
+                refused += 1
+                print(f"convert: {key!r}: {error}", file=sys.stderr)
+    except (redis.ConnectionError, redis.ResponseError, ValueError) as error:
+        print(f"convert: {error}", file=sys.stderr)
+        return 2
+    print(f"convert: {copied} keys copied, {refused} not")
+    return 1 if refused else 0
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="convert", description=__doc__)
+    parser.add_argument("to", choices=["script", "module"], help="what the copies are for")
+    parser.add_argument("source", metavar="FROM", help="redis://… of the server that has the keys")
+    parser.add_argument("target", metavar="TO", help="redis://… of the server that shall have them")
+    parser.add_argument("--prefix", default="", help="what to put before the names of the copies")
+    parser.add_argument("--match", default="*", metavar="PATTERN", help="only keys like this, as SCAN takes it")
+    parser.add_argument("--replace", action="store_true", help="overwrite keys that exist")
+    return parser
+
+
+def lives(pttl):
+    """Whether a key with this PTTL is there, and lives for a while."""
+    return pttl != -2 and pttl != 0
+
+
+def read_module(client, key):
+    """What a key of the module holds, and its PTTL; None for other keys."""
+    if client.type(key) != b"sw-window":
+        return None
+    with client.pipeline() as transaction:
+        shown, pttl = transaction.execute_command("SWLIMIT.INFO", key).pttl(key).execute()
+    if not lives(pttl):
+        return None
+    shown = shown if isinstance(shown, dict) else dict(zip(shown[::2], shown[1::2]))
+    counts = [tuple(count) for count in shown[b"counts"]]
+    if not counts and not shown[b"blocked"]:
+        return None  # a block that has passed
+    return Entry(shown[b"window"], shown[b"resolution"], counts, shown[b"blocked"]), pttl
+
+
+def read_script(client, key):
+    """What a key of the script holds, and its PTTL; None for other keys."""
+    if client.type(key) != b"string" or client.getrange(key, 0, len(MAGIC) - 1) != MAGIC:
+        return None
+    with client.pipeline() as transaction:
+        value, pttl = transaction.get(key).pttl(key).execute()
+    return (decode(value), pttl) if value and lives(pttl) else None
+
+
+def write_script(client, key, entry, pttl):
+    client.set(key, encode(entry), px=pttl if pttl > 0 else None)
+
+
+def write_module(client, key, entry, pttl):
+    seconds, micros = client.time()
+    until = seconds * 1000 + micros // 1000 + pttl if pttl > 0 else 0
+    with client.pipeline() as transaction:
+        transaction.delete(key)
+        for start, units in entry.counts:
+            transaction.execute_command("SWLIMIT.RECORD", key, 0, f"{entry.window}ms", f"{entry.resolution}ms",
+                                        "COST", units, "AT", start, "UNTIL", until)
+        if entry.blocked_until:
+            transaction.execute_command("SWLIMIT.BLOCK", key, "1ms", "AT", entry.blocked_until - 1, "UNTIL", until)
+        transaction.execute()
+
+
+sys.exit(main())

@@ -1,0 +1,58 @@
+"""The script's layout of a key, which src/lua/swlimit.lua describes, as bytes."""
+
+import struct
+from typing import NamedTuple
+
+MAGIC = b"swl1"
+MOST_SUBINTERVALS = 4096  # that the script takes
+_HEADER = struct.Struct("<4s8d")
+_SLOT = struct.Struct("<2d")
+
+
+class Entry(NamedTuple):
+    """What a key holds. Without counts, `window` and `resolution` are 0."""
+
+    window: int         # ms
+    resolution: int     # ms
+    counts: list        # [(start of the subinterval in ms, units), …], oldest first
+    blocked_until: int  # Unix time in ms; 0 without a block
+
+
+def encode(entry):
+    """The bytes of an entry. Raises `ValueError` if the script does not take such a one."""
+    if not entry.counts:
+        return _HEADER.pack(MAGIC, 0, 0, 0, 0, 0, entry.blocked_until, 0, 0)
+    subintervals = entry.window // entry.resolution
+    if subintervals > MOST_SUBINTERVALS:
+        raise ValueError(f"{subintervals} subintervals, above {MOST_SUBINTERVALS}")
+    slots, through = [], 0
+    for start, units in entry.counts:
+        through += units
+        slots.append((start // entry.resolution, through))
+    newest, _ = slots.pop()
+    slid = slots[0][1] if slots and slots[0][0] == newest - subintervals else 0
+    header = MAGIC, entry.resolution, subintervals, newest, through, slid, entry.blocked_until, len(slots), 0
+    return _HEADER.pack(*header) + b"".join(_SLOT.pack(*slot) for slot in slots)
+
+
+def decode(value):
+    """The entry of these bytes. Raises `ValueError` if they are none."""
+    if len(value) < _HEADER.size or not value.startswith(MAGIC):
+        raise ValueError("not a value of the script")
+    _, *numbers = _HEADER.unpack_from(value)
+    if not all(number.is_integer() and number >= 0 for number in numbers):
+        raise ValueError("numbers that are not whole")
+    resolution, subintervals, newest, through, _, blocked, slots, before = map(int, numbers)
+    if len(value) != _HEADER.size + slots * _SLOT.size:
+        raise ValueError("a length that does not fit")
+    if not resolution:
+        return Entry(0, 0, [], blocked)
+    counts = []
+    for subinterval, total in [*_SLOT.iter_unpack(value[_HEADER.size:]), (newest, through)]:
+        if not (total > before and total == int(total) and subinterval == int(subinterval)):
+            raise ValueError("counts that do not add up")
+        counts.append((int(subinterval) * resolution, int(total) - before))
+        before = int(total)
+    if counts != sorted(counts) or counts[0][0] < (newest - subintervals) * resolution:
+        raise ValueError("counts out of order")
+    return Entry(subintervals * resolution, resolution, counts, blocked)

@@ -1,0 +1,102 @@
+"""The script replies to random commands as the module does, byte by byte. scripts/compare-script tries more."""
+
+import itertools
+import json
+import time
+
+import pytest
+
+from support.comparing import Commands, Difference, compare
+from support.lacking import needed
+from support.releases import TOO_OLD
+from support.script import scripted, sha
+from support.waiting import eventually
+from vectors import make
+
+COMMANDS, ON_OTHER_RELEASES = 1_000_000, 100_000
+ONLY_SINCE_7 = {"enable-debug-command": [], "enable-module-command": []}
+
+
+def test_random_commands(start, clock, report, binaries):
+    count = COMMANDS if binaries.name == "installed" else ON_OTHER_RELEASES
+    module, plain = start(env=clock.environment), start(env=clock.environment, module=None)
+    began = time.process_time()
+    size = compare(module, plain, clock, Commands(1), count)
+    seconds = time.process_time() - began
+    report(f"{count} commands, {size} bytes of replies, 0 differ; {seconds:.0f} s of CPU here")
+
+
+def is_up(client, clock):
+    """Whether a node answers, which it does some seconds after its start, by its clock."""
+    clock.set(clock.ms + 1000)
+    return client.execute_command("CLUSTER INFO")["cluster_state"] == "ok"
+
+
+def test_random_commands_in_clusters(start, clock):
+    servers = []
+    for options in ({}, {"module": None}):
+        server = start(env=clock.environment, options={"cluster-enabled": "yes"}, **options)
+        with server.client() as client:
+            client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
+            eventually(lambda client=client: is_up(client, clock))
+        servers.append(server)
+    compare(*servers, clock, Commands(2), 20_000)
+
+
+def test_random_commands_on_the_release_that_takes_no_module(start, clock):
+    module = start(env=clock.environment)
+    plain = start(binaries=needed(TOO_OLD.name), module=None, env=clock.environment, options=ONLY_SINCE_7)
+    compare(module, plain, clock, Commands(3), 20_000)
+
+
+def test_a_difference_is_found(start, clock, monkeypatch):
+    """In one of a thousand commands."""
+    commands, number = Commands(4), itertools.count()
+    decide = commands.decide
+
+    def another_limit(key, chance):
+        words, call = decide(key, chance)
+        return ([*words[:2], words[2] + 1, *words[3:]] if next(number) == 300 else words), call
+
+    monkeypatch.setattr(commands, "decide", another_limit)
+    with pytest.raises(Difference):
+        compare(start(env=clock.environment), start(env=clock.environment, module=None), clock, commands, 1000)
+
+
+def test_durations(run):
+    refused = "ERR window must be a duration such as 60, 500ms, 5m, 1h or 7d"
+    for case in json.loads((make.HERE / "durations.json").read_text()):
+        reply = run("SWLIMIT.PEEK", "k", 1, case["text"], case["text"])
+        assert reply == (refused if case["ms"] is None else [1, 1, 1, 0, 0]), case
+
+
+def test_decisions(plain):
+    """Kept by UNTIL 0, whatever the clock says."""
+    for case in json.loads((make.HERE / "decisions.json").read_text()):
+        commands = [("DEL", "k")]
+        if stored := case["stored"]:
+            quota = 0, f"{stored['window']}ms", f"{stored['resolution']}ms"
+            commands += [("SWLIMIT.RECORD", "k", *quota, "COST", units, "AT", start, "UNTIL", 0)
+                         for start, units in stored["counts"]]
+        if until := case["blocked_until"]:
+            commands.append(("SWLIMIT.BLOCK", "k", "1ms", "AT", until - 1, "UNTIL", 0))
+        asked = case["request"]
+        options = [word for word in ("partial", "strict") if asked[word]]
+        commands.append(("SWLIMIT.PEEK", "k", asked["limit"], f"{asked['window']}ms", f"{asked['resolution']}ms",
+                         "COST", asked["cost"], *options, "AT", case["now"]))
+        assert plain.calls([scripted(words, sha()) for words in commands])[-1] == case["decision"], case
+
+
+@pytest.mark.parametrize("sequence", json.loads((make.HERE / "replies.json").read_text()), ids=lambda one: one["name"])
+def test_replies(plain, sequence):
+    for step in sequence["steps"]:
+        words = step["command"]
+        if words[0] == "SWLIMIT.ACQUIRE":
+            continue  # a script does not wait
+        if words[0] == "SWLIMIT.MALLOW":
+            if len(words) < 2 or words[1] not in map(str, range(1, len(words) - 1)):
+                continue  # numkeys is EVALSHA's own word, and so is its error
+            words = [words[0], int(words[1]), *words[2:]]
+        expected = step["reply"]["error"] if isinstance(step["reply"], dict) else step["reply"]
+        reply = plain.call(*scripted(words, sha()))
+        assert (reply.decode() if isinstance(reply, bytes) else reply) == expected, words

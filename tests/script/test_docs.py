@@ -1,0 +1,32 @@
+"""docs/managed-servers.md: what it types works on a server without the module, and the rights it names suffice."""
+
+import subprocess
+
+from docs.pages import blocks
+from support.resp import Connection, Failed
+from support.script import load, sha
+from support.server import ROOT
+
+PAGE = ROOT / "docs/managed-servers.md"
+
+
+def test_two_commands(plain_server, plain):
+    block, = (block for block in blocks(PAGE) if block.comment.startswith("run by"))
+    typed = f'redis-cli() {{ command redis-cli -p {plain_server.port} "$@"; }}\n{block.text}'
+    plain.call("SCRIPT", "FLUSH")
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", typed], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split()[:4] == ["1", "100", "99", "0"], done
+
+
+def test_rights(plain_server, plain):
+    block, = (block for block in blocks(PAGE) if block.language == "text")
+    has_read_only = plain.call("COMMAND", "INFO", "EVALSHA_RO")[0]
+    rules = [rule for rule in block.text.split() if rule != "+evalsha_ro" or has_read_only]
+    assert plain.call("ACL", "SETUSER", "u", "reset", "on", "nopass", *rules) == b"OK"
+    with Connection(plain_server.port) as user:
+        user.call("AUTH", "u", "x")
+        load(user)
+        for words in [("ALLOW", 5, 60, 5), ("RECORD", 5, 60, 5), ("REFUND", 2), ("BLOCK", "1m"), ("UNBLOCK",)]:
+            assert not isinstance(user.call("EVALSHA", sha(), 1, "limit:1", *words), Failed), words
+            assert user.call("EVALSHA", sha(), 1, "other:1", *words).startswith("NOPERM")
+    plain.call("ACL", "DELUSER", "u")

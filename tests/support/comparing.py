@@ -1,0 +1,322 @@
+"""Random commands for the module and for the script, each on a server of its own, and their replies byte by byte."""
+
+import mmap
+import os
+import random
+import re
+import select
+import subprocess
+from pathlib import Path
+
+from .bounds import MAX, MAX_WINDOW
+from .resp import INCOMPLETE, Connection, encode, parser
+from .script import COUNT, PARTIAL, STRICT, load, packed, scripted, sha
+
+SOURCE = Path(__file__).with_name("standing_clock.c")
+BATCH = 1000
+ANSWER_SECONDS = 60
+HOUR, DAY = 3_600_000, 86_400_000
+# (resolution in ms, subintervals)
+GEOMETRIES = [(1, 1), (1, 7), (1, 4096), (7, 3), (77, 13), (1000, 1), (1000, 12), (1000, 60), (5000, 12), (30_000, 3),
+              (60_000, 60), (HOUR, 24), (907, 4000), (250, 17), (DAY, 3650), (MAX_WINDOW, 1), (MAX_WINDOW // 7, 7)]
+NOW = 1_700_000_000_000  # the servers' clock at the beginning, in ms
+# Instants beyond would make replies above 2^53, which Lua's numbers do not hold.
+LATEST = MAX - 3 * MAX_WINDOW
+STARTS = [NOW, NOW, NOW, 0, 10 * DAY, 2**52, LATEST - MAX_WINDOW]
+GARBAGE = ["", "x", "-1", "+1", "1.5", " 1", "1e3", "0x10", "0", "00", "007", str(MAX), str(MAX + 1), str(MAX + 2),
+           "99999999999999999999", "1ms", "1MS", "1S", "2m", "3H", "1d", "3650d", "3651d", "1w", "1 s", "60", "4097ms",
+           "cost", "COST PARTIAL", "AT", "strict", "Partial", "age", "until", "BLOCK", "nx",
+           b"\xff\0'\"\\\r\n", b"1\0", "é", "a" * 100]
+MEMORY = re.compile(rb"(\$6\r\nmemory\r\n):\d+\r\n")
+
+
+class Clock:
+    """The wall clock of servers that are started with `environment`: it stands until it is set."""
+
+    def __init__(self, folder):
+        self.library, self.path = Path(folder, "standing_clock.so"), Path(folder, "now")
+        words = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O1", "-o", self.library, SOURCE]
+        subprocess.run(words, check=True)
+        self.path.write_bytes(bytes(8))
+        with open(self.path, "r+b") as file:
+            self._shared = mmap.mmap(file.fileno(), 8)
+        self.set(NOW)
+
+    @property
+    def environment(self):
+        return {"LD_PRELOAD": str(self.library), "CLOCK_FILE": str(self.path)}
+
+    def set(self, ms):
+        """Put the clock to a Unix time in ms."""
+        self.ms = ms
+        self._shared[:] = (1000 * ms + 123).to_bytes(8, "little")
+
+
+class Commands:
+    """Random commands for a few keys. `at` None: by the servers' clock."""
+
+    def __init__(self, seed, clustered=False):
+        self.random = random.Random(seed)
+        self.clustered = clustered
+        self.number = 0
+        self.begin()
+
+    def begin(self):
+        """New keys, at other instants and geometries."""
+        pick, self.number = self.random, self.number + 1
+        self.now = pick.choice(STARTS)
+        self.by_clock = pick.random() < 0.25
+        self.keys = [f"{{{self.number}}}{name}" for name in range(pick.choice([2, 6]))]
+        self.geometry = {key: pick.choice(GEOMETRIES) for key in self.keys}
+        self.changes = pick.choice([0, 0.02, 0.3])
+        self.scale = pick.choice([5, 60, 60, 1000, MAX // 5, MAX])
+
+    def tick(self, geometry):
+        """Time passes: within a subinterval, over windows, backwards; often it comes to a boundary."""
+        pick, (resolution, subintervals) = self.random, geometry
+        chance = pick.random()
+        if chance < 0.3:
+            return
+        length = resolution * subintervals
+        step = (1, resolution // 7, resolution, resolution, resolution, length // 3, length, -resolution)[
+            pick.getrandbits(3)]
+        now = self.now + (step if chance < 0.7 else int(pick.random() * step))
+        if chance > 0.9:
+            now = now // resolution * resolution + (0, 1, resolution - 1)[int(pick.random() * 3)]
+        self.now = now if 0 <= now <= LATEST else NOW
+
+    def amount(self, limit):
+        pick = self.random
+        kind = pick.getrandbits(3)
+        if kind < 4:
+            return 1
+        if kind < 6:
+            return 1 + int(pick.random() * 9)
+        if kind == 6:
+            return max(1, min(MAX, limit + int(pick.random() * 3) - 1))
+        return 1 + int(pick.random() * min(self.scale, MAX - 1))
+
+    def span(self, geometry):
+        """A duration that means something at this geometry, in ms."""
+        pick, (resolution, subintervals) = self.random, geometry
+        length = resolution * subintervals
+        spans = [0, 1, resolution, int(pick.random() * length), length, length + resolution]
+        return min(MAX_WINDOW, pick.choice(spans))
+
+    def quota(self, key):
+        if self.random.random() < self.changes:
+            self.geometry[key] = self.random.choice(GEOMETRIES)
+        resolution, subintervals = self.geometry[key]
+        limit = int(self.random.random() * self.scale)
+        return limit, resolution, subintervals
+
+    def next(self):
+        """One command in the module's words, and in the script's."""
+        pick = self.random
+        chance = pick.random()
+        key = self.keys[int(pick.random() * len(self.keys))]
+        geometry = self.geometry[key]
+        self.tick(geometry)
+        if chance < 0.66:
+            return self.decide(key, chance)
+        instant = [] if self.by_clock else ["AT", self.now]
+        if chance < 0.74:
+            resolution, _ = geometry
+            limits = [self.quota(one) for one in self.keys[:2]]
+            words = ["SWLIMIT.MALLOW", 2, *self.keys[:2]]
+            for limit, resolution, subintervals in limits:
+                words += [limit, f"{resolution * subintervals}ms", f"{resolution}ms", self.amount(limit)]
+            words += (["STRICT"] if pick.random() < 0.3 else []) + instant
+        elif chance < 0.82:
+            words = ["SWLIMIT.REFUND", key, self.amount(10)]
+            kind = pick.getrandbits(2)
+            if kind == 0:
+                words += ["AGE", f"{self.span(geometry)}ms"]
+            elif kind == 1:
+                return self.since(words, geometry, instant)
+            words += instant
+        elif chance < 0.84:
+            words = ["SWLIMIT.BLOCK", key, f"{max(1, self.span(geometry))}ms", *(["NX"] if pick.random() < 0.4 else []),
+                     *instant]
+        elif chance < 0.87:
+            words = ["SWLIMIT.UNBLOCK", key, *instant]
+        elif chance < 0.9:
+            words = ["SWLIMIT.INFO", key]
+        elif chance < 0.94:
+            words = ["PTTL", key]
+        elif chance < 0.945:
+            words = ["DEL", key]
+        else:
+            words = self.spoilt()
+        if chance < 0.87 and not 0.66 <= chance < 0.74 and pick.random() < 0.05:
+            words += ["UNTIL", pick.choice([0, 1, self.clock.ms + 5000, self.clock.ms + DAY])]
+        return words, scripted(words, self.sha, self.read_only)
+
+    def since(self, words, geometry, instant):
+        """REFUND of what was counted since an instant, which the module is told by its age."""
+        now = self.clock.ms if self.by_clock else self.now
+        since = max(0, now + self.random.choice([-1, -1, -1, 1]) * self.span(geometry))
+        age = max(0, now - since)
+        return ([*words, "AGE", f"{age}ms", *instant],
+                scripted([*words, "SINCE", since, *instant], self.sha, self.read_only))
+
+    def decide(self, key, chance):
+        """ALLOW, PEEK or RECORD."""
+        pick = self.random
+        limit, resolution, subintervals = self.quota(key)
+        cost = self.amount(limit)
+        partial, strict = pick.random() < 0.2, pick.random() < 0.3
+        name = "ALLOW" if chance < 0.36 else "PEEK" if chance < 0.48 else "RECORD"
+        partial = partial and name != "RECORD"
+        words = [f"SWLIMIT.{name}", key, limit, f"{resolution * subintervals}ms", f"{resolution}ms"]
+        if cost > 1:
+            words += ["COST", cost]
+        if partial:
+            words.append("PARTIAL")
+        if strict:
+            words.append("STRICT")
+        if not self.by_clock:
+            words += ["AT", self.now]
+        if name != "RECORD" and pick.random() < 0.5:
+            flags = (name == "ALLOW") * COUNT | partial * PARTIAL | strict * STRICT
+            return words, packed(key, limit, resolution, subintervals, cost, self.sha, flags,
+                                 None if self.by_clock else self.now, self.read_only)
+        if name == "RECORD" and pick.random() < 0.4:
+            words += ["AGE", f"{self.span((resolution, subintervals))}ms"]
+        if name != "PEEK" and pick.random() < 0.08:
+            words += ["BLOCK", f"{max(1, self.span((resolution, subintervals)))}ms"]
+        return words, scripted(words, self.sha, self.read_only)
+
+    def spoilt(self):
+        """A command with something wrong, or odd, in it."""
+        pick = self.random
+        name = pick.choice(["ALLOW", "PEEK", "RECORD", "REFUND", "BLOCK", "UNBLOCK", "INFO", "MALLOW"])
+        key = pick.choice(self.keys)
+        words = {"REFUND": [1], "BLOCK": ["1m"], "UNBLOCK": [], "INFO": []}.get(name, [5, "1m", "5s"])
+        words = words + pick.choice([[], ["COST", 2], ["AT", NOW], ["STRICT"], ["AT"], ["NX"], ["AGE", 5],
+                                     ["AT", 5, "at", 6]])
+        if name == "MALLOW":
+            keys = [key, pick.choice(self.keys)][:pick.choice([1, 2, 2])]
+            words = [5, "1m", "5s", 1] * len(keys) + pick.choice([[], ["STRICT"], ["AT", NOW], ["x"]])
+        for _ in range(pick.choice([0, 1, 1, 2])):
+            place = int(pick.random() * (len(words) + 1))
+            words[place:place + pick.getrandbits(1)] = pick.choice([[pick.choice(GARBAGE)], []])
+        if any(str(one).upper() in ("AT", "SINCE") and str(other).isdigit() and int(other) > LATEST
+               for one, other in zip(words, words[1:])):
+            return self.spoilt()
+        if name == "MALLOW":
+            return ["SWLIMIT.MALLOW", len(keys), *keys, *words]
+        return [f"SWLIMIT.{name}", key, *words]
+
+
+class Difference(AssertionError):
+    """The script has answered otherwise than the module."""
+
+
+def compare(module, plain, clock, commands, count):
+    """Give random commands to a server with the module, and their like to one without; the number of bytes compared.
+
+    Raises `Difference` with the first command whose replies are not the same, byte by byte, but for INFO's `memory`.
+    """
+    with _Raw(module.port) as ours, _Raw(plain.port) as theirs:
+        load(theirs)
+        with plain.client() as client:
+            version = client.info("server")["redis_version"]
+        commands.sha, commands.clock = sha(), clock
+        commands.read_only = "EVALSHA_RO" if version >= "7" else "EVALSHA"
+        compared = done = 0
+        while done < count:
+            pairs = [commands.next() for _ in range(min(BATCH, count - done))]
+            ours.start(words for words, _ in pairs)
+            theirs.start(words for _, words in pairs)
+            replies = ours.finish(), theirs.finish()
+            if replies[0] != replies[1]:
+                replies = [MEMORY.sub(rb"\1:0\r\n", reply) for reply in replies]
+                if replies[0] != replies[1]:
+                    raise Difference(_first(pairs, ours, theirs, replies, clock))
+            compared += len(replies[0])
+            done += len(pairs)
+            _go_on(commands, clock, ours, theirs)
+        return compared
+
+
+def _go_on(commands, clock, ours, theirs):
+    """Let the servers' clock go on, and sometimes begin with new keys."""
+    pick = commands.random
+    resolution, subintervals = pick.choice(list(commands.geometry.values()))
+    if clock.ms < 2 * NOW:
+        clock.set(clock.ms + pick.choice([0, 1, resolution // 3, resolution, resolution * subintervals]))
+    else:
+        clock.set(NOW)
+    if pick.random() < 0.5:
+        commands.begin()
+    if commands.by_clock:
+        commands.now = clock.ms
+    if commands.number % 50 == 0:
+        for connection in (ours, theirs):
+            connection.start([["FLUSHALL"]])
+            connection.finish()
+
+
+def _first(pairs, ours, theirs, replies, clock):
+    """What to say of the first command whose replies differ."""
+    lists = []
+    for reply in replies:
+        reader, found = parser(), []
+        reader.feed(reply)
+        while (one := reader.gets()) is not INCOMPLETE:
+            found.append(one)
+        lists.append(found)
+    for number, ((words, call), one, other) in enumerate(zip(pairs, *lists)):
+        if one != other:
+            return (f"command {number} of the batch, clock {clock.ms}:\n{words}\n{call}\n"
+                    f"module: {one}\nscript: {other}\n"
+                    f"before: {[earlier for earlier, _ in pairs[:number] if words[1] in earlier][-12:]}")
+    return f"unequal bytes: {replies}"
+
+
+class _Raw(Connection):
+    """A connection whose replies are read as bytes."""
+
+    def start(self, commands):
+        """Send commands; none of their replies is larger than the sockets' buffers together hold."""
+        self._waiting = b"".join([encode(*words) for words in commands]) + encode("PING", END)
+        self.socket.setblocking(False)
+        self._replies = []
+        self._pump(all_of_it=False)
+
+    def finish(self):
+        """The bytes of all replies."""
+        self._pump(all_of_it=True)
+        self.socket.setblocking(True)
+        return b"".join(self._replies).removesuffix(ENDING)
+
+    def _pump(self, all_of_it):
+        """Send and receive as long as either goes on; to the end, if that is wanted."""
+        while True:
+            moved = False
+            if self._waiting:
+                try:
+                    sent = self.socket.send(self._waiting)
+                    self._waiting, moved = self._waiting[sent:], sent > 0
+                except BlockingIOError:
+                    pass
+            try:
+                more = self.socket.recv(1 << 20)
+                assert more, "the server hung up"
+                self._replies.append(more)
+                moved = True
+            except BlockingIOError:
+                pass
+            if self._replies and b"".join(self._replies[-3:])[-len(ENDING):] == ENDING:
+                return
+            if not moved:
+                if not all_of_it:
+                    return
+                ready = select.select([self.socket], [self.socket] if self._waiting else [], [], ANSWER_SECONDS)
+                assert any(ready), "the server does not answer"
+
+
+END = "the end of a batch"
+ENDING = b"$%d\r\n%s\r\n" % (len(END), END.encode())
+

@@ -1,0 +1,37 @@
+"""The script that makes the module's decisions on servers without it, and how its calls are spelt."""
+
+import hashlib
+import struct
+
+from .server import ROOT
+
+SCRIPT = ROOT / "src/lua/swlimit.lua"
+COUNT, PARTIAL, STRICT = 1, 2, 4
+
+
+def load(connection):
+    """Make the script known to a server."""
+    assert connection.call("SCRIPT", "LOAD", SCRIPT.read_bytes()) == sha().encode()
+
+
+def sha():
+    return hashlib.sha1(SCRIPT.read_bytes()).hexdigest()
+
+
+def scripted(words, sha, read_only="EVALSHA_RO"):
+    """A call of the script instead of one of the module's commands; other commands as they are."""
+    name = str(words[0]).upper()
+    if not name.startswith("SWLIMIT."):
+        return words
+    name = name.removeprefix("SWLIMIT.")
+    evalsha = read_only if name in ("PEEK", "INFO") else "EVALSHA"
+    if name == "MALLOW":
+        return [evalsha, sha, *words[1:2 + words[1]], name, *words[2 + words[1]:]]
+    return [evalsha, sha, 1, words[1], name, *words[2:]]
+
+
+def packed(key, limit, resolution, subintervals, cost, sha, flags=COUNT, at=None, read_only="EVALSHA_RO"):
+    """ALLOW (or, without COUNT, PEEK) in one packed argument; `resolution` and `at` in ms."""
+    numbers = [limit, resolution, subintervals, cost, *([] if at is None else [at])]
+    call = "EVALSHA" if flags & COUNT else read_only
+    return [call, sha, 1, key, struct.pack(f"<B{len(numbers)}Q", flags, *numbers)]
