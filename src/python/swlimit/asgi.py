@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from .limiter import AsyncLimiter, allow_all
-from .rules import Rule, asked, client_network
+from .rules import Reading, Rule, Rules, client_network
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -20,27 +20,38 @@ def client_address(scope: Scope) -> str | None:
     return client_network(client[0]) if client else None
 
 
+def header(scope: Scope, name: str) -> str | None:
+    """A header of a request, for keys: `lambda scope: header(scope, "x-api-key")`."""
+    wanted = name.lower().encode("latin-1")
+    return next((value.decode("latin-1") for found, value in scope["headers"] if found == wanted), None)
+
+
+READING = Reading(client_address, lambda scope: str(scope["method"]), lambda scope: str(scope["path"]))
+
+
 class RateLimit:
     """Answers 429 to what a rule denies, and then none counts it; tells the limits in the headers of every response.
 
     Only HTTP is limited.
+
+    denied: a function of the scope and the decisions that returns the content type and the body of a 429.
+    headers: "all", "standard" (RateLimit, RateLimit-Policy), "legacy" (X-RateLimit-…) or "none" but Retry-After.
     """
 
-    def __init__(self, app: App, rule: ASGIRule, *more: ASGIRule) -> None:
-        self._app, self._rules = app, (rule, *more)
+    def __init__(self, app: App, *rules: ASGIRule, **options: Any) -> None:
+        self._app, self._rules = app, Rules(rules, READING, **options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = asked(self._rules, scope, client_address) if scope["type"] == "http" else None
-        if not found:
+        asked = self._rules.asked(scope) if scope["type"] == "http" else None
+        if not asked:
             await self._app(scope, receive, send)
             return
-        decisions = await allow_all(*(request for _, request in found))
-        told = decisions.headers(*(name for name, _ in found))
-        headers = [(name.lower().encode(), value.encode()) for name, value in told.items()]
-        if not decisions:
+        answer = self._rules.answer(scope, asked, await allow_all(*(request for _, request in asked)))
+        headers = [(name.lower().encode(), value.encode()) for name, value in answer.headers.items()]
+        if not answer.decisions:
             await send({"type": "http.response.start", "status": 429,
-                        "headers": [*headers, (b"content-type", b"text/plain; charset=utf-8")]})
-            await send({"type": "http.response.body", "body": b"Too Many Requests\n"})
+                        "headers": [*headers, (b"content-type", answer.content_type.encode())]})
+            await send({"type": "http.response.body", "body": answer.body})
             return
 
         async def telling(message: Message) -> None:

@@ -441,8 +441,7 @@ def deciding_all(requests: Sequence[Request[Any]], deadline: Duration | None = N
         if decision is None:
             decision = yield from first._deciding("ALLOW", demands[0], demands[0].cost, wait)
         return Decisions(bool(decision), (decision,))
-    if any((one.limiter._link, one.limiter.quota.strict) != (first._link, first.quota.strict) for one in requests):
-        raise ValueError("limits that are decided together have one client, and are all strict or all not")
+    check_together([one.limiter for one in requests])
     if len({demand.key for demand in demands}) < len(demands):
         raise ValueError("a key is named twice; limits that are decided together have keys that differ")
     known = [one.limiter._known(one.demand) for one in requests]
@@ -473,6 +472,12 @@ def deciding_all(requests: Sequence[Request[Any]], deadline: Duration | None = N
         if ticket is not None and not decision:
             one.limiter._learn(ticket, decision)
     return Decisions(bool(reply[0]), members)
+
+
+def check_together(limiters: Sequence[Deciding]) -> None:
+    """Raise ValueError unless these limiters can decide in one command."""
+    if len({(one._link, one.quota.strict) for one in limiters}) > 1:
+        raise ValueError("limits that are decided together have one client, and are all strict or all not")
 
 
 def _all_counted(first: Deciding, requests: Iterable[Request[Any]], source: Source) -> Decisions:

@@ -1,34 +1,103 @@
-"""What middleware decides by."""
+"""What middleware and decorators of all frameworks decide by, and what they answer to a request that is denied."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from ipaddress import IPv6Address, IPv6Network
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast, get_args
 
-from .deciding import Key, Request
+from .deciding import Key, Request, check_together
+from .decision import Decisions
 from .limiter import AsyncLimiter, Limiter
 
 L = TypeVar("L", bound=Limiter | AsyncLimiter)
 S = TypeVar("S")
+Headers = Literal["all", "standard", "legacy", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[L, S]):
-    """A limit that requests are to keep, `S` being what the framework tells of one: a scope, or an environment."""
+    """A limit that requests are to keep, `S` being how the framework tells of one: a scope, say, or an environment."""
 
     limiter: L
     key: Callable[[S], Key | None] | None = None
-    """Who asks, as a rule the client's address. A request without a key is not limited."""
+    """Who asks, as a rule the client's address. A request without a key is not limited: that is an exemption, too."""
     cost: Callable[[S], int] = lambda _: 1
     name: str = "default"
     """In the headers."""
+    methods: Collection[str] = ()
+    """Those that are limited, in capitals; all, if none is named."""
+    path: str = ""
+    """What the paths that are limited begin with."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.methods, str) or any(one != one.upper() for one in self.methods):
+            raise ValueError(f"methods must be a collection of names in capitals, not {self.methods!r}")
+        if not self.name or not self.name.isascii() or not self.name.isprintable() or '"' in self.name:
+            raise ValueError(f"name must be printable ASCII without quotes, not {self.name!r}")
 
 
-def asked(rules: Iterable[Rule[L, S]], scope: S, usual_key: Callable[[S], Key | None]) -> list[tuple[str, Request[L]]]:
-    """The names of the rules that have a key for this request, and what it asks of each."""
-    keys = ((rule, (rule.key or usual_key)(scope)) for rule in rules)
-    return [(rule.name, cast(Request[L], rule.limiter.request(key, rule.cost(scope))))
-            for rule, key in keys if key is not None]
+class Reading(NamedTuple):
+    """How a framework tells what a request is."""
+
+    address: Callable[[Any], str | None]
+    method: Callable[[Any], str]
+    path: Callable[[Any], str]
+
+
+class Answer(NamedTuple):
+    """What is sent with, or instead of, the response."""
+
+    decisions: Decisions
+    headers: dict[str, str]
+    content_type: str = ""
+    body: bytes = b""
+
+
+def too_many(_request: Any, _decisions: Decisions) -> tuple[str, bytes]:
+    """The content type and the body of the answer to a request that is denied."""
+    return "text/plain; charset=utf-8", b"Too Many Requests\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules(Generic[L, S]):
+    """All that a request has to keep. What one denies, none counts."""
+
+    rules: tuple[Rule[L, S], ...]
+    reading: Reading
+    denied: Callable[[S, Decisions], tuple[str, bytes]] = too_many
+    """Makes the body of a 429, and is told of each."""
+    headers: Headers = "all"
+
+    def __post_init__(self) -> None:
+        if not self.rules or not all(isinstance(rule, Rule) for rule in self.rules):
+            raise TypeError("what limits requests is one or more swlimit.Rule")
+        check_together([rule.limiter for rule in self.rules])
+        if self.headers not in get_args(Headers):
+            raise ValueError(f"headers must be one of {', '.join(get_args(Headers))}, not {self.headers!r}")
+
+    def asked(self, request: S) -> list[tuple[str, Request[L]]]:
+        """The names of the rules that apply to this request, and what it asks of each."""
+        method, path = self.reading.method(request), self.reading.path(request)
+        found = []
+        for rule in self.rules:
+            if path.startswith(rule.path) and (not rule.methods or method in rule.methods):
+                key = rule.key(request) if rule.key else client_network(self.reading.address(request))
+                if key is not None:
+                    found.append((rule.name, cast(Request[L], rule.limiter.request(key, rule.cost(request)))))
+        return found
+
+    def answer(self, request: S, asked: list[tuple[str, Request[L]]], decisions: Decisions) -> Answer:
+        """What the decisions come to for the client."""
+        told = decisions.headers(*(name for name, _ in asked))
+        headers = {name: value for name, value in told.items() if self._tells(name)}
+        if decisions:
+            return Answer(decisions, headers)
+        return Answer(decisions, headers, *self.denied(request, decisions))
+
+    def _tells(self, name: str) -> bool:
+        if name == "Retry-After" or self.headers == "all":
+            return True
+        return self.headers != "none" and name.startswith("X-") == (self.headers == "legacy")
 
 
 def client_network(address: str | None) -> str | None:

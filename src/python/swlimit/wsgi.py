@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from .limiter import Limiter, allow_all
-from .rules import Rule, asked, client_network
+from .rules import Reading, Rule, Rules, client_network
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -17,21 +17,29 @@ def client_address(environ: "WSGIEnvironment") -> str | None:
     return client_network(environ.get("REMOTE_ADDR"))
 
 
-class RateLimit:
-    """Answers 429 to what a rule denies, and then none counts it; tells the limits in the headers of every response."""
+READING = Reading(client_address, lambda environ: str(environ["REQUEST_METHOD"]),
+                  lambda environ: str(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")))
 
-    def __init__(self, app: "WSGIApplication", rule: "WSGIRule", *more: "WSGIRule") -> None:
-        self._app, self._rules = app, (rule, *more)
+
+class RateLimit:
+    """Answers 429 to what a rule denies, and then none counts it; tells the limits in the headers of every response.
+
+    denied: a function of the environment and the decisions that returns the content type and the body of a 429.
+    headers: "all", "standard" (RateLimit, RateLimit-Policy), "legacy" (X-RateLimit-…) or "none" but Retry-After.
+    """
+
+    def __init__(self, app: "WSGIApplication", *rules: "WSGIRule", **options: Any) -> None:
+        self._app, self._rules = app, Rules(rules, READING, **options)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        found = asked(self._rules, environ, client_address)
-        if not found:
+        asked = self._rules.asked(environ)
+        if not asked:
             return self._app(environ, start_response)
-        decisions = allow_all(*(request for _, request in found))
-        headers = list(decisions.headers(*(name for name, _ in found)).items())
-        if not decisions:
-            start_response("429 Too Many Requests", [*headers, ("Content-Type", "text/plain; charset=utf-8")])
-            return [b"Too Many Requests\n"]
+        answer = self._rules.answer(environ, asked, allow_all(*(request for _, request in asked)))
+        headers = list(answer.headers.items())
+        if not answer.decisions:
+            start_response("429 Too Many Requests", [*headers, ("Content-Type", answer.content_type)])
+            return [answer.body]
 
         def telling(status: str, own: list[tuple[str, str]], *rest: Any) -> Any:
             return start_response(status, [*own, *headers], *rest)

@@ -1,0 +1,64 @@
+"""For Django: a middleware, and a decorator for a view.
+
+    SWLIMIT = {"RULES": ["shop.limits.per_user"]}  # the names of Rules, for the middleware
+    MIDDLEWARE = [..., "swlimit.django.RateLimitMiddleware"]
+
+Their limiters, each a `Limiter`, are made where the rules are. Keys, costs and `denied` are functions of Django's
+request.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.utils.module_loading import import_string
+
+from .limiter import Limiter, allow_all
+from .rules import Answer, Reading, Rule, Rules, client_network
+
+READING = Reading(lambda request: client_network(request.META.get("REMOTE_ADDR")), lambda request: str(request.method),
+                  lambda request: str(request.path))
+
+
+class RateLimitMiddleware:
+    """Answers 429 to what a rule denies, and then none counts it; tells the limits in the headers of every response.
+
+    Beside RULES, SWLIMIT may have DENIED, the name of a function of the request and the decisions that returns the
+    content type and the body of a 429, and HEADERS: "all", "standard", "legacy" or "none" but Retry-After.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self._get_response = get_response
+        options = {name.lower(): value for name, value in settings.SWLIMIT.items() if name in ("DENIED", "HEADERS")}
+        if "denied" in options:
+            options["denied"] = import_string(options["denied"])
+        self._rules: Rules[Limiter, Any] = Rules(
+            tuple(import_string(name) for name in settings.SWLIMIT["RULES"]), READING, **options)
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return _respond(self._rules, request, lambda: self._get_response(request))
+
+
+def limited(*rules: Rule[Limiter, Any], **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorates a view that is a function."""
+    limits: Rules[Limiter, Any] = Rules(rules, READING, **options)
+
+    def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(view)
+        def limited_view(request: Any, *args: Any, **kwargs: Any) -> Any:
+            return _respond(limits, request, lambda: view(request, *args, **kwargs))
+        return limited_view
+    return decorate
+
+
+def _respond(rules: Rules[Limiter, Any], request: Any, view: Callable[[], Any]) -> Any:
+    asked = rules.asked(request)
+    if not asked:
+        return view()
+    answer: Answer = rules.answer(request, asked, allow_all(*(one for _, one in asked)))
+    response = view() if answer.decisions else HttpResponse(answer.body, answer.content_type, 429)
+    for name, value in answer.headers.items():
+        response[name] = value
+    return response
