@@ -93,17 +93,16 @@ impl Budget {
     /// Decide a request at `now`, upon what a key holds, if anything: what is to be counted if it is granted, and the
     /// decision that follows.
     pub fn decide(budget: Option<&Self>, now: u64, request: &Request) -> (Option<Count>, Decision) {
-        let used = Self::in_force(budget, now).map_or(0, Self::used);
-        let room = request.limit.saturating_sub(used);
-        let units = match request.cost {
-            cost if cost <= room => cost,
-            _ if request.partial => room,
-            _ => 0,
-        };
+        let units = Self::fits(budget, now, request);
         // At most the limit: nothing overflows.
         let count = Self::count(budget, now, request.until, units).ok().filter(|count| count.units > 0);
         let after = count.map_or(budget.copied(), |count| Some(count.after));
         (count, Self::decision(after.as_ref(), now, request, units))
+    }
+
+    /// The same decision as it reads while nothing is counted.
+    pub fn peek(budget: Option<&Self>, now: u64, request: &Request) -> Decision {
+        Self::decision(budget, now, request, Self::fits(budget, now, request))
     }
 
     /// Count a request at `now` whatever the limit says.
@@ -115,6 +114,16 @@ impl Budget {
             decision.retry_after = Some(0);
         }
         Ok((count, decision))
+    }
+
+    /// Units that fit and are asked for.
+    fn fits(budget: Option<&Self>, now: u64, request: &Request) -> u64 {
+        let used = Self::in_force(budget, now).map_or(0, Self::used);
+        match (request.cost, request.limit.saturating_sub(used)) {
+            (cost, room) if cost <= room => cost,
+            (_, room) if request.partial => room,
+            _ => 0,
+        }
     }
 
     /// The decision as it reads at `now`, so many units having been granted.

@@ -237,6 +237,16 @@ impl Options {
     }
 }
 
+/// An error if one of these keys is named twice.
+pub fn distinct(keys: &[&[u8]]) -> Result<(), Error> {
+    let mut names = keys.to_vec();
+    names.sort_unstable();
+    match names.windows(2).any(|pair| pair[0] == pair[1]) {
+        true => Err(Error::KeyTwice),
+        false => Ok(()),
+    }
+}
+
 /// A number of units, from 1.
 pub fn positive(word: &[u8]) -> Option<u64> {
     integer(word).filter(|value| *value > 0)

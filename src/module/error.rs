@@ -49,6 +49,12 @@ pub enum Error {
     Id,
     /// The id is live with so many units.
     OtherUnits(u64),
+    /// The id is live with other reservations.
+    OtherReservations,
+    /// The keys are not those that a hold has reserved.
+    OtherKeys,
+    /// Not a number of units that were used.
+    Used,
     /// `swlimit.max-holds` holds are live.
     TooManyHolds,
     /// Not a reservation.
@@ -98,6 +104,9 @@ impl fmt::Display for Error {
             Error::TryAgain => to.write_str("TRYAGAIN Multiple keys request during rehashing of slot"),
             Error::Id => write!(to, "ERR id must be 1 to {MAX_ID} bytes"),
             Error::OtherUnits(units) => write!(to, "ERR id holds {units} units"),
+            Error::OtherReservations => to.write_str("ERR id holds other reservations"),
+            Error::OtherKeys => to.write_str("ERR keys are not those of the reservation"),
+            Error::Used => write!(to, "ERR used must be an integer between 0 and {MAX_EXACT}"),
             Error::TooManyHolds => to.write_str("ERR too many holds"),
             Error::Reservation => write!(to, "ERR RESERVED must be 1 to {MAX_RESERVATIONS} reservations"),
             Error::PeriodEnd => {

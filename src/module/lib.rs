@@ -20,8 +20,8 @@ mod server;
 mod statistics;
 
 use commands::{
-    Acquire, Allow, Block, Budget as BudgetCommand, Hold, Holders, Info, Mallow, Peek, Record, Refund, Release, Renew,
-    Top, Unblock,
+    Acquire, Admit, Allow, Block, Budget as BudgetCommand, Hold, Holders, Info, Mallow, Peek, Record, Refund, Release,
+    Renew, Settle, Top, Unblock,
 };
 use server::Loading;
 use swlimit_budget::Budget;
@@ -49,5 +49,7 @@ fn load(loading: &Loading) -> Result<(), String> {
     loading.register::<Renew>()?;
     loading.register::<Holders>()?;
     loading.register::<BudgetCommand>()?;
+    loading.register::<Admit>()?;
+    loading.register::<Settle>()?;
     loading.configure(settings)
 }

@@ -58,10 +58,25 @@ COMMANDS = {  # arity, flags, arguments
     "swlimit.budget": (-4, {"write", "denyoom", "fast"}, [
         KEY, LIMIT, argument("until", "integer"), COST, PARTIAL,
         argument("force", "pure-token", token="FORCE", **OPTIONAL), AT, UNTIL]),
+    "swlimit.admit": (-7, {"write", "denyoom"}, [
+        argument("numkeys", "integer"), argument("key", "key", key_spec_index=0, flags=["multiple"]),
+        argument("clause", "oneof", flags=["multiple"], arguments=[
+            argument("rate", "block", token="RATE", arguments=[*QUOTA[1:], argument("cost", "integer")]),
+            argument("hold", "block", token="HOLD", arguments=[
+                LIMIT, argument("ttl", "string"), argument("id", "string"), argument("cost", "integer")]),
+            argument("budget", "block", token="BUDGET", arguments=[
+                LIMIT, argument("until", "integer"), argument("cost", "integer")])]),
+        STRICT, AT]),
+    "swlimit.settle": (-4, {"write"}, [
+        argument("numkeys", "integer"), argument("key", "key", key_spec_index=0, flags=["multiple"]),
+        argument("id", "string"), argument("used", "integer", flags=["optional", "multiple"]), AT]),
     "swlimit.top": (-1, {"readonly"}, [argument("count", "integer", **OPTIONAL)]),
 }
+CLAUSE = "RATE limit window resolution cost|HOLD limit ttl id cost|BUDGET limit until cost"
+COUNTED = {"swlimit.mallow", "swlimit.admit", "swlimit.settle"}  # their keys follow a number of keys
 NEW = {f"swlimit.{name}" for name in (
-    "acquire", "block", "budget", "hold", "holders", "release", "renew", "top", "unblock")}  # since 0.2.0
+    "acquire", "admit", "block", "budget", "hold", "holders", "release", "renew", "settle", "top",
+    "unblock")}  # since 0.2.0
 
 
 def as_json(server, *words):
@@ -97,12 +112,13 @@ def test_information(server, name):
     arity, flags, _ = COMMANDS[name]
     assert info[:2] == [name, arity]
     assert set(info[2]) & {"write", "readonly", "denyoom", "fast", "blocking", "admin", "noscript", "loading"} == flags
-    assert info[3:6] == {"swlimit.mallow": [2, 2, 1], "swlimit.top": [0, 0, 0]}.get(name, [1, 1, 1])
+    assert info[3:6] == [2, 2, 1] if name in COUNTED else [0, 0, 0] if name == "swlimit.top" else [1, 1, 1]
 
 
-def test_the_first_of_counted_keys_says_which_slot_it_is(server):
+@pytest.mark.parametrize("name", sorted(COUNTED))
+def test_the_first_of_counted_keys_says_which_slot_it_is(server, name):
     """Servers route a module's command by a range of words, which clients are not to take for one more key."""
-    _, first = as_json(server, "COMMAND", "INFO", "swlimit.mallow")[0][8]
+    _, first = as_json(server, "COMMAND", "INFO", name)[0][8]
     assert set(first["flags"]) == {"RW", "not_key"}
     assert first["begin_search"] == {"type": "index", "spec": {"index": 2}}
     assert first["find_keys"] == {"type": "range", "spec": {"lastkey": 0, "keystep": 1, "limit": 0}}
@@ -116,7 +132,7 @@ def test_key_specifications(server, name):
     assert set(specification["flags"]) == flags
     assert specification["begin_search"] == {"type": "index", "spec": {"index": 1}}
     assert specification["find_keys"] == (
-        {"type": "keynum", "spec": {"keynumidx": 0, "firstkey": 1, "keystep": 1}} if name == "swlimit.mallow" else
+        {"type": "keynum", "spec": {"keynumidx": 0, "firstkey": 1, "keystep": 1}} if name in COUNTED else
         {"type": "range", "spec": {"lastkey": 0, "keystep": 1, "limit": 0}})
 
 
@@ -128,6 +144,8 @@ def test_key_specifications(server, name):
     ("SWLIMIT.HOLD one 10 60 id COST 3", ["one"]), ("SWLIMIT.RELEASE one id two", ["one"]),
     ("SWLIMIT.RENEW one 60 id two", ["one"]), ("SWLIMIT.HOLDERS one 5", ["one"]),
     ("SWLIMIT.BUDGET one 10 1900000000000 FORCE", ["one"]),
+    ("SWLIMIT.ADMIT 2 one two HOLD 5 60 id 1 RATE 10 60 5 1 AT 7", ["one", "two"]),
+    ("SWLIMIT.SETTLE 2 one two id 5 AT 7", ["one", "two"]),
     ("SWLIMIT.MALLOW 1 one 10 60 5 1", ["one"]),
     ("SWLIMIT.MALLOW 3 one two three 10 60 5 1 10 60 5 1 10 60 5 1 STRICT AT 7", ["one", "two", "three"]),
 ])
@@ -161,6 +179,8 @@ def test_keys_of_a_call_that_is_wrong(server, numkeys):
     ("SWLIMIT.RELEASE", "key id [id ...] [AT unix-ms] [UNTIL until-unix-ms]"),
     ("SWLIMIT.RENEW", "key ttl id [id ...] [AT unix-ms] [UNTIL until-unix-ms]"),
     ("SWLIMIT.HOLDERS", "key [count] [AT unix-ms]"),
+    ("SWLIMIT.ADMIT", f"numkeys key [key ...] {CLAUSE} [{CLAUSE} ...] [STRICT] [AT unix-ms]"),
+    ("SWLIMIT.SETTLE", "numkeys key [key ...] id [used [used ...]] [AT unix-ms]"),
     ("SWLIMIT.BUDGET", "key limit until [COST n] [PARTIAL] [FORCE] [AT unix-ms] [UNTIL until-unix-ms]"),
     ("SWLIMIT.MALLOW", "numkeys key [key ...] limit window resolution cost [limit window resolution cost ...] "
                        "[STRICT] [AT unix-ms]"),

@@ -24,20 +24,26 @@ def test_server_answers_as_the_model(server, seed, start_at):
     kinds = Counter((words[0], type(reply).__name__ if isinstance(reply, Exception) else bool(reply and reply != [0]))
                     for words, reply in zip((words for words, _ in expected), replies, strict=True))
     assert {name for name, _ in kinds} == {
-        f"SWLIMIT.{name}" for name in ("HOLD", "RELEASE", "RENEW", "HOLDERS", "BUDGET", "REFUND")}
+        f"SWLIMIT.{name}" for name in (
+        "HOLD", "RELEASE", "RENEW", "HOLDERS", "BUDGET", "REFUND", "ADMIT", "SETTLE")}
     assert min(kinds.values()) > 5, kinds
 
 
 def test_tokens_always_grow(server):
+    """For as long as the key lives, which a hold sees to here, and also when the clock is set back."""
     workload = HoldingWorkload(7)
-    commands = [words for words, _ in (workload.next() for _ in range(3_000))]
+    keeping = [["SWLIMIT.HOLD", key, 10**6, "3650d", "keeper", "AT", T] for key in workload.keys if "hold" in key]
+    commands = keeping + [words for words, _ in (workload.next() for _ in range(3_000))]
     granted = {}
     for words, reply in zip(commands, answers(server, commands), strict=True):
-        if words[0] == "SWLIMIT.HOLD" and isinstance(reply, list) and reply[0]:
-            seen = granted.setdefault(words[1], {})
-            if reply[5] not in seen.values():
-                assert reply[5] > max(seen.values(), default=0)
-                seen[words[4]] = reply[5]
+        if not isinstance(reply, list) or words[0] not in ("SWLIMIT.HOLD", "SWLIMIT.ADMIT") or not reply[0]:
+            continue
+        decisions = [(words[1], reply)] if words[0] == "SWLIMIT.HOLD" else zip(words[2:], reply[1:], strict=False)
+        for key, decision in decisions:
+            seen, token = granted.setdefault(key, []), decision[5] if len(decision) == 6 else None
+            if token and token not in seen:
+                assert token > max(seen, default=0)
+                seen.append(token)
     assert sum(map(len, granted.values())) > 50
 
 

@@ -27,6 +27,8 @@ COMMANDS = {
     "swlimit.renew": ([KEY], [KEY, "1h", "id", "AT", 1]),
     "swlimit.holders": ([KEY], [KEY, 10, "AT", 1]),
     "swlimit.budget": ([KEY], [KEY, 10, 2, "COST", 1, "AT", 1]),
+    "swlimit.admit": ([KEY, OTHER], [2, KEY, OTHER, "RATE", *QUOTA, 1, "BUDGET", 10, 2, 1, "AT", 1]),
+    "swlimit.settle": ([KEY, OTHER], [2, KEY, OTHER, "id", 1, "AT", 1]),
     "swlimit.mallow": ([KEY, OTHER], [2, KEY, OTHER, *QUOTA, 1, *QUOTA, 1, "AT", 1]),
 }
 
@@ -70,7 +72,7 @@ def test_the_server_finds_the_keys_of_whatever_is_taken(server, name):
         taken = 0
         for words in spellings(name):
             connection.call("FLUSHALL")
-            if name.removeprefix("swlimit.") not in ("hold", "release", "renew", "holders", "budget"):
+            if name.removeprefix("swlimit.") not in ("hold", "release", "renew", "holders", "budget", "settle"):
                 connection.call("SWLIMIT.RECORD", KEY, *QUOTA)
             if not isinstance(connection.call(*words), Failed):
                 taken += 1

@@ -40,6 +40,10 @@ TRANSCRIPT = [
     (("SWLIMIT.HOLDERS", "h", "AT", NOW + 5), [[b"a", 1, 5, 7_200_000, NOW * 1_000]]),
     (("SWLIMIT.RELEASE", "h", "a", "AT", NOW + 5), 1),
     (("SWLIMIT.BUDGET", "b", 5, NOW + 1_000, "COST", 4, "AT", NOW), [4, 5, 1, 0, 1_000]),
+    (("SWLIMIT.ADMIT", 3, "o", "r", "p", "HOLD", 2, "1h", "a", 1, "RATE", 10, "1h", "1h", 4, "BUDGET", 9, NOW + 5, 2,
+      "AT", NOW), [1, [1, 2, 1, 0, 3_600_000, NOW * 1_000], [4, 10, 6, 0, 7_199_877], [2, 9, 7, 0, 5]]),
+    (("SWLIMIT.SETTLE", 3, "o", "r", "p", "a", 1, 5, "AT", NOW + 1), [1, -3, 3]),
+    (("SWLIMIT.SETTLE", 3, "o", "r", "p", "a", 1, 5, "AT", NOW + 1), [0]),
     (("SWLIMIT.BUDGET", "b", 5, NOW + 9_000, "COST", 4, "PARTIAL", "AT", NOW + 1), [1, 5, 0, 0, 999]),
 ]
 
@@ -58,11 +62,11 @@ def test_one_binary_serves_every_release(name, report):
             assert reply == expected, command
         fields = dict(zip(replies[8][::2], replies[8][1::2]))
         assert fields[b"counts"] == [[NOW - 123, 1], [NOW - 123 + 10_000, 9]]
-        assert client.info("swlimit")["swlimit_granted_units"] == 1 + 4 + 5 + 6 + 1 + 4 + 1
-        assert {name for name in client.execute_command("COMMAND LIST") if re.match(rb"(?i)swlimit\.", name)} == {
-            b"swlimit." + name for name in (b"acquire", b"allow", b"block", b"budget", b"hold", b"holders", b"info",
-                                            b"mallow", b"peek", b"record", b"refund", b"release", b"renew", b"top",
-                                            b"unblock")}
+        assert client.info("swlimit")["swlimit_granted_units"] == 1 + 4 + 5 + 6 + 1 + 4 + 1 + 7
+        listed = {name for name in client.execute_command("COMMAND LIST") if re.match(rb"(?i)swlimit\.", name)}
+        assert listed == {f"swlimit.{name}".encode() for name in (
+            "acquire", "admit", "allow", "block", "budget", "hold", "holders", "info", "mallow", "peek", "record",
+            "refund", "release", "renew", "settle", "top", "unblock")}
     report(f"{version}: {len(TRANSCRIPT)} commands answered as expected")
 
 

@@ -141,3 +141,96 @@ class Budget:
         given = min(units, self.in_force(now))
         self.used -= given
         return given
+
+
+def admit(keys, clauses, now):
+    """One decision of everything, with the model of each key, and its clause: a kind and its words."""
+    first = next((key for key, clause in clauses if clause[0] == "HOLD"), None)
+    held = next((keys[key].find(clause[3], now) for key, clause in clauses if key == first), None)
+    others = [(key, clause) for key, clause in clauses if key != first]
+    asked = [(key, clause[0], clause[-1], clause[3] if clause[0] == "HOLD" else None) for key, clause in others]
+    repeated = held is not None and held.reserved is not None
+    if repeated and [entry[:4] for entry in held.reserved] != asked:
+        raise Refused("id holds other reservations")
+    looks = [_look(keys[key], clause, now) for key, clause in clauses]
+    for (key, clause), look in zip(clauses, looks, strict=True):
+        found = keys[key].find(clause[3], now) if clause[0] == "HOLD" else None
+        if found and found.units != clause[-1]:
+            raise Refused(f"id holds {found.units} units")
+        if repeated and clause[0] != "HOLD":
+            look[0], look[3] = clause[-1], 0
+    if not all(look[0] for look in looks):
+        return [0, *(_look(keys[key], clause, now) for key, clause in clauses)]
+    reply, reserved = {}, []
+    for (key, clause), look in zip(clauses, looks, strict=True):
+        kind, *words = clause
+        if kind == "HOLD":
+            limit, ttl, id, cost = words
+            reply[key] = keys[key].hold(limit, ttl, id, now, cost)
+        elif repeated:
+            reply[key] = look
+        elif kind == "RATE":
+            reply[key] = keys[key].allow(*words[:3], now, words[3])
+        else:
+            reply[key] = keys[key].budget(words[0], words[1], now, words[2])
+        if key != first:
+            known = next((entry for entry in held.reserved if entry[0] == key), None) if repeated else None
+            where = _reserved(keys[key], clause, now) if kind == "HOLD" or not repeated else known[4]
+            reserved.append((key, kind, clause[-1], clause[3] if kind == "HOLD" else None, where))
+    if first:
+        id = next(clause[3] for key, clause in clauses if key == first)
+        keys[first].find(id, now).reserved = reserved or None
+    return [1, *(reply[key] for key, _ in clauses)]
+
+
+def _look(key, clause, now):
+    kind, *words = clause
+    if kind == "RATE":
+        return key.peek(*words[:3], now, words[3])
+    if kind == "HOLD":
+        look = key.look(words[0], now, words[3])
+        return [words[3], *look[1:3], 0, 0, 0] if key.find(words[2], now) else look
+    limit, _, cost = words
+    granted = cost if key.in_force(now) + cost <= limit else 0
+    return key.answer(limit, cost, granted, now)
+
+
+def _reserved(key, clause, now):
+    kind, *words = clause
+    if kind == "RATE":
+        return key.window.decision_instant(now), *words[1:3]
+    return key.until if kind == "BUDGET" else key.find(words[2], now).token
+
+
+def settle(keys, names, id, used, now):
+    """End a hold, and count what was really used."""
+    own, *others = names
+    hold = keys[own].find(id, now)
+    if not hold:
+        return [0]
+    if [entry[0] for entry in hold.reserved or []] != others:
+        raise Refused("keys are not those of the reservation")
+    reply = [1]
+    for (key, kind, units, other, where), spent in zip(hold.reserved or [], used, strict=True):
+        state, beyond = keys[key], spent - units
+        if kind == "HOLD":
+            found = state.find(other, now)
+            reply.append(-state.release([other], now) if found and found.token == where else 0)
+        elif kind == "RATE":
+            instant, length, resolution = where
+            if beyond > 0:
+                state.record(0, length, resolution, now, beyond)
+            else:
+                at = max(now, instant)
+                beyond = -state.refund(-beyond, at, at - instant) if beyond else 0
+            reply.append(beyond)
+        else:
+            if beyond > 0 and (state.in_force(now) or now < where):
+                state.count(beyond, where, now)
+            elif beyond < 0 and now < state.until == where:
+                beyond = -state.refund(-beyond, now)
+            else:
+                beyond = 0
+            reply.append(beyond)
+    keys[own].release([id], now)
+    return reply

@@ -4,7 +4,8 @@ import random
 from copy import deepcopy
 
 from .bounds import MAX, MAX_WINDOW, T
-from .holding import Budget, Holds, Refused
+from .holding import Budget, Holds, Refused, admit, settle
+from .model import Key
 
 HOUR = 3_600_000
 SOON = 10 * 60_000  # what ends so soon might expire by the real clock while a test runs
@@ -18,6 +19,8 @@ class HoldingWorkload:
         self.now = start
         self.keys = {f"{{h}}hold:{number}": Holds() for number in range(5)}
         self.keys |= {f"{{h}}budget:{number}": Budget() for number in range(3)}
+        self.keys |= {f"{{h}}rate:{number}": Key() for number in range(3)}
+        self.admitted = []
 
     def next(self):
         """A command's words, and the reply that is expected."""
@@ -33,7 +36,7 @@ class HoldingWorkload:
 
     def _step(self):
         kinds = [self._hold] * 6 + [self._release] * 3 + [self._renew] * 2 + [self._holders] * 2 + [
-            self._budget] * 4 + [self._refund] * 2
+            self._budget] * 4 + [self._refund] * 2 + [self._admit] * 6 + [self._settle] * 3
         return self.random.choice(kinds)()
 
     def _key(self, kind):
@@ -91,6 +94,52 @@ class HoldingWorkload:
         age = self.random.choice([None, None, 0, 1_000, HOUR])
         option = [] if age is None else ["AGE", f"{age}ms"]
         return ["SWLIMIT.REFUND", key, units, *option, "AT", self.now], self.keys[key].refund(units, self.now, age)
+
+    def _clause(self, key):
+        limit = self.random.choice([3, 10, 40, MAX])
+        cost = self.random.choice([1, 1, 2, 5])
+        if "hold" in key:
+            return ["HOLD", limit, self._ttl(), self._id()[:128], cost]
+        if "rate" in key:
+            return ["RATE", limit, 6 * HOUR, HOUR, cost]
+        return ["BUDGET", limit, self.now + self.random.choice([HOUR, 5 * HOUR]), cost]
+
+    def _admit(self):
+        if self.admitted and self.random.random() < 0.4:  # once more, perhaps changed
+            clauses = deepcopy(self.random.choice(self.admitted[-8:]))
+            if self.random.random() < 0.2:
+                key, clause = self.random.choice(clauses)
+                clause[-1] += 1
+            for _, clause in clauses:
+                if clause[0] == "BUDGET":
+                    clause[2] = self.now + HOUR
+        else:
+            keys = self.random.sample(list(self.keys), self.random.choice([1, 2, 3, 4]))
+            clauses = [(key, self._clause(key)) for key in keys]
+        self.admitted.append(clauses)
+        spelled = [[f"{word}ms" if (clause[0], place) in DURATIONS else word for place, word in enumerate(clause)]
+                   for _, clause in clauses]
+        words = ["SWLIMIT.ADMIT", len(clauses), *(key for key, _ in clauses), *sum(spelled, []), "AT", self.now]
+        return self._run(words, lambda: admit(self.keys, clauses, self.now))
+
+    def _settle(self):
+        if not self.admitted:
+            return self._admit()
+        clauses = self.random.choice(self.admitted[-8:])
+        first = next(((key, clause) for key, clause in clauses if clause[0] == "HOLD"), None)
+        if not first:
+            return self._admit()
+        others = [(key, clause) for key, clause in clauses if key != first[0]]
+        if self.random.random() < 0.1:
+            others = others[1:]
+        used = [0 if clause[0] == "HOLD" else max(0, clause[-1] + self.random.choice([0, 0, -1, -5, 1, 3]))
+                for _, clause in others]
+        names, id = [first[0], *(key for key, _ in others)], first[1][3]
+        words = ["SWLIMIT.SETTLE", len(names), *names, id, *used, "AT", self.now]
+        return self._run(words, lambda: settle(self.keys, names, id, used, self.now))
+
+
+DURATIONS = {("HOLD", 2), ("RATE", 2), ("RATE", 3)}
 
 
 def answers(server, commands):

@@ -122,7 +122,7 @@ impl Command for Hold {
                 decision
             }
             Verdict::Renewed(decision) => {
-                holding::renew(call, key, name, ttl, std::slice::from_ref(id), moment, None)?;
+                holding::renew(call, &mut key, name, ttl, std::slice::from_ref(id), moment, None)?;
                 decision
             }
             Verdict::Denied(decision) => {

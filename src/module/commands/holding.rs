@@ -94,7 +94,7 @@ pub fn grant<'a>(
 /// Let the holds of these ids that are live go on for `ttl` ms, tell replicas of those that changed.
 pub fn renew(
     call: &Call,
-    mut key: Key<Holds>,
+    key: &mut Key<Holds>,
     name: &Text,
     ttl: u64,
     ids: &[Text],
@@ -112,7 +112,6 @@ pub fn renew(
     sweep(call, holds, now);
     let renewed: Vec<&Text> = ids.iter().filter(|id| holds.renew(id.bytes(), end)).collect();
     let until = change.done(Expiry::of(until, moment));
-    drop(key);
     call.replicate(name, Effect::Holds { effect: HoldEffect::Renew { ttl, ids: &renewed }, instant: now, until });
     statistics::RENEWED.add(renewed.len() as u64);
     call.notify(c"swlimit.renewed", name);

@@ -7,7 +7,7 @@
 use swlimit_window::{Decision, Entry, Quota, Request, Verdict};
 
 use super::request;
-use crate::arguments::{Keyword, Options, Parse, Words};
+use crate::arguments::{distinct, Keyword, Options, Parse, Words};
 use crate::error::Error;
 use crate::server::{Call, Command, Declaration, Effect, Expiry, Key, Keys, Parameter, Reply};
 use crate::statistics;
@@ -42,11 +42,7 @@ impl Parse for MallowArguments {
             quotas.push((words.quota(max_subintervals)?, words.units("cost")?));
         }
         let options = options.iter().copied().options(&[Keyword::Strict, Keyword::At])?;
-        let mut names = keys.to_vec();
-        names.sort_unstable();
-        if names.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Err(Error::KeyTwice);
-        }
+        distinct(keys)?;
         Ok(Self { quotas, options })
     }
 }

@@ -1,6 +1,7 @@
 //! One file a command, each read top to bottom: parse, open, decide, count, replicate, notify, reply.
 
 mod acquire;
+mod admit;
 mod allow;
 mod block;
 mod budget;
@@ -15,10 +16,12 @@ mod refund;
 mod release;
 mod renew;
 mod request;
+mod settle;
 mod top;
 mod unblock;
 
 pub use acquire::Acquire;
+pub use admit::Admit;
 pub use allow::Allow;
 pub use block::Block;
 pub use budget::Budget;
@@ -32,5 +35,6 @@ pub use refund::Refund;
 pub use release::Release;
 pub use renew::Renew;
 pub use request::QUOTA;
+pub use settle::Settle;
 pub use top::{Top, MOST_KEYS};
 pub use unblock::Unblock;

@@ -48,10 +48,10 @@ impl Command for Renew {
         let (name, ids) = (&call.arguments()[KEY], &call.arguments()[IDS..][..ids]);
         let moment = call.moment(at);
 
-        let key = call.write::<Holds>(name)?;
+        let mut key = call.write::<Holds>(name)?;
         let is_live = |id: &Text| key.entry().is_some_and(|holds| holds.get(id.bytes(), moment.now()).is_some());
         let live = ids.iter().map(|id| i64::from(is_live(id))).collect();
-        holding::renew(call, key, name, ttl, ids, moment, until)?;
+        holding::renew(call, &mut key, name, ttl, ids, moment, until)?;
         Ok(Reply::Integers(live))
     }
 }

@@ -78,6 +78,12 @@ pub enum Parameter {
     Strings(&'static CStr),
     /// A block of arguments after a token, optional.
     BlockAfter(&'static CStr, &'static CStr, &'static [Parameter]),
+    /// Integers, any number of them.
+    OptionalIntegers(&'static CStr),
+    /// A block of arguments after a token, as one of several.
+    Block(&'static CStr, &'static CStr, &'static [Parameter]),
+    /// One of several arguments, again and again.
+    OneOfRepeated(&'static CStr, &'static [Parameter]),
     /// A block of arguments that repeats.
     Repeated(&'static CStr, &'static [Parameter]),
 }
@@ -255,6 +261,18 @@ fn argument(parameter: &Parameter, nested: &mut Vec<Vec<raw::RedisModuleCommandA
         Parameter::Strings(name) => {
             (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING, None, raw::REDISMODULE_CMD_ARG_MULTIPLE)
         }
+        Parameter::OptionalIntegers(name) => (
+            name,
+            raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
+            None,
+            optional | raw::REDISMODULE_CMD_ARG_MULTIPLE,
+        ),
+        Parameter::Block(name, token, _) => {
+            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK, Some(token), 0)
+        }
+        Parameter::OneOfRepeated(name, _) => {
+            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF, None, raw::REDISMODULE_CMD_ARG_MULTIPLE)
+        }
         Parameter::BlockAfter(token, name, _) => {
             (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK, Some(token), optional)
         }
@@ -268,7 +286,11 @@ fn argument(parameter: &Parameter, nested: &mut Vec<Vec<raw::RedisModuleCommandA
     argument.key_spec_index = if matches!(parameter, Parameter::Key(_) | Parameter::Keys(_)) { 0 } else { -1 };
     argument.token = token.map_or(ptr::null(), |token| token.as_ptr());
     argument.flags = flags as c_int;
-    if let Parameter::Repeated(_, parameters) | Parameter::BlockAfter(_, _, parameters) = parameter {
+    if let Parameter::Repeated(_, parameters)
+    | Parameter::OneOfRepeated(_, parameters)
+    | Parameter::Block(_, _, parameters)
+    | Parameter::BlockAfter(_, _, parameters) = parameter
+    {
         let mut list = arguments(parameters, nested);
         argument.subargs = list.as_mut_ptr();
         nested.push(list);

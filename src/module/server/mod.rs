@@ -25,10 +25,10 @@ mod types;
 
 pub use call::Call;
 pub use command::{Command, Declaration, Keys, Parameter};
-pub use effect::{Effect, HoldEffect};
+pub use effect::{milliseconds, Effect, HoldEffect};
 pub use key::{AnyKey, Expiry, Key, Moment};
 pub use module::Loading;
-pub use reply::{DeniedKey, Holder, Info, Reply};
+pub use reply::{Admitted, DeniedKey, Holder, Info, Reply};
 pub use text::{OwnText, Text};
 pub use types::Value;
 

@@ -20,6 +20,13 @@ pub enum Reply {
         /// One for each key.
         decisions: Vec<Decision>,
     },
+    /// `[granted 0/1, [integers], …]`, of several limits of any kind.
+    Admission {
+        /// Whether all of them are granted.
+        granted: bool,
+        /// One for each key.
+        decisions: Vec<Admitted>,
+    },
     /// The six integers of HOLD.
     Hold(swlimit_hold::Decision),
     /// Holds, for `SWLIMIT.HOLDERS`.
@@ -34,6 +41,14 @@ pub enum Reply {
     Info(Box<Info>),
     /// Keys whose requests were denied.
     Denied(Vec<DeniedKey>),
+}
+
+/// What is decided of one limit of several.
+pub enum Admitted {
+    /// Of a rate or a budget.
+    Units(Decision),
+    /// Of a hold.
+    Hold(swlimit_hold::Decision),
 }
 
 /// What `SWLIMIT.INFO` shows.
@@ -75,6 +90,14 @@ impl Reply {
                 context.reply_array(1 + decisions.len());
                 context.reply_integer(u64::from(granted));
                 decisions.iter().for_each(|decision| context.reply_decision(decision));
+            }
+            Reply::Admission { granted, decisions } => {
+                context.reply_array(1 + decisions.len());
+                context.reply_integer(u64::from(granted));
+                decisions.iter().for_each(|decision| match decision {
+                    Admitted::Units(decision) => context.reply_decision(decision),
+                    Admitted::Hold(decision) => context.reply_hold(decision),
+                });
             }
             Reply::Hold(decision) => context.reply_hold(&decision),
             Reply::Holders(holders) => {

@@ -211,6 +211,6 @@ impl Effect<'_> {
 }
 
 /// A duration as commands take it.
-pub(super) fn milliseconds(ms: u64) -> OwnText {
+pub fn milliseconds(ms: u64) -> OwnText {
     OwnText::new(format!("{ms}ms").as_bytes())
 }

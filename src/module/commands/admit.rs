@@ -1,0 +1,438 @@
+//! `SWLIMIT.ADMIT numkeys key [key …] clause [clause …] [STRICT] [AT unix-ms]`, a clause being `RATE limit window resolution
+//! cost`, `HOLD limit ttl id cost` or `BUDGET limit until cost`.
+//!
+//! The first HOLD clause's hold remembers what is taken with it: asked again with that id, nothing is counted again, and
+//! `SWLIMIT.SETTLE` settles it.
+
+use swlimit_budget::{self as budgets, Budget};
+use swlimit_hold::{self as holds, encode_reservation, Hold, Holds, KeyDigest, Reservation, Reserved};
+use swlimit_window::{integer, Decision, Entry, Quota, Request, Verdict};
+
+use super::budget::{check_end, count};
+use super::holding;
+use super::request;
+use crate::arguments::{distinct, Keyword, Options, Parse, Words};
+use crate::configuration::MAX_HOLDS;
+use crate::error::Error;
+use crate::server::{
+    Admitted, Call, Command, Declaration, Effect, Expiry, HoldEffect, Key, Keys, Moment, OwnText, Parameter, Reply,
+    Text,
+};
+use crate::statistics;
+
+/// Decide rates, holds and budgets at once: all or nothing.
+pub struct Admit;
+
+/// The index of the first key among a call's arguments.
+pub const FIRST_KEY: usize = 2;
+/// The most keys.
+pub const MOST_KEYS: usize = 64;
+
+/// What is asked of a key.
+enum Clause {
+    Rate { quota: Quota, cost: u64 },
+    Hold { limit: u64, ttl: u64, cost: u64 },
+    Budget { limit: u64, until: u64, cost: u64 },
+}
+
+/// A clause, and the index of its first word after the kind among the words after the command's name.
+struct Placed {
+    clause: Clause,
+    words: usize,
+}
+
+struct AdmitArguments {
+    clauses: Vec<Placed>,
+    options: Options,
+}
+
+impl Parse for AdmitArguments {
+    fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, max_subintervals: u64) -> Result<Self, Error> {
+        let numkeys = Some(words.numkeys()?).filter(|numkeys| *numkeys <= MOST_KEYS).ok_or(Error::NumKeys)?;
+        let words: Vec<&[u8]> = words.collect();
+        let keys = words.get(..numkeys).ok_or(Error::NumKeys)?;
+        let mut place = numkeys;
+        let mut clauses = Vec::with_capacity(numkeys);
+        for _ in keys {
+            let kind = words.get(place).ok_or(Error::NumKeys)?;
+            let mut rest = words[place + 1..].iter().copied();
+            let clause = Clause::parse(kind, &mut rest, max_subintervals).map_err(|error| match error {
+                Error::Arity => Error::Syntax(kind.to_vec()),
+                error => error,
+            })?;
+            // The command's name and the number of keys come before these words.
+            clauses.push(Placed { clause, words: FIRST_KEY + place + 1 });
+            place = words.len() - rest.len();
+        }
+        let options = words[place..].iter().copied().options(&[Keyword::Strict, Keyword::At])?;
+        holding::check_instant(options.at)?;
+        distinct(keys)?;
+        Ok(Self { clauses, options })
+    }
+}
+
+impl Clause {
+    fn parse<'a>(
+        kind: &[u8],
+        words: &mut impl Iterator<Item = &'a [u8]>,
+        max_subintervals: u64,
+    ) -> Result<Self, Error> {
+        if kind.eq_ignore_ascii_case(b"RATE") {
+            Ok(Clause::Rate { quota: words.quota(max_subintervals)?, cost: words.units("cost")? })
+        } else if kind.eq_ignore_ascii_case(b"HOLD") {
+            let (limit, ttl) = (words.limit()?, words.duration("ttl")?);
+            words.id()?;
+            Ok(Clause::Hold { limit, ttl, cost: words.units("cost")? })
+        } else if kind.eq_ignore_ascii_case(b"BUDGET") {
+            let (limit, until) = (words.limit()?, integer(words.word()?).ok_or(Error::PeriodEnd)?);
+            Ok(Clause::Budget { limit, until, cost: words.units("cost")? })
+        } else {
+            Err(Error::Syntax(kind.to_vec()))
+        }
+    }
+
+    fn cost(&self) -> u64 {
+        match self {
+            Clause::Rate { cost, .. } | Clause::Hold { cost, .. } | Clause::Budget { cost, .. } => *cost,
+        }
+    }
+}
+
+/// A clause with its open key.
+enum Opened<'a> {
+    Rate { key: Key<'a, Entry>, request: Request, quota: &'a [Text; 3] },
+    Hold { key: Key<'a, Holds>, request: holds::Request<'a>, id: &'a Text },
+    Budget { key: Key<'a, Budget>, request: budgets::Request },
+}
+
+/// What a clause comes to, by itself.
+enum Outcome {
+    Denied,
+    Rate(swlimit_window::Grant),
+    Hold(holds::Grant),
+    /// The hold is live: it is renewed.
+    Live(holds::Decision),
+    Budget(budgets::Count, Decision),
+    /// The hold that reserves it is live: nothing is counted again.
+    Reserved,
+}
+
+impl<'a> Opened<'a> {
+    fn open(call: &'a Call, name: &'a Text, placed: &Placed, strict: bool) -> Result<Self, Error> {
+        Ok(match placed.clause {
+            Clause::Rate { quota, cost } => Opened::Rate {
+                key: call.write(name)?,
+                request: Request { quota, cost, partial: false, strict },
+                quota: call.words(placed.words)?,
+            },
+            Clause::Hold { limit, ttl, cost } => {
+                let [id] = call.words(placed.words + 2)?;
+                let request = holds::Request { limit, ttl, id: id.bytes(), cost };
+                Opened::Hold { key: call.write(name)?, request, id }
+            }
+            Clause::Budget { limit, until, cost } => Opened::Budget {
+                key: call.write(name)?,
+                request: budgets::Request { limit, until, cost, partial: false },
+            },
+        })
+    }
+
+    /// The live hold of a HOLD clause's id.
+    fn live(&self, now: u64) -> Option<&Hold> {
+        match self {
+            Opened::Hold { key, request, .. } => key.entry()?.get(request.id, now),
+            Opened::Rate { .. } | Opened::Budget { .. } => None,
+        }
+    }
+
+    fn decide(&self, now: u64) -> Result<Outcome, Error> {
+        Ok(match self {
+            Opened::Rate { key, request, .. } => match Entry::decide(key.entry(), now, request)? {
+                Verdict::Granted(grant) => Outcome::Rate(grant),
+                Verdict::Denied(_) => Outcome::Denied,
+            },
+            Opened::Hold { key, request, .. } => match Holds::decide(key.entry(), now, request, MAX_HOLDS.get())? {
+                holds::Verdict::Granted(grant) => Outcome::Hold(grant),
+                holds::Verdict::Renewed(decision) => Outcome::Live(decision),
+                holds::Verdict::Denied(_) => Outcome::Denied,
+            },
+            Opened::Budget { key, request } => match Budget::decide(key.entry(), now, request) {
+                (Some(count), decision) => Outcome::Budget(count, decision),
+                (None, _) => Outcome::Denied,
+            },
+        })
+    }
+
+    /// What a look would say.
+    fn peek(&self, now: u64) -> Result<Admitted, Error> {
+        Ok(match self {
+            Opened::Rate { key, request, .. } => Admitted::Units(Entry::peek(key.entry(), now, request)?),
+            Opened::Hold { key, request, .. } => Admitted::Hold(Holds::peek(key.entry(), now, request)),
+            Opened::Budget { key, request } => Admitted::Units(Budget::peek(key.entry(), now, request)),
+        })
+    }
+
+    /// What is said of units that are reserved: granted, whatever the limit is by now.
+    fn reserved(&self, now: u64) -> Result<Admitted, Error> {
+        Ok(match (self.peek(now)?, self) {
+            (Admitted::Units(decision), Opened::Rate { request: Request { cost, .. }, .. })
+            | (Admitted::Units(decision), Opened::Budget { request: budgets::Request { cost, .. }, .. }) => {
+                Admitted::Units(Decision { granted: *cost, retry_after: Some(0), ..decision })
+            }
+            (other, _) => other,
+        })
+    }
+
+    /// Whether a reservation is what this clause asks for.
+    fn is_reserved_as(&self, name: &Text, reservation: &Reservation) -> bool {
+        let same = match (self, &reservation.of) {
+            (Opened::Rate { request, .. }, Reserved::Rate { .. }) => request.cost == reservation.units,
+            (Opened::Budget { request, .. }, Reserved::Budget { .. }) => request.cost == reservation.units,
+            (Opened::Hold { request, .. }, Reserved::Hold { id, .. }) => {
+                request.cost == reservation.units && request.id == &**id
+            }
+            _ => false,
+        };
+        same && reservation.key == KeyDigest::of(name.bytes())
+    }
+}
+
+impl Command for Admit {
+    const DECLARATION: Declaration = Declaration {
+        name: c"swlimit.admit",
+        summary: c"Decides rates, holds and budgets in one, and takes all of them or none.",
+        complexity: c"O(K log C), K being the number of keys and C that of subintervals or holds of a key",
+        since: c"0.2.0",
+        arity: -7,
+        flags: c"write deny-oom",
+        categories: "write",
+        keys: Keys::ChangeCounted,
+        parameters: &[
+            Parameter::Integer(c"numkeys"),
+            Parameter::Keys(c"key"),
+            Parameter::OneOfRepeated(
+                c"clause",
+                &[
+                    Parameter::Block(
+                        c"rate",
+                        c"RATE",
+                        &[request::LIMIT, request::WINDOW, request::RESOLUTION, Parameter::Integer(c"cost")],
+                    ),
+                    Parameter::Block(
+                        c"hold",
+                        c"HOLD",
+                        &[request::LIMIT, holding::TTL, holding::ID, Parameter::Integer(c"cost")],
+                    ),
+                    Parameter::Block(
+                        c"budget",
+                        c"BUDGET",
+                        &[request::LIMIT, Parameter::Integer(c"until"), Parameter::Integer(c"cost")],
+                    ),
+                ],
+            ),
+            request::STRICT,
+            request::AT,
+        ],
+    };
+
+    fn run(call: &Call) -> Result<Reply, Error> {
+        let AdmitArguments { clauses, options } = call.parse()?;
+        let moment = call.moment(options.at);
+        let now = moment.now();
+        let names = &call.arguments()[FIRST_KEY..][..clauses.len()];
+        for Placed { clause, .. } in &clauses {
+            if let Clause::Budget { until, .. } = clause {
+                check_end(*until, now)?;
+            }
+        }
+        call.check_slots(names)?;
+        let mut opened = names
+            .iter()
+            .zip(&clauses)
+            .map(|(name, placed)| Opened::open(call, name, placed, options.strict))
+            .collect::<Result<Vec<_>, _>>()?;
+
+        let first = opened.iter().position(|opened| matches!(opened, Opened::Hold { .. }));
+        let repeated = match first.and_then(|first| opened[first].live(now)) {
+            Some(hold) if !hold.reserved().is_empty() => {
+                let others: Vec<usize> = (0..opened.len()).filter(|place| Some(*place) != first).collect();
+                let same = others.len() == hold.reserved().len()
+                    && others
+                        .iter()
+                        .zip(hold.reserved())
+                        .all(|(place, reservation)| opened[*place].is_reserved_as(&names[*place], reservation));
+                if !same {
+                    return Err(Error::OtherReservations);
+                }
+                Some(hold.reserved().to_vec())
+            }
+            _ => None,
+        };
+        let outcomes = opened
+            .iter()
+            .map(|opened| match opened {
+                Opened::Rate { .. } | Opened::Budget { .. } if repeated.is_some() => Ok(Outcome::Reserved),
+                opened => opened.decide(now),
+            })
+            .collect::<Result<Vec<_>, Error>>()?;
+
+        if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Denied)) {
+            let decisions = opened.iter().map(|opened| opened.peek(now)).collect::<Result<Vec<_>, _>>()?;
+            drop(opened);
+            let units = clauses.iter().fold(0u64, |units, placed| units.saturating_add(placed.clause.cost()));
+            statistics::denied(units);
+            for (name, _) in names.iter().zip(&outcomes).filter(|(_, outcome)| matches!(outcome, Outcome::Denied)) {
+                call.count_denial(name, moment);
+                call.notify(c"swlimit.denied", name);
+            }
+            return Ok(Reply::Admission { granted: false, decisions });
+        }
+        let taken = Taking { call, names, moment, first, repeated };
+        taken.apply(&mut opened, outcomes)
+    }
+}
+
+/// All clauses of a decision that is granted.
+struct Taking<'a> {
+    call: &'a Call<'a>,
+    names: &'a [Text],
+    moment: Moment,
+    /// The place of the first HOLD clause.
+    first: Option<usize>,
+    /// What its hold has reserved before.
+    repeated: Option<Vec<Reservation>>,
+}
+
+impl Taking<'_> {
+    /// Take all, the first hold last, which remembers the others.
+    fn apply(self, opened: &mut [Opened], outcomes: Vec<Outcome>) -> Result<Reply, Error> {
+        let now = self.moment.now();
+        let mut decisions: Vec<Option<Admitted>> = outcomes.iter().map(|_| None).collect();
+        let (mut events, mut reserved, mut own, mut counted) = (Vec::new(), Vec::new(), None, None::<u64>);
+        let mut before = self.repeated.clone().unwrap_or_default().into_iter();
+        for (place, (opened, outcome)) in opened.iter_mut().zip(outcomes).enumerate() {
+            if self.first == Some(place) {
+                own = Some((opened, outcome));
+                continue;
+            }
+            let name = &self.names[place];
+            let known = before.next();
+            let units = match outcome {
+                Outcome::Rate(_) | Outcome::Hold(_) | Outcome::Budget(..) => opened_cost(opened),
+                Outcome::Live(_) | Outcome::Reserved | Outcome::Denied => 0,
+            };
+            if units > 0 {
+                counted = Some(counted.unwrap_or(0).saturating_add(units));
+            }
+            let (decision, of, event) = self.take(name, opened, outcome, now)?;
+            decisions[place] = Some(decision);
+            events.extend(event.map(|event| (place, event)));
+            let units = opened_cost(opened);
+            reserved.extend(of.map(|of| Reservation { key: KeyDigest::of(name.bytes()), units, of }).or(known));
+        }
+        if let (Some(place), Some((opened, outcome))) = (self.first, own) {
+            if matches!(outcome, Outcome::Hold(_)) {
+                counted = Some(counted.unwrap_or(0).saturating_add(opened_cost(opened)));
+            }
+            let (decision, event) = self.take_first(&self.names[place], opened, outcome, reserved)?;
+            decisions[place] = Some(decision);
+            events.extend(event.map(|event| (place, event)));
+        }
+        if let Some(units) = counted {
+            statistics::granted(units);
+        }
+        for (place, event) in events {
+            self.call.notify(event, &self.names[place]);
+        }
+        Ok(Reply::Admission { granted: true, decisions: decisions.into_iter().flatten().collect() })
+    }
+
+    /// Take one clause: its decision, where its units count now, and the event to raise.
+    fn take(&self, name: &Text, opened: &mut Opened, outcome: Outcome, now: u64) -> Result<Taken, Error> {
+        let Self { call, moment, .. } = *self;
+        match (opened, outcome) {
+            (Opened::Rate { key, request, quota }, Outcome::Rate(grant)) => {
+                let (units, instant) = (grant.units(), grant.instant());
+                let mut change = key.change()?;
+                let decision = grant.apply(change.entry());
+                let until = change.done(Expiry::AfterEnd(moment));
+                call.replicate(name, Effect::Record { quota, units, age: None, instant, until });
+                let of = Reserved::Rate { instant, geometry: request.quota.geometry };
+                Ok((Admitted::Units(decision), Some(of), Some(c"swlimit.granted")))
+            }
+            (Opened::Budget { key, .. }, Outcome::Budget(counted, decision)) => {
+                let until = counted.budget().until();
+                call.replicate(name, count(key, counted, Expiry::AfterEnd(moment))?);
+                let of = Reserved::Budget { until };
+                Ok((Admitted::Units(decision), Some(of), Some(c"swlimit.granted")))
+            }
+            (Opened::Hold { key, id, .. }, Outcome::Hold(grant)) => {
+                let (decision, effect) = holding::grant(call, key, id, grant, moment, None)?;
+                call.replicate(name, effect);
+                statistics::HELD.add(1);
+                let of = Reserved::Hold { id: id.bytes().into(), token: decision.token };
+                Ok((Admitted::Hold(decision), Some(of), Some(c"swlimit.held")))
+            }
+            (Opened::Hold { key, request, id }, Outcome::Live(decision)) => {
+                holding::renew(call, key, name, request.ttl, std::slice::from_ref(*id), moment, None)?;
+                let of = Reserved::Hold { id: id.bytes().into(), token: decision.token };
+                Ok((Admitted::Hold(decision), Some(of), None))
+            }
+            (opened, _) => Ok((opened.reserved(now)?, None, None)),
+        }
+    }
+
+    /// Take the first HOLD clause, which reserves the others.
+    fn take_first(
+        &self,
+        name: &Text,
+        opened: &mut Opened,
+        outcome: Outcome,
+        reserved: Vec<Reservation>,
+    ) -> Result<(Admitted, Option<&'static std::ffi::CStr>), Error> {
+        let Self { call, moment, .. } = *self;
+        let now = moment.now();
+        let Opened::Hold { key, request, id } = opened else { return Err(Error::WrongType) };
+        let words: Vec<OwnText> =
+            reserved.iter().map(|reservation| OwnText::new(&encode_reservation(reservation))).collect();
+        match outcome {
+            Outcome::Hold(grant) => {
+                let reserved = Some((reserved.into_boxed_slice(), &words[..]));
+                let (decision, effect) = holding::grant(call, key, id, grant, moment, reserved)?;
+                call.replicate(name, effect);
+                statistics::HELD.add(1);
+                Ok((Admitted::Hold(decision), Some(c"swlimit.held")))
+            }
+            Outcome::Live(decision) if self.repeated.as_deref().unwrap_or_default() == reserved => {
+                holding::renew(call, key, name, request.ttl, std::slice::from_ref(*id), moment, None)?;
+                Ok((Admitted::Hold(decision), None))
+            }
+            // What it reserves is new, or another than before: the hold is told as a whole.
+            Outcome::Live(decision) => {
+                let (units, end, token) = (decision.granted, now + request.ttl, decision.token);
+                let mut change = key.change()?;
+                let held = change.entry();
+                holding::sweep(call, held, now);
+                held.renew(request.id, end);
+                held.reserve(request.id, reserved.into_boxed_slice());
+                let until = change.done(Expiry::AfterEnd(moment));
+                let effect = HoldEffect::Put { id, units, end, token, reserved: &words };
+                call.replicate(name, Effect::Holds { effect, instant: now, until });
+                statistics::RENEWED.add(1);
+                Ok((Admitted::Hold(decision), Some(c"swlimit.renewed")))
+            }
+            _ => Err(Error::WrongType),
+        }
+    }
+}
+
+/// A clause's decision, where its units count now, and the event to raise.
+type Taken = (Admitted, Option<Reserved>, Option<&'static std::ffi::CStr>);
+
+fn opened_cost(opened: &Opened) -> u64 {
+    match opened {
+        Opened::Rate { request, .. } => request.cost,
+        Opened::Hold { request, .. } => request.cost,
+        Opened::Budget { request, .. } => request.cost,
+    }
+}

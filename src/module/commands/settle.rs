@@ -1,0 +1,241 @@
+//! `SWLIMIT.SETTLE numkeys key [key …] id used [used …] [AT unix-ms]`
+//!
+//! At most once for a hold: it ends. Everything is decided before anything is changed, so that an error leaves it as it is.
+
+use swlimit_budget::{self as budgets, Budget};
+use swlimit_hold::{Holds, KeyDigest, Reservation, Reserved};
+use swlimit_window::{integer, Entry, Geometry, Quota, Record, Recording, Request, MAX_WINDOW};
+
+use super::admit::{FIRST_KEY, MOST_KEYS};
+use super::budget::count;
+use super::holding;
+use super::request;
+use crate::arguments::{distinct, Keyword, Parse, Words};
+use crate::error::Error;
+use crate::server::{
+    milliseconds, Call, Command, Declaration, Effect, Expiry, HoldEffect, Key, Keys, Moment, OwnText, Parameter, Reply,
+    Text,
+};
+use crate::statistics;
+
+/// End a hold, and count what was really used of what it has reserved.
+pub struct Settle;
+
+struct SettleArguments {
+    numkeys: usize,
+    /// Units used of each reservation, in order.
+    used: Vec<u64>,
+    at: Option<u64>,
+}
+
+impl Parse for SettleArguments {
+    fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, _max_subintervals: u64) -> Result<Self, Error> {
+        let numkeys = Some(words.numkeys()?).filter(|numkeys| *numkeys <= MOST_KEYS).ok_or(Error::NumKeys)?;
+        let words: Vec<&[u8]> = words.collect();
+        let (keys, rest) = words.split_at_checked(numkeys).ok_or(Error::NumKeys)?;
+        let mut rest = rest.iter().copied();
+        rest.id()?;
+        let mut used = Vec::with_capacity(numkeys);
+        for _ in 1..numkeys {
+            used.push(integer(rest.next().ok_or(Error::NumKeys)?).ok_or(Error::Used)?);
+        }
+        let options = rest.options(&[Keyword::At])?;
+        distinct(keys)?;
+        Ok(Self { numkeys, used, at: options.at })
+    }
+}
+
+/// What becomes of a reservation.
+enum Change<'a> {
+    /// What was used, was reserved; or what was not matters no more.
+    None,
+    /// So many units of a rate go back, at an age and a moment.
+    Refund { key: Key<'a, Entry>, units: u64, age: u64, moment: Moment },
+    /// So many more are counted.
+    Record { key: Key<'a, Entry>, record: Record, units: u64, geometry: Geometry },
+    /// So many units of a budget go back.
+    Return { key: Key<'a, Budget>, units: u64 },
+    /// So many more are counted.
+    Count { key: Key<'a, Budget>, count: budgets::Count },
+    /// Another hold is released, of so many units.
+    Release { key: Key<'a, Holds>, id: OwnText, units: u64 },
+}
+
+impl<'a> Change<'a> {
+    /// What has to be done where so many units were used of a reservation.
+    fn of(call: &'a Call, name: &'a Text, reservation: &Reservation, used: u64, moment: Moment) -> Result<Self, Error> {
+        let now = moment.now();
+        let unused = reservation.units.saturating_sub(used);
+        let beyond = used.saturating_sub(reservation.units);
+        match &reservation.of {
+            Reserved::Rate { instant, geometry } => {
+                let key = call.write::<Entry>(name)?;
+                if beyond > 0 {
+                    let quota = Quota { limit: 0, geometry: *geometry };
+                    let request = Request { quota, cost: beyond, partial: false, strict: false };
+                    return Ok(match Entry::record(key.entry(), now, None, &request)? {
+                        Recording::Counted(record) => {
+                            Change::Record { key, record, units: beyond, geometry: *geometry }
+                        }
+                        Recording::Dropped(_) => Change::None,
+                    });
+                }
+                // A clock that stepped back does not make the units older than they are.
+                let moment = if *instant > now { Moment::At(*instant) } else { moment };
+                let age = moment.now() - instant;
+                let units = key.entry().map_or(0, |entry| entry.refundable(unused, Some(age), moment.now()));
+                Ok(match units {
+                    0 => Change::None,
+                    units => Change::Refund { key, units, age, moment },
+                })
+            }
+            Reserved::Budget { until } => {
+                let key = call.write::<Budget>(name)?;
+                let in_force = Budget::in_force(key.entry(), now);
+                if beyond > 0 {
+                    let ahead = until.checked_sub(now).is_some_and(|ms| (1..=MAX_WINDOW).contains(&ms));
+                    if in_force.is_none() && !ahead {
+                        return Ok(Change::None);
+                    }
+                    let count = Budget::count(key.entry(), now, *until, beyond)?;
+                    return Ok(Change::Count { key, count });
+                }
+                let units = in_force
+                    .filter(|budget| budget.until() == *until)
+                    .map_or(0, |budget| budget.refundable(unused, None, now));
+                Ok(match units {
+                    0 => Change::None,
+                    units => Change::Return { key, units },
+                })
+            }
+            Reserved::Hold { id, token } => {
+                if used > 0 {
+                    return Err(Error::Syntax(used.to_string().into_bytes()));
+                }
+                let key = call.write::<Holds>(name)?;
+                let same = key.entry().and_then(|holds| holds.get(id, now)).filter(|hold| hold.token() == *token);
+                Ok(match same.map(|hold| hold.units()) {
+                    Some(units) => Change::Release { key, id: OwnText::new(id), units },
+                    None => Change::None,
+                })
+            }
+        }
+    }
+
+    /// Do it; the units counted (or given back: below 0), and the event to raise.
+    fn apply(self, call: &Call, name: &Text, moment: Moment) -> Result<(i64, Option<&'static std::ffi::CStr>), Error> {
+        let now = moment.now();
+        let expiry = Expiry::AfterEnd(moment);
+        match self {
+            Change::None => Ok((0, None)),
+            Change::Refund { mut key, units, age, moment } => {
+                let mut change = key.change()?;
+                let units = change.entry().refund(units, Some(age), moment.now());
+                let until = change.done(Expiry::AfterEnd(moment));
+                call.replicate(name, Effect::Refund { units, age: Some(age), instant: moment.now(), until });
+                statistics::REFUNDED.add(1);
+                Ok((-(units as i64), Some(c"swlimit.refunded")))
+            }
+            Change::Record { mut key, record, units, geometry } => {
+                let instant = record.instant();
+                let mut change = key.change()?;
+                record.apply(change.entry());
+                let until = change.done(expiry);
+                let quota = [OwnText::new(b"0"), milliseconds(geometry.window()), milliseconds(geometry.resolution())];
+                let quota = OwnText::borrow_all(&quota);
+                call.replicate(name, Effect::Record { quota, units, age: None, instant, until });
+                statistics::RECORDED.add(1);
+                Ok((units as i64, Some(c"swlimit.recorded")))
+            }
+            Change::Return { mut key, units } => {
+                let mut change = key.change()?;
+                change.entry().refund(units);
+                let until = change.done(expiry);
+                call.replicate(name, Effect::Refund { units, age: None, instant: now, until });
+                statistics::REFUNDED.add(1);
+                Ok((-(units as i64), Some(c"swlimit.refunded")))
+            }
+            Change::Count { mut key, count: counted } => {
+                let units = counted.units();
+                call.replicate(name, count(&mut key, counted, expiry)?);
+                statistics::RECORDED.add(1);
+                Ok((units as i64, Some(c"swlimit.recorded")))
+            }
+            Change::Release { mut key, id, units } => {
+                release(call, &mut key, name, &id, moment)?;
+                statistics::RELEASED.add(1);
+                Ok((-(units as i64), Some(c"swlimit.released")))
+            }
+        }
+    }
+}
+
+impl Command for Settle {
+    const DECLARATION: Declaration = Declaration {
+        name: c"swlimit.settle",
+        summary: c"Ends a hold, and counts what was really used of what was admitted together with it.",
+        complexity: c"O(K C), K being the number of keys and C that of subintervals that hold a count",
+        since: c"0.2.0",
+        arity: -4,
+        flags: c"write",
+        categories: "write",
+        keys: Keys::ChangeCounted,
+        parameters: &[
+            Parameter::Integer(c"numkeys"),
+            Parameter::Keys(c"key"),
+            holding::ID,
+            Parameter::OptionalIntegers(c"used"),
+            request::AT,
+        ],
+    };
+
+    fn run(call: &Call) -> Result<Reply, Error> {
+        let SettleArguments { numkeys, used, at } = call.parse()?;
+        let (names, rest) = call.arguments()[FIRST_KEY..].split_at(numkeys);
+        let (Some((own_name, names)), Some(id)) = (names.split_first(), rest.first()) else { return Err(Error::Arity) };
+        call.check_slots(&call.arguments()[FIRST_KEY..][..numkeys])?;
+        let moment = call.moment(at);
+
+        let mut key = call.write::<Holds>(own_name)?;
+        let Some(hold) = key.entry().and_then(|holds| holds.get(id.bytes(), moment.now())) else {
+            return Ok(Reply::Integers(vec![0]));
+        };
+        let reserved = hold.reserved().to_vec();
+        let same = reserved.len() == names.len()
+            && names.iter().zip(&reserved).all(|(name, reservation)| KeyDigest::of(name.bytes()) == reservation.key);
+        if !same {
+            return Err(Error::OtherKeys);
+        }
+        let mut changes = Vec::with_capacity(names.len());
+        for ((name, reservation), used) in names.iter().zip(&reserved).zip(used) {
+            changes.push(Change::of(call, name, reservation, used, moment)?);
+        }
+
+        release(call, &mut key, own_name, id, moment)?;
+        let (mut reply, mut events) = (vec![1], vec![]);
+        for (name, change) in names.iter().zip(changes) {
+            let (units, event) = change.apply(call, name, moment)?;
+            reply.push(units);
+            events.extend(event.map(|event| (event, name)));
+        }
+        drop(key);
+        statistics::SETTLED.add(1);
+        call.notify(c"swlimit.settled", own_name);
+        for (event, name) in events {
+            call.notify(event, name);
+        }
+        Ok(Reply::Integers(reply))
+    }
+}
+
+/// Release a live hold, and tell replicas of it.
+fn release(call: &Call, key: &mut Key<Holds>, name: &Text, id: &Text, moment: Moment) -> Result<(), Error> {
+    let mut change = key.change()?;
+    let holds = change.entry();
+    holding::sweep(call, holds, moment.now());
+    holds.release(id.bytes());
+    let until = change.done(Expiry::AfterEnd(moment));
+    let effect = HoldEffect::Release { ids: &[id] };
+    call.replicate(name, Effect::Holds { effect, instant: moment.now(), until });
+    Ok(())
+}
