@@ -26,6 +26,8 @@ pub struct Options {
     pub force: bool,
     /// `AGE duration`, in ms.
     pub age: Option<u64>,
+    /// `SINCE unix-ms`
+    pub since: Option<u64>,
     /// `BLOCK duration`, in ms.
     pub block: Option<u64>,
     /// `AT unix-ms`
@@ -47,6 +49,8 @@ pub enum Keyword {
     Nx,
     /// `AGE duration`
     Age,
+    /// `SINCE unix-ms`, instead of `AGE`
+    Since,
     /// `BLOCK duration`
     Block,
     /// `AT unix-ms`
@@ -64,7 +68,7 @@ pub enum Keyword {
 }
 
 impl Keyword {
-    const NAMES: [(&'static [u8], Self); 12] = [
+    const NAMES: [(&'static [u8], Self); 13] = [
         (b"COST", Keyword::Cost),
         (b"AT", Keyword::At),
         (b"UNTIL", Keyword::Until),
@@ -72,12 +76,22 @@ impl Keyword {
         (b"PARTIAL", Keyword::Partial),
         (b"BLOCK", Keyword::Block),
         (b"AGE", Keyword::Age),
+        (b"SINCE", Keyword::Since),
         (b"NX", Keyword::Nx),
         (b"FORCE", Keyword::Force),
         (b"END", Keyword::End),
         (b"TOKEN", Keyword::Token),
         (b"RESERVED", Keyword::Reserved),
     ];
+
+    /// The option that cannot stand beside this one.
+    fn excluded(self) -> Option<Self> {
+        match self {
+            Keyword::Age => Some(Keyword::Since),
+            Keyword::Since => Some(Keyword::Age),
+            _ => None,
+        }
+    }
 
     fn named(word: &[u8]) -> Option<Self> {
         Self::NAMES.iter().find(|(name, _)| word.eq_ignore_ascii_case(name)).map(|(_, keyword)| *keyword)
@@ -93,6 +107,7 @@ impl Default for Options {
             nx: false,
             force: false,
             age: None,
+            since: None,
             block: None,
             at: None,
             until: None,
@@ -175,7 +190,8 @@ pub trait Words<'a>: Iterator<Item = &'a [u8]> + Sized {
         while let Some(word) = self.next() {
             let syntax = || Error::Syntax(word.to_vec());
             let keyword = Keyword::named(word).filter(|keyword| accepted.contains(keyword)).ok_or_else(syntax)?;
-            if std::mem::replace(&mut seen[keyword as usize], true) {
+            let excluded = keyword.excluded().is_some_and(|other| seen[other as usize]);
+            if excluded || std::mem::replace(&mut seen[keyword as usize], true) {
                 return Err(syntax());
             }
             set(keyword, &mut Values { words: self, option: word })?;
@@ -228,6 +244,7 @@ impl Options {
             Keyword::Nx => self.nx = true,
             Keyword::Force => self.force = true,
             Keyword::Age => self.age = Some(duration_or_zero(value()?).ok_or(Error::Duration("AGE"))?),
+            Keyword::Since => self.since = Some(integer(value()?).ok_or(Error::Instant("SINCE"))?),
             Keyword::Block => self.block = Some(duration(value()?).ok_or(Error::Duration("BLOCK"))?),
             Keyword::At => self.at = Some(integer(value()?).ok_or(Error::Instant("AT"))?),
             Keyword::Until => self.until = Some(integer(value()?).ok_or(Error::Instant("UNTIL"))?),
@@ -263,7 +280,7 @@ mod tests {
 
     fn options(words: &[&str]) -> Result<Options, Error> {
         use Keyword::*;
-        words.iter().map(|word| word.as_bytes()).options(&[Cost, Partial, Strict, Age, Block, At, Until])
+        words.iter().map(|word| word.as_bytes()).options(&[Cost, Partial, Strict, Age, Since, Block, At, Until])
     }
 
     #[test]
@@ -306,6 +323,7 @@ mod tests {
             nx: false,
             force: false,
             age: Some(0),
+            since: None,
             block: Some(60_000),
             at: Some(7),
             until: Some(8),
@@ -313,9 +331,12 @@ mod tests {
         let words = ["at", "7", "STRICT", "Partial", "cost", "3", "until", "8", "Block", "1m", "age", "0"];
         assert_eq!(options(&words), Ok(all));
         assert_eq!(options(&[]), Ok(Options::default()));
+        assert_eq!(options(&["Since", "7"]), Ok(Options { since: Some(7), ..Options::default() }));
         let near = |word: &str| Err(Error::Syntax(word.into()));
         assert_eq!(options(&["STRICT", "strict"]), near("strict"));
         assert_eq!(options(&["COST", "1", "COST", "1"]), near("COST"));
+        assert_eq!(options(&["AGE", "1", "since", "1"]), near("since"));
+        assert_eq!(options(&["SINCE", "1", "AGE", "1"]), near("AGE"));
         assert_eq!(options(&["COST"]), near("COST"));
         assert_eq!(options(&["AT"]), near("AT"));
         assert_eq!(options(&["COSTS", "1"]), near("COSTS"));
@@ -323,6 +344,7 @@ mod tests {
         assert_eq!(options(&["COST", "0"]), Err(Error::Units("cost")));
         assert_eq!(options(&["AT", "-1"]), Err(Error::Instant("AT")));
         assert_eq!(options(&["UNTIL", "x"]), Err(Error::Instant("UNTIL")));
+        assert_eq!(options(&["SINCE", "1s"]), Err(Error::Instant("SINCE")));
         assert_eq!(options(&["AGE", "x"]), Err(Error::Duration("AGE")));
         assert_eq!(options(&["BLOCK", "0"]), Err(Error::Duration("BLOCK")));
         assert_eq!(options(&["NX"]), near("NX"));

@@ -216,7 +216,15 @@ export class Entry {
     }
     const kept = counts.list.filter((count) => count[1] > 0);
     this.counts = kept.length > 0 ? new Counts(counts.window, counts.resolution, kept) : null;
+    if (left < units) this.forget(now);
     return units - left;
+  }
+
+  /** A key that is changed goes when nothing in it matters any more. */
+  private forget(now: number): void {
+    if (this.end > now) return;
+    this.counts = null;
+    this.blockedUntil = 0;
   }
 
   /** Block from now on for so long; the instant at which the block ends. */
@@ -228,7 +236,10 @@ export class Entry {
   /** Lift the block; whether there was one. */
   unblock(now: number): boolean {
     const was = now < this.blockedUntil;
-    this.blockedUntil = 0;
+    if (was) {
+      this.blockedUntil = 0;
+      this.forget(now);
+    }
     return was;
   }
 

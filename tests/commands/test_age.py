@@ -31,6 +31,34 @@ def test_refund_begins_with_the_subinterval_of_that_age(server, age, units, give
     assert counts(server) == left
 
 
+@pytest.mark.parametrize("since, units, given, left", [
+    (T + 5_000, 2, 2, {0: 3, 5: 2, 30: 2, 60: 5}),
+    (T + 9_999, 4, 4, {0: 3, 30: 2, 60: 5}),
+    (T + 10_000, 4, 4, {0: 3, 5: 4, 60: 3}),
+    (T, MAX, 14, None),
+    (T - 1, 5, 0, {0: 3, 5: 4, 30: 2, 60: 5}),
+    (0, 5, 0, {0: 3, 5: 4, 30: 2, 60: 5}),
+    (T + 61_000, 3, 3, {0: 3, 5: 4, 30: 2, 60: 2}),
+    (T + 61_001, 3, 3, {0: 3, 5: 4, 30: 2, 60: 2}),  # later than now is now
+    (MAX, 6, 5, {0: 3, 5: 4, 30: 2}),
+])
+def test_refund_begins_with_the_subinterval_of_that_instant(server, since, units, given, left):
+    record_units(server, {0: 3, 5: 4, 30: 2, 60: 5})
+    assert ask(server, "SWLIMIT.REFUND", "k", units, "since", since, "AT", T + 61_000) == [given]
+    assert counts(server) == left
+
+
+def test_refund_since_by_the_clock(server):
+    with Connection(server.port) as connection:
+        quota = "k", 10, "1m", "100ms"
+        seconds, microseconds = connection.call("TIME")
+        connection.call("SWLIMIT.RECORD", *quota, "COST", 3, "AGE", "1s")
+        connection.call("SWLIMIT.ALLOW", *quota, "COST", 2)
+        since = int(seconds) * 1_000 + int(microseconds) // 1_000
+        assert connection.call("SWLIMIT.REFUND", "k", 9, "SINCE", since) == 2
+        assert connection.call("SWLIMIT.REFUND", "k", 9, "SINCE", since - 2_000) == 3
+
+
 def test_refund_of_an_age_by_a_clock_that_stepped_back(server):
     record_units(server, {0: 3, 60: 5})
     with unchanged(server):  # T - 1 no longer matters beside what was counted at T + 60 s
@@ -101,16 +129,22 @@ def test_ages_in_transactions(server):
 # they get, before and after. All times are those of a window of one second, times 3600: no key expires meanwhile.
 SECOND = 3_600_000
 HELD = 1_150 * 3_600
+BRIEFLY = 100 * 3_600
+LATE = 1_100 * 3_600
 
 
-def lease(server, position, resolution, options, back):
-    """When others were granted how many units, around a lease that begins at this position (in ms) of a second."""
+def lease(server, position, resolution, options, back, held=HELD, late=0):
+    """When others were granted how many units, around a lease that begins at this position (in ms) of a second.
+
+    Its refund, with the options `back`, is held up on its way for so many ms.
+    """
     key, begin = f"lease:{position}", T + position * 3_600
     quota = key, 10, f"{SECOND}ms", f"{resolution}ms"
-    ats = [begin + ms * 3_600 for ms in range(1_100, 1_250, 5)]
+    back = [begin if word == "BEGIN" else word for word in back]
+    ats = [begin + ms * 3_600 for ms in range(1_100, 1_250 + late // 3_600, 5)]
     greedy = [["SWLIMIT.ALLOW", *quota, "COST", 10, "PARTIAL", *options, "AT", at] for at in ats]
-    returned = sum(at < begin + HELD for at in ats)
-    greedy.insert(returned, ["SWLIMIT.REFUND", key, 10, *back, "AT", begin + HELD])
+    returned = sum(at < begin + held + late for at in ats)
+    greedy.insert(returned, ["SWLIMIT.REFUND", key, 10, *back, "AT", begin + held + late])
     first, *replies = batch(server, [["SWLIMIT.ALLOW", *quota, "COST", 10, *options, "AT", begin], *greedy])
     assert numbers(first)[0] == 10
     del replies[returned]
@@ -140,6 +174,22 @@ def test_with_its_age_a_lease_never_lets_more_through_than_the_window_does(serve
     server.cli("FLUSHALL")
     strictly = [most(lease(server, position, resolution, ("STRICT",), back), SECOND) for position in POSITIONS]
     assert max(strictly) <= 10
+
+
+def test_an_age_that_was_true_when_it_was_sent_takes_away_others_units(server):
+    back = "AGE", f"{BRIEFLY}ms"
+    strictly = [most(lease(server, position, SECOND // 10, ("STRICT",), back, BRIEFLY, LATE), SECOND)
+                for position in POSITIONS]
+    assert max(strictly) == 20
+
+
+@pytest.mark.parametrize("held", [BRIEFLY, HELD])
+@pytest.mark.parametrize("late", [0, 1, SECOND // 2, LATE, 3 * SECOND])
+@pytest.mark.parametrize("resolution", [SECOND, SECOND // 10])
+def test_with_its_instant_a_lease_never_lets_more_through_however_late_it_comes(server, resolution, late, held):
+    back = "SINCE", "BEGIN"
+    grants = [lease(server, position, resolution, ("STRICT",), back, held, late) for position in POSITIONS]
+    assert max(most(each, SECOND) for each in grants) <= 10
 
 
 def test_with_its_age_a_lease_never_lets_more_through_by_the_clock(server):

@@ -24,6 +24,8 @@ COST = argument("n", "integer", token="COST", **OPTIONAL)
 PARTIAL = argument("partial", "pure-token", token="PARTIAL", **OPTIONAL)
 STRICT = argument("strict", "pure-token", token="STRICT", **OPTIONAL)
 AGE = argument("age", "string", token="AGE", **OPTIONAL)
+FROM = argument("from", "oneof", **OPTIONAL, arguments=[
+    argument("age", "string", token="AGE"), argument("since-unix-ms", "unix-time", token="SINCE")])
 BLOCK = argument("duration", "string", token="BLOCK", **OPTIONAL)
 AT = argument("unix-ms", "unix-time", token="AT", **OPTIONAL)
 UNTIL = argument("until-unix-ms", "unix-time", token="UNTIL", **OPTIONAL)
@@ -36,7 +38,7 @@ COMMANDS = {  # arity, flags, arguments
     "swlimit.allow": (-5, {"write", "denyoom", "fast"}, [*QUOTA, COST, PARTIAL, STRICT, BLOCK, AT]),
     "swlimit.peek": (-5, {"readonly", "fast"}, [*QUOTA, COST, PARTIAL, STRICT, AT]),
     "swlimit.record": (-5, {"write", "denyoom", "fast"}, [*QUOTA, COST, STRICT, AGE, BLOCK, AT, UNTIL]),
-    "swlimit.refund": (-3, {"write", "fast"}, [QUOTA[0], argument("units", "integer"), AGE, AT, UNTIL]),
+    "swlimit.refund": (-3, {"write", "fast"}, [QUOTA[0], argument("units", "integer"), FROM, AT, UNTIL]),
     "swlimit.block": (-3, {"write", "denyoom", "fast"}, [
         QUOTA[0], argument("duration", "string"), argument("nx", "pure-token", token="NX", **OPTIONAL), AT, UNTIL]),
     "swlimit.unblock": (-2, {"write", "fast"}, [QUOTA[0], AT, UNTIL]),
@@ -168,7 +170,7 @@ def test_keys_of_a_call_that_is_wrong(server, numkeys):
     ("swlimit.peek", "key limit window resolution [COST n] [PARTIAL] [STRICT] [AT unix-ms]"),
     ("SWLIMIT.RECORD", "key limit window resolution [COST n] [STRICT] [AGE age] [BLOCK duration] [AT unix-ms] "
                        "[UNTIL until-unix-ms]"),
-    ("SWLIMIT.REFUND", "key units [AGE age] [AT unix-ms] [UNTIL until-unix-ms]"),
+    ("SWLIMIT.REFUND", "key units [AGE age|SINCE since-unix-ms] [AT unix-ms] [UNTIL until-unix-ms]"),
     ("SWLIMIT.BLOCK", "key duration [NX] [AT unix-ms] [UNTIL until-unix-ms]"),
     ("SWLIMIT.UNBLOCK", "key [AT unix-ms] [UNTIL until-unix-ms]"),
     ("SWLIMIT.INFO", "key"),

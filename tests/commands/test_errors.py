@@ -15,6 +15,7 @@ COST = "ERR cost must be an integer between 1 and 9007199254740991"
 UNITS = "ERR units must be an integer between 1 and 9007199254740991"
 AT = "ERR AT must be a Unix time in milliseconds"
 UNTIL = "ERR UNTIL must be a Unix time in milliseconds"
+SINCE = "ERR SINCE must be a Unix time in milliseconds"
 AGE = "ERR AGE must be a duration such as 60, 500ms, 5m, 1h or 7d"
 NUMKEYS = "ERR numkeys must be a positive integer that matches the keys given"
 
@@ -88,6 +89,13 @@ def test_ages_and_expiries(server):
         refused(server, *(([*command, "AGE", word], AGE) for word in ages),
                 ([*command, "AGE"], "ERR syntax error near 'AGE'"),
                 ([*command, "AGE", 1, "age", 1], "ERR syntax error near 'age'"))
+    refused(server, *(([*refund, "SINCE", word], SINCE) for word in NO_INTEGER),
+            ([*refund, "SINCE"], "ERR syntax error near 'SINCE'"),
+            ([*refund, "SINCE", 1, "since", 1], "ERR syntax error near 'since'"),
+            ([*refund, "SINCE", 1, "AGE", 1], "ERR syntax error near 'AGE'"),
+            ([*refund, "AGE", 1, "SINCE", 1], "ERR syntax error near 'SINCE'"),
+            *(([*command, "SINCE", 1], "ERR syntax error near 'SINCE'")
+              for command in (record, ["SWLIMIT.BLOCK", "k", 60], mallow(("k", 5, 60, 5, 1)))))
     for command in (record, refund, ["SWLIMIT.BLOCK", "k", 60], ["SWLIMIT.UNBLOCK", "k"]):
         refused(server, *(([*command, "UNTIL", word], UNTIL) for word in NO_INTEGER),
                 ([*command, "UNTIL"], "ERR syntax error near 'UNTIL'"),

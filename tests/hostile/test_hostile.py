@@ -25,7 +25,7 @@ NOW = 1_700_000_000_000
 REFUSALS = re.compile(
     r"ERR (limit must be an integer between 0 and|(window|resolution|BLOCK|AGE) must be a duration|"
     r"resolution must divide|window / resolution is \d+ subintervals, above|(cost|units) must be an integer|"
-    r"(AT|UNTIL) must be a Unix time|syntax error near '|numkeys must be|key named twice|count would overflow|"
+    r"(AT|SINCE|UNTIL) must be a Unix time|syntax error near '|numkeys must be|key named twice|count would overflow|"
     r"no such key|wrong number of arguments)|WRONGTYPE ")
 
 
@@ -330,8 +330,8 @@ COMMANDS = (b"SWLIMIT.ALLOW", b"SWLIMIT.PEEK", b"SWLIMIT.RECORD", b"SWLIMIT.REFU
             b"SWLIMIT.BLOCK", b"SWLIMIT.UNBLOCK")
 KEYS = (b"a", b"b", b"\0\xff\r\n", b"", b"string", b"list")
 WORDS = (*(b"%d" % edge for edge in EDGES), b"60", b"1", b"10", b"1ms", b"250ms", b"3650d", b"3650D", b"1000000ms",
-         b"87600h", b"COST", b"PARTIAL", b"STRICT", b"BLOCK", b"NX", b"AGE", b"AT", b"UNTIL", b"cost", b"at", b"-1",
-         b"+1", b"1.5", b" 1", b"1 ", b"nan", b"", b"\0", b"1\0", b"%s%n", b"\r\n", b"-1ms", b"0x10", b"1e3",
+         b"87600h", b"COST", b"PARTIAL", b"STRICT", b"BLOCK", b"NX", b"AGE", b"SINCE", b"AT", b"UNTIL", b"cost", b"at",
+         b"-1", b"+1", b"1.5", b" 1", b"1 ", b"nan", b"", b"\0", b"1\0", b"%s%n", b"\r\n", b"-1ms", b"0x10", b"1e3",
          b"9" * 400, b"A" * 5000)
 
 

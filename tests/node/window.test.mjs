@@ -75,7 +75,7 @@ class Player {
   }
 
   refund(key, units, ...rest) {
-    const { at, age } = this.options(rest);
+    const { at, since, age = since === undefined ? undefined : Math.max(0, at - since) } = this.options(rest);
     return this.entry(key).refund(Number(units), at, age);
   }
 

@@ -18,7 +18,7 @@ COMMANDS = {
     "swlimit.acquire": ([KEY], [KEY, *QUOTA, 0, "COST", 1]),
     "swlimit.peek": ([KEY], [KEY, *QUOTA, "COST", 1, "AT", 1]),
     "swlimit.record": ([KEY], [KEY, *QUOTA, "COST", 1, "AGE", 1, "AT", 1]),
-    "swlimit.refund": ([KEY], [KEY, 1, "AGE", 1, "AT", 1]),
+    "swlimit.refund": ([KEY], [KEY, 1, "SINCE", 1, "AT", 1]),
     "swlimit.block": ([KEY], [KEY, 1]),
     "swlimit.unblock": ([KEY], [KEY]),
     "swlimit.info": ([KEY], [KEY]),

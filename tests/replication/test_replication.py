@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from support.bounds import T
+from support.bounds import MAX_WINDOW, T
 from support.cli import ask, batch, feed, stored
 from support.clock import clock_of
 from support.commands import expiring, random_commands
@@ -132,6 +132,24 @@ def test_an_age_at_another_geometry_than_that_of_counts_that_have_ended(primary,
     in_step(replica, primary)
     assert stored(replica, "k") == stored(primary, "k")
     assert stored(primary, "k")["counts"] == {T + 6_000_000: 1}
+
+
+@pytest.mark.parametrize("aof", [False, True], ids=["replica", "AOF"])
+def test_a_refund_since_an_instant_longer_ago_than_any_age(start, replica, aof):
+    """A window of 3650 days holds its units for twice as long, and an age is at most 3650 days."""
+    primary = start(options=PROMPT | {"appendonly": "yes", "aof-use-rdb-preamble": "no"})
+    follow(replica, primary)
+    longest, begin = "3650d", 5 * MAX_WINDOW
+    for at, units in [(begin, 3), (begin + MAX_WINDOW, 4)]:
+        ask(primary, "SWLIMIT.RECORD", "k", 9, longest, longest, "COST", units, "AT", at, "UNTIL", 0)
+    assert ask(primary, "SWLIMIT.REFUND", "k", 2, "SINCE", begin, "AT", begin + 2 * MAX_WINDOW - 1, "UNTIL", 0) == [2]
+    if aof:
+        assert primary.cli("DEBUG", "LOADAOF") == "OK"
+        assert stored(primary, "k")["counts"] == {begin: 1, begin + MAX_WINDOW: 4}
+    else:
+        in_step(replica, primary)
+        assert stored(replica, "k") == stored(primary, "k")
+        assert stored(replica, "k")["counts"] == {begin: 1, begin + MAX_WINDOW: 4}
 
 
 def test_an_age_in_a_window_that_has_ended(primary, replica):

@@ -26,6 +26,7 @@ def expiring(now):
         ["SWLIMIT.RECORD", "given back", 5, "1h", "1m", "AGE", "20m"],
         ["SWLIMIT.RECORD", "given back", 5, "1h", "1m"],
         ["SWLIMIT.REFUND", "given back", 1, "AGE", "1s"],
+        ["SWLIMIT.REFUND", "given back", 1, "SINCE", now - 1_000],
         mallow(("m:1", 5, "1h", "1m", 1), ("m:2", 5, "10m", "1m", 1)),
         ["SWLIMIT.BLOCK", "blocked", "2h"],
         ["SWLIMIT.ALLOW", "punished", 0, "1m", "1s", "BLOCK", "1h"],
@@ -57,7 +58,8 @@ def random_commands(draw, count, keys=20):
             ["SWLIMIT.RECORD", f"key:{key}", *quota, *cost, "AGE", f"{draw.randint(0, 600)}s", "AT", at],
             ["SWLIMIT.PEEK", f"key:{key}", *quota, *cost, "AT", at],
             mallow((f"key:{key}", *quota, 2), (f"other:{other}", *quota, 1), options=("AT", at)),
-            ["SWLIMIT.REFUND", f"key:{key}", draw.randint(1, 3), "AT", T],
+            ["SWLIMIT.REFUND", f"key:{key}", draw.randint(1, 3), *draw.choice([
+                ["AT", T], ["SINCE", at - draw.randint(0, 600_000), "AT", at]])],
             [f"SWLIMIT.{draw.choice(['ALLOW', 'RECORD'])}", f"key:{key}", *quota, *cost, "BLOCK", "20m", "AT", at],
             draw.choice([
                 ["SWLIMIT.BLOCK", f"key:{draw.randrange(2 * keys)}", f"{draw.randint(10, 90)}m",

@@ -114,7 +114,9 @@ class Key:
         retry_after = 0 if granted else self._retry_after(*asked, now, cost, False, strict)
         return [granted, limit, remaining, retry_after, self._reset_after(length, resolution, now)]
 
-    def refund(self, units, now, age=None):
+    def refund(self, units, now, age=None, since=None):
+        if since is not None:
+            age = max(0, now - since)
         window, left = self.window, units
         if not window or now >= window.end:
             return 0

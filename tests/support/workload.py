@@ -74,7 +74,7 @@ class Workload:
 
     def _run(self, name, key, fixed, options):
         """The model's answer to a command with these fixed words and these options, which come in any order."""
-        spelled = [[word] if value is True else [word, value if word == "COST" else f"{value}ms"]
+        spelled = [[word] if value is True else [word, value if word in ("COST", "SINCE") else f"{value}ms"]
                    for word, value in options.items()] + [["AT", self.now]]
         self.random.shuffle(spelled)
         quota = [fixed[0], *(f"{value}ms" for value in fixed[1:])] if len(fixed) > 1 else fixed
@@ -104,7 +104,8 @@ class Workload:
         return self._run("RECORD", key, quota, options)
 
     def _refund(self, key):
-        options = {"AGE": self._age(key)} if self.random.random() < 0.5 else {}
+        since = max(0, self.random.choice([self.now - self._age(key), self.now + 1, 0, self.start]))
+        options = self.random.choice([{}, {}, {"AGE": self._age(key)}, {"SINCE": since}])
         return self._run("REFUND", key, [self._cost(20)], options)
 
     def _block(self, key):

@@ -100,6 +100,8 @@ ERRORS = [
     (["RECORD", "k", *QUOTA, "UNTIL", "soon"], "ERR UNTIL must be a Unix time in milliseconds"),
     (["REFUND", "k", "0"], "ERR units must be an integer between 1 and 9007199254740991"),
     (["REFUND", "k", "1", "AGE", "x"], "ERR AGE must be a duration such as 60, 500ms, 5m, 1h or 7d"),
+    (["REFUND", "k", "1", "SINCE", "1s"], "ERR SINCE must be a Unix time in milliseconds"),
+    (["REFUND", "k", "1", "AGE", "1", "SINCE", "1"], "ERR syntax error near 'SINCE'"),
     (["BLOCK", "k", "0"], "ERR BLOCK must be a duration such as 60, 500ms, 5m, 1h or 7d"),
     (["INFO", "missing"], "ERR no such key"),
     (["MALLOW", "2", "a", "10", "60", "5", "1", "10", "60", "5"],

@@ -1,4 +1,4 @@
-//! `SWLIMIT.REFUND key units [AGE duration] [AT unix-ms] [UNTIL unix-ms]`
+//! `SWLIMIT.REFUND key units [AGE duration | SINCE unix-ms] [AT unix-ms] [UNTIL unix-ms]`
 
 use super::request::{self, KEY};
 use crate::arguments::{Keyword, Options, Parse, Words};
@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::server::{AnyKey, Call, Command, Declaration, Effect, Expiry, Keys, Parameter, Reply};
 use crate::statistics;
 
-/// Give back counted units: newest subinterval first, or those of an age.
+/// Give back counted units: newest subinterval first, or those counted from an instant on.
 pub struct Refund;
 
 /// The units to give back, and options.
@@ -19,7 +19,7 @@ impl Parse for RefundArguments {
     fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, _max_subintervals: u64) -> Result<Self, Error> {
         words.word()?;
         let units = words.units("units")?;
-        Ok(Self { units, options: words.options(&[Keyword::Age, Keyword::At, Keyword::Until])? })
+        Ok(Self { units, options: words.options(&[Keyword::Age, Keyword::Since, Keyword::At, Keyword::Until])? })
     }
 }
 
@@ -27,23 +27,31 @@ impl Command for Refund {
     const DECLARATION: Declaration = Declaration {
         name: c"swlimit.refund",
         summary:
-            c"Gives back units counted in a sliding window, newest subinterval first, or those counted a while ago; or in \
+            c"Gives back units counted in a sliding window, newest subinterval first, or those counted since then; or in \
             a budget.",
-        complexity: c"O(log C), C being the number of subintervals that hold a count; O(C) with AGE, and when counts \
+        complexity: c"O(log C), C being the number of subintervals that hold a count; O(C) with AGE or SINCE, and when counts \
             that slid out have to be dropped first",
         since: c"0.1.0",
         arity: -3,
         flags: c"write fast",
         categories: "write fast",
         keys: Keys::Change,
-        parameters: &[request::KEY_PARAMETER, Parameter::Integer(c"units"), request::AGE, request::AT, request::UNTIL],
+        parameters: &[
+            request::KEY_PARAMETER,
+            Parameter::Integer(c"units"),
+            Parameter::OptionalOneOf(c"from", &[request::AGE, Parameter::UnixTimeAfter(c"SINCE", c"since-unix-ms")]),
+            request::AT,
+            request::UNTIL,
+        ],
     };
 
     fn run(call: &Call) -> Result<Reply, Error> {
         let RefundArguments { units, options } = call.parse()?;
         let name = &call.arguments()[KEY];
         let moment = call.moment(options.at);
-        let (age, now) = (options.age, moment.now());
+        let now = moment.now();
+        let since = options.age.map(|age| now.saturating_sub(age)).or(options.since.map(|since| since.min(now)));
+        let age = since.map(|since| now - since);
 
         let (given, until) = match call.write_any(name)? {
             Some(AnyKey::Window(mut key)) => {
@@ -66,7 +74,7 @@ impl Command for Refund {
             Some(AnyKey::Holds(_)) => return Err(Error::WrongType),
             None => return Ok(Reply::Integer(0)),
         };
-        call.replicate(name, Effect::Refund { units: given, age, instant: now, until });
+        call.replicate(name, Effect::Refund { units: given, since, instant: now, until });
         statistics::REFUNDED.add(1);
         call.notify(c"swlimit.refunded", name);
         Ok(Reply::Integer(given))

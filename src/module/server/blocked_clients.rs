@@ -305,7 +305,7 @@ unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void)
         state.running = true;
     }
     if !paused {
-        refund_gone_clients(context, now);
+        refund_gone_clients(context);
     }
     while let Some(task) = next_task(now, paused) {
         match task {
@@ -520,11 +520,11 @@ impl State {
 
 /// Refund grants whose clients were gone before their reply. This runs in the timer: a write in the disconnect callback
 /// would replicate as part of the command that disconnected the client.
-fn refund_gone_clients(context: Context, now: u64) {
+fn refund_gone_clients(context: Context) {
     let refunds = std::mem::take(&mut state().refunds);
     for PendingRefund { key, units, instant } in refunds {
-        let age = now.saturating_sub(instant);
-        let words = [&key.1[..], units.to_string().as_bytes(), b"AGE", format!("{age}ms").as_bytes()].map(OwnText::new);
+        let (units, instant) = (units.to_string(), instant.to_string());
+        let words = [&key.1[..], units.as_bytes(), b"SINCE", instant.as_bytes()].map(OwnText::new);
         context.select(key.0);
         context.call(c"SWLIMIT.REFUND", &words.each_ref().map(|word| &**word));
     }

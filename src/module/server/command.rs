@@ -84,6 +84,8 @@ pub enum Parameter {
     Block(&'static CStr, &'static CStr, &'static [Parameter]),
     /// One of several arguments, again and again.
     OneOfRepeated(&'static CStr, &'static [Parameter]),
+    /// One of these, or none of them.
+    OptionalOneOf(&'static CStr, &'static [Parameter]),
     /// A block of arguments that repeats.
     Repeated(&'static CStr, &'static [Parameter]),
 }
@@ -276,6 +278,9 @@ fn argument(parameter: &Parameter, nested: &mut Vec<Vec<raw::RedisModuleCommandA
         Parameter::BlockAfter(token, name, _) => {
             (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK, Some(token), optional)
         }
+        Parameter::OptionalOneOf(name, _) => {
+            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF, None, optional)
+        }
         Parameter::Repeated(name, _) => {
             (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK, None, raw::REDISMODULE_CMD_ARG_MULTIPLE)
         }
@@ -289,9 +294,13 @@ fn argument(parameter: &Parameter, nested: &mut Vec<Vec<raw::RedisModuleCommandA
     if let Parameter::Repeated(_, parameters)
     | Parameter::OneOfRepeated(_, parameters)
     | Parameter::Block(_, _, parameters)
+    | Parameter::OptionalOneOf(_, parameters)
     | Parameter::BlockAfter(_, _, parameters) = parameter
     {
         let mut list = arguments(parameters, nested);
+        if matches!(parameter, Parameter::OptionalOneOf(..)) {
+            list.iter_mut().for_each(|argument| argument.flags = 0);
+        }
         argument.subargs = list.as_mut_ptr();
         nested.push(list);
     }

@@ -82,8 +82,10 @@ class Window:
         return Window(geometry, counts) if counts else None
 
     def end_at(self, geometry: Geometry) -> int:
-        """The first instant at which nothing counts any more for requests at a geometry: they see the newest units
-        later, the later they come, at last at the end of their subinterval."""
+        """The first instant at which nothing counts any more for requests at a geometry.
+
+        They see the newest units later, the later they come: at last at the end of their subinterval.
+        """
         latest = (self.newest + 1) * self.geometry.resolution - 1
         return min(self.end, geometry.end_of(latest // geometry.resolution))
 

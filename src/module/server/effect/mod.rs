@@ -31,12 +31,12 @@ pub enum Effect<'a> {
         /// When the key expires.
         until: Option<u64>,
     },
-    /// Units were given back: `SWLIMIT.REFUND key units [AGE age] AT instant [UNTIL until]`.
+    /// Units were given back: `SWLIMIT.REFUND key units [SINCE since] AT instant [UNTIL until]`.
     Refund {
         /// How many.
         units: u64,
-        /// Their age at `instant`, in ms.
-        age: Option<u64>,
+        /// From which instant on they were counted, in ms. An age may be longer than any duration that commands take.
+        since: Option<u64>,
         /// When, in ms.
         instant: u64,
         /// When the key expires.
@@ -87,11 +87,13 @@ static ZERO: FixedText = FixedText::new(c"0");
 static FORCE: FixedText = FixedText::new(c"FORCE");
 static COST: FixedText = FixedText::new(c"COST");
 static AGE: FixedText = FixedText::new(c"AGE");
+static SINCE: FixedText = FixedText::new(c"SINCE");
 static AT: FixedText = FixedText::new(c"AT");
 static UNTIL: FixedText = FixedText::new(c"UNTIL");
 static UNITS: NumberText = NumberText::new();
 static INSTANT: NumberText = NumberText::new();
 static END: NumberText = NumberText::new();
+static SINCE_INSTANT: NumberText = NumberText::new();
 static EXPIRY: NumberText = NumberText::new();
 
 /// The maximum number of arguments of an effect.
@@ -186,9 +188,12 @@ impl Effect<'_> {
                 words.push(UNITS.raw(units));
                 words.push_age(age);
             }
-            Effect::Refund { units, age, .. } => {
+            Effect::Refund { units, since, .. } => {
                 words.push(UNITS.raw(units));
-                words.push_age(age);
+                if let Some(since) = since {
+                    words.push(SINCE.raw());
+                    words.push(SINCE_INSTANT.raw(since));
+                }
             }
             Effect::Block { duration, .. } => words.push_own(milliseconds(duration)),
             Effect::Budget { end, units, .. } => {
