@@ -132,7 +132,8 @@ impl<'a> Change<'a> {
                 let mut change = key.change()?;
                 let units = change.entry().refund(units, Some(age), moment.now());
                 let until = change.done(Expiry::AfterEnd(moment));
-                call.replicate(name, Effect::Refund { units, age: Some(age), instant: moment.now(), until });
+                let since = Some(moment.now().saturating_sub(age));
+                call.replicate(name, Effect::Refund { units, since, instant: moment.now(), until });
                 statistics::REFUNDED.add(1);
                 Ok((-(units as i64), Some(c"swlimit.refunded")))
             }
@@ -151,7 +152,7 @@ impl<'a> Change<'a> {
                 let mut change = key.change()?;
                 change.entry().refund(units);
                 let until = change.done(expiry);
-                call.replicate(name, Effect::Refund { units, age: None, instant: now, until });
+                call.replicate(name, Effect::Refund { units, since: None, instant: now, until });
                 statistics::REFUNDED.add(1);
                 Ok((-(units as i64), Some(c"swlimit.refunded")))
             }
