@@ -185,7 +185,7 @@ def test_missing_rights_count_nothing(plain, run, user, missing):
     for words in [["MALLOW", *[5, 60, 5, 1] * 2], ["MALLOW", *[5, 60, 5, 1] * 2, "AT", T]]:
         reply = unable.call("EVALSHA", sha(), 2, "a", "b", *words)
         if isinstance(reply, Failed):
-            assert "script:" not in reply and ("can't run this command" in reply or "permission" in reply), reply
+            assert "user_script" not in reply and ("can't run this command" in reply or "permission" in reply), reply
             assert plain.call("EXISTS", "b") == 0
             assert run("SWLIMIT.PEEK", "a", 5, 60, 5, "AT", T)[2] == 4
         else:
