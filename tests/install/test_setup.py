@@ -87,12 +87,32 @@ def no_headers(_):
     return {"BINDGEN_EXTRA_CLANG_ARGS": "-nobuiltininc"}
 
 
+@pytest.fixture(scope="session")
+def target(tmp_path_factory):
+    """A target folder with all that redis-module is built from and nothing of its own, which bindgen writes."""
+    words = ["cargo", "tree", "--locked", "--package", "redis-module", "--prefix", "none", "--format", "{lib}"]
+    listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    crates = set(listed.split()) - {"redis_module"}
+    folder = tmp_path_factory.mktemp("target")
+
+    def of_others(path):
+        crate = path.name.rpartition("-")[0].replace("-", "_")
+        return {crate, crate.removeprefix("lib")} & crates
+
+    for part in (".fingerprint", "build", "deps"):
+        for path in filter(of_others, (ROOT / "target/debug" / part).iterdir()):
+            copy = folder / "debug" / part / path.name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(path, copy) if path.is_dir() else os.link(path, copy)
+    return folder
+
+
 @pytest.mark.parametrize("make", [only_libclang_cpp, no_library, another_library, no_headers])
-def test_a_libclang_that_bindgen_cannot_use_is_missing(machine, tmp_path, make):
+def test_a_libclang_that_bindgen_cannot_use_is_missing(machine, tmp_path, target, make):
     folder = tmp_path / "libclang"
     folder.mkdir()
     # A target folder of its own: in the usual one bindgen has done its work already.
-    found = machine.asks_for("build", CARGO_TARGET_DIR=ROOT / "target/libclang", **make(folder))
+    found = machine.asks_for("build", CARGO_TARGET_DIR=target, **make(folder))
     assert names(found) == {"libclang-dev"}
 
 
