@@ -6,12 +6,14 @@ import re
 import resource
 import signal
 import socket
-import threading
+from contextlib import ExitStack
+from functools import partial
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from support.asking import asking
 from support.daemon import DAEMON, request, rls_pb2_grpc
 from support.waiting import eventually
 
@@ -144,26 +146,18 @@ def test_counts_outlive_a_reload(start_daemon):
 
 def test_nothing_is_lost_while_it_reloads(start_daemon, server):
     daemon = start_daemon(limits(10_000), server)
-    failed, over = [], threading.Event()
 
-    def load():
-        with daemon.channel() as channel:
-            stub = rls_pb2_grpc.RateLimitServiceStub(channel)
-            while not over.is_set():
-                reply = stub.ShouldRateLimit(request("k=x"), timeout=10)
-                if len(reply.statuses) != 1 or not reply.statuses[0].HasField("current_limit"):
-                    failed.append(reply)
+    def ask(stub):
+        reply = stub.ShouldRateLimit(request("k=x"), timeout=10)
+        assert [status.HasField("current_limit") for status in reply.statuses] == [True]
 
-    threads = [threading.Thread(target=load) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for number in range(10_001, 10_006):
-        daemon.write_limits(limits(number))
-        eventually(lambda: in_force(daemon), number)
-    over.set()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    with ExitStack() as channels:
+        stubs = [rls_pb2_grpc.RateLimitServiceStub(channels.enter_context(daemon.channel())) for _ in range(4)]
+        with asking(*(partial(ask, stub) for stub in stubs)) as load:
+            for number in range(10_001, 10_006):
+                daemon.write_limits(limits(number))
+                eventually(lambda: in_force(daemon), number)
+                load.often(5)
 
 
 def health(stub, name="ratelimit"):
