@@ -58,7 +58,8 @@ class Load:
     Each asks with ALLOW for one to three units of any of `single`, and with MALLOW for one of both of any of `pairs`;
     in a pipeline of `batch` commands, which `wait` ends with a WAIT for one replica. Per key, `acknowledged` are the
     units whose reply (and whose WAIT) arrived; `asked` those that may have been granted. Use as a context manager:
-    leaving it stops the threads, which have been granted something. A failed connection ends its thread unless `endure`, which tries again.
+    leaving it stops the threads, which have been granted something by then. A failed connection ends its thread unless
+    `endure`, which tries again.
     """
 
     def __init__(self, connect, single, pairs=(), limits=None, threads=8, batch=4, wait=False, endure=False, seed=1):
