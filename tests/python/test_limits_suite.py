@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from support.cluster import Cluster
+from support.lacking import lacking
 from support.server import ROOT
 
-CACHE = ROOT / ".cache/python"
 VERSION = metadata.version("limits")
 FILES = ["test_storage.py", "test_strategy.py", "integration/test_concurrency.py"]
 ASYNC_FILES = ["aio/__init__.py", "aio/test_storage.py", "aio/test_strategy.py"]
@@ -26,14 +26,9 @@ ASYNC_FILES = ["aio/__init__.py", "aio/test_storage.py", "aio/test_strategy.py"]
 @pytest.fixture(scope="module")
 def source():
     """The source distribution of the installed release."""
-    archive = CACHE / f"limits-{VERSION}.tar.gz"
+    archive = ROOT / f".cache/python/limits-{VERSION}.tar.gz"
     if not archive.exists():
-        done = subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:",
-                               "--dest", CACHE, f"limits=={VERSION}"], capture_output=True, text=True)
-        if not archive.exists():
-            if os.environ.get("CI") == "true":
-                pytest.fail(f"CI lacks the source of limits: {done.stderr}", pytrace=False)
-            pytest.skip("LACKING the source of limits")
+        lacking("the sources of limits: scripts/setup test")
     return archive
 
 
