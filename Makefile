@@ -1,6 +1,7 @@
-# pytest in twice as many processes as there are cores, because most tests wait; each process has servers of its own.
+# pytest in twice as many processes as there are cores, because most tests wait, and in 8 at most; each process has
+# servers of its own.
 PYTEST = .venv/bin/python -m pytest
-WORKERS ?= $(shell expr 2 \* $$(nproc))
+WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n : 8)))
 PARALLEL = $(PYTEST) --numprocesses $(WORKERS) --dist worksteal
 
 # What `scripts/servers` fetches, but what is too old.
