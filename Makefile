@@ -29,7 +29,7 @@ test: build-all servers lint test-rust
 	$(PARALLEL) tests
 
 # Those of one part, for who changes no other.
-MODULE = blocking cluster commands hostile keyspace load operating replication vectors waiting
+MODULE = blocking cluster commands holds hostile keyspace load operating replication script vectors waiting
 test-module: build-all servers test-rust
 	$(PARALLEL) $(MODULE:%=tests/%)
 
