@@ -25,7 +25,7 @@ LATEST = MAX - 3 * MAX_WINDOW
 STARTS = [NOW, NOW, NOW, 0, 10 * DAY, 2**52, LATEST - MAX_WINDOW]
 GARBAGE = ["", "x", "-1", "+1", "1.5", " 1", "1e3", "0x10", "0", "00", "007", str(MAX), str(MAX + 1), str(MAX + 2),
            "99999999999999999999", "1ms", "1MS", "1S", "2m", "3H", "1d", "3650d", "3651d", "1w", "1 s", "60", "4097ms",
-           "cost", "COST PARTIAL", "AT", "strict", "Partial", "age", "until", "BLOCK", "nx",
+           "cost", "COST PARTIAL", "AT", "strict", "Partial", "age", "since", "until", "BLOCK", "nx",
            b"\xff\0'\"\\\r\n", b"1\0", "é", "a" * 100]
 MEMORY = re.compile(rb"(\$6\r\nmemory\r\n):\d+\r\n")
 
@@ -141,7 +141,8 @@ class Commands:
             if kind == 0:
                 words += ["AGE", f"{self.span(geometry)}ms"]
             elif kind == 1:
-                return self.since(words, geometry, instant)
+                now = self.clock.ms if self.by_clock else self.now
+                words += ["SINCE", max(0, now + pick.choice([-1, -1, -1, 1]) * self.span(geometry))]
             words += instant
         elif chance < 0.84:
             words = ["SWLIMIT.BLOCK", key, f"{max(1, self.span(geometry))}ms", *(["NX"] if pick.random() < 0.4 else []),
@@ -159,14 +160,6 @@ class Commands:
         if chance < 0.87 and not 0.66 <= chance < 0.74 and pick.random() < 0.05:
             words += ["UNTIL", pick.choice([0, 1, self.clock.ms + 5000, self.clock.ms + DAY])]
         return words, scripted(words, self.sha, self.read_only)
-
-    def since(self, words, geometry, instant):
-        """REFUND of what was counted since an instant, which the module is told by its age."""
-        now = self.clock.ms if self.by_clock else self.now
-        since = max(0, now + self.random.choice([-1, -1, -1, 1]) * self.span(geometry))
-        age = max(0, now - since)
-        return ([*words, "AGE", f"{age}ms", *instant],
-                scripted([*words, "SINCE", since, *instant], self.sha, self.read_only))
 
     def decide(self, key, chance):
         """ALLOW, PEEK or RECORD."""
@@ -204,7 +197,7 @@ class Commands:
         key = pick.choice(self.keys)
         words = {"REFUND": [1], "BLOCK": ["1m"], "UNBLOCK": [], "INFO": []}.get(name, [5, "1m", "5s"])
         words = words + pick.choice([[], ["COST", 2], ["AT", NOW], ["STRICT"], ["AT"], ["NX"], ["AGE", 5],
-                                     ["AT", 5, "at", 6]])
+                                     ["AT", 5, "at", 6], ["AGE", 5, "SINCE", 5], ["SINCE", NOW, "age", "x"]])
         if name == "MALLOW":
             keys = [key, pick.choice(self.keys)][:pick.choice([1, 2, 2])]
             words = [5, "1m", "5s", 1] * len(keys) + pick.choice([[], ["STRICT"], ["AT", NOW], ["x"]])
