@@ -87,9 +87,9 @@ def test_tasks_that_are_cancelled_leave_the_line_in_step(run, server):
 def test_what_is_given_up_before_it_is_sent_never_is(run, server):
     async def main(limiter):
         await limiter.allow("other")
-        task = asyncio.create_task(limiter.allow("k"))
+        first, task = (asyncio.create_task(limiter.allow(key)) for key in ("other", "k"))
         asyncio.get_running_loop().call_soon(task.cancel)
-        await asyncio.wait([task])
+        await asyncio.wait([first, task])
         await limiter.allow("other")
         assert task.cancelled() and server.cli("EXISTS", "k") == "0"
     run(main, mode="direct", timeout=2.0)

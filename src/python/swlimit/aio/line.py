@@ -4,6 +4,7 @@ An exchange belongs to the line, not to whoever asked: a task that is cancelled 
 """
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from typing import Any
@@ -80,6 +81,8 @@ class Line:
         self._unanswered: deque[Exchange] = deque()
         self._wake = asyncio.Event()
         self._retired = False
+        self._connection: Any = None
+        """Once it is connected."""
         self.is_over = False
         self.task = self.loop.create_task(self._run(), name="swlimit-line")
 
@@ -95,7 +98,11 @@ class Line:
         """The reply. Raises ServerAway where it does not come in time, and what the server says is wrong."""
         exchange = Exchange(self, send, self.loop)
         self._unsent.append(exchange)
-        self._wake.set()
+        if self._connection is not None and not self._unanswered:
+            with contextlib.suppress(*BROKEN):  # whoever reads finds it broken, too
+                await self._flush()  # which does not pause, as nothing is waiting to be written
+        else:
+            self._wake.set()
         reply = await exchange.reply
         if isinstance(reply, Exception):
             raise reply
@@ -122,14 +129,15 @@ class Line:
                 error = redis.TimeoutError(f"no connection within {self._connect_within:.1f} s")
                 self._server.breaker.open(error)
                 return
-            tasks = [asyncio.create_task(self._read(connection)), asyncio.create_task(self._write(connection))]
+            self._connection = connection
+            tasks = [asyncio.create_task(self._read(connection)), asyncio.create_task(self._write())]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             error = next((task.exception() for task in tasks if task.done()), None) or error
         except (*BROKEN, redis.RedisError) as raised:
             error = raised
             self._server.breaker.failed(error)
         finally:
-            self.is_over = True
+            self.is_over, self._connection = True, None
             for task in tasks:
                 task.cancel()
             self._settle_all(error)
@@ -146,24 +154,28 @@ class Line:
         self._unanswered.clear()
         self._unsent.clear()
 
-    async def _write(self, connection: Any) -> None:
+    async def _write(self) -> None:
         while not (self._retired and not self._unsent and not self._unanswered):
+            await self._flush()
             await self._wake.wait()
             self._wake.clear()
-            commands: list[Words] = []
-            now = time.monotonic()
-            while self._unsent and len(self._unanswered) < MOST_UNANSWERED:
-                exchange = self._unsent.popleft()
-                if exchange.reply.done():
-                    exchange.settle(None)  # given up before it was sent: it never is
-                    continue
-                exchange.sent = now
-                self._unanswered.append(exchange)
-                if exchange.send.asking:
-                    commands.append(("ASKING",))
-                commands.append(exchange.send.words)
-            if commands:
-                await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+
+    async def _flush(self) -> None:
+        """Send what waits, in one write."""
+        commands: list[Words] = []
+        now = time.monotonic()
+        while self._unsent and len(self._unanswered) < MOST_UNANSWERED:
+            exchange = self._unsent.popleft()
+            if exchange.reply.done():
+                exchange.settle(None)  # given up before it was sent: it never is
+                continue
+            exchange.sent = now
+            self._unanswered.append(exchange)
+            if exchange.send.asking:
+                commands.append(("ASKING",))
+            commands.append(exchange.send.words)
+        if commands:
+            await self._connection.send_packed_command(self._connection.pack_commands(commands), check_health=False)
 
     async def _read(self, connection: Any) -> None:
         while True:
