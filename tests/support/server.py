@@ -9,6 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 
 import redis
@@ -19,7 +20,6 @@ READY_SECONDS = 20
 
 
 _given = set()
-_locked = open(Path(tempfile.gettempdir(), f"swlimit-ports-{os.getuid()}"), "ab")  # noqa: SIM115  (open until the end)
 
 
 def free_port():
@@ -32,11 +32,18 @@ def free_port():
         port = random.randrange(10_000, 20_000)
         if port not in _given and all(map(_is_free, [port, port + 10_000])):
             try:
-                fcntl.lockf(_locked, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+                fcntl.lockf(_locks(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
             except OSError:
                 continue
             _given.add(port)
             return port
+
+
+@cache
+def _locks():
+    """The file whose locked bytes are the ports that are given; open as long as this process runs."""
+    (ROOT / ".cache").mkdir(exist_ok=True)
+    return open(ROOT / ".cache/ports", "ab")
 
 
 def _is_free(port):

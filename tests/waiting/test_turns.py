@@ -53,10 +53,10 @@ def test_granted_after_exactly_retry_after(server, counted):
     acquire(server, *quota, 0)
     first, = stored(server, "k")["counts"]
     for options in ((), ("STRICT",)):
-        assert acquire(server, *quota, "1s", *options)[:4] == [1, 1, 0, 0]
+        assert acquire(server, *quota, "5s", *options)[:4] == [1, 1, 0, 0]
         second = max(stored(server, "k")["counts"])
         # Strictly, the subinterval that slides out counts to its end.
-        assert 300 + bool(options) <= second - first < 400, "never early, and not much too late"
+        assert 300 + bool(options) <= second - first < 5_000, "never early, and long before the wait's end"
         first = second
     assert counted() == {"granted": 3, "granted_units": 3, "acquired": 2}
 
