@@ -243,14 +243,14 @@ if command == 'ALLOW' or command == 'PEEK' then
       while low < high do
         local middle = (low + high - (low + high) % 2) / 2
         local piece, place = value, 69 + 16 * middle
-        if place + 7 > bytes then piece, place = redis.call('GETRANGE', key, place - 1, place + 6), 1 end
+        if place + 7 > bytes then piece, place = redis.pcall('GETRANGE', key, place - 1, place + 6), 1 end
         if #piece < place + 7 then damaged = true break end
         if struct.unpack('<d', piece, place) < oldest then low = middle + 1 else high = middle end
       end
       first = low
       local piece, place = value, 61 + 16 * first
       local size = first < slots and 24 or 8
-      if place + size - 1 > bytes then piece, place = redis.call('GETRANGE', key, place - 1, place + size - 2), 1 end
+      if place + size - 1 > bytes then piece, place = redis.pcall('GETRANGE', key, place - 1, place + size - 2), 1 end
       if #piece < place + size - 1 then damaged = true
       else
         local subinterval, total = newest, through
@@ -292,8 +292,8 @@ if command == 'ALLOW' or command == 'PEEK' then
         if first <= slots then
           tail = string.sub(value, 69 + 16 * first)
           if slots > 16 then
-            tail = redis.call('GETRANGE', key, 68 + 16 * first, -1)
-            if #tail ~= 16 * (slots - first) then return {err = WRONGTYPE} end
+            tail = redis.pcall('GETRANGE', key, 68 + 16 * first, -1)
+            if type(tail) == 'table' or #tail ~= 16 * (slots - first) then return {err = WRONGTYPE} end
           end
           tail = tail .. struct.pack('<dd', newest, through)
         else
@@ -320,14 +320,14 @@ if command == 'ALLOW' or command == 'PEEK' then
             local middle = probe == 0 and low or probe == 1 and high - 1 or (low + high - (low + high) % 2) / 2
             probe = probe + 1
             local piece, place = value, 77 + 16 * middle
-            if place + 7 > bytes then piece, place = redis.call('GETRANGE', key, place - 1, place + 6), 1 end
+            if place + 7 > bytes then piece, place = redis.pcall('GETRANGE', key, place - 1, place + 6), 1 end
             if #piece < place + 7 then damaged = true break end
             if struct.unpack('<d', piece, place) < through - room then low = middle + 1 else high = middle end
           end
           local piece, place = value, 61 + 16 * low
           local size = low < slots and 24 or 8
           if place + size - 1 > bytes then
-            piece, place = redis.call('GETRANGE', key, place - 1, place + size - 2), 1
+            piece, place = redis.pcall('GETRANGE', key, place - 1, place + size - 2), 1
           end
           if damaged or #piece < place + size - 1 then return {err = WRONGTYPE} end
           local earlier, last, total = nil, newest, through
@@ -435,6 +435,7 @@ end
 -- Of a slot: the running total before it, its subinterval, the running total through it. Slot number `slots` is the
 -- newest subinterval.
 local function slot(entry, number)
+  if number % 1 ~= 0 then fail(WRONGTYPE) end -- damaged slots have led here
   local piece, place, size = entry.value, 61 + 16 * number, number < entry.slots and 24 or 8
   if #piece < place + size - 1 then
     piece, place = ask('GETRANGE', entry.key, place - 1, place + size - 2), 1

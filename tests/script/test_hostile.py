@@ -50,21 +50,40 @@ def test_damaged_values_are_refused(plain, run, words, value):
         assert not isinstance(reply, Failed) or reply == WRONGTYPE
 
 
+@pytest.mark.parametrize("slots", [16.01, 20.3, 39.7, 21.0])
+@pytest.mark.parametrize("later", [0, 5, 20.5, 39, 45])
+def test_slots_that_are_not_there_are_no_error_of_lua_s(plain, run, slots, later):
+    """A long value whose slots lie: found when they are read, at the latest."""
+    newest = T // 1000
+    first = b"".join(struct.pack("<2d", newest - 39 + number, 1 + number) for number in range(16))
+    for words in [("ALLOW", "k", 30), ("ALLOW", "k", 3), ("ALLOW", "k", 300), ("PEEK", "k", 30), ("RECORD", "k", 30)]:
+        plain.call("SET", "k", header(1000, 40, newest, 100.0, 1.0, 0.0, slots) + first)
+        reply = run(f"SWLIMIT.{words[0]}", *words[1:], "40s", "1s", "AT", int(T + 1000 * later))
+        assert reply == WRONGTYPE or not isinstance(reply, Failed), reply
+
+
+ODD = [float("nan"), float("inf"), -1.0, 0.5, 2.3, 20.3, 39.7, 1e300, 5e-324, T / 1000 + 3.5, T / 1000 + 30, 2.0**53]
+
+
 def test_any_bytes_get_a_reply_or_wrongtype(plain):
     """Valid values with some bytes changed, and noise behind the magic: never an error of Lua's."""
-    draw, odd = random.Random(5), 0
+    draw, odd = random.Random(3), 0
     calls = [scripted([f"SWLIMIT.{words[0]}", *words[1:]], sha()) for words in COMMANDS]
     for words in [(20, "20s", "1s"), (40, "40s", "1s"), (40, "40s", "1s")]:
         plain.call("DEL", "v")
-        for second in range(0, words[0] + 3):
+        for second in range(words[0] + 3):
             plain.call(*scripted(["SWLIMIT.RECORD", "v", *words, "AT", T + 1000 * second, "UNTIL", 0], sha()))
         asked = [scripted([f"SWLIMIT.{name}", "k", *words, *options], sha()) for name, *options in
-                 [("ALLOW",), ("PEEK", "AT", T), ("ALLOW", "COST", 20, "AT", T + 43_500), ("RECORD", "AT", T + 9000)]]
+                 [("ALLOW",), ("PEEK", "AT", T), ("ALLOW", "COST", 20, "AT", T + 43_500), ("RECORD", "AT", T + 9000),
+                  ("ALLOW", "COST", 2, "AT", T + 30_500), ("ALLOW", "COST", 2, "AT", T + 45_500)]]
         value = plain.call("GET", "v")
-        for _ in range(400):
+        for _ in range(1000):
             broken = bytearray(value)
             for _ in range(draw.choice([1, 1, 2, 8])):
                 broken[draw.randrange(4, len(broken))] = draw.randrange(256)
+            if draw.random() < 0.5:
+                place = 4 + 8 * draw.randrange((len(broken) - 4) // 8)
+                broken[place:place + 8] = struct.pack("<d", draw.choice(ODD))
             if draw.random() < 0.2:
                 broken = broken[:draw.randrange(len(broken))] + draw.randbytes(draw.randrange(40))
             call = draw.choice(calls + asked * 3)
