@@ -61,6 +61,10 @@ pub enum Error {
     Reservation,
     /// Not the end of a period.
     PeriodEnd,
+    /// The server does not say whether it serves the keys' slot.
+    SlotsUnknown,
+    /// The server's own error, with its code.
+    Server(String),
     /// The count would pass 2^53 − 1.
     Overflow,
     /// The ACL does not let a waiting user run its command any more.
@@ -69,6 +73,8 @@ pub enum Error {
     NoKeyPermission,
     /// As many clients wait as `swlimit.max-waiting` allows.
     TooManyWaiting,
+    /// The server refuses to open the key for writing now.
+    NotOpened,
     /// The server refuses to create the key.
     NotCreated,
 }
@@ -112,6 +118,10 @@ impl fmt::Display for Error {
             Error::PeriodEnd => {
                 to.write_str("ERR until must be a Unix time in milliseconds after now, at most 3650 days")
             }
+            Error::SlotsUnknown => {
+                to.write_str("ERR the server cannot check the keys' slot: EXISTS must not be renamed")
+            }
+            Error::Server(error) => to.write_str(error),
             Error::Overflow => to.write_str("ERR count would overflow"),
             Error::NoCommandPermission => {
                 to.write_str("NOPERM this user has no permissions to run the 'swlimit.acquire' command")
@@ -120,6 +130,7 @@ impl fmt::Display for Error {
                 to.write_str("NOPERM this user has no permissions to access one of the keys used as arguments")
             }
             Error::TooManyWaiting => to.write_str("ERR too many clients are waiting"),
+            Error::NotOpened => to.write_str("TRYAGAIN the server refuses to open the key now"),
             Error::NotCreated => to.write_str("ERR the key cannot be created"),
         }
     }

@@ -45,6 +45,9 @@ pub static HOLDS_EXPIRED: Statistic = Statistic::new();
 /// Bytes the values of all keys take.
 pub static MEMORY: Statistic = Statistic::new();
 
+/// Where counts of units stop.
+const MOST: u64 = i64::MAX as u64;
+
 impl Statistic {
     const fn new() -> Self {
         Self(AtomicU64::new(0))
@@ -58,6 +61,14 @@ impl Statistic {
     /// Increase it.
     pub fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// Increase it by units, which clients choose: it stops at the largest number that signed readers hold.
+    fn add_units(&self, units: u64) {
+        let units = units.min(MOST);
+        if self.0.fetch_add(units, Ordering::Relaxed) > MOST - units {
+            self.0.store(MOST, Ordering::Relaxed);
+        }
     }
 
     /// Decrease it.
@@ -88,13 +99,13 @@ pub fn value_freed(keys: &Statistic, bytes: usize) {
 /// A command granted these units.
 pub fn granted(units: u64) {
     GRANTED.add(1);
-    GRANTED_UNITS.add(units);
+    GRANTED_UNITS.add_units(units);
 }
 
 /// A command was denied these units.
 pub fn denied(units: u64) {
     DENIED.add(1);
-    DENIED_UNITS.add(units);
+    DENIED_UNITS.add_units(units);
 }
 
 /// The fields of `INFO swlimit`, in order; the server puts the module's name before each.

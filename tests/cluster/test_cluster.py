@@ -105,6 +105,20 @@ def test_mallow_is_routed_by_all_its_keys(cluster):
     assert [total(own.client(), f"{tag}:{name}") for name in "ab"] == [1, 1]
 
 
+@pytest.mark.parametrize("name", ["", "HAS"], ids=["forbidden", "renamed"])
+def test_several_keys_where_the_server_cannot_be_asked_for_their_slot(start, name):
+    """Whether the slot is being moved is not known, so nothing is counted. A single key needs no question."""
+    node = start(options={"cluster-enabled": "yes", "rename-command": ("EXISTS", name)})
+    client = node.client(single_connection_client=True)
+    client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
+    eventually(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), True)
+    limit = (10, 60, 5, 1)
+    with pytest.raises(redis.ResponseError, match="cannot check the keys' slot: EXISTS must not be renamed"):
+        client.execute_command(*mallow(("{user}:a", *limit), ("{user}:b", *limit)))
+    assert client.dbsize() == 0
+    assert client.execute_command(*mallow(("{user}:a", *limit)))[0] == 1
+
+
 def moved_under_load(cluster, source, target, keys, seed, move):
     """Move the slots of keys under load with `move()`; what was granted meanwhile is at the target, to the unit."""
     with ClusterLoad(cluster, *keys, seed=seed, threads=4) as load:

@@ -153,7 +153,7 @@ def test_only_effects_are_written(start):
         ["SWLIMIT.BUDGET", "p", 0, end, "COST", 4, "FORCE", "AT", T],
         ["SWLIMIT.BUDGET", "p", 0, end, "COST", 1, "FORCE", "AT", T],
         ["SWLIMIT.BUDGET", "p", 0, end, "COST", 4, "FORCE", "AT", T + 1],
-        ["SWLIMIT.REFUND", "p", 2, "AGE", "0ms", "AT", T + 2],
+        ["SWLIMIT.REFUND", "p", 2, "SINCE", T + 2, "AT", T + 2],
     ]]
 
 

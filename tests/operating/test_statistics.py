@@ -6,10 +6,11 @@ import re
 import pytest
 import redis
 
-from support.bounds import T
+from support.bounds import MAX, T
 from support.cli import ask, batch
 from support.commands import random_commands
 from support.contents import counted, held, statistics
+from support.resp import Connection
 from support.waiting import eventually
 
 QUOTA = "k", 10, 60, 5
@@ -57,6 +58,20 @@ def test_counters(server, command, counted):
     after = statistics(server)
     names = [name for name in before if name not in ("keys", "memory", "version")]
     assert {name: after[name] - before[name] for name in names if after[name] != before[name]} == counted
+
+
+def test_units_stop_at_the_largest_number_that_every_reader_takes(start):
+    """Whoever sends the largest costs makes no counter begin anew; 2^63 - 1 is the most that a signed reader holds."""
+    server = start()
+    with Connection(server.port) as connection:
+        for name, limit in [("granted", MAX), ("denied", 0)]:
+            ask_for = ["SWLIMIT.ALLOW", "k", limit, "1ms", "1ms", "COST", MAX, "AT"]
+            replies = list(connection.stream([*ask_for, T + 1_000 * number] for number in range(2_100)))
+            assert {reply[0] for reply in replies} == {limit}
+            assert statistics(server)[f"{name}_units"] == 2**63 - 1 and statistics(server)[name] == 2_100
+        keys = [f"key:{number}" for number in range(2_100)]
+        denied = connection.call("SWLIMIT.MALLOW", len(keys), *keys, *[0, 1, 1, MAX] * len(keys))
+        assert denied[0] == 0 and statistics(server)["denied_units"] == 2**63 - 1
 
 
 def test_counters_of_a_blocked_key(server):

@@ -108,14 +108,18 @@ impl Drop for Handle<'_> {
 
 impl<'a> Handle<'a> {
     #[inline(always)]
-    fn open(context: Context, name: &'a Text, mode: Mode) -> Self {
-        let mode = match mode {
+    fn open(context: Context, name: &'a Text, mode: Mode) -> Result<Self, Error> {
+        let flags = match mode {
             Mode::Read => raw::REDISMODULE_READ,
             Mode::Write => raw::REDISMODULE_READ | raw::REDISMODULE_WRITE,
         };
         // SAFETY: a valid context and a string that is alive.
-        let raw = unsafe { api!(RedisModule_OpenKey(context.raw(), name.raw(), mode as c_int)) };
-        Self { context, name, raw }
+        let raw = unsafe { api!(RedisModule_OpenKey(context.raw(), name.raw(), flags as c_int)) };
+        // Null is a missing key where it is only read. For writing there is a handle for that, too: null is a refusal.
+        match mode == Mode::Write && raw.is_null() {
+            true => Err(Error::NotOpened),
+            false => Ok(Self { context, name, raw }),
+        }
     }
 
     /// Whether the key holds a value of this type.
@@ -146,7 +150,7 @@ impl<'a> Handle<'a> {
 impl<'a> AnyKey<'a> {
     /// Open a key; `None` if it does not exist, and an error if it holds something else.
     pub(super) fn open(context: Context, name: &'a Text, mode: Mode) -> Result<Option<Self>, Error> {
-        let handle = Handle::open(context, name, mode);
+        let handle = Handle::open(context, name, mode)?;
         // SAFETY: of the type that was found.
         unsafe {
             if handle.is_empty() {
@@ -168,7 +172,7 @@ impl<'a, V: Value> Key<'a, V> {
     /// Open a key; an error if it holds something else.
     #[inline(always)]
     pub(super) fn open(context: Context, name: &'a Text, mode: Mode) -> Result<Self, Error> {
-        let handle = Handle::open(context, name, mode);
+        let handle = Handle::open(context, name, mode)?;
         if handle.holds::<V>() {
             // SAFETY: of the type that was found.
             Ok(unsafe { handle.with() })

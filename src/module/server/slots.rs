@@ -21,8 +21,10 @@ impl Call<'_> {
         }
         let all: Vec<&Text> = keys.iter().collect();
         match self.call(c"EXISTS", &all) {
+            CallReply::Integer(_) => Ok(()),
             CallReply::SlotElsewhere => Err(Error::TryAgain),
-            _ => Ok(()),
+            CallReply::Error(error) if !error.starts_with("ERR ") => Err(Error::Server(error)),
+            _ => Err(Error::SlotsUnknown),
         }
     }
 }
