@@ -29,7 +29,7 @@ STORES = {
     "rate-limit-redis": "rate-limit-redis",
     "rate-limiter-flexible": "rate-limiter-flexible",
 }
-LABELS = {"swlimit": "`SwlimitStore`", "swlimit-direct": '`SwlimitStore`, `decide: "direct"`'}
+LABELS = {"swlimit": "`SwlimitStore`", "swlimit-direct": '`SwlimitStore`, `mode: "direct"`'}
 HOUR = 3_600_000
 LOADS = {"granted": ("all granted", 1_000_000), "denied": ("ten times the limit", 20)}  # name -> label, limit
 KEYS, TIMES = 100, 200

@@ -17,13 +17,13 @@ async function incrementing(store) {
   return async (key) => (await store.increment(key)).totalHits <= limit;
 }
 
-async function swlimitStore(decide) {
+async function swlimitStore(mode) {
   const { SwlimitStore } = await import(swlimit);
-  return incrementing(new SwlimitStore({ client, decide, timeout: 10_000 }));
+  return incrementing(new SwlimitStore({ client, mode, timeout: 10_000 }));
 }
 
 const allows = await {
-  swlimit: () => swlimitStore("denials"),
+  swlimit: () => swlimitStore("cached"),
   "swlimit-direct": () => swlimitStore("direct"),
   "rate-limit-redis": () => incrementing(new RedisStore({ sendCommand: (...args) => client.sendCommand(args) })),
   "rate-limiter-flexible": () => {

@@ -1,41 +1,82 @@
-/** A circuit that opens when a server keeps failing: as long as it is open, nobody waits for that server. */
+/** A circuit that opens when a server keeps failing: while it is open, nobody waits for that server. */
+
+import diagnostics from "node:diagnostics_channel";
 
 /** So many failures in a row open it. */
 const FAILURES = 3;
 
-/**
- * A probe that has not come back after so many ms is given up for another one; nor do they follow one another faster.
- */
-const PROBE_MS = 1000;
+/** The server is looked for after so many ms, then each time after twice as many, up to the second number. */
+const FIRST_PROBE = 100;
+const LAST_PROBE = 500;
+
+/** So much of a pause is left to chance, to either side: the processes of a fleet do not all ask at once. */
+const JITTER = 0.2;
+
+/** A message for each change: `{ away, reason }`. */
+const changes = diagnostics.channel("swlimit:away");
 
 export class Breaker {
   private failures = 0;
-  private probe: { sent: number; underWay: boolean } | null = null;
+  private pause = FIRST_PROBE;
+  private timer: NodeJS.Timeout | null = null;
+  /** Why it is open. */
+  reason: string | null = null;
+
+  /** `probe` succeeds when the server answers again, or says that nobody wants to know. */
+  constructor(
+    private readonly probe: () => Promise<"back" | "unwanted">,
+    private readonly closed: () => void,
+  ) {}
 
   get isOpen(): boolean {
-    return this.failures >= FAILURES;
+    return this.reason !== null;
   }
 
   succeeded(): void {
     this.failures = 0;
-    this.probe = null;
   }
 
-  failed(): void {
-    this.failures++;
+  failed(reason: string): void {
+    if (++this.failures >= FAILURES) this.open(reason);
   }
 
-  /** Ask whether the server is back, unless somebody is asking already. */
-  look(ask: () => Promise<unknown>): void {
-    const now = performance.now();
-    if (this.probe && now < this.probe.sent + (this.probe.underWay ? PROBE_MS : PROBE_MS / 10)) return;
-    const probe = { sent: now, underWay: true };
-    this.probe = probe;
-    ask().then(
-      () => this.succeeded(),
-      () => {
-        probe.underWay = false;
-      },
-    );
+  open(reason: string): void {
+    if (this.isOpen) return;
+    this.reason = reason;
+    this.pause = FIRST_PROBE;
+    changes.publish({ away: true, reason });
+    this.look();
+  }
+
+  /** Look for the server from time to time, unless that is being done. */
+  look(): void {
+    if (this.timer) return;
+    const pause = this.pause * (1 - JITTER + 2 * JITTER * Math.random());
+    this.pause = Math.min(2 * this.pause, LAST_PROBE);
+    this.timer = setTimeout(() => {
+      this.probe().then(
+        (found) => {
+          this.timer = null;
+          if (found === "back") this.close();
+        },
+        () => {
+          this.timer = null;
+          this.look();
+        },
+      );
+    }, pause).unref();
+  }
+
+  /** Look no more. */
+  stop(): void {
+    if (this.timer) clearTimeout(this.timer);
+    this.timer = null;
+  }
+
+  private close(): void {
+    this.failures = 0;
+    this.reason = null;
+    changes.publish({ away: false, reason: null });
+    this.closed();
   }
 }

@@ -6,6 +6,9 @@ export const MAX_WINDOW = 3650 * 24 * 60 * 60 * 1000;
 /** The largest limit, cost, count and instant: 2^53 − 1. */
 export const MAX_EXACT = Number.MAX_SAFE_INTEGER;
 
+/** The most subintervals that any server allows, whatever its configuration. */
+const MAX_SUBINTERVALS = 1_000_000;
+
 const UNITS: Record<string, number> = { ms: 1, "": 1000, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 
 /**
@@ -27,7 +30,7 @@ export function milliseconds(duration: Duration, what: string, least = 1): numbe
   const ms = typeof duration === "string" ? parseDuration(duration) : duration;
   if (ms === null || !Number.isSafeInteger(ms) || ms < least || ms > MAX_WINDOW) {
     throw new RangeError(
-      `${what} must be a duration such as "250ms", "60s" or "1h", or whole milliseconds, not ${duration}`,
+      `${what} must be a duration such as "250ms", "60s" or "1h", or whole milliseconds, not ${String(duration)}`,
     );
   }
   return ms;
@@ -36,14 +39,35 @@ export function milliseconds(duration: Duration, what: string, least = 1): numbe
 /** A whole number from `least` to 2^53 − 1; what it is for is named in the error. */
 export function integer(value: number, what: string, least: number): number {
   if (!Number.isSafeInteger(value) || value < least) {
-    throw new RangeError(`${what} must be an integer between ${least} and ${MAX_EXACT}, not ${value}`);
+    throw new RangeError(`${what} must be an integer between ${least} and ${MAX_EXACT}, not ${String(value)}`);
   }
   return value;
 }
 
-/** The resolution where none is asked for: the window in as many subintervals as divide it evenly, at most 60. */
+/** The length of a subinterval: what is asked for, or the usual one; an error where the window cannot be cut so. */
+export function resolutionOf(window: number, asked: Duration | undefined): number {
+  const resolution = asked === undefined ? usualResolution(window) : milliseconds(asked, "resolution");
+  if (window % resolution !== 0) throw new RangeError("resolution must divide the window evenly");
+  if (window / resolution > MAX_SUBINTERVALS) {
+    throw new RangeError(
+      `window / resolution is ${window / resolution} subintervals, above what any server allows (${MAX_SUBINTERVALS})`,
+    );
+  }
+  return resolution;
+}
+
+/** The largest divisor of the window that is at most a twelfth of it, and makes at most 4096 subintervals; else all. */
 export function usualResolution(window: number): number {
-  for (let subintervals = 60; ; subintervals--) {
+  for (let subintervals = 12; subintervals <= 4096; subintervals++) {
     if (window % subintervals === 0) return window / subintervals;
   }
+  return window;
+}
+
+/**
+ * How long the limiter may wait, in ms, for a caller that waits for `left` ms: it decides a tenth before that, at least
+ * 1 and at most 5 ms.
+ */
+export function patience(left: number): number {
+  return left < 2 ? 0 : left - Math.min(5, Math.max(1, left / 10));
 }

@@ -20,24 +20,31 @@ export class ModuleMissingError extends RefusedError {
   }
 }
 
-/**
- * The server could not be asked, or could not answer in time. Decisions are then made by the limiter's failure
- * policy.
- */
+/** The server could not be asked, or did not answer in time. Limiters then decide by `onFailure`. */
 export class UnavailableError extends Error {
   override name = "UnavailableError";
 }
 
-/**
- * The replies that say what the caller did wrong. All others are conditions of the server (OOM, LOADING, READONLY …).
- */
-const REFUSAL = /^(ERR|WRONGTYPE|CROSSSLOT|NOPERM|NOAUTH|WRONGPASS)\b/;
+/** The server was not asked, because it did not answer before. */
+export class NotAskedError extends UnavailableError {
+  override name = "NotAskedError";
+}
+
+/** Replies that tell of the server's condition, and not of a mistake of the caller's. */
+const CONDITION = new RegExp(
+  "^(NOAUTH|WRONGPASS|LOADING|MASTERDOWN|READONLY|MISCONF|OOM|NOREPLICAS|CLUSTERDOWN|BUSY|FAILOVER|MOVED|ASK|TRYAGAIN" +
+    "|ERR max number of clients)\\b",
+);
+
+/** How error replies begin: a code in capitals. Errors of the network do not. */
+const REPLY = /^[A-Z]{3,} /;
 
 /** An error of a client library, as one of the above. */
 export function understood(error: unknown): RefusedError | UnavailableError {
   const cause = error instanceof Error ? error : new Error(String(error));
   if (cause instanceof RefusedError || cause instanceof UnavailableError) return cause;
-  if (/^ERR unknown command .*swlimit/i.test(cause.message)) return new ModuleMissingError(cause);
-  if (REFUSAL.test(cause.message)) return new RefusedError(cause.message, { cause });
+  const text = cause.message.replace(/^EXECABORT .*?: /, "");
+  if (/^ERR unknown command .*swlimit/i.test(text)) return new ModuleMissingError(cause);
+  if (REPLY.test(text) && !CONDITION.test(text)) return new RefusedError(cause.message, { cause });
   return new UnavailableError(cause.message, { cause });
 }

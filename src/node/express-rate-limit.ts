@@ -2,7 +2,8 @@
 
 import { AsyncLocalStorage } from "node:async_hooks";
 import type { Decision } from "./decision.js";
-import { Limiter, type LimiterOptions } from "./limiter.js";
+import { Limiter } from "./limiter.js";
+import type { LimiterOptions } from "./options.js";
 
 /** As a limiter's; the limit and the window are those of the middleware. */
 export type StoreOptions = Omit<LimiterOptions, "limit" | "window" | "name">;
@@ -10,10 +11,14 @@ export type StoreOptions = Omit<LimiterOptions, "limit" | "window" | "name">;
 /** What is used of the middleware's options. */
 export interface MiddlewareOptions {
   readonly windowMs: number;
+  /** A number, or a function of the request. */
   readonly limit: unknown;
   readonly skipFailedRequests?: boolean;
   readonly skipSuccessfulRequests?: boolean;
 }
+
+/** A limit that nobody reaches, and that every client library reads exactly: node-redis does not beyond 2^53 − 58. */
+const ALL = 10 ** 15;
 
 /** How much a client has used. */
 export interface Usage {
@@ -33,7 +38,11 @@ export class SwlimitStore {
   readonly localKeys = false;
   readonly prefix: string;
   private limiter: Limiter | null = null;
-  private refusal = new Error("init of the store was not called");
+  /**
+   * The middleware asks its limit of a function only after the store has answered. Then all requests are counted, denied
+   * ones, too, and the middleware compares.
+   */
+  private counts = false;
   /**
    * The middleware decrements by key, whether the request was counted or denied; and what was not counted must not be
    * given back. Which request it means is known by the asynchronous context that both calls are made in.
@@ -47,16 +56,9 @@ export class SwlimitStore {
 
   /** Called by the middleware with its options. */
   init({ windowMs, limit, skipFailedRequests, skipSuccessfulRequests }: MiddlewareOptions): void {
-    if (typeof limit !== "number") {
-      // The middleware asks its function only after the store has decided. It logs what is thrown here; so that it
-      // does not stay at that, every request fails, too.
-      this.refusal = new TypeError(
-        "SwlimitStore decides by the limit, so it must be a number and no function. Limits that depend on the request " +
-          "are what the middleware of swlimit/express and swlimit/hono is for.",
-      );
-      throw this.refusal;
-    }
-    this.limiter = new Limiter({ ...this.options, prefix: this.prefix, limit, window: windowMs });
+    this.counts = typeof limit !== "number";
+    const units = this.counts ? ALL : (limit as number);
+    this.limiter = new Limiter({ ...this.options, prefix: this.prefix, limit: units, window: windowMs });
     this.decrements = Boolean(skipFailedRequests || skipSuccessfulRequests);
   }
 
@@ -66,8 +68,7 @@ export class SwlimitStore {
     if (this.decrements) this.hits.enterWith(hit); // before the first await: in the caller's context
     const decision = await limiter.allow(key);
     hit.granted = decision.granted > 0;
-    const { limit, remaining } = decision;
-    return { totalHits: hit.granted ? limit - remaining : limit + 1, resetTime: this.resetTime(decision) };
+    return { totalHits: hit.granted ? used(decision) : decision.limit + 1, resetTime: this.resetTime(decision) };
   }
 
   /** Give back the unit of a request that is not to count; of one that was denied, there is none. */
@@ -77,7 +78,7 @@ export class SwlimitStore {
     if (isKnown && !hit.granted) return;
     const limiter = this.ready();
     // Its own unit, and not a younger one. The refund's way to the server counts as age, too.
-    const age = isKnown ? { age: Math.ceil(performance.now() - hit.since) + limiter.timeout } : {};
+    const age = isKnown ? { age: Math.ceil(performance.now() - hit.since) + limiter.settings.timeout } : {};
     await limiter.refund(key, 1, age).catch(() => {}); // the unit goes on counting; nobody waits to hear of it
   }
 
@@ -85,7 +86,7 @@ export class SwlimitStore {
   async get(key: string): Promise<Usage | undefined> {
     const decision = await this.ready().peek(key);
     if (decision.resetAfter === 0) return undefined;
-    return { totalHits: decision.limit - decision.remaining, resetTime: this.resetTime(decision) };
+    return { totalHits: used(decision), resetTime: this.resetTime(decision) };
   }
 
   async resetKey(key: string): Promise<void> {
@@ -98,12 +99,18 @@ export class SwlimitStore {
 
   /** When the same request would be granted, if it was denied: the middleware makes Retry-After of it. */
   private resetTime({ granted, retryAfter, resetAfter }: Decision): Date {
-    const never = this.ready().quota.window;
-    return new Date(Date.now() + (granted > 0 ? resetAfter : retryAfter < 0 ? never : retryAfter));
+    const { window } = this.ready().quota;
+    const wait = granted > 0 ? resetAfter : retryAfter;
+    return new Date(Date.now() + (wait === undefined || wait < 0 ? window : wait));
   }
 
   private ready(): Limiter {
-    if (!this.limiter) throw this.refusal;
+    if (!this.limiter) throw new Error("init of the store was not called");
     return this.limiter;
   }
+}
+
+/** What counts, with this request; that alone where nobody knows. */
+function used({ limit, remaining = limit - 1 }: Decision): number {
+  return limit - remaining;
 }

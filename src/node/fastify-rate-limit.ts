@@ -1,6 +1,7 @@
 /** A store for the plugin @fastify/rate-limit. */
 
-import { Limiter, type LimiterOptions } from "./limiter.js";
+import { Limiter } from "./limiter.js";
+import type { LimiterOptions } from "./options.js";
 
 /** As a limiter's; the limit and the window are those of the plugin, which may be functions there. */
 export type StoreOptions = Omit<LimiterOptions, "limit" | "window" | "resolution" | "name">;
@@ -13,7 +14,12 @@ interface PluginOptions {
   readonly routeInfo?: { readonly method?: unknown; readonly url?: string };
 }
 
-type Callback = (error: Error | null, usage?: { current: number; ttl: number }) => void;
+interface Usage {
+  readonly current: number;
+  readonly ttl: number;
+}
+
+type Callback = (error: Error | null, usage?: Usage) => void;
 
 /** The class that the plugin takes as its option `store`. */
 export function swlimitStore(options: StoreOptions) {
@@ -21,21 +27,27 @@ export function swlimitStore(options: StoreOptions) {
   const any = new Limiter({ ...options, prefix: "", limit: 1, window: 1000 });
 
   return class SwlimitStore {
+    /** So many denials in a window are answered as such; the next one blocks the key. −1: any number. */
+    /** @internal */ readonly ban: number;
+
     constructor(
       options: object,
       readonly prefix = usualPrefix,
     ) {
-      refuse(options);
+      const { ban = -1, continueExceeding = false, exponentialBackoff = false } = options as PluginOptions;
+      if (continueExceeding) throw new TypeError("swlimit has no `continueExceeding`: what is denied changes nothing");
+      if (exponentialBackoff) throw new TypeError("swlimit has no `exponentialBackoff`: block the key instead");
+      this.ban = ban;
     }
 
     /** Count a request, if the limit allows it. */
     incr(key: string, callback: Callback, timeWindow: number, max: number): void {
-      this.decide("allow", key, timeWindow, max).then(...answer(callback));
+      this.count(key, timeWindow, max).then(...answer(callback));
     }
 
     /** The same without counting. */
     read(key: string, callback: Callback, timeWindow: number, max: number): void {
-      this.decide("peek", key, timeWindow, max).then(...answer(callback));
+      this.look(key, timeWindow, max).then(...answer(callback));
     }
 
     /** The store of a route with options of its own. */
@@ -45,25 +57,33 @@ export function swlimitStore(options: StoreOptions) {
     }
 
     /** @internal */
-    async decide(how: "allow" | "peek", key: string, window: number, limit: number) {
-      const decision = await any.with({ limit, window })[how](this.prefix + key);
-      const { granted, remaining, retryAfter, resetAfter } = decision;
-      if (granted > 0 || how === "peek") return { current: limit - remaining, ttl: resetAfter };
-      return { current: limit + 1, ttl: retryAfter < 0 ? window : retryAfter };
+    async look(key: string, window: number, limit: number): Promise<Usage> {
+      const { remaining = limit, resetAfter = 0 } = await any.with({ limit, window }).peek(this.prefix + key);
+      return { current: limit - remaining, ttl: resetAfter };
+    }
+
+    /** @internal */
+    async count(key: string, window: number, limit: number): Promise<Usage> {
+      const name = this.prefix + key;
+      const { granted, remaining, retryAfter, resetAfter } = await any.with({ limit, window }).allow(name);
+      if (granted > 0) return { current: limit - (remaining ?? limit - 1), ttl: resetAfter ?? window };
+      const ttl = retryAfter === undefined || retryAfter < 0 ? window : retryAfter;
+      const strikes = this.ban > 0 ? await this.strike(name, window) : 1;
+      return { current: limit + strikes, ttl };
+    }
+
+    /** The denials of a key within the window, this one included; the one beyond the last blocks it for as long. */
+    /** @internal */
+    async strike(name: string, window: number): Promise<number> {
+      const strikes = any.with({ limit: this.ban, window });
+      const { granted, source, remaining } = await strikes.allow(`${name}:denied`, { block: window });
+      if (granted > 0) return this.ban - (remaining ?? this.ban - 1);
+      if (source !== "cache") await any.block(name, window, { unlessBlocked: true }).catch(() => {});
+      return this.ban + 1;
     }
   };
 }
 
-/** What counts beyond the limit, or changes the window, is not what a sliding window does. */
-function refuse({ ban = -1, continueExceeding = false, exponentialBackoff = false }: PluginOptions): void {
-  if (ban > 0) throw new TypeError("swlimit does not count what it denies, so `ban` can be 0 only");
-  if (continueExceeding) throw new TypeError("swlimit has no `continueExceeding`: what is denied changes nothing");
-  if (exponentialBackoff) throw new TypeError("swlimit has no `exponentialBackoff`: block the key instead");
-}
-
 function answer(callback: Callback) {
-  return [
-    (usage: { current: number; ttl: number }) => callback(null, usage),
-    (error: Error) => callback(error),
-  ] as const;
+  return [(usage: Usage) => callback(null, usage), (error: Error) => callback(error)] as const;
 }

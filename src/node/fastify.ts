@@ -1,18 +1,7 @@
 /** A hook for Fastify. */
 
+import type { FastifyReply, FastifyRequest } from "fastify";
 import { addressKey, DENIED, type HttpOptions, headersFor, judge, type Rule, type Verdict } from "./http.js";
-
-/** What is used of a request. */
-export interface FastifyRequest {
-  readonly ip: string;
-}
-
-/** What is used of a reply. */
-export interface FastifyReply {
-  header(name: string, value: string): unknown;
-  code(status: number): unknown;
-  send(body: unknown): unknown;
-}
 
 export interface FastifyOptions extends HttpOptions {
   /** Answers a request that is denied; as a rule with status 429 and a line of text. */
@@ -20,11 +9,8 @@ export interface FastifyOptions extends HttpOptions {
 }
 
 /** A hook (`onRequest`, `preHandler`), of all routes or of one, that lets through what all rules grant. */
-export function rateLimit<Request extends FastifyRequest = FastifyRequest>(
-  rules: Rule<Request> | readonly Rule<Request>[],
-  options: FastifyOptions = {},
-) {
-  return async (request: Request, reply: FastifyReply): Promise<unknown> => {
+export function rateLimit(rules: Rule<FastifyRequest> | readonly Rule<FastifyRequest>[], options: FastifyOptions = {}) {
+  return async (request: FastifyRequest, reply: FastifyReply): Promise<unknown> => {
     const verdict = await judge(rules, request, ({ ip }) => addressKey(ip));
     if (!verdict) return undefined;
     for (const [name, value] of Object.entries(headersFor(verdict, options))) reply.header(name, value);

@@ -1,24 +1,15 @@
 /** Middleware for Hono. */
 
+import type { Context } from "hono";
 import { addressKey, DENIED, type HttpOptions, headersFor, judge, type Rule, type Verdict } from "./http.js";
-
-/** What is used of a context. */
-export interface HonoContext {
-  readonly env: unknown;
-  header(name: string, value: string): void;
-  text(body: string, status: 429): Response;
-}
 
 export interface HonoOptions extends HttpOptions {
   /** Answers a request that is denied; as a rule with status 429 and a line of text. */
-  onDenied?(context: HonoContext, verdict: Verdict): Response | Promise<Response>;
+  onDenied?(context: Context, verdict: Verdict): Response | Promise<Response>;
 }
 
 /** Middleware that lets through what all rules grant. */
-export function rateLimit<Context extends HonoContext = HonoContext>(
-  rules: Rule<Context> | readonly Rule<Context>[],
-  options: HonoOptions = {},
-) {
+export function rateLimit(rules: Rule<Context> | readonly Rule<Context>[], options: HonoOptions = {}) {
   return async (context: Context, next: () => Promise<void>): Promise<Response | undefined> => {
     const verdict = await judge(rules, context, remoteAddress);
     if (!verdict) {
@@ -35,7 +26,7 @@ export function rateLimit<Context extends HonoContext = HonoContext>(
 }
 
 /** Who asks, as @hono/node-server knows it. Elsewhere the rules have to say it. */
-function remoteAddress({ env }: HonoContext): string {
+function remoteAddress({ env }: Context): string {
   const { incoming } = (env ?? {}) as { incoming?: { socket?: { remoteAddress?: string } } };
   const address = incoming?.socket?.remoteAddress;
   if (address === undefined)

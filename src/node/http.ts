@@ -1,7 +1,8 @@
 /** What the middleware for all frameworks has in common. */
 
 import { isIPv6 } from "node:net";
-import type { Decision, HeaderOptions } from "./decision.js";
+import type { Decision } from "./decision.js";
+import type { HeaderOptions } from "./headers.js";
 import type { Limiter } from "./limiter.js";
 import { allowAll, type Decisions } from "./several.js";
 

@@ -7,7 +7,14 @@ import { UnavailableError } from "./errors.js";
 import { inTime, within } from "./timeout.js";
 import type { Connection, Transport } from "./transport.js";
 
-const MOST = 8;
+/** How to wait. */
+interface Waiting {
+  /** How much longer than its time a reply may take, in ms. */
+  readonly grace: number;
+  /** So many wait at most. */
+  readonly most: number;
+  readonly signal: AbortSignal | undefined;
+}
 
 interface Lane {
   readonly node: object;
@@ -21,14 +28,18 @@ export class Lanes {
 
   constructor(private readonly transport: Transport) {}
 
-  /** The reply to a command that may wait until `left()` is 0; null if until then no connection was free for it. */
-  async ask(key: string, left: () => number, args: (ms: number) => string[], grace: number): Promise<unknown> {
-    if (!(await this.place(left()))) return null;
-    const opening = this.lane(key);
+  /**
+   * The reply to a command that may wait until `left()` is 0, over one of at most `most` connections; null if until then
+   * none was free for it.
+   */
+  async ask(key: string, left: () => number, args: (ms: number) => string[], how: Waiting): Promise<unknown> {
+    const { grace, signal, most } = how;
+    if (!(await this.place(left(), how))) return null;
+    const opening = this.lane(key, most);
     try {
-      const lane = await within(opening, left() + grace);
+      const lane = await within(opening, left() + grace, signal);
       const ms = Math.floor(left());
-      const reply = await within(lane.connection.send(args(ms)), ms + grace);
+      const reply = await within(lane.connection.send(args(ms)), ms + grace, signal);
       lane.connection.hold(false);
       this.idle.push(lane);
       return reply;
@@ -47,8 +58,8 @@ export class Lanes {
   }
 
   /** Take one of the places, first come, first served; whether there was one in time. */
-  private async place(ms: number): Promise<boolean> {
-    if (this.taken < MOST) {
+  private async place(ms: number, { most, signal }: Waiting): Promise<boolean> {
+    if (this.taken < most) {
       this.taken++;
       return true;
     }
@@ -57,11 +68,19 @@ export class Lanes {
       call = resolve;
       this.waiting.push(call);
     });
-    if (await inTime(turn, ms)) return true;
+    let isMine = false;
+    try {
+      isMine = await inTime(turn, ms, signal);
+      return isMine;
+    } finally {
+      if (!isMine) this.leave(call);
+    }
+  }
+
+  private leave(call: () => void): void {
     const at = this.waiting.indexOf(call);
     if (at >= 0) this.waiting.splice(at, 1);
     else this.release(); // given just then
-    return false;
   }
 
   /** Give a place to the next one. */
@@ -72,10 +91,10 @@ export class Lanes {
   }
 
   /** A connection to the node of a key: an idle one, or a new one. */
-  private async lane(key: string): Promise<Lane> {
+  private async lane(key: string, most: number): Promise<Lane> {
     const { node, open } = this.transport;
     if (!node || !open) throw new UnavailableError("this client opens no connections");
-    const at = await node(key);
+    const at = node(key);
     for (const dead of this.idle.filter(({ connection }) => !connection.isOpen)) this.remove(dead);
     const idle = this.idle.find((lane) => lane.node === at);
     if (idle) {
@@ -84,7 +103,7 @@ export class Lanes {
       return idle;
     }
     const [oldest] = this.idle;
-    if (oldest && this.idle.length + this.taken > MOST) this.remove(oldest);
+    if (oldest && this.idle.length + this.taken > most) this.remove(oldest);
     return { node: at, connection: await open(at) };
   }
 

@@ -1,174 +1,178 @@
 /** One quota, for any number of keys. */
 
-import { Decision } from "./decision.js";
+import { Decision, type Source, type Told } from "./decision.js";
 import { Denials } from "./denials.js";
-import { type Duration, integer, milliseconds, usualResolution } from "./duration.js";
-import { ModuleMissingError, RefusedError, UnavailableError, understood } from "./errors.js";
-import { LocalWindows, shareOf } from "./local.js";
+import { type Duration, integer, milliseconds, patience } from "./duration.js";
+import { ModuleMissingError, NotAskedError, RefusedError, UnavailableError, understood } from "./errors.js";
+import { nameOf } from "./keys.js";
+import { clock, instead, LocalWindows } from "./local.js";
+import { type LimiterOptions, type QuotaOptions, quotaLike, quotaOf, type Settings, settingsOf } from "./options.js";
 import { Server } from "./server.js";
-import type { Client } from "./transport.js";
+import { pause } from "./timeout.js";
 import { Turns } from "./turns.js";
 import type { Demand, Quota, Reply } from "./window.js";
 
-/** How much may be used in which window. */
-export interface QuotaOptions {
-  /** Units admitted per window, 0 … 2^53 − 1. */
-  readonly limit: number;
-  /** The length of the window: ms, or a text such as "60s". */
-  readonly window: Duration;
-  /** The length of one subinterval, which divides the window evenly. As a rule a 60th of the window. */
-  readonly resolution?: Duration | undefined;
-  /** Never more than the limit in any span of a window; capacity comes back up to one resolution later. */
-  readonly strict?: boolean;
+/** How long a request may take. */
+export interface WaitOptions {
+  /** The caller waits so much longer, from now on: decided by `onFailure` a little before that. */
+  readonly deadline?: Duration;
+  /** Ends the wait without a decision; what the server still grants is given back. */
+  readonly signal?: AbortSignal | undefined;
 }
 
-export interface LimiterOptions extends QuotaOptions {
-  /**
-   * A client of the packages redis or ioredis, or a function that sends a command with any other. Without one, all is
-   * decided in this process.
-   */
-  readonly client?: Client;
-  /** Put before every key. */
-  readonly prefix?: string;
-  /** The name in the headers. */
-  readonly name?: string;
-  /**
-   * Who decides. "direct": the server, always. "denials": the server, but for what is known to be denied; where a
-   * client of the package redis is given, this is the rule. "local": this process.
-   */
-  readonly decide?: "direct" | "denials" | "local";
-  /** Who decides while the server is away: everything is granted, denied, or decided in this process. */
-  readonly whenAway?: "allow" | "deny" | "local";
-  /** How much of the limit this process may grant while the server is away. */
-  readonly localShare?: number;
-  /** No request waits longer for the server, in ms. */
-  readonly timeout?: number;
-  /** So many keys are remembered in this process. */
-  readonly maxKeys?: number;
-  /** Without client tracking, a denial is remembered for so many ms at most: a refund is noticed that much later. */
-  readonly untracked?: number;
-}
-
-export interface AllowOptions {
-  /** Units that are asked for. */
+export interface PeekOptions extends WaitOptions {
+  /** Units that are asked for: 1 … 2^53 − 1. */
   readonly cost?: number;
   /** Grant as much of the cost as fits. */
   readonly partial?: boolean;
+}
+
+export interface AllowOptions extends PeekOptions {
   /** When denied, block the key for so long. */
   readonly block?: Duration;
 }
 
 export interface RecordOptions {
+  /** Units that were used: 1 … 2^53 − 1. */
   readonly cost?: number;
   /** The units are that old. */
   readonly age?: Duration;
+  /** When that is above the limit, block the key for so long. */
   readonly block?: Duration;
+  /** When the server does not answer, keep them, and send them once it does, instead of an error. */
+  readonly keep?: boolean;
+}
+
+export interface AcquireOptions {
+  /** Units that are asked for: 1 … 2^53 − 1. */
+  readonly cost?: number;
+  /** Ends the wait without a decision; what the server still grants is given back. */
+  readonly signal?: AbortSignal | undefined;
 }
 
 /** How many decisions were made by whom. */
-export interface Counts {
-  /** By the server. */
-  server: number;
-  /** Denials that were known. */
-  denials: number;
-  /** In this process, because there is no server. */
-  local: number;
-  /** By what is to be done while the server is away. */
-  away: number;
+export interface Counts extends Record<Source, number> {
+  /** Records that were kept and could not be sent. */
+  lost: number;
 }
 
 /** A decision of this process. */
-type Here = (asked: Demand, now: number) => Reply;
+type Here = (demand: Demand, now: number) => Reply;
 
 export class Limiter {
   /** The quota; durations in ms. */
   readonly quota: Quota;
-  readonly name: string;
-  readonly prefix: string;
+  readonly settings: Settings;
   /** How many decisions were made by whom. */
-  readonly counts: Counts = { server: 0, denials: 0, local: 0, away: 0 };
+  readonly counts: Counts = { server: 0, cache: 0, failure: 0, local: 0, lost: 0 };
 
   /** @internal */ readonly server: Server | null;
-  /** @internal */ readonly timeout: number;
-  /** @internal */ readonly denials: Denials | null;
-  private readonly isTracked: boolean;
-  private readonly whenAway: "allow" | "deny" | "local";
-  private readonly localShare: number;
+  /** @internal */ readonly denials: Denials;
   private readonly windows: LocalWindows;
   private readonly turns = new Turns();
-  private readonly registering = new Set<string>();
+  private readonly looking = new Set<string>();
 
   constructor(options: LimiterOptions) {
-    const { client, decide, maxKeys = 10_000, timeout = 50, localShare = 0.1 } = options;
-    if (!client && decide !== undefined && decide !== "local")
-      throw new TypeError(`decide: "${decide}" needs a client`);
-    if (!(localShare > 0 && localShare <= 1)) throw new RangeError("localShare must be above 0 and at most 1");
+    this.settings = settingsOf(options);
     this.quota = quotaOf(options);
-    this.name = options.name ?? "default";
-    this.prefix = options.prefix ?? "";
-    this.timeout = integer(timeout, "timeout", 1);
-    this.whenAway = options.whenAway ?? "local";
-    this.localShare = localShare;
-    this.windows = new LocalWindows(integer(maxKeys, "maxKeys", 1));
-    this.server = client && decide !== "local" ? Server.of(client) : null;
-    const tracking = this.server?.tracking;
-    this.isTracked = tracking !== undefined && tracking !== null;
-    const remembers = this.server !== null && (decide ?? (this.isTracked ? "denials" : "direct")) === "denials";
-    const longest = this.isTracked ? Number.POSITIVE_INFINITY : integer(options.untracked ?? 100, "untracked", 0);
-    this.denials = remembers ? new Denials(maxKeys, longest) : null;
-    if (this.denials) tracking?.tell(this.denials);
+    const { mode, maxKeys } = this.settings;
+    this.windows = new LocalWindows(maxKeys);
+    this.denials = new Denials(maxKeys);
+    this.server = options.client && mode !== "local" ? Server.of(options.client) : null;
+    this.server?.join(this.denials);
   }
 
   /**
    * A limiter of the same keys with another quota: limits that depend on who asks. The key's window should stay one.
    */
   with(options: Partial<QuotaOptions>): Limiter {
-    const resolution = options.resolution ?? (options.window === undefined ? this.quota.resolution : undefined);
-    const quota = quotaOf({ ...this.quota, ...options, resolution });
-    return Object.create(this, { quota: { value: quota, enumerable: true } });
+    return Object.create(this, { quota: { value: quotaLike(this.quota, options), enumerable: true } });
   }
 
   /** Decide, and count what is granted. */
   async allow(key: string, options: AllowOptions = {}): Promise<Decision> {
-    const name = this.prefix + key;
+    const name = this.name(key);
     const demand = this.demand(options);
     const block = options.block === undefined ? 0 : milliseconds(options.block, "block");
-    const known = this.denials?.find(name, demand, block > 0);
-    if (known) {
-      this.counts.denials++;
-      return this.decision(known, true);
+    const known = this.known(name, demand, block > 0);
+    if (known) return known;
+    const words = ["SWLIMIT.ALLOW", name, ...quotaWords(demand), ...blockWords(block)];
+    const here: Here = (asked, now) => this.windows.entry(name).allow(asked, now, block);
+    if (!this.server) return this.here("local", demand, here);
+    const asked = this.denials.asked(name);
+    const isTracked = this.isTracked(name);
+    try {
+      const reply = replyOf(await this.ask(words, name, options));
+      this.counts.server++;
+      if (reply[0] === 0) this.denied(name, demand, reply, { ...asked, isTracked, block });
+      return this.decision(reply, "server");
+    } catch (error) {
+      return this.failed(error, demand, here);
     }
-    const words = ["SWLIMIT.ALLOW", name, ...this.words(demand), ...blockWords(block)];
-    return this.decided(words, demand, (asked, now) => this.windows.entry(name).allow(asked, now, block), block);
   }
 
   /** The same decision, with nothing counted. */
-  async peek(key: string, options: Omit<AllowOptions, "block"> = {}): Promise<Decision> {
-    const name = this.prefix + key;
+  async peek(key: string, options: PeekOptions = {}): Promise<Decision> {
+    const name = this.name(key);
     const demand = this.demand(options);
-    const words = ["SWLIMIT.PEEK", name, ...this.words(demand)];
-    return this.decided(words, demand, (asked, now) => this.windows.entry(name).peek(asked, now), 0);
+    const here: Here = (asked, now) => this.windows.entry(name).peek(asked, now);
+    if (!this.server) return this.here("local", demand, here);
+    try {
+      const reply = replyOf(await this.ask(["SWLIMIT.PEEK", name, ...quotaWords(demand)], name, options));
+      this.counts.server++;
+      return this.decision(reply, "server");
+    } catch (error) {
+      return this.failed(error, demand, here);
+    }
   }
 
-  /** Count, whatever the limit says. */
+  /**
+   * Count, whatever the limit says. When the server does not answer, that fails with an UnavailableError, or is kept
+   * and sent later where `keep` says so.
+   */
   async record(key: string, options: RecordOptions = {}): Promise<Decision> {
-    const name = this.prefix + key;
+    const name = this.name(key);
     const demand = this.demand(options);
     const block = options.block === undefined ? 0 : milliseconds(options.block, "block");
-    const age = options.age === undefined ? undefined : milliseconds(options.age, "age", 0);
-    const words = ["SWLIMIT.RECORD", name, ...this.words(demand), ...ageWords(age), ...blockWords(block)];
-    const dated = (now: number) => (age === undefined ? undefined : Math.max(0, now - age));
-    const here: Here = (asked, now) => this.windows.entry(name).record(asked, now, dated(now), block);
-    return this.decided(words, demand, here, null);
+    const age = options.age === undefined ? 0 : milliseconds(options.age, "age", 0);
+    const words = (ms: number) => {
+      const dated = ms > 0 ? ["AGE", `${ms}ms`] : [];
+      return ["SWLIMIT.RECORD", name, ...quotaWords(demand), ...dated, ...blockWords(block)];
+    };
+    const here: Here = (asked, now) =>
+      this.windows.entry(name).record(asked, now, age > 0 ? Math.max(0, now - age) : undefined, block);
+    const { server } = this;
+    if (!server) return this.here("local", demand, here);
+    const since = performance.now() - age;
+    const { timeout } = this.settings;
+    const until = since + demand.window + demand.resolution;
+    const usage = { name, words, since, until, timeout, lost: () => void this.counts.lost++ };
+    let isComing = false;
+    const late = (reply: Promise<unknown>) => {
+      isComing = true;
+      if (options.keep) reply.catch(() => server.backlog.keep(usage, true));
+    };
+    try {
+      const reply = replyOf(await server.ask(words(age), name, { timeout, late }));
+      this.counts.server++;
+      return this.decision(reply, "server");
+    } catch (error) {
+      if (!(error instanceof UnavailableError && options.keep)) throw error;
+      if (!isComing) server.backlog.keep(usage, !(error instanceof NotAskedError));
+      this.counts.failure++;
+      const [granted, limit] = here(demand, clock());
+      return this.decision([granted, limit], "failure");
+    }
   }
 
   /** Give back up to so many units; how many were given back. Never sent twice. */
   async refund(key: string, units = 1, { age }: { readonly age?: Duration } = {}): Promise<number> {
+    const name = this.name(key);
     integer(units, "units", 1);
     const ms = age === undefined ? undefined : milliseconds(age, "age", 0);
-    const name = this.prefix + key;
-    if (!this.server) return this.windows.find(name)?.refund(units, Date.now(), ms) ?? 0;
-    return Number(await this.change(["SWLIMIT.REFUND", name, String(units), ...ageWords(ms)], name));
+    if (!this.server) return this.windows.find(name)?.refund(units, clock(), ms) ?? 0;
+    const dated = ms === undefined ? [] : ["AGE", `${ms}ms`];
+    return Number(await this.change(["SWLIMIT.REFUND", name, String(units), ...dated], name));
   }
 
   /**
@@ -176,205 +180,273 @@ export class Limiter {
    * ends.
    */
   async block(key: string, duration: Duration, { unlessBlocked = false } = {}): Promise<number> {
+    const name = this.name(key);
     const ms = milliseconds(duration, "duration");
-    const name = this.prefix + key;
-    if (!this.server) return this.windows.entry(name).block(ms, Date.now(), unlessBlocked);
+    if (!this.server) {
+      const now = clock();
+      return this.windows.entry(name).block(ms, now, unlessBlocked) - now + Date.now();
+    }
     return Number(await this.change(["SWLIMIT.BLOCK", name, `${ms}ms`, ...(unlessBlocked ? ["NX"] : [])], name));
   }
 
   /** Lift a block; whether there was one. */
   async unblock(key: string): Promise<boolean> {
-    const name = this.prefix + key;
-    if (!this.server) return this.windows.find(name)?.unblock(Date.now()) ?? false;
+    const name = this.name(key);
+    if (!this.server) return this.windows.find(name)?.unblock(clock()) ?? false;
     return Number(await this.change(["SWLIMIT.UNBLOCK", name], name)) === 1;
   }
 
   /** Forget all that a key holds: its counts and its block. */
   async reset(key: string): Promise<void> {
-    const name = this.prefix + key;
-    if (!this.server) this.windows.delete(name);
-    else await this.change(["UNLINK", name], name);
+    const name = this.name(key);
+    if (this.server) await this.change(["UNLINK", name], name);
+    this.windows.delete(name);
   }
 
   /**
    * An allow that waits for its turn, up to `timeout`: first come, first served. The server keeps the queue; where it
    * has no ACQUIRE, or the client can open no connections of its own, this process does for its own requests.
    */
-  async acquire(key: string, timeout: Duration, options: { readonly cost?: number } = {}): Promise<Decision> {
+  async acquire(key: string, timeout: Duration, options: AcquireOptions = {}): Promise<Decision> {
+    const name = this.name(key);
     const demand = this.demand(options);
     const deadline = performance.now() + milliseconds(timeout, "timeout", 0);
+    const { signal } = options;
+    signal?.throwIfAborted();
     const left = () => Math.max(0, deadline - performance.now());
     return this.turns.take(
-      this.prefix + key,
+      name,
       left(),
-      () => this.wait(key, demand, left),
+      signal,
+      () => this.wait(key, demand, left, signal),
       async () => this.late(await this.peek(key, options)),
     );
   }
 
   /** Forget what is known of the server. Connections beside the client's own are closed, once no limiter needs them. */
   close(): void {
-    if (this.denials) this.server?.tracking?.leave(this.denials);
-    this.denials?.forgetAll();
-    this.server?.lanes?.close();
+    this.denials.forgetAll();
+    this.server?.leave(this.denials);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.close();
+  }
+
+  /** @internal The name of a key at the server. */
+  name(key: string): string {
+    return nameOf(this.settings.prefix, key);
   }
 
   /** @internal What a request demands. */
   demand({ cost = 1, partial = false }: { cost?: number; partial?: boolean }): Demand {
+    if (typeof partial !== "boolean") throw new TypeError(`partial must be true or false, not ${String(partial)}`);
     return { ...this.quota, cost: integer(cost, "cost", 1), partial };
   }
 
   /** @internal The decision that a reply is. */
-  decision(reply: Reply, local: boolean): Decision {
-    return new Decision(reply, { name: this.name, window: this.quota.window }, local);
+  decision(told: Told, source: Source): Decision {
+    return new Decision(told, { name: this.settings.name, window: this.quota.window }, source);
   }
 
-  /** @internal What this process decides: for want of a server, or while it is away. */
-  decisionHere(by: "local" | "away", demand: Demand, decide: (asked: Demand) => Reply): Decision {
-    const { limit, cost } = demand;
-    if (by === "local") return this.decision(decide(demand), true);
-    switch (this.whenAway) {
-      case "allow":
-        return this.decision([cost, limit, Math.max(0, limit - cost), 0, 0], true);
-      case "deny":
-        return this.decision([0, limit, 0, 1000, 1000], true);
-      case "local":
-        return this.decision(decide(shareOf(demand, this.localShare)), true);
-    }
+  /** @internal What is known without the server; undefined where it has to be asked. */
+  known(name: string, demand: Demand, blocks: boolean): Decision | undefined {
+    if (this.settings.mode !== "cached") return undefined;
+    const reply = this.denials.find(name, demand, blocks);
+    if (!reply) return undefined;
+    this.counts.cache++;
+    return this.decision(reply, "cache");
+  }
+
+  /** @internal What this process decides: for want of a server, or because it does not answer. */
+  decisionHere(by: "local" | "failure", demand: Demand, decide: (asked: Demand) => Reply): Decision {
+    return this.decision(by === "local" ? decide(demand) : instead(this.settings, demand, decide), by);
   }
 
   /** @internal The window of this process for a key. */
-  window(key: string) {
-    return this.windows.entry(this.prefix + key);
+  window(name: string) {
+    return this.windows.entry(name);
+  }
+
+  /** @internal Whether what changes a key is heard of now. */
+  isTracked(name: string): boolean {
+    return this.settings.mode === "cached" && this.server?.tracking?.of(name).isOpen === true;
   }
 
   /**
-   * @internal After a denial: have the server say when the key changes, and remember what it says of the key then.
+   * @internal The server denied: remember that for as long as it holds. Where the server tells of changes, it is asked
+   * to tell of this key's, and what it says of the key then is remembered.
    */
-  async register(key: string, demand: Demand, block: number): Promise<void> {
-    const { denials } = this;
-    const tracking = this.server?.tracking;
-    if (!denials || !tracking) return;
-    const words = ["SWLIMIT.PEEK", key, ...this.words(demand)];
-    const underWay = `${block > 0} ${words.join(" ")}`;
-    if (this.registering.has(underWay)) return;
-    this.registering.add(underWay);
+  denied(
+    name: string,
+    demand: Demand,
+    reply: Reply,
+    asked: { generation: number; sent: number; isTracked: boolean; block: number },
+  ): void {
+    const { server, denials } = this;
+    const { mode, maxUntrackedAge } = this.settings;
+    if (!server || mode !== "cached") return;
+    const tracked = server.tracking?.of(name);
+    const words = ["SWLIMIT.PEEK", name, ...quotaWords(demand)];
+    const look = `${asked.block > 0} ${words.join(" ")}`;
+    if (this.looking.has(look)) return;
+    // What ends soon is not worth two commands; but nothing is remembered from before changes were heard of.
+    const isShort = reply[3] <= Math.max(20, 4 * server.primary(name).roundTrip);
+    if (tracked && !tracked.isRefused && !(isShort && asked.isTracked)) {
+      void this.look(look, tracked, words, name, demand, asked.block);
+      return;
+    }
+    denials.remember(name, demand, asked, reply, asked.block, maxUntrackedAge);
+  }
+
+  /** Have the server tell when a key changes, and remember what it says of the key. */
+  private async look(
+    look: string,
+    tracked: { open(): Promise<void>; send(words: string[]): Promise<unknown> },
+    words: string[],
+    name: string,
+    demand: Demand,
+    block: number,
+  ): Promise<void> {
+    this.looking.add(look);
     try {
-      const connection = await tracking.connection(key);
-      if (!connection) return;
-      const asked = { generation: denials.generation(key), sent: performance.now() };
-      denials.remember(key, demand, block, asked, replyOf(await connection.send(words)));
+      await tracked.open();
+      const asked = this.denials.asked(name);
+      // A server that has not noticed that a key expired tells nobody.
+      const [reply, expiry] = await Promise.all([tracked.send(words), tracked.send(["PTTL", name])]);
+      const ms = Number(expiry);
+      if (ms !== -2) {
+        this.denials.remember(name, demand, asked, replyOf(reply), block, ms < 0 ? Number.POSITIVE_INFINITY : ms);
+      }
     } catch {
       // Nothing is remembered, and the next request asks the server.
     } finally {
-      this.registering.delete(underWay);
+      this.looking.delete(look);
     }
   }
 
-  /**
-   * What the server decides, or this process where there is none or it is away. `block` is null where a denial says
-   * nothing about the next request.
-   */
-  private async decided(words: string[], demand: Demand, here: Here, block: number | null): Promise<Decision> {
-    const { server, denials } = this;
-    if (!server) return this.here("local", demand, here);
-    const name = words[1] as string;
-    const asked = { generation: denials?.generation(name) ?? 0, sent: performance.now() };
-    try {
-      const reply = replyOf(await server.ask(words, name, this.timeout));
-      this.counts.server++;
-      if (denials && reply[0] === 0 && block !== null) {
-        if (this.isTracked) void this.register(name, demand, block);
-        else denials.remember(name, demand, block, asked, reply);
-      }
-      return this.decision(reply, false);
-    } catch (error) {
-      if (!(error instanceof UnavailableError)) throw error;
-      return this.here("away", demand, here);
-    }
+  /** @internal The reply to a question. What is granted to a caller that has given up is given back. */
+  async ask(words: string[], name: string, { deadline, signal }: WaitOptions): Promise<unknown> {
+    signal?.throwIfAborted();
+    const server = this.server as Server;
+    const { timeout } = this.settings;
+    const how = {
+      timeout,
+      patience: deadline === undefined ? undefined : patience(milliseconds(deadline, "deadline", 0)),
+    };
+    if (!signal) return server.ask(words, name, how);
+    // An instant before the grant by the server's own clock: a refund that names it takes nobody else's units.
+    const time = server.isOrdered ? server.ask(["TIME"], name, how) : Promise.reject();
+    time.catch(() => {});
+    const late = (reply: Promise<unknown>) => void this.giveBack(name, reply, time).catch(() => {});
+    return server.ask(words, name, { ...how, signal, late: (reply) => signal.aborted && late(reply) });
+  }
+
+  private async giveBack(name: string, reply: Promise<unknown>, time: Promise<unknown>): Promise<void> {
+    const [granted] = replyOf(await reply);
+    const [seconds, micros] = ((await time) as unknown[]).map(Number) as [number, number];
+    if (granted === 0) return;
+    const since = seconds * 1000 + Math.floor(micros / 1000);
+    await this.change(["SWLIMIT.REFUND", name, String(granted), "SINCE", String(since)], name);
+  }
+
+  /** What is decided when the server failed; other errors are the caller's. */
+  private failed(error: unknown, demand: Demand, here: Here): Decision {
+    if (!(error instanceof UnavailableError) || this.settings.onFailure === "error") throw error;
+    return this.here("failure", demand, here);
   }
 
   /** Decide in this process, and count that. */
-  private here(by: "local" | "away", demand: Demand, decide: (asked: Demand, now: number) => Reply): Decision {
+  private here(by: "local" | "failure", demand: Demand, decide: Here): Decision {
     this.counts[by]++;
-    return this.decisionHere(by, demand, (asked) => decide(asked, Date.now()));
+    return this.decisionHere(by, demand, (asked) => decide(asked, clock()));
   }
 
   /** A change that gives something back: with it, what was known is known no longer. */
   private async change(words: string[], name: string): Promise<unknown> {
-    this.denials?.forget(name);
+    const server = this.server as Server;
+    server.forget(name);
     try {
-      return await (this.server as Server).ask(words, name, this.timeout);
+      return await server.ask(words, name, { timeout: this.settings.timeout });
     } finally {
-      this.denials?.forget(name);
+      server.forget(name);
     }
   }
 
   /** Wait with nobody of this process before one. */
-  private async wait(key: string, demand: Demand, left: () => number): Promise<Decision> {
+  private async wait(
+    key: string,
+    demand: Demand,
+    left: () => number,
+    signal: AbortSignal | undefined,
+  ): Promise<Decision> {
     const { server } = this;
-    const name = this.prefix + key;
-    if (!server?.lanes || server.lacksAcquire) return this.sleep(key, demand, left);
+    const { timeout, maxWaiting } = this.settings;
+    const name = this.name(key);
+    if (!server?.lanes || server.lacksAcquire) return this.sleep(key, demand, left, signal);
     const words = (ms: number) => {
-      const [limit, window, resolution, ...options] = this.words(demand) as [string, string, string, ...string[]];
+      const [limit, window, resolution, ...options] = quotaWords(demand) as [string, string, string, ...string[]];
       return ["SWLIMIT.ACQUIRE", name, limit, window, resolution, `${ms}ms`, ...options];
     };
     try {
-      // What is granted at once needs no connection of its own, nor does what there is no hope for.
-      const now = replyOf(await server.ask(words(0), name, this.timeout));
-      const [granted, , , retryAfter] = now;
-      const waits = granted === 0 && retryAfter >= 0 && retryAfter <= left();
-      const later = waits ? await server.lanes.ask(name, left, words, this.timeout) : now;
-      this.counts.server++;
-      return this.decision(later === null ? now : replyOf(later), false);
+      for (;;) {
+        try {
+          // What is granted at once needs no connection of its own, nor does what there is no hope for.
+          const now = replyOf(await this.ask(words(0), name, { signal }));
+          const [granted, , , retryAfter] = now;
+          const waits = granted === 0 && retryAfter >= 0 && retryAfter <= left();
+          const how = { grace: timeout, most: maxWaiting, signal };
+          const later = waits ? await server.lanes.ask(name, left, words, how) : now;
+          this.counts.server++;
+          return this.decision(later === null ? now : replyOf(later), "server");
+        } catch (cause) {
+          if (!(cause instanceof Error && /^UNBLOCKED /.test(cause.message))) throw cause;
+        }
+      }
     } catch (cause) {
+      if (signal?.aborted) throw signal.reason;
       const error = understood(cause);
       if (error instanceof ModuleMissingError) {
-        const decision = await this.sleep(key, demand, left); // fails where everything is missing
+        const decision = await this.sleep(key, demand, left, signal); // fails where everything is missing
         server.lacksAcquire = true;
         return decision;
       }
       if (error instanceof RefusedError) throw error;
-      return this.here("away", demand, (asked, now) => this.windows.entry(name).allow(asked, now));
+      return this.failed(error, demand, (asked, now) => this.windows.entry(name).allow(asked, now));
     }
   }
 
   /** Ask again when it may fit, until it does. */
-  private async sleep(key: string, demand: Demand, left: () => number): Promise<Decision> {
+  private async sleep(
+    key: string,
+    { cost }: Demand,
+    left: () => number,
+    signal: AbortSignal | undefined,
+  ): Promise<Decision> {
     for (;;) {
-      const decision = await this.allow(key, demand);
-      if (decision.granted > 0 || decision.retryAfter < 0 || decision.retryAfter > left()) return decision;
-      await new Promise((resolve) => setTimeout(resolve, Math.max(1, decision.retryAfter)));
+      const decision = await this.allow(key, { cost, signal });
+      const { granted, retryAfter = -1 } = decision;
+      if (granted > 0 || retryAfter < 0 || retryAfter > left()) return decision;
+      await pause(Math.max(1, retryAfter), signal);
     }
   }
 
   /** Denied, because its turn did not come in time. */
-  private late({ limit, remaining, retryAfter, resetAfter, local }: Decision): Decision {
-    return this.decision([0, limit, remaining, retryAfter, resetAfter], local);
-  }
-
-  private words({ limit, window, resolution, cost, partial, strict }: Demand): string[] {
-    const words = [String(limit), `${window}ms`, `${resolution}ms`];
-    if (cost !== 1) words.push("COST", String(cost));
-    if (partial) words.push("PARTIAL");
-    if (strict) words.push("STRICT");
-    return words;
+  private late({ limit, remaining, retryAfter, resetAfter, source }: Decision): Decision {
+    return this.decision([0, limit, remaining, retryAfter, resetAfter], source);
   }
 }
 
-function quotaOf({ limit, window, resolution, strict = false }: QuotaOptions): Quota {
-  const length = milliseconds(window, "window");
-  const subinterval = resolution === undefined ? usualResolution(length) : milliseconds(resolution, "resolution");
-  if (length % subinterval !== 0) throw new RangeError("resolution must divide the window evenly");
-  return { limit: integer(limit, "limit", 0), window: length, resolution: subinterval, strict };
+function quotaWords({ limit, window, resolution, cost, partial, strict }: Demand): string[] {
+  const words = [String(limit), `${window}ms`, `${resolution}ms`];
+  if (cost !== 1) words.push("COST", String(cost));
+  if (partial) words.push("PARTIAL");
+  if (strict) words.push("STRICT");
+  return words;
 }
 
 function blockWords(block: number): string[] {
   return block > 0 ? ["BLOCK", `${block}ms`] : [];
-}
-
-function ageWords(age: number | undefined): string[] {
-  return age === undefined ? [] : ["AGE", `${age}ms`];
 }
 
 /** A reply of five integers, which some clients give as texts. */

@@ -1,12 +1,17 @@
-/** Windows of this process: for limits without a server, and for the time that one is away. */
+/** Windows of this process: for limits without a server, and for the time that it does not answer. */
 
-import { type Demand, Entry } from "./window.js";
+import { Bounded } from "./bounded.js";
+import type { Told } from "./decision.js";
+import type { Settings } from "./options.js";
+import { type Demand, Entry, type Reply, scale } from "./window.js";
 
 export class LocalWindows {
-  private readonly entries = new Map<string, Entry>();
+  private readonly entries: Bounded<Entry>;
 
   /** `most` keys are held, those that were made first forgotten first. */
-  constructor(private readonly most: number) {}
+  constructor(most: number) {
+    this.entries = new Bounded(most);
+  }
 
   /** What a key holds. */
   entry(key: string): Entry {
@@ -14,7 +19,6 @@ export class LocalWindows {
     if (!entry) {
       entry = new Entry();
       this.entries.set(key, entry);
-      if (this.entries.size > this.most) this.entries.delete(this.entries.keys().next().value as string);
     }
     return entry;
   }
@@ -29,7 +33,18 @@ export class LocalWindows {
   }
 }
 
-/** The same demand of a share of its limit: at least one unit, unless the limit admits nothing. */
+/** Unix time in ms as it was when this process began, and has gone on since: nobody can set it. */
+export function clock(): number {
+  return Math.floor(performance.timeOrigin + performance.now());
+}
+
+/** The same demand of a share of its limit: rounded up, so at least one unit, unless the limit admits nothing. */
 export function shareOf(demand: Demand, share: number): Demand {
-  return { ...demand, limit: Math.min(demand.limit, Math.max(1, Math.floor(demand.limit * share))) };
+  return { ...demand, limit: scale(demand.limit, Math.round(share * 1_000_000), 1_000_000, "up") };
+}
+
+/** What `onFailure` decides of a demand, where `decide` asks a window of this process. */
+export function instead({ onFailure, localShare }: Settings, demand: Demand, decide: (asked: Demand) => Reply): Told {
+  if (onFailure === "local") return decide(shareOf(demand, localShare));
+  return onFailure === "allow" ? [demand.cost, demand.limit, undefined, 0] : [0, demand.limit];
 }

@@ -1,21 +1,29 @@
 /** One server (or cluster), as all limiters share it that were given the same client. */
 
-import { Breaker } from "./breaker.js";
-import { RefusedError, UnavailableError, understood } from "./errors.js";
+import { Backlog } from "./backlog.js";
 import { Lanes } from "./lanes.js";
-import { within } from "./timeout.js";
+import { type AskOptions, Primary } from "./primary.js";
 import { Tracking } from "./tracking.js";
 import { type Client, type Transport, transportOf } from "./transport.js";
 
 const servers = new WeakMap<object, Server>();
 
+/** Who remembers something of keys. */
+export interface Memory {
+  readonly size: number;
+  forget(name: string): void;
+  forgetAll(): void;
+}
+
 export class Server {
   readonly tracking: Tracking | null;
   /** Connections to wait on; null where the client opens none. */
   readonly lanes: Lanes | null;
+  readonly backlog: Backlog;
   /** Whether its module is one without ACQUIRE. */
   lacksAcquire = false;
-  private readonly breaker = new Breaker();
+  private readonly memories = new Set<Memory>();
+  private readonly primaries = new Map<object, Primary>();
 
   /** The server behind a client. */
   static of(client: Client): Server {
@@ -28,35 +36,53 @@ export class Server {
   }
 
   private constructor(private readonly transport: Transport) {
-    this.tracking = transport.tracks ? new Tracking(transport) : null;
+    this.tracking = transport.tracks ? new Tracking(transport, this.memories) : null;
     this.lanes = transport.open ? new Lanes(transport) : null;
+    this.backlog = new Backlog(this);
   }
 
-  /** The reply to a command; a RefusedError, or an UnavailableError after `timeout` ms at most. */
-  async ask(args: string[], key: string, timeout: number): Promise<unknown> {
-    if (this.breaker.isOpen) {
-      this.breaker.look(() => this.look(key));
-      throw new UnavailableError("the server has kept failing, and is not waited for");
-    }
-    try {
-      const reply = await within(this.transport.send(args, key), timeout);
-      this.breaker.succeeded();
-      return reply;
-    } catch (cause) {
-      const error = understood(cause);
-      if (error instanceof RefusedError) this.breaker.succeeded();
-      else this.breaker.failed();
-      throw error;
-    }
+  /** Whether commands of one turn of the event loop arrive at one server, and in order. */
+  get isOrdered(): boolean {
+    return this.transport.isOrdered;
   }
 
-  /** Whether the node of a key answers. One that refuses is alive. */
-  private async look(key: string): Promise<void> {
-    try {
-      await this.transport.send(["SWLIMIT.PEEK", key, "1", "1s", "1s"], key);
-    } catch (cause) {
-      const error = understood(cause);
-      if (error instanceof UnavailableError) throw error;
+  /** The reply to a command: a RefusedError, or an UnavailableError when it does not come in time. */
+  ask(args: string[], key: string, options: AskOptions): Promise<unknown> {
+    return this.primary(key).ask(args, key, options);
+  }
+
+  /** The primary that has a key. */
+  primary(key: string): Primary {
+    const node = this.transport.node(key);
+    let primary = this.primaries.get(node);
+    if (!primary) {
+      for (const [other, departed] of this.primaries) {
+        if (this.transport.knows?.(other) !== false) continue;
+        this.primaries.delete(other); // it has left the cluster
+        departed.close();
+      }
+      primary = new Primary(this.transport, node, () => void this.backlog.send());
+      this.primaries.set(node, primary);
     }
+    return primary;
+  }
+
+  join(memory: Memory): void {
+    this.memories.add(memory);
+  }
+
+  /** Tell it nothing any more. Without anybody to tell, the connections beside the caller's are closed. */
+  leave(memory: Memory): void {
+    this.memories.delete(memory);
+    if (this.memories.size > 0) return;
+    this.tracking?.close();
+    this.lanes?.close();
+    for (const primary of this.primaries.values()) primary.close();
+    this.primaries.clear();
+  }
+
+  /** Something was given back: what was known of a key is known no longer, by any limiter. */
+  forget(name: string): void {
+    for (const memory of this.memories) memory.forget(name);
   }
 }

@@ -1,8 +1,10 @@
 /** Several limits in one decision: all or nothing. */
 
-import { type Decision, type HeaderOptions, headersOf } from "./decision.js";
-import { UnavailableError } from "./errors.js";
-import { type Limiter, replyOf } from "./limiter.js";
+import type { Decision } from "./decision.js";
+import { RefusedError, UnavailableError } from "./errors.js";
+import { type HeaderOptions, headersOf } from "./headers.js";
+import { type Limiter, replyOf, type WaitOptions } from "./limiter.js";
+import { clock } from "./local.js";
 import type { Demand } from "./window.js";
 
 /** One of the limits that a request is to keep. */
@@ -18,19 +20,15 @@ export class Decisions {
   constructor(
     /** Whether all of them granted their cost; else none has counted anything. */
     readonly granted: boolean,
-    /** What each of them says, in order. */
+    /** What each of them says, in order. Of one that nobody asked, no more than its limit is known. */
     readonly each: readonly Decision[],
   ) {}
 
-  /** ms until all would grant; 0 when they did, −1 when one never can. */
-  get retryAfter(): number {
-    const waits = this.each.map(({ retryAfter }) => retryAfter);
+  /** ms until all would grant; 0 when they did, −1 when one never can, undefined when none says. */
+  get retryAfter(): number | undefined {
+    const waits = this.each.map(({ retryAfter }) => retryAfter).filter((wait) => wait !== undefined);
+    if (waits.length === 0) return undefined;
     return waits.includes(-1) ? -1 : Math.max(...waits);
-  }
-
-  /** Whether the server was not asked. */
-  get local(): boolean {
-    return this.each.every(({ local }) => local);
   }
 
   headers(options: HeaderOptions = {}): Record<string, string> {
@@ -39,32 +37,32 @@ export class Decisions {
 }
 
 /** Decide several limits at once. All limiters have the same client, and in a cluster all keys one slot. */
-export async function allowAll(shares: readonly Share[]): Promise<Decisions> {
+export async function allowAll(
+  shares: readonly Share[],
+  options: Pick<WaitOptions, "deadline"> = {},
+): Promise<Decisions> {
+  if (!Array.isArray(shares) || shares.length === 0) {
+    throw new TypeError("allowAll needs a list of at least one { limiter, key }");
+  }
   const members = shares.map(({ limiter, key, cost = 1 }) => ({
     limiter,
-    key,
-    name: limiter.prefix + key,
+    name: limiter.name(key),
     demand: limiter.demand({ cost }),
   }));
-  const first = members[0];
-  if (!first) throw new TypeError("allowAll needs at least one limit");
-  const { limiter } = first;
-  const differs = members.some(
-    (other) => other.limiter.server !== limiter.server || other.demand.strict !== first.demand.strict,
-  );
-  if (differs) throw new TypeError("limits that are decided at once need the same client, and all be strict or none");
+  const [first] = members as [Member, ...Member[]];
+  const { server } = first.limiter;
+  for (const { limiter, demand } of members) {
+    if (limiter.server !== server) throw new TypeError("limits that are decided at once need the same client");
+    if (demand.strict !== first.demand.strict) {
+      throw new TypeError("limits that are decided at once must all be strict or none");
+    }
+  }
   if (new Set(members.map(({ name }) => name)).size < members.length) throw new TypeError("key named twice");
-
-  const { server, timeout } = limiter;
   if (!server) return decideHere(members, "local");
-  const known = members.map(({ limiter, name, demand }) => limiter.denials?.find(name, demand, false));
-  if (known.some((reply) => reply !== undefined)) {
-    // Of the others nothing is known, and nothing is granted.
-    const each = members.map(({ limiter, demand }, at) => {
-      const reply = known[at];
-      if (reply) limiter.counts.denials++;
-      return limiter.decision(reply ?? [0, demand.limit, 0, 0, 0], true);
-    });
+
+  const known = members.map(({ limiter, name, demand }) => limiter.known(name, demand, false));
+  if (known.some((decision) => decision !== undefined)) {
+    const each = members.map(({ limiter, demand }, at) => known[at] ?? limiter.decision([0, demand.limit], "cache"));
     return new Decisions(false, each);
   }
   const words = ["SWLIMIT.MALLOW", String(members.length), ...members.map(({ name }) => name)];
@@ -72,33 +70,41 @@ export async function allowAll(shares: readonly Share[]): Promise<Decisions> {
     words.push(String(demand.limit), `${demand.window}ms`, `${demand.resolution}ms`, String(demand.cost));
   }
   if (first.demand.strict) words.push("STRICT");
+  const asked = members.map(({ limiter, name }) => ({
+    ...limiter.denials.asked(name),
+    isTracked: limiter.isTracked(name),
+    block: 0,
+  }));
   try {
-    const [granted, ...replies] = (await server.ask(words, first.name, timeout)) as [unknown, ...unknown[]];
+    const reply = await first.limiter.ask(words, first.name, options);
+    if (!Array.isArray(reply)) throw new RefusedError(`unexpected reply: ${JSON.stringify(reply)}`);
+    const [granted, ...replies] = reply as unknown[];
     const each = members.map(({ limiter, name, demand }, at) => {
-      const reply = replyOf(replies[at]);
+      const told = replyOf(replies[at]);
       limiter.counts.server++;
-      if (reply[0] === 0) void limiter.register(name, demand, 0);
-      return limiter.decision(reply, false);
+      if (told[0] === 0) limiter.denied(name, demand, told, asked[at] as (typeof asked)[number]);
+      return limiter.decision(told, "server");
     });
     return new Decisions(Number(granted) === 1, each);
   } catch (error) {
-    if (!(error instanceof UnavailableError)) throw error;
-    return decideHere(members, "away");
+    const fails = members.some(({ limiter }) => limiter.settings.onFailure === "error");
+    if (!(error instanceof UnavailableError) || fails) throw error;
+    return decideHere(members, "failure");
   }
 }
 
 interface Member {
   readonly limiter: Limiter;
-  readonly key: string;
+  readonly name: string;
   readonly demand: Demand;
 }
 
 /** Look at all, and count only if all grant. */
-function decideHere(members: readonly Member[], by: "local" | "away"): Decisions {
-  const now = Date.now();
+function decideHere(members: readonly Member[], by: "local" | "failure"): Decisions {
+  const now = clock();
   const decide = (how: "peek" | "allow") =>
-    members.map(({ limiter, key, demand }) =>
-      limiter.decisionHere(by, demand, (asked) => limiter.window(key)[how](asked, now)),
+    members.map(({ limiter, name, demand }) =>
+      limiter.decisionHere(by, demand, (asked) => limiter.window(name)[how](asked, now)),
     );
   for (const { limiter } of members) limiter.counts[by]++;
   const looked = decide("peek");

@@ -5,6 +5,7 @@
  * when it changes, once. PEEK's own reply, and not the denial's, is what is remembered.
  */
 
+import type { Memory } from "./server.js";
 import { within } from "./timeout.js";
 import type { Connection, Listener, Transport } from "./transport.js";
 
@@ -16,48 +17,34 @@ const SILENCE = 1000;
 /** After a connection could not be had, none is asked for during so many ms. */
 const PAUSE = 1000;
 
-/** Who remembers something that invalidations are about. */
-export interface Memory {
-  readonly size: number;
-  forget(key: string): void;
-  forgetAll(): void;
-}
-
 export class Tracking {
-  private readonly memories = new Set<Memory>();
   private readonly nodes = new Map<object, Tracked>();
 
-  constructor(private readonly transport: Transport) {}
+  constructor(
+    private readonly transport: Transport,
+    private readonly memories: ReadonlySet<Memory>,
+  ) {}
 
-  tell(memory: Memory): void {
-    this.memories.add(memory);
-  }
-
-  /** Tell it nothing any more; without anybody to tell, the connections are closed. */
-  leave(memory: Memory): void {
-    this.memories.delete(memory);
-    if (this.memories.size > 0) return;
+  close(): void {
     for (const tracked of this.nodes.values()) tracked.close();
     this.nodes.clear();
   }
 
-  /** The connection that tracks a key's node, if one can be had now. */
-  async connection(key: string): Promise<Tracked | null> {
-    const { node, open } = this.transport;
-    if (!node || !open) return null;
-    const at = await node(key);
+  /** The connection that tracks a key's node: it may be open, be opening, or cannot be had now. */
+  of(key: string): Tracked {
+    const { node, open } = this.transport as Required<Transport>;
+    const at = node(key);
     let tracked = this.nodes.get(at);
     if (!tracked) {
       for (const [other, { isClosed }] of this.nodes) if (isClosed) this.nodes.delete(other); // it may have gone
       tracked = new Tracked((listener) => open(at, listener), this.memories);
       this.nodes.set(at, tracked);
     }
-    await tracked.open();
-    return tracked.isOpen ? tracked : null;
+    return tracked;
   }
 }
 
-class Tracked implements Listener {
+export class Tracked implements Listener {
   private connection: Connection | null = null;
   private opening: Promise<void> | null = null;
   private failed = Number.NEGATIVE_INFINITY;
@@ -66,7 +53,7 @@ class Tracked implements Listener {
 
   constructor(
     private readonly connect: (listener: Listener) => Promise<Connection>,
-    private readonly memories: Set<Memory>,
+    private readonly memories: ReadonlySet<Memory>,
   ) {}
 
   get isOpen(): boolean {
@@ -77,8 +64,13 @@ class Tracked implements Listener {
     return this.connection === null && this.opening === null;
   }
 
+  /** Whether a connection could not be had just now. */
+  get isRefused(): boolean {
+    return this.connection === null && performance.now() < this.failed + PAUSE;
+  }
+
   open(): Promise<void> {
-    if (this.connection || performance.now() < this.failed + PAUSE) return Promise.resolve();
+    if (this.connection || this.isRefused) return Promise.resolve();
     this.opening ??= this.reallyOpen().finally(() => {
       this.opening = null;
     });

@@ -5,7 +5,13 @@ export class Turns {
   private readonly last = new Map<string, Promise<void>>();
 
   /** Do something when all that came before have done theirs; or, once `ms` have passed before that, give up. */
-  async take<T>(key: string, ms: number, work: () => Promise<T>, giveUp: () => Promise<T>): Promise<T> {
+  async take<T>(
+    key: string,
+    ms: number,
+    signal: AbortSignal | undefined,
+    work: () => Promise<T>,
+    giveUp: () => Promise<T>,
+  ): Promise<T> {
     const before = this.last.get(key);
     let over = () => {};
     const mine = new Promise<void>((resolve) => {
@@ -17,7 +23,7 @@ export class Turns {
       if (this.last.get(key) === chain) this.last.delete(key);
     });
     try {
-      if (before && !(await inTime(before, ms))) return await giveUp();
+      if (before && !(await inTime(before, ms, signal))) return await giveUp();
       return await work();
     } finally {
       over();

@@ -297,7 +297,7 @@ export class Entry {
 }
 
 /** a·b / c, rounded to a whole number, exactly. */
-function scale(a: number, b: number, c: number, rounded: "up" | "down"): number {
+export function scale(a: number, b: number, c: number, rounded: "up" | "down"): number {
   const product = a * b;
   if (product <= MAX_EXACT) {
     const rest = product % c;

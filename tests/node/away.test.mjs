@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { after, test } from "node:test";
 import { Redis } from "ioredis";
 import { createClient } from "redis";
-import { allowAll, ModuleMissingError, UnavailableError } from "swlimit";
+import { allowAll, ModuleMissingError, RefusedError, UnavailableError } from "swlimit";
 import { connect, eventually, key, limiter, port, sleep } from "./support.mjs";
 
 const admin = await createClient({ socket: { port: port("spare") } }).connect();
@@ -37,19 +37,19 @@ async function timed(promise) {
 
 async function fill(three, k) {
   await three.record(k, { cost: 3 });
-  await eventually(async () => (await three.allow(k)).local);
+  await eventually(async () => (await three.allow(k)).source === "cache");
 }
 
-for (const [whenAway, granted] of [
+for (const [onFailure, granted] of [
   ["allow", [1, 1, 1, 1]],
   ["deny", [0, 0, 0, 0]],
   ["local", [1, 0, 0, 0]],
 ]) {
-  test(`a paused server: ${whenAway}`, async (test) => {
+  test(`a paused server: ${onFailure}`, async (test) => {
     const client = await connect(test, { of: "spare" });
-    const ten = limiter(test, { client, whenAway, limit: 10, timeout: 200 });
+    const ten = limiter(test, { client, onFailure, limit: 10, timeout: 200 });
     const k = key();
-    assert.equal((await ten.allow(k)).local, false);
+    assert.equal((await ten.allow(k)).source, "server");
     const goOn = await pause(test);
     const decisions = [];
     for (let i = 0; i < granted.length; i++) {
@@ -62,13 +62,13 @@ for (const [whenAway, granted] of [
       decisions.map((decision) => decision.granted),
       granted,
     );
-    assert.ok(decisions.every(({ local }) => local));
-    assert.equal(ten.counts.away, 4);
+    assert.ok(decisions.every(({ source }) => source !== "server"));
+    assert.equal(ten.counts.failure, 4);
     goOn();
-    await eventually(async () => !(await ten.allow(k)).local, "its return");
-    const { away } = ten.counts;
-    assert.equal((await ten.allow(k)).local, false);
-    assert.equal(ten.counts.away, away);
+    await eventually(async () => (await ten.allow(k)).source === "server", "its return");
+    const { failure } = ten.counts;
+    assert.equal((await ten.allow(k)).source, "server");
+    assert.equal(ten.counts.failure, failure);
   });
 }
 
@@ -82,19 +82,157 @@ test("a share of the limit is for this process, and whole limits without a serve
   assert.equal((await limiter(test, { client, limit: 0, timeout: 20 }).allow("k")).granted, 0);
 });
 
-test("only one asks whether the server is back", async (test) => {
+test("one at a time asks whether the server is back, with a write that leaves no trace", async (test) => {
   const client = await connect(test, { of: "spare" });
-  let sent = 0;
+  const sent = [];
   const ten = limiter(test, {
     client: (args) => {
-      sent++;
+      sent.push(args);
       return client.sendCommand(args);
     },
     timeout: 20,
   });
-  await pause(test);
+  const goOn = await pause(test);
   for (let i = 0; i < 50; i++) await ten.allow("k");
-  assert.equal(sent, 3 + 1);
+  await sleep(700); // the first is given up after half a second
+  const probes = sent.filter(([, , limit]) => limit === "0");
+  assert.ok(sent.length - probes.length === 3 && probes.length >= 1 && probes.length <= 2, `${sent}`);
+  for (const probe of probes) assert.deepEqual(probe, ["SWLIMIT.ALLOW", "k", "0", "1ms", "1ms"]);
+  goOn();
+  await eventually(async () => (await ten.allow("k")).source === "server", "its return");
+});
+
+for (const [what, open] of Object.entries({
+  redis: (test) => connect(test, { of: "spare" }),
+  ioredis: (test) => {
+    const client = new Redis(port("spare"));
+    client.on("error", () => {});
+    test.after(() => client.disconnect());
+    return client;
+  },
+})) {
+  test(`a client that nobody answers any more is replaced: ${what}`, async (test) => {
+    const client = await open(test);
+    const ten = limiter(test, { client, limit: 1000, timeout: 30 });
+    const k = key();
+    assert.equal((await ten.allow(k)).source, "server");
+    // Its connection is half open: what it sends is lost, and it does not know.
+    const silent = () => new Promise(() => {});
+    if (client.call) client.call = silent;
+    else client.sendCommand = silent;
+    for (let i = 0; i < 3; i++) assert.equal((await ten.allow(k)).source, "failure");
+    const began = performance.now();
+    await eventually(async () => (await ten.allow(k)).source === "server", "its return");
+    assert.ok(performance.now() - began < 2000);
+    assert.equal(ten.counts.server > 1, true);
+  });
+}
+
+test("what is unanswered while nothing is heard counts, however few ask", async (test) => {
+  const client = await connect(test, { of: "spare" });
+  const ten = limiter(test, { client, timeout: 20 });
+  await ten.allow("k");
+  await pause(test);
+  await ten.allow("k");
+  const { breaker } = ten.server.primary("k");
+  assert.equal(breaker.isOpen, false);
+  await eventually(() => breaker.isOpen, "its opening");
+  assert.match(breaker.reason, /nothing heard/);
+});
+
+test("a reply that comes late closes nothing, and does not count as an answer", async (test) => {
+  let answer;
+  const client = () => new Promise((resolve) => (answer = () => resolve([1, 3, 2, 0, 1000])));
+  const three = limiter(test, { client, timeout: 5 });
+  const { breaker } = three.server.primary("k");
+  for (let i = 0; i < 3; i++) {
+    assert.equal((await three.allow("k")).source, "failure");
+    answer();
+    await sleep(1);
+  }
+  assert.equal(breaker.isOpen, true);
+});
+
+test("a caller's deadline says nothing about the server", async (test) => {
+  const client = () => sleep(30).then(() => [1, 3, 2, 0, 1000]);
+  const three = limiter(test, { client, timeout: 5000 });
+  for (let i = 0; i < 5; i++) {
+    const [decision, took] = await timed(three.allow("k", { deadline: 10 }));
+    assert.equal(decision.source, "failure");
+    assert.ok(took >= 8.9, `${took}`);
+  }
+  assert.equal((await three.allow("k", { deadline: 1 })).source, "failure");
+  assert.equal(three.server.primary("k").breaker.isOpen, false);
+  assert.equal((await three.allow("k", { deadline: 5000 })).source, "server");
+});
+
+test("errors that are the server's count, and those that are the caller's do not", async (test) => {
+  for (const [message, counts] of [
+    ["NOAUTH Authentication required.", true],
+    ["WRONGPASS invalid username-password pair", true],
+    ["ERR max number of clients reached", true],
+    ["LOADING Redis is loading the dataset in memory", true],
+    ["MASTERDOWN Link with MASTER is down", true],
+    ["READONLY You can't write against a read only replica.", true],
+    ["MISCONF Errors writing to the AOF file", true],
+    ["OOM command not allowed when used memory > 'maxmemory'.", true],
+    ["NOREPLICAS Not enough good replicas to write.", true],
+    ["CLUSTERDOWN The cluster is down", true],
+    ["BUSY Redis is busy running a script.", true],
+    ["TRYAGAIN Multiple keys request during rehashing of slot", true],
+    ["connect ECONNREFUSED 127.0.0.1:6379", true],
+    ["WRONGTYPE Operation against a key holding the wrong kind of value", false],
+    ["NOPERM this user has no permissions", false],
+    ["ERR limit must be an integer", false],
+  ]) {
+    const three = limiter(test, { client: () => Promise.reject(new Error(message)) });
+    for (let i = 0; i < 3; i++) {
+      if (counts) assert.equal((await three.allow("k")).source, "failure", message);
+      else await assert.rejects(three.allow("k"), RefusedError);
+    }
+    assert.equal(three.server.primary("k").breaker.isOpen, counts, message);
+  }
+});
+
+test("a module that has been there is away, and not missing", async (test) => {
+  let reply = () => Promise.reject(new Error("ERR unknown command 'SWLIMIT.ALLOW'"));
+  const three = limiter(test, { client: () => reply() });
+  await assert.rejects(three.allow("k"), ModuleMissingError);
+  const missing = reply;
+  reply = async () => [1, 3, 2, 0, 1000];
+  await three.allow("k");
+  reply = missing;
+  assert.equal((await three.allow("k")).source, "failure");
+});
+
+test("onFailure: error", async (test) => {
+  const three = limiter(test, { client: () => Promise.reject(new Error("gone")), onFailure: "error" });
+  await assert.rejects(three.allow("k"), UnavailableError);
+  await assert.rejects(allowAll([{ limiter: three, key: "k" }]), UnavailableError);
+});
+
+test("what is unknown is not made up", async (test) => {
+  const made = (onFailure) => limiter(test, { client: () => Promise.reject(new Error("gone")), onFailure });
+  const open = await made("allow").allow("k");
+  assert.deepEqual([open.granted, open.remaining, open.retryAfter, open.resetAfter], [1, undefined, 0, undefined]);
+  const closed = await made("deny").allow("k");
+  assert.deepEqual([closed.granted, closed.remaining, closed.retryAfter], [0, undefined, undefined]);
+  assert.deepEqual(closed.headers({ legacy: true }), { "RateLimit-Policy": '"default";q=3;w=10' });
+});
+
+test("a record that nobody answers fails, or is kept and sent later", async (test) => {
+  const client = await connect(test, { of: "spare" });
+  const three = limiter(test, { client, timeout: 20, limit: 100 });
+  const [k, other] = [key(), key()];
+  await three.allow(k);
+  const goOn = await pause(test);
+  await assert.rejects(three.record(other, { cost: 5 }), UnavailableError);
+  for (let i = 0; i < 5; i++) assert.equal((await three.record(k, { cost: 7, keep: true })).source, "failure");
+  goOn();
+  await eventually(async () => (await admin.sendCommand(["SWLIMIT.PEEK", k, "100", "10s", "1s"]))[2] <= 100 - 36);
+  await sleep(50);
+  assert.equal((await admin.sendCommand(["SWLIMIT.PEEK", k, "100", "10s", "1s"]))[2], 100 - 36, "each of them once");
+  assert.equal(three.counts.lost, 0);
 });
 
 test("changes are not made up", async (test) => {
@@ -108,7 +246,7 @@ test("changes are not made up", async (test) => {
 
 test("waiting and several limits go by the same rule", async (test) => {
   const client = await connect(test, { of: "spare" });
-  const made = (whenAway) => limiter(test, { client, timeout: 20, whenAway, prefix: `${key()}:` });
+  const made = (onFailure) => limiter(test, { client, timeout: 20, onFailure, prefix: `${key()}:` });
   const [open, closed, own] = ["allow", "deny", "local"].map(made);
   const full = key();
   await open.record(full, { cost: 3 });
@@ -119,23 +257,23 @@ test("waiting and several limits go by the same rule", async (test) => {
   assert.equal((await closed.acquire(key(), "10s")).granted, 0);
   const all = async (...limiters) => (await allowAll(limiters.map((limiter) => ({ limiter, key: "k" })))).granted;
   assert.deepEqual([await all(open, own), await all(open, own), await all(open, closed)], [true, false, false]);
-  assert.deepEqual([own.counts.away, closed.counts.away], [2, 2]);
+  assert.deepEqual([own.counts.failure, closed.counts.failure], [2, 2]);
   const [decision] = await timed(waiting);
-  assert.deepEqual([decision.granted, decision.local], [0, false], "it had nothing to hope for");
+  assert.deepEqual([decision.granted, decision.source], [0, "server"], "it had nothing to hope for");
 });
 
 test("a server that is killed while somebody waits", async (test) => {
   const client = await connect(test, { of: "spare" });
-  const three = limiter(test, { client, whenAway: "allow", window: "3s", resolution: "100ms" });
+  const three = limiter(test, { client, onFailure: "allow", window: "3s", resolution: "100ms" });
   const k = key();
   await three.record(k, { cost: 3 });
   const waiting = three.acquire(k, "10s");
   await eventually(async () => /swlimit_waiting:1\b/.test(await admin.sendCommand(["INFO", "swlimit"])));
   await kill();
   const [decision, took] = await timed(waiting);
-  assert.deepEqual([decision.granted, decision.local], [1, true]);
+  assert.deepEqual([decision.granted, decision.source], [1, "failure"]);
   assert.ok(took < 2500);
-  await eventually(async () => !(await three.allow(key())).local, "its return");
+  await eventually(async () => (await three.allow(key())).source === "server", "its return");
 });
 
 test("a server that starts again is asked, and heard, again", async (test) => {
@@ -147,7 +285,7 @@ test("a server that starts again is asked, and heard, again", async (test) => {
   await eventually(() => three.denials.size === 0, "forgetting");
   await eventually(async () => {
     const decision = await three.allow(k);
-    return decision.granted > 0 && !decision.local;
+    return decision.granted > 0 && decision.source === "server";
   }, "its return");
   await three.reset(k);
   await fill(three, k);
@@ -162,7 +300,7 @@ test("a connection that nobody answers on is noticed while everything is denied 
   await fill(three, k);
   const goOn = await pause(test);
   const began = performance.now();
-  assert.equal((await three.allow(k)).local, true);
+  assert.equal((await three.allow(k)).source, "cache");
   await eventually(() => three.denials.size === 0, "forgetting");
   const took = performance.now() - began;
   assert.ok(took < 4000, `${took}`);
@@ -172,21 +310,21 @@ test("a connection that nobody answers on is noticed while everything is denied 
 
 test("what the server says of its own condition is no reason to fail", async (test) => {
   const client = await connect(test, { of: "spare" });
-  const ten = limiter(test, { client, limit: 10, whenAway: "allow" });
+  const ten = limiter(test, { client, limit: 10, onFailure: "allow" });
   await admin.sendCommand(["CONFIG", "SET", "maxmemory", "1"]);
   try {
     const decision = await ten.allow(key()); // OOM
-    assert.deepEqual([decision.granted, decision.local], [1, true]);
+    assert.deepEqual([decision.granted, decision.source], [1, "failure"]);
   } finally {
     await admin.sendCommand(["CONFIG", "SET", "maxmemory", "0"]);
   }
   await admin.sendCommand(["REPLICAOF", "127.0.0.1", "1"]);
   try {
-    assert.equal((await ten.allow(key())).local, true); // READONLY
+    assert.equal((await ten.allow(key())).source, "failure"); // READONLY
   } finally {
     await admin.sendCommand(["REPLICAOF", "NO", "ONE"]);
   }
-  assert.equal((await ten.allow(key())).local, false);
+  await eventually(async () => (await ten.allow(key())).source === "server", "its return");
 });
 
 test("a reply that has come counts, however late this process looks", async (test) => {
@@ -197,7 +335,19 @@ test("a reply that has come counts, however late this process looks", async (tes
   await new Promise((resolve) => setImmediate(resolve)); // it has been sent
   const began = performance.now();
   while (performance.now() < began + 60);
-  assert.equal((await asking).local, false);
+  assert.equal((await asking).source, "server");
+});
+
+test("time that this process takes before it writes is not the server's", async (test) => {
+  const client = await connect(test);
+  const three = limiter(test, { client, timeout: 20 });
+  await three.allow(key());
+  for (let i = 0; i < 5; i++) {
+    const asking = three.allow(key());
+    const began = performance.now();
+    while (performance.now() < began + 60); // nothing has been sent yet
+    assert.equal((await asking).source, "server");
+  }
 });
 
 for (const [name, open] of Object.entries({
@@ -209,7 +359,7 @@ for (const [name, open] of Object.entries({
   },
 })) {
   test(`a server without the module, with ${name}`, async (test) => {
-    const three = limiter(test, { client: await open(test), whenAway: "allow" });
+    const three = limiter(test, { client: await open(test), onFailure: "allow" });
     const says = { name: "ModuleMissingError", message: /loadmodule .*swlimit\.so/ };
     await assert.rejects(three.allow("k"), says);
     await assert.rejects(three.acquire("k", "1s"), says);

@@ -47,7 +47,7 @@ for (const [name, open] of Object.entries({
 })) {
   test(`each request goes to the node of its key, with ${name}`, async (test) => {
     const cluster = await open(test);
-    const three = limiter(test, { client: cluster, decide: "direct" });
+    const three = limiter(test, { client: cluster, mode: "direct" });
     const before = await seen(cluster, "swlimit.allow");
     for (let i = 0; i < 30; i++) assert.equal((await three.allow(key())).granted, 1);
     const after = await seen(cluster, "swlimit.allow");
@@ -79,7 +79,7 @@ test("denials are known of every node, and undone by its pushes", async (test) =
   const keys = Array.from({ length: 20 }, key);
   for (const k of keys) {
     await three.record(k, { cost: 3 });
-    await eventually(async () => (await three.allow(k)).local, "a local denial");
+    await eventually(async () => (await three.allow(k)).source === "cache", "a local denial");
   }
   const tracked = await Promise.all(
     cluster.masters.map(async (n) => (await cluster.nodeClient(n)).sendCommand(["CLIENT", "LIST"])),
@@ -96,7 +96,7 @@ test("a denial does not outlive its slot's move to another node", async (test) =
   const cluster = await nodeRedis(test, createCluster);
   const three = limiter(test, { client: cluster, window: "1h" });
   const k = key();
-  const known = () => eventually(async () => (await three.allow(k)).local, "a local denial");
+  const known = () => eventually(async () => (await three.allow(k)).source === "cache", "a local denial");
   const granted = () => eventually(async () => (await three.allow(k)).granted, "a grant");
   await three.record(k, { cost: 3 });
   await known();
@@ -112,7 +112,7 @@ test("a denial does not outlive its slot's move to another node", async (test) =
   const refund = () => to.sendCommand(["SWLIMIT.REFUND", k, "1"]);
   assert.deepEqual(await Promise.all([to.sendCommand(["ASKING"]), refund()]), ["OK", 1]);
   await granted();
-  assert.deepEqual([(await three.allow(k)).granted, (await three.allow(k)).local], [0, false]);
+  assert.deepEqual([(await three.allow(k)).granted, (await three.allow(k)).source], [0, "server"]);
   for (const client of masters) await setSlot(client, "NODE", await to.sendCommand(["CLUSTER", "MYID"]));
   await known();
   assert.equal(await refund(), 1);

@@ -2,17 +2,21 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { createClient } from "redis";
 import { createClient as createClient5 } from "redis-5";
 import { Limiter } from "swlimit";
 import { connect, eventually, key, limiter, port, sleep } from "./support.mjs";
 
+setFlagsFromString("--expose-gc");
+const collect = runInNewContext("gc");
+
 /** A limiter, a client that changes things behind its back, and a key that is used up and known to be. */
-async function denied(test, options = {}) {
+async function denied(test, { key: k = key(), ...options } = {}) {
   const client = await connect(test);
   const other = await connect(test);
   const three = limiter(test, { client, ...options });
-  const k = options.key ?? key();
   await three.record(k, { cost: 3 });
   await known(three, k);
   return { three, k, other, run: (...words) => other.sendCommand(words.map(String)) };
@@ -20,12 +24,12 @@ async function denied(test, options = {}) {
 
 /** Ask until denials come without the server. */
 function known(three, k, options) {
-  return eventually(async () => (await three.allow(k, options)).local, "a local denial");
+  return eventually(async () => (await three.allow(k, options)).source === "cache", "a local denial");
 }
 
 /** The next request is asked of the server. */
 function asked(three, k, options) {
-  return eventually(async () => !(await three.allow(k, options)).local, "a request to the server");
+  return eventually(async () => (await three.allow(k, options)).source === "server", "a request to the server");
 }
 
 const QUOTA = [3, "10s", "1s"];
@@ -101,7 +105,7 @@ test("what changes nothing is not heard of", async (test) => {
   await run("SWLIMIT.MALLOW", 2, k, `${k}:b`, ...QUOTA, 1, ...QUOTA, 1);
   await run("SWLIMIT.REFUND", `${k}:b`, 1);
   await sleep(20);
-  for (let i = 0; i < 10; i++) assert.equal((await three.allow(k)).local, true);
+  for (let i = 0; i < 10; i++) assert.equal((await three.allow(k)).source, "cache");
   assert.equal(three.counts.server, server);
 });
 
@@ -123,10 +127,10 @@ test("a local denial says what is left of the time", async (test) => {
   const first = await three.allow(k);
   await sleep(50);
   const second = await three.allow(k);
-  assert.deepEqual([first.local, second.local], [true, true]);
+  assert.deepEqual([first.source, second.source], ["cache", "cache"]);
   assert.ok(first.retryAfter - second.retryAfter >= 49 && first.retryAfter - second.retryAfter < 1000);
   const truth = await three.peek(k);
-  assert.ok(Math.abs(truth.retryAfter - second.retryAfter) < 1000 && !truth.local);
+  assert.ok(Math.abs(truth.retryAfter - second.retryAfter) < 1000 && truth.source === "server");
 });
 
 test("a denial ends, and not after the server would grant", async (test) => {
@@ -151,14 +155,14 @@ test("costs, parts, quotas and blocks are told apart", async (test) => {
   const k = key();
   await three.allow(k, { cost: 2 });
   await known(three, k, { cost: 2 });
-  assert.equal((await three.allow(k, { cost: 3 })).local, true);
+  assert.equal((await three.allow(k, { cost: 3 })).source, "cache");
   assert.equal((await three.peek(k)).granted, 1);
   const strict = limiter(test, { client, strict: true });
-  assert.equal((await strict.allow(k, { cost: 2 })).local, false);
+  assert.equal((await strict.allow(k, { cost: 2 })).source, "server");
   assert.equal((await three.with({ limit: 9 }).peek(k, { cost: 2 })).granted, 2);
-  assert.deepEqual((({ granted, local }) => [granted, local])(await three.with({ limit: 9 }).allow(k, { cost: 2 })), [
+  assert.deepEqual((({ granted, source }) => [granted, source])(await three.with({ limit: 9 }).allow(k, { cost: 2 })), [
     2,
-    false,
+    "server",
   ]);
   await known(three, k, { cost: 1 });
   assert.equal(
@@ -167,17 +171,17 @@ test("costs, parts, quotas and blocks are told apart", async (test) => {
   );
   // A cost above the limit needs no memory.
   const never = await three.allow(key(), { cost: 4 });
-  assert.deepEqual([never.granted, never.retryAfter, never.local], [0, -1, true]);
+  assert.deepEqual([never.granted, never.retryAfter, never.source], [0, -1, "cache"]);
 });
 
 test("a request with a block is denied behind its like only", async (test) => {
   const { three, k, run } = await denied(test);
-  assert.equal((await three.allow(k, { block: "1m" })).local, false);
+  assert.equal((await three.allow(k, { block: "1m" })).source, "server");
   assert.ok((await run("SWLIMIT.PEEK", k, ...QUOTA))[3] > 50_000, "the block has begun");
   await known(three, k, { block: "1m" });
-  assert.equal((await three.allow(k)).local, true);
-  assert.equal((await three.allow(k, { block: "1m" })).local, true);
-  assert.equal((await three.allow(key(), { cost: 4, block: "1m" })).local, false, "it has to begin");
+  assert.equal((await three.allow(k)).source, "cache");
+  assert.equal((await three.allow(k, { block: "1m" })).source, "cache");
+  assert.equal((await three.allow(key(), { cost: 4, block: "1m" })).source, "server", "it has to begin");
 });
 
 test("several limits are denied when one is known to be", async (test) => {
@@ -189,7 +193,7 @@ test("several limits are denied when one is known to be", async (test) => {
     { limiter: nine, key: `${k}:b` },
     { limiter: three, key: k },
   ]);
-  assert.deepEqual([both.granted, both.each[1].local], [false, true]);
+  assert.deepEqual([both.granted, both.each[1].source], [false, "cache"]);
   assert.ok(both.retryAfter > 8000);
   assert.equal((await nine.peek(`${k}:b`)).remaining, 9, "nothing is counted");
   assert.equal((await wide.allow(`${k}:b`)).granted, 1);
@@ -206,7 +210,7 @@ test("a denial by several limits is remembered of the ones that denied", async (
       { limiter: three, key: `${k}:b` },
     ]);
   await three.record(k, { cost: 3 });
-  await eventually(async () => (await ask()).local);
+  await eventually(async () => (await ask()).each[0].source === "cache");
   assert.deepEqual([three.denials.denials.has(k), three.denials.denials.has(`${k}:b`)], [true, false]);
 });
 
@@ -217,11 +221,11 @@ test("no denial is stale while a key is given back under load", async (test) => 
   for (let round = 0; round < 300; round++) {
     const asking = Array.from({ length: 8 }, () => three.allow(k));
     await run("SWLIMIT.REFUND", k, 1);
-    local += (await Promise.all(asking)).filter((decision) => decision.local).length;
+    local += (await Promise.all(asking)).filter((decision) => decision.source !== "server").length;
     await sleep(2); // a push takes 35 µs
     const decisions = await Promise.all([three.allow(k), three.allow(k)]);
     const truth = await run("SWLIMIT.PEEK", k, ...QUOTA);
-    if (decisions.every(({ local }) => local) && truth[0] > 0) stale++;
+    if (decisions.every(({ source }) => source !== "server") && truth[0] > 0) stale++;
   }
   assert.equal(stale, 0);
   assert.ok(local > 0, "some were denied without the server");
@@ -230,19 +234,18 @@ test("no denial is stale while a key is given back under load", async (test) => 
 test("a push that is handled before the reply it belongs behind is not lost", async (test) => {
   const { three, k } = await denied(test);
   // Change the key between PEEK and its reply's continuation: both arrive in one piece.
-  const tracked = await three.server.tracking.connection(k);
+  const tracked = three.server.tracking.of(k);
   const stale = [];
   for (let round = 0; round < 200; round++) {
     const name = key();
     await three.record(name, { cost: 3 });
-    const generation = three.denials.generation(name);
-    const asked = { generation, sent: performance.now() };
+    const asked = three.denials.asked(name);
     const reply = tracked.send(["SWLIMIT.PEEK", name, "3", "10000ms", "1000ms"]);
     const changed = tracked.send(["SWLIMIT.REFUND", name, "1"]);
-    three.denials.remember(name, three.demand({}), 0, asked, (await reply).map(Number));
+    three.denials.remember(name, three.demand({}), asked, (await reply).map(Number), 0, Number.POSITIVE_INFINITY);
     await changed;
     await sleep(0);
-    if ((await three.allow(name)).local) stale.push(name);
+    if ((await three.allow(name)).source === "cache") stale.push(name);
   }
   assert.deepEqual(stale, []);
 });
@@ -263,8 +266,8 @@ test("expiry that the question itself brings about is heard of", async (test) =>
       await sleep(1100);
       return reply;
     };
-    const { granted, local } = await three.allow(k);
-    assert.deepEqual([granted, local], [0, false]);
+    const { granted, source } = await three.allow(k);
+    assert.deepEqual([granted, source], [0, "server"]);
     delete client.sendCommand;
     assert.ok(await eventually(async () => (await three.allow(k, { cost: 2 })).granted));
   } finally {
@@ -327,18 +330,18 @@ test("what has ended is not kept", async (test) => {
 test("without tracking, a denial is known for a tenth of a second", async (test) => {
   const client = await connect(test);
   const other = await connect(test);
-  const three = limiter(test, { client: (args) => client.sendCommand(args), decide: "denials" });
+  const three = limiter(test, { client: (args) => client.sendCommand(args), mode: "cached" });
   const k = key();
   await three.record(k, { cost: 3 });
   const before = performance.now();
   await three.allow(k);
-  assert.equal((await three.allow(k)).local, true);
+  assert.equal((await three.allow(k)).source, "cache");
   await other.sendCommand(["SWLIMIT.REFUND", k, "1"]);
   await eventually(async () => (await three.allow(k)).granted);
   const took = performance.now() - before;
   assert.ok(took > 99 && took < 1000, `${took}`);
   await three.allow(k);
-  assert.equal((await three.allow(k)).local, true);
+  assert.equal((await three.allow(k)).source, "cache");
   await three.refund(k);
   assert.equal((await three.allow(k)).granted, 1, "what it gives back itself is known at once");
 });
@@ -354,7 +357,7 @@ test("release 5 of the package redis hears the same", async (test) => {
   assert.equal((await asked(three, k).then(() => three.peek(k))).remaining, 0, "the one given back has been granted");
 });
 
-test("a client library that does not turn tracking on remembers nothing", async (test) => {
+test("with a client library that does not turn tracking on, a denial is known for a tenth of a second", async (test) => {
   const client = createClient({ socket: { port: port() } });
   await client.connect();
   test.after(() => client.destroy());
@@ -363,8 +366,96 @@ test("a client library that does not turn tracking on remembers nothing", async 
   const three = limiter(test, { client });
   const k = key();
   await three.record(k, { cost: 3 });
-  for (let i = 0; i < 5; i++) {
-    assert.equal((await three.allow(k)).local, false);
-    await sleep(5);
+  await known(three, k);
+  for (const { until, sent } of three.denials.denials.get(k)) assert.ok(until - sent <= 100);
+});
+
+test("no denial is remembered from before changes are heard of", async (test) => {
+  const client = await connect(test);
+  const three = limiter(test, { client, window: 300, resolution: 300 });
+  const k = key();
+  await three.record(k, { cost: 3 });
+  const { duplicate } = client;
+  let goOn;
+  client.duplicate = (options) => {
+    const made = duplicate.call(client, options);
+    const { connect } = made;
+    made.connect = () => new Promise((resolve) => (goOn = resolve)).then(() => connect.call(made));
+    return made;
+  };
+  for (let i = 0; i < 3; i++) assert.equal((await three.allow(k)).source, "server");
+  assert.equal(three.denials.size, 0);
+  goOn();
+  await known(three, k);
+});
+
+test("a block shorter than the window begins again when it has ended", async (test) => {
+  const client = await connect(test);
+  const three = limiter(test, { client, window: "1h" });
+  const other = await connect(test);
+  const k = key();
+  await three.record(k, { cost: 3 });
+  const blockedUntil = async () => {
+    const { blocked } = await other.sendCommand(["SWLIMIT.INFO", k]);
+    return Number(blocked);
+  };
+  await three.allow(k, { block: 100 });
+  const first = await blockedUntil();
+  await known(three, k, { block: 100 });
+  await eventually(async () => {
+    await three.allow(k, { block: 100 });
+    return (await blockedUntil()) > first;
+  }, "a second block");
+});
+
+test("what one limiter resets no other remembers", async (test) => {
+  const clients = { tracked: await connect(test) };
+  clients.untracked = (args) => clients.tracked.sendCommand(args);
+  for (const client of Object.values(clients)) {
+    const [one, other] = [limiter(test, { client }), limiter(test, { client })];
+    const k = key();
+    await other.record(k, { cost: 3 });
+    await known(other, k);
+    await one.reset(k);
+    assert.deepEqual([(await other.allow(k)).granted, (await other.allow(k)).source], [1, "server"]);
   }
+});
+
+test("keys are what the server has them as, or are refused", async (test) => {
+  const client = await connect(test);
+  const three = limiter(test, { client });
+  for (const wrong of [42, undefined, null, {}, Buffer.from("k")]) {
+    for (const method of ["allow", "peek", "record", "refund", "unblock", "reset"]) {
+      await assert.rejects(three[method](wrong), { name: "TypeError", message: /^key must be a string/ });
+    }
+    await assert.rejects(three.acquire(wrong, 0), TypeError);
+  }
+  const { k, run } = await denied(test, { key: `${key()}\ud800` }); // half a surrogate pair
+  await known(three, k);
+  await run("DEL", k);
+  await asked(three, k);
+});
+
+test("long names are remembered by their hash, and heard of", async (test) => {
+  const { three, k, run } = await denied(test, { key: `${key()}${"x".repeat(100_000)}` });
+  assert.ok([...three.denials.denials.keys()].every((name) => name.length < 200));
+  await run("SWLIMIT.REFUND", k, 1);
+  await asked(three, k);
+});
+
+test("a million denials take bounded memory, and end", async (test) => {
+  const three = limiter(test, { limit: 1, client: () => {}, maxKeys: 100_000 });
+  const demand = three.demand({});
+  const { denials } = three;
+  collect();
+  const before = process.memoryUsage().heapUsed;
+  for (let i = 0; i < 1_000_000; i++) {
+    const name = `user:${i}`;
+    denials.remember(name, demand, denials.asked(name), [0, 1, 0, 400, 400], 0, 10_000);
+  }
+  assert.equal(denials.size, 100_000);
+  collect();
+  const each = (process.memoryUsage().heapUsed - before) / 100_000;
+  assert.ok(each < 1000, `${each} bytes a key`);
+  await eventually(() => denials.size === 0, "their end");
 });

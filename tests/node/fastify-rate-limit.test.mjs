@@ -27,7 +27,7 @@ test("three and no more, and an exact Retry-After", async (test) => {
   assert.deepEqual([first.headers["x-ratelimit-limit"], first.headers["x-ratelimit-remaining"]], ["3", "2"]);
   assert.deepEqual(await statuses(ask, 3), [200, 200, 429]);
   const { headers } = await ask();
-  const three = limiter(test, { client: await connect(test), window: 60_000, prefix });
+  const three = limiter(test, { client: await connect(test), window: 60_000, resolution: undefined, prefix });
   assertRetryAfter(headers, await three.peek("k"));
   assert.equal((await three.peek("k")).remaining, 0);
 });
@@ -78,8 +78,17 @@ test("a ban at once", async (test) => {
   assert.deepEqual(await statuses(ask, 2), [200, 403]);
 });
 
+test("a ban after some denials blocks the key", async (test) => {
+  const { ask, prefix } = await application(test, { ban: 2, max: 1, timeWindow: 2000 });
+  assert.deepEqual(await statuses(ask, 6), [200, 429, 429, 403, 403, 403]);
+  const client = await connect(test);
+  const { blocked } = await client.sendCommand(["SWLIMIT.INFO", `${prefix}k`]);
+  assert.ok(Number(blocked) > Date.now());
+  await sleep(Number(blocked) - Date.now() + 100);
+  assert.equal((await ask()).status, 200, "it has ended");
+});
+
 for (const [option, value] of [
-  ["ban", 2],
   ["continueExceeding", true],
   ["exponentialBackoff", true],
 ]) {
@@ -90,7 +99,7 @@ for (const [option, value] of [
 
 test("a server that is away", async (test) => {
   const client = () => Promise.reject(new Error("connect ECONNREFUSED"));
-  const { ask } = await application(test, { storeOptions: { client, whenAway: "deny" } });
+  const { ask } = await application(test, { storeOptions: { client, onFailure: "deny" } });
   assert.deepEqual(await statuses(ask, 2), [429, 429]);
 });
 

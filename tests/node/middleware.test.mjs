@@ -1,4 +1,4 @@
-/** The middleware for Express, Fastify and Hono: one behaviour in all three, over HTTP. */
+/** The middleware for Express, Fastify, Hono and Koa: one behaviour in all of them, over HTTP. */
 
 import assert from "node:assert/strict";
 import { once } from "node:events";
@@ -7,12 +7,14 @@ import { serve as serveHono } from "@hono/node-server";
 import express from "express";
 import fastify from "fastify";
 import { Hono } from "hono";
+import Koa from "koa";
 import { Limiter } from "swlimit";
 import * as forExpress from "swlimit/express";
 import * as forFastify from "swlimit/fastify";
 import * as forHono from "swlimit/hono";
+import * as forKoa from "swlimit/koa";
 import { addressKey } from "../../src/node/dist/esm/http.js";
-import { asking, assertRetryAfter, connect, key, limiter, serve, statuses } from "./support.mjs";
+import { asking, assertRetryAfter, connect, eventually, key, limiter, serve, statuses } from "./support.mjs";
 
 /** How each framework serves one route behind the middleware, and how it reads a header. */
 const FRAMEWORKS = {
@@ -38,6 +40,27 @@ const FRAMEWORKS = {
       await app.listen({ port: 0, host: "127.0.0.1" });
       test.after(() => app.close());
       return asking(app.server.address().port);
+    },
+  },
+  Koa: {
+    header: (context, name) => context.get(name) || undefined,
+    onDenied: (context, { retryAfter }) => {
+      context.status = 503;
+      context.body = `${retryAfter}`;
+    },
+    async serve(test, rules, options) {
+      const app = new Koa();
+      app.use((context, next) =>
+        next().catch((error) => {
+          context.status = 500;
+          context.body = error.message;
+        }),
+      );
+      app.use(forKoa.rateLimit(rules, options));
+      app.use((context) => {
+        context.body = "welcome";
+      });
+      return serve(test, app.callback());
     },
   },
   Hono: {
@@ -122,10 +145,30 @@ for (const [name, framework] of Object.entries(FRAMEWORKS)) {
   });
 
   test(`${name}: an answer of one's own, and no headers`, async (test) => {
-    const none = limiter(test, { limit: 0, decide: "local" });
+    const none = limiter(test, { limit: 0, mode: "local" });
     const ask = await framework.serve(test, { limiter: none }, { headers: false, onDenied: framework.onDenied });
     const { status, text, headers } = await ask();
     assert.deepEqual([status, text, "ratelimit" in headers], [503, "-1", false]);
+  });
+
+  test(`${name}: the headers of each draft, and none that is made up`, async (test) => {
+    const client = await connect(test);
+    const made = (limit, name) => limiter(test, { client, limit, window: "1m", name, prefix: `${key()}:` });
+    const rules = [made(9, "many"), made(1, "few")].map((limiter) => ({ limiter, key: () => "k" }));
+    const seen = {};
+    for (const standard of ["draft-6", "draft-7", "draft-8"]) {
+      const ask = await framework.serve(test, rules, { headers: { standard } });
+      seen[standard] = (await ask()).headers;
+    }
+    assert.equal(seen["draft-6"]["ratelimit-policy"], "9;w=60, 1;w=60");
+    assert.deepEqual([seen["draft-6"]["ratelimit-limit"], seen["draft-6"]["ratelimit-remaining"]], ["1", "0"]);
+    assert.match(seen["draft-7"].ratelimit, /^limit=1, remaining=0, reset=6[01]$/);
+    assert.match(seen["draft-8"].ratelimit, /"few";r=0;t=6[01]$/);
+    const ask = await framework.serve(test, rules);
+    // Once it is known that one denies, nobody asks about the other one, and nothing is said of it.
+    await eventually(async () => !(await ask()).headers.ratelimit.includes("many"));
+    const { headers } = await ask();
+    assert.equal(headers["ratelimit-policy"], '"many";q=9;w=60, "few";q=1;w=60');
   });
 
   test(`${name}: a server that refuses fails the request; one that is away does not`, async (test) => {

@@ -29,7 +29,7 @@ for (const [name, open] of Object.entries({ redis: nodeRedis, ioredis })) {
     const k = key();
     assert.equal((await three.allow(k, { cost: 3 })).remaining, 0);
     const denied = await three.allow(k);
-    assert.deepEqual([denied.granted, denied.local], [0, false]);
+    assert.deepEqual([denied.granted, denied.source], [0, "server"]);
     assert.equal((await three.acquire(k, "5s")).granted, 1);
   });
 }

@@ -51,8 +51,8 @@ export async function eventually(probe, what = "it") {
 }
 
 /** The fields of a decision, without what depends on the clock. */
-export function told({ granted, limit, remaining, local }) {
-  return { granted, limit, remaining, local };
+export function told({ granted, limit, remaining, source }) {
+  return { granted, limit, remaining, source };
 }
 
 /** Start an HTTP server on a free loopback port; a function that asks it for a path: status, headers, text. */

@@ -10,11 +10,12 @@ import pytest
 
 from support import node
 from support.cluster import Cluster
+from support.daemon import Daemon
 from support.server import free_port
 
 HERE = node.MODULES
 TESTS = {path.name for path in HERE.glob("*.test.mjs")}
-WITH_MORE_SERVERS = {"away.test.mjs", "cluster.test.mjs", "sentinel.test.mjs"}
+WITH_MORE_SERVERS = {"away.test.mjs", "cluster.test.mjs", "edge.test.mjs", "sentinel.test.mjs"}
 once = pytest.mark.skipif(bool(os.environ.get("SWLIMIT_SERVERS")), reason="depends on no release")
 
 
@@ -39,6 +40,12 @@ def test_away(server, start):
             spare.start()
             time.sleep(0.1)
         passed.result()
+
+
+@once
+def test_edge(server):
+    with Daemon("domain: d", server=server) as daemon:
+        passes("edge.test.mjs", daemon=daemon.http_port)
 
 
 @once

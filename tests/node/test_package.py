@@ -15,12 +15,16 @@ const limiter = new swlimit.Limiter({{ client, limit: 1, window: "1m", prefix: "
 const granted = [];
 for (let i = 0; i < 3; i++) granted.push((await limiter.allow("k")).granted);
 console.log(JSON.stringify([granted, frameworks.map(({{ rateLimit }}) => typeof rateLimit({{ limiter }})),
-                            typeof stores[0].SwlimitStore, typeof stores[1].swlimitStore]));
+                            typeof stores[0].SwlimitStore, typeof stores[1].swlimitStore,
+                            typeof stores[2].SwlimitThrottlerStorage, typeof stores[3].HttpLimiter,
+                            typeof stores[4].inTurn]));
 limiter.close();
 await client.close();
 """
-MODULES = [f"swlimit/{name}" for name in ("express", "fastify", "hono", "express-rate-limit", "fastify-rate-limit")]
-EXPECTED = [[1, 0, 0], ["function"] * 3, "function", "function"]
+MODULES = [f"swlimit/{name}" for name in
+           ("express", "fastify", "hono", "koa", "express-rate-limit", "fastify-rate-limit", "nestjs", "edge",
+            "bullmq")]
+EXPECTED = [[1, 0, 0], ["function"] * 4, *["function"] * 5]
 TYPED = """
 import {{ type Decision, Limiter }} from "swlimit";
 import {{ rateLimit }} from "swlimit/hono";
@@ -62,14 +66,14 @@ def test_versions_agree():
 def test_import(installed, server):
     imports = "".join(f'import * as m{number} from "{name}";\n' for number, name in enumerate(MODULES))
     head = f'import * as redis from "redis";\nimport * as swlimit from "swlimit";\n{imports}'
-    head += "const frameworks = [m0, m1, m2], stores = [m3, m4];"
+    head += "const frameworks = [m0, m1, m2, m3], stores = [m4, m5, m6, m7, m8];"
     assert run(installed, "import.mjs", head, server) == EXPECTED
 
 
 def test_require(installed, server):
     names = ", ".join(f'require("{name}")' for name in MODULES)
     head = f'const redis = require("redis"), swlimit = require("swlimit"), all = [{names}];\n'
-    head += "const frameworks = all.slice(0, 3), stores = all.slice(3);\n(async () => {"
+    head += "const frameworks = all.slice(0, 4), stores = all.slice(4);\n(async () => {"
     assert run(installed, "require.cjs", head, server, "})();") == EXPECTED
 
 
@@ -88,3 +92,13 @@ def test_types(installed, suffix):
         done = node.run(node.TSC, "--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "--types", "node",
                         "--typeRoots", node.PACKAGE / "node_modules/@types", f"typed.{suffix}", cwd=installed)
         assert (done.returncode == 0) == good, done.stdout + done.stderr
+
+
+def test_types_where_exports_are_not_read(installed):
+    """TypeScript 5 with `moduleResolution: node10` finds the modules of the package, too."""
+    lines = "".join(f'import * as m{number} from "{name}";\n' for number, name in enumerate(["swlimit", *MODULES]))
+    (installed / "old.ts").write_text(lines + 'export const wrong: number = m0.Limiter;\n')
+    done = node.run(node.MODULES / "node_modules/typescript-5/bin/tsc", "--noEmit", "--strict", "--skipLibCheck",
+                    "--target", "es2022", "--module", "commonjs", "--moduleResolution", "node10", "--types", "node",
+                    "--typeRoots", node.PACKAGE / "node_modules/@types", "old.ts", cwd=installed)
+    assert done.stdout.count("error") == 1 and "Type 'typeof Limiter' is not assignable" in done.stdout, done.stdout

@@ -4,20 +4,26 @@
  */
 
 import fastifyRateLimit from "@fastify/rate-limit";
+import { ThrottlerModule } from "@nestjs/throttler";
+import { type Job, Worker } from "bullmq";
 import express from "express";
 import { rateLimit as expressRateLimit } from "express-rate-limit";
 import fastify from "fastify";
 import { Hono } from "hono";
 import { rateLimiter } from "hono-rate-limiter";
 import { Cluster, Redis } from "ioredis";
+import Koa from "koa";
 import { createClient, createClientPool, createCluster, createSentinel } from "redis";
 import { createClient as createClient5 } from "redis-5";
 import { allowAll, type Client, type Decision, Limiter } from "swlimit";
+import { inTurn } from "swlimit/bullmq";
 import { rateLimit as expressLimit } from "swlimit/express";
 import { SwlimitStore } from "swlimit/express-rate-limit";
 import { rateLimit as fastifyLimit } from "swlimit/fastify";
 import { swlimitStore } from "swlimit/fastify-rate-limit";
 import { rateLimit as honoLimit } from "swlimit/hono";
+import { rateLimit as koaLimit } from "swlimit/koa";
+import { SwlimitThrottlerStorage } from "swlimit/nestjs";
 
 const client = createClient();
 const clients: Client[] = [
@@ -44,25 +50,40 @@ const app = express();
 app.use(expressLimit({ limiter }));
 app.use(
   "/a",
-  expressLimit([{ limiter, key: (request: express.Request) => request.get("x-key"), cost: async () => 2 }]),
+  expressLimit([{ limiter, key: (request) => request.get("x-key"), cost: async () => 2 }], {
+    headers: { standard: "draft-6", legacy: true },
+    onDenied: (_request, response) => response.status(503).json({}),
+  }),
 );
-app.use(
-  expressLimit({ limiter: (request: express.Request) => limiter.with({ limit: Number(request.get("x-plan")) }) }),
-);
+app.use(expressLimit({ limiter: (request) => limiter.with({ limit: Number(request.get("x-plan")) }) }));
 app.use(expressRateLimit({ windowMs: 1000, limit: 5, store: new SwlimitStore({ client }) }));
 
 const server = fastify();
 server.addHook("onRequest", fastifyLimit({ limiter }));
 server.get(
   "/",
-  { preHandler: fastifyLimit({ limiter, key: (request: fastify.FastifyRequest) => request.ip }) },
+  { preHandler: fastifyLimit({ limiter, key: (request) => String(request.headers["x-key"]) }) },
   () => {},
 );
 server.register(fastifyRateLimit, { max: 5, store: swlimitStore({ client }) });
 
 const hono = new Hono();
 hono.use(honoLimit({ limiter }));
-hono.use("/a", honoLimit({ limiter, key: (context) => context.header.name, cost: 2 }, { headers: false }));
+hono.use("/a", honoLimit({ limiter, key: (context) => context.req.header("x-key"), cost: 2 }, { headers: false }));
 hono.use(rateLimiter({ windowMs: 1000, limit: 5, keyGenerator: () => "", store: new SwlimitStore({ client }) }));
 
-export { all, headers };
+const koa = new Koa();
+koa.use(koaLimit({ limiter, key: (context) => context.get("x-key") }));
+
+ThrottlerModule.forRoot({ throttlers: [], storage: new SwlimitThrottlerStorage({ client }) });
+
+new Worker(
+  "calls",
+  inTurn({ limiter, key: (job) => job.data.user }, async (job: Job<{ user: string }>) => job.id),
+  { connection: {} },
+);
+
+const remaining: number | undefined = decision.remaining;
+const source: "server" | "cache" | "failure" | "local" = decision.source;
+
+export { all, headers, remaining, source };

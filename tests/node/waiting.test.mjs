@@ -79,7 +79,7 @@ test("more keys wait than there are connections", async (test) => {
   const named = (await client.sendCommand(["CLIENT", "LIST"]))
     .split("\n")
     .filter((line) => line.includes(`name=${client.options.name} `));
-  assert.ok(named.length <= 1 + 8 + 1, `${named.length} connections`);
+  assert.ok(named.length <= 1 + 10 + 1, `${named.length} connections`);
   assert.deepEqual(
     (await waiting).map(({ granted }) => granted),
     Array(20).fill(1),
@@ -88,10 +88,10 @@ test("more keys wait than there are connections", async (test) => {
 
 test("no connection to wait on became free in time", async (test) => {
   const client = await connect(test);
-  const slow = limiter(test, { client, limit: 1, window: 600, resolution: 10, whenAway: "allow" });
-  const keys = Array.from({ length: 9 }, key);
+  const slow = limiter(test, { client, limit: 1, window: 600, resolution: 10, onFailure: "allow" });
+  const keys = Array.from({ length: 11 }, key);
   for (const k of keys) await slow.record(k);
-  const eight = keys.slice(1).map((k) => slow.acquire(k, "5s"));
+  const others = keys.slice(1).map((k) => slow.acquire(k, "5s"));
   await sleep(100);
   const began = performance.now();
   // It would be its turn in time, but all connections are taken for longer.
@@ -99,17 +99,17 @@ test("no connection to wait on became free in time", async (test) => {
   await slow.record(keys[0], { age: 500 });
   const { retryAfter } = await slow.peek(keys[0]);
   const late = await slow.acquire(keys[0], retryAfter + 20);
-  assert.deepEqual([late.granted, late.local], [0, false]);
+  assert.deepEqual([late.granted, late.source], [0, "server"]);
   assert.ok(performance.now() - began < 400);
   assert.deepEqual(
-    (await Promise.all(eight)).map(({ granted }) => granted),
-    Array(8).fill(1),
+    (await Promise.all(others)).map(({ granted }) => granted),
+    Array(10).fill(1),
   );
 });
 
 test("connections that died while nobody waited are replaced", async (test) => {
   const client = await connect(test, { name: key() });
-  const two = limiter(test, { client, ...FAST, whenAway: "deny" });
+  const two = limiter(test, { client, ...FAST, onFailure: "deny" });
   const k = key();
   for (let round = 0; round < 2; round++) {
     await two.record(k, { cost: 2 });
@@ -138,7 +138,7 @@ test("a later one whose time is up does not wait for an earlier one", async (tes
 });
 
 test("waiting without a server", async (test) => {
-  const two = limiter(test, { ...FAST, decide: "local" });
+  const two = limiter(test, { ...FAST, mode: "local" });
   const began = performance.now();
   const granted = await Promise.all([1, 2, 3].map(() => two.acquire("k", "5s")));
   assert.deepEqual(

@@ -3,8 +3,11 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { Entry, Limiter } from "swlimit";
-import { parseDuration } from "../../src/node/dist/esm/duration.js";
+import { createClient as createClient4, createCluster as createCluster4 } from "redis-4";
+import { allowAll, Entry, Limiter } from "swlimit";
+import { deniedFor } from "../../src/node/dist/esm/denials.js";
+import { parseDuration, patience, usualResolution } from "../../src/node/dist/esm/duration.js";
+import { shareOf } from "../../src/node/dist/esm/local.js";
 
 const vectors = (name) => JSON.parse(readFileSync(new URL(`../vectors/${name}.json`, import.meta.url), "utf8"));
 
@@ -140,8 +143,8 @@ test("a limiter without a server", async () => {
   );
   await limiter.reset("a");
   const decision = await limiter.allow("a");
-  assert.deepEqual([decision.granted, decision.remaining, decision.local], [1, 1, true]);
-  assert.deepEqual(limiter.counts, { server: 0, denials: 0, local: 8, away: 0 });
+  assert.deepEqual([decision.granted, decision.remaining, decision.source], [1, 1, "local"]);
+  assert.deepEqual(limiter.counts, { server: 0, cache: 0, failure: 0, local: 8, lost: 0 });
 });
 
 test("the process remembers a bounded number of keys", async () => {
@@ -153,12 +156,106 @@ test("the process remembers a bounded number of keys", async () => {
 for (const [what, options, message] of [
   ["a limit", { limit: -1, window: 1 }, /limit must be an integer between 0/],
   ["a limit that is none", { limit: 1.5, window: 1 }, /limit must be an integer/],
+  ["an infinite limit", { limit: Number.POSITIVE_INFINITY, window: 1 }, /limit must be an integer/],
   ["a window", { limit: 1, window: "1 minute" }, /window must be a duration/],
   ["a window in fractions", { limit: 1, window: 0.5 }, /window must be a duration/],
+  ["an infinite window", { limit: 1, window: Number.POSITIVE_INFINITY }, /window must be a duration/],
+  ["a window before", { limit: 1, window: -1 }, /window must be a duration/],
+  ["a window of another type", { limit: 1, window: new Date() }, /window must be a duration/],
   ["a resolution", { limit: 1, window: "1m", resolution: "7s" }, /resolution must divide the window evenly/],
+  ["a million subintervals and one", { limit: 1, window: 1_000_001, resolution: 1 }, /is 1000001 subintervals, above/],
   ["a share", { limit: 1, window: "1m", localShare: 2 }, /localShare must be/],
-  ["a way without a server", { limit: 1, window: "1m", decide: "direct" }, /needs a client/],
+  ["a share that is none", { limit: 1, window: "1m", localShare: "0.1x" }, /localShare must be/],
+  ["a mode without a server", { limit: 1, window: "1m", mode: "direct" }, /needs a client/],
+  ["a mode", { limit: 1, window: "1m", mode: "leased", client: () => {} }, /mode must be one of "direct"/],
+  ["a policy", { limit: 1, window: "1m", onFailure: "open" }, /onFailure must be one of "local", "allow", .*"open"/],
+  ["a timeout", { limit: 1, window: "1m", timeout: "soon" }, /timeout must be a duration/],
+  ["a timeout of another type", { limit: 1, window: "1m", timeout: [50] }, /timeout must be a duration/],
+  ["a number of keys", { limit: 1, window: "1m", maxKeys: 0 }, /maxKeys must be an integer between 1/],
+  ["a prefix", { limit: 1, window: "1m", prefix: 7 }, /prefix must be a string/],
+  ["strictness", { limit: 1, window: "1m", strict: "no" }, /strict must be true or false/],
   ["a client", { limit: 1, window: "1m", client: {} }, /client must be a client of/],
+  [
+    "a URL as a client",
+    { limit: 1, window: "1m", client: "redis://127.0.0.1" },
+    /client must be a client of .* string/,
+  ],
+  ["release 4 of redis", { limit: 1, window: "1m", client: createClient4() }, /needs release 5 or later/],
+  [
+    "a cluster of release 4",
+    { limit: 1, window: "1m", client: createCluster4({ rootNodes: [] }) },
+    /release 5 or later/,
+  ],
+  ["an option", { limit: 1, window: "1m", timeOut: 5 }, /there is no option timeOut/],
+  ...Object.entries({
+    decide: "mode",
+    whenAway: "onFailure",
+    untracked: "maxUntrackedAge",
+    share: "localShare.*leaseShare",
+    keyPrefix: "prefix",
+  }).map(([old, now]) => [old, { limit: 1, window: "1m", [old]: 1 }, new RegExp(`option ${old} is called ${now}`)]),
 ]) {
   test(`${what} that cannot be is refused`, () => assert.throws(() => new Limiter(options), message));
 }
+
+test("arguments that cannot be are refused at once", async () => {
+  const limiter = new Limiter({ limit: 1, window: "1m" });
+  for (const [call, message] of [
+    [() => limiter.allow(undefined), /key must be a string/],
+    [() => limiter.allow("k", { cost: "2" }), /cost must be an integer/],
+    [() => limiter.allow("k", { cost: Number.POSITIVE_INFINITY }), /cost must be an integer/],
+    [() => limiter.allow("k", { partial: "no" }), /partial must be true or false/],
+    [() => limiter.allow("k", { block: -1 }), /block must be a duration/],
+    [() => limiter.acquire("k", "1 s"), /timeout must be a duration/],
+    [() => limiter.acquire("k", undefined), /timeout must be a duration/],
+    [() => limiter.record("k", { age: -1 }), /age must be a duration/],
+    [() => limiter.refund("k", 0), /units must be an integer/],
+    [() => limiter.block("k", undefined), /duration must be a duration/],
+    [async () => limiter.with({ Limit: 2 }), /there is no option Limit/],
+    [() => allowAll([]), /at least one/],
+    [() => allowAll(), /at least one/],
+  ]) {
+    await assert.rejects(call, { message });
+  }
+});
+
+test("defaults", () => {
+  const { options, resolutions, shares, denials, deadlines } = vectors("defaults");
+  const camel = (name) => name.replace(/_(.)/g, (_, letter) => letter.toUpperCase());
+  const { settings } = new Limiter({ client: () => {}, limit: 1, window: "1m" });
+  for (const [name, value] of Object.entries(options)) {
+    if (!["lease_share", "sync_interval"].includes(name)) assert.equal(settings[camel(name)], value, name);
+  }
+  for (const { window, resolution } of resolutions) assert.equal(usualResolution(window), resolution, `${window}`);
+  for (const { limit, share, units } of shares)
+    assert.equal(shareOf({ limit }, share).limit, units, `${limit} ${share}`);
+  for (const { retry_after: wait, denied_for_us: us } of denials) {
+    assert.equal(Math.floor(deniedFor(wait) * 1000 + 0.001), us, `${wait}`);
+  }
+  for (const { left_us: left, wait_us: us } of deadlines) {
+    assert.equal(Math.floor(patience(left / 1000) * 1000 + 0.001), us, `${left}`);
+  }
+});
+
+test("a clock that is set changes nothing", async (test) => {
+  const limiter = new Limiter({ limit: 1, window: "1h" });
+  const granted = async () => (await limiter.allow("k")).granted;
+  assert.deepEqual([await granted(), await granted()], [1, 0]);
+  const { now } = Date;
+  test.after(() => (Date.now = now));
+  for (const jump of [86_400_000, -86_400_000]) {
+    Date.now = () => now() + jump;
+    assert.equal(await granted(), 0);
+  }
+});
+
+test("a limiter is closed where its block ends", async () => {
+  let closed = 0;
+  {
+    await using limiter = new Limiter({ limit: 1, window: "1h" });
+    const { close } = limiter;
+    limiter.close = () => closed++ || close.call(limiter);
+    await limiter.allow("k");
+  }
+  assert.equal(closed, 1);
+});

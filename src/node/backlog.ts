@@ -1,0 +1,72 @@
+/** Usage that could not be reported when it was: it is sent, dated, once the server answers again. */
+
+import { NotAskedError, RefusedError } from "./errors.js";
+import type { Server } from "./server.js";
+
+/** So much is kept; the oldest is given up first. */
+const MOST = 100_000;
+
+export interface Usage {
+  readonly name: string;
+  /** The command, of units that are `age` ms old. */
+  words(age: number): string[];
+  /** When it was, on the monotonic clock, plus the `age` it had then. */
+  readonly since: number;
+  /** When it no longer matters. */
+  readonly until: number;
+  readonly timeout: number;
+  /** It will not be sent. */
+  lost(): void;
+}
+
+export class Backlog {
+  private readonly kept: { usage: Usage; isInDoubt: boolean }[] = [];
+  private isSending = false;
+
+  constructor(private readonly server: Server) {}
+
+  /** Keep it. What may have been counted is sent once more at most. */
+  keep(usage: Usage, isInDoubt: boolean): void {
+    if (this.kept.length >= MOST) this.kept.shift()?.usage.lost();
+    this.kept.push({ usage, isInDoubt });
+    if (!this.server.primary(usage.name).breaker.isOpen) void this.send();
+  }
+
+  /** Send what is kept, as long as the server answers. */
+  async send(): Promise<void> {
+    if (this.isSending) return;
+    this.isSending = true;
+    try {
+      for (let left = this.kept.length; left > 0; left--) {
+        const item = this.kept.shift();
+        if (item) await this.sendOne(item);
+      }
+    } finally {
+      this.isSending = false;
+    }
+  }
+
+  private async sendOne(item: { usage: Usage; isInDoubt: boolean }): Promise<void> {
+    const { usage, isInDoubt } = item;
+    const now = performance.now();
+    if (now >= usage.until) return;
+    const words = usage.words(Math.ceil(now - usage.since));
+    let isComing = false;
+    const late = (reply: Promise<unknown>) => {
+      isComing = true;
+      reply.catch(() => this.again(usage, isInDoubt));
+    };
+    try {
+      await this.server.ask(words, usage.name, { timeout: usage.timeout, late });
+    } catch (error) {
+      if (error instanceof RefusedError) usage.lost();
+      else if (error instanceof NotAskedError) this.kept.push(item);
+      else if (!isComing) this.again(usage, isInDoubt);
+    }
+  }
+
+  private again(usage: Usage, isInDoubt: boolean): void {
+    if (isInDoubt) usage.lost();
+    else this.keep(usage, true);
+  }
+}

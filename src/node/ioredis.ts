@@ -1,0 +1,84 @@
+/** Clients of the package `ioredis`. */
+
+import type { Socket } from "node:net";
+import calculateSlot from "cluster-key-slot";
+import type { Connection, Send, Transport } from "./transport.js";
+
+/** What is used of a client or a cluster. */
+export interface IoredisClient {
+  call(command: string, ...args: string[]): Promise<unknown>;
+}
+
+/** What is used of a Redis or Cluster beyond `call`. */
+interface Ioredis extends IoredisClient {
+  readonly options: { readonly host?: string; readonly port?: number };
+  readonly slots: string[][];
+  readonly stream: Socket;
+  readonly status: string;
+  nodes(role: "master"): Ioredis[];
+  duplicate(overrides?: object): Ioredis;
+  connect(): Promise<void>;
+  disconnect(): void;
+  on(event: string, listener: () => void): unknown;
+}
+
+export function transport(client: IoredisClient): Transport {
+  return (client as { isCluster?: boolean }).isCluster === true
+    ? cluster(client as Ioredis)
+    : single(client as Ioredis);
+}
+
+const call = (client: IoredisClient, [command, ...args]: string[]) => client.call(command as string, ...args);
+
+const state = (node: object) => ((node as Ioredis).status === "ready" ? "ready" : "connecting");
+
+function single(client: Ioredis): Transport {
+  return {
+    send: (args) => call(client, args),
+    node: () => client,
+    open: openTo,
+    state,
+    isOrdered: true,
+    tracks: false,
+  };
+}
+
+/** It knows the keys of the server's own commands only: it would ask any node, and be sent on to another one. */
+function cluster(client: Ioredis): Transport {
+  const node = (key: string) => {
+    const [address] = client.slots[calculateSlot(key)] ?? [];
+    return client.nodes("master").find(({ options }) => `${options.host}:${options.port}` === address) ?? client;
+  };
+  const send: Send = async (args, key) => {
+    try {
+      return await call(node(key), args);
+    } catch (error) {
+      if (error instanceof Error && /^(MOVED|ASK|CLUSTERDOWN|TRYAGAIN) /.test(error.message)) {
+        return call(client, args); // which follows, and learns where the slot is
+      }
+      throw error;
+    }
+  };
+  const knows = (one: object) => one === client || client.nodes("master").includes(one as Ioredis);
+  return { send, node, knows, open: openTo, state, isOrdered: false, tracks: false };
+}
+
+async function openTo(node: object): Promise<Connection> {
+  const connection = (node as Ioredis).duplicate({
+    lazyConnect: true,
+    enableOfflineQueue: false,
+    retryStrategy: null,
+    autoResendUnfulfilledCommands: false,
+    maxRetriesPerRequest: 0,
+  });
+  connection.on("error", () => {}); // whoever waits for a reply hears of it
+  await connection.connect();
+  return {
+    get isOpen() {
+      return connection.status === "ready";
+    },
+    send: (args) => call(connection, args),
+    hold: (process) => void (process ? connection.stream.ref() : connection.stream.unref()),
+    close: () => connection.disconnect(),
+  };
+}

@@ -1,0 +1,123 @@
+/** Clients of the package `redis`, release 5 or later. */
+
+import calculateSlot from "cluster-key-slot";
+import type { Connection, Listener, Send, Transport } from "./transport.js";
+
+/** What is used of a client. */
+export interface NodeRedisClient {
+  sendCommand(args: string[]): Promise<unknown>;
+  duplicate(overrides?: object): unknown;
+}
+
+/** What is used of a pool. */
+export interface NodeRedisPool {
+  sendCommand(args: string[]): Promise<unknown>;
+}
+
+/** What is used of a cluster. */
+export interface NodeRedisCluster {
+  sendCommand(firstKey: string, isReadonly: boolean, args: string[]): Promise<unknown>;
+  nodeClient(node: never): unknown;
+}
+
+/** What is used of a sentinel client. */
+export interface NodeRedisSentinel {
+  sendCommand(isReadonly: boolean, args: string[]): Promise<unknown>;
+  getMasterNode(): unknown;
+}
+
+type Any = NodeRedisClient | NodeRedisPool | NodeRedisCluster | NodeRedisSentinel;
+
+export function transport(client: Any): Transport {
+  if (!("destroy" in client)) {
+    throw new TypeError("client is of an old release of the package redis: swlimit needs release 5 or later");
+  }
+  if ("getMasterNode" in client) {
+    return { send: (args) => client.sendCommand(false, args), node: () => client, isOrdered: false, tracks: false };
+  }
+  if ("nodeClient" in client) return cluster(client);
+  if ("duplicate" in client && "isReady" in client) return single(client);
+  return pool(client as NodeRedisPool & Pool);
+}
+
+/** What is used of the clients that `duplicate` makes. */
+interface Duplicate extends NodeRedisClient {
+  readonly isReady: boolean;
+  readonly options?: { readonly socket?: object };
+  on(event: string, listener: (argument: never) => void): unknown;
+  connect(): Promise<unknown>;
+  destroy(): void;
+  ref(): void;
+  unref(): void;
+}
+
+function single(client: NodeRedisClient): Transport {
+  return {
+    send: (args) => client.sendCommand(args),
+    node: () => client,
+    open: openTo,
+    state: () => ((client as Duplicate).isReady ? "ready" : "connecting"),
+    isOrdered: true,
+    tracks: true,
+  };
+}
+
+interface Pool {
+  readonly tasksQueueLength?: number;
+}
+
+function pool(client: NodeRedisPool & Pool): Transport {
+  return {
+    send: (args) => client.sendCommand(args),
+    node: () => client,
+    state: () => ((client.tasksQueueLength ?? 0) > 0 ? "queued" : "ready"),
+    isOrdered: false,
+    tracks: false,
+  };
+}
+
+/** What is used of a cluster beyond what is asked of it. */
+interface Slots {
+  readonly slots: { readonly master?: object }[];
+  readonly masters: object[];
+  nodeClient(node: object): object | Promise<object>;
+}
+
+function cluster(client: NodeRedisCluster): Transport {
+  const { slots } = client as unknown as Slots;
+  if (!Array.isArray(slots)) throw new TypeError("client is a cluster of which the slots cannot be told");
+  const send: Send = (args, key) => client.sendCommand(key, false, args);
+  const known = client as unknown as Slots; // its properties change with the cluster
+  return {
+    send,
+    node: (key) => known.slots[calculateSlot(key)]?.master ?? client,
+    knows: (node) => known.masters.includes(node),
+    open: async (node, listener) => openTo(await known.nodeClient(node), listener),
+    isOrdered: false, // a command without a key may go to any node
+    tracks: true,
+  };
+}
+
+async function openTo(node: object, listener?: Listener): Promise<Connection> {
+  const { options } = node as Duplicate;
+  const connection = (node as Duplicate).duplicate({
+    socket: { ...options?.socket, reconnectStrategy: false }, // once lost, another one is opened when it is wanted
+    disableOfflineQueue: true,
+    clientSideCache: undefined,
+    ...(listener && { RESP: 3, emitInvalidate: true }),
+  }) as Duplicate;
+  const lost = () => listener?.lost();
+  connection.on("error", lost);
+  connection.on("end", lost);
+  connection.on("terminated", lost);
+  connection.on("invalidate", (key: unknown) => listener?.invalidated(key === null ? null : String(key)));
+  await connection.connect();
+  return {
+    get isOpen() {
+      return connection.isReady;
+    },
+    send: (args) => connection.sendCommand(args),
+    hold: (process) => (process ? connection.ref() : connection.unref()),
+    close: () => connection.isReady && connection.destroy(),
+  };
+}

@@ -1,0 +1,231 @@
+/**
+ * One server that grants: a single one, or a primary of a cluster. What is known of it is owned here and by no request:
+ * what was sent is heard of, however long ago its caller gave up.
+ */
+
+import { Breaker } from "./breaker.js";
+import { ModuleMissingError, NotAskedError, RefusedError, UnavailableError, understood } from "./errors.js";
+import { Patience } from "./patience.js";
+import { within } from "./timeout.js";
+import type { Connection, Transport } from "./transport.js";
+
+/** A probe is given up after so many ms. */
+const PROBE_TIMEOUT = 500;
+
+/** A connection may take so many ms to come up before that says something of the server. */
+const CONNECTING = 1000;
+
+/** The server is away when something is unanswered and nothing was heard for so many timeouts. */
+const SILENT_TIMEOUTS = 3;
+
+const REDIRECTION = /^(MOVED|ASK|TRYAGAIN) /;
+
+export interface AskOptions {
+  /** The longest to wait from when the command is written, in ms. */
+  readonly timeout: number;
+  /** The longest that its caller waits, in ms. That it does not wait longer says nothing about the server. */
+  readonly patience?: number | undefined;
+  readonly signal?: AbortSignal | undefined;
+  /** Told of what still comes when the caller has been sent away. */
+  readonly late?: ((reply: Promise<unknown>) => void) | undefined;
+}
+
+export class Primary {
+  readonly breaker: Breaker;
+  /** The longest that a reply took lately, in ms. */
+  roundTrip = 0;
+  private readonly patience = new Patience();
+  /** What is asked in place of the caller's client, since that stopped answering. */
+  private line: Connection | null = null;
+  private heard = 0;
+  private connectingSince: number | null = null;
+  private hasServed = false;
+  /** The last key that failed. */
+  private key = "";
+
+  constructor(
+    private readonly transport: Transport,
+    private readonly node: object,
+    recovered: () => void,
+  ) {
+    this.breaker = new Breaker(() => this.probe(), recovered);
+  }
+
+  /** The reply to a command: a RefusedError, or an UnavailableError when it does not come in time. */
+  ask(args: string[], key: string, { timeout, patience, signal, late }: AskOptions): Promise<unknown> {
+    if (this.breaker.isOpen) {
+      this.key = key;
+      this.breaker.look();
+      return Promise.reject(new NotAskedError(`the server does not answer: ${this.breaker.reason}`));
+    }
+    if (patience !== undefined && patience <= 0) {
+      return Promise.reject(new NotAskedError("no time is left to ask the server"));
+    }
+    return new Promise((resolve, reject) => {
+      const sent = performance.now();
+      const state = this.line ? "ready" : this.state(sent);
+      const reply = this.send(args, key);
+      const leave = (why: unknown) => {
+        if (exchange.isOver) return;
+        late?.(reply);
+        reject(why);
+      };
+      let isLate = false;
+      const exchange = {
+        isOver: false,
+        overdue: () => {
+          isLate = true;
+          this.overdue(key, sent, timeout, state, exchange);
+          leave(new UnavailableError(`no reply within ${timeout} ms`));
+        },
+      };
+      const batch = this.patience.wait(exchange, timeout);
+      const abort = () => leave(signal?.reason);
+      const timer =
+        patience !== undefined && patience < timeout
+          ? setTimeout(() => setImmediate(() => leave(new UnavailableError("the caller's deadline"))), patience)
+          : undefined;
+      signal?.addEventListener("abort", abort);
+      const end = () => {
+        exchange.isOver = true;
+        batch.over();
+        clearTimeout(timer);
+        signal?.removeEventListener("abort", abort);
+      };
+      reply.then(
+        (value) => {
+          end();
+          this.hasServed = true;
+          this.answered(sent, isLate);
+          resolve(value);
+        },
+        (cause) => {
+          end();
+          reject(this.refused(understood(cause), key, sent, isLate));
+        },
+      );
+    });
+  }
+
+  close(): void {
+    this.breaker.stop();
+    this.line?.close();
+    this.line = null;
+  }
+
+  /** What is known of the way there: ready, busy connecting, or busy with the caller's other commands. */
+  private state(now: number): "ready" | "connecting" | "queued" {
+    const state = this.transport.state?.(this.node) ?? "ready";
+    if (state !== "connecting") this.connectingSince = null;
+    else this.connectingSince ??= now;
+    return state;
+  }
+
+  private async send(args: string[], key: string): Promise<unknown> {
+    if (this.line && !this.line.isOpen) this.line = null;
+    if (!this.line) return this.transport.send(args, key);
+    try {
+      return await this.line.send(args);
+    } catch (error) {
+      if (!(error instanceof Error && REDIRECTION.test(error.message))) throw error;
+      this.line?.close();
+      this.line = null;
+      return this.transport.send(args, key); // which follows
+    }
+  }
+
+  private answered(sent: number, isLate: boolean): void {
+    this.heard = performance.now();
+    if (isLate) return;
+    this.roundTrip = Math.max(this.heard - sent, 0.9 * this.roundTrip);
+    this.breaker.succeeded();
+  }
+
+  /** What an error reply is to the caller. */
+  private refused(error: Error, key: string, sent: number, isLate: boolean): Error {
+    if (error instanceof ModuleMissingError && this.hasServed) return this.refused(away(error), key, sent, isLate);
+    if (error instanceof RefusedError) this.answered(sent, isLate);
+    else if (!isLate) {
+      this.key = key;
+      if (/^READONLY/.test(error.message)) this.breaker.open(error.message);
+      else this.breaker.failed(error.message);
+    }
+    return error;
+  }
+
+  private overdue(
+    key: string,
+    sent: number,
+    timeout: number,
+    state: "ready" | "connecting" | "queued",
+    exchange: { isOver: boolean },
+  ): void {
+    this.key = key;
+    const now = performance.now();
+    if (state === "queued") return;
+    if (state === "connecting") {
+      const { connectingSince } = this;
+      if (connectingSince !== null && now - connectingSince >= CONNECTING) this.breaker.open("cannot connect");
+      return;
+    }
+    this.breaker.failed(`no reply within ${timeout} ms`);
+    setTimeout(
+      () => {
+        if (!exchange.isOver && this.heard < sent)
+          this.breaker.open(`nothing heard for ${SILENT_TIMEOUTS * timeout} ms`);
+      },
+      (SILENT_TIMEOUTS - 1) * timeout,
+    ).unref();
+  }
+
+  /** Ask over a connection made anew, for a write that is otherwise denied without a trace. */
+  private async probe(): Promise<"back" | "unwanted"> {
+    const { transport, node, key } = this;
+    if (transport.knows?.(node) === false) return "unwanted"; // it has left the cluster
+    const ends = performance.now() + PROBE_TIMEOUT;
+    const left = () => ends - performance.now();
+    const words = ["SWLIMIT.ALLOW", key, "0", "1ms", "1ms"];
+    const answers = async (send: () => Promise<unknown>, ms: number) => {
+      try {
+        await within(send(), ms);
+      } catch (cause) {
+        const error = understood(cause);
+        if (REDIRECTION.test(error.message)) return; // the key has moved, and the server is there
+        if (error instanceof UnavailableError || error instanceof ModuleMissingError) throw error;
+      }
+    };
+    if (!transport.open) {
+      await answers(() => transport.send(words, key), left());
+      return "back";
+    }
+    const opening = transport.open(node);
+    try {
+      const fresh = await within(opening, left());
+      await answers(() => fresh.send(words), left());
+      // The caller's client may be connected to what has gone. If it does not answer, the new connection takes its place.
+      const own = answers(() => transport.send(words, key), left() / 2).then(
+        () => true,
+        () => false,
+      );
+      this.line?.close();
+      this.line = null;
+      if (await own) fresh.close();
+      else {
+        fresh.hold(false);
+        this.line = fresh;
+      }
+      return "back";
+    } catch (error) {
+      opening.then(
+        (connection) => connection.close(),
+        () => {},
+      );
+      throw error;
+    }
+  }
+}
+
+/** A module that has been there is away, and not missing. */
+function away(error: Error): UnavailableError {
+  return new UnavailableError(error.message, { cause: error });
+}

@@ -1,0 +1,83 @@
+/** Edge functions: the limiter that asks swlimitd, and what it does when that does not answer. */
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import { RefusedError, UnavailableError } from "swlimit";
+import { HttpLimiter } from "swlimit/edge";
+import { key, port } from "./support.mjs";
+
+/** A limiter of a daemon that test_node.py has started. */
+function limiter(options = {}) {
+  return new HttpLimiter({
+    url: `http://127.0.0.1:${port("daemon")}`,
+    limit: 3,
+    window: "10s",
+    resolution: "1s",
+    timeout: 2000,
+    ...options,
+  });
+}
+
+test("three and no more", async () => {
+  const three = limiter({ prefix: `${key()}:` });
+  const first = await three.allow("k", { cost: 2 });
+  assert.deepEqual([first.granted, first.limit, first.remaining, first.source], [2, 3, 1, "server"]);
+  assert.match(first.headers().RateLimit, /^"default";r=1;t=1[01]$/);
+  assert.equal((await three.peek("k")).remaining, 1);
+  assert.equal((await three.allow("k", { cost: 2, partial: true })).granted, 1);
+  const denied = await three.allow("k", { block: "1m" });
+  assert.deepEqual([denied.granted, denied.retryAfter > 50_000], [0, true]);
+  assert.equal((await three.with({ limit: 9 }).peek("k")).granted, 0, "it is blocked");
+});
+
+test("what swlimitd refuses is thrown", async () => {
+  const unsafe = limiter({ prefix: "x".repeat(2000) });
+  await assert.rejects(unsafe.allow("k"), RefusedError);
+  await assert.rejects(limiter().allow(7), { message: /key must be a string/ });
+  await assert.rejects(limiter().allow("k", { cost: 0 }), RangeError);
+  assert.throws(() => limiter({ onFailure: "open" }), /onFailure must be one of/);
+  assert.throws(() => limiter({ url: "limits" }), TypeError);
+});
+
+test("while swlimitd does not answer", async () => {
+  let at;
+  const fetch = (url, options) => {
+    at = url;
+    return globalThis.fetch("http://127.0.0.1:1/", options);
+  };
+  const decisions = [];
+  for (const onFailure of ["local", "allow", "deny"]) {
+    decisions.push((await limiter({ fetch, onFailure }).allow("k")).granted);
+  }
+  assert.deepEqual(decisions, [1, 1, 0]);
+  assert.match(at, /\/v1\/allow$/);
+  await assert.rejects(limiter({ fetch, onFailure: "error" }).allow("k"), UnavailableError);
+  const signal = AbortSignal.abort(new Error("gone"));
+  await assert.rejects(limiter().allow("k", { signal }), /gone/);
+});
+
+test("a reply that takes too long is not waited for", async () => {
+  const fetch = (_, { signal }) =>
+    new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+  const began = performance.now();
+  assert.equal((await limiter({ fetch, timeout: 5000 }).allow("k", { deadline: 20 })).source, "failure");
+  assert.equal((await limiter({ fetch, timeout: 20 }).allow("k")).source, "failure");
+  assert.ok(performance.now() - began < 2000);
+});
+
+test("it uses nothing of Node.js", () => {
+  const seen = new Set();
+  const visit = (file) => {
+    if (seen.has(file)) return;
+    seen.add(file);
+    const text = readFileSync(new URL(`../../src/node/dist/esm/${file}`, import.meta.url), "utf8");
+    for (const [, name] of text.matchAll(/^(?:import|export) [^;]*?from "([^"]+)"/gms)) {
+      assert.ok(name.startsWith("./"), `${file} needs ${name}`);
+      visit(name.slice(2));
+    }
+    assert.doesNotMatch(text, /\b(process\.\w|Buffer\.|require\()/, file);
+  };
+  visit("edge.js");
+  assert.ok(seen.has("window.js"));
+});

@@ -1,0 +1,100 @@
+/** A caller that gives up: it is told at once, and what the server still grants goes back. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { allowAll } from "swlimit";
+import { connect, eventually, key, limiter, sleep } from "./support.mjs";
+
+/** A client whose replies to one command take a while, and what it has been asked. */
+async function slow(test, command) {
+  const client = await connect(test);
+  const sent = [];
+  const { sendCommand } = client;
+  client.sendCommand = async (words) => {
+    sent.push(words);
+    const reply = await sendCommand.call(client, words);
+    if (words[0] === command) await sleep(50);
+    return reply;
+  };
+  return { client, sent };
+}
+
+test("a caller that gives up is told at once, and what is granted to it is given back by the server's clock", async (test) => {
+  const { client, sent } = await slow(test, "SWLIMIT.ALLOW");
+  const three = limiter(test, { client });
+  const k = key();
+  const controller = new AbortController();
+  const asking = three.allow(k, { cost: 2, signal: controller.signal });
+  await sleep(5);
+  const began = performance.now();
+  controller.abort(new Error("gone"));
+  await assert.rejects(asking, /gone/);
+  assert.ok(performance.now() - began < 40);
+  await eventually(() => sent.some(([command]) => command === "SWLIMIT.REFUND"), "the refund");
+  const refund = sent.find(([command]) => command === "SWLIMIT.REFUND");
+  assert.deepEqual(refund.slice(0, 4), ["SWLIMIT.REFUND", k, "2", "SINCE"]);
+  const age = Date.now() - Number(refund[4]);
+  assert.ok(age >= 50 && age < 5000, `${age}`);
+});
+
+test("a signal that is not used changes nothing", async (test) => {
+  const { client, sent } = await slow(test);
+  const three = limiter(test, { client });
+  const { signal } = new AbortController();
+  assert.equal((await three.allow(key(), { signal })).granted, 1);
+  assert.equal((await three.acquire(key(), "1s", { signal })).granted, 1);
+  await sleep(20);
+  assert.ok(sent.every(([command]) => command !== "SWLIMIT.REFUND"));
+});
+
+test("whoever has given up is not asked for", async (test) => {
+  const { client, sent } = await slow(test);
+  const three = limiter(test, { client });
+  const signal = AbortSignal.abort(new Error("gone"));
+  for (const call of [three.allow("k", { signal }), three.peek("k", { signal }), three.acquire("k", 0, { signal })]) {
+    await assert.rejects(call, /gone/);
+  }
+  assert.deepEqual(sent, []);
+});
+
+test("a wait that is given up counts nothing, and lets the next one in", async (test) => {
+  const client = await connect(test);
+  const one = limiter(test, { client, limit: 1, window: 400, resolution: 100 });
+  const k = key();
+  await one.record(k);
+  const controllers = Array.from({ length: 3 }, () => new AbortController());
+  const waiting = controllers.map(({ signal }) => one.acquire(k, "10s", { signal }));
+  await sleep(50);
+  controllers[0].abort(new Error("the first"));
+  controllers[1].abort(new Error("the second"));
+  await assert.rejects(waiting[0], /the first/);
+  await assert.rejects(waiting[1], /the second/);
+  assert.equal((await waiting[2]).granted, 1);
+  assert.equal((await one.peek(k)).remaining, 0);
+});
+
+test("waits that are given up leave no connection behind", async (test) => {
+  const client = await connect(test, { name: key() });
+  const one = limiter(test, { client, limit: 1, window: "1h", maxWaiting: 3 });
+  const keys = Array.from({ length: 6 }, key);
+  for (const k of keys) await one.record(k);
+  const count = async () =>
+    (await client.sendCommand(["CLIENT", "LIST"]))
+      .split("\n")
+      .filter((line) => line.includes(`name=${client.options.name} `)).length;
+  const before = await count();
+  const controller = new AbortController();
+  const { signal } = controller;
+  const waiting = keys.map((k) => one.acquire(k, "20d", { signal }));
+  await eventually(async () => (await count()) === before + 3, "three waiting");
+  controller.abort(new Error("gone"));
+  for (const wait of waiting) await assert.rejects(wait, /gone/);
+  await eventually(async () => (await count()) === before, "their end");
+});
+
+test("several limits have a deadline, too", async (test) => {
+  const { client } = await slow(test, "SWLIMIT.MALLOW");
+  const three = limiter(test, { client });
+  const decide = (deadline) => allowAll([{ limiter: three, key: key() }], { deadline });
+  assert.deepEqual([(await decide(20)).each[0].source, (await decide("5s")).each[0].source], ["failure", "server"]);
+});
