@@ -4,6 +4,7 @@ import asyncio
 import math
 import threading
 from datetime import timedelta
+from unittest.mock import patch
 
 import pytest
 import redis
@@ -111,6 +112,24 @@ def test_reset(limiter, server):
     assert limiter.reset("k") is True
     assert limiter.allow("k", cost=3)
     assert limiter.reset("missing") is False
+
+
+def test_a_limiter_that_is_closed(kind, limiter):
+    for one in (limiter(), kind.limiter(None, 1, 60)):
+        one.close()
+        for ask in (one.allow, one.acquire, one.refund, one.reset, one.request):
+            with pytest.raises(swlimit.SwlimitError, match="the limiter is closed"):
+                ask("k")
+        one.close()
+
+
+def test_a_process_that_gets_no_more_threads(server):
+    """Requests are decided by the policy, and not for longer than that lasts."""
+    limiter = Limiter(redis.Redis(port=server.port), 10, 60, timeout=5.0, on_failure="deny")
+    with patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+        assert [limiter.allow("k").source for _ in range(5)] == ["failure"] * 5
+    assert limiter.allow("k").source == "server"
+    limiter.close()
 
 
 def test_signatures_are_told():

@@ -29,7 +29,6 @@ class Breaker:
         self.reason = ""
         self.failures = 0
         """In a row."""
-        self.failed_in_all = 0
         self.key = b""
         """The last key for which the server failed: what the probe asks for."""
         self._pause = FIRST_PROBE
@@ -39,7 +38,6 @@ class Breaker:
         """Something went wrong on the server's side."""
         with self._lock:
             self.failures += 1
-            self.failed_in_all += 1
             self.key = key or self.key
         if self.failures >= FAILURES:
             self.open(reason)

@@ -18,7 +18,7 @@ from . import fork
 from .breaker import LAST_PROBE
 from .decision import Decision, Decisions, Source
 from .denials import Demand, Denials, Ticket
-from .errors import NoFreeConnection, ServerAway, is_unknown_command
+from .errors import NoFreeConnection, ServerAway, SwlimitError, is_unknown_command
 from .link import Acquire, Kept, Link, Locate, Send, Sleep, Steps, TakeTurn
 from .local import Local
 from .quota import Duration, Quota, checked_integer, checked_share, milliseconds, seconds
@@ -90,6 +90,7 @@ class Deciding:
         self._local = Local(1_000_000 if client is None else share, max_keys)
         self._denials = Denials(max_keys) if client is not None and mode != "direct" else None
         self._can_acquire = client is not None
+        self._is_closed = False
         self._link = None if client is None else self._linked(client)
         if self._link is not None:
             self._link.join(self, self._denials)
@@ -118,11 +119,14 @@ class Deciding:
             self._denials.forget_all()
 
     def _name(self, key: Key) -> bytes:
+        if self._is_closed:
+            raise SwlimitError("the limiter is closed")
         return self._prefix + as_bytes(key)
 
     def _leave(self) -> Link | None:
         """Let go of what is shared, and of what is remembered. Returns what nobody shares any more."""
         link, denials = self._link, self._denials
+        self._is_closed = True
         self._link = self._denials = None
         return link if link is not None and link.leave(self, denials) else None
 
@@ -297,7 +301,7 @@ class Deciding:
     def _asking(self, key: bytes, words: Words, wait: float) -> Steps[Any]:
         """The reply to a command. Raises ServerAway where the failure policy decides."""
         if self._link is None:
-            raise ServerAway("the limiter has no server, or is closed")
+            raise ServerAway("the limiter was closed meanwhile")
         server = self._link.of(key)
         if server is None:
             server = yield from self._located(key, wait)

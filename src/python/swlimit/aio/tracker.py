@@ -51,6 +51,7 @@ class TaskTracker:
     def close(self) -> None:
         """From any thread; who asks again begins anew."""
         task, self._task, self._to_send = self._task, None, None
+        self._subscribers.lost()
         if task is not None and not task.get_loop().is_closed():
             with contextlib.suppress(RuntimeError):
                 task.get_loop().call_soon_threadsafe(task.cancel)

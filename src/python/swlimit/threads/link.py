@@ -30,6 +30,12 @@ class ThreadLink(Link):
     def spawn(self, steps: Steps[None]) -> None:
         threading.Thread(target=run, args=(steps, do), name="swlimit", daemon=True).start()
 
+    def probe(self, server: Server) -> None:
+        try:
+            super().probe(server)
+        except RuntimeError:  # no thread is to be had, as when the interpreter ends: requests find out themselves
+            server.breaker.begin_anew()
+
     def locate(self, wait: float) -> None:
         """Many may wait for one answer."""
         with self._lock:

@@ -118,8 +118,11 @@ class Pool:
                 if self._error is not None and self._attempts != attempts:
                     raise ServerAway(f"{self._server.home.name}: {self._error or type(self._error).__name__}")
                 if self._opening < min(self._wanted, MOST_OPENING):
+                    try:
+                        threading.Thread(target=self._open, name="swlimit-connect", daemon=True).start()
+                    except RuntimeError as error:
+                        raise ServerAway(f"{self._server.home.name}: cannot connect: {error}") from error
                     self._opening += 1
-                    threading.Thread(target=self._open, name="swlimit-connect", daemon=True).start()
                 left = ends - time.monotonic()
                 if left <= 0 or not self._changed.wait(left) and not self._idle:
                     raise ServerAway(f"{self._server.home.name}: no connection was free or ready in time")

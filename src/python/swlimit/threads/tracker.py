@@ -56,7 +56,9 @@ class ThreadTracker:
     def close(self) -> None:
         """Its thread ends within a moment; who asks again begins anew."""
         with self._lock:
-            self._thread = None
+            self._thread = self._asker = None
+            self.register = Register()
+        self._subscribers.lost()
 
     def _run(self) -> None:
         pauses, mine = Pauses(), threading.current_thread()
@@ -126,7 +128,8 @@ class ThreadTracker:
                 self._subscribers.told(reply)
             else:
                 with self._lock:
-                    self.register.answered(reply, time.monotonic())
+                    if self._asker is connection:  # else it was closed meanwhile
+                        self.register.answered(reply, time.monotonic())
         return told
 
 
