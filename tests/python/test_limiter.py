@@ -225,6 +225,13 @@ def test_only_local(kind):
     assert limiter.statistics.server == 0 < limiter.statistics.local
 
 
+def test_a_clock_that_is_set_moves_no_window(kind):
+    limiter = kind.limiter(None, 1, "1h")
+    assert limiter.allow("k")
+    with patch("time.time", lambda: 4_000_000_000.0):
+        assert not limiter.allow("k")
+
+
 def test_headers(limiter):
     limiter = limiter(1)
     granted, denied, never = limiter.allow("k"), limiter.allow("k"), limiter.allow("k", cost=2)

@@ -20,7 +20,7 @@ from .decision import Decision, Decisions, Source
 from .denials import Demand, Denials, Ticket
 from .errors import NoFreeConnection, ServerAway, SwlimitError, is_unknown_command
 from .link import Acquire, Kept, Link, Locate, Send, Sleep, Steps, TakeTurn
-from .local import Local
+from .local import Local, instant
 from .quota import Duration, Quota, checked_integer, checked_share, milliseconds, seconds
 from .servers import Server, Words
 
@@ -276,7 +276,7 @@ class Deciding:
     def _counted(self, command: str, demand: Demand, cost: int, source: Source, **options: Any) -> Decision:
         """Decided by a window in this process."""
         self.statistics.add(source)
-        reply = self._local.execute(command, demand.key, demand.quota, int(time.time() * 1000), cost=cost, **options)
+        reply = self._local.execute(command, demand.key, demand.quota, instant(), cost=cost, **options)
         return Decision.of(reply, demand.quota, source)
 
     def _by_policy(self, quota: Quota, cost: int) -> Decision:
@@ -290,7 +290,7 @@ class Deciding:
         """A command that decides nothing. What it gives back, this process must know of at once."""
         command, key = words[0].removeprefix("SWLIMIT."), words[1]
         if self._link is None:
-            return self._local.change(command, key, int(time.time() * 1000), **options)
+            return self._local.change(command, key, instant(), **options)
         reply = yield from self._asking(key, words, self._timeout)
         if self._denials is not None:
             self._denials.forget([key])
@@ -486,7 +486,7 @@ def check_together(limiters: Sequence[Deciding]) -> None:
 
 def _all_counted(first: Deciding, requests: Iterable[Request[Any]], source: Source) -> Decisions:
     demands = [one.demand for one in requests]
-    replies = first._local.allow_all([demand[:3] for demand in demands], int(time.time() * 1000))
+    replies = first._local.allow_all([demand[:3] for demand in demands], instant())
     for one in requests:
         one.limiter.statistics.add(source)
     members = tuple(Decision.of(reply, demand.quota, source) for reply, demand in zip(replies, demands))
