@@ -10,7 +10,6 @@ from . import fork
 from .quota import Quota, part
 from .window import CountOverflow, Key, Reply
 
-
 _EPOCH = time.time() - time.monotonic()
 
 
