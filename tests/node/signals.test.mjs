@@ -35,6 +35,7 @@ test("a caller that gives up is told at once, and what is granted to it is given
   assert.deepEqual(refund.slice(0, 4), ["SWLIMIT.REFUND", k, "2", "SINCE"]);
   const age = Date.now() - Number(refund[4]);
   assert.ok(age >= 50 && age < 5000, `${age}`);
+  await eventually(async () => (await three.peek(k)).remaining === 3, "the units");
 });
 
 test("a signal that is not used changes nothing", async (test) => {
