@@ -146,8 +146,5 @@ impl Service {
 /// Counts and logs a refusal by the server.
 pub fn refused(refusal: Refusal) -> Refusal {
     metrics::refused(&refusal);
-    if let Refusal::Refused(error) = &refusal {
-        tracing::error!(%error, "the server refuses the command");
-    }
     refusal
 }

@@ -249,7 +249,7 @@ def test_whatever_is_sent_is_answered(api):
 ], ids=["addresses", "uri", "path", "star", "method"])
 def test_hostile_questions_of_proxies(start_daemon, sent):
     daemon = start_daemon("""{domain: d, policies: [{name: p, match: {host: "*", path: "/*", method: "*"},
-        key: "{client}{header:x-a}{cookie:b}", rate_limit: {unit: day, requests_per_unit: 9}}]}""")
+        key: "{client}/{header:x-a}/{cookie:b}", rate_limit: {unit: day, requests_per_unit: 9}}]}""")
     with socket.create_connection(("127.0.0.1", daemon.http_port), timeout=10) as connection:
         connection.sendall(sent)
         assert connection.recv(100).split(b" ")[1] in (b"200", b"400", b"404", b"431")

@@ -29,8 +29,8 @@ def test_proxies_are_trusted_by_configuration(start_daemon, server):
     assert [status(daemon, X_Forwarded_For=f"192.0.2.{number}") for number in range(3)] == [200, 200, 429]
     daemon.write_settings(auth={"trusted_proxies": ["127.0.0.1", "10.0.0.0/8"]})
     eventually(lambda: status(daemon, X_Forwarded_For="192.0.2.9, 10.1.1.1"), 200)
-    assert "{d}|client=192.0.2.9|1d" in server.cli("KEYS", "*").split("\n")
-    assert server.cli("EXISTS", "{d}|client=10.1.1.1|1d") == "0"
+    assert "{d}||client=192.0.2.9|1d" in server.cli("KEYS", "*").split("\n")
+    assert server.cli("EXISTS", "{d}||client=10.1.1.1|1d") == "0"
 
 
 def test_what_the_proxy_does_not_tell(start_daemon, server):
@@ -59,7 +59,7 @@ def test_keys_of_cookies_and_headers(start_daemon, server):
     for told in ({"Cookie": "a=b; s=1", "X_T": "t"}, {"Cookie": "s=1", "X_T": "u"}, {"X_T": "t" * 10_000}, {}):
         assert [status(daemon, **told) for _ in range(2)] == [200, 429]
     keys = sorted(server.cli("KEYS", "*").split("\n"))
-    assert [key for key in keys if len(key) < 40] == ["{d}|p=/|1d", "{d}|p=1/t|1d", "{d}|p=1/u|1d"]
+    assert [key for key in keys if len(key) < 40] == ["{d}||p=/|1d", "{d}||p=1/t|1d", "{d}||p=1/u|1d"]
     assert max(map(len, keys)) < 100
 
 
@@ -68,7 +68,7 @@ def test_a_denied_request_uses_nothing_up(start_daemon, server):
                                   "{name: b, key: k, rate_limit: {unit: day, requests_per_unit: 1}}",
                                   "{name: c, key: k, shadow_mode: true, rate_limit: {unit: day}}"), server)
     assert [status(daemon) for _ in range(3)] == [200, 429, 429]
-    assert info_of(server, "{d}|a=k|1d", "total") == 3
+    assert info_of(server, "{d}||a=k|1d", "total") == 3
     # The server is not asked any more, and of the other limit nothing is known.
     eventually(lambda: [limit[:7] for limit in daemon.http("/auth")[1]["RateLimit"].split(", ")],
                ['"b";r=0', '"c";r=0'])
@@ -116,4 +116,37 @@ def test_a_unix_socket(start_daemon, server):
     eventually(lambda: asked() == 400)
     told = {"X-Forwarded-For": "192.0.2.7, 192.0.2.8"}
     assert [asked(**told) for _ in range(3)] == [200, 200, 429]
-    assert server.cli("KEYS", "*") == "{d}|client=192.0.2.8|1d"
+    assert server.cli("KEYS", "*") == "{d}||client=192.0.2.8|1d"
+
+
+def test_what_the_application_ignores_in_paths(start_daemon, server):
+    policy = '{name: p, match: {path: [/login, "/A;b"]}, key: "{path}", rate_limit: {unit: day, requests_per_unit: 1}}'
+    daemon = start_daemon(by_path(policy), server)
+    for uri in ("/login", "/LOGIN", "/login/", "/login;a=b"):
+        assert status(daemon, X_Forwarded_Uri=uri) == 200, uri
+    daemon.write_settings(auth={"paths": {"ignore_case": True, "ignore_trailing_slash": True, "ignore_parameters": True}})
+    eventually(lambda: status(daemon, X_Forwarded_Uri="/LOGIN"), 429)
+    for uri in ("/login", "/LOGIN/", "/login;a=b", "/;a=b/Login;c/", "/login/."):
+        assert status(daemon, X_Forwarded_Uri=uri) == 429, uri
+    assert [status(daemon, X_Forwarded_Uri=uri) for uri in ("/a", "/A;x")] == [200, 429]
+
+
+def test_ipv6_clients_count_by_network(start_daemon, server):
+    daemon = start_daemon(POLICIES, server)
+    addresses = ["2001:db8::1", "2001:db8::ffff:2", "2001:db8::3"]
+    assert [status(daemon, X_Forwarded_For=address) for address in addresses] == [200, 200, 429]
+    assert status(daemon, X_Forwarded_For="2001:db8:0:1::1") == 200
+
+
+def test_keys_do_not_collide(start_daemon, server):
+    limit = "rate_limit: {unit: day, requests_per_unit: 1}"
+    text = by_path(f'{{name: p, key: "{{header:x-a}}-{{header:x-b}}", {limit}}}',
+                   f'{{name: long, match: {{path: /long}}, key: "{{header:x-a}}", {limit}}}')
+    daemon = start_daemon(text + f"descriptors: [{{key: p, {limit}}}]\n", server)
+    assert status(daemon, X_A="1-2", X_B="3", X_Forwarded_Uri="/") == 200
+    assert status(daemon, X_A="1", X_B="2-3", X_Forwarded_Uri="/") == 200
+    assert daemon.codes("p=1-2-3")[0] == "OK"  # a descriptor with the name and the value of a policy
+    assert status(daemon, X_A="a" * 300, X_B="long", X_Forwarded_Uri="/long") == 200
+    hashed = next(key for key in server.cli("KEYS", "*").split("\n") if "||long=" in key)
+    value = hashed.split("=")[1].split("|")[0]
+    assert status(daemon, X_A=value, X_B="literal", X_Forwarded_Uri="/long") == 200

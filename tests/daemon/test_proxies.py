@@ -20,7 +20,7 @@ def test_limits_hold(proxy, server):
     to_the_app = proxy.name in ("caddy", "traefik")
     left = told["headers"] if to_the_app else {name.lower(): value for name, value in headers.items()}
     assert left["ratelimit"].startswith('"per-client-10s";r=') and '"per-client-1h";r=994;' in left["ratelimit"]
-    assert server.cli("EXISTS", "{shop}|logins=127.0.0.2|15m", "{shop}|per-client=127.0.0.2|1h") == "2"
+    assert server.cli("EXISTS", "{shop}||logins=127.0.0.2|15m", "{shop}||per-client=127.0.0.2|1h") == "2"
 
 
 def test_hosts_headers_and_paths_are_told(proxy, server):
@@ -28,7 +28,7 @@ def test_hosts_headers_and_paths_are_told(proxy, server):
     assert proxy.statuses(11, "/reports/a?b=c", **asked) == [200] * 10 + [429]
     for other in ({"host": "example.org"}, {"x_api_key": "l"}):
         assert proxy.ask("/reports/a", **(asked | other))[0] == 200
-    assert server.cli("EXISTS", "{shop}|reports=k/%252Freports%252Fa|1d") == "1"
+    assert server.cli("EXISTS", "{shop}||reports=k/%252Freports%252Fa|1d") == "1"
 
 
 def test_nobody_says_who_he_is_or_what_he_asks(proxy):

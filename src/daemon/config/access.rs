@@ -1,22 +1,26 @@
 //! Who may use the HTTP API.
 
+use std::net::{IpAddr, SocketAddr};
+
 use ring::digest::{digest, SHA256, SHA256_OUTPUT_LEN};
 use subtle::{Choice, ConstantTimeEq};
 
 use super::error::ConfigError;
+use super::settings::Api;
 use super::source::Source;
 
 #[derive(Debug)]
 pub enum Access {
-    /// Requests from this machine.
-    Local,
-    Anybody,
+    /// Requests from this machine, to one of these hosts.
+    Local(Hosts),
+    /// Requests from any machine, to one of these hosts.
+    Anybody(Hosts),
     Tokens(Tokens),
 }
 
 impl Access {
-    /// Access by the given files of tokens, one a line. Without files, `anybody` decides.
-    pub fn new(files: &[Source], anybody: bool) -> Result<Self, ConfigError> {
+    /// Access by the given files of tokens, one a line. Without files, `api` decides.
+    pub fn new(files: &[Source], api: &Api) -> Result<Self, ConfigError> {
         let mut tokens = Vec::new();
         for Source { file, text } in files {
             let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -26,11 +30,29 @@ impl Access {
                 return Err(ConfigError::in_file(file, "the file has no token"));
             }
         }
-        Ok(match (files, anybody) {
-            ([], false) => Self::Local,
-            ([], true) => Self::Anybody,
+        let hosts = || Hosts(api.hosts.iter().map(|host| host.to_ascii_lowercase()).collect());
+        Ok(match (files, api.anybody) {
+            ([], false) => Self::Local(hosts()),
+            ([], true) => Self::Anybody(hosts()),
             _ => Self::Tokens(Tokens(tokens)),
         })
+    }
+}
+
+/// Names of this service. A page can make a name of its own lead here (DNS rebinding), so only known names are
+/// accepted.
+#[derive(Debug)]
+pub struct Hosts(Vec<String>);
+
+impl Hosts {
+    /// Whether a host, with or without a port, is known: an address, a name without a dot (no page has one), or
+    /// configured.
+    pub fn contains(&self, host: &str) -> bool {
+        if host.parse::<IpAddr>().is_ok() || host.parse::<SocketAddr>().is_ok() {
+            return true;
+        }
+        let name = host.split(':').next().unwrap_or_default().to_ascii_lowercase();
+        !name.contains('.') || self.0.contains(&name)
     }
 }
 

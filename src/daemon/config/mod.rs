@@ -46,7 +46,7 @@ impl Configuration {
         let (files, overlays) = (Source::read_all(&settings.limits)?, Source::read_all(&settings.overlays)?);
         let limits = Limits::load(&files, &overlays, &settings)?;
         let tokens = Source::read_all(settings.api.tokens.as_slice())?;
-        let access = Access::new(&tokens, settings.api.anybody)?;
+        let access = Access::new(&tokens, &settings.api)?;
         let mut sources: Vec<_> = [vec![own], files, overlays, tokens].into_iter().flatten().collect();
         let mut server = |tls: &Option<Tls>, protocols: &[&str]| {
             tls.as_ref().map(|tls| tls.server(protocols, &mut sources)).transpose()

@@ -6,11 +6,14 @@ use axum::http::HeaderName;
 use ipnet::IpNet;
 use serde::{de, Deserialize, Deserializer};
 
+use super::limits::PathRules;
+
 /// How `/auth` reads the original request.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Auth {
     pub trusted_proxies: TrustedProxies,
+    pub paths: PathRules,
     // Headers that describe the original request, unless its path follows `/auth`.
     #[serde(deserialize_with = "name")]
     pub method_header: HeaderName,
@@ -24,6 +27,7 @@ impl Default for Auth {
     fn default() -> Self {
         Self {
             trusted_proxies: TrustedProxies::default(),
+            paths: PathRules::default(),
             method_header: HeaderName::from_static("x-forwarded-method"),
             uri_header: HeaderName::from_static("x-forwarded-uri"),
             host_header: HeaderName::from_static("x-forwarded-host"),

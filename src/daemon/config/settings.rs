@@ -141,11 +141,24 @@ impl Default for Grpc {
 pub struct Http {
     pub address: Address,
     pub tls: Option<Tls>,
+    /// The longest time for a request's headers, and between requests of a connection.
+    pub header_timeout: Duration,
+    pub max_headers: usize,
+    pub max_header_bytes: usize,
+    /// The most connections of an address that is not a trusted proxy's.
+    pub max_connections_per_address: usize,
 }
 
 impl Default for Http {
     fn default() -> Self {
-        Self { address: Address::Tcp(([127, 0, 0, 1], 8080).into()), tls: None }
+        Self {
+            address: Address::Tcp(([127, 0, 0, 1], 8080).into()),
+            tls: None,
+            header_timeout: Duration(75_000), // longer than proxies keep idle connections
+            max_headers: 100,
+            max_header_bytes: 128 * 1024,
+            max_connections_per_address: 1000,
+        }
     }
 }
 
@@ -157,6 +170,8 @@ pub struct Api {
     pub tokens: Option<PathBuf>,
     /// Without tokens, accept requests from other machines.
     pub anybody: bool,
+    /// Without tokens, host names of this service. Others are refused, since a page can make its own name lead here.
+    pub hosts: Vec<String>,
 }
 
 #[derive(Debug, Deserialize, PartialEq)]
@@ -251,6 +266,9 @@ impl Settings {
             && self.max_untracked_age == other.max_untracked_age
             && (&self.grpc.address, self.grpc.tls.is_some()) == (&other.grpc.address, other.grpc.tls.is_some())
             && (&self.http.address, self.http.tls.is_some()) == (&other.http.address, other.http.tls.is_some())
+            && self.http.header_timeout == other.http.header_timeout
+            && (self.http.max_headers, self.http.max_header_bytes)
+                == (other.http.max_headers, other.http.max_header_bytes)
             && self.log == other.log
             && self.traces == other.traces
     }

@@ -10,7 +10,8 @@ use crate::config::duration::spelled;
 const RESERVED: &AsciiSet = &CONTROLS.add(b'%').add(b'|').add(b'=').add(b'{').add(b'}');
 
 /// The key of a descriptor in a domain, for a window in ms: `{domain}|key=value|key=value|1m`. The braces are the hash
-/// tag of a cluster: the domain, or the first pair with the key `hash_tag`.
+/// tag of a cluster: the domain, or the first pair with the key `hash_tag`. An empty pair, which no descriptor has,
+/// marks the key of a [policy](of_policy).
 pub fn name<'a>(
     prefix: &str,
     domain: &str,
@@ -29,6 +30,12 @@ pub fn name<'a>(
         add(format_args!("|{open}{}={}{close}", escape(key), escape(value)));
     }
     name + "|" + &spelled(window)
+}
+
+/// The key of a policy in a domain: `{domain}||name=value|1m`.
+pub fn of_policy(prefix: &str, domain: &str, name: &str, value: &str, window: u64) -> String {
+    let escape = |word: &str| percent_encode(word.as_bytes(), RESERVED).to_string();
+    format!("{prefix}{{{}}}||{}={}|{}", escape(domain), escape(name), escape(value), spelled(window))
 }
 
 /// The part of a key that decides its slot in a cluster.
@@ -52,6 +59,7 @@ mod tests {
         assert_eq!(spelled(Some("other")), spelled(None));
         assert_eq!((hash_tag(&spelled(None)), hash_tag(&spelled(Some("tenant")))), ("shop", "tenant=a"));
         assert_eq!(hash_tag("none"), "none");
+        assert_eq!(of_policy("p:", "shop", "a.b", "1=2", 1000), "p:{shop}||a.b=1%3D2|1s");
     }
 
     type Pairs = Vec<(String, String)>;

@@ -1,6 +1,8 @@
 //! Metrics for Prometheus, and the recent counts for the page.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -8,10 +10,15 @@ use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gau
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use super::recent::Recent;
+use super::throttle::Throttle;
 use crate::core::{Answer, Refusal, Source, Statistics};
 
 /// Maximum distinct rule labels; the rest share `(other)`.
 const MAX_RULES: usize = 10_000;
+
+/// The longest label in bytes; longer ones are cut, and share what is left.
+const MAX_LABEL: usize = 200;
+
 const OTHER: &str = "(other)";
 
 /// The domain label of the HTTP API. Its rule label is the command.
@@ -95,6 +102,20 @@ pub enum Unmatched {
     Domain,
     Rule,
     Policy,
+}
+
+/// Why a connection or request was rejected before any protocol.
+#[derive(Clone, Copy)]
+pub enum Rejection {
+    Malformed,
+    TooLarge,
+    Slow,
+    Connections,
+    Tls,
+}
+
+impl Rejection {
+    const NAMES: [&str; 5] = ["malformed", "too_large", "slow", "connections", "tls"];
 }
 
 /// All metrics.
@@ -206,6 +227,7 @@ impl Metrics {
 
     /// The metrics of a rule, by its label.
     pub fn rule(&self, domain: &str, name: &str) -> Arc<RuleMetrics> {
+        let name = &*shortened(name);
         if let Some(known) = self.rules().find(domain, name) {
             return known;
         }
@@ -219,6 +241,15 @@ impl Metrics {
         rules.by_domain.entry(domain.into()).or_default().insert(name.into(), new.clone());
         new
     }
+}
+
+/// A label of at most [`MAX_LABEL`] bytes.
+fn shortened(label: &str) -> Cow<'_, str> {
+    if label.len() <= MAX_LABEL {
+        return Cow::Borrowed(label);
+    }
+    let end = (0..=MAX_LABEL).rev().find(|at| label.is_char_boundary(*at)).unwrap_or_default();
+    Cow::Owned(format!("{}…", &label[..end]))
 }
 
 impl Rules {
@@ -278,6 +309,19 @@ pub fn loaded(is_valid: bool) {
     }
 }
 
+/// Counts a rejected connection or request, and logs the first of each minute.
+pub fn rejected(rejection: Rejection, peer: &Option<IpAddr>) {
+    static REJECTIONS: Throttle = Throttle::new();
+    let why = Rejection::NAMES[rejection as usize];
+    counter!("swlimitd_rejected_total", "why" => why).increment(1);
+    if matches!(rejection, Rejection::Slow) {
+        return; // idle connections end like this, too
+    }
+    if let Some(count) = REJECTIONS.count(Instant::now()) {
+        tracing::warn!(why, ?peer, count, "connections or requests were rejected, counted since the last such line");
+    }
+}
+
 /// Counts a request without a decision.
 pub fn refused(refusal: &Refusal) {
     let why = match refusal {
@@ -286,6 +330,10 @@ pub fn refused(refusal: &Refusal) {
         Refusal::Invalid(_) | Refusal::NeedsServer => return,
     };
     counter!("swlimitd_server_errors_total", "why" => why).increment(1);
+    static REFUSALS: Throttle = Throttle::new();
+    if let (Refusal::Refused(error), Some(count)) = (refusal, REFUSALS.count(Instant::now())) {
+        tracing::error!(%error, count, "the server refuses commands, counted since the last such line");
+    }
 }
 
 fn describe() {
@@ -303,6 +351,7 @@ fn describe() {
         "swlimitd_server_errors_total",
         "Requests without a decision: the server was away, or refused the command"
     );
+    describe_counter!("swlimitd_rejected_total", "Connections and requests rejected before any protocol");
     describe_counter!("swlimitd_configurations_total", "Configurations read, valid or invalid");
     describe_gauge!(
         "swlimitd_configuration_timestamp_seconds",

@@ -1,5 +1,6 @@
-//! What operators see: metrics and traces.
+//! What operators see: metrics, traces, and logs that stay readable.
 
 pub mod metrics;
 pub mod recent;
+mod throttle;
 pub mod traces;

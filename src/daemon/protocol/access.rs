@@ -1,12 +1,10 @@
 //! Checks who may use the HTTP API, and refuses cross-site requests of browsers.
 
-use std::net::{IpAddr, SocketAddr};
-
 use axum::http::uri::Authority;
 use axum::http::{header, HeaderMap, HeaderName, Uri};
 
 use super::peer::Peer;
-use crate::config::access::Access;
+use crate::config::access::{Access, Hosts};
 
 /// The relation between the page and this host. Browsers set it, and pages cannot change it.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -24,11 +22,11 @@ impl Access {
     /// knows a token.
     pub fn check(&self, peer: Peer, uri: &Uri, headers: &HeaderMap) -> Result<(), Barred> {
         match self {
-            Self::Anybody if is_cross_site(uri, headers) => Err(Barred::CrossSite),
-            Self::Anybody => Ok(()),
-            Self::Local => match peer.0 {
+            Self::Anybody(hosts) if is_foreign(hosts, uri, headers) => Err(Barred::CrossSite),
+            Self::Anybody(_) => Ok(()),
+            Self::Local(hosts) => match peer.0 {
                 Some(address) if !address.to_canonical().is_loopback() => Err(Barred::NotLocal),
-                Some(_) if !names_this_machine(uri, headers) || is_cross_site(uri, headers) => Err(Barred::CrossSite),
+                Some(_) if is_foreign(hosts, uri, headers) => Err(Barred::CrossSite),
                 // Browsers do not use Unix sockets.
                 Some(_) | None => Ok(()),
             },
@@ -38,6 +36,11 @@ impl Access {
             },
         }
     }
+}
+
+/// Whether a page of another site may have sent the request.
+fn is_foreign(hosts: &Hosts, uri: &Uri, headers: &HeaderMap) -> bool {
+    is_cross_site(uri, headers) || host(uri, headers).is_some_and(|host| !hosts.contains(host))
 }
 
 /// Whether a page in a browser sent the request, whatever its origin.
@@ -64,15 +67,6 @@ fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
     uri.authority().map(Authority::as_str).or_else(header)
 }
 
-/// Whether the host is `localhost` or an address. A page can have its own name resolve to this machine (DNS
-/// rebinding); its requests have that name as host.
-fn names_this_machine(uri: &Uri, headers: &HeaderMap) -> bool {
-    let Some(host) = host(uri, headers) else { return true };
-    host.parse::<IpAddr>().is_ok()
-        || host.parse::<SocketAddr>().is_ok()
-        || host.split(':').next().is_some_and(|name| name.eq_ignore_ascii_case("localhost"))
-}
-
 fn token(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
@@ -80,10 +74,16 @@ fn token(headers: &HeaderMap) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{IpAddr, Ipv4Addr};
 
     use super::*;
+    use crate::config::settings::Api;
     use crate::config::source::Source;
+
+    fn access(anybody: bool) -> Access {
+        let hosts = vec!["Known.Example".into()];
+        Access::new(&[], &Api { anybody, hosts, ..Api::default() }).unwrap()
+    }
 
     fn checked(access: &Access, peer: &str, authorization: &str) -> Result<(), Barred> {
         let mut headers = HeaderMap::new();
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn without_tokens_only_this_machine_has_access() {
-        let access = Access::new(&[], false).unwrap();
+        let local = access(false);
         for (peer, expected) in [
             ("127.0.0.1", Ok(())),
             ("127.9.9.9", Ok(())),
@@ -102,25 +102,27 @@ mod tests {
             ("192.0.2.1", Err(Barred::NotLocal)),
             ("::ffff:192.0.2.1", Err(Barred::NotLocal)),
         ] {
-            assert_eq!(checked(&access, peer, ""), expected, "{peer}");
+            assert_eq!(checked(&local, peer, ""), expected, "{peer}");
         }
-        assert_eq!(access.check(Peer(None), &Uri::default(), &HeaderMap::new()), Ok(()));
-        assert_eq!(checked(&Access::new(&[], true).unwrap(), "192.0.2.1", ""), Ok(()));
+        assert_eq!(local.check(Peer(None), &Uri::default(), &HeaderMap::new()), Ok(()));
+        assert_eq!(checked(&access(true), "192.0.2.1", ""), Ok(()));
     }
 
     #[test]
     fn other_pages_are_refused() {
         const HERE: Peer = Peer(Some(IpAddr::V4(Ipv4Addr::LOCALHOST)));
-        let (this_machine, anybody) = (Access::new(&[], false).unwrap(), Access::new(&[], true).unwrap());
+        let (this_machine, anybody) = (access(false), access(true));
         // Host, Origin, Sec-Fetch-Site; whether access `Local` and `Anybody` accept it.
         for (host, origin, site, may) in [
             ("localhost", "", "", [true, true]),
             ("LocalHost:8080", "", "", [true, true]),
             ("127.0.0.1:8080", "", "", [true, true]),
             ("[::1]:8080", "", "", [true, true]),
-            ("other.example", "", "", [false, true]),
-            ("localhost.other.example:8080", "", "", [false, true]),
-            ("sub.localhost:8080", "", "", [false, true]),
+            ("other.example", "", "", [false, false]),
+            ("known.example:8080", "", "", [true, true]),
+            ("swlimitd:8080", "", "", [true, true]),
+            ("localhost.other.example:8080", "", "", [false, false]),
+            ("sub.localhost:8080", "", "", [false, false]),
             ("localhost:8080", "http://localhost:8080", "same-origin", [true, true]),
             ("localhost:8080", "http://localhost:8080", "", [true, true]),
             ("localhost:8080", "", "none", [true, true]),
@@ -129,8 +131,9 @@ mod tests {
             ("localhost:8080", "null", "", [false, false]),
             ("localhost:8080", "http://localhost:3000", "same-site", [false, false]),
             ("localhost:8080", "", "cross-site", [false, false]),
-            // DNS rebinding, unless the name is the operator's own.
-            ("other.example:8080", "http://other.example:8080", "same-origin", [false, true]),
+            // DNS rebinding: the browser knows no better than that it is the page's own host.
+            ("other.example:8080", "http://other.example:8080", "same-origin", [false, false]),
+            ("known.example:8080", "http://known.example:8080", "same-origin", [true, true]),
         ] {
             let told = [(header::HOST, host), (header::ORIGIN, origin), (SEC_FETCH_SITE, site)];
             let told = told.into_iter().filter(|(_, value)| !value.is_empty());
@@ -147,7 +150,7 @@ mod tests {
     #[test]
     fn tokens_give_access() {
         let source = |text: &str| Source { file: "tokens".into(), text: text.into() };
-        let access = Access::new(&[source("one\n\n  two \n")], true).unwrap();
+        let access = Access::new(&[source("one\n\n  two \n")], &Api { anybody: true, ..Api::default() }).unwrap();
         for (authorization, is_known) in [
             ("Bearer one", true),
             ("bearer  two", true),
@@ -162,7 +165,7 @@ mod tests {
             let expected = if is_known { Ok(()) } else { Err(Barred::NeedsToken) };
             assert_eq!(checked(&access, "127.0.0.1", authorization), expected, "{authorization}");
         }
-        let fault = Access::new(&[source(" \n")], true).unwrap_err();
+        let fault = Access::new(&[source(" \n")], &Api::default()).unwrap_err();
         assert_eq!(fault.to_string(), "tokens: the file has no token");
     }
 }

@@ -4,18 +4,15 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, State};
 use axum::http::request::Parts;
 use axum::http::{header, HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
-use axum::serve::IncomingStream;
 use axum::Router;
-use tls_listener::TlsListener;
-use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 
+use super::connections;
 use super::listen::Listener;
 use super::tls::Acceptor;
 use super::{FatalError, MAX_REQUEST};
@@ -25,40 +22,10 @@ use crate::protocol::{api, auth, envoy};
 use crate::service::Service;
 
 /// Serves HTTP until `end`, and then completes running requests.
-pub async fn serve(
-    service: Arc<Service>,
-    listener: Listener,
-    mut end: watch::Receiver<bool>,
-) -> Result<(), FatalError> {
+pub async fn serve(service: Arc<Service>, listener: Listener, end: watch::Receiver<bool>) -> Result<(), FatalError> {
     let tls = Acceptor::new(&service, |configuration| configuration.http_tls.as_ref());
-    let service = router(service).into_make_service_with_connect_info::<Peer>();
-    let end = async move { drop(end.wait_for(|is_end| *is_end).await) };
-    match (listener, tls) {
-        (Listener::Tcp(listener), None) => axum::serve(listener, service).with_graceful_shutdown(end).await?,
-        (Listener::Tcp(listener), Some(tls)) => {
-            axum::serve(TlsListener::new(tls, listener), service).with_graceful_shutdown(end).await?;
-        }
-        (Listener::Unix(listener), _) => axum::serve(listener, service).with_graceful_shutdown(end).await?,
-    }
+    connections::serve(service.clone(), router(service), listener, tls, end).await;
     Ok(())
-}
-
-impl Connected<IncomingStream<'_, TcpListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
-        Self(Some(stream.remote_addr().ip()))
-    }
-}
-
-impl Connected<IncomingStream<'_, TlsListener<TcpListener, Acceptor>>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, TlsListener<TcpListener, Acceptor>>) -> Self {
-        Self(Some(stream.remote_addr().ip()))
-    }
-}
-
-impl Connected<IncomingStream<'_, UnixListener>> for Peer {
-    fn connect_info(_: IncomingStream<'_, UnixListener>) -> Self {
-        Self(None)
-    }
 }
 
 fn router(service: Arc<Service>) -> Router {

@@ -1,8 +1,10 @@
 //! Listening, TLS, reload and shutdown.
 
+mod connections;
 pub mod grpc;
 pub mod http;
 pub mod listen;
+mod preface;
 pub mod reload;
 pub mod shutdown;
 mod tls;

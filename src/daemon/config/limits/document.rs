@@ -4,7 +4,7 @@ use serde::{de, Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 use swlimit_window::MAX_EXACT;
 
-use super::matching::MatchConditions;
+use super::matching::MatchKeys;
 use super::template::Template;
 use crate::config::duration::Duration;
 use crate::config::policy::{Mode, OnFailure, Share};
@@ -31,7 +31,7 @@ pub struct Document {
 pub struct Policy {
     pub name: String,
     #[serde(default, rename = "match")]
-    pub conditions: MatchConditions,
+    pub conditions: MatchKeys,
     pub key: Template,
     #[serde(default = "one", deserialize_with = "cost")]
     pub cost: u64,

@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, Method};
 use serde::{de, Deserialize, Deserializer};
 
+use super::path::PathRules;
 use super::wildcard::Wildcard;
 
 /// The request that a proxy asks about.
@@ -12,7 +13,7 @@ use super::wildcard::Wildcard;
 pub struct OriginalRequest<'a> {
     pub client: Option<IpAddr>,
     pub host: Result<String, MissingHeader>,
-    /// Decoded and normalized, without its query.
+    /// Normalized, without its query.
     pub path: Result<String, MissingHeader>,
     pub method: Result<String, MissingHeader>,
     pub headers: &'a HeaderMap,
@@ -22,19 +23,42 @@ pub struct OriginalRequest<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingHeader(pub String);
 
-/// Match conditions; an omitted field matches everything.
+/// Match conditions as written; an omitted field matches everything.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct MatchConditions {
+pub struct MatchKeys {
     #[serde(deserialize_with = "hosts")]
-    host: Vec<Pattern>,
+    host: Vec<String>,
     #[serde(deserialize_with = "paths")]
-    path: Vec<Pattern>,
+    path: Vec<String>,
     #[serde(deserialize_with = "methods")]
+    method: Vec<String>,
+}
+
+/// Match conditions; an empty list matches everything.
+#[derive(Debug)]
+pub struct MatchConditions {
+    host: Vec<Pattern>,
+    path: Vec<Pattern>,
     method: Vec<Pattern>,
 }
 
 impl MatchConditions {
+    /// The conditions, with patterns normalized as paths are.
+    pub fn new(keys: MatchKeys, rules: PathRules) -> Self {
+        let patterns = |words: Vec<String>| words.into_iter().map(Pattern::new).collect();
+        let path = |word: String| match word.starts_with('/') {
+            true => rules.normalize(&word),
+            false if rules.ignore_case => word.to_lowercase(),
+            false => word,
+        };
+        Self {
+            host: patterns(keys.host),
+            path: patterns(keys.path.into_iter().map(path).collect()),
+            method: patterns(keys.method),
+        }
+    }
+
     /// Whether all conditions match.
     pub fn matches(&self, request: &OriginalRequest) -> Result<bool, MissingHeader> {
         let conditions = [(&self.host, &request.host), (&self.path, &request.path), (&self.method, &request.method)];
@@ -79,28 +103,41 @@ enum Words {
     Several(Vec<String>),
 }
 
-fn patterns<'de, D: Deserializer<'de>>(
+/// The checked words. A word that no request can match is an error.
+fn words<'de, D: Deserializer<'de>>(
     deserializer: D,
-    checked: impl Fn(String) -> Result<String, String>,
-) -> Result<Vec<Pattern>, D::Error> {
+    check: impl Fn(&str) -> Result<String, String>,
+) -> Result<Vec<String>, D::Error> {
     let words = match Words::deserialize(deserializer)? {
         Words::One(word) => vec![word],
+        Words::Several(words) if words.is_empty() => return Err(de::Error::custom("an empty list matches nothing")),
         Words::Several(words) => words,
     };
-    words.into_iter().map(|word| checked(word).map(Pattern::new).map_err(de::Error::custom)).collect()
+    words.iter().map(|word| check(word).map_err(de::Error::custom)).collect()
 }
 
-fn hosts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pattern>, D::Error> {
-    patterns(deserializer, |host| Ok(host.to_ascii_lowercase()))
-}
-
-fn paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pattern>, D::Error> {
-    patterns(deserializer, |path| match path.starts_with(['/', '*']) {
-        true => Ok(path),
-        false => Err(format!("a path begins with / or *, not as '{path}'")),
+fn hosts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    words(deserializer, |host| {
+        let port = host.rsplit_once(':').filter(|(name, _)| !name.contains(':') || name.ends_with(']'));
+        match port {
+            Some(_) => Err(format!("'{host}' matches no host: hosts are compared without port")),
+            None if host.is_empty() || host.contains(['/', ' ']) => Err(format!("'{host}' matches no host")),
+            None => Ok(host.trim_end_matches('.').to_ascii_lowercase()),
+        }
     })
 }
 
-fn methods<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pattern>, D::Error> {
-    patterns(deserializer, |method| Ok(method.to_ascii_uppercase()))
+fn paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    words(deserializer, |path| match path {
+        _ if path.contains(['?', '#']) => Err(format!("'{path}' matches no path: paths are compared without query")),
+        _ if path.starts_with(['/', '*']) => Ok(path.into()),
+        _ => Err(format!("a path begins with / or *, not as '{path}'")),
+    })
+}
+
+fn methods<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    words(deserializer, |method| match Method::from_bytes(method.as_bytes()) {
+        Ok(_) => Ok(method.to_ascii_uppercase()),
+        Err(_) => Err(format!("'{method}' matches no method")),
+    })
 }

@@ -7,10 +7,13 @@ use serde_saphyr::{Location, Spanned};
 use swlimit_window::{Geometry, GeometryError, Quota};
 
 use super::document::{self, Descriptor, Document, RateLimit};
+use super::matching::MatchConditions;
+use super::path::PathRules;
 use super::rule::{default_geometry, Level, Limit, Policy, Rule};
 use crate::config::duration::Duration;
 use crate::config::error::ConfigError;
 use crate::config::policy::{Defaults, PolicyKeys};
+use crate::config::settings::Settings;
 
 /// A position in a file.
 #[derive(Clone, Debug)]
@@ -167,13 +170,15 @@ pub struct Context {
     pub defaults: Defaults,
     /// All descriptors are in quota mode.
     quota_mode: bool,
+    paths: PathRules,
     /// The number of limits so far, which is the next one's id.
     limits: usize,
 }
 
 impl Context {
-    pub fn new(top: PolicyKeys, defaults: Defaults, quota_mode: bool) -> Self {
-        Self { top, defaults, quota_mode, limits: 0 }
+    pub fn new(settings: &Settings, defaults: Defaults) -> Self {
+        let (top, quota_mode, paths) = (settings.policy(), settings.quota_mode, settings.auth.paths);
+        Self { top, defaults, quota_mode, paths, limits: 0 }
     }
 }
 
@@ -246,6 +251,7 @@ impl MergedPolicy {
         if !rule.replaces.is_empty() {
             return error("a policy cannot replace limits");
         }
+        let conditions = MatchConditions::new(conditions, context.paths);
         Ok(Policy { rule, conditions, key, cost })
     }
 }

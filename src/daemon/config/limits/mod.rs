@@ -4,6 +4,7 @@ mod document;
 mod entry;
 mod matching;
 mod merge;
+mod path;
 mod rule;
 mod template;
 #[cfg(test)]
@@ -16,6 +17,7 @@ pub use document::{Metadata, Unit};
 pub use entry::Entry;
 pub use matching::{MissingHeader, OriginalRequest};
 use merge::{Context, Levels, MergedLevel};
+pub use path::PathRules;
 use rule::Level;
 pub use rule::{default_geometry, Limit, Policy, Rule};
 pub use template::joined;
@@ -73,7 +75,7 @@ impl Limits {
             merge::overlay(&mut merged, file, parse(file, text)?)?;
         }
         let descriptors = settings.defaults(OnFailure::Error);
-        let mut context = Context::new(settings.policy(), descriptors, settings.quota_mode);
+        let mut context = Context::new(settings, descriptors);
         let mut domains = BTreeMap::new();
         for (name, domain) in merged {
             context.defaults = descriptors;

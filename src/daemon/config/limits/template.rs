@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
 use axum::http::{header, HeaderMap, HeaderName};
+use percent_encoding::percent_decode_str;
 use ring::digest::{digest, SHA256};
 use serde::{de, Deserialize, Deserializer};
 
@@ -12,18 +13,30 @@ use super::matching::{MissingHeader, OriginalRequest};
 
 /// A key template, such as `{header:x-tenant}/{client}`.
 #[derive(Debug, PartialEq)]
-pub struct Template(Vec<Part>);
+pub struct Template {
+    parts: Vec<Part>,
+    /// The characters of the words between values, which values escape.
+    reserved: String,
+}
 
 #[derive(Debug, PartialEq)]
 enum Part {
     Word(String),
     Client,
-    ClientNetwork,
+    ClientAddress,
     Host,
     Path,
     Method,
-    Header(HeaderName),
-    Cookie(String),
+    Header(HeaderName, Which),
+    Cookie(String, Which),
+}
+
+/// Which of several values counts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Which {
+    First,
+    Last,
+    All,
 }
 
 /// Headers with a client address that any client can set.
@@ -32,6 +45,7 @@ const UNTRUSTED: [&str; 6] =
 
 /// The longest value in a key, in bytes; longer values are hashed.
 const LONGEST: usize = 200;
+const HASH_PREFIX: &str = "sha256-";
 
 impl FromStr for Template {
     type Err = String;
@@ -46,7 +60,13 @@ impl FromStr for Template {
             rest = behind;
         }
         parts.extend((!rest.is_empty()).then(|| Part::Word(rest.into())));
-        Ok(Self(parts))
+        let is_word = |part: &Part| matches!(part, Part::Word(_));
+        if parts.windows(2).any(|two| !two.iter().any(is_word)) {
+            return Err(format!("'{text}' needs text between its parts, such as a slash"));
+        }
+        let words = parts.iter().filter_map(|part| if let Part::Word(word) = part { Some(&**word) } else { None });
+        let reserved = words.collect::<String>() + "%/";
+        Ok(Self { parts, reserved })
     }
 }
 
@@ -57,24 +77,41 @@ impl FromStr for Part {
         match name.split_once(':') {
             None => match name {
                 "client" => Ok(Self::Client),
-                "client_network" => Ok(Self::ClientNetwork),
+                "client_address" => Ok(Self::ClientAddress),
+                "client_network" => Err("{client_network} is now {client}".into()),
                 "host" => Ok(Self::Host),
                 "path" => Ok(Self::Path),
                 "method" => Ok(Self::Method),
                 _ => Err(format!(
-                    "'{{{name}}}' is none of {{client}}, {{client_network}}, {{host}}, {{path}}, {{method}}, \
+                    "'{{{name}}}' is none of {{client}}, {{client_address}}, {{host}}, {{path}}, {{method}}, \
                      {{header:NAME}}, \
                      {{cookie:NAME}}"
                 )),
             },
-            Some(("header", header)) if UNTRUSTED.contains(&&*header.to_ascii_lowercase()) => {
-                Err(format!("any client can set the header {header}; use {{client}}"))
+            Some((kind, name)) => Self::named(kind, name),
+        }
+    }
+}
+
+impl Part {
+    fn named(kind: &str, text: &str) -> Result<Self, String> {
+        let (name, which) = match text.rsplit_once(':') {
+            None => (text, None),
+            Some((name, "first")) => (name, Some(Which::First)),
+            Some((name, "last")) => (name, Some(Which::Last)),
+            Some((name, "all")) => (name, Some(Which::All)),
+            Some((_, which)) => return Err(format!("'{which}' is none of first, last, all")),
+        };
+        match kind {
+            "header" if UNTRUSTED.contains(&&*name.to_ascii_lowercase()) => {
+                Err(format!("any client can set the header {name}; use {{client}}"))
             }
-            Some(("header", header)) => {
-                header.parse().map(Self::Header).map_err(|_| format!("'{header}' is not a header name"))
+            "header" => {
+                let header = name.parse().map_err(|_| format!("'{name}' is not a header name"))?;
+                Ok(Self::Header(header, which.unwrap_or(Which::All)))
             }
-            Some(("cookie", cookie)) if !cookie.is_empty() => Ok(Self::Cookie(cookie.into())),
-            Some(_) => Err(format!("'{{{name}}}' is neither {{header:NAME}} nor {{cookie:NAME}}")),
+            "cookie" if !name.is_empty() => Ok(Self::Cookie(name.into(), which.unwrap_or(Which::First))),
+            _ => Err(format!("'{{{kind}:{text}}}' is neither {{header:NAME}} nor {{cookie:NAME}}")),
         }
     }
 }
@@ -89,12 +126,23 @@ impl Template {
     /// The key of a request. Requests without the header or cookie share a key.
     pub fn fill(&self, request: &OriginalRequest) -> Result<String, MissingHeader> {
         // A single part is the key. Several are escaped, so that no value can extend into another part.
-        let is_one = self.0.len() == 1;
-        let values = self.0.iter().map(|part| match part.value(request) {
+        let is_one = self.parts.len() == 1;
+        let values = self.parts.iter().map(|part| match part.value(request) {
             Ok(value) if is_one || matches!(part, Part::Word(_)) => Ok(bounded(value)),
-            value => value.map(|value| bounded(value).replace('%', "%25").replace('/', "%2F")),
+            value => value.map(|value| self.escaped(&bounded(value))),
         });
         values.collect()
+    }
+
+    fn escaped(&self, value: &str) -> String {
+        let mut escaped = String::with_capacity(value.len());
+        for c in value.chars() {
+            match self.reserved.contains(c) {
+                true => c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| escaped.push_str(&format!("%{byte:02X}"))),
+                false => escaped.push(c),
+            }
+        }
+        escaped
     }
 }
 
@@ -103,30 +151,47 @@ impl Part {
         let client = || request.client.ok_or(MissingHeader("X-Forwarded-For".into()));
         match self {
             Self::Word(word) => Ok(word.clone()),
-            Self::Client => client().map(|address| address.to_string()),
-            Self::ClientNetwork => client().map(network),
+            Self::Client => client().map(network),
+            Self::ClientAddress => client().map(|address| address.to_string()),
             Self::Host => request.host.clone(),
             Self::Path => request.path.clone(),
             Self::Method => request.method.clone(),
-            Self::Header(name) => Ok(joined(request.headers, name)),
-            Self::Cookie(name) => Ok(cookie(request.headers, name)),
+            Self::Header(name, which) => Ok(which.of(header_values(request.headers, name))),
+            Self::Cookie(name, which) => Ok(which.of(cookie_values(request.headers, name))),
+        }
+    }
+}
+
+impl Which {
+    fn of<'a>(self, mut values: impl Iterator<Item = Cow<'a, str>>) -> String {
+        match self {
+            Self::First => values.next().unwrap_or_default().into_owned(),
+            Self::Last => values.last().unwrap_or_default().into_owned(),
+            Self::All => values.collect::<Vec<_>>().join(", "),
         }
     }
 }
 
 /// All values of a header, in order.
 pub fn joined(headers: &HeaderMap, name: &HeaderName) -> String {
-    let values = headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
-    values.collect::<Vec<_>>().join(", ")
+    Which::All.of(header_values(headers, name))
 }
 
-fn cookie(headers: &HeaderMap, name: &str) -> String {
-    let mut lines = headers.get_all(header::COOKIE).iter().map(|line| String::from_utf8_lossy(line.as_bytes()));
-    let value = |line: Cow<str>| {
-        let mut pairs = line.split(';').filter_map(|pair| pair.trim().split_once('='));
-        pairs.find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
-    };
-    lines.find_map(value).unwrap_or_default()
+fn header_values<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = Cow<'a, str>> {
+    headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()))
+}
+
+/// The values of a cookie as applications read them: without quotes, and percent-decoded.
+fn cookie_values<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = Cow<'a, str>> {
+    header_values(headers, &header::COOKIE).flat_map(move |line| {
+        let pairs = line.split(';').filter_map(|pair| pair.trim().split_once('='));
+        let values = pairs.filter(|(key, _)| key.trim() == name).map(|(_, value)| {
+            let value = value.trim();
+            let bare = value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value);
+            Cow::Owned(percent_decode_str(bare).decode_utf8_lossy().into_owned())
+        });
+        values.collect::<Vec<_>>()
+    })
 }
 
 /// The address, or the /64 network of an IPv6 address: one machine often has all of its addresses.
@@ -137,14 +202,14 @@ fn network(address: IpAddr) -> String {
     }
 }
 
-/// The value, or its hash if it is longer than [`LONGEST`].
+/// The value, or its hash if it is longer than [`LONGEST`] or looks like a hash.
 fn bounded(value: String) -> String {
-    if value.len() <= LONGEST {
+    if value.len() <= LONGEST && !value.starts_with(HASH_PREFIX) {
         return value;
     }
     let hash = digest(&SHA256, value.as_bytes());
     let digits = hash.as_ref().iter().map(|byte| format!("{byte:02x}"));
-    format!("sha256-{}", digits.collect::<String>())
+    format!("{HASH_PREFIX}{}", digits.collect::<String>())
 }
 
 #[cfg(test)]
@@ -155,7 +220,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("x-tenant", "a/b%".parse().unwrap());
         headers.append(header::COOKIE, "one=1; session=s=2".parse().unwrap());
-        headers.append(header::COOKIE, "two=2".parse().unwrap());
+        headers.append(header::COOKIE, "two=2; session=t; quoted=\"v%20v\"".parse().unwrap());
         headers.insert("x-long", "l".repeat(201).parse().unwrap());
         headers
     }
@@ -175,21 +240,27 @@ mod tests {
     #[test]
     fn keys_come_from_requests() {
         for (template, expected) in [
-            ("{client}", "2001:db8:1:2:3::4"),
-            ("{client_network}", "2001:db8:1:2::/64"),
+            ("{client_address}", "2001:db8:1:2:3::4"),
+            ("{client}", "2001:db8:1:2::/64"),
             ("all", "all"),
             ("{path}", "/a/b"),
             ("{method}/{host}/{path}", "GET/shop/%2Fa%2Fb"),
             ("{header:X-Tenant}", "a/b%"),
             ("t:{header:x-tenant}/", "t:a%2Fb%25/"),
+            ("{header:x-tenant}a", "%61%2Fb%25a"),
+            ("{cookie:session:last}", "t"),
+            ("{cookie:session:all}", "s=2, t"),
+            ("{cookie:quoted}", "v v"),
             ("{cookie:session}", "s=2"),
             ("{cookie:two}", "2"),
             ("{cookie:none}/{header:none}", "/"),
         ] {
             assert_eq!(filled(template, "2001:db8:1:2:3::4"), expected, "{template}");
         }
-        assert_eq!(filled("{client_network}", "192.0.2.1"), "192.0.2.1");
-        assert_eq!(filled("{header:x-long}", "::1").len(), "sha256-".len() + 64);
+        assert_eq!(filled("{client}", "192.0.2.1"), "192.0.2.1");
+        let hash = filled("{header:x-long}", "::1");
+        assert_eq!(hash.len(), HASH_PREFIX.len() + 64);
+        assert_ne!(bounded(hash.clone()), hash); // which a client may send
     }
 
     #[test]
@@ -200,6 +271,9 @@ mod tests {
             ("{query:a}", "'{query:a}' is neither {header:NAME} nor"),
             ("{cookie:}", "'{cookie:}' is neither"),
             ("{header:a b}", "'a b' is not a header name"),
+            ("{client}{host}", "'{client}{host}' needs text between its parts"),
+            ("{client_network}", "{client_network} is now {client}"),
+            ("{cookie:a:b}", "'b' is none of first, last, all"),
             ("{header:X-Real-IP}", "any client can set the header X-Real-IP"),
         ] {
             let error = template.parse::<Template>().unwrap_err();

@@ -403,7 +403,7 @@ domain: d
 policies:
   - {name: all, key: k, rate_limit: {window: 1m}}
   - {name: api, match: {path: /api/*}, key: k, rate_limit: {window: 1m}}
-  - {name: exact, match: {path: [/a, /b], method: post}, key: k, rate_limit: {window: 1m}}
+  - {name: exact, match: {path: [/a, '//x/../%62'], method: post}, key: k, rate_limit: {window: 1m}}
   - {name: hosts, match: {host: ['*.Example', other], method: [GET, HEAD]}, key: k,
      rate_limits: [{window: 1m}, {unit: day}]}
 ";
@@ -465,6 +465,11 @@ fn errors_of_policies_have_a_position() {
         (policy("key: '{who}', rate_limit: {unit: day}"), "file1.yaml:3:20: '{who}' is none of"),
         (policy("key: k, cost: 0, rate_limit: {unit: day}"), "file1.yaml:3:29: a cost is at least 1"),
         (policy("key: k, match: {path: api}, rate_limit: {unit: day}"), "file1.yaml:3:37: a path begins with /"),
+        (policy("key: k, match: {path: '/a?b'}, rate_limit: {unit: day}"), "file1.yaml:3:37: '/a?b' matches no path"),
+        (policy("key: k, match: {path: []}, rate_limit: {unit: day}"), "file1.yaml:3:37: an empty list"),
+        (policy("key: k, match: {host: 'a:80'}, rate_limit: {unit: day}"), "file1.yaml:3:37: 'a:80' matches no host"),
+        (policy("key: k, match: {host: a/b}, rate_limit: {unit: day}"), "file1.yaml:3:37: 'a/b' matches no host"),
+        (policy("key: k, match: {method: 'GET POST'}, rate_limit: {unit: day}"), "file1.yaml:3:39: 'GET POST' matches"),
         (policy("key: k, match: {paths: /}, rate_limit: {unit: day}"), "file1.yaml:3:31: unknown field `paths`"),
     ] {
         assert!(error(&text).starts_with(expected), "{}", error(&text));

@@ -1,7 +1,6 @@
 //! Plans the decision of the policies that match a request.
 
 use std::borrow::Cow;
-use std::iter::once;
 
 use crate::config::limits::{Limits, MissingHeader, OriginalRequest};
 use crate::core::{keys, Descriptor, Operation, Plan, Question, Role};
@@ -14,13 +13,12 @@ pub fn plan<'a>(limits: &'a Limits, prefix: &str, request: &OriginalRequest) -> 
         let rule = &policy.rule;
         let first = plan.questions.len();
         plan.questions.extend(rule.limits.iter().map(|limit| {
-            let pair = once((rule.name.as_bytes(), key.as_bytes()));
             let window = limit.quota.geometry.window();
             Question {
                 operation: if limit.record { Operation::Record } else { Operation::Allow },
                 role: if rule.shadow_mode { Role::Shadow } else { Role::Decides },
                 limit: Cow::Borrowed(limit),
-                key: keys::name(prefix, &domain.name, domain.hash_tag.as_deref(), pair, window),
+                key: keys::of_policy(prefix, &domain.name, &rule.name, &key, window),
                 hits: policy.cost,
             }
         }));

@@ -1,0 +1,113 @@
+"""Bounds on what a client may hold: time, headers, connections, labels."""
+
+import socket
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from support.waiting import eventually
+
+NO_LIMITS = "domain: d"
+REQUEST = b"GET /healthcheck HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+def connect(daemon):
+    return socket.create_connection(("127.0.0.1", daemon.http_port), timeout=20)
+
+
+def rejected(daemon, why):
+    return daemon.metrics("swlimitd_rejected_total").get((why,), 0)
+
+
+@pytest.mark.parametrize("begun", [
+    b"", b"P", b"PRI * HTTP/2.0\r\n", b"GET /hea", b"GET /healthcheck HTTP/1.1\r\nHost: a\r\nX-A: ", REQUEST,
+], ids=["nothing", "a letter", "preface", "path", "headers", "idle"])
+def test_nobody_holds_a_connection_without_asking(start_daemon, begun):
+    daemon = with_http(start_daemon(NO_LIMITS), header_timeout="500ms")
+    with connect(daemon) as connection:
+        connection.sendall(begun)
+        began = time.monotonic()
+        while connection.recv(1000):
+            pass  # until the daemon closes it
+        assert time.monotonic() - began < 10
+    assert daemon.get("/healthcheck")[0] == 200
+
+
+def with_http(daemon, **http):
+    daemon.stop()
+    daemon.write_settings(http={"address": f"127.0.0.1:{daemon.http_port}"} | http)
+    return daemon.start()
+
+
+def test_a_slow_body_is_no_slow_header(start_daemon):
+    daemon = with_http(start_daemon(NO_LIMITS), header_timeout="500ms")
+    with connect(daemon) as connection:
+        connection.sendall(b"POST /json HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{")
+        with pytest.raises(TimeoutError):
+            connection.settimeout(1.5)
+            connection.recv(100)
+        connection.sendall(b"}")
+        assert connection.recv(100).startswith(b"HTTP/1.1 400 ")  # it has no domain
+
+
+def test_connections_of_an_address_are_bounded(start_daemon):
+    """Those of trusted proxies are not."""
+    daemon = with_http(start_daemon(NO_LIMITS, auth={"trusted_proxies": ["10.0.0.0/8"]}),
+                       max_connections_per_address=3)
+    with ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(connect(daemon))
+        eventually(lambda: asked(daemon), b"")
+    eventually(lambda: asked(daemon)[:12], b"HTTP/1.1 200")
+    assert rejected(daemon, "connections") >= 1
+    daemon.write_settings(auth={"trusted_proxies": ["127.0.0.1"]})
+    eventually(lambda: "configuration reloaded" in daemon.log)
+    with ExitStack() as stack:
+        for _ in range(10):
+            stack.enter_context(connect(daemon))
+        assert asked(daemon).startswith(b"HTTP/1.1 200")
+
+
+def asked(daemon):
+    with connect(daemon) as connection:
+        try:
+            connection.sendall(REQUEST)
+            return connection.recv(100)
+        except ConnectionError:
+            return b""
+
+
+def with_headers(daemon, headers):
+    with connect(daemon) as connection:
+        connection.sendall(REQUEST[:-2] + headers + b"\r\n")
+        return connection.recv(100).split(b" ")[1]
+
+
+def test_headers_are_bounded_by_configuration(start_daemon):
+    daemon = start_daemon(NO_LIMITS)
+    assert with_headers(daemon, b"X-A: b\r\n" * 100) == b"431"
+    assert with_headers(daemon, b"X-A: b\x01\r\n") == b"400"
+    assert (rejected(daemon, "too_large"), rejected(daemon, "malformed")) == (1, 1)
+    assert daemon.log.count("were rejected") == 1  # once a minute
+    with_http(daemon, max_headers=500, max_header_bytes=20_000)
+    assert with_headers(daemon, b"X-A: b\r\n" * 100) == b"200"
+    assert with_headers(daemon, b"X-A: " + b"b" * 300_000 + b"\r\n") == b"431"
+
+
+def test_labels_are_bounded(start_daemon):
+    daemon = start_daemon("{domain: d, descriptors: [{key: k, detailed_metric: true, rate_limit: {unit: day}}]}")
+    for letter in "ab":
+        daemon.ask(f"k={letter * 60_000}")
+    rules = [rule for _, rule in daemon.metrics("swlimitd_hits_total")]
+    assert sorted(rules) == [f"k_{letter * 198}…" for letter in "ab"]
+
+
+def test_hosts_of_the_api(start_daemon):
+    """A page can make its own name lead here, so only known names are served."""
+    daemon = start_daemon(NO_LIMITS, api={"anybody": True, "hosts": ["limits.example"]})
+    asked = {"key": "k", "limit": 1, "window": "1d"}
+    for host, expected in [("limits.example:80", 200), ("LIMITS.example", 200), ("other.example", 403),
+                           ("localhost", 200), ("127.0.0.1", 200), ("swlimitd", 200)]:
+        headers = {"Content-Type": "application/json", "Host": host}
+        assert daemon.http("/v1/peek", asked, headers=headers)[0] == expected, host
