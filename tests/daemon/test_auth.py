@@ -124,7 +124,8 @@ def test_what_the_application_ignores_in_paths(start_daemon, server):
     daemon = start_daemon(by_path(policy), server)
     for uri in ("/login", "/LOGIN", "/login/", "/login;a=b"):
         assert status(daemon, X_Forwarded_Uri=uri) == 200, uri
-    daemon.write_settings(auth={"paths": {"ignore_case": True, "ignore_trailing_slash": True, "ignore_parameters": True}})
+    rules = {"ignore_case": True, "ignore_trailing_slash": True, "ignore_parameters": True}
+    daemon.write_settings(auth={"paths": rules})
     eventually(lambda: status(daemon, X_Forwarded_Uri="/LOGIN"), 429)
     for uri in ("/login", "/LOGIN/", "/login;a=b", "/;a=b/Login;c/", "/login/."):
         assert status(daemon, X_Forwarded_Uri=uri) == 429, uri

@@ -44,8 +44,8 @@ def test_a_slow_body_is_no_slow_header(start_daemon):
     daemon = with_http(start_daemon(NO_LIMITS), header_timeout="500ms")
     with connect(daemon) as connection:
         connection.sendall(b"POST /json HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{")
+        connection.settimeout(1.5)
         with pytest.raises(TimeoutError):
-            connection.settimeout(1.5)
             connection.recv(100)
         connection.sendall(b"}")
         assert connection.recv(100).startswith(b"HTTP/1.1 400 ")  # it has no domain
