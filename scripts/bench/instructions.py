@@ -35,6 +35,8 @@ CASES = {
     "record": ("SWLIMIT.RECORD", "instructions:key", *QUOTA),
     "mallow of three granted": mallow([f"instructions:m{number}" for number in range(3)], *QUOTA),
 }
+# A HOLD and a RELEASE by turns, beside so many live holds: per command, half of what a pair costs.
+HOLD_AND_RELEASE = {f"hold and release, {live} live": live for live in (1, 100, 10_000)}
 COUNTED_FOR_TOP = {"denied, counted for TOP": CASES["denied"]}
 MOST = 1.01  # times the module's own instructions at the revision that is compared with
 
@@ -102,7 +104,8 @@ def measure(revision=None):
 
 def count(module, older=False):
     """The cost of each case with this module; an older one may refuse some of them, which are left out."""
-    return count_with(0, CASES, module, older) | count_with(100, COUNTED_FOR_TOP, module, older)
+    pairs = {case: hold_and_release(live) for case, live in HOLD_AND_RELEASE.items()}
+    return count_with(0, CASES | pairs, module, older) | count_with(100, COUNTED_FOR_TOP, module, older)
 
 
 def count_with(top_keys, cases, module, older):
@@ -115,24 +118,49 @@ def count_with(top_keys, cases, module, older):
         for commands in full_ring(["instructions:ful"], FULL_QUOTA, HOUR):
             if commands:
                 load.run_all(commands)
+        for case, live in HOLD_AND_RELEASE.items():
+            if case in cases and not older:
+                (command, key, limit, *_), _ = hold_and_release(live)
+                load.run_all([(command, key, limit, f"{2 * 86_400 + held}s", f"held:{held}") for held in range(live)])
         if server.cli("CONFIG", "SET", "swlimit.top-keys", top_keys) != "OK" and top_keys:
             return {}
         for case, words in cases.items():
             print(f"instructions: {case}", flush=True)
             try:
-                load.run_all([words] * WARM_UP)
+                run(server, load, words, WARM_UP)
             except RuntimeError:
                 if older:
                     continue
                 raise
             control(server, "instrumentation on")
-            load.run_all([words] * WARM_UP)
+            run(server, load, words, WARM_UP)
             control(server, "zero")
-            load.run_all([words] * CALLS)
+            run(server, load, words, CALLS)
             control(server, "dump")
             control(server, "instrumentation off")
             costs[case] = read((server.folder / f"callgrind.{len(costs) + 1}").read_text(), module)
     return costs
+
+
+def run(server, load, words, times):
+    """Run a command so often, or several by turns, whose replies may have different shapes."""
+    if isinstance(words, tuple):
+        return load.run_all([words] * times)
+    with server.client() as client:
+        pipeline = client.pipeline(transaction=False)
+        for command in words * times:
+            pipeline.execute_command(*command)
+        replies = pipeline.execute(raise_on_error=False)
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise RuntimeError(f"the server answered {reply}")
+    return None
+
+
+def hold_and_release(live):
+    """A HOLD and a RELEASE."""
+    key, own = f"instructions:holds:{live}", "0123456789abcdef"
+    return [("SWLIMIT.HOLD", key, LIMIT, "1d", own), ("SWLIMIT.RELEASE", key, own)]
 
 
 def control(server, command):

@@ -65,10 +65,12 @@ pub enum Keyword {
     Token,
     /// `RESERVED count word …`
     Reserved,
+    /// `WAIT timeout`
+    Wait,
 }
 
 impl Keyword {
-    const NAMES: [(&'static [u8], Self); 13] = [
+    const NAMES: [(&'static [u8], Self); 14] = [
         (b"COST", Keyword::Cost),
         (b"AT", Keyword::At),
         (b"UNTIL", Keyword::Until),
@@ -82,6 +84,7 @@ impl Keyword {
         (b"END", Keyword::End),
         (b"TOKEN", Keyword::Token),
         (b"RESERVED", Keyword::Reserved),
+        (b"WAIT", Keyword::Wait),
     ];
 
     /// The option that cannot stand beside this one.
@@ -248,7 +251,7 @@ impl Options {
             Keyword::Block => self.block = Some(duration(value()?).ok_or(Error::Duration("BLOCK"))?),
             Keyword::At => self.at = Some(integer(value()?).ok_or(Error::Instant("AT"))?),
             Keyword::Until => self.until = Some(integer(value()?).ok_or(Error::Instant("UNTIL"))?),
-            Keyword::End | Keyword::Token | Keyword::Reserved => return Err(values.syntax()),
+            Keyword::End | Keyword::Token | Keyword::Reserved | Keyword::Wait => return Err(values.syntax()),
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The queues of ACQUIRE: one for each key, first come, first served, with the instant at which each is checked next.
+//! The queues of ACQUIRE and of HOLD with WAIT: one for each key, first come, first served, with the instant at which each is checked next.
 //!
 //! This is pure data: it calls neither the server nor a clock. Due instants are Unix time in ms by the server's clock, as
 //! decisions are; deadlines are in ms by a monotonic clock.
@@ -13,13 +13,48 @@ pub type QueueKey = (i32, Box<[u8]>);
 /// Identifies a waiter; ascends in the order of arrival.
 pub type WaiterId = u64;
 
+/// What a waiter wants to be granted.
+#[derive(Clone, Debug)]
+pub enum Wish {
+    /// Units of a window.
+    Units(Request),
+    /// A hold.
+    Hold {
+        /// Units of all holds together.
+        limit: u64,
+        /// Time to live, in ms.
+        ttl: u64,
+        /// The hold's id.
+        id: Box<[u8]>,
+        /// The hold's units.
+        cost: u64,
+    },
+}
+
+impl Wish {
+    /// The units it is about.
+    pub fn cost(&self) -> u64 {
+        match self {
+            Wish::Units(request) => request.cost,
+            Wish::Hold { cost, .. } => *cost,
+        }
+    }
+
+    fn hold_id(&self) -> Option<&[u8]> {
+        match self {
+            Wish::Units(_) => None,
+            Wish::Hold { id, .. } => Some(id),
+        }
+    }
+}
+
 /// A request that waits to be granted.
 #[derive(Clone, Debug)]
 pub struct Waiter {
     /// The queue it waits in.
     pub key: QueueKey,
-    /// The request to grant.
-    pub request: Request,
+    /// What to grant.
+    pub wish: Wish,
     /// When the wait ends, in ms by the monotonic clock.
     pub deadline: u64,
 }
@@ -40,6 +75,8 @@ pub struct Queues {
     queues: HashMap<QueueKey, Queue>,
     due: BTreeSet<(u64, QueueKey)>,
     deadlines: BTreeSet<(u64, WaiterId)>,
+    /// The waiters for a hold, by its id: one each.
+    holds: HashMap<QueueKey, HashMap<Box<[u8]>, WaiterId>>,
 }
 
 impl Queues {
@@ -65,20 +102,46 @@ impl Queues {
                 self.queues.insert(waiter.key.clone(), Queue { ids: BTreeSet::from([id]), due });
             }
         }
+        if let Some(hold) = waiter.wish.hold_id() {
+            self.holds.entry(waiter.key.clone()).or_default().insert(hold.into(), id);
+        }
         self.waiters.insert(id, waiter);
         id
+    }
+
+    /// The waiter for the hold of this id.
+    pub fn waiter_for(&self, key: &QueueKey, hold: &[u8]) -> Option<WaiterId> {
+        self.holds.get(key)?.get(hold).copied()
+    }
+
+    /// Let a waiter for a hold want another one of the same id, at the same place in the queue, which is due at once.
+    pub fn replace(&mut self, id: WaiterId, waiter: Waiter) {
+        if let Some(before) = self.waiters.get_mut(&id) {
+            self.deadlines.remove(&(before.deadline, id));
+            self.deadlines.insert((waiter.deadline, id));
+            let key = waiter.key.clone();
+            *before = waiter;
+            self.set_due(&key, 0);
+        }
     }
 
     /// Release memory that is not needed any more.
     pub fn shrink(&mut self) {
         self.waiters.shrink_to_fit();
         self.queues.shrink_to_fit();
+        self.holds.shrink_to_fit();
     }
 
     /// Remove a waiter. If it was the first, the queue is due at once for the next one.
     pub fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
         let waiter = self.waiters.remove(&id)?;
         self.deadlines.remove(&(waiter.deadline, id));
+        if let (Some(hold), Some(holds)) = (waiter.wish.hold_id(), self.holds.get_mut(&waiter.key)) {
+            holds.remove(hold);
+            if holds.is_empty() {
+                self.holds.remove(&waiter.key);
+            }
+        }
         if let Some(queue) = self.queues.get_mut(&waiter.key) {
             let was_first = queue.ids.first() == Some(&id);
             queue.ids.remove(&id);
@@ -150,7 +213,7 @@ mod tests {
     fn waiter(name: u8, deadline: u64) -> Waiter {
         let quota = Quota { limit: 1, geometry: Geometry::new(1_000, 100).unwrap() };
         let request = Request { quota, cost: 1, partial: false, strict: false };
-        Waiter { key: (0, [name].into()), request, deadline }
+        Waiter { key: (0, [name].into()), wish: Wish::Units(request), deadline }
     }
 
     #[derive(Clone, Debug)]
@@ -169,6 +232,25 @@ mod tests {
             1 => prop_oneof![Just(None), Just(Some(0)), Just(Some(1))].prop_map(Step::Wake),
         ];
         vec(step, 0..60)
+    }
+
+    #[test]
+    fn an_id_waits_once_for_a_hold() {
+        let key: QueueKey = (0, [1].into());
+        let hold = |id: &[u8], deadline| {
+            let wish = Wish::Hold { limit: 1, ttl: 1, id: id.into(), cost: 1 };
+            Waiter { key: key.clone(), wish, deadline }
+        };
+        let mut queues = Queues::default();
+        let (first, second) = (queues.push(hold(b"a", 5), 9), queues.push(hold(b"b", 6), 9));
+        assert_eq!((queues.waiter_for(&key, b"a"), queues.waiter_for(&key, b"b")), (Some(first), Some(second)));
+        queues.replace(first, hold(b"a", 7));
+        assert_eq!((queues.len(), queues.first(&key).map(|(id, _)| id), queues.due(&key)), (2, Some(first), Some(0)));
+        assert_eq!(queues.next_deadline(), Some(&(6, second)));
+        queues.remove(first);
+        assert_eq!((queues.waiter_for(&key, b"a"), queues.waiter_for(&key, b"b")), (None, Some(second)));
+        queues.remove(second);
+        assert!(queues.holds.is_empty() && queues.len() == 0 && queues.next_deadline().is_none());
     }
 
     proptest! {

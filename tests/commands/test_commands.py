@@ -48,8 +48,9 @@ COMMANDS = {  # arity, flags, arguments
         argument("limits", "block", flags=["multiple"], arguments=[*QUOTA[1:], argument("cost", "integer")]),
         STRICT, AT]),
     "swlimit.acquire": (-6, {"write", "denyoom", "blocking"}, [*QUOTA, argument("timeout", "string"), COST, STRICT]),
-    "swlimit.hold": (-5, {"write", "denyoom", "fast"}, [
-        KEY, LIMIT, argument("ttl", "string"), argument("id", "string"), COST, AT,
+    "swlimit.hold": (-5, {"write", "denyoom", "blocking"}, [
+        KEY, LIMIT, argument("ttl", "string"), argument("id", "string"), COST,
+        argument("timeout", "string", token="WAIT", **OPTIONAL), AT,
         argument("end-unix-ms", "unix-time", token="END", **OPTIONAL),
         argument("token", "integer", token="TOKEN", **OPTIONAL),
         argument("reservations", "block", token="RESERVED", **OPTIONAL, arguments=[
@@ -176,7 +177,7 @@ def test_keys_of_a_call_that_is_wrong(server, numkeys):
     ("SWLIMIT.INFO", "key"),
     ("SWLIMIT.ACQUIRE", "key limit window resolution timeout [COST n] [STRICT]"),
     ("SWLIMIT.TOP", "[count]"),
-    ("SWLIMIT.HOLD", "key limit ttl id [COST n] [AT unix-ms] [END end-unix-ms] [TOKEN token] "
+    ("SWLIMIT.HOLD", "key limit ttl id [COST n] [WAIT timeout] [AT unix-ms] [END end-unix-ms] [TOKEN token] "
                      "[RESERVED count reservation [reservation ...]] [UNTIL until-unix-ms]"),
     ("SWLIMIT.RELEASE", "key id [id ...] [AT unix-ms] [UNTIL until-unix-ms]"),
     ("SWLIMIT.RENEW", "key ttl id [id ...] [AT unix-ms] [UNTIL until-unix-ms]"),

@@ -12,14 +12,14 @@ PATIENT = "2h"
 
 
 class Waiter:
-    """A client that has sent SWLIMIT.ACQUIRE, and reads the reply when it is asked for it."""
+    """A client that has sent a command that waits, and reads the reply when it is asked for it."""
 
-    def __init__(self, port, *words, first=()):
+    def __init__(self, port, *words, first=(), command="SWLIMIT.ACQUIRE"):
         self.connection = Connection(port, timeout=20)
-        for command in first:
-            self.connection.call(*command)
+        for words_before in first:
+            self.connection.call(*words_before)
         self.id = self.connection.call("CLIENT", "ID")
-        self.connection.send(encode("SWLIMIT.ACQUIRE", *words))
+        self.connection.send(encode(command, *words))
 
     def answer(self):
         """The reply; waits for it."""
@@ -43,14 +43,16 @@ def waiting(server):
 def waiters(server):
     """Let clients wait, one after the other, each in its place in the queue: `wait(*words)`, also on other servers.
 
+    `more` is by how many more clients wait then.
+
     When the block ends, nobody waits any more on a server that is still alive, and the servers know of nobody either.
     """
     waiting_here = []
 
-    def wait(*words, on=server, first=()):
+    def wait(*words, on=server, more=1, **options):
         already = waiting(on)
-        waiting_here.append((on, Waiter(on.port, *words, first=first)))
-        eventually(lambda: waiting(on), already + 1)
+        waiting_here.append((on, Waiter(on.port, *words, **options)))
+        eventually(lambda: waiting(on), already + more)
         return waiting_here[-1][1]
 
     yield wait

@@ -5,6 +5,7 @@ use swlimit_window::{Entry, Quota, Request, Verdict};
 use super::request::{self, KEY};
 use crate::arguments::{Keyword, Options, Parse, Words};
 use crate::error::Error;
+use crate::queues::Wish;
 use crate::server::{Call, Command, Declaration, Keys, Parameter, Reply};
 use crate::statistics;
 
@@ -66,7 +67,7 @@ impl Command for Acquire {
         drop(key);
         let in_time = decision.retry_after.is_some_and(|ms| ms <= timeout);
         if timeout > 0 && in_time && call.may_wait() {
-            return call.wait(name, request, timeout, due);
+            return call.wait(name, Wish::Units(request), timeout, due);
         }
         statistics::denied(request.cost);
         call.count_denial(name, moment);

@@ -100,9 +100,22 @@ impl Clause {
 
 /// A clause with its open key.
 enum Opened<'a> {
-    Rate { key: Key<'a, Entry>, request: Request, quota: &'a [Text; 3] },
-    Hold { key: Key<'a, Holds>, request: holds::Request<'a>, id: &'a Text },
-    Budget { key: Key<'a, Budget>, request: budgets::Request },
+    Rate {
+        key: Key<'a, Entry>,
+        request: Request,
+        quota: &'a [Text; 3],
+    },
+    /// With when the first of those that wait for the key is due.
+    Hold {
+        key: Key<'a, Holds>,
+        request: holds::Request<'a>,
+        id: &'a Text,
+        due: Option<u64>,
+    },
+    Budget {
+        key: Key<'a, Budget>,
+        request: budgets::Request,
+    },
 }
 
 /// What a clause comes to, by itself.
@@ -128,7 +141,7 @@ impl<'a> Opened<'a> {
             Clause::Hold { limit, ttl, cost } => {
                 let [id] = call.words(placed.words + 2)?;
                 let request = holds::Request { limit, ttl, id: id.bytes(), cost };
-                Opened::Hold { key: call.write(name)?, request, id }
+                Opened::Hold { key: call.write(name)?, request, id, due: call.due(name) }
             }
             Clause::Budget { limit, until, cost } => Opened::Budget {
                 key: call.write(name)?,
@@ -151,11 +164,15 @@ impl<'a> Opened<'a> {
                 Verdict::Granted(grant) => Outcome::Rate(grant),
                 Verdict::Denied(_) => Outcome::Denied,
             },
-            Opened::Hold { key, request, .. } => match Holds::decide(key.entry(), now, request, MAX_HOLDS.get())? {
-                holds::Verdict::Granted(grant) => Outcome::Hold(grant),
-                holds::Verdict::Renewed(decision) => Outcome::Live(decision),
-                holds::Verdict::Denied(_) => Outcome::Denied,
-            },
+            Opened::Hold { key, request, due, .. } => {
+                match Holds::decide(key.entry(), now, request, MAX_HOLDS.get())? {
+                    // Others wait for their turn.
+                    holds::Verdict::Granted(_) if due.is_some() => Outcome::Denied,
+                    holds::Verdict::Granted(grant) => Outcome::Hold(grant),
+                    holds::Verdict::Renewed(decision) => Outcome::Live(decision),
+                    holds::Verdict::Denied(_) => Outcome::Denied,
+                }
+            }
             Opened::Budget { key, request } => match Budget::decide(key.entry(), now, request) {
                 (Some(count), decision) => Outcome::Budget(count, decision),
                 (None, _) => Outcome::Denied,
@@ -167,7 +184,13 @@ impl<'a> Opened<'a> {
     fn peek(&self, now: u64) -> Result<Admitted, Error> {
         Ok(match self {
             Opened::Rate { key, request, .. } => Admitted::Units(Entry::peek(key.entry(), now, request)?),
-            Opened::Hold { key, request, .. } => Admitted::Hold(Holds::peek(key.entry(), now, request)),
+            Opened::Hold { key, request, due, .. } => {
+                let decision = Holds::peek(key.entry(), now, request);
+                Admitted::Hold(match due.filter(|_| self.live(now).is_none()) {
+                    Some(due) => decision.behind(due.saturating_sub(now).max(1)),
+                    None => decision,
+                })
+            }
             Opened::Budget { key, request } => Admitted::Units(Budget::peek(key.entry(), now, request)),
         })
     }
@@ -373,7 +396,7 @@ impl Taking<'_> {
                 let of = Reserved::Hold { id: id.bytes().into(), token: decision.token };
                 Ok((Admitted::Hold(decision), Some(of), Some(c"swlimit.held")))
             }
-            (Opened::Hold { key, request, id }, Outcome::Live(decision)) => {
+            (Opened::Hold { key, request, id, .. }, Outcome::Live(decision)) => {
                 holding::renew(call, key, name, request.ttl, std::slice::from_ref(*id), moment, None)?;
                 let of = Reserved::Hold { id: id.bytes().into(), token: decision.token };
                 Ok((Admitted::Hold(decision), Some(of), None))
@@ -392,7 +415,7 @@ impl Taking<'_> {
     ) -> Result<(Admitted, Option<&'static std::ffi::CStr>), Error> {
         let Self { call, moment, .. } = *self;
         let now = moment.now();
-        let Opened::Hold { key, request, id } = opened else { return Err(Error::WrongType) };
+        let Opened::Hold { key, request, id, .. } = opened else { return Err(Error::WrongType) };
         let words: Vec<OwnText> =
             reserved.iter().map(|reservation| OwnText::new(&encode_reservation(reservation))).collect();
         match outcome {
@@ -410,6 +433,7 @@ impl Taking<'_> {
             // What it reserves is new, or another than before: the hold is told as a whole.
             Outcome::Live(decision) => {
                 let (units, end, token) = (decision.granted, now + request.ttl, decision.token);
+                call.hold_is_known(name, request.id);
                 let mut change = key.change()?;
                 let held = change.entry();
                 holding::sweep(call, held, now);

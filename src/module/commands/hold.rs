@@ -1,14 +1,17 @@
-//! `SWLIMIT.HOLD key limit ttl id [COST n] [AT unix-ms] [END unix-ms TOKEN n [RESERVED count word [word …]]
+//! `SWLIMIT.HOLD key limit ttl id [COST n] [WAIT timeout] [AT unix-ms] [END unix-ms TOKEN n [RESERVED count word [word …]]
 //! [UNTIL unix-ms]]`
 
+use std::slice;
+
 use swlimit_hold::{decode_reservation, Decision, Holds, Request, Reservation, Verdict, MAX_RESERVATIONS};
-use swlimit_window::integer;
+use swlimit_window::{duration_or_zero, integer};
 
 use super::holding;
 use super::request::{self, KEY};
 use crate::arguments::{positive, Keyword, Options, Parse, Words};
 use crate::configuration::MAX_HOLDS;
 use crate::error::Error;
+use crate::queues::Wish;
 use crate::server::{Call, Command, Declaration, Effect, Expiry, HoldEffect, Keys, OwnText, Parameter, Reply};
 use crate::statistics;
 
@@ -23,6 +26,8 @@ struct HoldArguments {
     limit: u64,
     ttl: u64,
     options: Options,
+    /// How long to wait, in ms.
+    wait: u64,
     put: Option<Put>,
 }
 
@@ -42,10 +47,23 @@ impl Parse for HoldArguments {
         let (mut options, mut end, mut token, mut reserved) = (Options::default(), None, None, Vec::new());
         // The options that only a hold with a token has.
         let mut needs_token = None;
-        let accepted = [Keyword::Cost, Keyword::At, Keyword::End, Keyword::Token, Keyword::Reserved, Keyword::Until];
+        let mut wait = None;
+        let accepted = [
+            Keyword::Cost,
+            Keyword::Wait,
+            Keyword::At,
+            Keyword::End,
+            Keyword::Token,
+            Keyword::Reserved,
+            Keyword::Until,
+        ];
         words.each_option(&accepted, |keyword, values| {
             match keyword {
                 Keyword::End => end = Some(integer(values.value()?).ok_or(Error::Instant("END"))?),
+                Keyword::Wait => {
+                    let timeout = duration_or_zero(values.value()?).filter(|ms| *ms <= MAX_WAIT);
+                    wait = Some((timeout.ok_or(Error::Duration("timeout"))?, values.syntax()));
+                }
                 Keyword::Token => token = Some(positive(values.value()?).ok_or(Error::Units("TOKEN"))?),
                 Keyword::Reserved => {
                     let count = positive(values.value()?).filter(|count| *count <= MAX_RESERVATIONS as u64);
@@ -61,12 +79,16 @@ impl Parse for HoldArguments {
             Ok(())
         })?;
         holding::check_instant(options.at)?;
+        let wait = match wait {
+            Some((_, error)) if options.at.is_some() || token.is_some() => return Err(error),
+            wait => wait.map_or(0, |(timeout, _)| timeout),
+        };
         let put = match (token, needs_token) {
             (None, None) => None,
             (None, Some(error)) => return Err(error),
             (Some(token), _) => Some(Put { end: end.ok_or(Error::Syntax(b"TOKEN".into()))?, token, reserved }),
         };
-        Ok(Self { limit, ttl, options, put })
+        Ok(Self { limit, ttl, options, wait, put })
     }
 }
 
@@ -75,11 +97,11 @@ impl Command for Hold {
         name: c"swlimit.hold",
         summary:
             c"Takes units of a limit on what is under way, until they are released or their time to live has passed.",
-        complexity: c"O(log H), H being the number of holds of the key",
+        complexity: c"O(log H + log W), H being the number of holds of the key and W that of waiting clients",
         since: c"0.2.0",
         arity: -5,
-        flags: c"write deny-oom fast",
-        categories: "write fast",
+        flags: c"write deny-oom blocking",
+        categories: "write blocking",
         keys: Keys::Change,
         parameters: &[
             request::KEY_PARAMETER,
@@ -87,6 +109,7 @@ impl Command for Hold {
             holding::TTL,
             holding::ID,
             request::COST,
+            Parameter::StringAfter(c"WAIT", c"timeout"),
             request::AT,
             Parameter::UnixTimeAfter(c"END", c"end-unix-ms"),
             Parameter::IntegerAfter(c"TOKEN", c"token"),
@@ -100,7 +123,7 @@ impl Command for Hold {
     };
 
     fn run(call: &Call) -> Result<Reply, Error> {
-        let HoldArguments { limit, ttl, options, put } = call.parse()?;
+        let HoldArguments { limit, ttl, options, wait, put } = call.parse()?;
         let (name, [id]) = (&call.arguments()[KEY], call.words::<1>(ID)?);
         let moment = call.moment(options.at);
         let now = moment.now();
@@ -111,29 +134,40 @@ impl Command for Hold {
 
         let mut key = call.write::<Holds>(name)?;
         let request = Request { limit, ttl, id: id.bytes(), cost };
-        let decision = match Holds::decide(key.entry(), now, &request, MAX_HOLDS.get())? {
-            Verdict::Granted(grant) => {
+        // Who wants a new hold takes its turn behind those that wait.
+        let first = call.due(name);
+        let decision = match (Holds::decide(key.entry(), now, &request, MAX_HOLDS.get())?, first) {
+            (Verdict::Granted(grant), None) => {
                 let (decision, effect) = holding::grant(call, &mut key, id, grant, moment, None)?;
                 drop(key);
                 call.replicate(name, effect);
                 statistics::granted(cost);
                 statistics::HELD.add(1);
                 call.notify(c"swlimit.held", name);
-                decision
+                return Ok(Reply::Hold(decision));
             }
-            Verdict::Renewed(decision) => {
-                holding::renew(call, &mut key, name, ttl, std::slice::from_ref(id), moment, None)?;
-                decision
+            (Verdict::Renewed(decision), _) => {
+                holding::renew(call, &mut key, name, ttl, slice::from_ref(id), moment, None)?;
+                return Ok(Reply::Hold(decision));
             }
-            Verdict::Denied(decision) => {
-                drop(key);
-                holding::deny(call, name, cost, moment);
-                decision
-            }
+            (Verdict::Granted(_), Some(_)) => Holds::peek(key.entry(), now, &request),
+            (Verdict::Denied(decision), _) => decision,
         };
-        Ok(Reply::Hold(decision))
+        let due = key.next_check(now, decision.retry_after);
+        drop(key);
+        if wait > 0 && decision.retry_after.is_some() && call.may_wait() {
+            return call.wait(name, Wish::Hold { limit, ttl, id: id.bytes().into(), cost }, wait, due);
+        }
+        holding::deny(call, name, cost, moment);
+        Ok(Reply::Hold(match first {
+            Some(due) => decision.behind(due.saturating_sub(now).max(1)),
+            None => decision,
+        }))
     }
 }
+
+/// The longest wait, in ms: an hour.
+const MAX_WAIT: u64 = 60 * 60 * 1000;
 
 /// Put a hold as it was granted elsewhere, whatever the limit is.
 fn apply(call: &Call, limit: u64, options: &Options, put: Put) -> Result<Reply, Error> {

@@ -102,6 +102,7 @@ pub fn renew(
     until: Option<u64>,
 ) -> Result<(), Error> {
     let (now, end) = (moment.now(), moment.now() + ttl);
+    ids.iter().for_each(|id| call.hold_is_known(name, id.bytes()));
     let changes =
         |id: &&Text| key.entry().and_then(|holds| holds.get(id.bytes(), now)).is_some_and(|hold| hold.end() != end);
     if !ids.iter().any(|id| changes(&id)) {

@@ -45,6 +45,7 @@ impl Command for Release {
         let now = moment.now();
 
         let mut key = call.write::<Holds>(name)?;
+        ids.iter().for_each(|id| call.end_wait(name, id.bytes()));
         let is_live = |id: &Text| key.entry().is_some_and(|holds| holds.get(id.bytes(), now).is_some());
         if !ids.iter().any(is_live) {
             return Ok(Reply::Integer(0));

@@ -1,4 +1,4 @@
-//! Clients blocked by ACQUIRE: the server blocks them, [`Queues`] orders them, a timer grants and answers.
+//! Clients blocked by ACQUIRE and HOLD: the server blocks them, [`Queues`] orders them, a timer grants and answers.
 //!
 //! A single timer runs at the earliest instant at which a queue or a deadline is due. Key notifications count nothing: they
 //! only make the key's queue due at once, and the timer runs after the command or transaction has ended. One run of the
@@ -14,7 +14,8 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use redis_module::raw;
-use swlimit_window::{Decision, Entry, Request};
+use swlimit_hold::Holds;
+use swlimit_window::Entry;
 
 use super::call::Call;
 use super::call_server::CallReply;
@@ -22,13 +23,13 @@ use super::caller::Caller;
 use super::context::Context;
 use super::key::{Key, Mode, Moment};
 use super::redirection::redirection;
-use super::reply::Reply;
+use super::reply::{Admitted, Reply};
 use super::text::{OwnText, Text};
 use super::OK;
 use crate::commands::QUOTA;
 use crate::configuration::MAX_WAITING;
 use crate::error::Error;
-use crate::queues::{QueueKey, Queues, Waiter, WaiterId};
+use crate::queues::{QueueKey, Queues, Waiter, WaiterId, Wish};
 use crate::statistics;
 
 /// The server's handle of a blocked client.
@@ -36,10 +37,10 @@ type Handle = *mut raw::RedisModuleBlockedClient;
 
 /// How a wait ended.
 enum Outcome {
-    /// ALLOW's five integers, and the refund that is due if the client is gone before it reads them.
-    Granted(Vec<i64>, PendingRefund),
+    /// The integers of ALLOW or HOLD, and what is given back if the client is gone before it reads them.
+    Granted(Vec<i64>, Option<PendingRefund>),
     /// The decision that denied it.
-    Denied(Decision),
+    Denied(Admitted),
     /// An error, with its code.
     Error(String),
 }
@@ -54,11 +55,23 @@ struct BlockedClient {
     outcome: Option<Outcome>,
 }
 
-/// Granted units to refund if the client is gone before its reply.
+/// What was granted, to give back if the client is gone before its reply.
 struct PendingRefund {
     key: QueueKey,
-    units: u64,
-    instant: u64,
+    of: Granted,
+}
+
+enum Granted {
+    /// Units of a window, counted at an instant.
+    Units { units: u64, instant: u64 },
+    /// A hold.
+    Hold { id: Box<[u8]>, token: u64 },
+}
+
+impl PendingRefund {
+    fn is_of(&self, key: &QueueKey, hold: &[u8]) -> bool {
+        matches!(&self.of, Granted::Hold { id, .. } if **id == *hold) && self.key == *key
+    }
 }
 
 #[derive(Default)]
@@ -68,6 +81,10 @@ struct State {
     clients: HashMap<usize, BlockedClient>,
     handles: HashMap<WaiterId, usize>,
     refunds: Vec<PendingRefund>,
+    /// Grants whose reply has not been sent.
+    unsent: usize,
+    /// The queue whose first waiter is being granted.
+    granting: Option<QueueKey>,
     /// The timer, and when it runs, in ms by the monotonic clock.
     timer: Option<(raw::RedisModuleTimerID, u64)>,
     /// Whether the timer's callback is running, which sets the timer anew when it ends.
@@ -104,13 +121,19 @@ impl Call<'_> {
         if statistics::WAITING.get() == 0 {
             return None;
         }
-        state().queues.due(&(self.database(), name.bytes().into()))
+        let (key, state) = ((self.database(), name.bytes().into()), state());
+        state.queues.due(&key).filter(|_| state.granting.as_ref() != Some(&key))
     }
 
-    /// Block the client at the end of the key's queue for at most `timeout` ms. `due` is when its request may
-    /// fit if nothing else is counted, in Unix ms.
-    pub fn wait(&self, name: &Text, request: Request, timeout: u64, due: u64) -> Result<Reply, Error> {
-        if state().queues.len() as u64 >= MAX_WAITING.get() {
+    /// Block the client at the end of the key's queue for at most `timeout` ms. `due` is when its wish may be granted if
+    /// nothing else is counted, in Unix ms. A hold's id waits once: who waits for it before is let go, and its place taken.
+    pub fn wait(&self, name: &Text, wish: Wish, timeout: u64, due: u64) -> Result<Reply, Error> {
+        let key: QueueKey = (self.database(), name.bytes().into());
+        let before = match &wish {
+            Wish::Hold { id, .. } => state().queues.waiter_for(&key, id),
+            Wish::Units(_) => None,
+        };
+        if before.is_none() && state().queues.len() as u64 >= MAX_WAITING.get() {
             return Err(Error::TooManyWaiting);
         }
         let user = self.user_name().map(|name| name.bytes().into());
@@ -122,9 +145,16 @@ impl Call<'_> {
             api!(RedisModule_SetDisconnectCallback(handle, Some(disconnected)));
             handle
         };
+        let waiter = Waiter { key, wish, deadline: monotonic_clock() + timeout };
+        let id = match before {
+            Some(id) => {
+                let_go(id);
+                state().queues.replace(id, waiter);
+                id
+            }
+            None => state().queues.push(waiter, due),
+        };
         let mut state = state();
-        let key: QueueKey = (self.database(), name.bytes().into());
-        let id = state.queues.push(Waiter { key, request, deadline: monotonic_clock() + timeout }, due);
         state.clients.insert(handle as usize, BlockedClient { id, user, words, outcome: None });
         state.handles.insert(id, handle as usize);
         statistics::WAITING.add(1);
@@ -137,7 +167,58 @@ impl Call<'_> {
         set_timer(0);
         Ok(Reply::Blocked)
     }
+
+    /// Deny whoever waits for the hold of this id.
+    pub fn end_wait(&self, name: &Text, hold: &[u8]) {
+        if statistics::WAITING.get() == 0 {
+            return;
+        }
+        let key: QueueKey = (self.database(), name.bytes().into());
+        let waiter = {
+            let state = state();
+            let id = state.queues.waiter_for(&key, hold);
+            id.and_then(|id| Some((id, state.queues.waiter(id)?.wish.clone())))
+        };
+        if let Some((id, wish)) = waiter {
+            unblock(id, denial(**self, self.clock(), &key, name, &wish));
+        }
+    }
+
+    /// Somebody is told that the hold of this id is live: it stays, also when the client is gone that it was granted to.
+    pub fn hold_is_known(&self, name: &Text, hold: &[u8]) {
+        let mut state = state();
+        if state.unsent + state.refunds.len() == 0 {
+            return;
+        }
+        let key: QueueKey = (self.database(), name.bytes().into());
+        state.refunds.retain(|refund| !refund.is_of(&key, hold));
+        for client in state.clients.values_mut() {
+            if let Some(Outcome::Granted(_, refund)) = &mut client.outcome {
+                refund.take_if(|refund| refund.is_of(&key, hold));
+            }
+        }
+    }
 }
+
+/// Unblock the client of a waiter that goes on waiting for another client.
+fn let_go(id: WaiterId) {
+    let handle = {
+        let mut state = state();
+        let Some(handle) = state.handles.remove(&id) else { return };
+        if let Some(client) = state.clients.get_mut(&handle) {
+            client.id = NOBODY;
+            client.outcome = Some(Outcome::Error(WAITS_ELSEWHERE.into()));
+        }
+        handle as Handle
+    };
+    statistics::WAITING.subtract(1);
+    // SAFETY: the client is still blocked, because `handles` still had it.
+    unsafe { api!(RedisModule_UnblockClient(handle, handle.cast())) };
+}
+
+/// The waiter of a client that does not wait any more.
+const NOBODY: WaiterId = WaiterId::MAX;
+const WAITS_ELSEWHERE: &str = "UNBLOCKED this id waits elsewhere";
 
 /// A key was changed or removed: check its queue once the command or transaction has ended.
 #[inline(always)]
@@ -332,12 +413,12 @@ fn next_task(now: u64, paused: bool) -> Option<Task> {
 
 /// Grant the first waiter of a queue, if it fits. The next one is due at once.
 fn try_grant(context: Context, now: u64, key: &QueueKey) {
-    let Some((id, request)) = state().queues.first(key).map(|(id, waiter)| (id, waiter.request)) else {
+    let Some((id, wish)) = state().queues.first(key).map(|(id, waiter)| (id, waiter.wish.clone())) else {
         return;
     };
     let name = OwnText::new(&key.1);
     context.select(key.0);
-    if let Ok(Some(due)) = denied_until(context, now, &name, &request) {
+    if let Ok(Some(due)) = denied_until(context, now, &name, &wish) {
         return state().queues.set_due(key, due);
     }
     let Some((user, words)) = command(id) else {
@@ -346,8 +427,11 @@ fn try_grant(context: Context, now: u64, key: &QueueKey) {
     if let Err(error) = check_rights(user.as_deref(), &words, &name, key.0) {
         return unblock(id, Outcome::Error(error.to_string()));
     }
-    // ALLOW counts, replicates and notifies, or returns the error that the waiter gets.
-    let outcome = match call_allow(context, &words, &name, &request) {
+    // ALLOW or HOLD counts, replicates and notifies, or returns the error that the waiter gets.
+    state().granting = Some(key.clone());
+    let reply = call_to_grant(context, &words, &name, &wish);
+    state().granting = None;
+    let outcome = match reply {
         CallReply::SlotElsewhere => Outcome::Error(redirection(context, &name)),
         CallReply::Error(error) => Outcome::Error(error),
         CallReply::Array(reply) => {
@@ -357,18 +441,49 @@ fn try_grant(context: Context, now: u64, key: &QueueKey) {
                 return state().queues.set_due(key, now + 1);
             }
             statistics::ACQUIRED.add(1);
-            Outcome::Granted(reply, PendingRefund { key: key.clone(), units: request.cost, instant: now })
+            let of = match wish {
+                Wish::Units(request) => Granted::Units { units: request.cost, instant: now },
+                Wish::Hold { id, .. } => {
+                    Granted::Hold { id, token: reply.last().map_or(0, |token| token.unsigned_abs()) }
+                }
+            };
+            Outcome::Granted(reply, Some(PendingRefund { key: key.clone(), of }))
         }
         other => Outcome::Error(format!("ERR unexpected reply {other:?}")),
     };
     unblock(id, outcome);
 }
 
-/// When a denied request may fit, in Unix ms; `None` when it fits now.
-fn denied_until(context: Context, now: u64, name: &Text, request: &Request) -> Result<Option<u64>, Error> {
-    let key = Key::open(context, name, Mode::Read)?;
-    let decision = Entry::peek(key.entry(), now, request)?;
-    Ok((decision.granted == 0).then(|| key.next_check(now, decision.retry_after)))
+/// When a denied wish may be granted, in Unix ms; `None` when it can be now.
+fn denied_until(context: Context, now: u64, name: &Text, wish: &Wish) -> Result<Option<u64>, Error> {
+    match wish {
+        Wish::Units(request) => {
+            let key = Key::open(context, name, Mode::Read)?;
+            let decision = Entry::peek(key.entry(), now, request)?;
+            Ok((decision.granted == 0).then(|| key.next_check(now, decision.retry_after)))
+        }
+        Wish::Hold { limit, ttl, id, cost } => {
+            let key = Key::<Holds>::open(context, name, Mode::Read)?;
+            let request = swlimit_hold::Request { limit: *limit, ttl: *ttl, id, cost: *cost };
+            let decision = Holds::peek(key.entry(), now, &request);
+            Ok((decision.granted == 0).then(|| key.next_check(now, decision.retry_after)))
+        }
+    }
+}
+
+/// The decision upon a wish as it reads now.
+fn peek(context: Context, now: u64, name: &Text, wish: &Wish) -> Result<Admitted, Error> {
+    match wish {
+        Wish::Units(request) => {
+            let key = Key::open(context, name, Mode::Read)?;
+            Ok(Admitted::Units(Entry::peek(key.entry(), now, request)?))
+        }
+        Wish::Hold { limit, ttl, id, cost } => {
+            let key = Key::open(context, name, Mode::Read)?;
+            let request = swlimit_hold::Request { limit: *limit, ttl: *ttl, id, cost: *cost };
+            Ok(Admitted::Hold(Holds::peek(key.entry(), now, &request)))
+        }
+    }
 }
 
 /// A waiter's ACL user, and its command.
@@ -387,42 +502,51 @@ fn check_rights(user: Option<&Text>, words: &[OwnText], key: &Text, database: c_
     }
 }
 
-fn call_allow(context: Context, command: &[OwnText], name: &Text, request: &Request) -> CallReply {
-    let Some([limit, window, resolution]) = command.get(QUOTA..).and_then(<[OwnText]>::first_chunk) else {
+/// Call the command that grants a wish, with the words for it that the client has given.
+fn call_to_grant(context: Context, command: &[OwnText], name: &Text, wish: &Wish) -> CallReply {
+    let Some([first, second, third]) = command.get(QUOTA..).and_then(<[OwnText]>::first_chunk) else {
         return CallReply::Other;
     };
     let [cost_word, strict] = [&b"COST"[..], b"STRICT"].map(OwnText::new);
-    let cost = OwnText::new(request.cost.to_string().as_bytes());
-    let mut words: Vec<&Text> = vec![name, limit, window, resolution, &cost_word, &cost];
-    if request.strict {
-        words.push(&strict);
+    let cost = OwnText::new(wish.cost().to_string().as_bytes());
+    let mut words: Vec<&Text> = vec![name, first, second, third, &cost_word, &cost];
+    match wish {
+        Wish::Units(request) => {
+            if request.strict {
+                words.push(&strict);
+            }
+            context.call_deny_oom(c"SWLIMIT.ALLOW", &words)
+        }
+        Wish::Hold { .. } => context.call_deny_oom(c"SWLIMIT.HOLD", &words),
     }
-    context.call_deny_oom(c"SWLIMIT.ALLOW", &words)
 }
 
 /// Deny a waiter whose timeout has passed.
 fn time_is_up(context: Context, now: u64, id: WaiterId) {
-    let Some((key, request)) = state().queues.waiter(id).map(|waiter| (waiter.key.clone(), waiter.request)) else {
+    let Some((key, wish)) = state().queues.waiter(id).map(|waiter| (waiter.key.clone(), waiter.wish.clone())) else {
         return;
     };
     let name = OwnText::new(&key.1);
     context.select(key.0);
-    let outcome = denial(context, now, &key, &name, &request);
+    let outcome = denial(context, now, &key, &name, &wish);
     unblock(id, outcome);
 }
 
 /// The outcome of a wait without a grant; counts and notifies the denial.
-fn denial(context: Context, now: u64, key: &QueueKey, name: &Text, request: &Request) -> Outcome {
+fn denial(context: Context, now: u64, key: &QueueKey, name: &Text, wish: &Wish) -> Outcome {
     if context.slot_is_elsewhere(name) {
         return Outcome::Error(redirection(context, name));
     }
-    let decision = Key::open(context, name, Mode::Read).and_then(|key| Ok(Entry::peek(key.entry(), now, request)?));
-    match decision {
+    match peek(context, now, name, wish) {
         Ok(decision) => {
             context.count_denial(name, Moment::Clock(now));
             context.notify(c"swlimit.denied", name);
             let due = state().queues.due(key).unwrap_or(0);
-            Outcome::Denied(decision.behind(due.saturating_sub(now).max(1)))
+            let ms = due.saturating_sub(now).max(1);
+            Outcome::Denied(match decision {
+                Admitted::Units(decision) => Admitted::Units(decision.behind(ms)),
+                Admitted::Hold(decision) => Admitted::Hold(decision.behind(ms)),
+            })
         }
         Err(error) => Outcome::Error(error.to_string()),
     }
@@ -434,12 +558,13 @@ fn unblock(id: WaiterId, outcome: Outcome) {
         let mut state = state();
         let waiter = state.queues.remove(id);
         let handle = state.handles.remove(&id);
-        let (Some(Waiter { request, .. }), Some(handle)) = (waiter, handle) else {
+        let (Some(Waiter { wish, .. }), Some(handle)) = (waiter, handle) else {
             // A subscriber of the grant's key event has ended the wait meanwhile.
             return state.refund_later(outcome);
         };
-        if !matches!(outcome, Outcome::Granted(..)) {
-            statistics::denied(request.cost);
+        match outcome {
+            Outcome::Granted(..) => state.unsent += 1,
+            _ => statistics::denied(wish.cost()),
         }
         if let Some(client) = state.clients.get_mut(&handle) {
             client.outcome = Some(outcome);
@@ -459,10 +584,9 @@ unsafe extern "C" fn reply(
 ) -> c_int {
     // SAFETY: the context of this callback, with what the client was unblocked with.
     let (context, handle) = unsafe { (Context::new(ctx), api!(RedisModule_GetBlockedClientPrivateData(ctx)) as usize) };
-    let outcome = state().clients.get_mut(&handle).and_then(|client| client.outcome.take());
-    match outcome {
+    match state().take_outcome(handle) {
         Some(Outcome::Granted(reply, _)) => Reply::Integers(reply).send(context),
-        Some(Outcome::Denied(decision)) => Reply::Decision(decision).send(context),
+        Some(Outcome::Denied(decision)) => decision.into_reply().send(context),
         Some(Outcome::Error(error)) => context.reply_error_text(error),
         None => context.reply_error_text(UNKNOWN_CLIENT.into()),
     }
@@ -481,11 +605,11 @@ unsafe extern "C" fn timed_out(
         let state = state();
         state.clients.get(&handle).and_then(|client| Some((client.id, state.queues.waiter(client.id)?.clone())))
     };
-    if let Some((id, Waiter { key, request, .. })) = waiter {
+    if let Some((id, Waiter { key, wish, .. })) = waiter {
         let name = OwnText::new(&key.1);
-        let outcome = denial(context, context.clock(), &key, &name, &request);
+        let outcome = denial(context, context.clock(), &key, &name, &wish);
         match &outcome {
-            Outcome::Denied(decision) => Reply::Decision(*decision).send(context),
+            Outcome::Denied(decision) => decision.into_reply().send(context),
             Outcome::Error(error) => context.reply_error_text(error.clone()),
             Outcome::Granted(..) => {}
         }
@@ -497,9 +621,8 @@ unsafe extern "C" fn timed_out(
 /// The server's callback for a client that disconnected, was killed, or unblocked by `CLIENT UNBLOCK … ERROR`.
 unsafe extern "C" fn disconnected(_ctx: *mut raw::RedisModuleCtx, handle: Handle) {
     let mut state = state();
-    let Some(client) = state.clients.get_mut(&(handle as usize)) else { return };
-    let (id, outcome) = (client.id, client.outcome.take());
-    if let Some(outcome) = outcome {
+    let Some(id) = state.clients.get(&(handle as usize)).map(|client| client.id) else { return };
+    if let Some(outcome) = state.take_outcome(handle as usize) {
         state.refund_later(outcome);
         drop(state);
         set_timer(0);
@@ -512,9 +635,18 @@ unsafe extern "C" fn disconnected(_ctx: *mut raw::RedisModuleCtx, handle: Handle
 impl State {
     /// Schedule the refund of a grant whose client is gone.
     fn refund_later(&mut self, outcome: Outcome) {
-        if let Outcome::Granted(_, units) = outcome {
-            self.refunds.push(units);
+        if let Outcome::Granted(_, refund) = outcome {
+            self.refunds.extend(refund);
         }
+    }
+
+    /// What is to be replied to a client, which is then not there any more.
+    fn take_outcome(&mut self, handle: usize) -> Option<Outcome> {
+        let outcome = self.clients.get_mut(&handle)?.outcome.take();
+        if let Some(Outcome::Granted(..)) = outcome {
+            self.unsent -= 1;
+        }
+        outcome
     }
 }
 
@@ -522,11 +654,25 @@ impl State {
 /// would replicate as part of the command that disconnected the client.
 fn refund_gone_clients(context: Context) {
     let refunds = std::mem::take(&mut state().refunds);
-    for PendingRefund { key, units, instant } in refunds {
-        let (units, instant) = (units.to_string(), instant.to_string());
-        let words = [&key.1[..], units.as_bytes(), b"SINCE", instant.as_bytes()].map(OwnText::new);
+    for PendingRefund { key, of } in refunds {
         context.select(key.0);
-        context.call(c"SWLIMIT.REFUND", &words.each_ref().map(|word| &**word));
+        match of {
+            Granted::Units { units, instant } => {
+                let (units, instant) = (units.to_string(), instant.to_string());
+                let words = [&key.1[..], units.as_bytes(), b"SINCE", instant.as_bytes()].map(OwnText::new);
+                context.call(c"SWLIMIT.REFUND", &words.each_ref().map(|word| &**word));
+            }
+            Granted::Hold { id, token } => {
+                let words = [&key.1[..], &id].map(OwnText::new);
+                let now = context.clock();
+                let is_same = |key: Key<Holds>| {
+                    key.entry().and_then(|holds| holds.get(&id, now)).is_some_and(|hold| hold.token() == token)
+                };
+                if Key::open(context, &words[0], Mode::Read).is_ok_and(is_same) {
+                    context.call(c"SWLIMIT.RELEASE", &words.each_ref().map(|word| &**word));
+                }
+            }
+        }
     }
 }
 

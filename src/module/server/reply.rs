@@ -43,7 +43,8 @@ pub enum Reply {
     Denied(Vec<DeniedKey>),
 }
 
-/// What is decided of one limit of several.
+/// What is decided of a limit of any kind.
+#[derive(Clone, Copy)]
 pub enum Admitted {
     /// Of a rate or a budget.
     Units(Decision),
@@ -77,6 +78,16 @@ impl Info {
     /// The counts of a window.
     pub fn counts_of(window: &Window) -> Vec<(u64, u64)> {
         window.counts().map(|Count { subinterval, units }| (window.geometry().start_of(subinterval), units)).collect()
+    }
+}
+
+impl Admitted {
+    /// The decision as a reply of its own.
+    pub(super) fn into_reply(self) -> Reply {
+        match self {
+            Admitted::Units(decision) => Reply::Decision(decision),
+            Admitted::Hold(decision) => Reply::Hold(decision),
+        }
     }
 }
 
