@@ -5,6 +5,7 @@ pub mod address;
 pub mod duration;
 pub mod error;
 pub mod limits;
+pub mod path;
 pub mod policy;
 pub mod proxy;
 mod renamed;

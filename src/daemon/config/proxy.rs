@@ -6,7 +6,7 @@ use axum::http::HeaderName;
 use ipnet::IpNet;
 use serde::{de, Deserialize, Deserializer};
 
-use super::limits::PathRules;
+use super::path::PathRules;
 
 /// How `/auth` reads the original request.
 #[derive(Clone, Debug, Deserialize, PartialEq)]

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use axum::http::{HeaderMap, Method};
 use serde::{de, Deserialize, Deserializer};
 
-use super::path::PathRules;
 use super::wildcard::Wildcard;
+use crate::config::path::PathRules;
 
 /// The request that a proxy asks about.
 #[derive(Debug)]

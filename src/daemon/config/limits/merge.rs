@@ -8,10 +8,10 @@ use swlimit_window::{Geometry, GeometryError, Quota};
 
 use super::document::{self, Descriptor, Document, RateLimit};
 use super::matching::MatchConditions;
-use super::path::PathRules;
 use super::rule::{default_geometry, Level, Limit, Policy, Rule};
 use crate::config::duration::Duration;
 use crate::config::error::ConfigError;
+use crate::config::path::PathRules;
 use crate::config::policy::{Defaults, PolicyKeys};
 use crate::config::settings::Settings;
 

@@ -4,7 +4,6 @@ mod document;
 mod entry;
 mod matching;
 mod merge;
-mod path;
 mod rule;
 mod template;
 #[cfg(test)]
@@ -17,7 +16,6 @@ pub use document::{Metadata, Unit};
 pub use entry::Entry;
 pub use matching::{MissingHeader, OriginalRequest};
 use merge::{Context, Levels, MergedLevel};
-pub use path::PathRules;
 use rule::Level;
 pub use rule::{default_geometry, Limit, Policy, Rule};
 pub use template::joined;
