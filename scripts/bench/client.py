@@ -14,11 +14,11 @@ from .cpu import spread
 from .load import cores, start_server
 
 PROGRAM = "target/client-bench/release/client-bench"  # from the top, where all of this runs
-NEAR = {"denial": "a denial that is known", "lease": "a unit of a lease", "background": "in the background",
+NEAR = {"cached": "a denial that is known", "leased": "a unit of a lease", "eventual": "synchronized later",
         "local granted": "only local, granted", "governor granted": "`governor`, granted",
         "local denied": "only local, denied", "governor denied": "`governor`, denied"}
-WAYS = {"redis": "the crate `redis` alone", "direct": "direct", "denials": "denials", "leases": "leases",
-        "background": "background"}
+MODES = {"redis": "the crate `redis` alone", "direct": "direct", "cached": "cached", "leased": "leased",
+         "eventual": "eventual"}
 PLENTY = {"limit": 2**40, "window": "1d", "resolution": "1d", "strict": False}
 SCARCE = {"limit": 1_000, "window": "10s", "resolution": "1s"}
 HOT = {"limit": 100_000, "window": "1m", "resolution": "1s", "strict": False}
@@ -68,45 +68,45 @@ def near(client, rounds, seconds):
 
 
 def plenty(client, rounds, seconds):
-    """Requests that are all granted, by way and tasks: `{(way, tasks): [result, …]}`."""
+    """Requests that are all granted, by mode and tasks: `{(mode, tasks): [result, …]}`."""
     found = {}
     for number in range(rounds):
         print(f"client: requests, round {number + 1} of {rounds}", flush=True)
-        for way in WAYS:
+        for mode in MODES:
             for tasks in (1, BUSY):
-                one = client.run("requests", way=way, tasks=tasks, keys=KEYS, seconds=seconds, **PLENTY)
-                found.setdefault((way, tasks), []).append(one)
+                one = client.run("requests", mode=mode, tasks=tasks, keys=KEYS, seconds=seconds, **PLENTY)
+                found.setdefault((mode, tasks), []).append(one)
     return found
 
 
 def scarce(client, seconds):
-    """Ten times the limit, by way and whether it is strict: `{(way, strict): result}`."""
+    """Ten times the limit, by mode and whether it is strict: `{(mode, strict): result}`."""
     rate = 10 * SCARCE["limit"] / 10
     found = {}
-    for way in list(WAYS)[1:]:
+    for mode in list(MODES)[1:]:
         for strict in (False, True):
-            print(f"client: ten times the limit, {way}{', strict' * strict}", flush=True)
-            found[way, strict] = client.run("requests", way=way, strict=strict, tasks=100, keys=1, rate=rate,
+            print(f"client: ten times the limit, {mode}{', strict' * strict}", flush=True)
+            found[mode, strict] = client.run("requests", mode=mode, strict=strict, tasks=100, keys=1, rate=rate,
                                             seconds=seconds, **SCARCE)
     return found
 
 
 def hot(client, seconds):
-    """One key with a large limit, at nine tenths of it: `{way: result}`."""
+    """One key with a large limit, at nine tenths of it: `{mode: result}`."""
     print("client: one key with a large limit", flush=True)
     rate = 0.9 * HOT["limit"] / 60
-    return {way: client.run("requests", way=way, tasks=100, keys=1, rate=rate, seconds=seconds, **HOT)
-            for way in list(WAYS)[1:]}
+    return {mode: client.run("requests", mode=mode, tasks=100, keys=1, rate=rate, seconds=seconds, **HOT)
+            for mode in list(MODES)[1:]}
 
 
 def overshoot(client, windows):
-    """The most that is granted in a span: `{(clients, interval, share): (units, bound)}`; no interval is leases."""
+    """The most that is granted in a span: `{(clients, interval, share): (units, bound)}`; no interval is leased."""
     kinds = (USUAL, 0), (USUAL, 0.1), (None, 0.1)
     cases = [(clients, interval, share) for clients in CLIENTS for interval, share in kinds]
     cases += [(MANY, interval, 0) for interval in INTERVALS if interval != USUAL]
     found = {}
     for clients, interval, share in cases:
-        print(f"client: overshoot, {clients} clients, {f'every {interval} ms' if interval else 'leases'}", flush=True)
+        print(f"client: overshoot, {clients} clients, {f'every {interval} ms' if interval else 'leased'}", flush=True)
         one = client.run("overshoot", clients=clients, interval=interval, share=share, limit=LIMIT, window=WINDOW,
                          resolution=RESOLUTION, rate=RATE, seconds=windows * WINDOW / 1000,
                          span=WINDOW - RESOLUTION - (0 if interval else LENGTH))
@@ -133,7 +133,7 @@ def table(found):
         ("Direct beside the crate `redis`, as ratios", ratio_table(found["plenty"])),
         (f"Ten times the limit, which is {written(SCARCE)}; 100 tasks, one key", scarce_table(found["scarce"])),
         (f"One key with {written(HOT)}, at nine tenths of that", hot_table(found["hot"])),
-        (f"Most granted in any span of W − R, as a share of the limit, synchronized every {USUAL} ms; of leases, in "
+        (f"Most granted in any span of W − R, as a share of the limit, synchronized every {USUAL} ms; leased, in "
          "any span of W − R − T", overshoot_table(found["overshoot"])),
         (f"The same of {MANY} clients, by the interval", interval_table(found["overshoot"])),
     ]
@@ -159,8 +159,8 @@ def near_table(found):
 def plenty_table(found):
     rows = ["| | requests a second and core | client CPU, µs | server commands a request | p50, µs | p99, µs |",
             "|---|---:|---:|---:|---:|---:|"]
-    for way, label in WAYS.items():
-        several = found[way, BUSY]
+    for mode, label in MODES.items():
+        several = found[mode, BUSY]
         cpu = median(cpu_of(one) for one in several)
         commands = median(one["commands"] / one["requests"] for one in several)
         late = [f"{median(one[name] for one in several):.3g}" for name in ("p50", "p99")]
@@ -187,24 +187,24 @@ def ratio_table(found):
 
 def scarce_table(found):
     rows = ["| | server commands a grant | a request | p50, µs | p99, µs |", "|---|---:|---:|---:|---:|"]
-    for (way, strict), one in found.items():
+    for (mode, strict), one in found.items():
         each = [f"{one['commands'] / one[of]:.3g}" for of in ("granted", "requests")]
         late = [f"{one[name]:.3g}" for name in ("p50", "p99")]
-        rows.append(f"| {WAYS[way]}{', `STRICT`' * strict} | {' | '.join(each + late)} |")
+        rows.append(f"| {MODES[mode]}{', `STRICT`' * strict} | {' | '.join(each + late)} |")
     return rows
 
 
 def hot_table(found):
     rows = ["| | requests a server command | granted | p50, µs | p99, µs |", "|---|---:|---:|---:|---:|"]
-    for way, one in found.items():
+    for mode, one in found.items():
         late = [f"{one[name]:.3g}" for name in ("p50", "p99")]
         each = f"{one['requests'] / one['commands']:.3g}", f"{100 * one['granted'] / one['requests']:.1f} %"
-        rows.append(f"| {WAYS[way]} | {' | '.join([*each, *late])} |")
+        rows.append(f"| {MODES[mode]} | {' | '.join([*each, *late])} |")
     return rows
 
 
 def overshoot_table(found):
-    rows = ["| clients | background, share 0 | bound | background, share 10 % | bound | leases (bound 1) |",
+    rows = ["| clients | eventual, share 0 | bound | eventual, share 10 % | bound | leased (bound 1) |",
             "|---:|---:|---:|---:|---:|---:|"]
     for clients in CLIENTS:
         cells = [*found[clients, USUAL, 0], *found[clients, USUAL, 0.1], found[clients, None, 0.1][0]]
@@ -213,7 +213,7 @@ def overshoot_table(found):
 
 
 def interval_table(found):
-    rows = ["| interval, ms | background, share 0 | bound |", "|---:|---:|---:|"]
+    rows = ["| interval, ms | eventual, share 0 | bound |", "|---:|---:|---:|"]
     for interval in INTERVALS:
         rows.append(f"| {interval:,} | {' | '.join(f'{cell:.2f}' for cell in found[MANY, interval, 0])} |")
     return rows

@@ -1,28 +1,31 @@
-//! The client: a line to the server, and what all limiters share.
+//! The client: the link to the server, and what all limiters share.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::time::{timeout, Instant};
 
-use crate::background::Background;
 use crate::commands;
-use crate::decision::{Decision, Decisions, Way};
+use crate::decision::Decisions;
 use crate::demand::Demand;
-use crate::denials::Denials;
 use crate::error::Error;
-use crate::leases::Leases;
+use crate::keyed::FairQueue;
 use crate::limiter::{Limiter, LimiterBuilder};
+use crate::link::Link;
 use crate::operating::{Denied, Held};
 use crate::quota::Quota;
 use crate::request::Request;
-use crate::server::Server;
+use crate::several::Several;
 use crate::statistics::{Count, Counters, Statistics};
-use crate::turns::Turns;
-use crate::wire::{Command, Listener, Reply, Servers, Wire};
+use crate::strategy::deny_cache::DenyCache;
+use crate::strategy::{eventual, lease};
+use crate::wire::{Command, ConnectionOptions, Event, Reply, Servers, Transport};
 
-/// A line to a server, a master that sentinels name, or a cluster; or none. Cheap to clone.
+/// How long [`Client::close`] takes, at most.
+const CLOSING: Duration = Duration::from_secs(3);
+
+/// A client of a server, of the primary that sentinels name, or of a cluster; or of none. Cheap to clone.
 ///
 /// It needs tokio's runtime, with time and I/O enabled, to be used and to be dropped.
 #[derive(Clone)]
@@ -30,134 +33,159 @@ pub struct Client(pub(crate) Arc<Shared>);
 
 /// What all limiters of a client share.
 pub(crate) struct Shared {
-    pub server: Option<Arc<Server>>,
-    pub denials: Arc<Denials>,
-    /// How long a denial is remembered where nothing is heard of changes.
-    pub untracked: Duration,
-    pub turns: Turns,
+    pub link: Option<Arc<Link>>,
+    pub deny_cache: Arc<DenyCache>,
+    pub fair_queue: FairQueue,
     pub counters: Arc<Counters>,
-    pub most_keys: usize,
-    /// What is to be given back or told at the end.
-    pub leases: Mutex<Vec<Weak<Leases>>>,
-    pub backgrounds: Mutex<Vec<Weak<Background>>>,
+    pub max_keys: usize,
+    pub prefix: Vec<u8>,
+    closing: Mutex<Vec<Closing>>,
+    #[cfg(feature = "metrics")]
+    published: Mutex<Statistics>,
 }
 
-/// How a client is to be.
+/// What is to be given back or told at the end.
+pub(crate) enum Closing {
+    Leases(lease::Closing),
+    Eventual(eventual::Closing),
+}
+
+/// Builder for [`Client`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is built yet"]
 pub struct ClientBuilder {
     timeout: Duration,
-    untracked: Duration,
-    most_keys: usize,
-    most_waiting: usize,
+    max_untracked_age: Duration,
+    max_keys: usize,
+    max_waiting: usize,
+    prefix: Vec<u8>,
+    options: ConnectionOptions,
 }
 
 impl Default for ClientBuilder {
     fn default() -> Self {
         Self {
             timeout: Duration::from_millis(50),
-            untracked: Duration::from_millis(100),
-            most_keys: 100_000,
-            most_waiting: 8,
+            max_untracked_age: Duration::from_millis(100),
+            max_keys: 100_000,
+            max_waiting: 10,
+            prefix: Vec::new(),
+            options: ConnectionOptions::new(),
         }
     }
 }
 
 impl ClientBuilder {
-    /// How long a request waits because of the limiter, at most: 50 ms unless set. `acquire` waits its own time.
+    /// The longest that a request waits because of the limiter: 50 ms unless set. `acquire` waits its own time.
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
 
-    /// How long a denial is remembered where the server cannot tell of changed keys, because there is no RESP3 or a
+    /// How long a denial is remembered where the server does not tell of changed keys, because there is no RESP3 or a
     /// proxy in between: 100 ms unless set. A refund is noticed that much later.
-    pub fn untracked(self, longest: Duration) -> Self {
-        Self { untracked: longest, ..self }
+    pub fn max_untracked_age(self, age: Duration) -> Self {
+        Self { max_untracked_age: age, ..self }
     }
 
-    /// Of how many keys something is remembered at a time, by the client and by each limiter: 100 000 unless set. The
-    /// oldest are forgotten first.
-    pub fn most_keys(self, most: usize) -> Self {
-        Self { most_keys: most, ..self }
+    /// Of how many keys something is remembered, by the client and by each limiter: 100 000 unless set. The oldest are
+    /// forgotten first. Their names take at most 128 bytes a key on average.
+    pub fn max_keys(self, keys: usize) -> Self {
+        Self { max_keys: keys, ..self }
     }
 
-    /// How many requests wait on the server at a time, each over a connection of its own: 8 unless set. Others wait for
-    /// them in the process.
-    pub fn most_waiting(self, most: usize) -> Self {
-        Self { most_waiting: most, ..self }
+    /// How many requests wait on the server, each over a connection of its own: 10 unless set. Others wait for them in
+    /// the process.
+    pub fn max_waiting(self, waiting: usize) -> Self {
+        Self { max_waiting: waiting, ..self }
+    }
+
+    /// Put before each key: nothing unless set.
+    pub fn prefix(self, prefix: impl Into<Vec<u8>>) -> Self {
+        Self { prefix: prefix.into(), ..self }
+    }
+
+    /// Certificates, and what sentinels need.
+    pub fn connection_options(self, options: ConnectionOptions) -> Self {
+        Self { options, ..self }
     }
 
     /// A client that connects when it is first used. Meanwhile its limiters decide by their failure policy.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a URL that cannot be read: see [`Client::connect`].
+    /// [`Error::Invalid`] for a setting, a certificate or a URL that is wrong: see [`Client::connect`].
     pub fn build(self, url: &str) -> Result<Client, Error> {
-        let servers = Servers::at(url).map_err(Error::Invalid)?;
-        Ok(self.made(Some(Box::new(servers))))
+        let servers = Servers::at(url, &self.options).map_err(Error::Invalid)?;
+        self.made(Some(Box::new(servers)))
     }
 
     /// The same client, once the server has answered.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for the URL, [`Error::Away`] when nobody answers within a second, [`Error::ModuleMissing`]
-    /// and [`Error::Refused`] when what answers is not what is needed.
+    /// [`Error::Invalid`] as [`build`](Self::build), [`Error::Away`] when nobody answers within a second,
+    /// [`Error::ModuleMissing`] and [`Error::Refused`] when what answers is not what is needed.
     pub async fn connect(self, url: &str) -> Result<Client, Error> {
         let client = self.build(url)?;
         client.check().await?;
         Ok(client)
     }
 
-    /// A client over a line that somebody else made, such as [`Given`](crate::wire::Given).
-    pub fn over(self, line: impl Wire) -> Client {
-        self.made(Some(Box::new(line)))
+    /// A client over a transport that somebody else made, such as [`Given`](crate::wire::Given).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a setting that is wrong.
+    pub fn over(self, transport: impl Transport) -> Result<Client, Error> {
+        self.made(Some(Box::new(transport)))
     }
 
-    /// A client without a server: every limiter is one of [`Deciding::OnlyLocal`](crate::Deciding::OnlyLocal).
-    pub fn only_local(self) -> Client {
+    /// A client without a server: every limiter is one of [`Mode::Local`](crate::Mode::Local).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a setting that is wrong.
+    pub fn local(self) -> Result<Client, Error> {
         self.made(None)
     }
 
-    fn made(self, line: Option<Box<dyn Wire>>) -> Client {
+    fn made(self, transport: Option<Box<dyn Transport>>) -> Result<Client, Error> {
+        let invalid = |text: &str| Err(Error::Invalid(text.into()));
+        if self.timeout < Duration::from_millis(1) {
+            return invalid("timeout must be at least 1 ms");
+        }
+        if self.max_keys == 0 {
+            return invalid("max_keys must be at least 1");
+        }
         let counters = Arc::new(Counters::new());
-        let denials = Arc::new(Denials::new(self.most_keys));
-        let server = line.map(|wire| {
-            wire.tell(Arc::new(Ears { denials: Arc::clone(&denials), counters: Arc::clone(&counters) }));
-            Arc::new(Server::new(wire, Arc::clone(&counters), self.timeout, self.most_waiting))
+        let deny_cache = Arc::new(DenyCache::new(self.max_keys, self.max_untracked_age));
+        let link = transport.map(|transport| {
+            let (cache, counting) = (Arc::clone(&deny_cache), Arc::clone(&counters));
+            let changes = Arc::new(move |event: Event| match event {
+                Event::Changed(key) => {
+                    counting.count(Count::Changes, 1);
+                    cache.forget(&key);
+                }
+                Event::AllChanged | Event::Closed => {
+                    counting.count(Count::Forgotten, 1);
+                    cache.forget_all();
+                }
+            });
+            Arc::new(Link::new(transport, Arc::clone(&counters), changes, self.timeout, self.max_waiting))
         });
-        Client(Arc::new(Shared {
-            server,
-            denials,
-            untracked: self.untracked,
-            turns: Turns::new(self.most_keys),
+        Ok(Client(Arc::new(Shared {
+            link,
+            deny_cache,
+            fair_queue: FairQueue::new(self.max_keys),
             counters,
-            most_keys: self.most_keys,
-            leases: Mutex::default(),
-            backgrounds: Mutex::default(),
-        }))
-    }
-}
-
-/// Who hears of changed keys.
-struct Ears {
-    denials: Arc<Denials>,
-    counters: Arc<Counters>,
-}
-
-impl Listener for Ears {
-    fn changed(&self, key: &[u8]) {
-        self.counters.count(Count::Changes, 1);
-        self.denials.changed(key);
-    }
-
-    fn all_changed(&self) {
-        self.counters.count(Count::Forgotten, 1);
-        self.denials.all_changed();
+            max_keys: self.max_keys,
+            prefix: self.prefix,
+            closing: Mutex::default(),
+            #[cfg(feature = "metrics")]
+            published: Mutex::default(),
+        })))
     }
 }
 
 impl Client {
     /// A client of the server at a URL, once it has answered: `redis://`, with TLS `rediss://`, `unix://`, a cluster by
-    /// some of its nodes `redis-cluster://a,b:7001`, a master by its sentinels `redis-sentinel://a,b/mymaster`; with
+    /// some of its nodes `redis-cluster://a,b:7001`, a primary by its sentinels `redis-sentinel://a,b/mymaster`; with
     /// `user:password@` before, and a `/database` behind.
     ///
     /// # Errors
@@ -167,11 +195,11 @@ impl Client {
     }
 
     /// A client without a server.
-    pub fn only_local() -> Self {
-        Self::builder().only_local()
+    pub fn local() -> Self {
+        Self::builder().local().expect("the default settings are right")
     }
 
-    /// How a client is to be.
+    /// A builder with the default settings.
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
     }
@@ -182,99 +210,29 @@ impl Client {
     }
 
     /// Several limits in one decision: granted only if each of them is; otherwise nothing is counted anywhere. Each
-    /// request is upon a limiter of this client; what its limiter does upon a denial by itself, a block, is not done.
-    /// The server decides (`MALLOW`), unless one of them is known to be denied. In a cluster all keys need the same
-    /// hash tag.
+    /// request goes to a limiter of this client; a block that its limiter begins upon a denial is not begun. The server
+    /// decides (`MALLOW`), unless one of them is known to be denied, or all are leased. In a cluster all keys need the
+    /// same hash tag. The earliest [deadline](Request::deadline) holds for all.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a cost out of range, partial requests, a key named twice, or limiters of which only some
     /// are strict, or only some decided in this process; [`Error::Refused`] and [`Error::ModuleMissing`] as the server
-    /// says.
+    /// says; [`Error::Away`] where a limiter has [`OnFailure::Error`](crate::OnFailure::Error).
     pub async fn allow_all(&self, requests: &[(&Limiter, Request<'_>)]) -> Result<Decisions, Error> {
-        let members = self.members(requests)?;
-        let decisions = self.decide_all(requests, &members).await?;
-        for decision in decisions.each() {
+        let deadline = requests.iter().filter_map(|(_, request)| request.deadline).min();
+        let decisions = Several::checked(requests)?.decide(&self.0, deadline).await?;
+        // Of what was denied as a whole, nothing was granted.
+        for decision in decisions.each().iter().filter(|decision| decision.granted() == decisions.granted()) {
             self.0.counters.decided(decision);
         }
         Ok(decisions)
-    }
-
-    fn members<'a>(&self, requests: &[(&Limiter, Request<'a>)]) -> Result<Vec<(&'a [u8], Demand)>, Error> {
-        let invalid = |text: &str| Err(Error::Invalid(text.into()));
-        let mut members: Vec<(&[u8], Demand)> = Vec::with_capacity(requests.len());
-        for (limiter, request) in requests {
-            let request = request.checked()?;
-            if request.partial {
-                return invalid("several limits at once grant the whole cost or nothing");
-            }
-            if members.iter().any(|(key, _)| *key == request.key) {
-                return invalid("key named twice");
-            }
-            members.push((request.key, Demand { block: None, ..limiter.demand(&request) }));
-        }
-        match members.split_first() {
-            None => invalid("several limits at once are at least one"),
-            Some(((_, first), others)) if others.iter().any(|(_, other)| other.exact.strict != first.exact.strict) => {
-                invalid("several limits at once are all strict, or none of them is")
-            }
-            Some(_) => Ok(members),
-        }
-    }
-
-    async fn decide_all(
-        &self,
-        requests: &[(&Limiter, Request<'_>)],
-        members: &[(&[u8], Demand)],
-    ) -> Result<Decisions, Error> {
-        let only_local = requests.iter().filter(|(limiter, _)| limiter.is_only_local()).count();
-        if only_local == requests.len() {
-            return Limiter::decide_all_away(requests, members);
-        }
-        if only_local > 0 {
-            return Err(Error::Invalid(
-                "several limits at once are all decided in this process, or none of them is".into(),
-            ));
-        }
-        if let Some(each) = self.known_denials(members) {
-            return Ok(Decisions { granted: false, each });
-        }
-        let sent = Instant::now();
-        let server = self.0.server.as_ref().ok_or(Error::OnlyLocal("several limits at once"))?;
-        let answer = server.ask(commands::mallow(members), server.deadline()).await;
-        match answer.and_then(|reply| reply.decisions()) {
-            Ok((granted, each)) => {
-                for ((key, demand), decision) in members.iter().zip(&each) {
-                    if decision.granted == 0 {
-                        self.0.remember(key, demand, decision, sent);
-                    }
-                }
-                let each = each.into_iter().map(|exact| Decision { exact, way: Way::Server }).collect();
-                Ok(Decisions { granted, each })
-            }
-            Err(Error::Away(_)) => Limiter::decide_all_away(requests, members),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The decisions of requests of which one is known to be denied.
-    fn known_denials(&self, members: &[(&[u8], Demand)]) -> Option<Vec<Decision>> {
-        let now = Instant::now();
-        let known: Vec<_> = members.iter().map(|(key, demand)| self.0.denials.find(key, demand, now)).collect();
-        known.iter().any(Option::is_some).then(|| {
-            let or_else = |(known, (_, demand)): (Option<_>, &(_, Demand))| {
-                // Of the others nothing is known but that they were not asked.
-                let exact = known.unwrap_or_else(|| demand.granted_unseen());
-                Decision { exact, way: Way::Denial }
-            };
-            known.into_iter().zip(members).map(or_else).collect()
-        })
     }
 
     /// Who is being limited: the keys with the most denied requests on the server, as `SWLIMIT.TOP` says. Of a cluster,
     /// of one of its nodes.
     ///
     /// # Errors
-    /// [`Error::Away`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::OnlyLocal`].
+    /// [`Error::Away`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
     pub async fn top(&self, count: usize) -> Result<Vec<Denied>, Error> {
         let command = Command::named("SWLIMIT.TOP", usize::MAX).number(count as u64);
         Denied::all_of(&self.ask("top", command).await?)
@@ -283,9 +241,10 @@ impl Client {
     /// What the server holds of a key, as `SWLIMIT.INFO` says; `None` of a key that it has not.
     ///
     /// # Errors
-    /// [`Error::Away`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::OnlyLocal`].
+    /// [`Error::Away`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
     pub async fn info<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<Option<Held>, Error> {
-        match self.ask("info", Command::on("SWLIMIT.INFO", key.as_ref())).await {
+        let key = [self.0.prefix.as_slice(), key.as_ref()].concat();
+        match self.ask("info", Command::on("SWLIMIT.INFO", &key)).await {
             Ok(reply) => Held::of(&reply).map(Some),
             Err(Error::Refused(text)) if text == "ERR no such key" => Ok(None),
             Err(error) => Err(error),
@@ -293,45 +252,64 @@ impl Client {
     }
 
     async fn ask(&self, what: &'static str, command: Command) -> Result<Reply, Error> {
-        let server = self.0.server.as_ref().ok_or(Error::OnlyLocal(what))?;
-        server.ask(command, server.deadline()).await
+        let link = self.0.link.as_ref().ok_or(Error::NoServer(what))?;
+        link.ask(command, Instant::now() + link.timeout()).await
+    }
+
+    /// Whether the client has a server, be it away or not.
+    pub fn has_server(&self) -> bool {
+        self.0.link.is_some()
     }
 
     /// Whether the server is believed to be there. Without a server, it is not.
     pub fn is_connected(&self) -> bool {
-        self.0.server.as_ref().is_some_and(|server| server.is_there())
+        self.0.link.as_ref().is_some_and(|link| link.is_there())
     }
 
-    /// What this client has done so far.
+    /// What this client has counted so far.
     pub fn statistics(&self) -> Statistics {
         self.0.counters.sums()
     }
 
-    /// Of how many keys a denial is remembered, or was until a moment ago.
-    pub fn denials(&self) -> usize {
-        self.0.denials.len()
+    /// Hands what was counted since the last call to the recorder of the crate `metrics`:
+    /// `swlimit_client_decisions_total` by `source` and `granted`, and `swlimit_client_<name>_total` for the others. To
+    /// be called now and then, such as whenever metrics are asked for. Clients in one process add up.
+    #[cfg(feature = "metrics")]
+    pub fn publish_metrics(&self) {
+        let mut published = self.0.published.lock();
+        let now = self.statistics();
+        now.publish_since(&published);
+        *published = now;
     }
 
-    /// Give back what leases have left, and tell the server what was counted in the background. Limiters go on, but
-    /// whoever ends a process calls this last.
+    /// Of how many keys a denial is remembered, or was until a moment ago.
+    pub fn denials(&self) -> usize {
+        self.0.deny_cache.len()
+    }
+
+    /// Gives back what leases have left, and tells the server what `eventual` limiters have counted. Takes 3 s at most.
+    /// Limiters go on, but whoever ends a process calls this last.
     pub async fn close(&self) {
-        let leases: Vec<_> = self.0.leases.lock().iter().filter_map(Weak::upgrade).collect();
-        for leases in leases {
-            leases.close().await;
-        }
-        let backgrounds: Vec<_> = self.0.backgrounds.lock().iter().filter_map(Weak::upgrade).collect();
-        for background in backgrounds {
-            background.close().await;
-        }
+        let closing = std::mem::take(&mut *self.0.closing.lock());
+        let close = async {
+            let each = closing.iter().map(Closing::close);
+            futures_util::future::join_all(each).await;
+            if let Some(link) = &self.0.link {
+                link.settled().await;
+            }
+        };
+        let _ = timeout(CLOSING, close).await;
+        self.0.closing.lock().extend(closing);
     }
 
     /// Whether the server is there and has what is needed. It is given more time than a request: it may have to be
     /// found.
     async fn check(&self) -> Result<(), Error> {
-        let Some(server) = &self.0.server else { return Ok(()) };
-        let demand = Demand::of(&Quota::new(1, "1m", "1m")?);
-        let deadline = Instant::now() + Duration::from_secs(1).max(server.timeout());
-        match server.ask(commands::peek(b"swlimit:connected", &demand), deadline).await {
+        let Some(link) = &self.0.link else { return Ok(()) };
+        let demand = Demand::of(&Quota::new(1, "1m")?);
+        let key = [self.0.prefix.as_slice(), b"swlimit:connected"].concat();
+        let deadline = Instant::now() + Duration::from_secs(1).max(link.timeout());
+        match link.ask(commands::peek(&key, &demand), deadline).await {
             // Not every user may read every key.
             Err(Error::Refused(text)) if text.starts_with("NOPERM") => Ok(()),
             Err(error) => Err(error),
@@ -341,45 +319,38 @@ impl Client {
 }
 
 impl Shared {
-    /// Remember that the server denied something that it was asked at `sent`, for as long as that is certain.
-    pub fn remember(self: &Arc<Self>, key: &[u8], demand: &Demand, denied: &swlimit_window::Decision, sent: Instant) {
-        let Some(server) = self.server.clone() else { return };
-        if denied.retry_after.is_none_or(|ms| ms <= SHORTEST) {
-            return;
-        }
-        let Some(asking) = Denials::begin(&self.denials, key) else { return };
-        let (command, demand, denied, untracked) = (commands::peek(key, demand), *demand, *denied, self.untracked);
-        // Whoever was denied does not wait for this.
-        tokio::spawn(async move {
-            let asked = Instant::now();
-            match server.ask_tracked(command, server.deadline()).await {
-                Some(reply) => {
-                    if let Ok(decision) = reply.and_then(|reply| reply.decision()) {
-                        asking.answered(&demand, &decision, asked, None);
-                    }
-                }
-                None => asking.answered(&demand, &denied, sent, Some(untracked)),
-            }
-        });
-    }
-
-    /// The server's denial of a demand upon a key that it denied until somebody changed it, in a flood most likely by
-    /// taking the unit that was free. To ask first whether it denies still, and hear of the next change, is one
-    /// command; to send the request, and ask behind it to hear of changes, would be two.
-    pub async fn denied_again(&self, key: &[u8], demand: &Demand) -> Option<swlimit_window::Decision> {
-        if demand.block.is_some() {
-            return None; // which a question does not begin
-        }
-        let server = self.server.as_ref()?;
-        let asking = self.denials.begin_again(key)?;
-        let asked = Instant::now();
-        // What may still have to be asked needs time, too.
-        let answer = server.ask_tracked(commands::peek(key, demand), asked + server.timeout() / 2).await?;
-        let decision = answer.and_then(|reply| reply.decision()).ok().filter(|decision| decision.granted == 0)?;
-        asking.answered(demand, &decision, asked, None);
-        Some(decision)
+    /// Keeps in mind what is to be closed at the end, and no longer what is gone.
+    pub fn close_later(&self, one: impl Into<Closing>) {
+        let mut closing = self.closing.lock();
+        closing.retain(|closing| !closing.is_over());
+        closing.push(one.into());
     }
 }
 
-/// A denial of so few ms is not worth a question.
-const SHORTEST: u64 = 2;
+impl Closing {
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Leases(leases) => leases.is_over(),
+            Self::Eventual(eventual) => eventual.is_over(),
+        }
+    }
+
+    async fn close(&self) {
+        match self {
+            Self::Leases(leases) => leases.close().await,
+            Self::Eventual(eventual) => eventual.close().await,
+        }
+    }
+}
+
+impl From<lease::Closing> for Closing {
+    fn from(leases: lease::Closing) -> Self {
+        Self::Leases(leases)
+    }
+}
+
+impl From<eventual::Closing> for Closing {
+    fn from(eventual: eventual::Closing) -> Self {
+        Self::Eventual(eventual)
+    }
+}

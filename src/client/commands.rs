@@ -1,6 +1,6 @@
-//! The commands, word by word, and what their replies mean.
+//! The commands of the module, and their replies.
 
-use swlimit_window::{Decision, MAX_WINDOW};
+use swlimit_window::Decision;
 
 use crate::demand::Demand;
 use crate::error::Error;
@@ -19,14 +19,6 @@ pub(crate) fn record(key: &[u8], demand: &Demand, age: Option<u64>) -> Command {
     blocking(aged(asking("SWLIMIT.RECORD", key, demand), age), demand)
 }
 
-/// The same question as `peek`, which only a server that could count answers: units too old to be counted.
-pub(crate) fn unrecorded(key: &[u8], demand: &Demand) -> Command {
-    match 2 * demand.exact.quota.geometry.window() {
-        age @ ..=MAX_WINDOW => record(key, &Demand { block: None, ..*demand }, Some(age)),
-        _ => peek(key, demand), // nothing is as old as that
-    }
-}
-
 /// `timeout` in ms.
 pub(crate) fn acquire(key: &[u8], demand: &Demand, timeout: u64) -> Command {
     optional(quota(Command::on("SWLIMIT.ACQUIRE", key), demand).ms(timeout), demand)
@@ -35,6 +27,24 @@ pub(crate) fn acquire(key: &[u8], demand: &Demand, timeout: u64) -> Command {
 /// `age` in ms.
 pub(crate) fn refund(key: &[u8], units: u64, age: Option<u64>) -> Command {
     aged(Command::on("SWLIMIT.REFUND", key).number(units), age)
+}
+
+/// `since` in Unix ms of the server's clock.
+pub(crate) fn refund_since(key: &[u8], units: u64, since: u64) -> Command {
+    Command::on("SWLIMIT.REFUND", key).number(units).word(b"SINCE").number(since)
+}
+
+pub(crate) fn time() -> Command {
+    Command::named("TIME", usize::MAX)
+}
+
+/// Deletes a key, whatever it holds.
+pub(crate) fn reset(key: &[u8]) -> Command {
+    Command::on("DEL", key)
+}
+
+pub(crate) fn pttl(key: &[u8]) -> Command {
+    Command::on("PTTL", key)
 }
 
 /// `duration` in ms.
@@ -137,6 +147,17 @@ impl Reply {
     /// A number that is not negative.
     pub fn natural(&self) -> Result<u64, Error> {
         self.integer().and_then(|integer| u64::try_from(integer).ok()).ok_or_else(|| self.unclear())
+    }
+
+    /// The Unix time in ms that TIME tells.
+    pub fn unix_ms(&self) -> Option<u64> {
+        let number = |reply: &Self| match reply {
+            Self::Bytes(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
+            _ => None,
+        };
+        let Self::Array(time) = self else { return None };
+        let [seconds, micros] = time.as_slice() else { return None };
+        number(seconds)?.checked_mul(1000)?.checked_add(number(micros)? / 1000)
     }
 
     fn integer(&self) -> Option<i64> {

@@ -1,16 +1,20 @@
-//! What is answered.
+//! Decisions.
 
 use std::time::Duration;
 
-/// A decision: the five fields of the server's reply, and who made it.
-///
-/// Where it was made near the request, [`remaining`](Self::remaining) and the two durations are what is known at that
-/// moment.
+/// A decision: the five fields of the server's reply, and its source. What is not known is absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "whoever is denied is to be turned away"]
+#[must_use = "a denied request is to be turned away"]
 pub struct Decision {
-    pub(crate) exact: swlimit_window::Decision,
-    pub(crate) way: Way,
+    pub(crate) granted: u64,
+    pub(crate) limit: u64,
+    pub(crate) remaining: Option<u64>,
+    /// In ms; `None`: never.
+    pub(crate) retry_after: Option<u64>,
+    /// In ms.
+    pub(crate) reset_after: Option<u64>,
+    pub(crate) since: Option<u64>,
+    pub(crate) source: Source,
 }
 
 /// Who made a decision.
@@ -18,84 +22,107 @@ pub struct Decision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u64)]
-pub enum Way {
+pub enum Source {
     /// The server, asked for this request.
     Server,
-    /// The memory of a denial that still holds.
-    Denial,
-    /// Units that were taken from the server ahead of the request.
+    /// A denial that was remembered, or a cost above the limit.
+    Cache,
+    /// Units that were leased ahead of the request.
     Lease,
-    /// Counts that are synchronized in the background.
-    Background,
+    /// Counts that are synchronized.
+    Eventual,
     /// The failure policy, as the server did not answer.
-    Away,
-    /// A window in this process, as the limiter is one without a server.
-    OnlyLocal,
+    Failure,
+    /// A window in this process, of mode [`Local`](crate::Mode::Local).
+    Local,
 }
 
-impl Way {
+impl Source {
     /// All there are.
-    pub const ALL: [Self; 6] = [Self::Server, Self::Denial, Self::Lease, Self::Background, Self::Away, Self::OnlyLocal];
+    pub const ALL: [Self; 6] = [Self::Server, Self::Cache, Self::Lease, Self::Eventual, Self::Failure, Self::Local];
 
-    /// A word for it, for labels of metrics: `server`, `denial`, `lease`, `background`, `away`, `only_local`.
+    /// Its name in labels of metrics: `server`, `cache`, `lease`, `eventual`, `failure`, `local`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Server => "server",
-            Self::Denial => "denial",
+            Self::Cache => "cache",
             Self::Lease => "lease",
-            Self::Background => "background",
-            Self::Away => "away",
-            Self::OnlyLocal => "only_local",
+            Self::Eventual => "eventual",
+            Self::Failure => "failure",
+            Self::Local => "local",
         }
+    }
+
+    /// A decision of this source, of which everything is known.
+    pub(crate) fn decided(self, exact: swlimit_window::Decision) -> Decision {
+        let swlimit_window::Decision { granted, limit, remaining, retry_after, reset_after } = exact;
+        let (remaining, reset_after) = (Some(remaining), Some(reset_after));
+        Decision { granted, limit, remaining, retry_after, reset_after, since: None, source: self }
+    }
+
+    /// A decision of this source, of which nothing is known but whether it granted.
+    pub(crate) fn unknown(self, granted: u64, limit: u64, retry_after: Option<u64>) -> Decision {
+        Decision { granted, limit, remaining: None, retry_after, reset_after: None, since: None, source: self }
     }
 }
 
 impl Decision {
+    /// The same of units that count since an instant of the server's clock.
+    pub(crate) fn counted_since(self, since: Option<u64>) -> Self {
+        Self { since: since.filter(|_| self.granted > 0), ..self }
+    }
+
     /// Whether any unit was granted.
     pub fn granted(&self) -> bool {
-        self.exact.granted > 0
+        self.granted > 0
     }
 
     /// Units granted: the cost, with [`partial`](crate::Request::partial) possibly less, or 0.
     pub fn units(&self) -> u64 {
-        self.exact.granted
+        self.granted
     }
 
     /// Units admitted per window.
     pub fn limit(&self) -> u64 {
-        self.exact.limit
+        self.limit
     }
 
-    /// Units still available.
-    pub fn remaining(&self) -> u64 {
-        self.exact.remaining
+    /// Units still available; `None` where nobody knows.
+    pub fn remaining(&self) -> Option<u64> {
+        self.remaining
     }
 
     /// How long until such a request would be granted if nothing else is counted; zero when it was, `None` when it
     /// never can be.
     pub fn retry_after(&self) -> Option<Duration> {
-        self.exact.retry_after.map(Duration::from_millis)
+        self.retry_after.map(Duration::from_millis)
     }
 
-    /// How long until nothing counts any more.
-    pub fn reset_after(&self) -> Duration {
-        Duration::from_millis(self.exact.reset_after)
+    /// How long until nothing counts any more; `None` where nobody knows.
+    pub fn reset_after(&self) -> Option<Duration> {
+        self.reset_after.map(Duration::from_millis)
     }
 
-    /// Whether it was made without asking the server.
-    pub fn local(&self) -> bool {
-        self.way != Way::Server
+    /// Since when the units count, in Unix ms of the server's clock, where that is known: of units from a lease. With
+    /// it, [`Request::since`](crate::Request::since) gives exactly these units back.
+    pub fn since(&self) -> Option<u64> {
+        self.since
     }
 
     /// Who made it.
-    pub fn way(&self) -> Way {
-        self.way
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// Whether it was made without asking the server.
+    pub fn is_local(&self) -> bool {
+        self.source != Source::Server
     }
 }
 
 /// Several limits in one decision: granted only if each of them is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "whoever is denied is to be turned away"]
+#[must_use = "a denied request is to be turned away"]
 pub struct Decisions {
     pub(crate) granted: bool,
     pub(crate) each: Vec<Decision>,
@@ -107,8 +134,8 @@ impl Decisions {
         self.granted
     }
 
-    /// What each limit said, in the order asked. Where the decision as a whole is denied, a limit that would grant says
-    /// so.
+    /// The decision of each limit, in the order of the requests. Where the decision as a whole is denied, a limit that
+    /// did not deny shows as granted.
     pub fn each(&self) -> &[Decision] {
         &self.each
     }
@@ -120,7 +147,7 @@ impl Decisions {
     }
 
     /// Whether it was made without asking the server.
-    pub fn local(&self) -> bool {
-        self.each.iter().any(Decision::local)
+    pub fn is_local(&self) -> bool {
+        self.each.iter().any(Decision::is_local)
     }
 }

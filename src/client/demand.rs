@@ -1,11 +1,10 @@
 //! A request upon a limiter: what it asks of the window, wherever that is.
 
-use swlimit_window::Decision;
-
+use crate::decision::{Decision, Source};
 use crate::quota::Quota;
 
-/// How soon to ask again somebody who denies without knowing, in ms.
-const UNSEEN: u64 = 1000;
+/// How soon a request that a failure policy denied may try again, in ms.
+const RETRY: u64 = 1000;
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,20 +47,24 @@ impl Demand {
         self.least() > self.exact.quota.limit && self.block.is_none()
     }
 
-    /// The decision of one that never fits. How much remains for others is not known; it is at most this.
+    /// The decision of one that never fits. How much remains for others is not known.
     pub fn never(&self) -> Decision {
-        let limit = self.exact.quota.limit;
-        Decision { granted: 0, limit, remaining: limit, retry_after: None, reset_after: 0 }
+        Source::Cache.unknown(0, self.exact.quota.limit, None)
     }
 
-    /// The decision of somebody who grants without knowing what was used.
-    pub fn granted_unseen(&self) -> Decision {
-        Decision { granted: self.exact.cost, retry_after: Some(0), ..self.never() }
+    /// The decision of a failure policy that grants, whatever was used.
+    pub fn allowed(&self) -> Decision {
+        Source::Failure.unknown(self.exact.cost, self.exact.quota.limit, Some(0))
     }
 
-    /// The decision of somebody who denies without knowing what was used: it may be another one at any time.
-    pub fn denied_unseen(&self) -> Decision {
-        Decision { granted: 0, limit: self.exact.quota.limit, remaining: 0, retry_after: Some(UNSEEN), reset_after: 0 }
+    /// The decision of a failure policy that denies, whatever was used: it may be another one at any time.
+    pub fn denied(&self) -> Decision {
+        Source::Failure.unknown(0, self.exact.quota.limit, Some(RETRY))
+    }
+
+    /// The decision of a member of several, of which another one is known to be denied: nobody asked about this one.
+    pub fn not_asked(&self) -> Decision {
+        Source::Cache.unknown(self.exact.cost, self.exact.quota.limit, Some(0))
     }
 
     /// The same demand of so many units, or as many of them as there are.

@@ -18,20 +18,21 @@ pub struct Told<'a> {
     pub limit: u64,
     /// The window.
     pub window: Duration,
-    /// Units still available.
-    pub remaining: u64,
-    /// How long until nothing counts any more.
-    pub reset_after: Duration,
+    /// Units still available, and how long until nothing counts any more; `None` where nobody knows.
+    pub left: Option<(u64, Duration)>,
 }
 
 /// The fields `ratelimit-policy` and `ratelimit`, each of all these limits; none where nothing is limited.
 pub fn of_limits<'a>(limits: impl IntoIterator<Item = Told<'a>>) -> Vec<(&'static str, String)> {
-    let told = limits.into_iter().map(|Told { name, limit, window, remaining, reset_after }| {
-        let (name, limit, remaining) = (quoted(&name), limit.min(MOST), remaining.min(MOST));
+    let told = limits.into_iter().map(|Told { name, limit, window, left }| {
+        let (name, limit) = (quoted(&name), limit.min(MOST));
         let policy = format!("{name};q={limit};w={}", seconds(window));
-        (policy, format!("{name};r={remaining};t={}", seconds(reset_after)))
+        let left =
+            left.map(|(remaining, reset_after)| format!("{name};r={};t={}", remaining.min(MOST), seconds(reset_after)));
+        (policy, left)
     });
     let (policies, left): (Vec<_>, Vec<_>) = told.unzip();
+    let left = left.into_iter().flatten().collect();
     let fields = [("ratelimit-policy", policies), ("ratelimit", left)].into_iter();
     fields.filter(|(_, values)| !values.is_empty()).map(|(name, values)| (name, values.join(", "))).collect()
 }
@@ -51,7 +52,7 @@ impl Decision {
     /// # async fn main() -> Result<(), swlimit_client::Error> {
     /// use swlimit_client::{Client, Quota};
     ///
-    /// let api = Client::only_local().limiter(Quota::new(100, "1m", "1m")?).build();
+    /// let api = Client::local().limiter(Quota::new(100, "1m")?).build()?;
     /// let decision = api.allow("user:1").await?;
     /// let headers = decision.headers("default", api.quota());
     /// assert_eq!(headers[0], ("ratelimit-policy", r#""default";q=100;w=60"#.into()));
@@ -73,8 +74,7 @@ impl Decisions {
             name: name.into(),
             limit: decision.limit(),
             window: quota.window(),
-            remaining: decision.remaining(),
-            reset_after: decision.reset_after(),
+            left: decision.remaining().zip(decision.reset_after()),
         });
         let mut fields = of_limits(told);
         let retry_after = self.retry_after().filter(|_| !self.granted());
@@ -100,17 +100,17 @@ fn quoted(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decision::Way;
+    use crate::decision::Source;
 
     fn decision(granted: u64, limit: u64, remaining: u64, retry_after: i64, reset_after: u64) -> Decision {
         let retry_after = u64::try_from(retry_after).ok();
         let exact = swlimit_window::Decision { granted, limit, remaining, retry_after, reset_after };
-        Decision { exact, way: Way::Server }
+        Source::Server.decided(exact)
     }
 
     #[test]
     fn what_the_documentation_shows() {
-        let quota = Quota::new(100, "60", "5").unwrap();
+        let quota = Quota::with_resolution(100, "60", "5").unwrap();
         let policy = ("ratelimit-policy", r#""default";q=100;w=60"#.to_owned());
         let granted = decision(1, 100, 99, 0, 65000).headers("default", &quota);
         assert_eq!(granted, [policy.clone(), ("ratelimit", r#""default";r=99;t=65"#.into())]);
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn what_fields_can_hold() {
-        let quota = Quota::new(1 << 53 >> 1, "250ms", "250ms").unwrap();
+        let quota = Quota::with_resolution(1 << 53 >> 1, "250ms", "250ms").unwrap();
         let told = decision(1, 1 << 52, 1 << 52, 0, 1).headers("a \"b\"\\ß\n", &quota);
         assert_eq!(told[0].1, r#""a \"b\"\\??";q=999999999999999;w=1"#);
         assert_eq!(told[1].1, r#""a \"b\"\\??";r=999999999999999;t=1"#);
@@ -130,7 +130,8 @@ mod tests {
 
     #[test]
     fn several_limits() {
-        let (minute, hour) = (Quota::new(10, "1m", "1m").unwrap(), Quota::new(100, "1h", "1h").unwrap());
+        let (minute, hour) =
+            (Quota::with_resolution(10, "1m", "1m").unwrap(), Quota::with_resolution(100, "1h", "1h").unwrap());
         let told = |granted, each| {
             let fields = Decisions { granted, each }.headers([("a", &minute), ("b", &hour)]);
             fields.into_iter().map(|(_, value)| value).collect::<Vec<_>>()

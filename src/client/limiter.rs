@@ -1,25 +1,27 @@
 //! A limiter: one quota, any number of keys.
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use swlimit_window::MAX_WINDOW;
+use swlimit_window::{Decision as Exact, MAX_WINDOW};
 use tokio::time::Instant;
 
-use crate::background::Background;
 use crate::client::{Client, Shared};
 use crate::clock::{ms, ms_up};
 use crate::commands;
-use crate::deciding::{Deciding, WhenAway};
-use crate::decision::{Decision, Decisions, Way};
+use crate::decision::{Decision, Source};
 use crate::demand::Demand;
 use crate::error::Error;
-use crate::leases::Leases;
-use crate::local::Windows;
+use crate::link::Link;
+use crate::mode::{Mode, OnFailure, Share, SHARE, SYNC_INTERVAL};
 use crate::operating::unix;
 use crate::quota::Quota;
 use crate::request::Request;
-use crate::server::Server;
+use crate::strategy::eventual::{Decided, Eventual};
+use crate::strategy::lease::Leases;
+use crate::strategy::local::Windows;
+use crate::wire::{Command, Reply};
 
 /// One quota, and any number of keys that it holds for. Cheap to clone.
 #[derive(Clone)]
@@ -31,92 +33,129 @@ struct Inner {
     strict: bool,
     /// The block that a denial begins, in ms.
     block: Option<u64>,
-    deciding: Deciders,
-    away: Away,
+    strategy: Strategy,
+    on_failure: OnFailure,
+    local_share: Share,
+    failure_windows: OnceLock<Windows>,
 }
 
-/// Who decides, with what each needs.
-enum Deciders {
-    Direct,
-    Denials,
-    Leases(Arc<Leases>),
-    Background(Arc<Background>),
-    OnlyLocal(Windows),
+/// A mode with what it needs.
+pub(crate) enum Strategy {
+    Direct(Arc<Link>),
+    Cached(Arc<Link>),
+    Leased(Arc<Link>, Leases),
+    Eventual(Arc<Link>, Eventual),
+    Local(Windows),
 }
 
-/// Who decides when the server is away.
-struct Away {
-    policy: WhenAway,
-    windows: OnceLock<Windows>,
-}
-
-/// How a limiter is to be.
+/// Builder for [`Limiter`].
+#[derive(Clone)]
 #[must_use = "nothing is built yet"]
 pub struct LimiterBuilder {
     client: Client,
     quota: Quota,
     strict: bool,
     block: Option<u64>,
-    deciding: Deciding,
-    when_away: WhenAway,
+    mode: Option<Mode>,
+    on_failure: OnFailure,
+    local_share: f64,
+    lease_share: f64,
+    sync_interval: Duration,
 }
 
 impl LimiterBuilder {
     pub(crate) fn new(client: Client, quota: Quota) -> Self {
-        let (deciding, when_away) = (Deciding::default(), WhenAway::default());
-        Self { client, quota, strict: false, block: None, deciding, when_away }
+        let (mode, on_failure) = (None, OnFailure::default());
+        let (local_share, lease_share, sync_interval) = (SHARE, SHARE, SYNC_INTERVAL);
+        Self { client, quota, strict: false, block: None, mode, on_failure, local_share, lease_share, sync_interval }
     }
 
-    /// Count the trailing subinterval whole: no span of the window ever sees more than the limit.
+    /// Counts the trailing subinterval whole: no span of the window ever sees more than the limit.
     pub fn strict(self) -> Self {
         Self { strict: true, ..self }
     }
 
-    /// Block the key for so long when the window denies a request: a penalty. Whole ms, 1 ms … 3650 d; what is longer
-    /// or shorter counts as the longest or shortest.
+    /// Blocks the key for so long when the window denies a request: a penalty. Whole ms, 1 ms … 3650 d.
     pub fn blocking(self, duration: Duration) -> Self {
-        Self { block: Some(ms(duration).clamp(1, MAX_WINDOW)), ..self }
+        Self { block: Some(ms(duration)), ..self }
     }
 
-    /// Who decides: [`Deciding::Denials`] unless set.
-    pub fn deciding(self, deciding: Deciding) -> Self {
-        Self { deciding, ..self }
+    /// Who decides: [`Mode::Cached`] unless set; of a client without a server [`Mode::Local`].
+    pub fn mode(self, mode: Mode) -> Self {
+        Self { mode: Some(mode), ..self }
     }
 
-    /// Who decides when the server is away: a tenth of the limit in this process unless set.
-    pub fn when_away(self, when_away: WhenAway) -> Self {
-        Self { when_away, ..self }
+    /// Who decides when the server does not answer: [`OnFailure::Local`] unless set.
+    pub fn on_failure(self, on_failure: OnFailure) -> Self {
+        Self { on_failure, ..self }
     }
 
-    /// The limiter. Of a client without a server, it is [`Deciding::OnlyLocal`] whatever was set.
-    pub fn build(self) -> Limiter {
-        let Self { client: Client(client), quota, strict, block, deciding, when_away } = self;
-        let most_keys = client.most_keys;
-        let deciding = match (&client.server, deciding) {
-            (None, _) | (_, Deciding::OnlyLocal) => Deciders::OnlyLocal(Windows::new(most_keys)),
-            (_, Deciding::Direct) => Deciders::Direct,
-            (_, Deciding::Denials) => Deciders::Denials,
-            (Some(server), Deciding::Leases { share }) => {
-                let leases = Arc::new(Leases::new(Arc::clone(server), &quota, share, most_keys));
-                remember(&client.leases, &leases);
-                Deciders::Leases(leases)
+    /// The part of the limit, 0 … 1, that is granted in this process by [`OnFailure::Local`], and by
+    /// [`Mode::Eventual`] before the first reply: 0.1 unless set. Rounded up to whole units.
+    pub fn local_share(self, share: f64) -> Self {
+        Self { local_share: share, ..self }
+    }
+
+    /// The most of the limit, 0 … 1, that one lease takes: 0.1 unless set. Rounded up to whole units.
+    pub fn lease_share(self, share: f64) -> Self {
+        Self { lease_share: share, ..self }
+    }
+
+    /// How often [`Mode::Eventual`] synchronizes: every 100 ms unless set, at least 1 ms.
+    pub fn sync_interval(self, interval: Duration) -> Self {
+        Self { sync_interval: interval, ..self }
+    }
+
+    /// The limiter.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a share, an interval or a block out of range, and for a mode that needs a server which
+    /// the client has not.
+    pub fn build(self) -> Result<Limiter, Error> {
+        let invalid = |text: &str| Error::Invalid(text.into());
+        let share = |name: &str, part: f64| {
+            Share::of(part).ok_or_else(|| Error::Invalid(format!("{name} must be a number between 0 and 1")))
+        };
+        let (local_share, lease_share) =
+            (share("local_share", self.local_share)?, share("lease_share", self.lease_share)?);
+        if self.sync_interval < Duration::from_millis(1) {
+            return Err(invalid("sync_interval must be at least 1 ms"));
+        }
+        if self.block.is_some_and(|block| !(1..=MAX_WINDOW).contains(&block)) {
+            return Err(invalid("BLOCK must be a duration such as 60, 500ms, 5m, 1h or 7d"));
+        }
+        let Self { client: Client(client), quota, strict, block, mode, on_failure, sync_interval, .. } = self;
+        let max_keys = client.max_keys;
+        let strategy = match (&client.link, mode) {
+            (None, None) | (_, Some(Mode::Local)) => Strategy::Local(Windows::new(max_keys)),
+            (None, Some(_)) => return Err(invalid("mode must be local: the client has no server")),
+            (Some(link), Some(Mode::Direct)) => Strategy::Direct(Arc::clone(link)),
+            (Some(link), None | Some(Mode::Cached)) => Strategy::Cached(Arc::clone(link)),
+            (Some(link), Some(Mode::Leased)) => {
+                let most = lease_share.units(quota.limit());
+                let leases = Leases::new(Arc::clone(link), &quota, most, max_keys);
+                client.close_later(leases.closing());
+                Strategy::Leased(Arc::clone(link), leases)
             }
-            (Some(server), Deciding::Background { interval, share }) => {
-                let background = Arc::new(Background::new(Arc::clone(server), &quota, interval, share, most_keys));
-                remember(&client.backgrounds, &background);
-                Deciders::Background(background)
+            (Some(link), Some(Mode::Eventual)) => {
+                let share = local_share.units(quota.limit());
+                let eventual = Eventual::new(Arc::clone(link), &quota, sync_interval, share, max_keys);
+                client.close_later(eventual.closing());
+                Strategy::Eventual(Arc::clone(link), eventual)
             }
         };
-        let away = Away { policy: when_away, windows: OnceLock::new() };
-        Limiter(Arc::new(Inner { client, quota, strict, block, deciding, away }))
+        let failure_windows = OnceLock::new();
+        Ok(Limiter(Arc::new(Inner {
+            client,
+            quota,
+            strict,
+            block,
+            strategy,
+            on_failure,
+            local_share,
+            failure_windows,
+        })))
     }
-}
-
-/// Keep in mind what is to be closed at the end, and no longer what is gone.
-fn remember<T>(all: &parking_lot::Mutex<Vec<std::sync::Weak<T>>>, one: &Arc<T>) {
-    let mut all = all.lock();
-    all.retain(|known| known.strong_count() > 0);
-    all.push(Arc::downgrade(one));
 }
 
 impl Limiter {
@@ -125,144 +164,168 @@ impl Limiter {
         &self.0.quota
     }
 
-    /// The client it is one of.
+    /// Its mode.
+    pub fn mode(&self) -> Mode {
+        match &self.0.strategy {
+            Strategy::Direct(_) => Mode::Direct,
+            Strategy::Cached(_) => Mode::Cached,
+            Strategy::Leased(..) => Mode::Leased,
+            Strategy::Eventual(..) => Mode::Eventual,
+            Strategy::Local(_) => Mode::Local,
+        }
+    }
+
+    /// The client it belongs to.
     pub fn client(&self) -> Client {
         Client(Arc::clone(&self.0.client))
     }
 
-    /// Decide a request, and count it if it is granted.
+    /// Decides a request, and counts it if it is granted.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a cost out of range; [`Error::Refused`] and [`Error::ModuleMissing`] as the server says.
-    /// Not when it is away: then the failure policy decides.
+    /// [`Error::Invalid`] for a cost out of range; [`Error::Refused`] and [`Error::ModuleMissing`] as the server says;
+    /// [`Error::Away`] only with [`OnFailure::Error`].
     pub async fn allow<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let request = request.into().checked()?;
-        let decision = self.decide(&request, &self.demand(&request)).await?;
+        let key = self.key(request.key);
+        let decision = self.decide(&key, &self.demand(&request), request.deadline).await?;
         self.0.client.counters.decided(&decision);
         Ok(decision)
     }
 
-    async fn decide(&self, request: &Request<'_>, demand: &Demand) -> Result<Decision, Error> {
-        let key = request.key;
-        let asked = match &self.0.deciding {
-            Deciders::OnlyLocal(windows) => return Ok(Way::OnlyLocal.made(windows.allow(key, demand)?)),
-            Deciders::Background(background) if background.is_away() => {
-                background.ask_about(key, demand);
-                Err(Error::Away(String::new()))
-            }
-            Deciders::Background(background) => return Ok(Way::Background.made(background.decide(key, demand))),
-            Deciders::Leases(leases) => {
+    async fn decide(&self, key: &[u8], demand: &Demand, deadline: Option<Instant>) -> Result<Decision, Error> {
+        let decided = match &self.0.strategy {
+            Strategy::Local(windows) => return Ok(Source::Local.decided(windows.allow(key, demand)?)),
+            Strategy::Eventual(link, eventual) => match eventual.decide(key, demand)? {
+                Decided::Here(decision) => return Ok(decision),
+                Decided::ByPolicy => Err(Error::Away("nothing could be synchronized lately".into())),
+                Decided::ByServer => {
+                    let asked = self.ask(link, commands::allow(key, demand), deadline).await;
+                    asked.and_then(|reply| reply.decision()).map(|exact| {
+                        eventual.heard(key, &exact);
+                        Source::Server.decided(exact)
+                    })
+                }
+            },
+            Strategy::Leased(link, leases) => {
                 if let Some(decision) = leases.take(key, demand) {
-                    return Ok(Way::Lease.made(decision));
+                    return Ok(decision);
                 }
-                if let Some(decision) = self.0.client.denials.find(key, demand, Instant::now()) {
-                    return Ok(Way::Denial.made(decision));
+                if let Some(decision) = self.0.client.deny_cache.find(key, demand, Instant::now()) {
+                    return Ok(decision);
                 }
-                let sent = Instant::now();
-                let asked = leases.ask(key, demand).await;
-                self.remembering(key, demand, sent, asked)
+                self.lease(link, leases, key, demand, deadline).await
             }
-            Deciders::Denials => {
-                let now = Instant::now();
-                if let Some(decision) = self.0.client.denials.find(key, demand, now) {
-                    return Ok(Way::Denial.made(decision));
+            Strategy::Cached(link) => {
+                if let Some(decision) = self.0.client.deny_cache.find(key, demand, Instant::now()) {
+                    return Ok(decision);
                 }
-                if let Some(denied) = self.0.client.denied_again(key, demand).await {
-                    return Ok(Way::Server.made(denied));
-                }
-                let sent = Instant::now();
-                let asked = self.server()?.ask(commands::allow(key, demand), now + self.server()?.timeout()).await;
-                let decided = asked.and_then(|reply| Ok((reply.decision()?, Way::Server)));
-                self.remembering(key, demand, sent, decided)
+                let (ticket, sent) = (self.0.client.deny_cache.ticket(key), Instant::now());
+                let asked = self.ask(link, commands::allow(key, demand), deadline).await;
+                asked.and_then(|reply| reply.decision()).map(|exact| {
+                    if exact.granted == 0 {
+                        self.0.client.deny_cache.denied(link, key, demand, &exact, sent, ticket);
+                    }
+                    Source::Server.decided(exact)
+                })
             }
-            Deciders::Direct => {
-                let server = self.server()?;
-                let reply = server.ask(commands::allow(key, demand), server.deadline()).await;
-                reply.and_then(|reply| Ok(Way::Server.made(reply.decision()?)))
+            Strategy::Direct(link) => {
+                let asked = self.ask(link, commands::allow(key, demand), deadline).await;
+                asked.and_then(|reply| Ok(Source::Server.decided(reply.decision()?)))
             }
         };
-        self.or_away(asked, demand, |windows, share| windows.allow(key, share))
+        self.or_on_failure(decided, demand, |windows, demand| windows.allow(key, demand))
     }
 
-    /// A decision of something that was sent then; a denial is remembered.
-    fn remembering(
+    async fn lease(
         &self,
+        link: &Arc<Link>,
+        leases: &Leases,
         key: &[u8],
         demand: &Demand,
-        sent: Instant,
-        decided: Result<(swlimit_window::Decision, Way), Error>,
+        deadline: Option<Instant>,
     ) -> Result<Decision, Error> {
-        let (exact, way) = decided?;
-        if exact.granted == 0 && way == Way::Server {
-            self.0.client.remember(key, demand, &exact, sent);
+        let ticket = self.0.client.deny_cache.ticket(key);
+        let (decision, asked) = leases.ask(key, demand, in_time(link, deadline)?).await?;
+        if let Some((exact, sent)) = asked.filter(|(exact, _)| exact.granted == 0) {
+            self.0.client.deny_cache.denied(link, key, demand, &exact, sent, ticket);
         }
-        Ok(way.made(exact))
+        Ok(decision)
     }
 
-    /// The same decision without counting. The server is asked, whoever decides otherwise.
+    async fn ask(&self, link: &Arc<Link>, command: Command, deadline: Option<Instant>) -> Result<Reply, Error> {
+        link.ask(command, in_time(link, deadline)?).await
+    }
+
+    /// The same decision without counting. The server is asked, whatever the mode.
     ///
     /// # Errors
     /// As [`allow`](Self::allow).
     pub async fn peek<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let request = request.into().checked()?;
-        let demand = self.demand(&request);
-        if let Deciders::OnlyLocal(windows) = &self.0.deciding {
-            return Ok(Way::OnlyLocal.made(windows.peek(request.key, &demand)?));
-        }
-        let server = self.server()?;
-        let reply = server.ask(commands::peek(request.key, &demand), server.deadline()).await;
-        let asked = reply.and_then(|reply| Ok(Way::Server.made(reply.decision()?)));
-        self.or_away(asked, &demand, |windows, share| windows.peek(request.key, share))
+        let (key, demand) = (self.key(request.key), self.demand(&request));
+        let link = match &self.0.strategy {
+            Strategy::Local(windows) => return Ok(Source::Local.decided(windows.peek(&key, &demand)?)),
+            strategy => strategy.link()?,
+        };
+        let reply = self.ask(link, commands::peek(&key, &demand), request.deadline).await;
+        let decided = reply.and_then(|reply| Ok(Source::Server.decided(reply.decision()?)));
+        self.or_on_failure(decided, &demand, |windows, demand| windows.peek(&key, demand))
     }
 
-    /// Count a request whatever the limit says: usage that is known afterwards. The decision is the one it would have
+    /// Counts a request whatever the limit says: usage that is known afterwards. The decision is the one it would have
     /// been, with what remains after counting.
     ///
     /// # Errors
     /// As [`allow`](Self::allow), and [`Error::Away`].
     pub async fn record<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let request = request.into().checked()?;
-        let demand = self.demand(&Request { partial: false, ..request });
+        let (key, demand) = (self.key(request.key), self.demand(&Request { partial: false, ..request }));
         let age = request.age.map(ms);
-        match &self.0.deciding {
-            Deciders::OnlyLocal(windows) => Ok(Way::OnlyLocal.made(windows.record(request.key, &demand, age)?)),
-            Deciders::Background(background) => {
-                let age = request.age.unwrap_or_default();
-                Ok(Way::Background.made(background.record(request.key, &demand, age)))
-            }
-            _ => {
-                let server = self.server()?;
-                let reply = server.ask(commands::record(request.key, &demand, age), server.deadline()).await?;
-                Ok(Way::Server.made(reply.decision()?))
+        match &self.0.strategy {
+            Strategy::Local(windows) => Ok(Source::Local.decided(windows.record(&key, &demand, age)?)),
+            Strategy::Eventual(_, eventual) => Ok(eventual.record(&key, &demand, request.age.unwrap_or_default())),
+            strategy => {
+                let command = commands::record(&key, &demand, age);
+                let reply = self.ask(strategy.link()?, command, request.deadline).await?;
+                Ok(Source::Server.decided(reply.decision()?))
             }
         }
     }
 
-    /// Give back up to `cost` units of the request, of the [`age`](Request::age) it says if it says one, else the
-    /// youngest; how many were given back. An age includes the way there: add the
+    /// Gives back up to `cost` units of the request: those that count [since](Request::since) an instant, or of an
+    /// [age](Request::age), else the youngest. How many were given back. An age includes the way to the server: add the
     /// [timeout](crate::ClientBuilder::timeout). Never refund the same units twice.
     ///
     /// # Errors
     /// [`Error::Invalid`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::Away`].
     pub async fn refund<'a>(&self, request: impl Into<Request<'a>>) -> Result<u64, Error> {
         let request = request.into().checked()?;
-        let age = request.age.map(ms_up);
-        if let Deciders::OnlyLocal(windows) = &self.0.deciding {
-            return Ok(windows.refund(request.key, request.cost, age));
+        let (key, age) = (self.key(request.key), request.age.map(ms_up));
+        if let Strategy::Local(windows) = &self.0.strategy {
+            return Ok(windows.refund(&key, request.cost, age));
         }
-        let untold = match &self.0.deciding {
+        let unsent = match &self.0.strategy {
             // Of an age, the server looks for the units that were counted then.
-            Deciders::Background(background) if age.is_none() => background.take_back(request.key, request.cost),
+            Strategy::Eventual(_, eventual) if age.is_none() && request.since.is_none() => {
+                eventual.take_back(&key, request.cost)
+            }
             _ => 0,
         };
-        let told = match request.cost - untold {
+        let sent = match request.cost - unsent {
             0 => 0,
-            left => self.change(request.key, commands::refund(request.key, left, age)).await?,
+            left => {
+                let command = match request.since {
+                    Some(since) => commands::refund_since(&key, left, since),
+                    None => commands::refund(&key, left, age),
+                };
+                self.change(&key, command, request.deadline).await?
+            }
         };
-        Ok(untold + told)
+        Ok(unsent + sent)
     }
 
-    /// Block a key for so long, whatever its block was before; until when it is blocked.
+    /// Blocks a key for so long, whatever its block was before; until when it is blocked.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a duration out of range, otherwise as [`refund`](Self::refund).
@@ -270,7 +333,7 @@ impl Limiter {
         self.begin_block(key.as_ref(), duration, false).await
     }
 
-    /// Block a key for so long, unless it is blocked already; until when it is blocked.
+    /// Blocks a key for so long, unless it is blocked already; until when it is blocked.
     ///
     /// # Errors
     /// As [`block`](Self::block).
@@ -283,37 +346,49 @@ impl Limiter {
     }
 
     async fn begin_block(&self, key: &[u8], duration: Duration, unless_blocked: bool) -> Result<SystemTime, Error> {
+        let key = self.key(key);
         let duration = Some(ms(duration)).filter(|ms| (1..=MAX_WINDOW).contains(ms));
         let invalid = || Error::Invalid("duration must be a duration such as 60, 500ms, 5m, 1h or 7d".into());
         let duration = duration.ok_or_else(invalid)?;
-        if let Deciders::OnlyLocal(windows) = &self.0.deciding {
-            let left = windows.block(key, duration, unless_blocked);
+        if let Strategy::Local(windows) = &self.0.strategy {
+            let left = windows.block(&key, duration, unless_blocked);
             return Ok(SystemTime::now() + Duration::from_millis(left));
         }
-        self.change(key, commands::block(key, duration, unless_blocked)).await.map(unix)
+        self.change(&key, commands::block(&key, duration, unless_blocked), None).await.map(unix)
     }
 
-    /// Lift a block; whether the key was blocked.
+    /// Lifts a block; whether the key was blocked.
     ///
     /// # Errors
     /// As [`refund`](Self::refund).
     pub async fn unblock<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<bool, Error> {
-        let key = key.as_ref();
-        if let Deciders::OnlyLocal(windows) = &self.0.deciding {
-            return Ok(windows.unblock(key));
+        let key = self.key(key.as_ref());
+        if let Strategy::Local(windows) = &self.0.strategy {
+            return Ok(windows.unblock(&key));
         }
-        self.change(key, commands::unblock(key)).await.map(|lifted| lifted > 0)
+        self.change(&key, commands::unblock(&key), None).await.map(|lifted| lifted > 0)
     }
 
-    /// Send something that may make a denial wrong. Nobody is denied by it once this has returned.
-    async fn change(&self, key: &[u8], command: crate::wire::Command) -> Result<u64, Error> {
-        let server = self.server()?;
-        let reply = server.ask(command, server.deadline()).await;
-        self.0.client.denials.forget(key);
+    /// Forgets all that was counted for a key, and its block; whether there was anything.
+    ///
+    /// # Errors
+    /// As [`refund`](Self::refund).
+    pub async fn reset<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<bool, Error> {
+        let key = self.key(key.as_ref());
+        if let Strategy::Local(windows) = &self.0.strategy {
+            return Ok(windows.reset(&key));
+        }
+        self.change(&key, commands::reset(&key), None).await.map(|deleted| deleted > 0)
+    }
+
+    /// Sends something that may make a remembered denial wrong. Nobody is denied by it once this has returned.
+    async fn change(&self, key: &[u8], command: Command, deadline: Option<Instant>) -> Result<u64, Error> {
+        let reply = self.ask(self.0.strategy.link()?, command, deadline).await;
+        self.0.client.deny_cache.forget(key);
         reply?.natural()
     }
 
-    /// Wait for one's turn, at most so long: first come, first served, whatever each one's cost. The server keeps the
+    /// Waits for one's turn, at most so long: first come, first served, whatever each one's cost. The server keeps the
     /// queue where it can; elsewhere each process keeps its own and asks when the wait is over. Denied at once where
     /// there is nothing to hope for.
     ///
@@ -323,125 +398,153 @@ impl Limiter {
     pub async fn acquire<'a>(&self, request: impl Into<Request<'a>>, timeout: Duration) -> Result<Decision, Error> {
         let request = request.into().checked()?;
         if request.partial {
-            return Err(Error::Invalid("whoever waits is granted the whole cost or nothing".into()));
+            return Err(Error::Invalid("a request that waits is granted the whole cost or nothing".into()));
         }
-        let demand = Demand { block: None, ..self.demand(&request) };
+        let (key, demand) = (self.key(request.key), Demand { block: None, ..self.demand(&request) });
         let until = Instant::now() + timeout.min(Duration::from_millis(MAX_WINDOW));
-        let decision = self.wait(&request, &demand, until).await?;
+        let until = request.deadline.map_or(until, |deadline| deadline.min(until));
+        let decision = self.wait(&key, &request, &demand, until).await?;
         self.0.client.counters.decided(&decision);
         Ok(decision)
     }
 
-    async fn wait(&self, request: &Request<'_>, demand: &Demand, until: Instant) -> Result<Decision, Error> {
-        if let (Some(server), false) = (&self.0.client.server, self.is_only_local()) {
-            let waited = server.wait(until, |left| commands::acquire(request.key, demand, ms(left))).await;
-            match waited.map(|reply| reply?.decision()) {
-                Some(Ok(decision)) => return Ok(Way::Server.made(decision)),
+    async fn wait(
+        &self,
+        key: &[u8],
+        request: &Request<'_>,
+        demand: &Demand,
+        until: Instant,
+    ) -> Result<Decision, Error> {
+        if let Ok(link) = self.0.strategy.link() {
+            match self.wait_there(link, key, demand, until).await {
+                Some(Ok(decision)) => return Ok(decision),
                 // Nobody can wait there now: who decides instead is asked again and again.
                 None | Some(Err(Error::Away(_))) => {}
                 Some(Err(error)) => return Err(error),
             }
         }
-        let ask = || async move { self.decide(request, demand).await };
-        match self.0.client.turns.wait(request.key, until, ask).await {
-            Some(answer) => answer,
+        let ask = || async move { self.decide(key, demand, None).await };
+        match self.0.client.fair_queue.wait(key, until, ask).await {
+            Some(decided) => decided,
             // Others were before, to the end.
             None => {
                 let peeked = self.peek(*request).await?;
-                Ok(Decision { exact: peeked.exact.behind(1), ..peeked })
+                let retry_after = peeked.retry_after.map(|ms| ms.max(1));
+                Ok(Decision { granted: 0, retry_after, ..peeked })
             }
         }
     }
 
-    /// What a request asks of this limiter's window.
+    /// Waits on the server. A free key is granted over the connection that all share, so that it never waits for a
+    /// place.
+    async fn wait_there(
+        &self,
+        link: &Arc<Link>,
+        key: &[u8],
+        demand: &Demand,
+        until: Instant,
+    ) -> Option<Result<Decision, Error>> {
+        let decided = |reply: Reply| Ok(Source::Server.decided(reply.decision()?));
+        let left = |until: Instant| until.saturating_duration_since(Instant::now());
+        let at_once = match self.ask(link, commands::acquire(key, demand, 0), None).await {
+            Ok(reply) => decided(reply),
+            Err(error) if error.is_unknown_or_forbidden() => return None,
+            Err(error) => Err(error),
+        };
+        let at_once = match at_once {
+            Ok(decision) if !decision.granted() => decision,
+            done => return Some(done),
+        };
+        if at_once.retry_after().is_none_or(|wait| wait > left(until)) {
+            return Some(Ok(at_once));
+        }
+        match link.wait(key, until, |left| commands::acquire(key, demand, ms(left))).await {
+            // The time is up, and no place became free.
+            None if left(until).is_zero() => Some(Ok(at_once)),
+            waited => waited.map(|reply| reply.and_then(decided)),
+        }
+    }
+
+    /// The name of a key on the server.
+    pub(crate) fn key<'a>(&self, key: &'a [u8]) -> Cow<'a, [u8]> {
+        match self.0.client.prefix.as_slice() {
+            [] => Cow::Borrowed(key),
+            prefix => Cow::Owned([prefix, key].concat()),
+        }
+    }
+
+    /// A request with this limiter's quota.
     pub(crate) fn demand(&self, request: &Request<'_>) -> Demand {
         let (cost, partial) = (request.cost, request.partial);
         let exact = swlimit_window::Request { quota: self.0.quota.exact(), cost, partial, strict: self.0.strict };
         Demand { exact, block: self.0.block }
     }
 
-    /// Whether a window in this process decides.
-    pub(crate) fn is_only_local(&self) -> bool {
-        matches!(self.0.deciding, Deciders::OnlyLocal(_))
+    pub(crate) fn strategy(&self) -> &Strategy {
+        &self.0.strategy
     }
 
-    fn server(&self) -> Result<&Arc<Server>, Error> {
-        self.0.client.server.as_ref().ok_or(Error::OnlyLocal("this"))
-    }
-
-    /// The answer, or the failure policy's if the server is away: of its window, where it has one, as `local` asks it.
-    fn or_away(
+    /// The decision, or the failure policy's if the server is away: of its window, where it has one, as `local` asks
+    /// it.
+    fn or_on_failure(
         &self,
-        asked: Result<Decision, Error>,
+        decided: Result<Decision, Error>,
         demand: &Demand,
-        local: impl FnOnce(&Windows, &Demand) -> Result<swlimit_window::Decision, Error>,
+        local: impl FnOnce(&Windows, &Demand) -> Result<Exact, Error>,
     ) -> Result<Decision, Error> {
-        let Err(Error::Away(_)) = asked else { return asked };
-        Ok(match self.instead(demand) {
-            Instead::Policy(decision) => Way::Away.made(decision),
-            Instead::Window(windows, share, way) => way.made_of(local(windows, &share)?, demand),
+        let Err(Error::Away(reason)) = decided else { return decided };
+        match self.policy(demand, reason)? {
+            Policy::Decided(decision) => Ok(decision),
+            Policy::Window(windows, share, source) => Ok(source.decided(local(windows, &share)?).of(demand)),
+        }
+    }
+
+    /// Who decides where the server does not.
+    ///
+    /// # Errors
+    /// [`Error::Away`] with [`OnFailure::Error`].
+    pub(crate) fn policy(&self, demand: &Demand, reason: String) -> Result<Policy<'_>, Error> {
+        if let Strategy::Local(windows) = &self.0.strategy {
+            return Ok(Policy::Window(windows, *demand, Source::Local));
+        }
+        Ok(match self.0.on_failure {
+            OnFailure::Error => return Err(Error::Away(reason)),
+            OnFailure::Allow => Policy::Decided(demand.allowed()),
+            OnFailure::Deny => Policy::Decided(demand.denied()),
+            OnFailure::Local => {
+                let windows = self.0.failure_windows.get_or_init(|| Windows::new(self.0.client.max_keys));
+                let quota = self.0.quota.with_limit(self.0.local_share.units(self.0.quota.limit()));
+                let exact = swlimit_window::Request { quota, ..demand.exact };
+                Policy::Window(windows, Demand { exact, ..*demand }, Source::Failure)
+            }
         })
     }
+}
 
-    /// Who decides a demand where the server does not.
-    fn instead(&self, demand: &Demand) -> Instead<'_> {
-        if let Deciders::OnlyLocal(windows) = &self.0.deciding {
-            return Instead::Window(windows, *demand, Way::OnlyLocal);
-        }
-        match self.0.away.policy {
-            WhenAway::Allow => Instead::Policy(demand.granted_unseen()),
-            WhenAway::Deny => Instead::Policy(demand.denied_unseen()),
-            WhenAway::Local { share } => {
-                let windows = self.0.away.windows.get_or_init(|| Windows::new(self.0.client.most_keys));
-                let exact = swlimit_window::Request { quota: self.0.quota.share(share), ..demand.exact };
-                Instead::Window(windows, Demand { exact, ..*demand }, Way::Away)
-            }
-        }
-    }
-
-    /// Several requests where the server does not decide: counted only if all are granted.
-    pub(crate) fn decide_all_away(
-        requests: &[(&Self, Request<'_>)],
-        members: &[(&[u8], Demand)],
-    ) -> Result<Decisions, Error> {
-        let instead: Vec<_> =
-            requests.iter().zip(members).map(|((limiter, _), (_, demand))| limiter.instead(demand)).collect();
-        let windows = instead.iter().zip(members).filter_map(|(instead, (key, _))| match instead {
-            Instead::Window(windows, share, _) => Some((*windows, *key, *share)),
-            Instead::Policy(_) => None,
-        });
-        let windows: Vec<_> = windows.collect();
-        let is_denied =
-            instead.iter().any(|instead| matches!(instead, Instead::Policy(decision) if decision.granted == 0));
-        let decided = match is_denied {
-            true => windows.iter().map(|(windows, key, share)| windows.peek(key, share)).collect(),
-            false => Windows::allow_all(&windows),
-        };
-        let mut decided = decided?.into_iter();
-        let each = instead.iter().zip(members).map(|(instead, (_, demand))| match instead {
-            Instead::Policy(decision) => Way::Away.made(*decision),
-            Instead::Window(.., way) => way.made_of(decided.next().unwrap_or_else(|| demand.denied_unseen()), demand),
-        });
-        let each: Vec<Decision> = each.collect();
-        Ok(Decisions { granted: each.iter().all(Decision::granted), each })
-    }
+fn in_time(link: &Link, deadline: Option<Instant>) -> Result<Instant, Error> {
+    link.deadline(deadline).ok_or_else(|| Error::Away("the request has no time left".into()))
 }
 
 /// Who decides where the server does not.
-enum Instead<'a> {
+pub(crate) enum Policy<'a> {
     /// The policy, whatever was used.
-    Policy(swlimit_window::Decision),
-    /// A window in this process, upon a demand with its share of the limit.
-    Window(&'a Windows, Demand, Way),
+    Decided(Decision),
+    /// A window in this process, with its share of the limit.
+    Window(&'a Windows, Demand, Source),
 }
 
-impl Way {
-    fn made(self, exact: swlimit_window::Decision) -> Decision {
-        Decision { exact, way: self }
+impl Strategy {
+    pub fn link(&self) -> Result<&Arc<Link>, Error> {
+        match self {
+            Self::Direct(link) | Self::Cached(link) | Self::Leased(link, _) | Self::Eventual(link, _) => Ok(link),
+            Self::Local(_) => Err(Error::NoServer("this")),
+        }
     }
+}
 
+impl Decision {
     /// Made with a share of the limit, of which nobody is told.
-    fn made_of(self, exact: swlimit_window::Decision, demand: &Demand) -> Decision {
-        self.made(swlimit_window::Decision { limit: demand.exact.quota.limit, ..exact })
+    pub(crate) fn of(self, demand: &Demand) -> Self {
+        Self { limit: demand.exact.quota.limit, ..self }
     }
 }

@@ -1,4 +1,4 @@
-//! What may be used: limit, window, resolution.
+//! Quotas: limit, window, resolution.
 
 use std::time::Duration;
 
@@ -6,42 +6,46 @@ use swlimit_window::{duration, Geometry, GeometryError, MAX_EXACT};
 
 use crate::error::Error;
 
-/// How much may be used in which window.
+/// A limit in a window.
 ///
 /// ```
 /// use swlimit_client::Quota;
 ///
-/// let quota = Quota::new(100, "1m", "5s")?;
-/// assert_eq!(quota.window().as_secs(), 60);
+/// let quota = Quota::new(100, "1m")?;
+/// assert_eq!((quota.window().as_secs(), quota.resolution().as_secs()), (60, 5));
 /// # Ok::<(), swlimit_client::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota(swlimit_window::Quota);
 
 impl Quota {
-    /// At most `limit` units (0 … 2^53 − 1) in a window, kept at a resolution that divides it. Durations are written as
-    /// the commands write them: `250ms`, `60s`, `5m`, `1h`, `7d`, or a bare number of seconds; 1 ms … 3650 d.
+    /// At most `limit` units (0 … 2^53 − 1) in a window, with the default resolution: a twelfth of the window, or the
+    /// next smaller part that divides it. A duration is written as the commands write it: `250ms`, `60s`, `5m`, `1h`,
+    /// `7d`, or a bare number of seconds; 1 ms … 3650 d.
     ///
     /// # Errors
     /// [`Error::Invalid`], in the words of the server.
-    pub fn new(limit: u64, window: &str, resolution: &str) -> Result<Self, Error> {
-        let parse = |name: &str, word: &str| {
-            duration(word.as_bytes())
-                .ok_or_else(|| Error::Invalid(format!("{name} must be a duration such as 60, 500ms, 5m, 1h or 7d")))
-        };
+    pub fn new(limit: u64, window: &str) -> Result<Self, Error> {
+        let window = parse("window", window)?;
+        Self::of_ms(limit, window, default_resolution(window))
+    }
+
+    /// The same with a resolution of its own, which has to divide the window.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], in the words of the server.
+    pub fn with_resolution(limit: u64, window: &str, resolution: &str) -> Result<Self, Error> {
         Self::of_ms(limit, parse("window", window)?, parse("resolution", resolution)?)
     }
 
-    /// The same of durations, which are whole milliseconds.
+    /// The same of durations, which are whole milliseconds; with the default resolution where none is given.
     ///
     /// # Errors
     /// [`Error::Invalid`], in the words of the server.
-    pub fn of(limit: u64, window: Duration, resolution: Duration) -> Result<Self, Error> {
-        let parse = |name: &str, duration: Duration| {
-            whole_ms(duration)
-                .ok_or_else(|| Error::Invalid(format!("{name} must be a duration such as 60, 500ms, 5m, 1h or 7d")))
-        };
-        Self::of_ms(limit, parse("window", window)?, parse("resolution", resolution)?)
+    pub fn of(limit: u64, window: Duration, resolution: Option<Duration>) -> Result<Self, Error> {
+        let window = whole_ms("window", window)?;
+        let resolution = resolution.map(|resolution| whole_ms("resolution", resolution)).transpose()?;
+        Self::of_ms(limit, window, resolution.unwrap_or_else(|| default_resolution(window)))
     }
 
     fn of_ms(limit: u64, window: u64, resolution: u64) -> Result<Self, Error> {
@@ -79,17 +83,52 @@ impl Quota {
         self.0
     }
 
-    /// The same window with a share of the limit: rounded up, so that a share of something is something.
-    pub(crate) fn share(&self, share: f64) -> swlimit_window::Quota {
-        swlimit_window::Quota { limit: share_of(self.0.limit, share), ..self.0 }
+    /// The same window with another limit.
+    pub(crate) fn with_limit(&self, limit: u64) -> swlimit_window::Quota {
+        swlimit_window::Quota { limit, ..self.0 }
     }
 }
 
-/// A share (0 … 1) of some units, rounded up.
-pub(crate) fn share_of(units: u64, share: f64) -> u64 {
-    ((units as f64 * share.clamp(0.0, 1.0)).ceil() as u64).min(units)
+/// The default resolution: the largest divisor of the window that is at most a twelfth of it and makes at most 4096
+/// subintervals; the window itself if there is none.
+fn default_resolution(window: u64) -> u64 {
+    let divides = |subintervals: &u64| window.is_multiple_of(*subintervals);
+    (12..=MOST_SUBINTERVALS).find(divides).map_or(window, |subintervals| window / subintervals)
 }
 
-fn whole_ms(duration: Duration) -> Option<u64> {
-    duration.subsec_nanos().is_multiple_of(1_000_000).then(|| u64::try_from(duration.as_millis()).ok())?
+/// As many subintervals as every server allows unless it is configured otherwise.
+const MOST_SUBINTERVALS: u64 = 4096;
+
+fn parse(name: &str, word: &str) -> Result<u64, Error> {
+    duration(word.as_bytes()).ok_or_else(|| no_duration(name))
+}
+
+fn whole_ms(name: &str, duration: Duration) -> Result<u64, Error> {
+    let ms = u64::try_from(duration.as_millis()).ok();
+    ms.filter(|_| duration.subsec_nanos().is_multiple_of(1_000_000)).ok_or_else(|| no_duration(name))
+}
+
+fn no_duration(name: &str) -> Error {
+    Error::Invalid(format!("{name} must be a duration such as 60, 500ms, 5m, 1h or 7d"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_resolution() {
+        for (window, resolution) in [
+            (60_000, 5_000),
+            (1_000, 1_000 / 20),
+            (10_000, 625),
+            (3_600_000, 300_000),
+            (7, 7),
+            (13, 1),
+            (12, 1),
+            (4099, 4099),
+        ] {
+            assert_eq!(default_resolution(window), resolution, "{window}");
+        }
+    }
 }

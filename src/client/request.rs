@@ -1,8 +1,9 @@
-//! What is asked for.
+//! Requests.
 
 use std::time::Duration;
 
 use swlimit_window::MAX_EXACT;
+use tokio::time::Instant;
 
 use crate::error::Error;
 
@@ -21,12 +22,14 @@ pub struct Request<'a> {
     pub(crate) cost: u64,
     pub(crate) partial: bool,
     pub(crate) age: Option<Duration>,
+    pub(crate) since: Option<u64>,
+    pub(crate) deadline: Option<Instant>,
 }
 
 impl<'a> Request<'a> {
     /// A request of one unit.
     pub fn of<K: AsRef<[u8]> + ?Sized>(key: &'a K) -> Self {
-        Self { key: key.as_ref(), cost: 1, partial: false, age: None }
+        Self { key: key.as_ref(), cost: 1, partial: false, age: None, since: None, deadline: None }
     }
 
     /// Take so many units: 1 … 2^53 − 1.
@@ -48,9 +51,27 @@ impl<'a> Request<'a> {
         Self { age: Some(age), ..self }
     }
 
+    /// Of `refund`: gives back units that count since then, as [`Decision::since`](crate::Decision::since) says, in
+    /// Unix ms of the server's clock. However long the refund travels, it takes nobody else's units.
+    #[must_use]
+    pub fn since(self, unix_ms: u64) -> Self {
+        Self { since: Some(unix_ms), ..self }
+    }
+
+    /// When the caller's own time is up. The request is decided a tenth of its time before, at least 1 and at most 5
+    /// ms, and at once with less than 2 ms left; never later than after the client's
+    /// [`timeout`](crate::ClientBuilder::timeout).
+    #[must_use]
+    pub fn deadline(self, deadline: Instant) -> Self {
+        Self { deadline: Some(deadline), ..self }
+    }
+
     /// # Errors
     /// [`Error::Invalid`] for a cost that no server would take.
     pub(crate) fn checked(self) -> Result<Self, Error> {
+        if self.age.is_some() && self.since.is_some() {
+            return Err(Error::Invalid("a request has an age or an instant since when, not both".into()));
+        }
         match self.cost {
             1..=MAX_EXACT => Ok(self),
             _ => Err(Error::Invalid(format!("cost must be an integer between 1 and {MAX_EXACT}"))),

@@ -1,71 +1,98 @@
-//! What a client has done so far, as numbers.
+//! What a client counts.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-use crate::decision::{Decision, Way};
+use crate::decision::{Decision, Source};
 
-/// What a client has done since it was made. All are counts that only grow.
+/// What a client has counted since it was made. The numbers only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
-    granted: [u64; WAYS],
-    denied: [u64; WAYS],
-    /// Commands that were sent to the server, by whatever way.
+    granted: [u64; SOURCES],
+    denied: [u64; SOURCES],
+    /// Commands that were sent to the server.
     pub commands: u64,
-    /// Commands that the server did not answer, or not in time, or that it could not decide.
+    /// Exchanges that the server did not answer in time, or that it could not decide, and connections that were not
+    /// made.
     pub failures: u64,
-    /// How often the circuit opened, because the server was away.
+    /// Replies that came late.
+    pub slow: u64,
+    /// How often a breaker opened, because a server was away.
     pub opened: u64,
-    /// How often the server told that a key was changed.
+    /// How often the server told that a key had changed.
     pub changes: u64,
-    /// How often everything remembered was forgotten: a connection was lost, or all keys were flushed.
+    /// How often all remembered denials were forgotten: a connection was lost, or all keys were flushed.
     pub forgotten: u64,
-    /// Units that were leased, and those of them that were given back.
+    /// Units that were leased.
     pub leased: u64,
     /// Units of leases that were given back unused.
     pub returned: u64,
-    /// Synchronizations in the background, and those that failed.
+    /// Units of leases that could not be given back: they stay counted for a window.
+    pub written_off: u64,
+    /// Requests for leases whose reply never came, so that nobody knows whether the server counted them.
+    pub in_doubt: u64,
+    /// Synchronizations that succeeded.
     pub synchronized: u64,
-    /// Synchronizations in the background that failed.
+    /// Synchronizations that failed.
     pub unsynchronized: u64,
+    /// Units that could not be synchronized, because the server refused them for good.
+    pub refused: u64,
+    /// Units that were given up, because two synchronizations of them were in doubt.
+    pub lost: u64,
 }
 
-const WAYS: usize = Way::ALL.len();
+const SOURCES: usize = Source::ALL.len();
 
 impl Statistics {
-    /// Decisions that granted, by who made them.
-    pub fn granted(&self, way: Way) -> u64 {
-        self.granted[way as usize]
+    /// Decisions that granted, by source.
+    pub fn granted(&self, source: Source) -> u64 {
+        self.granted[source as usize]
     }
 
-    /// Decisions that denied, by who made them.
-    pub fn denied(&self, way: Way) -> u64 {
-        self.denied[way as usize]
+    /// Decisions that denied, by source.
+    pub fn denied(&self, source: Source) -> u64 {
+        self.denied[source as usize]
     }
 
-    /// Hand these numbers to the recorder of the crate `metrics`: `swlimit_client_decisions_total` by `way` and
-    /// `granted`, and `swlimit_client_<name>_total` for the others. To be called now and then, such as whenever metrics
-    /// are asked for.
+    /// Adds what was counted since an earlier moment to the process's metrics.
     #[cfg(feature = "metrics")]
-    pub fn publish(&self) {
-        for way in Way::ALL {
-            for (granted, count) in [("yes", self.granted(way)), ("no", self.denied(way))] {
-                let labels = [("way", way.name()), ("granted", granted)];
-                metrics::counter!("swlimit_client_decisions_total", &labels).absolute(count);
+    pub(crate) fn publish_since(&self, before: &Self) {
+        for source in Source::ALL {
+            let now_and_before = [
+                ("yes", self.granted(source), before.granted(source)),
+                ("no", self.denied(source), before.denied(source)),
+            ];
+            for (granted, now, before) in now_and_before {
+                let labels = [("source", source.name()), ("granted", granted)];
+                metrics::counter!("swlimit_client_decisions_total", &labels).increment(now - before);
             }
         }
-        metrics::counter!("swlimit_client_commands_total").absolute(self.commands);
-        metrics::counter!("swlimit_client_failures_total").absolute(self.failures);
-        metrics::counter!("swlimit_client_opened_total").absolute(self.opened);
-        metrics::counter!("swlimit_client_changes_total").absolute(self.changes);
-        metrics::counter!("swlimit_client_forgotten_total").absolute(self.forgotten);
-        metrics::counter!("swlimit_client_leased_total").absolute(self.leased);
-        metrics::counter!("swlimit_client_returned_total").absolute(self.returned);
-        metrics::counter!("swlimit_client_synchronized_total").absolute(self.synchronized);
-        metrics::counter!("swlimit_client_unsynchronized_total").absolute(self.unsynchronized);
+        for ((name, now), (_, before)) in self.others().into_iter().zip(before.others()) {
+            metrics::counter!(format!("swlimit_client_{name}_total")).increment(now - before);
+        }
+    }
+
+    #[cfg(feature = "metrics")]
+    fn others(&self) -> [(&'static str, u64); COUNTS] {
+        [
+            ("commands", self.commands),
+            ("failures", self.failures),
+            ("slow", self.slow),
+            ("opened", self.opened),
+            ("changes", self.changes),
+            ("forgotten", self.forgotten),
+            ("leased", self.leased),
+            ("returned", self.returned),
+            ("written_off", self.written_off),
+            ("in_doubt", self.in_doubt),
+            ("synchronized", self.synchronized),
+            ("unsynchronized", self.unsynchronized),
+            ("refused", self.refused),
+            ("lost", self.lost),
+        ]
     }
 }
 
@@ -74,24 +101,29 @@ impl Statistics {
 pub(crate) enum Count {
     Commands,
     Failures,
+    Slow,
     Opened,
     Changes,
     Forgotten,
     Leased,
     Returned,
+    WrittenOff,
+    InDoubt,
     Synchronized,
     Unsynchronized,
+    Refused,
+    Lost,
 }
 
-const COUNTS: usize = Count::Unsynchronized as usize + 1;
+const COUNTS: usize = Count::Lost as usize + 1;
 
 /// The counters themselves, several of each: threads that count at the same time do not wait for each other.
 pub(crate) struct Counters([CachePadded<Stripe>; STRIPES]);
 
 #[derive(Default)]
 struct Stripe {
-    granted: [AtomicU64; WAYS],
-    denied: [AtomicU64; WAYS],
+    granted: [AtomicU64; SOURCES],
+    denied: [AtomicU64; SOURCES],
     others: [AtomicU64; COUNTS],
 }
 
@@ -106,7 +138,7 @@ impl Counters {
     pub fn decided(&self, decision: &Decision) {
         let stripe = self.stripe();
         let counts = if decision.granted() { &stripe.granted } else { &stripe.denied };
-        counts[decision.way as usize].fetch_add(1, Ordering::Relaxed);
+        counts[decision.source as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     pub fn count(&self, what: Count, by: u64) {
@@ -124,17 +156,22 @@ impl Counters {
             |of: &dyn Fn(&Stripe) -> &AtomicU64| self.0.iter().map(|stripe| of(stripe).load(Ordering::Relaxed)).sum();
         let other = |what: Count| sum(&|stripe| &stripe.others[what as usize]);
         Statistics {
-            granted: std::array::from_fn(|way| sum(&|stripe| &stripe.granted[way])),
-            denied: std::array::from_fn(|way| sum(&|stripe| &stripe.denied[way])),
+            granted: std::array::from_fn(|source| sum(&|stripe| &stripe.granted[source])),
+            denied: std::array::from_fn(|source| sum(&|stripe| &stripe.denied[source])),
             commands: other(Count::Commands),
             failures: other(Count::Failures),
+            slow: other(Count::Slow),
             opened: other(Count::Opened),
             changes: other(Count::Changes),
             forgotten: other(Count::Forgotten),
             leased: other(Count::Leased),
             returned: other(Count::Returned),
+            written_off: other(Count::WrittenOff),
+            in_doubt: other(Count::InDoubt),
             synchronized: other(Count::Synchronized),
             unsynchronized: other(Count::Unsynchronized),
+            refused: other(Count::Refused),
+            lost: other(Count::Lost),
         }
     }
 }

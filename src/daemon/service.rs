@@ -115,7 +115,8 @@ impl Service {
 
     /// All metrics in Prometheus's text format.
     pub fn render_metrics(&self) -> String {
-        self.metrics.render(&self.client.statistics())
+        self.client.publish_metrics();
+        self.metrics.render()
     }
 
     /// Makes health checks fail, so that load balancers choose other instances.

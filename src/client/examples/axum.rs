@@ -21,7 +21,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:3000".into());
 
     let client = Client::connect(&server).await?;
-    let limiter = client.limiter(Quota::new(5, "10s", "1s")?).build();
+    let limiter = client.limiter(Quota::with_resolution(5, "10s", "1s")?).build()?;
     let by_path = Limit::new(&limiter, |request| Some(format!("path:{}", request.uri.path())));
     let layer = RateLimitLayer::new([by_path])
         .on_denial(|_, _| (axum::http::StatusCode::TOO_MANY_REQUESTS, "too many requests\n").into_response());

@@ -8,7 +8,7 @@
 //! use swlimit_client::{Client, Quota};
 //! use tower::{ServiceBuilder, ServiceExt};
 //!
-//! let limiter = Client::only_local().limiter(Quota::new(2, "1m", "5s")?).build();
+//! let limiter = Client::local().limiter(Quota::new(2, "1m")?).build()?;
 //! let by_path = Limit::new(&limiter, |request| Some(format!("path:{}", request.uri.path())));
 //! let service = ServiceBuilder::new()
 //!     .layer(RateLimitLayer::new([by_path]))

@@ -1,137 +1,98 @@
-//! The line to the server: what is sent, what comes back, and nothing of what it means.
-//!
-//! All that the client wants of a Redis library is the trait [`Wire`]. `servers` is it, upon the crate `redis`.
+//! The wire: connections to servers, and what travels over them. The rest of the client knows no Redis library: it
+//! needs a [`Transport`]. `redis` implements it with the crate `redis`.
 
-mod address;
+mod command;
 mod given;
-mod kept;
-mod servers;
+mod redis;
+mod sentinel;
+mod url;
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+pub use command::Command;
 pub use given::Given;
-pub(crate) use servers::Servers;
+pub(crate) use redis::Servers;
+pub use url::ConnectionOptions;
 
-/// What comes back, sometime.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
+/// A reply that will come. Dropping it may throw the reply away, but the server still executes what was sent.
+pub type Pending<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
-/// A line to a server, or to a cluster of them. Dropping an answer gives it up.
-pub trait Wire: Send + Sync + 'static {
-    /// Send one command over a connection that many share.
-    fn send(&self, command: Command) -> Answer<'_, Reply>;
+/// Makes connections to one server, to the primary that sentinels name, or to the nodes of a cluster.
+pub trait Transport: Send + Sync + 'static {
+    /// Connects. `node` is the address of a cluster's node; without it, the transport finds the primary itself, anew
+    /// for each connection. `events` hears what the connection tells unasked.
+    ///
+    /// Dropping the future ends the attempt.
+    fn connect(&self, node: Option<&str>, purpose: Purpose, events: Events) -> Pending<Box<dyn Connection>>;
 
-    /// Send several commands in one go; each has an answer of its own.
-    fn send_all(&self, commands: Vec<Command>) -> Answer<'_, Vec<Result<Reply, Failure>>>;
+    /// Some nodes of a cluster, by address. Empty where there is no cluster.
+    fn seeds(&self) -> Vec<String>;
 
-    /// Send a command over a connection that nobody else uses meanwhile, because the server may be long in answering. A
-    /// line that has none to spare returns `None`.
-    fn send_alone(&self, command: Command) -> Option<Answer<'_, Reply>>;
+    /// The server's address for logs, without its password.
+    fn address(&self) -> String;
 
-    /// Send a command that only reads, over a connection on which the server then tells, once, that the key was
-    /// changed. A line on which nothing is told returns `None`.
-    fn send_tracked(&self, command: Command) -> Option<Answer<'_, Reply>>;
-
-    /// Whom to tell of changed keys; said once, before anything is sent.
-    fn tell(&self, listener: Arc<dyn Listener>);
-
-    /// Give up connections that have gone silent; those needed are made anew.
-    fn renew(&self);
+    /// Whether connections can be made for this purpose.
+    fn offers(&self, purpose: Purpose) -> bool;
 }
 
-/// Who is told of changed keys.
-pub trait Listener: Send + Sync {
-    /// This key was changed.
-    fn changed(&self, key: &[u8]);
+/// A connection. Dropping it closes it, once nothing that was sent over it is waited for any more.
+pub trait Connection: Send + Sync + 'static {
+    /// Sends a command. The first poll queues it, whole; the replies come in the order of the commands.
+    fn send(&self, command: &Command) -> Pending<Reply>;
 
-    /// Any key may have been changed: all were, or a connection was lost.
-    fn all_changed(&self);
+    /// Sends several commands in one go, in their order. The reply is an array with one reply for each.
+    fn send_all(&self, commands: &[Command]) -> Pending<Reply>;
 }
 
-/// Why there is no reply, or that it was an error.
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// Commands that the server answers at once. Many requests share the connection.
+    Requests,
+    /// Reads after which the server tells, once, that the key has changed (client tracking).
+    Tracking,
+    /// Commands that the server may answer late, one at a time.
+    Waiting,
+}
+
+/// What a connection tells unasked.
 #[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A tracked key has changed.
+    Changed(Vec<u8>),
+    /// Any tracked key may have changed.
+    AllChanged,
+    /// The connection is closed.
+    Closed,
+}
+
+/// Hears the events of a connection.
+pub type Events = Arc<dyn Fn(Event) + Send + Sync>;
+
+/// Why there is no reply.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The server was not reached, or did not answer.
+    /// The server was not reached, or the connection broke. What was sent may have been executed.
+    #[error("{0}")]
     Connection(String),
-    /// The server's error, which begins with a code.
-    Reply(String),
+    /// The server refused the connection: its error, which begins with a code.
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// A reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Nothing.
+    /// Null.
     Nil,
     /// A number.
     Integer(i64),
-    /// Any bytes.
+    /// A string.
     Bytes(Vec<u8>),
     /// Several replies; of a map, names and values in turn.
     Array(Vec<Reply>),
-}
-
-/// A command, word by word. The words are kept in one place, one after the other.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Command {
-    words: Vec<u8>,
-    ends: Vec<usize>,
-    key: usize,
-}
-
-impl Command {
-    /// A command upon one key, which is its first word.
-    pub fn on(name: &str, key: &[u8]) -> Self {
-        Self::named(name, 1).word(key)
-    }
-
-    /// A command whose key, by which a cluster finds the node, is this word; the name is word 0.
-    pub fn named(name: &str, key: usize) -> Self {
-        let command = Self { words: Vec::with_capacity(128), ends: Vec::with_capacity(12), key };
-        command.word(name.as_bytes())
-    }
-
-    /// One more word.
-    #[must_use]
-    pub fn word(mut self, word: &[u8]) -> Self {
-        self.words.extend_from_slice(word);
-        self.ends.push(self.words.len());
-        self
-    }
-
-    /// One more number.
-    #[must_use]
-    pub fn number(self, number: u64) -> Self {
-        self.written(format_args!("{number}"))
-    }
-
-    /// One more duration, in ms.
-    #[must_use]
-    pub fn ms(self, ms: u64) -> Self {
-        self.written(format_args!("{ms}ms"))
-    }
-
-    fn written(mut self, word: std::fmt::Arguments<'_>) -> Self {
-        use std::io::Write;
-        // Writing to memory does not fail.
-        let _ = self.words.write_fmt(word);
-        self.ends.push(self.words.len());
-        self
-    }
-
-    /// The words, the name first.
-    pub fn words(&self) -> impl Iterator<Item = &[u8]> {
-        self.ends.iter().scan(0, |start, &end| self.words.get(std::mem::replace(start, end)..end))
-    }
-
-    /// The key by which a cluster finds the node, if there is one.
-    pub fn key(&self) -> Option<&[u8]> {
-        let start = *self.ends.get(self.key.checked_sub(1)?)?;
-        self.words.get(start..*self.ends.get(self.key)?)
-    }
-
-    /// How many words there are, and their bytes together.
-    pub fn size(&self) -> (usize, usize) {
-        (self.ends.len(), self.words.len())
-    }
+    /// An error, which begins with a code.
+    Error(String),
 }

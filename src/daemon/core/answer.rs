@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use swlimit_client::{Decision, Statistics, Way};
+use swlimit_client::Decision;
+pub use swlimit_client::Source;
 
 /// A decision about one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,9 +12,11 @@ pub struct Answer {
     /// Units granted.
     pub units: u64,
     pub limit: u64,
+    /// 0 if nobody knows.
     pub remaining: u64,
     /// `None` if such a request is never granted.
     pub retry_after: Option<Duration>,
+    /// Zero if nobody knows.
     pub reset_after: Duration,
     pub source: Source,
 }
@@ -24,55 +27,10 @@ impl From<&Decision> for Answer {
             granted: decision.granted(),
             units: decision.units(),
             limit: decision.limit(),
-            remaining: decision.remaining(),
+            remaining: decision.remaining().unwrap_or_default(),
             retry_after: decision.retry_after(),
-            reset_after: decision.reset_after(),
-            source: decision.way().into(),
-        }
-    }
-}
-
-/// What decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    Server,
-    Cache,
-    Lease,
-    Eventual,
-    Failure,
-    Local,
-}
-
-impl Source {
-    pub const ALL: [Self; 6] = [Self::Server, Self::Cache, Self::Lease, Self::Eventual, Self::Failure, Self::Local];
-
-    /// The client's decisions from this source.
-    pub fn count(self, client: &Statistics) -> u64 {
-        let way = Way::ALL.into_iter().find(|way| Self::from(*way) == self);
-        way.map_or(0, |way| client.granted(way) + client.denied(way))
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Server => "server",
-            Self::Cache => "cache",
-            Self::Lease => "lease",
-            Self::Eventual => "eventual",
-            Self::Failure => "failure",
-            Self::Local => "local",
-        }
-    }
-}
-
-impl From<Way> for Source {
-    fn from(way: Way) -> Self {
-        match way {
-            Way::Denial => Self::Cache,
-            Way::Lease => Self::Lease,
-            Way::Background => Self::Eventual,
-            Way::Away => Self::Failure,
-            Way::OnlyLocal => Self::Local,
-            Way::Server | _ => Self::Server,
+            reset_after: decision.reset_after().unwrap_or_default(),
+            source: decision.source(),
         }
     }
 }

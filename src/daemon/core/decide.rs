@@ -1,11 +1,11 @@
 //! Asks the questions of a plan in their order.
 
 use std::future::Future;
-use std::pin::{pin, Pin};
+use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
-use swlimit_client::{self as client, Request, Way};
+use swlimit_client::{self as client, Request};
 use tokio::time::{timeout_at, Instant};
 
 use super::answer::{Answer, Source};
@@ -141,7 +141,8 @@ impl Deciding<'_> {
 
     async fn ask(&self, question: &Question<'_>, operation: Operation) -> Result<Answer, Refusal> {
         let limiter = self.limiters.of(&question.limit);
-        let request = Request::of(&question.key).cost(question.hits);
+        let request = Request::of(&question.key).cost(question.hits).deadline(self.deadline());
+        // Pinned: the future is large to move.
         let asking = pin!(async {
             match operation {
                 Operation::Allow => limiter.allow(request).await,
@@ -153,12 +154,12 @@ impl Deciding<'_> {
                 }
             }
         });
-        let decision = match self.in_time(asking).await {
+        let decision = match asking.await {
             Ok(decision) => decision,
             Err(client::Error::Away(_)) => return self.failed(question),
             Err(error) => return Err(error.into()),
         };
-        let answer = self.answer(question, &decision)?;
+        let answer = Answer::from(&decision);
         Ok(if operation == Operation::Refund { Answer { granted: true, ..answer } } else { answer })
     }
 
@@ -169,17 +170,16 @@ impl Deciding<'_> {
         }
         let questions: Vec<_> = group.iter().map(|at| &self.plan.questions[*at]).collect();
         let limiters: Vec<_> = questions.iter().map(|question| self.limiters.of(&question.limit)).collect();
-        let requests = questions.iter().map(|question| Request::of(&question.key).cost(question.hits));
+        let deadline = self.deadline();
+        let requests =
+            questions.iter().map(|question| Request::of(&question.key).cost(question.hits).deadline(deadline));
         let requests: Vec<_> = limiters.iter().zip(requests).collect();
         let asking = pin!(self.limiters.client.allow_all(&requests));
-        let answers = match self.in_time(asking).await {
+        let answers = match asking.await {
             Ok(decisions) => {
                 let each = questions.iter().zip(decisions.each());
                 self.block(each.clone().map(|(question, decision)| (*question, decision))).await;
-                each.map(|(question, decision)| self.answer(question, decision)).collect::<Result<_, _>>()?
-            }
-            Err(client::Error::Away(_)) => {
-                questions.iter().map(|question| self.failed(question)).collect::<Result<_, _>>()?
+                each.map(|(_, decision)| decision.into()).collect()
             }
             Err(error) => return Err(error.into()),
         };
@@ -189,7 +189,7 @@ impl Deciding<'_> {
 
     /// Begins the blocks of limits that denied: a decision of several limits does not.
     async fn block<'b>(&self, decided: impl Iterator<Item = (&'b Question<'b>, &'b client::Decision)>) {
-        let denied = decided.filter(|(_, decision)| !decision.granted() && decision.way() == Way::Server);
+        let denied = decided.filter(|(_, decision)| !decision.granted() && decision.source() == Source::Server);
         let blocking =
             denied.filter_map(|(question, _)| Some((question, Duration::from_millis(question.limit.block?))));
         let blocking = blocking.map(|(question, duration)| {
@@ -229,26 +229,11 @@ impl Deciding<'_> {
     }
 
     fn deadline(&self) -> Instant {
-        // The client's own timeout ends a moment earlier, and decides by `on_failure`.
+        // The client decides a moment earlier, by `on_failure`.
         self.began + self.limiters.timeout + Duration::from_millis(5)
     }
 
-    /// A reply within the request's time, however many questions there are. Pinned: the future is large to move.
-    async fn in_time<T>(
-        &self,
-        asking: Pin<&mut impl Future<Output = Result<T, client::Error>>>,
-    ) -> Result<T, client::Error> {
-        timeout_at(self.deadline(), asking).await.unwrap_or_else(|_| Err(client::Error::Away("too slow".into())))
-    }
-
-    fn answer(&self, question: &Question, decision: &client::Decision) -> Result<Answer, Refusal> {
-        if decision.way() == Way::Away && question.limit.policy.on_failure == OnFailure::Error {
-            return Err(Refusal::Unavailable);
-        }
-        Ok(decision.into())
-    }
-
-    /// The answer by `on_failure`, where the client has none.
+    /// The answer by `on_failure` to what has no other: RECORD and REFUND.
     fn failed(&self, question: &Question) -> Result<Answer, Refusal> {
         let granted = match question.limit.policy.on_failure {
             OnFailure::Error => return Err(Refusal::Unavailable),

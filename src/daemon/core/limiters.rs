@@ -17,11 +17,11 @@ use crate::config::settings::{Server, Settings};
 pub fn client(settings: &Settings) -> Result<Client, client::Error> {
     let builder = Client::builder()
         .timeout(settings.timeout.into())
-        .untracked(settings.max_untracked_age.into())
-        .most_keys(settings.max_keys)
-        .most_waiting(settings.max_waiting);
+        .max_untracked_age(settings.max_untracked_age.into())
+        .max_keys(settings.max_keys)
+        .max_waiting(settings.max_waiting);
     match &settings.server {
-        Server::None => Ok(builder.only_local()),
+        Server::None => builder.local(),
         Server::Url(url) => builder.build(url),
     }
 }
@@ -54,7 +54,7 @@ fn kind(limit: &Limit) -> Kind {
 fn build(client: &Client, limit: &Limit) -> Limiter {
     let ms = Duration::from_millis;
     let geometry = limit.quota.geometry;
-    let quota = Quota::of(limit.quota.limit, ms(geometry.window()), ms(geometry.resolution()));
+    let quota = Quota::of(limit.quota.limit, ms(geometry.window()), Some(ms(geometry.resolution())));
     let mut builder = client.limiter(quota.expect("the configuration is valid"));
     if limit.strict {
         builder = builder.strict();
@@ -64,22 +64,26 @@ fn build(client: &Client, limit: &Limit) -> Limiter {
     }
     let DecisionPolicy { mode, on_failure, local_share, lease_share, sync_interval } = limit.policy;
     builder
-        .deciding(match mode {
-            Mode::Direct => client::Deciding::Direct,
-            Mode::Cached => client::Deciding::Denials,
-            Mode::Leased => client::Deciding::Leases { share: lease_share.fraction() },
-            Mode::Eventual => {
-                client::Deciding::Background { interval: ms(sync_interval), share: local_share.fraction() }
-            }
-            Mode::Local => client::Deciding::OnlyLocal,
+        .mode(match mode {
+            // Without a server there is nobody else to decide.
+            _ if !client.has_server() => client::Mode::Local,
+            Mode::Direct => client::Mode::Direct,
+            Mode::Cached => client::Mode::Cached,
+            Mode::Leased => client::Mode::Leased,
+            Mode::Eventual => client::Mode::Eventual,
+            Mode::Local => client::Mode::Local,
         })
-        .when_away(match on_failure {
-            OnFailure::Allow => client::WhenAway::Allow,
-            OnFailure::Local => client::WhenAway::Local { share: local_share.fraction() },
-            // The daemon turns these decisions into errors.
-            OnFailure::Deny | OnFailure::Error => client::WhenAway::Deny,
+        .on_failure(match on_failure {
+            OnFailure::Local => client::OnFailure::Local,
+            OnFailure::Allow => client::OnFailure::Allow,
+            OnFailure::Deny => client::OnFailure::Deny,
+            OnFailure::Error => client::OnFailure::Error,
         })
+        .local_share(local_share.fraction())
+        .lease_share(lease_share.fraction())
+        .sync_interval(ms(sync_interval))
         .build()
+        .expect("the configuration is valid")
 }
 
 impl Limiters {

@@ -38,7 +38,7 @@ impl From<Error> for Refusal {
         match error {
             Error::Away(_) => Self::Unavailable,
             Error::Invalid(message) => Self::Invalid(message.into()),
-            Error::OnlyLocal(_) => Self::NeedsServer,
+            Error::NoServer(_) => Self::NeedsServer,
             error => Self::Refused(error.to_string()),
         }
     }

@@ -172,8 +172,7 @@ impl Metrics {
     }
 
     /// All metrics in Prometheus's text format.
-    pub fn render(&self, client: &Statistics) -> String {
-        client.publish();
+    pub fn render(&self) -> String {
         self.prometheus.render()
     }
 
@@ -191,7 +190,7 @@ impl Metrics {
     /// Takes over the client's counts of decisions.
     pub fn count_sources(&self, client: &Statistics) {
         for source in Source::ALL {
-            self.recent_sources.set(source as usize, source.count(client));
+            self.recent_sources.set(source as usize, client.granted(source) + client.denied(source));
         }
     }
 

@@ -25,8 +25,7 @@ mod tests {
             name: name.into(),
             limit,
             window: Duration::from_millis(window),
-            remaining,
-            reset_after: Duration::from_millis(ms),
+            left: Some((remaining, Duration::from_millis(ms))),
         };
         let headers = of_limits([told("default", 100, 60_000, 99, 65_000), told("a\"\\ü\n", 1, 500, 0, 1)].into_iter());
         assert_eq!(headers["RateLimit-Policy"], "\"default\";q=100;w=60, \"a____\";q=1;w=1");

@@ -5,7 +5,7 @@ mod overshoot;
 mod requests;
 
 use serde_json::Value;
-use swlimit_client::{Deciding, Error};
+use swlimit_client::{Error, Mode};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -26,14 +26,14 @@ fn of<T: serde::de::DeserializeOwned>(options: Value) -> T {
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// A way of deciding by its name.
-fn deciding(way: &str) -> Deciding {
-    match way {
-        "direct" => Deciding::Direct,
-        "denials" => Deciding::Denials,
-        "leases" => Deciding::LEASES,
-        "background" => Deciding::BACKGROUND,
-        "local" => Deciding::OnlyLocal,
-        _ => panic!("no way of deciding is called {way}"),
+/// A mode by its name.
+fn mode(name: &str) -> Mode {
+    match name {
+        "direct" => Mode::Direct,
+        "cached" => Mode::Cached,
+        "leased" => Mode::Leased,
+        "eventual" => Mode::Eventual,
+        "local" => Mode::Local,
+        _ => panic!("no mode is called {name}"),
     }
 }

@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use governor::{DefaultKeyedRateLimiter, RateLimiter};
 use serde::Deserialize;
 use serde_json::{json, Value};
-use swlimit_client::{Client, Limiter, Quota, Way};
+use swlimit_client::{Client, Limiter, Quota, Source};
 use tokio::runtime::Handle;
 
-use crate::{deciding, Result};
+use crate::{mode, Result};
 
 #[derive(Deserialize)]
 pub struct Options {
     url: String,
-    /// One of `denial`, `lease`, `background`, `local granted`, `local denied`, `governor granted`, `governor denied`.
+    /// One of `cached`, `leased`, `eventual`, `local granted`, `local denied`, `governor granted`, `governor denied`.
     case: String,
     keys: usize,
     threads: usize,
@@ -34,7 +34,7 @@ pub fn measure(options: Options) -> Result<Value> {
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
     let (case, outcome) = options.case.split_once(' ').unwrap_or((&options.case, "granted"));
     let (handle, keys) = (runtime.handle(), names(options.keys));
-    let (way, kind, limit) = match case {
+    let (name, kind, limit) = match case {
         "governor" => {
             let quota = match outcome {
                 "denied" => governor::Quota::per_hour(NonZeroU32::MIN),
@@ -44,13 +44,13 @@ pub fn measure(options: Options) -> Result<Value> {
             let decide = |key: &String| limiter.check_key(key).is_ok() == (outcome == "granted");
             return Ok(on_threads(handle, &options, &keys, &decide));
         }
-        "denial" => ("denials", Way::Denial, 1),
-        "lease" => ("leases", Way::Lease, PLENTY),
-        "background" => ("background", Way::Background, PLENTY),
-        _ => ("local", Way::OnlyLocal, if outcome == "denied" { 1 } else { PLENTY }),
+        "cached" => ("cached", Source::Cache, 1),
+        "leased" => ("leased", Source::Lease, PLENTY),
+        "eventual" => ("eventual", Source::Eventual, PLENTY),
+        _ => ("local", Source::Local, if outcome == "denied" { 1 } else { PLENTY }),
     };
     let client = runtime.block_on(Client::connect(&options.url))?;
-    let limiter = client.limiter(Quota::new(limit, "1d", "1d")?).deciding(deciding(way)).build();
+    let limiter = client.limiter(Quota::with_resolution(limit, "1d", "1d")?).mode(mode(name)).build()?;
     let decide = |key: &String| decide(handle, &limiter, key) == kind;
     Ok(on_threads(handle, &options, &keys, &decide))
 }
@@ -60,13 +60,13 @@ fn names(keys: usize) -> Vec<String> {
 }
 
 /// Who decided. What is decided near the request is ready at once; anything else is waited for.
-fn decide(handle: &Handle, limiter: &Limiter, key: &str) -> Way {
+fn decide(handle: &Handle, limiter: &Limiter, key: &str) -> Source {
     let mut decision = pin!(limiter.allow(key));
     let decided = match decision.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(decided) => decided,
         Poll::Pending => handle.block_on(decision),
     };
-    decided.expect("a decision").way()
+    decided.expect("a decision").source()
 }
 
 /// Ask on each thread until the time is up; `decide` says whether a decision was of the kind that is measured.

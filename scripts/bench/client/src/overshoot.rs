@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde_json::{json, Value};
-use swlimit_client::{Client, Deciding, Limiter, Quota};
+use swlimit_client::{Client, Limiter, Mode, Quota};
 
 use crate::Result;
 
@@ -35,21 +35,22 @@ pub fn measure(options: Options) -> Result<Value> {
 
 async fn run(options: Options) -> Result<Value> {
     let ms = Duration::from_millis;
-    let quota = Quota::of(options.limit, ms(options.window), ms(options.resolution))?;
-    let deciding = match options.interval {
-        Some(interval) => Deciding::Background { interval: ms(interval), share: options.share },
-        None => Deciding::Leases { share: options.share },
-    };
+    let quota = Quota::of(options.limit, ms(options.window), Some(ms(options.resolution)))?;
     let connect = || Client::builder().timeout(Duration::from_secs(5)).connect(&options.url);
     let mut clients = Vec::new();
     for _ in 0..options.clients {
         let client = connect().await?;
-        let limiter = client.limiter(quota).deciding(deciding).build();
+        let limiter = client.limiter(quota).local_share(options.share).lease_share(options.share);
+        let limiter = match options.interval {
+            Some(interval) => limiter.mode(Mode::Eventual).sync_interval(ms(interval)),
+            None => limiter.mode(Mode::Leased),
+        };
+        let limiter = limiter.build()?;
         clients.push((client, limiter));
     }
     let (begun, rate) = (Instant::now(), options.rate / options.clients as f64);
     let end = begun + Duration::from_secs_f64(options.seconds);
-    let direct = connect().await?.limiter(quota).deciding(Deciding::Direct).build();
+    let direct = connect().await?.limiter(quota).mode(Mode::Direct).build()?;
     let probe = tokio::spawn(probe(direct, end));
     let asking = clients.iter().map(|(_, limiter)| tokio::spawn(ask(limiter.clone(), "overshoot", rate, end)));
     let mut granted = Vec::new();

@@ -1,4 +1,4 @@
-//! Requests through a way of deciding, or through the crate `redis` alone: how many, how long they took, and what they
+//! Requests through a mode, or through the crate `redis` alone: how many, how long they took, and what they
 //! cost.
 
 use std::cell::RefCell;
@@ -12,13 +12,13 @@ use serde_json::{json, Value};
 use swlimit_client::{Client, Limiter, Quota};
 use tokio::task::LocalSet;
 
-use crate::{deciding, Result};
+use crate::{mode, Result};
 
 #[derive(Clone, Deserialize)]
 pub struct Options {
     url: String,
-    /// A way of deciding, or `redis`.
-    way: String,
+    /// A mode, or `redis`.
+    mode: String,
     strict: bool,
     limit: u64,
     window: String,
@@ -61,15 +61,15 @@ pub fn measure(options: Options) -> Result<Value> {
 
 async fn run(options: Options) -> Result<Value> {
     let client = Client::builder().timeout(Duration::from_secs(5)).connect(&options.url).await?;
-    let asked = match options.way.as_str() {
+    let asked = match options.mode.as_str() {
         "redis" => {
             let server = redis::Client::open(options.url.as_str()).expect("the same URL");
             Asked::Redis(server.get_multiplexed_async_connection().await.expect("the same server"))
         }
-        way => {
-            let quota = Quota::new(options.limit, &options.window, &options.resolution)?;
-            let limiter = client.limiter(quota).deciding(deciding(way));
-            Asked::Limiter(if options.strict { limiter.strict() } else { limiter }.build())
+        name => {
+            let quota = Quota::with_resolution(options.limit, &options.window, &options.resolution)?;
+            let limiter = client.limiter(quota).mode(mode(name));
+            Asked::Limiter(if options.strict { limiter.strict() } else { limiter }.build()?)
         }
     };
     let seen = Rc::new(RefCell::new(Seen {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use swlimit_client::{Client, Deciding, Error, Limiter, Quota, Way};
+use swlimit_client::{Client, Error, Limiter, Mode, Quota, Source};
 use tokio::time::{timeout, Instant};
 
 use crate::support::proxy::Proxy;
@@ -14,7 +14,7 @@ use crate::support::{eventually, limiter, one_an_hour, patient, LONG};
 const A_MINUTE: Duration = Duration::from_secs(60);
 
 async fn used_up(client: &Client) -> Limiter {
-    let limiter = limiter(client, one_an_hour(), Deciding::Denials);
+    let limiter = limiter(client, one_an_hour(), Mode::Cached);
     assert!(limiter.allow("key").await.unwrap().granted());
     limiter
 }
@@ -48,15 +48,15 @@ async fn turns_on_the_server() {
     let server = Server::new();
     let client = patient().connect(&server.url()).await.unwrap();
     let limiter = used_up(&client).await;
-    let quota = Quota::new(1, "30s", "1s").unwrap();
+    let quota = Quota::with_resolution(1, "30s", "1s").unwrap();
     let nobody = Duration::from_millis(100);
     // There is nothing to hope for in a tenth of a second.
     let decision = limiter.acquire("key", nobody).await.unwrap();
-    assert!(!decision.granted() && decision.way() == Way::Server && decision.retry_after() > Some(nobody));
-    assert!(self::limiter(&client, quota, Deciding::Denials).acquire("another", nobody).await.unwrap().granted());
+    assert!(!decision.granted() && decision.source() == Source::Server && decision.retry_after() > Some(nobody));
+    assert!(self::limiter(&client, quota, Mode::Cached).acquire("another", nobody).await.unwrap().granted());
     // Nobody foresees what is given back, so that whoever waits has to have something else to hope for.
     server.say::<()>("DEL key");
-    let limiter = self::limiter(&client, quota, Deciding::Denials);
+    let limiter = self::limiter(&client, quota, Mode::Cached);
     server.say::<()>("SWLIMIT.ALLOW key 1 30s 1s");
     first_come_first_served(&server, &limiter, async |number| waiting(&server, number as u64).await).await;
 }
@@ -76,8 +76,8 @@ async fn turns_in_the_process() {
 }
 
 async fn turns_without_acquire(server: &Server, client: &Client) {
-    let quota = Quota::new(2, "400ms", "400ms").unwrap();
-    let limiter = limiter(client, quota, Deciding::Denials);
+    let quota = Quota::with_resolution(2, "400ms", "400ms").unwrap();
+    let limiter = limiter(client, quota, Mode::Cached);
     let begun = Instant::now();
     let decisions = join_all((0..6).map(|_| limiter.acquire("key", LONG))).await;
     assert!(decisions.into_iter().all(|decision| decision.unwrap().granted()));
@@ -85,7 +85,7 @@ async fn turns_without_acquire(server: &Server, client: &Client) {
     assert_eq!(server.info("swlimit", "swlimit_acquired"), 0);
     // Neither the wait nor the turn is longer than the timeout.
     let short = Duration::from_millis(50);
-    let hour = self::limiter(client, one_an_hour(), Deciding::Denials);
+    let hour = self::limiter(client, one_an_hour(), Mode::Cached);
     assert!(hour.acquire("hour", short).await.unwrap().granted());
     for decision in join_all((0..3).map(|_| hour.acquire("hour", short))).await {
         assert!(!decision.unwrap().granted());
@@ -97,7 +97,7 @@ async fn turns_without_acquire(server: &Server, client: &Client) {
 async fn giving_up() {
     let server = Server::new();
     let client = patient().connect(&server.url()).await.unwrap();
-    let limiter = limiter(&client, Quota::new(1, "30s", "1s").unwrap(), Deciding::Denials);
+    let limiter = limiter(&client, Quota::with_resolution(1, "30s", "1s").unwrap(), Mode::Cached);
     assert!(limiter.allow("key").await.unwrap().granted());
     let clients = server.info("clients", "connected_clients");
     for _ in 0..3 {
@@ -121,8 +121,8 @@ async fn giving_up() {
 #[tokio::test]
 async fn a_bounded_number_of_connections() {
     let server = Server::new();
-    let client = patient().most_waiting(4).connect(&server.url()).await.unwrap();
-    let limiter = limiter(&client, Quota::new(1, "30s", "1s").unwrap(), Deciding::Denials);
+    let client = patient().max_waiting(4).connect(&server.url()).await.unwrap();
+    let limiter = limiter(&client, Quota::with_resolution(1, "30s", "1s").unwrap(), Mode::Cached);
     assert!(limiter.allow("key").await.unwrap().granted());
     let clients = server.info("clients", "connected_clients");
     let acquiring: Vec<_> = (0..20)
@@ -150,7 +150,7 @@ async fn a_bounded_number_of_connections() {
 async fn after_a_server_was_started_again() {
     let mut server = Server::new();
     let client = patient().connect(&server.url()).await.unwrap();
-    let limiter = limiter(&client, Quota::new(1, "30s", "1s").unwrap(), Deciding::Denials);
+    let limiter = limiter(&client, Quota::with_resolution(1, "30s", "1s").unwrap(), Mode::Cached);
     assert!(limiter.acquire("key", A_MINUTE).await.unwrap().granted());
     server.kill();
     server.start();
@@ -171,7 +171,7 @@ async fn more_than_the_server_lets_wait() {
     let server = Server::new();
     server.say::<()>("CONFIG SET swlimit.max-waiting 1");
     let client = patient().connect(&server.url()).await.unwrap();
-    let limiter = limiter(&client, Quota::new(1, "30s", "1s").unwrap(), Deciding::Denials);
+    let limiter = limiter(&client, Quota::with_resolution(1, "30s", "1s").unwrap(), Mode::Cached);
     assert!(limiter.allow("key").await.unwrap().granted());
     let waits = limiter.clone();
     let first = tokio::spawn(async move { waits.acquire("key", A_MINUTE).await });

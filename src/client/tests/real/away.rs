@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use swlimit_client::{Client, Deciding, Error, Limiter, Quota, Request, Way, WhenAway};
+use swlimit_client::{Client, Error, Limiter, Mode, OnFailure, Quota, Request, Source};
 use tokio::time::Instant;
 
 use crate::support::proxy::Proxy;
 use crate::support::server::Server;
-use crate::support::{limiter, one_an_hour, patient, report, until, within, LONG, WAYS};
+use crate::support::{eventually, limiter, one_an_hour, patient, report, until, within, LONG, MODES};
 
 const TIMEOUT: Duration = Duration::from_millis(200);
 /// How much later a busy machine may wake somebody up.
@@ -29,11 +29,11 @@ async fn endure(begin: impl FnOnce(&mut Setting), end: impl FnOnce(&mut Setting)
     let proxy = Proxy::before(server.port).await;
     let mut setting = Setting { server, proxy };
     let url = setting.proxy.url();
-    let quota = Quota::new(100, "500ms", "100ms").unwrap();
-    let limiters = WAYS.map(|way| {
+    let quota = Quota::with_resolution(100, "500ms", "100ms").unwrap();
+    let limiters = MODES.map(|mode| {
         let client = Client::builder().timeout(TIMEOUT).build(&url).unwrap();
-        let limiter = limiter(&client, quota, way);
-        (client, limiter, name(way))
+        let limiter = limiter(&client, quota, mode);
+        (client, limiter, name(mode))
     });
     join_all(limiters.iter().map(|(_, limiter, key)| there(limiter, key, Duration::from_secs(5)))).await;
     begin(&mut setting);
@@ -43,8 +43,8 @@ async fn endure(begin: impl FnOnce(&mut Setting), end: impl FnOnce(&mut Setting)
     report(&format!("back after {back:?}"));
 }
 
-fn name(way: Deciding) -> String {
-    format!("{way:?}").split(' ').next().unwrap().into()
+fn name(mode: Mode) -> String {
+    format!("{mode:?}").split(' ').next().unwrap().into()
 }
 
 /// Not decided by the failure policy, and granted, within so long; how long it took.
@@ -52,7 +52,7 @@ async fn there(limiter: &Limiter, key: &str, longest: Duration) -> Duration {
     let begun = Instant::now();
     within(longest, key, async || {
         let decision = in_time(limiter, key).await;
-        (decision.granted() && decision.way() != Way::Away).then_some(())
+        (decision.granted() && decision.source() != Source::Failure).then_some(())
     })
     .await;
     begun.elapsed()
@@ -60,14 +60,17 @@ async fn there(limiter: &Limiter, key: &str, longest: Duration) -> Duration {
 
 /// The failure policy decides for a second, and that is counted.
 async fn decided_without(client: &Client, limiter: &Limiter, key: &str) {
-    let away = |client: &Client| client.statistics().denied(Way::Away);
+    let away = |client: &Client| client.statistics().denied(Source::Failure);
     let before = away(client);
-    within(Duration::from_secs(5), key, async || (in_time(limiter, key).await.way() == Way::Away).then_some(())).await;
+    within(Duration::from_secs(5), key, async || {
+        (in_time(limiter, key).await.source() == Source::Failure).then_some(())
+    })
+    .await;
     let mut seen = 1;
     let end = Instant::now() + Duration::from_secs(1);
     while Instant::now() < end {
         let decision = in_time(limiter, key).await;
-        assert_eq!((decision.way(), decision.granted()), (Way::Away, false), "{key}");
+        assert_eq!((decision.source(), decision.granted()), (Source::Failure, false), "{key}");
         seen += 1;
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -167,34 +170,34 @@ async fn slow() {
     let proxy = Proxy::before(server.port).await;
     proxy.delay(Duration::from_millis(10));
     let client = patient().connect(&proxy.url()).await.unwrap();
-    for way in WAYS {
-        let (limiter, key) = (limiter(&client, Quota::new(10, "1h", "1m").unwrap(), way), name(way));
+    for mode in MODES {
+        let (limiter, key) = (limiter(&client, Quota::with_resolution(10, "1h", "1m").unwrap(), mode), name(mode));
         let mut granted = 0;
         for _ in 0..30 {
             let decision = limiter.allow(&key).await.unwrap();
-            assert_ne!(decision.way(), Way::Away);
+            assert_ne!(decision.source(), Source::Failure);
             granted += decision.units();
         }
-        let background = matches!(way, Deciding::Background { .. });
-        assert!(granted == 10 || (background && granted > 0), "{way:?}: {granted}");
+        let background = matches!(mode, Mode::Eventual);
+        assert!(granted == 10 || (background && granted > 0), "{mode:?}: {granted}");
         client.close().await;
-        assert_eq!(server.held(&key), granted, "{way:?}");
+        assert_eq!(server.held(&key), granted, "{mode:?}");
     }
 }
 
 #[tokio::test]
 async fn policies() {
     let client = Client::builder().build("redis://127.0.0.1:1/").unwrap();
-    let quota = Quota::new(100, "1h", "1m").unwrap();
-    let of = |policy| client.limiter(quota).when_away(policy).build();
-    let (allow, deny, local) = (of(WhenAway::Allow), of(WhenAway::Deny), of(WhenAway::Local { share: 0.1 }));
+    let quota = Quota::with_resolution(100, "1h", "1m").unwrap();
+    let of = |policy| client.limiter(quota).on_failure(policy).build().unwrap();
+    let (allow, deny, local) = (of(OnFailure::Allow), of(OnFailure::Deny), of(OnFailure::Local));
     for _ in 0..20 {
         assert!(allow.allow("key").await.unwrap().granted());
         assert!(!deny.allow("key").await.unwrap().granted());
         let _ = local.allow("key").await.unwrap();
     }
     let statistics = client.statistics();
-    assert_eq!((statistics.granted(Way::Away), statistics.denied(Way::Away)), (20 + 10, 20 + 10));
+    assert_eq!((statistics.granted(Source::Failure), statistics.denied(Source::Failure)), (20 + 10, 20 + 10));
     assert!(statistics.opened > 0 && !client.is_connected());
     // Until the circuit opened each was tried.
     assert!(statistics.commands < 60, "{}", statistics.commands);
@@ -213,12 +216,12 @@ async fn policies() {
 async fn denials_outlast_a_server_that_cannot_write() {
     let server = Server::new();
     let client = patient().connect(&server.url()).await.unwrap();
-    let limiter = client.limiter(one_an_hour()).when_away(WhenAway::Allow).build();
+    let limiter = client.limiter(one_an_hour()).on_failure(OnFailure::Allow).build().unwrap();
     assert!(limiter.allow("key").await.unwrap().granted());
-    until(&limiter, "key", Way::Denial).await;
+    until(&limiter, "key", Source::Cache).await;
     server.say::<()>("CONFIG SET maxmemory 1");
     assert!(limiter.allow("another").await.unwrap().granted());
-    assert_eq!(limiter.allow("key").await.unwrap().way(), Way::Denial);
+    assert_eq!(limiter.allow("key").await.unwrap().source(), Source::Cache);
 }
 
 /// Said in words that tell what to do, whatever is asked.
@@ -229,14 +232,14 @@ async fn without_the_module() {
     assert_eq!(error, Error::ModuleMissing);
     assert!(error.to_string().contains("--loadmodule"), "{error}");
     let client = Client::builder().build(&server.url()).unwrap();
-    for way in [Deciding::Direct, Deciding::Denials, Deciding::LEASES] {
-        let limiter = client.limiter(one_an_hour()).deciding(way).build();
-        assert_eq!(limiter.allow("key").await.err(), Some(Error::ModuleMissing), "{way:?}");
-        assert_eq!(limiter.acquire("key", SLACK).await.err(), Some(Error::ModuleMissing), "{way:?}");
+    for mode in [Mode::Direct, Mode::Cached, Mode::Leased] {
+        let limiter = client.limiter(one_an_hour()).mode(mode).build().unwrap();
+        assert_eq!(limiter.allow("key").await.err(), Some(Error::ModuleMissing), "{mode:?}");
+        assert_eq!(limiter.acquire("key", SLACK).await.err(), Some(Error::ModuleMissing), "{mode:?}");
     }
-    // Nobody asks here who could be told.
-    let background = limiter(&client, one_an_hour(), Deciding::BACKGROUND);
-    until(&background, "key", Way::Away).await;
+    let eventual = limiter(&client, one_an_hour(), Mode::Eventual);
+    eventually("an error", async || (eventual.allow("key").await.err() == Some(Error::ModuleMissing)).then_some(()))
+        .await;
 }
 
 /// What the server refuses for good is no failure of the server's.
@@ -244,7 +247,7 @@ async fn without_the_module() {
 async fn refusals() {
     let server = Server::new();
     let client = patient().connect(&server.url()).await.unwrap();
-    let limiter = client.limiter(one_an_hour()).build();
+    let limiter = client.limiter(one_an_hour()).build().unwrap();
     server.say::<()>("SET key value");
     for _ in 0..10 {
         let error = limiter.allow("key").await.err();
@@ -259,10 +262,13 @@ async fn refusals() {
 async fn a_refusal_in_the_background() {
     let server = Server::new();
     let client = patient().connect(&server.url()).await.unwrap();
-    let limiter = limiter(&client, Quota::new(100, "1m", "1s").unwrap(), Deciding::BACKGROUND);
+    let limiter = limiter(&client, Quota::with_resolution(100, "1m", "1s").unwrap(), Mode::Eventual);
     server.say::<()>("SET bad value");
     within(LONG, "synchronizations", async || {
-        assert_eq!(limiter.allow("bad").await.unwrap().way(), Way::Background);
+        match limiter.allow("bad").await {
+            Ok(decision) => assert_eq!(decision.source(), Source::Eventual),
+            Err(error) => assert!(matches!(&error, Error::Refused(text) if text.starts_with("WRONGTYPE")), "{error}"),
+        }
         (client.statistics().synchronized >= 6).then_some(())
     })
     .await;

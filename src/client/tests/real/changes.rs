@@ -1,7 +1,7 @@
 //! What the server tells of: a key that was denied is asked about again at once when something may have been given
 //! back.
 
-use swlimit_client::{Client, Deciding, Limiter, Quota, Request, Way};
+use swlimit_client::{Client, Limiter, Mode, Quota, Request, Source};
 
 use crate::support::server::Server;
 use crate::support::{eventually, limiter, one_an_hour, patient, report, until, until_granted, LONG};
@@ -17,9 +17,9 @@ impl Denied {
     async fn new() -> Self {
         let server = Server::new();
         let client = patient().connect(&server.url()).await.unwrap();
-        let limiter = limiter(&client, one_an_hour(), Deciding::Denials);
+        let limiter = limiter(&client, one_an_hour(), Mode::Cached);
         assert!(limiter.allow("key").await.unwrap().granted());
-        until(&limiter, "key", Way::Denial).await;
+        until(&limiter, "key", Source::Cache).await;
         Self { server, client, limiter }
     }
 
@@ -27,7 +27,7 @@ impl Denied {
     async fn with_others(commands: &[&str]) -> Self {
         let denied = Self::new().await;
         denied.say(commands);
-        until(&denied.limiter, "key", Way::Denial).await;
+        until(&denied.limiter, "key", Source::Cache).await;
         denied
     }
 
@@ -46,13 +46,13 @@ impl Denied {
             (self.client.statistics().commands > asked).then_some(())
         })
         .await;
-        until(&self.limiter, "key", Way::Denial).await;
+        until(&self.limiter, "key", Source::Cache).await;
     }
 
     /// What is told before this has been heard when it returns: another key was changed behind it.
     async fn hear(&self) {
         self.server.say::<()>("SWLIMIT.ALLOW fence 1 1h 1m");
-        until(&self.limiter, "fence", Way::Denial).await;
+        until(&self.limiter, "fence", Source::Cache).await;
         self.say(&["DEL fence"]);
         until_granted(&self.limiter, "fence").await;
     }
@@ -101,9 +101,9 @@ events! {
 async fn unblock() {
     let server = Server::new();
     let client = patient().connect(&server.url()).await.unwrap();
-    let limiter = limiter(&client, one_an_hour(), Deciding::Denials);
+    let limiter = limiter(&client, one_an_hour(), Mode::Cached);
     server.say::<()>("SWLIMIT.BLOCK key 1h");
-    until(&limiter, "key", Way::Denial).await;
+    until(&limiter, "key", Source::Cache).await;
     server.say::<()>("SWLIMIT.UNBLOCK key");
     until_granted(&limiter, "key").await;
 }
@@ -149,7 +149,7 @@ async fn denials_and_questions_are_not_told() {
     denied.say(&["SWLIMIT.ALLOW key 1 1h 1m", "SWLIMIT.PEEK key 1 1h 1m", "SWLIMIT.INFO key"]);
     denied.say(&["SWLIMIT.MALLOW 2 key other 1 1h 1m 1 5 1h 1m 1"]);
     denied.hear().await;
-    assert_eq!(denied.limiter.allow("key").await.unwrap().way(), Way::Denial);
+    assert_eq!(denied.limiter.allow("key").await.unwrap().source(), Source::Cache);
 }
 
 /// The known hole: of databases that are swapped the server tells nothing. A denial then lasts as long as it would
@@ -159,7 +159,7 @@ async fn swapped_databases_are_not_told() {
     let denied = Denied::new().await;
     denied.say(&["SWAPDB 0 1"]);
     denied.hear().await;
-    assert_eq!(denied.limiter.allow("key").await.unwrap().way(), Way::Denial);
+    assert_eq!(denied.limiter.allow("key").await.unwrap().source(), Source::Cache);
     assert_eq!(denied.server.say::<u64>("EXISTS key"), 0);
 }
 
@@ -171,7 +171,7 @@ async fn what_the_client_itself_gives_back() {
     assert!(limiter.allow("key").await.unwrap().granted());
     limiter.block("key", std::time::Duration::from_secs(60)).await.unwrap();
     assert_eq!(limiter.refund("key").await.unwrap(), 1);
-    until(limiter, "key", Way::Denial).await;
+    until(limiter, "key", Source::Cache).await;
     assert!(limiter.unblock("key").await.unwrap());
     assert!(limiter.allow("key").await.unwrap().granted());
 }
@@ -182,13 +182,13 @@ async fn what_the_client_itself_gives_back() {
 async fn expiry_that_the_question_itself_brings_about() {
     let denied = Denied::new().await;
     denied.say(&["DEBUG SET-ACTIVE-EXPIRE 0"]);
-    let limiter = limiter(&denied.client, Quota::new(2, "1h", "1m").unwrap(), Deciding::Denials);
+    let limiter = limiter(&denied.client, Quota::with_resolution(2, "1h", "1m").unwrap(), Mode::Cached);
     for time in 0..100_u64 {
         let key = &format!("key:{time}");
         let two = Request::of(key).cost(2);
         denied.say(&[&format!("SWLIMIT.RECORD {key} 2 1h 1m COST 2"), &format!("PEXPIRE {key} 30")]);
         let begun = std::time::Instant::now();
-        while limiter.allow(two).await.unwrap().way() == Way::Server {
+        while limiter.allow(two).await.unwrap().source() == Source::Server {
             tokio::task::yield_now().await;
         }
         // Two are denied without asking. Around the end, one is asked for.
@@ -210,18 +210,18 @@ async fn expiry_that_the_question_itself_brings_about() {
 #[tokio::test]
 async fn several_limits_at_once() {
     let denied = Denied::new().await;
-    let other = limiter(&denied.client, Quota::new(5, "1h", "1m").unwrap(), Deciding::Denials);
+    let other = limiter(&denied.client, Quota::with_resolution(5, "1h", "1m").unwrap(), Mode::Cached);
     let both = [(&denied.limiter, Request::of("key")), (&other, Request::of("other"))];
     let commands = denied.server.commands();
     let decisions = denied.client.allow_all(&both).await.unwrap();
-    assert!(!decisions.granted() && decisions.local());
+    assert!(!decisions.granted() && decisions.is_local());
     assert_eq!(denied.server.commands(), commands);
     denied.say(&["SWLIMIT.REFUND key 1"]);
     eventually("a grant of both", async || denied.client.allow_all(&both).await.unwrap().granted().then_some(())).await;
     assert_eq!((denied.server.held("key"), denied.server.held("other")), (1, 1));
     eventually("both denied without asking", async || {
         let decisions = denied.client.allow_all(&both).await.unwrap();
-        (!decisions.granted() && decisions.local()).then_some(())
+        (!decisions.granted() && decisions.is_local()).then_some(())
     })
     .await;
 }
@@ -242,7 +242,7 @@ async fn a_unit_that_is_given_back_often_is_granted_again() {
 async fn given_back(times: usize) {
     let server = Server::new();
     let client = patient().connect(&server.url()).await.unwrap();
-    let limiter = limiter(&client, one_an_hour(), Deciding::Denials);
+    let limiter = limiter(&client, one_an_hour(), Mode::Cached);
     let direct = direct(&server).await;
     let giving: Vec<_> = ["a", "b", "c", "d"]
         .map(|key| {
@@ -274,8 +274,11 @@ async fn given_back(times: usize) {
         giving.await.unwrap();
     }
     let statistics = client.statistics();
-    assert!(statistics.denied(Way::Denial) > 0);
-    report(&format!("{times} refunds of 4 keys, {} denied without asking, none stale", statistics.denied(Way::Denial)));
+    assert!(statistics.denied(Source::Cache) > 0);
+    report(&format!(
+        "{times} refunds of 4 keys, {} denied without asking, none stale",
+        statistics.denied(Source::Cache)
+    ));
 }
 
 /// Whatever several do at the same time to the same keys: what was told once they are done leaves no denial in memory
@@ -294,7 +297,7 @@ async fn nothing_stale_after_many_workloads() {
 async fn nothing_stale(rounds: u64) {
     const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
     let denied = Denied::new().await;
-    let limiter = limiter(&denied.client, Quota::new(6, "10s", "1s").unwrap(), Deciding::Denials);
+    let limiter = limiter(&denied.client, Quota::with_resolution(6, "10s", "1s").unwrap(), Mode::Cached);
     let direct = direct(&denied.server).await;
     let (mut local, mut compared) = (0, 0);
     for round in 0..rounds {
@@ -343,7 +346,7 @@ async fn nothing_stale(rounds: u64) {
                 peeked[0] == 0 || decision.granted(),
                 "round {round}, {cost} of {key}: {decision:?}, but {peeked:?}"
             );
-            local += u32::from(decision.way() == Way::Denial);
+            local += u32::from(decision.source() == Source::Cache);
             compared += 1;
         }
     }

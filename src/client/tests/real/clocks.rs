@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use swlimit_client::{Deciding, Quota, Way};
+use swlimit_client::{Mode, Quota, Source};
 
 use crate::support::server::Server;
-use crate::support::{limiter, one_an_hour, patient, until, until_granted, WAYS};
+use crate::support::{limiter, one_an_hour, patient, until, until_granted, MODES};
 
 /// A server whose wall clock can be put forward and back; its monotonic clock goes on.
 struct Jumping {
@@ -47,9 +47,9 @@ const HOURS: i64 = 3600;
 async fn forward() {
     let jumping = Jumping::start();
     let client = patient().connect(&jumping.server.url()).await.unwrap();
-    let limiter = limiter(&client, one_an_hour(), Deciding::Denials);
+    let limiter = limiter(&client, one_an_hour(), Mode::Cached);
     assert!(limiter.allow("key").await.unwrap().granted());
-    until(&limiter, "key", Way::Denial).await;
+    until(&limiter, "key", Source::Cache).await;
     jumping.jump(2 * HOURS);
     until_granted(&limiter, "key").await;
 }
@@ -60,13 +60,14 @@ async fn forward() {
 async fn back_and_right_again() {
     let jumping = Jumping::start();
     let client = patient().connect(&jumping.server.url()).await.unwrap();
-    let limiter = limiter(&client, Quota::new(1, "2s", "1s").unwrap(), Deciding::Denials);
+    let limiter = limiter(&client, Quota::with_resolution(1, "2s", "1s").unwrap(), Mode::Cached);
     assert!(limiter.allow("key").await.unwrap().granted());
     jumping.jump(-HOURS);
     // At the end of what it said first, the server is asked again: to it, the key is used up for an hour more.
     let decision = crate::support::eventually("a denial for an hour", async || {
         let decision = limiter.allow("key").await.unwrap();
-        (decision.way() == Way::Denial && decision.retry_after() > Some(Duration::from_secs(3000))).then_some(decision)
+        (decision.source() == Source::Cache && decision.retry_after() > Some(Duration::from_secs(3000)))
+            .then_some(decision)
     })
     .await;
     assert!(!decision.granted());
@@ -79,8 +80,9 @@ async fn back_and_right_again() {
 async fn back_for_every_way_of_deciding() {
     let jumping = Jumping::start();
     let client = patient().connect(&jumping.server.url()).await.unwrap();
-    for (number, way) in WAYS.into_iter().enumerate() {
-        let (limiter, key) = (limiter(&client, Quota::new(40, "1h", "1m").unwrap(), way), format!("key:{number}"));
+    for (number, mode) in MODES.into_iter().enumerate() {
+        let (limiter, key) =
+            (limiter(&client, Quota::with_resolution(40, "1h", "1m").unwrap(), mode), format!("key:{number}"));
         let mut granted = 0;
         for seconds in [0, -2 * HOURS, -60, 0] {
             jumping.jump(seconds);
@@ -90,7 +92,7 @@ async fn back_for_every_way_of_deciding() {
             }
         }
         client.close().await;
-        assert!((1..=40).contains(&granted), "{way:?}: {granted}");
-        assert_eq!(jumping.server.held(&key), granted, "{way:?}");
+        assert!((1..=40).contains(&granted), "{mode:?}: {granted}");
+        assert_eq!(jumping.server.held(&key), granted, "{mode:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use swlimit_client::{Client, Deciding, Limiter, Way};
+use swlimit_client::{Client, Limiter, Mode, Source};
 
 use crate::support::cluster::Cluster;
 use crate::support::proxy::Proxy;
@@ -14,16 +14,16 @@ const NOTICED: Duration = Duration::from_secs(4);
 
 async fn denied_at(url: &str, key: &str) -> (Client, Limiter) {
     let client = Client::builder().timeout(Duration::from_millis(500)).connect(url).await.unwrap();
-    let limiter = limiter(&client, one_an_hour(), Deciding::Denials);
+    let limiter = limiter(&client, one_an_hour(), Mode::Cached);
     assert!(limiter.allow(key).await.unwrap().granted());
-    until(&limiter, key, Way::Denial).await;
+    until(&limiter, key, Source::Cache).await;
     (client, limiter)
 }
 
 /// What is given back is heard of, now and again.
 async fn hears(limiter: &Limiter, server: &Server, key: &str) {
     for _ in 0..2 {
-        until(limiter, key, Way::Denial).await;
+        until(limiter, key, Source::Cache).await;
         server.say::<()>(&format!("SWLIMIT.REFUND {key} 1"));
         until_granted(limiter, key).await;
     }
@@ -34,7 +34,7 @@ async fn connections_that_are_killed() {
     let server = Server::new();
     let (_client, limiter) = denied_at(&server.url(), "key").await;
     for _ in 0..3 {
-        until(&limiter, "key", Way::Denial).await;
+        until(&limiter, "key", Source::Cache).await;
         server.say::<()>("CLIENT KILL TYPE normal");
         server.say::<()>("DEL key"); // told to nobody
         until_granted(&limiter, "key").await;
@@ -71,7 +71,7 @@ async fn a_server_that_stands_still() {
     let (client, limiter) = denied_at(&server.url(), "key").await;
     server.pause(true);
     within(NOTICED, "noticing", async || (client.statistics().forgotten > 0).then_some(())).await;
-    until(&limiter, "key", Way::Away).await;
+    until(&limiter, "key", Source::Failure).await;
     server.pause(false);
     server.say::<()>("DEL key");
     until_granted(&limiter, "key").await;
@@ -84,7 +84,7 @@ async fn a_master_that_becomes_a_replica_and_a_master_again() {
     let (server, other) = (Server::new(), Server::new());
     let (_client, limiter) = denied_at(&server.url(), "key").await;
     server.say::<()>(&format!("REPLICAOF 127.0.0.1 {}", other.port));
-    until(&limiter, "key", Way::Away).await;
+    until(&limiter, "key", Source::Failure).await;
     server.say::<()>("REPLICAOF NO ONE");
     until_granted(&limiter, "key").await;
     hears(&limiter, &server, "key").await;
@@ -107,9 +107,9 @@ async fn a_master_that_is_replaced_by_its_replica() {
     let (_client, limiter) = denied_at(&format!("redis-sentinel://127.0.0.1:{}/mymaster", sentinel.port), "key").await;
     eventually("a replica with the key", async || (replica.say::<u64>("EXISTS key") == 1).then_some(())).await;
     master.kill();
-    until(&limiter, "key", Way::Away).await;
+    until(&limiter, "key", Source::Failure).await;
     // The replica holds the key.
-    assert!(!until(&limiter, "key", Way::Server).await);
+    assert!(!until(&limiter, "key", Source::Server).await);
     hears(&limiter, &replica, "key").await;
 }
 
@@ -120,7 +120,7 @@ async fn a_key_that_moves_to_another_node() {
     hears(&limiter, &cluster.0[cluster.owner("key")], "key").await;
     for _ in 0..2 {
         let to = 1 - cluster.owner("key");
-        until(&limiter, "key", Way::Denial).await;
+        until(&limiter, "key", Source::Cache).await;
         cluster.reshard("key", to);
         assert_eq!(cluster.owner("key"), to);
         // Nothing was given back.

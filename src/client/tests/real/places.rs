@@ -1,22 +1,27 @@
 //! Where servers are, and how one comes in.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use swlimit_client::wire::Given;
-use swlimit_client::{Client, Deciding, Error, Quota, Request, Way};
+use swlimit_client::{Client, ClientBuilder, ConnectionOptions, Error, Mode, Quota, Request, Source};
 use tokio::time::Instant;
 
 use crate::support::cluster::Cluster;
 use crate::support::proxy::Proxy;
 use crate::support::server::{free_port, Server};
-use crate::support::{eventually, limiter, one_an_hour, patient, report, until, until_granted, WAYS};
+use crate::support::{eventually, limiter, one_an_hour, patient, report, until, until_granted, MODES};
 
-/// Everything works there, each way of deciding, and what the server tells is heard. `holder` has the keys.
 async fn works(url: &str, holder: impl Fn(&str) -> redis::Connection) {
-    let client = patient().connect(url).await.unwrap();
-    for way in WAYS {
-        let key = format!("{way:?}");
-        let of = limiter(&client, Quota::new(3, "1h", "1m").unwrap(), way);
+    works_with(patient(), url, holder).await;
+}
+
+/// Everything works there, in each mode, and what the server tells is heard. `holder` has the keys.
+async fn works_with(builder: ClientBuilder, url: &str, holder: impl Fn(&str) -> redis::Connection) {
+    let client = eventually("a connection", async || builder.clone().connect(url).await.ok()).await;
+    for mode in MODES {
+        let key = format!("{mode:?}");
+        let of = limiter(&client, Quota::with_resolution(3, "1h", "1m").unwrap(), mode);
         let mut granted = 0;
         eventually("three units", async || {
             granted += of.allow(&key).await.unwrap().units();
@@ -25,11 +30,11 @@ async fn works(url: &str, holder: impl Fn(&str) -> redis::Connection) {
         .await;
         assert!(!of.allow(&key).await.unwrap().granted());
         client.close().await;
-        assert_eq!(client.info(&key).await.unwrap().unwrap().total, 3, "{way:?}");
+        assert_eq!(client.info(&key).await.unwrap().unwrap().total, 3, "{mode:?}");
     }
-    let of = limiter(&client, one_an_hour(), Deciding::Denials);
+    let of = limiter(&client, one_an_hour(), Mode::Cached);
     assert!(of.allow("key").await.unwrap().granted());
-    until(&of, "key", Way::Denial).await;
+    until(&of, "key", Source::Cache).await;
     redis::cmd("SWLIMIT.REFUND").arg("key").arg(1).exec(&mut holder("key")).unwrap();
     until_granted(&of, "key").await;
     assert!(!of.acquire("key", Duration::from_millis(10)).await.unwrap().granted());
@@ -81,48 +86,81 @@ async fn a_master_that_a_sentinel_knows() {
     works(&url, at(master.url() + "2")).await;
 }
 
-/// With TLS only those are believed whom a certificate vouches for, in a file that the process names as it starts.
+/// Sentinels may have a password of their own.
+#[tokio::test]
+async fn a_sentinel_with_a_password() {
+    let master = Server::new();
+    let sentinel = Server::sentinel_with(&master, "requirepass theirs");
+    let url = format!("redis-sentinel://127.0.0.1:{}/mymaster", sentinel.port);
+    assert!(Client::connect(&url).await.is_err());
+    let options = ConnectionOptions::new().sentinel_login(None, "theirs");
+    works_with(patient().connection_options(options), &url, at(master.url())).await;
+}
+
+/// A certificate for `localhost` that nobody else vouches for, and its key, in PEM.
+fn certificate(folder: &Path, name: &str) -> [(PathBuf, String); 2] {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    [("certificate", made.cert.pem()), ("key", made.signing_key.serialize_pem())].map(|(what, pem)| {
+        let path = folder.join(format!("{name}-{what}.pem"));
+        std::fs::write(&path, &pem).unwrap();
+        (path, pem)
+    })
+}
+
+/// With TLS only servers are believed that a given authority vouches for, by their name; and they may ask for the
+/// client's certificate.
 #[tokio::test]
 async fn tls() {
     let folder = tempfile::tempdir().unwrap();
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let (certificate, key) = (folder.path().join("certificate.pem"), folder.path().join("key.pem"));
-    std::fs::write(&certificate, made.cert.pem()).unwrap();
-    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let [(own, authority), (own_key, _)] = certificate(folder.path(), "server");
+    let [(theirs, client_certificate), (_, client_key)] = certificate(folder.path(), "client");
     let port = free_port();
-    let server = Server::builder().with("tls-port", port).with("tls-cert-file", certificate.display());
-    let server = server.with("tls-key-file", key.display()).with("tls-auth-clients", "no");
-    let _server = match server.try_start() {
+    let server = Server::builder().with("tls-port", port).with("tls-cert-file", own.display());
+    let server = server.with("tls-key-file", own_key.display()).with("tls-ca-cert-file", theirs.display());
+    let server = match server.with("tls-auth-clients", "yes").try_start() {
         Err(log) if log.contains("Bad directive") || log.contains("Failed finding TLS support") => {
             return report("LACKING TLS in this build of the server")
         }
         server => server.unwrap(),
     };
-    let url = format!("rediss://localhost:{port}/");
-    assert!(Client::connect(&url).await.is_err(), "nobody vouches for it");
-    let mut itself = tokio::process::Command::new(std::env::current_exe().unwrap());
-    itself.args(["--exact", "places::believing_a_certificate", "--nocapture"]);
-    itself.env("SSL_CERT_FILE", &certificate).env("TLS_URL", &url).kill_on_drop(true);
-    assert!(itself.status().await.unwrap().success());
-}
+    let [url, by_address] = ["localhost", "127.0.0.1"].map(|host| format!("rediss://{host}:{port}/"));
+    let trusting = ConnectionOptions::new().authority(authority.as_str());
+    let full = trusting.clone().certificate(client_certificate, client_key);
+    let connect = async |options: &ConnectionOptions, url: &str| {
+        Client::builder().connection_options(options.clone()).connect(url).await.err()
+    };
+    assert!(connect(&ConnectionOptions::new(), &url).await.is_some(), "nobody vouches for the server");
+    assert!(connect(&trusting, &url).await.is_some(), "the client shows no certificate");
+    assert!(connect(&full, &by_address).await.is_some(), "it is not the server's name");
+    works_with(patient().connection_options(full.clone()), &url, at(server.url())).await;
 
-/// The other half of `tls`, in a process of its own.
-#[tokio::test]
-async fn believing_a_certificate() {
-    if let Ok(url) = std::env::var("TLS_URL") {
-        works(&url, at(url.clone())).await;
-    }
+    let tls = format!(
+        "tls-port {port}\ntls-cert-file {}\ntls-key-file {}\ntls-ca-cert-file {}\ntls-auth-clients yes",
+        own.display(),
+        own_key.display(),
+        theirs.display(),
+        port = free_port()
+    );
+    let sentinel = Server::sentinel_with(&server, &tls);
+    let sentinel_port = tls.split([' ', '\n']).nth(1).unwrap();
+    let url = format!("redis-sentinel://localhost:{sentinel_port}/mymaster");
+    let server_url = server.url();
+    assert!(connect(&full, &url).await.is_some(), "that port speaks TLS only");
+    let by_sentinel = patient().connection_options(full.sentinel_tls(true));
+    let client = eventually("a connection", async || by_sentinel.clone().connect(&url).await.ok()).await;
+    assert!(limiter(&client, one_an_hour(), Mode::Direct).allow("by sentinel").await.is_ok(), "{server_url}");
+    drop(sentinel);
 }
 
 /// Where nothing is told of changes, a denial is remembered for a tenth of a second at most.
 async fn denied_for_a_moment(server: &Server, client: &Client) {
-    let limiter = limiter(client, one_an_hour(), Deciding::Denials);
+    let limiter = limiter(client, one_an_hour(), Mode::Cached);
     assert!(limiter.allow("key").await.unwrap().granted());
     for _ in 0..3 {
-        until(&limiter, "key", Way::Server).await;
-        until(&limiter, "key", Way::Denial).await;
+        until(&limiter, "key", Source::Server).await;
+        until(&limiter, "key", Source::Cache).await;
         let remembered = Instant::now();
-        until(&limiter, "key", Way::Server).await;
+        until(&limiter, "key", Source::Server).await;
         assert!(remembered.elapsed() < Duration::from_secs(1), "{:?}", remembered.elapsed());
     }
     server.say::<()>("SWLIMIT.REFUND key 1");
@@ -133,13 +171,9 @@ async fn denied_for_a_moment(server: &Server, client: &Client) {
 async fn a_connection_that_is_given() {
     let server = Server::new();
     let connection = redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
-    let client = patient().over(Given::new(connection));
+    let client = patient().over(Given::new(connection)).unwrap();
     denied_for_a_moment(&server, &client).await;
-    assert!(!limiter(&client, one_an_hour(), Deciding::Denials)
-        .acquire("key", Duration::ZERO)
-        .await
-        .unwrap()
-        .granted());
+    assert!(!limiter(&client, one_an_hour(), Mode::Cached).acquire("key", Duration::ZERO).await.unwrap().granted());
 }
 
 #[tokio::test]
@@ -168,7 +202,7 @@ async fn users_who_may_not_ask() {
     for (user, rights) in [("keyless", "~other:* +@all"), ("mute", "~* +@all -swlimit.allow")] {
         server.say::<()>(&format!("ACL SETUSER {user} on >secret &* {rights}"));
         let client = patient().connect(&server.url().replace("//", &format!("//{user}:secret@"))).await.unwrap();
-        let error = limiter(&client, one_an_hour(), Deciding::Denials).allow("key").await.err();
+        let error = limiter(&client, one_an_hour(), Mode::Cached).allow("key").await.err();
         assert!(matches!(&error, Some(Error::Refused(text)) if text.starts_with("NOPERM")), "{error:?}");
     }
 }
@@ -177,10 +211,10 @@ async fn users_who_may_not_ask() {
 #[tokio::test]
 async fn left() {
     let server = Server::new();
-    for way in WAYS {
+    for mode in MODES {
         let client = Client::connect(&server.url()).await.unwrap();
-        let limiter = limiter(&client, one_an_hour(), way);
-        let key = format!("{way:?}");
+        let limiter = limiter(&client, one_an_hour(), mode);
+        let key = format!("{mode:?}");
         for _ in 0..3 {
             let _ = limiter.allow(key.as_str()).await.unwrap();
             let _ = limiter.acquire(key.as_str(), Duration::from_millis(10)).await.unwrap();

@@ -4,13 +4,13 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::join_all;
-use swlimit_client::{Client, Deciding, Limiter, Quota};
+use swlimit_client::{Client, Limiter, Mode, Quota};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
 use crate::support::server::Server;
-use crate::support::{eventually, patient, report, WAYS};
+use crate::support::{eventually, patient, report, MODES};
 
 /// What each process does, as it is handed to it.
 #[derive(Clone)]
@@ -36,7 +36,7 @@ struct Grant {
     heard: u64,
 }
 
-/// The places of the ways of deciding in `WAYS`.
+/// The places of the ways of deciding in `MODES`.
 const DIRECT: usize = 0;
 const DENIALS: usize = 1;
 const LEASES: usize = 2;
@@ -80,9 +80,9 @@ impl Work {
     async fn limiter(&self) -> (Client, Limiter) {
         let client = patient().connect(&self.url).await.unwrap();
         let (window, resolution) = (Duration::from_millis(self.window_ms), Duration::from_millis(self.resolution_ms));
-        let limiter = client.limiter(Quota::of(self.limit, window, resolution).unwrap()).deciding(WAYS[self.way]);
+        let limiter = client.limiter(Quota::of(self.limit, window, Some(resolution)).unwrap()).mode(MODES[self.way]);
         let limiter = if self.is_strict { limiter.strict() } else { limiter };
-        (client, limiter.build())
+        (client, limiter.build().unwrap())
     }
 
     /// A process that does it, and says what it was granted when it is done.
@@ -186,9 +186,9 @@ async fn promise(way: usize, is_strict: bool, shorter: impl Fn(&Work) -> u64) {
     // The server's clock has whole milliseconds.
     let span = work.window_ms - shorter(&work) - 1;
     let most = most_within(&grants, work.keys, span);
-    let unseen = match WAYS[way] {
+    let unseen = match MODES[way] {
         // Bounded by what others grant between two synchronizations, which may be late on a busy machine.
-        Deciding::Background { .. } => most_within(&grants, work.keys, 500),
+        Mode::Eventual => most_within(&grants, work.keys, 500),
         _ => 0,
     };
     let commands = server.commands() as f64 / grants.len() as f64;
@@ -343,7 +343,8 @@ async fn leases_of_a_process_that_is_killed() {
 async fn leases_of_a_hot_key() {
     let server = Server::new();
     let client = patient().connect(&server.url()).await.unwrap();
-    let limiter = client.limiter(Quota::new(100_000, "1m", "5s").unwrap()).deciding(Deciding::LEASES).build();
+    let limiter =
+        client.limiter(Quota::with_resolution(100_000, "1m", "5s").unwrap()).mode(Mode::Leased).build().unwrap();
     let tasks: Vec<_> = (0..50)
         .map(|_| {
             let limiter = limiter.clone();

@@ -46,7 +46,7 @@ impl DecisionReply {
     pub fn response(self, window: u64) -> Response {
         let (limit, remaining) = (self.limit, self.remaining);
         let [window, reset_after] = [window, self.reset_after].map(Duration::from_millis);
-        let told = Told { name: "default".into(), limit, window, remaining, reset_after };
+        let told = Told { name: "default".into(), limit, window, left: Some((remaining, reset_after)) };
         let headers = headers::of_limits([told].into_iter());
         (headers, with_status(self.is_denied(), self.retry_after, Json(self))).into_response()
     }

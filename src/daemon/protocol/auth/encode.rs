@@ -31,9 +31,9 @@ pub fn permission(plan: &Plan, answers: &[Answer], shadow_mode: bool) -> Permiss
                 "" => format!("{}-{}", descriptor.label, spelled(window)),
                 name => name.to_string(),
             };
-            let (remaining, reset_after) = (answer.remaining, answer.reset_after);
+            let left = Some((answer.remaining, answer.reset_after));
             let window = Duration::from_millis(window);
-            Told { name: name.into(), limit: limit.quota.limit, window, remaining, reset_after }
+            Told { name: name.into(), limit: limit.quota.limit, window, left }
         })
     });
     let mut headers = headers::of_limits(limits);

@@ -6,7 +6,7 @@ pub mod server;
 
 use std::time::Duration;
 
-use swlimit_client::{Client, ClientBuilder, Deciding, Limiter, Quota, Way, WhenAway};
+use swlimit_client::{Client, ClientBuilder, Decision, Limiter, Mode, OnFailure, Quota, Source};
 use tokio::time::Instant;
 
 /// How long anything may take on a busy machine.
@@ -19,15 +19,15 @@ pub fn patient() -> ClientBuilder {
 
 /// A unit an hour.
 pub fn one_an_hour() -> Quota {
-    Quota::new(1, "1h", "1m").unwrap()
+    Quota::with_resolution(1, "1h", "1m").unwrap()
 }
 
-/// The ways of deciding that ask a server.
-pub const WAYS: [Deciding; 4] = [Deciding::Direct, Deciding::Denials, Deciding::LEASES, Deciding::BACKGROUND];
+/// The modes that ask a server.
+pub const MODES: [Mode; 4] = [Mode::Direct, Mode::Cached, Mode::Leased, Mode::Eventual];
 
 /// A limiter of the client that denies when the server is away, so that it shows.
-pub fn limiter(client: &Client, quota: Quota, deciding: Deciding) -> Limiter {
-    client.limiter(quota).deciding(deciding).when_away(WhenAway::Deny).build()
+pub fn limiter(client: &Client, quota: Quota, mode: Mode) -> Limiter {
+    client.limiter(quota).mode(mode).on_failure(OnFailure::Deny).build().unwrap()
 }
 
 /// Wait until something is there, and no longer than anything may take.
@@ -47,11 +47,11 @@ pub async fn within<T>(longest: Duration, what: &str, mut probe: impl AsyncFnMut
     }
 }
 
-/// Ask until a decision is made that way; whether it granted.
-pub async fn until(limiter: &Limiter, key: &str, way: Way) -> bool {
-    eventually(&format!("a decision by {}", way.name()), async || {
+/// Ask until a decision has this source; whether it granted.
+pub async fn until(limiter: &Limiter, key: &str, source: Source) -> bool {
+    eventually(&format!("a decision by {}", source.name()), async || {
         let decision = limiter.allow(key).await.ok();
-        decision.filter(|decision| decision.way() == way).map(|decision| decision.granted())
+        decision.filter(|decision| decision.source() == source).map(|decision| decision.granted())
     })
     .await
 }
@@ -59,7 +59,8 @@ pub async fn until(limiter: &Limiter, key: &str, way: Way) -> bool {
 /// Ask until it is granted, by the server.
 pub async fn until_granted(limiter: &Limiter, key: &str) {
     eventually("a grant by the server", async || {
-        limiter.allow(key).await.is_ok_and(|decision| decision.granted() && decision.way() == Way::Server).then_some(())
+        let is_servers = |decision: Decision| decision.granted() && decision.source() == Source::Server;
+        limiter.allow(key).await.is_ok_and(is_servers).then_some(())
     })
     .await;
 }

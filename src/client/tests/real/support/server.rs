@@ -84,12 +84,17 @@ impl Server {
 
     /// A sentinel of this master's, which it calls `mymaster`.
     pub fn sentinel(master: &Self) -> Self {
+        Self::sentinel_with(master, "")
+    }
+
+    /// The same with more lines of configuration.
+    pub fn sentinel_with(master: &Self, more: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let port = free_port();
         let lines = [
             format!("port {port}\nbind 127.0.0.1\nlogfile server.log"),
             format!("sentinel monitor mymaster 127.0.0.1 {} 1", master.port),
-            "sentinel down-after-milliseconds mymaster 300\nsentinel failover-timeout mymaster 3000\n".into(),
+            format!("sentinel down-after-milliseconds mymaster 300\nsentinel failover-timeout mymaster 3000\n{more}\n"),
         ];
         std::fs::write(folder.path().join("sentinel.conf"), lines.join("\n")).unwrap();
         let words = vec!["sentinel.conf".into(), "--sentinel".into()];
@@ -119,7 +124,11 @@ impl Server {
     fn try_start(&mut self) -> Result<(), String> {
         self.begin(&[]);
         let deadline = Instant::now() + LONG;
-        let ping = |mut connection| redis::cmd("PING").exec(&mut connection);
+        let ping = |mut connection| match redis::cmd("PING").exec(&mut connection) {
+            // It is there, and asks for a password.
+            Err(error) if error.code() == Some("NOAUTH") => Ok(()),
+            answer => answer,
+        };
         while self.connect().and_then(ping).is_err() {
             let has_ended = self.process.as_mut().is_some_and(|process| process.try_wait().unwrap().is_some());
             if has_ended || Instant::now() > deadline {

@@ -1,25 +1,25 @@
-//! Turns within the process, where the server lets nobody wait: first come, first served.
+//! A queue for each key in this process, where the server lets nobody wait: first come, first served.
 
 use tokio::time::{sleep_until, timeout_at, Instant};
 
+use super::{Bounded, Keep};
 use crate::decision::Decision;
 use crate::error::Error;
-use crate::keys::{Keep, Keys};
 
-/// Whose turn it is, by key.
-pub(crate) struct Turns(Keys<Turn>);
+/// The queues of all keys.
+pub(crate) struct FairQueue(Bounded<Turn>);
 
 #[derive(Default)]
 struct Turn(tokio::sync::Mutex<()>);
 
-impl Turns {
+impl FairQueue {
     /// For at most so many keys.
-    pub fn new(most: usize) -> Self {
-        Self(Keys::new(most))
+    pub fn new(max_keys: usize) -> Self {
+        Self(Bounded::new(max_keys))
     }
 
-    /// Ask again and again, when it is one's turn, each time after as long as the answer says, until it is a grant or
-    /// there is nothing to hope for. The last answer; `None` when the turn has not come in time.
+    /// Waits for its turn, then asks again and again, each time after as long as the reply says, until it is granted or
+    /// there is nothing to hope for. The last decision; `None` when its turn has not come in time.
     pub async fn wait<F>(&self, key: &[u8], until: Instant, ask: impl Fn() -> F) -> Option<Result<Decision, Error>>
     where
         F: std::future::Future<Output = Result<Decision, Error>>,
@@ -29,7 +29,7 @@ impl Turns {
         loop {
             let decision = match ask().await {
                 Ok(decision) if !decision.granted() => decision,
-                answer => return Some(answer),
+                decided => return Some(decided),
             };
             match decision.retry_after().map(|wait| Instant::now() + wait) {
                 Some(next) if next <= until => sleep_until(next).await,
@@ -42,5 +42,9 @@ impl Turns {
 impl Keep for Turn {
     fn is_idle(&self, _: Instant) -> bool {
         self.0.try_lock().is_ok()
+    }
+
+    fn is_pinned(&self) -> bool {
+        self.0.try_lock().is_err()
     }
 }

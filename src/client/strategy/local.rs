@@ -1,4 +1,4 @@
-//! Windows in this process: the module's own arithmetic upon memory.
+//! Windows in this process, with the module's own arithmetic.
 
 use parking_lot::Mutex;
 use swlimit_window::{Decision, Entry, Recording, Verdict};
@@ -7,24 +7,24 @@ use tokio::time::Instant;
 use crate::clock::Clock;
 use crate::demand::Demand;
 use crate::error::Error;
-use crate::keys::{Keep, Keys};
+use crate::keyed::{Bounded, Keep};
 
 /// One window for each key.
 pub(crate) struct Windows {
-    keys: Keys<Local>,
+    keys: Bounded<Window>,
     clock: Clock,
 }
 
 /// The window of one key.
-struct Local {
+struct Window {
     entry: Mutex<Entry>,
     clock: Clock,
 }
 
 impl Windows {
-    /// Of at most so many keys; what the oldest used is forgotten for want of room.
-    pub fn new(most: usize) -> Self {
-        Self { keys: Keys::new(most), clock: Clock::new() }
+    /// Of at most so many keys; the oldest are forgotten for want of room.
+    pub fn new(max_keys: usize) -> Self {
+        Self { keys: Bounded::new(max_keys), clock: Clock::new() }
     }
 
     /// Decide a demand, count it if it is granted, and begin its block if it is not.
@@ -71,6 +71,11 @@ impl Windows {
         })
     }
 
+    /// Forget a key.
+    pub fn reset(&self, key: &[u8]) -> bool {
+        self.with(key, |entry, _| std::mem::take(entry).end() > 0)
+    }
+
     /// Lift a block; whether there was one.
     pub fn unblock(&self, key: &[u8]) -> bool {
         self.with(key, |entry, now| {
@@ -99,8 +104,8 @@ impl Windows {
     }
 
     fn with<R>(&self, key: &[u8], see: impl FnOnce(&mut Entry, u64) -> R) -> R {
-        let make = || Local { entry: Mutex::default(), clock: self.clock };
-        self.keys.with(key, make, |local| see(&mut local.entry.lock(), self.clock.unix_ms(Instant::now())))
+        let make = || Window { entry: Mutex::default(), clock: self.clock };
+        self.keys.with(key, make, |window| see(&mut window.entry.lock(), self.clock.unix_ms(Instant::now())))
     }
 }
 
@@ -119,7 +124,7 @@ fn overflow(_: swlimit_window::Overflow) -> Error {
     Error::Refused("ERR count would overflow".into())
 }
 
-impl Keep for Local {
+impl Keep for Window {
     fn is_idle(&self, now: Instant) -> bool {
         self.entry.try_lock().is_some_and(|entry| entry.end() <= self.clock.unix_ms(now))
     }

@@ -1,0 +1,463 @@
+//! The network before a server: how long everything takes, and what is cut, silent or refused.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use swlimit_window::{Decision, Entry};
+use tokio::sync::oneshot;
+use tokio::time::{sleep_until, Instant};
+
+use super::server::Server;
+use crate::wire::{Command, Connection, Event, Events, Failure, Pending, Purpose, Reply, Transport};
+
+/// A server behind a network. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Fake(Arc<Inner>);
+
+struct Inner {
+    begun: Instant,
+    state: Mutex<State>,
+}
+
+struct State {
+    server: Server,
+    /// A replica, as it was when it was copied last.
+    replica: Option<Server>,
+    /// How long what is sent is on its way, and its reply; the next ones first, then the last for ever.
+    delays: Vec<(Duration, Duration)>,
+    /// Each way takes this much longer.
+    slower: Duration,
+    fault: Fault,
+    has_tracking: bool,
+    /// How much the server's clock is ahead, in ms.
+    ahead: i64,
+    connections: HashMap<u64, Weak<Line>>,
+    /// Which connections are to be told of a key's change.
+    tracked: HashMap<Vec<u8>, HashSet<u64>>,
+    numbers: u64,
+    /// Units that were counted and whose reply never came, and those given back so, by key.
+    pub undelivered: u64,
+    events: u64,
+}
+
+/// What is wrong with the whole network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    None,
+    /// Nobody listens: connections are refused.
+    Down,
+    /// Nothing arrives, and nobody is told.
+    BlackHole,
+}
+
+/// One connection.
+struct Line {
+    number: u64,
+    inner: Arc<Inner>,
+    purpose: Purpose,
+    events: Events,
+    way: Mutex<Way>,
+}
+
+struct Way {
+    /// Nothing overtakes what was sent before.
+    arrival: Instant,
+    reply: Instant,
+    is_cut: bool,
+    /// Half open: nothing arrives any more, and nobody is told.
+    is_silent: bool,
+    waiting: HashMap<u64, oneshot::Sender<Result<Reply, Failure>>>,
+}
+
+/// Where the server's clock begins, in Unix ms.
+const UNIX: u64 = 1_700_000_000_000;
+
+impl Fake {
+    /// A server that answers at once.
+    pub fn new() -> Self {
+        let state = State {
+            server: Server { run_id: 1, replication_id: 1, ..Server::default() },
+            replica: None,
+            delays: Vec::new(),
+            slower: Duration::ZERO,
+            fault: Fault::None,
+            has_tracking: true,
+            ahead: 0,
+            connections: HashMap::new(),
+            tracked: HashMap::new(),
+            numbers: 0,
+            undelivered: 0,
+            events: 0,
+        };
+        Self(Arc::new(Inner { begun: Instant::now(), state: Mutex::new(state) }))
+    }
+
+    /// Tells nobody of changed keys.
+    pub fn untracked(self) -> Self {
+        self.0.state.lock().has_tracking = false;
+        self
+    }
+
+    /// How many µs each next batch of commands takes to the server and back; the last goes on.
+    pub fn delay(&self, delays: impl IntoIterator<Item = (u64, u64)>) {
+        let micros = |(there, back)| (Duration::from_micros(there), Duration::from_micros(back));
+        let mut delays: Vec<_> = delays.into_iter().map(micros).collect();
+        delays.reverse();
+        self.0.state.lock().delays = delays;
+    }
+
+    /// Each way takes this much longer.
+    pub fn slower(&self, by: Duration) {
+        self.0.state.lock().slower = by;
+    }
+
+    /// Refuses what writes with this error from now on, or no longer.
+    pub fn fail(&self, failure: Option<&str>) {
+        self.0.state.lock().server.failure = failure.map(str::to_owned);
+    }
+
+    /// Something is wrong with the network from now on. Where nobody listens, all connections are cut.
+    pub fn fault(&self, fault: Fault) {
+        self.0.state.lock().fault = fault;
+        if fault == Fault::Down {
+            self.cut();
+        }
+    }
+
+    fn lines(&self) -> Vec<Arc<Line>> {
+        let mut state = self.0.state.lock();
+        state.connections.retain(|_, line| line.strong_count() > 0);
+        let mut lines: Vec<_> = state.connections.values().filter_map(Weak::upgrade).collect();
+        lines.sort_by_key(|line| line.number);
+        lines
+    }
+
+    /// Cuts all connections.
+    pub fn cut(&self) {
+        self.lines().iter().for_each(|line| line.cut());
+    }
+
+    /// All connections there are fall silent for ever, and nobody is told.
+    pub fn half_open(&self) {
+        self.lines().iter().for_each(|line| line.way.lock().is_silent = true);
+    }
+
+    /// The server starts again, with its data or without.
+    pub fn restart(&self, keeps_data: bool) {
+        self.cut();
+        let mut state = self.0.state.lock();
+        let server = &mut state.server;
+        server.run_id += 1;
+        server.failure = None;
+        if !keeps_data {
+            server.replication_id += 1000;
+            server.keys.clear();
+        }
+    }
+
+    /// The replica is as the primary is now.
+    pub fn replicate(&self) {
+        let mut state = self.0.state.lock();
+        state.replica = Some(Server { commands: Vec::new(), ..state.server.clone() });
+    }
+
+    /// The replica takes over, with what it has.
+    pub fn fail_over(&self) {
+        self.cut();
+        let mut state = self.0.state.lock();
+        let keys = state.replica.take().map(|replica| replica.keys).unwrap_or_default();
+        let server = &mut state.server;
+        server.keys = keys;
+        server.run_id += 1;
+        server.replication_id += 1000;
+        server.failure = None;
+    }
+
+    /// Refuses everything that writes to a key with this error.
+    pub fn refuse(&self, key: &str, error: &str) {
+        self.0.state.lock().server.refused.insert(key.into(), error.into());
+    }
+
+    /// A key expires after so long, which the server notices when it is asked.
+    pub fn expire(&self, key: &str, after: Duration) {
+        let mut state = self.0.state.lock();
+        let at = self.0.now(&state) + after.as_millis() as u64;
+        state.server.expiries.insert(key.into(), at);
+    }
+
+    /// The server's clock jumps.
+    pub fn jump(&self, ms: i64) {
+        self.0.state.lock().ahead += ms;
+    }
+
+    /// How many connections are open.
+    pub fn connections(&self) -> usize {
+        self.lines().iter().filter(|line| !line.way.lock().is_cut).count()
+    }
+
+    /// The commands so far, their words joined, but for those that ask about the connection.
+    pub fn commands(&self) -> Vec<String> {
+        let state = self.0.state.lock();
+        state.server.commands.iter().filter(|words| !words.starts_with("INFO") && *words != "PING").cloned().collect()
+    }
+
+    /// How much has happened so far: commands, connections, replies.
+    pub fn events(&self) -> u64 {
+        self.0.state.lock().events
+    }
+
+    /// What it would answer now, without any delay.
+    pub fn would(&self, key: &str, demand: &swlimit_window::Request) -> Decision {
+        let state = self.0.state.lock();
+        Entry::peek(state.server.keys.get(key.as_bytes()), self.0.now(&state), demand).unwrap()
+    }
+
+    /// Units held of a key.
+    pub fn total(&self, key: &str) -> u64 {
+        let state = self.0.state.lock();
+        let now = self.0.now(&state);
+        state.server.keys.get(key.as_bytes()).map_or(0, |entry| entry.refundable(u64::MAX, None, now))
+    }
+
+    /// Units that were counted so far, of all keys.
+    pub fn counted(&self) -> u64 {
+        self.0.state.lock().server.counted.values().sum()
+    }
+
+    /// Units that were counted in commands whose reply never came.
+    pub fn undelivered(&self) -> u64 {
+        self.0.state.lock().undelivered
+    }
+
+    /// Runs a command at once, as another client does.
+    pub fn run(&self, words: &str) -> Reply {
+        let command: Vec<Vec<u8>> = words.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+        self.0.execute(&[command], None).0
+    }
+}
+
+impl Inner {
+    /// Its clock has whole ms, as a server's.
+    fn now(&self, state: &State) -> u64 {
+        (UNIX + self.begun.elapsed().as_millis() as u64).saturating_add_signed(state.ahead)
+    }
+
+    /// Executes commands that have arrived; the replies, and the units that they counted.
+    fn execute(&self, commands: &[Vec<Vec<u8>>], tracking: Option<u64>) -> (Reply, u64) {
+        let mut state = self.state.lock();
+        let now = self.now(&state);
+        let (mut replies, mut told, mut units) = (Vec::new(), Vec::new(), 0);
+        for words in commands {
+            state.events += 1;
+            let answer = state.server.execute(words, now);
+            units += answer.units;
+            replies.push(answer.reply);
+            for key in answer.changed {
+                told.extend(state.tracked.remove(&key).into_iter().flatten().map(|line| (line, key.clone())));
+            }
+            if let Some(line) = tracking.filter(|_| words[0] == b"SWLIMIT.PEEK") {
+                state.tracked.entry(words[1].clone()).or_default().insert(line);
+            }
+        }
+        let told: Vec<_> =
+            told.into_iter().filter_map(|(line, key)| Some((state.connections.get(&line)?.upgrade()?, key))).collect();
+        drop(state);
+        // Told at once: before whoever caused or awaits a reply sees it.
+        for (line, key) in told {
+            line.tell(Event::Changed(key));
+        }
+        let reply = match replies.len() {
+            1 => replies.remove(0),
+            _ => Reply::Array(replies),
+        };
+        (reply, units)
+    }
+}
+
+impl Transport for Fake {
+    fn connect(&self, _: Option<&str>, purpose: Purpose, events: Events) -> Pending<Box<dyn Connection>> {
+        let inner = Arc::clone(&self.0);
+        let offers = self.offers(purpose);
+        Box::pin(async move {
+            let (fault, delay) = {
+                let mut state = inner.state.lock();
+                state.events += 1;
+                let slower = state.slower;
+                (state.fault, state.delays.last().map_or(Duration::ZERO, |(there, back)| *there + *back) + 2 * slower)
+            };
+            match fault {
+                Fault::None => {}
+                Fault::Down => return Err(Failure::Connection("connection refused".into())),
+                Fault::BlackHole => std::future::pending().await,
+            }
+            pass(delay).await;
+            if !offers {
+                return Err(Failure::Refused("ERR not offered".into()));
+            }
+            let mut state = inner.state.lock();
+            if state.fault != Fault::None {
+                return Err(Failure::Connection("connection refused".into()));
+            }
+            state.numbers += 1;
+            let now = Instant::now();
+            let way = Way { arrival: now, reply: now, is_cut: false, is_silent: false, waiting: HashMap::new() };
+            let number = state.numbers;
+            let line = Arc::new(Line { number, inner: Arc::clone(&inner), purpose, events, way: Mutex::new(way) });
+            state.connections.insert(number, Arc::downgrade(&line));
+            Ok(Box::new(Handle(line)) as Box<dyn Connection>)
+        })
+    }
+
+    fn seeds(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn address(&self) -> String {
+        "fake".into()
+    }
+
+    fn offers(&self, purpose: Purpose) -> bool {
+        match purpose {
+            Purpose::Requests => true,
+            Purpose::Tracking => self.0.state.lock().has_tracking,
+            Purpose::Waiting => false,
+        }
+    }
+}
+
+/// The client's end of a connection: dropped, it is closed once nothing is waited for.
+struct Handle(Arc<Line>);
+
+impl Connection for Handle {
+    fn send(&self, command: &Command) -> Pending<Reply> {
+        let (line, words) = (Arc::clone(&self.0), vec![words(command)]);
+        Box::pin(async move { line.send(words).await })
+    }
+
+    fn send_all(&self, commands: &[Command]) -> Pending<Reply> {
+        let (line, words) = (Arc::clone(&self.0), commands.iter().map(words).collect::<Vec<_>>());
+        let is_one = words.len() == 1;
+        Box::pin(async move {
+            let reply = line.send(words).await?;
+            Ok(if is_one { Reply::Array(vec![reply]) } else { reply })
+        })
+    }
+}
+
+fn words(command: &Command) -> Vec<Vec<u8>> {
+    command.words().map(<[u8]>::to_vec).collect()
+}
+
+impl Line {
+    /// Sends commands: they arrive, and are executed, whether or not anybody waits for the reply.
+    async fn send(self: &Arc<Self>, commands: Vec<Vec<Vec<u8>>>) -> Result<Reply, Failure> {
+        let (there, back) = {
+            let mut state = self.inner.state.lock();
+            let (there, back) = match state.delays.len() {
+                0 => Default::default(),
+                1 => state.delays[0],
+                _ => state.delays.pop().unwrap_or_default(),
+            };
+            (there + state.slower, back + state.slower)
+        };
+        let (reply, replied) = oneshot::channel();
+        let number = {
+            let mut way = self.way.lock();
+            if way.is_cut {
+                return Err(Failure::Connection("broken pipe".into()));
+            }
+            way.arrival = way.arrival.max(Instant::now() + there);
+            let number = self.inner.state.lock().numbers;
+            self.inner.state.lock().numbers += 1;
+            way.waiting.insert(number, reply);
+            number
+        };
+        if there.is_zero() && back.is_zero() {
+            self.arrive(number, &commands, back);
+        } else {
+            let (line, arrival) = (Arc::clone(self), self.way.lock().arrival);
+            tokio::spawn(async move {
+                sleep_until(arrival).await;
+                line.arrive(number, &commands, back);
+            });
+        }
+        replied.await.unwrap_or_else(|_| Err(Failure::Connection("connection reset".into())))
+    }
+
+    fn arrive(self: &Arc<Self>, number: u64, commands: &[Vec<Vec<u8>>], back: Duration) {
+        let is_lost = {
+            let way = self.way.lock();
+            way.is_cut || way.is_silent || self.inner.state.lock().fault != Fault::None
+        };
+        if is_lost {
+            return self.lose(number);
+        }
+        let tracking = (self.purpose == Purpose::Tracking).then_some(self.number);
+        let (reply, units) = self.inner.execute(commands, tracking);
+        if back.is_zero() {
+            return self.deliver(number, reply, units);
+        }
+        let at = {
+            let mut way = self.way.lock();
+            way.reply = way.reply.max(Instant::now() + back);
+            way.reply
+        };
+        let line = Arc::clone(self);
+        tokio::spawn(async move {
+            sleep_until(at).await;
+            line.deliver(number, reply, units);
+        });
+    }
+
+    fn deliver(&self, number: u64, reply: Reply, units: u64) {
+        let is_lost = {
+            let way = self.way.lock();
+            way.is_cut || way.is_silent || self.inner.state.lock().fault == Fault::BlackHole
+        };
+        let waiting = if is_lost { None } else { self.way.lock().waiting.remove(&number) };
+        self.inner.state.lock().events += 1;
+        // Where nobody takes the reply, its units are nobody's.
+        if waiting.is_none_or(|waiting| waiting.send(Ok(reply)).is_err()) {
+            self.inner.state.lock().undelivered += units;
+            self.lose(number);
+        }
+    }
+
+    /// Nothing will come. A cut connection says so, a silent one does not.
+    fn lose(&self, number: u64) {
+        let mut way = self.way.lock();
+        if way.is_cut {
+            way.waiting.remove(&number);
+        }
+    }
+
+    fn cut(&self) {
+        let is_silent = {
+            let mut way = self.way.lock();
+            way.is_cut = true;
+            if !way.is_silent {
+                way.waiting.clear();
+            }
+            way.is_silent
+        };
+        if !is_silent {
+            self.tell(Event::Closed);
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        let is_heard = !self.way.lock().is_silent && self.inner.state.lock().fault != Fault::BlackHole;
+        if is_heard {
+            (self.events)(event);
+        }
+    }
+}
+
+/// Timers have whole ms, even those of no time at all.
+async fn pass(time: Duration) {
+    if !time.is_zero() {
+        sleep_until(Instant::now() + time).await;
+    }
+}

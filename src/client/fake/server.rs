@@ -1,0 +1,212 @@
+//! A server: its keys, and what it answers.
+
+use std::collections::HashMap;
+
+use swlimit_window::{Decision, Entry, Geometry, Quota, Recording, Verdict};
+
+use crate::wire::Reply;
+
+/// What a server holds.
+#[derive(Clone, Default)]
+pub(super) struct Server {
+    pub keys: HashMap<Vec<u8>, Entry>,
+    /// Which process it is, and which data it has.
+    pub run_id: u64,
+    pub replication_id: u64,
+    /// With this it answers everything that writes.
+    pub failure: Option<String>,
+    /// What it answers to writes on these keys.
+    pub refused: HashMap<Vec<u8>, String>,
+    /// Expiries that somebody has shortened, in Unix ms.
+    pub expiries: HashMap<Vec<u8>, u64>,
+    /// Commands so far, their words joined.
+    pub commands: Vec<String>,
+    /// Units that were counted, given back and recorded so far, by key.
+    pub counted: HashMap<Vec<u8>, u64>,
+    pub returned: HashMap<Vec<u8>, u64>,
+}
+
+/// A reply, and the keys that were changed.
+pub(super) struct Answer {
+    pub reply: Reply,
+    pub changed: Vec<Vec<u8>>,
+    /// Units that were counted.
+    pub units: u64,
+}
+
+impl Server {
+    /// Executes a command at an instant of its clock, in Unix ms.
+    pub fn execute(&mut self, words: &[Vec<u8>], now: u64) -> Answer {
+        let text: Vec<String> = words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        self.commands.push(text.join(" "));
+        let mut changed = Vec::new();
+        let before: u64 = self.counted.values().sum();
+        let reply = self.reply(&text, words, now, &mut changed).unwrap_or_else(Reply::Error);
+        let units = self.counted.values().sum::<u64>() - before;
+        Answer { reply, changed, units }
+    }
+
+    fn reply(
+        &mut self,
+        text: &[String],
+        words: &[Vec<u8>],
+        now: u64,
+        changed: &mut Vec<Vec<u8>>,
+    ) -> Result<Reply, String> {
+        let key = words.get(1).cloned().unwrap_or_default();
+        let is_read = matches!(text[0].as_str(), "TIME" | "INFO" | "PING" | "PTTL" | "SWLIMIT.PEEK");
+        if let Some(failure) = self.failure.clone().filter(|_| !is_read) {
+            return Err(failure);
+        }
+        if self.expiries.get(&key).is_some_and(|at| *at <= now) {
+            self.expiries.remove(&key);
+            self.keys.remove(&key);
+        }
+        if let Some(refused) = self.refused.get(&key) {
+            return Err(refused.clone());
+        }
+        Ok(match text[0].as_str() {
+            "PING" => Reply::Bytes(b"PONG".to_vec()),
+            "TIME" => {
+                let word = |number: u64| Reply::Bytes(number.to_string().into_bytes());
+                Reply::Array(vec![word(now / 1000), word(now % 1000 * 1000)])
+            }
+            "INFO" => {
+                let text = format!("run_id:{}\r\nmaster_replid:{}\r\n", self.run_id, self.replication_id);
+                Reply::Bytes(text.into_bytes())
+            }
+            "PTTL" => Reply::Integer(
+                match self
+                    .keys
+                    .get(&key)
+                    .map(|entry| self.expiries.get(&key).map_or(entry.end(), |at| entry.end().min(*at)))
+                {
+                    Some(end) if end > now => (end - now) as i64,
+                    _ => -2,
+                },
+            ),
+            "DEL" => {
+                let deleted = self.keys.remove(&key).is_some();
+                changed.push(key);
+                Reply::Integer(deleted.into())
+            }
+            "SWLIMIT.ALLOW" => {
+                let (demand, options) = demand(&text[2..]);
+                let entry = self.keys.entry(key.clone()).or_default();
+                match Entry::decide(Some(entry), now, &demand).map_err(|_| "ERR count would overflow")? {
+                    Verdict::Granted(grant) => {
+                        let decision = grant.apply(entry);
+                        *self.counted.entry(key.clone()).or_default() += decision.granted;
+                        changed.push(key);
+                        five(decision)
+                    }
+                    Verdict::Denied(decision) => match options.get("BLOCK") {
+                        Some(ms) if entry.blocked_for(now).is_none() => {
+                            entry.block(now + ms);
+                            changed.push(key);
+                            five(decision.blocked_for(Some(*ms)))
+                        }
+                        _ => five(decision),
+                    },
+                }
+            }
+            "SWLIMIT.PEEK" => five(Entry::peek(self.keys.get(&key), now, &demand(&text[2..]).0).unwrap()),
+            "SWLIMIT.RECORD" => {
+                let (demand, options) = demand(&text[2..]);
+                let entry = self.keys.entry(key.clone()).or_default();
+                let dated = options.get("AGE").map(|age| now.saturating_sub(*age));
+                match Entry::record(Some(entry), now, dated, &demand).map_err(|_| "ERR count would overflow")? {
+                    Recording::Dropped(decision) => five(decision),
+                    Recording::Counted(record) => {
+                        *self.counted.entry(key.clone()).or_default() += demand.cost;
+                        changed.push(key);
+                        five(record.apply(entry))
+                    }
+                }
+            }
+            "SWLIMIT.REFUND" => {
+                let ms = |word: &String| swlimit_window::duration_or_zero(word.as_bytes()).unwrap();
+                let age = match text.get(3).map(String::as_str) {
+                    Some("AGE") => Some(ms(&text[4])),
+                    Some("SINCE") => Some(now.saturating_sub(text[4].parse().unwrap())),
+                    _ => None,
+                };
+                let units = text[2].parse().unwrap();
+                let given = self.keys.get_mut(&key).map_or(0, |entry| entry.refund(units, age, now));
+                *self.returned.entry(key.clone()).or_default() += given;
+                if given > 0 {
+                    changed.push(key);
+                }
+                Reply::Integer(given as i64)
+            }
+            "SWLIMIT.BLOCK" => {
+                let ms = swlimit_window::duration(text[2].as_bytes()).unwrap();
+                self.keys.entry(key.clone()).or_default().block(now + ms);
+                changed.push(key);
+                Reply::Integer((now + ms) as i64)
+            }
+            "SWLIMIT.UNBLOCK" => {
+                self.keys.entry(key.clone()).or_default().unblock();
+                changed.push(key);
+                Reply::Integer(1)
+            }
+            "SWLIMIT.MALLOW" => self.mallow(text, words, now, changed),
+            name => return Err(format!("ERR unknown command '{name}'")),
+        })
+    }
+
+    fn mallow(&mut self, text: &[String], words: &[Vec<u8>], now: u64, changed: &mut Vec<Vec<u8>>) -> Reply {
+        let count: usize = text[1].parse().unwrap();
+        let strict = text.last().unwrap() == "STRICT";
+        let members: Vec<_> = (0..count)
+            .map(|member| {
+                let quota = &text[2 + count + 4 * member..][..4];
+                let mut demand = demand(&[&quota[..3], &["COST".into(), quota[3].clone()]].concat()).0;
+                demand.strict = strict;
+                (words[2 + member].clone(), demand)
+            })
+            .collect();
+        let denied =
+            members.iter().any(|(key, demand)| Entry::peek(self.keys.get(key), now, demand).unwrap().granted == 0);
+        let mut replies = vec![Reply::Integer(i64::from(!denied))];
+        for (key, demand) in members {
+            let entry = self.keys.entry(key.clone()).or_default();
+            match Entry::decide(Some(entry), now, &demand).unwrap() {
+                Verdict::Granted(grant) if !denied => {
+                    replies.push(five(grant.apply(entry)));
+                    *self.counted.entry(key.clone()).or_default() += demand.cost;
+                    changed.push(key);
+                }
+                _ => replies.push(five(Entry::peek(Some(entry), now, &demand).unwrap())),
+            }
+        }
+        Reply::Array(replies)
+    }
+}
+
+/// `limit window resolution [COST n] [PARTIAL] [STRICT] [AGE ms] [BLOCK ms]`: the demand, and the durations by their
+/// names.
+fn demand(words: &[String]) -> (swlimit_window::Request, HashMap<&str, u64>) {
+    let ms = |word: &String| swlimit_window::duration_or_zero(word.as_bytes()).unwrap();
+    let geometry = Geometry::new(ms(&words[1]), ms(&words[2])).unwrap();
+    let quota = Quota { limit: words[0].parse().unwrap(), geometry };
+    let mut demand = swlimit_window::Request { quota, cost: 1, partial: false, strict: false };
+    let mut durations = HashMap::new();
+    let mut options = words[3..].iter();
+    while let Some(option) = options.next() {
+        match option.as_str() {
+            "COST" => demand.cost = options.next().unwrap().parse().unwrap(),
+            "PARTIAL" => demand.partial = true,
+            "STRICT" => demand.strict = true,
+            name => drop(durations.insert(name, ms(options.next().unwrap()))),
+        }
+    }
+    (demand, durations)
+}
+
+fn five(decision: Decision) -> Reply {
+    let Decision { granted, limit, remaining, retry_after, reset_after } = decision;
+    let never = |ms: Option<u64>| ms.map_or(-1, |ms| ms as i64);
+    let integers = [granted as i64, limit as i64, remaining as i64, never(retry_after), reset_after as i64];
+    Reply::Array(integers.map(Reply::Integer).to_vec())
+}

@@ -1,0 +1,226 @@
+//! A concurrent map with a bound. The oldest key is forgotten first.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ahash::RandomState;
+use parking_lot::Mutex;
+use tokio::time::{Duration, Instant};
+
+/// Idle keys are looked for when there are twice as many as the last time, at least so many, and not more often than
+/// this: so it costs each new key little, however many come.
+const SWEEP: Duration = Duration::from_secs(1);
+const FEW: usize = 1024;
+/// The names of all keys may take so many bytes for each key that there may be.
+const BYTES_PER_KEY: usize = 128;
+/// How many of the oldest are looked at for one that may be forgotten.
+const LOOK_AT: usize = 32;
+
+/// What is kept of a key until it is idle.
+pub(crate) trait Keep {
+    /// Whether nothing would be lost by forgetting it.
+    fn is_idle(&self, now: Instant) -> bool;
+
+    /// Whether it must not be forgotten, even for want of room.
+    fn is_pinned(&self) -> bool {
+        false
+    }
+}
+
+/// Keys, each with what is kept of it. Looking one up takes no lock.
+pub(crate) struct Bounded<V> {
+    map: papaya::HashMap<Arc<[u8]>, Arc<V>, RandomState>,
+    /// The keys of the map, the oldest first. Whoever changes which keys there are holds this.
+    order: Mutex<Order>,
+    max_keys: usize,
+}
+
+struct Order {
+    keys: VecDeque<Arc<[u8]>>,
+    /// Of the keys' names.
+    bytes: usize,
+    swept: Instant,
+    /// With how many keys it is worth while to look for idle ones again.
+    crowded: usize,
+    /// When something was forgotten last that was not idle.
+    forgot: Option<Instant>,
+}
+
+impl<V: Keep> Bounded<V> {
+    /// At most so many keys.
+    pub fn new(max_keys: usize) -> Self {
+        let max_keys = max_keys.max(1);
+        let crowded = FEW.min(max_keys);
+        let order = Order { keys: VecDeque::new(), bytes: 0, swept: Instant::now(), crowded, forgot: None };
+        Self { map: papaya::HashMap::with_hasher(RandomState::new()), order: Mutex::new(order), max_keys }
+    }
+
+    /// Applies a function to what is kept of a key; `None` where nothing is.
+    #[inline]
+    pub fn see<R>(&self, key: &[u8], see: impl FnOnce(&Arc<V>) -> R) -> Option<R> {
+        self.map.pin().get(key).map(see)
+    }
+
+    /// Applies a function to what is kept of a key, made if nothing is.
+    #[inline]
+    pub fn with<R>(&self, key: &[u8], make: impl FnOnce() -> V, see: impl FnOnce(&Arc<V>) -> R) -> R {
+        if let Some(found) = self.map.pin().get(key) {
+            return see(found);
+        }
+        see(&self.get_or_make(key, make))
+    }
+
+    /// What is kept of a key, made if nothing is. Where there is room for no more, it is made, and not kept.
+    pub fn get_or_make(&self, key: &[u8], make: impl FnOnce() -> V) -> Arc<V> {
+        if let Some(found) = self.map.pin().get(key) {
+            return Arc::clone(found);
+        }
+        let mut order = self.order.lock();
+        let map = self.map.pin();
+        if let Some(found) = map.get(key) {
+            return Arc::clone(found);
+        }
+        let now = Instant::now();
+        if order.keys.len() >= order.crowded && now > order.swept + SWEEP {
+            self.sweep(&mut order, now);
+        }
+        let made = Arc::new(make());
+        if !self.make_room(&mut order, key.len(), now) {
+            return made;
+        }
+        let key = Arc::<[u8]>::from(key);
+        order.keys.push_back(Arc::clone(&key));
+        order.bytes += key.len();
+        map.insert(key, Arc::clone(&made));
+        made
+    }
+
+    fn sweep(&self, order: &mut Order, now: Instant) {
+        let map = self.map.pin();
+        let mut bytes = 0;
+        order.keys.retain(|key| {
+            let stays = map.get(key).is_some_and(|kept| !kept.is_idle(now) || kept.is_pinned());
+            if stays {
+                bytes += key.len();
+            } else {
+                map.remove(key);
+            }
+            stays
+        });
+        order.bytes = bytes;
+        order.swept = now;
+        order.crowded = FEW.max(2 * order.keys.len()).min(self.max_keys);
+    }
+
+    /// Forgets the oldest keys until there is room for one more. Whether there is.
+    fn make_room(&self, order: &mut Order, bytes: usize, now: Instant) -> bool {
+        let map = self.map.pin();
+        let most_bytes = self.max_keys.saturating_mul(BYTES_PER_KEY);
+        let mut looked_at = 0;
+        while order.keys.len() >= self.max_keys || (order.bytes + bytes > most_bytes && !order.keys.is_empty()) {
+            let Some(oldest) = order.keys.pop_front() else { break };
+            let kept = map.get(&oldest);
+            if kept.is_some_and(|kept| kept.is_pinned()) {
+                order.keys.push_back(oldest);
+                looked_at += 1;
+                if looked_at == LOOK_AT {
+                    order.forgot = Some(now);
+                    return false;
+                }
+                continue;
+            }
+            if kept.is_some_and(|kept| !kept.is_idle(now)) {
+                order.forgot = Some(now);
+            }
+            order.bytes -= oldest.len();
+            map.remove(&oldest);
+        }
+        true
+    }
+
+    /// Whether anything was forgotten since an instant that was not idle.
+    pub fn has_forgotten_since(&self, instant: Instant) -> bool {
+        self.order.lock().forgot.is_some_and(|forgot| forgot >= instant)
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Kept(bool, bool);
+
+    impl Keep for Kept {
+        fn is_idle(&self, _: Instant) -> bool {
+            self.0
+        }
+
+        fn is_pinned(&self) -> bool {
+            self.1
+        }
+    }
+
+    fn fill(keys: &Bounded<Kept>, names: std::ops::Range<usize>, idle: impl Fn(usize) -> bool) {
+        for name in names {
+            keys.get_or_make(name.to_string().as_bytes(), || Kept(idle(name), false));
+        }
+    }
+
+    fn has(keys: &Bounded<Kept>, name: usize) -> bool {
+        keys.see(name.to_string().as_bytes(), |_| ()).is_some()
+    }
+
+    #[test]
+    fn the_oldest_go_for_want_of_room() {
+        let keys = Bounded::new(10);
+        fill(&keys, 0..25, |_| false);
+        assert_eq!(keys.len(), 10);
+        assert!((0..25).all(|name| has(&keys, name) == (name >= 15)));
+        fill(&keys, 15..25, |_| false); // they are there already
+        assert!(has(&keys, 15));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_idle_go_in_time() {
+        let keys = Bounded::new(5_000);
+        fill(&keys, 0..2_000, |name| name % 2 == 0);
+        assert_eq!(keys.len(), 2_000, "nobody looked yet");
+        tokio::time::sleep(2 * SWEEP).await;
+        fill(&keys, 2_000..2_001, |_| false);
+        assert_eq!(keys.len(), 1_001);
+        assert!(has(&keys, 1) && !has(&keys, 2));
+    }
+
+    #[test]
+    fn what_is_pinned_stays_and_what_is_forgotten_is_known() {
+        let (keys, begun) = (Bounded::new(3), Instant::now());
+        keys.get_or_make(b"pinned", || Kept(false, true));
+        fill(&keys, 0..2, |_| true);
+        assert!(!keys.has_forgotten_since(begun));
+        fill(&keys, 2..4, |_| false);
+        assert!(!keys.has_forgotten_since(begun), "they were idle");
+        fill(&keys, 4..5, |_| false);
+        assert!(keys.has_forgotten_since(begun));
+        assert!(keys.see(b"pinned", |_| ()).is_some());
+        let full = Bounded::new(2);
+        for key in [b"a", b"b", b"c"] {
+            full.get_or_make(key, || Kept(false, true));
+        }
+        assert!(full.len() == 2 && full.see(b"c", |_| ()).is_none() && full.has_forgotten_since(begun));
+    }
+
+    #[test]
+    fn names_are_bounded_in_bytes() {
+        let keys = Bounded::new(1000);
+        for number in 0..100 {
+            let name = format!("{number}{}", "x".repeat(60_000));
+            keys.get_or_make(name.as_bytes(), || Kept(false, false));
+        }
+        assert!(keys.len() <= 1000 * BYTES_PER_KEY / 60_000, "{}", keys.len());
+    }
+}

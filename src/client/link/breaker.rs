@@ -1,0 +1,103 @@
+//! The breaker: open while a server is away, so that no request waits for it in vain.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use tokio::time::Duration;
+
+/// So many failures in a row open it.
+const FAILURES: u32 = 3;
+/// The pause before the first probe; it doubles up to the longest. Each varies by a fifth, so that the clients of a
+/// server do not probe it together.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// What is known of a server's health. Nothing here knows of time or tasks: [`super::node`] probes.
+#[derive(Debug, Default)]
+pub(super) struct Breaker {
+    is_open: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    failures: u32,
+    reason: String,
+}
+
+impl Breaker {
+    pub fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
+    }
+
+    /// The server answered in time.
+    #[inline]
+    pub fn succeeded(&self) {
+        let mut state = self.state.lock();
+        state.failures = 0;
+    }
+
+    /// The server did not answer in time, or cannot decide. Whether that opened the breaker.
+    pub fn failed(&self, reason: &str) -> bool {
+        let is_enough = {
+            let mut state = self.state.lock();
+            state.failures = state.failures.saturating_add(1);
+            state.failures >= FAILURES
+        };
+        is_enough && self.open(reason)
+    }
+
+    /// Opens it, whatever was before. Whether it was closed.
+    pub fn open(&self, reason: &str) -> bool {
+        let mut state = self.state.lock();
+        state.reason = reason.to_owned();
+        !self.is_open.swap(true, Ordering::AcqRel)
+    }
+
+    /// A probe succeeded.
+    pub fn close(&self) {
+        let mut state = self.state.lock();
+        state.failures = 0;
+        self.is_open.store(false, Ordering::Release);
+    }
+
+    /// Why it is open.
+    pub fn reason(&self) -> String {
+        self.state.lock().reason.clone()
+    }
+}
+
+/// The pauses between probes.
+pub(super) fn pauses() -> impl Iterator<Item = Duration> {
+    let doubled = |pause: &Duration| Some((*pause * 2).min(LONGEST_PAUSE));
+    std::iter::successors(Some(FIRST_PAUSE), doubled).map(|pause| pause.mul_f64(0.8 + 0.4 * fastrand::f64()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_failures_in_a_row_open_it() {
+        let breaker = Breaker::default();
+        for _ in 0..10 {
+            assert!(!breaker.failed("late") && !breaker.failed("late"));
+            breaker.succeeded();
+        }
+        assert!(!breaker.failed("late") && !breaker.failed("late") && breaker.failed("late"));
+        assert!(breaker.is_open() && !breaker.failed("late"), "it opens once");
+        breaker.succeeded();
+        assert!(breaker.is_open(), "a late reply closes nothing");
+        breaker.close();
+        assert!(!breaker.is_open() && !breaker.failed("late"));
+    }
+
+    #[test]
+    fn pauses_double_and_vary() {
+        let pauses: Vec<_> = pauses().take(6).collect();
+        for (pause, middle) in pauses.iter().zip([100, 200, 400, 500, 500, 500]) {
+            let middle = Duration::from_millis(middle);
+            assert!((middle * 4 / 5..=middle * 6 / 5).contains(pause), "{pauses:?}");
+        }
+    }
+}

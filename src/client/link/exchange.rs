@@ -1,0 +1,227 @@
+//! One exchange with the server, which outlives the request that began it.
+//!
+//! What was sent is executed and answered, whether or not anybody waits. So an exchange that is dropped before its
+//! reply goes to the [`Reaper`](super::reaper::Reaper), which hears the reply, tells the breaker, and settles.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::task::yield_now;
+use tokio::time::{timeout_at, Duration, Instant};
+
+use super::health::{failure, is_read_only};
+use super::line::Line;
+use super::node::Node;
+use super::reaper::Reaper;
+use crate::wire::{Command, Failure, Pending, Reply};
+
+/// An exchange without a reply is given up after so long, at the latest, and its connection with it.
+const GIVEN_UP: Duration = Duration::from_secs(10);
+/// How often it is looked whether the server is back without that connection.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// One command, or several that go out together to one node.
+#[derive(Clone, Debug)]
+pub(crate) enum Batch {
+    One(Command),
+    Several(Vec<Command>),
+}
+
+impl Batch {
+    /// The key by which a cluster finds the node: that of the last command.
+    pub fn key(&self) -> &[u8] {
+        let last = match self {
+            Self::One(command) => Some(command),
+            Self::Several(commands) => commands.last(),
+        };
+        last.and_then(Command::key).unwrap_or_default()
+    }
+
+    pub fn len(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Several(commands) => commands.len(),
+        }
+    }
+
+    fn send(&self, line: &Line) -> Pending<Reply> {
+        match self {
+            Self::One(command) => line.send(command),
+            Self::Several(commands) => line.send_all(commands),
+        }
+    }
+}
+
+/// What became of an exchange.
+pub(crate) struct Settled {
+    pub reply: Result<Reply, Failure>,
+    /// Before it was written.
+    pub sent: Instant,
+    pub line: Arc<Line>,
+    pub batch: Batch,
+    /// What would have been done had nobody waited.
+    pub settle: Option<Settle>,
+}
+
+/// What is done with a reply that nobody waits for.
+pub(crate) type Settle = Box<dyn FnOnce(Settled) + Send>;
+
+/// A reply that will come; dropped, it goes to the reaper.
+pub(crate) struct Exchange {
+    owned: Option<Owned>,
+    reaper: Reaper,
+}
+
+pub(super) struct Owned {
+    reply: Pending<Reply>,
+    node: Arc<Node>,
+    line: Arc<Line>,
+    batch: Batch,
+    settle: Option<Settle>,
+    /// When it was first polled, and so queued.
+    sent: Option<Instant>,
+    /// It has followed a redirection.
+    is_redirected: bool,
+    /// The breaker was told that it is late.
+    is_late: bool,
+}
+
+impl Exchange {
+    pub fn new(
+        node: Arc<Node>,
+        line: Arc<Line>,
+        batch: Batch,
+        settle: Option<Settle>,
+        is_redirected: bool,
+        reaper: &Reaper,
+    ) -> Self {
+        let reply = batch.send(&line);
+        let owned = Owned { reply, node, line, batch, settle, sent: None, is_redirected, is_late: false };
+        Self { owned: Some(owned), reaper: reaper.clone() }
+    }
+
+    /// Waits for as long as the reply may come, and tells the breaker meanwhile: for owners that have the time.
+    pub async fn see_through(mut self) -> Settled {
+        let owned = self.owned.take().expect("it is taken once");
+        owned.see_through().await
+    }
+}
+
+impl Future for Exchange {
+    type Output = Settled;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Settled> {
+        let owned = self.owned.as_mut().expect("it is not polled after its end");
+        owned.begin();
+        let Poll::Ready(reply) = owned.reply.as_mut().poll(context) else { return Poll::Pending };
+        let owned = self.owned.take().expect("it was there just now");
+        Poll::Ready(owned.answered(reply))
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        // What was never polled was never sent.
+        if let Some(owned) = self.owned.take_if(|owned| owned.sent.is_some()) {
+            self.reaper.take(owned);
+        }
+    }
+}
+
+impl Owned {
+    fn begin(&mut self) {
+        if self.sent.is_none() {
+            let now = Instant::now();
+            self.sent = Some(now);
+            self.line.sent(self.batch.len(), now);
+            self.node.sent(self.batch.len());
+        }
+    }
+
+    /// Hears the reply, however late, and does with it what is to be done where nobody waits.
+    pub async fn reap(self) {
+        let mut settled = self.see_through().await;
+        if let Some(settle) = settled.settle.take() {
+            settle(settled);
+        }
+    }
+
+    async fn see_through(mut self) -> Settled {
+        self.begin();
+        let sent = self.sent.unwrap_or_else(Instant::now);
+        let timeout = self.node.timeout();
+        for (after, then) in [(timeout, Self::late as fn(&mut Self)), (3 * timeout, Self::silent)] {
+            if let Some(reply) = self.reply_until(sent + after).await {
+                return self.answered(reply);
+            }
+            then(&mut self);
+        }
+        while sent.elapsed() < GIVEN_UP && !self.node.is_back_without(&self.line) {
+            if let Some(reply) = self.reply_until((Instant::now() + LOOK).min(sent + GIVEN_UP)).await {
+                return self.answered(reply);
+            }
+        }
+        self.line.retire();
+        self.answered(Err(Failure::Connection("given up: the connection is silent".into())))
+    }
+
+    async fn reply_until(&mut self, until: Instant) -> Option<Result<Reply, Failure>> {
+        if let Ok(reply) = timeout_at(until, &mut self.reply).await {
+            return Some(reply);
+        }
+        // If the event loop stalled, the reply may have arrived and not been read.
+        for _ in 0..3 {
+            yield_now().await;
+            if let Ok(reply) = timeout_at(until, &mut self.reply).await {
+                return Some(reply);
+            }
+        }
+        None
+    }
+
+    fn late(&mut self) {
+        self.is_late = true;
+        self.node.failed("no reply in time", self.batch.key());
+    }
+
+    fn silent(&mut self) {
+        if self.line.is_silent(3 * self.node.timeout(), Instant::now()) {
+            self.node.open("the connection is silent", self.batch.key());
+        }
+    }
+
+    /// Tells the breaker what came.
+    fn answered(mut self, reply: Result<Reply, Failure>) -> Settled {
+        let now = Instant::now();
+        let sent = self.sent.unwrap_or(now);
+        self.line.heard(self.batch.len(), now);
+        if reply.is_err() || is_read_only(&reply) {
+            self.line.retire();
+        }
+        let round_trip = now.saturating_duration_since(sent);
+        match failure(&reply, self.is_redirected) {
+            Some(_) if self.is_late => {}
+            Some(reason) => self.node.failed(reason, self.batch.key()),
+            None if self.is_late => self.node.slow(round_trip),
+            None => self.node.answered(&reply, round_trip, self.batch.key()),
+        }
+        self.sent = None; // the account is settled
+        Settled {
+            reply,
+            sent,
+            line: Arc::clone(&self.line),
+            batch: std::mem::replace(&mut self.batch, Batch::Several(Vec::new())),
+            settle: self.settle.take(),
+        }
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if self.sent.is_some() {
+            self.line.given_up(self.batch.len());
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! A connection with the account of what it owes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use tokio::time::{Duration, Instant};
+
+use crate::wire::{Command, Connection, Failure, Pending, Reply};
+
+/// A connection that owes something and has been silent for so long takes nothing new.
+const SILENCE: Duration = Duration::from_secs(1);
+/// The most commands that may be unanswered.
+const MOST_UNANSWERED: usize = 1000;
+
+/// A connection that many requests share.
+pub(crate) struct Line {
+    connection: Box<dyn Connection>,
+    is_closed: Arc<AtomicBool>,
+    account: Mutex<Account>,
+    identity: OnceLock<Identity>,
+    made: Instant,
+}
+
+struct Account {
+    unanswered: usize,
+    /// When something was heard last, or became owed while nothing was.
+    quiet_since: Instant,
+}
+
+/// Which server answers, and which data it holds: units go back only to the server that counted them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    run_id: String,
+    replication_id: String,
+}
+
+impl Line {
+    pub fn new(connection: Box<dyn Connection>, is_closed: Arc<AtomicBool>) -> Self {
+        let account = Mutex::new(Account { unanswered: 0, quiet_since: Instant::now() });
+        Self { connection, is_closed, account, identity: OnceLock::new(), made: Instant::now() }
+    }
+
+    /// Whether commands may still be sent.
+    pub fn takes(&self, now: Instant) -> bool {
+        if self.is_closed() {
+            return false;
+        }
+        let account = self.account.lock();
+        account.unanswered == 0
+            || (account.unanswered < MOST_UNANSWERED && now.saturating_duration_since(account.quiet_since) < SILENCE)
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// How long ago it was made.
+    pub fn age(&self) -> Duration {
+        self.made.elapsed()
+    }
+
+    /// Takes nothing new from now on. It closes when nobody waits for a reply any more.
+    pub fn retire(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+
+    /// Whether something is unanswered, and nothing was heard for so long.
+    pub fn is_silent(&self, time: Duration, now: Instant) -> bool {
+        let account = self.account.lock();
+        account.unanswered > 0 && now.saturating_duration_since(account.quiet_since) >= time
+    }
+
+    pub fn sent(&self, commands: usize, now: Instant) {
+        let mut account = self.account.lock();
+        if account.unanswered == 0 {
+            account.quiet_since = now;
+        }
+        account.unanswered += commands;
+    }
+
+    pub fn heard(&self, commands: usize, now: Instant) {
+        let mut account = self.account.lock();
+        account.unanswered = account.unanswered.saturating_sub(commands);
+        account.quiet_since = now;
+    }
+
+    /// Nobody waits for these any more.
+    pub fn given_up(&self, commands: usize) {
+        let mut account = self.account.lock();
+        account.unanswered = account.unanswered.saturating_sub(commands);
+    }
+
+    pub fn send(&self, command: &Command) -> Pending<Reply> {
+        self.connection.send(command)
+    }
+
+    pub fn send_all(&self, commands: &[Command]) -> Pending<Reply> {
+        self.connection.send_all(commands)
+    }
+
+    /// Which server this is; `None` where it did not say, or not yet.
+    pub fn identity(&self) -> Option<&Identity> {
+        self.identity.get()
+    }
+
+    /// Asks the server who it is.
+    pub async fn identify(&self) -> Result<(), Failure> {
+        let info = |section: &[u8]| Command::named("INFO", usize::MAX).word(section);
+        let reply = self.connection.send_all(&[info(b"server"), info(b"replication")]).await?;
+        let Reply::Array(sections) = reply else { return Ok(()) };
+        let text: Vec<_> = sections
+            .iter()
+            .filter_map(|section| match section {
+                Reply::Bytes(bytes) => Some(String::from_utf8_lossy(bytes)),
+                _ => None,
+            })
+            .collect();
+        let text = text.join("\n");
+        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(|id| id.trim().to_owned());
+        if let (Some(run_id), Some(replication_id)) = (field("run_id:"), field("master_replid:")) {
+            let _ = self.identity.set(Identity { run_id, replication_id });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,313 @@
+//! The link to the servers: every exchange with them, what is known of their health, and the connections.
+//!
+//! No request owns what is known of a server. A request may be dropped at any moment; what it sent is executed all the
+//! same, and the reply still comes. So every exchange outlives its request ([`exchange`], [`reaper`]), and what came of
+//! it tells the breaker ([`breaker`], [`health`]) of the node ([`node`]) that has the key ([`topology`]).
+
+mod breaker;
+mod exchange;
+mod health;
+mod line;
+mod node;
+mod reaper;
+mod topology;
+mod tracking;
+mod waiting;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::{timeout_at, Instant};
+
+use self::exchange::Exchange;
+pub(crate) use self::exchange::{Batch, Settle, Settled};
+pub(crate) use self::health::is_failure;
+use self::health::{is_unknown_command, redirection, Redirection};
+pub(crate) use self::line::{Identity, Line};
+pub(crate) use self::node::Node;
+use self::reaper::Reaper;
+use self::topology::Topology;
+use self::tracking::Tracking;
+use self::waiting::Waiting;
+use crate::error::Error;
+use crate::statistics::{Count, Counters};
+use crate::wire::{Command, Events, Purpose, Reply, Transport};
+
+/// With less time than this a request is decided at once.
+const TOO_LITTLE: Duration = Duration::from_millis(2);
+/// A request is decided a tenth of its time before its deadline, at least and at most so much.
+const EARLY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(5));
+
+/// The server, or the cluster, as the strategies see it.
+pub(crate) struct Link {
+    context: Arc<Context>,
+    topology: Topology,
+    reaper: Reaper,
+    /// How many may wait on the server, each over a connection of its own.
+    places: Semaphore,
+    /// The server is older than ACQUIRE, or does not let this user use it.
+    lets_nobody_wait: AtomicBool,
+}
+
+/// What all nodes share.
+pub(crate) struct Context {
+    pub transport: Box<dyn Transport>,
+    pub timeout: Duration,
+    pub counters: Arc<Counters>,
+    /// Who hears of changed keys.
+    pub changes: Events,
+    /// A node of the cluster failed, or slots have moved.
+    pub slots_are_stale: AtomicBool,
+}
+
+impl Link {
+    /// A link on which requests wait for `timeout`, and at most `max_waiting` wait on the server.
+    pub fn new(
+        transport: Box<dyn Transport>,
+        counters: Arc<Counters>,
+        changes: Events,
+        timeout: Duration,
+        max_waiting: usize,
+    ) -> Self {
+        let slots_are_stale = AtomicBool::new(false);
+        let context = Arc::new(Context { transport, timeout, counters, changes, slots_are_stale });
+        let topology = Topology::new(&context);
+        let places = Semaphore::new(max_waiting.min(Semaphore::MAX_PERMITS));
+        Self { context, topology, reaper: Reaper::default(), places, lets_nobody_wait: AtomicBool::new(false) }
+    }
+
+    /// How long a request waits for the server, at most.
+    pub fn timeout(&self) -> Duration {
+        self.context.timeout
+    }
+
+    /// Until when a request that comes now may wait; `None` where its own deadline leaves it no time.
+    pub fn deadline(&self, asked: Option<Instant>) -> Option<Instant> {
+        let now = Instant::now();
+        let deadline = now + self.context.timeout;
+        let Some(asked) = asked else { return Some(deadline) };
+        let left = asked.saturating_duration_since(now);
+        (left >= TOO_LITTLE).then(|| deadline.min(asked - (left / 10).clamp(EARLY.0, EARLY.1)))
+    }
+
+    /// Whether the server of a key is believed to be away.
+    pub fn is_away(&self, key: &[u8]) -> bool {
+        match &self.topology {
+            Topology::Server(node) => node.is_away(),
+            topology => topology.known(key).is_some_and(|node| node.is_away()),
+        }
+    }
+
+    /// Whether all servers are believed to be there.
+    pub fn is_there(&self) -> bool {
+        self.topology.nodes().iter().all(|node| !node.is_away())
+    }
+
+    /// The mean round trip to the server of a key.
+    pub fn round_trip(&self, key: &[u8]) -> Duration {
+        self.topology.known(key).map_or(Duration::ZERO, |node| node.round_trip())
+    }
+
+    /// Asks one thing.
+    ///
+    /// # Errors
+    /// [`Error::Away`] where the server does not answer by the deadline or cannot decide; else as it refuses.
+    pub async fn ask(&self, command: Command, deadline: Instant) -> Result<Reply, Error> {
+        let settled = self.exchange(Batch::One(command), deadline, None).await?;
+        self.understood(settled.reply, settled.batch.key())
+    }
+
+    /// Sends commands that have keys of one slot, and waits for their replies until a deadline. If this is dropped, or
+    /// late, the exchange is seen through all the same, and `settle` hears its end.
+    pub async fn exchange(&self, batch: Batch, deadline: Instant, settle: Option<Settle>) -> Result<Settled, Error> {
+        self.reaper.begin();
+        let exchanging = async {
+            let node = self.topology.node(batch.key()).await?;
+            let line = node.line(batch.key()).await?;
+            let settled = Exchange::new(node, line, batch, settle, false, &self.reaper).await;
+            match settled.reply.as_ref().ok().and_then(redirection) {
+                Some(redirection) => self.follow(redirection, settled).await,
+                None => Ok(settled),
+            }
+        };
+        let late = |_| Error::Away("no reply in time".into());
+        timeout_at(deadline, exchanging).await.unwrap_or_else(|elapsed| Err(late(elapsed)))
+    }
+
+    /// Sends commands over a connection that was chosen already, and waits for their replies for as long as they may
+    /// come: for owners that have the time. Redirections are not followed, but noticed.
+    pub async fn see_through_on(&self, node: &Arc<Node>, line: Arc<Line>, batch: Batch) -> Settled {
+        self.reaper.begin();
+        let exchange = Exchange::new(Arc::clone(node), line, batch, None, true, &self.reaper);
+        let settled = exchange.see_through().await;
+        let has_moved = |reply: &Reply| matches!(reply, Reply::Error(text) if text.starts_with("MOVED "));
+        if matches!(&settled.reply, Ok(Reply::Array(replies)) if replies.iter().any(has_moved)) {
+            self.context.slots_are_stale.store(true, Ordering::Release);
+        }
+        settled
+    }
+
+    /// Groups what belongs to keys by the node that has them; and what has none that is known.
+    pub async fn by_node<T>(&self, all: Vec<T>, key: impl Fn(&T) -> &[u8]) -> (Vec<(Arc<Node>, Vec<T>)>, Vec<T>) {
+        let (mut groups, mut others): (Vec<(Arc<Node>, Vec<T>)>, _) = (Vec::new(), Vec::new());
+        if let Some(first) = all.first() {
+            // Where no slot is known yet, the first key has them looked up.
+            let _ = self.topology.node(key(first)).await;
+        }
+        for one in all {
+            let Some(node) = self.topology.known(key(&one)) else {
+                others.push(one);
+                continue;
+            };
+            match groups.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &node)) {
+                Some((_, group)) => group.push(one),
+                None => groups.push((node, vec![one])),
+            }
+        }
+        (groups, others)
+    }
+
+    /// Whether the server of a key has said who it is.
+    pub fn is_identified(&self, key: &[u8]) -> bool {
+        let line = self.topology.known(key).and_then(|node| node.current());
+        line.is_some_and(|line| line.identity().is_some())
+    }
+
+    /// Follows a redirection, once: nothing was executed.
+    async fn follow(&self, redirection: Redirection, settled: Settled) -> Result<Settled, Error> {
+        let Settled { batch, settle, .. } = settled;
+        let key = batch.key().to_vec();
+        let (node, batch) = match redirection {
+            Redirection::Moved(address) => (self.topology.redirected(&key, &address, true), batch),
+            Redirection::Ask(address) => {
+                let mut commands = vec![Command::named("ASKING", usize::MAX)];
+                match batch {
+                    Batch::One(command) => commands.push(command),
+                    // Each command needs a word of its own that it may ask here.
+                    Batch::Several(several) => {
+                        commands = several
+                            .into_iter()
+                            .flat_map(|command| [Command::named("ASKING", usize::MAX), command])
+                            .collect();
+                    }
+                }
+                (self.topology.redirected(&key, &address, false), Batch::Several(commands))
+            }
+            Redirection::TryAgain => (self.topology.node(&key).await?, batch),
+        };
+        let line = node.line(&key).await?;
+        let mut settled = Exchange::new(node, line, batch, settle, true, &self.reaper).await;
+        settled.forget_asking();
+        Ok(settled)
+    }
+
+    /// A reply, or the error that it is.
+    pub fn understood(&self, reply: Result<Reply, crate::wire::Failure>, key: &[u8]) -> Result<Reply, Error> {
+        match reply {
+            Ok(Reply::Error(text)) => Err(self.error(text, key)),
+            Ok(reply) => Ok(reply),
+            Err(failure) => Err(Error::Away(failure.to_string())),
+        }
+    }
+
+    /// What an error of the server's means to a caller.
+    pub fn error(&self, text: String, key: &[u8]) -> Error {
+        if is_failure(&text) {
+            return Error::Away(text);
+        }
+        if is_unknown_command(&text) {
+            // A server that was replaced by one without the module is away.
+            return match self.topology.known(key).is_some_and(|node| node.was_served()) {
+                true => Error::Away(text),
+                false => Error::ModuleMissing,
+            };
+        }
+        Error::Refused(text)
+    }
+
+    /// Whether changes of a key can be heard of.
+    pub fn is_tracked(&self, key: &[u8]) -> bool {
+        self.topology.known(key).is_some_and(|node| node.tracking.is_offered(&self.context))
+    }
+
+    /// Reads a key so that its changes are heard of from then on. No request waits for this.
+    pub async fn read_tracked(&self, key: &[u8], commands: &[Command]) -> Result<Vec<Reply>, Error> {
+        let node = self.topology.node(key).await?;
+        if node.is_away() {
+            return Err(Error::Away("the breaker is open".into()));
+        }
+        match Tracking::read(&node, commands).await {
+            Ok(Reply::Array(replies)) => Ok(replies),
+            Ok(reply) => Err(Error::Answer(format!("{reply:?}"))),
+            Err(failure) => Err(Error::Away(failure.to_string())),
+        }
+    }
+
+    /// Asks something that the server may answer as late as `until`, which the command is told. `None` where nobody can
+    /// wait on the server, or no place became free in time.
+    pub async fn wait(
+        &self,
+        key: &[u8],
+        until: Instant,
+        command: impl Fn(Duration) -> Command,
+    ) -> Option<Result<Reply, Error>> {
+        if self.lets_nobody_wait.load(Ordering::Relaxed) || !self.context.transport.offers(Purpose::Waiting) {
+            return None;
+        }
+        let _place = timeout_at(until, self.places.acquire()).await.ok()?.ok()?;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let waiting = async {
+                let node = self.topology.node(key).await?;
+                let reply = Waiting::ask(&node, &command(left)).await;
+                if let Some(Redirection::Moved(address)) = reply.as_ref().ok().and_then(redirection) {
+                    self.topology.redirected(key, &address, true);
+                }
+                self.understood(reply, key)
+            };
+            let late = |_| Error::Away("no reply in time".into());
+            let reply = timeout_at(until + self.context.timeout, waiting).await;
+            return match reply.unwrap_or_else(|elapsed| Err(late(elapsed))) {
+                Err(Error::Refused(text)) if text.starts_with("UNBLOCKED") && !left.is_zero() => continue,
+                Err(error) if error.is_unknown_or_forbidden() => {
+                    self.lets_nobody_wait.store(true, Ordering::Relaxed);
+                    None
+                }
+                reply => Some(reply),
+            };
+        }
+    }
+
+    /// Counts something beside decisions.
+    pub fn count(&self, what: Count, by: u64) {
+        self.context.counters.count(what, by);
+    }
+
+    /// Waits until all exchanges have been seen through.
+    pub async fn settled(&self) {
+        self.reaper.settled().await;
+    }
+}
+
+impl Settled {
+    /// Drops the replies to ASKING, and the commands.
+    fn forget_asking(&mut self) {
+        let Batch::Several(commands) = &mut self.batch else { return };
+        let is_asking = |command: &Command| command.words().next() == Some(b"ASKING".as_slice());
+        if !commands.first().is_some_and(is_asking) {
+            return;
+        }
+        commands.retain(|command| !is_asking(command));
+        let Ok(Reply::Array(replies)) = &mut self.reply else { return };
+        let mut answers: Vec<_> = std::mem::take(replies).into_iter().skip(1).step_by(2).collect();
+        match (commands.len(), answers.pop()) {
+            (1, Some(only)) => self.reply = Ok(only),
+            (_, last) => {
+                answers.extend(last);
+                self.reply = Ok(Reply::Array(answers));
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! How limiters decide: the names and defaults that all clients share.
+
+use std::time::Duration;
+
+/// Who decides, and how often the server is asked. `docs/near-the-request.md` says what each mode promises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Mode {
+    /// The server decides every request.
+    Direct,
+    /// The server decides every request but those that it is known to deny. The default.
+    #[default]
+    Cached,
+    /// Units are taken from the server ahead of the requests, and granted near them. Never more units are counted than
+    /// the limit. Denials are remembered as in `Cached`.
+    Leased,
+    /// No request waits for the server: counts are synchronized. More than the limit may be granted, at most what other
+    /// clients grant between two synchronizations.
+    Eventual,
+    /// A window in this process decides, as if there were no server.
+    Local,
+}
+
+/// Who decides when the server does not answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnFailure {
+    /// A window in this process, with a share of the limit. The default.
+    #[default]
+    Local,
+    /// Every request is granted.
+    Allow,
+    /// Every request is denied.
+    Deny,
+    /// The caller: [`Error::Away`](crate::Error::Away).
+    Error,
+}
+
+/// The part of a limit for [`local_share`](crate::LimiterBuilder::local_share) and
+/// [`lease_share`](crate::LimiterBuilder::lease_share), unless set.
+pub(crate) const SHARE: f64 = 0.1;
+
+/// How often [`Mode::Eventual`] synchronizes, unless set.
+pub(crate) const SYNC_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A part of a limit, in millionths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share(u64);
+
+const WHOLE: u64 = 1_000_000;
+
+impl Share {
+    /// A part of 0 … 1; `None` for anything else.
+    pub fn of(part: f64) -> Option<Self> {
+        (0.0..=1.0).contains(&part).then(|| Self((part * WHOLE as f64).round() as u64))
+    }
+
+    /// That part of some units, rounded up.
+    pub fn units(self, units: u64) -> u64 {
+        let product = u128::from(units) * u128::from(self.0);
+        u64::try_from(product.div_ceil(u128::from(WHOLE))).unwrap_or(units)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_rounded_up_in_integers() {
+        let share = |part: f64, units| Share::of(part).unwrap().units(units);
+        assert_eq!((share(0.1, 100), share(0.1, 101), share(0.1, 1), share(0.1, 0)), (10, 11, 1, 0));
+        assert_eq!((share(0.3, 10), share(0.7, 10), share(0.0, 10), share(1.0, 10)), (3, 7, 0, 10));
+        assert_eq!(share(0.1, swlimit_window::MAX_EXACT), swlimit_window::MAX_EXACT.div_ceil(10));
+        assert!([-0.1, 1.1, f64::NAN].into_iter().all(|part| Share::of(part).is_none()));
+    }
+}

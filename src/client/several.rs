@@ -1,0 +1,193 @@
+//! Several limits in one decision: all grant, or nothing is counted anywhere.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use crate::client::Shared;
+use crate::commands;
+use crate::decision::{Decision, Decisions, Source};
+use crate::demand::Demand;
+use crate::error::Error;
+use crate::limiter::{Limiter, Policy, Strategy};
+use crate::link::{Batch, Link, Settled};
+use crate::request::Request;
+use crate::strategy::lease::{Beside, Leases};
+use crate::strategy::local::Windows;
+use crate::wire::Reply;
+
+/// The requests, checked.
+pub(crate) struct Several<'a>(Vec<Member<'a>>);
+
+struct Member<'a> {
+    limiter: &'a Limiter,
+    key: Cow<'a, [u8]>,
+    demand: Demand,
+}
+
+impl<'a> Several<'a> {
+    /// # Errors
+    /// [`Error::Invalid`] for what no server would decide together.
+    pub fn checked(requests: &[(&'a Limiter, Request<'a>)]) -> Result<Self, Error> {
+        let invalid = |text: &str| Err(Error::Invalid(text.into()));
+        let mut members: Vec<Member> = Vec::with_capacity(requests.len());
+        for (limiter, request) in requests {
+            let request = request.checked()?;
+            let key = limiter.key(request.key);
+            if request.partial {
+                return invalid("several limits at once grant the whole cost or nothing");
+            }
+            if members.iter().any(|member| member.key == key) {
+                return invalid("key named twice");
+            }
+            members.push(Member { limiter, key, demand: Demand { block: None, ..limiter.demand(&request) } });
+        }
+        let Some(first) = members.first() else { return invalid("several limits at once are at least one") };
+        let strict = first.demand.exact.strict;
+        if members.iter().any(|member| member.demand.exact.strict != strict) {
+            return invalid("several limits at once are all strict, or none of them is");
+        }
+        let local = members.iter().filter(|member| matches!(member.limiter.strategy(), Strategy::Local(_))).count();
+        if local != 0 && local != members.len() {
+            return invalid("several limits at once are all decided in this process, or none of them is");
+        }
+        Ok(Self(members))
+    }
+
+    /// The decision of the server, of what is known of it, or of the failure policies.
+    pub async fn decide(&self, client: &Arc<Shared>, deadline: Option<Instant>) -> Result<Decisions, Error> {
+        let Ok(link) = self.0[0].limiter.strategy().link() else { return self.decide_by_policy(String::new()) };
+        let is_direct = |member: &Member| matches!(member.limiter.strategy(), Strategy::Direct(_));
+        if !self.0.iter().any(is_direct) {
+            if let Some(decisions) = self.leased().or_else(|| self.known_denials(client)) {
+                return Ok(decisions);
+            }
+        }
+        let decided = match link.deadline(deadline) {
+            Some(deadline) => self.decide_by_server(client, link, deadline).await,
+            None => Err(Error::Away("the request has no time left".into())),
+        };
+        match decided {
+            Err(Error::Away(reason)) => self.decide_by_policy(reason),
+            decided => decided,
+        }
+    }
+
+    /// All from leases, or none.
+    fn leased(&self) -> Option<Decisions> {
+        let leases: Option<Vec<&Leases>> = self.0.iter().map(Member::leases).collect();
+        let leases = leases?;
+        let mut each: Vec<Decision> = Vec::with_capacity(self.0.len());
+        for (member, of) in self.0.iter().zip(&leases) {
+            match of.take(&member.key, &member.demand) {
+                Some(decision) => each.push(decision),
+                None => {
+                    for ((member, of), taken) in self.0.iter().zip(&leases).zip(&each) {
+                        of.put_back(&member.key, taken);
+                    }
+                    return None;
+                }
+            }
+        }
+        Some(Decisions { granted: true, each })
+    }
+
+    /// The decisions of requests of which one is known to be denied.
+    fn known_denials(&self, client: &Shared) -> Option<Decisions> {
+        let now = Instant::now();
+        let find = |member: &Member| client.deny_cache.find(&member.key, &member.demand, now);
+        let known: Vec<_> = self.0.iter().map(find).collect();
+        known.iter().any(Option::is_some).then(|| {
+            let each = known.into_iter().zip(&self.0);
+            let each = each.map(|(known, member)| known.unwrap_or_else(|| member.demand.not_asked())).collect();
+            Decisions { granted: false, each }
+        })
+    }
+
+    async fn decide_by_server(
+        &self,
+        client: &Arc<Shared>,
+        link: &Arc<Link>,
+        deadline: Instant,
+    ) -> Result<Decisions, Error> {
+        let members: Vec<_> = self.0.iter().map(|member| (&*member.key, member.demand)).collect();
+        let tickets: Vec<_> = members.iter().map(|(key, _)| client.deny_cache.ticket(key)).collect();
+        let sent = Instant::now();
+        let beside = self.0.iter().filter_map(|member| member.leases()?.beside(&member.key, &member.demand));
+        let (ahead, beside): (Vec<_>, Vec<_>) = beside.unzip();
+        let mallow = commands::mallow(&members);
+        let reply = if ahead.is_empty() {
+            link.ask(mallow, deadline).await?
+        } else {
+            let mut several = vec![commands::time(), mallow];
+            several.extend(ahead);
+            let beside = Arc::new(beside);
+            let late = Arc::clone(&beside);
+            let settle = Box::new(move |settled: Settled| drop(kept(&late, settled)));
+            let settled = link.exchange(Batch::Several(several), deadline, Some(settle)).await?;
+            link.understood(Ok(kept(&beside, settled)?), members[0].0)?
+        };
+        let (granted, each) = reply.decisions()?;
+        for (((member, ticket), exact), (key, demand)) in self.0.iter().zip(tickets).zip(&each).zip(&members) {
+            if exact.granted == 0 {
+                client.deny_cache.denied(link, key, demand, exact, sent, ticket);
+            } else if let Some(leases) = member.leases().filter(|_| granted) {
+                leases.used(key, exact.granted);
+            }
+        }
+        Ok(Decisions { granted, each: each.into_iter().map(|exact| Source::Server.decided(exact)).collect() })
+    }
+
+    /// Decided where the server does not: counted only if all are granted.
+    fn decide_by_policy(&self, reason: String) -> Result<Decisions, Error> {
+        let policies = self.0.iter().map(|member| member.limiter.policy(&member.demand, reason.clone()));
+        let policies: Vec<Policy> = policies.collect::<Result<_, _>>()?;
+        let windows = policies.iter().zip(&self.0).filter_map(|(policy, member)| match policy {
+            Policy::Window(windows, share, _) => Some((*windows, &*member.key, *share)),
+            Policy::Decided(_) => None,
+        });
+        let windows: Vec<_> = windows.collect();
+        let is_denied = policies.iter().any(|policy| matches!(policy, Policy::Decided(denied) if !denied.granted()));
+        let decided = match is_denied {
+            true => windows.iter().map(|(windows, key, share)| windows.peek(key, share)).collect(),
+            false => Windows::allow_all(&windows),
+        };
+        let mut decided = decided?.into_iter();
+        let each = policies.iter().zip(&self.0).map(|(policy, Member { demand, .. })| match policy {
+            Policy::Decided(decision) => *decision,
+            Policy::Window(.., source) => {
+                decided.next().map_or_else(|| demand.denied(), |exact| source.decided(exact).of(demand))
+            }
+        });
+        let each: Vec<Decision> = each.collect();
+        Ok(Decisions { granted: each.iter().all(Decision::granted), each })
+    }
+}
+
+impl Member<'_> {
+    fn leases(&self) -> Option<&Leases> {
+        match self.limiter.strategy() {
+            Strategy::Leased(_, leases) => Some(leases),
+            _ => None,
+        }
+    }
+}
+
+/// Keeps what was leased beside; the reply to the decision itself.
+fn kept(beside: &[Beside], settled: Settled) -> Result<Reply, Error> {
+    let Settled { reply, sent, line, .. } = settled;
+    match reply {
+        Ok(Reply::Array(replies)) => match replies.as_slice() {
+            [time, decision, ahead @ ..] => {
+                for (beside, reply) in beside.iter().zip(ahead) {
+                    beside.heard(reply, time, sent, line.identity());
+                }
+                Ok(decision.clone())
+            }
+            _ => Err(Error::Answer(format!("{replies:?}"))),
+        },
+        Ok(reply) => Err(Error::Answer(format!("{reply:?}"))),
+        Err(failure) => Err(Error::Away(failure.to_string())),
+    }
+}

@@ -1,0 +1,224 @@
+//! Connections of the crate `redis`.
+
+use std::sync::Arc;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{AsyncConnectionConfig, ConnectionInfo, ErrorKind, ProtocolVersion, PushInfo, PushKind, Value};
+use tokio::task::unconstrained;
+
+use super::sentinel::Sentinels;
+use super::url::{at, Place};
+use super::{Command, Connection, ConnectionOptions, Event, Events, Failure, Pending, Purpose, Reply, Transport};
+
+/// Commands that a connection queues, at least as many as may be unanswered: a command that was polled once is queued.
+const QUEUE: usize = 4096;
+
+/// The servers that a URL names.
+pub(crate) struct Servers {
+    place: Arc<Place>,
+}
+
+impl Servers {
+    /// # Errors
+    /// A text that says what is wrong with the URL or the certificates.
+    pub fn at(url: &str, options: &ConnectionOptions) -> Result<Self, String> {
+        Ok(Self { place: Arc::new(Place::parse(url, options)?) })
+    }
+}
+
+impl Transport for Servers {
+    fn connect(&self, node: Option<&str>, purpose: Purpose, events: Events) -> Pending<Box<dyn Connection>> {
+        let (place, node) = (Arc::clone(&self.place), node.map(str::to_owned));
+        Box::pin(async move {
+            let info = match (&*place, &node) {
+                (Place::Cluster(seeds), Some(node)) => at(&seeds[0], node)?,
+                (Place::Cluster(seeds), None) => seeds[0].clone(),
+                (Place::Server(info), _) => info.clone(),
+                (Place::Sentinels(sentinels), _) => return primary(sentinels, purpose, events).await,
+            };
+            Ok(Box::new(connected(info, purpose, events).await?) as Box<dyn Connection>)
+        })
+    }
+
+    fn seeds(&self) -> Vec<String> {
+        match &*self.place {
+            Place::Cluster(seeds) => seeds.iter().map(|seed| seed.addr().to_string()).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn address(&self) -> String {
+        match &*self.place {
+            Place::Server(info) => info.addr().to_string(),
+            Place::Sentinels(sentinels) => sentinels.to_string(),
+            Place::Cluster(seeds) => seeds.iter().map(|seed| seed.addr().to_string()).collect::<Vec<_>>().join(","),
+        }
+    }
+
+    fn offers(&self, _: Purpose) -> bool {
+        true
+    }
+}
+
+/// A connection to the primary that the sentinels name. A sentinel may be behind: the server itself has to agree.
+async fn primary(sentinels: &Sentinels, purpose: Purpose, events: Events) -> Result<Box<dyn Connection>, Failure> {
+    let connection = connected(sentinels.primary().await?, purpose, events).await?;
+    let role = connection.send(&Command::named("ROLE", usize::MAX)).await?;
+    match &role {
+        Reply::Array(fields) if fields.first() != Some(&Reply::Bytes(b"master".to_vec())) => {
+            Err(Failure::Connection("the sentinels name a server that is not the primary".into()))
+        }
+        // A user may lack the right to ask.
+        _ => Ok(Box::new(connection)),
+    }
+}
+
+/// RESP3, in which the end of a connection is heard of at once; RESP2 with servers and proxies that know nothing else.
+async fn connected(info: ConnectionInfo, purpose: Purpose, events: Events) -> Result<Shared, Failure> {
+    let speaking = |protocol| {
+        let settings = info.redis_settings().clone().set_protocol(protocol);
+        redis::Client::open(info.clone().set_redis_settings(settings))
+    };
+    let plain = AsyncConnectionConfig::new()
+        // Patience is the business of whoever waits: the breaker and the requests have limits of their own.
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(QUEUE);
+    let ears = plain.clone().set_push_sender(move |push: PushInfo| {
+        hear(&push, &events);
+        Ok::<(), ()>(())
+    });
+    let made = speaking(ProtocolVersion::RESP3)?.get_multiplexed_async_connection_with_config(&ears).await;
+    let connection = match made {
+        Err(error) if knows_no_resp3(&error) && purpose != Purpose::Tracking => {
+            speaking(ProtocolVersion::RESP2)?.get_multiplexed_async_connection_with_config(&plain).await?
+        }
+        Err(error) if knows_no_resp3(&error) => return Err(Failure::Refused(format!("ERR {error}"))),
+        made => made?,
+    };
+    let shared = Shared(connection);
+    if purpose == Purpose::Tracking {
+        // Not NOLOOP: a key that has expired is deleted by the read that finds it so, and that has to be told, too.
+        let tracking = Command::named("CLIENT", usize::MAX).word(b"TRACKING").word(b"ON");
+        if let Reply::Error(text) = shared.send(&tracking).await? {
+            return Err(Failure::Refused(text));
+        }
+    }
+    Ok(shared)
+}
+
+/// Whether the server, or what is before it, did not understand HELLO.
+fn knows_no_resp3(error: &redis::RedisError) -> bool {
+    let is_refused =
+        |text: String| text.starts_with("NOPROTO") || text.to_ascii_lowercase().contains("unknown command");
+    error.kind() == ErrorKind::RESP3NotSupported || server_error(error).is_some_and(is_refused)
+}
+
+fn hear(push: &PushInfo, events: &Events) {
+    match (&push.kind, push.data.as_slice()) {
+        (PushKind::Invalidate, [Value::Array(keys)]) => {
+            for key in keys {
+                if let Value::BulkString(key) = key {
+                    events(Event::Changed(key.clone()));
+                }
+            }
+        }
+        (PushKind::Invalidate, _) => events(Event::AllChanged),
+        (PushKind::Disconnection, _) => events(Event::Closed),
+        _ => {}
+    }
+}
+
+struct Shared(MultiplexedConnection);
+
+impl Connection for Shared {
+    fn send(&self, command: &Command) -> Pending<Reply> {
+        send(self.0.clone(), command)
+    }
+
+    fn send_all(&self, commands: &[Command]) -> Pending<Reply> {
+        send_all(self.0.clone(), commands)
+    }
+}
+
+/// Sends a command over any connection of the crate. Tokio's budget must not delay the first poll: it queues.
+pub(super) fn send<C: ConnectionLike + Send + 'static>(mut connection: C, command: &Command) -> Pending<Reply> {
+    let command = redis::Cmd::from(command);
+    Box::pin(unconstrained(async move {
+        match connection.req_packed_command(&command).await {
+            Ok(value) => Reply::of(value),
+            Err(error) => Reply::of_error(error),
+        }
+    }))
+}
+
+pub(super) fn send_all<C: ConnectionLike + Send + 'static>(mut connection: C, commands: &[Command]) -> Pending<Reply> {
+    let count = commands.len();
+    let mut pipeline = redis::Pipeline::with_capacity(count);
+    for command in commands {
+        pipeline.add_command(redis::Cmd::from(command));
+    }
+    Box::pin(unconstrained(async move {
+        // What `Pipeline` offers itself stops at the first error.
+        let replies = connection.req_packed_commands(&pipeline, 0, count).await?;
+        replies.into_iter().map(Reply::of).collect::<Result<_, _>>().map(Reply::Array)
+    }))
+}
+
+impl From<&Command> for redis::Cmd {
+    fn from(command: &Command) -> Self {
+        let (words, bytes) = command.size();
+        let mut packed = redis::Cmd::with_capacity(words, bytes);
+        for word in command.words() {
+            packed.arg(word);
+        }
+        packed
+    }
+}
+
+impl From<redis::RedisError> for Failure {
+    fn from(error: redis::RedisError) -> Self {
+        match server_error(&error) {
+            Some(text) => Self::Refused(text),
+            None => Self::Connection(error.to_string()),
+        }
+    }
+}
+
+/// The server's own words, where they are the error.
+fn server_error(error: &redis::RedisError) -> Option<String> {
+    if !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed) {
+        return None;
+    }
+    Some(match error.code() {
+        Some(code) => format!("{code} {}", error.detail().unwrap_or_default()).trim_end().to_owned(),
+        None => error.detail().map_or_else(|| error.to_string(), str::to_owned),
+    })
+}
+
+impl Reply {
+    fn of(value: Value) -> Result<Self, Failure> {
+        let all = |values: Vec<Value>| values.into_iter().map(Self::of).collect::<Result<Vec<_>, _>>().map(Self::Array);
+        match value {
+            Value::Nil => Ok(Self::Nil),
+            Value::Int(number) => Ok(Self::Integer(number)),
+            Value::Boolean(is) => Ok(Self::Integer(is.into())),
+            Value::BulkString(bytes) => Ok(Self::Bytes(bytes)),
+            Value::SimpleString(text) | Value::VerbatimString { text, .. } => Ok(Self::Bytes(text.into_bytes())),
+            Value::Okay => Ok(Self::Bytes(b"OK".to_vec())),
+            Value::Array(values) | Value::Set(values) => all(values),
+            Value::Map(pairs) => all(pairs.into_iter().flat_map(|(name, value)| [name, value]).collect()),
+            Value::Attribute { data, .. } => Self::of(*data),
+            Value::Double(number) => Ok(Self::Bytes(number.to_string().into_bytes())),
+            Value::ServerError(error) => Self::of_error(error.into()),
+            other => Err(Failure::Connection(format!("unexpected {other:?}"))),
+        }
+    }
+
+    fn of_error(error: redis::RedisError) -> Result<Self, Failure> {
+        match server_error(&error) {
+            Some(text) => Ok(Self::Error(text)),
+            None => Err(Failure::Connection(error.to_string())),
+        }
+    }
+}
