@@ -204,10 +204,11 @@ impl<'a, V: Value> Key<'a, V> {
 
     /// When the key expires, in ms by the server's clock; `None` for never, and for a missing key.
     fn expiry(&self) -> Option<u64> {
-        if self.handle.raw.is_null() {
+        // A missing key that is open for writing has a handle, too, and Redis 8.6 crashes when it is asked about that.
+        if self.entry.is_null() {
             return None;
         }
-        // SAFETY: an open key.
+        // SAFETY: an open key that holds a value.
         let expiry = unsafe { api!(RedisModule_GetAbsExpire(self.handle.raw)) };
         u64::try_from(expiry).ok()
     }
