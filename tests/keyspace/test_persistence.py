@@ -52,7 +52,7 @@ def test_only_effects_are_written(server):
         ["SWLIMIT.RECORD", "k", "10", "60", "5", "COST", "9", "AT", f"{T + 7_000}"],
         ["SWLIMIT.RECORD", "k", "10", "60", "5", "COST", "1", "AT", f"{T + 58_002}"],
         ["SWLIMIT.REFUND", "k", "2", "AT", f"{T + 61_001}"],
-        ["SWLIMIT.REFUND", "k", "6", "AGE", "3000ms", "AT", f"{T + 61_001}", "UNTIL", ANY],
+        ["SWLIMIT.REFUND", "k", "6", "SINCE", f"{T + 58_001}", "AT", f"{T + 61_001}", "UNTIL", ANY],
     ]
 
 
