@@ -99,8 +99,8 @@ def test_a_wait_that_ends_in_vain(server, counted):
 
 
 def test_the_next_one_s_turn_comes_when_the_first_gives_up(server, wait):
-    block(server, duration="100ms")
-    first, second = wait("k", 3, *DAY, "200ms", "COST", 3), wait("k", 3, *DAY, "5s")
+    block(server, duration="1s")  # on a busy machine it takes a while until both wait
+    first, second = wait("k", 3, *DAY, "1500ms", "COST", 3), wait("k", 3, *DAY, PATIENT)
     ask(server, "SWLIMIT.RECORD", "k", 3, *DAY)
     assert first.answer()[:3] == [0, 3, 2]
     assert second.answer()[:3] == [1, 3, 1]
