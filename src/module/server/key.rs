@@ -293,11 +293,13 @@ impl<V: Value> Change<'_, '_, V> {
             Expiry::Until(until, _) => Some(until),
             Expiry::AfterEnd(moment) => (end != self.end).then(|| moment.by_clock(end, key.handle.context)),
         };
+        // SAFETY: a valid context and a string that is alive.
+        unsafe { api!(RedisModule_SignalModifiedKey(key.handle.context.raw(), key.handle.name.raw())) };
+        // Afterwards: Redis 8.6 looks the key up for a signal, and replicates the deletion of one whose expiry has passed
+        // before the effect of the command, which makes the replica keep the key.
         if let Some(until) = until {
             key.expire_at(until);
         }
-        // SAFETY: a valid context and a string that is alive.
-        unsafe { api!(RedisModule_SignalModifiedKey(key.handle.context.raw(), key.handle.name.raw())) };
         blocked_clients::wake(|| key.handle.context.database(), key.handle.name);
         until
     }
