@@ -203,7 +203,7 @@ def test_keys_need_the_token(open_page, tokens, server):
     for _ in range(4):
         page.daemon.codes("three=ann")
     page.sees("by-rule", "three")  # what names nobody is shown
-    page.sees("top-note", "A token of the API is needed to see keys.")
+    page.sees("top-note", "Keys need a token of the API.")
     assert page.rows("top") == []
     for wrong in ("", "wrong"):
         page.type("token", wrong)

@@ -95,11 +95,12 @@ impl DenyCache {
         let is_tracked = link.is_tracked(key);
         if is_tracked && retry_after > worth {
             let memory = self.keys.get_or_make(&self.name(key), Memory::new);
+            // While a read is under way, no denial is remembered: until it registers the key, no change is heard of.
             if memory.begin_reading() {
                 let reading = Reading { cache: Arc::clone(self), memory };
                 tokio::spawn(reading.read(Arc::clone(link), key.to_vec(), *demand));
-                return;
             }
+            return;
         }
         let longest = if is_tracked { self.max_untracked_age.min(worth) } else { self.max_untracked_age };
         self.remember(key, demand, denied, sent, ticket, Some(longest));
