@@ -12,6 +12,9 @@ from support.releases import RELEASES
 from support.server import MODULE, Binaries, Server
 from support.threaded import ThreadedServer
 
+# pytest-xdist tells its processes the terminal's width, and programs under test would go by that.
+os.environ.pop("COLUMNS", None)
+
 pytest_plugins = ["support.clock", "support.figures"]
 
 
