@@ -246,6 +246,7 @@ def test_hostile_payloads(server):
     accepted = refused = 0
     with server.client() as client:
         client.execute_command("DEBUG", "SET-SKIP-CHECKSUM-VALIDATION", 1)
+        assert client.config_get("sanitize-dump-payload").get("sanitize-dump-payload", "no") == "no"
         frames = {}
         for key in client.keys("*"):
             dump = client.dump(key)
