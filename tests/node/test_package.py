@@ -63,6 +63,13 @@ def test_versions_agree():
     assert json.loads((node.PACKAGE / "package.json").read_text())["version"] == version
 
 
+@pytest.mark.parametrize("folder", ["src/node", "tests/node", "scripts/bench"])
+def test_lock_files_name_what_all_packages_hold(folder):
+    packages = json.loads((ROOT / folder / "package-lock.json").read_text())["packages"]
+    assert [path for path, package in packages.items()
+            if "node_modules/" in path and not {"link", "integrity"} & package.keys()] == []
+
+
 def test_import(installed, server):
     imports = "".join(f'import * as m{number} from "{name}";\n' for number, name in enumerate(MODULES))
     head = f'import * as redis from "redis";\nimport * as swlimit from "swlimit";\n{imports}'
