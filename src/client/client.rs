@@ -16,6 +16,7 @@ use crate::link::Link;
 use crate::operating::{Denied, Held};
 use crate::quota::Quota;
 use crate::request::Request;
+use crate::servers::ServerState;
 use crate::several::Several;
 use crate::statistics::{Count, Counters, Statistics};
 use crate::strategy::deny_cache::DenyCache;
@@ -266,20 +267,42 @@ impl Client {
         self.0.link.as_ref().is_some_and(|link| link.is_there())
     }
 
+    /// What is known of each server, by address: one, or the primaries of a cluster, as far as they are known. None
+    /// without a server.
+    pub fn servers(&self) -> Vec<ServerState> {
+        self.0.link.as_ref().map(|link| link.servers()).unwrap_or_default()
+    }
+
+    /// Which rights beside the module's commands the server refused when they were needed last, as ACLs name them:
+    /// `client|tracking` and `pttl`, without which denials are remembered for
+    /// [`max_untracked_age`](ClientBuilder::max_untracked_age) only; `time` and `info`, without which limiters of mode
+    /// [`Leased`](crate::Mode::Leased) decide as those of mode [`Cached`](crate::Mode::Cached); `cluster|slots`,
+    /// without which a cluster is away. Each is logged once.
+    pub fn missing_rights(&self) -> Vec<&'static str> {
+        self.0.link.as_ref().map(|link| link.missing_rights()).unwrap_or_default()
+    }
+
     /// What this client has counted so far.
     pub fn statistics(&self) -> Statistics {
         self.0.counters.sums()
     }
 
     /// Hands what was counted since the last call to the recorder of the crate `metrics`:
-    /// `swlimit_client_decisions_total` by `source` and `granted`, and `swlimit_client_<name>_total` for the others. To
-    /// be called now and then, such as whenever metrics are asked for. Clients in one process add up.
+    /// `swlimit_client_decisions_total` by `source` and `granted`, and `swlimit_client_<name>_total` for the others.
+    /// Gauges `swlimit_client_server_away` and `swlimit_client_server_slow` are 1 or 0 for each `server`,
+    /// `swlimit_client_server_round_trip_seconds` is that of the last reply, and `swlimit_client_missing_right` is 1
+    /// for each `right` that is missing. To be called now and then, such as whenever metrics are asked for. Clients in
+    /// one process add up.
     #[cfg(feature = "metrics")]
     pub fn publish_metrics(&self) {
         let mut published = self.0.published.lock();
         let now = self.statistics();
         now.publish_since(&published);
         *published = now;
+        self.servers().iter().for_each(ServerState::publish);
+        if let Some(link) = &self.0.link {
+            link.publish_rights();
+        }
     }
 
     /// Of how many keys a denial is remembered, or was until a moment ago.

@@ -21,6 +21,7 @@ mod mode;
 mod operating;
 mod quota;
 mod request;
+mod servers;
 mod several;
 #[cfg(test)]
 mod sim;
@@ -40,5 +41,6 @@ pub use mode::{Mode, OnFailure};
 pub use operating::{Denied, Held};
 pub use quota::Quota;
 pub use request::Request;
+pub use servers::{Health, Reason, ServerState};
 pub use statistics::Statistics;
 pub use wire::ConnectionOptions;

@@ -180,6 +180,11 @@ impl Fake {
         self.0.state.lock().server.refused.insert(key.into(), error.into());
     }
 
+    /// The user may not use this command.
+    pub fn forbid(&self, command: &str) {
+        self.0.state.lock().server.forbidden.push(command.into());
+    }
+
     /// A key expires after so long, which the server notices when it is asked.
     pub fn expire(&self, key: &str, after: Duration) {
         let mut state = self.0.state.lock();
@@ -197,10 +202,17 @@ impl Fake {
         self.lines().iter().filter(|line| !line.way.lock().is_cut).count()
     }
 
-    /// The commands so far, their words joined, but for those that ask about the connection.
+    /// The commands so far, their words joined, but for those that ask about the server.
     pub fn commands(&self) -> Vec<String> {
         let state = self.0.state.lock();
-        state.server.commands.iter().filter(|words| !words.starts_with("INFO") && *words != "PING").cloned().collect()
+        let commands = &state.server.commands;
+        let is_about_server = |at: usize| match commands[at].as_str() {
+            "PING" => true,
+            // Who it is, and what time it has.
+            "TIME" => at > 0 && commands[at - 1].starts_with("INFO"),
+            words => words.starts_with("INFO"),
+        };
+        (0..commands.len()).filter(|at| !is_about_server(*at)).map(|at| commands[at].clone()).collect()
     }
 
     /// How much has happened so far: commands, connections, replies.

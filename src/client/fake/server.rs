@@ -17,6 +17,8 @@ pub(super) struct Server {
     pub failure: Option<String>,
     /// What it answers to writes on these keys.
     pub refused: HashMap<Vec<u8>, String>,
+    /// Commands that the user may not use.
+    pub forbidden: Vec<String>,
     /// Expiries that somebody has shortened, in Unix ms.
     pub expiries: HashMap<Vec<u8>, u64>,
     /// Commands so far, their words joined.
@@ -57,6 +59,12 @@ impl Server {
         let is_read = matches!(text[0].as_str(), "TIME" | "INFO" | "PING" | "PTTL" | "SWLIMIT.PEEK");
         if let Some(failure) = self.failure.clone().filter(|_| !is_read) {
             return Err(failure);
+        }
+        if self.forbidden.contains(&text[0]) {
+            return Err(format!(
+                "NOPERM User default has no permissions to run the '{}' command",
+                text[0].to_lowercase()
+            ));
         }
         if self.expiries.get(&key).is_some_and(|at| *at <= now) {
             self.expiries.remove(&key);

@@ -1,9 +1,13 @@
-//! The breaker: open while a server is away, so that no request waits for it in vain.
+//! The breaker: open while a server is away, so that no request waits for it in vain. It knows whether the server is
+//! slow, too.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use parking_lot::Mutex;
-use tokio::time::Duration;
+use tokio::time::{Duration, Instant};
+
+use crate::servers::Health;
 
 /// So many failures in a row open it.
 const FAILURES: u32 = 3;
@@ -11,18 +15,30 @@ const FAILURES: u32 = 3;
 /// server do not probe it together.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// A server is slow until no reply has come late for so long.
+const SLOW: Duration = Duration::from_secs(1);
 
-/// What is known of a server's health. Nothing here knows of time or tasks: [`super::node`] probes.
+/// What is known of a server's health. Nothing here waits or has tasks: [`super::node`] probes.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
     is_open: AtomicBool,
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     failures: u32,
     reason: String,
+    /// When a reply came late, the last time; `None` when that is long ago.
+    late: Option<Instant>,
+    /// Since when the server's health is what it is.
+    since: SystemTime,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { failures: 0, reason: String::new(), late: None, since: SystemTime::now() }
+    }
 }
 
 impl Breaker {
@@ -35,6 +51,20 @@ impl Breaker {
     pub fn succeeded(&self) {
         let mut state = self.state.lock();
         state.failures = 0;
+        if state.late.is_some_and(|late| late.elapsed() >= SLOW) {
+            state.late = None;
+            state.since = SystemTime::now();
+        }
+    }
+
+    /// The server answered late. Whether it was not slow before.
+    pub fn late(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_first = state.late.replace(Instant::now()).is_none();
+        if is_first && !self.is_open() {
+            state.since = SystemTime::now();
+        }
+        is_first
     }
 
     /// The server did not answer in time, or cannot decide. Whether that opened the breaker.
@@ -51,14 +81,31 @@ impl Breaker {
     pub fn open(&self, reason: &str) -> bool {
         let mut state = self.state.lock();
         state.reason = reason.to_owned();
-        !self.is_open.swap(true, Ordering::AcqRel)
+        let was_closed = !self.is_open.swap(true, Ordering::AcqRel);
+        if was_closed {
+            state.since = SystemTime::now();
+        }
+        was_closed
     }
 
     /// A probe succeeded.
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.failures = 0;
-        self.is_open.store(false, Ordering::Release);
+        if self.is_open.swap(false, Ordering::AcqRel) {
+            state.since = SystemTime::now();
+        }
+    }
+
+    /// The server's health, since when, and why it is away.
+    pub fn health(&self) -> (Health, SystemTime, Option<String>) {
+        let state = self.state.lock();
+        let health = match (self.is_open(), state.late) {
+            (true, _) => Health::Away,
+            (false, Some(_)) => Health::Slow,
+            (false, None) => Health::Up,
+        };
+        (health, state.since, self.is_open().then(|| state.reason.clone()))
     }
 
     /// Why it is open.

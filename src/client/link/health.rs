@@ -1,5 +1,6 @@
 //! What a reply says about the server's health.
 
+use crate::servers::Reason;
 use crate::wire::{Failure, Reply};
 
 /// Codes of errors with which a server says that it cannot decide now, but may later.
@@ -49,6 +50,27 @@ fn error(reply: &Reply, is_redirected: bool) -> Option<&str> {
         Reply::Error(text) if redirection_of(text).is_some() => is_redirected.then_some(text),
         Reply::Error(text) => is_failure(text).then_some(text),
         _ => None,
+    }
+}
+
+/// What a failure comes to, by the words of the server, the system or the client.
+pub(super) fn reason(text: &str) -> Reason {
+    let code = text.split(' ').next().unwrap_or_default();
+    if let Some(code) = FAILURES.into_iter().find(|known| *known == code) {
+        return if matches!(code, "NOAUTH" | "WRONGPASS") { Reason::Password } else { Reason::Code(code) };
+    }
+    let text = text.to_ascii_lowercase();
+    let of = |words: &[&str]| words.iter().any(|words| text.contains(words));
+    match () {
+        () if of(&["connection refused", "no such file"]) => Reason::Refused,
+        () if of(&["lookup address", "no address found"]) => Reason::Unresolved,
+        () if of(&["certificate", "tls", "fatal alert", "corrupt message"]) => Reason::Certificate,
+        () if of(&["password", "authentication"]) => Reason::Password,
+        () if of(&["max number of clients"]) => Reason::TooManyClients,
+        () if of(&["unknown command", "the module is missing"]) => Reason::ModuleMissing,
+        () if of(&["no reply", "no connection within", "not answered", "silent", "timed out"]) => Reason::NoAnswer,
+        () if of(&["broken pipe", "reset", "end of file", "closed", "terminated", "not made"]) => Reason::Disconnected,
+        () => Reason::Other,
     }
 }
 
@@ -115,6 +137,26 @@ mod tests {
         let replies = [Reply::Integer(1), Reply::Error("WRONGTYPE x".into()), Reply::Error("LOADING y".into())];
         assert_eq!(failure(&Ok(Reply::Array(replies.to_vec())), false), Some("LOADING y"));
         assert_eq!(failure(&Ok(Reply::Array(replies[..2].to_vec())), false), None);
+    }
+
+    #[test]
+    fn reasons_are_told_apart() {
+        for (text, expected) in [
+            ("Connection refused (os error 111)", Reason::Refused),
+            ("failed to lookup address information: Name or service not known", Reason::Unresolved),
+            ("invalid peer certificate: UnknownIssuer", Reason::Certificate),
+            ("received fatal alert: CertificateRequired", Reason::Certificate),
+            ("WRONGPASS invalid username-password pair or user is disabled.", Reason::Password),
+            ("NOAUTH Authentication required.", Reason::Password),
+            ("READONLY You can't write against a read only replica.", Reason::Code("READONLY")),
+            ("ERR max number of clients reached", Reason::TooManyClients),
+            ("ERR unknown command 'SWLIMIT.ALLOW'", Reason::ModuleMissing),
+            ("no reply in time", Reason::NoAnswer),
+            ("Connection reset by peer (os error 104)", Reason::Disconnected),
+            ("what nobody thought of", Reason::Other),
+        ] {
+            assert_eq!(reason(text), expected, "{text}");
+        }
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
+use super::rights::{Right, Rights};
+use crate::commands;
 use crate::wire::{Command, Connection, Failure, Pending, Reply};
 
 /// A connection that owes something and has been silent for so long takes nothing new.
@@ -104,11 +106,17 @@ impl Line {
         self.identity.get()
     }
 
-    /// Asks the server who it is.
-    pub async fn identify(&self) -> Result<(), Failure> {
+    /// Asks the server who it is, and whether it tells the time: without either, nothing can be given back to it.
+    pub async fn identify(&self, rights: &Rights) -> Result<(), Failure> {
         let info = |section: &[u8]| Command::named("INFO", usize::MAX).word(section);
-        let reply = self.connection.send_all(&[info(b"server"), info(b"replication")]).await?;
-        let Reply::Array(sections) = reply else { return Ok(()) };
+        let reply = self.connection.send_all(&[info(b"server"), info(b"replication"), commands::time()]).await?;
+        let Reply::Array(replies) = reply else { return Ok(()) };
+        let [sections @ .., time] = replies.as_slice() else { return Ok(()) };
+        rights.heard(Right::Time, time);
+        sections.iter().for_each(|section| rights.heard(Right::Info, section));
+        if time.unix_ms().is_none() {
+            return Ok(());
+        }
         let text: Vec<_> = sections
             .iter()
             .filter_map(|section| match section {

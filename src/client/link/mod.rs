@@ -10,6 +10,7 @@ mod health;
 mod line;
 mod node;
 mod reaper;
+mod rights;
 mod topology;
 mod tracking;
 mod waiting;
@@ -28,10 +29,13 @@ use self::health::{is_unknown_command, redirection, Redirection};
 pub(crate) use self::line::{Identity, Line};
 pub(crate) use self::node::Node;
 use self::reaper::Reaper;
+pub(crate) use self::rights::Right;
+use self::rights::Rights;
 use self::topology::Topology;
 use self::tracking::Tracking;
 use self::waiting::Waiting;
 use crate::error::Error;
+use crate::servers::ServerState;
 use crate::statistics::{Count, Counters};
 use crate::wire::{Command, Events, Purpose, Reply, Transport};
 
@@ -60,6 +64,7 @@ pub(crate) struct Context {
     pub changes: Events,
     /// A node of the cluster failed, or slots have moved.
     pub slots_are_stale: AtomicBool,
+    pub rights: Rights,
 }
 
 impl Link {
@@ -71,8 +76,8 @@ impl Link {
         timeout: Duration,
         max_waiting: usize,
     ) -> Self {
-        let slots_are_stale = AtomicBool::new(false);
-        let context = Arc::new(Context { transport, timeout, counters, changes, slots_are_stale });
+        let (slots_are_stale, rights) = (AtomicBool::new(false), Rights::default());
+        let context = Arc::new(Context { transport, timeout, counters, changes, slots_are_stale, rights });
         let topology = Topology::new(&context);
         let places = Semaphore::new(max_waiting.min(Semaphore::MAX_PERMITS));
         Self { context, topology, reaper: Reaper::default(), places, lets_nobody_wait: AtomicBool::new(false) }
@@ -103,6 +108,28 @@ impl Link {
     /// Whether all servers are believed to be there.
     pub fn is_there(&self) -> bool {
         self.topology.nodes().iter().all(|node| !node.is_away())
+    }
+
+    /// What is known of each server, by address.
+    pub fn servers(&self) -> Vec<ServerState> {
+        let mut servers: Vec<_> = self.topology.nodes().iter().map(|node| node.state()).collect();
+        servers.sort_by(|one, other| one.address.cmp(&other.address));
+        servers
+    }
+
+    /// The server's reply to what needs a right beside the module's commands.
+    pub fn heard_right(&self, right: Right, reply: &Reply) {
+        self.context.rights.heard(right, reply);
+    }
+
+    #[cfg(feature = "metrics")]
+    pub fn publish_rights(&self) {
+        self.context.rights.publish();
+    }
+
+    /// The rights that the server refuses, as ACLs name them.
+    pub fn missing_rights(&self) -> Vec<&'static str> {
+        self.context.rights.missing()
     }
 
     /// The mean round trip to the server of a key.

@@ -8,12 +8,13 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout, Duration, Instant};
 
 use super::breaker::{pauses, Breaker};
-use super::health::{failure, is_unknown, is_unknown_command};
+use super::health::{failure, is_unknown, is_unknown_command, reason};
 use super::line::Line;
 use super::tracking::Tracking;
 use super::waiting::Waiting;
 use super::Context;
 use crate::error::Error;
+use crate::servers::ServerState;
 use crate::statistics::Count;
 use crate::wire::{Command, Event, Failure, Purpose, Reply};
 
@@ -31,12 +32,11 @@ pub(crate) struct Node {
     connecting: Mutex<Option<Attempt>>,
     /// The key of the last request that failed: a probe asks for it.
     failed_key: Mutex<Vec<u8>>,
-    /// In µs, a moving mean.
+    /// In µs, a moving mean of those in time; and the last one, in time or late.
     round_trip: AtomicU64,
+    last_round_trip: AtomicU64,
     /// The module has answered once: since then its absence is a failure of the server's.
     was_served: AtomicBool,
-    /// A late reply was logged since the last one in time.
-    is_slow: AtomicBool,
     pub tracking: Tracking,
     pub waiting: Waiting,
 }
@@ -54,8 +54,8 @@ impl Node {
             connecting: Mutex::new(None),
             failed_key: Mutex::default(),
             round_trip: AtomicU64::new(0),
+            last_round_trip: AtomicU64::new(0),
             was_served: AtomicBool::new(false),
-            is_slow: AtomicBool::new(false),
             tracking: Tracking::default(),
             waiting: Waiting::default(),
         }
@@ -75,6 +75,21 @@ impl Node {
 
     pub fn is_away(&self) -> bool {
         self.breaker.is_open()
+    }
+
+    /// What is known of the server.
+    pub fn state(&self) -> ServerState {
+        let (health, since, message) = self.breaker.health();
+        let micros = self.last_round_trip.load(Ordering::Relaxed);
+        ServerState {
+            address: self.name(),
+            health,
+            since,
+            reason: message.as_deref().map(reason),
+            message: message.unwrap_or_default(),
+            round_trip: (micros > 0).then(|| Duration::from_micros(micros)),
+            timeout: self.context.timeout,
+        }
     }
 
     /// The connection for requests: the one there is, or one that is made. The attempt is nobody's: it goes on without
@@ -174,8 +189,9 @@ impl Node {
             self.tracking.renew(&self.context);
         }
         let line = Arc::clone(line);
+        let context = Arc::clone(&self.context);
         tokio::spawn(async move {
-            let _ = timeout(CONNECTING, line.identify()).await;
+            let _ = timeout(CONNECTING, line.identify(&context.rights)).await;
         });
     }
 
@@ -190,8 +206,7 @@ impl Node {
             Ok(reply) if is_unknown(reply) => {}
             _ => self.was_served.store(true, Ordering::Relaxed),
         }
-        self.is_slow.store(false, Ordering::Relaxed);
-        let micros = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX);
+        let micros = self.took(round_trip);
         let mean = match self.round_trip.load(Ordering::Relaxed) {
             0 => micros,
             mean => mean - mean / 8 + micros / 8,
@@ -200,14 +215,22 @@ impl Node {
         self.breaker.succeeded();
     }
 
+    /// A reply took so long; in µs.
+    fn took(&self, round_trip: Duration) -> u64 {
+        let micros = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX).max(1);
+        self.last_round_trip.store(micros, Ordering::Relaxed);
+        micros
+    }
+
     pub fn was_served(&self) -> bool {
         self.was_served.load(Ordering::Relaxed)
     }
 
     /// A reply came late. It stays the one failure that it was counted as, and closes nothing.
     pub fn slow(&self, round_trip: Duration) {
+        self.took(round_trip);
         self.context.counters.count(Count::Slow, 1);
-        if !self.is_slow.swap(true, Ordering::Relaxed) {
+        if self.breaker.late() {
             let (address, timeout) = (self.name(), self.context.timeout);
             tracing::warn!(address, ?round_trip, ?timeout, "the rate limit server is slow");
         }

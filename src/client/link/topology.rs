@@ -10,6 +10,7 @@ use redis::cluster_routing::Slot;
 use tokio::time::{timeout, Duration};
 
 use super::node::Node;
+use super::rights::Right;
 use super::Context;
 use crate::error::Error;
 use crate::wire::{Command, Failure, Purpose, Reply};
@@ -157,6 +158,10 @@ type Range = (u16, u16, String);
 async fn ask(context: &Arc<Context>, address: String) -> Result<Vec<Range>, Failure> {
     let connection = context.transport.connect(Some(&address), Purpose::Requests, Arc::new(|_| ())).await?;
     let reply = connection.send(&Command::named("CLUSTER", usize::MAX).word(b"SLOTS")).await?;
+    context.rights.heard(Right::ClusterSlots, &reply);
+    if let Reply::Error(text) = reply {
+        return Err(Failure::Refused(text));
+    }
     ranges(&reply, &address).ok_or_else(|| Failure::Connection(format!("slots that are not understood: {reply:?}")))
 }
 

@@ -6,8 +6,10 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::time::{sleep, timeout, Duration, Instant};
 
+use super::health::is_failure;
 use super::line::Line;
 use super::node::Node;
+use super::rights::Right;
 use super::Context;
 use crate::wire::{Command, Event, Failure, Purpose, Reply};
 
@@ -63,14 +65,16 @@ impl Tracking {
         }
         match node.connected(Purpose::Tracking).await {
             Ok(line) => {
+                node.context().rights.is_there(Right::Tracking);
                 *tracking.line.lock() = Some(Arc::clone(&line));
                 tokio::spawn(watch(Arc::downgrade(node), Arc::clone(&line)));
                 Ok(line)
             }
             Err(failure) => {
                 if let Failure::Refused(text) = &failure {
-                    if !super::health::is_failure(text) && !tracking.is_refused.swap(true, Ordering::Relaxed) {
-                        tracing::warn!("no client tracking, so denials are remembered for a short time only: {text}");
+                    if !is_failure(text) {
+                        tracking.is_refused.store(true, Ordering::Relaxed);
+                        node.context().rights.is_missing(Right::Tracking, text);
                     }
                 }
                 Err(failure)

@@ -25,7 +25,7 @@ use crate::commands;
 use crate::decision::{Decision, Source};
 use crate::demand::Demand;
 use crate::keyed::{Bounded, Keep};
-use crate::link::Link;
+use crate::link::{Link, Right};
 use crate::wire::Reply;
 
 /// The denials of all keys that the server is asked about.
@@ -188,6 +188,7 @@ impl Reading {
         let commands = [commands::peek(&key, &demand), commands::pttl(&key)];
         let Ok(replies) = link.read_tracked(&key, &commands).await else { return };
         let [peeked, ttl] = replies.as_slice() else { return };
+        link.heard_right(Right::Pttl, ttl);
         let Ok(decision) = peeked.decision() else { return };
         let longest = match ttl {
             // It has expired, and the server has not noticed yet.

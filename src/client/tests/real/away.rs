@@ -4,18 +4,50 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use swlimit_client::{Client, Error, Limiter, Mode, OnFailure, Quota, Request, Source};
+use swlimit_client::{Client, Error, Health, Limiter, Mode, OnFailure, Quota, Reason, Request, Source};
 use tokio::time::Instant;
 
 use crate::support::proxy::Proxy;
-use crate::support::server::Server;
-use crate::support::{eventually, limiter, one_an_hour, patient, report, until, within, LONG, MODES};
+use crate::support::server::{free_port, Server};
+use crate::support::{eventually, limiter, one_an_hour, patient, report, until, until_away, within, LONG, MODES};
 
 const TIMEOUT: Duration = Duration::from_millis(200);
 /// How much later a busy machine may wake somebody up.
 const SLACK: Duration = Duration::from_millis(500);
 /// How soon the client notices that the server is back, with slack.
 const BACK: Duration = Duration::from_millis(1500);
+
+/// Why a server is away is known, and that it is back.
+#[tokio::test]
+async fn reasons() {
+    let server = Server::builder().with("requirepass", "secret").start();
+    let address = server.url();
+    until_away(&Client::builder().build(&address).unwrap(), Reason::Password).await;
+    let wrong = Client::builder().build(&address.replace("//", "//:wrong@")).unwrap();
+    until_away(&wrong, Reason::Password).await;
+    drop(server);
+    let client = Client::builder().build(&address).unwrap();
+    until_away(&client, Reason::Refused).await;
+
+    let mut server = Server::new();
+    let client = Client::builder().build(&server.url()).unwrap();
+    let replicated = format!("REPLICAOF 127.0.0.1 {}", free_port());
+    for (begin, reason, end) in [
+        (replicated.as_str(), Reason::Code("READONLY"), "REPLICAOF NO ONE"),
+        ("CONFIG SET maxmemory 1", Reason::Code("OOM"), "CONFIG SET maxmemory 0"),
+    ] {
+        server.say::<()>(begin);
+        until_away(&client, reason).await;
+        server.say::<()>(end);
+        eventually("it is back", async || (client.servers()[0].health == Health::Up).then_some(())).await;
+    }
+    server.pause(true);
+    until_away(&client, Reason::NoAnswer).await;
+    server.pause(false);
+    eventually("it is back", async || (client.servers()[0].health != Health::Away).then_some(())).await;
+    server.kill();
+    until_away(&client, Reason::Refused).await;
+}
 
 /// A server behind a proxy.
 struct Setting {

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use swlimit_client::wire::Given;
-use swlimit_client::{Client, ClientBuilder, ConnectionOptions, Error, Mode, Quota, Request, Source};
+use swlimit_client::{Client, ClientBuilder, ConnectionOptions, Error, Mode, Quota, Reason, Request, Source};
 use tokio::time::Instant;
 
 use crate::support::cluster::Cluster;
 use crate::support::proxy::Proxy;
 use crate::support::server::{free_port, Server};
-use crate::support::{eventually, limiter, one_an_hour, patient, report, until, until_granted, MODES};
+use crate::support::{eventually, limiter, one_an_hour, patient, report, until, until_away, until_granted, MODES};
 
 async fn works(url: &str, holder: impl Fn(&str) -> redis::Connection) {
     works_with(patient(), url, holder).await;
@@ -132,6 +132,8 @@ async fn tls() {
     assert!(connect(&ConnectionOptions::new(), &url).await.is_some(), "nobody vouches for the server");
     assert!(connect(&trusting, &url).await.is_some(), "the client shows no certificate");
     assert!(connect(&full, &by_address).await.is_some(), "it is not the server's name");
+    let distrusting = Client::builder().build(&url).unwrap();
+    until_away(&distrusting, Reason::Certificate).await;
     works_with(patient().connection_options(full.clone()), &url, at(server.url())).await;
 
     let tls = format!(
@@ -179,10 +181,30 @@ async fn a_connection_that_is_given() {
 #[tokio::test]
 async fn a_user_who_may_not_be_told() {
     let server = Server::new();
-    server.say::<()>("ACL SETUSER untracked on >secret ~* &* +@all -client|tracking");
-    let client = patient().connect(&server.url().replace("//", "//untracked:secret@")).await.unwrap();
-    denied_for_a_moment(&server, &client).await;
-    assert_eq!(client.statistics().changes, 0);
+    for right in ["client|tracking", "pttl"] {
+        server.say::<()>(&format!("ACL SETUSER untracked reset on >secret ~* &* +@all -{right}"));
+        let client = patient().connect(&server.url().replace("//", "//untracked:secret@")).await.unwrap();
+        denied_for_a_moment(&server, &client).await;
+        assert_eq!(client.missing_rights(), [right]);
+        assert!(right == "pttl" || client.statistics().changes == 0);
+        server.say::<()>("DEL key");
+    }
+}
+
+/// Units that cannot be given back exactly are not leased.
+#[tokio::test]
+async fn a_user_who_may_not_ask_who_the_server_is_or_the_time() {
+    let server = Server::new();
+    for right in ["time", "info"] {
+        server.say::<()>(&format!("ACL SETUSER leasing reset on >secret ~* &* +@all -{right}"));
+        let client = patient().connect(&server.url().replace("//", "//leasing:secret@")).await.unwrap();
+        eventually(right, async || (client.missing_rights() == [right]).then_some(())).await;
+        let leased = limiter(&client, Quota::with_resolution(20, "1h", "1m").unwrap(), Mode::Leased);
+        for _ in 0..10 {
+            assert_eq!(leased.allow(right).await.unwrap().source(), Source::Server);
+        }
+        assert_eq!((server.held(right), client.statistics().leased), (10, 0));
+    }
 }
 
 /// What lies between does not know RESP3.

@@ -6,7 +6,7 @@ pub mod server;
 
 use std::time::Duration;
 
-use swlimit_client::{Client, ClientBuilder, Decision, Limiter, Mode, OnFailure, Quota, Source};
+use swlimit_client::{Client, ClientBuilder, Decision, Limiter, Mode, OnFailure, Quota, Reason, Source};
 use tokio::time::Instant;
 
 /// How long anything may take on a busy machine.
@@ -61,6 +61,16 @@ pub async fn until_granted(limiter: &Limiter, key: &str) {
     eventually("a grant by the server", async || {
         let is_servers = |decision: Decision| decision.granted() && decision.source() == Source::Server;
         limiter.allow(key).await.is_ok_and(is_servers).then_some(())
+    })
+    .await;
+}
+
+/// Ask until the only server is away for this reason.
+pub async fn until_away(client: &Client, reason: Reason) {
+    let limiter = limiter(client, one_an_hour(), Mode::Direct);
+    eventually(reason.name(), async || {
+        let _ = limiter.allow("key").await;
+        client.servers().iter().any(|server| server.reason == Some(reason)).then_some(())
     })
     .await;
 }

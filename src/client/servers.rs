@@ -1,0 +1,107 @@
+//! What a client knows of its servers.
+
+use std::time::{Duration, SystemTime};
+
+/// What a client knows of one server: the only one, or a primary of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerState {
+    /// Its address, `host:port` or a path; of sentinels the primary's name and the sentinels.
+    pub address: String,
+    /// Whether requests can rely on it.
+    pub health: Health,
+    /// Since when its health is what it is, by this machine's clock; at first, since the client knows of it.
+    pub since: SystemTime,
+    /// Why it is away; `None` unless it is.
+    pub reason: Option<Reason>,
+    /// The same in the words of the server, the system or the client; empty unless it is away.
+    pub message: String,
+    /// How long the last reply took, in time or late; `None` before the first.
+    pub round_trip: Option<Duration>,
+    /// How long a request waits for a reply: the client's [`timeout`](crate::ClientBuilder::timeout).
+    pub timeout: Duration,
+}
+
+/// Whether requests can rely on a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Health {
+    /// It answers in time, or was asked nothing yet.
+    Up,
+    /// It answers, and in the last second that it was asked, at least once after the timeout.
+    Slow,
+    /// The breaker is open: requests are decided without it.
+    Away,
+}
+
+/// Why a server is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// Nobody listens at the address.
+    Refused,
+    /// The name has no address.
+    Unresolved,
+    /// There is no TLS with it: mostly a certificate.
+    Certificate,
+    /// The password or the user is wrong, or is missing.
+    Password,
+    /// Nothing comes back, or too late.
+    NoAnswer,
+    /// The connection broke.
+    Disconnected,
+    /// It serves no more clients.
+    TooManyClients,
+    /// It had loaded the module, and has not any more.
+    ModuleMissing,
+    /// It answers with an error that begins with this code, such as `READONLY`, `OOM` or `LOADING`.
+    Code(&'static str),
+    /// Something else: see the message.
+    Other,
+}
+
+#[cfg(feature = "metrics")]
+impl ServerState {
+    /// Sets the server's gauges.
+    pub(crate) fn publish(&self) {
+        let gauge = |name, value: f64| metrics::gauge!(name, "server" => self.address.clone()).set(value);
+        for (name, health) in
+            [("swlimit_client_server_away", Health::Away), ("swlimit_client_server_slow", Health::Slow)]
+        {
+            gauge(name, if self.health == health { 1.0 } else { 0.0 });
+        }
+        if let Some(round_trip) = self.round_trip {
+            gauge("swlimit_client_server_round_trip_seconds", round_trip.as_secs_f64());
+        }
+    }
+}
+
+impl Health {
+    /// Its name in labels of metrics: `up`, `slow`, `away`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Slow => "slow",
+            Self::Away => "away",
+        }
+    }
+}
+
+impl Reason {
+    /// Its name in labels of metrics: `refused`, `unresolved`, `certificate`, `password`, `no_answer`, `disconnected`,
+    /// `too_many_clients`, `module_missing`, `other`, or the code.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Unresolved => "unresolved",
+            Self::Certificate => "certificate",
+            Self::Password => "password",
+            Self::NoAnswer => "no_answer",
+            Self::Disconnected => "disconnected",
+            Self::TooManyClients => "too_many_clients",
+            Self::ModuleMissing => "module_missing",
+            Self::Code(code) => code,
+            Self::Other => "other",
+        }
+    }
+}
