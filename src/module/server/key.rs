@@ -310,3 +310,33 @@ const EXPIRED_RETRY: u64 = 20;
 const EMPTY: c_int = raw::REDISMODULE_KEYTYPE_EMPTY as c_int;
 /// The server's value for a key without expiry.
 const NO_EXPIRY: c_longlong = raw::REDISMODULE_NO_EXPIRE as c_longlong;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C" fn refuse(
+        _context: *mut raw::RedisModuleCtx,
+        _name: *mut raw::RedisModuleString,
+        _flags: c_int,
+    ) -> *mut raw::RedisModuleKey {
+        ptr::null_mut()
+    }
+
+    unsafe extern "C" fn close(_key: *mut raw::RedisModuleKey) {}
+
+    // A server that saves without fork refuses to open for writing a key that is there.
+    #[test]
+    fn a_refused_open_is_no_missing_key() {
+        // SAFETY: no other test of this crate calls a function of a server.
+        unsafe {
+            raw::RedisModule_OpenKey = Some(refuse);
+            raw::RedisModule_CloseKey = Some(close);
+        }
+        // SAFETY: the functions above look at neither.
+        let (context, name) = unsafe { (Context::new(ptr::null_mut()), Text::borrow(&ptr::null_mut())) };
+        let open = |mode| Handle::open(context, name, mode).map(|_| ());
+        assert_eq!(open(Mode::Write).unwrap_err().to_string(), "TRYAGAIN the server refuses to open the key now");
+        assert!(open(Mode::Read).is_ok());
+    }
+}

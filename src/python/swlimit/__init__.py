@@ -8,4 +8,4 @@ from .rules import Rule
 
 __all__ = ["AsyncLimiter", "Decision", "Decisions", "Limited", "Limiter", "ModuleMissing", "Request", "Rule",
            "ServerAway", "Statistics", "SwlimitError", "allow_all"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"

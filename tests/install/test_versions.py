@@ -1,0 +1,42 @@
+"""All parts have one version, and no command says that it came with a later one."""
+
+import json
+import re
+import tomllib
+
+from support.server import ROOT
+
+WORKSPACE = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]
+VERSION = WORKSPACE["package"]["version"]
+
+
+def test_every_part_has_the_version_of_the_workspace():
+    found = {name: crate["version"] for name, crate in WORKSPACE["dependencies"].items() if "path" in crate}
+    for lock in [ROOT / "Cargo.lock", *(ROOT / "scripts/bench").glob("*/Cargo.lock")]:
+        packages = tomllib.loads(lock.read_text())["package"]
+        found |= {f"{lock}: {package['name']}": package["version"] for package in packages
+                  if package["name"].startswith("swlimit")}
+    found["package.json"] = json.loads((ROOT / "src/node/package.json").read_text())["version"]
+    for lock, package in (("src/node/package-lock.json", ""), ("tests/node/package-lock.json", "../../src/node")):
+        found[lock] = json.loads((ROOT / lock).read_text())["packages"][package]["version"]
+    found["Python"] = re.search(r'__version__ = "(.+)"', (ROOT / "src/python/swlimit/__init__.py").read_text())[1]
+    for manifest in (ROOT / "src/daemon/packaging/kubernetes").glob("*.yaml"):
+        if image := re.search(r"swlimitd:([0-9.]+)", manifest.read_text()):
+            found[manifest.name] = image[1]
+    assert len(found) > 15
+    assert found == dict.fromkeys(found, VERSION)
+
+
+def test_the_changelog_begins_with_this_version():
+    assert re.search(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == VERSION
+
+
+def test_no_command_came_with_a_later_version():
+    def numbers(version):
+        return [int(part) for part in version.split(".")]
+
+    found = {file.name: re.search(r'since: c"(.+)"', file.read_text())
+             for file in (ROOT / "src/module/commands").glob("*.rs")}
+    since = {name: numbers(match[1]) for name, match in found.items() if match}
+    assert len(since) > 15
+    assert not [name for name, version in since.items() if version > numbers(VERSION)]
