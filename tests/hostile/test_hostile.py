@@ -507,7 +507,7 @@ def giant_calls(newest, units):
 
 @pytest.mark.parametrize("units", [1, pytest.param(9_000_000_000, marks=pytest.mark.long)], ids=["narrow", "wide"])
 def test_key_with_a_million_counts(pipe, units):
-    """No single command takes over 10 ms on the largest key there can be; those that copy or show all of it aside.
+    """No single command costs more than RESTORE of the largest key there can be; those that copy or show it aside.
 
     Those are printed only: RESTORE, DUMP and COPY move its bytes, SWLIMIT.INFO replies with a million pairs.
     """
@@ -516,25 +516,28 @@ def test_key_with_a_million_counts(pipe, units):
                                                                    for number in range(MAX_SUBINTERVALS)]))
     pipe.call("CONFIG", "SET", "slowlog-log-slower-than", 0)
 
-    def microseconds(words, tries):
-        taken = []
-        while len(taken) < tries and (not taken or taken[-1] > SLOW_MICROSECONDS):
-            assert pipe.call("RESTORE", "k", 0, payload, "REPLACE") == b"OK"
-            pipe.call("SLOWLOG", "RESET")
-            reply = pipe.call(*words)
-            assert not isinstance(reply, Failed), (words[:3], reply)
-            name = str(words[0]).encode()
-            taken += [entry[2] for entry in pipe.call("SLOWLOG", "GET", -1) if entry[3][0] == name]
-        return min(taken)
+    def microseconds(words):
+        """How long RESTORE of the key takes, and these words right after it."""
+        pipe.call("SLOWLOG", "RESET")
+        assert pipe.call("RESTORE", "k", 0, payload, "REPLACE") == b"OK"
+        reply = pipe.call(*words)
+        assert not isinstance(reply, Failed), (words[:3], reply)
+        latest, restored, _reset = pipe.call("SLOWLOG", "GET", -1)
+        assert latest[3][0] == str(words[0]).encode(), latest
+        return restored[2], latest[2]
 
-    proportional = {"RESTORE": ("RESTORE", "k", 0, payload, "REPLACE"), "DUMP": ("DUMP", "k"),
-                    "COPY": ("COPY", "k", "c", "REPLACE"), "SWLIMIT.INFO": ("SWLIMIT.INFO", "k")}
     print(f"\na million counts of {units} (us): ", end="")
-    moved = {name: microseconds(words, 1) for name, words in proportional.items()}
-    print(", ".join(f"{name} {taken}" for name, taken in moved.items()))
-    figures = {name: microseconds(words, 5) for name, words in giant_calls(newest, units)}
-    print("; ".join(f"{name} {taken}" for name, taken in figures.items()))
-    # A machine busy with other things is slow at everything: the same run's RESTORE of the key tells how slow.
-    bound = max(SLOW_MICROSECONDS, moved["RESTORE"])
-    slow = {name: taken for name, taken in figures.items() if taken > bound}
-    assert not slow, f"over {bound} us at best of 5: {slow}"
+    for words in (("DUMP", "k"), ("COPY", "k", "c", "REPLACE"), ("SWLIMIT.INFO", "k")):
+        restored, taken = microseconds(words)
+        print(f"RESTORE {restored}, {words[0]} {taken}", end=", ")
+    slow = {}
+    for name, words in giant_calls(newest, units):
+        # A machine that is busy with other things slows both, and not each time.
+        for _ in range(10):
+            restored, taken = microseconds(words)
+            if taken <= restored:
+                break
+        else:
+            slow[name] = (taken, restored)
+        print(f"{name} {taken}", end="; ")
+    assert not slow, f"costs more than RESTORE of the key each time: {slow}"
