@@ -1,6 +1,6 @@
 /** A circuit that opens when a server keeps failing: while it is open, nobody waits for that server. */
 
-import diagnostics from "node:diagnostics_channel";
+import type { Health } from "./health.js";
 
 /** So many failures in a row open it. */
 const FAILURES = 3;
@@ -12,24 +12,25 @@ const LAST_PROBE = 500;
 /** So much of a pause is left to chance, to either side: the processes of a fleet do not all ask at once. */
 const JITTER = 0.2;
 
-/** A message for each change: `{ away, reason }`. */
-const changes = diagnostics.channel("swlimit:away");
-
 export class Breaker {
   private failures = 0;
   private pause = FIRST_PROBE;
   private timer: NodeJS.Timeout | null = null;
-  /** Why it is open. */
-  reason: string | null = null;
 
   /** `probe` succeeds when the server answers again, or says that nobody wants to know. */
   constructor(
+    private readonly health: Health,
     private readonly probe: () => Promise<"back" | "unwanted">,
     private readonly closed: () => void,
   ) {}
 
   get isOpen(): boolean {
     return this.reason !== null;
+  }
+
+  /** Why it is open. */
+  get reason(): string | null {
+    return this.health.away;
   }
 
   succeeded(): void {
@@ -42,9 +43,8 @@ export class Breaker {
 
   open(reason: string): void {
     if (this.isOpen) return;
-    this.reason = reason;
     this.pause = FIRST_PROBE;
-    changes.publish({ away: true, reason });
+    this.health.isAway(reason);
     this.look();
   }
 
@@ -75,8 +75,7 @@ export class Breaker {
 
   private close(): void {
     this.failures = 0;
-    this.reason = null;
-    changes.publish({ away: false, reason: null });
+    this.health.isAway(null);
     this.closed();
   }
 }

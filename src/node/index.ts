@@ -4,6 +4,7 @@ export { Decision, type Source } from "./decision.js";
 export type { Duration } from "./duration.js";
 export { ModuleMissingError, RefusedError, UnavailableError } from "./errors.js";
 export type { Draft, HeaderOptions } from "./headers.js";
+export type { ServerState } from "./health.js";
 export type { IoredisClient } from "./ioredis.js";
 export {
   type AcquireOptions,

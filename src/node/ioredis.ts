@@ -11,7 +11,7 @@ export interface IoredisClient {
 
 /** What is used of a Redis or Cluster beyond `call`. */
 interface Ioredis extends IoredisClient {
-  readonly options: { readonly host?: string; readonly port?: number };
+  readonly options: { readonly host?: string; readonly port?: number; readonly path?: string; readonly name?: string };
   readonly slots: string[][];
   readonly stream: Socket;
   readonly status: string;
@@ -32,10 +32,16 @@ const call = (client: IoredisClient, [command, ...args]: string[]) => client.cal
 
 const state = (node: object) => ((node as Ioredis).status === "ready" ? "ready" : "connecting");
 
+function address(node: object): string {
+  const { host, port, path, name } = (node as Ioredis).options;
+  return path ?? name ?? `${host}:${port}`;
+}
+
 function single(client: Ioredis): Transport {
   return {
     send: (args) => call(client, args),
     node: () => client,
+    address,
     open: openTo,
     state,
     isOrdered: true,
@@ -60,7 +66,7 @@ function cluster(client: Ioredis): Transport {
     }
   };
   const knows = (one: object) => one === client || client.nodes("master").includes(one as Ioredis);
-  return { send, node, knows, open: openTo, state, isOrdered: false, tracks: false };
+  return { send, node, address, knows, open: openTo, state, isOrdered: false, tracks: false };
 }
 
 async function openTo(node: object): Promise<Connection> {

@@ -1,15 +1,18 @@
 /** One quota, for any number of keys. */
 
+import { Cached } from "./cached.js";
+import { blockWords, quotaWords, replyOf } from "./commands.js";
 import { Decision, type Source, type Told } from "./decision.js";
 import { Denials } from "./denials.js";
 import { type Duration, integer, milliseconds, patience } from "./duration.js";
-import { ModuleMissingError, NotAskedError, RefusedError, UnavailableError, understood } from "./errors.js";
+import { NotAskedError, UnavailableError } from "./errors.js";
+import type { ServerState } from "./health.js";
 import { nameOf } from "./keys.js";
 import { clock, instead, LocalWindows } from "./local.js";
 import { type LimiterOptions, type QuotaOptions, quotaLike, quotaOf, type Settings, settingsOf } from "./options.js";
 import { Server } from "./server.js";
-import { pause } from "./timeout.js";
 import { Turns } from "./turns.js";
+import { waitInTurn } from "./waiting.js";
 import type { Demand, Quota, Reply } from "./window.js";
 
 /** How long a request may take. */
@@ -68,18 +71,25 @@ export class Limiter {
 
   /** @internal */ readonly server: Server | null;
   /** @internal */ readonly denials: Denials;
+  /** @internal What is known to be denied; null where the server is asked every time, or never. */
+  readonly cached: Cached | null;
   private readonly windows: LocalWindows;
   private readonly turns = new Turns();
-  private readonly looking = new Set<string>();
 
   constructor(options: LimiterOptions) {
     this.settings = settingsOf(options);
     this.quota = quotaOf(options);
-    const { mode, maxKeys } = this.settings;
+    const { mode, maxKeys, maxUntrackedAge } = this.settings;
     this.windows = new LocalWindows(maxKeys);
     this.denials = new Denials(maxKeys);
     this.server = options.client && mode !== "local" ? Server.of(options.client) : null;
     this.server?.join(this.denials);
+    this.cached = this.server && mode === "cached" ? new Cached(this.server, this.denials, maxUntrackedAge) : null;
+  }
+
+  /** How the servers are that were asked so far: one, or the primaries of a cluster. All limiters of a client share them. */
+  servers(): ServerState[] {
+    return this.server?.states ?? [];
   }
 
   /**
@@ -94,17 +104,16 @@ export class Limiter {
     const name = this.name(key);
     const demand = this.demand(options);
     const block = options.block === undefined ? 0 : milliseconds(options.block, "block");
-    const known = this.known(name, demand, block > 0);
+    const known = this.known(name, demand, block);
     if (known) return known;
     const words = ["SWLIMIT.ALLOW", name, ...quotaWords(demand), ...blockWords(block)];
     const here: Here = (asked, now) => this.windows.entry(name).allow(asked, now, block);
     if (!this.server) return this.here("local", demand, here);
-    const asked = this.denials.asked(name);
-    const isTracked = this.isTracked(name);
+    const asked = this.cached?.asked(name);
     try {
       const reply = replyOf(await this.ask(words, name, options));
       this.counts.server++;
-      if (reply[0] === 0) this.denied(name, demand, reply, { ...asked, isTracked, block });
+      if (asked && reply[0] === 0) this.cached?.denied(name, demand, reply, asked, block);
       return this.decision(reply, "server");
     } catch (error) {
       return this.failed(error, demand, here);
@@ -218,7 +227,7 @@ export class Limiter {
       name,
       left(),
       signal,
-      () => this.wait(key, demand, left, signal),
+      () => waitInTurn(this, key, demand, left, signal),
       async () => this.late(await this.peek(key, options)),
     );
   }
@@ -250,12 +259,11 @@ export class Limiter {
   }
 
   /** @internal What is known without the server; undefined where it has to be asked. */
-  known(name: string, demand: Demand, blocks: boolean): Decision | undefined {
-    if (this.settings.mode !== "cached") return undefined;
-    const reply = this.denials.find(name, demand, blocks);
-    if (!reply) return undefined;
+  known(name: string, demand: Demand, block: number): Decision | undefined {
+    const told = this.cached?.find(name, demand, block);
+    if (!told) return undefined;
     this.counts.cache++;
-    return this.decision(reply, "cache");
+    return this.decision(told, "cache");
   }
 
   /** @internal What this process decides: for want of a server, or because it does not answer. */
@@ -266,63 +274,6 @@ export class Limiter {
   /** @internal The window of this process for a key. */
   window(name: string) {
     return this.windows.entry(name);
-  }
-
-  /** @internal Whether what changes a key is heard of now. */
-  isTracked(name: string): boolean {
-    return this.settings.mode === "cached" && this.server?.tracking?.of(name).isOpen === true;
-  }
-
-  /**
-   * @internal The server denied: remember that for as long as it holds. Where the server tells of changes, it is asked
-   * to tell of this key's, and what it says of the key then is remembered.
-   */
-  denied(
-    name: string,
-    demand: Demand,
-    reply: Reply,
-    asked: { generation: number; sent: number; isTracked: boolean; block: number },
-  ): void {
-    const { server, denials } = this;
-    const { mode, maxUntrackedAge } = this.settings;
-    if (!server || mode !== "cached") return;
-    const tracked = server.tracking?.of(name);
-    const words = ["SWLIMIT.PEEK", name, ...quotaWords(demand)];
-    const look = `${asked.block > 0} ${words.join(" ")}`;
-    if (this.looking.has(look)) return;
-    // What ends soon is not worth two commands; but nothing is remembered from before changes were heard of.
-    const isShort = reply[3] <= Math.max(20, 4 * server.primary(name).roundTrip);
-    if (tracked && !tracked.isRefused && !(isShort && asked.isTracked)) {
-      void this.look(look, tracked, words, name, demand, asked.block);
-      return;
-    }
-    denials.remember(name, demand, asked, reply, asked.block, maxUntrackedAge);
-  }
-
-  /** Have the server tell when a key changes, and remember what it says of the key. */
-  private async look(
-    look: string,
-    tracked: { open(): Promise<void>; send(words: string[]): Promise<unknown> },
-    words: string[],
-    name: string,
-    demand: Demand,
-    block: number,
-  ): Promise<void> {
-    this.looking.add(look);
-    try {
-      await tracked.open();
-      const asked = this.denials.asked(name);
-      // A server that has not noticed that a key expired tells nobody.
-      const [reply, expiry] = await Promise.all([tracked.send(words), tracked.send(["PTTL", name])]);
-      const ms = Number(expiry);
-      if (ms !== -2) {
-        this.denials.remember(name, demand, asked, replyOf(reply), block, ms < 0 ? Number.POSITIVE_INFINITY : ms);
-      }
-    } catch {
-      // Nothing is remembered, and the next request asks the server.
-    } finally {
-      this.looking.delete(look);
-    }
   }
 
   /** @internal The reply to a question. What is granted to a caller that has given up is given back. */
@@ -342,7 +293,8 @@ export class Limiter {
     return server.ask(words, name, { ...how, signal, late: (reply) => signal.aborted && late(reply) });
   }
 
-  private async giveBack(name: string, reply: Promise<unknown>, time: Promise<unknown>): Promise<void> {
+  /** @internal */
+  async giveBack(name: string, reply: Promise<unknown>, time: Promise<unknown>): Promise<void> {
     const [granted] = replyOf(await reply);
     const [seconds, micros] = ((await time) as unknown[]).map(Number) as [number, number];
     if (granted === 0) return;
@@ -350,8 +302,8 @@ export class Limiter {
     await this.change(["SWLIMIT.REFUND", name, String(granted), "SINCE", String(since)], name);
   }
 
-  /** What is decided when the server failed; other errors are the caller's. */
-  private failed(error: unknown, demand: Demand, here: Here): Decision {
+  /** @internal What is decided when the server failed; other errors are the caller's. */
+  failed(error: unknown, demand: Demand, here: Here): Decision {
     if (!(error instanceof UnavailableError) || this.settings.onFailure === "error") throw error;
     return this.here("failure", demand, here);
   }
@@ -373,84 +325,8 @@ export class Limiter {
     }
   }
 
-  /** Wait with nobody of this process before one. */
-  private async wait(
-    key: string,
-    demand: Demand,
-    left: () => number,
-    signal: AbortSignal | undefined,
-  ): Promise<Decision> {
-    const { server } = this;
-    const { timeout, maxWaiting } = this.settings;
-    const name = this.name(key);
-    if (!server?.lanes || server.lacksAcquire) return this.sleep(key, demand, left, signal);
-    const words = (ms: number) => {
-      const [limit, window, resolution, ...options] = quotaWords(demand) as [string, string, string, ...string[]];
-      return ["SWLIMIT.ACQUIRE", name, limit, window, resolution, `${ms}ms`, ...options];
-    };
-    try {
-      for (;;) {
-        try {
-          // What is granted at once needs no connection of its own, nor does what there is no hope for.
-          const now = replyOf(await this.ask(words(0), name, { signal }));
-          const [granted, , , retryAfter] = now;
-          const waits = granted === 0 && retryAfter >= 0 && retryAfter <= left();
-          const how = { grace: timeout, most: maxWaiting, signal };
-          const later = waits ? await server.lanes.ask(name, left, words, how) : now;
-          this.counts.server++;
-          return this.decision(later === null ? now : replyOf(later), "server");
-        } catch (cause) {
-          if (!(cause instanceof Error && /^UNBLOCKED /.test(cause.message))) throw cause;
-        }
-      }
-    } catch (cause) {
-      if (signal?.aborted) throw signal.reason;
-      const error = understood(cause);
-      if (error instanceof ModuleMissingError) {
-        const decision = await this.sleep(key, demand, left, signal); // fails where everything is missing
-        server.lacksAcquire = true;
-        return decision;
-      }
-      if (error instanceof RefusedError) throw error;
-      return this.failed(error, demand, (asked, now) => this.windows.entry(name).allow(asked, now));
-    }
-  }
-
-  /** Ask again when it may fit, until it does. */
-  private async sleep(
-    key: string,
-    { cost }: Demand,
-    left: () => number,
-    signal: AbortSignal | undefined,
-  ): Promise<Decision> {
-    for (;;) {
-      const decision = await this.allow(key, { cost, signal });
-      const { granted, retryAfter = -1 } = decision;
-      if (granted > 0 || retryAfter < 0 || retryAfter > left()) return decision;
-      await pause(Math.max(1, retryAfter), signal);
-    }
-  }
-
   /** Denied, because its turn did not come in time. */
   private late({ limit, remaining, retryAfter, resetAfter, source }: Decision): Decision {
     return this.decision([0, limit, remaining, retryAfter, resetAfter], source);
   }
-}
-
-function quotaWords({ limit, window, resolution, cost, partial, strict }: Demand): string[] {
-  const words = [String(limit), `${window}ms`, `${resolution}ms`];
-  if (cost !== 1) words.push("COST", String(cost));
-  if (partial) words.push("PARTIAL");
-  if (strict) words.push("STRICT");
-  return words;
-}
-
-function blockWords(block: number): string[] {
-  return block > 0 ? ["BLOCK", `${block}ms`] : [];
-}
-
-/** A reply of five integers, which some clients give as texts. */
-export function replyOf(reply: unknown): Reply {
-  if (!Array.isArray(reply) || reply.length !== 5) throw new RefusedError(`unexpected reply: ${JSON.stringify(reply)}`);
-  return reply.map(Number) as Reply;
 }

@@ -33,7 +33,7 @@ export function transport(client: Any): Transport {
     throw new TypeError("client is of an old release of the package redis: swlimit needs release 5 or later");
   }
   if ("getMasterNode" in client) {
-    return { send: (args) => client.sendCommand(false, args), node: () => client, isOrdered: false, tracks: false };
+    return { ...whole(client, "the sentinels' primary"), send: (args) => client.sendCommand(false, args) };
   }
   if ("nodeClient" in client) return cluster(client);
   if ("duplicate" in client && "isReady" in client) return single(client);
@@ -55,6 +55,7 @@ function single(client: NodeRedisClient): Transport {
   return {
     send: (args) => client.sendCommand(args),
     node: () => client,
+    address,
     open: openTo,
     state: () => ((client as Duplicate).isReady ? "ready" : "connecting"),
     isOrdered: true,
@@ -68,12 +69,27 @@ interface Pool {
 
 function pool(client: NodeRedisPool & Pool): Transport {
   return {
+    ...whole(client, "the pool's server"),
     send: (args) => client.sendCommand(args),
-    node: () => client,
     state: () => ((client.tasksQueueLength ?? 0) > 0 ? "queued" : "ready"),
-    isOrdered: false,
-    tracks: false,
   };
+}
+
+/** A client that hides its connections. */
+function whole(client: object, name: string) {
+  return { node: () => client, address: () => name, isOrdered: false, tracks: false };
+}
+
+/** What is known of where a client, or a node of a cluster, is. */
+interface Place {
+  readonly address?: string;
+  readonly options?: { readonly socket?: { readonly host?: string; readonly port?: number; readonly path?: string } };
+}
+
+function address(node: object): string {
+  const { address, options } = node as Place;
+  const { host = "localhost", port = 6379, path } = options?.socket ?? {};
+  return address ?? path ?? `${host}:${port}`;
 }
 
 /** What is used of a cluster beyond what is asked of it. */
@@ -91,6 +107,7 @@ function cluster(client: NodeRedisCluster): Transport {
   return {
     send,
     node: (key) => known.slots[calculateSlot(key)]?.master ?? client,
+    address,
     knows: (node) => known.masters.includes(node),
     open: async (node, listener) => openTo(await known.nodeClient(node), listener),
     isOrdered: false, // a command without a key may go to any node

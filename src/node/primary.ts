@@ -5,9 +5,12 @@
 
 import { Breaker } from "./breaker.js";
 import { ModuleMissingError, NotAskedError, RefusedError, UnavailableError, understood } from "./errors.js";
+import { Health } from "./health.js";
 import { Patience } from "./patience.js";
+import type { Memory } from "./server.js";
 import { within } from "./timeout.js";
-import type { Connection, Transport } from "./transport.js";
+import { Tracked } from "./tracking.js";
+import type { Connection, Listener, Transport } from "./transport.js";
 
 /** A probe is given up after so many ms. */
 const PROBE_TIMEOUT = 500;
@@ -30,8 +33,19 @@ export interface AskOptions {
   readonly late?: ((reply: Promise<unknown>) => void) | undefined;
 }
 
+/** Who hears what becomes of a primary. */
+export interface Owner {
+  /** What is told when a key changes. */
+  readonly memories: ReadonlySet<Memory>;
+  /** It answers again. */
+  recovered(): void;
+}
+
 export class Primary {
   readonly breaker: Breaker;
+  readonly health: Health;
+  /** The connection on which it tells of changes; null where the client opens none that does. */
+  readonly tracked: Tracked | null;
   /** The longest that a reply took lately, in ms. */
   roundTrip = 0;
   private readonly patience = new Patience();
@@ -46,9 +60,22 @@ export class Primary {
   constructor(
     private readonly transport: Transport,
     private readonly node: object,
-    recovered: () => void,
+    owner: Owner,
   ) {
-    this.breaker = new Breaker(() => this.probe(), recovered);
+    const { open, tracks } = transport;
+    this.health = new Health(transport.address(node));
+    this.breaker = new Breaker(
+      this.health,
+      () => this.probe(),
+      () => owner.recovered(),
+    );
+    const connect = open && tracks ? (listener: Listener) => open(node, listener) : null;
+    this.tracked = connect && new Tracked(connect, owner.memories, this.health, () => this.isKnown);
+  }
+
+  /** Whether it is still one of the cluster's. */
+  get isKnown(): boolean {
+    return this.transport.knows?.(this.node) !== false;
   }
 
   /** The reply to a command: a RefusedError, or an UnavailableError when it does not come in time. */
@@ -96,12 +123,12 @@ export class Primary {
         (value) => {
           end();
           this.hasServed = true;
-          this.answered(sent, isLate);
+          this.answered(sent, isLate, timeout);
           resolve(value);
         },
         (cause) => {
           end();
-          reject(this.refused(understood(cause), key, sent, isLate));
+          reject(this.refused(understood(cause), key, sent, isLate, timeout));
         },
       );
     });
@@ -109,6 +136,7 @@ export class Primary {
 
   close(): void {
     this.breaker.stop();
+    this.tracked?.close();
     this.line?.close();
     this.line = null;
   }
@@ -134,17 +162,20 @@ export class Primary {
     }
   }
 
-  private answered(sent: number, isLate: boolean): void {
+  private answered(sent: number, isLate: boolean, timeout: number): void {
     this.heard = performance.now();
+    this.health.answered(isLate, this.heard - sent, timeout);
     if (isLate) return;
     this.roundTrip = Math.max(this.heard - sent, 0.9 * this.roundTrip);
     this.breaker.succeeded();
   }
 
   /** What an error reply is to the caller. */
-  private refused(error: Error, key: string, sent: number, isLate: boolean): Error {
-    if (error instanceof ModuleMissingError && this.hasServed) return this.refused(away(error), key, sent, isLate);
-    if (error instanceof RefusedError) this.answered(sent, isLate);
+  private refused(error: Error, key: string, sent: number, isLate: boolean, timeout: number): Error {
+    if (error instanceof ModuleMissingError && this.hasServed) {
+      return this.refused(away(error), key, sent, isLate, timeout);
+    }
+    if (error instanceof RefusedError) this.answered(sent, isLate, timeout);
     else if (!isLate) {
       this.key = key;
       if (/^READONLY/.test(error.message)) this.breaker.open(error.message);
@@ -181,7 +212,7 @@ export class Primary {
   /** Ask over a connection made anew, for a write that is otherwise denied without a trace. */
   private async probe(): Promise<"back" | "unwanted"> {
     const { transport, node, key } = this;
-    if (transport.knows?.(node) === false) return "unwanted"; // it has left the cluster
+    if (!this.isKnown) return "unwanted";
     const ends = performance.now() + PROBE_TIMEOUT;
     const left = () => ends - performance.now();
     const words = ["SWLIMIT.ALLOW", key, "0", "1ms", "1ms"];

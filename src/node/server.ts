@@ -1,9 +1,9 @@
 /** One server (or cluster), as all limiters share it that were given the same client. */
 
 import { Backlog } from "./backlog.js";
+import type { ServerState } from "./health.js";
 import { Lanes } from "./lanes.js";
-import { type AskOptions, Primary } from "./primary.js";
-import { Tracking } from "./tracking.js";
+import { type AskOptions, type Owner, Primary } from "./primary.js";
 import { type Client, type Transport, transportOf } from "./transport.js";
 
 const servers = new WeakMap<object, Server>();
@@ -15,14 +15,13 @@ export interface Memory {
   forgetAll(): void;
 }
 
-export class Server {
-  readonly tracking: Tracking | null;
+export class Server implements Owner {
   /** Connections to wait on; null where the client opens none. */
   readonly lanes: Lanes | null;
   readonly backlog: Backlog;
   /** Whether its module is one without ACQUIRE. */
   lacksAcquire = false;
-  private readonly memories = new Set<Memory>();
+  readonly memories = new Set<Memory>();
   private readonly primaries = new Map<object, Primary>();
 
   /** The server behind a client. */
@@ -36,7 +35,6 @@ export class Server {
   }
 
   private constructor(private readonly transport: Transport) {
-    this.tracking = transport.tracks ? new Tracking(transport, this.memories) : null;
     this.lanes = transport.open ? new Lanes(transport) : null;
     this.backlog = new Backlog(this);
   }
@@ -56,15 +54,25 @@ export class Server {
     const node = this.transport.node(key);
     let primary = this.primaries.get(node);
     if (!primary) {
-      for (const [other, departed] of this.primaries) {
-        if (this.transport.knows?.(other) !== false) continue;
-        this.primaries.delete(other); // it has left the cluster
+      this.primaries.forEach((departed, other) => {
+        if (departed.isKnown) return;
+        this.primaries.delete(other);
         departed.close();
-      }
-      primary = new Primary(this.transport, node, () => void this.backlog.send());
+      });
+      primary = new Primary(this.transport, node, this);
       this.primaries.set(node, primary);
     }
     return primary;
+  }
+
+  /** How those are that have been asked so far. */
+  get states(): ServerState[] {
+    return [...this.primaries.values()].filter(({ isKnown }) => isKnown).map(({ health }) => health.state);
+  }
+
+  /** One of them answers again. */
+  recovered(): void {
+    void this.backlog.send();
   }
 
   join(memory: Memory): void {
@@ -75,7 +83,6 @@ export class Server {
   leave(memory: Memory): void {
     this.memories.delete(memory);
     if (this.memories.size > 0) return;
-    this.tracking?.close();
     this.lanes?.close();
     for (const primary of this.primaries.values()) primary.close();
     this.primaries.clear();

@@ -1,9 +1,10 @@
 /** Several limits in one decision: all or nothing. */
 
+import { replyOf } from "./commands.js";
 import type { Decision } from "./decision.js";
 import { RefusedError, UnavailableError } from "./errors.js";
 import { type HeaderOptions, headersOf } from "./headers.js";
-import { type Limiter, replyOf, type WaitOptions } from "./limiter.js";
+import type { Limiter, WaitOptions } from "./limiter.js";
 import { clock } from "./local.js";
 import type { Demand } from "./window.js";
 
@@ -60,7 +61,7 @@ export async function allowAll(
   if (new Set(members.map(({ name }) => name)).size < members.length) throw new TypeError("key named twice");
   if (!server) return decideHere(members, "local");
 
-  const known = members.map(({ limiter, name, demand }) => limiter.known(name, demand, false));
+  const known = members.map(({ limiter, name, demand }) => limiter.known(name, demand, 0));
   if (known.some((decision) => decision !== undefined)) {
     const each = members.map(({ limiter, demand }, at) => known[at] ?? limiter.decision([0, demand.limit], "cache"));
     return new Decisions(false, each);
@@ -70,11 +71,7 @@ export async function allowAll(
     words.push(String(demand.limit), `${demand.window}ms`, `${demand.resolution}ms`, String(demand.cost));
   }
   if (first.demand.strict) words.push("STRICT");
-  const asked = members.map(({ limiter, name }) => ({
-    ...limiter.denials.asked(name),
-    isTracked: limiter.isTracked(name),
-    block: 0,
-  }));
+  const asked = members.map(({ limiter, name }) => limiter.cached?.asked(name));
   try {
     const reply = await first.limiter.ask(words, first.name, options);
     if (!Array.isArray(reply)) throw new RefusedError(`unexpected reply: ${JSON.stringify(reply)}`);
@@ -82,7 +79,8 @@ export async function allowAll(
     const each = members.map(({ limiter, name, demand }, at) => {
       const told = replyOf(replies[at]);
       limiter.counts.server++;
-      if (told[0] === 0) limiter.denied(name, demand, told, asked[at] as (typeof asked)[number]);
+      const question = asked[at];
+      if (question && told[0] === 0) limiter.cached?.denied(name, demand, told, question, 0);
       return limiter.decision(told, "server");
     });
     return new Decisions(Number(granted) === 1, each);

@@ -5,9 +5,10 @@
  * when it changes, once. PEEK's own reply, and not the denial's, is what is remembered.
  */
 
+import type { Health } from "./health.js";
 import type { Memory } from "./server.js";
 import { within } from "./timeout.js";
-import type { Connection, Listener, Transport } from "./transport.js";
+import type { Connection, Listener } from "./transport.js";
 
 /**
  * A connection that has been silent for so long, in ms, is asked whether it is still there; it has as long to answer.
@@ -17,56 +18,30 @@ const SILENCE = 1000;
 /** After a connection could not be had, none is asked for during so many ms. */
 const PAUSE = 1000;
 
-export class Tracking {
-  private readonly nodes = new Map<object, Tracked>();
-
-  constructor(
-    private readonly transport: Transport,
-    private readonly memories: ReadonlySet<Memory>,
-  ) {}
-
-  close(): void {
-    for (const tracked of this.nodes.values()) tracked.close();
-    this.nodes.clear();
-  }
-
-  /** The connection that tracks a key's node: it may be open, be opening, or cannot be had now. */
-  of(key: string): Tracked {
-    const { node, open } = this.transport as Required<Transport>;
-    const at = node(key);
-    let tracked = this.nodes.get(at);
-    if (!tracked) {
-      for (const [other, { isClosed }] of this.nodes) if (isClosed) this.nodes.delete(other); // it may have gone
-      tracked = new Tracked((listener) => open(at, listener), this.memories);
-      this.nodes.set(at, tracked);
-    }
-    return tracked;
-  }
-}
+/** Nor during so many ms after one was of no use for lack of a right. */
+const PAUSE_WITHOUT_RIGHTS = 60_000;
 
 export class Tracked implements Listener {
   private connection: Connection | null = null;
   private opening: Promise<void> | null = null;
-  private failed = Number.NEGATIVE_INFINITY;
+  private refusedUntil = Number.NEGATIVE_INFINITY;
   private heard = 0;
   private watch: NodeJS.Timeout | undefined;
 
   constructor(
     private readonly connect: (listener: Listener) => Promise<Connection>,
     private readonly memories: ReadonlySet<Memory>,
+    private readonly health: Health,
+    private readonly isKnown: () => boolean,
   ) {}
 
   get isOpen(): boolean {
     return this.connection !== null;
   }
 
-  get isClosed(): boolean {
-    return this.connection === null && this.opening === null;
-  }
-
   /** Whether a connection could not be had just now. */
   get isRefused(): boolean {
-    return this.connection === null && performance.now() < this.failed + PAUSE;
+    return this.connection === null && performance.now() < this.refusedUntil;
   }
 
   open(): Promise<void> {
@@ -77,11 +52,21 @@ export class Tracked implements Listener {
     return this.opening;
   }
 
-  async send(args: string[]): Promise<unknown> {
-    if (!this.connection) throw new Error("not connected");
-    const reply = await this.connection.send(args);
+  /** Have the server tell when a key changes: the reply to a PEEK of it, and that to PTTL. */
+  async register(peek: string[], name: string): Promise<[unknown, unknown]> {
+    const { connection } = this;
+    if (!connection) throw new Error("not connected");
+    const ask = async (words: string[]) => {
+      try {
+        return await connection.send(words);
+      } catch (error) {
+        if (this.health.refused(words, error)) this.refuse(PAUSE_WITHOUT_RIGHTS);
+        throw error;
+      }
+    };
+    const replies = await Promise.all([ask(peek), ask(["PTTL", name])]);
     this.heard = performance.now();
-    return reply;
+    return replies;
   }
 
   invalidated(key: string | null): void {
@@ -101,9 +86,15 @@ export class Tracked implements Listener {
     if (connection?.isOpen) connection.close();
   }
 
+  private refuse(ms: number): void {
+    this.refusedUntil = performance.now() + ms;
+    this.close();
+  }
+
   private async reallyOpen(): Promise<void> {
     let connection: Connection | undefined;
     let gone = false;
+    let asking = ["CLIENT", "TRACKING"];
     try {
       connection = await this.connect({
         invalidated: (key) => this.invalidated(key),
@@ -112,39 +103,47 @@ export class Tracked implements Listener {
           if (this.connection === connection) this.lost();
         },
       });
-      await assureTracking(connection);
+      asking = ["CLIENT", "TRACKINGINFO"];
+      // A client library that does not turn tracking on would leave everything that is remembered to go stale.
+      const info = JSON.stringify(await connection.send(asking));
+      if (!info.includes('"on"')) throw new Error("client tracking is off");
       if (gone || this.memories.size === 0) throw new Error("lost at once, or not wanted any more");
       connection.hold(false);
       this.connection = connection;
       this.heard = performance.now();
       this.listen();
-    } catch {
-      this.failed = performance.now();
+    } catch (error) {
       if (connection?.isOpen) connection.close();
+      this.refusedUntil = performance.now() + (this.health.refused(asking, error) ? PAUSE_WITHOUT_RIGHTS : PAUSE);
     }
   }
 
-  /** Nobody else notices a connection that is half open while everything is denied without asking. */
+  /**
+   * Nobody else notices a connection that is half open while everything is denied without asking, or one to a server
+   * that has left the cluster and lives on.
+   */
   private listen(): void {
     const { connection } = this;
     const silence = performance.now() - this.heard;
     const wait = silence < SILENCE ? SILENCE - silence : SILENCE;
     this.watch = setTimeout(async () => {
       const idle = [...this.memories].every((memory) => memory.size === 0);
-      if (!idle && performance.now() - this.heard >= SILENCE) {
-        await within(this.send(["PING"]), SILENCE).catch(() => {
-          if (this.connection === connection) this.lost();
-        });
-      }
+      if (!this.isKnown()) this.lost();
+      else if (!idle && performance.now() - this.heard >= SILENCE) await this.ping();
       if (this.connection && this.connection === connection) this.listen();
     }, wait).unref();
   }
-}
 
-/**
- * A client library that does not know how to turn tracking on would leave everything that is remembered to go stale.
- */
-async function assureTracking(connection: Connection): Promise<void> {
-  const info = JSON.stringify(await connection.send(["CLIENT", "TRACKINGINFO"]));
-  if (!info.includes('"on"')) throw new Error("client tracking is off");
+  private async ping(): Promise<void> {
+    const { connection } = this;
+    try {
+      await within((connection as Connection).send(["PING"]), SILENCE);
+    } catch (error) {
+      if (!this.health.refused(["PING"], error)) {
+        if (this.connection === connection) this.lost();
+        return;
+      }
+    }
+    this.heard = performance.now();
+  }
 }

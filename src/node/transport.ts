@@ -28,6 +28,8 @@ export interface Transport {
   readonly send: Send;
   /** The primary that has a key; the same object as long as it is the same primary. */
   node(key: string): object;
+  /** What people call a primary: its host and port, where they are known. */
+  address(node: object): string;
   /** Whether a primary is still one of the cluster's. */
   readonly knows?: (node: object) => boolean;
   /** Opens a connection of its own to a primary; with a listener, one that has client tracking on. */
@@ -52,7 +54,7 @@ export type Client =
 /** The way to a server through this client. */
 export function transportOf(client: Client): Transport {
   if (typeof client === "function") {
-    return { send: client, node: () => client, isOrdered: false, tracks: false };
+    return { send: client, node: () => client, address: () => "the server", isOrdered: false, tracks: false };
   }
   if (typeof client === "object" && client !== null) {
     if ("call" in client && typeof client.call === "function") return io.transport(client);

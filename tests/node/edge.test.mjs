@@ -63,7 +63,7 @@ test("a reply that takes too long is not waited for", async () => {
   const began = performance.now();
   assert.equal((await limiter({ fetch, timeout: 5000 }).allow("k", { deadline: 20 })).source, "failure");
   assert.equal((await limiter({ fetch, timeout: 20 }).allow("k")).source, "failure");
-  assert.ok(performance.now() - began < 2000);
+  assert.ok(performance.now() - began < 4500);
 });
 
 test("it uses nothing of Node.js", () => {

@@ -7,6 +7,15 @@ import { connect, key, limiter, port, sleep } from "./support.mjs";
 
 const FAST = { limit: 2, window: 200, resolution: 10 };
 
+/** Whether a promise has come to something yet. */
+function watched(promise) {
+  const watch = { promise, isOver: false };
+  promise.then(() => {
+    watch.isOver = true;
+  });
+  return watch;
+}
+
 for (const [name, open] of Object.entries({
   redis: (test) => connect(test),
   ioredis: (test) => {
@@ -51,22 +60,21 @@ for (const [name, open] of Object.entries({
     assert.deepEqual([late.granted, late.retryAfter > 50_000], [0, true]);
     const never = await two.acquire(k, "1m", { cost: 2 });
     assert.deepEqual([never.granted, never.retryAfter], [0, -1]);
-    assert.ok(performance.now() - began < 1000, "there was nothing to hope for");
+    assert.ok(performance.now() - began < 20_000, "there was nothing to hope for");
   });
 }
 
 test("whoever waits stalls nobody", async (test) => {
   const client = await connect(test);
-  const two = limiter(test, { client, ...FAST, window: 1000 });
+  const two = limiter(test, { client, ...FAST, window: 2000 });
   const k = key();
   await two.record(k, { cost: 2 });
-  const waiting = two.acquire(k, "5s");
+  const waiting = watched(two.acquire(k, "20s"));
   await sleep(20);
-  const began = performance.now();
   assert.equal((await two.allow(key())).granted, 1);
   assert.equal(await client.ping(), "PONG");
-  assert.ok(performance.now() - began < 500);
-  assert.equal((await waiting).granted, 1);
+  assert.equal(waiting.isOver, false);
+  assert.equal((await waiting.promise).granted, 1);
 });
 
 test("more keys wait than there are connections", async (test) => {
@@ -88,21 +96,20 @@ test("more keys wait than there are connections", async (test) => {
 
 test("no connection to wait on became free in time", async (test) => {
   const client = await connect(test);
-  const slow = limiter(test, { client, limit: 1, window: 600, resolution: 10, onFailure: "allow" });
+  const slow = limiter(test, { client, limit: 1, window: 2000, resolution: 10, onFailure: "allow" });
   const keys = Array.from({ length: 11 }, key);
   for (const k of keys) await slow.record(k);
-  const others = keys.slice(1).map((k) => slow.acquire(k, "5s"));
+  const others = watched(Promise.all(keys.slice(1).map((k) => slow.acquire(k, "20s"))));
   await sleep(100);
-  const began = performance.now();
   // It would be its turn in time, but all connections are taken for longer.
   await slow.refund(keys[0]);
-  await slow.record(keys[0], { age: 500 });
+  await slow.record(keys[0], { age: 1500 });
   const { retryAfter } = await slow.peek(keys[0]);
   const late = await slow.acquire(keys[0], retryAfter + 20);
   assert.deepEqual([late.granted, late.source], [0, "server"]);
-  assert.ok(performance.now() - began < 400);
+  assert.equal(others.isOver, false);
   assert.deepEqual(
-    (await Promise.all(others)).map(({ granted }) => granted),
+    (await others.promise).map(({ granted }) => granted),
     Array(10).fill(1),
   );
 });
@@ -128,13 +135,10 @@ test("a later one whose time is up does not wait for an earlier one", async (tes
   const two = limiter(test, { client, ...FAST, window: 2000, resolution: 100 });
   const k = key();
   await two.record(k, { cost: 2 });
-  const first = two.acquire(k, "10s");
-  const began = performance.now();
-  const second = await two.acquire(k, 100);
-  assert.equal(second.granted, 0);
-  const took = performance.now() - began;
-  assert.ok(took >= 99 && took < 1000, `${took}`);
-  assert.equal((await first).granted, 1);
+  const first = watched(two.acquire(k, "20s"));
+  assert.equal((await two.acquire(k, 100)).granted, 0);
+  assert.equal(first.isOver, false);
+  assert.equal((await first.promise).granted, 1);
 });
 
 test("waiting without a server", async (test) => {

@@ -1,0 +1,125 @@
+/** What a limiter says of how its server is: each change once. */
+
+import assert from "node:assert/strict";
+import diagnostics from "node:diagnostics_channel";
+import { test } from "node:test";
+import { Redis } from "ioredis";
+import { connect, eventually, key, limiter, port, sleep } from "./support.mjs";
+
+/** The messages of a channel, from now on. */
+function messages(test, name) {
+  const found = [];
+  const listen = (message) => found.push(message);
+  diagnostics.subscribe(name, listen);
+  test.after(() => diagnostics.unsubscribe(name, listen));
+  return found;
+}
+
+test("a server is away, and back", async (test) => {
+  const changes = messages(test, "swlimit:away");
+  let reply = () => Promise.reject(new Error("OOM command not allowed"));
+  const three = limiter(test, { client: () => reply() });
+  assert.deepEqual(three.servers(), []);
+  for (let i = 0; i < 5; i++) await three.allow("k");
+  const address = "the server";
+  assert.deepEqual(three.servers(), [{ address, away: "OOM command not allowed", slow: false, lacks: [] }]);
+  reply = async () => [1, 3, 2, 0, 1000];
+  await eventually(async () => (await three.allow("k")).source === "server", "its return");
+  assert.deepEqual(three.servers(), [{ address, away: null, slow: false, lacks: [] }]);
+  assert.deepEqual(changes, [
+    { address, away: true, reason: "OOM command not allowed" },
+    { address, away: false, reason: null },
+  ]);
+});
+
+test("a server is slow, and in time again", async (test) => {
+  const changes = messages(test, "swlimit:slow");
+  let answer = () => {};
+  let isLate = true;
+  const reply = [1, 3, 2, 0, 1000];
+  const client = () =>
+    new Promise((resolve) => {
+      if (!isLate) return resolve(reply);
+      answer = () => resolve(reply);
+    });
+  const three = limiter(test, { client, timeout: 20 });
+  for (let i = 0; i < 2; i++) {
+    assert.equal((await three.allow("k")).source, "failure");
+    answer();
+    await eventually(() => three.servers()[0].slow, "the late reply");
+  }
+  assert.equal(three.servers()[0].away, null);
+  isLate = false;
+  await three.allow("k");
+  await three.allow("k");
+  assert.deepEqual(
+    changes.map(({ address, slow, timeout }) => [address, slow, timeout]),
+    [
+      ["the server", true, 20],
+      ["the server", false, 20],
+    ],
+  );
+  assert.ok(changes[0].roundTrip >= 10, `${changes[0].roundTrip}`);
+});
+
+const OURS = ["allow", "peek", "record", "refund", "acquire"].map((word) => `+swlimit.${word}`);
+const OTHERS = ["+hello", "+time", "+pttl", "+unlink", "+client", "+ping"];
+
+for (const [lack, isTracked] of [
+  ["-client|tracking", false],
+  ["-client|trackinginfo", false],
+  ["-pttl", false],
+  ["-ping", true],
+]) {
+  test(`without a right: ${lack}`, async (test) => {
+    const admin = await connect(test);
+    const user = key().replace(":", "-");
+    await admin.sendCommand(["ACL", "SETUSER", user, "on", ">secret", "~*", "&*", ...OURS, ...OTHERS, lack]);
+    test.after(() => admin.isOpen && admin.sendCommand(["ACL", "DELUSER", user]));
+    const lacks = messages(test, "swlimit:lacks");
+    const client = await connect(test, { username: user, password: "secret" });
+    const three = limiter(test, { client });
+    const k = key();
+    await three.record(k, { cost: 3 });
+    for (let round = 0; round < 3; round++) {
+      await eventually(async () => (await three.allow(k)).source === "cache", "a local denial");
+      await sleep(lack === "-ping" ? 600 : 120); // a tracking connection that is silent for a second is pinged
+    }
+    // Where changes are not heard of, a denial is forgotten after a tenth of a second.
+    assert.equal((await three.allow(k)).source, isTracked ? "cache" : "server");
+    const command = lack.slice(1).replace("|", " ").toUpperCase();
+    await eventually(() => lacks.length > 0, "the message");
+    assert.deepEqual(
+      lacks.map((one) => [one.address, one.command, /^NOPERM/.test(one.reason)]),
+      [[`127.0.0.1:${port()}`, command, true]],
+    );
+    assert.deepEqual(three.servers(), [{ address: `127.0.0.1:${port()}`, away: null, slow: false, lacks: [command] }]);
+  });
+}
+
+test("all rights that are documented suffice", async (test) => {
+  const admin = await connect(test);
+  const user = key().replace(":", "-");
+  const rights =
+    "+swlimit.allow +swlimit.acquire +swlimit.peek +swlimit.record +swlimit.refund +time +unlink +pttl " +
+    "+client|tracking +client|trackinginfo +client|id +client|unblock +ping";
+  await admin.sendCommand(["ACL", "SETUSER", user, "on", ">secret", "~*", "&*", ...rights.split(" ")]);
+  test.after(() => admin.isOpen && admin.sendCommand(["ACL", "DELUSER", user]));
+  const ioredis = new Redis(port(), { username: user, password: "secret", enableReadyCheck: false });
+  test.after(() => ioredis.disconnect());
+  for (const client of [await connect(test, { username: user, password: "secret" }), ioredis]) {
+    const three = limiter(test, { client, window: "2s", resolution: "100ms" });
+    const k = key();
+    assert.equal((await three.allow(k, { cost: 3, signal: new AbortController().signal })).granted, 3);
+    await eventually(async () => (await three.allow(k)).source === "cache", "a local denial");
+    const controller = new AbortController();
+    const waiting = three.acquire(k, "20s", { signal: controller.signal });
+    await eventually(async () => /swlimit_waiting:1\b/.test(await admin.sendCommand(["INFO", "swlimit"])), "its wait");
+    controller.abort(new Error("gone"));
+    await assert.rejects(waiting, /gone/);
+    await eventually(async () => /swlimit_waiting:0\b/.test(await admin.sendCommand(["INFO", "swlimit"])), "its end");
+    await three.reset(k);
+    await sleep(20);
+    assert.deepEqual(three.servers()[0].lacks, []);
+  }
+});
