@@ -4,6 +4,7 @@ use std::time::Duration;
 
 /// Who decides, and how often the server is asked. `docs/near-the-request.md` says what each mode promises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Mode {
     /// The server decides every request.
@@ -23,6 +24,7 @@ pub enum Mode {
 
 /// Who decides when the server does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum OnFailure {
     /// A window in this process, with a share of the limit. The default.

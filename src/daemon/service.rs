@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
@@ -15,7 +14,6 @@ use crate::config::settings::Server;
 use crate::config::Configuration;
 use crate::core::{Answer, Client, Limiters, Plan, Refusal};
 use crate::observe::metrics::{self, Api, Metrics, Outcome, Unmatched};
-use crate::observe::traces;
 
 /// The daemon's state.
 pub struct Service {
@@ -100,11 +98,9 @@ impl Service {
         answering: impl Future<Output = T>,
         outcome: impl FnOnce(&T) -> Outcome,
     ) -> T {
-        let began = Instant::now();
-        let answer = answering.instrument(span.clone()).await;
-        let outcome = outcome(&answer);
-        traces::finished(&span, outcome);
-        self.metrics.finished(api, outcome, began);
+        let request = self.metrics.began(api, span.clone());
+        let answer = answering.instrument(span).await;
+        request.finished(outcome(&answer));
         answer
     }
 

@@ -1,5 +1,6 @@
 """The counting server is killed, stopped, or was never there."""
 
+import json
 import signal
 import time
 
@@ -51,6 +52,12 @@ def assert_policies(daemon):
     assert asked(daemon, descriptor("allow=x", hits=0), "recorded=x", "allow=y", "shadow=y")[0] == "OK"
     assert daemon.json({"domain": "d", "descriptors": [{"entries": [{"key": "error", "value": "x"}]}]}) == (
         503, "the counting server is away\n")
+    # What nobody knows is left out.
+    asked_for = {"key": "k", "limit": 5, "window": "1d", "on_failure": "allow"}
+    allowed = daemon.http("/v1/allow", asked_for, headers={"Content-Type": "application/json"})
+    assert json.loads(allowed.body) == {"granted": 1, "limit": 5, "retry_after": 0, "source": "failure"}
+    assert (allowed.headers["RateLimit-Policy"], allowed.headers["RateLimit"]) == ('"default";q=5;w=86400', None)
+    assert not daemon.ask("deny=x").statuses[0].HasField("current_limit")
     ways = daemon.metrics("swlimitd_decisions_total")
     assert ways["d", "local", "granted", "failure"] == 2 and ways["d", "deny", "denied", "failure"] >= 1
     assert daemon.metrics("swlimitd_server_errors_total")["away",] >= 3

@@ -1,36 +1,9 @@
 //! How a limit is decided: the strategy, and what happens while the server is away.
 
-use serde::{de, Deserialize, Deserializer, Serialize};
+use serde::{de, Deserialize, Deserializer};
+pub use swlimit_client::{Mode, OnFailure};
 
 use super::duration::Duration;
-
-/// The decision strategy.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, Hash)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// The server decides every request.
-    Direct,
-    /// The server decides every request except those it is known to deny.
-    Cached,
-    /// The client takes units ahead and hands them out.
-    Leased,
-    /// The client decides and synchronizes its counts in the background.
-    Eventual,
-    /// This process decides alone.
-    Local,
-}
-
-/// Who decides while the server is away.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, Hash)]
-#[serde(rename_all = "snake_case")]
-pub enum OnFailure {
-    /// A window in this process, with `local_share` of the limit.
-    Local,
-    Allow,
-    Deny,
-    /// The request fails, and the caller decides.
-    Error,
-}
 
 /// A part of a limit, in millionths: above 0, at most 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

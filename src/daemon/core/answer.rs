@@ -12,12 +12,12 @@ pub struct Answer {
     /// Units granted.
     pub units: u64,
     pub limit: u64,
-    /// 0 if nobody knows.
-    pub remaining: u64,
+    /// `None` if nobody knows.
+    pub remaining: Option<u64>,
     /// `None` if such a request is never granted.
     pub retry_after: Option<Duration>,
-    /// Zero if nobody knows.
-    pub reset_after: Duration,
+    /// `None` if nobody knows.
+    pub reset_after: Option<Duration>,
     pub source: Source,
 }
 
@@ -27,9 +27,9 @@ impl From<&Decision> for Answer {
             granted: decision.granted(),
             units: decision.units(),
             limit: decision.limit(),
-            remaining: decision.remaining().unwrap_or_default(),
+            remaining: decision.remaining(),
             retry_after: decision.retry_after(),
-            reset_after: decision.reset_after().unwrap_or_default(),
+            reset_after: decision.reset_after(),
             source: decision.source(),
         }
     }

@@ -15,11 +15,18 @@ use super::plan::{Operation, Plan, Question};
 use super::refusal::Refusal;
 use crate::config::policy::{Mode, OnFailure};
 
+/// The longest time before a deadline that a request is decided.
+const MOMENT: Duration = Duration::from_millis(5);
+
 impl Limiters {
     /// The answers to all questions of a plan, in their order.
     pub async fn decide(&self, plan: &Plan<'_>) -> Result<Vec<Answer>, Refusal> {
         let (answers, counted) = (vec![None; plan.questions.len()], Vec::new());
-        let mut deciding = Deciding { limiters: self, plan, began: Instant::now(), answers, counted };
+        let began = Instant::now();
+        // The client decides by `on_failure` a moment before a deadline.
+        let deadline = began + self.timeout + MOMENT;
+        let deadline = plan.deadline.map_or(deadline, |callers| callers.min(deadline));
+        let mut deciding = Deciding { limiters: self, plan, began, deadline, answers, counted };
         let result = deciding.ask_all().await;
         if result.is_err() || deciding.is_denied() {
             deciding.give_back().await;
@@ -38,8 +45,8 @@ impl Limiters {
             let Question { limit, key, .. } = &plan.questions[at];
             let stage = match limit.policy.mode {
                 Mode::Local => Stage::Local,
-                Mode::Direct | Mode::Cached | Mode::Leased => Stage::Server,
                 Mode::Eventual => Stage::Eventual,
+                _ => Stage::Server,
             };
             let hash_tag = if self.clustered { keys::hash_tag(key) } else { "" };
             let new = Group { stage, strict: limit.strict, hash_tag, questions: vec![at] };
@@ -80,6 +87,7 @@ struct Deciding<'a> {
     limiters: &'a Limiters,
     plan: &'a Plan<'a>,
     began: Instant,
+    deadline: Instant,
     answers: Vec<Option<Answer>>,
     /// Questions whose units were counted as part of the whole decision.
     counted: Vec<usize>,
@@ -141,7 +149,7 @@ impl Deciding<'_> {
 
     async fn ask(&self, question: &Question<'_>, operation: Operation) -> Result<Answer, Refusal> {
         let limiter = self.limiters.of(&question.limit);
-        let request = Request::of(&question.key).cost(question.hits).deadline(self.deadline());
+        let request = Request::of(&question.key).cost(question.hits).deadline(self.deadline);
         // Pinned: the future is large to move.
         let asking = pin!(async {
             match operation {
@@ -170,9 +178,8 @@ impl Deciding<'_> {
         }
         let questions: Vec<_> = group.iter().map(|at| &self.plan.questions[*at]).collect();
         let limiters: Vec<_> = questions.iter().map(|question| self.limiters.of(&question.limit)).collect();
-        let deadline = self.deadline();
         let requests =
-            questions.iter().map(|question| Request::of(&question.key).cost(question.hits).deadline(deadline));
+            questions.iter().map(|question| Request::of(&question.key).cost(question.hits).deadline(self.deadline));
         let requests: Vec<_> = limiters.iter().zip(requests).collect();
         let asking = pin!(self.limiters.client.allow_all(&requests));
         let answers = match asking.await {
@@ -221,16 +228,11 @@ impl Deciding<'_> {
         self.finish(refunds.collect()).await;
     }
 
-    /// Completes work even if the request is dropped. The request waits for it until its deadline.
+    /// Completes work even if the request is dropped. The request waits for it until a moment before its deadline.
     async fn finish(&self, work: Vec<impl Future<Output = ()> + Send + 'static>) {
         if !work.is_empty() {
-            let _ = timeout_at(self.deadline(), tokio::spawn(join_all(work))).await;
+            let _ = timeout_at(self.deadline - MOMENT, tokio::spawn(join_all(work))).await;
         }
-    }
-
-    fn deadline(&self) -> Instant {
-        // The client decides a moment earlier, by `on_failure`.
-        self.began + self.limiters.timeout + Duration::from_millis(5)
     }
 
     /// The answer by `on_failure` to what has no other: RECORD and REFUND.
@@ -238,16 +240,16 @@ impl Deciding<'_> {
         let granted = match question.limit.policy.on_failure {
             OnFailure::Error => return Err(Refusal::Unavailable),
             OnFailure::Deny => false,
-            OnFailure::Allow | OnFailure::Local => true,
+            _ => true,
         };
         let window = Duration::from_millis(question.limit.quota.geometry.window());
         Ok(Answer {
             granted,
             units: if granted { question.hits } else { 0 },
             limit: question.limit.quota.limit,
-            remaining: 0,
+            remaining: None,
             retry_after: Some(if granted { Duration::ZERO } else { window }),
-            reset_after: window,
+            reset_after: None,
             source: Source::Failure,
         })
     }

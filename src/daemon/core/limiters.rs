@@ -7,7 +7,7 @@ use std::time::Duration;
 use swlimit_client::{self as client, Client, Limiter, Quota};
 
 use crate::config::limits::{Limit, Limits};
-use crate::config::policy::{DecisionPolicy, Mode, OnFailure};
+use crate::config::policy::{DecisionPolicy, Mode};
 use crate::config::settings::{Server, Settings};
 
 /// A client of the configured server. It connects at its first use.
@@ -64,21 +64,9 @@ fn build(client: &Client, limit: &Limit) -> Limiter {
     }
     let DecisionPolicy { mode, on_failure, local_share, lease_share, sync_interval } = limit.policy;
     builder
-        .mode(match mode {
-            // Without a server there is nobody else to decide.
-            _ if !client.has_server() => client::Mode::Local,
-            Mode::Direct => client::Mode::Direct,
-            Mode::Cached => client::Mode::Cached,
-            Mode::Leased => client::Mode::Leased,
-            Mode::Eventual => client::Mode::Eventual,
-            Mode::Local => client::Mode::Local,
-        })
-        .on_failure(match on_failure {
-            OnFailure::Local => client::OnFailure::Local,
-            OnFailure::Allow => client::OnFailure::Allow,
-            OnFailure::Deny => client::OnFailure::Deny,
-            OnFailure::Error => client::OnFailure::Error,
-        })
+        // Without a server there is nobody else to decide.
+        .mode(if client.has_server() { mode } else { Mode::Local })
+        .on_failure(on_failure)
         .local_share(local_share.fraction())
         .lease_share(lease_share.fraction())
         .sync_interval(ms(sync_interval))

@@ -1,6 +1,6 @@
 //! Decisions, of whatever protocol: a plan of questions about keys goes in, answers come out.
 //!
-//! This is the only part that knows the crate `swlimit_client`.
+//! This is the only part that asks the crate `swlimit_client`.
 
 mod answer;
 mod decide;

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::answer::Answer;
 use crate::config::limits::{Limit, Rule};
 
@@ -11,6 +13,8 @@ use crate::config::limits::{Limit, Rule};
 pub struct Plan<'a> {
     pub questions: Vec<Question<'a>>,
     pub descriptors: Vec<Descriptor<'a>>,
+    /// When the caller gives up.
+    pub deadline: Option<Instant>,
 }
 
 /// A question about one key.

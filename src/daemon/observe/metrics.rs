@@ -8,9 +8,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram, Counter, Histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tracing::Span;
 
 use super::recent::Recent;
 use super::throttle::Throttle;
+use super::traces;
 use crate::core::{Answer, Refusal, Source, Statistics};
 
 /// Maximum distinct rule labels; the rest share `(other)`.
@@ -75,10 +77,12 @@ pub enum Outcome {
     Ok,
     OverLimit,
     Error,
+    /// The caller gave up first.
+    Cancelled,
 }
 
 impl Outcome {
-    const NAMES: [&str; 3] = ["ok", "over_limit", "error"];
+    const NAMES: [&str; 4] = ["ok", "over_limit", "error", "cancelled"];
 
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize]
@@ -135,6 +139,15 @@ pub struct Metrics {
 struct Rules {
     by_domain: HashMap<String, HashMap<String, Arc<RuleMetrics>>>,
     count: usize,
+}
+
+/// A request under way.
+pub struct Running<'a> {
+    metrics: &'a Metrics,
+    api: Api,
+    span: Span,
+    began: Instant,
+    outcome: Outcome,
 }
 
 /// The metrics of one rule.
@@ -201,13 +214,9 @@ impl Metrics {
         all.filter_map(|rule| Some((rule.labels.clone().map(|(_, name)| name), rule.recent.steps()?))).collect()
     }
 
-    pub fn finished(&self, api: Api, outcome: Outcome, began: Instant) {
-        let took = began.elapsed();
-        self.requests[api as usize][outcome as usize].increment(1);
-        let durations = self.durations[api as usize]
-            .get_or_init(|| histogram!("swlimitd_request_duration_seconds", "api" => api.name()));
-        durations.record(took);
-        self.recent_durations.count(SECONDS.partition_point(|bound| *bound < took.as_secs_f64()));
+    /// A request that begins; dropped before its outcome is known, it was cancelled.
+    pub fn began(&self, api: Api, span: Span) -> Running<'_> {
+        Running { metrics: self, api, span, began: Instant::now(), outcome: Outcome::Cancelled }
     }
 
     fn rules(&self) -> RwLockReadGuard<'_, Rules> {
@@ -239,6 +248,26 @@ impl Metrics {
         let new = Arc::new(RuleMetrics::new(domain, name));
         rules.by_domain.entry(domain.into()).or_default().insert(name.into(), new.clone());
         new
+    }
+}
+
+impl Running<'_> {
+    /// Ends the request.
+    pub fn finished(mut self, outcome: Outcome) {
+        self.outcome = outcome;
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let Self { metrics, api, span, began, outcome } = self;
+        let took = began.elapsed();
+        traces::finished(span, *outcome);
+        metrics.requests[*api as usize][*outcome as usize].increment(1);
+        let durations = metrics.durations[*api as usize]
+            .get_or_init(|| histogram!("swlimitd_request_duration_seconds", "api" => api.name()));
+        durations.record(took);
+        metrics.recent_durations.count(SECONDS.partition_point(|bound| *bound < took.as_secs_f64()));
     }
 }
 
@@ -289,7 +318,8 @@ impl RuleMetrics {
             counter!("swlimitd_decisions_total", &labels)
         });
         counter.increment(1);
-        if answer.granted && (answer.remaining as f64) < (1.0 - NEAR) * answer.limit as f64 {
+        let is_near = |remaining: u64| (remaining as f64) < (1.0 - NEAR) * answer.limit as f64;
+        if answer.granted && answer.remaining.is_some_and(is_near) {
             self.near_limit.increment(1);
         }
         if !answer.granted && in_shadow {

@@ -13,14 +13,16 @@ use crate::config::explained;
 use crate::core::{Answer, Denied, Held, Refusal};
 use crate::protocol::headers::{self, Told};
 
-/// A decision: the five fields of the command's reply with durations in ms, and its source.
+/// A decision: the fields of the command's reply with durations in ms, those that are known, and its source.
 #[derive(Debug, Serialize)]
 pub struct DecisionReply {
     granted: u64,
     limit: u64,
-    remaining: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remaining: Option<u64>,
     retry_after: i64,
-    reset_after: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reset_after: Option<u64>,
     source: &'static str,
 }
 
@@ -31,7 +33,7 @@ impl From<&Answer> for DecisionReply {
             limit: answer.limit,
             remaining: answer.remaining,
             retry_after: retry_after(answer.retry_after),
-            reset_after: ms(answer.reset_after),
+            reset_after: answer.reset_after.map(ms),
             source: answer.source.name(),
         }
     }
@@ -44,9 +46,8 @@ impl DecisionReply {
 
     /// The response for a limit with this window in ms: status 200 or 429, with headers.
     pub fn response(self, window: u64) -> Response {
-        let (limit, remaining) = (self.limit, self.remaining);
-        let [window, reset_after] = [window, self.reset_after].map(Duration::from_millis);
-        let told = Told { name: "default".into(), limit, window, left: Some((remaining, reset_after)) };
+        let left = self.remaining.zip(self.reset_after.map(Duration::from_millis));
+        let told = Told { name: "default".into(), limit: self.limit, window: Duration::from_millis(window), left };
         let headers = headers::of_limits([told].into_iter());
         (headers, with_status(self.is_denied(), self.retry_after, Json(self))).into_response()
     }

@@ -6,7 +6,7 @@ use axum::http::{header, HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use crate::config::duration::spelled;
-use crate::core::{retry_after, Answer, Plan, Source};
+use crate::core::{retry_after, Answer, Plan};
 use crate::protocol::headers::{self, Told};
 
 /// Whether the proxy may forward the request, and the headers for its response.
@@ -20,10 +20,7 @@ pub fn permission(plan: &Plan, answers: &[Answer], shadow_mode: bool) -> Permiss
     let denied = plan.is_denied(|at| !answers[at].granted) && !shadow_mode;
     let limits = plan.descriptors.iter().flat_map(|descriptor| {
         let is_only = descriptor.questions.len() == 1;
-        // The server was not asked about the other limits if the cache denies one.
-        let known =
-            descriptor.questions.iter().filter(|at| !answers[**at].granted || answers[**at].source != Source::Cache);
-        known.map(move |at| {
+        descriptor.questions.iter().map(move |at| {
             let (limit, answer) = (&plan.questions[*at].limit, &answers[*at]);
             let window = limit.quota.geometry.window();
             let name = match &*limit.name {
@@ -31,7 +28,7 @@ pub fn permission(plan: &Plan, answers: &[Answer], shadow_mode: bool) -> Permiss
                 "" => format!("{}-{}", descriptor.label, spelled(window)),
                 name => name.to_string(),
             };
-            let left = Some((answer.remaining, answer.reset_after));
+            let left = answer.remaining.zip(answer.reset_after);
             let window = Duration::from_millis(window);
             Told { name: name.into(), limit: limit.quota.limit, window, left }
         })

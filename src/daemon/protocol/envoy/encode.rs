@@ -56,22 +56,25 @@ fn status(plan: &Plan, descriptor: &Descriptor, answers: &[Answer]) -> Descripto
     // The tightest limit: the longest denial, else the one with the least remaining.
     let tightness = |(_, answer): &(&Question, Answer)| {
         let wait = answer.retry_after.unwrap_or(Duration::MAX);
-        (answer.granted, Reverse(wait), answer.remaining)
+        (answer.granted, Reverse(wait), answer.remaining.unwrap_or(u64::MAX))
     };
     if let Some((question, answer)) = asked.min_by_key(tightness) {
         if !answer.granted && question.role != Role::Shadow {
             status.code = Code::OverLimit.into();
         }
-        status.current_limit = Some(RateLimit {
-            name: question.limit.name.clone(),
-            requests_per_unit: saturated(question.limit.quota.limit),
-            unit: unit(question.limit.unit()).into(),
-        });
-        status.limit_remaining = saturated(answer.remaining);
-        status.duration_until_reset = Some(protobuf::Duration {
-            seconds: i64::try_from(answer.reset_after.as_secs()).unwrap_or(i64::MAX),
-            nanos: answer.reset_after.subsec_nanos().cast_signed(),
-        });
+        // Without a limit Envoy shows nothing; with one it would show 0 for what is not known.
+        if let Some((remaining, reset_after)) = answer.remaining.zip(answer.reset_after) {
+            status.current_limit = Some(RateLimit {
+                name: question.limit.name.clone(),
+                requests_per_unit: saturated(question.limit.quota.limit),
+                unit: unit(question.limit.unit()).into(),
+            });
+            status.limit_remaining = saturated(remaining);
+            status.duration_until_reset = Some(protobuf::Duration {
+                seconds: i64::try_from(reset_after.as_secs()).unwrap_or(i64::MAX),
+                nanos: reset_after.subsec_nanos().cast_signed(),
+            });
+        }
     }
     status
 }

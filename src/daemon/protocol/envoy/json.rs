@@ -30,7 +30,7 @@ pub async fn answer(service: &Service, headers: &HeaderMap, body: &Bytes) -> Res
         Ok(request) => request.into(),
         Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
     };
-    match should_rate_limit(service, Api::Json, headers, &request).await {
+    match should_rate_limit(service, Api::Json, headers, &request, None).await {
         Ok(reply) if reply.overall_code() == Code::OverLimit => {
             (StatusCode::TOO_MANY_REQUESTS, Json(response(reply))).into_response()
         }

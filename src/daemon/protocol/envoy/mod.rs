@@ -14,9 +14,10 @@ use std::pin::pin;
 use axum::http::HeaderMap;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
+use tokio::time::Instant;
 
 use crate::config::policy::OnFailure;
-use crate::core::Refusal;
+use crate::core::{Plan, Refusal};
 use crate::observe::metrics::{Api, Unmatched};
 use crate::observe::traces;
 use crate::service::Service;
@@ -24,25 +25,27 @@ use encode::ReplyOptions;
 use plan::Planner;
 use request::Request;
 
-/// Decides a request with these headers.
+/// Decides a request with these headers, before its caller gives up.
 async fn should_rate_limit(
     service: &Service,
     api: Api,
     headers: &HeaderMap,
     request: &Request,
+    deadline: Option<Instant>,
 ) -> Result<RateLimitResponse, Refusal> {
     let span = traces::span(api, headers);
     span.record("domain", &request.domain);
     let is_denied = |reply: &RateLimitResponse| reply.overall_code() == Code::OverLimit;
-    let deciding = pin!(decide(service, request)); // large to move
+    let deciding = pin!(decide(service, request, deadline)); // large to move
     service.observed(api, span, deciding, |reply| reply.as_ref().map(is_denied).into()).await
 }
 
-async fn decide(service: &Service, request: &Request) -> Result<RateLimitResponse, Refusal> {
+async fn decide(service: &Service, request: &Request, deadline: Option<Instant>) -> Result<RateLimitResponse, Refusal> {
     let live = service.live();
     let (settings, limits) = (&live.configuration.settings, &live.configuration.limits);
     let policy = settings.policy().policy(settings.defaults(OnFailure::Error)).map_err(Refusal::invalid)?;
     let plan = Planner { limits, prefix: &settings.prefix, policy }.plan(request)?;
+    let plan = Plan { deadline, ..plan };
     let unmatched = if limits.domain(&request.domain).is_some() { Unmatched::Rule } else { Unmatched::Domain };
     let answers = service.decide(&live, &plan, unmatched).await?;
     let options = ReplyOptions {

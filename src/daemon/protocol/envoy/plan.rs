@@ -44,7 +44,7 @@ impl<'a> Planner<'a> {
         // A single rule in quota mode denies by itself, like any other rule.
         let several_quotas = matched.iter().flatten().filter(|matched| matched.rule.quota_mode).count() > 1;
 
-        let mut plan = Plan { questions: Vec::new(), descriptors: Vec::with_capacity(request.descriptors.len()) };
+        let mut plan = Plan { descriptors: Vec::with_capacity(request.descriptors.len()), ..Plan::default() };
         for (descriptor, matched) in request.descriptors.iter().zip(matched) {
             let hits = hits(request, descriptor)?;
             let Some(matched) = matched else {

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
 use serde_json::json;
 
@@ -28,9 +28,9 @@ fn granted(remaining: u64) -> Answer {
         granted: true,
         units: 1,
         limit: 5,
-        remaining,
+        remaining: Some(remaining),
         retry_after: Some(Duration::ZERO),
-        reset_after: Duration::from_millis(65_000),
+        reset_after: Some(Duration::from_millis(65_000)),
         source: DecisionSource::Server,
     }
 }
@@ -41,9 +41,9 @@ fn denied(retry_after: Option<u64>) -> Answer {
         granted: false,
         units: 0,
         limit: 5,
-        remaining: 0,
+        remaining: Some(0),
         retry_after: retry_after.map(Duration::from_millis),
-        reset_after,
+        reset_after: Some(reset_after),
         source: DecisionSource::Server,
     }
 }
@@ -100,6 +100,27 @@ fn of_several_limits_the_tightest_is_told() {
         assert_eq!((reply.statuses[0].code(), limit), expected);
         assert_eq!(reply.overall_code, reply.statuses[0].code);
     }
+}
+
+#[test]
+fn what_nobody_knows_is_not_told() {
+    let options = ReplyOptions { rate_limit_headers: true, ..OPTIONS };
+    let unknown = |answer: Answer| Answer { remaining: None, reset_after: None, ..answer };
+    // Beside a known denial, nobody asked about the other limit.
+    let reply = replied(&["b=x", "a=x"], &[unknown(granted(0)), denied(Some(5_000))], options);
+    assert_eq!(reply.statuses[0], DescriptorStatus { code: OK.into(), ..Default::default() });
+    assert_eq!(reply.statuses[1].current_limit.as_ref().unwrap().name, "a");
+    assert_eq!(
+        headers(&reply),
+        ["RateLimit-Limit: 5", "RateLimit-Remaining: 0", "RateLimit-Reset: 62", "Retry-After: 5"]
+    );
+    // A failure policy.
+    let reply = replied(&["a=x"], &[unknown(denied(Some(1_000)))], options);
+    assert_eq!((codes(&reply), headers(&reply)), ((OVER, vec![OVER]), vec!["Retry-After: 1".into()]));
+    assert_eq!(reply.statuses[0].current_limit, None);
+    // Of several limits, one that is known goes before one that is not.
+    let reply = replied(&["two=x"], &[unknown(granted(0)), granted(40)], options);
+    assert_eq!(headers(&reply), ["RateLimit-Limit: 50", "RateLimit-Remaining: 40", "RateLimit-Reset: 65"]);
 }
 
 #[test]
