@@ -116,6 +116,24 @@ fn aged(command: Command, age: Option<u64>) -> Command {
     }
 }
 
+/// Whether a server that refuses writes, for whatever reason, refuses this.
+pub(crate) fn is_refused_with_writes(command: &Command) -> bool {
+    let name = command.name();
+    [&b"SWLIMIT.ALLOW"[..], b"SWLIMIT.MALLOW", b"SWLIMIT.RECORD", b"SWLIMIT.ACQUIRE", b"SWLIMIT.BLOCK"].contains(&name)
+}
+
+/// How many units this reply to a command granted.
+pub(crate) fn granted(command: &Command, reply: &Reply) -> u64 {
+    match command.name() {
+        b"SWLIMIT.ALLOW" | b"SWLIMIT.ACQUIRE" => reply.decision().map_or(0, |decision| decision.granted),
+        b"SWLIMIT.MALLOW" => match reply.decisions() {
+            Ok((true, each)) => each.iter().map(|decision| decision.granted).sum(),
+            _ => 0,
+        },
+        _ => 0,
+    }
+}
+
 impl Reply {
     /// The five integers of a decision.
     pub fn decision(&self) -> Result<Decision, Error> {

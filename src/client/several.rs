@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::limiter::{Limiter, Policy, Strategy};
 use crate::link::{Batch, Link, Settled};
 use crate::request::Request;
+use crate::statistics::Count;
 use crate::strategy::lease::{Beside, Leases};
 use crate::strategy::local::Windows;
 use crate::wire::Reply;
@@ -114,19 +115,22 @@ impl<'a> Several<'a> {
         let members: Vec<_> = self.0.iter().map(|member| (&*member.key, member.demand)).collect();
         let tickets: Vec<_> = members.iter().map(|(key, _)| client.deny_cache.ticket(key)).collect();
         let sent = Instant::now();
-        let beside = self.0.iter().filter_map(|member| member.leases()?.beside(&member.key, &member.demand));
-        let (ahead, beside): (Vec<_>, Vec<_>) = beside.unzip();
         let mallow = commands::mallow(&members);
-        let reply = if ahead.is_empty() {
+        let reply = if self.0.iter().all(|member| member.leases().is_none()) {
             link.ask(mallow, deadline).await?
         } else {
             let mut several = vec![commands::time(), mallow];
-            several.extend(ahead);
-            let beside = Arc::new(beside);
-            let late = Arc::clone(&beside);
-            let settle = Box::new(move |settled: Settled| drop(kept(&late, settled)));
+            let holders = self.0.iter().map(|member| {
+                let (ahead, beside) = member.leases()?.beside(&member.key, &member.demand);
+                let is_ahead = ahead.is_some();
+                several.extend(ahead);
+                Some(Holder { beside, is_ahead })
+            });
+            let holders: Arc<[_]> = holders.collect();
+            let (late, counting) = (Arc::clone(&holders), Arc::clone(link));
+            let settle = Box::new(move |settled| drop(kept(&counting, &late, &settled, true)));
             let settled = link.exchange(Batch::Several(several), deadline, Some(settle)).await?;
-            link.understood(Ok(kept(&beside, settled)?), members[0].0)?
+            link.understood(Ok(kept(link, &holders, &settled, false)?), members[0].0)?
         };
         let (granted, each) = reply.decisions()?;
         for (((member, ticket), exact), (key, demand)) in self.0.iter().zip(tickets).zip(&each).zip(&members) {
@@ -174,20 +178,37 @@ impl Member<'_> {
     }
 }
 
-/// Keeps what was leased beside; the reply to the decision itself.
-fn kept(beside: &[Beside], settled: Settled) -> Result<Reply, Error> {
-    let Settled { reply, sent, line, .. } = settled;
-    match reply {
-        Ok(Reply::Array(replies)) => match replies.as_slice() {
-            [time, decision, ahead @ ..] => {
-                for (beside, reply) in beside.iter().zip(ahead) {
-                    beside.heard(reply, time, sent, line.identity());
-                }
-                Ok(decision.clone())
-            }
-            _ => Err(Error::Answer(format!("{replies:?}"))),
-        },
-        Ok(reply) => Err(Error::Answer(format!("{reply:?}"))),
-        Err(failure) => Err(Error::Away(failure.to_string())),
+/// Who keeps what is granted for one of several limits that is leased.
+struct Holder {
+    beside: Beside,
+    /// Units were asked for beside the decision.
+    is_ahead: bool,
+}
+
+/// Keeps what was leased beside, and where nobody waits any more what was granted itself; the reply to the decision.
+fn kept(link: &Link, holders: &[Option<Holder>], settled: &Settled, is_abandoned: bool) -> Result<Reply, Error> {
+    let replies = match &settled.reply {
+        Ok(Reply::Array(replies)) => replies.as_slice(),
+        Ok(reply) => return Err(Error::Answer(format!("{reply:?}"))),
+        Err(failure) => {
+            link.count(Count::InDoubt, 1);
+            return Err(Error::Away(failure.to_string()));
+        }
+    };
+    let [time, decision, ahead @ ..] = replies else { return Err(Error::Answer(format!("{replies:?}"))) };
+    let with_ahead = holders.iter().flatten().filter(|holder| holder.is_ahead);
+    for (holder, reply) in with_ahead.zip(ahead) {
+        if let Ok(decision) = reply.decision() {
+            holder.beside.keep(&decision, time, settled);
+        }
     }
+    if let (true, Ok((true, each))) = (is_abandoned, decision.decisions()) {
+        for (holder, decision) in holders.iter().zip(&each) {
+            match holder {
+                Some(holder) => holder.beside.keep(decision, time, settled),
+                None => link.count(Count::Unclaimed, decision.granted),
+            }
+        }
+    }
+    Ok(decision.clone())
 }

@@ -32,6 +32,9 @@ pub struct Statistics {
     pub returned: u64,
     /// Units of leases that could not be given back: they stay counted for a window.
     pub written_off: u64,
+    /// Units that the server granted, beside leases, when nobody waited any more: the request had been decided without
+    /// the server, or was dropped. They stay counted for a window.
+    pub unclaimed: u64,
     /// Requests for leases whose reply never came, so that nobody knows whether the server counted them.
     pub in_doubt: u64,
     /// Synchronizations that succeeded.
@@ -87,6 +90,7 @@ impl Statistics {
             ("leased", self.leased),
             ("returned", self.returned),
             ("written_off", self.written_off),
+            ("unclaimed", self.unclaimed),
             ("in_doubt", self.in_doubt),
             ("synchronized", self.synchronized),
             ("unsynchronized", self.unsynchronized),
@@ -108,6 +112,7 @@ pub(crate) enum Count {
     Leased,
     Returned,
     WrittenOff,
+    Unclaimed,
     InDoubt,
     Synchronized,
     Unsynchronized,
@@ -167,6 +172,7 @@ impl Counters {
             leased: other(Count::Leased),
             returned: other(Count::Returned),
             written_off: other(Count::WrittenOff),
+            unclaimed: other(Count::Unclaimed),
             in_doubt: other(Count::InDoubt),
             synchronized: other(Count::Synchronized),
             unsynchronized: other(Count::Unsynchronized),

@@ -422,6 +422,94 @@ fn callers_that_go_away_hide_no_outage() {
     });
 }
 
+/// A server that refuses writes is away, also for those who read between them.
+#[test]
+fn reads_that_succeed_say_nothing_about_writes() {
+    for error in ["READONLY You can't write", "OOM command not allowed", "MISCONF Redis", "NOREPLICAS Not enough"] {
+        paused(async {
+            let fake = Fake::new();
+            let client = client(&fake);
+            let limiter = client.limiter(quota(3, 10_000, 10)).on_failure(OnFailure::Deny).build().unwrap();
+            assert!(allow(&limiter, "k").await.granted());
+            fake.fail(Some(error));
+            for _ in 0..3 {
+                assert!(client.is_connected(), "{error}");
+                assert_eq!(allow(&limiter, "k").await.source(), Source::Failure);
+                let _ = limiter.peek("k").await;
+            }
+            assert!(!client.is_connected(), "{error}");
+            fake.fail(None);
+            sleep(Duration::from_secs(1)).await;
+            // Reads are failures, and successes, among themselves.
+            for _ in 0..3 {
+                for _ in 0..2 {
+                    fake.delay([(40_000, 40_000), (0, 0)]);
+                    assert_eq!(limiter.peek("k").await.unwrap().source(), Source::Failure);
+                    sleep(Duration::from_millis(100)).await;
+                }
+                assert_eq!(limiter.peek("k").await.unwrap().source(), Source::Server);
+            }
+            assert!(client.is_connected());
+        });
+    }
+}
+
+/// Several limits that were granted too late are leased where they can be, and stay counted where they cannot.
+#[test]
+fn late_grants_of_several_limits() {
+    for mode in [Mode::Leased, Mode::Cached, Mode::Direct] {
+        paused(async {
+            let fake = Fake::new();
+            let client = client(&fake);
+            let of = |limit| {
+                let builder = client.limiter(quota(limit, 60_000, 12)).mode(mode).on_failure(OnFailure::Deny);
+                builder.build().unwrap()
+            };
+            let (one, other) = (of(100), of(50));
+            connected(&one).await;
+            fake.delay([(40_000, 40_000), (1_000, 1_000)]);
+            let both = [(&one, Request::of("a").cost(2)), (&other, Request::of("b").cost(3))];
+            let decisions = client.allow_all(&both).await.unwrap();
+            assert!(!decisions.granted() && decisions.each().iter().all(|each| each.source() == Source::Failure));
+            sleep(Duration::from_millis(50)).await;
+            let statistics = client.statistics();
+            if mode == Mode::Leased {
+                assert_eq!((statistics.leased, statistics.unclaimed), (5, 0));
+                assert_eq!(one.allow("a").await.unwrap().source(), Source::Lease);
+                sleep(Duration::from_secs(2)).await;
+                assert_eq!((fake.total("a"), fake.total("b"), client.statistics().returned), (1, 0, 4));
+            } else {
+                assert_eq!((fake.total("a"), fake.total("b")), (2, 3));
+                assert_eq!((statistics.leased, statistics.unclaimed), (0, 5));
+            }
+        });
+    }
+}
+
+/// Units that were granted too late, or to callers that have gone away, are counted.
+#[test]
+fn late_grants_of_one_limit() {
+    for (mode, is_leased) in [(Mode::Leased, true), (Mode::Cached, false), (Mode::Direct, false)] {
+        paused(async {
+            let fake = Fake::new();
+            let client = client(&fake);
+            let builder = client.limiter(quota(100, 60_000, 12)).mode(mode).on_failure(OnFailure::Deny);
+            let limiter = builder.build().unwrap();
+            connected(&limiter).await;
+            fake.delay([(40_000, 40_000)]);
+            assert!(!limiter.allow(Request::of("k").cost(4)).await.unwrap().granted());
+            sleep(Duration::from_millis(100)).await;
+            fake.delay([(10_000, 10_000)]);
+            let gone = tokio::time::timeout(Duration::from_millis(15), limiter.allow(Request::of("k").cost(5))).await;
+            sleep(Duration::from_millis(100)).await;
+            assert!(gone.is_err());
+            let statistics = client.statistics();
+            let expected = if is_leased { (0, 9) } else { (9, 0) };
+            assert_eq!((statistics.unclaimed, statistics.leased), expected);
+        });
+    }
+}
+
 /// Dropped requests lose no units: late leases are leases, too.
 #[test]
 fn dropped_requests_lose_no_units() {

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
+use super::health::refuses_writes;
 use crate::servers::Health;
 
 /// So many failures in a row open it.
@@ -28,6 +29,8 @@ pub(super) struct Breaker {
 #[derive(Debug)]
 struct State {
     failures: u32,
+    /// One of them was that writes are refused.
+    refuses_writes: bool,
     reason: String,
     /// When a reply came late, the last time; `None` when that is long ago.
     late: Option<Instant>,
@@ -37,7 +40,7 @@ struct State {
 
 impl Default for State {
     fn default() -> Self {
-        Self { failures: 0, reason: String::new(), late: None, since: SystemTime::now() }
+        Self { failures: 0, refuses_writes: false, reason: String::new(), late: None, since: SystemTime::now() }
     }
 }
 
@@ -46,11 +49,14 @@ impl Breaker {
         self.is_open.load(Ordering::Acquire)
     }
 
-    /// The server answered in time.
+    /// The server answered in time. Where it refused writes, only a write is a success.
     #[inline]
-    pub fn succeeded(&self) {
+    pub fn succeeded(&self, is_write: bool) {
         let mut state = self.state.lock();
-        state.failures = 0;
+        if is_write || !state.refuses_writes {
+            state.failures = 0;
+            state.refuses_writes = false;
+        }
         if state.late.is_some_and(|late| late.elapsed() >= SLOW) {
             state.late = None;
             state.since = SystemTime::now();
@@ -72,6 +78,7 @@ impl Breaker {
         let is_enough = {
             let mut state = self.state.lock();
             state.failures = state.failures.saturating_add(1);
+            state.refuses_writes |= refuses_writes(reason);
             state.failures >= FAILURES
         };
         is_enough && self.open(reason)
@@ -92,6 +99,7 @@ impl Breaker {
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.failures = 0;
+        state.refuses_writes = false;
         if self.is_open.swap(false, Ordering::AcqRel) {
             state.since = SystemTime::now();
         }
@@ -129,11 +137,11 @@ mod tests {
         let breaker = Breaker::default();
         for _ in 0..10 {
             assert!(!breaker.failed("late") && !breaker.failed("late"));
-            breaker.succeeded();
+            breaker.succeeded(true);
         }
         assert!(!breaker.failed("late") && !breaker.failed("late") && breaker.failed("late"));
         assert!(breaker.is_open() && !breaker.failed("late"), "it opens once");
-        breaker.succeeded();
+        breaker.succeeded(true);
         assert!(breaker.is_open(), "a late reply closes nothing");
         breaker.close();
         assert!(!breaker.is_open() && !breaker.failed("late"));

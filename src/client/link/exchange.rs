@@ -15,6 +15,7 @@ use super::health::{failure, is_read_only};
 use super::line::Line;
 use super::node::Node;
 use super::reaper::Reaper;
+use crate::commands;
 use crate::wire::{Command, Failure, Pending, Reply};
 
 /// An exchange without a reply is given up after so long, at the latest, and its connection with it.
@@ -32,18 +33,18 @@ pub(crate) enum Batch {
 impl Batch {
     /// The key by which a cluster finds the node: that of the last command.
     pub fn key(&self) -> &[u8] {
-        let last = match self {
-            Self::One(command) => Some(command),
-            Self::Several(commands) => commands.last(),
-        };
-        last.and_then(Command::key).unwrap_or_default()
+        self.commands().last().and_then(Command::key).unwrap_or_default()
+    }
+
+    pub fn commands(&self) -> &[Command] {
+        match self {
+            Self::One(command) => std::slice::from_ref(command),
+            Self::Several(commands) => commands,
+        }
     }
 
     pub fn len(&self) -> usize {
-        match self {
-            Self::One(_) => 1,
-            Self::Several(commands) => commands.len(),
-        }
+        self.commands().len()
     }
 
     fn send(&self, line: &Line) -> Pending<Reply> {
@@ -63,6 +64,38 @@ pub(crate) struct Settled {
     pub batch: Batch,
     /// What would have been done had nobody waited.
     pub settle: Option<Settle>,
+}
+
+impl Settled {
+    /// Units that the replies granted.
+    fn granted(&self) -> u64 {
+        let replies = match &self.reply {
+            Ok(Reply::Array(replies)) if matches!(self.batch, Batch::Several(_)) => replies.as_slice(),
+            Ok(reply) => std::slice::from_ref(reply),
+            Err(_) => &[],
+        };
+        let granted = self.batch.commands().iter().zip(replies);
+        granted.map(|(command, reply)| commands::granted(command, reply)).sum()
+    }
+
+    /// Drops the replies to ASKING, and the commands.
+    fn forget_asking(&mut self) {
+        let Batch::Several(commands) = &mut self.batch else { return };
+        let is_asking = |command: &Command| command.name() == b"ASKING";
+        if !commands.first().is_some_and(is_asking) {
+            return;
+        }
+        commands.retain(|command| !is_asking(command));
+        let Ok(Reply::Array(replies)) = &mut self.reply else { return };
+        let mut answers: Vec<_> = std::mem::take(replies).into_iter().skip(1).step_by(2).collect();
+        match (commands.len(), answers.pop()) {
+            (1, Some(only)) => self.reply = Ok(only),
+            (_, last) => {
+                answers.extend(last);
+                self.reply = Ok(Reply::Array(answers));
+            }
+        }
+    }
 }
 
 /// What is done with a reply that nobody waits for.
@@ -142,9 +175,11 @@ impl Owned {
 
     /// Hears the reply, however late, and does with it what is to be done where nobody waits.
     pub async fn reap(self) {
+        let node = Arc::clone(&self.node);
         let mut settled = self.see_through().await;
-        if let Some(settle) = settled.settle.take() {
-            settle(settled);
+        match settled.settle.take() {
+            Some(settle) => settle(settled),
+            None => node.unclaimed(settled.granted()),
         }
     }
 
@@ -205,16 +240,20 @@ impl Owned {
             Some(_) if self.is_late => {}
             Some(reason) => self.node.failed(reason, self.batch.key()),
             None if self.is_late => self.node.slow(round_trip),
-            None => self.node.answered(&reply, round_trip, self.batch.key()),
+            None => self.node.answered(&reply, round_trip, &self.batch),
         }
         self.sent = None; // the account is settled
-        Settled {
+        let mut settled = Settled {
             reply,
             sent,
             line: Arc::clone(&self.line),
             batch: std::mem::replace(&mut self.batch, Batch::Several(Vec::new())),
             settle: self.settle.take(),
+        };
+        if self.is_redirected {
+            settled.forget_asking();
         }
+        settled
     }
 }
 

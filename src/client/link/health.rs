@@ -74,6 +74,12 @@ pub(super) fn reason(text: &str) -> Reason {
     }
 }
 
+/// Whether an error refuses writes, and what reads says nothing about it.
+pub(super) fn refuses_writes(error: &str) -> bool {
+    let code = error.split(' ').next().unwrap_or_default();
+    matches!(code, "MISCONF" | "NOREPLICAS" | "OOM" | "READONLY")
+}
+
 /// Whether the server is no primary any more, or none that may be written to.
 pub(super) fn is_read_only(reply: &Result<Reply, Failure>) -> bool {
     let is = |reply: &Reply| matches!(reply, Reply::Error(text) if text.starts_with("READONLY"));

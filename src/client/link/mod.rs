@@ -225,9 +225,7 @@ impl Link {
             Redirection::TryAgain => (self.topology.node(&key).await?, batch),
         };
         let line = node.line(&key).await?;
-        let mut settled = Exchange::new(node, line, batch, settle, true, &self.reaper).await;
-        settled.forget_asking();
-        Ok(settled)
+        Ok(Exchange::new(node, line, batch, settle, true, &self.reaper).await)
     }
 
     /// A reply, or the error that it is.
@@ -315,26 +313,5 @@ impl Link {
     /// Waits until all exchanges have been seen through.
     pub async fn settled(&self) {
         self.reaper.settled().await;
-    }
-}
-
-impl Settled {
-    /// Drops the replies to ASKING, and the commands.
-    fn forget_asking(&mut self) {
-        let Batch::Several(commands) = &mut self.batch else { return };
-        let is_asking = |command: &Command| command.words().next() == Some(b"ASKING".as_slice());
-        if !commands.first().is_some_and(is_asking) {
-            return;
-        }
-        commands.retain(|command| !is_asking(command));
-        let Ok(Reply::Array(replies)) = &mut self.reply else { return };
-        let mut answers: Vec<_> = std::mem::take(replies).into_iter().skip(1).step_by(2).collect();
-        match (commands.len(), answers.pop()) {
-            (1, Some(only)) => self.reply = Ok(only),
-            (_, last) => {
-                answers.extend(last);
-                self.reply = Ok(Reply::Array(answers));
-            }
-        }
     }
 }

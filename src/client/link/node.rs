@@ -8,11 +8,13 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout, Duration, Instant};
 
 use super::breaker::{pauses, Breaker};
+use super::exchange::Batch;
 use super::health::{failure, is_unknown, is_unknown_command, reason};
 use super::line::Line;
 use super::tracking::Tracking;
 use super::waiting::Waiting;
 use super::Context;
+use crate::commands::is_refused_with_writes;
 use crate::error::Error;
 use crate::servers::ServerState;
 use crate::statistics::Count;
@@ -200,9 +202,11 @@ impl Node {
     }
 
     /// A reply came in time, and the server can decide.
-    pub fn answered(self: &Arc<Self>, reply: &Result<Reply, Failure>, round_trip: Duration, key: &[u8]) {
+    pub fn answered(self: &Arc<Self>, reply: &Result<Reply, Failure>, round_trip: Duration, batch: &Batch) {
         match reply {
-            Ok(reply) if is_unknown(reply) && self.was_served() => return self.failed("the module is missing", key),
+            Ok(reply) if is_unknown(reply) && self.was_served() => {
+                return self.failed("the module is missing", batch.key());
+            }
             Ok(reply) if is_unknown(reply) => {}
             _ => self.was_served.store(true, Ordering::Relaxed),
         }
@@ -212,7 +216,7 @@ impl Node {
             mean => mean - mean / 8 + micros / 8,
         };
         self.round_trip.store(mean.max(1), Ordering::Relaxed);
-        self.breaker.succeeded();
+        self.breaker.succeeded(batch.commands().iter().any(is_refused_with_writes));
     }
 
     /// A reply took so long; in µs.
@@ -220,6 +224,11 @@ impl Node {
         let micros = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX).max(1);
         self.last_round_trip.store(micros, Ordering::Relaxed);
         micros
+    }
+
+    /// The server granted units that nobody takes any more.
+    pub fn unclaimed(&self, units: u64) {
+        self.context.counters.count(Count::Unclaimed, units);
     }
 
     pub fn was_served(&self) -> bool {

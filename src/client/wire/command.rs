@@ -48,6 +48,11 @@ impl Command {
         self
     }
 
+    /// The name.
+    pub fn name(&self) -> &[u8] {
+        self.words().next().unwrap_or_default()
+    }
+
     /// The words, the name first.
     pub fn words(&self) -> impl Iterator<Item = &[u8]> {
         self.ends.iter().scan(0, |start, &end| self.words.get(std::mem::replace(start, end)..end))

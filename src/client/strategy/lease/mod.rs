@@ -147,15 +147,16 @@ impl Leases {
         Ok((Source::Server.decided(decided.0).counted_since(decided.1), Some((decided.0, settled.sent))))
     }
 
-    /// The commands that lease units beside others, for each key whose turn is free, and how their replies are kept.
-    pub fn beside(&self, key: &[u8], demand: &Demand) -> Option<(Command, Beside)> {
+    /// For a request that is decided with others: the command that leases units beside it, if any are wanted, and how
+    /// what is granted to nobody is kept.
+    pub fn beside(&self, key: &[u8], demand: &Demand) -> (Option<Command>, Beside) {
         let leased = self.0.keys.get_or_make(key, || Leased::new(self.0.length));
         let wanted = match self.0.link.is_identified(key) {
             true => leased.hand.lock().wanted(self.0.most, Instant::now()),
             false => 0,
         };
-        let command = lease_of(key, demand, wanted)?;
-        Some((command, Beside { core: Arc::clone(&self.0), key: key.into(), leased }))
+        let command = lease_of(key, demand, wanted);
+        (command, Beside { core: Arc::clone(&self.0), key: key.into(), leased })
     }
 
     /// The server granted a request units of its own.
@@ -200,7 +201,7 @@ impl Closing {
     }
 }
 
-/// A lease that was asked for beside several limits in one decision.
+/// The lease of one of several limits in one decision.
 pub(crate) struct Beside {
     core: Arc<Core>,
     key: Arc<[u8]>,
@@ -208,11 +209,9 @@ pub(crate) struct Beside {
 }
 
 impl Beside {
-    /// The server's reply to the command.
-    pub fn heard(&self, reply: &Reply, time: &Reply, settled_at: Instant, server: Option<&Identity>) {
-        if let (Ok(decision), Some(since)) = (reply.decision(), time.unix_ms()) {
-            self.core.keep(&self.key, &self.leased, &decision, since, settled_at, server);
-        }
+    /// Keeps units that the server granted behind that TIME.
+    pub fn keep(&self, decision: &Exact, time: &Reply, settled: &Settled) {
+        self.core.keep(&self.key, &self.leased, decision, time.unix_ms(), settled);
     }
 }
 
@@ -243,15 +242,8 @@ impl Core {
         };
         let [time, own, ahead @ ..] = replies else { return Err(Error::Answer(format!("{replies:?}"))) };
         let since = time.unix_ms();
-        let server = settled.line.identity();
-        let keep = |decision: &Exact| match since {
-            Some(since) => self.keep(key, leased, decision, since, settled.sent, server),
-            None => self.link.count(Count::WrittenOff, decision.granted),
-        };
-        for reply in ahead {
-            if let Ok(decision) = reply.decision() {
-                keep(&decision);
-            }
+        for decision in ahead.iter().filter_map(|reply| reply.decision().ok()) {
+            self.keep(key, leased, &decision, since, settled);
         }
         let decision = match own {
             Reply::Error(text) => return Err(self.link.error(text.clone(), key)),
@@ -259,7 +251,7 @@ impl Core {
         };
         let now = Instant::now();
         if is_abandoned {
-            keep(&decision);
+            self.keep(key, leased, &decision, since, settled);
         } else if decision.granted > 0 {
             leased.hand.lock().used(decision.granted, now);
         } else {
@@ -268,16 +260,19 @@ impl Core {
         Ok((decision, since))
     }
 
-    /// Keeps units that were granted ahead, until the lease ends.
+    /// Keeps units that were granted ahead, until the lease ends. Those of which nobody knows since when they count
+    /// could not be given back.
     fn keep(
         self: &Arc<Self>,
         key: &Arc<[u8]>,
         leased: &Arc<Leased>,
         decision: &Exact,
-        since: u64,
-        sent: Instant,
-        server: Option<&Identity>,
+        since: Option<u64>,
+        settled: &Settled,
     ) {
+        self.link.count(Count::Leased, decision.granted);
+        let Some(since) = since else { return self.link.count(Count::WrittenOff, decision.granted) };
+        let sent = settled.sent;
         {
             let mut hand = leased.hand.lock();
             hand.heard(decision, Instant::now());
@@ -285,9 +280,8 @@ impl Core {
                 return;
             }
             let (units, until) = (decision.granted, sent + self.length);
-            hand.add(Units { units, since, until, server: server.cloned() });
+            hand.add(Units { units, since, until, server: settled.line.identity().cloned() });
         }
-        self.link.count(Count::Leased, decision.granted);
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         self.ends.lock().insert((sent + self.length, number), (Arc::clone(key), Arc::clone(leased)));
         self.begin();
