@@ -10,7 +10,7 @@ export interface ServerState {
   readonly away: string | null;
   /** Whether its last reply came later than the timeout. */
   readonly slow: boolean;
-  /** The commands that it has refused for lack of rights, and that limiters do without. */
+  /** The commands that it has refused for lack of a right, such as "client|tracking", and that limiters do without. */
   readonly lacks: readonly string[];
 }
 
@@ -52,7 +52,7 @@ export class Health {
   /** The server has refused a command beside the requests: whether that is for lack of a right, which is said once. */
   refused([name = "", word = ""]: readonly string[], error: unknown): boolean {
     if (!(error instanceof Error && /^NOPERM\b/.test(error.message))) return false;
-    const command = name === "CLIENT" ? `${name} ${word}` : name;
+    const command = (name === "CLIENT" ? `${name}|${word}` : name).toLowerCase();
     if (this.lacking.has(command)) return true;
     this.lacking.add(command);
     lacks.publish({ address: this.address, command, reason: error.message });

@@ -118,3 +118,24 @@ test("a denial does not outlive its slot's move to another node", async (test) =
   assert.equal(await refund(), 1);
   await granted();
 });
+
+test("nothing is kept of a node that has left the cluster, though it lives on", async (test) => {
+  const cluster = await nodeRedis(test, createCluster);
+  const three = limiter(test, { client: cluster, window: "1h" });
+  const keys = Array.from({ length: 20 }, key);
+  for (const k of keys) {
+    await three.record(k, { cost: 3 });
+    await eventually(async () => (await three.allow(k)).source === "cache", "a local denial");
+  }
+  const at = await cluster.getNodeClientForKey(keys[0]);
+  const { node } = three.server.primary(keys[0]);
+  assert.equal(three.servers().length, 3);
+  const isTracked = async () => / flags=t /.test(await at.sendCommand(["CLIENT", "LIST"]));
+  assert.equal(await isTracked(), true);
+  // As after the slots of that node have gone to others, and the client has heard of it.
+  const others = cluster.masters.filter((one) => one !== node);
+  Object.defineProperty(cluster, "masters", { get: () => others });
+  await eventually(async () => !(await isTracked()), "the end of its tracking connection");
+  assert.equal(three.denials.size, 0, "nobody tells of those any more");
+  assert.equal(three.servers().length, 2);
+});

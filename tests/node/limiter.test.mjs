@@ -6,7 +6,7 @@ import { Redis } from "ioredis";
 import { createClient, createClientPool } from "redis";
 import { createClient as createClient5 } from "redis-5";
 import { allowAll, Limiter, RefusedError } from "swlimit";
-import { connect, key, limiter, port, told } from "./support.mjs";
+import { connect, eventually, key, limiter, port, told } from "./support.mjs";
 
 const CLIENTS = {
   "redis 6": (test) => connect(test),
@@ -179,4 +179,28 @@ test("headers", async () => {
   assert.ok(reset > 58 && reset <= 66, `${reset}`);
   const never = await limiter.allow("k", { cost: 101 });
   assert.deepEqual([never.retryAfter, "Retry-After" in never.headers()], [-1, false]);
+});
+
+test("a clock of this process that is set changes no decision", async (test) => {
+  const client = await connect(test);
+  const asked = limiter(test, { client, window: "1h" });
+  const local = limiter(test, { window: "1h", resolution: "1m" });
+  const away = limiter(test, { client: () => Promise.reject(new Error("gone")), window: "1h", limit: 10 });
+  const [k, other] = [key(), key()];
+  await asked.record(k, { cost: 3 });
+  await local.record(k, { cost: 3 });
+  await away.allow(k);
+  await eventually(async () => (await asked.allow(k)).source === "cache", "a local denial");
+  const { now } = Date;
+  test.after(() => {
+    Date.now = now;
+  });
+  for (const days of [-400, 400]) {
+    Date.now = () => now() + days * 86_400_000;
+    assert.deepEqual(told(await asked.allow(k)), { granted: 0, limit: 3, remaining: 0, source: "cache" });
+    assert.deepEqual(told(await local.allow(k)), { granted: 0, limit: 3, remaining: 0, source: "local" });
+    assert.deepEqual(told(await away.allow(k)), { granted: 0, limit: 1, remaining: 0, source: "failure" });
+    assert.equal((await asked.allow(other)).source, "server");
+    assert.equal(await asked.refund(other), 1);
+  }
 });

@@ -40,8 +40,8 @@ export function sleep(ms) {
 }
 
 /** Wait until `probe()` is true; what it is then. */
-export async function eventually(probe, what = "it") {
-  const deadline = performance.now() + 10_000;
+export async function eventually(probe, what = "it", ms = 10_000) {
+  const deadline = performance.now() + ms;
   for (;;) {
     const found = await probe();
     if (found) return found;

@@ -2,20 +2,21 @@
 
 import json
 import os
-import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import trustme
 
 from support import node
 from support.cluster import Cluster
 from support.daemon import Daemon
-from support.server import free_port
+from support.server import Binaries, free_port
+from support.waiting import eventually
 
 HERE = node.MODULES
 TESTS = {path.name for path in HERE.glob("*.test.mjs")}
-WITH_MORE_SERVERS = {"away.test.mjs", "cluster.test.mjs", "edge.test.mjs", "sentinel.test.mjs"}
+WITH_MORE_SERVERS = {"away.test.mjs", "cluster.test.mjs", "edge.test.mjs", "sentinel.test.mjs", "tls.test.mjs"}
 once = pytest.mark.skipif(bool(os.environ.get("SWLIMIT_SERVERS")), reason="depends on no release")
 
 
@@ -45,7 +46,7 @@ def test_away(server, start):
 @once
 def test_edge(server):
     with Daemon("domain: d", server=server) as daemon:
-        passes("edge.test.mjs", daemon=daemon.http_port)
+        passes("edge.test.mjs", env={"NODE_OPTIONS": "--experimental-vm-modules"}, daemon=daemon.http_port)
 
 
 @once
@@ -54,20 +55,38 @@ def test_cluster(start):
 
 
 @once
-def test_sentinel(server, binaries, tmp_path):
-    port, configuration = free_port(), tmp_path / "sentinel.conf"
-    configuration.write_text(f"port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {server.port} 1\n")
-    words = [*binaries.command, configuration, "--sentinel"]
-    with subprocess.Popen(words, cwd=tmp_path, env=os.environ | binaries.env, stdout=subprocess.DEVNULL) as sentinel:
-        try:
-            passes("sentinel.test.mjs", main=server.port, sentinel=port)
-        finally:
-            sentinel.terminate()
+def test_sentinel(start, binaries, tmp_path):
+    """A sentinel that makes the replica the master when it is told to."""
+    master = start(options={"repl-diskless-sync-delay": 0})
+    replica = start(options={"repl-diskless-sync-delay": 0, "replicaof": ("127.0.0.1", master.port)})
+    eventually(lambda: replica.client().info("replication")["master_link_status"], "up")
+    configuration = tmp_path / "sentinel.conf"
+    configuration.write_text(f"sentinel monitor main 127.0.0.1 {master.port} 1\n"
+                             "sentinel failover-timeout main 2000\n")
+    words = [*binaries.command, str(configuration), "--sentinel"]
+    sentinel = start(binaries=Binaries("sentinel", words, binaries.cli, binaries.env), module=None)
+    eventually(lambda: len(sentinel.client().execute_command("SENTINEL", "REPLICAS", "main")), 1)
+    passes("sentinel.test.mjs", main=master.port, replica=replica.port, sentinel=sentinel.port)
 
 
-def passes(name, **ports):
+@once
+def test_tls(start, tmp_path):
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1", "localhost")
+    files = {name: tmp_path / f"{name}.pem" for name in ("ca", "cert", "key")}
+    authority.cert_pem.write_to_path(files["ca"])
+    certificate.cert_chain_pems[0].write_to_path(files["cert"])
+    certificate.private_key_pem.write_to_path(files["key"])
+    port = free_port()
+    start(options={"tls-port": port, "tls-cert-file": files["cert"], "tls-key-file": files["key"],
+                   "tls-ca-cert-file": files["ca"], "tls-auth-clients": "no"})
+    passes("tls.test.mjs", env={"SWLIMIT_CA": str(files["ca"])}, main=port)
+
+
+def passes(name, env=None, **ports):
     """A file of tests, of which at least one is run, and all pass."""
-    done = node.run("--test", "--test-reporter=spec", name, env=node.ENVIRONMENT | {"SWLIMIT_PORTS": json.dumps(ports)})
+    done = node.run("--test", "--test-reporter=spec", name,
+                    env=node.ENVIRONMENT | {"SWLIMIT_PORTS": json.dumps(ports)} | (env or {}))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ℹ pass 0\n" not in done.stdout and "ℹ skipped 0\n" in done.stdout, done.stdout
 
