@@ -1,19 +1,13 @@
 """A real Envoy with its ratelimit filter asks swlimitd."""
 
-import json
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from support.envoy import answering, by_header, cluster, http2_cluster, listener, ratelimit, running, typed
 from support.http import fetch
-from support.lacking import lacking
 from support.server import free_port
 from support.waiting import eventually
-
-ENVOY = Path(sys.executable).with_name("envoy")
 
 LIMITS = """
 domain: edge
@@ -24,46 +18,12 @@ descriptors:
 """
 
 
-def typed(name):
-    return {"@type": f"type.googleapis.com/envoy.extensions.{name}"}
-
-
-def by_header(key, header):
-    return {"actions": [{"request_headers": {"header_name": header, "descriptor_key": key, "skip_if_absent": False}}]}
-
-
-def address(port):
-    return {"address": {"socket_address": {"address": "127.0.0.1", "port_value": port}}}
-
-
-def cluster(name, port, **options):
-    endpoints = [{"lb_endpoints": [{"endpoint": address(port)}]}]
-    return {"name": name, "type": "STATIC", "load_assignment": {"cluster_name": name, "endpoints": endpoints}} | options
-
-
-def listener(port, routes, filters):
-    router = {"name": "router", "typed_config": typed("filters.http.router.v3.Router")}
-    manager = typed("filters.network.http_connection_manager.v3.HttpConnectionManager") | {
-        "stat_prefix": "http",
-        "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": routes}]},
-        "http_filters": [*filters, router],
-    }
-    return address(port) | {"filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}]}
-
-
 def configuration(port, app_port, grpc_port):
-    name = "filters.http.ratelimit"
-    ratelimit = {"name": f"envoy.{name}", "typed_config": typed(f"{name}.v3.RateLimit") | {
-        "domain": "edge",
-        "timeout": "5s",  # not a proxy's, but a busy machine's
-        "failure_mode_deny": False,
-        "enable_x_ratelimit_headers": "DRAFT_VERSION_03",
-        "rate_limit_service": {"transport_api_version": "V3",
-                               "grpc_service": {"envoy_grpc": {"cluster_name": "swlimitd"}}},
-    }}
+    asking = ratelimit(timeout="5s",  # not a proxy's, but a busy machine's
+                       failure_mode_deny=False, enable_x_ratelimit_headers="DRAFT_VERSION_03")
     # The bytes of the response are known when it has ended.
     by_user = by_header("bytes", "x-user")
-    counted = {f"envoy.{name}": typed(f"{name}.v3.RateLimitPerRoute") | {"rate_limits": [
+    counted = {asking["name"]: typed("filters.http.ratelimit.v3.RateLimitPerRoute") | {"rate_limits": [
         by_user | {"hits_addend": {"number": 0}},
         by_user | {"hits_addend": {"format": "%BYTES_SENT%"}, "apply_on_stream_done": True},
     ]}}
@@ -72,13 +32,9 @@ def configuration(port, app_port, grpc_port):
         {"match": {"prefix": "/"}, "route": {"cluster": "app", "rate_limits": [
             by_header("user", "x-user"), by_header("slow", "x-slow")]}},
     ]
-    answer = {"match": {"prefix": "/"}, "direct_response": {"status": 200, "body": {"inline_string": "a" * 600}}}
-    options = "upstreams.http.v3.HttpProtocolOptions"
-    http2 = {"typed_extension_protocol_options": {f"envoy.extensions.{options}": typed(options) | {
-        "explicit_http_config": {"http2_protocol_options": {}}}}}
     return {"static_resources": {
-        "listeners": [listener(port, routes, [ratelimit]), listener(app_port, [answer], [])],
-        "clusters": [cluster("app", app_port), cluster("swlimitd", grpc_port, **http2)],
+        "listeners": [listener(port, routes, [asking]), listener(app_port, [answering("a" * 600)])],
+        "clusters": [cluster("app", app_port), http2_cluster("swlimitd", grpc_port)],
     }}
 
 
@@ -99,21 +55,9 @@ def daemon(start_daemon, server):
 @pytest.fixture
 def proxy(daemon, tmp_path):
     """An Envoy in front of an application, which asks the daemon."""
-    if not ENVOY.exists():
-        lacking("Envoy")
     port, app_port = free_port(), free_port()
-    (tmp_path / "envoy.json").write_text(json.dumps(configuration(port, app_port, daemon.port)))
-    with open(tmp_path / "log", "wb") as log:
-        process = subprocess.Popen([ENVOY, "-c", tmp_path / "envoy.json", "--use-dynamic-base-id", "--concurrency", "1",
-                                    "--log-level", "warning"], stdout=log, stderr=log, start_new_session=True)
-    proxy = Proxy(port)
-    try:
-        eventually(lambda: proxy.get()[0] == 200 or process.poll(), log=(tmp_path / "log").read_text)
-        assert process.poll() is None, (tmp_path / "log").read_text()
-        yield proxy
-    finally:
-        process.kill()
-        process.wait()
+    with running(configuration(port, app_port, daemon.port), tmp_path, port):
+        yield Proxy(port)
 
 
 def test_envoy_limits(proxy):
