@@ -85,7 +85,7 @@ class Called:
 
     def __getattr__(self, name):
         found = getattr(self.limiter, name)
-        if not callable(found) or name in ("limit", "request", "forget", "forget_all"):
+        if not callable(found) or name in ("limit", "request", "forget", "forget_all", "servers"):
             return found
         return lambda *args, **options: self.kind.wait(found(*args, **options))
 

@@ -1,5 +1,6 @@
 """When the server is away, or cannot do its work, or has no module."""
 
+import logging
 import os
 import signal
 import time
@@ -143,3 +144,61 @@ def test_a_wrong_password_is_told(kind, limiter, server):
     limiter = limiter(client=client, on_failure="error")
     with pytest.raises(ServerAway, match="invalid username-password"):
         limiter.allow("k")
+
+
+@pytest.fixture
+def told(caplog):
+    """What the log tells of a server, in order."""
+    caplog.set_level(logging.INFO, "swlimit")
+    return lambda word: [record.getMessage() for record in caplog.records if word in record.getMessage()]
+
+
+def test_away_and_back_are_told_once(kind, limiter, start, told):
+    server = start()
+    limiter = limiter(100, client=kind.client(kind.redis, port=server.port), on_failure="deny")
+    assert limiter.allow("k")
+    state, = limiter.servers()
+    assert state == (f"localhost:{server.port}", None, False, ())
+    server.kill()
+    eventually(lambda: [limiter.allow("k"), limiter.servers()[0].away][1])
+    for _ in range(20):
+        limiter.allow("k")
+    server.start()
+    eventually(lambda: limiter.allow("k").granted)
+    assert limiter.servers()[0].away is None
+    assert [state.address in line for line in told(" is away") + told(" is back")] == [True, True]
+
+
+def test_slow_is_told_once(kind, limiter, start, told):
+    """Replies come, but later than the timeout; until the next one that is in time."""
+    server = start()
+    limiter = limiter(100, client=kind.client(kind.redis, port=server.port), timeout=0.1, on_failure="deny",
+                      mode="direct")
+    eventually(lambda: limiter.allow("k").source == "server")
+    os.kill(server.process.pid, signal.SIGSTOP)
+    assert limiter.allow("k").source == "failure"
+    os.kill(server.process.pid, signal.SIGCONT)
+    eventually(lambda: [limiter.allow("k"), told(" is slow")][1])
+    eventually(lambda: limiter.allow("k").source == "server" and not limiter.servers()[0].slow)
+    assert (len(told(" is slow")), len(told(" is in time again"))) == (1, 1)
+
+
+def test_missing_rights_are_told_once(kind, limiter, server, told):
+    server.cli("ACL", "SETUSER", "plain", "on", ">x", "~*", "&*", "+@all", "-pttl")
+    client = kind.client(kind.redis, port=server.port, username="plain", password="x")
+    try:
+        one, other = limiter(client=client), limiter(client=client)
+        one.allow("k", cost=3)
+
+        def lacks(limiter, *commands):
+            limiter.allow("k")
+            limiter.allow("l")
+            return limiter.servers()[0].lacks == commands
+
+        eventually(lambda: lacks(one, "PTTL") and lacks(other, "PTTL"))
+        server.cli("ACL", "SETUSER", "plain", "-client|tracking")
+        server.cli("CLIENT", "KILL", "TYPE", "pubsub")
+        eventually(lambda: lacks(one, "CLIENT TRACKING", "PTTL"))
+        assert len(told("refuses PTTL")) == len(told("refuses CLIENT TRACKING")) == 1
+    finally:
+        server.cli("ACL", "DELUSER", "plain")

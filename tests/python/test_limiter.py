@@ -3,7 +3,6 @@
 import math
 import threading
 import time
-from dataclasses import FrozenInstanceError, fields
 from unittest.mock import patch
 
 import pytest
@@ -33,9 +32,9 @@ def test_a_decision(limiter):
     decision = limiter().allow(b"k", cost=2)
     assert (decision.granted, decision.remaining, decision.retry_after, decision.window) == (2, 1, 0.0, 60.0)
     assert isinstance(decision.reset_after, float)
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         decision.granted = 0
-    assert [field.name for field in fields(decision)] == [
+    assert list(decision._fields) == [
         "granted", "limit", "remaining", "retry_after", "reset_after", "window", "source"]
 
 
@@ -161,34 +160,6 @@ def test_decorators_and_contexts_of_asyncio(server):
         await client.aclose()
 
     asyncio.run(main())
-
-
-def test_a_task_that_is_cancelled_as_the_reply_comes(server):
-    import asyncio
-
-    import redis.asyncio
-
-    from swlimit.aio.line import Exchange
-    settle = Exchange.settle
-
-    def settle_and_cancel(exchange, reply):
-        settle(exchange, reply)
-        asking.cancel()
-
-    async def ask(limiter):
-        await limiter.allow("k")
-        await asyncio.sleep(1)
-
-    async def main():
-        nonlocal asking
-        async with swlimit.AsyncLimiter(redis.asyncio.Redis(port=server.port), 3, "1m", "1s", timeout=2.0) as limiter:
-            asking = asyncio.create_task(ask(limiter))
-            await asyncio.wait([asking])
-            assert asking.cancelled()
-
-    asking = None
-    with patch.object(Exchange, "settle", settle_and_cancel):
-        asyncio.run(main())
 
 
 def test_threads_share_a_limiter(server):

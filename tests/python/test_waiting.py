@@ -46,11 +46,12 @@ class Passing(socketserver.BaseRequestHandler):
                     while data := target.recv(65536):
                         self.request.sendall(data)
             threading.Thread(target=back, daemon=True).start()
-            while data := self.request.recv(65536):
-                if b"SWLIMIT.ACQUIRE" in data:
-                    self.server.refused += 1
-                    data = encode("SWLIMIT.NO_ACQUIRE").replace(b"NO_ACQUIRE", b"UNKNOWN000")
-                target.sendall(data)
+            with suppress(OSError):
+                while data := self.request.recv(65536):
+                    if b"SWLIMIT.ACQUIRE" in data:
+                        self.server.refused += 1
+                        data = encode("SWLIMIT.NO_ACQUIRE").replace(b"NO_ACQUIRE", b"UNKNOWN000")
+                    target.sendall(data)
 
 
 @pytest.fixture(params=["queue of the server", "queue of the process"])
@@ -87,17 +88,29 @@ def test_no_hope(waiting):
     assert time.monotonic() - before < 30
 
 
-def test_first_come_first_served(waiting):
-    limiter = waiting(1, "300ms", "10ms")
+def in_line(limiter, server):
+    """How many wait: at the server, or in this process, where one waits for the quota and the others for their turn."""
+    queue = limiter._turns._queues.get(b"k")
+    return int(info(server, "swlimit")["swlimit_waiting"]) + (len(queue) + 1 if queue is not None else 0)
+
+
+def test_first_come_first_served(waiting, server):
+    """Each comes when the one before is in line, or has been granted already."""
+    limiter = waiting(1, "1s", "50ms")
     limiter.allow("k")
-    order = []
+    order, threads = [], []
 
     def wait(name):
-        assert limiter.acquire("k", timeout=10)
+        assert limiter.acquire("k", timeout=60)
         order.append(name)
 
-    in_threads(*(lambda name=name: wait(name) for name in "abcd"))
-    assert order == list("abcd")
+    for number, name in enumerate("abc", 1):
+        threads.append(threading.Thread(target=wait, args=name))
+        threads[-1].start()
+        eventually(lambda number=number: len(order) + in_line(limiter, server) >= number)
+    for thread in threads:
+        thread.join()
+    assert order == list("abc")
 
 
 def test_quota_that_comes_back_early(limiter, server):

@@ -5,7 +5,8 @@ from .decision import Decision, Decisions
 from .errors import Limited, ModuleMissing, ServerAway, SwlimitError
 from .limiter import AsyncLimiter, Limiter, allow_all
 from .rules import Rule
+from .servers import ServerState
 
 __all__ = ["AsyncLimiter", "Decision", "Decisions", "Limited", "Limiter", "ModuleMissing", "Request", "Rule",
-           "ServerAway", "Statistics", "SwlimitError", "allow_all"]
+           "ServerAway", "ServerState", "Statistics", "SwlimitError", "allow_all"]
 __version__ = "0.2.0"

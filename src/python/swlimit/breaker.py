@@ -61,10 +61,6 @@ class Breaker:
         if closes:
             log.warning("%s is back", self._server)
 
-    def log_refusal(self, words: tuple[object, ...], error: Exception) -> None:
-        """The server is there, and refuses what was sent beside the requests."""
-        log.warning("%s refuses %s: %s", self._server, words[0], error)
-
     def pause(self) -> float:
         """Seconds until the next probe, doubled each time."""
         with self._lock:

@@ -1,8 +1,4 @@
-"""How a limiter decides: all but the sending, which threads and asyncio do, each in its way.
-
-A method here that needs the outside is a generator: it yields what is to be done, and is sent the outcome, or thrown
-the error. No clock is read and nothing is kept but what one process knows.
-"""
+"""How a limiter decides. All that waits does so by its `outside`: see there."""
 
 import math
 import threading
@@ -19,10 +15,12 @@ from .breaker import LAST_PROBE
 from .decision import Decision, Decisions, Source
 from .denials import Demand, Denials, Ticket
 from .errors import NoFreeConnection, ServerAway, SwlimitError, is_unknown_command
-from .link import Acquire, Kept, Link, Locate, Send, Sleep, Steps, TakeTurn
+from .link import Kept, Link, Links
 from .local import Local, instant
-from .quota import Duration, Quota, checked_integer, checked_share, milliseconds, seconds
-from .servers import Server, Words
+from .outside import Outside
+from .quota import MAX_EXACT, Duration, Quota, checked_integer, checked_share, milliseconds, seconds
+from .servers import Server, ServerState, Words
+from .waiting import Turns, Waiting
 
 Key = str | bytes
 Mode = Literal["cached", "direct", "local"]
@@ -44,7 +42,7 @@ class Statistics:
 
     def add(self, source: Source) -> None:
         with self._lock:
-            setattr(self, source, getattr(self, source) + 1)
+            self.__dict__[source] += 1
 
     def __repr__(self) -> str:
         return f"<{', '.join(f'{source}: {getattr(self, source)}' for source in get_args(Source))}>"
@@ -53,6 +51,8 @@ class Statistics:
 class Deciding:
     """The common part of limiters."""
 
+    _links: Links
+    _outside: Outside
     _link: Link | None
 
     def __init__(
@@ -91,22 +91,24 @@ class Deciding:
         self._denials = Denials(max_keys) if client is not None and mode != "direct" else None
         self._can_acquire = client is not None
         self._is_closed = False
-        self._link = None if client is None else self._linked(client)
-        if self._link is not None:
+        self._waiting, self._turns = Waiting(self._outside, max_waiting), Turns(self._outside)
+        self._link = None
+        if client is not None:
+            self._check_client(client)
+            self._link = self._links.of(client)
             self._link.join(self, self._denials)
-        self._begin(max_waiting)
 
-    def _linked(self, client: Any) -> Link:
-        """What this client's limiters share."""
-        raise NotImplementedError
-
-    def _begin(self, max_waiting: int) -> None:
-        """Make what waits."""
+    def _check_client(self, client: Any) -> None:
+        """Raise TypeError unless it is one of this kind of limiters."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
         limit, window, resolution = self.quota.words
         return f"<{type(self).__name__} {limit} {window} {resolution}{' STRICT' * self.quota.strict}>"
+
+    def servers(self) -> tuple[ServerState, ...]:
+        """How its servers are, as far as they have been met; none without a client."""
+        return () if self._link is None else tuple(server.state for server in self._link.topology.all())
 
     def forget(self, key: Key) -> None:
         """Ask about this key again; for who changes it by other commands, and cannot wait until that is heard of."""
@@ -123,42 +125,34 @@ class Deciding:
             raise SwlimitError("the limiter is closed")
         return self._prefix + as_bytes(key)
 
-    def _leave(self) -> Link | None:
-        """Let go of what is shared, and of what is remembered. Returns what nobody shares any more."""
+    async def _closing(self) -> None:
+        """Let go of connections and of what is remembered."""
+        await self._waiting.close()
         link, denials = self._link, self._denials
         self._is_closed = True
         self._link = self._denials = None
-        return link if link is not None and link.leave(self, denials) else None
+        if link is not None and link.leave(self, denials):
+            link.close_connections()
 
     # What the commands are.
 
-    def _allowing(self, key: Key, cost: int = 1, *, partial: bool = False, block: Duration | None = None,
-                  limit: int | None = None, deadline: Duration | None = None) -> Steps[Decision]:
+    async def _allowing(self, key: Key, cost: int = 1, *, partial: bool = False, block: Duration | None = None,
+                  limit: int | None = None, deadline: Duration | None = None) -> Decision:
         """Decide, and count if granted.
 
         cost: units, 1 … 2^53 − 1. partial: grant as much of it as is left.
         block: for how long a denial blocks the key. limit: another one, for this request.
         deadline: how long the caller waits at most; it is decided a little before.
         """
-        demand = self._demand(key, cost, partial, block, limit)
-        wait = self._wait(deadline)
-        known = self._known(demand)
-        if known is not None:
-            return known
-        return (yield from self._deciding("ALLOW", demand, cost, wait, partial=partial))
+        return await self._looking_up("ALLOW", key, cost, partial, block, limit, deadline)
 
-    def _peeking(self, key: Key, cost: int = 1, *, partial: bool = False, limit: int | None = None,
-                 deadline: Duration | None = None) -> Steps[Decision]:
+    async def _peeking(self, key: Key, cost: int = 1, *, partial: bool = False, limit: int | None = None,
+                       deadline: Duration | None = None) -> Decision:
         """The same decision, without counting."""
-        demand = self._demand(key, cost, partial, None, limit)
-        wait = self._wait(deadline)
-        known = self._known(demand)
-        if known is not None:
-            return known
-        return (yield from self._deciding("PEEK", demand, cost, wait, partial=partial))
+        return await self._looking_up("PEEK", key, cost, partial, None, limit, deadline)
 
-    def _recording(self, key: Key, cost: int = 1, *, age: Duration = 0, block: Duration | None = None,
-                   limit: int | None = None, keep: bool = False) -> Steps[Decision]:
+    async def _recording(self, key: Key, cost: int = 1, *, age: Duration = 0, block: Duration | None = None,
+                   limit: int | None = None, keep: bool = False) -> Decision:
         """Count, whatever the limit says; `age` ago.
 
         While the server is away, raises ServerAway; with `keep` it is counted here, and by the server when it is back.
@@ -167,7 +161,7 @@ class Deciding:
         aged = milliseconds(age, "age", least=0)
         began = time.monotonic()
         try:
-            return (yield from self._deciding("RECORD", demand, cost, self._timeout, age=aged))
+            return await self._deciding("RECORD", demand, cost, self._timeout, age=aged)
         except ServerAway:
             server = self._link.of(demand.key) if keep and self._link is not None else None
             if self._link is None or server is None:
@@ -179,33 +173,34 @@ class Deciding:
             self._link.keep(Kept(server, demand.key, began, demand.quota.geometry.window / 1000, words))
         return self._counted("RECORD", demand, cost, "failure", age=aged)
 
-    def _refunding(self, key: Key, units: int = 1, *, age: Duration | None = None) -> Steps[int]:
+    async def _refunding(self, key: Key, units: int = 1, *, age: Duration | None = None) -> int:
         """Give back units: the newest, or those counted that long ago. Returns how many. Raises ServerAway."""
         checked_integer(units, "units", least=1)
         aged = None if age is None else milliseconds(age, "age", least=0)
         words = () if aged is None else ("AGE", f"{aged}ms")
         name = self._name(key)
-        taken: int = yield from self._changing(("SWLIMIT.REFUND", name, units, *words), units=units, age=aged)
+        taken: int = await self._changing(("SWLIMIT.REFUND", name, units, *words), units=units, age=aged)
         return taken
 
-    def _blocking(self, key: Key, duration: Duration, *, nx: bool = False) -> Steps[float]:
+    async def _blocking(self, key: Key, duration: Duration, *, nx: bool = False) -> float:
         """Let the key grant nothing for so long; `nx`: unless it is blocked. Returns until when (Unix time).
         Raises ServerAway."""
         ms = milliseconds(duration)
         words = ("SWLIMIT.BLOCK", self._name(key), f"{ms}ms", *(["NX"] if nx else []))
-        until: int = yield from self._changing(words, duration=ms, nx=nx)
+        until: int = await self._changing(words, duration=ms, nx=nx)
         return until / 1000
 
-    def _unblocking(self, key: Key) -> Steps[bool]:
+    async def _unblocking(self, key: Key) -> bool:
         """Lift a block; whether there was one. Raises ServerAway."""
-        return bool((yield from self._changing(("SWLIMIT.UNBLOCK", self._name(key)))))
+        return bool(await self._changing(("SWLIMIT.UNBLOCK", self._name(key))))
 
-    def _resetting(self, key: Key) -> Steps[bool]:
+    async def _resetting(self, key: Key) -> bool:
         """Forget all that is counted for a key, and its block; whether there was anything. Raises ServerAway."""
-        return bool((yield from self._changing(("DEL", self._name(key)))))
+        return bool(await self._changing(("DEL", self._name(key))))
 
     def _demand(self, key: Key, cost: int, partial: bool, block: Duration | None, limit: int | None) -> Demand:
-        checked_integer(cost, "cost", least=1)
+        if type(cost) is not int or not 1 <= cost <= MAX_EXACT:
+            checked_integer(cost, "cost", least=1)
         quota = self.quota if limit is None else self.quota.at(limit)
         blocked = 0.0 if block is None else milliseconds(block, "block") / 1000
         return Demand(self._name(key), quota, 1 if partial else cost, blocked)
@@ -227,6 +222,16 @@ class Deciding:
 
     # How they are decided.
 
+    async def _looking_up(self, command: str, key: Key, cost: int, partial: bool, block: Duration | None,
+                          limit: int | None, deadline: Duration | None) -> Decision:
+        """ALLOW or PEEK, unless the denial is known."""
+        demand = self._demand(key, cost, partial, block, limit)
+        wait = self._timeout if deadline is None else self._wait(deadline)
+        known = self._known(demand)
+        if known is not None:
+            return known
+        return await self._deciding(command, demand, cost, wait, partial=partial)
+
     def _known(self, demand: Demand) -> Decision | None:
         """The denial that nobody needs to be asked for."""
         if self._denials is None:
@@ -241,31 +246,26 @@ class Deciding:
             self.statistics.add("cache")
         return known
 
-    def _wait(self, deadline: Duration | None) -> float:
+    def _wait(self, deadline: Duration) -> float:
         """How long a request may wait for a server whose caller waits so long."""
-        if deadline is None:
-            return self._timeout
         return min(self._timeout, time_before(seconds(deadline, "deadline", least=0)))
 
-    def _deciding(self, command: str, demand: Demand, cost: int, wait: float, *, partial: bool = False,
-                  age: int = 0) -> Steps[Decision]:
+    async def _deciding(self, command: str, demand: Demand, cost: int, wait: float, *, partial: bool = False,
+                        age: int = 0) -> Decision:
         """Ask, or go by the failure policy; remember a denial."""
-        options: dict[str, Any] = {"partial": partial} if command != "RECORD" else {"age": age}
-        if demand.block:
-            options["block"] = round(demand.block * 1000)
         if self._link is None:
-            return self._counted(command, demand, cost, "local", **options)
+            return self._counted(command, demand, cost, "local", partial, age)
         ticket = None
         if self._denials is not None and command != "RECORD":
             ticket = self._denials.ticket(demand, time.monotonic())
         words = self._words(command, demand, cost, partial=partial, age=age)
         try:
-            reply = yield from self._asking(demand.key, words, wait)
+            reply = await self._asking(demand.key, words, wait)
         except ServerAway:
             if command == "RECORD" or self._on_failure == "error":
                 raise
             if self._on_failure == "local":
-                return self._counted(command, demand, cost, "failure", **options)
+                return self._counted(command, demand, cost, "failure", partial, age)
             return self._by_policy(demand.quota, cost)
         decision = Decision.of(reply, demand.quota)
         self.statistics.add("server")
@@ -273,9 +273,13 @@ class Deciding:
             self._learn(ticket, decision)
         return decision
 
-    def _counted(self, command: str, demand: Demand, cost: int, source: Source, **options: Any) -> Decision:
+    def _counted(self, command: str, demand: Demand, cost: int, source: Source, partial: bool = False,
+                 age: int = 0) -> Decision:
         """Decided by a window in this process."""
         self.statistics.add(source)
+        options: dict[str, Any] = {"age": age} if command == "RECORD" else {"partial": partial}
+        if demand.block:
+            options["block"] = round(demand.block * 1000)
         reply = self._local.execute(command, demand.key, demand.quota, instant(), cost=cost, **options)
         return Decision.of(reply, demand.quota, source)
 
@@ -286,42 +290,43 @@ class Deciding:
             return Decision.unasked(quota, cost, 0.0, "failure")
         return Decision.unasked(quota, 0, LAST_PROBE, "failure")
 
-    def _changing(self, words: Words, **options: Any) -> Steps[Any]:
+    async def _changing(self, words: Words, **options: Any) -> Any:
         """A command that decides nothing. What it gives back, this process must know of at once."""
         command, key = words[0].removeprefix("SWLIMIT."), words[1]
         if self._link is None:
             return self._local.change(command, key, instant(), **options)
-        reply = yield from self._asking(key, words, self._timeout)
+        reply = await self._asking(key, words, self._timeout)
         if self._denials is not None:
             self._denials.forget([key])
         if command == "DEL":
             self._local.change("DEL", key, 0)
         return reply
 
-    def _asking(self, key: bytes, words: Words, wait: float) -> Steps[Any]:
+    async def _asking(self, key: bytes, words: Words, wait: float) -> Any:
         """The reply to a command. Raises ServerAway where the failure policy decides."""
         if self._link is None:
             raise ServerAway("the limiter was closed meanwhile")
         server = self._link.of(key)
         if server is None:
-            server = yield from self._located(key, wait)
-        asking = False
-        for again in (False, True):
+            server = await self._located(key, wait)
+        asking = again = False
+        while True:
             if server.breaker.is_open:
                 raise ServerAway(server.breaker.reason)
             try:
-                return (yield Send(server, key, words, self._timeout, wait, asking))
+                return await server.wire.send(key, words, self._timeout, wait, asking)
             except (of_redis.AskError, of_redis.TryAgainError) as error:
                 if again:
                     raise server.lost(error, key) from error
+                again = True
                 asking = isinstance(error, of_redis.AskError) and not isinstance(error, of_redis.MovedError)
                 if isinstance(error, of_redis.AskError):
                     server = self._link.redirected(error)
 
-    def _located(self, key: bytes, wait: float) -> Steps[Server]:
+    async def _located(self, key: bytes, wait: float) -> Server:
         """The server of a cluster that has not told yet which it has."""
         assert self._link is not None
-        yield Locate(self._link, wait)
+        await self._link.locate(wait)
         server = self._link.of(key)
         if server is None:
             raise ServerAway("no server of the cluster is known to have this key")
@@ -342,22 +347,24 @@ class Deciding:
 
     # How they wait.
 
-    def _acquiring(self, key: Key, cost: int = 1, timeout: Duration | None = None) -> Steps[Decision]:
+    async def _acquiring(self, key: Key, cost: int = 1, timeout: Duration | None = None) -> Decision:
         """`allow` that waits for its turn, at most so long; with no hope in that time it does not wait."""
         demand = self._demand(key, cost, False, None, None)
         ends = instant_after(timeout)
-        decision = yield from self._queueing(demand, ends)
+        decision = await self._queueing(demand, ends)
         if decision is not None:
             return decision
-        turn = yield TakeTurn(demand.key, ends - time.monotonic())
+        queue = self._turns.of(demand.key)
+        if not await queue.take(ends - time.monotonic()):
+            return await self._awaiting(demand, 0.0)
         try:
-            return (yield from self._awaiting(demand, ends if turn.has_come else 0.0))
+            return await self._awaiting(demand, ends)
         finally:
-            turn.release()
+            queue.release()
 
-    def _queueing(self, demand: Demand, ends: float) -> Steps[Decision | None]:
+    async def _queueing(self, demand: Demand, ends: float) -> Decision | None:
         """Wait in the server's queue until the instant `ends`; None where that is not to be had."""
-        if self._link is None:
+        if self._link is None or not self._can_acquire:
             return None
         strict = ["STRICT"] if demand.quota.strict else []
         cost = ["COST", demand.cost] if demand.cost != 1 else []
@@ -365,7 +372,7 @@ class Deciding:
         def words(left: float) -> Words:
             return "SWLIMIT.ACQUIRE", demand.key, *demand.quota.words, f"{int(left * 1000)}ms", *cost, *strict
 
-        first = yield from self._first_look(demand, words)
+        first = await self._first_look(demand, words)
         if first is not None and (first or (first.retry_after or 0.0) > ends - time.monotonic()):
             self.statistics.add("server")
             return first
@@ -374,12 +381,12 @@ class Deciding:
             if server is None or server.breaker.is_open:
                 return None
             try:
-                reply = yield Acquire(server, words, ends)
+                reply = await self._waiting.acquire(server, words, ends)
             except NoFreeConnection:
                 return None
             except of_redis.AskError as error:
                 self._link.redirected(error)
-                yield Sleep(0.05)
+                await self._outside.sleep(0.05)
             except ServerAway:
                 return None
             except of_redis.ResponseError as error:
@@ -387,8 +394,8 @@ class Deciding:
                     self._can_acquire = False
                 elif str(error).startswith("UNBLOCKED ") and time.monotonic() < ends:
                     with suppress(ServerAway):  # where the key is now is learnt by it
-                        yield from self._asking(demand.key, self._words("PEEK", demand, 1), self._timeout)
-                    yield Sleep(0.05)
+                        await self._asking(demand.key, self._words("PEEK", demand, 1), self._timeout)
+                    await self._outside.sleep(0.05)
                     continue
                 elif "too many clients are waiting" not in str(error):
                     raise
@@ -398,10 +405,10 @@ class Deciding:
                 return Decision.of(reply, demand.quota)
         return None
 
-    def _first_look(self, demand: Demand, words: Callable[[float], Words]) -> Steps[Decision | None]:
+    async def _first_look(self, demand: Demand, words: Callable[[float], Words]) -> Decision | None:
         """Asked with no wait over the connections that all share, so that a free key never waits for a place."""
         try:
-            reply = yield from self._asking(demand.key, words(0.0), self._timeout)
+            reply = await self._asking(demand.key, words(0.0), self._timeout)
         except ServerAway:
             return None
         except of_redis.ResponseError as error:
@@ -412,15 +419,15 @@ class Deciding:
             return None
         return Decision.of(reply, demand.quota)
 
-    def _awaiting(self, demand: Demand, ends: float) -> Steps[Decision]:
+    async def _awaiting(self, demand: Demand, ends: float) -> Decision:
         """Ask, and ask again when there is hope, until the instant `ends`."""
         while True:
             decision = self._known(demand)
             if decision is None:
-                decision = yield from self._deciding("ALLOW", demand, demand.cost, self._timeout)
+                decision = await self._deciding("ALLOW", demand, demand.cost, self._timeout)
             if decision or time.monotonic() + (decision.retry_after or 0.0) > ends:
                 return decision
-            yield Sleep(max(0.001, decision.retry_after or 0.0))
+            await self._outside.sleep(max(0.001, decision.retry_after or 0.0))
 
 
 L = TypeVar("L", bound=Deciding, covariant=True)
@@ -434,16 +441,16 @@ class Request(Generic[L]):
     demand: Demand
 
 
-def deciding_all(requests: Sequence[Request[Any]], deadline: Duration | None = None) -> Steps[Decisions]:
+async def deciding_all(requests: Sequence[Request[Any]], deadline: Duration | None = None) -> Decisions:
     """Grant what all of these limits grant, or count nothing. The first limiter asks, and says what is done when the
     server is away. `allow_all(a.request("k"), b.request("l", cost=2))`; keys differ, and in a cluster share a slot."""
     first: Deciding = requests[0].limiter
-    wait = first._wait(deadline)
+    wait = first._timeout if deadline is None else first._wait(deadline)
     demands = [one.demand for one in requests]
     if len(requests) == 1:
         decision = first._known(demands[0])
         if decision is None:
-            decision = yield from first._deciding("ALLOW", demands[0], demands[0].cost, wait)
+            decision = await first._deciding("ALLOW", demands[0], demands[0].cost, wait)
         return Decisions(bool(decision), (decision,))
     check_together([one.limiter for one in requests])
     if len({demand.key for demand in demands}) < len(demands):
@@ -462,7 +469,7 @@ def deciding_all(requests: Sequence[Request[Any]], deadline: Duration | None = N
     words = ("SWLIMIT.MALLOW", len(requests), *(demand.key for demand in demands), *quotas,
              *(["STRICT"] if first.quota.strict else []))
     try:
-        reply = yield from first._asking(demands[0].key, words, wait)
+        reply = await first._asking(demands[0].key, words, wait)
     except ServerAway:
         if first._on_failure == "error":
             raise

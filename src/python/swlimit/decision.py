@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from .quota import Quota
 
@@ -12,8 +12,7 @@ Source = Literal["server", "cache", "failure", "local"]
 """Who decided: the server; a denial of its that still holds; the failure policy; a limiter that has no server."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """The answer to one request; true when it is granted. Durations are in seconds; what nobody knows is None."""
 
     granted: int

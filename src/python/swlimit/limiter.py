@@ -1,4 +1,4 @@
-"""The limiters: one façade, whose methods a `Limiter` carries out and an `AsyncLimiter` has awaited."""
+"""The limiters: one façade, whose coroutines a `Limiter` carries out and an `AsyncLimiter` has awaited."""
 
 import functools
 import inspect
@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 import redis
 import redis.asyncio
 
-from .aio import link as of_tasks
-from .aio.waiting import Turns as TaskTurns
-from .aio.waiting import Waiting as TaskWaiting
+from .aio.outside import TASKS
 from .deciding import Deciding, Key, Request, deciding_all
 from .decision import Decision, Decisions
 from .errors import Limited
-from .link import Acquire, Link, Step, Steps, TakeTurn
+from .link import Links
 from .quota import Duration
-from .threads import link as of_threads
-from .threads.waiting import Turns as ThreadTurns
-from .threads.waiting import Waiting as ThreadWaiting
+from .threads.outside import THREADS, run
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -29,10 +25,10 @@ T = TypeVar("T")
 
 
 class _command(Generic[P, T]):
-    """A method of both limiters, told by its steps: a Limiter returns the outcome, an AsyncLimiter has it awaited."""
+    """A method of both limiters: a Limiter returns the outcome of its coroutine, an AsyncLimiter the coroutine."""
 
-    def __init__(self, steps: Callable[Concatenate[Any, P], Steps[T]]) -> None:
-        self.steps = steps
+    def __init__(self, coroutine: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
+        self.coroutine = coroutine
 
     @overload
     def __get__(self, limiter: "Limiter", owner: object) -> Callable[P, T]: ...
@@ -55,15 +51,16 @@ class _Commands(Deciding):
     unblock = _command(Deciding._unblocking)
     reset = _command(Deciding._resetting)
     acquire = _command(Deciding._acquiring)
+    close = _command(Deciding._closing)
 
     def __init_subclass__(cls) -> None:
         for name, found in vars(_Commands).items():
             if isinstance(found, _command):
-                setattr(cls, name, cls._method(name, found.steps))
+                setattr(cls, name, cls._method(name, found.coroutine))
 
     @staticmethod
-    def _method(name: str, steps: Callable[..., Steps[Any]]) -> Callable[..., Any]:
-        """The method that carries these steps out."""
+    def _method(name: str, coroutine: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+        """The method of this name."""
         raise NotImplementedError
 
     def request(self, key: Key, cost: int = 1, *, limit: int | None = None) -> "Request[Self]":
@@ -78,42 +75,24 @@ class _Commands(Deciding):
         return Limit(self, key, cost, timeout)
 
 
-def _named(name: str, method: Callable[..., Any], steps: Callable[..., Any]) -> Callable[..., Any]:
-    method.__name__, method.__doc__ = name, steps.__doc__
-    method.__signature__ = inspect.signature(steps)  # type: ignore[attr-defined]
-    return method
-
-
 class Limiter(_Commands):
     """Decides for any number of keys with one quota. One limiter may be used by many threads."""
 
-    def _linked(self, client: Any) -> Link:
+    _links, _outside = Links(THREADS), THREADS
+
+    def _check_client(self, client: Any) -> None:
         if not isinstance(client, (redis.Redis, redis.RedisCluster)):
             raise TypeError(f"client must be a redis.Redis or redis.RedisCluster, not {client!r}"
                             + "; AsyncLimiter is for those of redis.asyncio" * _is_async(client))
-        return of_threads.links.of(client)
-
-    def _begin(self, max_waiting: int) -> None:
-        self._waiting, self._turns = ThreadWaiting(max_waiting), ThreadTurns()
-
-    def _do(self, step: Step) -> Any:
-        if isinstance(step, Acquire):
-            return self._waiting.acquire(step)
-        if isinstance(step, TakeTurn):
-            return self._turns.take(step.key, step.timeout)
-        return of_threads.do(step)
 
     @staticmethod
-    def _method(name: str, steps: Callable[..., Steps[Any]]) -> Callable[..., Any]:
+    def _method(name: str, coroutine: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
         def method(self: "Limiter", *args: Any, **options: Any) -> Any:
-            return of_threads.run(steps(self, *args, **options), self._do)
-        return _named(name, method, steps)
+            return run(coroutine(self, *args, **options))
 
-    def close(self) -> None:
-        """Let go of connections and of what is remembered."""
-        self._waiting.close()
-        if (link := self._leave()) is not None:
-            link.close_connections()
+        method.__name__, method.__doc__ = name, coroutine.__doc__
+        method.__signature__ = inspect.signature(coroutine)  # type: ignore[attr-defined]
+        return method
 
     def __enter__(self) -> "Self":
         return self
@@ -125,32 +104,16 @@ class Limiter(_Commands):
 class AsyncLimiter(_Commands):
     """Decides for any number of keys with one quota, on a client of redis.asyncio."""
 
-    def _linked(self, client: Any) -> Link:
+    _links, _outside = Links(TASKS), TASKS
+
+    def _check_client(self, client: Any) -> None:
         if not _is_async(client):
             raise TypeError(f"client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not {client!r}")
-        return of_tasks.links.of(client)
-
-    def _begin(self, max_waiting: int) -> None:
-        self._waiting, self._turns = TaskWaiting(max_waiting), TaskTurns()
-
-    async def _do(self, step: Step) -> Any:
-        if isinstance(step, Acquire):
-            return await self._waiting.acquire(step)
-        if isinstance(step, TakeTurn):
-            return await self._turns.take(step.key, step.timeout)
-        return await of_tasks.do(step)
 
     @staticmethod
-    def _method(name: str, steps: Callable[..., Steps[Any]]) -> Callable[..., Any]:
-        async def method(self: "AsyncLimiter", *args: Any, **options: Any) -> Any:
-            return await of_tasks.run(steps(self, *args, **options), self._do)
-        return _named(name, method, steps)
-
-    async def close(self) -> None:
-        """Let go of connections and of what is remembered."""
-        await self._waiting.close()
-        if (link := self._leave()) is not None:
-            link.close_connections()
+    def _method(name: str, coroutine: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+        coroutine.__name__ = name
+        return coroutine
 
     async def __aenter__(self) -> "Self":
         return self
@@ -184,8 +147,8 @@ def allow_all(*requests: Request[Any], deadline: Duration | None = None) -> Any:
     if len(kinds) > 1:
         raise TypeError("limits that are decided together are all of Limiters, or all of AsyncLimiters")
     limiter = requests[0].limiter
-    run = of_tasks.run if isinstance(limiter, AsyncLimiter) else of_threads.run
-    return run(deciding_all(requests, deadline), limiter._do)
+    deciding = deciding_all(requests, deadline)
+    return deciding if isinstance(limiter, AsyncLimiter) else run(deciding)
 
 
 KeyOf = Key | Callable[..., Key]
@@ -200,13 +163,13 @@ class Limit:
     def __enter__(self) -> Decision:
         if isinstance(self._limiter, AsyncLimiter):
             raise TypeError("an AsyncLimiter's limit is entered by `async with`")
-        return of_threads.run(self._entering(), self._limiter._do)
+        return run(self._entering())
 
     def __exit__(self, *_: object) -> None:
         pass
 
     async def __aenter__(self) -> Decision:
-        return await of_tasks.run(self._entering(), self._limiter._do)
+        return await self._entering()
 
     async def __aexit__(self, *_: object) -> None:
         pass
@@ -215,22 +178,22 @@ class Limit:
         if not isinstance(self._limiter, AsyncLimiter):
             @functools.wraps(function)
             def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-                of_threads.run(self._entering(*args, **kwargs), self._limiter._do)
+                run(self._entering(*args, **kwargs))
                 return function(*args, **kwargs)
             return limited
 
         @functools.wraps(function)
         async def limited_task(*args: P.args, **kwargs: P.kwargs) -> Any:
-            await of_tasks.run(self._entering(*args, **kwargs), self._limiter._do)
+            await self._entering(*args, **kwargs)
             return await cast(Any, function(*args, **kwargs))
         return cast(Callable[P, R], limited_task)
 
-    def _entering(self, *args: Any, **kwargs: Any) -> Steps[Decision]:
+    async def _entering(self, *args: Any, **kwargs: Any) -> Decision:
         key: Key = self._key(*args, **kwargs) if callable(self._key) else self._key
         if self._timeout == 0:
-            decision = yield from self._limiter._allowing(key, self._cost)
+            decision = await self._limiter._allowing(key, self._cost)
         else:
-            decision = yield from self._limiter._acquiring(key, self._cost, self._timeout)
+            decision = await self._limiter._acquiring(key, self._cost, self._timeout)
         if not decision:
             raise Limited(key, decision)
         return cast(Decision, decision)

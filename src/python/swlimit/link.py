@@ -1,75 +1,21 @@
-"""What the limiters of one client share: its servers, and what goes on beside the requests.
+"""What the limiters of one client share: its servers, and what goes on beside the requests."""
 
-A step is what a generator yields to have something done outside: `Link.run` does it, in threads or with asyncio.
-"""
-
+import inspect
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from . import fork
 from .breaker import PROBE_TIMEOUT, probe
 from .denials import Denials, Ticket
-from .errors import SwlimitError
+from .errors import ServerAway, SwlimitError
+from .outside import Outside, Signal
 from .servers import Home, Server, Words, topology
-from .tracking import Subscribers
-
-T = TypeVar("T")
-
-
-class Send(NamedTuple):
-    """Send these words. The reply is in time within `timeout`; whoever asks waits no longer than `wait`."""
-
-    server: Server
-    key: bytes
-    words: Words
-    timeout: float
-    wait: float
-    asking: bool = False
-
-
-class Probe(NamedTuple):
-    """Send this over a connection made anew, which is the server's from then on if it answers."""
-
-    server: Server
-    key: bytes
-
-
-class Locate(NamedTuple):
-    """Ask a cluster for its servers, waiting no longer than so many seconds; the asking goes on."""
-
-    link: "Link"
-    wait: float
-
-
-class Acquire(NamedTuple):
-    """Send this on a connection that may wait until the instant `ends`."""
-
-    server: Server
-    words: Callable[[float], Words]
-    """Made once a connection is free, of the seconds that are left then."""
-    ends: float
-
-
-class TakeTurn(NamedTuple):
-    """Wait for one's turn within the process, first come, first served, at most so many seconds; it is released."""
-
-    key: bytes
-    timeout: float
-
-
-class Sleep(NamedTuple):
-    """Do nothing for so many seconds."""
-
-    seconds: float
-
-
-Step = Send | Probe | Locate | Acquire | TakeTurn | Sleep
-Steps = Generator[Step, Any, T]
+from .tracking import Subscribers, Tracker
 
 
 class Kept(NamedTuple):
@@ -89,7 +35,8 @@ MOST_KEPT = 100_000
 class Link:
     """Made when a client's first limiter is, and closed with its last."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, outside: Outside) -> None:
+        self.outside = outside
         self.subscribers = Subscribers()
         self.topology = topology(client, self._server)
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -99,25 +46,14 @@ class Link:
     def begin_anew(self) -> None:
         self._kept: deque[Kept] = deque(maxlen=MOST_KEPT)
         self.is_closed = False
-        self.is_sending_kept = False
+        self._is_sending_kept = False
+        self._lock = threading.Lock()
+        self._located: tuple[object, Signal] | None = None
+        self._probing: dict[Server, Any] = {}
 
     def __del__(self) -> None:
         if hasattr(self, "topology"):
             self.close_connections()
-
-    # What the two kinds of links do, each in its way.
-
-    def wire(self, server: Server) -> Any:
-        """What sends requests to a server."""
-        raise NotImplementedError
-
-    def tracker(self, server: Server) -> Any:
-        """What hears of a server's changes."""
-        raise NotImplementedError
-
-    def spawn(self, steps: Steps[None]) -> Any:
-        """Have these steps run beside the requests."""
-        raise NotImplementedError
 
     # Who uses it.
 
@@ -138,10 +74,6 @@ class Link:
     def is_used(self) -> bool:
         return bool(self._users)
 
-    def locate(self, wait: float) -> Any:
-        """Have a cluster asked for its servers; to be awaited with asyncio."""
-        raise NotImplementedError
-
     def close_connections(self) -> None:
         for server in self.topology.all():
             server.close()
@@ -149,22 +81,51 @@ class Link:
     # Servers.
 
     def of(self, key: bytes) -> Server | None:
-        return self.topology.of(key)
+        server = self.topology.of(key)
+        if server is not None and server.breaker.is_open:
+            self.probe(server)
+        return server
 
     def redirected(self, error: Exception) -> Server:
         server = self.topology.redirected(error)
-        self.spawn(locating(self))
+        self.outside.spawn(self._locating())
         self.subscribers.lost()  # nobody tells of keys whose slot another server took over
         return server
 
-    def located(self) -> None:
-        """The servers of a cluster are known anew."""
-        for server in self.topology.learnt() or ():
-            server.close()
+    async def locate(self, seconds: float) -> None:
+        """Ask a cluster for its servers, waiting no longer than that; the asking goes on, and many wait for one."""
+        with self._lock:
+            scene = self.outside.scene()
+            if self._located is None or self._located[0] is not scene:
+                done = self.outside.signal()
+                self.outside.spawn(self._learn(done))
+                self._located = scene, done
+            done = self._located[1]
+        if not await done.wait(seconds):
+            raise ServerAway("the cluster has not told in time which servers it has")
+
+    async def _locating(self) -> None:
+        with suppress(SwlimitError):
+            await self.locate(PROBE_TIMEOUT)
+
+    async def _learn(self, done: Signal) -> None:
+        try:
+            learning = self.topology.learn()
+            if inspect.isawaitable(learning):
+                await learning
+            for server in self.topology.learnt() or ():
+                server.close()
+        except Exception:  # noqa: S110  (whoever asks for a key finds no server, or the old one)
+            pass
+        finally:
+            with self._lock:
+                if self._located is not None and self._located[1] is done:
+                    self._located = None
+            done.set()
 
     def _server(self, home: Home) -> Server:
         server = Server(home)
-        server.wire, server.tracker = self.wire(server), self.tracker(server)
+        server.wire, server.tracker = self.outside.wire(server), Tracker(self.outside, server, self.subscribers)
         weak = weakref.ref(self)
 
         def on_open() -> None:
@@ -175,8 +136,14 @@ class Link:
         return server
 
     def probe(self, server: Server) -> None:
-        """Have a server that is away asked until it is back."""
-        self.spawn(probing(weakref.ref(self), server))
+        """Have a server that is away asked until it is back; in the scene that there is, not where it was found so."""
+        with self._lock:
+            if self.outside.is_running(self._probing.get(server)):
+                return
+            try:
+                self._probing[server] = self.outside.spawn(probing(weakref.ref(self), server))
+            except RuntimeError:  # no thread is to be had, as when the interpreter ends: requests find out themselves
+                server.breaker.begin_anew()
 
     def track(self, server: Server, denials: Denials, ticket: Ticket, retry_after: float) -> float | None:
         """Have the server asked for what is to be remembered. Returns for how many seconds at most this denial may be
@@ -195,73 +162,69 @@ class Link:
     def keep(self, kept: Kept) -> None:
         """The oldest go first when there are too many."""
         self._kept.append(kept)
-        if not self.is_sending_kept:
-            self.is_sending_kept = True
-            self.spawn(self._sending_kept())
+        if not self._is_sending_kept:
+            self._is_sending_kept = True
+            self.outside.spawn(self._sending_kept())
 
-    def _sending_kept(self) -> Steps[None]:
+    async def _sending_kept(self) -> None:
         try:
             while self._kept and self.is_used:
-                kept = self._kept[0]
-                passed = time.monotonic() - kept.began
-                if passed < kept.matters:
-                    if kept.server.breaker.is_open:
-                        yield Sleep(0.05)
+                server, key, began, matters, make = self._kept[0]
+                passed = time.monotonic() - began
+                if passed < matters:
+                    if server.breaker.is_open:
+                        await self.outside.sleep(0.05)
                         continue
-                    words = kept.words(int(passed * 1000))
+                    words = make(int(passed * 1000))
                     try:
-                        yield Send(kept.server, kept.key, words, PROBE_TIMEOUT, PROBE_TIMEOUT)
+                        await server.wire.send(key, words, PROBE_TIMEOUT, PROBE_TIMEOUT)
                     except SwlimitError:
-                        yield Sleep(0.05)
+                        await self.outside.sleep(0.05)
                         continue
                     except Exception as error:
-                        kept.server.breaker.log_refusal(words, error)
+                        server.refused(words, error)
                 self._kept.popleft()
         finally:
-            self.is_sending_kept = False
+            self._is_sending_kept = False
 
 
-def probing(weak: "weakref.ref[Link]", server: Server) -> Steps[None]:
+async def probing(weak: "weakref.ref[Link]", server: Server) -> None:
     """Ask a server that is away, until it answers or nobody wants to know."""
     while server.breaker.is_open:
-        yield Sleep(server.breaker.pause())
+        if (link := weak()) is None:
+            return
+        outside = link.outside
+        del link
+        await outside.sleep(server.breaker.pause())
         if (link := weak()) is None or not link.is_used:
             return
         try:
-            yield Probe(server, server.breaker.key)
+            await server.wire.probe(server.breaker.key)
         except SwlimitError:
             with suppress(SwlimitError):
-                yield Locate(link, PROBE_TIMEOUT)
+                await link.locate(PROBE_TIMEOUT)
         except Exception as error:  # it is there, and refuses this key
-            server.breaker.log_refusal(probe(server.breaker.key), error)
+            server.refused(probe(server.breaker.key), error)
         del link
 
 
-def locating(link: Link) -> Steps[None]:
-    with suppress(SwlimitError):
-        yield Locate(link, PROBE_TIMEOUT)
-
-
-L = TypeVar("L", bound=Link)
-
-
-class Links(Generic[L]):
+class Links:
     """The link of each client. It is its limiters' own: nothing here keeps it, or the client, from going."""
 
-    def __init__(self, make: Callable[[Any], L]) -> None:
-        self._make = make
-        self._links: weakref.WeakKeyDictionary[Any, weakref.ref[L]] = weakref.WeakKeyDictionary()
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
+        self._links: weakref.WeakKeyDictionary[Any, weakref.ref[Link]] = weakref.WeakKeyDictionary()
         self.begin_anew()
         fork.remember(self)
 
     def begin_anew(self) -> None:
         self._lock = threading.Lock()
 
-    def of(self, client: Any) -> L:
+    def of(self, client: Any) -> Link:
         with self._lock:
             weak = self._links.get(client)
             link = weak() if weak is not None else None
             if link is None or link.is_closed:
-                link = self._make(client)
+                link = Link(client, self._outside)
                 self._links[client] = weakref.ref(link)
             return link

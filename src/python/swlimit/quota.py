@@ -113,6 +113,13 @@ class Quota:
         return Quota(checked_integer(limit, "limit", least=0), self.geometry, self.strict)
 
     @cached_property
+    def _hash(self) -> int:
+        return hash((self.limit, self.geometry, self.strict))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
     def words(self) -> tuple[int, str, str]:
         """As commands take it."""
         return self.limit, f"{self.geometry.window}ms", f"{self.geometry.resolution}ms"

@@ -4,6 +4,8 @@ A client is `redis.Redis` or `redis.asyncio.Redis`, behind a sentinel or not, or
 where its servers are, and how to connect: same TLS, user and database. The connections are the limiters' own.
 """
 
+import logging
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,6 +18,7 @@ from .errors import REPLIES, ModuleMissing, ServerAway, is_failure, is_unknown_c
 Words = tuple[Any, ...]
 """A command as it is sent: its name, then its arguments."""
 
+log = logging.getLogger("swlimit")
 SILENCE = 1.0
 """Seconds after which a connection that has told nothing is asked whether it is still there."""
 
@@ -51,15 +54,35 @@ def _home(name: str, connection_class: Any, connection_kwargs: dict[str, Any]) -
     return Home(name, connection_class, kwargs)
 
 
+class ServerState(NamedTuple):
+    """How a server is, as far as this process can tell."""
+
+    address: str
+    """Host and port, a socket's path, or a sentinel's name of it."""
+    away: str | None
+    """Why it is not asked now; None: it is asked."""
+    slow: bool
+    """Whether its last reply came later than the timeout."""
+    lacks: tuple[str, ...]
+    """The commands that it has refused for lack of rights, and that limiters do without."""
+
+
 class Server:
     """What is known of one server; `wire` sends to it, `tracker` hears from it."""
 
     def __init__(self, home: Home) -> None:
         self.home = home
         self.breaker = Breaker(home.name)
+        self.lacks: set[str] = set()
         self.wire: Any = None
         self.tracker: Any = None
+        self._is_slow = False
         self._served = False
+
+    @property
+    def state(self) -> ServerState:
+        away = self.breaker.reason if self.breaker.is_open else None
+        return ServerState(self.home.name, away, self._is_slow, tuple(sorted(self.lacks)))
 
     def heard(self, key: bytes, words: Words, reply: Any, in_time: bool = True) -> Any:
         """Take in a reply, an error's too, and say what it comes to: itself, or an error that is to be raised."""
@@ -79,7 +102,32 @@ class Server:
             self._served = True
         if in_time:
             self.breaker.answered()
+            if self._is_slow:
+                self._is_slow = False
+                log.warning("%s is in time again", self.home.name)
         return reply
+
+    def heard_late(self, key: bytes, words: Words, reply: Any, round_trip: float, timeout: float) -> Any:
+        """Take in a reply that took `round_trip` seconds, more than the timeout."""
+        if not self._is_slow:
+            self._is_slow = True
+            log.warning("%s is slow: a reply came after %.0f ms, and the timeout is %.0f ms", self.home.name,
+                        round_trip * 1000, timeout * 1000)
+        return self.heard(key, words, reply, in_time=False)
+
+    def refused(self, words: Words, error: Exception) -> None:
+        """The server is there, and refuses what was sent beside the requests."""
+        if not isinstance(error, redis.exceptions.NoPermissionError):
+            log.warning("%s refuses %s: %s", self.home.name, words[0], error)
+            return
+        command = _command(words)
+        if command not in self.lacks:
+            self.lacks.add(command)
+            log.warning("%s refuses %s, and swlimit does without: %s", self.home.name, command, error)
+
+    def allowed(self, words: Words) -> None:
+        """The server has done what was sent beside the requests."""
+        self.lacks.discard(_command(words))
 
     def close(self) -> None:
         """Give up all connections; who needs them connects anew."""
@@ -90,6 +138,26 @@ class Server:
         """A connection could not be made, or has broken."""
         self.breaker.failed(error, key)
         return ServerAway(f"{self.home.name}: {error or type(error).__name__}")
+
+
+def _command(words: Words) -> str:
+    return " ".join(words[:2]) if words[0] == "CLIENT" else str(words[0])
+
+
+def giving_back(words: Words, reply: Any, age: float) -> list[Words]:
+    """The commands that give back what this reply grants, and nobody waits for any more.
+
+    Its grant is `age` seconds old at most when they arrive: an age that is too high takes no unit back too early.
+    """
+    if isinstance(reply, Exception) or not reply or not reply[0]:
+        return []
+    dated = "AGE", f"{math.ceil(age * 1000)}ms"
+    if words[0] in ("SWLIMIT.ALLOW", "SWLIMIT.ACQUIRE"):
+        return [("SWLIMIT.REFUND", words[1], reply[0], *dated)]
+    if words[0] == "SWLIMIT.MALLOW":
+        keys = words[2:2 + words[1]]
+        return [("SWLIMIT.REFUND", key, member[0], *dated) for key, member in zip(keys, reply[1:])]
+    return []
 
 
 Servers = Callable[[Home], Server]

@@ -1,4 +1,4 @@
-"""Hearing of what is given back: what both kinds of trackers share. No connection.
+"""Hearing of what is given back.
 
 A tracker has two connections to one server: a listener, which reads invalidations, and an asker, whose PEEKs register
 their keys for them (`CLIENT TRACKING ON REDIRECT listener`). The reply to a PEEK is what is remembered, and for no
@@ -9,17 +9,21 @@ finds it so, and that has to be told, too.
 import logging
 import math
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import redis
 from redis.exceptions import NoPermissionError
 
 from . import fork
 from .decision import Decision
 from .denials import Denials, Ticket
-from .servers import Words
+from .errors import BROKEN
+from .outside import Conversation, Outside
+from .servers import SILENCE, Server, Words
 
 CHANNEL = "__redis__:invalidate"
 MAX_PENDING = 1000
@@ -92,11 +96,6 @@ class Register:
                 at_most = math.inf if reply == -1 else reply / 1000
                 look.denials.learn(look.ticket, Decision.of(peeked, look.ticket.demand.quota), now, at_most)
 
-    def clear(self) -> None:
-        self._pending.clear()
-        self._keys.clear()
-        self._peeked = None
-
 
 class Subscribers:
     """The memories that are told of invalidations, as long as somebody uses them."""
@@ -138,3 +137,132 @@ class Subscribers:
     def _all(self) -> list[Denials]:
         with self._lock:
             return list(self._denials)
+
+
+class Tracker:
+    """Hears of one server's changes, in a worker that ends when nobody subscribes any more, or it is closed."""
+
+    def __init__(self, outside: Outside, server: Server, subscribers: Subscribers) -> None:
+        self._outside = outside
+        self._server = server
+        self._home = server.home
+        self._subscribers = subscribers
+        self.begin_anew()
+        fork.remember(self)
+
+    def begin_anew(self) -> None:
+        self.is_refused = False
+        """Whether the server does not track, as far as is known."""
+        self.register = Register()
+        self._lock = threading.Lock()  # held for the asker and its register together
+        self._asker: Conversation | None = None
+        self._worker: Any = None
+        self._generation = 0
+        """Raised when a worker is not needed any more."""
+
+    @property
+    def is_up(self) -> bool:
+        return self._asker is not None and self._outside.is_running(self._worker)
+
+    def start(self) -> None:
+        with self._lock:
+            if self._outside.is_running(self._worker):
+                return
+            self._asker = None
+            self._generation += 1
+            self._worker = self._outside.spawn(self._track(self._generation))
+
+    def ask(self, denials: Denials, ticket: Ticket) -> bool:
+        """Have the key of a denial registered, and the denial remembered; whether that is on its way."""
+        with self._lock:
+            if self._asker is None:
+                return False
+            self._outside.post(self._asker, *self.register.ask(denials, ticket, time.monotonic()))
+            return True
+
+    def close(self) -> None:
+        """From any thread; who asks again begins anew."""
+        with self._lock:
+            worker, self._worker, self._asker = self._worker, None, None
+            self._generation += 1
+        self._subscribers.lost()
+        if worker is not None:
+            self._outside.end(worker)
+
+    def _is_needed(self, generation: int) -> bool:
+        return bool(self._subscribers) and self._generation == generation
+
+    async def _track(self, generation: int) -> None:
+        pauses = Pauses()
+        while self._is_needed(generation):
+            listener, asker = (self._outside.conversation(self._home) for _ in range(2))
+            try:
+                await self._begin(listener, asker)
+                pauses.reset()
+                await self._listen(listener, asker, generation)
+            except (redis.RedisError, *BROKEN, ValueError) as error:
+                self.is_refused = True
+                log.debug("not tracking: %s", error)  # a connection was lost, or the server does not track
+            finally:
+                with self._lock:
+                    if self._asker is asker:
+                        self._asker = None
+                self._subscribers.lost()
+                for one in (listener, asker):
+                    await one.close()
+            if self._is_needed(generation):
+                await self._outside.sleep(pauses.next())
+
+    async def _begin(self, listener: Conversation, asker: Conversation) -> None:
+        for one in (listener, asker):
+            await one.connect()
+        identity = await self._must(listener, "CLIENT", "ID")
+        await self._must(listener, "SUBSCRIBE", CHANNEL)
+        await self._must(asker, "CLIENT", "TRACKING", "ON", "REDIRECT", identity)
+        self._subscribers.lost()  # of what was asked before, nothing is told
+        with self._lock:
+            self.register, self._asker, self.is_refused = Register(), asker, False
+
+    async def _must(self, conversation: Conversation, *words: Any) -> Any:
+        try:
+            reply = await conversation.call(*words)
+        except NoPermissionError as error:
+            self._server.refused(words, error)
+            raise
+        self._server.allowed(words)
+        return reply
+
+    async def _listen(self, listener: Conversation, asker: Conversation, generation: int) -> None:
+        """Pass on what the two connections tell, until one is lost or nobody wants to know."""
+        heard = dict.fromkeys((listener, asker), time.monotonic())
+        pinged: set[Conversation] = set()
+        ears = self._outside.ears(listener, asker)
+        try:
+            while self._is_needed(generation):
+                told, now = await ears.next(SILENCE / 4), time.monotonic()
+                if told is not None:
+                    one, reply = told
+                    heard[one] = now
+                    pinged.discard(one)
+                    if one is listener:
+                        self._subscribers.told(reply)
+                    else:
+                        self._answered(asker, reply, now)
+                for one, since in heard.items():
+                    if now - since > 2 * SILENCE:
+                        raise redis.TimeoutError("a connection is open, but nobody answers")
+                    if now - since > SILENCE and one not in pinged:
+                        pinged.add(one)
+                        with self._lock:
+                            self._outside.post(one, *(
+                                self.register.ask_whether_alive() if one is asker else (("PING",),)))
+        finally:
+            await ears.close()
+
+    def _answered(self, asker: Conversation, reply: Any, now: float) -> None:
+        with self._lock:
+            if self._asker is not asker:
+                return  # it was closed meanwhile
+            self.register.answered(reply, now)
+        if isinstance(reply, NoPermissionError) and self.register.is_refused:
+            self._server.refused(("PTTL",), reply)

@@ -21,15 +21,12 @@ class CountOverflow(ArithmeticError):
 class Window:
     """The units counted for one key, by subinterval, oldest first; at least one."""
 
-    __slots__ = ("counts", "geometry")
+    __slots__ = ("counts", "geometry", "newest")
 
     def __init__(self, geometry: Geometry, counts: dict[int, int]) -> None:
         self.geometry = geometry
         self.counts = counts
-
-    @property
-    def newest(self) -> int:
-        return next(reversed(self.counts))
+        self.newest = next(reversed(counts))
 
     @property
     def end(self) -> int:
@@ -45,8 +42,12 @@ class Window:
         resolution = self.geometry.resolution
         current, elapsed = divmod(self.instant(now), resolution)
         oldest = current - self.geometry.subintervals
-        full = sum(units for subinterval, units in self.counts.items() if subinterval > oldest)
-        trailing = self.counts.get(oldest, 0)
+        full = trailing = 0
+        for subinterval, units in self.counts.items():
+            if subinterval > oldest:
+                full += units
+            elif subinterval == oldest:
+                trailing = units
         weighted = trailing if strict else -(-trailing * (resolution - elapsed) // resolution)
         return full + weighted, full + trailing
 
@@ -91,12 +92,16 @@ class Window:
 
     def count(self, subinterval: int, units: int) -> None:
         """Count units, and let go of what no longer matters."""
+        if subinterval == self.newest and sum(self.counts.values()) + units <= MAX_EXACT:
+            self.counts[subinterval] += units
+            return
         oldest = max(self.newest, subinterval) - self.geometry.subintervals
         held = {one: units for one, units in self.counts.items() if one >= oldest}
         if sum(held.values()) + units > MAX_EXACT:
             raise CountOverflow
         held[subinterval] = held.get(subinterval, 0) + units
         self.counts = held if subinterval >= self.newest else dict(sorted(held.items()))
+        self.newest = max(self.newest, subinterval)
 
     def take(self, units: int, age: int | None, now: int) -> int:
         """Give back units, the newest first; with an age, from those counted that long ago on. Returns how many."""
@@ -115,6 +120,7 @@ class Window:
             self.counts[subinterval] -= taken
             if not self.counts[subinterval]:
                 del self.counts[subinterval]
+        self.newest = next(reversed(self.counts), self.newest)
         return units - left
 
 

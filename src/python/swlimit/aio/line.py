@@ -1,71 +1,72 @@
 """One connection that all requests share: what waits is sent in one write, and replies come in the order of requests.
 
-An exchange belongs to the line, not to whoever asked: a task that is cancelled leaves it, its reply is still heard.
+An exchange belongs to the line, not to whoever asked: a task that is cancelled leaves it, its reply is still heard, and
+what that grants is given back.
 """
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import deque
+from collections.abc import Coroutine
+from itertools import chain
 from typing import Any
 
 import redis
 
-from ..breaker import SILENT_TIMEOUTS
+from .. import fork
+from ..breaker import PROBE_TIMEOUT, SILENT_TIMEOUTS, probe
 from ..errors import BROKEN, REPLIES, ServerAway
-from ..link import Send
-from ..servers import SILENCE, Server, Words
-from .timing import ROUNDS, time_limit
+from ..servers import SILENCE, Server, Words, giving_back
+from .timing import time_limit
 
 MOST_UNANSWERED = 1000
 LATEST = 10.0
 """Seconds after which a line that takes nothing new is closed, whatever it owes."""
+ROUNDS = 3
+"""How often the loop goes round, once time is up, before that is believed: it may have been busy elsewhere."""
 
 
 class Exchange:
     """A command, and whoever waits for its reply, if anybody still does."""
 
-    __slots__ = ("_line", "_rounds", "_timer", "is_late", "reply", "send", "sent")
+    __slots__ = ("asking", "due", "is_late", "is_wanted", "key", "reply", "sent", "timeout", "wait", "words")
 
-    def __init__(self, line: "Line", send: Send, loop: asyncio.AbstractEventLoop) -> None:
-        self._line, self.send = line, send
+    def __init__(self, key: bytes, words: Words, timeout: float, wait: float, asking: bool, due: float,
+                 reply: "asyncio.Future[Any]") -> None:
+        self.key, self.words, self.timeout, self.wait, self.asking = key, words, timeout, wait, asking
+        self.due = due
+        """When it is to be looked at, unless the reply has come."""
+        self.reply = reply
         self.sent = 0.0
         """When it was written; 0: not yet."""
         self.is_late = False
-        self.reply: asyncio.Future[Any] = loop.create_future()
-        self._rounds = 0
-        self._timer = loop.call_later(send.wait, self._look)
+        self.is_wanted = True
 
     def settle(self, reply: Any) -> None:
         """The reply has come, or never will."""
-        self._timer.cancel()
         if not self.reply.done():
             self.reply.set_result(reply)
 
-    def _look(self) -> None:
-        """Time is up: after a pause of the loop, the reply may have come without anybody having read it."""
-        loop, send = self.reply.get_loop(), self.send
-        if self._rounds < ROUNDS:
-            self._rounds += 1
-            self._timer = loop.call_soon(self._look)  # type: ignore[assignment]
+    def look(self, server: Server, now: float, heard: float) -> None:
+        """Time is up for whoever waits, or for the server."""
+        self.due = math.inf
+        in_time_until = self.sent + self.timeout
+        if self.sent and in_time_until > now and self.wait >= self.timeout and not self.reply.done():
+            self.due = in_time_until  # written late, by a pause of the loop
             return
-        began = self.sent or time.monotonic()
-        left = began + send.timeout - time.monotonic()
-        if self.sent and left > 0 and send.wait >= send.timeout and not self.reply.done():
-            self._rounds, self._timer = 0, loop.call_later(left, self._look)  # written late, by a pause of the loop
-            return
-        if not self.reply.done():
-            self.reply.set_result(ServerAway(f"{send.server.home.name} has not replied in time"))
+        self.settle(ServerAway(f"{server.home.name} has not replied in time"))
         if not self.sent:
             return
-        if left > 0:
-            self._rounds, self._timer = 0, loop.call_later(left, self._look)
+        if in_time_until > now:
+            self.due = in_time_until
         elif not self.is_late:
             self.is_late = True
-            send.server.breaker.failed(f"no reply within {send.timeout * 1000:.0f} ms", send.key)
-            self._rounds, self._timer = 0, loop.call_later((SILENT_TIMEOUTS - 1) * send.timeout, self._look)
-        elif time.monotonic() - max(self._line.heard, self.sent) > SILENT_TIMEOUTS * send.timeout:
-            send.server.breaker.open(f"nothing heard for {SILENT_TIMEOUTS} times {send.timeout * 1000:.0f} ms")
+            self.due = self.sent + SILENT_TIMEOUTS * self.timeout
+            server.breaker.failed(f"no reply within {self.timeout * 1000:.0f} ms", self.key)
+        elif now - max(heard, self.sent) >= SILENT_TIMEOUTS * self.timeout:
+            server.breaker.open(f"nothing heard for {SILENT_TIMEOUTS} times {self.timeout * 1000:.0f} ms")
 
 
 class Line:
@@ -80,6 +81,8 @@ class Line:
         self._unsent: deque[Exchange] = deque()
         self._unanswered: deque[Exchange] = deque()
         self._wake = asyncio.Event()
+        self._next_look = math.inf
+        self._timer: asyncio.Handle | None = None
         self._retired = False
         self._connection: Any = None
         """Once it is connected."""
@@ -91,19 +94,27 @@ class Line:
         """Not one on which nothing is heard of what is unanswered."""
         if self.is_over or self._retired:
             return False
-        oldest = self._unanswered[0] if self._unanswered else None
-        return oldest is None or time.monotonic() - max(oldest.sent, self.heard) < SILENCE
+        return not self._unanswered or time.monotonic() - max(self._unanswered[0].sent, self.heard) < SILENCE
 
-    async def send(self, send: Send) -> Any:
-        """The reply. Raises ServerAway where it does not come in time, and what the server says is wrong."""
-        exchange = Exchange(self, send, self.loop)
+    async def send(self, key: bytes, words: Words, timeout: float, wait: float, asking: bool = False) -> Any:
+        """See `Wire.send`."""
+        due = time.monotonic() + wait
+        exchange = Exchange(key, words, timeout, wait, asking, due, self.loop.create_future())
         self._unsent.append(exchange)
-        if self._connection is not None and not self._unanswered:
-            with contextlib.suppress(*BROKEN):  # whoever reads finds it broken, too
-                await self._flush()  # which does not pause, as nothing is waiting to be written
-        else:
-            self._wake.set()
-        reply = await exchange.reply
+        if due < self._next_look:
+            self._look_at(due)
+        try:
+            if self._connection is not None and not self._unanswered:
+                with contextlib.suppress(*BROKEN):  # whoever reads finds it broken, too
+                    await self._flush()  # which does not pause, as nothing is waiting to be written
+            else:
+                self._wake.set()
+            reply = await exchange.reply
+        except asyncio.CancelledError:
+            exchange.is_wanted = False
+            if exchange.reply.done() and not exchange.reply.cancelled():  # it came just before
+                self._give_back(exchange, exchange.reply.result())
+            raise
         if isinstance(reply, Exception):
             raise reply
         return reply
@@ -116,6 +127,34 @@ class Line:
 
     def close(self) -> None:
         self.task.cancel()
+
+    def _look_at(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._next_look = due
+        self._timer = self.loop.call_later(max(0.0, due - time.monotonic()), self._look, ROUNDS)
+
+    def _look(self, rounds: int) -> None:
+        """For somebody time is up. After a pause of the loop, the reply may have come, and nobody has read it yet."""
+        if rounds:
+            self._timer = self.loop.call_soon(self._look, rounds - 1)
+            return
+        self._timer, self._next_look = None, math.inf
+        now = time.monotonic()
+        for exchange in list(chain(self._unanswered, self._unsent)):
+            if exchange.due <= now:
+                exchange.look(self._server, now, self.heard)
+        due = min((exchange.due for exchange in chain(self._unanswered, self._unsent)), default=math.inf)
+        if due < math.inf:
+            self._look_at(due)
+
+    def _give_back(self, exchange: Exchange, reply: Any) -> None:
+        """Nobody has heard what this reply grants."""
+        age = time.monotonic() - exchange.sent + exchange.timeout
+        for words in giving_back(exchange.words, reply, age):
+            self._unsent.append(Exchange(exchange.key, words, SILENCE, SILENCE, False, math.inf,
+                                         self.loop.create_future()))
+            self._wake.set()
 
     async def _run(self) -> None:
         connection = self._server.home.connection(socket_timeout=None, socket_connect_timeout=None)
@@ -148,7 +187,7 @@ class Line:
         """Nothing more will be heard."""
         away = ServerAway(f"{self._server.home.name}: {error or type(error).__name__}")
         if self._unanswered:
-            self._server.lost(error, self._unanswered[-1].send.key)
+            self._server.lost(error, self._unanswered[-1].key)
         for exchange in (*self._unanswered, *self._unsent):
             exchange.settle(away)
         self._unanswered.clear()
@@ -167,29 +206,77 @@ class Line:
         while self._unsent and len(self._unanswered) < MOST_UNANSWERED:
             exchange = self._unsent.popleft()
             if exchange.reply.done():
-                exchange.settle(None)  # given up before it was sent: it never is
-                continue
+                continue  # given up before it was sent: it never is
             exchange.sent = now
             self._unanswered.append(exchange)
-            if exchange.send.asking:
+            if exchange.asking:
                 commands.append(("ASKING",))
-            commands.append(exchange.send.words)
+            commands.append(exchange.words)
         if commands:
             await self._connection.send_packed_command(self._connection.pack_commands(commands), check_health=False)
 
     async def _read(self, connection: Any) -> None:
+        unanswered, heard = self._unanswered, self._server.heard
         while True:
             try:
                 reply = await connection.read_response(disconnect_on_error=False)
             except REPLIES as error:
                 reply = error
-            self.heard = time.monotonic()
-            exchange = self._unanswered[0]
-            send = exchange.send
-            if send.asking:
-                exchange.send = send._replace(asking=False)  # that was the reply to ASKING
+            self.heard = now = time.monotonic()
+            exchange = unanswered[0]
+            if exchange.asking:
+                exchange.asking = False  # that was the reply to ASKING
                 continue
-            self._unanswered.popleft()
-            exchange.settle(send.server.heard(send.key, send.words, reply, in_time=not exchange.is_late))
+            unanswered.popleft()
+            if exchange.is_late:
+                outcome = self._server.heard_late(exchange.key, exchange.words, reply, now - exchange.sent,
+                                                  exchange.timeout)
+            else:
+                outcome = heard(exchange.key, exchange.words, reply)
+            if not exchange.reply.done():
+                exchange.reply.set_result(outcome)
+            elif not exchange.is_wanted or exchange.reply.cancelled():
+                self._give_back(exchange, outcome)
             if self._unsent or self._retired:
                 self._wake.set()
+
+
+class Wire:
+    """The line to one server, made anew when it is needed, in the loop that runs."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.begin_anew()
+        fork.remember(self)
+
+    def begin_anew(self) -> None:
+        self._line: Line | None = None
+
+    def send(self, key: bytes, words: Words, timeout: float, wait: float,
+             asking: bool = False) -> Coroutine[Any, Any, Any]:
+        line = self._line
+        if line is None or not line.takes_more or line.loop is not asyncio.get_running_loop():
+            self.close()
+            line = self._line = Line(self._server)
+        return line.send(key, words, timeout, wait, asking)
+
+    async def probe(self, key: bytes) -> None:
+        """Ask over a new line, which is the server's from then on if it answers."""
+        line = Line(self._server, connect_within=PROBE_TIMEOUT)
+        try:
+            await line.send(key, probe(key), PROBE_TIMEOUT, PROBE_TIMEOUT)
+        except ServerAway:
+            line.close()
+            raise
+        except BaseException:
+            line.retire()
+            raise
+        self.close()
+        self._line = line
+
+    def close(self) -> None:
+        """Take nothing new on this line; from any thread."""
+        line, self._line = self._line, None
+        if line is not None and not line.loop.is_closed():
+            with contextlib.suppress(RuntimeError):
+                line.loop.call_soon_threadsafe(line.retire)

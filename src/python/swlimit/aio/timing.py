@@ -7,7 +7,4 @@ if sys.version_info >= (3, 11):
 else:
     from async_timeout import timeout as time_limit
 
-ROUNDS = 3
-"""How often the loop goes round, once time is up, before that is believed: it may have been busy elsewhere."""
-
-__all__ = ["ROUNDS", "time_limit"]
+__all__ = ["time_limit"]

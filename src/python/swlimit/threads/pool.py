@@ -10,8 +10,7 @@ import redis
 from .. import fork
 from ..breaker import PROBE_TIMEOUT, SILENT_TIMEOUTS, probe
 from ..errors import BROKEN, REPLIES, ServerAway
-from ..link import Send
-from ..servers import Server
+from ..servers import Server, Words, giving_back
 
 CERTAIN = 0.05
 """Seconds for which a connection that has just been used is taken for alive."""
@@ -23,8 +22,10 @@ MOST_OPENING = 4
 class Late:
     """A connection whose reply did not come while somebody waited for it."""
 
-    def __init__(self, connection: Any, send: Send, sent: float) -> None:
-        self.connection, self.send, self.sent = connection, send, sent
+    def __init__(self, connection: Any, key: bytes, words: Words, timeout: float, sent: float, is_wanted: bool) -> None:
+        self.connection, self.key, self.words, self.timeout, self.sent = connection, key, words, timeout, sent
+        self.is_wanted = is_wanted
+        """Not where whoever asked was stopped meanwhile: then nobody has decided otherwise."""
         self.is_counted = False
 
 
@@ -45,35 +46,34 @@ class Pool:
         self._attempts = 0
         self._changed = threading.Condition(threading.Lock())
 
-    def send(self, send: Send) -> Any:
-        """The reply. Raises ServerAway where it does not come in time, and what the server says is wrong."""
-        ends = time.monotonic() + send.wait
+    async def send(self, key: bytes, words: Words, timeout: float, wait: float, asking: bool = False) -> Any:
+        ends = time.monotonic() + wait
         if self._late:
             self._hear_late()
         connection = self._take(ends)
         sent = time.monotonic()
         try:
-            if send.asking:
+            if asking:
                 call(connection, "ASKING")
-            connection.send_packed_command(connection.pack_command(*send.words), check_health=False)
+            connection.send_packed_command(connection.pack_command(*words), check_health=False)
             if not connection.can_read(max(0.0, ends - time.monotonic())) and not connection.can_read(0):
                 raise TimeoutError  # the second look: this thread may have had to wait for the others
             reply = read(connection)
         except TimeoutError:
-            raise self._give_up(Late(connection, send, sent)) from None
+            raise self._give_up(Late(connection, key, words, timeout, sent, True)) from None
         except BROKEN as error:
             connection.disconnect()
-            raise self._server.lost(error, send.key) from error
-        except BaseException:  # whoever asked is stopped; the reply still comes
-            self._give_up(Late(connection, send, sent))
+            raise self._server.lost(error, key) from error
+        except BaseException:
+            self._give_up(Late(connection, key, words, timeout, sent, False))
             raise
         self._put(connection)
-        reply = self._server.heard(send.key, send.words, reply)
+        reply = self._server.heard(key, words, reply)
         if isinstance(reply, Exception):
             raise reply
         return reply
 
-    def probe(self, key: bytes) -> None:
+    async def probe(self, key: bytes) -> None:
         """Ask over a connection made anew, which may take half a second."""
         words = probe(key)
         connection = self._server.home.connection(socket_timeout=PROBE_TIMEOUT, socket_connect_timeout=PROBE_TIMEOUT)
@@ -156,9 +156,9 @@ class Pool:
                 self._changed.notify()
 
     def _give_up(self, late: Late) -> ServerAway:
-        if time.monotonic() - late.sent >= late.send.timeout:
+        if time.monotonic() - late.sent >= late.timeout:
             late.is_counted = True
-            self._server.breaker.failed(f"no reply within {late.send.timeout * 1000:.0f} ms", late.send.key)
+            self._server.breaker.failed(f"no reply within {late.timeout * 1000:.0f} ms", late.key)
         with self._changed:
             self._late.append(late)
         return ServerAway(f"{self._server.home.name} has not replied in time")
@@ -169,26 +169,37 @@ class Pool:
             late, self._late = self._late, []
         now, still = time.monotonic(), []
         for one in late:
-            send, passed = one.send, now - one.sent
+            passed = now - one.sent
             try:
                 if one.connection.can_read(0):
-                    self._server.heard(send.key, send.words, read(one.connection), in_time=False)
-                    self._put(one.connection)
+                    self._settle(one, passed)
                     continue
             except (*BROKEN, redis.RedisError):
                 passed = LATEST
             if passed >= LATEST:
                 one.connection.disconnect()
                 continue
-            if passed >= send.timeout and not one.is_counted:
+            if passed >= one.timeout and not one.is_counted:
                 one.is_counted = True
-                self._server.breaker.failed(f"no reply within {send.timeout * 1000:.0f} ms", send.key)
-            if passed >= SILENT_TIMEOUTS * send.timeout:
+                self._server.breaker.failed(f"no reply within {one.timeout * 1000:.0f} ms", one.key)
+            if passed >= SILENT_TIMEOUTS * one.timeout:
                 self._server.breaker.open(f"no reply within {passed * 1000:.0f} ms")
             still.append(one)
         if still:
             with self._changed:
                 self._late += still
+
+    def _settle(self, late: Late, passed: float) -> None:
+        """The reply has come. What it grants to nobody is given back, over the same connection."""
+        reply = read(late.connection)
+        if late.is_counted:
+            reply = self._server.heard_late(late.key, late.words, reply, passed, late.timeout)
+        else:
+            reply = self._server.heard(late.key, late.words, reply, in_time=False)
+        if not late.is_wanted:
+            for words in giving_back(late.words, reply, passed + late.timeout):
+                call(late.connection, *words)
+        self._put(late.connection)
 
 
 def _is_alive(connection: Any) -> bool:
@@ -211,5 +222,3 @@ def call(connection: Any, *words: Any) -> Any:
     """The reply to a command on a connection that waits for nothing else."""
     connection.send_packed_command(connection.pack_command(*words), check_health=False)
     return read(connection)
-
-

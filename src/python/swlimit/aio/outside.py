@@ -1,0 +1,149 @@
+"""The outside for programs with asyncio."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Coroutine
+from typing import Any
+
+import redis
+
+from ..errors import BROKEN, REPLIES
+from ..outside import Conversation
+from ..servers import SILENCE, Home, Server, Words
+from .line import Wire
+from .timing import time_limit
+
+
+class Signal(asyncio.Event):
+    async def wait(self, seconds: float) -> bool:  # type: ignore[override]
+        with contextlib.suppress(asyncio.TimeoutError):
+            async with time_limit(max(0.0, seconds)):
+                await super().wait()
+        return self.is_set()
+
+
+class TaskConversation(Conversation):
+    def __init__(self, home: Home) -> None:
+        super().__init__(home, socket_timeout=None, socket_connect_timeout=None)
+
+    async def connect(self) -> None:
+        try:
+            if self.redis.is_connected and await _has_data(self.redis):
+                await self.close()
+        except (*BROKEN, redis.RedisError):
+            await self.close()  # the server has closed it
+        try:
+            async with time_limit(SILENCE):
+                await self.redis.connect()
+        except asyncio.TimeoutError:
+            raise redis.TimeoutError(f"no connection within {SILENCE:.0f} s") from None
+
+    async def write(self, *commands: Words) -> None:
+        await self.redis.send_packed_command(self.redis.pack_commands(commands), check_health=False)
+
+    async def read(self, seconds: float) -> Any:
+        try:
+            reply = await self.redis.read_response(timeout=seconds, disconnect_on_error=False)
+        except REPLIES as error:
+            return error
+        if reply is None:
+            raise redis.TimeoutError("no reply in time")
+        return reply
+
+    def hang_up(self) -> None:
+        writer = self.redis._writer
+        if writer.can_write_eof():
+            writer.write_eof()
+        else:
+            writer.get_extra_info("socket").shutdown(socket.SHUT_WR)  # with TLS, which goes on reading
+
+    async def close(self) -> None:
+        await self.redis.disconnect(nowait=True)
+
+
+async def _has_data(connection: Any) -> bool:
+    """Nothing is expected; redis-py 8 has another name for looking."""
+    look = getattr(connection, "can_read", None) or connection.can_read_destructive
+    return bool(await look())
+
+
+class Ears:
+    def __init__(self, *conversations: Conversation) -> None:
+        self._heard: asyncio.Queue[tuple[Conversation, Any] | BaseException] = asyncio.Queue()
+        self._tasks = [asyncio.create_task(self._hear(one)) for one in conversations]
+
+    async def _hear(self, one: Conversation) -> None:
+        try:
+            while True:
+                try:
+                    reply = await one.redis.read_response(disconnect_on_error=False)
+                except REPLIES as error:
+                    reply = error
+                self._heard.put_nowait((one, reply))
+        except (*BROKEN, redis.RedisError) as error:
+            self._heard.put_nowait(error)
+
+    async def next(self, seconds: float) -> tuple[Conversation, Any] | None:
+        if self._heard.empty():
+            try:
+                async with time_limit(seconds):
+                    heard = await self._heard.get()
+            except asyncio.TimeoutError:
+                return None
+        else:
+            heard = self._heard.get_nowait()
+        if isinstance(heard, BaseException):
+            raise heard
+        return heard
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class Tasks:
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def scene(self) -> object:
+        return asyncio.get_running_loop()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def signal(self) -> Signal:
+        return Signal()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(coroutine, name="swlimit")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def is_running(self, worker: "asyncio.Task[None] | None") -> bool:
+        return worker is not None and not worker.done() and worker.get_loop() is asyncio.get_running_loop()
+
+    def end(self, worker: "asyncio.Task[None]") -> None:
+        if not worker.get_loop().is_closed():
+            with contextlib.suppress(RuntimeError):
+                worker.get_loop().call_soon_threadsafe(worker.cancel)
+
+    def wire(self, server: Server) -> Wire:
+        return Wire(server)
+
+    def conversation(self, home: Home) -> Conversation:
+        return TaskConversation(home)
+
+    def ears(self, *conversations: Conversation) -> Ears:
+        return Ears(*conversations)
+
+    def post(self, conversation: Conversation, *commands: Words) -> None:
+        async def send() -> None:
+            with contextlib.suppress(*BROKEN, redis.RedisError):  # whoever reads sees it closed
+                await conversation.write(*commands)
+        self.spawn(send())
+
+
+TASKS = Tasks()

@@ -1,0 +1,109 @@
+"""What a limiter needs of the outside. There are two of them, `threads` and `aio`, and everything else is written once.
+
+All that waits is a coroutine. Those of `threads` wait as they are called, so that none of them ever suspends and
+`threads.run` has the outcome of any; those of `aio` are awaited in a loop.
+"""
+
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from .servers import SILENCE, Home, Server, Words
+
+
+class Signal(Protocol):
+    """Something that happens once."""
+
+    def set(self) -> None: ...
+
+    async def wait(self, seconds: float) -> bool:
+        """Whether it has happened, at the latest after so many seconds."""
+
+
+class Wire(Protocol):
+    """Sends to one server what does not wait there, over connections that all its limiters share."""
+
+    async def send(self, key: bytes, words: Words, timeout: float, wait: float, asking: bool = False) -> Any:
+        """The reply. It is in time within `timeout`; whoever asks waits no longer than `wait`.
+
+        Raises ServerAway where it does not come in time, and what the server says is wrong. What is granted to somebody
+        who is cancelled meanwhile is given back.
+        """
+
+    async def probe(self, key: bytes) -> None:
+        """Ask over a connection made anew. Raises ServerAway unless the server answers."""
+
+    def close(self) -> None:
+        """Take nothing new on the connections there are; from any thread."""
+
+
+class Conversation:
+    """A connection of one's own, for commands that block it, or to be told something."""
+
+    def __init__(self, home: Home, **options: Any) -> None:
+        self.redis = home.connection(**options)
+
+    async def connect(self) -> None:
+        """Unless it is connected, and nothing has come that nobody asked for."""
+        raise NotImplementedError
+
+    async def write(self, *commands: Words) -> None:
+        raise NotImplementedError
+
+    async def read(self, seconds: float) -> Any:
+        """The next reply, an error's too. Raises TimeoutError of redis-py when none comes in so many seconds."""
+        raise NotImplementedError
+
+    def hang_up(self) -> None:
+        """Tell the server that nothing more is to come; what it has sent can still be read."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    async def call(self, *words: Any) -> Any:
+        """The reply to a command. Raises the server's errors."""
+        await self.write(words)
+        reply = await self.read(SILENCE)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+
+class Ears(Protocol):
+    """Hears what several conversations tell."""
+
+    async def next(self, seconds: float) -> tuple[Conversation, Any] | None:
+        """Who tells what; None when nobody does for so many seconds. Raises what breaks a connection."""
+
+    async def close(self) -> None: ...
+
+
+class Outside(Protocol):
+    """What waits, connects, and goes on beside the requests."""
+
+    def scene(self) -> object:
+        """What all that waits belongs to: the loop that runs. What belongs to another is of no use."""
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    def signal(self) -> Signal: ...
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> Any:
+        """Have this go on beside the requests. Raises RuntimeError where that is impossible."""
+
+    def is_running(self, worker: Any) -> bool:
+        """Whether what was spawned goes on, and in the scene that there is now."""
+
+    def end(self, worker: Any) -> None:
+        """It is not needed any more; from any thread."""
+
+    def wire(self, server: Server) -> Wire: ...
+
+    def conversation(self, home: Home) -> Conversation: ...
+
+    def ears(self, *conversations: Conversation) -> Ears: ...
+
+    def post(self, conversation: Conversation, *commands: Words) -> None:
+        """Send without waiting, in the order in which this is called."""
+
+

@@ -1,0 +1,118 @@
+"""The outside for programs with threads, or without: it waits as it is called."""
+
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import redis
+
+from ..errors import BROKEN
+from ..outside import Conversation
+from ..servers import Home, Server, Words
+from .pool import Pool, read
+
+T = TypeVar("T")
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The outcome of a coroutine that awaits this outside only."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        outcome: T = done.value
+        return outcome
+    raise AssertionError("what waits in a thread does not suspend")
+
+
+class Signal(threading.Event):
+    async def wait(self, seconds: float) -> bool:  # type: ignore[override]
+        return super().wait(max(0.0, min(seconds, threading.TIMEOUT_MAX)))
+
+
+class ThreadConversation(Conversation):
+    async def connect(self) -> None:
+        try:
+            if self.redis._sock and self.redis.can_read(0):
+                self.redis.disconnect()
+        except (*BROKEN, redis.RedisError):
+            self.redis.disconnect()  # the server has closed it
+        self.redis.connect()
+
+    async def write(self, *commands: Words) -> None:
+        self.redis.send_packed_command(self.redis.pack_commands(commands), check_health=False)
+
+    async def read(self, seconds: float) -> Any:
+        if not self.redis.can_read(max(0.0, min(seconds, threading.TIMEOUT_MAX))):
+            raise redis.TimeoutError("no reply in time")
+        return read(self.redis)
+
+    def hang_up(self) -> None:
+        socket.socket.shutdown(self.redis._sock, socket.SHUT_WR)  # with TLS too, which goes on reading
+
+    async def close(self) -> None:
+        self.redis.disconnect()
+
+
+class Ears:
+    def __init__(self, *conversations: Conversation) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._all = conversations
+        for one in conversations:
+            self._selector.register(one.redis._sock, selectors.EVENT_READ)
+
+    async def next(self, seconds: float) -> tuple[Conversation, Any] | None:
+        for _ in range(2):
+            for one in self._all:
+                if one.redis.can_read(0):
+                    return one, read(one.redis)
+            self._selector.select(seconds)
+        return None
+
+    async def close(self) -> None:
+        self._selector.close()
+
+
+class Threads:
+    def scene(self) -> object:
+        return None
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def signal(self) -> Signal:
+        return Signal()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> threading.Thread:
+        thread = threading.Thread(target=run, args=(coroutine,), name="swlimit", daemon=True)
+        try:
+            thread.start()
+        except BaseException:
+            coroutine.close()
+            raise
+        return thread
+
+    def is_running(self, worker: threading.Thread | None) -> bool:
+        return worker is not None and worker.is_alive()
+
+    def end(self, worker: threading.Thread) -> None:
+        """It looks itself whether it is needed."""
+
+    def wire(self, server: Server) -> Pool:
+        return Pool(server)
+
+    def conversation(self, home: Home) -> Conversation:
+        return ThreadConversation(home)
+
+    def ears(self, *conversations: Conversation) -> Ears:
+        return Ears(*conversations)
+
+    def post(self, conversation: Conversation, *commands: Words) -> None:
+        with suppress(*BROKEN, redis.RedisError):  # whoever reads sees it closed
+            run(conversation.write(*commands))
+
+
+THREADS = Threads()
