@@ -52,20 +52,23 @@ def begin(folder, source, files, uri, servers):
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def assert_passes(process, least):
-    printed, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, printed[-8000:]
-    assert printed.count("PASSED") >= least, printed[-8000:]
-
-
-def test_on_a_server_and_in_a_cluster(source, start, tmp_path):
-    """Those for asyncio beside the others, because most of them sleep most of the time."""
+@pytest.mark.parametrize("kinds", [
+    ("threads", "asyncio in a cluster"),
+    pytest.param(("threads in a cluster", "asyncio"), marks=pytest.mark.long),
+], ids=" and ".join)
+def test_its_own_tests(source, start, tmp_path, kinds):
+    """Two at a time, because most of them sleep most of the time."""
     running = []
-    for folder, files in (("threads", FILES), ("asyncio", ASYNC_FILES)):
-        server, cluster = start(), Cluster(start)
-        for name, uri, servers in ((folder, f"redis://127.0.0.1:{server.port}", [server]),
-                                   (f"{folder}-cluster", f"redis+cluster://127.0.0.1:{cluster.servers[0].port}/",
-                                    cluster.masters())):
-            running.append(begin(tmp_path / name, source, files, uri, servers))
+    for kind in kinds:
+        files = ASYNC_FILES if kind.startswith("asyncio") else FILES
+        if kind.endswith("cluster"):
+            cluster = Cluster(start)
+            uri, servers = f"redis+cluster://127.0.0.1:{cluster.servers[0].port}/", cluster.masters()
+        else:
+            servers = [start()]
+            uri = f"redis://127.0.0.1:{servers[0].port}"
+        running.append(begin(tmp_path / kind.replace(" ", "-"), source, files, uri, servers))
     for process in running:
-        assert_passes(process, least=20)
+        printed, _ = process.communicate(timeout=240)
+        assert process.returncode == 0, printed[-8000:]
+        assert printed.count("PASSED") >= 20, printed[-8000:]
