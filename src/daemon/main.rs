@@ -50,7 +50,12 @@ const LAST_TRACES: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match runtime().map_err(FatalError::from).and_then(|runtime| runtime.block_on(run(arguments))) {
+    let ended = runtime().map_err(FatalError::from).and_then(|runtime| {
+        let ended = runtime.block_on(run(arguments));
+        runtime.shutdown_background(); // it would wait for a name that is being resolved
+        ended
+    });
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("swlimitd: {error}");
