@@ -2,6 +2,7 @@
 
 mod config;
 mod core;
+mod explain;
 mod observe;
 mod page;
 mod protocol;
@@ -14,7 +15,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use tokio::runtime::{Builder, Runtime};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -38,11 +39,24 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[command(version)]
 struct Arguments {
     /// The configuration file
-    #[arg(long, value_name = "FILE", env = "SWLIMITD_CONFIG", default_value = "/etc/swlimitd/swlimitd.yaml")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "SWLIMITD_CONFIG",
+        default_value = "/etc/swlimitd/swlimitd.yaml"
+    )]
     config: PathBuf,
     /// Check the configuration and exit
     #[arg(long)]
     check: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Explain(Box<explain::Arguments>),
 }
 
 /// How long the last traces may take at shutdown.
@@ -72,7 +86,11 @@ fn runtime() -> std::io::Result<Runtime> {
     builder.enable_all().build()
 }
 
-async fn run(Arguments { config: path, check }: Arguments) -> Result<(), FatalError> {
+async fn run(Arguments { config: path, check, command }: Arguments) -> Result<(), FatalError> {
+    if let Some(Command::Explain(arguments)) = command {
+        return explain::run(&path, *arguments).await;
+    }
+    observe::process::started();
     let configuration = Configuration::load(&path)?;
     let settings = &configuration.settings;
     let in_file = |error: &dyn Error| format!("{}: {error}", path.display());

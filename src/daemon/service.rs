@@ -7,13 +7,17 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
-use tracing::{Instrument, Span};
+use tracing::{Instrument, Level, Span};
 
 use crate::config::error::ConfigError;
 use crate::config::settings::Server;
 use crate::config::Configuration;
-use crate::core::{Answer, Client, Limiters, Plan, Refusal};
+use crate::core::{Answer, Client, Explanation, Limiters, Plan, Refusal};
 use crate::observe::metrics::{self, Api, Metrics, Outcome, Unmatched};
+use crate::observe::traces;
+
+/// The target of the log lines that say why each request was decided as it was.
+const DECISIONS: &str = "swlimitd::decisions";
 
 /// The daemon's state.
 pub struct Service {
@@ -32,6 +36,12 @@ pub struct Live {
 }
 
 impl Live {
+    /// The first configuration of a client.
+    pub fn first(configuration: Configuration, client: &Client) -> Self {
+        let limiters = Limiters::new(client.clone(), &configuration.settings);
+        Self::new(configuration, &limiters)
+    }
+
     fn new(configuration: Configuration, before: &Limiters) -> Self {
         let limiters = before.renewed(&configuration.limits);
         Self { configuration, limiters }
@@ -42,9 +52,8 @@ impl Service {
     /// The service of a configuration that was read from `path`.
     pub fn new(path: PathBuf, configuration: Configuration, client: Client, metrics: Metrics) -> Self {
         let settings = &configuration.settings;
-        let limiters = Limiters::new(client.clone(), settings);
         let has_server = settings.server != Server::None;
-        let live = ArcSwap::from_pointee(Live::new(configuration, &limiters));
+        let live = ArcSwap::from_pointee(Live::first(configuration, &client));
         metrics::loaded(true);
         Self { path, client, has_server, live, metrics, stopping: watch::Sender::new(false) }
     }
@@ -76,7 +85,17 @@ impl Service {
 
     /// Decides a plan and counts its rules. `unmatched` is the reason of descriptors without a rule.
     pub async fn decide(&self, live: &Live, plan: &Plan<'_>, unmatched: Unmatched) -> Result<Vec<Answer>, Refusal> {
-        let answers = live.limiters.decide(plan).await.map_err(refused)?;
+        let decided = live.limiters.decide(plan).await.map_err(refused);
+        traces::decided(plan, &decided);
+        if tracing::enabled!(target: DECISIONS, Level::DEBUG) {
+            let answers = match &decided {
+                Ok(answers) => answers.iter().copied().map(Ok).collect(),
+                Err(refusal) => vec![Err(refusal.clone()); plan.questions.len()],
+            };
+            let explanation = Explanation::new(plan, &answers, live.configuration.settings.shadow_mode);
+            tracing::debug!(target: DECISIONS, "{}", explanation.to_string().replace('\n', "; "));
+        }
+        let answers = decided?;
         for descriptor in &plan.descriptors {
             match descriptor.rule {
                 None => self.metrics.unmatched(unmatched),

@@ -13,6 +13,8 @@ PAGE = ROOT / "docs/swlimitd.md"
 BLOCKS = [block for block in blocks(PAGE) if block.comment == f"run by tests/daemon/{__file__.rpartition('/')[2]}"]
 LIMITS, SETTINGS, OVERLAY = [block.text for block in BLOCKS if block.language == "yaml"]
 
+FIRST_USE, EXPLAINED = [block.text for block in BLOCKS if block.language == "console"]
+
 
 @pytest.fixture
 def documented(start_daemon, server):
@@ -24,7 +26,7 @@ def documented(start_daemon, server):
 
 
 def test_first_use(documented):
-    command, shown = next(block.text for block in BLOCKS if block.language == "console").splitlines()
+    command, shown = FIRST_USE.splitlines()
     program, option, body, url = shlex.split(command.removeprefix("$ "))
     assert (program, option, url) == ("curl", "--data", "localhost:8080/json")
     status, reply = documented.json(json.loads(body))
@@ -32,6 +34,16 @@ def test_first_use(documented):
     for one in (reply, expected):
         assert re.fullmatch(r"6\d(\.\d+)?s", one["statuses"][0].pop("durationUntilReset"))
     assert (status, reply) == (200, expected)
+
+
+def test_why(documented):
+    command, *shown = EXPLAINED.splitlines()
+    program, word, _, _, *words = shlex.split(command.removeprefix("$ "))
+    assert (program, word) == ("swlimitd", "explain")
+    assert documented.codes("user=ann", domain="shop", hits=100) == ("OK", "OK")
+    status, printed = documented.run(word, *words)
+    alike = [re.sub(r"after \d+s", "after", text) for text in (printed, "\n".join(shown) + "\n")]
+    assert status == 0 and alike[0] == alike[1]
 
 
 def test_the_settings_of_the_page_are_valid(documented):

@@ -1,13 +1,22 @@
 """Traces for OpenTelemetry."""
 
+import socket
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
 
+from support.daemon import DAEMON
 from support.server import free_port
 
-LIMITS = "{domain: d, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]}"
+LIMITS = """
+domain: d
+descriptors:
+  - {key: k, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: other, rate_limit: {unit: day, requests_per_unit: 9}}
+policies: [{name: p, key: k, match: {path: /login}, rate_limit: {unit: day}}]
+"""
 TRACE = bytes(range(16))
 
 
@@ -51,6 +60,26 @@ def test_a_request_is_part_of_its_callers_trace(start_daemon, collector):
     assert told.count(TRACE) == told.count(text("grpc")) == 2
     assert b"swlimitd" in told and text("over_limit") in told
     assert b"unsampled" not in told and b"nobodys" not in told
+
+
+def test_spans_say_which_rules_decided(start_daemon, collector):
+    endpoint, messages = collector
+    daemon = start_daemon(LIMITS, traces={"endpoint": endpoint})
+    instance = f"{socket.gethostname()}:{daemon.process.pid}"
+    version = subprocess.check_output([DAEMON, "--version"], text=True).split()[1]
+    for _ in range(2):
+        daemon.ask("k=x other=y", "other=z", "k=x")
+    forwarded = {"X-Forwarded-Method": "POST", "X-Forwarded-Host": "shop.example", "X-Forwarded-Uri": "/login"}
+    assert daemon.http("/auth", headers=forwarded)[0] == 429
+    assert daemon.stop() < 5
+    told = b"".join(messages)
+    for name, word, times in (("descriptors", "k=x,other=y other=z k=x", 2), ("rules", "d.other d.k", 2),
+                              ("denied_by", "d.k", 1), ("rules", "d.p", 1), ("denied_by", "d.p", 1),
+                              ("descriptors", "POST shop.example/login from 127.0.0.1", 1)):
+        value = text(word)
+        assert told.count(text(name) + b"\x12" + bytes([len(value) + 1]) + b"\x0a" + value) == times, (name, word)
+    for word in ("service.version", version, "service.instance.id", instance):
+        assert text(word) in told
 
 
 def test_a_collector_that_is_not_there(start_daemon):

@@ -21,12 +21,7 @@ const MOMENT: Duration = Duration::from_millis(5);
 impl Limiters {
     /// The answers to all questions of a plan, in their order.
     pub async fn decide(&self, plan: &Plan<'_>) -> Result<Vec<Answer>, Refusal> {
-        let (answers, counted) = (vec![None; plan.questions.len()], Vec::new());
-        let began = Instant::now();
-        // The client decides by `on_failure` a moment before a deadline.
-        let deadline = began + self.timeout + MOMENT;
-        let deadline = plan.deadline.map_or(deadline, |callers| callers.min(deadline));
-        let mut deciding = Deciding { limiters: self, plan, began, deadline, answers, counted };
+        let mut deciding = self.deciding(plan);
         let result = deciding.ask_all().await;
         if result.is_err() || deciding.is_denied() {
             deciding.give_back().await;
@@ -34,6 +29,27 @@ impl Limiters {
         result?;
         let missing = || Refusal::Refused("the reply has fewer decisions than keys".into());
         deciding.answers.into_iter().collect::<Option<_>>().ok_or_else(missing)
+    }
+
+    /// What each limit of a plan would answer now. Nothing is counted.
+    pub async fn peek(&self, plan: &Plan<'_>) -> Vec<Result<Answer, Refusal>> {
+        let deciding = self.deciding(plan);
+        let peeks = plan.questions.iter().map(|question| deciding.ask(question, Operation::Peek));
+        let answers = join_all(peeks).await.into_iter().zip(&plan.questions);
+        let answers = answers.map(|(answer, question)| match question.operation {
+            Operation::Refund => answer.map(|answer| Answer { granted: true, ..answer }), // always
+            Operation::Allow | Operation::Peek | Operation::Record => answer,
+        });
+        answers.collect()
+    }
+
+    fn deciding<'a>(&'a self, plan: &'a Plan<'a>) -> Deciding<'a> {
+        let (answers, counted) = (vec![None; plan.questions.len()], Vec::new());
+        let began = Instant::now();
+        // The client decides by `on_failure` a moment before a deadline.
+        let deadline = began + self.timeout + MOMENT;
+        let deadline = plan.deadline.map_or(deadline, |callers| callers.min(deadline));
+        Deciding { limiters: self, plan, began, deadline, answers, counted }
     }
 
     /// Groups the questions into commands. Mode `local` comes first (its units can be given back exactly), mode

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use percent_encoding::{percent_encode, AsciiSet, CONTROLS};
+use percent_encoding::{percent_encode, AsciiSet, PercentEncode, CONTROLS};
 
 use crate::config::duration::spelled;
 
@@ -20,22 +20,26 @@ pub fn name<'a>(
     window: u64,
 ) -> String {
     let tagged = hash_tag.and_then(|tag| pairs.clone().position(|(key, _)| key == tag.as_bytes()));
-    let escape = |word| percent_encode(word, RESERVED);
     let (open, close) = if tagged.is_none() { ("{", "}") } else { ("", "") };
     let mut name = String::with_capacity(128); // few keys are longer
     let mut add = |words: std::fmt::Arguments| name.write_fmt(words).expect("a string accepts all text");
-    add(format_args!("{prefix}{open}{}{close}", escape(domain.as_bytes())));
+    add(format_args!("{prefix}{open}{}{close}", escaped(domain.as_bytes())));
     for (at, (key, value)) in pairs.enumerate() {
         let (open, close) = if tagged == Some(at) { ("{", "}") } else { ("", "") };
-        add(format_args!("|{open}{}={}{close}", escape(key), escape(value)));
+        add(format_args!("|{open}{}={}{close}", escaped(key), escaped(value)));
     }
     name + "|" + &spelled(window)
 }
 
 /// The key of a policy in a domain: `{domain}||name=value|1m`.
 pub fn of_policy(prefix: &str, domain: &str, name: &str, value: &str, window: u64) -> String {
-    let escape = |word: &str| percent_encode(word.as_bytes(), RESERVED).to_string();
-    format!("{prefix}{{{}}}||{}={}|{}", escape(domain), escape(name), escape(value), spelled(window))
+    let [domain, name, value] = [domain, name, value].map(|word| escaped(word.as_bytes()));
+    format!("{prefix}{{{domain}}}||{name}={value}|{}", spelled(window))
+}
+
+/// A word as keys spell it.
+pub fn escaped(word: &[u8]) -> PercentEncode<'_> {
+    percent_encode(word, RESERVED)
 }
 
 /// The part of a key that decides its slot in a cluster.

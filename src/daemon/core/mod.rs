@@ -4,6 +4,7 @@
 
 mod answer;
 mod decide;
+mod explanation;
 pub mod keys;
 mod limiters;
 mod plan;
@@ -11,6 +12,7 @@ mod refusal;
 mod single;
 
 pub use answer::{Answer, Source};
+pub use explanation::{Explanation, Mismatch};
 pub use limiters::{client, Limiters};
 pub use plan::{retry_after, Descriptor, Operation, Plan, Question, Role};
 pub use refusal::Refusal;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::answer::Answer;
-use crate::config::limits::{Limit, Rule};
+use super::keys;
+use crate::config::limits::{Entry, Limit, OriginalRequest, Rule};
 
 /// The questions of a request, and the descriptors that they belong to.
 #[derive(Debug, Default)]
@@ -15,6 +16,8 @@ pub struct Plan<'a> {
     pub descriptors: Vec<Descriptor<'a>>,
     /// When the caller gives up.
     pub deadline: Option<Instant>,
+    /// The request, if a proxy asks about one.
+    pub original: Option<&'a OriginalRequest<'a>>,
 }
 
 /// A question about one key.
@@ -57,6 +60,8 @@ pub enum Role {
 pub struct Descriptor<'a> {
     /// `None` if no rule matched.
     pub rule: Option<&'a Rule>,
+    /// What Envoy sent; empty for policies.
+    pub entries: &'a [Entry],
     /// The domain and name of the rule in metrics.
     pub domain: &'a str,
     pub label: Cow<'a, str>,
@@ -68,7 +73,17 @@ pub struct Descriptor<'a> {
 impl Descriptor<'_> {
     /// A descriptor that no rule matches.
     pub fn unmatched() -> Self {
-        Self { rule: None, domain: "", label: Cow::Borrowed(""), hits: 0, questions: Vec::new() }
+        Self { rule: None, entries: &[], domain: "", label: Cow::Borrowed(""), hits: 0, questions: Vec::new() }
+    }
+
+    fn is_denied(&self, denied: &impl Fn(usize) -> bool) -> bool {
+        self.questions.iter().any(|at| denied(*at))
+    }
+
+    /// Its entries as keys spell them: `key=value,key=value`.
+    pub fn spelled(&self) -> String {
+        let pair = |Entry { key, value }: &Entry| format!("{}={}", keys::escaped(key), keys::escaped(value));
+        self.entries.iter().map(pair).collect::<Vec<_>>().join(",")
     }
 
     /// What its denial means; `None` without a limit.
@@ -78,12 +93,33 @@ impl Descriptor<'_> {
 }
 
 impl<'a> Plan<'a> {
+    /// What is asked about: a proxy's request, or descriptors.
+    pub fn request(&self) -> String {
+        match self.original {
+            Some(request) => request.to_string(),
+            None => self.descriptors.iter().map(Descriptor::spelled).collect::<Vec<_>>().join(" "),
+        }
+    }
+
     /// Whether the request is denied if these questions are: by one limit, or by all limits in quota mode.
     pub fn is_denied(&self, denied: impl Fn(usize) -> bool) -> bool {
-        let of = |role| self.descriptors.iter().filter(move |descriptor| descriptor.role(self) == Some(role));
-        let is_denied = |descriptor: &Descriptor| descriptor.questions.iter().any(|at| denied(*at));
-        let mut quotas = of(Role::Quota).peekable();
-        of(Role::Decides).any(is_denied) || (quotas.peek().is_some() && quotas.all(is_denied))
+        self.with_role(Role::Decides).any(|descriptor| descriptor.is_denied(&denied)) || self.quotas_deny(&denied)
+    }
+
+    /// Indices of the questions that deny the request; none if it is granted.
+    pub fn denied_by(&self, denied: impl Fn(usize) -> bool) -> Vec<usize> {
+        let quotas_deny = self.quotas_deny(&denied);
+        let decides = |role| role == Role::Decides || (role == Role::Quota && quotas_deny);
+        (0..self.questions.len()).filter(|at| denied(*at) && decides(self.questions[*at].role)).collect()
+    }
+
+    fn quotas_deny(&self, denied: &impl Fn(usize) -> bool) -> bool {
+        let mut quotas = self.with_role(Role::Quota).peekable();
+        quotas.peek().is_some() && quotas.all(|descriptor| descriptor.is_denied(denied))
+    }
+
+    fn with_role(&self, role: Role) -> impl Iterator<Item = &Descriptor<'a>> {
+        self.descriptors.iter().filter(move |descriptor| descriptor.role(self) == Some(role))
     }
 
     /// Indices of the questions that are one decision: all of them grant, or nothing is counted.

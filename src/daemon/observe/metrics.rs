@@ -272,7 +272,7 @@ impl Drop for Running<'_> {
 }
 
 /// A label of at most [`MAX_LABEL`] bytes.
-fn shortened(label: &str) -> Cow<'_, str> {
+pub fn shortened(label: &str) -> Cow<'_, str> {
     if label.len() <= MAX_LABEL {
         return Cow::Borrowed(label);
     }

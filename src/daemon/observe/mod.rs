@@ -1,6 +1,7 @@
 //! What operators see: metrics, traces, and logs that stay readable.
 
 pub mod metrics;
+pub mod process;
 pub mod recent;
 mod throttle;
 pub mod traces;

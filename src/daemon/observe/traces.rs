@@ -3,6 +3,7 @@
 use axum::http::HeaderMap;
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
 use opentelemetry::trace::TracerProvider;
+use opentelemetry::KeyValue;
 use opentelemetry_otlp::{ExporterBuildError, WithExportConfig};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
@@ -14,8 +15,10 @@ use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::Layer;
 
-use super::metrics::{Api, Outcome};
+use super::metrics::{shortened, Api, Outcome};
+use super::process;
 use crate::config::settings::Traces;
+use crate::core::{Answer, Descriptor, Plan, Refusal};
 
 /// The target that separates spans from logs.
 const TARGET: &str = "swlimitd::traces";
@@ -26,8 +29,16 @@ pub fn provider(traces: &Traces) -> Result<SdkTracerProvider, ExporterBuildError
     Ok(SdkTracerProvider::builder()
         .with_batch_exporter(exporter)
         .with_sampler(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(traces.share.fraction()))))
-        .with_resource(Resource::builder().with_service_name("swlimitd").build())
+        .with_resource(resource())
         .build())
+}
+
+/// This process, to tell it from others. `OTEL_RESOURCE_ATTRIBUTES` adds to it.
+fn resource() -> Resource {
+    let instance = format!("{}:{}", process::host(), std::process::id());
+    let attributes =
+        [KeyValue::new("service.version", env!("CARGO_PKG_VERSION")), KeyValue::new("service.instance.id", instance)];
+    Resource::builder().with_service_name("swlimitd").with_attributes(attributes).build()
 }
 
 /// The layer that sends spans to the provider.
@@ -45,6 +56,9 @@ pub fn span(api: Api, headers: &HeaderMap) -> Span {
         otel.kind = "server",
         otel.status_code = Empty,
         domain = Empty,
+        descriptors = Empty,
+        rules = Empty,
+        denied_by = Empty,
         result = Empty
     );
     if !span.is_disabled() {
@@ -52,6 +66,28 @@ pub fn span(api: Api, headers: &HeaderMap) -> Span {
         let _ = span.set_parent(caller); // fails if the trace is not sampled
     }
     span
+}
+
+/// Records the descriptors or the proxy's request, the rules that match, and those that deny, in the current span.
+pub fn decided(plan: &Plan, answers: &Result<Vec<Answer>, Refusal>) {
+    let span = Span::current();
+    if span.is_disabled() {
+        return;
+    }
+    let name = |descriptor: &Descriptor| format!("{}.{}", descriptor.domain, descriptor.label);
+    let names = |chosen: &dyn Fn(&Descriptor) -> bool| {
+        let chosen = plan.descriptors.iter().filter(|descriptor| descriptor.rule.is_some() && chosen(descriptor));
+        shortened(&chosen.map(name).collect::<Vec<_>>().join(" ")).into_owned()
+    };
+    span.record("descriptors", &*shortened(&plan.request()));
+    span.record("rules", names(&|_| true));
+    if let Ok(answers) = answers {
+        let denied_by = plan.denied_by(|at| !answers[at].granted);
+        if !denied_by.is_empty() {
+            let denies = |descriptor: &Descriptor| descriptor.questions.iter().any(|at| denied_by.contains(at));
+            span.record("denied_by", names(&denies));
+        }
+    }
 }
 
 /// Records the outcome in a request's span.

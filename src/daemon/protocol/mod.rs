@@ -4,5 +4,6 @@ pub mod access;
 pub mod api;
 pub mod auth;
 pub mod envoy;
+pub mod explain;
 mod headers;
 pub mod peer;

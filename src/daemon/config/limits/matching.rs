@@ -1,5 +1,6 @@
 //! The conditions of policies.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, Method};
@@ -17,6 +18,16 @@ pub struct OriginalRequest<'a> {
     pub path: Result<String, MissingHeader>,
     pub method: Result<String, MissingHeader>,
     pub headers: &'a HeaderMap,
+}
+
+/// Such as `POST shop.example/login from 192.0.2.1`; what is unknown is `?`.
+impl fmt::Display for OriginalRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = [&self.method, &self.host, &self.path];
+        let [method, host, path] = words.map(|word| word.as_deref().unwrap_or("?").escape_debug());
+        let client = self.client.map_or("?".into(), |client| client.to_string());
+        write!(f, "{method} {host}{path} from {client}")
+    }
 }
 
 /// The header that a policy needs and the proxy did not send.
@@ -59,19 +70,23 @@ impl MatchConditions {
         }
     }
 
-    /// Whether all conditions match.
-    pub fn matches(&self, request: &OriginalRequest) -> Result<bool, MissingHeader> {
-        let conditions = [(&self.host, &request.host), (&self.path, &request.path), (&self.method, &request.method)];
-        for (patterns, value) in conditions {
+    /// The first condition that does not match; `None` if all match.
+    pub fn mismatch(&self, request: &OriginalRequest) -> Result<Option<&'static str>, MissingHeader> {
+        let conditions = [
+            ("host", &self.host, &request.host),
+            ("path", &self.path, &request.path),
+            ("method", &self.method, &request.method),
+        ];
+        for (name, patterns, value) in conditions {
             if patterns.is_empty() {
                 continue;
             }
             let value = value.as_ref().map_err(MissingHeader::clone)?;
             if !patterns.iter().any(|pattern| pattern.matches(value)) {
-                return Ok(false);
+                return Ok(Some(name));
             }
         }
-        Ok(true)
+        Ok(None)
     }
 }
 

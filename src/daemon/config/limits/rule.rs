@@ -77,9 +77,9 @@ pub struct Policy {
 impl Policy {
     /// The key of a request; `None` if the request does not match.
     pub fn key_of(&self, request: &OriginalRequest) -> Result<Option<String>, MissingHeader> {
-        match self.conditions.matches(request)? {
-            true => self.key.fill(request).map(Some),
-            false => Ok(None),
+        match self.conditions.mismatch(request)? {
+            None => self.key.fill(request).map(Some),
+            Some(_) => Ok(None),
         }
     }
 }

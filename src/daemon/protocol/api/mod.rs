@@ -19,10 +19,11 @@ use swlimit_window::Quota;
 pub use encode::denied;
 
 use super::access::Barred;
+use super::explain::{self, ExplainRequest};
 use super::peer::Peer;
 use crate::config::limits::{default_geometry, Limit};
 use crate::config::policy::{OnFailure, PolicyKeys};
-use crate::core::{self, Operation, Plan, Question, Role};
+use crate::core::{self, Explanation, Operation, Plan, Question, Role};
 use crate::observe::metrics::{Api, Outcome};
 use crate::observe::traces;
 use crate::service::{refused, Live, Service};
@@ -58,6 +59,7 @@ pub fn router(service: &Arc<Service>) -> Router<Arc<Service>> {
     let views = Router::new()
         .route("/v1/info", get(info))
         .route("/v1/top", get(top))
+        .route("/explain", post(explain))
         .route_layer(from_fn_with_state(service.clone(), guard));
     let openapi = get(|| async { ([(header::CONTENT_TYPE, "application/json")], OPENAPI) });
     commands.fold(views, Router::merge).route("/v1/openapi.json", openapi)
@@ -234,6 +236,14 @@ async fn top(
     let Query(TopRequest { count }) = query?;
     let all = core::top(service.client(), count).await.map_err(refused)?;
     Ok(Json(all.iter().map(denied).collect::<Vec<_>>()).into_response())
+}
+
+/// Why a request would be granted or denied now.
+async fn explain(
+    State(service): State<Arc<Service>>,
+    body: Body<ExplainRequest>,
+) -> Result<Json<Explanation>, ErrorReply> {
+    Ok(Json(explain::explain(&service.live(), read(body)?).await?))
 }
 
 /// A limit to try: each path has its own.

@@ -9,6 +9,8 @@ mod trusted_proxies;
 use axum::http::request::Parts;
 
 pub use encode::Permission;
+pub use original::Words;
+pub use plan::plan;
 
 use super::peer::Peer;
 use crate::config::limits::MissingHeader;
@@ -31,7 +33,7 @@ async fn decide(service: &Service, parts: &Parts, peer: Peer) -> Result<Permissi
     let live = service.live();
     let configuration = &live.configuration;
     let original = original::original(parts, PATH, peer, &configuration.settings.auth);
-    let plan = plan::plan(&configuration.limits, &configuration.settings.prefix, &original)
+    let plan = plan(&configuration.limits, &configuration.settings.prefix, &original)
         .map_err(|MissingHeader(header)| Refusal::invalid(format!("the proxy does not send {header}")))?;
     if plan.descriptors.is_empty() {
         service.metrics.unmatched(Unmatched::Policy);

@@ -1,5 +1,7 @@
 //! Decodes the original request, which a proxy asks about.
 
+use std::net::IpAddr;
+
 use axum::http::{header, request::Parts, HeaderMap, HeaderName};
 
 use super::trusted_proxies::client_address;
@@ -12,20 +14,36 @@ use crate::protocol::peer::Peer;
 pub fn original<'a>(parts: &'a Parts, prefix: &str, peer: Peer, auth: &Auth) -> OriginalRequest<'a> {
     let headers = &parts.headers;
     let client = client_address(&auth.trusted_proxies, peer.0, headers);
-    match parts.uri.path().strip_prefix(prefix) {
+    let words = match parts.uri.path().strip_prefix(prefix) {
         Some(behind) if !behind.is_empty() => {
             let host = match parts.uri.host() {
                 Some(host) => Ok(host.into()),
                 None => last(headers, &header::HOST),
             };
-            let (host, method) = (host.map(|host| normalized_host(&host)), Ok(parts.method.to_string()));
-            OriginalRequest { client, host, path: Ok(auth.paths.normalize(behind)), method, headers }
+            Words { method: Ok(parts.method.to_string()), host, uri: Ok(behind.into()) }
         }
-        _ => {
-            let host = last(headers, &auth.host_header).map(|host| normalized_host(&host));
-            let path = last(headers, &auth.uri_header).map(|uri| auth.paths.normalize(&uri));
-            OriginalRequest { client, host, path, method: last(headers, &auth.method_header), headers }
-        }
+        _ => Words {
+            method: last(headers, &auth.method_header),
+            host: last(headers, &auth.host_header),
+            uri: last(headers, &auth.uri_header),
+        },
+    };
+    words.normalized(client, headers, auth)
+}
+
+/// A request's method, host and URI as a client wrote them.
+pub struct Words {
+    pub method: Result<String, MissingHeader>,
+    pub host: Result<String, MissingHeader>,
+    pub uri: Result<String, MissingHeader>,
+}
+
+impl Words {
+    /// The request as policies match it.
+    pub fn normalized<'a>(self, client: Option<IpAddr>, headers: &'a HeaderMap, auth: &Auth) -> OriginalRequest<'a> {
+        let Self { method, host, uri } = self;
+        let (host, path) = (host.map(|host| normalized_host(&host)), uri.map(|uri| auth.paths.normalize(&uri)));
+        OriginalRequest { client, host, path, method, headers }
     }
 }
 

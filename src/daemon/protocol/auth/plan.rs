@@ -6,8 +6,8 @@ use crate::config::limits::{Limits, MissingHeader, OriginalRequest};
 use crate::core::{keys, Descriptor, Operation, Plan, Question, Role};
 
 /// The plan of a request: all matching policies are one decision.
-pub fn plan<'a>(limits: &'a Limits, prefix: &str, request: &OriginalRequest) -> Result<Plan<'a>, MissingHeader> {
-    let mut plan = Plan::default();
+pub fn plan<'a>(limits: &'a Limits, prefix: &str, request: &'a OriginalRequest<'a>) -> Result<Plan<'a>, MissingHeader> {
+    let mut plan = Plan { original: Some(request), ..Plan::default() };
     for (domain, policy) in limits.policies() {
         let Some(key) = policy.key_of(request)? else { continue };
         let rule = &policy.rule;
@@ -24,6 +24,7 @@ pub fn plan<'a>(limits: &'a Limits, prefix: &str, request: &OriginalRequest) -> 
         }));
         plan.descriptors.push(Descriptor {
             rule: Some(rule),
+            entries: &[],
             domain: &domain.name,
             label: Cow::Borrowed(&rule.name),
             hits: policy.cost,

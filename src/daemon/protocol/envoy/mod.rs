@@ -17,13 +17,14 @@ use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
 use tokio::time::Instant;
 
 use crate::config::policy::OnFailure;
+use crate::config::Configuration;
 use crate::core::{Plan, Refusal};
 use crate::observe::metrics::{Api, Unmatched};
 use crate::observe::traces;
 use crate::service::Service;
 use encode::ReplyOptions;
 use plan::Planner;
-use request::Request;
+pub use request::Request;
 
 /// Decides a request with these headers, before its caller gives up.
 async fn should_rate_limit(
@@ -42,11 +43,9 @@ async fn should_rate_limit(
 
 async fn decide(service: &Service, request: &Request, deadline: Option<Instant>) -> Result<RateLimitResponse, Refusal> {
     let live = service.live();
-    let (settings, limits) = (&live.configuration.settings, &live.configuration.limits);
-    let policy = settings.policy().policy(settings.defaults(OnFailure::Error)).map_err(Refusal::invalid)?;
-    let plan = Planner { limits, prefix: &settings.prefix, policy }.plan(request)?;
+    let settings = &live.configuration.settings;
+    let (plan, unmatched) = plan(&live.configuration, request)?;
     let plan = Plan { deadline, ..plan };
-    let unmatched = if limits.domain(&request.domain).is_some() { Unmatched::Rule } else { Unmatched::Domain };
     let answers = service.decide(&live, &plan, unmatched).await?;
     let options = ReplyOptions {
         shadow_mode: settings.shadow_mode,
@@ -54,4 +53,13 @@ async fn decide(service: &Service, request: &Request, deadline: Option<Instant>)
         dynamic_metadata: settings.dynamic_metadata,
     };
     Ok(encode::reply(request, &plan, &answers, options))
+}
+
+/// The plan of a request, and why descriptors without a rule have none.
+pub fn plan<'a>(configuration: &'a Configuration, request: &'a Request) -> Result<(Plan<'a>, Unmatched), Refusal> {
+    let (settings, limits) = (&configuration.settings, &configuration.limits);
+    let policy = settings.policy().policy(settings.defaults(OnFailure::Error)).map_err(Refusal::invalid)?;
+    let plan = Planner { limits, prefix: &settings.prefix, policy }.plan(request)?;
+    let unmatched = if limits.domain(&request.domain).is_some() { Unmatched::Rule } else { Unmatched::Domain };
+    Ok((plan, unmatched))
 }

@@ -46,9 +46,9 @@ impl<'a> Planner<'a> {
 
         let mut plan = Plan { descriptors: Vec::with_capacity(request.descriptors.len()), ..Plan::default() };
         for (descriptor, matched) in request.descriptors.iter().zip(matched) {
-            let hits = hits(request, descriptor)?;
+            let (hits, entries) = (hits(request, descriptor)?, &*descriptor.entries);
             let Some(matched) = matched else {
-                plan.descriptors.push(Descriptor { hits, ..Descriptor::unmatched() });
+                plan.descriptors.push(Descriptor { hits, entries, ..Descriptor::unmatched() });
                 continue;
             };
             let role = match (matched.rule.shadow_mode, matched.rule.quota_mode && several_quotas) {
@@ -70,8 +70,8 @@ impl<'a> Planner<'a> {
                 })
                 .collect::<Result<_, _>>()?;
             let (rule, domain) = (matched.rule, &*matched.domain.name);
-            let label = rule.label(&descriptor.entries);
-            plan.descriptors.push(Descriptor { rule: Some(rule), domain, label, hits, questions });
+            let label = rule.label(entries);
+            plan.descriptors.push(Descriptor { rule: Some(rule), entries, domain, label, hits, questions });
         }
         Ok(plan)
     }
