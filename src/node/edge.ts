@@ -109,7 +109,10 @@ export class HttpLimiter {
       ...{ key, limit, window: `${window}ms`, resolution: `${resolution}ms`, cost, strict, partial },
       ...(block > 0 && { block: `${block}ms` }),
     };
-    const ends = AbortSignal.timeout(Math.floor(timeout));
+    const ends = new AbortController(); // AbortSignal.any is missing in some of these places
+    const abort = () => ends.abort(signal?.reason);
+    const timer = setTimeout(() => ends.abort(new Error(`no reply within ${timeout} ms`)), timeout);
+    signal?.addEventListener("abort", abort);
     let response: Response;
     let answer: Answer;
     try {
@@ -117,7 +120,7 @@ export class HttpLimiter {
         method: "POST",
         headers: this.headers,
         body: JSON.stringify(question),
-        signal: signal ? AbortSignal.any([signal, ends]) : ends,
+        signal: ends.signal,
       });
       answer = (await response.json()) as Answer;
     } catch (cause) {
@@ -125,6 +128,9 @@ export class HttpLimiter {
       throw new UnavailableError(`swlimitd does not answer: ${cause instanceof Error ? cause.message : cause}`, {
         cause,
       });
+    } finally {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", abort);
     }
     if (response.status === 200 || response.status === 429) {
       const { granted, limit: units, remaining, retry_after, reset_after, source } = answer;

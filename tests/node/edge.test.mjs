@@ -93,7 +93,7 @@ test("in an edge function", async () => {
     const limiter = new HttpLimiter({ url, limit: 3, window: "1m", prefix: "${prefix}", timeout: 5000 });
     addEventListener("fetch", (event) => event.respondWith(answer(event.request)));
     async function answer(request) {
-      const decision = await limiter.allow(request.headers.get("x-user") ?? "anybody");
+      const decision = await limiter.allow(request.headers.get("x-user") ?? "anybody", { signal: request.signal });
       return new Response(null, { status: decision.granted ? 200 : 429, headers: decision.headers() });
     }
   `);
