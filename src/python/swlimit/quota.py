@@ -81,7 +81,7 @@ class Geometry:
 
     def end_of(self, subinterval: int) -> int:
         """The first instant at which a subinterval has slid out wholly."""
-        return (subinterval + self.subintervals + 1) * self.resolution
+        return (subinterval + 1) * self.resolution + self.window
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class Window:
         neither window has passed it. None when nothing is left."""
         if now >= self.end:
             return None
-        if geometry == self.geometry:
+        if geometry is self.geometry or geometry == self.geometry:
             return self
         instant, resolution = self.instant(now), self.geometry.resolution
         counts: dict[int, int] = {}
