@@ -19,6 +19,7 @@ mod limiter;
 mod link;
 mod mode;
 mod operating;
+mod permissions;
 mod quota;
 mod request;
 mod servers;

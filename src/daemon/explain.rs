@@ -18,7 +18,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
-use crate::config::{duration, Configuration};
+use crate::config::{duration, Configuration, Origin};
 use crate::core::{self, Explanation};
 use crate::protocol::explain;
 use crate::serve::FatalError;
@@ -79,11 +79,11 @@ pub struct Arguments {
 }
 
 /// Prints the explanation.
-pub async fn run(config: &Path, arguments: Arguments) -> Result<(), FatalError> {
+pub async fn run(origin: &Origin, arguments: Arguments) -> Result<(), FatalError> {
     let request = arguments.request()?;
     let explanation = match &arguments.daemon {
         Some(daemon) => ask(daemon, arguments.token.as_deref(), &request).await?,
-        None => decide(config, request).await?,
+        None => decide(origin, request).await?,
     };
     match arguments.json {
         true => println!("{}", serde_json::to_string_pretty(&explanation)?),
@@ -131,10 +131,10 @@ impl Arguments {
 }
 
 /// Explains by the configuration, and the server that it names.
-async fn decide(config: &Path, request: Value) -> Result<Explanation, FatalError> {
-    let mut configuration = Configuration::load(config)?;
+async fn decide(origin: &Origin, request: Value) -> Result<Explanation, FatalError> {
+    let mut configuration = Configuration::load(origin)?;
     configuration.settings.timeout = duration::Duration(PATIENCE.as_millis() as u64); // it also has to connect
-    let client = core::client(&configuration.settings).map_err(|error| format!("{}: {error}", config.display()))?;
+    let client = core::client(&configuration.settings).map_err(|error| format!("{origin}: {error}"))?;
     let live = Live::first(configuration, &client);
     let explained = explain::explain(&live, serde_json::from_value(request)?).await;
     client.close().await;

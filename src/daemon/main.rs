@@ -21,8 +21,9 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
-use config::settings::LogFormat;
-use config::Configuration;
+use config::environment::Environment;
+use config::settings::{LogFormat, Settings};
+use config::{Configuration, Origin};
 use observe::metrics::Metrics;
 use observe::traces;
 use serve::listen::Listener;
@@ -38,18 +39,18 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The configuration file
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        env = "SWLIMITD_CONFIG",
-        default_value = "/etc/swlimitd/swlimitd.yaml"
-    )]
-    config: PathBuf,
+    /// The configuration file; /etc/swlimitd/swlimitd.yaml, unless envoyproxy/ratelimit's variables are set
+    #[arg(long, global = true, value_name = "FILE", env = "SWLIMITD_CONFIG")]
+    config: Option<PathBuf>,
     /// Check the configuration and exit
     #[arg(long)]
     check: bool,
+    /// Check the server, too: address, password, module and permissions
+    #[arg(long, requires = "check")]
+    server: bool,
+    /// Print the configuration that envoyproxy/ratelimit's environment variables come to, passwords too, and exit
+    #[arg(long, conflicts_with_all = ["config", "check"])]
+    from_env: bool,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -86,21 +87,30 @@ fn runtime() -> std::io::Result<Runtime> {
     builder.enable_all().build()
 }
 
-async fn run(Arguments { config: path, check, command }: Arguments) -> Result<(), FatalError> {
-    if let Some(Command::Explain(arguments)) = command {
-        return explain::run(&path, *arguments).await;
-    }
-    observe::process::started();
-    let configuration = Configuration::load(&path)?;
-    let settings = &configuration.settings;
-    let in_file = |error: &dyn Error| format!("{}: {error}", path.display());
-    let client = core::client(settings).map_err(|error| in_file(&error))?;
-    let filter = EnvFilter::try_new(&settings.log.level).map_err(|error| in_file(&error))?;
-    if check {
-        println!("{} is valid: {} limits", path.display(), configuration.limits.by_id().len());
+async fn run(arguments: Arguments) -> Result<(), FatalError> {
+    if arguments.from_env {
+        print!("{}", Environment::read()?.source().text);
         return Ok(());
     }
-    let tracer = settings.traces.as_ref().map(traces::provider).transpose()?;
+    let origin = Origin::new(arguments.config);
+    if let Some(Command::Explain(arguments)) = arguments.command {
+        return explain::run(&origin, *arguments).await;
+    }
+    observe::process::started();
+    let configuration = Configuration::load(&origin)?;
+    let settings = &configuration.settings;
+    let in_file = |error: &dyn Error| format!("{origin}: {error}");
+    let client = core::client(settings).map_err(|error| in_file(&error))?;
+    let filter = EnvFilter::try_new(&settings.log.level).map_err(|error| in_file(&error))?;
+    let tracer = settings.traces.as_ref().map(traces::provider).transpose().map_err(|error| in_file(&error))?;
+    let limits = configuration.limits.by_id().len();
+    if arguments.check {
+        if arguments.server {
+            check_server(settings).await?;
+        }
+        println!("{origin} is valid: {limits} limits");
+        return Ok(());
+    }
     let format = match settings.log.format {
         LogFormat::Text => tracing_subscriber::fmt::layer().with_ansi(false).with_writer(std::io::stderr).boxed(),
         LogFormat::Json => tracing_subscriber::fmt::layer().json().with_writer(std::io::stderr).boxed(),
@@ -112,15 +122,54 @@ async fn run(Arguments { config: path, check, command }: Arguments) -> Result<()
         tracing::warn!(%error, "cannot raise the limit of open files; few connections are possible");
     }
     let signals = Signals::install()?; // before anybody knows the process, and signals it
-    let (grpc, http) = (Listener::bind(&settings.grpc.address).await?, Listener::bind(&settings.http.address).await?);
-    tracing::info!(grpc = %settings.grpc.address, http = %settings.http.address, "listening");
+    let grpc = Listener::bind(&settings.grpc.address).await?;
+    let mut http = Vec::new();
+    for address in &settings.http.address {
+        http.push(Listener::bind(address).await?);
+    }
+    log_start(&origin, &configuration, limits)?;
 
-    let service = Arc::new(Service::new(path, configuration, client, Metrics::install()));
+    let service = Arc::new(Service::new(origin, configuration, client, Metrics::install()));
     serve_until_stopped(service, grpc, http, signals).await?;
     if let Some(tracer) = tracer {
         let last = tokio::task::spawn_blocking(move || tracer.shutdown_with_timeout(LAST_TRACES));
         if let Err(error) = last.await? {
             tracing::warn!(%error, "the last traces are lost");
+        }
+    }
+    Ok(())
+}
+
+/// Whether the server can decide, and allows everything that is asked of it.
+async fn check_server(settings: &Settings) -> Result<(), FatalError> {
+    let server = &settings.server;
+    let forbidden = core::check(settings).await.map_err(|error| format!("{server}: {error}"))?;
+    match &*forbidden {
+        [] => {
+            println!("{server} can decide");
+            Ok(())
+        }
+        commands => Err(format!("{server} forbids its user these commands: {}", commands.join(", ")).into()),
+    }
+}
+
+/// Logs what runs here, on what configuration.
+fn log_start(origin: &Origin, configuration: &Configuration, limits: usize) -> Result<(), FatalError> {
+    let Configuration { settings, sources, .. } = configuration;
+    let files: Vec<_> = sources.iter().map(|source| &*source.file).collect();
+    let http: Vec<_> = settings.http.address.iter().map(ToString::to_string).collect();
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        files = files.join(", "),
+        limits,
+        server = %settings.server,
+        grpc = %settings.grpc.address,
+        http = http.join(", "),
+        "listening"
+    );
+    if let Origin::Environment = origin {
+        for note in Environment::read()?.notes {
+            tracing::info!("{note}");
         }
     }
     Ok(())

@@ -1,9 +1,7 @@
 //! The state that all protocols share: the current configuration, its limiters, and the metrics.
 
-use std::collections::BTreeSet;
 use std::future::Future;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
@@ -11,7 +9,8 @@ use tracing::{Instrument, Level, Span};
 
 use crate::config::error::ConfigError;
 use crate::config::settings::Server;
-use crate::config::Configuration;
+use crate::config::watched::Watched;
+use crate::config::{Configuration, Origin};
 use crate::core::{Answer, Client, Explanation, Limiters, Plan, Refusal};
 use crate::observe::metrics::{self, Api, Metrics, Outcome, Unmatched};
 use crate::observe::traces;
@@ -21,12 +20,29 @@ const DECISIONS: &str = "swlimitd::decisions";
 
 /// The daemon's state.
 pub struct Service {
-    path: PathBuf,
+    origin: Origin,
     client: Client,
     pub has_server: bool,
     live: ArcSwap<Live>,
+    /// The error of the configuration that was read last, if it is not the one in force.
+    refused: Mutex<Option<ConfigError>>,
+    /// Why the server decides nothing, until the operator changes something there.
+    unusable: Mutex<Option<String>>,
     pub metrics: Metrics,
     stopping: watch::Sender<bool>,
+}
+
+/// The result of reading the configuration again.
+pub enum Reload {
+    Changed,
+    Unchanged,
+    /// It is as the one in force, after others that were refused.
+    Restored,
+    Refused {
+        error: ConfigError,
+        /// The error is the last one, too.
+        is_known: bool,
+    },
 }
 
 /// A configuration and its limiters.
@@ -49,13 +65,14 @@ impl Live {
 }
 
 impl Service {
-    /// The service of a configuration that was read from `path`.
-    pub fn new(path: PathBuf, configuration: Configuration, client: Client, metrics: Metrics) -> Self {
+    /// The service of a configuration that was read from there.
+    pub fn new(origin: Origin, configuration: Configuration, client: Client, metrics: Metrics) -> Self {
         let settings = &configuration.settings;
         let has_server = settings.server != Server::None;
         let live = ArcSwap::from_pointee(Live::first(configuration, &client));
         metrics::loaded(true);
-        Self { path, client, has_server, live, metrics, stopping: watch::Sender::new(false) }
+        let (refused, unusable, stopping) = (Mutex::default(), Mutex::default(), watch::Sender::new(false));
+        Self { origin, client, has_server, live, refused, unusable, metrics, stopping }
     }
 
     pub fn client(&self) -> &Client {
@@ -67,12 +84,23 @@ impl Service {
         self.live.load_full()
     }
 
-    /// Reads the configuration again. Returns whether it changed; an invalid one changes nothing.
-    pub fn reload(&self) -> Result<bool, ConfigError> {
+    /// Reads the configuration again. An invalid one changes nothing.
+    pub fn reload(&self) -> Reload {
         let before = self.live();
-        let mut configuration = Configuration::load(&self.path).inspect_err(|_| metrics::loaded(false))?;
+        let mut refused = self.refused.lock().expect("no code panics while it holds this lock");
+        let mut configuration = match Configuration::load(&self.origin) {
+            Ok(configuration) => configuration,
+            Err(error) => {
+                let is_known = refused.replace(error.clone()).is_some_and(|last| last == error);
+                if !is_known {
+                    metrics::loaded(false);
+                }
+                return Reload::Refused { error, is_known };
+            }
+        };
+        let was_refused = refused.take().is_some();
         if configuration.sources == before.configuration.sources {
-            return Ok(false);
+            return if was_refused { Reload::Restored } else { Reload::Unchanged };
         }
         if !configuration.settings.starts_as(&before.configuration.settings) {
             tracing::warn!("some changed keys take effect after a restart only, such as server, timeout or an address");
@@ -80,7 +108,7 @@ impl Service {
         configuration.replace(&before.configuration);
         self.live.store(Arc::new(Live::new(configuration, &before.limiters)));
         metrics::loaded(true);
-        Ok(true)
+        Reload::Changed
     }
 
     /// Decides a plan and counts its rules. `unmatched` is the reason of descriptors without a rule.
@@ -148,9 +176,22 @@ impl Service {
         let _ = self.stopping.subscribe().wait_for(|is_stopping| *is_stopping).await;
     }
 
-    /// The folders to watch for changes of the configuration.
-    pub fn watched(&self) -> BTreeSet<PathBuf> {
-        self.live().configuration.folders(&self.path)
+    /// What to watch for changes of the configuration.
+    pub fn watched(&self) -> Watched {
+        self.live().configuration.watched(&self.origin)
+    }
+
+    /// Why the server decides nothing, until the operator changes something there.
+    pub fn unusable(&self) -> Option<String> {
+        self.unusable.lock().expect("no code panics while it holds this lock").clone()
+    }
+
+    /// Sets why the server decides nothing; returns whether that is news.
+    pub fn set_unusable(&self, reason: Option<String>) -> bool {
+        let mut unusable = self.unusable.lock().expect("no code panics while it holds this lock");
+        let is_news = *unusable != reason;
+        *unusable = reason;
+        is_news
     }
 
     /// Returns leases and sends unsent counts.

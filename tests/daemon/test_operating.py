@@ -86,11 +86,12 @@ def test_a_file_that_is_added_or_renamed(start_daemon):
     daemon = start_daemon(limits(3))
     folder = daemon.folder / "more"
     folder.mkdir()
-    daemon.write_settings(limits=["more"])
-    eventually(lambda: daemon.get("/rlconfig")[1], "")
     (folder / ".hidden.yaml").write_text("no")
-    (folder / "one.yaml").write_text(limits(5))
-    eventually(lambda: in_force(daemon), 5)
+    (folder / "one.yaml").write_text(limits(4))
+    daemon.write_settings(limits=["more"])
+    eventually(lambda: in_force(daemon), 4)
+    (folder / "two.yaml").write_text(limits(5).replace("key: k", "key: other"))
+    eventually(lambda: "d.other: 5" in daemon.get("/rlconfig")[1])
     (folder / "next").write_text(limits(6))
     (folder / "next").rename(folder / "one.yaml")
     eventually(lambda: in_force(daemon), 6)
@@ -224,6 +225,31 @@ def test_it_ends_within_5_seconds_while_a_name_does_not_resolve(start_daemon, tm
         daemon.ask("k=x")
     assert error.value.code() == grpc.StatusCode.UNAVAILABLE
     assert daemon.stop() < SOON
+
+
+def test_systemd_is_told(start_daemon, tmp_path, monkeypatch):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+        notified.bind(str(tmp_path / "notify"))
+        notified.settimeout(20)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        daemon = start_daemon(limits(3))
+        assert notified.recv(100).split() == [b"READY=1"]
+        daemon.send_signal(signal.SIGTERM)
+        assert notified.recv(100).split() == [b"STOPPING=1"]
+        daemon.stop()
+
+
+def test_connections_end_with_age(start_daemon):
+    """So that clients connect anew, and reach instances that have started since."""
+    daemon = start_daemon(limits(3))
+    daemon.stop()
+    daemon.write_settings(grpc=daemon.settings["grpc"] | {"max_connection_age": "1s"})
+    daemon.start()
+    with socket.create_connection(("127.0.0.1", daemon.port), timeout=20) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        while connection.recv(1000):  # until the daemon closes it
+            pass
+    assert daemon.codes("k=x") == ("OK", "OK")
 
 
 def test_leases_are_given_back(start_daemon, server):

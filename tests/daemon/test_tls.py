@@ -55,10 +55,10 @@ def mount(tmp_path, authority):
 
 @pytest.fixture
 def start_with_tls(start_daemon, mount):
-    def start(*names):
+    def start(*names, **more):
         daemon = start_daemon(LIMITS)
         daemon.stop()
-        tls = mount.named("certificate", "key", *names)
+        tls = mount.named("certificate", "key", *names) | more
         daemon.write_settings(**{name: daemon.settings[name] | {"tls": tls} for name in ("grpc", "http")})
         daemon.spawn()
         eventually(lambda: shown(daemon.port) and shown(daemon.http_port), log=lambda: daemon.log)
@@ -109,6 +109,13 @@ def assert_refused(daemon, credentials):
     assert error.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
+def test_clients_need_a_certificate_of_one_name(start_with_tls, authority):
+    daemon = start_with_tls("client_authority", client_name="envoy.test")
+    assert codes(daemon, credentials(authority, authority.issue_cert("envoy.test", "other.test"))) == ("OK", "OK")
+    assert_refused(daemon, credentials(authority, authority.issue_cert("other.test")))
+    assert_refused(daemon, credentials(trustme.CA(), trustme.CA().issue_cert("envoy.test")))
+
+
 def test_clients_that_need_a_certificate(start_with_tls, mount, authority):
     daemon = start_with_tls("client_authority")
     other = trustme.CA()
@@ -157,6 +164,7 @@ def test_broken_files_are_refused_whole(start_with_tls, mount, authority, broken
     eventually(lambda: "the old one stays" in daemon.log)
     assert why in daemon.log
     daemon.write_limits(LIMITS.replace("100", "7"))
+    daemon.send_signal(signal.SIGHUP)  # upon which the same error is said again
     eventually(lambda: daemon.log.count("the old one stays") > 1)
     assert shown(daemon.port) == shown(daemon.http_port) == der(mount.first)
     assert limit() == 100

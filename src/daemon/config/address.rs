@@ -14,6 +14,13 @@ pub enum Address {
     Unix(PathBuf),
 }
 
+impl Address {
+    /// Whether the system chooses the port.
+    pub fn is_chosen_by_system(&self) -> bool {
+        matches!(self, Self::Tcp(address) if address.port() == 0)
+    }
+}
+
 impl FromStr for Address {
     type Err = String;
 
@@ -40,4 +47,22 @@ impl<'de> Deserialize<'de> for Address {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
+}
+
+/// A list of addresses, or one address.
+pub fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Address>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        One(String),
+        Several(Vec<String>),
+    }
+    let addresses = match Written::deserialize(deserializer)? {
+        Written::One(word) => vec![word],
+        Written::Several(words) => words,
+    };
+    if addresses.is_empty() {
+        return Err(de::Error::custom("there is no address"));
+    }
+    addresses.iter().map(|word| word.parse()).collect::<Result<_, _>>().map_err(de::Error::custom)
 }

@@ -2,7 +2,8 @@
 
 use std::time;
 
-use serde::{de, Deserialize, Deserializer};
+use serde::de::{self, IntoDeserializer};
+use serde::{Deserialize, Deserializer};
 
 /// A duration in ms, 1 ms … 3650 d. In YAML a bare number is seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,15 @@ impl<'de> Deserialize<'de> for Duration {
         swlimit_window::duration(word.as_bytes())
             .map(Self)
             .ok_or_else(|| de::Error::custom(format!("'{word}' is not a duration such as 60, 500ms, 5m, 1h or 7d")))
+    }
+}
+
+/// A duration of milliseconds rather than seconds: a bare number, which would be seconds, is more likely a mistake.
+pub fn with_unit<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let word = String::deserialize(deserializer)?;
+    match word.bytes().all(|byte| byte.is_ascii_digit()) {
+        true if !word.is_empty() => Err(de::Error::custom(format!("'{word}' has no unit: {word}ms or {word}s"))),
+        _ => Duration::deserialize(word.into_deserializer()),
     }
 }
 

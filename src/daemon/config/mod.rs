@@ -3,6 +3,7 @@
 pub mod access;
 pub mod address;
 pub mod duration;
+pub mod environment;
 pub mod error;
 pub mod limits;
 pub mod path;
@@ -12,20 +13,61 @@ mod renamed;
 pub mod settings;
 pub mod source;
 pub mod tls;
+pub mod watched;
 
-use std::collections::BTreeSet;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio_rustls::rustls::ServerConfig;
 
 use access::Access;
+use environment::Environment;
 use error::ConfigError;
 use limits::Limits;
 pub use renamed::explained;
 use settings::Settings;
 use source::Source;
 use tls::Tls;
+use watched::Watched;
+
+/// Where the configuration is read if nothing names another file.
+const DEFAULT_FILE: &str = "/etc/swlimitd/swlimitd.yaml";
+
+/// Where the configuration is read.
+pub enum Origin {
+    File(PathBuf),
+    /// envoyproxy/ratelimit's variables.
+    Environment,
+}
+
+impl Origin {
+    /// The named file; else envoyproxy/ratelimit's variables if they are set; else the default file.
+    pub fn new(named: Option<PathBuf>) -> Self {
+        match named {
+            Some(path) => Self::File(path),
+            None if Environment::is_set() => Self::Environment,
+            None => Self::File(DEFAULT_FILE.into()),
+        }
+    }
+
+    /// The text of `swlimitd.yaml`, and the folder where its paths begin.
+    fn read(&self) -> Result<(Source, &Path), ConfigError> {
+        match self {
+            Self::File(path) => Ok((Source::read(path)?, path.parent().unwrap_or(Path::new("")))),
+            Self::Environment => Ok((Environment::read()?.source(), Path::new(""))),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::Environment => f.write_str(environment::NAME),
+        }
+    }
+}
 
 /// A valid configuration.
 #[derive(Debug)]
@@ -40,13 +82,14 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Reads `swlimitd.yaml` and the files that it names.
-    pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let own = Source::read(path)?;
-        let settings = Settings::read(&own, path.parent().unwrap_or(Path::new("")))?;
-        let (files, overlays) = (Source::read_all(&settings.limits)?, Source::read_all(&settings.overlays)?);
+    /// Reads `swlimitd.yaml`, or what stands for it, and the files that it names.
+    pub fn load(origin: &Origin) -> Result<Self, ConfigError> {
+        let (own, folder) = origin.read()?;
+        let settings = Settings::read(&own, folder)?;
+        let read = |paths: &[PathBuf]| Source::read_all(paths, settings.ignore_dot_files);
+        let (files, overlays) = (read(&settings.limits)?, read(&settings.overlays)?);
         let limits = Limits::load(&files, &overlays, &settings)?;
-        let tokens = Source::read_all(settings.api.tokens.as_slice())?;
+        let tokens = read(settings.api.tokens.as_slice())?;
         let access = Access::new(&tokens, &settings.api)?;
         let mut sources: Vec<_> = [vec![own], files, overlays, tokens].into_iter().flatten().collect();
         let mut server = |tls: &Option<Tls>, protocols: &[&str]| {
@@ -64,12 +107,16 @@ impl Configuration {
         }
     }
 
-    /// The folders to watch for changes of the configuration at `path`.
-    pub fn folders(&self, path: &Path) -> BTreeSet<PathBuf> {
-        let folder = |path: &Path| match path.is_dir() {
-            true => path.into(),
-            false => path.parent().map_or(PathBuf::from("."), |parent| Path::new(".").join(parent)),
+    /// What to watch for changes of this configuration.
+    pub fn watched(&self, origin: &Origin) -> Watched {
+        let mut watched = Watched::default();
+        let own = match origin {
+            Origin::File(path) => Some(&**path),
+            Origin::Environment => None,
         };
-        self.settings.paths().chain([path]).map(folder).collect()
+        for path in self.settings.paths().chain(own) {
+            watched.add(path, self.settings.ignore_dot_files);
+        }
+        watched
     }
 }

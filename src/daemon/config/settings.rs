@@ -1,11 +1,13 @@
 //! The keys of `swlimitd.yaml`.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
+use axum::http::HeaderName;
 use serde::{de, Deserialize, Deserializer};
 
-use super::address::Address;
-use super::duration::Duration;
+use super::address::{self, Address};
+use super::duration::{self, Duration};
 use super::error::{parse, ConfigError};
 use super::policy::{Defaults, Mode, OnFailure, PolicyKeys, Share};
 use super::proxy::Auth;
@@ -20,12 +22,16 @@ const SERVER_VARIABLE: &str = "SWLIMITD_SERVER";
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     pub server: Server,
+    pub server_tls: ServerTls,
+    pub sentinel: Sentinel,
     /// The longest time a request waits for the server.
+    #[serde(deserialize_with = "duration::with_unit")]
     pub timeout: Duration,
     /// What every key begins with.
     pub prefix: String,
     pub max_keys: usize,
     pub max_waiting: usize,
+    #[serde(deserialize_with = "duration::with_unit")]
     pub max_untracked_age: Duration,
 
     pub grpc: Grpc,
@@ -37,6 +43,8 @@ pub struct Settings {
     pub limits: Vec<PathBuf>,
     /// Files whose keys override those of `limits`.
     pub overlays: Vec<PathBuf>,
+    /// Whether files and folders in folders of limits are ignored whose names begin with a dot.
+    pub ignore_dot_files: bool,
 
     // The policy of limits that do not set it.
     pub mode: Option<Mode>,
@@ -49,8 +57,9 @@ pub struct Settings {
     pub shadow_mode: bool,
     /// All descriptors are in quota mode.
     pub quota_mode: bool,
-    /// Send the headers `RateLimit-Limit`, `-Remaining` and `-Reset`.
-    pub rate_limit_headers: bool,
+    /// Send headers that tell the tightest limit.
+    #[serde(deserialize_with = "HeaderNames::or_flag")]
+    pub rate_limit_headers: Option<HeaderNames>,
     /// Send the request and the metadata of its rules as dynamic metadata.
     pub dynamic_metadata: bool,
 
@@ -62,6 +71,8 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             server: Server::default(),
+            server_tls: ServerTls::default(),
+            sentinel: Sentinel::default(),
             timeout: Duration(50),
             prefix: String::new(),
             max_keys: 100_000,
@@ -73,6 +84,7 @@ impl Default for Settings {
             api: Api::default(),
             limits: Vec::new(),
             overlays: Vec::new(),
+            ignore_dot_files: true,
             mode: None,
             on_failure: None,
             local_share: None,
@@ -80,7 +92,7 @@ impl Default for Settings {
             sync_interval: None,
             shadow_mode: false,
             quota_mode: false,
-            rate_limit_headers: false,
+            rate_limit_headers: None,
             dynamic_metadata: false,
             log: Log::default(),
             traces: None,
@@ -121,17 +133,57 @@ impl<'de> Deserialize<'de> for Server {
     }
 }
 
+impl fmt::Display for Server {
+    /// The URL without user and password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Url(url) = self else { return f.write_str("none") };
+        let url = url.split(['?', '#']).next().unwrap_or_default();
+        match url.split_once("://") {
+            Some((scheme, rest)) => write!(f, "{scheme}://{}", rest.rsplit_once('@').map_or(rest, |(_, host)| host)),
+            None => f.write_str(url),
+        }
+    }
+}
+
+/// PEM files for a server with TLS. Without an authority, the system's authorities are trusted.
+#[derive(Debug, Default, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServerTls {
+    pub authority: Option<PathBuf>,
+    /// Shown to the server, with its key.
+    pub certificate: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+}
+
+/// How sentinels are asked.
+#[derive(Debug, Default, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sentinel {
+    pub tls: bool,
+    pub user: Option<String>,
+    pub password: Option<String>,
+}
+
 /// The gRPC listener.
 #[derive(Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Grpc {
     pub address: Address,
     pub tls: Option<Tls>,
+    /// After this time a connection takes no new requests, so that clients connect anew and reach new instances.
+    pub max_connection_age: Duration,
+    /// How long requests of such a connection may take; any time if missing.
+    pub max_connection_age_grace: Option<Duration>,
 }
 
 impl Default for Grpc {
     fn default() -> Self {
-        Self { address: Address::Tcp(([127, 0, 0, 1], 8081).into()), tls: None }
+        Self {
+            address: Address::Tcp(([127, 0, 0, 1], 8081).into()),
+            tls: None,
+            max_connection_age: Duration(30 * 60 * 1000),
+            max_connection_age_grace: None,
+        }
     }
 }
 
@@ -139,7 +191,9 @@ impl Default for Grpc {
 #[derive(Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
-    pub address: Address,
+    /// One address, or several that answer alike.
+    #[serde(deserialize_with = "address::one_or_several")]
+    pub address: Vec<Address>,
     pub tls: Option<Tls>,
     /// The longest time for a request's headers, and between requests of a connection.
     pub header_timeout: Duration,
@@ -152,13 +206,49 @@ pub struct Http {
 impl Default for Http {
     fn default() -> Self {
         Self {
-            address: Address::Tcp(([127, 0, 0, 1], 8080).into()),
+            address: vec![Address::Tcp(([127, 0, 0, 1], 8080).into())],
             tls: None,
             header_timeout: Duration(75_000), // longer than proxies keep idle connections
             max_headers: 100,
             max_header_bytes: 128 * 1024,
             max_connections_per_address: 1000,
         }
+    }
+}
+
+/// The names of the headers that tell the tightest limit.
+#[derive(Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields, default)]
+pub struct HeaderNames {
+    pub limit: String,
+    pub remaining: String,
+    pub reset: String,
+}
+
+impl Default for HeaderNames {
+    fn default() -> Self {
+        let [limit, remaining, reset] = ["Limit", "Remaining", "Reset"].map(|name| format!("RateLimit-{name}"));
+        Self { limit, remaining, reset }
+    }
+}
+
+impl HeaderNames {
+    /// The names, or whether there are headers at all.
+    fn or_flag<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Self>, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Flag(bool),
+            Names(HeaderNames),
+        }
+        let names = match Written::deserialize(deserializer)? {
+            Written::Flag(is_on) => is_on.then(Self::default),
+            Written::Names(names) => Some(names),
+        };
+        for name in names.iter().flat_map(|names| [&names.limit, &names.remaining, &names.reset]) {
+            name.parse::<HeaderName>().map_err(|_| de::Error::custom(format!("'{name}' is not a header's name")))?;
+        }
+        Ok(names)
     }
 }
 
@@ -220,12 +310,22 @@ impl Settings {
         if let Ok(server) = std::env::var(SERVER_VARIABLE) {
             settings.server = server.into();
         }
+        let error = |message: &dyn fmt::Display| Err(ConfigError::in_file(&source.file, message));
+        let Self { grpc, http, .. } = &settings;
+        let mut addresses: Vec<&Address> = Vec::new();
         for (address, tls) in
-            [(&settings.grpc.address, &settings.grpc.tls), (&settings.http.address, &settings.http.tls)]
+            [(&grpc.address, &grpc.tls)].into_iter().chain(http.address.iter().map(|address| (address, &http.tls)))
         {
             if let (Address::Unix(_), Some(_)) = (address, tls) {
-                return Err(ConfigError::in_file(&source.file, format!("{address} is a local socket and has no TLS")));
+                return error(&format!("{address} is a local socket and has no TLS"));
             }
+            if !address.is_chosen_by_system() && addresses.contains(&address) {
+                return error(&format!("{address} is listened at twice"));
+            }
+            addresses.push(address);
+        }
+        if settings.server_tls.certificate.is_some() != settings.server_tls.key.is_some() {
+            return error(&"server_tls: certificate and key need each other");
         }
         for on_failure in [OnFailure::Error, OnFailure::Local] {
             let policy = settings.policy().policy(settings.defaults(on_failure));
@@ -234,6 +334,8 @@ impl Settings {
         let tls = settings.grpc.tls.iter_mut().chain(&mut settings.http.tls);
         let keys =
             tls.flat_map(|tls| [&mut tls.certificate, &mut tls.key].into_iter().chain(&mut tls.client_authority));
+        let ServerTls { authority, certificate, key } = &mut settings.server_tls;
+        let keys = keys.chain(authority).chain(certificate).chain(key);
         for path in keys.chain(&mut settings.limits).chain(&mut settings.overlays).chain(&mut settings.api.tokens) {
             *path = folder.join(&*path);
         }
@@ -262,9 +364,12 @@ impl Settings {
     /// Whether the keys that need a restart are equal.
     pub fn starts_as(&self, other: &Self) -> bool {
         (&self.server, self.timeout) == (&other.server, other.timeout)
+            && (&self.server_tls, &self.sentinel) == (&other.server_tls, &other.sentinel)
             && (self.max_keys, self.max_waiting) == (other.max_keys, other.max_waiting)
             && self.max_untracked_age == other.max_untracked_age
             && (&self.grpc.address, self.grpc.tls.is_some()) == (&other.grpc.address, other.grpc.tls.is_some())
+            && (self.grpc.max_connection_age, self.grpc.max_connection_age_grace)
+                == (other.grpc.max_connection_age, other.grpc.max_connection_age_grace)
             && (&self.http.address, self.http.tls.is_some()) == (&other.http.address, other.http.tls.is_some())
             && self.http.header_timeout == other.http.header_timeout
             && (self.http.max_headers, self.http.max_header_bytes)

@@ -1,11 +1,12 @@
 //! Configuration files and their text.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::error::ConfigError;
 
 /// A file's name and text.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     pub file: String,
     pub text: String,
@@ -21,27 +22,57 @@ impl Source {
         }
     }
 
-    /// Reads files, and the YAML files of folders.
-    pub fn read_all(paths: &[PathBuf]) -> Result<Vec<Self>, ConfigError> {
+    /// Reads files, and all files of folders. A folder without a file is an error.
+    pub fn read_all(paths: &[PathBuf], ignore_dot_files: bool) -> Result<Vec<Self>, ConfigError> {
         let mut files = Vec::new();
         for path in paths {
-            match path.is_dir() {
-                true => files
-                    .extend(yaml_files(path).map_err(|error| ConfigError::in_file(&path.to_string_lossy(), error))?),
-                false => files.push(path.clone()),
+            let error = |error: io::Error| ConfigError::in_file(&path.to_string_lossy(), error);
+            if !path.is_dir() {
+                files.push(path.clone());
+                continue;
             }
+            let folder = Folder::read(path, ignore_dot_files).map_err(error)?;
+            if folder.files.is_empty() {
+                return Err(ConfigError::in_file(&path.to_string_lossy(), "the folder has no file"));
+            }
+            files.extend(folder.files);
         }
         files.iter().map(|file| Self::read(file)).collect()
     }
 }
 
-/// The files in a folder that end in `.yaml` or `.yml` and do not begin with a dot, by name.
-fn yaml_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let mut files = folder.read_dir()?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
-    files.retain(|file| {
-        let is_yaml = file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
-        is_yaml && file.is_file() && !file.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'))
-    });
-    files.sort();
-    Ok(files)
+/// What a folder holds, as envoyproxy/ratelimit walks it: files of any name, also in folders below it; links to files,
+/// but no links to folders.
+#[derive(Default)]
+pub struct Folder {
+    /// By name.
+    pub files: Vec<PathBuf>,
+    /// The folder itself, and those below it.
+    pub folders: Vec<PathBuf>,
+}
+
+impl Folder {
+    pub fn read(path: &Path, ignore_dot_files: bool) -> io::Result<Self> {
+        let mut found = Self::default();
+        found.walk(path.into(), ignore_dot_files)?;
+        Ok(found)
+    }
+
+    fn walk(&mut self, folder: PathBuf, ignore_dot_files: bool) -> io::Result<()> {
+        let mut entries = folder.read_dir()?.collect::<io::Result<Vec<_>>>()?;
+        entries.sort_by_key(std::fs::DirEntry::file_name);
+        self.folders.push(folder);
+        for entry in entries {
+            let path = entry.path();
+            if ignore_dot_files && entry.file_name().as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            if entry.file_type()?.is_dir() {
+                self.walk(path, ignore_dot_files)?;
+            } else if !path.is_dir() {
+                self.files.push(path);
+            }
+        }
+        Ok(())
+    }
 }

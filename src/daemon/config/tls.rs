@@ -5,11 +5,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use tokio_rustls::rustls::client::danger::HandshakeSignatureValid;
+use tokio_rustls::rustls::client::verify_server_name;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use tokio_rustls::rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use tokio_rustls::rustls::{
+    DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig, SignatureScheme,
+};
 
 use super::error::ConfigError;
 use super::source::Source;
@@ -22,6 +27,8 @@ pub struct Tls {
     pub key: PathBuf,
     /// Clients need a certificate of this authority.
     pub client_authority: Option<PathBuf>,
+    /// The name or address that their certificates have to be of.
+    pub client_name: Option<String>,
 }
 
 impl Tls {
@@ -39,6 +46,9 @@ impl Tls {
         let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
         let builder = builder.expect("the provider supports them");
         let builder = match authority {
+            None if self.client_name.is_some() => {
+                return Err(invalid(chain)("client_name needs client_authority"));
+            }
             None => builder.with_no_client_auth(),
             Some(source) => {
                 let mut roots = RootCertStore::empty();
@@ -46,13 +56,64 @@ impl Tls {
                     roots.add(certificate).map_err(invalid(source))?;
                 }
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build();
-                builder.with_client_cert_verifier(verifier.map_err(invalid(source))?)
+                let mut verifier = verifier.map_err(invalid(source))?;
+                if let Some(name) = &self.client_name {
+                    let name = ServerName::try_from(name.clone()).map_err(invalid(source))?;
+                    verifier = Arc::new(NamedClient { verifier, name });
+                }
+                builder.with_client_cert_verifier(verifier)
             }
         };
         let secret = PrivateKeyDer::from_pem_slice(key.text.as_bytes()).map_err(invalid(key))?;
         let mut config = builder.with_single_cert(certificates(chain)?, secret).map_err(invalid(key))?;
         config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().into()).collect();
         Ok(config.into())
+    }
+}
+
+/// Accepts client certificates of one name only.
+#[derive(Debug)]
+struct NamedClient {
+    verifier: Arc<dyn ClientCertVerifier>,
+    name: ServerName<'static>,
+}
+
+impl ClientCertVerifier for NamedClient {
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.verifier.verify_client_cert(certificate, intermediates, now)?;
+        verify_server_name(&ParsedCertificate::try_from(certificate)?, &self.name)?;
+        Ok(verified)
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.verifier.root_hint_subjects()
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
     }
 }
 

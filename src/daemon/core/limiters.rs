@@ -1,9 +1,11 @@
 //! The client's limiters, which survive reloads.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use swlimit_client::wire::ConnectionOptions;
 use swlimit_client::{self as client, Client, Limiter, Quota};
 
 use crate::config::limits::{Limit, Limits};
@@ -13,18 +15,51 @@ use crate::config::settings::{Server, Settings};
 /// A client of the configured server. It connects at its first use.
 ///
 /// # Errors
-/// The URL is invalid.
+/// The URL is invalid, or a file of `server_tls`.
 pub fn client(settings: &Settings) -> Result<Client, client::Error> {
     let builder = Client::builder()
         .timeout(settings.timeout.into())
         .max_untracked_age(settings.max_untracked_age.into())
         .max_keys(settings.max_keys)
-        .max_waiting(settings.max_waiting);
+        .max_waiting(settings.max_waiting)
+        .connection_options(connection_options(settings)?);
     match &settings.server {
         Server::None => builder.local(),
         Server::Url(url) => builder.build(url),
     }
 }
+
+/// Whether the server can decide: it answers within a second, knows the password, and has loaded the module. Returns
+/// the commands that it refuses to this user.
+///
+/// # Errors
+/// The server cannot decide.
+pub async fn check(settings: &Settings) -> Result<Vec<String>, client::Error> {
+    let Server::Url(url) = &settings.server else { return Ok(Vec::new()) };
+    let builder = Client::builder().timeout(CHECK).prefix(&*settings.prefix);
+    let client = builder.connection_options(connection_options(settings)?).connect(url).await?;
+    client.forbidden().await
+}
+
+fn connection_options(settings: &Settings) -> Result<ConnectionOptions, client::Error> {
+    let read = |path: &PathBuf| {
+        std::fs::read(path).map_err(|error| client::Error::Invalid(format!("{}: {error}", path.display())))
+    };
+    let mut options = ConnectionOptions::new().sentinel_tls(settings.sentinel.tls);
+    if let Some(authority) = &settings.server_tls.authority {
+        options = options.authority(read(authority)?);
+    }
+    if let (Some(certificate), Some(key)) = (&settings.server_tls.certificate, &settings.server_tls.key) {
+        options = options.certificate(read(certificate)?, read(key)?);
+    }
+    if let Some(password) = &settings.sentinel.password {
+        options = options.sentinel_login(settings.sentinel.user.as_deref(), password);
+    }
+    Ok(options)
+}
+
+/// How long each question of a check may take.
+const CHECK: Duration = Duration::from_secs(1);
 
 /// The limiters of a configuration.
 pub struct Limiters {

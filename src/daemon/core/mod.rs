@@ -13,8 +13,8 @@ mod single;
 
 pub use answer::{Answer, Source};
 pub use explanation::{Explanation, Mismatch};
-pub use limiters::{client, Limiters};
+pub use limiters::{check, client, Limiters};
 pub use plan::{retry_after, Descriptor, Operation, Plan, Question, Role};
 pub use refusal::Refusal;
 pub use single::{info, top, Demand, Verb};
-pub use swlimit_client::{headers, Client, Denied, Held, Statistics};
+pub use swlimit_client::{headers, Client, Denied, Error, Held, Statistics};

@@ -34,7 +34,16 @@ pub async fn serve(
     let (reporter, health) = tonic_health::server::health_reporter();
     report(&reporter, ServingStatus::Serving).await;
     let rate_limit = RateLimitServer { service: service.clone(), max_request: MAX_REQUEST };
-    let mut server = Server::builder().http2_keepalive_interval(Some(KEEPALIVE));
+    let mut server = {
+        let live = service.live();
+        let grpc = &live.configuration.settings.grpc;
+        let server = Server::builder().http2_keepalive_interval(Some(KEEPALIVE));
+        let server = server.max_connection_age(grpc.max_connection_age.into());
+        match grpc.max_connection_age_grace {
+            Some(grace) => server.max_connection_age_grace(grace.into()),
+            None => server,
+        }
+    };
     let router = server.add_service(health).add_service(rate_limit);
     let stopping = service.clone();
     tokio::spawn(async move {

@@ -46,7 +46,10 @@ fn router(service: Arc<Service>) -> Router {
 async fn healthcheck(State(service): State<Arc<Service>>) -> Response {
     match service.is_stopping() {
         true => (StatusCode::SERVICE_UNAVAILABLE, "stopping\n").into_response(),
-        false => "OK\n".into_response(),
+        false => match service.unusable() {
+            None => "OK\n".into_response(),
+            Some(reason) => format!("OK, but no limit is counted: {reason}\n").into_response(),
+        },
     }
 }
 

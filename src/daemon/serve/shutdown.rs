@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sd_notify::NotifyState;
 use tokio::signal::unix::{signal, Signal, SignalKind};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -10,6 +11,7 @@ use tokio::time::{interval, sleep, timeout};
 
 use super::listen::Listener;
 use super::{grpc, http, reload, FatalError};
+use crate::core;
 use crate::observe::recent::STEP;
 use crate::service::Service;
 
@@ -19,6 +21,9 @@ const NOTICE: Duration = Duration::from_millis(500);
 /// How long running requests may take after that, and then returning leases and sending counts.
 const DRAIN: Duration = Duration::from_secs(2);
 const CLOSE: Duration = Duration::from_millis(1500);
+
+/// How often the server is checked until it can decide.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The signals that end the daemon or make it reload.
 pub struct Signals {
@@ -39,16 +44,20 @@ impl Signals {
 pub async fn serve_until_stopped(
     service: Arc<Service>,
     grpc: Listener,
-    http: Listener,
+    http: Vec<Listener>,
     signals: Signals,
 ) -> Result<(), FatalError> {
     let Signals { mut terminate, mut interrupt, hangup } = signals;
     let end = watch::Sender::new(false);
     let mut servers = JoinSet::new();
     servers.spawn(grpc::serve(service.clone(), grpc, end.subscribe()));
-    servers.spawn(http::serve(service.clone(), http, end.subscribe()));
+    for listener in http {
+        servers.spawn(http::serve(service.clone(), listener, end.subscribe()));
+    }
     tokio::spawn(reload::reload_on_change(service.clone(), hangup));
     tokio::spawn(count_steps(service.clone()));
+    tokio::spawn(check_server(service.clone()));
+    systemd(NotifyState::Ready);
 
     tokio::select! {
         _ = terminate.recv() => {}
@@ -56,6 +65,7 @@ pub async fn serve_until_stopped(
         Some(ended) = servers.join_next() => ended??, // a server ends by itself only with an error
     }
     tracing::info!("stopping");
+    systemd(NotifyState::Stopping);
     service.begin_stopping();
     sleep(NOTICE).await;
     end.send_replace(true);
@@ -66,6 +76,38 @@ pub async fn serve_until_stopped(
         tracing::warn!("the server did not receive all leases and counts");
     }
     Ok(())
+}
+
+/// Tells systemd, if it started this process.
+fn systemd(state: NotifyState) {
+    if let Err(error) = sd_notify::notify(false, &[state]) {
+        tracing::warn!(%error, "cannot tell systemd");
+    }
+}
+
+/// Checks the server until it can decide. Until then the log and health checks say what is missing there.
+async fn check_server(service: Arc<Service>) {
+    loop {
+        let checked = core::check(&service.live().configuration.settings).await;
+        let reason = match &checked {
+            Ok(_) => None,
+            Err(core::Error::Away(_)) => service.unusable(),
+            Err(error) => Some(error.to_string()),
+        };
+        let is_news = service.set_unusable(reason.clone());
+        match (reason, checked) {
+            (Some(reason), _) if is_news => tracing::error!(reason, "no limit is counted"),
+            (None, Ok(forbidden)) => {
+                if !forbidden.is_empty() {
+                    let commands = forbidden.join(", ");
+                    tracing::warn!(commands, "the server forbids its user these commands, see its ACL");
+                }
+                return;
+            }
+            _ => {}
+        }
+        sleep(CHECK_INTERVAL).await;
+    }
 }
 
 async fn count_steps(service: Arc<Service>) {

@@ -13,15 +13,16 @@ use envoy_types::pb::google::protobuf::{self, ListValue, Struct};
 
 use super::request::Request;
 use crate::config::limits::{Metadata, Unit};
+use crate::config::settings::HeaderNames;
 use crate::core::{retry_after, Answer, Descriptor, Plan, Question, Role};
 use crate::protocol::headers::seconds;
 
 /// What replies contain besides the decision.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ReplyOptions {
+pub struct ReplyOptions<'a> {
     /// Never deny.
     pub shadow_mode: bool,
-    pub rate_limit_headers: bool,
+    pub rate_limit_headers: Option<&'a HeaderNames>,
     pub dynamic_metadata: bool,
 }
 
@@ -31,8 +32,8 @@ pub fn reply(request: &Request, plan: &Plan, answers: &[Answer], options: ReplyO
     let is_over = plan.is_denied(|at| !answers[at].granted) && !options.shadow_mode;
     let code = if is_over { Code::OverLimit } else { Code::Ok };
     let mut headers = Vec::new();
-    if options.rate_limit_headers {
-        headers.extend(rate_limit_headers(&statuses));
+    if let Some(names) = options.rate_limit_headers {
+        headers.extend(rate_limit_headers(names, &statuses));
     }
     if is_over {
         headers.extend(retry_after(plan, answers).map(|wait| header("Retry-After", seconds(wait))));
@@ -99,16 +100,16 @@ fn unit(unit: Option<Unit>) -> rate_limit::Unit {
 }
 
 /// The headers of the descriptor that is nearest to its limit.
-fn rate_limit_headers(statuses: &[DescriptorStatus]) -> Vec<HeaderValue> {
+fn rate_limit_headers(names: &HeaderNames, statuses: &[DescriptorStatus]) -> Vec<HeaderValue> {
     let limited = statuses.iter().filter_map(|status| Some((status, status.current_limit.as_ref()?)));
     let nearest = limited.min_by_key(|(status, _)| (status.code != Code::OverLimit as i32, status.limit_remaining));
     let Some((status, limit)) = nearest else { return Vec::new() };
     let reset = status.duration_until_reset.unwrap_or_default();
     let reset = reset.seconds.saturating_add(i64::from(reset.nanos > 0));
     vec![
-        header("RateLimit-Limit", limit.requests_per_unit),
-        header("RateLimit-Remaining", status.limit_remaining),
-        header("RateLimit-Reset", reset),
+        header(&names.limit, limit.requests_per_unit),
+        header(&names.remaining, status.limit_remaining),
+        header(&names.reset, reset),
     ]
 }
 

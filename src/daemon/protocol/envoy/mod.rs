@@ -49,7 +49,7 @@ async fn decide(service: &Service, request: &Request, deadline: Option<Instant>)
     let answers = service.decide(&live, &plan, unmatched).await?;
     let options = ReplyOptions {
         shadow_mode: settings.shadow_mode,
-        rate_limit_headers: settings.rate_limit_headers,
+        rate_limit_headers: settings.rate_limit_headers.as_ref(),
         dynamic_metadata: settings.dynamic_metadata,
     };
     Ok(encode::reply(request, &plan, &answers, options))

@@ -6,6 +6,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
 use serde_json::json;
 
 use super::*;
+use crate::config::settings::HeaderNames;
 use crate::core::{Answer, Source as DecisionSource};
 use crate::protocol::envoy::encode::{reply, ReplyOptions};
 use crate::protocol::envoy::json::response;
@@ -21,7 +22,7 @@ descriptors:
   - {key: free, rate_limit: {unlimited: true}}
 ";
 
-const OPTIONS: ReplyOptions = ReplyOptions { shadow_mode: false, rate_limit_headers: false, dynamic_metadata: false };
+const OPTIONS: ReplyOptions = ReplyOptions { shadow_mode: false, rate_limit_headers: None, dynamic_metadata: false };
 
 fn granted(remaining: u64) -> Answer {
     Answer {
@@ -147,7 +148,8 @@ fn quotas_deny_when_all_of_them_do() {
 
 #[test]
 fn headers_are_those_of_the_descriptor_nearest_to_its_limit() {
-    let options = ReplyOptions { rate_limit_headers: true, ..OPTIONS };
+    let names = HeaderNames::default();
+    let options = ReplyOptions { rate_limit_headers: Some(&names), ..OPTIONS };
     let reply = replied(&["a=x", "b=x"], &[granted(4), granted(3)], options);
     assert_eq!(headers(&reply), ["RateLimit-Limit: 4294967295", "RateLimit-Remaining: 3", "RateLimit-Reset: 65"]);
     let reply = replied(&["a=x", "b=x"], &[denied(Some(100)), granted(0)], options);

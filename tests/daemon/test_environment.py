@@ -1,0 +1,116 @@
+"""envoyproxy/ratelimit's environment variables, read as they are."""
+
+import os
+import re
+import subprocess
+from contextlib import contextmanager
+
+import pytest
+import yaml
+
+from support.daemon import DAEMON, READY_SECONDS, Daemon
+from support.server import free_port
+from support.waiting import eventually
+
+LIMITS = "{domain: d, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 3}}]}"
+
+
+class FromEnvironment(Daemon):
+    """A swlimitd that only its environment configures."""
+
+    def __init__(self, limits, server, **variables):
+        super().__init__(limits, server)
+        self.debug_port = free_port()
+        folder = self.folder / "ratelimit/config/below"
+        folder.mkdir(parents=True)
+        (folder / "limits.yaml").write_text(limits)
+        self.variables = {
+            "REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": f"127.0.0.1:{server.port}", "REDIS_TIMEOUT": "5s",
+            "RUNTIME_ROOT": self.folder, "RUNTIME_SUBDIRECTORY": "ratelimit",
+            "GRPC_HOST": "127.0.0.1", "GRPC_PORT": self.port, "HOST": "127.0.0.1", "PORT": self.http_port,
+            "DEBUG_HOST": "127.0.0.1", "DEBUG_PORT": self.debug_port,
+        } | variables
+
+    def spawn(self):
+        with open(self.folder / "log", "ab") as log:
+            self.process = subprocess.Popen([DAEMON], env=environment(**self.variables), stdout=log, stderr=log,
+                                            stdin=subprocess.DEVNULL, start_new_session=True)
+
+
+def environment(**variables):
+    return {"PATH": os.environ["PATH"]} | {name: str(value) for name, value in variables.items()}
+
+
+def printed(**variables):
+    """What `--from-env` prints."""
+    done = subprocess.run([DAEMON, "--from-env"], env=environment(**variables), capture_output=True, text=True,
+                          timeout=READY_SECONDS)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def start_from_environment(starting_daemons, server):
+    @contextmanager
+    def start(**variables):
+        starting_daemons().close()  # without a daemon, the test is skipped
+        with FromEnvironment(LIMITS, server, **variables) as daemon:
+            yield daemon
+
+    return start
+
+
+def test_it_starts_as_they_say(start_from_environment, server):
+    names = {"LIMIT_RESPONSE_HEADERS_ENABLED": "true", "LIMIT_LIMIT_HEADER": "X-Limit"}
+    with start_from_environment(CACHE_KEY_PREFIX="some-", USE_STATSD="false", SHADOW_MODE="1", **names) as daemon:
+        for _ in range(4):
+            reply = daemon.ask("k=x")
+        assert (reply.overall_code, reply.statuses[0].code) == (1, 2)  # in shadow mode
+        assert [header.key for header in reply.response_headers_to_add][0] == "X-Limit"
+        assert server.cli("KEYS", "*") == "some-{d}|k=x|1d"
+        daemon.http_port = daemon.debug_port
+        assert daemon.get("/rlconfig") == (200, "d.k: 3 per 1d, resolution 2h\n")
+        assert "USE_STATSD has no meaning here" in daemon.log
+        # Files change as they do for a configuration file.
+        (daemon.folder / "ratelimit/config/below/limits.yaml").write_text(LIMITS.replace("3", "4"))
+        eventually(lambda: "4 per 1d" in daemon.get("/rlconfig")[1])
+
+
+def test_what_is_printed_is_a_configuration(start_daemon, server, tmp_path):
+    daemon = start_daemon(LIMITS)
+    folder = tmp_path / "config"
+    folder.mkdir()
+    (folder / "limits.yaml").write_text(LIMITS)
+    status, text = printed(RUNTIME_ROOT=tmp_path, REDIS_SOCKET_TYPE="tcp", REDIS_URL=f"127.0.0.1:{server.port}",
+                           REDIS_TIMEOUT="20ms", GRPC_UDS="/run/s.sock", GRPC_MAX_CONNECTION_AGE="1h30m",
+                           GRPC_MAX_CONNECTION_AGE_GRACE="5s", QUOTA_MODE="true", RESPONSE_DYNAMIC_METADATA="true",
+                           NEAR_LIMIT_RATIO="0.7", REDIS_PERSECOND="true", LOG_LEVEL="WARN", LOG_FORMAT="json",
+                           RUNTIME_IGNOREDOTFILES="true", TRACING_ENABLED="true", TRACING_EXPORTER_PROTOCOL="grpc",
+                           TRACING_SAMPLING_RATE="0.5")
+    assert status == 0, text
+    assert re.findall("^# (\\w+) has no meaning here", text, re.MULTILINE) == ["NEAR_LIMIT_RATIO", "REDIS_PERSECOND"]
+    assert yaml.safe_load(text) == {
+        "server": f"redis://127.0.0.1:{server.port}", "timeout": "20ms", "limits": [str(folder)],
+        "ignore_dot_files": True, "quota_mode": True, "dynamic_metadata": True,
+        "grpc": {"address": "unix:/run/s.sock", "max_connection_age": "5400000ms",
+                 "max_connection_age_grace": "5000ms"},
+        "http": {"address": ["0.0.0.0:8080", "0.0.0.0:6070"]}, "log": {"level": "warn", "format": "json"},
+        "traces": {"endpoint": "http://localhost:4317", "share": 0.5},
+    }
+    (daemon.folder / "swlimitd.yaml").write_text(text)
+    assert daemon.run("--check") == (0, f"{daemon.folder}/swlimitd.yaml is valid: 1 limits\n")
+
+
+@pytest.mark.parametrize("variables, expected", [
+    ({"CONFIG_TYPE": "ETCD"}, "the environment: CONFIG_TYPE: 'ETCD' is not"),
+    ({"BACKEND_TYPE": "memcache", "RUNTIME_ROOT": "/"}, "the environment: BACKEND_TYPE: 'memcache' is not supported"),
+    ({"RUNTIME_ROOT": "/nowhere"}, "/nowhere/config: No such file"),
+])
+def test_what_cannot_start_says_why(starting_daemons, variables, expected):
+    starting_daemons().close()
+    done = subprocess.run([DAEMON], env=environment(**variables), capture_output=True, text=True, timeout=READY_SECONDS)
+    assert (done.returncode, expected in done.stderr) == (1, True), done.stderr
+
+
+def test_a_configuration_file_goes_before_them(start_daemon, monkeypatch):
+    monkeypatch.setenv("RUNTIME_ROOT", "/nowhere")
+    assert start_daemon(LIMITS).codes("k=x") == ("OK", "OK")
