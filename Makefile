@@ -22,10 +22,10 @@ run: setup-run build
 demo: build-all
 	@scripts/demo
 
-# Everything, in minutes, on the installed server. The other releases are for tests that no other will do for: one uses
+# Every part's tests, in minutes, on the installed server. The other releases are for tests that no other will do for: one uses
 # the C library's allocator, which memcheck watches, one defragments, one is too old. The client's tests on real servers
 # are run by pytest, on each release.
-test: build-all servers lint test-rust
+test: build-all servers test-rust
 	$(PARALLEL) tests
 
 # Those of one part, for who changes no other.

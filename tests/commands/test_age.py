@@ -152,7 +152,8 @@ def lease(server, position, resolution, options, back, held=HELD, late=0):
 
 
 def most(grants, span):
-    return max(sum(units for at, units in grants if first <= at < first + span) for first, _ in grants)
+    granted = [grant for grant in grants if grant[1]]
+    return max((sum(units for at, units in granted if first <= at < first + span) for first, _ in granted), default=0)
 
 
 POSITIONS = range(0, 1_000, 50)

@@ -13,12 +13,11 @@ from support.script import scripted, sha
 from support.waiting import eventually
 from vectors import make
 
-COMMANDS, ON_OTHER_RELEASES = 1_000_000, 100_000
 ONLY_SINCE_7 = {"enable-debug-command": [], "enable-module-command": []}
 
 
-def test_random_commands(start, clock, report, binaries):
-    count = COMMANDS if binaries.name == "installed" else ON_OTHER_RELEASES
+@pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+def test_random_commands(start, clock, report, count):
     module, plain = start(env=clock.environment), start(env=clock.environment, module=None)
     began = time.process_time()
     size = compare(module, plain, clock, Commands(1), count)
