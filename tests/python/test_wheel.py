@@ -7,16 +7,10 @@ import zipfile
 
 import pytest
 
+from docs.pages import blocks
 from support.server import ROOT
 
 SOURCE = ROOT / "src/python"
-PROGRAM = """
-import redis, swlimit
-limiter = swlimit.Limiter(redis.Redis(port={port}), 1, "1m", "1s", timeout=5.0)
-print(swlimit.__version__, [bool(limiter.allow("k")) for _ in range(2)], limiter.acquire("l").granted)
-import swlimit.asgi, swlimit.wsgi
-limiter.close()
-"""
 
 
 def run(*words, **options):
@@ -45,15 +39,22 @@ def test_what_they_hold(built):
         assert ours | {"pyproject.toml", "README.md"} <= names
 
 
-def test_it_works_in_an_empty_environment(built, tmp_path, server):
-    """What is built of the source distribution, as `build` does."""
+def test_first_use(server, tmp_path):
+    """What docs/python.md says to type, in an environment where nothing is, up to its first denial."""
+    page = blocks(ROOT / "docs/python.md")
+    run_server, install = (block.text.strip() for block in page if block.language == "sh")
+    assert (run_server, install) == ("make run", "pip install ./src/python")
+    program, shown = next((one.text, other.text) for one, other in zip(page, page[1:]) if one.language == "python")
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
     python = tmp_path / "venv/bin/python"
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check",
-        built["whl"])
-    printed = run(python, "-I", "-c", PROGRAM.format(port=server.port), cwd=tmp_path)
+    run(sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check",
+        *install.split()[1:], cwd=ROOT)
+    assert "denied" in shown
+    waiting = program.replace("6379", str(server.port)).replace('timeout="1s"', 'timeout="20s"')
+    assert run(python, "-I", "-c", waiting, cwd=tmp_path) == shown
     version = (ROOT / "Cargo.toml").read_text().split('version = "')[1].split('"')[0]
-    assert printed.split("\n")[0] == f"{version} [True, False] 1"
+    others = "import swlimit, swlimit.asgi, swlimit.wsgi; print(swlimit.__version__)"
+    assert run(python, "-I", "-c", others, cwd=tmp_path) == f"{version}\n"
 
 
 def test_types(tmp_path):
