@@ -1,6 +1,9 @@
 """What `npm pack` makes: installed into an empty folder, it works with import and require, and has types for both."""
 
+import fcntl
 import json
+import os
+import shutil
 import tarfile
 import tomllib
 
@@ -35,18 +38,34 @@ export const middleware = rateLimit({{ limiter }});
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory):
-    """The package, as it would be published."""
-    return node.pack(tmp_path_factory.mktemp("packed"))
+def folder(tmp_path_factory):
+    """A folder with the package as it would be published, which is installed there, and a client.
+
+    The first of pytest's processes makes it, for all.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = shared / "published"
+    with open(shared / "published.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "node_modules/swlimit").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            (folder / "package.json").write_text("{}")
+            redis = json.loads((node.MODULES / "package.json").read_text())["dependencies"]["redis"]
+            node.npm("install", "--silent", "--prefer-offline", "--no-audit", node.pack(folder), f"redis@{redis}",
+                     cwd=folder)
+    return folder
 
 
-@pytest.fixture(scope="module")
-def installed(packed, tmp_path_factory):
-    """An otherwise empty folder in which the package is installed, and a client."""
-    folder = tmp_path_factory.mktemp("installed")
-    (folder / "package.json").write_text("{}")
-    redis = json.loads((node.MODULES / "package.json").read_text())["dependencies"]["redis"]
-    node.npm("install", "--silent", "--prefer-offline", "--no-audit", packed, f"redis@{redis}", cwd=folder)
+@pytest.fixture
+def packed(folder):
+    package, = folder.glob("*.tgz")
+    return package
+
+
+@pytest.fixture
+def installed(folder):
     return folder
 
 
