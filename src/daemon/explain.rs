@@ -132,7 +132,7 @@ impl Arguments {
 
 /// Explains by the configuration, and the server that it names.
 async fn decide(origin: &Origin, request: Value) -> Result<Explanation, FatalError> {
-    let mut configuration = Configuration::load(origin)?;
+    let mut configuration = Configuration::load(origin, None)?;
     configuration.settings.timeout = duration::Duration(PATIENCE.as_millis() as u64); // it also has to connect
     let client = core::client(&configuration.settings).map_err(|error| format!("{origin}: {error}"))?;
     let live = Live::first(configuration, &client);

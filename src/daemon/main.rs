@@ -97,7 +97,7 @@ async fn run(arguments: Arguments) -> Result<(), FatalError> {
         return explain::run(&origin, *arguments).await;
     }
     observe::process::started();
-    let configuration = Configuration::load(&origin)?;
+    let configuration = Configuration::load(&origin, None)?;
     let settings = &configuration.settings;
     let in_file = |error: &dyn Error| format!("{origin}: {error}");
     let client = core::client(settings).map_err(|error| in_file(&error))?;

@@ -9,6 +9,7 @@ use tracing::{Instrument, Level, Span};
 
 use crate::config::error::ConfigError;
 use crate::config::settings::Server;
+use crate::config::source::Source;
 use crate::config::watched::Watched;
 use crate::config::{Configuration, Origin};
 use crate::core::{Answer, Client, Explanation, Limiters, Plan, Refusal};
@@ -84,11 +85,13 @@ impl Service {
         self.live.load_full()
     }
 
-    /// Reads the configuration again. An invalid one changes nothing.
-    pub fn reload(&self) -> Reload {
-        let before = self.live();
+    /// Reads the configuration again, with other limits of the control plane if there are any. An invalid one changes
+    /// nothing.
+    pub fn reload(&self, discovered: Option<Vec<Source>>) -> Reload {
         let mut refused = self.refused.lock().expect("no code panics while it holds this lock");
-        let mut configuration = match Configuration::load(&self.origin) {
+        let before = self.live();
+        let discovered = discovered.or_else(|| before.configuration.discovered.clone());
+        let mut configuration = match Configuration::load(&self.origin, discovered) {
             Ok(configuration) => configuration,
             Err(error) => {
                 let is_known = refused.replace(error.clone()).is_some_and(|last| last == error);
@@ -99,7 +102,8 @@ impl Service {
             }
         };
         let was_refused = refused.take().is_some();
-        if configuration.sources == before.configuration.sources {
+        let parts = |it: &Configuration| (it.sources.clone(), it.discovered.clone());
+        if parts(&configuration) == parts(&before.configuration) {
             return if was_refused { Reload::Restored } else { Reload::Unchanged };
         }
         if !configuration.settings.starts_as(&before.configuration.settings) {
@@ -174,6 +178,13 @@ impl Service {
     /// Waits until the service is stopping.
     pub async fn until_stopping(&self) {
         let _ = self.stopping.subscribe().wait_for(|is_stopping| *is_stopping).await;
+    }
+
+    /// Whether the control plane has to send the first limits before requests can be decided.
+    pub fn waits_for_limits(&self) -> bool {
+        let live = self.live();
+        let xds = live.configuration.settings.xds.as_ref();
+        xds.is_some_and(|xds| !xds.start_without) && live.configuration.discovered.is_none()
     }
 
     /// What to watch for changes of the configuration.

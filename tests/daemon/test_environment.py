@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 import yaml
 
+from support.control_plane import ControlPlane
 from support.daemon import DAEMON, READY_SECONDS, Daemon
 from support.server import free_port
 from support.waiting import eventually
@@ -114,3 +115,43 @@ def test_what_cannot_start_says_why(starting_daemons, variables, expected):
 def test_a_configuration_file_goes_before_them(start_daemon, monkeypatch):
     monkeypatch.setenv("RUNTIME_ROOT", "/nowhere")
     assert start_daemon(LIMITS).codes("k=x") == ("OK", "OK")
+
+
+def test_as_envoy_gateway_starts_it(start_from_environment):
+    """Its variables, and limits of the shapes that it makes of its policies."""
+    def nested(*entries, shadow=False, **policy):
+        (key, value), *below = entries
+        made = {"key": key, "value": value, "shadow_mode": shadow}
+        return [made | ({"descriptors": nested(*below, shadow=shadow, **policy)} if below else {"rate_limit": policy})]
+
+    def resource_of(domain, *descriptors):
+        return {"name": domain, "domain": domain, "descriptors": sum(descriptors, [])}
+
+    rule, client = ("rule-0-match-0", "rule-0-match-0"), ("masked_remote_address", "192.0.2.0/24")
+    configs = [
+        resource_of("ns/gateway/http",
+                    nested(("first", "first"), rule, client, requests_per_unit=2, unit="DAY"),
+                    nested(("second", "second"), ("rule-0-match-0", ""), requests_per_unit=1, unit="MONTH"),
+                    nested(("third", "third"), ("masked_remote_address", "invert:192.0.2.0/24"), requests_per_unit=1,
+                           unit="YEAR"),
+                    nested(("fourth", "fourth"), rule, shadow=True, requests_per_unit=1, unit="HOUR")),
+        resource_of("ns/policy", nested(("ns/policy/rule/0", "ns/policy/rule/0"), rule, requests_per_unit=1,
+                                        unit="WEEK")),
+    ]
+    with ControlPlane() as control_plane, start_from_environment(
+            CONFIG_TYPE="GRPC_XDS_SOTW", CONFIG_GRPC_XDS_SERVER_URL=f"127.0.0.1:{control_plane.port}",
+            CONFIG_GRPC_XDS_NODE_ID="envoy-ratelimit", CONFIG_GRPC_XDS_NODE_METADATA="zone=a",
+            FORCE_START_WITHOUT_INITIAL_CONFIG="true", USE_STATSD="false", RUNTIME_WATCH_ROOT="false",
+            RUNTIME_IGNOREDOTFILES="true", SWLIMITD_XDS_CACHE="/nowhere/limits.pb") as daemon:
+        assert not control_plane.publish(*configs).error_detail.message
+        assert control_plane.requests[0].node.id == "envoy-ratelimit"
+        assert "cannot keep the limits" in daemon.log
+        for domain, descriptor, codes in [
+            ("ns/gateway/http", "first=first rule-0-match-0=rule-0-match-0 masked_remote_address=192.0.2.0/24",
+             ["OK", "OK", "OVER_LIMIT"]),
+            ("ns/gateway/http", "second=second rule-0-match-0=x", ["OK", "OVER_LIMIT"]),
+            ("ns/gateway/http", "third=third masked_remote_address=invert:192.0.2.0/24", ["OK", "OVER_LIMIT"]),
+            ("ns/gateway/http", "fourth=fourth rule-0-match-0=rule-0-match-0", ["OK", "OK"]),
+            ("ns/policy", "ns/policy/rule/0=ns/policy/rule/0 rule-0-match-0=rule-0-match-0", ["OK", "OVER_LIMIT"]),
+        ]:
+            assert [daemon.codes(descriptor, domain=domain)[0] for _ in codes] == codes, descriptor

@@ -64,6 +64,8 @@ def test_the_recipe_copies_what_is_there_and_takes_what_it_has_built():
     assert {"Cargo.toml", "Cargo.lock", *members} == set(recipe.sources)
     assert all((ROOT / source).exists() for source in recipe.sources)
     assert "/source/target/release/swlimitd" in recipe.taken and recipe.entry_point == ["/usr/bin/swlimitd"]
+    assert "RUN ln -s /usr/bin/swlimitd /image/bin/ratelimit" in (PACKAGING / "Containerfile").read_text().splitlines()
+    assert recipe.taken["/image/"] == "/"  # so that it can stand for the image envoyproxy/ratelimit
     assert recipe.user > 0 and set(recipe.ports) == {8080, 8081}
 
 

@@ -68,7 +68,7 @@ def test_the_recipe_copies_all_that_it_builds(tmp_path):
     for file in filter(None, copied):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, tmp_path / file)
-    installs, builds = recipe.commands
+    installs, builds, *_ = recipe.commands
     assert installs.startswith("apk add ") and builds.startswith("cargo build --release --locked ")
     subprocess.run(builds.replace("build", "check", 1).split(), cwd=tmp_path, check=True,
                    env=os.environ | {"CARGO_TARGET_DIR": str(ROOT / "target")})
@@ -78,8 +78,14 @@ def test_the_recipe_copies_all_that_it_builds(tmp_path):
 def image(unpacked, tmp_path):
     """A folder with what the image holds. What Alpine's compiler would make is the program for musl."""
     built = {"/source/target/release/swlimitd": unpacked(OWN, "swlimitd") / "swlimitd"}
-    for source, target in Recipe().taken.items():
+    recipe, prepared = Recipe(), tmp_path / "prepared"
+    for command in recipe.commands[2:]:
+        subprocess.run(["sh", "-ec", command.replace("/image", str(prepared))], check=True)
+    for source, target in recipe.taken.items():
         path = tmp_path / "image" / target.lstrip("/")
+        if source == "/image/":
+            shutil.copytree(prepared, path, symlinks=True, dirs_exist_ok=True)
+            continue
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(built.get(source, Path(source)), path)
     (tmp_path / "image/etc/swlimitd").mkdir()

@@ -13,11 +13,14 @@ use super::source::Source;
 /// The name of this source in errors.
 pub const NAME: &str = "the environment";
 
+/// Where the limits of a control plane are kept, unless `SWLIMITD_XDS_CACHE` names another file.
+const XDS_CACHE: &str = "/var/lib/swlimitd/limits.pb";
+
 /// Variables that nobody sets but for envoyproxy/ratelimit.
 const DISTINCTIVE: [&str; 4] = ["CONFIG_TYPE", "REDIS_SOCKET_TYPE", "RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY"];
 
 /// Variables without a meaning here, and why.
-const WITHOUT_MEANING: [(&[&str], &str); 13] = [
+const WITHOUT_MEANING: [(&[&str], &str); 14] = [
     (
         &[
             "USE_STATSD",
@@ -76,6 +79,10 @@ const WITHOUT_MEANING: [(&[&str], &str); 13] = [
             "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
         ],
         "neither start nor health depend on the server: on_failure decides while it is away",
+    ),
+    (
+        &["XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "XDS_CLIENT_BACKOFF_JITTER"],
+        "a lost control plane is tried again after CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL, then after ever longer",
     ),
     (&["REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"], "the server's name is always verified"),
     (
@@ -171,9 +178,11 @@ impl Variables<'_> {
         if let Some(other) = self.text("BACKEND_TYPE").filter(|backend| backend != "redis") {
             return Err(format!("BACKEND_TYPE: '{other}' is not supported, only redis"));
         }
-        if let Some(other) = self.text("CONFIG_TYPE").filter(|source| source != "FILE") {
-            return Err(format!("CONFIG_TYPE: '{other}' is not FILE"));
-        }
+        let is_discovered = match self.text("CONFIG_TYPE").as_deref() {
+            None | Some("FILE") => false,
+            Some("GRPC_XDS_SOTW") => true,
+            Some(other) => return Err(format!("CONFIG_TYPE: '{other}' is not FILE or GRPC_XDS_SOTW")),
+        };
         let folder = self.text("RUNTIME_ROOT").unwrap_or("/srv/runtime_data/current".into());
         let folder = Path::new(&folder).join(self.text("RUNTIME_SUBDIRECTORY").unwrap_or_default());
         let folder = folder.join(self.text("RUNTIME_APPDIRECTORY").unwrap_or("config".into()));
@@ -185,8 +194,9 @@ impl Variables<'_> {
             "prefix": self.text("CACHE_KEY_PREFIX"),
             "grpc": self.grpc()?,
             "http": { "address": self.http_addresses()? },
-            "limits": [folder],
-            "ignore_dot_files": self.is_on("RUNTIME_IGNOREDOTFILES")?,
+            "limits": (!is_discovered).then_some([folder]),
+            "ignore_dot_files": if is_discovered { None } else { Some(self.is_on("RUNTIME_IGNOREDOTFILES")?) },
+            "xds": if is_discovered { self.xds()? } else { Value::Null },
             "shadow_mode": self.flag("SHADOW_MODE")?,
             "quota_mode": self.flag("QUOTA_MODE")?,
             "rate_limit_headers": self.rate_limit_headers()?,
@@ -268,6 +278,41 @@ impl Variables<'_> {
             "max_connection_age": self.duration("GRPC_MAX_CONNECTION_AGE")?,
             "max_connection_age_grace": self.duration("GRPC_MAX_CONNECTION_AGE_GRACE")?,
         }))
+    }
+
+    fn xds(&self) -> Result<Value, String> {
+        let server = self.text("CONFIG_GRPC_XDS_SERVER_URL").unwrap_or("localhost:18000".into());
+        let has_tls = self.is_on("CONFIG_GRPC_XDS_SERVER_USE_TLS")?;
+        let tls = has_tls.then(|| {
+            json!({
+                "authority": self.text("CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
+                "certificate": self.text("CONFIG_GRPC_XDS_CLIENT_TLS_CERT"),
+                "key": self.text("CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
+            })
+        });
+        Ok(json!({
+            "server": format!("{}://{server}", if has_tls { "https" } else { "http" }),
+            "node": self.text("CONFIG_GRPC_XDS_NODE_ID"),
+            "node_metadata": self.pairs("CONFIG_GRPC_XDS_NODE_METADATA", '=')?,
+            "headers": self.pairs("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", ':')?,
+            "tls": tls,
+            "tls_name": self.text("CONFIG_GRPC_XDS_SERVER_TLS_SAN"),
+            "cache": self.text("SWLIMITD_XDS_CACHE").unwrap_or(XDS_CACHE.into()),
+            "start_without": self.flag("FORCE_START_WITHOUT_INITIAL_CONFIG")?,
+            "max_message_bytes": self.number::<usize>("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES")?,
+            "retry_interval": self.duration("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL")?,
+            "max_retry_interval": self.duration("XDS_CLIENT_BACKOFF_MAX_INTERVAL")?,
+        }))
+    }
+
+    /// Names and values, separated by commas.
+    fn pairs(&self, name: &str, separator: char) -> Result<Map<String, Value>, String> {
+        let text = self.text(name).unwrap_or_default();
+        let pair = |word: &str| match word.split_once(separator) {
+            Some((name, value)) => Ok((name.trim().to_owned(), value.into())),
+            None => Err(format!("{name}: '{word}' has no '{separator}'")),
+        };
+        text.split(',').filter(|word| !word.is_empty()).map(pair).collect()
     }
 
     /// All paths are served at each address.

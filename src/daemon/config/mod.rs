@@ -14,6 +14,7 @@ pub mod settings;
 pub mod source;
 pub mod tls;
 pub mod watched;
+pub mod xds;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -77,18 +78,29 @@ pub struct Configuration {
     pub access: Access,
     pub grpc_tls: Option<Arc<ServerConfig>>,
     pub http_tls: Option<Arc<ServerConfig>>,
+    /// The limits of the control plane; `None` until the first ones are known.
+    pub discovered: Option<Vec<Source>>,
     /// The files it was read from, with their text.
     pub sources: Vec<Source>,
 }
 
 impl Configuration {
-    /// Reads `swlimitd.yaml`, or what stands for it, and the files that it names.
-    pub fn load(origin: &Origin) -> Result<Self, ConfigError> {
+    /// Reads `swlimitd.yaml`, or what stands for it, and the files that it names. Without limits of a control plane,
+    /// those that were kept are read.
+    pub fn load(origin: &Origin, discovered: Option<Vec<Source>>) -> Result<Self, ConfigError> {
         let (own, folder) = origin.read()?;
         let settings = Settings::read(&own, folder)?;
         let read = |paths: &[PathBuf]| Source::read_all(paths, settings.ignore_dot_files);
-        let (files, overlays) = (read(&settings.limits)?, read(&settings.overlays)?);
-        let limits = Limits::load(&files, &overlays, &settings)?;
+        let (mut files, overlays) = (read(&settings.limits)?, read(&settings.overlays)?);
+        let discovered = match (&settings.xds, discovered) {
+            (Some(xds), None) => xds.kept()?,
+            (Some(_), known) => known,
+            (None, _) => None,
+        };
+        let is_empty = settings.xds.is_some() && discovered.as_ref().is_none_or(Vec::is_empty);
+        files.extend(discovered.clone().unwrap_or_default());
+        // What overlays name is still to come.
+        let limits = Limits::load(&files, if is_empty { &[] } else { &overlays }, &settings)?;
         let tokens = read(settings.api.tokens.as_slice())?;
         let access = Access::new(&tokens, &settings.api)?;
         let mut sources: Vec<_> = [vec![own], files, overlays, tokens].into_iter().flatten().collect();
@@ -97,7 +109,7 @@ impl Configuration {
         };
         let grpc_tls = server(&settings.grpc.tls, &["h2"])?;
         let http_tls = server(&settings.http.tls, &["h2", "http/1.1"])?;
-        Ok(Self { settings, limits, access, grpc_tls, http_tls, sources })
+        Ok(Self { settings, limits, access, grpc_tls, http_tls, discovered, sources })
     }
 
     /// Takes over from another configuration. Listeners keep their TLS until a restart.

@@ -13,6 +13,7 @@ use super::policy::{Defaults, Mode, OnFailure, PolicyKeys, Share};
 use super::proxy::Auth;
 use super::source::Source;
 use super::tls::Tls;
+use super::xds::Xds;
 
 /// The environment variable that overrides `server`, whose URL may hold a password.
 const SERVER_VARIABLE: &str = "SWLIMITD_SERVER";
@@ -45,6 +46,9 @@ pub struct Settings {
     pub overlays: Vec<PathBuf>,
     /// Whether files and folders in folders of limits are ignored whose names begin with a dot.
     pub ignore_dot_files: bool,
+
+    /// A control plane that sends limits.
+    pub xds: Option<Xds>,
 
     // The policy of limits that do not set it.
     pub mode: Option<Mode>,
@@ -85,6 +89,7 @@ impl Default for Settings {
             limits: Vec::new(),
             overlays: Vec::new(),
             ignore_dot_files: true,
+            xds: None,
             mode: None,
             on_failure: None,
             local_share: None,
@@ -334,8 +339,13 @@ impl Settings {
         let tls = settings.grpc.tls.iter_mut().chain(&mut settings.http.tls);
         let keys =
             tls.flat_map(|tls| [&mut tls.certificate, &mut tls.key].into_iter().chain(&mut tls.client_authority));
-        let ServerTls { authority, certificate, key } = &mut settings.server_tls;
-        let keys = keys.chain(authority).chain(certificate).chain(key);
+        let (cache, tls) = settings.xds.as_mut().map(|xds| (&mut xds.cache, &mut xds.tls)).unzip();
+        let tls = [&mut settings.server_tls].into_iter().chain(tls);
+        let keys = keys.chain(tls.flat_map(|tls| {
+            let ServerTls { authority, certificate, key } = tls;
+            authority.iter_mut().chain(certificate).chain(key)
+        }));
+        let keys = keys.chain(cache.into_iter().flatten());
         for path in keys.chain(&mut settings.limits).chain(&mut settings.overlays).chain(&mut settings.api.tokens) {
             *path = folder.join(&*path);
         }
@@ -374,6 +384,7 @@ impl Settings {
             && self.http.header_timeout == other.http.header_timeout
             && (self.http.max_headers, self.http.max_header_bytes)
                 == (other.http.max_headers, other.http.max_header_bytes)
+            && self.xds == other.xds
             && self.log == other.log
             && self.traces == other.traces
     }

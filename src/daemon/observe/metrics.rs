@@ -338,6 +338,11 @@ pub fn loaded(is_valid: bool) {
     }
 }
 
+/// Whether the control plane that sends limits is connected.
+pub fn control_plane(is_connected: bool) {
+    gauge!("swlimitd_control_plane_connected").set(u8::from(is_connected));
+}
+
 /// Counts a rejected connection or request, and logs the first of each minute.
 pub fn rejected(rejection: Rejection, peer: &Option<IpAddr>) {
     static REJECTIONS: Throttle = Throttle::new();
@@ -382,6 +387,7 @@ fn describe() {
     );
     describe_counter!("swlimitd_rejected_total", "Connections and requests rejected before any protocol");
     describe_counter!("swlimitd_configurations_total", "Configurations read, valid or invalid");
+    describe_gauge!("swlimitd_control_plane_connected", "1 while the control plane that sends limits is connected");
     describe_gauge!(
         "swlimitd_configuration_timestamp_seconds",
         "Unix time at which the current configuration was read"

@@ -8,6 +8,7 @@ mod preface;
 pub mod reload;
 pub mod shutdown;
 mod tls;
+mod xds;
 
 /// An error that ends the daemon.
 pub type FatalError = Box<dyn std::error::Error + Send + Sync>;

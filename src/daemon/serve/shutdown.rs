@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 use tokio::signal::unix::{signal, Signal, SignalKind};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, timeout};
 
 use super::listen::Listener;
-use super::{grpc, http, reload, FatalError};
+use super::{grpc, http, reload, xds, FatalError};
 use crate::core;
 use crate::observe::recent::STEP;
 use crate::service::Service;
@@ -48,6 +48,16 @@ pub async fn serve_until_stopped(
     signals: Signals,
 ) -> Result<(), FatalError> {
     let Signals { mut terminate, mut interrupt, hangup } = signals;
+    let (tell, mut first) = oneshot::channel();
+    tokio::spawn(xds::follow(service.clone(), tell));
+    if service.waits_for_limits() {
+        tracing::info!("waiting for the first limits of the control plane");
+        tokio::select! {
+            _ = &mut first => {}
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+        }
+    }
     let end = watch::Sender::new(false);
     let mut servers = JoinSet::new();
     servers.spawn(grpc::serve(service.clone(), grpc, end.subscribe()));
