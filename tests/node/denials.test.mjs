@@ -451,9 +451,10 @@ test("a million denials take bounded memory, and end", async (test) => {
   const before = process.memoryUsage().heapUsed;
   for (let i = 0; i < 1_000_000; i++) {
     const name = `user:${i}`;
-    denials.remember(name, demand, denials.asked(name), [0, 1, 0, 400, 400], 0, 10_000);
+    denials.remember(name, demand, denials.asked(name), [0, 1, 0, 2000, 2000], 0, 10_000);
   }
-  assert.equal(denials.size, 100_000);
+  // At most a sixteenth is forgotten at once; and what ends while this process stands still is not remembered.
+  assert.ok(denials.size > 90_000 && denials.size <= 100_000, `${denials.size}`);
   collect();
   const each = (process.memoryUsage().heapUsed - before) / 100_000;
   assert.ok(each < 1000, `${each} bytes a key`);
