@@ -108,8 +108,7 @@ class _Windows(_Storage):
     def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
         return _moving(self._limiters.of(limit, expiry).peek(self._window_key(key)), expiry)
 
-    def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        return bool(self._limiters.of(limit, expiry).allow(self._window_key(key), amount))
+    acquire_sliding_window_entry = acquire_entry
 
     def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
         return _sliding(self._limiters.of(MAX_EXACT, expiry).peek(self._window_key(key)), expiry)
@@ -168,8 +167,7 @@ class _AsyncWindows(_AsyncStorage):
     async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
         return _moving(await self._limiters.of(limit, expiry).peek(self._window_key(key)), expiry)
 
-    async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        return bool(await self._limiters.of(limit, expiry).allow(self._window_key(key), amount))
+    acquire_sliding_window_entry = acquire_entry
 
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
         return _sliding(await self._limiters.of(MAX_EXACT, expiry).peek(self._window_key(key)), expiry)

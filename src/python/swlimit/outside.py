@@ -53,6 +53,10 @@ class Conversation:
         """The next reply, an error's too. Raises TimeoutError of redis-py when none comes in so many seconds."""
         raise NotImplementedError
 
+    @property
+    def is_connected(self) -> bool:
+        raise NotImplementedError
+
     def hang_up(self) -> None:
         """Tell the server that nothing more is to come; what it has sent can still be read."""
         raise NotImplementedError

@@ -170,6 +170,7 @@ class Tracker:
                 return
             self._asker = None
             self._generation += 1
+            self._subscribers.lost()  # where a loop has ended, its tracker may not have
             self._worker = self._outside.spawn(self._track(self._generation))
 
     def ask(self, denials: Denials, ticket: Ticket) -> bool:

@@ -141,7 +141,7 @@ class Waiting:
         """
         gave_up = time.monotonic()
         try:
-            if asked is not None:
+            if asked is not None and connection.is_connected:
                 connection.hang_up()
                 reply = await connection.read(SILENCE)
                 for words in giving_back(asked, reply, time.monotonic() - gave_up + SILENCE):

@@ -51,6 +51,10 @@ class TaskConversation(Conversation):
             raise redis.TimeoutError("no reply in time")
         return reply
 
+    @property
+    def is_connected(self) -> bool:
+        return bool(self.redis.is_connected)
+
     def hang_up(self) -> None:
         writer = self.redis._writer
         if writer.can_write_eof():

@@ -4,6 +4,7 @@ import selectors
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -50,6 +51,10 @@ class ThreadConversation(Conversation):
             raise redis.TimeoutError("no reply in time")
         return read(self.redis)
 
+    @property
+    def is_connected(self) -> bool:
+        return self.redis._sock is not None
+
     def hang_up(self) -> None:
         socket.socket.shutdown(self.redis._sock, socket.SHUT_WR)  # with TLS too, which goes on reading
 
@@ -60,17 +65,16 @@ class ThreadConversation(Conversation):
 class Ears:
     def __init__(self, *conversations: Conversation) -> None:
         self._selector = selectors.DefaultSelector()
-        self._all = conversations
+        self._all = deque(conversations)
         for one in conversations:
             self._selector.register(one.redis._sock, selectors.EVENT_READ)
 
     async def next(self, seconds: float) -> tuple[Conversation, Any] | None:
-        for _ in range(2):
-            for one in self._all:
-                if one.redis.can_read(0):
-                    return one, read(one.redis)
-            self._selector.select(seconds)
-        return None
+        self._all.rotate()  # that no one drowns the others
+        ready = next((one for one in self._all if one.redis.can_read(0)), None)
+        if ready is None and self._selector.select(seconds):
+            ready = next((one for one in self._all if one.redis.can_read(0)), None)
+        return None if ready is None else (ready, read(ready.redis))
 
     async def close(self) -> None:
         self._selector.close()
