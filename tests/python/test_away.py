@@ -148,9 +148,17 @@ def test_a_wrong_password_is_told(kind, limiter, server):
 
 @pytest.fixture
 def told(caplog):
-    """What the log tells of a server, in order."""
+    """What the log tells of a server, in order: the lines that have one of these words."""
     caplog.set_level(logging.INFO, "swlimit")
-    return lambda word: [record.getMessage() for record in caplog.records if word in record.getMessage()]
+    return lambda *words: [line for record in caplog.records if any(word in (line := record.getMessage())
+                                                                    for word in words)]
+
+
+def assert_in_turn(told, first, second):
+    """Each change is told once: one, then the other, and so on, and the other at last."""
+    eventually(lambda: second in told(first, second)[-1])
+    lines = told(first, second)
+    assert [first in line for line in lines] == [number % 2 == 0 for number in range(len(lines))]
 
 
 def test_away_and_back_are_told_once(kind, limiter, start, told):
@@ -166,7 +174,7 @@ def test_away_and_back_are_told_once(kind, limiter, start, told):
     server.start()
     eventually(lambda: limiter.allow("k").granted)
     assert limiter.servers()[0].away is None
-    assert [state.address in line for line in told(" is away") + told(" is back")] == [True, True]
+    assert_in_turn(told, f"{state.address} is away", f"{state.address} is back")
 
 
 def test_slow_is_told_once(kind, limiter, start, told):
@@ -180,7 +188,7 @@ def test_slow_is_told_once(kind, limiter, start, told):
     os.kill(server.process.pid, signal.SIGCONT)
     eventually(lambda: [limiter.allow("k"), told(" is slow")][1])
     eventually(lambda: limiter.allow("k").source == "server" and not limiter.servers()[0].slow)
-    assert (len(told(" is slow")), len(told(" is in time again"))) == (1, 1)
+    assert_in_turn(told, " is slow", " is in time again")
 
 
 def test_missing_rights_are_told_once(kind, limiter, server, told):
