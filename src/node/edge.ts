@@ -14,7 +14,7 @@ export interface HttpLimiterOptions extends QuotaOptions, Omit<LimiterOptions, "
   /** Where swlimitd serves its HTTP API, such as "https://limits.example:8443". */
   readonly url: string | URL;
   /** One of swlimitd's tokens. */
-  readonly token?: string;
+  readonly token?: string | undefined;
   /** Asks in place of the global `fetch`. */
   readonly fetch?: typeof globalThis.fetch;
 }
@@ -29,7 +29,7 @@ export interface HttpAllowOptions {
   /** The caller waits so much longer, from now on: decided by `onFailure` a little before that. */
   readonly deadline?: Duration;
   /** Ends the wait without a decision. */
-  readonly signal?: AbortSignal;
+  readonly signal?: AbortSignal | undefined;
 }
 
 /** What swlimitd answers. */

@@ -15,8 +15,9 @@ import { Cluster, Redis } from "ioredis";
 import Koa from "koa";
 import { createClient, createClientPool, createCluster, createSentinel } from "redis";
 import { createClient as createClient5 } from "redis-5";
-import { allowAll, type Client, type Decision, Limiter } from "swlimit";
+import { allowAll, type Client, type Decision, Limiter, type ServerState } from "swlimit";
 import { inTurn } from "swlimit/bullmq";
+import { HttpLimiter } from "swlimit/edge";
 import { rateLimit as expressLimit } from "swlimit/express";
 import { SwlimitStore } from "swlimit/express-rate-limit";
 import { rateLimit as fastifyLimit } from "swlimit/fastify";
@@ -83,7 +84,12 @@ new Worker(
   { connection: {} },
 );
 
+const asked: { token: string | undefined; signal: AbortSignal | undefined } = { token: undefined, signal: undefined };
+const edge = new HttpLimiter({ url: "http://127.0.0.1:8080", token: asked.token, limit: 3, window: "1m" });
+await edge.allow("k", { signal: asked.signal });
+const servers: ServerState[] = limiter.servers();
+
 const remaining: number | undefined = decision.remaining;
 const source: "server" | "cache" | "failure" | "local" = decision.source;
 
-export { all, headers, remaining, source };
+export { all, headers, remaining, servers, source };
