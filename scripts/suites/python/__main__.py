@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 from support.server import ROOT, Binaries, Server
 
-FOLDER = ROOT / ".cache/storage-suites"
+FOLDER = ROOT / ".cache/suites/python"
 NEEDED = ["hiro", "six", "pymemcache", "pymongo", "dnspython", "flask-restful", "aniso8601", "pytz", "pytest-mock",
           "pytest-check", "asgiref", "httpx", "httpcore", "mock"]
 SLIDES = "the test looks exactly one window later; a unit counts for the window and up to one subinterval more"
@@ -61,7 +61,7 @@ def run(folder, port):
     """How a suite's tests went: name and message of each that did not pass, and how many did."""
     report = FOLDER / "report.xml"
     path = f"{ROOT}/src/python:{ROOT}/scripts:{FOLDER}/site"
-    words = ["-p", "storagesuites.plugin", "-p", "no:cacheprovider", "-o", "addopts=", "-o", "asyncio_mode=auto",
+    words = ["-p", "suites.python.plugin", "-p", "no:cacheprovider", "-o", "addopts=", "-o", "asyncio_mode=auto",
              "-W", "ignore", "--tb=line", f"--junitxml={report}", "tests"]
     subprocess.run([sys.executable, "-m", "pytest", *words], cwd=folder, timeout=900, stdout=subprocess.DEVNULL,
                    env=os.environ | {"SWLIMIT_PORT": str(port), "PYTHONPATH": path})

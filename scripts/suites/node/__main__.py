@@ -18,7 +18,7 @@ from support import node
 from support.server import ROOT, Server
 
 HERE = Path(__file__).parent
-FOLDER = ROOT / ".cache/suites"
+FOLDER = ROOT / ".cache/suites/node"
 LATER = "a window slides, and ends up to a subinterval later: `RateLimit`'s reset and `Retry-After`"
 CLOCK = "the test sets a clock; the server's own decides"
 MEMORY = "how that store keeps its memory: maps and timers"
