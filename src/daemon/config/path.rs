@@ -30,6 +30,8 @@ impl PathRules {
         let mut is_folder = true;
         for segment in decoded.split('/') {
             let bare = if self.ignore_parameters { segment.split(';').next().unwrap_or_default() } else { segment };
+            // In regular expressions such as Starlette's and Django's, `$` also matches before a newline.
+            let bare = bare.trim_end_matches('\n');
             is_folder = matches!(bare, "" | "." | "..");
             match bare {
                 "" | "." => {}
@@ -73,6 +75,9 @@ mod tests {
             ("/go?to=https://other.example/api", "/go"),
             ("/%ff", "/\u{fffd}"),
             ("/%", "/%"),
+            ("/login%0a", "/login"),
+            ("/login%0A%0a/", "/login/"),
+            ("/a%0ab", "/a\nb"),
             ("*", "/*"),
             ("/Login;a=b/", "/Login;a=b/"),
         ] {
@@ -96,6 +101,7 @@ mod tests {
             (parameters, "/a;b=c/..;d/login;", "/login"),
             (parameters, "/a/%3bb/", "/a/"),
             (parameters, "/;a/login", "/login"),
+            (parameters, "/login%0a;a", "/login"),
         ] {
             assert_eq!(rules.normalize(uri), expected, "{uri}");
         }
@@ -105,7 +111,7 @@ mod tests {
         /// Normalizing is idempotent, and no path leaves the root.
         #[test]
         fn normalized_paths_are_stable(
-            path in "[/.a;A]{0,12}",
+            path in "[/.a;A\n]{0,12}",
             ignore_case: bool,
             ignore_trailing_slash: bool,
             ignore_parameters: bool,

@@ -1,0 +1,57 @@
+"""What frameworks take for `/login`: the table of docs/proxies.md, and no way round a policy."""
+
+import json
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from support.node import NODE
+from support.server import ROOT
+
+SERVERS = {"python": [sys.executable, ROOT / "tests/daemon/frameworks/serve.py"],
+           "node": [NODE, ROOT / "tests/node/frameworks.mjs"]}
+PAGE = (ROOT / "docs/proxies.md").read_text()
+SHOWN = ["/LOGIN", "/login/", "/login;a=b"]
+TABLE = dict(re.findall(r"^\| ([A-Za-z][^|]*?) \| ((?:same|other|redirect)[^\n]*) \|$", PAGE, re.MULTILINE))
+SPELLINGS = [*SHOWN, "/login", "/%6cogin", "/%6Cogin", "//login", "///login", "/./login", "/a/../login", "/.//login",
+             "/a/%2e%2e/login", "/%2e/login", "/login//", "/login/.", "/login/./", "/LOGIN/", "/lOgIn/;a", "/;a/login",
+             "/login;/", "/login%2f", "/%2flogin", "/login?a=b", "/login%3b", "http://a/login", "/login/;a=b/..",
+             "/login/x/..", "/login%00", "/login%20", "/login%09", "/login%0a", "/login.", "/login%5c", "/\\login",
+             "/login%23a", "/%256cogin", "/l%C3%B6gin/../login", "/login/%2e"]
+
+
+def status(port, path):
+    """The status of the answer to a path as it is written."""
+    request = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", port), 20) as connection:
+        connection.sendall(request.encode())
+        return int(connection.makefile("rb").readline().split()[1])
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def ports(request):
+    with subprocess.Popen(SERVERS[request.param], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield json.loads(process.stdout.readline())
+        process.stdin.close()
+
+
+def test_the_table_is_true(ports):
+    words = {200: "same", 307: "redirect", 404: "other"}
+    found = {name: " | ".join(words[status(port, path)] for path in SHOWN) for name, port in ports.items()}
+    assert found == {name: TABLE[name] for name in ports}
+
+
+def test_no_spelling_is_a_way_round(ports, start_daemon):
+    """Whatever a framework takes for `/login`, swlimitd does, with the options that the table asks for."""
+    limits = "{domain: d, policies: [{name: p, key: k, match: {path: /login}, rate_limit: {unit: day}}]}"
+    for name, port in ports.items():
+        ignored = dict(zip(("ignore_case", "ignore_trailing_slash", "ignore_parameters"),
+                           (word == "same" for word in TABLE[name].split(" | "))))
+        daemon = start_daemon(limits, auth={"paths": ignored})
+        served = [path for path in SPELLINGS if status(port, path) == 200]
+        assert "/login" in served
+        passed = [path for path in served if daemon.http("/auth", headers={"X-Forwarded-Uri": path})[0] != 429]
+        assert passed == [], name

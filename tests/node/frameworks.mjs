@@ -1,0 +1,51 @@
+// Serves POST /login by each of Node's frameworks, with its own defaults, until stdin ends. Prints their ports.
+
+import { once } from "node:events";
+import { createServer } from "node:http";
+import express from "express";
+import fastify from "fastify";
+import { Hono } from "hono";
+import Koa from "koa";
+
+const listen = async (handler) => {
+  const server = createServer(handler).listen(0, "127.0.0.1");
+  await once(server, "listening");
+  return server.address().port;
+};
+
+const ofExpress = express().post("/login", (_, response) => response.send("ok"));
+
+const ofFastify = async (routerOptions) => {
+  const application = fastify({ routerOptions });
+  application.post("/login", async () => "ok");
+  await application.listen({ port: 0, host: "127.0.0.1" });
+  return application.server.address().port;
+};
+
+// As its adapter for Node does: a Request of the URL that was asked for.
+const ofHono = new Hono().post("/login", (context) => context.text("ok"));
+const hono = async (request, response) => {
+  const { status } = await ofHono.fetch(new Request(`http://localhost${request.url}`, { method: request.method }));
+  response.writeHead(status).end();
+};
+
+// It has no routes: applications compare the path.
+const ofKoa = new Koa();
+ofKoa.use((context) => {
+  if (context.path === "/login") context.body = "ok";
+});
+
+const ports = {
+  Express: await listen(ofExpress),
+  Fastify: await ofFastify({}),
+  "Fastify, `caseSensitive: false`, `ignoreTrailingSlash`": await ofFastify({
+    caseSensitive: false,
+    ignoreTrailingSlash: true,
+  }),
+  Hono: await listen(hono),
+  "Koa, comparing `ctx.path`": await listen(ofKoa.callback()),
+};
+console.log(JSON.stringify(ports));
+process.stdin.resume();
+await once(process.stdin, "end");
+process.exit();
