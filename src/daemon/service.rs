@@ -1,7 +1,8 @@
 //! The state that all protocols share: the current configuration, its limiters, and the metrics.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
@@ -12,7 +13,7 @@ use crate::config::settings::Server;
 use crate::config::source::Source;
 use crate::config::watched::Watched;
 use crate::config::{Configuration, Origin};
-use crate::core::{Answer, Client, Explanation, Limiters, Plan, Refusal};
+use crate::core::{Answer, Client, Explanation, Health, Limiters, Plan, Refusal};
 use crate::observe::metrics::{self, Api, Metrics, Outcome, Unmatched};
 use crate::observe::traces;
 
@@ -25,8 +26,8 @@ pub struct Service {
     client: Client,
     pub has_server: bool,
     live: ArcSwap<Live>,
-    /// The error of the configuration that was read last, if it is not the one in force.
-    refused: Mutex<Option<ConfigError>>,
+    /// The error of the configuration that was read last, and when, if it is not the one in force.
+    refused: Mutex<Option<(SystemTime, ConfigError)>>,
     /// Why the server decides nothing, until the operator changes something there.
     unusable: Mutex<Option<String>>,
     pub metrics: Metrics,
@@ -49,6 +50,8 @@ pub enum Reload {
 /// A configuration and its limiters.
 pub struct Live {
     pub configuration: Configuration,
+    /// When it was read.
+    pub read: SystemTime,
     pub limiters: Limiters,
 }
 
@@ -61,7 +64,7 @@ impl Live {
 
     fn new(configuration: Configuration, before: &Limiters) -> Self {
         let limiters = before.renewed(&configuration.limits);
-        Self { configuration, limiters }
+        Self { configuration, read: SystemTime::now(), limiters }
     }
 }
 
@@ -88,15 +91,16 @@ impl Service {
     /// Reads the configuration again, with other limits of the control plane if there are any. An invalid one changes
     /// nothing.
     pub fn reload(&self, discovered: Option<Vec<Source>>) -> Reload {
-        let mut refused = self.refused.lock().expect("no code panics while it holds this lock");
+        let mut refused = self.lock_refused();
         let before = self.live();
         let discovered = discovered.or_else(|| before.configuration.discovered.clone());
         let mut configuration = match Configuration::load(&self.origin, discovered) {
             Ok(configuration) => configuration,
             Err(error) => {
-                let is_known = refused.replace(error.clone()).is_some_and(|last| last == error);
+                let is_known = refused.as_ref().is_some_and(|(_, last)| *last == error);
                 if !is_known {
                     metrics::loaded(false);
+                    *refused = Some((SystemTime::now(), error.clone()));
                 }
                 return Reload::Refused { error, is_known };
             }
@@ -115,6 +119,15 @@ impl Service {
         Reload::Changed
     }
 
+    /// When a configuration was read that is invalid, and its error, unless a valid one was read since.
+    pub fn refused_configuration(&self) -> Option<(SystemTime, ConfigError)> {
+        self.lock_refused().clone()
+    }
+
+    fn lock_refused(&self) -> MutexGuard<'_, Option<(SystemTime, ConfigError)>> {
+        self.refused.lock().expect("no code panics while it holds this lock")
+    }
+
     /// Decides a plan and counts its rules. `unmatched` is the reason of descriptors without a rule.
     pub async fn decide(&self, live: &Live, plan: &Plan<'_>, unmatched: Unmatched) -> Result<Vec<Answer>, Refusal> {
         let decided = live.limiters.decide(plan).await.map_err(refused);
@@ -128,6 +141,8 @@ impl Service {
             tracing::debug!(target: DECISIONS, "{}", explanation.to_string().replace('\n', "; "));
         }
         let answers = decided?;
+        let denied = plan.questions.iter().zip(&answers).filter(|(_, answer)| !answer.granted);
+        denied.for_each(|(question, _)| self.metrics.denied_here.count(&question.key));
         for descriptor in &plan.descriptors {
             match descriptor.rule {
                 None => self.metrics.unmatched(unmatched),
@@ -157,6 +172,9 @@ impl Service {
 
     /// Ends a step of the recent counts.
     pub fn end_step(&self) {
+        if self.client.servers().iter().any(|server| server.health == Health::Away) {
+            self.metrics.recent_outages.count(0);
+        }
         self.metrics.end_step(&self.client.statistics());
     }
 

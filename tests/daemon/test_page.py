@@ -3,16 +3,20 @@
 import json
 import re
 import shlex
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import grpc
 import pytest
 from axe_core_python.selenium import Axe
 from envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
 from support import browser as browsers
+from support.waiting import eventually
 
 SECONDS = 20
 # In a rule's name, and in a key; as markup it would say so.
@@ -244,6 +248,125 @@ def test_it_says_when_something_is_away(open_page, start):
     page.sees("status", "The counting server is away")
 
 
+def bars(page, kind):
+    return page.browser.find_elements(By.CSS_SELECTOR, f"#decisions-chart .{kind}")
+
+
+def test_outages_and_errors_are_drawn(open_page, start):
+    server = start()
+    page = open_page(server=server, timeout="50ms")
+    assert page.find("errors").text == "0" and not bars(page, "errors") and not bars(page, "outage")
+    server.stop()
+
+    def fails():
+        with pytest.raises(grpc.RpcError):
+            page.daemon.ask("three=ann")
+        return bars(page, "errors") and bars(page, "outage")
+
+    eventually(fails)
+    page.sees("errors", r"[1-9]")
+    page.sees("status", rf"The counting server is away. .*127.0.0.1:{server.port}.*: .+ Each limit decides")
+    page.sees("about", rf"127.0.0.1:{server.port}\S* is away since \d")
+    label = page.find("decisions-chart").get_attribute("aria-label")
+    assert re.search(r"[1-9]\d* without a decision; a counting server was away", label)
+    ActionChains(page.browser).move_to_element(bars(page, "errors")[-1]).perform()
+    page.sees("decisions-point", r"\d+:\d+.*, 5s: 0 granted \(0/s\), 0 denied \(0/s\), [1-9]\d* without a decision")
+    server.start()
+    page.sees("about", rf"127.0.0.1:{server.port}\S* is up, last reply after")
+    page.sees("status", "^Running.$")
+    assert bars(page, "outage")  # it goes on being seen
+
+
+def test_a_refused_configuration(open_page, tokens):
+    page = open_page(**tokens)
+    page.sees("about", rf"^{socket.gethostname()}, up for \d+ s; .*; configuration read \d+ s ago.$")
+    assert not page.find("refused").is_displayed()
+    page.daemon.write_limits("{domain: d, descriptors: [{key: wrong, rate_limit: {unit: minutes}}]}")
+    page.sees("refused", r"^The configuration of \d.* is refused. The one in force was read at \d")  # no text of files
+    page.type("token", TOKEN)
+    page.press("token-form", "Use")
+    page.sees("refused", r"is refused: .*limits.yaml:1:\d+: 'minutes' is not a unit of time. The one in force")
+    assert [HOSTILE, "d"] in [row[0].split("\n") for row in page.rows("rules")]
+    page.daemon.write_limits("{domain: d, descriptors: [{key: right, rate_limit: {unit: day, requests_per_unit: 7}}]}")
+    page.sees("rules", "7 per 1d")
+    assert not page.find("refused").is_displayed()
+
+
+def test_unmatched_traffic(open_page):
+    page = open_page()
+    assert page.find("unmatched").text == "0" and page.find("unmatched-note").text == ""
+    page.daemon.codes("nobody=x", "nobody=y")
+    page.daemon.codes("three=x", domain="other")
+    assert page.daemon.http("/auth")[0] == 200
+    page.sees("unmatched", "4")
+    assert page.find("unmatched-note").text == (
+        "Granted because nothing limits them: 1 of an unknown domain, 2 without a rule, 1 without a policy.")
+
+
+def test_keys_denied_here(open_page):
+    """Known denials, of which the server never hears."""
+    page = open_page()
+    for _ in range(20):
+        page.daemon.codes("three=ann")
+    page.sees("here", r"\{d\}\|three=ann\|1d (17 0|\d+ \d+)$")
+
+    def counts(name):
+        return sum(int(cell) for row in page.rows(name) for cell in row[1:])
+
+    eventually(lambda: counts("here"), 17)
+    assert counts("top") < 17
+    page.find("here").find_element(By.TAG_NAME, "button").click()
+    page.sees("said", "holds 3 units")
+
+
+def test_rates_and_axes(open_page):
+    page = open_page()
+    for _ in range(6):
+        page.daemon.codes("three=ann")
+    page.sees("by-rule", "three d 3 3 0.1/s")
+    page.sees("granted", "3")
+    marks = [mark.text for mark in page.browser.find_elements(By.CSS_SELECTOR, "#decisions-chart ~ .mark")]
+    assert len(marks) == 3 and marks[1] == "0" and all(re.fullmatch(r"0\.[1-6]/s", rate) for rate in marks[::2])
+    lines = [mark.text for mark in page.browser.find_elements(By.CSS_SELECTOR, "#latency-chart ~ .mark")]
+    assert lines == ["100 µs", "1 ms", "10 ms", "100 ms"]
+    ActionChains(page.browser).move_to_element(bars(page, "granted")[-1]).perform()
+    page.sees("decisions-point", r"[1-3] granted \(0\.[246]/s\)")
+    drawn = page.browser.find_elements(By.CSS_SELECTOR, "#latency-chart .ranged")
+    ActionChains(page.browser).move_to_element(drawn[-1]).perform()
+    page.sees("latency-point", r"[1-6] requests?, median .*s, 99 % faster than .*s")
+
+
+def test_a_filter(open_page):
+    descriptors = ", ".join(f"{{key: k{number}, rate_limit: {{unit: day, requests_per_unit: 0}}}}"
+                            for number in range(1000, 1300))
+    page = open_page(f"{{domain: many, descriptors: [{descriptors}]}}")
+    page.sees("rules-note", "And 100 more")
+    page.daemon.codes("k1299=a", "k1001=a", domain="many")
+    page.type("filter", "K1299")  # which is none of the first 200
+    page.sees("rules", "^k1299 many [^k]*$")
+    page.sees("by-rule", "^k1299 many 0 1 [^k]*$")
+    page.sees("here", r"k1299=a\S+ \d \d$")
+    page.type("filter", "nothing")
+    page.sees("rules-note", "There is no such rule.")
+    page.sees("by-rule-note", "No such rule decided")
+    assert page.rows("rules") == page.rows("by-rule") == page.rows("here") == []
+
+
+def test_names_are_readable_on_a_phone(open_page):
+    name = "name-of-a-rule-as-usual"
+    page = open_page(f"{{domain: shop, descriptors: [{{key: {name}, rate_limit: {{unit: day}}}}]}}")
+    browsers.look_like(page.browser, 360)
+    page.daemon.codes(f"{name}=ann", domain="shop")
+    page.sees("by-rule", name)
+    for table in ("by-rule", "rules"):
+        heading = page.find(table).find_element(By.CSS_SELECTOR, "th")
+        lines = page.browser.execute_script("""
+            const range = document.createRange();
+            range.selectNodeContents(arguments[0].firstChild);
+            return new Set([...range.getClientRects()].map((line) => line.top)).size""", heading)
+        assert (heading.text.split("\n")[0], lines) == (name, 1)
+
+
 def test_without_a_server(open_page):
     page = open_page("{domain: d, descriptors: []}", None)
     assert page.find("status").text == "Running, without a counting server."
@@ -298,7 +421,7 @@ def test_tables_and_controls_have_names(open_page):
     page = open_page()
     busy(page)
     tables = page.browser.find_elements(By.TAG_NAME, "table")
-    assert len(tables) == 4
+    assert len(tables) == 5
     for table in tables:
         assert table.find_element(By.TAG_NAME, "caption").text
         columns = table.find_elements(By.CSS_SELECTOR, "thead th")

@@ -1,8 +1,8 @@
-"""Draw docs/swlimitd-page.png: the page of a swlimitd that has had visitors for five minutes.
+"""Draw docs/swlimitd-page.png, and -dark.png: the page of a swlimitd that has had visitors for five minutes.
 
     PYTHONPATH=tests .venv/bin/python -m support.picture
 
-Or for as many seconds as the first argument says, as a screen of the width that the second one says, light or dark.
+Or for as many seconds as the first argument says, as on a screen of the width that the second one says.
 """
 
 import io
@@ -18,7 +18,7 @@ from .browser import look_like, start
 from .daemon import DAEMON, Daemon
 from .server import ROOT, Binaries, Server
 
-PICTURE = ROOT / "docs/swlimitd-page.png"
+PICTURES = {"light": ROOT / "docs/swlimitd-page.png", "dark": ROOT / "docs/swlimitd-page-dark.png"}
 LIMITS = """
 domain: shop
 descriptors:
@@ -41,6 +41,8 @@ def visit(daemon, seconds):
                 ask(daemon, key, f"{key[0]}{chance.randrange(values)}")
         if at % 90 > 60:
             ask(daemon, "login", "203.0.113.9")
+        if at % 20 < 0.2:
+            ask(daemon, "newcomer", "unlimited")
         time.sleep(0.1)
 
 
@@ -48,7 +50,7 @@ def ask(daemon, key, value):
     daemon.json({"domain": "shop", "descriptors": [{"entries": [{"key": key, "value": value}]}]})
 
 
-def main(seconds=300, width=1100, scheme="light"):
+def main(seconds=300, width=1100):
     assert DAEMON.exists(), "run make build-all"
     server = Server(Binaries.installed()).start()
     browser = start()
@@ -57,15 +59,17 @@ def main(seconds=300, width=1100, scheme="light"):
             for _ in range(4):
                 ask(daemon, "login", "203.0.113.9")
             visit(daemon, float(seconds))
-            look_like(browser, int(width), prefers_color_scheme=scheme)
+            look_like(browser, int(width))
             browser.get(f"http://127.0.0.1:{daemon.http_port}/")
             browser.find_element(By.ID, "key").send_keys(SHOWN)
             browser.find_element(By.CSS_SELECTOR, "#look-up button").click()
             browser.execute_async_script("setTimeout(arguments[0], 1000)")
-            look_like(browser, int(width), browser.execute_script("return document.body.scrollHeight"),
-                      prefers_color_scheme=scheme)
-            picture = Image.open(io.BytesIO(browser.get_screenshot_as_png()))
-            picture.convert("RGB").quantize(64).save(PICTURE, optimize=True)
+            height = browser.execute_script("return document.body.scrollHeight")
+            for scheme, path in PICTURES.items():
+                look_like(browser, int(width), height, prefers_color_scheme=scheme)
+                browser.execute_async_script("setTimeout(arguments[0], 100)")
+                picture = Image.open(io.BytesIO(browser.get_screenshot_as_png()))
+                picture.convert("RGB").quantize(128).save(path, optimize=True)
     finally:
         browser.quit()
         server.close()

@@ -10,6 +10,7 @@ use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gau
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing::Span;
 
+use super::denied::DeniedHere;
 use super::recent::Recent;
 use super::throttle::Throttle;
 use super::traces;
@@ -133,6 +134,13 @@ pub struct Metrics {
     pub recent_durations: Recent<{ SECONDS.len() + 1 }>,
     /// The client's decisions by source.
     pub recent_sources: Recent<{ Source::ALL.len() }>,
+    /// Requests without a decision: errors, and those whose callers gave up.
+    pub recent_errors: Recent<1>,
+    /// Descriptors and requests without a limit, by [`Unmatched`].
+    pub recent_unmatched: Recent<3>,
+    /// Steps in which a server was away.
+    pub recent_outages: Recent<1>,
+    pub denied_here: DeniedHere,
 }
 
 #[derive(Default)]
@@ -181,6 +189,10 @@ impl Metrics {
             unmatched,
             recent_durations: Recent::default(),
             recent_sources: Recent::default(),
+            recent_errors: Recent::default(),
+            recent_unmatched: Recent::default(),
+            recent_outages: Recent::default(),
+            denied_here: DeniedHere::default(),
         }
     }
 
@@ -195,6 +207,9 @@ impl Metrics {
         self.recent_durations.step();
         self.count_sources(client);
         self.recent_sources.step();
+        self.recent_errors.step();
+        self.recent_unmatched.step();
+        self.recent_outages.step();
         for rule in self.rules().by_domain.values().flat_map(HashMap::values) {
             rule.recent.step();
         }
@@ -226,6 +241,7 @@ impl Metrics {
     /// Counts a descriptor without a limit, or a request without a policy.
     pub fn unmatched(&self, why: Unmatched) {
         self.unmatched[why as usize].increment(1);
+        self.recent_unmatched.count(why as usize);
     }
 
     /// The metrics of a command of the HTTP API.
@@ -267,6 +283,9 @@ impl Drop for Running<'_> {
         let durations = metrics.durations[*api as usize]
             .get_or_init(|| histogram!("swlimitd_request_duration_seconds", "api" => api.name()));
         durations.record(took);
+        if matches!(outcome, Outcome::Error | Outcome::Cancelled) {
+            metrics.recent_errors.count(0);
+        }
         metrics.recent_durations.count(SECONDS.partition_point(|bound| *bound < took.as_secs_f64()));
     }
 }

@@ -4,17 +4,20 @@
 
 use std::sync::Arc;
 
-use axum::extract::{ConnectInfo, State};
+use axum::extract::{ConnectInfo, Query, State};
 use axum::http::{header, HeaderMap, HeaderName, Uri};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router};
+use serde::Deserialize;
 use serde_json::{json, Value};
 
 use crate::config::access::Access;
 use crate::config::limits::{Domain, Limit, Limits, Rule};
 use crate::core::{self, Denied, Refusal, Source};
+use crate::observe::denied::DeniedKey;
 use crate::observe::metrics::{Metrics, SECONDS};
+use crate::observe::process;
 use crate::observe::recent::STEP;
 use crate::protocol::access::Barred;
 use crate::protocol::api;
@@ -51,10 +54,18 @@ fn response_headers(media: &'static str) -> [(HeaderName, &'static str); 5] {
     ]
 }
 
+#[derive(Deserialize)]
+struct StateQuery {
+    /// Show only rules whose domain or name contains this, in any case.
+    #[serde(default)]
+    filter: String,
+}
+
 /// The state of the page, except for looked-up keys.
 async fn state(
     State(service): State<Arc<Service>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
+    Query(StateQuery { filter }): Query<StateQuery>,
     uri: Uri,
     headers: HeaderMap,
 ) -> impl IntoResponse {
@@ -64,18 +75,32 @@ async fn state(
     let settings = &configuration.settings;
     let metrics = &service.metrics;
     metrics.count_sources(&service.client().statistics());
+    let access = configuration.access.check(peer, &uri, &headers);
+    let here = metrics.denied_here.top(MAX_KEYS);
+    let filter = filter.to_lowercase();
+    let is_shown = |domain: &str, rule: &str| format!("{domain} {rule}").to_lowercase().contains(&filter);
     let shown = json!({
         "version": env!("CARGO_PKG_VERSION"),
+        "host": process::host(),
+        "uptime": process::started().elapsed().as_secs(),
         "server": server(&denied),
+        "servers": servers(&service, access.is_ok()),
+        "configuration": {
+            "read": api::unix(live.read),
+            "refused": refused(&service, access.is_ok()),
+        },
         "shadow_mode": settings.shadow_mode,
         "prefix": settings.prefix,
         "needs_token": matches!(configuration.access, Access::Tokens(_)),
         "step": STEP.as_millis() as u64,
-        "decisions": decisions(metrics),
+        "decisions": decisions(metrics, is_shown),
+        "errors": metrics.recent_errors.steps(),
+        "outages": metrics.recent_outages.steps(),
+        "unmatched": metrics.recent_unmatched.steps(),
         "sources": sources(metrics),
         "durations": {"bounds": SECONDS, "steps": metrics.recent_durations.steps()},
-        "keys": keys(configuration.access.check(peer, &uri, &headers), denied),
-        "rules": rules(&configuration.limits),
+        "keys": keys(access, denied, &here),
+        "rules": rules(&configuration.limits, is_shown),
     });
     (response_headers("application/json"), Json(shown))
 }
@@ -89,8 +114,32 @@ fn server<T>(top: &Result<T, Refusal>) -> &'static str {
     }
 }
 
+/// Each counting server, and how it is. Messages may name more than its address.
+fn servers(service: &Service, has_access: bool) -> Vec<Value> {
+    let all = service.client().servers();
+    let shown = all.iter().map(|server| {
+        json!({
+            "address": server.address,
+            "health": server.health.name(),
+            "since": api::unix(server.since),
+            "reason": server.reason.map(|reason| reason.name()),
+            "message": if has_access { &*server.message } else { "" },
+            "round_trip": server.round_trip.map(|took| took.as_secs_f64()),
+        })
+    });
+    shown.collect()
+}
+
+/// The invalid configuration that was read last. Its error may quote a file.
+fn refused(service: &Service, has_access: bool) -> Value {
+    match service.refused_configuration() {
+        None => Value::Null,
+        Some((read, error)) => json!({"read": api::unix(read), "error": if has_access { error.to_string() } else { String::new() }}),
+    }
+}
+
 /// The recent decisions by rule, most denials first, then most grants; and their sums.
-fn decisions(metrics: &Metrics) -> Value {
+fn decisions(metrics: &Metrics, is_shown: impl Fn(&str, &str) -> bool) -> Value {
     let mut rules = metrics.recent_rules();
     let sum = |steps: &[[u32; 2]], kind: usize| steps.iter().map(|step| u64::from(step[kind])).sum::<u64>();
     rules.sort_by_cached_key(|(names, steps)| (std::cmp::Reverse((sum(steps, 0), sum(steps, 1))), names.clone()));
@@ -101,6 +150,7 @@ fn decisions(metrics: &Metrics) -> Value {
             *all = std::array::from_fn(|kind| all[kind] + u64::from(step[kind]));
         }
     }
+    rules.retain(|([domain, rule], _)| is_shown(domain, rule));
     let count = rules.len();
     rules.truncate(MAX_RULES);
     let shown = rules.iter().map(|([domain, rule], steps)| json!({"domain": domain, "rule": rule, "steps": steps}));
@@ -115,21 +165,28 @@ fn sources(metrics: &Metrics) -> Vec<Value> {
 }
 
 /// The keys that were denied most, or why they are hidden.
-fn keys(access: Result<(), Barred>, denied: Result<Vec<Denied>, Refusal>) -> Value {
+fn keys(access: Result<(), Barred>, denied: Result<Vec<Denied>, Refusal>, here: &[DeniedKey]) -> Value {
+    let here = || {
+        let shown = here.iter().map(|DeniedKey { key, this_minute, last_minute }| {
+            json!({"key": key, "this_minute": this_minute, "last_minute": last_minute})
+        });
+        shown.collect::<Vec<_>>()
+    };
     match (access, denied) {
         (Err(Barred::NeedsToken), _) => json!({"barred": "Keys need a token of the API."}),
         (Err(Barred::NotLocal | Barred::CrossSite), _) => {
             json!({"barred": "Without tokens only the daemon's own machine sees keys."})
         }
-        (Ok(()), Ok(denied)) => json!({"denied": denied.iter().map(api::denied).collect::<Vec<_>>()}),
-        (Ok(()), Err(Refusal::Unavailable)) => json!({"barred": "The counting server is away."}),
-        (Ok(()), Err(refusal)) => json!({"barred": refusal.message()}),
+        (Ok(()), Ok(denied)) => json!({"denied": denied.iter().map(api::denied).collect::<Vec<_>>(), "here": here()}),
+        (Ok(()), Err(Refusal::Unavailable)) => json!({"barred": "The counting server is away.", "here": here()}),
+        (Ok(()), Err(refusal)) => json!({"barred": refusal.message(), "here": here()}),
     }
 }
 
 /// The current rules.
-fn rules(limits: &Limits) -> Value {
-    let all = limits.rules();
+fn rules(limits: &Limits, is_shown: impl Fn(&str, &str) -> bool) -> Value {
+    let mut all = limits.rules();
+    all.retain(|(domain, rule)| is_shown(&domain.name, &rule.name));
     json!({"rules": all.iter().take(MAX_RULES).map(rule).collect::<Vec<_>>(), "count": all.len()})
 }
 

@@ -15,6 +15,7 @@ const SOURCES = {
 };
 // Lines of the latency chart, in seconds; its caption names them.
 const LINES = [0.0001, 0.001, 0.01, 0.1];
+const STEPS = 60;
 const UNITS = [["d", 86_400_000], ["h", 3_600_000], ["m", 60_000], ["s", 1000], ["ms", 1]];
 
 const at = (id) => document.getElementById(id);
@@ -23,6 +24,7 @@ let paused = false;
 let keyPrefix = "";
 let shownAt = null;
 let looking = 0;
+let asked = 0;
 
 // -- Words -----------------------------------------------------------------------------------------------------------
 
@@ -42,6 +44,17 @@ function took(seconds) {
   if (seconds >= 1) return "over 1 s";
   return seconds < 0.001 ? `${Math.round(seconds * 1e6)} µs` : `${+(seconds * 1e3).toPrecision(2)} ms`;
 }
+
+/** How long ago, or for how long, in words. */
+function span(seconds) {
+  const [unit, length] = [["d", 86_400], ["h", 3600], ["min", 60]].find(([, length]) => seconds >= 2 * length) ?? ["s", 1];
+  return `${Math.max(0, Math.floor(seconds / length))} ${unit}`;
+}
+
+const ago = (ms) => `${span((Date.now() - ms) / 1000)} ago`;
+
+/** Per second. */
+const rate = (count, seconds) => `${+(count / seconds).toPrecision(2)}/s`;
 
 function amount(count, one, more = `${one}s`) {
   return `${number(count)} ${count === 1 ? one : more}`;
@@ -89,22 +102,52 @@ const numberCell = () => make("td", {class: "number"});
 
 // -- Charts ----------------------------------------------------------------------------------------------------------
 
-/** Bars above a line for what was granted, and below it for what was denied. The highest of each kind. */
-function mirrored(svg, steps) {
+/** Steps of `kinds` counts, also if nothing was counted. */
+const padded = (steps, kinds) => steps?.length ? steps : Array(STEPS).fill(Array(kinds).fill(0));
+
+/** Put texts on a chart, each at a share of its height from above. */
+function mark(svg, marks) {
+  for (const old of svg.parentNode.querySelectorAll(".mark")) old.remove();
+  for (const [text, share] of marks) {
+    const made = make("span", {class: "mark", "aria-hidden": "true"}, text);
+    made.style.top = `${100 * share}%`;
+    made.style.transform = `translateY(-${100 * share}%)`;
+    svg.parentNode.append(made);
+  }
+}
+
+/** Say what is drawn where the pointer is: `describe` has the words for a step. */
+function onPoint(chart, describe) {
+  const point = ({clientX}) => {
+    const {left, width} = at(chart).getBoundingClientRect();
+    const place = Math.min(STEPS - 1, Math.max(0, Math.floor((clientX - left) / width * STEPS)));
+    const text = describe(place);
+    if (text) at(chart.replace("chart", "point")).textContent = text;
+  };
+  for (const event of ["pointermove", "pointerdown"]) at(chart).addEventListener(event, point);
+}
+
+/** Bars above a line for what was granted, and below it for what was denied and for errors; behind them a band where a
+    server was away. The highest of each side, and where the line is, as a share from above. */
+function mirrored(svg, steps, errors = [], outages = []) {
   const {width, height} = svg.viewBox.baseVal;
-  const [deniedMost, grantedMost] = [0, 1].map((kind) => Math.max(0, ...steps.map((step) => step[kind])));
+  const error = (place) => errors[place]?.[0] ?? 0;
+  const grantedMost = Math.max(0, ...steps.map((step) => step[1]));
+  const deniedMost = Math.max(0, ...steps.map((step, place) => step[0] + error(place)));
   const scale = (height - 2) / Math.max(1, deniedMost + grantedMost);
   const line = 1 + grantedMost * scale;
   const wide = width / Math.max(1, steps.length);
   const bars = steps.flatMap(([denied, granted], place) => {
     const bar = {x: place * wide + wide * 0.1, width: wide * 0.8};
     return [
+      outages[place]?.[0] && draw("rect", {x: place * wide, width: wide, class: "outage", y: 0, height}),
+      error(place) && draw("rect", {...bar, class: "errors", y: line + denied * scale, height: error(place) * scale}),
       granted && draw("rect", {...bar, class: "granted", y: line - granted * scale, height: granted * scale}),
       denied && draw("rect", {...bar, class: "denied", y: line, height: denied * scale}),
     ].filter(Boolean);
   });
   svg.replaceChildren(...bars, draw("line", {class: "base", x1: 0, x2: width, y1: line, y2: line}));
-  return {grantedMost, deniedMost};
+  return {grantedMost, deniedMost, line: line / height};
 }
 
 /** The duration in seconds that a share of the requests is faster than; none of no requests. */
@@ -137,23 +180,30 @@ function ranged(svg, steps, bounds) {
                          height: Math.max(3, y(median) - top)});
   });
   svg.replaceChildren(...grid, ...bars);
+  mark(svg, LINES.map((line) => [took(line), y(line) / height]));
 }
 
 // -- What is shown again and again -----------------------------------------------------------------------------------
 
 function show(state) {
+  shownAt = new Date();
   keyPrefix = state.prefix;
   at("version").textContent = state.version;
   at("token-form").hidden = !state.needs_token;
-  showDecisions(state.decisions, state.step, state.rules);
+  showAbout(state);
+  showDecisions(state);
+  showUnmatched(state.unmatched);
   showSources(state.sources);
-  showLatency(state.durations);
-  showKeys(state.keys);
+  showLatency(state.durations, state.step);
+  showKeys("top", state.keys.denied, state.keys.barred, "No key was denied in this minute or the last.");
+  showKeys("here", state.keys.here, state.keys.here ? "" : state.keys.barred, "None.");
   showRules(state.rules);
-  shownAt = new Date();
   if (paused) return;
-  if (state.server === "away") {
-    say(at("status"), "The counting server is away. Each limit decides by its on_failure.", true);
+  const away = state.servers.filter(({health}) => health === "away");
+  if (state.server === "away" || away.length > 0) {
+    const which = away.map(({address, reason, message}) => ` ${address}: ${message || reason}.`).join("");
+    const all = away.length < state.servers.length ? "One of the counting servers" : "The counting server";
+    say(at("status"), `${all} is away.${which} Each limit decides by its on_failure.`, true);
   } else if (state.shadow_mode) {
     say(at("status"), "Shadow mode: everything is counted, nothing is denied.", true);
   } else {
@@ -161,28 +211,76 @@ function show(state) {
   }
 }
 
-function showDecisions({all, rules, count}, step, inForce) {
+/** Which process this is, its servers, and its configuration. */
+function showAbout({host, uptime, servers, configuration: {read, refused}}) {
+  const server = ({address, health, since, round_trip: trip}) =>
+    `server ${address} is ${health}${health === "up" ? "" : ` since ${clock(new Date(since))}`}`
+    + (trip === null ? "" : `, last reply after ${took(trip)}`);
+  const about = [`${host}, up for ${span(uptime)}`, ...servers.map(server), `configuration read ${ago(read)}`];
+  at("about").textContent = `${about.join("; ")}.`;
+  at("refused").hidden = refused === null;
+  say(at("refused"), refused === null ? "" : `The configuration of ${clock(new Date(refused.read))} is refused`
+    + `${refused.error ? `: ${refused.error}` : ""}. The one in force was read at ${clock(new Date(read))}.`, true);
+}
+
+let drawn = null;
+
+onPoint("decisions-chart", (place) => {
+  if (drawn === null) return "";
+  const {all, errors, outages, step} = drawn;
+  const [denied, granted] = all[place];
+  const when = clock(new Date(shownAt - (STEPS - 1 - place) * step));
+  const parts = [[granted, "granted"], [denied, "denied"], [errors[place][0], "without a decision"]];
+  return `${when}, ${duration(step)}: `
+    + parts.map(([count, what]) => `${number(count)} ${what} (${rate(count, step / 1000)})`).join(", ")
+    + (outages[place][0] ? "; a counting server was away." : ".");
+});
+
+function showDecisions({decisions, errors, outages, step, rules: inForce}) {
+  const {rules, count} = decisions;
+  const all = padded(decisions.all, 2);
+  drawn = {all, errors: padded(errors, 1), outages: padded(outages, 1), step};
   const inShadow = new Set(inForce.rules.filter((rule) => rule.shadow_mode).map(nameOf));
   const [denied, granted] = [0, 1].map((kind) => sum(all.map((one) => one[kind])));
+  const failed = sum(drawn.errors.map(([count]) => count));
   at("granted").textContent = number(granted);
   at("denied").textContent = number(denied);
-  const {grantedMost, deniedMost} = mirrored(at("decisions-chart"), all);
+  at("errors").textContent = number(failed);
+  const {grantedMost, deniedMost, line} = mirrored(at("decisions-chart"), all, drawn.errors, drawn.outages);
+  const second = step / 1000;
+  mark(at("decisions-chart"), [[grantedMost && rate(grantedMost, second), 0], [0, line],
+                               [deniedMost && rate(deniedMost, second), 1]].filter(([text], place) => text || place === 1));
   at("decisions-chart").setAttribute("aria-label",
-    `Granted ${number(granted)} and denied ${number(denied)} in five minutes`);
-  at("decisions-scale").textContent =
-    `The most in ${duration(step)}: ${number(grantedMost)} and ${number(deniedMost)}.`;
+    `Granted ${number(granted)} and denied ${number(denied)} in five minutes`
+    + (failed ? `, ${number(failed)} without a decision` : "")
+    + (drawn.outages.some(([away]) => away) ? "; a counting server was away" : ""));
+  at("decisions-scale").textContent = `Each bar is ${duration(step)}.`;
   rows(at("by-rule"), rules, nameOf, (rule) => {
     const seen = {viewBox: "0 0 240 30", preserveAspectRatio: "none", "aria-hidden": "true"};
     const chart = draw("svg", {class: "course", ...seen});
-    return make("tr", {}, ruleHeading(rule), numberCell(), numberCell(), make("td", {class: "wide"}, chart));
+    return make("tr", {}, ruleHeading(rule), numberCell(), numberCell(), numberCell(),
+      make("td", {class: "wide"}, chart));
   }, (row, rule) => {
     row.querySelector(".quiet").textContent =
       inShadow.has(nameOf(rule)) ? `${rule.domain}, in shadow mode: denies nothing` : rule.domain;
     for (const kind of [0, 1]) row.cells[2 - kind].textContent = number(sum(rule.steps.map((one) => one[kind])));
+    const minute = rule.steps.slice(-60_000 / step);
+    row.cells[3].textContent = rate(sum(minute.flat()), 60);
     mirrored(row.querySelector("svg"), rule.steps);
   });
-  at("by-rule-note").textContent = rules.length === 0 ? "No rule has decided anything in the last five minutes."
+  at("by-rule-note").textContent = rules.length === 0 && at("filter").value ? "No such rule decided anything."
+    : rules.length === 0 ? "No rule has decided anything in the last five minutes."
     : count > rules.length ? `And ${amount(count - rules.length, "rule")} more.` : "";
+}
+
+/** Traffic that no limit was found for, by reason. */
+function showUnmatched(steps) {
+  const reasons = ["of an unknown domain", "without a rule", "without a policy"];
+  const counts = reasons.map((_, kind) => sum(padded(steps, 3).map((step) => step[kind])));
+  at("unmatched").textContent = number(sum(counts));
+  const parts = reasons.map((reason, kind) => [counts[kind], reason]).filter(([count]) => count > 0);
+  at("unmatched-note").textContent = parts.length === 0 ? ""
+    : `Granted because nothing limits them: ${parts.map(([count, reason]) => `${number(count)} ${reason}`).join(", ")}.`;
 }
 
 function showSources(sources) {
@@ -197,7 +295,20 @@ function showSources(sources) {
   at("local").textContent = share(sum(sources.filter(({source}) => source !== "server").map(({decisions}) => decisions)));
 }
 
-function showLatency({bounds, steps}) {
+let latencies = null;
+
+onPoint("latency-chart", (place) => {
+  if (latencies === null) return "";
+  const {bounds, steps, step} = latencies;
+  const counts = padded(steps, bounds.length + 1)[place];
+  const [median, slowest] = [0.5, 0.99].map((share) => took(quantile(counts, bounds, share)));
+  const when = clock(new Date(shownAt - (STEPS - 1 - place) * step));
+  return `${when}: ${amount(sum(counts), "request")}`
+    + (sum(counts) ? `, median ${median}, 99 % faster than ${slowest}.` : ".");
+});
+
+function showLatency({bounds, steps}, step) {
+  latencies = {bounds, steps, step};
   const all = bounds.concat(Infinity).map((_, place) => sum((steps ?? []).map((counts) => counts[place])));
   const [median, slowest] = [0.5, 0.99].map((share) => quantile(all, bounds, share));
   at("median").textContent = took(median);
@@ -207,8 +318,11 @@ function showLatency({bounds, steps}) {
     : `${amount(sum(all), "request")} in five minutes: median ${took(median)}, 99 % faster than ${took(slowest)}`);
 }
 
-function showKeys({denied = [], barred = ""}) {
-  rows(at("top"), denied, ({database, key}) => `${database} ${key}`, ({database, key}) => {
+/** Keys with their denials in a table, or why they are hidden. */
+function showKeys(table, denied = [], barred = "", none = "") {
+  const wanted = at("filter").value.toLowerCase();
+  const shown = denied.filter(({key}) => key.toLowerCase().includes(wanted));
+  rows(at(table), shown, ({database, key}) => `${database} ${key}`, ({database = 0, key}) => {
     const look = make("button", {type: "button", class: "look", title: "Look this key up"}, key);
     look.addEventListener("click", () => {
       at("key").value = key;
@@ -220,7 +334,7 @@ function showKeys({denied = [], barred = ""}) {
     row.cells[1].textContent = number(now);
     row.cells[2].textContent = number(before);
   });
-  at("top-note").textContent = barred || (denied.length === 0 ? "No key was denied in this minute or the last." : "");
+  at(`${table}-note`).textContent = barred || (denied.length === 0 ? none : "");
 }
 
 function showRules({rules, count}) {
@@ -236,7 +350,7 @@ function showRules({rules, count}) {
       make("td", {}, ...lines([...limits, ...rule.unlimited ? ["unlimited"] : []])),
       make("td", {}, ...lines([...new Set(decided), ...modes.filter(([mode]) => rule[mode]).map(([, text]) => text)])));
   }, () => {});
-  at("rules-note").textContent = count === 0 ? "There are none."
+  at("rules-note").textContent = count === 0 ? (at("filter").value ? "There is no such rule." : "There are none.")
     : count > rules.length ? `And ${number(count - rules.length)} more: see /rlconfig.` : "";
 }
 
@@ -254,15 +368,17 @@ async function ask(path, body) {
 }
 
 async function refresh() {
+  const own = ++asked;
   let state;
   try {
-    state = await ask("/page/state");
+    state = await ask(`/page/state?${new URLSearchParams({filter: at("filter").value})}`);
   } catch {
+    if (own !== asked) return;
     const since = shownAt ? ` What is shown is from ${clock(shownAt)}.` : "";
     say(at("status"), `swlimitd does not answer.${since}`, true);
     return;
   }
-  show(state);
+  if (own === asked) show(state);
 }
 
 async function refreshForEver() {
@@ -369,6 +485,7 @@ at("unblock").addEventListener("click", () => change(async () => {
   const {unblocked} = await ask("/v1/unblock", {key: ownKey()});
   return unblocked ? "It is not blocked any more." : "It was not blocked.";
 }));
+at("filter").addEventListener("input", refresh);
 at("pause").addEventListener("click", () => {
   paused = !paused;
   at("pause").setAttribute("aria-pressed", paused);

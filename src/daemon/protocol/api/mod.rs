@@ -16,7 +16,7 @@ use axum::{Json, Router};
 use serde::de::DeserializeOwned;
 use swlimit_window::Quota;
 
-pub use encode::denied;
+pub use encode::{denied, unix};
 
 use super::access::Barred;
 use super::explain::{self, ExplainRequest};
@@ -127,6 +127,9 @@ async fn decide(
     let key = request.key(prefix(&live))?;
     let decided = live.limiters.decide_one(&limit, request.verb(command)?, request.demand(&key)).await;
     let answer = decided.map_err(refused)?;
+    if !answer.granted && command != Command::Peek {
+        service.metrics.denied_here.count(&key);
+    }
     let hits = if command == Command::Peek { 0 } else { request.cost()? };
     service.metrics.command(api).decided(hits, [&answer].into_iter(), false);
     Ok(DecisionReply::from(&answer))
