@@ -105,7 +105,8 @@ fn of_several_limits_the_tightest_is_told() {
 
 #[test]
 fn what_nobody_knows_is_not_told() {
-    let options = ReplyOptions { rate_limit_headers: true, ..OPTIONS };
+    let names = HeaderNames::default();
+    let options = ReplyOptions { rate_limit_headers: Some(&names), ..OPTIONS };
     let unknown = |answer: Answer| Answer { remaining: None, reset_after: None, ..answer };
     // Beside a known denial, nobody asked about the other limit.
     let reply = replied(&["b=x", "a=x"], &[unknown(granted(0)), denied(Some(5_000))], options);
