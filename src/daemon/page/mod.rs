@@ -134,7 +134,9 @@ fn servers(service: &Service, has_access: bool) -> Vec<Value> {
 fn refused(service: &Service, has_access: bool) -> Value {
     match service.refused_configuration() {
         None => Value::Null,
-        Some((read, error)) => json!({"read": api::unix(read), "error": if has_access { error.to_string() } else { String::new() }}),
+        Some((read, error)) => {
+            json!({"read": api::unix(read), "error": if has_access { error.to_string() } else { String::new() }})
+        }
     }
 }
 
