@@ -1,10 +1,10 @@
 //! Simulation: everything above the wire, unchanged, against a simulated server and network, on a simulated clock, from
 //! a seed.
 //!
-//! A run makes requests of one mode while replies come late or never, connections are cut or fall silent, the server
-//! starts again, fails over, refuses writes, and callers go away. Then it heals everything and balances the books:
-//! what was counted is what was used, given back, written off, or never heard of. A seed that fails is a regression
-//! test: add it to [`FOUND`].
+//! A run makes requests of one mode, of one limit or several, some of which wait for their turn, while replies come
+//! late or never, connections are cut or fall silent, servers start again, fail over, refuse writes, slots move, and
+//! callers go away. Then it heals everything and balances the books: what was counted is what was used, given back,
+//! written off, or never heard of. A seed that fails is a regression test: add it to [`FOUND`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,23 +30,46 @@ const STEPS: usize = 600;
 const NOTICED: Duration = Duration::from_millis(1_300);
 /// How long something that was lost with a connection may go unnoticed.
 const UNNOTICED: Duration = Duration::from_secs(5);
+/// A server that is back is used again after so long: the longest pause between probes, one that is given up, and one
+/// that succeeds.
+const BACK: Duration = Duration::from_millis(2_200);
+/// How late a reply may be that somebody waits for on the server.
+const LATE: Duration = Duration::from_millis(150);
 /// Timers have whole ms.
 const TICK: Duration = Duration::from_millis(2);
 
 /// What happened in a run that its promises depend on.
-#[derive(Default)]
 struct Ledger {
     used: Vec<(Instant, usize, u64, Source)>,
-    /// When the failure policy decided first since the outage began, by client.
-    failed: [Option<Instant>; 3],
-    outage: bool,
-    /// When a connection was lost last, or everything was slow.
-    disturbed: Option<Instant>,
+    nodes: Vec<Trouble>,
+    /// By client and node.
+    failing: Vec<Vec<Failing>>,
     given_back: Option<Instant>,
-    /// The server forgot what it had counted, or gave back what others had.
+    /// A server forgot what it had counted, or gave back what others had.
     has_lost: bool,
     has_jumped: bool,
+    /// Some connection fell silent, which may be noticed much later.
+    is_half_open: bool,
+    reloads: u64,
     requests: u64,
+}
+
+/// What was wrong with a server or its network.
+#[derive(Clone, Default)]
+struct Trouble {
+    is_on: bool,
+    /// Nothing comes back.
+    is_out: bool,
+    ended: Option<Instant>,
+}
+
+/// When the failure policy decided first.
+#[derive(Clone, Default)]
+struct Failing {
+    /// Since the outage began.
+    since_outage: Option<Instant>,
+    /// Since the server, or what is known of it, decided.
+    since: Option<Instant>,
 }
 
 struct World {
@@ -63,12 +86,23 @@ struct World {
     faults: bool,
 }
 
+/// What a request is.
+#[derive(Clone, Copy)]
+enum Kind {
+    One,
+    /// Two limits at once.
+    Two(usize),
+    /// It waits for its turn, so long at most.
+    Waiting(Duration),
+}
+
 /// One run; how many events it had.
 fn run(seed: u64) -> u64 {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     fastrand::seed(seed);
     runtime.block_on(async {
         let mut world = World::new(seed);
+        world.connect().await;
         for _ in 0..STEPS {
             world.step().await;
         }
@@ -79,7 +113,8 @@ fn run(seed: u64) -> u64 {
 impl World {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let fake = Fake::new();
+        let nodes = *rng.choice(&[1, 1, 1, 3]).unwrap();
+        let fake = Fake::cluster(nodes).waiting();
         let mode = MODES[rng.usize(..MODES.len())];
         let (window, subintervals) = match mode {
             // So long that what waits for an outage to end matters still.
@@ -89,11 +124,25 @@ impl World {
         let limit = *rng.choice(&[1, 5, 20, 100, 1_000]).unwrap();
         let ms = Duration::from_millis;
         let quota = Quota::of(limit, ms(window), Some(ms(window / subintervals))).unwrap();
-        let delays: Vec<_> = (0..50).map(|_| (rng.u64(..2_000), rng.u64(..2_000))).collect();
+        // Near, or far away: in time all the same.
+        let far = *rng.choice(&[0, 0, 5_000, 18_000]).unwrap();
+        let delays: Vec<_> = (0..50).map(|_| (far + rng.u64(..2_000), far + rng.u64(..2_000))).collect();
         fake.delay(delays);
-        let client = || Client::builder().timeout(TIMEOUT).over(fake.clone()).unwrap();
+        let max_keys = *rng.choice(&[2, 100_000]).unwrap();
+        let client = || Client::builder().timeout(TIMEOUT).max_keys(max_keys).over(fake.clone()).unwrap();
         let clients: Vec<_> = (0..rng.usize(1..4)).map(|_| client()).collect();
-        let (strict, keys, faults) = (rng.bool(), rng.usize(1..4), rng.u8(..8) > 0);
+        let (strict, keys, faults) = (rng.bool(), rng.usize(1..6), rng.u8(..4) > 0);
+        let ledger = Ledger {
+            used: Vec::new(),
+            nodes: vec![Trouble::default(); nodes],
+            failing: vec![vec![Failing::default(); nodes]; clients.len()],
+            given_back: None,
+            has_lost: false,
+            has_jumped: false,
+            is_half_open: false,
+            reloads: 0,
+            requests: 0,
+        };
         let mut world = Self {
             rng,
             fake,
@@ -103,7 +152,7 @@ impl World {
             clients,
             limiters: Vec::new(),
             keys,
-            ledger: Arc::default(),
+            ledger: Arc::new(Mutex::new(ledger)),
             tasks: JoinSet::new(),
             faults,
         };
@@ -117,6 +166,23 @@ impl World {
         if self.strict { builder.strict() } else { builder }.build().unwrap()
     }
 
+    /// A single client of mode eventual, which nothing disturbs, exceeds no limit.
+    fn is_exact(&self) -> bool {
+        self.mode == Mode::Eventual && self.clients.len() == 1 && !self.faults
+    }
+
+    /// The first request of all finds no connection yet; that of a cluster, not even the node.
+    async fn connect(&mut self) {
+        for _ in 0..2 {
+            for limiter in &self.limiters {
+                for key in 0..self.keys {
+                    let _ = limiter.peek(&name(key)).await;
+                }
+            }
+            sleep(Duration::from_millis(500)).await;
+        }
+    }
+
     async fn step(&mut self) {
         match self.rng.u32(..1_000) {
             ..=850 => self.request(),
@@ -126,8 +192,10 @@ impl World {
                 // A reload: the old limiter hands over what it holds.
                 let client = self.rng.usize(..self.clients.len());
                 self.limiters[client] = self.limiter(client);
+                self.ledger.lock().reloads += 1;
             }
-            975..=979 => self.give_back(),
+            975..=978 => self.give_back(),
+            979 => self.fake.close_idle(),
             _ if self.faults => self.disturb().await,
             _ => {}
         }
@@ -144,23 +212,53 @@ impl World {
         let (key, cost) = (self.rng.usize(..self.keys), self.rng.u64(1..4).min(quota.limit()));
         let (patience, has_deadline, partial) = (self.rng.u64(1..60), self.rng.bool(), self.rng.u8(..10) == 0);
         let is_patient = self.rng.u8(..3) > 0;
+        let kind = match self.rng.u8(..100) {
+            _ if self.is_exact() => Kind::One,
+            ..=2 => Kind::Waiting(Duration::from_millis(self.rng.u64(..1_500))),
+            // In a cluster, keys of several limits are of one slot.
+            3..=9 if self.keys > 1 && fake.nodes() == 1 => Kind::Two((key + 1) % self.keys),
+            _ => Kind::One,
+        };
         self.tasks.spawn(async move {
-            let name = format!("key:{key}");
+            let name = name(key);
+            let node = fake.node(&name);
             let begun = Instant::now();
-            let (is_away, is_known) = {
+            let is_known = {
                 let mut ledger = ledger.lock();
                 ledger.requests += 1;
-                let is_known = ledger.failed[client].is_some_and(|failed| failed.elapsed() > NOTICED);
-                (!limiter.client().is_connected(), ledger.outage && is_known)
+                let since = ledger.failing[client][node].since_outage;
+                ledger.nodes[node].is_out && since.is_some_and(|since| since.elapsed() > NOTICED)
             };
-            let mut longest = if is_away || is_known { TICK } else { TIMEOUT + TICK };
+            let is_away = limiter.strategy().link().is_ok_and(|link| link.is_away(name.as_bytes()));
+            let mut longest = match kind {
+                Kind::Waiting(longest) => longest + 3 * TIMEOUT + TICK,
+                _ if is_away || is_known => TICK,
+                _ => TIMEOUT + TICK,
+            };
+            let partial = partial && matches!(kind, Kind::One);
             let mut request = Request { partial, ..Request::of(&name).cost(cost) };
             let patience = Duration::from_millis(patience);
-            if !is_patient && has_deadline {
+            if !is_patient && has_deadline && !matches!(kind, Kind::Waiting(_)) {
                 request = request.deadline(begun + patience);
                 longest = longest.min(patience.max(TICK));
             }
-            let deciding = limiter.allow(request);
+            let deciding = async {
+                match kind {
+                    Kind::One => {
+                        limiter.allow(request).await.map(|decision| (decision.granted(), vec![(key, decision)]))
+                    }
+                    Kind::Waiting(longest) => {
+                        let waited = limiter.acquire(request, longest).await;
+                        waited.map(|decision| (decision.granted(), vec![(key, decision)]))
+                    }
+                    Kind::Two(second) => {
+                        let other = crate::sim::name(second);
+                        let both = [(&limiter, request), (&limiter, Request { key: other.as_bytes(), ..request })];
+                        let decided = limiter.client().allow_all(&both).await;
+                        decided.map(|all| (all.granted(), [key, second].into_iter().zip(all.each().to_vec()).collect()))
+                    }
+                }
+            };
             let decided = match is_patient || has_deadline {
                 true => deciding.await,
                 // The caller goes away.
@@ -171,28 +269,37 @@ impl World {
             };
             let (mode, took) = (limiter.mode(), begun.elapsed());
             assert!(took <= longest, "{mode:?}: decided after {took:?} of {longest:?}; away: {is_away}");
-            let decision = match decided {
-                Ok(decision) => decision,
+            let (is_granted, each) = match decided {
+                Ok(decided) => decided,
                 Err(Error::ModuleMissing | Error::Refused(_)) => return,
                 Err(error) => panic!("{error}"),
             };
             let mut ledger = ledger.lock();
-            if decision.source() == Source::Failure {
-                ledger.failed[client].get_or_insert(begun);
+            let is_waiting = matches!(kind, Kind::Waiting(_));
+            if is_patient && !is_waiting {
+                ledger.failed_or_not(&limiter, client, node, &each[0].1, begun);
             }
-            ledger.decided(&fake, &limiter, &request, key, &decision);
+            for (key, decision) in each {
+                let units = if is_granted { decision.units() } else { 0 };
+                ledger.used.push((Instant::now(), key, units, decision.source()));
+                ledger.decided(&fake, &limiter, &request, key, &decision, begun);
+            }
         });
     }
 
     /// Another client gives back.
     fn give_back(&mut self) {
         if self.mode == Mode::Cached || self.mode == Mode::Direct {
-            let key = self.rng.usize(..self.keys);
-            let command = match self.rng.bool() {
-                true => format!("SWLIMIT.REFUND key:{key} {}", self.rng.u64(1..5)),
-                false => format!("DEL key:{key}"),
-            };
-            self.fake.run(&command);
+            let key = name(self.rng.usize(..self.keys));
+            match self.rng.u8(..3) {
+                0 => drop(self.fake.run(&format!("SWLIMIT.REFUND {key} {}", self.rng.u64(1..5)))),
+                1 => drop(self.fake.run(&format!("DEL {key}"))),
+                _ => {
+                    self.fake.expire(&key, Duration::from_millis(self.rng.u64(1..3_000)));
+                    // It is told that the key was changed, but not when it has expired.
+                    self.fake.run(&format!("SWLIMIT.UNBLOCK {key}"));
+                }
+            }
             let mut ledger = self.ledger.lock();
             ledger.given_back = Some(Instant::now());
             ledger.has_lost = true;
@@ -203,31 +310,39 @@ impl World {
     async fn disturb(&mut self) {
         let lasting = Duration::from_millis(self.rng.u64(20..4_000));
         let loses = self.rng.u8(..4) == 0;
-        self.ledger.lock().disturbed = Some(Instant::now());
-        match self.rng.u8(..9) {
+        let node = self.rng.usize(..self.fake.nodes());
+        let what = self.rng.u8(..13);
+        let is_one = matches!(what, 3..=6 | 8 | 9);
+        let nodes = if is_one { node..node + 1 } else { 0..self.fake.nodes() };
+        self.trouble(nodes.clone(), true);
+        match what {
             0 => self.fake.cut(),
-            1 => self.fake.half_open(),
+            1 => {
+                self.fake.half_open();
+                self.ledger.lock().is_half_open = true;
+            }
             2 => {
                 self.fake.slower(Duration::from_micros(self.rng.u64(..60_000)));
                 self.during(lasting).await;
                 self.fake.slower(Duration::ZERO);
             }
             fault @ 3..=4 => {
-                self.fake.fault(if fault == 3 { Fault::BlackHole } else { Fault::Down });
-                self.ledger.lock().outage = true;
-                self.ledger.lock().failed = [None; 3];
+                self.fake.fault_at(node, if fault == 3 { Fault::BlackHole } else { Fault::Down });
+                self.outage(node, true);
                 self.during(lasting).await;
-                self.fake.fault(Fault::None);
-                self.ledger.lock().outage = false;
+                self.fake.fault_at(node, Fault::None);
+                self.outage(node, false);
+                // What was lost in it is heard of by nobody.
+                self.ledger.lock().is_half_open |= fault == 3;
             }
             5 => {
-                self.fake.restart(!loses);
+                self.fake.restart(node, !loses);
                 self.ledger.lock().has_lost |= loses;
             }
             6 if loses => {
-                self.fake.replicate();
+                self.fake.replicate(node);
                 self.during(lasting).await;
-                self.fake.fail_over();
+                self.fake.fail_over(node, self.rng.bool());
                 self.ledger.lock().has_lost = true;
             }
             7 if loses => {
@@ -235,14 +350,42 @@ impl World {
                 self.fake.jump(ms);
                 self.ledger.lock().has_jumped = true;
             }
+            // What is on its way is late by seconds.
+            10 => {
+                self.fake.slower(Duration::from_millis(self.rng.u64(500..4_000)));
+                self.during(Duration::from_millis(200)).await;
+                self.fake.slower(Duration::ZERO);
+                self.ledger.lock().is_half_open = true;
+            }
+            11 => self.fake.reshard(&name(self.rng.usize(..self.keys)), node),
+            12 => {
+                let key = name(self.rng.usize(..self.keys));
+                self.fake.refuse(&key, "WRONGTYPE Operation");
+                self.during(lasting).await;
+                self.fake.accept(&key);
+            }
             _ => {
                 let code = *self.rng.choice(&["OOM no", "LOADING data", "NOREPLICAS no", "READONLY replica"]).unwrap();
-                self.fake.fail(Some(code));
+                nodes.clone().for_each(|node| self.fake.fail_at(node, Some(code)));
                 self.during(lasting).await;
-                self.fake.fail(None);
+                nodes.clone().for_each(|node| self.fake.fail_at(node, None));
             }
         }
-        self.ledger.lock().disturbed = Some(Instant::now());
+        self.trouble(nodes, false);
+    }
+
+    fn trouble(&self, nodes: std::ops::Range<usize>, is_on: bool) {
+        let mut ledger = self.ledger.lock();
+        for trouble in &mut ledger.nodes[nodes] {
+            trouble.is_on = is_on;
+            trouble.ended = Some(Instant::now());
+        }
+    }
+
+    fn outage(&self, node: usize, is_out: bool) {
+        let mut ledger = self.ledger.lock();
+        ledger.nodes[node].is_out = is_out;
+        ledger.failing.iter_mut().for_each(|nodes| nodes[node].since_outage = None);
     }
 
     /// Requests go on.
@@ -260,17 +403,21 @@ impl World {
     async fn end(mut self) -> u64 {
         for _ in 0..40 {
             self.request();
-            sleep(Duration::from_millis(100)).await;
+            // A synchronization is given up after ten seconds.
+            sleep(Duration::from_millis(300)).await;
         }
         for (number, limiter) in self.limiters.iter().enumerate() {
             let name = format!("healthy:{number}");
+            // The first request finds no connection, or one that has fallen silent, where its node was not asked lately.
+            let _ = limiter.peek(&name).await;
+            sleep(BACK).await;
             let decision = limiter.allow(&name).await.unwrap();
             assert_ne!(
                 decision.source(),
                 Source::Failure,
                 "{:?}: the server is back; {:?}",
                 self.mode,
-                limiter.client().statistics()
+                (limiter.client().servers(), limiter.client().statistics())
             );
             self.ledger.lock().used.push((Instant::now(), usize::MAX, decision.units(), decision.source()));
         }
@@ -306,23 +453,34 @@ impl World {
         };
         let (counted, undelivered) = (self.fake.counted(), self.fake.undelivered());
         let (by_server, leased) = (used(Source::Server), used(Source::Lease));
+        let unclaimed = sum(|statistics| statistics.unclaimed);
         match self.mode {
             Mode::Leased => {
                 let ahead = sum(|statistics| statistics.leased);
-                assert_eq!(counted, by_server + ahead + undelivered, "counted; used {by_server}, leased {ahead}");
+                let known = by_server + ahead + unclaimed + undelivered;
+                assert_eq!(counted, known, "counted; used {by_server}, leased {ahead}, unclaimed {unclaimed}");
                 let (returned, written_off) = (sum(|all| all.returned), sum(|all| all.written_off));
                 assert_eq!(ahead, leased + returned + written_off, "leased; used {leased}, returned {returned}");
                 let length = self.quota.resolution().min(Duration::from_secs(1));
                 self.keeps_limit(&ledger, length);
             }
             Mode::Eventual => {
-                let used = used(Source::Eventual) + by_server;
+                let granted = used(Source::Eventual);
+                let used = granted + by_server;
                 let lost = sum(|statistics| statistics.lost + statistics.refused);
                 assert!(counted + lost >= used, "counted {counted} of {used}, {lost} lost");
-                assert!(counted <= used + undelivered, "counted {counted} of {used}, {undelivered} in doubt");
+                let recorded = self.fake.recorded();
+                assert!(recorded <= 2 * granted, "recorded {recorded} of {granted}: some unit more than twice");
+                let in_doubt = undelivered + unclaimed;
+                assert!(counted <= used + in_doubt, "counted {counted} of {used}, {in_doubt} in doubt");
+                // What is known of a key is never forgotten so that it begins anew.
+                if self.is_exact() && ledger.reloads == 0 {
+                    self.keeps_limit(&ledger, Duration::ZERO);
+                }
             }
             _ => {
-                assert!(by_server <= counted);
+                let known = by_server + unclaimed + undelivered;
+                assert_eq!(counted, known, "counted; used {by_server}, unclaimed {unclaimed}");
                 self.keeps_limit(&ledger, Duration::ZERO);
             }
         }
@@ -334,8 +492,8 @@ impl World {
             return;
         }
         let resolution = if self.strict { Duration::ZERO } else { self.quota.resolution() };
-        // A request is counted before its reply is seen, by its timeout at most.
-        let span = self.quota.window().saturating_sub(length + resolution + TIMEOUT + TICK);
+        // A request is counted before its reply is seen.
+        let span = self.quota.window().saturating_sub(length + resolution + LATE + TICK);
         for key in 0..self.keys {
             let mut within: VecDeque<(Instant, u64)> = VecDeque::new();
             for (at, _, units, _) in ledger.used.iter().filter(|(_, of, ..)| *of == key) {
@@ -351,18 +509,63 @@ impl World {
 }
 
 impl Ledger {
-    fn decided(&mut self, fake: &Fake, limiter: &Limiter, request: &Request<'_>, key: usize, decision: &Decision) {
-        let now = Instant::now();
-        self.used.push((now, key, decision.units(), decision.source()));
-        if decision.source() == Source::Cache && !self.has_jumped {
-            let name = format!("key:{key}");
+    /// A request that had all its time: who decides is no longer the failure policy than the server is away.
+    fn failed_or_not(&mut self, limiter: &Limiter, client: usize, node: usize, decision: &Decision, begun: Instant) {
+        let (now, trouble) = (Instant::now(), &self.nodes[node]);
+        let failing = &mut self.failing[client][node];
+        if decision.source() != Source::Failure {
+            failing.since = None;
+            return;
+        }
+        failing.since_outage.get_or_insert(begun);
+        let since = *failing.since.get_or_insert(begun);
+        // A synchronization ends with its connection, and a lease is waited for as long as a request may wait.
+        if trouble.is_on || matches!(limiter.mode(), Mode::Eventual | Mode::Leased) {
+            return;
+        }
+        let ended = trouble.ended.map_or(since, |ended| ended.max(since));
+        let servers = limiter.client().servers();
+        assert!(now <= ended + BACK, "decided without the server for {:?}: {servers:?}", now - ended);
+        let is_recent = trouble.ended.is_some_and(|ended| now <= ended + BACK);
+        assert!(is_recent || self.is_half_open, "decided without a server that is there: {servers:?}");
+    }
+
+    fn decided(
+        &mut self,
+        fake: &Fake,
+        limiter: &Limiter,
+        request: &Request<'_>,
+        key: usize,
+        decision: &Decision,
+        begun: Instant,
+    ) {
+        let (now, source) = (Instant::now(), decision.source());
+        let sources: &[Source] = match limiter.mode() {
+            Mode::Direct => &[Source::Server],
+            Mode::Cached => &[Source::Server, Source::Cache],
+            Mode::Leased => &[Source::Server, Source::Cache, Source::Lease],
+            _ => &[Source::Server, Source::Cache, Source::Eventual],
+        };
+        assert!(source == Source::Failure || sources.contains(&source), "{:?} by {source:?}", limiter.mode());
+        // What waited for another one's denial was denied while it waited.
+        let is_at_once = begun == now;
+        if source == Source::Cache && !decision.granted() && is_at_once && !self.has_jumped {
+            let name = name(key);
             let would = fake.would(&name, &limiter.demand(request).exact);
             let is_recent = |at: Option<Instant>, by: Duration| at.is_some_and(|at| now <= at + by);
-            let is_late =
-                is_recent(self.disturbed, UNNOTICED) || is_recent(self.given_back, Duration::from_millis(150));
-            assert!(would.granted == 0 || is_late, "{decision:?}, but the server would: {would:?}");
+            let is_late = self.nodes.iter().any(|node| node.is_on || is_recent(node.ended, UNNOTICED))
+                || is_recent(self.given_back, LATE);
+            let mode = limiter.mode();
+            assert!(
+                would.granted == 0 || is_late,
+                "{mode:?} {request:?}: {decision:?}, but the server would: {would:?}"
+            );
         }
     }
+}
+
+fn name(key: usize) -> String {
+    format!("key:{key}")
 }
 
 /// Runs seeds until so many events have happened.

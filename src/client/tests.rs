@@ -422,6 +422,75 @@ fn callers_that_go_away_hide_no_outage() {
     });
 }
 
+/// Looking up a cluster's slots takes longer than a request may wait. Nobody has to wait for it.
+#[test]
+fn a_cluster_that_is_far_away() {
+    paused(async {
+        let fake = Fake::cluster(3);
+        fake.delay([(18_000, 18_000)]);
+        let client = client(&fake);
+        let limiter = client.limiter(quota(3, 10_000, 10)).on_failure(OnFailure::Deny).build().unwrap();
+        for source in [Source::Failure, Source::Failure, Source::Server] {
+            assert_eq!(allow(&limiter, "k").await.source(), source);
+            sleep(Duration::from_millis(100)).await;
+        }
+        let states = client.servers();
+        let addresses: Vec<_> = states.iter().map(|state| state.address.as_str()).collect();
+        assert_eq!(addresses, ["fake:0", "fake:1", "fake:2"]);
+    });
+}
+
+/// A cluster of which nothing is known yet, and of which no node answers, is away as one server would be.
+#[test]
+fn a_cluster_that_is_away_from_the_beginning() {
+    for fault in [Fault::Down, Fault::BlackHole] {
+        paused(async {
+            let fake = Fake::cluster(3);
+            fake.fault(fault);
+            let client = client(&fake);
+            let limiter = client.limiter(quota(3, 10_000, 10)).on_failure(OnFailure::Deny).build().unwrap();
+            let begun = Instant::now();
+            while client.is_connected() {
+                assert_eq!(allow(&limiter, "k").await.source(), Source::Failure);
+                assert!(begun.elapsed() < Duration::from_millis(1_100));
+            }
+            let asked = Instant::now();
+            assert_eq!((allow(&limiter, "k").await.source(), asked.elapsed()), (Source::Failure, Duration::ZERO));
+            assert_eq!(client.servers()[0].health, Health::Away);
+            fake.fault(Fault::None);
+            sleep(Duration::from_secs(2)).await;
+            assert_eq!(allow(&limiter, "k").await.source(), Source::Server);
+            assert!(client.is_connected());
+        });
+    }
+}
+
+/// A node is asked for a key that another one has by now: it is back all the same.
+#[test]
+fn a_node_whose_slot_has_moved_while_it_was_away() {
+    paused(async {
+        let fake = Fake::cluster(2);
+        let client = client(&fake);
+        let limiter = client.limiter(quota(30, 10_000, 10)).on_failure(OnFailure::Deny).build().unwrap();
+        let keys: Vec<_> = (0..100).map(|key| key.to_string()).filter(|key| fake.node(key) == 1).collect();
+        let [moved, stays, ..] = keys.as_slice() else { panic!("{keys:?}") };
+        for key in [moved, stays] {
+            assert!(allow(&limiter, key).await.granted());
+        }
+        fake.fail_at(1, Some("LOADING data"));
+        for _ in 0..3 {
+            assert_eq!(allow(&limiter, moved).await.source(), Source::Failure);
+        }
+        fake.reshard(moved, 0);
+        fake.fail_at(1, None);
+        sleep(Duration::from_secs(2)).await;
+        for key in [moved, stays] {
+            assert_eq!(allow(&limiter, key).await.source(), Source::Server, "{key}");
+        }
+        assert!(client.is_connected());
+    });
+}
+
 /// A server that refuses writes is away, also for those who read between them.
 #[test]
 fn reads_that_succeed_say_nothing_about_writes() {
@@ -548,7 +617,7 @@ fn leased_units_go_back_to_their_server() {
         }
         let held = fake.total("k");
         assert!(held > 5);
-        fake.restart(true);
+        fake.restart(0, true);
         sleep(Duration::from_secs(2)).await;
         let _ = allow(&limiter, "other").await;
         sleep(Duration::from_secs(1)).await;

@@ -1,13 +1,14 @@
 //! The network before a server: how long everything takes, and what is cut, silent or refused.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use redis::cluster_routing::Slot;
 use swlimit_window::{Decision, Entry};
 use tokio::sync::oneshot;
-use tokio::time::{sleep_until, Instant};
+use tokio::time::{sleep, sleep_until, Instant};
 
 use super::server::Server;
 use crate::wire::{Command, Connection, Event, Events, Failure, Pending, Purpose, Reply, Transport};
@@ -22,15 +23,21 @@ struct Inner {
 }
 
 struct State {
-    server: Server,
-    /// A replica, as it was when it was copied last.
-    replica: Option<Server>,
+    /// One, or the primaries of a cluster.
+    servers: Vec<Server>,
+    /// Slots that have moved away from the primary that had them first.
+    moved: HashMap<Slot, usize>,
+    /// Replicas, as they were when they were copied last.
+    replicas: Vec<Option<Server>>,
     /// How long what is sent is on its way, and its reply; the next ones first, then the last for ever.
     delays: Vec<(Duration, Duration)>,
     /// Each way takes this much longer.
     slower: Duration,
-    fault: Fault,
+    /// What is wrong with the network before each.
+    faults: Vec<Fault>,
     has_tracking: bool,
+    /// Lets clients wait.
+    has_waiting: bool,
     /// How much the server's clock is ahead, in ms.
     ahead: i64,
     connections: HashMap<u64, Weak<Line>>,
@@ -42,7 +49,7 @@ struct State {
     events: u64,
 }
 
-/// What is wrong with the whole network.
+/// What is wrong with the network before a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,
@@ -55,6 +62,7 @@ pub(crate) enum Fault {
 /// One connection.
 struct Line {
     number: u64,
+    node: usize,
     inner: Arc<Inner>,
     purpose: Purpose,
     events: Events,
@@ -68,22 +76,35 @@ struct Way {
     is_cut: bool,
     /// Half open: nothing arrives any more, and nobody is told.
     is_silent: bool,
+    /// The server is no primary any more, and this connection is still open.
+    is_demoted: bool,
     waiting: HashMap<u64, oneshot::Sender<Result<Reply, Failure>>>,
 }
 
+/// Slots of a cluster.
+const SLOTS: u16 = 16_384;
 /// Where the server's clock begins, in Unix ms.
 const UNIX: u64 = 1_700_000_000_000;
 
 impl Fake {
     /// A server that answers at once.
     pub fn new() -> Self {
+        Self::cluster(1)
+    }
+
+    /// So many primaries of a cluster; or one server.
+    pub fn cluster(nodes: usize) -> Self {
         let state = State {
-            server: Server { run_id: 1, replication_id: 1, ..Server::default() },
-            replica: None,
+            servers: (0..nodes as u64)
+                .map(|node| Server { run_id: 1, replication_id: node, ..Server::default() })
+                .collect(),
+            moved: HashMap::new(),
+            replicas: vec![None; nodes],
             delays: Vec::new(),
             slower: Duration::ZERO,
-            fault: Fault::None,
+            faults: vec![Fault::None; nodes],
             has_tracking: true,
+            has_waiting: false,
             ahead: 0,
             connections: HashMap::new(),
             tracked: HashMap::new(),
@@ -97,6 +118,12 @@ impl Fake {
     /// Tells nobody of changed keys.
     pub fn untracked(self) -> Self {
         self.0.state.lock().has_tracking = false;
+        self
+    }
+
+    /// Lets clients wait for units: ACQUIRE.
+    pub fn waiting(self) -> Self {
+        self.0.state.lock().has_waiting = true;
         self
     }
 
@@ -115,15 +142,62 @@ impl Fake {
 
     /// Refuses what writes with this error from now on, or no longer.
     pub fn fail(&self, failure: Option<&str>) {
-        self.0.state.lock().server.failure = failure.map(str::to_owned);
+        (0..self.nodes()).for_each(|node| self.fail_at(node, failure));
+    }
+
+    /// The same of one node.
+    pub fn fail_at(&self, node: usize, failure: Option<&str>) {
+        self.0.state.lock().servers[node].failure = failure.map(str::to_owned);
     }
 
     /// Something is wrong with the network from now on. Where nobody listens, all connections are cut.
     pub fn fault(&self, fault: Fault) {
-        self.0.state.lock().fault = fault;
+        (0..self.nodes()).for_each(|node| self.fault_at(node, fault));
+    }
+
+    /// The same before one node.
+    pub fn fault_at(&self, node: usize, fault: Fault) {
+        self.0.state.lock().faults[node] = fault;
         if fault == Fault::Down {
-            self.cut();
+            self.lines_to(node).iter().for_each(|line| line.cut());
         }
+    }
+
+    pub fn nodes(&self) -> usize {
+        self.0.state.lock().servers.len()
+    }
+
+    /// The node that has a key.
+    pub fn node(&self, key: &str) -> usize {
+        self.0.state.lock().owner(key.as_bytes())
+    }
+
+    /// A key's slot moves to a node, with what is counted there.
+    pub fn reshard(&self, key: &str, to: usize) {
+        let mut state = self.0.state.lock();
+        let (slot, from) = (Slot::for_key(key.as_bytes()), state.owner(key.as_bytes()));
+        let keys: Vec<_> =
+            state.servers[from].keys.keys().filter(|key| Slot::for_key(key.as_slice()) == slot).cloned().collect();
+        for key in &keys {
+            let entry = state.servers[from].keys.remove(key).unwrap_or_default();
+            state.servers[to].keys.insert(key.clone(), entry);
+        }
+        state.moved.insert(slot, to);
+        let mut told = Vec::new();
+        for key in keys {
+            for line in state.tracked.remove(&key).into_iter().flatten() {
+                let line = state.connections.get(&line).and_then(Weak::upgrade);
+                told.extend(line.map(|line| (line, key.clone())));
+            }
+        }
+        drop(state);
+        told.into_iter().for_each(|(line, key)| line.tell(Event::Changed(key)));
+    }
+
+    fn lines_to(&self, node: usize) -> Vec<Arc<Line>> {
+        let mut lines = self.lines();
+        lines.retain(|line| line.node == node);
+        lines
     }
 
     fn lines(&self) -> Vec<Arc<Line>> {
@@ -139,16 +213,22 @@ impl Fake {
         self.lines().iter().for_each(|line| line.cut());
     }
 
+    /// Closes the connections on which clients have waited, and nobody waits now.
+    pub fn close_idle(&self) {
+        let is_idle = |line: &&Arc<Line>| line.purpose == Purpose::Waiting && line.way.lock().waiting.is_empty();
+        self.lines().iter().filter(is_idle).for_each(|line| line.cut());
+    }
+
     /// All connections there are fall silent for ever, and nobody is told.
     pub fn half_open(&self) {
         self.lines().iter().for_each(|line| line.way.lock().is_silent = true);
     }
 
-    /// The server starts again, with its data or without.
-    pub fn restart(&self, keeps_data: bool) {
-        self.cut();
+    /// A server starts again, with its data or without.
+    pub fn restart(&self, node: usize, keeps_data: bool) {
+        self.lines_to(node).iter().for_each(|line| line.cut());
         let mut state = self.0.state.lock();
-        let server = &mut state.server;
+        let server = &mut state.servers[node];
         server.run_id += 1;
         server.failure = None;
         if !keeps_data {
@@ -157,18 +237,24 @@ impl Fake {
         }
     }
 
-    /// The replica is as the primary is now.
-    pub fn replicate(&self) {
+    /// A replica is as the primary is now.
+    pub fn replicate(&self, node: usize) {
         let mut state = self.0.state.lock();
-        state.replica = Some(Server { commands: Vec::new(), ..state.server.clone() });
+        let replica = Server { commands: Vec::new(), ..state.servers[node].clone() };
+        state.replicas[node] = Some(replica);
     }
 
-    /// The replica takes over, with what it has.
-    pub fn fail_over(&self) {
-        self.cut();
+    /// The replica takes over, with what it has. The old primary closes its connections, or refuses writes from then on.
+    pub fn fail_over(&self, node: usize, closes: bool) {
+        for line in self.lines_to(node) {
+            match closes {
+                true => line.cut(),
+                false => line.way.lock().is_demoted = true,
+            }
+        }
         let mut state = self.0.state.lock();
-        let keys = state.replica.take().map(|replica| replica.keys).unwrap_or_default();
-        let server = &mut state.server;
+        let keys = state.replicas[node].take().map(|replica| replica.keys).unwrap_or_default();
+        let server = &mut state.servers[node];
         server.keys = keys;
         server.run_id += 1;
         server.replication_id += 1000;
@@ -177,19 +263,24 @@ impl Fake {
 
     /// Refuses everything that writes to a key with this error.
     pub fn refuse(&self, key: &str, error: &str) {
-        self.0.state.lock().server.refused.insert(key.into(), error.into());
+        self.0.state.lock().at(key.as_bytes()).refused.insert(key.into(), error.into());
+    }
+
+    /// No longer refuses anything of a key.
+    pub fn accept(&self, key: &str) {
+        self.0.state.lock().servers.iter_mut().for_each(|server| drop(server.refused.remove(key.as_bytes())));
     }
 
     /// The user may not use this command.
     pub fn forbid(&self, command: &str) {
-        self.0.state.lock().server.forbidden.push(command.into());
+        self.0.state.lock().servers.iter_mut().for_each(|server| server.forbidden.push(command.into()));
     }
 
     /// A key expires after so long, which the server notices when it is asked.
     pub fn expire(&self, key: &str, after: Duration) {
         let mut state = self.0.state.lock();
         let at = self.0.now(&state) + after.as_millis() as u64;
-        state.server.expiries.insert(key.into(), at);
+        state.at(key.as_bytes()).expiries.insert(key.into(), at);
     }
 
     /// The server's clock jumps.
@@ -205,7 +296,7 @@ impl Fake {
     /// The commands so far, their words joined, but for those that ask about the server.
     pub fn commands(&self) -> Vec<String> {
         let state = self.0.state.lock();
-        let commands = &state.server.commands;
+        let commands = &state.servers[0].commands;
         let is_about_server = |at: usize| match commands[at].as_str() {
             "PING" => true,
             // Who it is, and what time it has.
@@ -222,20 +313,26 @@ impl Fake {
 
     /// What it would answer now, without any delay.
     pub fn would(&self, key: &str, demand: &swlimit_window::Request) -> Decision {
-        let state = self.0.state.lock();
-        Entry::peek(state.server.keys.get(key.as_bytes()), self.0.now(&state), demand).unwrap()
+        let mut state = self.0.state.lock();
+        let now = self.0.now(&state);
+        Entry::peek(state.at(key.as_bytes()).alive(key.as_bytes(), now), now, demand).unwrap()
     }
 
     /// Units held of a key.
     pub fn total(&self, key: &str) -> u64 {
-        let state = self.0.state.lock();
+        let mut state = self.0.state.lock();
         let now = self.0.now(&state);
-        state.server.keys.get(key.as_bytes()).map_or(0, |entry| entry.refundable(u64::MAX, None, now))
+        state.at(key.as_bytes()).keys.get(key.as_bytes()).map_or(0, |entry| entry.refundable(u64::MAX, None, now))
     }
 
     /// Units that were counted so far, of all keys.
     pub fn counted(&self) -> u64 {
-        self.0.state.lock().server.counted.values().sum()
+        self.0.state.lock().servers.iter().flat_map(|server| server.counted.values()).sum()
+    }
+
+    /// Units of them that were recorded.
+    pub fn recorded(&self) -> u64 {
+        self.0.state.lock().servers.iter().map(|server| server.recorded).sum()
     }
 
     /// Units that were counted in commands whose reply never came.
@@ -246,8 +343,82 @@ impl Fake {
     /// Runs a command at once, as another client does.
     pub fn run(&self, words: &str) -> Reply {
         let command: Vec<Vec<u8>> = words.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-        self.0.execute(&[command], None).0
+        let node = self.node(&String::from_utf8_lossy(&command[1]));
+        self.0.execute(node, &[command], None, false).0
     }
+}
+
+fn address(node: usize) -> String {
+    format!("fake:{node}")
+}
+
+/// The number of a slot.
+fn number(slot: Slot) -> u16 {
+    static NUMBERS: LazyLock<HashMap<Slot, u16>> =
+        LazyLock::new(|| (0..SLOTS).filter_map(|number| Some((Slot::new(number)?, number))).collect());
+    NUMBERS[&slot]
+}
+
+impl State {
+    fn owner(&self, key: &[u8]) -> usize {
+        match self.servers.len() {
+            1 => 0,
+            _ => self.owner_of(Slot::for_key(key)),
+        }
+    }
+
+    fn owner_of(&self, slot: Slot) -> usize {
+        let first = usize::from(number(slot)) * self.servers.len() / usize::from(SLOTS);
+        self.moved.get(&slot).copied().unwrap_or(first)
+    }
+
+    fn at(&mut self, key: &[u8]) -> &mut Server {
+        let node = self.owner(key);
+        &mut self.servers[node]
+    }
+
+    /// What a node of a cluster says of slots that it has not.
+    fn of_cluster(&self, node: usize, words: &[Vec<u8>]) -> Option<Reply> {
+        if words[0] == b"CLUSTER" {
+            return Some(self.slots());
+        }
+        let key = match words[0].as_slice() {
+            b"SWLIMIT.MALLOW" => words.get(2),
+            name if name.starts_with(b"SWLIMIT.") || name == b"PTTL" || name == b"DEL" => words.get(1),
+            _ => None,
+        };
+        let key = key?;
+        let owner = self.owner(key);
+        let moved = || format!("MOVED {} {}", number(Slot::for_key(key)), address(owner));
+        (owner != node).then(|| Reply::Error(moved()))
+    }
+
+    fn slots(&self) -> Reply {
+        let mut ranges: Vec<(u16, u16, usize)> = Vec::new();
+        for slot in 0..SLOTS {
+            let owner = self.owner_of(Slot::new(slot).unwrap());
+            match ranges.last_mut() {
+                Some((_, last, of)) if *of == owner => *last = slot,
+                _ => ranges.push((slot, slot, owner)),
+            }
+        }
+        let range = |(first, last, node): (u16, u16, usize)| {
+            let primary = Reply::Array(vec![Reply::Bytes(b"fake".to_vec()), Reply::Integer(node as i64)]);
+            Reply::Array(vec![Reply::Integer(first.into()), Reply::Integer(last.into()), primary])
+        };
+        Reply::Array(ranges.into_iter().map(range).collect())
+    }
+}
+
+/// Where an ACQUIRE that was denied may be granted within its time: after how long, and what is asked then.
+fn waits(commands: &[Vec<Vec<u8>>], reply: &Reply) -> Option<(Duration, Vec<Vec<u8>>)> {
+    let [words] = commands else { return None };
+    let decision = reply.decision().ok().filter(|_| words[0] == b"SWLIMIT.ACQUIRE")?;
+    let left = swlimit_window::duration_or_zero(&words[5])?;
+    let wait = decision.retry_after.filter(|wait| decision.granted == 0 && (1..=left).contains(wait))?;
+    let mut words = words.clone();
+    words[5] = format!("{}ms", left - wait).into_bytes();
+    Some((Duration::from_millis(wait), words))
 }
 
 impl Inner {
@@ -257,13 +428,21 @@ impl Inner {
     }
 
     /// Executes commands that have arrived; the replies, and the units that they counted.
-    fn execute(&self, commands: &[Vec<Vec<u8>>], tracking: Option<u64>) -> (Reply, u64) {
+    fn execute(&self, node: usize, commands: &[Vec<Vec<u8>>], tracking: Option<u64>, is_demoted: bool) -> (Reply, u64) {
         let mut state = self.state.lock();
         let now = self.now(&state);
         let (mut replies, mut told, mut units) = (Vec::new(), Vec::new(), 0);
         for words in commands {
             state.events += 1;
-            let answer = state.server.execute(words, now);
+            if let Some(reply) = state.of_cluster(node, words) {
+                replies.push(reply);
+                continue;
+            }
+            if is_demoted && !super::server::is_read(&words[0]) {
+                replies.push(Reply::Error("READONLY You can't write against a read only replica.".into()));
+                continue;
+            }
+            let answer = state.servers[node].execute(words, now);
             units += answer.units;
             replies.push(answer.reply);
             for key in answer.changed {
@@ -289,7 +468,8 @@ impl Inner {
 }
 
 impl Transport for Fake {
-    fn connect(&self, _: Option<&str>, purpose: Purpose, events: Events) -> Pending<Box<dyn Connection>> {
+    fn connect(&self, node: Option<&str>, purpose: Purpose, events: Events) -> Pending<Box<dyn Connection>> {
+        let node = node.map_or(0, |address| address.rsplit(':').next().unwrap().parse().unwrap());
         let inner = Arc::clone(&self.0);
         let offers = self.offers(purpose);
         Box::pin(async move {
@@ -297,7 +477,10 @@ impl Transport for Fake {
                 let mut state = inner.state.lock();
                 state.events += 1;
                 let slower = state.slower;
-                (state.fault, state.delays.last().map_or(Duration::ZERO, |(there, back)| *there + *back) + 2 * slower)
+                (
+                    state.faults[node],
+                    state.delays.last().map_or(Duration::ZERO, |(there, back)| *there + *back) + 2 * slower,
+                )
             };
             match fault {
                 Fault::None => {}
@@ -309,21 +492,32 @@ impl Transport for Fake {
                 return Err(Failure::Refused("ERR not offered".into()));
             }
             let mut state = inner.state.lock();
-            if state.fault != Fault::None {
+            if state.faults[node] != Fault::None {
                 return Err(Failure::Connection("connection refused".into()));
             }
             state.numbers += 1;
             let now = Instant::now();
-            let way = Way { arrival: now, reply: now, is_cut: false, is_silent: false, waiting: HashMap::new() };
+            let way = Way {
+                arrival: now,
+                reply: now,
+                is_cut: false,
+                is_silent: false,
+                is_demoted: false,
+                waiting: HashMap::new(),
+            };
             let number = state.numbers;
-            let line = Arc::new(Line { number, inner: Arc::clone(&inner), purpose, events, way: Mutex::new(way) });
+            let line =
+                Arc::new(Line { number, node, inner: Arc::clone(&inner), purpose, events, way: Mutex::new(way) });
             state.connections.insert(number, Arc::downgrade(&line));
             Ok(Box::new(Handle(line)) as Box<dyn Connection>)
         })
     }
 
     fn seeds(&self) -> Vec<String> {
-        Vec::new()
+        match self.nodes() {
+            1 => Vec::new(),
+            nodes => (0..nodes).map(address).collect(),
+        }
     }
 
     fn address(&self) -> String {
@@ -334,7 +528,7 @@ impl Transport for Fake {
         match purpose {
             Purpose::Requests => true,
             Purpose::Tracking => self.0.state.lock().has_tracking,
-            Purpose::Waiting => false,
+            Purpose::Waiting => self.0.state.lock().has_waiting,
         }
     }
 }
@@ -401,13 +595,26 @@ impl Line {
     fn arrive(self: &Arc<Self>, number: u64, commands: &[Vec<Vec<u8>>], back: Duration) {
         let is_lost = {
             let way = self.way.lock();
-            way.is_cut || way.is_silent || self.inner.state.lock().fault != Fault::None
+            way.is_cut || way.is_silent || self.inner.state.lock().faults[self.node] != Fault::None
         };
         if is_lost {
             return self.lose(number);
         }
         let tracking = (self.purpose == Purpose::Tracking).then_some(self.number);
-        let (reply, units) = self.inner.execute(commands, tracking);
+        let is_demoted = self.way.lock().is_demoted;
+        let (reply, units) = self.inner.execute(self.node, commands, tracking, is_demoted);
+        // One that waits is answered when it is granted, or its time is up.
+        if let (Purpose::Waiting, Some(again)) = (self.purpose, waits(commands, &reply)) {
+            let line = Arc::clone(self);
+            tokio::spawn(async move {
+                sleep(again.0).await;
+                let is_waited_for = line.way.lock().waiting.get(&number).is_some_and(|waiting| !waiting.is_closed());
+                if is_waited_for {
+                    line.arrive(number, &[again.1], back);
+                }
+            });
+            return;
+        }
         if back.is_zero() {
             return self.deliver(number, reply, units);
         }
@@ -426,7 +633,7 @@ impl Line {
     fn deliver(&self, number: u64, reply: Reply, units: u64) {
         let is_lost = {
             let way = self.way.lock();
-            way.is_cut || way.is_silent || self.inner.state.lock().fault == Fault::BlackHole
+            way.is_cut || way.is_silent || self.inner.state.lock().faults[self.node] == Fault::BlackHole
         };
         let waiting = if is_lost { None } else { self.way.lock().waiting.remove(&number) };
         self.inner.state.lock().events += 1;
@@ -460,7 +667,7 @@ impl Line {
     }
 
     fn tell(&self, event: Event) {
-        let is_heard = !self.way.lock().is_silent && self.inner.state.lock().fault != Fault::BlackHole;
+        let is_heard = !self.way.lock().is_silent && self.inner.state.lock().faults[self.node] != Fault::BlackHole;
         if is_heard {
             (self.events)(event);
         }

@@ -26,6 +26,8 @@ pub(super) struct Server {
     /// Units that were counted, given back and recorded so far, by key.
     pub counted: HashMap<Vec<u8>, u64>,
     pub returned: HashMap<Vec<u8>, u64>,
+    /// Units of those counted that were recorded.
+    pub recorded: u64,
 }
 
 /// A reply, and the keys that were changed.
@@ -36,7 +38,17 @@ pub(super) struct Answer {
     pub units: u64,
 }
 
+/// Whether a command writes nothing.
+pub(super) fn is_read(name: &[u8]) -> bool {
+    matches!(name, b"TIME" | b"INFO" | b"PING" | b"PTTL" | b"SWLIMIT.PEEK" | b"CLUSTER")
+}
+
 impl Server {
+    /// What a key holds, unless it has expired.
+    pub fn alive(&self, key: &[u8], now: u64) -> Option<&Entry> {
+        self.keys.get(key).filter(|_| self.expiries.get(key).is_none_or(|at| *at > now))
+    }
+
     /// Executes a command at an instant of its clock, in Unix ms.
     pub fn execute(&mut self, words: &[Vec<u8>], now: u64) -> Answer {
         let text: Vec<String> = words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
@@ -56,8 +68,7 @@ impl Server {
         changed: &mut Vec<Vec<u8>>,
     ) -> Result<Reply, String> {
         let key = words.get(1).cloned().unwrap_or_default();
-        let is_read = matches!(text[0].as_str(), "TIME" | "INFO" | "PING" | "PTTL" | "SWLIMIT.PEEK");
-        if let Some(failure) = self.failure.clone().filter(|_| !is_read) {
+        if let Some(failure) = self.failure.clone().filter(|_| !is_read(&words[0])) {
             return Err(failure);
         }
         if self.forbidden.contains(&text[0]) {
@@ -98,8 +109,11 @@ impl Server {
                 changed.push(key);
                 Reply::Integer(deleted.into())
             }
-            "SWLIMIT.ALLOW" => {
-                let (demand, options) = demand(&text[2..]);
+            "SWLIMIT.ALLOW" | "SWLIMIT.ACQUIRE" => {
+                let is_waiting = text[0] == "SWLIMIT.ACQUIRE";
+                // Behind the quota comes how long one waits.
+                let words = [&text[2..5], &text[if is_waiting { 6 } else { 5 }..]].concat();
+                let (demand, options) = demand(&words);
                 let entry = self.keys.entry(key.clone()).or_default();
                 match Entry::decide(Some(entry), now, &demand).map_err(|_| "ERR count would overflow")? {
                     Verdict::Granted(grant) => {
@@ -127,6 +141,7 @@ impl Server {
                     Recording::Dropped(decision) => five(decision),
                     Recording::Counted(record) => {
                         *self.counted.entry(key.clone()).or_default() += demand.cost;
+                        self.recorded += demand.cost;
                         changed.push(key);
                         five(record.apply(entry))
                     }

@@ -7,8 +7,8 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
-use super::health::refuses_writes;
-use crate::servers::Health;
+use super::health::{reason, refuses_writes};
+use crate::servers::{Health, ServerState};
 
 /// So many failures in a row open it.
 const FAILURES: u32 = 3;
@@ -105,15 +105,17 @@ impl Breaker {
         }
     }
 
-    /// The server's health, since when, and why it is away.
-    pub fn health(&self) -> (Health, SystemTime, Option<String>) {
+    /// What is known of the server at an address, whose last reply took so long.
+    pub fn state(&self, address: String, round_trip: Option<Duration>, timeout: Duration) -> ServerState {
         let state = self.state.lock();
         let health = match (self.is_open(), state.late) {
             (true, _) => Health::Away,
             (false, Some(_)) => Health::Slow,
             (false, None) => Health::Up,
         };
-        (health, state.since, self.is_open().then(|| state.reason.clone()))
+        let away = (health == Health::Away).then_some(state.reason.as_str());
+        let (reason, message) = (away.map(reason), away.unwrap_or_default().to_owned());
+        ServerState { address, health, since: state.since, reason, message, round_trip, timeout }
     }
 
     /// Why it is open.

@@ -35,7 +35,7 @@ use self::topology::Topology;
 use self::tracking::Tracking;
 use self::waiting::Waiting;
 use crate::error::Error;
-use crate::servers::ServerState;
+use crate::servers::{Health, ServerState};
 use crate::statistics::{Count, Counters};
 use crate::wire::{Command, Events, Purpose, Reply, Transport};
 
@@ -99,22 +99,17 @@ impl Link {
 
     /// Whether the server of a key is believed to be away.
     pub fn is_away(&self, key: &[u8]) -> bool {
-        match &self.topology {
-            Topology::Server(node) => node.is_away(),
-            topology => topology.known(key).is_some_and(|node| node.is_away()),
-        }
+        self.topology.is_away(key)
     }
 
     /// Whether all servers are believed to be there.
     pub fn is_there(&self) -> bool {
-        self.topology.nodes().iter().all(|node| !node.is_away())
+        self.servers().iter().all(|server| server.health != Health::Away)
     }
 
     /// What is known of each server, by address.
     pub fn servers(&self) -> Vec<ServerState> {
-        let mut servers: Vec<_> = self.topology.nodes().iter().map(|node| node.state()).collect();
-        servers.sort_by(|one, other| one.address.cmp(&other.address));
-        servers
+        self.topology.states()
     }
 
     /// The server's reply to what needs a right beside the module's commands.

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout, Duration, Instant};
 
 use super::breaker::{pauses, Breaker};
 use super::exchange::Batch;
-use super::health::{failure, is_unknown, is_unknown_command, reason};
+use super::health::{failure, is_unknown, is_unknown_command, redirection};
 use super::line::Line;
 use super::tracking::Tracking;
 use super::waiting::Waiting;
@@ -81,17 +81,9 @@ impl Node {
 
     /// What is known of the server.
     pub fn state(&self) -> ServerState {
-        let (health, since, message) = self.breaker.health();
         let micros = self.last_round_trip.load(Ordering::Relaxed);
-        ServerState {
-            address: self.name(),
-            health,
-            since,
-            reason: message.as_deref().map(reason),
-            message: message.unwrap_or_default(),
-            round_trip: (micros > 0).then(|| Duration::from_micros(micros)),
-            timeout: self.context.timeout,
-        }
+        let round_trip = (micros > 0).then(|| Duration::from_micros(micros));
+        self.breaker.state(self.name(), round_trip, self.context.timeout)
     }
 
     /// The connection for requests: the one there is, or one that is made. The attempt is nobody's: it goes on without
@@ -278,6 +270,10 @@ impl Node {
         let key = self.failed_key.lock().clone();
         let command = Command::on("SWLIMIT.ALLOW", &key).number(0).ms(1).ms(1);
         let reply = line.send(&command).await;
+        if reply.as_ref().is_ok_and(|reply| redirection(reply).is_some()) {
+            // Another node has the key by now; this one has others, and answers.
+            return Ok(());
+        }
         if let Some(reason) = failure(&reply, true) {
             return Err(reason.to_owned());
         }

@@ -1,18 +1,22 @@
 //! Which node has a key: the only one, or, of a cluster, the primary of its slot.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use futures_util::future::select_ok;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use redis::cluster_routing::Slot;
-use tokio::time::{timeout, Duration};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout, Duration};
 
+use super::breaker::{pauses, Breaker};
 use super::node::Node;
 use super::rights::Right;
 use super::Context;
 use crate::error::Error;
+use crate::servers::ServerState;
+use crate::statistics::Count;
 use crate::wire::{Command, Failure, Purpose, Reply};
 
 /// How long a node may take to tell the slots.
@@ -27,9 +31,13 @@ pub(super) enum Topology {
 pub(super) struct Cluster {
     context: Arc<Context>,
     nodes: RwLock<Nodes>,
-    refreshing: tokio::sync::Mutex<()>,
-    is_refreshing: AtomicBool,
+    /// The lookup of the slots that is under way, and what came of it first. It is nobody's: requests only wait for it.
+    lookup: Mutex<Option<Lookup>>,
+    /// Open while no node tells the slots.
+    breaker: Breaker,
 }
+
+type Lookup = watch::Receiver<Option<Result<(), String>>>;
 
 #[derive(Default)]
 struct Nodes {
@@ -44,8 +52,8 @@ impl Topology {
             false => Self::Cluster(Arc::new(Cluster {
                 context: Arc::clone(context),
                 nodes: RwLock::default(),
-                refreshing: tokio::sync::Mutex::default(),
-                is_refreshing: AtomicBool::new(false),
+                lookup: Mutex::default(),
+                breaker: Breaker::default(),
             })),
         }
     }
@@ -81,26 +89,40 @@ impl Topology {
         }
     }
 
-    /// All nodes that are known.
-    pub fn nodes(&self) -> Vec<Arc<Node>> {
+    /// Whether the node that has a key is believed to be away.
+    pub fn is_away(&self, key: &[u8]) -> bool {
         match self {
-            Self::Server(node) => vec![Arc::clone(node)],
-            Self::Cluster(cluster) => cluster.nodes.read().by_address.values().map(Arc::clone).collect(),
+            Self::Server(node) => node.is_away(),
+            Self::Cluster(cluster) => match cluster.known(key) {
+                Some(node) => node.is_away(),
+                None => cluster.breaker.is_open(),
+            },
+        }
+    }
+
+    /// What is known of each node; of a cluster of which nobody tells the slots, that.
+    pub fn states(&self) -> Vec<ServerState> {
+        match self {
+            Self::Server(node) => vec![node.state()],
+            Self::Cluster(cluster) => {
+                let nodes = cluster.nodes.read();
+                let mut states: Vec<_> = nodes.by_address.values().map(|node| node.state()).collect();
+                if states.is_empty() || cluster.breaker.is_open() {
+                    let address = cluster.context.transport.address();
+                    states.push(cluster.breaker.state(address, None, cluster.context.timeout));
+                }
+                states.sort_by(|one, other| one.address.cmp(&other.address));
+                states
+            }
         }
     }
 }
 
 impl Cluster {
     fn known(self: &Arc<Self>, key: &[u8]) -> Option<Arc<Node>> {
-        if self.context.slots_are_stale.swap(false, Ordering::AcqRel)
-            && !self.is_refreshing.swap(true, Ordering::AcqRel)
-        {
+        if self.context.slots_are_stale.swap(false, Ordering::AcqRel) {
             // Requests go on by what is known meanwhile.
-            let cluster = Arc::clone(self);
-            tokio::spawn(async move {
-                let _ = timeout(PATIENCE, cluster.refresh()).await;
-                cluster.is_refreshing.store(false, Ordering::Release);
-            });
+            self.lookup();
         }
         self.nodes.read().by_slot.get(&Slot::for_key(key)).map(Arc::clone)
     }
@@ -109,11 +131,24 @@ impl Cluster {
         if let Some(node) = self.known(key) {
             return Ok(node);
         }
-        let _refreshing = self.refreshing.lock().await;
-        if self.known(key).is_none() {
-            self.refresh().await.map_err(|failure| Error::Away(failure.to_string()))?;
+        if self.breaker.is_open() {
+            return Err(Error::Away(self.breaker.reason()));
+        }
+        let mut lookup = self.lookup();
+        if let Ok(Some(Err(reason))) = lookup.wait_for(Option::is_some).await.as_deref() {
+            return Err(Error::Away(reason.clone()));
         }
         self.known(key).ok_or_else(|| Error::Away("CLUSTERDOWN no node has the key's slot".into()))
+    }
+
+    fn lookup(self: &Arc<Self>) -> Lookup {
+        let mut lookup = self.lookup.lock();
+        let begin = || {
+            let (done, lookup) = watch::channel(None);
+            tokio::spawn(look_up(Arc::downgrade(self), done));
+            lookup
+        };
+        lookup.get_or_insert_with(begin).clone()
     }
 
     fn at(&self, address: &str) -> Arc<Node> {
@@ -144,6 +179,38 @@ impl Cluster {
         nodes.by_address.retain(|_, node| by_slot.values().any(|other| Arc::ptr_eq(node, other)));
         nodes.by_slot = by_slot;
         Ok(())
+    }
+}
+
+/// Looks up the slots, again and again until some node tells them.
+async fn look_up(cluster: Weak<Cluster>, done: watch::Sender<Option<Result<(), String>>>) {
+    let mut pauses = pauses();
+    loop {
+        {
+            let Some(cluster) = cluster.upgrade() else { return };
+            let address = cluster.context.transport.address();
+            match cluster.refresh().await {
+                Ok(()) => {
+                    if cluster.breaker.is_open() {
+                        tracing::info!(address, "the rate limit cluster is back");
+                    }
+                    cluster.breaker.close();
+                    *cluster.lookup.lock() = None;
+                    done.send_replace(Some(Ok(())));
+                    return;
+                }
+                Err(failure) => {
+                    let reason = failure.to_string();
+                    cluster.context.counters.count(Count::Failures, 1);
+                    if cluster.breaker.open(&reason) {
+                        cluster.context.counters.count(Count::Opened, 1);
+                        tracing::warn!(address, reason, "no node of the rate limit cluster tells who has which keys");
+                    }
+                    done.send_replace(Some(Err(reason)));
+                }
+            }
+        }
+        sleep(pauses.next().unwrap_or(PATIENCE)).await;
     }
 }
 
