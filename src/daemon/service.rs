@@ -75,6 +75,7 @@ impl Service {
         let has_server = settings.server != Server::None;
         let live = ArcSwap::from_pointee(Live::first(configuration, &client));
         metrics::loaded(true);
+        metrics.rules.keep(&live.load().configuration.limits);
         let (refused, unusable, stopping) = (Mutex::default(), Mutex::default(), watch::Sender::new(false));
         Self { origin, client, has_server, live, refused, unusable, metrics, stopping }
     }
@@ -114,7 +115,9 @@ impl Service {
             tracing::warn!("some changed keys take effect after a restart only, such as server, timeout or an address");
         }
         configuration.replace(&before.configuration);
-        self.live.store(Arc::new(Live::new(configuration, &before.limiters)));
+        let live = Arc::new(Live::new(configuration, &before.limiters));
+        self.live.store(live.clone());
+        self.metrics.rules.keep(&live.configuration.limits);
         metrics::loaded(true);
         Reload::Changed
     }
@@ -130,6 +133,7 @@ impl Service {
 
     /// Decides a plan and counts its rules. `unmatched` is the reason of descriptors without a rule.
     pub async fn decide(&self, live: &Live, plan: &Plan<'_>, unmatched: Unmatched) -> Result<Vec<Answer>, Refusal> {
+        let counting = self.metrics.rules.count(plan);
         let decided = live.limiters.decide(plan).await.map_err(refused);
         traces::decided(plan, &decided);
         if tracing::enabled!(target: DECISIONS, Level::DEBUG) {
@@ -140,19 +144,11 @@ impl Service {
             let explanation = Explanation::new(plan, &answers, live.configuration.settings.shadow_mode);
             tracing::debug!(target: DECISIONS, "{}", explanation.to_string().replace('\n', "; "));
         }
+        let is_current = std::ptr::eq(live, &**self.live.load());
+        counting.end(&decided, is_current, || self.metrics.unmatched(unmatched));
         let answers = decided?;
         let denied = plan.questions.iter().zip(&answers).filter(|(_, answer)| !answer.granted);
         denied.for_each(|(question, _)| self.metrics.denied_here.count(&question.key));
-        for descriptor in &plan.descriptors {
-            match descriptor.rule {
-                None => self.metrics.unmatched(unmatched),
-                Some(rule) => {
-                    let metrics = self.metrics.rule(descriptor.domain, &descriptor.label);
-                    let answers = descriptor.questions.iter().map(|at| &answers[*at]);
-                    metrics.decided(descriptor.hits, answers, rule.shadow_mode);
-                }
-            }
-        }
         Ok(answers)
     }
 
@@ -180,8 +176,7 @@ impl Service {
 
     /// All metrics in Prometheus's text format.
     pub fn render_metrics(&self) -> String {
-        self.client.publish_metrics();
-        self.metrics.render()
+        self.metrics.render(&self.client)
     }
 
     /// Makes health checks fail, so that load balancers choose other instances.

@@ -36,10 +36,11 @@ def test_queries_ask_for_what_there_is(start_daemon, start):
     (daemon.folder / "limits.yaml").write_text("invalid")
     eventually(lambda: "configuration is invalid" in daemon.log)
     server.stop()
-    assert daemon.json({"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "y"}]}]})[0] == 503
+    asked = {"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "y"}]}]}
+    eventually(lambda: daemon.json(asked)[0] == 503 and daemon.metrics("swlimitd_server_away_seconds"))
     there = series(daemon)
     for query in queries():
-        names = re.findall(r"\bswlimitd?_\w+", query)
+        names = re.findall(r"\b(?:swlimitd?|process)_\w+", query)
         assert len(names) == 1 and names[0] in there, query
         labels = there[names[0]]
         inside = re.findall(r'(\w+)=(~?)"([^"]*)"', query)

@@ -1,4 +1,5 @@
-"""Fetch the proxies that swlimitd is tested behind, out of Debian's packages and without installing any.
+"""Fetch the proxies that swlimitd is tested behind, and the Prometheus that reads its metrics, out of Debian's packages
+and without installing any.
 
 As releases.py does with servers, and into the same cache: `nginx/bin/nginx` starts it.
 """
@@ -17,9 +18,11 @@ class Proxy:
     program: str  # below the root of its packages
     version: str  # the word that makes it tell its version
     packages: tuple
+    beside: tuple = ()  # further programs
 
 
 PROXIES = {
+    "prometheus": Proxy("usr/bin/prometheus", "--version", ("prometheus", *LIBC), beside=("usr/bin/promtool",)),
     "nginx": Proxy("usr/sbin/nginx", "-v", ("nginx", "libcrypt1", "libpcre2-8-0", "libssl3", "zlib1g", *LIBC)),
     "caddy": Proxy("usr/bin/caddy", "version", ("caddy", *LIBC)),
     "haproxy": Proxy("usr/sbin/haproxy", "-v", (
@@ -28,10 +31,10 @@ PROXIES = {
 }
 
 
-def obtain(name):
-    """Where a proxy's program is: fetched, or on PATH. Raises `Unavailable`."""
-    fetched = CACHE / name / "bin" / name
-    found = fetched if fetched.exists() else shutil.which(name)
+def obtain(name, program=None):
+    """Where a proxy's program is, or another one of its packages: fetched, or on PATH. Raises `Unavailable`."""
+    fetched = CACHE / name / "bin" / (program or name)
+    found = fetched if fetched.exists() else shutil.which(program or name)
     if not found:
         raise Unavailable(f"it is not installed and has not been fetched: scripts/proxies {name} does that")
     return found
@@ -46,7 +49,8 @@ def fetch(name):
                 print(f"proxies: fetching {name}", file=sys.stderr, flush=True)
                 with building(folder) as unfinished:
                     unpack_packages(SUITE, proxy.packages, unfinished)
-                    write_launchers(unfinished, [proxy.program], lambda program: run(program, proxy.version))
+                    programs = [proxy.program, *proxy.beside]
+                    write_launchers(unfinished, programs, lambda program: run(program, proxy.version))
     except OSError as error:
         raise Unavailable(f"the cache folder cannot be written: {error}") from None
     return obtain(name)

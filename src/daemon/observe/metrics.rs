@@ -1,34 +1,23 @@
 //! Metrics for Prometheus, and the recent counts for the page.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram, Counter, Histogram};
+use metrics::{
+    counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram, Counter, Gauge, Histogram,
+};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use metrics_process::Collector;
+use metrics_util::MetricKindMask;
 use tracing::Span;
 
 use super::denied::DeniedHere;
 use super::recent::Recent;
+use super::rules::Rules;
 use super::throttle::Throttle;
 use super::traces;
-use crate::core::{Answer, Refusal, Source, Statistics};
-
-/// Maximum distinct rule labels; the rest share `(other)`.
-const MAX_RULES: usize = 10_000;
-
-/// The longest label in bytes; longer ones are cut, and share what is left.
-const MAX_LABEL: usize = 200;
-
-const OTHER: &str = "(other)";
-
-/// The domain label of the HTTP API. Its rule label is the command.
-const API_DOMAIN: &str = "(api)";
-
-/// A key that has used this part of its limit is near it.
-const NEAR: f64 = 0.8;
+use crate::core::{Client, Health, Refusal, Source, Statistics};
 
 /// 50 µs … 1 s.
 pub const SECONDS: [f64; 13] =
@@ -66,6 +55,9 @@ impl Api {
         "v1/unblock",
         "demo",
     ];
+
+    /// The commands that decide.
+    pub const DECIDING: [Self; 6] = [Self::Allow, Self::AllowAll, Self::Peek, Self::Record, Self::Acquire, Self::Demo];
 
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize]
@@ -109,6 +101,18 @@ pub enum Unmatched {
     Policy,
 }
 
+impl Unmatched {
+    const NAMES: [&str; 3] = ["domain", "rule", "policy"];
+}
+
+/// Why the server decided nothing.
+const SERVER_ERRORS: [&str; 2] = ["away", "refused"];
+
+/// What configurations that were read are.
+const CONFIGURATIONS: [&str; 2] = ["valid", "invalid"];
+
+const CONFIGURATION_TIMESTAMP: &str = "swlimitd_configuration_timestamp_seconds";
+
 /// Why a connection or request was rejected before any protocol.
 #[derive(Clone, Copy)]
 pub enum Rejection {
@@ -126,10 +130,15 @@ impl Rejection {
 /// All metrics.
 pub struct Metrics {
     prometheus: PrometheusHandle,
-    rules: RwLock<Rules>,
+    process: Collector,
+    /// Held while rendering.
+    rendering: Mutex<()>,
+    pub rules: Rules,
     requests: [[Counter; Outcome::NAMES.len()]; Api::NAMES.len()],
-    durations: [OnceLock<Histogram>; Api::NAMES.len()],
-    unmatched: [Counter; 3],
+    durations: [Histogram; Api::NAMES.len()],
+    unmatched: [Counter; Unmatched::NAMES.len()],
+    /// Counters of server errors, rejections and configurations.
+    others: Vec<Counter>,
     /// Requests by duration: the buckets of `SECONDS`, and longer.
     pub recent_durations: Recent<{ SECONDS.len() + 1 }>,
     /// The client's decisions by source.
@@ -143,12 +152,6 @@ pub struct Metrics {
     pub denied_here: DeniedHere,
 }
 
-#[derive(Default)]
-struct Rules {
-    by_domain: HashMap<String, HashMap<String, Arc<RuleMetrics>>>,
-    count: usize,
-}
-
 /// A request under way.
 pub struct Running<'a> {
     metrics: &'a Metrics,
@@ -158,35 +161,36 @@ pub struct Running<'a> {
     outcome: Outcome,
 }
 
-/// The metrics of one rule.
-pub struct RuleMetrics {
-    labels: [(&'static str, String); 2],
-    hits: Counter,
-    near_limit: Counter,
-    shadowed: Counter,
-    decisions: [[OnceLock<Counter>; 2]; Source::ALL.len()],
-    /// Denied and granted requests, whatever the number of limits.
-    recent: Recent<2>,
-}
-
 impl Metrics {
     /// Installs the recorder, once in a process.
     pub fn install() -> Self {
         let buckets = Matcher::Full("swlimitd_request_duration_seconds".into());
-        let builder =
-            PrometheusBuilder::new().set_buckets_for_metric(buckets, &SECONDS).expect("the buckets are not empty");
+        let builder = PrometheusBuilder::new()
+            .set_buckets_for_metric(buckets, &SECONDS)
+            .expect("the buckets are not empty")
+            // Frees the counters and gauges that nobody touched since they were last rendered.
+            .idle_timeout(MetricKindMask::COUNTER | MetricKindMask::GAUGE, Some(Duration::ZERO));
         let prometheus = builder.install_recorder().expect("no other recorder is installed");
         describe();
         let requests = Api::NAMES.map(|api| {
             Outcome::NAMES.map(|outcome| counter!("swlimitd_requests_total", "api" => api, "result" => outcome))
         });
-        let unmatched = ["domain", "rule", "policy"].map(|why| counter!("swlimitd_unmatched_total", "why" => why));
+        let durations = Api::NAMES.map(|api| histogram!("swlimitd_request_duration_seconds", "api" => api));
+        let why = |name: &'static str, why: &'static str| counter!(name, "why" => why);
+        let others = SERVER_ERRORS.iter().map(|it| why("swlimitd_server_errors_total", it));
+        let others = others.chain(Rejection::NAMES.iter().map(|it| why("swlimitd_rejected_total", it)));
+        let configurations = |result| counter!("swlimitd_configurations_total", "result" => result);
+        let process = Collector::default();
+        process.describe();
         Self {
             prometheus,
-            rules: RwLock::default(),
+            process,
+            rendering: Mutex::default(),
+            rules: Rules::default(),
             requests,
-            durations: Default::default(),
-            unmatched,
+            durations,
+            unmatched: Unmatched::NAMES.map(|it| why("swlimitd_unmatched_total", it)),
+            others: others.chain(CONFIGURATIONS.into_iter().map(configurations)).collect(),
             recent_durations: Recent::default(),
             recent_sources: Recent::default(),
             recent_errors: Recent::default(),
@@ -196,8 +200,23 @@ impl Metrics {
         }
     }
 
-    /// All metrics in Prometheus's text format.
-    pub fn render(&self) -> String {
+    /// All metrics in Prometheus's text format, with those of the client and the process.
+    pub fn render(&self, client: &Client) -> String {
+        let _rendering = self.rendering.lock().expect("no code panics while it holds this lock");
+        client.publish_metrics();
+        self.process.collect();
+        gauge!("swlimitd_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+        gauge!(CONFIGURATION_TIMESTAMP).increment(0.0);
+        CONTROL_PLANE.get().into_iter().for_each(|gauge| gauge.increment(0.0));
+        for server in client.servers().into_iter().filter(|server| server.health == Health::Away) {
+            let away = server.since.elapsed().unwrap_or_default();
+            let reason = server.reason.map_or("other", |reason| reason.name());
+            gauge!("swlimitd_server_away_seconds", "server" => server.address, "reason" => reason)
+                .set(away.as_secs_f64());
+        }
+        let fixed = self.requests.iter().flatten().chain(&self.unmatched).chain(&self.others);
+        fixed.for_each(|counter| counter.increment(0));
+        self.rules.touch();
         self.prometheus.render()
     }
 
@@ -210,9 +229,7 @@ impl Metrics {
         self.recent_errors.step();
         self.recent_unmatched.step();
         self.recent_outages.step();
-        for rule in self.rules().by_domain.values().flat_map(HashMap::values) {
-            rule.recent.step();
-        }
+        self.rules.end_step();
     }
 
     /// Takes over the client's counts of decisions.
@@ -222,48 +239,15 @@ impl Metrics {
         }
     }
 
-    /// Domain and name of the rules that decided lately, with their denials and grants by step.
-    pub fn recent_rules(&self) -> Vec<([String; 2], Vec<[u32; 2]>)> {
-        let rules = self.rules();
-        let all = rules.by_domain.values().flat_map(HashMap::values);
-        all.filter_map(|rule| Some((rule.labels.clone().map(|(_, name)| name), rule.recent.steps()?))).collect()
-    }
-
     /// A request that begins; dropped before its outcome is known, it was cancelled.
     pub fn began(&self, api: Api, span: Span) -> Running<'_> {
         Running { metrics: self, api, span, began: Instant::now(), outcome: Outcome::Cancelled }
-    }
-
-    fn rules(&self) -> RwLockReadGuard<'_, Rules> {
-        self.rules.read().expect("no code panics while it holds this lock")
     }
 
     /// Counts a descriptor without a limit, or a request without a policy.
     pub fn unmatched(&self, why: Unmatched) {
         self.unmatched[why as usize].increment(1);
         self.recent_unmatched.count(why as usize);
-    }
-
-    /// The metrics of a command of the HTTP API.
-    pub fn command(&self, api: Api) -> Arc<RuleMetrics> {
-        self.rule(API_DOMAIN, api.name())
-    }
-
-    /// The metrics of a rule, by its label.
-    pub fn rule(&self, domain: &str, name: &str) -> Arc<RuleMetrics> {
-        let name = &*shortened(name);
-        if let Some(known) = self.rules().find(domain, name) {
-            return known;
-        }
-        let mut rules = self.rules.write().expect("no code panics while it holds this lock");
-        let (domain, name) = if rules.count < MAX_RULES { (domain, name) } else { (OTHER, OTHER) };
-        if let Some(known) = rules.find(domain, name) {
-            return known;
-        }
-        rules.count += 1;
-        let new = Arc::new(RuleMetrics::new(domain, name));
-        rules.by_domain.entry(domain.into()).or_default().insert(name.into(), new.clone());
-        new
     }
 }
 
@@ -280,9 +264,7 @@ impl Drop for Running<'_> {
         let took = began.elapsed();
         traces::finished(span, *outcome);
         metrics.requests[*api as usize][*outcome as usize].increment(1);
-        let durations = metrics.durations[*api as usize]
-            .get_or_init(|| histogram!("swlimitd_request_duration_seconds", "api" => api.name()));
-        durations.record(took);
+        metrics.durations[*api as usize].record(took);
         if matches!(outcome, Outcome::Error | Outcome::Cancelled) {
             metrics.recent_errors.count(0);
         }
@@ -290,76 +272,23 @@ impl Drop for Running<'_> {
     }
 }
 
-/// A label of at most [`MAX_LABEL`] bytes.
-pub fn shortened(label: &str) -> Cow<'_, str> {
-    if label.len() <= MAX_LABEL {
-        return Cow::Borrowed(label);
-    }
-    let end = (0..=MAX_LABEL).rev().find(|at| label.is_char_boundary(*at)).unwrap_or_default();
-    Cow::Owned(format!("{}…", &label[..end]))
-}
-
-impl Rules {
-    fn find(&self, domain: &str, name: &str) -> Option<Arc<RuleMetrics>> {
-        self.by_domain.get(domain)?.get(name).cloned()
-    }
-}
-
-impl RuleMetrics {
-    fn new(domain: &str, name: &str) -> Self {
-        let labels = [("domain", domain.into()), ("rule", name.into())];
-        Self {
-            hits: counter!("swlimitd_hits_total", &labels),
-            near_limit: counter!("swlimitd_near_limit_total", &labels),
-            shadowed: counter!("swlimitd_shadowed_total", &labels),
-            decisions: Default::default(),
-            recent: Recent::default(),
-            labels,
-        }
-    }
-
-    /// Counts a request with the answers of the rule's limits.
-    pub fn decided<'a>(&self, hits: u64, answers: impl Iterator<Item = &'a Answer>, in_shadow: bool) {
-        self.hits.increment(hits);
-        let mut granted = true;
-        for answer in answers {
-            granted &= answer.granted;
-            self.answered(answer, in_shadow);
-        }
-        self.recent.count(usize::from(granted));
-    }
-
-    fn answered(&self, answer: &Answer, in_shadow: bool) {
-        let counter = self.decisions[answer.source as usize][usize::from(answer.granted)].get_or_init(|| {
-            let [domain, rule] = self.labels.clone();
-            let decision = if answer.granted { "granted" } else { "denied" };
-            let labels = [domain, rule, ("decision", decision.into()), ("source", answer.source.name().into())];
-            counter!("swlimitd_decisions_total", &labels)
-        });
-        counter.increment(1);
-        let is_near = |remaining: u64| (remaining as f64) < (1.0 - NEAR) * answer.limit as f64;
-        if answer.granted && answer.remaining.is_some_and(is_near) {
-            self.near_limit.increment(1);
-        }
-        if !answer.granted && in_shadow {
-            self.shadowed.increment(1);
-        }
-    }
-}
-
 /// Counts a configuration that was read.
 pub fn loaded(is_valid: bool) {
-    let result = if is_valid { "valid" } else { "invalid" };
+    let [valid, invalid] = CONFIGURATIONS;
+    let result = if is_valid { valid } else { invalid };
     counter!("swlimitd_configurations_total", "result" => result).increment(1);
     if is_valid {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        gauge!("swlimitd_configuration_timestamp_seconds").set(now.as_secs_f64());
+        gauge!(CONFIGURATION_TIMESTAMP).set(now.as_secs_f64());
     }
 }
 
+/// Exists where there is a control plane.
+static CONTROL_PLANE: OnceLock<Gauge> = OnceLock::new();
+
 /// Whether the control plane that sends limits is connected.
 pub fn control_plane(is_connected: bool) {
-    gauge!("swlimitd_control_plane_connected").set(u8::from(is_connected));
+    CONTROL_PLANE.get_or_init(|| gauge!("swlimitd_control_plane_connected")).set(u8::from(is_connected));
 }
 
 /// Counts a rejected connection or request, and logs the first of each minute.
@@ -377,9 +306,10 @@ pub fn rejected(rejection: Rejection, peer: &Option<IpAddr>) {
 
 /// Counts a request without a decision.
 pub fn refused(refusal: &Refusal) {
+    let [away, refused] = SERVER_ERRORS;
     let why = match refusal {
-        Refusal::Unavailable => "away",
-        Refusal::Refused(_) => "refused",
+        Refusal::Unavailable => away,
+        Refusal::Refused(_) => refused,
         Refusal::Invalid(_) | Refusal::NeedsServer => return,
     };
     counter!("swlimitd_server_errors_total", "why" => why).increment(1);
@@ -392,6 +322,7 @@ pub fn refused(refusal: &Refusal) {
 fn describe() {
     describe_counter!("swlimitd_requests_total", "Requests, by protocol or command, and result");
     describe_histogram!("swlimitd_request_duration_seconds", "Duration of requests in seconds");
+    describe_counter!("swlimitd_rule_requests_total", "Requests, by rule and outcome");
     describe_counter!("swlimitd_hits_total", "Hits of requests, by rule");
     describe_counter!("swlimitd_decisions_total", "Decisions of limits, by rule, decision and source");
     describe_counter!("swlimitd_near_limit_total", "Grants that left less than 20 % of the limit");
@@ -407,8 +338,31 @@ fn describe() {
     describe_counter!("swlimitd_rejected_total", "Connections and requests rejected before any protocol");
     describe_counter!("swlimitd_configurations_total", "Configurations read, valid or invalid");
     describe_gauge!("swlimitd_control_plane_connected", "1 while the control plane that sends limits is connected");
-    describe_gauge!(
-        "swlimitd_configuration_timestamp_seconds",
-        "Unix time at which the current configuration was read"
-    );
+    describe_gauge!(CONFIGURATION_TIMESTAMP, "Unix time at which the current configuration was read");
+    describe_gauge!("swlimitd_build_info", "1, with the version");
+    describe_gauge!("swlimitd_server_away_seconds", "How long a server has been away, by reason; absent unless it is");
+    describe_gauge!("swlimit_client_server_away", "1 while decisions are made without the server");
+    describe_gauge!("swlimit_client_server_slow", "1 while replies of the server come after the timeout");
+    describe_gauge!("swlimit_client_server_round_trip_seconds", "Duration of the last exchange with the server");
+    describe_gauge!("swlimit_client_missing_right", "1 if the server refuses this right");
+    for (name, description) in [
+        ("decisions", "Decisions of the client, by source"),
+        ("commands", "Commands sent to the server"),
+        ("failures", "Exchanges that the server did not answer in time, or could not decide; connections not made"),
+        ("slow", "Replies that came late"),
+        ("opened", "How often a server was found away"),
+        ("changes", "Changes of keys that the server announced"),
+        ("forgotten", "How often all cached denials were forgotten"),
+        ("leased", "Units leased"),
+        ("returned", "Units of leases given back unused"),
+        ("written_off", "Units of leases that could not be given back"),
+        ("in_doubt", "Requests for leases without a reply"),
+        ("synchronized", "Synchronizations of mode eventual that succeeded"),
+        ("unsynchronized", "Synchronizations of mode eventual that failed"),
+        ("refused", "Units that the server refused to synchronize"),
+        ("lost", "Units given up after two synchronizations in doubt"),
+        ("unclaimed", "Units granted to requests that had been decided otherwise by then"),
+    ] {
+        describe_counter!(format!("swlimit_client_{name}_total"), description);
+    }
 }

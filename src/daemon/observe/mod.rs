@@ -4,5 +4,6 @@ pub mod denied;
 pub mod metrics;
 pub mod process;
 pub mod recent;
+pub mod rules;
 mod throttle;
 pub mod traces;

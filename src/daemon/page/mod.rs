@@ -142,7 +142,7 @@ fn refused(service: &Service, has_access: bool) -> Value {
 
 /// The recent decisions by rule, most denials first, then most grants; and their sums.
 fn decisions(metrics: &Metrics, is_shown: impl Fn(&str, &str) -> bool) -> Value {
-    let mut rules = metrics.recent_rules();
+    let mut rules = metrics.rules.recent();
     let sum = |steps: &[[u32; 2]], kind: usize| steps.iter().map(|step| u64::from(step[kind])).sum::<u64>();
     rules.sort_by_cached_key(|(names, steps)| (std::cmp::Reverse((sum(steps, 0), sum(steps, 1))), names.clone()));
     let mut all: Vec<[u64; 2]> = Vec::new();

@@ -117,11 +117,16 @@ impl Level {
 impl Rule {
     /// Its name in metrics, for the entries of a matching descriptor.
     pub fn label(&self, entries: &[Entry]) -> Cow<'_, str> {
-        if !self.detailed_metric && !self.levels.iter().any(|level| level.value_to_metric) {
+        if !self.has_detailed_label() {
             return Cow::Borrowed(&self.name);
         }
         let values = self.levels.iter().zip(entries).map(|(level, entry)| level.label(entry, self.detailed_metric));
         Cow::Owned(joined(self.levels.iter().map(|level| &*level.key).zip(values)))
+    }
+
+    /// Whether its name in metrics depends on the values that requests come with.
+    pub fn has_detailed_label(&self) -> bool {
+        self.detailed_metric || self.levels.iter().any(|level| level.value_to_metric)
     }
 
     /// The value of a descriptor's entry in its key on the server.

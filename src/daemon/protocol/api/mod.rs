@@ -131,7 +131,7 @@ async fn decide(
         service.metrics.denied_here.count(&key);
     }
     let hits = if command == Command::Peek { 0 } else { request.cost()? };
-    service.metrics.command(api).decided(hits, [&answer].into_iter(), false);
+    service.metrics.rules.count_command(api, hits, &[answer]);
     Ok(DecisionReply::from(&answer))
 }
 
@@ -182,7 +182,7 @@ async fn allow_all(State(service): State<Arc<Service>>, body: Body<Vec<LimitRequ
     }
     let answers = live.limiters.decide(&plan).await.map_err(refused)?;
     let hits = plan.questions.iter().map(|question| question.hits).sum();
-    service.metrics.command(Api::AllowAll).decided(hits, answers.iter(), false);
+    service.metrics.rules.count_command(Api::AllowAll, hits, &answers);
     Ok(encode::several(answers.iter().map(DecisionReply::from).collect()))
 }
 

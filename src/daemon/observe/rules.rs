@@ -1,0 +1,280 @@
+//! Metrics by rule.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard};
+
+use metrics::{counter, Counter};
+
+use super::metrics::Api;
+use super::recent::Recent;
+use crate::config::limits::{Limits, Rule};
+use crate::config::policy::Mode;
+use crate::core::{Answer, Plan, Refusal, Source};
+
+/// Maximum distinct rule labels; the rest share `(other)`.
+const MAX_RULES: usize = 10_000;
+
+/// The longest label in bytes; longer ones are cut, and share what is left.
+const MAX_LABEL: usize = 200;
+
+const OTHER: &str = "(other)";
+
+/// The domain label of the HTTP API. Its rule label is the command.
+const API_DOMAIN: &str = "(api)";
+
+/// A key that has used this part of its limit is near it.
+const NEAR: f64 = 0.8;
+
+/// What a request was for one of its rules.
+#[derive(Clone, Copy)]
+enum Outcome {
+    Denied,
+    Granted,
+    /// The rule granted, and another one denied the request.
+    DeniedElsewhere,
+    Error,
+    Cancelled,
+}
+
+impl Outcome {
+    const NAMES: [&str; 5] = ["denied", "granted", "denied_elsewhere", "error", "cancelled"];
+}
+
+/// The metrics of all rules.
+#[derive(Default)]
+pub struct Rules(RwLock<Known>);
+
+#[derive(Default)]
+struct Known {
+    by_domain: HashMap<String, HashMap<String, Arc<RuleMetrics>>>,
+    count: usize,
+}
+
+/// The metrics of one rule.
+struct RuleMetrics {
+    labels: [(&'static str, String); 2],
+    hits: Counter,
+    near_limit: Counter,
+    shadowed: Counter,
+    requests: [Counter; Outcome::NAMES.len()],
+    decisions: [[OnceLock<Counter>; 2]; Source::ALL.len()],
+    /// Denied and granted requests, whatever the number of limits.
+    recent: Recent<2>,
+}
+
+/// Counts a request for each of its rules; as cancelled, if this is dropped before it ends.
+pub struct Counting<'a> {
+    rules: &'a Rules,
+    plan: &'a Plan<'a>,
+    is_over: bool,
+}
+
+impl Rules {
+    /// The rules of a configuration have series from now on. Others have none any more, until they decide again: those
+    /// whose names depend on values.
+    pub fn keep(&self, limits: &Limits) {
+        let mut known = self.0.write().expect("no code panics while it holds this lock");
+        let mut kept = Known::default();
+        for api in Api::DECIDING {
+            kept.add(API_DOMAIN, api.name(), known.find(API_DOMAIN, api.name()));
+        }
+        for (domain, rule) in limits.rules().into_iter().filter(|(_, rule)| !rule.has_detailed_label()) {
+            let name = &*shortened(&rule.name);
+            kept.add(&domain.name, name, known.find(&domain.name, name)).prepare(rule);
+        }
+        *known = kept;
+    }
+
+    /// Marks all series as in use.
+    pub fn touch(&self) {
+        for rule in self.known().by_domain.values().flat_map(HashMap::values) {
+            let fixed = rule.requests.iter().chain([&rule.hits, &rule.near_limit, &rule.shadowed]);
+            let decisions = rule.decisions.iter().flatten().filter_map(OnceLock::get);
+            fixed.chain(decisions).for_each(|counter| counter.increment(0));
+        }
+    }
+
+    /// Begins to count a request.
+    pub fn count<'a>(&'a self, plan: &'a Plan<'a>) -> Counting<'a> {
+        Counting { rules: self, plan, is_over: false }
+    }
+
+    /// Counts a decision of the HTTP API.
+    pub fn count_command(&self, api: Api, hits: u64, answers: &[Answer]) {
+        if let Some(rule) = self.rule(API_DOMAIN, api.name(), true) {
+            let is_denied = answers.iter().any(|answer| !answer.granted);
+            rule.decided(hits, answers.iter(), is_denied, false);
+        }
+    }
+
+    /// Ends a step of the recent counts.
+    pub fn end_step(&self) {
+        for rule in self.known().by_domain.values().flat_map(HashMap::values) {
+            rule.recent.step();
+        }
+    }
+
+    /// Domain and name of the rules that decided lately, with their denials and grants by step.
+    pub fn recent(&self) -> Vec<([String; 2], Vec<[u32; 2]>)> {
+        let known = self.known();
+        let all = known.by_domain.values().flat_map(HashMap::values);
+        all.filter_map(|rule| Some((rule.labels.clone().map(|(_, name)| name), rule.recent.steps()?))).collect()
+    }
+
+    fn known(&self) -> RwLockReadGuard<'_, Known> {
+        self.0.read().expect("no code panics while it holds this lock")
+    }
+
+    /// The metrics of a rule by its label; `None` if it has none and may add none.
+    fn rule(&self, domain: &str, name: &str, adds: bool) -> Option<Arc<RuleMetrics>> {
+        let name = &*shortened(name);
+        let known = self.known().find(domain, name);
+        if known.is_some() || !adds {
+            return known;
+        }
+        let mut rules = self.0.write().expect("no code panics while it holds this lock");
+        let known = rules.find(domain, name); // by now, perhaps
+        Some(rules.add(domain, name, known))
+    }
+}
+
+impl Known {
+    fn find(&self, domain: &str, name: &str) -> Option<Arc<RuleMetrics>> {
+        self.by_domain.get(domain)?.get(name).cloned()
+    }
+
+    /// Adds a rule, with the metrics it had.
+    fn add(&mut self, domain: &str, name: &str, metrics: Option<Arc<RuleMetrics>>) -> Arc<RuleMetrics> {
+        let (domain, name) = if self.count < MAX_RULES { (domain, name) } else { (OTHER, OTHER) };
+        let rules = self.by_domain.entry(domain.into()).or_default();
+        let count = &mut self.count;
+        let new = || {
+            *count += 1;
+            metrics.filter(|_| domain != OTHER).unwrap_or_else(|| Arc::new(RuleMetrics::new(domain, name)))
+        };
+        rules.entry(name.into()).or_insert_with(new).clone()
+    }
+}
+
+impl Counting<'_> {
+    /// Ends the request. Only a plan of the current configuration adds series. `unmatched` counts descriptors without
+    /// a rule.
+    pub fn end(mut self, decided: &Result<Vec<Answer>, Refusal>, is_current: bool, mut unmatched: impl FnMut()) {
+        self.is_over = true;
+        let Ok(answers) = decided else { return self.count_all(Outcome::Error, is_current) };
+        let is_denied = self.plan.is_denied(|at| !answers[at].granted);
+        for descriptor in &self.plan.descriptors {
+            let Some(rule) = descriptor.rule else {
+                unmatched();
+                continue;
+            };
+            if let Some(metrics) = self.rules.rule(descriptor.domain, &descriptor.label, is_current) {
+                let answers = descriptor.questions.iter().map(|at| &answers[*at]);
+                metrics.decided(descriptor.hits, answers, is_denied, rule.shadow_mode);
+            }
+        }
+    }
+
+    fn count_all(&self, outcome: Outcome, adds: bool) {
+        for descriptor in self.plan.descriptors.iter().filter(|descriptor| descriptor.rule.is_some()) {
+            if let Some(metrics) = self.rules.rule(descriptor.domain, &descriptor.label, adds) {
+                metrics.hits.increment(descriptor.hits);
+                metrics.requests[outcome as usize].increment(1);
+            }
+        }
+    }
+}
+
+impl Drop for Counting<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.count_all(Outcome::Cancelled, false);
+        }
+    }
+}
+
+impl RuleMetrics {
+    fn new(domain: &str, name: &str) -> Self {
+        let labels = [("domain", domain.into()), ("rule", name.into())];
+        let [domain, rule] = labels.clone();
+        let requests = Outcome::NAMES.map(|outcome| {
+            let labels = [domain.clone(), rule.clone(), ("outcome", outcome.into())];
+            counter!("swlimitd_rule_requests_total", &labels)
+        });
+        Self {
+            hits: counter!("swlimitd_hits_total", &labels),
+            near_limit: counter!("swlimitd_near_limit_total", &labels),
+            shadowed: counter!("swlimitd_shadowed_total", &labels),
+            requests,
+            decisions: Default::default(),
+            recent: Recent::default(),
+            labels,
+        }
+    }
+
+    /// Makes the series of the sources that may decide the rule's limits.
+    fn prepare(&self, rule: &Rule) {
+        for limit in &rule.limits {
+            let sources: &[Source] = match limit.policy.mode {
+                Mode::Local => &[Source::Local],
+                Mode::Direct => &[Source::Server, Source::Failure],
+                Mode::Leased => &[Source::Server, Source::Cache, Source::Lease, Source::Failure],
+                Mode::Eventual => &[Source::Server, Source::Eventual, Source::Failure],
+                _ => &[Source::Server, Source::Cache, Source::Failure],
+            };
+            for source in sources {
+                self.decision(*source, false);
+                self.decision(*source, true);
+            }
+        }
+    }
+
+    /// Counts a request with the answers of the rule's limits.
+    fn decided<'a>(&self, hits: u64, answers: impl Iterator<Item = &'a Answer>, is_denied: bool, in_shadow: bool) {
+        self.hits.increment(hits);
+        let mut granted = true;
+        for answer in answers {
+            granted &= answer.granted;
+            self.answered(answer, in_shadow);
+        }
+        let outcome = match granted {
+            false => Outcome::Denied,
+            true if is_denied => Outcome::DeniedElsewhere,
+            true => Outcome::Granted,
+        };
+        self.requests[outcome as usize].increment(1);
+        if let Outcome::Denied | Outcome::Granted = outcome {
+            self.recent.count(outcome as usize);
+        }
+    }
+
+    fn answered(&self, answer: &Answer, in_shadow: bool) {
+        self.decision(answer.source, answer.granted).increment(1);
+        let is_near = |remaining: u64| (remaining as f64) < (1.0 - NEAR) * answer.limit as f64;
+        if answer.granted && answer.remaining.is_some_and(is_near) {
+            self.near_limit.increment(1);
+        }
+        if !answer.granted && in_shadow {
+            self.shadowed.increment(1);
+        }
+    }
+
+    fn decision(&self, source: Source, granted: bool) -> &Counter {
+        self.decisions[source as usize][usize::from(granted)].get_or_init(|| {
+            let [domain, rule] = self.labels.clone();
+            let decision = if granted { "granted" } else { "denied" };
+            let labels = [domain, rule, ("decision", decision.into()), ("source", source.name().into())];
+            counter!("swlimitd_decisions_total", &labels)
+        })
+    }
+}
+
+/// A label of at most [`MAX_LABEL`] bytes.
+pub fn shortened(label: &str) -> Cow<'_, str> {
+    if label.len() <= MAX_LABEL {
+        return Cow::Borrowed(label);
+    }
+    let end = (0..=MAX_LABEL).rev().find(|at| label.is_char_boundary(*at)).unwrap_or_default();
+    Cow::Owned(format!("{}…", &label[..end]))
+}
