@@ -9,8 +9,9 @@ use crate::error::Error;
 use crate::wire::Command;
 
 impl Client {
-    /// The commands that the server refuses to this client's user. Each is tried on one key, `swlimit:connected` behind
-    /// the client's prefix, which holds nothing afterwards.
+    /// The commands that the server refuses to this client's user. Each is asked on one key, `swlimit:connected` behind the
+    /// client's prefix, and those that write with a word that they refuse after the user's rights were checked: nothing is
+    /// counted, changed or shown anywhere.
     ///
     /// # Errors
     /// [`Error::Away`] when nobody answers within a second; [`Error::ModuleMissing`].
@@ -22,16 +23,16 @@ impl Client {
         let plain = |name, words: &[&str]| {
             words.iter().fold(Command::named(name, usize::MAX), |made, word| made.word(word.as_bytes()))
         };
-        let quota = ["0", "1ms", "1ms"];
+        let quota = ["?", "1ms", "1ms"];
         let one = Command::named("SWLIMIT.MALLOW", 2).number(1).word(&key);
         let tried = [
             on("SWLIMIT.PEEK", &quota),
             on("SWLIMIT.ALLOW", &quota),
-            ["0", "1ms", "1ms", "1"].iter().fold(one, |made, word| made.word(word.as_bytes())),
+            ["?", "1ms", "1ms", "1"].iter().fold(one, |made, word| made.word(word.as_bytes())),
             on("SWLIMIT.RECORD", &quota),
-            on("SWLIMIT.REFUND", &["1"]),
-            on("SWLIMIT.BLOCK", &["1ms"]),
-            on("SWLIMIT.UNBLOCK", &[]),
+            on("SWLIMIT.REFUND", &["?"]),
+            on("SWLIMIT.BLOCK", &["?"]),
+            on("SWLIMIT.UNBLOCK", &["AT", "?"]),
             on("SWLIMIT.INFO", &[]),
             plain("SWLIMIT.TOP", &["1"]),
             plain("TIME", &[]),
