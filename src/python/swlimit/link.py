@@ -1,6 +1,7 @@
 """What the limiters of one client share: its servers, and what goes on beside the requests."""
 
 import inspect
+import sys
 import threading
 import time
 import weakref
@@ -51,8 +52,9 @@ class Link:
         self._located: tuple[object, Signal] | None = None
         self._probing: dict[Server, Any] = {}
 
-    def __del__(self) -> None:
-        if hasattr(self, "topology"):
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # When the interpreter ends, connections end with it, and whoever holds a lock never lets go of it.
+        if hasattr(self, "topology") and not is_finalizing():
             self.close_connections()
 
     # Who uses it.

@@ -44,7 +44,7 @@ class Pool:
         self._wanted = 0
         self._error: BaseException | None = None
         self._attempts = 0
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = threading.Condition(threading.RLock())  # again where a link is collected
 
     async def send(self, key: bytes, words: Words, timeout: float, wait: float, asking: bool = False) -> Any:
         ends = time.monotonic() + wait

@@ -1,0 +1,53 @@
+"""Nothing of a limiter keeps a program from ending, or from collecting what it no longer uses."""
+
+import subprocess
+import sys
+
+import pytest
+
+from support.server import ROOT
+
+BEGINNING = """
+import gc, sys, threading
+import redis
+import swlimit
+from swlimit.link import Link
+
+limiter = swlimit.Limiter(redis.Redis(port=int(sys.argv[1])), 1, "1h", timeout="5s")
+assert [bool(limiter.allow("k")) for _ in range(2)] == [True, False]
+link = next(one for one in gc.get_objects() if isinstance(one, Link))
+server, = link.topology.all()
+locks = {"tracker": server.tracker._lock, "subscribers": link.subscribers._lock, "pool": server.wire._changed}
+lock = locks[sys.argv[2]]
+del locks, server, link
+"""
+# As where a thread stands still in the middle of something, because the interpreter ends. Which objects the
+# interpreter then collects is chance: here it is the link, for certain.
+THE_PROGRAM_ENDS = """
+class Last:
+    def __init__(self):
+        self.link = next(one for one in gc.get_objects() if isinstance(one, Link))
+
+    def __del__(self):
+        self.link.__del__()
+
+last = Last()
+holder = threading.Thread(target=lock.acquire)
+holder.start()
+holder.join()
+"""
+# As a worker of the limiter that happens to be the one in which the last cycles are collected.
+IT_IS_COLLECTED = """
+with lock:
+    del limiter
+    gc.collect()
+    assert not any(isinstance(one, Link) for one in gc.get_objects())
+"""
+
+
+@pytest.mark.parametrize("lock", ["tracker", "subscribers", "pool"])
+@pytest.mark.parametrize("rest", [THE_PROGRAM_ENDS, IT_IS_COLLECTED], ids=["the program ends", "it is collected"])
+def test_while_a_lock_is_held(server, rest, lock):
+    done = subprocess.run([sys.executable, "-c", BEGINNING + rest, str(server.port), lock], capture_output=True,
+                          text=True, timeout=60, cwd=ROOT / "src/python")
+    assert (done.returncode, done.stderr) == (0, "")
