@@ -2,7 +2,7 @@
 # servers of its own.
 PYTEST = .venv/bin/python -m pytest
 WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n : 8)))
-PARALLEL = $(PYTEST) --numprocesses $(WORKERS) --dist worksteal
+PARALLEL = $(PYTEST) --numprocesses $(WORKERS) --dist worksteal --durations 20
 
 # What `scripts/servers` fetches, but what is too old.
 OTHER_RELEASES = redis-7.4,redis-8.0,redis-8.2,redis-8.6,valkey-8.0,valkey-8.1,valkey-9.1

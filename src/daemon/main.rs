@@ -167,6 +167,9 @@ fn log_start(origin: &Origin, configuration: &Configuration, limits: usize) -> R
         http = http.join(", "),
         "listening"
     );
+    if let Some(error) = &configuration.unusable {
+        tracing::error!(%error, "the limits that were kept are not used");
+    }
     if let Origin::Environment = origin {
         for note in Environment::read()?.notes {
             tracing::info!("{note}");

@@ -3,6 +3,7 @@
 import grpc
 import pytest
 import trustme
+from envoy.service.discovery.v3.discovery_pb2 import DiscoveryResponse
 
 from support.control_plane import TYPE_URL, ControlPlane, resource
 from support.waiting import eventually
@@ -112,6 +113,31 @@ def test_a_restart_without_a_control_plane(start_discovering):
     with ControlPlane(control_plane.port) as again:
         again.resources = [resource(config(2))]
         eventually(lambda: in_force(daemon), [2], log=lambda: daemon.log)
+
+
+@pytest.mark.parametrize("kept", [b"", b"damaged", b"\x12\x05cut"], ids=["empty", "damaged", "cut"])
+def test_a_restart_with_a_damaged_file(start_discovering, kept):
+    with ControlPlane() as control_plane:
+        control_plane.resources = [resource(config(3))]
+        daemon = start_discovering(control_plane)
+        daemon.stop()
+        (daemon.folder / "kept.pb").write_bytes(kept)
+        control_plane.resources = [resource(config(2))]
+        daemon.start()
+        eventually(lambda: in_force(daemon), [2])
+    assert "the limits that were kept are not used" in daemon.log
+
+
+def test_a_restart_with_limits_that_are_refused(control_plane, start_discovering):
+    """As another version may have kept them."""
+    control_plane.resources = [resource(config(3))]
+    daemon = start_discovering(control_plane)
+    daemon.stop()
+    refused = resource(config(3) | {"domain": ""})
+    (daemon.folder / "kept.pb").write_bytes(DiscoveryResponse(resources=[refused]).SerializeToString())
+    daemon.start()
+    assert in_force(daemon) == [3]
+    assert "the limits that were kept are not used" in daemon.log
 
 
 def test_it_starts_without_limits_if_it_may(control_plane, start_discovering):

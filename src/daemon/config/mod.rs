@@ -80,6 +80,9 @@ pub struct Configuration {
     pub http_tls: Option<Arc<ServerConfig>>,
     /// The limits of the control plane; `None` until the first ones are known.
     pub discovered: Option<Vec<Source>>,
+    /// Why the limits that were kept are not in force. The control plane sends them anew: without them a start takes longer,
+    /// and does not fail.
+    pub unusable: Option<ConfigError>,
     /// The files it was read from, with their text.
     pub sources: Vec<Source>,
 }
@@ -92,10 +95,13 @@ impl Configuration {
         let settings = Settings::read(&own, folder)?;
         let read = |paths: &[PathBuf]| Source::read_all(paths, settings.ignore_dot_files);
         let (mut files, overlays) = (read(&settings.limits)?, read(&settings.overlays)?);
-        let discovered = match (&settings.xds, discovered) {
-            (Some(xds), None) => xds.kept()?,
-            (Some(_), known) => known,
-            (None, _) => None,
+        let (discovered, unusable) = match (&settings.xds, discovered) {
+            (Some(xds), None) => match xds.kept().and_then(|kept| valid(kept, &settings)) {
+                Ok(kept) => (kept, None),
+                Err(error) => (None, Some(error)),
+            },
+            (Some(_), known) => (known, None),
+            (None, _) => (None, None),
         };
         let is_empty = settings.xds.is_some() && discovered.as_ref().is_none_or(Vec::is_empty);
         files.extend(discovered.clone().unwrap_or_default());
@@ -109,7 +115,7 @@ impl Configuration {
         };
         let grpc_tls = server(&settings.grpc.tls, &["h2"])?;
         let http_tls = server(&settings.http.tls, &["h2", "http/1.1"])?;
-        Ok(Self { settings, limits, access, grpc_tls, http_tls, discovered, sources })
+        Ok(Self { settings, limits, access, grpc_tls, http_tls, discovered, unusable, sources })
     }
 
     /// Takes over from another configuration. Listeners keep their TLS until a restart.
@@ -131,4 +137,9 @@ impl Configuration {
         }
         watched
     }
+}
+
+/// The limits that were kept, if this version takes them.
+fn valid(kept: Option<Vec<Source>>, settings: &Settings) -> Result<Option<Vec<Source>>, ConfigError> {
+    Limits::load(kept.as_deref().unwrap_or_default(), &[], settings).map(|_| kept)
 }

@@ -70,6 +70,7 @@ impl Xds {
         let Some(path) = &self.cache else { return Ok(None) };
         let error = |error: &dyn std::fmt::Display| ConfigError::in_file(&path.to_string_lossy(), error);
         match std::fs::read(path) {
+            Ok(bytes) if bytes.is_empty() => Err(error(&"the file is empty")),
             Ok(bytes) => {
                 let response = DiscoveryResponse::decode(&*bytes).map_err(|cause| error(&cause))?;
                 sources(&response.resources).map(Some)
