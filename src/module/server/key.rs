@@ -126,7 +126,7 @@ impl<'a> Handle<'a> {
     #[inline(always)]
     fn holds<V: Value>(&self) -> bool {
         // SAFETY: a handle just opened, or null, which the server accepts.
-        unsafe { api!(RedisModule_ModuleTypeGetType(self.raw)) == V::TYPE.raw() }
+        unsafe { api!(RedisModule_ModuleTypeGetType(self.raw)) == V::value_type().raw() }
     }
 
     #[inline(always)]
@@ -232,7 +232,7 @@ impl<'a, V: Value> Key<'a, V> {
         // SAFETY: the key is open for writing and the value one of the type's; the key owns it from here on, unless the
         // server refuses, which it does only for keys not open for writing.
         unsafe {
-            if api!(RedisModule_ModuleTypeSetValue(self.handle.raw, V::TYPE.raw(), value)) != OK {
+            if api!(RedisModule_ModuleTypeSetValue(self.handle.raw, V::value_type().raw(), value)) != OK {
                 types::free::<V>(value);
                 return Err(Error::NotCreated);
             }

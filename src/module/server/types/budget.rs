@@ -14,8 +14,15 @@ static TYPE: ValueType = ValueType::new();
 impl Value for Budget {
     const NAME: &'static CStr = c"sw-budget";
     const VERSION: c_int = VERSION;
-    const TYPE: &'static ValueType = &TYPE;
-    const KEYS: &'static Statistic = &BUDGET_KEYS;
+
+    #[inline(always)]
+    fn value_type() -> &'static ValueType {
+        &TYPE
+    }
+
+    fn keys() -> &'static Statistic {
+        &BUDGET_KEYS
+    }
 
     fn end(&self) -> u64 {
         Budget::end(self)

@@ -15,8 +15,15 @@ static TYPE: ValueType = ValueType::new();
 impl Value for Holds {
     const NAME: &'static CStr = c"sw-holder";
     const VERSION: c_int = VERSION;
-    const TYPE: &'static ValueType = &TYPE;
-    const KEYS: &'static Statistic = &HOLD_KEYS;
+
+    #[inline(always)]
+    fn value_type() -> &'static ValueType {
+        &TYPE
+    }
+
+    fn keys() -> &'static Statistic {
+        &HOLD_KEYS
+    }
 
     fn end(&self) -> u64 {
         Holds::end(self)

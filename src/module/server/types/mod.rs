@@ -26,11 +26,11 @@ pub trait Value: Clone + Default + 'static {
     const NAME: &'static CStr;
     /// The encoding version, which the server stores beside every value.
     const VERSION: c_int;
-    /// The type, as the server knows it.
-    const TYPE: &'static ValueType;
-    /// The number of keys with such a value.
-    const KEYS: &'static Statistic;
 
+    /// The type, as the server knows it.
+    fn value_type() -> &'static ValueType;
+    /// The number of keys with such a value.
+    fn keys() -> &'static Statistic;
     /// The first instant at which nothing in it matters any more, in ms; 0 when there is nothing.
     fn end(&self) -> u64;
     /// Bytes it takes, with what it has allocated.
@@ -89,13 +89,13 @@ pub(super) unsafe fn register<V: Value>(ctx: *mut raw::RedisModuleCtx) -> bool {
     };
     // SAFETY: the server copies the methods.
     let made = unsafe { api!(RedisModule_CreateDataType(ctx, V::NAME.as_ptr(), V::VERSION, &mut methods)) };
-    V::TYPE.0.store(made, Ordering::Relaxed);
+    V::value_type().0.store(made, Ordering::Relaxed);
     !made.is_null()
 }
 
 /// A value for the server, which frees it with [`free`].
 pub(super) fn into_raw<V: Value>(value: V) -> *mut c_void {
-    statistics::value_created(V::KEYS, value.bytes());
+    statistics::value_created(V::keys(), value.bytes());
     Box::into_raw(Box::new(value)).cast()
 }
 
@@ -172,7 +172,7 @@ unsafe extern "C" fn digest<V: Value>(digest: *mut raw::RedisModuleDigest, value
 pub(super) unsafe extern "C" fn free<V: Value>(value: *mut c_void) {
     // SAFETY: the caller's promise.
     let value: Box<V> = unsafe { Box::from_raw(value.cast()) };
-    statistics::value_freed(V::KEYS, value.bytes());
+    statistics::value_freed(V::keys(), value.bytes());
 }
 
 /// A value is leaving its key, whatever the reason.

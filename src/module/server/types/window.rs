@@ -15,8 +15,15 @@ static TYPE: ValueType = ValueType::new();
 impl Value for Entry {
     const NAME: &'static CStr = c"sw-window";
     const VERSION: c_int = VERSION;
-    const TYPE: &'static ValueType = &TYPE;
-    const KEYS: &'static Statistic = &KEYS;
+
+    #[inline(always)]
+    fn value_type() -> &'static ValueType {
+        &TYPE
+    }
+
+    fn keys() -> &'static Statistic {
+        &KEYS
+    }
 
     #[inline(always)]
     fn end(&self) -> u64 {
