@@ -107,8 +107,7 @@ impl Service {
             }
         };
         let was_refused = refused.take().is_some();
-        let parts = |it: &Configuration| (it.sources.clone(), it.discovered.clone());
-        if parts(&configuration) == parts(&before.configuration) {
+        if configuration.says_the_same_as(&before.configuration) {
             return if was_refused { Reload::Restored } else { Reload::Unchanged };
         }
         if !configuration.settings.starts_as(&before.configuration.settings) {

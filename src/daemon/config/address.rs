@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use serde::{de, Deserialize, Deserializer};
 
+use super::words::Words;
+
 /// An address to listen at.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Address {
@@ -51,16 +53,7 @@ impl<'de> Deserialize<'de> for Address {
 
 /// A list of addresses, or one address.
 pub fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Address>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Written {
-        One(String),
-        Several(Vec<String>),
-    }
-    let addresses = match Written::deserialize(deserializer)? {
-        Written::One(word) => vec![word],
-        Written::Several(words) => words,
-    };
+    let addresses = Words::deserialize(deserializer)?.list();
     if addresses.is_empty() {
         return Err(de::Error::custom("there is no address"));
     }

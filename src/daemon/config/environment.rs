@@ -188,7 +188,7 @@ impl Variables<'_> {
         let folder = folder.join(self.text("RUNTIME_APPDIRECTORY").unwrap_or("config".into()));
         Ok(json!({
             "server": self.server()?,
-            "server_tls": self.server_tls(),
+            "server_tls": self.server_tls("REDIS_TLS_CACERT", "REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"),
             "sentinel": self.sentinel()?,
             "timeout": self.duration("REDIS_TIMEOUT")?,
             "prefix": self.text("CACHE_KEY_PREFIX"),
@@ -211,22 +211,17 @@ impl Variables<'_> {
         let Some(url) = self.text("REDIS_URL") else { return Ok(None) };
         let kind = self.text("REDIS_TYPE").unwrap_or("SINGLE".into()).to_ascii_lowercase();
         let scheme = if self.is_on("REDIS_TLS")? { "rediss" } else { "redis" };
-        let login = match self.text("REDIS_AUTH") {
-            None => String::new(),
-            Some(auth) => match auth.split_once(':') {
-                Some((user, password)) => format!("{}:{}@", encoded(user), encoded(password)),
-                None => format!(":{}@", encoded(&auth)),
-            },
-        };
+        let (user, password) = self.login("REDIS_AUTH");
+        let (user, password) = (user.map(|user| encoded(&user)), password.map(|password| encoded(&password)));
+        let login = password.as_ref().map(|password| format!("{}:{password}@", user.as_deref().unwrap_or_default()));
+        let login = login.unwrap_or_default();
         let is_unix = self.text("REDIS_SOCKET_TYPE").is_none_or(|kind| kind == "unix");
         Ok(Some(match (&*kind, url.split_once("://")) {
             ("single", Some((_, rest))) => format!("{scheme}://{login}{rest}"),
-            ("single", None) if is_unix => match self.text("REDIS_AUTH") {
-                None => format!("unix://{url}"),
-                Some(auth) => match auth.split_once(':') {
-                    Some((user, password)) => format!("unix://{url}?user={}&pass={}", encoded(user), encoded(password)),
-                    None => format!("unix://{url}?pass={}", encoded(&auth)),
-                },
+            ("single", None) if is_unix => match (user, password) {
+                (Some(user), Some(password)) => format!("unix://{url}?user={user}&pass={password}"),
+                (None, Some(password)) => format!("unix://{url}?pass={password}"),
+                (_, None) => format!("unix://{url}"),
             },
             ("single", None) => format!("{scheme}://{login}{url}"),
             ("cluster", _) => format!("{scheme}-cluster://{login}{url}"),
@@ -238,24 +233,25 @@ impl Variables<'_> {
         }))
     }
 
-    fn server_tls(&self) -> Value {
-        json!({
-            "authority": self.text("REDIS_TLS_CACERT"),
-            "certificate": self.text("REDIS_TLS_CLIENT_CERT"),
-            "key": self.text("REDIS_TLS_CLIENT_KEY"),
-        })
+    /// The user, if one is named, and the password: `user:password`, or a password.
+    fn login(&self, name: &str) -> (Option<String>, Option<String>) {
+        let Some(text) = self.text(name) else { return (None, None) };
+        match text.split_once(':') {
+            Some((user, password)) => (Some(user.into()), Some(password.into())),
+            None => (None, Some(text)),
+        }
+    }
+
+    /// The PEM files for a server with TLS.
+    fn server_tls(&self, authority: &str, certificate: &str, key: &str) -> Value {
+        json!({ "authority": self.text(authority), "certificate": self.text(certificate), "key": self.text(key) })
     }
 
     fn sentinel(&self) -> Result<Value, String> {
         if !self.text("REDIS_TYPE").is_some_and(|kind| kind.eq_ignore_ascii_case("sentinel")) {
             return Ok(Value::Null);
         }
-        let auth = self.text("REDIS_SENTINEL_AUTH");
-        let (user, password) = match auth.as_deref().map(|auth| auth.split_once(':').ok_or(auth)) {
-            None => (None, None),
-            Some(Ok((user, password))) => (Some(user), Some(password)),
-            Some(Err(password)) => (None, Some(password)),
-        };
+        let (user, password) = self.login("REDIS_SENTINEL_AUTH");
         Ok(json!({ "tls": self.flag("REDIS_TLS")?, "user": user, "password": password }))
     }
 
@@ -284,11 +280,9 @@ impl Variables<'_> {
         let server = self.text("CONFIG_GRPC_XDS_SERVER_URL").unwrap_or("localhost:18000".into());
         let has_tls = self.is_on("CONFIG_GRPC_XDS_SERVER_USE_TLS")?;
         let tls = has_tls.then(|| {
-            json!({
-                "authority": self.text("CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
-                "certificate": self.text("CONFIG_GRPC_XDS_CLIENT_TLS_CERT"),
-                "key": self.text("CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
-            })
+            let [authority, certificate, key] = ["SERVER_TLS_CACERT", "CLIENT_TLS_CERT", "CLIENT_TLS_KEY"]
+                .map(|name| format!("CONFIG_GRPC_XDS_{name}"));
+            self.server_tls(&authority, &certificate, &key)
         });
         Ok(json!({
             "server": format!("{}://{server}", if has_tls { "https" } else { "http" }),

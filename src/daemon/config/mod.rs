@@ -14,6 +14,7 @@ pub mod settings;
 pub mod source;
 pub mod tls;
 pub mod watched;
+pub mod words;
 pub mod xds;
 
 use std::fmt;
@@ -116,6 +117,11 @@ impl Configuration {
         let grpc_tls = server(&settings.grpc.tls, &["h2"])?;
         let http_tls = server(&settings.http.tls, &["h2", "http/1.1"])?;
         Ok(Self { settings, limits, access, grpc_tls, http_tls, discovered, unusable, sources })
+    }
+
+    /// Whether it was read from the same text.
+    pub fn says_the_same_as(&self, other: &Self) -> bool {
+        (&self.sources, &self.discovered) == (&other.sources, &other.discovered)
     }
 
     /// Takes over from another configuration. Listeners keep their TLS until a restart.

@@ -1,5 +1,6 @@
 //! `/explain`: what would be decided about a request now, and why. Nothing is counted.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -10,6 +11,7 @@ use super::auth::{self, Words};
 use super::envoy::json::JsonRequest;
 use super::envoy::{self, Request};
 use crate::config::limits::{MissingHeader, Policy};
+use crate::config::words;
 use crate::core::{Explanation, Mismatch, Refusal};
 use crate::service::Live;
 
@@ -49,20 +51,10 @@ pub struct ProxyRequest {
 
 /// Headers by name, each with a value or a list of values.
 fn headers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HeaderMap, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Values {
-        One(String),
-        Several(Vec<String>),
-    }
     let mut headers = HeaderMap::new();
-    for (name, values) in std::collections::BTreeMap::<String, Values>::deserialize(deserializer)? {
+    for (name, values) in BTreeMap::<String, words::Words>::deserialize(deserializer)? {
         let name: HeaderName = name.parse().map_err(|_| de::Error::custom(format!("'{name}' is not a header name")))?;
-        let values = match values {
-            Values::One(value) => vec![value],
-            Values::Several(values) => values,
-        };
-        for value in values {
+        for value in values.list() {
             let value = HeaderValue::from_bytes(value.as_bytes())
                 .map_err(|_| de::Error::custom(format!("the value of {name} has a control character")))?;
             headers.append(name.clone(), value);

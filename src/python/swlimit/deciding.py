@@ -18,7 +18,7 @@ from .errors import NoFreeConnection, ServerAway, SwlimitError, is_unknown_comma
 from .link import Kept, Link, Links
 from .local import Local, instant
 from .outside import Outside
-from .quota import MAX_EXACT, Duration, Quota, checked_integer, checked_share, milliseconds, seconds
+from .quota import Duration, Quota, checked_integer, checked_share, milliseconds, seconds
 from .servers import Server, ServerState, Words
 from .waiting import Turns, Waiting
 
@@ -152,7 +152,7 @@ class Deciding:
         return await self._looking_up("PEEK", key, cost, partial, None, limit, deadline)
 
     async def _recording(self, key: Key, cost: int = 1, *, age: Duration = 0, block: Duration | None = None,
-                   limit: int | None = None, keep: bool = False) -> Decision:
+                         limit: int | None = None, keep: bool = False) -> Decision:
         """Count, whatever the limit says; `age` ago.
 
         While the server is away, raises ServerAway; with `keep` it is counted here, and by the server when it is back.
@@ -199,8 +199,7 @@ class Deciding:
         return bool(await self._changing(("DEL", self._name(key))))
 
     def _demand(self, key: Key, cost: int, partial: bool, block: Duration | None, limit: int | None) -> Demand:
-        if type(cost) is not int or not 1 <= cost <= MAX_EXACT:
-            checked_integer(cost, "cost", least=1)
+        checked_integer(cost, "cost", least=1)
         quota = self.quota if limit is None else self.quota.at(limit)
         blocked = 0.0 if block is None else milliseconds(block, "block") / 1000
         return Demand(self._name(key), quota, 1 if partial else cost, blocked)

@@ -106,7 +106,7 @@ class Subscribers:
         fork.remember(self)
 
     def begin_anew(self) -> None:
-        self._lock = threading.RLock()  # a link may be collected, and say so here, where a thread has it already
+        self._lock = threading.RLock()  # reentrant: a link may be collected, and closed, while this thread holds it
 
     def __bool__(self) -> bool:
         return bool(self._all())
@@ -154,7 +154,8 @@ class Tracker:
         self.is_refused = False
         """Whether the server does not track, as far as is known."""
         self.register = Register()
-        self._lock = threading.RLock()  # held for the asker and its register together; again where a link is collected
+        self._lock = threading.RLock()
+        """Held for the asker and its register together. Reentrant: a link may be collected, and closed, meanwhile."""
         self._asker: Conversation | None = None
         self._worker: Any = None
         self._generation = 0

@@ -8,6 +8,7 @@ use serde::{de, Deserialize, Deserializer};
 
 use super::wildcard::Wildcard;
 use crate::config::path::PathRules;
+use crate::config::words::Words;
 
 /// The request that a proxy asks about.
 #[derive(Debug)]
@@ -110,24 +111,15 @@ impl Pattern {
     }
 }
 
-/// A word or a list of words.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Words {
-    One(String),
-    Several(Vec<String>),
-}
-
 /// The checked words. A word that no request can match is an error.
 fn words<'de, D: Deserializer<'de>>(
     deserializer: D,
     check: impl Fn(&str) -> Result<String, String>,
 ) -> Result<Vec<String>, D::Error> {
-    let words = match Words::deserialize(deserializer)? {
-        Words::One(word) => vec![word],
-        Words::Several(words) if words.is_empty() => return Err(de::Error::custom("an empty list matches nothing")),
-        Words::Several(words) => words,
-    };
+    let words = Words::deserialize(deserializer)?.list();
+    if words.is_empty() {
+        return Err(de::Error::custom("an empty list matches nothing"));
+    }
     words.iter().map(|word| check(word).map_err(de::Error::custom)).collect()
 }
 

@@ -44,7 +44,8 @@ class Pool:
         self._wanted = 0
         self._error: BaseException | None = None
         self._attempts = 0
-        self._changed = threading.Condition(threading.RLock())  # again where a link is collected
+        self._changed = threading.Condition()
+        """Reentrant: a link may be collected, and closed, while this thread holds it."""
 
     async def send(self, key: bytes, words: Words, timeout: float, wait: float, asking: bool = False) -> Any:
         ends = time.monotonic() + wait
