@@ -6,13 +6,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import trustme
 
 from support import node
 from support.cluster import Cluster
 from support.daemon import Daemon
-from support.server import Binaries, free_port
-from support.waiting import eventually
+from support.sentinel import watched
+from support.tls import encrypted
 
 HERE = node.MODULES
 TESTS = {path.name for path in HERE.glob("*.test.mjs")}
@@ -57,30 +56,14 @@ def test_cluster(start):
 @once
 def test_sentinel(start, binaries, tmp_path):
     """A sentinel that makes the replica the master when it is told to."""
-    master = start(options={"repl-diskless-sync-delay": 0})
-    replica = start(options={"repl-diskless-sync-delay": 0, "replicaof": ("127.0.0.1", master.port)})
-    eventually(lambda: replica.client().info("replication")["master_link_status"], "up")
-    configuration = tmp_path / "sentinel.conf"
-    configuration.write_text(f"sentinel monitor main 127.0.0.1 {master.port} 1\n"
-                             "sentinel failover-timeout main 2000\n")
-    words = [*binaries.command, str(configuration), "--sentinel"]
-    sentinel = start(binaries=Binaries("sentinel", words, binaries.cli, binaries.env), module=None)
-    eventually(lambda: len(sentinel.client().execute_command("SENTINEL", "REPLICAS", "main")), 1)
+    sentinel, master, replica = watched(start, binaries, tmp_path, "main", ("failover-timeout", 2000))
     passes("sentinel.test.mjs", main=master.port, replica=replica.port, sentinel=sentinel.port)
 
 
 @once
 def test_tls(start, tmp_path):
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1", "localhost")
-    files = {name: tmp_path / f"{name}.pem" for name in ("ca", "cert", "key")}
-    authority.cert_pem.write_to_path(files["ca"])
-    certificate.cert_chain_pems[0].write_to_path(files["cert"])
-    certificate.private_key_pem.write_to_path(files["key"])
-    port = free_port()
-    start(options={"tls-port": port, "tls-cert-file": files["cert"], "tls-key-file": files["key"],
-                   "tls-ca-cert-file": files["ca"], "tls-auth-clients": "no"})
-    passes("tls.test.mjs", env={"SWLIMIT_CA": str(files["ca"])}, main=port)
+    server = encrypted(start, tmp_path)
+    passes("tls.test.mjs", env={"SWLIMIT_CA": str(server.authority)}, main=server.port)
 
 
 def passes(name, env=None, **ports):

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 import redis
-import trustme
 from redis.crc import key_slot
 
 from support.cluster import Cluster
 from support.contents import info
 from support.replication import in_step
 from support.resp import Connection
-from support.server import Binaries
+from support.sentinel import watched
+from support.tls import encrypted
 from support.waiting import eventually
 from swlimit.servers import Cluster as ClusterOfClient
 from swlimit.servers import Server
@@ -120,16 +120,7 @@ def test_waiting_through_a_failover(kind, limiter, start):
 @pytest.fixture
 def sentinel(start, binaries, tmp_path):
     """A sentinel, with a master and a replica."""
-    master = start(options={"repl-diskless-sync-delay": 0})
-    replica = start(options={"repl-diskless-sync-delay": 0, "replicaof": ("127.0.0.1", master.port)})
-    eventually(lambda: replica.client().info("replication")["master_link_status"], "up")
-    conf = tmp_path / "sentinel.conf"
-    conf.write_text(f"sentinel monitor ours 127.0.0.1 {master.port} 1\n"
-                    "sentinel down-after-milliseconds ours 500\nsentinel failover-timeout ours 2000\n")
-    as_sentinel = Binaries("sentinel", [*binaries.command, str(conf), "--sentinel"], binaries.cli, binaries.env)
-    server = start(binaries=as_sentinel, module=None)
-    eventually(lambda: len(server.client().execute_command("SENTINEL", "REPLICAS", "ours")), 1)
-    return server, master, replica
+    return watched(start, binaries, tmp_path, "ours", ("down-after-milliseconds", 500), ("failover-timeout", 2000))
 
 
 def test_sentinels(kind, limiter, sentinel):
@@ -147,17 +138,8 @@ def test_sentinels(kind, limiter, sentinel):
 
 
 def test_tls(kind, limiter, start, tmp_path):
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1")
-    files = {name: tmp_path / f"{name}.pem" for name in ("ca", "cert", "key")}
-    authority.cert_pem.write_to_path(files["ca"])
-    certificate.cert_chain_pems[0].write_to_path(files["cert"])
-    certificate.private_key_pem.write_to_path(files["key"])
-    plain = start()
-    port = plain.port + 5000
-    server = start(options={"tls-port": port, "tls-cert-file": files["cert"], "tls-key-file": files["key"],
-                            "tls-ca-cert-file": files["ca"], "tls-auth-clients": "no"})
-    client = kind.client(kind.redis, host="127.0.0.1", port=port, ssl=True, ssl_ca_certs=str(files["ca"]))
+    server, port, authority = encrypted(start, tmp_path)
+    client = kind.client(kind.redis, host="127.0.0.1", port=port, ssl=True, ssl_ca_certs=str(authority))
     uses_all(limiter(2, "1h", "1m", client=client, max_untracked_age=0.0), lambda _key: server)
 
 

@@ -1,14 +1,12 @@
 """Waiting for one's turn: in the server's queue, or, where it has none, in the process."""
 
-import socket
-import socketserver
 import threading
 import time
-from contextlib import suppress
 
 import pytest
 
 from support.contents import info
+from support.relay import Relay
 from support.resp import encode
 from support.waiting import eventually
 
@@ -27,31 +25,16 @@ def in_threads(*functions):
     return results
 
 
-class Proxy(socketserver.ThreadingTCPServer):
-    """Passes a server's connections on, but knows no ACQUIRE, as the module's first release."""
+class WithoutAcquire(Relay):
+    """Knows no ACQUIRE, as the module's first release."""
 
-    allow_reuse_address = daemon_threads = True
+    refused = 0
 
-    def __init__(self, port):
-        super().__init__(("127.0.0.1", 0), Passing)
-        self.target = port
-        self.refused = 0
-
-
-class Passing(socketserver.BaseRequestHandler):
-    def handle(self):
-        with socket.create_connection(("127.0.0.1", self.server.target)) as target:
-            def back():
-                with suppress(OSError):
-                    while data := target.recv(65536):
-                        self.request.sendall(data)
-            threading.Thread(target=back, daemon=True).start()
-            with suppress(OSError):
-                while data := self.request.recv(65536):
-                    if b"SWLIMIT.ACQUIRE" in data:
-                        self.server.refused += 1
-                        data = encode("SWLIMIT.NO_ACQUIRE").replace(b"NO_ACQUIRE", b"UNKNOWN000")
-                    target.sendall(data)
+    def asked(self, data):
+        if b"SWLIMIT.ACQUIRE" not in data:
+            return data
+        self.refused += 1
+        return encode("SWLIMIT.NO_ACQUIRE").replace(b"NO_ACQUIRE", b"UNKNOWN000")
 
 
 @pytest.fixture(params=["queue of the server", "queue of the process"])
@@ -61,12 +44,10 @@ def waiting(request, kind, limiter, server):
         yield limiter
         assert int(info(server, "swlimit")["swlimit_waiting"]) == 0
         return
-    with Proxy(server.port) as proxy:
-        threading.Thread(target=proxy.serve_forever, daemon=True).start()
-        client = kind.client(kind.redis, port=proxy.server_address[1])
+    with WithoutAcquire(server.port) as relay:
+        client = kind.client(kind.redis, port=relay.port)
         yield lambda *quota, **options: limiter(*quota, client=client, **options)
-        assert proxy.refused
-        proxy.shutdown()
+        assert relay.refused
 
 
 def test_granted_at_once_or_waited_for(waiting):

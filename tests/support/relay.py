@@ -34,6 +34,10 @@ class Relay(socketserver.ThreadingTCPServer):
         self.thread.join()
         self.server_close()
 
+    def asked(self, data):
+        """What is passed on in place of this part of a request."""
+        return data
+
     def handle_error(self, *_):
         """Connections that break are what it is for."""
 
@@ -44,21 +48,24 @@ class _Passing(socketserver.BaseRequestHandler):
         with socket.create_connection(("127.0.0.1", relay.target)) as target:
             def back():
                 with suppress(OSError):
-                    self._pass(target, self.request, lambda: time.sleep(relay.chance.uniform(0, relay.delay)))
+                    self._pass(target, self.request, self._late)
             thread = threading.Thread(target=back, daemon=True)
             thread.start()
             with suppress(OSError):
-                self._pass(self.request, target)
+                self._pass(self.request, target, relay.asked)
             thread.join()
 
-    def _pass(self, source, sink, wait=lambda: None):
+    def _late(self, data):
+        time.sleep(self.server.chance.uniform(0, self.server.delay))
+        return data
+
+    def _pass(self, source, sink, change):
         for one in (source, sink):
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             while data := source.recv(65536):
                 if not self.server.swallows:
-                    wait()
-                    sink.sendall(data)
+                    sink.sendall(change(data))
         finally:
             for one in (source, sink):
                 with suppress(OSError):

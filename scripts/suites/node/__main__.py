@@ -10,10 +10,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from suites.explained import explained
 from support import node
 from support.server import ROOT, Server
 
@@ -52,10 +52,6 @@ class Suite:
     """Where its store is, and the file in place of it."""
     text: str
     differences: dict[str, str]
-
-    def why(self, test):
-        """Why a test fails; None where nobody has said."""
-        return next((why for pattern, why in self.differences.items() if re.search(pattern, test)), None)
 
 
 SUITES = [
@@ -125,9 +121,8 @@ def main():
     with Server() as server:
         for suite in SUITES:
             passed, failed = run(suite, prepare(suite), f"redis://127.0.0.1:{server.port}")
-            reasons = Counter(map(suite.why, failed))
-            unexplained += [f"{suite.name}: {test}" for test in failed if suite.why(test) is None]
-            others = "; ".join(f"{count}: {why}" for why, count in reasons.most_common())
+            others, unknown = explained(failed, suite.differences)
+            unexplained += [f"{suite.name}: {test}" for test in unknown]
             cells = (f"{suite.name} {suite.release.lstrip('v')}", passed, passed + len(failed), others)
             print("|", " | ".join(map(str, cells)), "|", flush=True)
     for test in unexplained:

@@ -4,14 +4,13 @@ Nothing is changed in them: see `plugin`. Every test that fails has to be explai
 """
 
 import os
-import re
 import subprocess
 import sys
 import tarfile
-from collections import Counter
 from importlib import metadata
 from xml.etree import ElementTree
 
+from suites.explained import explained
 from support.server import ROOT, Binaries, Server
 
 FOLDER = ROOT / ".cache/suites/python"
@@ -75,10 +74,6 @@ def run(folder, port):
     return passed, failed
 
 
-def why(test):
-    return next((reason for pattern, reason in DIFFERENCES.items() if re.search(pattern, test)), None)
-
-
 def main():
     FOLDER.mkdir(parents=True, exist_ok=True)
     if not (FOLDER / "site").exists():
@@ -88,10 +83,9 @@ def main():
         for suite in (flask_limiter, slowapi):
             name, folder = suite()
             passed, failed = run(folder, server.port)
-            unknown += [test for test in failed if why(test) is None]
-            reasons = Counter(why(test) or "not explained" for test in failed)
-            rows.append(f"| {name} | {passed} of {passed + len(failed)} | "
-                        + "; ".join(f"{number}: {reason}" for reason, number in reasons.most_common()) + " |")
+            others, unexplained = explained(failed, DIFFERENCES)
+            unknown += unexplained
+            rows.append(f"| {name} | {passed} of {passed + len(failed)} | {others} |")
     print("\n".join(rows))
     if unknown:
         sys.exit("\n\n".join(["", "Not explained:", *unknown]))

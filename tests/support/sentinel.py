@@ -1,0 +1,28 @@
+"""A sentinel, with what it watches."""
+
+from typing import NamedTuple
+
+from .server import Binaries, Server
+from .waiting import eventually
+
+
+class Watched(NamedTuple):
+    """A sentinel, and the master and the replica that it knows."""
+
+    sentinel: Server
+    master: Server
+    replica: Server
+
+
+def watched(start, binaries, folder, name, *settings):
+    """Start the three; the master is called by this name. Each setting is a name and its value."""
+    master = start(options={"repl-diskless-sync-delay": 0})
+    replica = start(options={"repl-diskless-sync-delay": 0, "replicaof": ("127.0.0.1", master.port)})
+    eventually(lambda: replica.client().info("replication")["master_link_status"], "up")
+    configuration = folder / "sentinel.conf"
+    configuration.write_text("".join([f"sentinel monitor {name} 127.0.0.1 {master.port} 1\n",
+                                      *(f"sentinel {setting} {name} {value}\n" for setting, value in settings)]))
+    words = [*binaries.command, str(configuration), "--sentinel"]
+    sentinel = start(binaries=Binaries("sentinel", words, binaries.cli, binaries.env), module=None)
+    eventually(lambda: len(sentinel.client().execute_command("SENTINEL", "REPLICAS", name)), 1)
+    return Watched(sentinel, master, replica)
