@@ -1,8 +1,8 @@
 # pytest in twice as many processes as there are cores, because most tests wait, and in 8 at most; each process has
-# servers of its own.
+# servers of its own. CHOOSE=--last-failed runs again what failed.
 PYTEST = .venv/bin/python -m pytest
 WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n : 8)))
-PARALLEL = $(PYTEST) --numprocesses $(WORKERS) --dist worksteal --durations 20
+PARALLEL = $(PYTEST) --numprocesses $(WORKERS) --dist worksteal --durations 20 $(CHOOSE)
 
 # What `scripts/servers` fetches, but what is too old.
 OTHER_RELEASES = redis-7.4,redis-8.0,redis-8.2,redis-8.6,valkey-8.0,valkey-8.1,valkey-9.1

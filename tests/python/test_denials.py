@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -289,6 +290,24 @@ def test_without_tracking(limiter, server):
     assert limiter.allow("k").source == "cache"
     eventually(lambda: limiter.allow("k").granted)
     assert limiter.statistics.server - asked < 10
+    server.cli("ACL", "DELUSER", "plain")
+
+
+def test_asking_for_tracking_again_forgets_nothing(limiter, server):
+    """Tracking that is refused again and again takes no denial away that was remembered without it."""
+    server.cli("ACL", "SETUSER", "plain", "on", "nopass", "~*", "&*", "+@all", "-client|tracking")
+    limiter = limiter(client_options={"username": "plain", "password": "x"}, max_untracked_age=20.0)
+
+    def refused():
+        found = re.search(r"client\|tracking:.*rejected_calls=(\d+)", server.cli("INFO", "commandstats"))
+        return int(found[1]) if found else 0
+
+    limiter.allow("k", cost=3)
+    eventually(refused)
+    denied_locally(limiter)
+    before = refused()
+    eventually(lambda: refused() > before + 1)
+    assert limiter.allow("k").source == "cache"
     server.cli("ACL", "DELUSER", "plain")
 
 

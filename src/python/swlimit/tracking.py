@@ -207,9 +207,11 @@ class Tracker:
                 log.debug("not tracking: %s", error)  # a connection was lost, or the server does not track
             finally:
                 with self._lock:
-                    if self._asker is asker:
+                    was_up = self._asker is asker
+                    if was_up:
                         self._asker = None
-                self._subscribers.lost()
+                if was_up:
+                    self._subscribers.lost()
                 for one in (listener, asker):
                     await one.close()
             if self._is_needed(generation):
