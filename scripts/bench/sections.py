@@ -88,8 +88,8 @@ SECTIONS = {
         "The Rust client on a core of its own. The first table is about requests that need no answer. What is granted "
         f"in a span is measured with `{client.LIMIT} {client.WINDOW}ms {client.RESOLUTION}ms`, one key and "
         f"{client.RATE:,} requests a second by clients that each have their own connections. The bounds are those that "
-        "[are proved](../../docs/near-the-request.md#proofs), with the longest round trip and the latest timer of each "
-        "run.",
+        "[are proved](../../docs/in-my-code/near-the-request.md#proofs), with the longest round trip and the latest "
+        "timer of each run.",
         lambda options: client.measure(*((1, 0.2) if options.quick else (5, 1.0))),
         client.table, plots.draw_client, needs=(client.PROGRAM,)),
     "daemon": Section(

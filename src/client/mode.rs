@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Who decides, and how often the server is asked. `docs/near-the-request.md` says what each mode promises.
+/// Who decides, and how often the server is asked. The page `near-the-request.md` says what each mode promises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]

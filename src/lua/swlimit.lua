@@ -27,9 +27,9 @@
 -- rewrites `through`: it leaves the expiry alone and costs the same whatever N is. Slots are found by bisection.
 --
 -- No result is rounded: numbers are integers below 2^53, which doubles hold, and products are compared with 2^53 before
--- they are used. Only instants within 30 years of 2^53 ms make replies that are not exact. docs/how-it-decides.md has the
--- formulas (n[i]: the units of subinterval i, c: the current subinterval, e: the ms elapsed in it), docs/commands.md the
--- replies; '§' is a paragraph of the specification that both tell: 1 units, 2 window, 3 time, 4 commands for one key,
+-- they are used. Only instants within 30 years of 2^53 ms make replies that are not exact. The page how-it-decides.md
+-- has the formulas (n[i]: the units of subinterval i, c: the current subinterval, e: the ms elapsed in it),
+-- commands.md the replies; '§' is a paragraph of the specification that both tell: 1 units, 2 window, 3 time, 4 commands for one key,
 -- 5 several limits, 6 changing the limit, 8 errors, 10 blocking.
 
 local MAX = 9007199254740991      -- 2^53 - 1, the largest limit, cost, count and instant

@@ -78,7 +78,7 @@ def app():
 
 @pytest.fixture
 def policed(start_daemon, server):
-    """A daemon with the policies of docs/proxies.md."""
+    """A daemon with the policies of proxies.md."""
     return start_daemon(POLICIES, server)
 
 

@@ -14,12 +14,11 @@ import pytest
 import trustme
 from jsonschema import Draft202012Validator
 
-from docs.pages import blocks
+from docs.pages import blocks, page_named
 from support.contents import info_of
 from support.daemon import DAEMON
 from support.http import fetch
 from support.lacking import lacking
-from support.server import ROOT
 from support.waiting import eventually
 
 NO_LIMITS = "domain: d"
@@ -415,7 +414,7 @@ def test_requests_are_counted(api):
 def test_the_page(api, tmp_path):
     """What it shows is what is answered, and its configuration is valid."""
     (command, shown), (settings,) = [block.text.splitlines() if block.language == "console" else [block.text]
-                                     for block in blocks(ROOT / "docs/http-api.md") if "test_api" in block.comment]
+                                     for block in blocks(page_named("http-api.md")) if "test_api" in block.comment]
     program, option, body, url = shlex.split(command.removeprefix("$ "))
     assert (program, option, url) == ("curl", "--json", "localhost:8080/v1/allow")
     status, reply = api.ask("/v1/allow", json.loads(body))
@@ -436,5 +435,5 @@ def test_the_page_names_every_field(api):
     schemas = api.openapi["components"]["schemas"]
     asked = ("Allow", "Record", "Acquire", "Refund", "Block")
     fields = {field for name in asked for field in schemas[name]["properties"]}
-    page = (ROOT / "docs/http-api.md").read_text()
+    page = page_named("http-api.md").read_text()
     assert fields <= set(re.findall(r"`(\w+)`", page))

@@ -6,10 +6,9 @@ import shlex
 
 import pytest
 
-from docs.pages import blocks
-from support.server import ROOT
+from docs.pages import blocks, page_named
 
-PAGE = ROOT / "docs/swlimitd.md"
+PAGE = page_named("swlimitd.md")
 BLOCKS = [block for block in blocks(PAGE) if block.comment == f"run by tests/daemon/{__file__.rpartition('/')[2]}"]
 LIMITS, SETTINGS, OVERLAY = [block.text for block in BLOCKS if block.language == "yaml"]
 
@@ -72,7 +71,7 @@ def test_the_settings_of_the_page_are_valid(documented):
 def test_every_key_is_documented(documented, name, text):
     (documented.folder / name).write_text(text)
     known = re.search(r"unknown field `unknown`, expected (?:one of )?(.*)", documented.run("--check")[1])[1]
-    page = PAGE.read_text() + (ROOT / "docs/proxies.md").read_text()
+    page = PAGE.read_text() + page_named("proxies.md").read_text()
     named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]*)`", page))))
     assert known and set(re.findall(r"\w+", known)) - {"or"} <= named | {"domain"}
 

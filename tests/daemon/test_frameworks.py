@@ -1,4 +1,4 @@
-"""What frameworks take for `/login`: the table of docs/proxies.md, and no way round a policy."""
+"""What frameworks take for `/login`: the table of proxies.md, and no way round a policy."""
 
 import json
 import re
@@ -8,12 +8,13 @@ import sys
 
 import pytest
 
+from docs.pages import page_named
 from support.node import NODE
 from support.server import ROOT
 
 SERVERS = {"python": [sys.executable, ROOT / "tests/daemon/frameworks/serve.py"],
            "node": [NODE, ROOT / "tests/node/frameworks.mjs"]}
-PAGE = (ROOT / "docs/proxies.md").read_text()
+PAGE = page_named("proxies.md").read_text()
 SHOWN = ["/LOGIN", "/login/", "/login;a=b"]
 TABLE = dict(re.findall(r"^\| ([A-Za-z][^|]*?) \| ((?:same|other|redirect)[^\n]*) \|$", PAGE, re.MULTILINE))
 SPELLINGS = [*SHOWN, "/login", "/%6cogin", "/%6Cogin", "//login", "///login", "/./login", "/a/../login", "/.//login",

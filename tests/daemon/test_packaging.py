@@ -8,14 +8,14 @@ import pytest
 import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from docs.pages import blocks
+from docs.pages import blocks, page_named
 from support.daemon import DAEMON, Daemon
 from support.recipe import PACKAGING, Recipe
 from support.server import ROOT
 
 MANIFESTS = sorted((PACKAGING / "kubernetes").glob("*.yaml"))
 SAMPLE = (PACKAGING / "swlimitd.yaml").read_text()
-PAGE = ROOT / "docs/swlimitd.md"
+PAGE = page_named("swlimitd.md")
 pytestmark = pytest.mark.usefixtures("start_daemon")  # which says if there is no swlimitd
 
 
@@ -43,7 +43,7 @@ def test_the_sample_configuration_is_valid_and_its_comments_are_the_defaults(tmp
 
 
 def test_a_configuration_for_containers(tmp_path):
-    page = blocks(ROOT / "docs/install-swlimitd.md")
+    page = blocks(page_named("install-swlimitd.md"))
     settings, = [block.text for block in page if block.comment == "run by tests/daemon/test_packaging.py"]
     check(settings, "domain: d", tmp_path)
     assert listening(yaml.safe_load(settings)) == {"http": ("0.0.0.0", 8080), "grpc": ("0.0.0.0", 8081)}

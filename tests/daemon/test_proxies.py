@@ -1,4 +1,4 @@
-"""Real proxies, configured as docs/proxies.md has it, ask swlimitd about requests."""
+"""Real proxies, configured as proxies.md has it, ask swlimitd about requests."""
 
 import json
 

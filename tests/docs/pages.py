@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from support.server import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")),
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")),
          *sorted((ROOT / "src").glob("*/README.md"))]
 FENCED = re.compile(r"(?:^ *<!-- (?P<comment>.*?) -->\n)?^(?P<indent> *)```(?P<language>.*)\n"
                     r"(?P<text>(?:.*\n)*?)^(?P=indent)```$", re.MULTILINE)
@@ -16,7 +16,7 @@ FENCED = re.compile(r"(?:^ *<!-- (?P<comment>.*?) -->\n)?^(?P<indent> *)```(?P<l
 class Block:
     """One fenced block, with the comment just above it, if any."""
 
-    place: str  # such as docs/recipes.md:12
+    place: str  # such as README.md:12
     language: str
     text: str
     comment: str
@@ -33,10 +33,21 @@ class Block:
         return self.language == "text" and self.comment == "output"
 
 
+def page_named(name):
+    """The page or picture of this name, in whichever folder of docs/ it is."""
+    found, = (ROOT / "docs").rglob(name)
+    return found
+
+
+def place_of(page):
+    """Where the page is, such as docs/kinds-of-limits/recipes.md."""
+    return str(page.relative_to(ROOT))
+
+
 def blocks(page):
     """The blocks of a page, in order."""
     text = page.read_text()
-    return [Block(f"{page.relative_to(ROOT)}:{text.count(chr(10), 0, found.start('language')) + 1}", found["language"],
+    return [Block(f"{place_of(page)}:{text.count(chr(10), 0, found.start('language')) + 1}", found["language"],
                   textwrap.dedent(found["text"]), found["comment"] or "") for found in FENCED.finditer(text)]
 
 

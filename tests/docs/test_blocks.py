@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.pages import PAGES, blocks
+from docs.pages import PAGES, blocks, place_of
 from support import node, releases
 from support.crates import built
 from support.server import MODULE, ROOT, Binaries, Server, free_port
@@ -51,7 +51,7 @@ def of_language(language):
         if block.language == language and not block.excused])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=place_of)
 def test_every_block_is_run_or_says_why_not(page):
     fences = re.findall(r"^ *```", page.read_text(), re.MULTILINE)
     assert len(fences) == 2 * len(BLOCKS[page]), "a fence is not closed as it was opened"
@@ -61,7 +61,7 @@ def test_every_block_is_run_or_says_why_not(page):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(map(is_typed, BLOCKS[page]))],
-                         ids=lambda page: page.name)
+                         ids=place_of)
 def test_what_a_page_types(page, start):
     server = start()
     printed = None

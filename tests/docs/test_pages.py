@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from docs.pages import PAGES, prose
+from docs.pages import PAGES, page_named, place_of, prose
 from support.server import ROOT
 
 ALL_PAGES = [*PAGES, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]
-each_page = pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.name)
+each_page = pytest.mark.parametrize("page", ALL_PAGES, ids=place_of)
 
 
 def anchors(page):
@@ -34,7 +34,7 @@ def test_tables_have_at_most_six_columns(page):
 
 
 def test_every_command_and_option_is_documented(server):
-    text = (ROOT / "docs/commands.md").read_text()
+    text = page_named("commands.md").read_text()
     syntaxes = {syntax.split()[0]: syntax for syntax in re.findall(r"^```text\n(SWLIMIT.*)", text, re.MULTILINE)}
     names = server.cli("COMMAND", "LIST", "FILTERBY", "MODULE", "swlimit").split()
     assert sorted(syntaxes) == sorted(name.upper() for name in names)
@@ -44,6 +44,6 @@ def test_every_command_and_option_is_documented(server):
 
 
 def test_every_statistic_is_documented(server):
-    text = (ROOT / "docs/operating.md").read_text()
+    text = page_named("operating.md").read_text()
     for field in re.findall(r"^(swlimit_\w+):", server.cli("INFO", "swlimit"), re.MULTILINE):
         assert f"`{field}`" in text

@@ -8,11 +8,11 @@ import subprocess
 
 import pytest
 
-from docs.pages import blocks
+from docs.pages import blocks, page_named
 from support import node
 from support.server import ROOT, free_port
 
-PAGE = ROOT / "docs/node.md"
+PAGE = page_named("node.md")
 COPIED = ["LICENSE", "src/node"]
 ENVIRONMENT = node.ENVIRONMENT | {"npm_config_prefer_offline": "true", "npm_config_audit": "false"}
 INSTALL = 'npm install --install-links "$(npm pack --silent ../swlimit/src/node)" redis'

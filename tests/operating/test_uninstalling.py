@@ -5,14 +5,15 @@ import subprocess
 
 import pytest
 
-from support.server import ROOT, Server
+from docs.pages import page_named
+from support.server import Server
 from support.waiting import eventually
 
 
 @pytest.fixture(scope="module")
 def documented():
     """The two blocks of commands that uninstalling takes: to delete the windows, and to write the files anew."""
-    chapter = (ROOT / "docs/install.md").read_text().split("\n## Uninstalling\n")[1]
+    chapter = page_named("install.md").read_text().split("\n## Uninstalling\n")[1]
     deleting, writing = re.findall(r"^ *```sh\n(.*?)^ *```$", chapter, re.MULTILINE | re.DOTALL)
     return deleting, writing
 

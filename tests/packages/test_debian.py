@@ -8,11 +8,11 @@ import tarfile
 
 import pytest
 
-from docs.pages import blocks
+from docs.pages import blocks, page_named
 from support.lacking import lacking
 from support.releases import Unavailable
 from support.roots import Root
-from support.server import ROOT, free_port
+from support.server import free_port
 
 HERE = "tests/packages/test_debian.py"
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
@@ -168,7 +168,7 @@ def test_swlimitd_is_a_service(root, packages):
     for name in ("swlimit", "swlimitd"):
         shutil.copy(packages.debian(ARCHITECTURE, name), root.folder / f"tmp/{name}.deb")
     run(root, f"{INSTALL} /tmp/swlimit.deb /tmp/swlimitd.deb")
-    page = [block for block in blocks(ROOT / "docs/install-swlimitd.md") if block.comment == f"run by {HERE}"]
+    page = [block for block in blocks(page_named("install-swlimitd.md")) if block.comment == f"run by {HERE}"]
     variables, drop_in, install = [next(block.text for block in page if block.language == language)
                                    for language in ("conf", "ini", "sh")]
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from docs.pages import blocks
+from docs.pages import blocks, page_named
 from packages.test_contents import TARGETS
 from support import foreign
 from support.daemon import Daemon
@@ -53,7 +53,7 @@ def test_it_limits_on_the_systems_it_is_for(target, packages, unpacked, server):
 
 
 def test_what_the_page_does_with_a_tarball(packages, tmp_path):
-    block, = [block for block in blocks(ROOT / "docs/install-swlimitd.md") if block.comment == f"run by {HERE}"]
+    block, = [block for block in blocks(page_named("install-swlimitd.md")) if block.comment == f"run by {HERE}"]
     shutil.copy(packages.tarball("x86_64-unknown-linux-musl", "swlimitd"), tmp_path)
     script = block.text.rstrip() + " --check"
     done = subprocess.run(["sh", "-ec", script], cwd=tmp_path, capture_output=True, text=True)

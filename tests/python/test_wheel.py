@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from docs.pages import blocks
+from docs.pages import blocks, page_named
 from support.server import ROOT
 
 SOURCE = ROOT / "src/python"
@@ -40,8 +40,8 @@ def test_what_they_hold(built):
 
 
 def test_first_use(server, tmp_path):
-    """What docs/python.md says to type, in an environment where nothing is, up to its first denial."""
-    page = blocks(ROOT / "docs/python.md")
+    """What python.md says to type, in an environment where nothing is, up to its first denial."""
+    page = blocks(page_named("python.md"))
     run_server, install = (block.text.strip() for block in page if block.language == "sh")
     assert (run_server, install) == ("make run", "pip install ./src/python")
     program, shown = next((one.text, other.text) for one, other in zip(page, page[1:]) if one.language == "python")

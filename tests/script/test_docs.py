@@ -1,13 +1,13 @@
-"""docs/managed-servers.md: what it types works on a server without the module, and the rights it names suffice."""
+"""managed-servers.md: what it types works on a server without the module, and the rights it names suffice."""
 
 import subprocess
 
-from docs.pages import blocks
+from docs.pages import blocks, page_named
 from support.resp import Connection, Failed
 from support.script import load, sha
 from support.server import ROOT
 
-PAGE = ROOT / "docs/managed-servers.md"
+PAGE = page_named("managed-servers.md")
 
 
 def test_two_commands(plain_server, plain):

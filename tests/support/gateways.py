@@ -1,4 +1,4 @@
-"""Proxies as docs/proxies.md configures them, in front of an application that remembers what reached it."""
+"""Proxies as proxies.md configures them, in front of an application that remembers what reached it."""
 
 import http.client
 import json
@@ -12,16 +12,16 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from docs.pages import blocks
+from docs.pages import blocks, page_named
 
 from . import proxies
 from .lacking import lacking
 from .releases import Unavailable
-from .server import ROOT, free_port
+from .server import free_port
 from .waiting import eventually
 
 NAMES = ["nginx", "caddy", "haproxy", "envoy", "traefik"]
-BLOCKS = [block for block in blocks(ROOT / "docs/proxies.md") if block.comment.startswith("run by")]
+BLOCKS = [block for block in blocks(page_named("proxies.md")) if block.comment.startswith("run by")]
 POLICIES, SETTINGS, TRAEFIK, TRAEFIK_WEB, ENVOY = [block.text for block in BLOCKS if block.language == "yaml"]
 TEXTS = {block.language: block.text for block in BLOCKS if block.language != "yaml"} | {
     "envoy": ENVOY, "traefik": TRAEFIK, "traefik web": TRAEFIK_WEB}

@@ -1,4 +1,4 @@
-"""Draw docs/swlimitd-page.png, and -dark.png: the page of a swlimitd that has had visitors for five minutes.
+"""Draw swlimitd-page.png, and -dark.png: the page of a swlimitd that has had visitors for five minutes.
 
     PYTHONPATH=tests .venv/bin/python -m support.picture
 
@@ -14,11 +14,13 @@ import time
 from PIL import Image
 from selenium.webdriver.common.by import By
 
+from docs.pages import page_named
+
 from .browser import look_like, start
 from .daemon import DAEMON, Daemon
-from .server import ROOT, Binaries, Server
+from .server import Binaries, Server
 
-PICTURES = {"light": ROOT / "docs/swlimitd-page.png", "dark": ROOT / "docs/swlimitd-page-dark.png"}
+PICTURES = {"light": page_named("swlimitd-page.png"), "dark": page_named("swlimitd-page-dark.png")}
 LIMITS = """
 domain: shop
 descriptors:

@@ -1,4 +1,4 @@
-//! Response headers about limits, see docs/http-headers.md.
+//! Response headers about limits, see docs/in-my-code/http-headers.md.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
