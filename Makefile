@@ -12,7 +12,7 @@ THREADED_RELEASES = $(OTHER_RELEASES)
 STRICT = $(if $(filter true,$(CI)),-- --deny warnings)
 
 .PHONY: run demo test test-module test-client test-daemon test-python test-node test-rust test-all test-releases \
-	test-long test-fresh package test-packages bench accuracy build build-all servers lint
+	test-long test-fresh package test-packages bench accuracy build build-all servers docs lint
 .NOTPARALLEL:
 
 run: setup-run build
@@ -81,6 +81,10 @@ bench:
 
 accuracy:
 	@scripts/measure-accuracy
+
+# The documentation as a site with a search, in target/site.
+docs:
+	@scripts/make-docs
 
 build: setup-build
 	cargo build

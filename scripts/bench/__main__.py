@@ -5,7 +5,7 @@ import sys
 
 from support.server import ROOT
 
-from . import instructions, peers, report
+from . import instructions, peers, readme, report
 from .sections import SECTIONS, lacking
 
 PUBLISHED = ROOT / "scripts/bench"
@@ -29,6 +29,8 @@ def main():
     folder = PUBLISHED if full else ELSEWHERE
     words = ["FILE" if word == options.log else word for word in sys.argv[1:]]
     report.write(folder, results, skipped, " ".join(["scripts/benchmark", *words]) if words else "make bench")
+    if full:
+        readme.main()
     print(f"bench: wrote {(folder / 'RESULTS.md').relative_to(ROOT)}")
     return guard(results["instructions"], options.accept) if "instructions" in results else 0
 

@@ -1,14 +1,17 @@
-"""The documentation's links lead somewhere, its shape is as agreed, and it leaves nothing out that the server knows."""
+"""The documentation's links lead somewhere, its shape is as agreed, and it leaves nothing out that the programs say."""
 
 import json
 import re
 
 import pytest
 
+from bench import readme
+from book import window
 from docs.pages import PAGES, page_named, place_of, prose
 from support.server import ROOT
 
 ALL_PAGES = [*PAGES, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]
+FOLDERS = [folder for folder in (ROOT / "docs").iterdir() if folder.is_dir()]
 each_page = pytest.mark.parametrize("page", ALL_PAGES, ids=place_of)
 
 
@@ -25,6 +28,43 @@ def test_links_lead_somewhere(page):
         file = (page.parent / path).resolve() if path else page
         assert file.exists(), target
         assert not anchor or anchor in anchors(file), target
+
+
+def links(page):
+    """The files of this repository that a page links to, by their place or by the address they are published at."""
+    published = "https://github.com/swlimit/swlimit/blob/main/"
+    for target in re.findall(r"\]\((.*?)\)", prose(page)):
+        if target.startswith(published):
+            yield ROOT / target.removeprefix(published).partition("#")[0]
+        elif not target.startswith(("http:", "https:", "#")):
+            yield (page.parent / target.partition("#")[0]).resolve()
+
+
+@each_page
+def test_published_links_lead_to_files(page):
+    assert [file for file in links(page) if not file.exists()] == []
+
+
+def test_every_page_can_be_reached_from_the_readme():
+    found, left = set(), [ROOT / "README.md"]
+    while left:
+        page = left.pop()
+        found.add(page)
+        left += [file for file in links(page) if file.suffix == ".md" and file not in found]
+    assert {*map(place_of, (ROOT / "docs").rglob("*.md"))} - {*map(place_of, found)} == set()
+
+
+@pytest.mark.parametrize("folder", [ROOT / "docs", *FOLDERS], ids=place_of)
+def test_a_folder_lists_its_pages(folder):
+    missing = {*folder.glob("*.md")} - {*links(folder / "README.md")} - {folder / "README.md"}
+    assert not missing
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=place_of)
+def test_a_page_says_what_it_is_for_and_where_to_go_on(page):
+    _, opening, *_, end = page.read_text().strip().split("\n\n")
+    assert re.match(r"[\w*`[]", opening), "behind its title, a page says in words what it is for"
+    assert page.parent == ROOT / "docs" or re.match(r"\*\*Next:\*\* .*\]\(", end, re.DOTALL)
 
 
 @each_page
@@ -47,3 +87,12 @@ def test_every_statistic_is_documented(server):
     text = page_named("operating.md").read_text()
     for field in re.findall(r"^(swlimit_\w+):", server.cli("INFO", "swlimit"), re.MULTILINE):
         assert f"`{field}`" in text
+
+
+def test_the_table_of_the_readme_is_from_the_results():
+    text = readme.README.read_text()
+    assert readme.renewed(text, readme.RESULTS.read_text()) == text, "renew it by `python -m bench.readme`"
+
+
+def test_the_picture_of_the_readme_is_as_drawn():
+    assert window.FILE.read_text() == window.picture(), "draw it by `python -m book.window`"

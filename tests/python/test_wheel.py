@@ -43,7 +43,7 @@ def test_first_use(server, tmp_path):
     """What python.md says to type, in an environment where nothing is, up to its first denial."""
     page = blocks(page_named("python.md"))
     run_server, install = (block.text.strip() for block in page if block.language == "sh")
-    assert (run_server, install) == ("make run", "pip install ./src/python")
+    assert (run_server, install) == ("PORT=6379 make run", "pip install ./src/python")
     program, shown = next((one.text, other.text) for one, other in zip(page, page[1:]) if one.language == "python")
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
     python = tmp_path / "venv/bin/python"
