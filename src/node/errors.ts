@@ -1,4 +1,6 @@
-/** What can go wrong, apart from a denial. */
+/** What can go wrong. */
+
+import type { Decision } from "./decision.js";
 
 /**
  * The server refused a command, for a reason that lies with the caller: wrong words, the wrong type of key, no right.
@@ -28,6 +30,24 @@ export class UnavailableError extends Error {
 /** The server was not asked, because it did not answer before. */
 export class NotAskedError extends UnavailableError {
   override name = "NotAskedError";
+}
+
+/** Nothing was granted, and nobody looks at a decision. */
+export class DeniedError extends Error {
+  override name = "DeniedError";
+
+  constructor(readonly decision: Decision) {
+    super("denied: the limit is reached");
+  }
+}
+
+/** A hold has ended before it was released: it could not be renewed in time, or somebody else has ended it. */
+export class LostError extends Error {
+  override name = "LostError";
+
+  constructor() {
+    super("the hold is lost");
+  }
 }
 
 /** Replies that tell of the server's condition, and not of a mistake of the caller's. */

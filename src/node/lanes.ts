@@ -14,10 +14,8 @@ interface Waiting {
   /** So many wait at most. */
   readonly most: number;
   readonly signal: AbortSignal | undefined;
-  /** Ends the wait of the connection that the server knows by this number. */
-  unblock(id: string): Promise<unknown>;
-  /** Told of what still comes when the caller has given up, and of TIME from before it began to wait. */
-  late(reply: Promise<unknown>, time: Promise<unknown>): Promise<void>;
+  /** Called before the command is sent: what is to be done about it when the caller has given up. */
+  leave(connection: Connection): (asking: Promise<unknown>) => Promise<unknown>;
 }
 
 interface Lane {
@@ -40,21 +38,21 @@ export class Lanes {
     const { grace, signal, most } = how;
     if (!(await this.place(left(), how))) return null;
     const opening = this.lane(key, most);
-    let leave = async () => {};
+    let leave: () => Promise<unknown> = async () => {};
     try {
       const lane = await within(opening, left() + grace, signal);
       const { connection } = lane;
       const ms = Math.floor(left());
-      const [id, time] = signal ? [["CLIENT", "ID"], ["TIME"]].map((words) => known(connection.send(words))) : [];
+      const leaving = signal && how.leave(connection);
       const asking = connection.send(args(ms));
-      if (id && time) leave = () => leaveQueue(asking, id, time, how);
+      if (leaving) leave = () => leaving(asking);
       const reply = await within(asking, ms + grace, signal);
       connection.hold(false);
       this.idle.push(lane);
       return reply;
     } catch (error) {
       // Also one that opens later. A server gives back what it would grant to somebody who has gone.
-      (signal?.aborted ? leave() : Promise.resolve()).then(() => opening.then(close, () => {}));
+      (signal?.aborted ? leave() : Promise.resolve()).catch(() => {}).then(() => opening.then(close, () => {}));
       throw error;
     } finally {
       this.release();
@@ -124,29 +122,4 @@ export class Lanes {
 
 function close({ connection }: Lane): void {
   if (connection.isOpen) connection.close();
-}
-
-/** The same promise, whose failure somebody knows of. */
-function known<T>(promise: Promise<T>): Promise<T> {
-  promise.catch(() => {});
-  return promise;
-}
-
-/**
- * The caller has given up. The server is told to end its wait, and closes nothing, so that a grant that is on its way
- * just then still arrives, and can be given back.
- */
-async function leaveQueue(
-  asking: Promise<unknown>,
-  id: Promise<unknown>,
-  time: Promise<unknown>,
-  { grace, unblock, late }: Waiting,
-): Promise<void> {
-  const over = late(asking, time).catch(() => {});
-  try {
-    await unblock(String(await within(id, grace)));
-    await within(over, grace);
-  } catch {
-    // Then closing the connection ends it.
-  }
 }

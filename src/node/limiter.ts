@@ -1,27 +1,17 @@
 /** One quota, for any number of keys. */
 
+import { Asker, type WaitOptions } from "./asker.js";
 import { Cached } from "./cached.js";
 import { blockWords, quotaWords, replyOf } from "./commands.js";
 import { Decision, type Source, type Told } from "./decision.js";
 import { Denials } from "./denials.js";
-import { type Duration, integer, milliseconds, patience } from "./duration.js";
+import { type Duration, integer, milliseconds } from "./duration.js";
 import { NotAskedError, UnavailableError } from "./errors.js";
-import type { ServerState } from "./health.js";
-import { nameOf } from "./keys.js";
 import { clock, instead, LocalWindows } from "./local.js";
-import { type LimiterOptions, type QuotaOptions, quotaLike, quotaOf, type Settings, settingsOf } from "./options.js";
-import { Server } from "./server.js";
+import { type LimiterOptions, type QuotaOptions, quotaLike, quotaOf, settingsOf } from "./options.js";
 import { Turns } from "./turns.js";
 import { waitInTurn } from "./waiting.js";
 import type { Demand, Quota, Reply } from "./window.js";
-
-/** How long a request may take. */
-export interface WaitOptions {
-  /** The caller waits so much longer, from now on: decided by `onFailure` a little before that. */
-  readonly deadline?: Duration;
-  /** Ends the wait without a decision; what the server still grants is given back. */
-  readonly signal?: AbortSignal | undefined;
-}
 
 export interface PeekOptions extends WaitOptions {
   /** Units that are asked for: 1 … 2^53 − 1. */
@@ -53,23 +43,12 @@ export interface AcquireOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-/** How many decisions were made by whom. */
-export interface Counts extends Record<Source, number> {
-  /** Records that were kept and could not be sent. */
-  lost: number;
-}
-
 /** A decision of this process. */
 type Here = (demand: Demand, now: number) => Reply;
 
-export class Limiter {
+export class Limiter extends Asker {
   /** The quota; durations in ms. */
   readonly quota: Quota;
-  readonly settings: Settings;
-  /** How many decisions were made by whom. */
-  readonly counts: Counts = { server: 0, cache: 0, failure: 0, local: 0, lost: 0 };
-
-  /** @internal */ readonly server: Server | null;
   /** @internal */ readonly denials: Denials;
   /** @internal What is known to be denied; null where the server is asked every time, or never. */
   readonly cached: Cached | null;
@@ -77,19 +56,13 @@ export class Limiter {
   private readonly turns = new Turns();
 
   constructor(options: LimiterOptions) {
-    this.settings = settingsOf(options);
+    super(settingsOf(options), options.client);
     this.quota = quotaOf(options);
     const { mode, maxKeys, maxUntrackedAge } = this.settings;
     this.windows = new LocalWindows(maxKeys);
     this.denials = new Denials(maxKeys);
-    this.server = options.client && mode !== "local" ? Server.of(options.client) : null;
-    this.server?.join(this.denials);
+    this.server?.join(this.denials, this.denials);
     this.cached = this.server && mode === "cached" ? new Cached(this.server, this.denials, maxUntrackedAge) : null;
-  }
-
-  /** How the servers are that were asked so far: one, or the primaries of a cluster. All limiters of a client share them. */
-  servers(): ServerState[] {
-    return this.server?.states ?? [];
   }
 
   /**
@@ -206,10 +179,9 @@ export class Limiter {
   }
 
   /** Forget all that a key holds: its counts and its block. */
-  async reset(key: string): Promise<void> {
-    const name = this.name(key);
-    if (this.server) await this.change(["UNLINK", name], name);
-    this.windows.delete(name);
+  override async reset(key: string): Promise<void> {
+    await super.reset(key);
+    this.windows.delete(this.name(key));
   }
 
   /**
@@ -235,16 +207,11 @@ export class Limiter {
   /** Forget what is known of the server. Connections beside the client's own are closed, once no limiter needs them. */
   close(): void {
     this.denials.forgetAll();
-    this.server?.leave(this.denials);
+    this.server?.leave(this.denials, this.denials);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.close();
-  }
-
-  /** @internal The name of a key at the server. */
-  name(key: string): string {
-    return nameOf(this.settings.prefix, key);
   }
 
   /** @internal What a request demands. */
@@ -276,32 +243,6 @@ export class Limiter {
     return this.windows.entry(name);
   }
 
-  /** @internal The reply to a question. What is granted to a caller that has given up is given back. */
-  async ask(words: string[], name: string, { deadline, signal }: WaitOptions): Promise<unknown> {
-    signal?.throwIfAborted();
-    const server = this.server as Server;
-    const { timeout } = this.settings;
-    const how = {
-      timeout,
-      patience: deadline === undefined ? undefined : patience(milliseconds(deadline, "deadline", 0)),
-    };
-    if (!signal) return server.ask(words, name, how);
-    // An instant before the grant by the server's own clock: a refund that names it takes nobody else's units.
-    const time = server.isOrdered ? server.ask(["TIME"], name, how) : Promise.reject();
-    time.catch(() => {});
-    const late = (reply: Promise<unknown>) => void this.giveBack(name, reply, time).catch(() => {});
-    return server.ask(words, name, { ...how, signal, late: (reply) => signal.aborted && late(reply) });
-  }
-
-  /** @internal */
-  async giveBack(name: string, reply: Promise<unknown>, time: Promise<unknown>): Promise<void> {
-    const [granted] = replyOf(await reply);
-    const [seconds, micros] = ((await time) as unknown[]).map(Number) as [number, number];
-    if (granted === 0) return;
-    const since = seconds * 1000 + Math.floor(micros / 1000);
-    await this.change(["SWLIMIT.REFUND", name, String(granted), "SINCE", String(since)], name);
-  }
-
   /** @internal What is decided when the server failed; other errors are the caller's. */
   failed(error: unknown, demand: Demand, here: Here): Decision {
     if (!(error instanceof UnavailableError) || this.settings.onFailure === "error") throw error;
@@ -312,17 +253,6 @@ export class Limiter {
   private here(by: "local" | "failure", demand: Demand, decide: Here): Decision {
     this.counts[by]++;
     return this.decisionHere(by, demand, (asked) => decide(asked, clock()));
-  }
-
-  /** A change that gives something back: with it, what was known is known no longer. */
-  private async change(words: string[], name: string): Promise<unknown> {
-    const server = this.server as Server;
-    server.forget(name);
-    try {
-      return await server.ask(words, name, { timeout: this.settings.timeout });
-    } finally {
-      server.forget(name);
-    }
   }
 
   /** Denied, because its turn did not come in time. */

@@ -3,7 +3,7 @@
 import { Bounded } from "./bounded.js";
 import type { Told } from "./decision.js";
 import type { Settings } from "./options.js";
-import { type Demand, Entry, type Reply, scale } from "./window.js";
+import { Entry, scale } from "./window.js";
 
 export class LocalWindows {
   private readonly entries: Bounded<Entry>;
@@ -38,13 +38,23 @@ export function clock(): number {
   return Math.floor(performance.timeOrigin + performance.now());
 }
 
+/** What a request asks of any limit. */
+export interface Wanted {
+  readonly limit: number;
+  readonly cost: number;
+}
+
 /** The same demand of a share of its limit: rounded up, so at least one unit, unless the limit admits nothing. */
-export function shareOf(demand: Demand, share: number): Demand {
+export function shareOf<Asked extends Wanted>(demand: Asked, share: number): Asked {
   return { ...demand, limit: scale(demand.limit, Math.round(share * 1_000_000), 1_000_000, "up") };
 }
 
-/** What `onFailure` decides of a demand, where `decide` asks a window of this process. */
-export function instead({ onFailure, localShare }: Settings, demand: Demand, decide: (asked: Demand) => Reply): Told {
+/** What `onFailure` decides of a demand, where `decide` asks what this process counts. */
+export function instead<Asked extends Wanted>(
+  { onFailure, localShare }: Settings,
+  demand: Asked,
+  decide: (asked: Asked) => Told,
+): Told {
   if (onFailure === "local") return decide(shareOf(demand, localShare));
   return onFailure === "allow" ? [demand.cost, demand.limit, undefined, 0] : [0, demand.limit];
 }

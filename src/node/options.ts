@@ -25,14 +25,13 @@ export type Mode = "direct" | "cached" | "local";
 /** What decides when the server does not answer: a window of this process, a grant, a denial, or an error. */
 export type OnFailure = "local" | "allow" | "deny" | "error";
 
-export interface LimiterOptions extends QuotaOptions {
+/** What all kinds of limiters can be told. */
+export interface AskerOptions {
   /**
    * A client of the packages redis or ioredis, or a function that sends a command with any other. Without one, this
    * process decides.
    */
-  readonly client?: Client;
-  /** The strategy: "cached" as a rule, and "local" without a client. */
-  readonly mode?: Mode;
+  readonly client?: Client | undefined;
   /** What decides when the server does not answer; "local" as a rule. */
   readonly onFailure?: OnFailure;
   /** The part of the limit that this process grants by `onFailure: "local"`: 0.000001 … 1, as a rule 0.1. */
@@ -41,14 +40,20 @@ export interface LimiterOptions extends QuotaOptions {
   readonly timeout?: Duration;
   /** The most keys that this process remembers; 100 000 as a rule. */
   readonly maxKeys?: number;
-  /** The most connections on which requests wait for their turn, of all limiters of a client; 10 as a rule. */
-  readonly maxWaiting?: number;
-  /** The longest that a denial is remembered of which no server tells when it ends; 100 ms as a rule. */
-  readonly maxUntrackedAge?: Duration;
   /** Put before every key. */
   readonly prefix?: string;
   /** The limiter's name in the headers of responses. */
   readonly name?: string;
+}
+
+/** What a limiter of rates can be told. */
+export interface LimiterOptions extends AskerOptions, QuotaOptions {
+  /** The strategy: "cached" as a rule, and "local" without a client. */
+  readonly mode?: Mode;
+  /** The most connections on which requests wait for their turn, of all limiters of a client; 10 as a rule. */
+  readonly maxWaiting?: number;
+  /** The longest that a denial is remembered of which no server tells when it ends; 100 ms as a rule. */
+  readonly maxUntrackedAge?: Duration;
 }
 
 /** The options, complete and checked; durations in ms. */
@@ -77,7 +82,8 @@ export const DEFAULTS: Settings = {
 };
 
 const QUOTA = ["limit", "window", "resolution", "strict"];
-const KNOWN = new Set([...QUOTA, ...Object.keys(DEFAULTS), "client"]);
+const COMMON = ["client", "onFailure", "localShare", "timeout", "maxKeys", "prefix", "name"];
+const OF_RATES = [...QUOTA, "mode", "maxWaiting", "maxUntrackedAge"];
 
 /** Names that options had, or have in other languages. */
 const RENAMED: Record<string, string> = {
@@ -95,10 +101,10 @@ const RENAMED: Record<string, string> = {
   keyPrefix: "prefix",
 };
 
-/** The settings of a limiter. */
-export function settingsOf(options: LimiterOptions): Settings {
+/** The settings of a limiter, which has options of its own beside those that all have. */
+export function settingsOf(options: AskerOptions, own: readonly string[] = OF_RATES): Settings {
   if (typeof options !== "object" || options === null) throw new TypeError("options must be an object");
-  for (const name of Object.keys(options)) known(name, KNOWN);
+  for (const name of Object.keys(options)) known(name, new Set([...COMMON, ...own]));
   const given = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
   const { client, mode = client ? "cached" : "local", ...rest }: Partial<LimiterOptions> = given;
   const found = { ...DEFAULTS, ...rest };

@@ -29,6 +29,8 @@ export interface AskOptions {
   /** The longest that its caller waits, in ms. That it does not wait longer says nothing about the server. */
   readonly patience?: number | undefined;
   readonly signal?: AbortSignal | undefined;
+  /** Ask also while the server is known not to answer. */
+  readonly always?: boolean | undefined;
   /** Told of what still comes when the caller has been sent away. */
   readonly late?: ((reply: Promise<unknown>) => void) | undefined;
 }
@@ -79,8 +81,8 @@ export class Primary {
   }
 
   /** The reply to a command: a RefusedError, or an UnavailableError when it does not come in time. */
-  ask(args: string[], key: string, { timeout, patience, signal, late }: AskOptions): Promise<unknown> {
-    if (this.breaker.isOpen) {
+  ask(args: string[], key: string, { timeout, patience, signal, always, late }: AskOptions): Promise<unknown> {
+    if (this.breaker.isOpen && !always) {
       this.key = key;
       this.breaker.look();
       return Promise.reject(new NotAskedError(`the server does not answer: ${this.breaker.reason}`));

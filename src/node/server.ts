@@ -4,6 +4,7 @@ import { Backlog } from "./backlog.js";
 import type { ServerState } from "./health.js";
 import { Lanes } from "./lanes.js";
 import { type AskOptions, type Owner, Primary } from "./primary.js";
+import { Renewals } from "./renewals.js";
 import { type Client, type Transport, transportOf } from "./transport.js";
 
 const servers = new WeakMap<object, Server>();
@@ -19,9 +20,12 @@ export class Server implements Owner {
   /** Connections to wait on; null where the client opens none. */
   readonly lanes: Lanes | null;
   readonly backlog: Backlog;
+  /** The holds of this process. */
+  readonly renewals: Renewals;
   /** Whether its module is one without ACQUIRE. */
   lacksAcquire = false;
   readonly memories = new Set<Memory>();
+  private readonly users = new Set<object>();
   private readonly primaries = new Map<object, Primary>();
 
   /** The server behind a client. */
@@ -37,6 +41,7 @@ export class Server implements Owner {
   private constructor(private readonly transport: Transport) {
     this.lanes = transport.open ? new Lanes(transport) : null;
     this.backlog = new Backlog(this);
+    this.renewals = new Renewals(this);
   }
 
   /** Whether commands of one turn of the event loop arrive at one server, and in order. */
@@ -75,14 +80,17 @@ export class Server implements Owner {
     void this.backlog.send();
   }
 
-  join(memory: Memory): void {
-    this.memories.add(memory);
+  /** Somebody uses it, and may want to be told of changes. */
+  join(user: object, memory?: Memory): void {
+    this.users.add(user);
+    if (memory) this.memories.add(memory);
   }
 
-  /** Tell it nothing any more. Without anybody to tell, the connections beside the caller's are closed. */
-  leave(memory: Memory): void {
-    this.memories.delete(memory);
-    if (this.memories.size > 0) return;
+  /** Without anybody who uses it, the connections beside the caller's are closed. */
+  leave(user: object, memory?: Memory): void {
+    this.users.delete(user);
+    if (memory) this.memories.delete(memory);
+    if (this.users.size > 0) return;
     this.lanes?.close();
     for (const primary of this.primaries.values()) primary.close();
     this.primaries.clear();

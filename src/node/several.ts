@@ -1,10 +1,11 @@
 /** Several limits in one decision: all or nothing. */
 
+import type { WaitOptions } from "./asker.js";
 import { replyOf } from "./commands.js";
 import type { Decision } from "./decision.js";
 import { RefusedError, UnavailableError } from "./errors.js";
 import { type HeaderOptions, headersOf } from "./headers.js";
-import type { Limiter, WaitOptions } from "./limiter.js";
+import type { Limiter } from "./limiter.js";
 import { clock } from "./local.js";
 import type { Demand } from "./window.js";
 
@@ -27,14 +28,19 @@ export class Decisions {
 
   /** ms until all would grant; 0 when they did, −1 when one never can, undefined when none says. */
   get retryAfter(): number | undefined {
-    const waits = this.each.map(({ retryAfter }) => retryAfter).filter((wait) => wait !== undefined);
-    if (waits.length === 0) return undefined;
-    return waits.includes(-1) ? -1 : Math.max(...waits);
+    return waitOf(this.each);
   }
 
   headers(options: HeaderOptions = {}): Record<string, string> {
     return headersOf(this.each, this, options);
   }
+}
+
+/** ms until all would grant; −1 when one never can, undefined when none says. */
+export function waitOf(decisions: readonly Decision[]): number | undefined {
+  const waits = decisions.map(({ retryAfter }) => retryAfter).filter((wait) => wait !== undefined);
+  if (waits.length === 0) return undefined;
+  return waits.includes(-1) ? -1 : Math.max(...waits);
 }
 
 /** Decide several limits at once. All limiters have the same client, and in a cluster all keys one slot. */

@@ -5,7 +5,8 @@ import type { Decision } from "./decision.js";
 import { ModuleMissingError, RefusedError, understood } from "./errors.js";
 import type { Limiter } from "./limiter.js";
 import type { Server } from "./server.js";
-import { pause } from "./timeout.js";
+import { pause, within } from "./timeout.js";
+import type { Connection } from "./transport.js";
 import type { Demand } from "./window.js";
 
 /** The decision once it is granted, or when the wait of `left()` ms would not be long enough. */
@@ -54,8 +55,7 @@ async function inQueue(
     grace: timeout,
     most: maxWaiting,
     signal,
-    unblock: (id: string) => server.ask(["CLIENT", "UNBLOCK", id], name, { timeout }),
-    late: (reply: Promise<unknown>, time: Promise<unknown>) => limiter.giveBack(name, reply, time),
+    leave: (connection: Connection) => leaver(limiter, server, name, connection),
   };
   for (;;) {
     try {
@@ -68,6 +68,27 @@ async function inQueue(
       if (signal?.aborted || !(cause instanceof Error && /^UNBLOCKED /.test(cause.message))) throw cause;
     }
   }
+}
+
+/**
+ * What is done when the caller has given up: the server is told to end its wait, and closes nothing, so that a grant that
+ * is on its way just then still arrives, and can be given back.
+ */
+function leaver(limiter: Limiter, server: Server, name: string, connection: Connection) {
+  const { timeout } = limiter.settings;
+  const [id, time] = [["CLIENT", "ID"], ["TIME"]].map((words) => known(connection.send(words)));
+  return async (asking: Promise<unknown>) => {
+    const over = known(limiter.giveBack(name, asking, time as Promise<unknown>));
+    const number = String(await within(id as Promise<unknown>, timeout));
+    await server.ask(["CLIENT", "UNBLOCK", number], name, { timeout });
+    await within(over, timeout);
+  };
+}
+
+/** The same promise, whose failure somebody knows of. */
+function known<T>(promise: Promise<T>): Promise<T> {
+  promise.catch(() => {});
+  return promise;
 }
 
 /** Ask again when it may fit, until it does. */

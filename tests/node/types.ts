@@ -15,7 +15,18 @@ import { Cluster, Redis } from "ioredis";
 import Koa from "koa";
 import { createClient, createClientPool, createCluster, createSentinel } from "redis";
 import { createClient as createClient5 } from "redis-5";
-import { allowAll, type Client, type Decision, Limiter, type ServerState } from "swlimit";
+import {
+  type Admission,
+  admit,
+  allowAll,
+  BudgetLimiter,
+  type Client,
+  type Decision,
+  type Hold,
+  HoldLimiter,
+  Limiter,
+  type ServerState,
+} from "swlimit";
 import { inTurn } from "swlimit/bullmq";
 import { HttpLimiter } from "swlimit/edge";
 import { rateLimit as expressLimit } from "swlimit/express";
@@ -93,3 +104,12 @@ const remaining: number | undefined = decision.remaining;
 const source: "server" | "cache" | "failure" | "local" = decision.source;
 
 export { all, headers, remaining, servers, source };
+
+export async function work(): Promise<[boolean, string, readonly number[] | null]> {
+  const streams = new HoldLimiter({ client, limit: 5, ttl: "1m" });
+  const tokens = new BudgetLimiter({ client, limit: 100_000, period: "month", timeZone: "Europe/Berlin", anchor: 15 });
+  const hold: Hold = await streams.hold("k", { wait: "10s", signal: AbortSignal.timeout(1000) });
+  const text: string = await streams.hold("k", {}, async ({ signal }) => String(signal.aborted));
+  const admission: Admission = await admit([{ limiter: streams, key: "k" }, { limiter: tokens, key: "k", cost: 2000 }]);
+  return [hold.isLive, text, await admission.settle(1250)];
+}

@@ -55,8 +55,8 @@ def pack(folder):
 def run(*words, **options):
     """Run Node.js on what is built, below MODULES."""
     build()
-    return subprocess.run([NODE, *words], capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL,
-                          **{"cwd": MODULES, "env": ENVIRONMENT} | options)
+    defaults = {"cwd": MODULES, "env": ENVIRONMENT} | ({} if "input" in options else {"stdin": subprocess.DEVNULL})
+    return subprocess.run([NODE, *words], capture_output=True, text=True, timeout=300, **defaults | options)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,260 @@
+/** Quotas of the calendar: so many units until a period ends, then everything anew. */
+
+import { Asker, type WaitOptions } from "./asker.js";
+import { Bounded } from "./bounded.js";
+import { Calendar, type CalendarOptions, type Period, type PeriodName } from "./calendar.js";
+import { replyOf } from "./commands.js";
+import { Decision, type Source, type Told } from "./decision.js";
+import { type Duration, integer, MAX_EXACT, milliseconds } from "./duration.js";
+import { RefusedError, UnavailableError } from "./errors.js";
+import { instead, type Wanted } from "./local.js";
+import { type AskerOptions, settingsOf } from "./options.js";
+import { CountOverflow, type Reply } from "./window.js";
+
+/** A quota of the calendar, or of fixed windows: `period` or `window`. */
+export interface BudgetLimiterOptions extends AskerOptions, Partial<CalendarOptions> {
+  /** Units per period, 0 … 2^53 − 1. */
+  readonly limit: number;
+  /** In place of `period`: everything begins anew so long after the first unit was counted; 1 ms … 3650 days. */
+  readonly window?: Duration | undefined;
+}
+
+export interface BudgetOptions extends WaitOptions {
+  /** Units that are asked for: 1 … 2^53 − 1. */
+  readonly cost?: number;
+  /** Grant as much of the cost as fits. */
+  readonly partial?: boolean;
+}
+
+const OWN = ["limit", "period", "timeZone", "anchor", "window"];
+
+/** What the server says to whoever asks with the end of a period that is over by its clock. */
+const IS_OVER = /^ERR until must be /;
+
+export class BudgetLimiter extends Asker {
+  /** Units per period. */
+  readonly limit: number;
+  /** The length of its fixed windows, in ms; null where the calendar says when a period ends. */
+  readonly window: number | null;
+  private readonly calendar: Calendar | null;
+  private readonly budgets: LocalBudgets;
+  private current: Period = { start: 0, end: 0 };
+  /** How much further the server's clock is than this process's, in ms; asked for once, of fixed windows only. */
+  private ahead: Promise<number> | null = null;
+
+  constructor(options: BudgetLimiterOptions) {
+    super(settingsOf(options, OWN), options.client);
+    const { limit, window, period, timeZone, anchor } = options;
+    this.limit = integer(limit, "limit", 0);
+    if ((window === undefined) === (period === undefined)) throw new TypeError("give either a period or a window");
+    this.window = window === undefined ? null : milliseconds(window, "window");
+    this.calendar = period === undefined ? null : new Calendar({ period, timeZone, anchor });
+    if (!this.calendar && (timeZone ?? anchor) !== undefined) throw new TypeError("a window has no timeZone or anchor");
+    this.budgets = new LocalBudgets(this.settings.maxKeys);
+    this.server?.join(this);
+  }
+
+  /** The name of its periods; null of fixed windows. */
+  get period(): PeriodName | null {
+    return this.calendar?.period ?? null;
+  }
+
+  /** A limiter of the same keys with another limit. */
+  with({ limit }: { readonly limit: number }): BudgetLimiter {
+    return Object.create(this, { limit: { value: integer(limit, "limit", 0), enumerable: true } });
+  }
+
+  /** Decide, and count what is granted. */
+  allow(key: string, options: BudgetOptions = {}): Promise<Decision> {
+    const wanted = this.wanted(options);
+    return this.decide(key, wanted, wanted.partial ? ["PARTIAL"] : [], options, "take");
+  }
+
+  /** The same decision, with nothing counted. */
+  async peek(key: string, options: BudgetOptions = {}): Promise<Decision> {
+    const name = this.name(key);
+    const wanted = this.wanted(options);
+    if (!this.server) return this.here("local", name, wanted, "look");
+    const period = await this.periodNow();
+    try {
+      const info = await this.ask(["SWLIMIT.INFO", name], name, options);
+      this.counts.server++;
+      const { used = 0, until = 0 } = fieldsOf(info);
+      return this.decision(decided(used, until, wanted, Date.now()), "server", period);
+    } catch (error) {
+      if (error instanceof RefusedError && /^ERR no such key/.test(error.message)) {
+        return this.decision(decided(0, 0, wanted, 0), "server", period);
+      }
+      return this.failed(error, name, wanted, "look");
+    }
+  }
+
+  /** Count, whatever the limit says. */
+  record(key: string, options: Omit<BudgetOptions, "partial"> = {}): Promise<Decision> {
+    return this.decide(key, this.wanted(options), ["FORCE"], options, "force");
+  }
+
+  /** Give back up to so many units of the period; how many were given back. Never sent twice. */
+  async refund(key: string, units = 1): Promise<number> {
+    const name = this.name(key);
+    integer(units, "units", 1);
+    if (!this.server) return this.budgets.refund(name, units, Date.now());
+    return Number(await this.change(["SWLIMIT.REFUND", name, String(units)], name));
+  }
+
+  override async reset(key: string): Promise<void> {
+    await super.reset(key);
+    this.budgets.delete(this.name(key));
+  }
+
+  /** Connections beside the client's own are closed, once no limiter needs them. */
+  close(): void {
+    this.server?.leave(this);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.close();
+  }
+
+  /** @internal The period to ask with now, or the one after it. */
+  async periodNow(isLater = false): Promise<Period> {
+    if (this.window !== null) {
+      if (isLater) this.ahead = null; // one of the clocks was set
+      const now = Date.now() + (await this.serverAhead());
+      return { start: now, end: now + this.window };
+    }
+    const calendar = this.calendar as Calendar;
+    const now = Date.now();
+    if (now < this.current.start || now >= this.current.end) this.current = calendar.at(now);
+    return isLater ? calendar.at(this.current.end) : this.current;
+  }
+
+  /** @internal Ask with the end of the period; where that is over by the server's clock, with the next one's. */
+  static async inForce<T>(ask: (isLater: boolean) => Promise<T>): Promise<T> {
+    try {
+      return await ask(false);
+    } catch (error) {
+      if (!(error instanceof RefusedError && IS_OVER.test(error.message))) throw error;
+      return ask(true);
+    }
+  }
+
+  /** @internal */
+  decision(told: Told, source: Source, { start, end }: Period): Decision {
+    return new Decision(told, { name: this.settings.name, window: end - start }, source);
+  }
+
+  /** @internal What this process decides, and counts where it is to. */
+  here(by: "local" | "failure", name: string, wanted: Budgeted, how: How): Decision {
+    this.counts[by]++;
+    const now = Date.now();
+    const period = this.calendar?.at(now) ?? { start: now, end: now + (this.window as number) };
+    const decide = (asked: Budgeted) => this.budgets.decide(name, asked, now, period.end, how);
+    const told = by === "local" ? decide(wanted) : instead(this.settings, wanted, decide);
+    return this.decision(told, by, period);
+  }
+
+  /** @internal */
+  wanted({ cost = 1, partial = false }: { cost?: number; partial?: boolean }): Budgeted {
+    if (typeof partial !== "boolean") throw new TypeError(`partial must be true or false, not ${String(partial)}`);
+    return { limit: this.limit, cost: integer(cost, "cost", 1), partial };
+  }
+
+  private async decide(key: string, wanted: Budgeted, words: string[], options: WaitOptions, how: How) {
+    const name = this.name(key);
+    const { limit, cost } = wanted;
+    if (!this.server) return this.here("local", name, wanted, how);
+    const costs = cost === 1 ? [] : ["COST", String(cost)];
+    try {
+      return await BudgetLimiter.inForce(async (isLater) => {
+        const period = await this.periodNow(isLater);
+        const asking = ["SWLIMIT.BUDGET", name, String(limit), String(period.end), ...costs, ...words];
+        const reply = replyOf(await this.ask(asking, name, options));
+        this.counts.server++;
+        return this.decision(reply, "server", period);
+      });
+    } catch (error) {
+      if (how === "force") throw error;
+      return this.failed(error, name, wanted, how);
+    }
+  }
+
+  private failed(error: unknown, name: string, wanted: Budgeted, how: How): Decision {
+    if (!(error instanceof UnavailableError) || this.settings.onFailure === "error") throw error;
+    return this.here("failure", name, wanted, how);
+  }
+
+  /** By how much the server's clock is ahead of this process's; 0 where it does not say. */
+  private serverAhead(): Promise<number> {
+    const ask = async () => {
+      const [seconds, micros] = (await this.ask(["TIME"], "", {})) as unknown[];
+      return Number(seconds) * 1000 + Math.floor(Number(micros) / 1000) - Date.now();
+    };
+    this.ahead ??= ask().catch(() => {
+      this.ahead = null;
+      return 0;
+    });
+    return this.ahead;
+  }
+}
+
+/** What a request asks of a budget. */
+export interface Budgeted extends Wanted {
+  readonly partial: boolean;
+}
+
+/** Look, count what is granted, or count whatever the limit is. */
+type How = "look" | "take" | "force";
+
+/** Budgets of this process. */
+class LocalBudgets {
+  private readonly used: Bounded<{ units: number; end: number }>;
+
+  constructor(most: number) {
+    this.used = new Bounded(most);
+  }
+
+  decide(name: string, wanted: Budgeted, now: number, end: number, how: How): Reply {
+    const found = this.used.get(name);
+    const held = found && now < found.end ? found : { units: 0, end };
+    const reply = decided(held.units, held.units > 0 ? held.end : 0, wanted, now);
+    const counted = how === "force" ? wanted.cost : how === "take" ? reply[0] : 0;
+    if (counted === 0) return reply;
+    if (held.units + counted > MAX_EXACT) throw new CountOverflow();
+    this.used.set(name, { units: held.units + counted, end: held.end });
+    const left = Math.max(0, wanted.limit - held.units - counted);
+    return [reply[0], wanted.limit, left, reply[3], held.end - now];
+  }
+
+  refund(name: string, units: number, now: number): number {
+    const held = this.used.get(name);
+    if (!held || now >= held.end) return 0;
+    const given = Math.min(units, held.units);
+    if (given === held.units) this.used.delete(name);
+    else held.units -= given;
+    return given;
+  }
+
+  delete(name: string): void {
+    this.used.delete(name);
+  }
+}
+
+/** What a budget of so many used units until an instant says to a request, before it is counted. */
+function decided(used: number, end: number, { limit, cost, partial }: Budgeted, now: number): Reply {
+  const left = Math.max(0, limit - used);
+  const granted = partial ? Math.min(cost, left) : cost <= left ? cost : 0;
+  const reset = used > 0 ? Math.max(0, end - now) : 0;
+  const isHopeless = (partial ? 1 : cost) > limit;
+  return [granted, limit, left, granted > 0 ? 0 : isHopeless ? -1 : reset, reset];
+}
+
+/** The numbers of INFO's reply: an object or a map in RESP3, a flat list in RESP2. */
+function fieldsOf(info: unknown): Record<string, number> {
+  const pairs = Array.isArray(info)
+    ? info.flatMap((name, at) => (at % 2 === 0 ? [[String(name), info[at + 1]]] : []))
+    : info instanceof Map
+      ? [...info]
+      : Object.entries(info as object);
+  return Object.fromEntries(pairs.map(([name, value]) => [String(name), Number(value)]));
+}

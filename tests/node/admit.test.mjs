@@ -1,0 +1,162 @@
+/** One decision of rates, budgets and a hold, and its settlement. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { admit, BudgetLimiter, HoldLimiter, Limiter } from "swlimit";
+import { connect, eventually, key } from "./support.mjs";
+
+/** A plan: 2 streams at once, 3 requests an hour, 100 tokens a year. */
+function plan(test, client, options) {
+  const all = { client, timeout: 20_000, ...options };
+  const streams = new HoldLimiter({ ...all, limit: 2, prefix: "streams:" });
+  const requests = new Limiter({ ...all, limit: 3, window: "1h", prefix: "requests:" });
+  const tokens = new BudgetLimiter({ ...all, limit: 100, period: "year", prefix: "tokens:" });
+  test.after(async () => {
+    requests.close();
+    tokens.close();
+    await streams.close();
+  });
+  const k = `{${key()}}`;
+  const parts = (cost) => [
+    { limiter: tokens, key: k, cost },
+    { limiter: streams, key: k },
+    { limiter: requests, key: k },
+  ];
+  const left = async () => [(await tokens.peek(k)).remaining, (await requests.peek(k)).remaining];
+  return { k, streams, requests, tokens, parts, left };
+}
+
+const granted = ({ each }) => each.map((decision) => decision.granted);
+
+test("all or nothing, and put right once", async (test) => {
+  const client = await connect(test);
+  const { k, streams, parts, left } = plan(test, client);
+  const first = await admit(parts(60));
+  assert.deepEqual([first.granted, granted(first), first.retryAfter], [true, [60, 1, 1], 0]);
+  assert.deepEqual([first.each[1] === first.hold, first.hold.isLive, await left()], [true, true, [40, 2]]);
+  const denied = await admit(parts(50));
+  assert.deepEqual([denied.granted, granted(denied), denied.hold, await left()], [false, [0, 1, 1], null, [40, 2]]);
+  assert.ok(denied.retryAfter > 0 && denied.headers()["Retry-After"]);
+  assert.deepEqual(await first.settle(25, 1), [-35, 0]);
+  assert.deepEqual([first.hold.isLive, await streams.holders(k), await left()], [false, [], [75, 2]]);
+  assert.deepEqual([await first.settle(25, 1), await left()], [null, [75, 2]]);
+  const second = await admit(parts(1));
+  assert.deepEqual(
+    [await second.settle(70, 3), await left()],
+    [
+      [69, 2],
+      [5, 0],
+    ],
+  );
+});
+
+test("left without a settlement, it stays counted", async (test) => {
+  const { k, streams, parts, left } = plan(test, await connect(test));
+  {
+    await using admission = await admit(parts(60));
+    assert.equal(admission.granted, true);
+    await assert.rejects(admission.settle(1), /2 numbers/);
+  }
+  assert.deepEqual([await streams.holders(k), await left()], [[], [40, 2]]);
+});
+
+test("a settlement whose reply is lost is sent again, and happens once", async (test) => {
+  const client = await connect(test);
+  let lost = 2;
+  const lossy = async (args) => {
+    const reply = await client.sendCommand(args);
+    return args[0] === "SWLIMIT.SETTLE" && lost-- > 0 ? new Promise(() => {}) : reply;
+  };
+  const { parts, left, streams, k } = plan(test, lossy, { timeout: 100 });
+  const { ttl } = streams;
+  assert.equal(ttl, 30_000);
+  streams.ttl = 3000; // so that it is sent again soon
+  const admission = await eventually(async () => {
+    const one = await admit(parts(60));
+    return one.each[0].source === "server" && one;
+  });
+  assert.equal(await admission.settle(25, 2), null); // by then nobody knows what the first one did
+  await eventually(async () => (await left()).join() === "75,1", "one settlement");
+  assert.deepEqual([lost, await streams.holders(k)], [-1, []]);
+});
+
+test("what was used beyond is counted though the hold had ended", async (test) => {
+  const client = await connect(test);
+  const { k, parts, left } = plan(test, client);
+  const admission = await admit(parts(60));
+  await client.sendCommand(["SWLIMIT.RELEASE", `streams:${k}`, admission.hold.id]);
+  assert.deepEqual([await admission.settle(65, 0), await left()], [null, [35, 2]]);
+});
+
+test("what is granted too late is undone", async (test) => {
+  const client = await connect(test);
+  let answer = () => {};
+  const slow = (args) => {
+    const reply = client.sendCommand(args);
+    if (args[0] !== "SWLIMIT.ADMIT") return reply;
+    return new Promise((resolve) => {
+      answer = () => resolve(reply);
+    });
+  };
+  const { k, parts } = plan(test, slow, { timeout: 100, onFailure: "deny" });
+  assert.equal((await admit(parts(60))).granted, false);
+  answer();
+  const patient = plan(test, client);
+  await eventually(async () => (await patient.tokens.peek(k)).remaining === 100, "the return");
+  assert.deepEqual(await patient.streams.holders(k), []);
+});
+
+test("without a hold each is put right by itself", async (test) => {
+  const { parts, left } = plan(test, await connect(test));
+  const admission = await admit(parts(60).filter((_, at) => at !== 1));
+  assert.deepEqual([admission.granted, admission.hold], [true, null]);
+  assert.deepEqual(
+    [await admission.settle(25, 2), await left()],
+    [
+      [-35, 1],
+      [75, 1],
+    ],
+  );
+});
+
+test("without a server", async (test) => {
+  const { streams, parts, left } = plan(test, undefined);
+  const first = await admit(parts(60));
+  assert.deepEqual([first.granted, first.hold.source, await left()], [true, "local", [40, 2]]);
+  const denied = await admit(parts(50));
+  assert.deepEqual([denied.granted, granted(denied), await left()], [false, [0, 1, 1], [40, 2]]);
+  assert.deepEqual(
+    [await first.settle(25, 2), await left()],
+    [
+      [-35, 1],
+      [75, 1],
+    ],
+  );
+  assert.equal((await streams.hold(parts(1)[1].key, { cost: 2 })).granted, 2);
+});
+
+test("while the server does not answer, each by its policy", async (test) => {
+  const { parts } = plan(test, () => new Promise(() => {}), { timeout: 50, localShare: 0.5 });
+  const admission = await admit(parts(50));
+  assert.deepEqual([admission.granted, granted(admission), admission.each[0].source], [true, [50, 1, 1], "failure"]);
+  assert.equal((await admit(parts(1))).granted, false);
+  assert.equal(await admission.settle(25, 2), null);
+  assert.equal(admission.hold.isLive, false);
+});
+
+test("what is wrong is refused", async (test) => {
+  const { k, streams, parts } = plan(test, await connect(test));
+  await assert.rejects(admit([]), TypeError);
+  await assert.rejects(admit([...parts(1), { limiter: streams, key: `${k}2` }]), /one hold/);
+  await assert.rejects(admit([...parts(1), { limiter: new Limiter({ limit: 1, window: 1 }), key: k }]), /same client/);
+  const strict = new Limiter({ client: await connect(test), limit: 1, window: 1, strict: true });
+  await assert.rejects(
+    admit([
+      { limiter: strict, key: k },
+      { limiter: parts(1)[2].limiter, key: k },
+    ]),
+    /same client/,
+  );
+  const denied = await admit(parts(101));
+  await assert.rejects(denied.settle(0, 0), /nothing was granted/);
+});

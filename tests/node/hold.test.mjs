@@ -1,0 +1,254 @@
+/** Holds: taken, renewed, lost, and given back once. */
+
+import assert from "node:assert/strict";
+import os from "node:os";
+import { test } from "node:test";
+import { Redis } from "ioredis";
+import { DeniedError, HoldLimiter, LostError, UnavailableError } from "swlimit";
+import { connect, eventually, key } from "./support.mjs";
+
+/** A limiter that ends with the test. */
+function holds(test, options) {
+  const made = new HoldLimiter({ limit: 1, ttl: "1m", timeout: 20_000, ...options });
+  test.after(() => made.close());
+  return made;
+}
+
+/** A client as a function, through which commands go that `pass` lets through; others are never answered. */
+async function through(test, pass) {
+  const client = await connect(test);
+  return (args) => (pass(args) ? client.sendCommand(args) : new Promise(() => {}));
+}
+
+const told = ({ granted, limit, remaining, source }) => ({ granted, limit, remaining, source });
+
+for (const [name, open] of Object.entries({
+  redis: (test) => connect(test),
+  "redis with RESP2": (test) => connect(test, { RESP: 2 }),
+  ioredis: async (test) => {
+    const client = new Redis((await connect(test)).options.socket.port);
+    test.after(() => client.disconnect());
+    return client;
+  },
+  "a function": (test) => through(test, () => true),
+})) {
+  test(`taken and given back, with ${name}`, async (test) => {
+    const two = holds(test, { client: await open(test), limit: 2 });
+    const k = key();
+    const first = await two.hold(k);
+    assert.deepEqual(told(first), { granted: 1, limit: 2, remaining: 1, source: "server" });
+    assert.match(first.id, /^[0-9a-f]{32}$/);
+    const denied = await two.hold(k, { cost: 2 });
+    assert.deepEqual(told(denied), { granted: 0, limit: 2, remaining: 1, source: "server" });
+    assert.deepEqual([denied.isLive, denied.token, denied.signal.aborted], [false, undefined, true]);
+    assert.ok(denied.retryAfter > 0 && denied.retryAfter <= 60_000);
+    assert.equal((await two.hold(k, { cost: 3 })).retryAfter, -1);
+    {
+      await using second = await two.hold(k);
+      assert.ok(second.isLive && second.token > first.token);
+      const [{ id, units, token }] = await two.holders(k);
+      assert.deepEqual({ id, units, token }, { id: first.id, units: 1, token: first.token });
+      assert.equal((await two.holders(k)).length, 2);
+    }
+    assert.equal((await two.holders(k)).length, 1);
+    await first.release();
+    await first.release();
+    assert.deepEqual([first.isLive, await two.holders(k)], [false, []]);
+  });
+
+  test(`a wait ends with a release, with ${name}`, async (test) => {
+    const one = holds(test, { client: await open(test) });
+    const k = key();
+    const order = [];
+    const first = await one.hold(k);
+    const later = [1, 2, 3].map((number) =>
+      one.hold(k, { wait: "5m" }, async (hold) => {
+        order.push(number);
+        return hold.isLive;
+      }),
+    );
+    await first.release();
+    assert.deepEqual([await Promise.all(later), order], [Array(3).fill(true), [1, 2, 3]]);
+  });
+}
+
+test("work is done under a hold, which ends with it", async (test) => {
+  const one = holds(test, { client: await connect(test) });
+  const k = key();
+  assert.equal(await one.hold(k, {}, async (hold) => (await one.holders(k))[0].id === hold.id), true);
+  await assert.rejects(
+    one.hold(k, {}, () => Promise.reject(new Error("mine"))),
+    /^Error: mine$/,
+  );
+  assert.deepEqual(await one.holders(k), []);
+  const first = await one.hold(k);
+  const error = await one.hold(k, {}, () => assert.fail()).catch((error) => error);
+  assert.ok(error instanceof DeniedError && error.decision.granted === 0);
+  await first.release();
+});
+
+test("what is wrong is refused", async (test) => {
+  const client = await connect(test);
+  for (const wrong of [{ ttl: 2999 }, { limit: -1 }, { window: "1m" }, { mode: "direct" }]) {
+    assert.throws(() => new HoldLimiter({ client, limit: 1, ...wrong }), /ttl|limit|option/);
+  }
+  const one = holds(test, { client });
+  for (const wrong of [{ ttl: "2s" }, { wait: "2h" }, { cost: 0 }])
+    await assert.rejects(one.hold("k", wrong), RangeError);
+  const k = key();
+  await client.sendCommand(["SET", k, "text"]);
+  await assert.rejects(one.hold(k), /WRONGTYPE/);
+});
+
+test("all holds of a key are renewed together, a thousand by one command", async (test) => {
+  const renewals = [];
+  const client = await through(test, (args) => args[0] !== "SWLIMIT.RENEW" || renewals.push(args));
+  const many = holds(test, { client, limit: 5000, ttl: "9s" });
+  const k = key();
+  const held = await Promise.all(Array.from({ length: 1001 }, () => many.hold(k)));
+  const renewed = () => new Set(renewals.flatMap((words) => words.slice(3)));
+  await eventually(() => held.every(({ id }) => renewed().has(id)), "renewals", 60_000);
+  assert.ok(renewals.length < 8 && renewals.every((words) => words.length <= 3 + 1000), `${renewals.length} renewals`);
+  assert.deepEqual(renewals[0].slice(1, 3), [k, "9000ms"]);
+  assert.ok(held.every(({ isLive }) => isLive));
+});
+
+test("a hold that cannot be renewed is lost at its time, and it asks again until then", async (test) => {
+  let asked = 0;
+  const client = await through(test, ([name]) => name !== "SWLIMIT.RENEW" || !++asked);
+  const one = holds(test, { client, ttl: "3s", timeout: 200 });
+  const hold = await one.hold(key());
+  const { signal } = hold;
+  await eventually(() => signal.aborted, "the loss", 60_000);
+  assert.deepEqual([hold.isLive, signal.reason instanceof LostError, hold.signal === signal], [false, true, true]);
+  assert.ok(asked >= 2, `${asked} renewals`);
+  await hold.release();
+});
+
+test("a hold that somebody else ended is lost, though the server grants it to others", async (test) => {
+  const client = await connect(test);
+  const one = holds(test, { client, ttl: "3s" });
+  const k = key();
+  const hold = await one.hold(k);
+  await client.sendCommand(["SWLIMIT.RELEASE", k, hold.id]);
+  await eventually(() => hold.signal.aborted, "the loss", 60_000);
+  assert.equal(hold.isLive, false);
+});
+
+test("time passes while the machine sleeps", async (test) => {
+  const one = holds(test, { client: await connect(test), ttl: "1m" });
+  const hold = await one.hold(key());
+  assert.ok(hold.isLive);
+  const before = os.uptime();
+  test.mock.method(os, "uptime", () => before + 61);
+  assert.equal(hold.isLive, false);
+  test.mock.restoreAll();
+});
+
+test("after a wait the time to live runs from a renewal", async (test) => {
+  const seen = [];
+  const client = await connect(test);
+  const { duplicate } = client;
+  client.duplicate = (...options) => {
+    const made = duplicate.apply(client, options);
+    const { sendCommand } = made;
+    made.sendCommand = (args) => {
+      seen.push(args);
+      return sendCommand.call(made, args);
+    };
+    return made;
+  };
+  const one = holds(test, { client });
+  const k = key();
+  const first = await one.hold(k);
+  const { sendCommand } = client;
+  client.sendCommand = (args) => {
+    seen.push(args);
+    return sendCommand.call(client, args);
+  };
+  const waiting = one.hold(k, { wait: "5m" });
+  await eventually(() => seen.some((args) => args.includes("WAIT")), "the wait");
+  await first.release();
+  const hold = await waiting;
+  const names = seen.map(([name]) => name);
+  assert.equal(seen.at(-1)[3], hold.id);
+  assert.equal(new Set(seen.filter(([name]) => name === "SWLIMIT.HOLD").map((args) => args[4])).size, 1);
+  assert.deepEqual(names.slice(-2), ["SWLIMIT.RELEASE", "SWLIMIT.RENEW"]);
+  await hold.release();
+});
+
+test("a wait that is given up leaves no hold and no place in the queue", async (test) => {
+  const client = await connect(test);
+  const one = holds(test, { client });
+  const k = key();
+  const first = await one.hold(k);
+  const controller = new AbortController();
+  const waiting = one.hold(k, { wait: "5m", signal: controller.signal });
+  const isQueued = async () => /swlimit_waiting:1\b/.test(await client.sendCommand(["INFO", "swlimit"]));
+  await eventually(isQueued, "the wait");
+  controller.abort(new Error("mine"));
+  await assert.rejects(waiting, /mine/);
+  await first.release();
+  await using hold = await one.hold(k, { wait: "5m" });
+  assert.equal(hold.granted, 1);
+  assert.equal((await one.holders(k)).length, 1);
+});
+
+test("a hold that is granted too late is given back", async (test) => {
+  const client = await connect(test);
+  let answer = () => {};
+  const slow = (args) => {
+    const reply = client.sendCommand(args);
+    if (args[0] !== "SWLIMIT.HOLD") return reply;
+    return new Promise((resolve) => {
+      answer = () => resolve(reply);
+    });
+  };
+  const one = holds(test, { client: slow, timeout: 100, onFailure: "deny" });
+  const k = key();
+  const hold = await one.hold(k);
+  assert.deepEqual(told(hold), { granted: 0, limit: 1, remaining: undefined, source: "failure" });
+  assert.equal((await client.sendCommand(["SWLIMIT.HOLDERS", k])).length, 1);
+  answer();
+  await eventually(async () => (await client.sendCommand(["SWLIMIT.HOLDERS", k])).length === 0, "the release");
+});
+
+test("while the server does not answer, a share of the limit is held here", async (test) => {
+  const client = () => new Promise(() => {});
+  const local = holds(test, { client, limit: 15, timeout: 50 });
+  const k = key();
+  const first = await local.hold(k, { cost: 2 });
+  assert.deepEqual(told(first), { granted: 2, limit: 2, remaining: 0, source: "failure" });
+  assert.deepEqual([first.token, first.isLive], [undefined, true]);
+  assert.equal((await local.hold(k)).granted, 0);
+  await first.release();
+  assert.equal(first.isLive, false);
+  assert.equal((await local.hold(k)).granted, 1);
+  assert.equal((await holds(test, { client, timeout: 50, onFailure: "allow" }).hold(k)).granted, 1);
+  await assert.rejects(holds(test, { client, timeout: 50, onFailure: "error" }).hold(k), UnavailableError);
+});
+
+test("without a server this process counts", async (test) => {
+  const two = holds(test, { limit: 2 });
+  const first = await two.hold("k", { cost: 2 });
+  assert.deepEqual(told(first), { granted: 2, limit: 2, remaining: 0, source: "local" });
+  assert.equal((await two.hold("k")).granted, 0);
+  const order = [];
+  const later = [1, 2].map((number) => two.hold("k", { wait: "5m", cost: 2 }, async () => order.push(number)));
+  await first.release();
+  await Promise.all(later);
+  assert.deepEqual(order, [1, 2]);
+  assert.equal((await two.hold("k", { wait: "1h", cost: 3 })).retryAfter, -1);
+  assert.deepEqual(two.counts, { server: 0, cache: 0, failure: 0, local: two.counts.local, lost: 0 });
+});
+
+test("what is held is released when the limiter ends", async (test) => {
+  const client = await connect(test);
+  const k = key();
+  {
+    await using two = new HoldLimiter({ client, limit: 2, timeout: 20_000 });
+    await two.hold(k);
+    await two.hold(k);
+  }
+  assert.deepEqual(await client.sendCommand(["SWLIMIT.HOLDERS", k]), []);
+});
