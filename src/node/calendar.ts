@@ -55,7 +55,7 @@ export class Calendar {
       throw new RangeError(`period must be one of ${PERIODS.join(", ")}, not ${String(period)}`);
     }
     this.period = period;
-    this.zone = new Zone(timeZone);
+    this.zone = zoneOf(timeZone);
     this.timeZone = timeZone;
     this.steps = stepsOf(period, anchor);
   }
@@ -79,6 +79,15 @@ export class Calendar {
 /** The period that an instant is in, a Unix time in ms. */
 export function periodAt(options: CalendarOptions, instant: number): Period {
   return new Calendar(options).at(instant);
+}
+
+/** Zones are dear to make, and few. */
+const zones = new Map<string, Zone>();
+
+function zoneOf(name: string): Zone {
+  const zone = zones.get(name) ?? new Zone(name);
+  zones.set(name, zone);
+  return zone;
 }
 
 /** What the clocks of a time zone show. Their time is counted like Unix time, as if they were those of UTC. */

@@ -110,6 +110,9 @@ export async function work(): Promise<[boolean, string, readonly number[] | null
   const tokens = new BudgetLimiter({ client, limit: 100_000, period: "month", timeZone: "Europe/Berlin", anchor: 15 });
   const hold: Hold = await streams.hold("k", { wait: "10s", signal: AbortSignal.timeout(1000) });
   const text: string = await streams.hold("k", {}, async ({ signal }) => String(signal.aborted));
-  const admission: Admission = await admit([{ limiter: streams, key: "k" }, { limiter: tokens, key: "k", cost: 2000 }]);
+  const admission: Admission = await admit([
+    { limiter: streams, key: "k" },
+    { limiter: tokens, key: "k", cost: 2000 },
+  ]);
   return [hold.isLive, text, await admission.settle(1250)];
 }
