@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import time
 
 import pytest
 
@@ -26,7 +27,7 @@ def run(commands, server):
 
 @pytest.mark.parametrize("appendonly", ["no", "yes"])
 def test_a_server_starts_without_the_module_once_its_windows_are_deleted(binaries, documented, appendonly, tmp_path):
-    """Before that it refuses. Windows of all databases go, whatever their names; all other keys stay."""
+    """Before that it refuses. Windows, holds and budgets of all databases go, whatever their names; all other keys stay."""
     deleting, writing = documented
     options = {"appendonly": appendonly, "save": "3600 1"}
     bare = Server(binaries, options=options, module=None, folder=tmp_path)
@@ -36,12 +37,15 @@ def test_a_server_starts_without_the_module_once_its_windows_are_deleted(binarie
             client.mset({f"other:{number}": number for number in range(2500)})
             for number in range(2500):
                 client.execute_command("SWLIMIT.RECORD", b"a b\n\xff*%d" % number, 1, "1h", "1m")
+            client.execute_command("SWLIMIT.HOLD", "hold", 1, "1h", "id")
+            client.execute_command("SWLIMIT.BUDGET", "budget", 1, int(time.time() * 1000) + 3_600_000)
     try:
         bare.spawn().process.wait(20)
         assert re.search(r"module data I can't load|[Uu]nknown command 'SWLIMIT", bare.log), bare.log
 
         with Server(binaries, options=options, folder=tmp_path) as server:
-            assert "swlimit_keys:0" in run(deleting, server)
+            left = run(deleting, server)
+            assert re.findall(r"swlimit_(\w*keys):0", left) == ["keys", "hold_keys", "budget_keys"], left
             assert run(writing, server).endswith("OK\n")
             eventually(lambda: server.client().info("persistence")["aof_rewrite_in_progress"], 0)
         client = bare.start().client()
