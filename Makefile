@@ -106,11 +106,14 @@ servers: setup-test
 	-@scripts/servers valkey-9.1 redis-7.4 redis-6.2
 	-@scripts/proxies
 
+# What is written for readers; the changelog keeps the words of its time.
+PROSE = README.md CONTRIBUTING.md SECURITY.md docs src/node/README.md src/python/README.md
 lint: setup-test
 	cargo fmt --all --check
 	cargo clippy --all-targets $(CRATES) $(STRICT)
 	.venv/bin/ruff check --quiet tests scripts src/python
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" npm --silent --prefix src/node run lint
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" scripts/prose/node_modules/.bin/textlint --config scripts/prose/.textlintrc.json $(PROSE)
 
 setup-%:
 	@scripts/setup $*
