@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from inspect import iscoroutine
+from inspect import isawaitable
 
 import pytest
 import redis
@@ -15,11 +15,21 @@ class Threads:
     """Programs without asyncio."""
 
     name = "threads"
+    lazy = redis.Redis
     redis, cluster, sentinel = redis.Redis, redis.RedisCluster, redis.Sentinel
     allow_all = staticmethod(swlimit.allow_all)
 
     def limiter(self, client, *quota, **options):
         return swlimit.Limiter(client, *quota, **options)
+
+    def hold_limiter(self, client, *words, **options):
+        return swlimit.HoldLimiter(client, *words, **options)
+
+    def budget_limiter(self, client, *words, **options):
+        return swlimit.BudgetLimiter(client, *words, **options)
+
+    def admit(self, requests, **options):
+        return swlimit.admit(requests, **options)
 
     def client(self, make, *args, **options):
         return make(*args, **options)
@@ -45,10 +55,24 @@ class Asyncio:
     def limiter(self, client, *quota, **options):
         return Called(self, swlimit.AsyncLimiter(client, *quota, **options))
 
+    def hold_limiter(self, client, *words, **options):
+        return Called(self, self.call(swlimit.AsyncHoldLimiter, client, *words, **options))
+
+    def budget_limiter(self, client, *words, **options):
+        return Called(self, swlimit.AsyncBudgetLimiter(client, *words, **options))
+
+    def admit(self, requests, **options):
+        return self.call(swlimit.admit, requests, **options)
+
+    @staticmethod
+    def lazy(**options):
+        """A client that has not connected yet."""
+        return redis.asyncio.Redis(**options)
+
     def client(self, make, *args, **options):
         async def made():
             client = make(*args, **options)
-            if hasattr(client, "initialize"):
+            if hasattr(client, "initialize") and make is not self.lazy:
                 await client.initialize()
             return client
         return self.wait(made())
@@ -56,7 +80,7 @@ class Asyncio:
     def call(self, function, *args, **options):
         async def called():
             result = function(*args, **options)
-            return await result if iscoroutine(result) else result
+            return await result if isawaitable(result) else result
         return self.wait(called())
 
     def allow_all(self, *requests):
@@ -87,7 +111,7 @@ class Called:
         found = getattr(self.limiter, name)
         if not callable(found) or name in ("limit", "request", "forget", "forget_all", "servers"):
             return found
-        return lambda *args, **options: self.kind.wait(found(*args, **options))
+        return lambda *args, **options: self.kind.call(found, *args, **options)
 
 
 @pytest.fixture(params=[Threads, Asyncio], ids=lambda kind: kind.name)

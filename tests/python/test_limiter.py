@@ -9,7 +9,7 @@ import pytest
 
 import swlimit
 from support.cli import ask
-from swlimit import Limited
+from swlimit import DeniedError
 
 
 def shown(decision):
@@ -126,11 +126,11 @@ def test_decorators_and_contexts(server):
 
     assert greet("ann", loudly=True) == "ANN"
     assert (greet.__name__, greet.__doc__) == ("greet", "Say hello.")
-    with pytest.raises(Limited, match="user:ann") as raised:
+    with pytest.raises(DeniedError, match="user:ann") as raised:
         greet("ann")
     assert raised.value.decision.retry_after > 50
     assert greet("bob") == "bob"
-    with limiter.limit("k"), pytest.raises(Limited), limiter.limit("k"):
+    with limiter.limit("k"), pytest.raises(DeniedError), limiter.limit("k"):
         pytest.fail("entered without a grant")
     limiter.close()
 
@@ -149,11 +149,11 @@ def test_decorators_and_contexts_of_asyncio(server):
             return number
 
         assert await call(7) == 7
-        with pytest.raises(Limited):
+        with pytest.raises(DeniedError):
             await call(8)
         async with limiter.limit("k"):
             pass
-        with pytest.raises(Limited):
+        with pytest.raises(DeniedError):
             async with limiter.limit("k", timeout=1.0):
                 pytest.fail("entered without a grant")
         await limiter.close()

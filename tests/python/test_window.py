@@ -10,7 +10,8 @@ from support.bounds import MAX
 from support.server import ROOT
 from support.workload import OVERFLOW, Workload
 from swlimit import breaker
-from swlimit.deciding import Deciding, time_before
+from swlimit.asking import time_before
+from swlimit.deciding import Deciding
 from swlimit.decision import Decision
 from swlimit.denials import Demand, Denials
 from swlimit.local import Local

@@ -1,7 +1,6 @@
 """How a limiter decides. All that waits does so by its `outside`: see there."""
 
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -10,50 +9,21 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 
 import redis.exceptions as of_redis
 
-from . import fork
+from .asking import Asking, Key, OnFailure, instant_after, one_of
 from .breaker import LAST_PROBE
 from .decision import Decision, Decisions, Source
 from .denials import Demand, Denials, Ticket
-from .errors import NoFreeConnection, ServerAway, SwlimitError, is_unknown_command
-from .link import Kept, Link, Links
+from .errors import NoFreeConnection, ServerAway, is_unknown_command
+from .link import Kept
 from .local import Local, instant
-from .outside import Outside
-from .quota import Duration, Quota, checked_integer, checked_share, milliseconds, seconds
-from .servers import Server, ServerState, Words
-from .waiting import Turns, Waiting
+from .quota import Duration, Quota, checked_integer, milliseconds, seconds
+from .servers import Words
 
-Key = str | bytes
 Mode = Literal["cached", "direct", "local"]
-OnFailure = Literal["local", "allow", "deny", "error"]
-
-LONGEST_WAIT = 20 * 24 * 60 * 60.0  # about the most that the system waits for at once
 
 
-class Statistics:
-    """How many decisions came from which source."""
-
-    def __init__(self) -> None:
-        self.server = self.cache = self.failure = self.local = 0
-        self.begin_anew()
-        fork.remember(self)
-
-    def begin_anew(self) -> None:
-        self._lock = threading.Lock()
-
-    def add(self, source: Source) -> None:
-        with self._lock:
-            self.__dict__[source] += 1
-
-    def __repr__(self) -> str:
-        return f"<{', '.join(f'{source}: {getattr(self, source)}' for source in get_args(Source))}>"
-
-
-class Deciding:
-    """The common part of limiters."""
-
-    _links: Links
-    _outside: Outside
-    _link: Link | None
+class Deciding(Asking):
+    """How limiters of rates decide."""
 
     def __init__(
         self, client: Any, limit: int, window: Duration, resolution: Duration | None = None, *, strict: bool = False,
@@ -74,41 +44,20 @@ class Deciding:
         max_keys: how many keys are remembered. max_waiting: how many connections may wait in `acquire`.
         prefix: what the names of all keys begin with.
         """
-        _one_of("mode", mode, (None, *get_args(Mode)))
-        _one_of("on_failure", on_failure, get_args(OnFailure))
+        one_of("mode", mode, (None, *get_args(Mode)))
         if (client is None) != (mode == "local") and not (client is None and mode is None):
             raise ValueError(f"mode {mode!r} needs {'no client' if client is not None else 'a client'}")
         self.quota = Quota.of(limit, window, resolution, strict)
-        self.statistics = Statistics()
-        self._on_failure = on_failure
-        self._timeout = seconds(timeout, "timeout")
+        self._set_up(client, on_failure, local_share, timeout, max_keys, max_waiting, prefix)
         self._untracked = seconds(max_untracked_age, "max_untracked_age", least=0)
-        self._prefix = as_bytes(prefix, "prefix")
-        checked_integer(max_keys, "max_keys", least=1)
-        checked_integer(max_waiting, "max_waiting", least=1)
-        share = checked_share(local_share, "local_share")
-        self._local = Local(1_000_000 if client is None else share, max_keys)
+        self._local = Local(self._share, max_keys)
         self._denials = Denials(max_keys) if client is not None and mode != "direct" else None
         self._can_acquire = client is not None
-        self._is_closed = False
-        self._waiting, self._turns = Waiting(self._outside, max_waiting), Turns(self._outside)
-        self._link = None
-        if client is not None:
-            self._check_client(client)
-            self._link = self._links.of(client)
-            self._link.join(self, self._denials)
-
-    def _check_client(self, client: Any) -> None:
-        """Raise TypeError unless it is one of this kind of limiters."""
-        raise NotImplementedError
+        self._connect(client)
 
     def __repr__(self) -> str:
         limit, window, resolution = self.quota.words
         return f"<{type(self).__name__} {limit} {window} {resolution}{' STRICT' * self.quota.strict}>"
-
-    def servers(self) -> tuple[ServerState, ...]:
-        """How its servers are, as far as they have been met; none without a client."""
-        return () if self._link is None else tuple(server.state for server in self._link.topology.all())
 
     def forget(self, key: Key) -> None:
         """Ask about this key again; for who changes it by other commands, and cannot wait until that is heard of."""
@@ -119,20 +68,6 @@ class Deciding:
         """Ask about every key again."""
         if self._denials is not None:
             self._denials.forget_all()
-
-    def _name(self, key: Key) -> bytes:
-        if self._is_closed:
-            raise SwlimitError("the limiter is closed")
-        return self._prefix + as_bytes(key)
-
-    async def _closing(self) -> None:
-        """Let go of connections and of what is remembered."""
-        await self._waiting.close()
-        link, denials = self._link, self._denials
-        self._is_closed = True
-        self._link = self._denials = None
-        if link is not None and link.leave(self, denials):
-            link.close_connections()
 
     # What the commands are.
 
@@ -225,7 +160,7 @@ class Deciding:
                           limit: int | None, deadline: Duration | None) -> Decision:
         """ALLOW or PEEK, unless the denial is known."""
         demand = self._demand(key, cost, partial, block, limit)
-        wait = self._timeout if deadline is None else self._wait(deadline)
+        wait = self._wait(deadline)
         known = self._known(demand)
         if known is not None:
             return known
@@ -244,10 +179,6 @@ class Deciding:
         if known is not None:
             self.statistics.add("cache")
         return known
-
-    def _wait(self, deadline: Duration) -> float:
-        """How long a request may wait for a server whose caller waits so long."""
-        return min(self._timeout, time_before(seconds(deadline, "deadline", least=0)))
 
     async def _deciding(self, command: str, demand: Demand, cost: int, wait: float, *, partial: bool = False,
                         age: int = 0) -> Decision:
@@ -300,36 +231,6 @@ class Deciding:
         if command == "DEL":
             self._local.change("DEL", key, 0)
         return reply
-
-    async def _asking(self, key: bytes, words: Words, wait: float) -> Any:
-        """The reply to a command. Raises ServerAway where the failure policy decides."""
-        if self._link is None:
-            raise ServerAway("the limiter was closed meanwhile")
-        server = self._link.of(key)
-        if server is None:
-            server = await self._located(key, wait)
-        asking = again = False
-        while True:
-            if server.breaker.is_open:
-                raise ServerAway(server.breaker.reason)
-            try:
-                return await server.wire.send(key, words, self._timeout, wait, asking)
-            except (of_redis.AskError, of_redis.TryAgainError) as error:
-                if again:
-                    raise server.lost(error, key) from error
-                again = True
-                asking = isinstance(error, of_redis.AskError) and not isinstance(error, of_redis.MovedError)
-                if isinstance(error, of_redis.AskError):
-                    server = self._link.redirected(error)
-
-    async def _located(self, key: bytes, wait: float) -> Server:
-        """The server of a cluster that has not told yet which it has."""
-        assert self._link is not None
-        await self._link.locate(wait)
-        server = self._link.of(key)
-        if server is None:
-            raise ServerAway("no server of the cluster is known to have this key")
-        return server
 
     def _learn(self, ticket: Ticket, decision: Decision) -> None:
         """As much cannot be granted again now: have the tracker ask what is to be remembered. Meanwhile, or without
@@ -444,7 +345,7 @@ async def deciding_all(requests: Sequence[Request[Any]], deadline: Duration | No
     """Grant what all of these limits grant, or count nothing. The first limiter asks, and says what is done when the
     server is away. `allow_all(a.request("k"), b.request("l", cost=2))`; keys differ, and in a cluster share a slot."""
     first: Deciding = requests[0].limiter
-    wait = first._timeout if deadline is None else first._wait(deadline)
+    wait = first._wait(deadline)
     demands = [one.demand for one in requests]
     if len(requests) == 1:
         decision = first._known(demands[0])
@@ -497,30 +398,3 @@ def _all_counted(first: Deciding, requests: Iterable[Request[Any]], source: Sour
         one.limiter.statistics.add(source)
     members = tuple(Decision.of(reply, demand.quota, source) for reply, demand in zip(replies, demands))
     return Decisions(all(members), members)
-
-
-def as_bytes(key: Key, name: str = "key") -> bytes:
-    """Servers name keys in bytes, so does everything behind the door."""
-    if isinstance(key, str):
-        return key.encode()
-    if isinstance(key, bytes):
-        return key
-    if isinstance(key, (bytearray, memoryview)):
-        return bytes(key)
-    raise TypeError(f"{name} must be str or bytes, not {key!r}")
-
-
-def instant_after(timeout: Duration | None) -> float:
-    """When a wait ends; None is as good as never."""
-    waits = LONGEST_WAIT if timeout is None else min(seconds(timeout, "timeout", least=0), LONGEST_WAIT)
-    return time.monotonic() + waits
-
-
-def time_before(deadline: float) -> float:
-    """How long to wait for a server where the caller waits so long: until a tenth before, 1 to 5 ms."""
-    return 0.0 if deadline < 0.002 else deadline - min(0.005, max(0.001, deadline / 10))
-
-
-def _one_of(name: str, value: object, values: Iterable[object]) -> None:
-    if value not in values:
-        raise ValueError(f"{name} must be {', '.join(repr(one) for one in values if one)}, not {value!r}")

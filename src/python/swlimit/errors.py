@@ -33,7 +33,7 @@ class NoFreeConnection(SwlimitError):
     """All connections that may wait did, for as long as this request would have."""
 
 
-class Limited(SwlimitError):
+class DeniedError(SwlimitError):
     """A request was denied where only a granted one may go on."""
 
     def __init__(self, key: str | bytes, decision: object) -> None:

@@ -15,6 +15,7 @@ from .breaker import PROBE_TIMEOUT, probe
 from .denials import Denials, Ticket
 from .errors import ServerAway, SwlimitError
 from .outside import Outside, Signal
+from .renewing import Renewer
 from .servers import Home, Server, Words, topology
 from .tracking import Subscribers, Tracker
 
@@ -127,8 +128,9 @@ class Link:
 
     def _server(self, home: Home) -> Server:
         server = Server(home)
-        server.wire, server.tracker = self.outside.wire(server), Tracker(self.outside, server, self.subscribers)
         weak = weakref.ref(self)
+        server.wire, server.tracker = self.outside.wire(server), Tracker(self.outside, server, self.subscribers)
+        server.renewer = Renewer(self.outside, server, weak)
 
         def on_open() -> None:
             if (link := weak()) is not None:

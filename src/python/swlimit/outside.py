@@ -19,6 +19,20 @@ class Signal(Protocol):
         """Whether it has happened, at the latest after so many seconds."""
 
 
+class Mailbox(Protocol):
+    """What a worker is told."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is anything in it."""
+
+    def put(self, mail: Any) -> None:
+        """From any thread, and at any instant: it takes no lock that this thread may hold."""
+
+    async def get(self, seconds: float) -> Any:
+        """The oldest mail; None when there is none in so many seconds."""
+
+
 class Wire(Protocol):
     """Sends to one server what does not wait there, over connections that all its limiters share."""
 
@@ -91,6 +105,11 @@ class Outside(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
     def signal(self) -> Signal: ...
+
+    def event(self) -> Any:
+        """An event for the program: of `threading`, or of asyncio."""
+
+    def mailbox(self) -> Mailbox: ...
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> Any:
         """Have this go on beside the requests. Raises RuntimeError where that is impossible."""

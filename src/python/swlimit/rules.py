@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast, get_args
 
-from .deciding import Key, Request, check_together
+from .asking import Key
+from .deciding import Request, check_together
 from .decision import Decisions
 from .limiter import AsyncLimiter, Limiter
 

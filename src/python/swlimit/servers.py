@@ -18,6 +18,9 @@ from .errors import REPLIES, ModuleMissing, ServerAway, is_failure, is_unknown_c
 Words = tuple[Any, ...]
 """A command as it is sent: its name, then its arguments."""
 
+NEWER = frozenset(f"SWLIMIT.{name}" for name in ("HOLD", "RELEASE", "RENEW", "HOLDERS", "BUDGET", "ADMIT", "SETTLE"))
+"""The commands that a server which has served others may lack."""
+
 log = logging.getLogger("swlimit")
 SILENCE = 1.0
 """Seconds after which a connection that has told nothing is asked whether it is still there."""
@@ -68,7 +71,7 @@ class ServerState(NamedTuple):
 
 
 class Server:
-    """What is known of one server; `wire` sends to it, `tracker` hears from it."""
+    """What is known of one server; `wire` sends to it, `tracker` hears from it, `renewer` renews holds there."""
 
     def __init__(self, home: Home) -> None:
         self.home = home
@@ -76,6 +79,7 @@ class Server:
         self.lacks: set[str] = set()
         self.wire: Any = None
         self.tracker: Any = None
+        self.renewer: Any = None
         self._is_slow = False
         self._served = False
 
@@ -87,10 +91,10 @@ class Server:
     def heard(self, key: bytes, words: Words, reply: Any, in_time: bool = True) -> Any:
         """Take in a reply, an error's too, and say what it comes to: itself, or an error that is to be raised."""
         if isinstance(reply, REPLIES):
-            if is_unknown_command(reply) and words[0] != "SWLIMIT.ACQUIRE":  # which older releases lack
-                if not self._served:
+            if is_unknown_command(reply) and words[0] != "SWLIMIT.ACQUIRE":  # which the first release lacks
+                if not self._served or words[0] in NEWER:
                     self.breaker.answered()
-                    return ModuleMissing()
+                    return ModuleMissing(str(words[0]))
                 self.breaker.failed(reply, key)
                 return ServerAway(f"{self.home.name} has lost its module: {reply}")
             if is_failure(reply):
@@ -157,7 +161,35 @@ def giving_back(words: Words, reply: Any, age: float) -> list[Words]:
     if words[0] == "SWLIMIT.MALLOW":
         keys = words[2:2 + words[1]]
         return [("SWLIMIT.REFUND", key, member[0], *dated) for key, member in zip(keys, reply[1:])]
+    if words[0] in ("SWLIMIT.HOLD", "SWLIMIT.ADMIT") and (undo := undoing(words)) is not None:
+        return [undo]
+    if words[0] == "SWLIMIT.ADMIT":
+        return [("SWLIMIT.REFUND", key, clause[-1], *(dated if clause[0] == "RATE" else ()))
+                for key, clause in clauses(words)]
     return []
+
+
+def clauses(words: Words) -> list[tuple[bytes, Words]]:
+    """The keys of an ADMIT, and what is asked of each."""
+    keys, left = words[2:2 + words[1]], words[2 + words[1]:]
+    found = []
+    for key in keys:
+        length = 4 if left[0] == "BUDGET" else 5
+        found.append((key, left[:length]))
+        left = left[length:]
+    return found
+
+
+def undoing(words: Words) -> Words | None:
+    """The command after which a HOLD, or an ADMIT with a hold, is as if it had never been; None for others."""
+    if words[0] == "SWLIMIT.HOLD":
+        return "SWLIMIT.RELEASE", words[1], words[4]
+    asked = clauses(words) if words[0] == "SWLIMIT.ADMIT" else []
+    held = next((one for one in asked if one[1][0] == "HOLD"), None)
+    if held is None:
+        return None
+    others = [key for key, _ in asked if key != held[0]]
+    return "SWLIMIT.SETTLE", 1 + len(others), held[0], *others, held[1][3], *[0] * len(others)
 
 
 Servers = Callable[[Home], Server]

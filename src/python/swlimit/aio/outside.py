@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
@@ -21,6 +22,30 @@ class Signal(asyncio.Event):
             async with time_limit(max(0.0, seconds)):
                 await super().wait()
         return self.is_set()
+
+
+class Mailbox:
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._mail: deque[Any] = deque()
+        self._came = asyncio.Event()
+
+    @property
+    def is_full(self) -> bool:
+        return bool(self._mail)
+
+    def put(self, mail: Any) -> None:
+        self._mail.append(mail)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._came.set)
+
+    async def get(self, seconds: float) -> Any:
+        if not self._mail and seconds > 0:
+            self._came.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                async with time_limit(seconds):
+                    await self._came.wait()
+        return self._mail.popleft() if self._mail else None
 
 
 class TaskConversation(Conversation):
@@ -119,6 +144,12 @@ class Tasks:
 
     def signal(self) -> Signal:
         return Signal()
+
+    def event(self) -> asyncio.Event:
+        return asyncio.Event()
+
+    def mailbox(self) -> Mailbox:
+        return Mailbox()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(coroutine, name="swlimit")

@@ -1,5 +1,6 @@
 """The outside for programs with threads, or without: it waits as it is called."""
 
+import queue
 import selectors
 import socket
 import threading
@@ -32,6 +33,22 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 class Signal(threading.Event):
     async def wait(self, seconds: float) -> bool:  # type: ignore[override]
         return super().wait(max(0.0, min(seconds, threading.TIMEOUT_MAX)))
+
+
+class Mailbox:
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    @property
+    def is_full(self) -> bool:
+        return not self._queue.empty()
+
+    def put(self, mail: Any) -> None:
+        self._queue.put(mail)
+
+    async def get(self, seconds: float) -> Any:
+        with suppress(queue.Empty):
+            return self._queue.get(seconds > 0, max(0.0, min(seconds, threading.TIMEOUT_MAX)))
 
 
 class ThreadConversation(Conversation):
@@ -89,6 +106,12 @@ class Threads:
 
     def signal(self) -> Signal:
         return Signal()
+
+    def event(self) -> threading.Event:
+        return threading.Event()
+
+    def mailbox(self) -> Mailbox:
+        return Mailbox()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> threading.Thread:
         thread = threading.Thread(target=run, args=(coroutine,), name="swlimit", daemon=True)

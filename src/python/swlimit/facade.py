@@ -1,0 +1,125 @@
+"""What makes two of everything: a limiter for threads carries coroutines out, one of asyncio has them awaited."""
+
+import inspect
+from collections.abc import Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+import redis
+import redis.asyncio
+
+from .aio.outside import TASKS
+from .link import Links
+from .outside import Outside
+from .threads.outside import THREADS, run
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class command(Generic[P, T]):
+    """A method of both kinds: one for threads returns the outcome of its coroutine, one of asyncio the coroutine."""
+
+    def __init__(self, coroutine: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
+        self.coroutine = coroutine
+
+    @overload
+    def __get__(self, limiter: "Threaded", owner: object) -> Callable[P, T]: ...
+
+    @overload
+    def __get__(self, limiter: "Awaited", owner: object) -> Callable[P, Coroutine[Any, Any, T]]: ...
+
+    def __get__(self, limiter: Any, owner: object) -> Any:
+        raise NotImplementedError  # each kind of limiter has a function in its place
+
+
+class Kind:
+    """Makes methods of the commands of a class."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for base in cls.__mro__:
+            for name, found in vars(base).items():
+                if isinstance(found, command) and name not in vars(cls):
+                    setattr(cls, name, cls._method(name, found.coroutine))
+
+    @staticmethod
+    def _method(name: str, coroutine: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+        """The method of this name."""
+        raise NotImplementedError
+
+
+class Threaded(Kind):
+    """For programs with threads, or without."""
+
+    _links: Links = Links(THREADS)
+    _outside: Outside = THREADS
+    close: Any
+
+    def _check_client(self, client: Any) -> None:
+        if not isinstance(client, (redis.Redis, redis.RedisCluster)):
+            raise TypeError(f"client must be a redis.Redis or redis.RedisCluster, not {client!r}"
+                            + f"; Async{type(self).__name__} is for those of redis.asyncio" * is_async(client))
+
+    @staticmethod
+    def _method(name: str, coroutine: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+        def method(self: Any, *args: Any, **options: Any) -> Any:
+            return run(coroutine(self, *args, **options))
+
+        method.__name__, method.__doc__ = name, coroutine.__doc__
+        method.__signature__ = inspect.signature(coroutine)  # type: ignore[attr-defined]
+        return method
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Awaited(Kind):
+    """For programs with asyncio, on clients of redis.asyncio."""
+
+    _links: Links = Links(TASKS)
+    _outside: Outside = TASKS
+    close: Any
+
+    def _check_client(self, client: Any) -> None:
+        if not is_async(client):
+            raise TypeError(f"client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not {client!r}")
+
+    @staticmethod
+    def _method(name: str, coroutine: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+        coroutine.__name__ = name
+        return coroutine
+
+    async def __aenter__(self) -> "Self":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class Entering(Generic[T]):
+    """What an asynchronous method returns whose outcome is a context: awaited, or entered by `async with`."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._coroutine = coroutine
+        self._outcome: Any = None
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._coroutine.__await__()
+
+    async def __aenter__(self) -> T:
+        self._outcome = await self
+        entered: T = await self._outcome.__aenter__()
+        return entered
+
+    async def __aexit__(self, *raised: Any) -> None:
+        await self._outcome.__aexit__(*raised)
+
+
+def is_async(client: object) -> bool:
+    return isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster))

@@ -1,0 +1,295 @@
+"""How many at once: guards that renew themselves, are released once, and know when they are lost."""
+
+import asyncio
+import gc
+import os
+import threading
+import time
+from unittest.mock import patch
+
+import pytest
+import redis
+import redis.asyncio
+
+import swlimit
+from support.contents import info
+from support.relay import Relay
+from support.resp import Connection
+from support.waiting import eventually
+
+SHORTEST = "3s"
+
+
+@pytest.fixture
+def holds(kind, server):
+    """Make a limiter of holds on the server under test: two at once, unless it is told."""
+    made = []
+
+    def holds(limit=2, ttl="30s", client=None, **options):
+        client = client or kind.client(kind.redis, port=server.port)
+        made.append(kind.hold_limiter(client, limit, ttl, **{"timeout": 2.0} | options))
+        return made[-1]
+
+    yield holds
+    for one in made:
+        one.close()
+
+
+def live(server, key="k"):
+    with Connection(server.port) as connection:
+        return connection.call("SWLIMIT.HOLDERS", key)
+
+
+def count(server, name):
+    return int(info(server, "swlimit")[f"swlimit_{name}"])
+
+
+def calls_of_renew(server):
+    with server.client() as client:
+        return client.info("commandstats")["cmdstat_swlimit.renew"]["calls"]
+
+
+def test_taken_denied_and_released(holds, server, kind):
+    limiter = holds()
+    first, second, denied = limiter.hold("k"), limiter.hold("k"), limiter.hold("k")
+    assert (first.granted, first.limit, first.remaining, first.retry_after, first.source) == (1, 2, 1, 0.0, "server")
+    assert first.is_live and first.token < second.token and 20 < first.expires_after <= 30
+    assert not denied and not denied.is_live and denied.token is None and 20 < denied.retry_after <= 30
+    assert [holder.id for holder in limiter.holders("k")] == [first.id, second.id]
+    assert len(first.id) == 16
+    kind.call(first.release)
+    kind.call(first.release)
+    kind.call(denied.release)
+    assert not first.is_live and not first.lost.is_set()
+    assert [holder.token for holder in limiter.holders("k", 1)] == [second.token]
+    assert limiter.hold("k", 2).retry_after is not None
+    assert limiter.hold("k", 2, limit=3, ttl="1h").granted == 2
+    assert limiter.hold("k", 3).retry_after == float("inf")
+    assert limiter.statistics.server == 6
+
+
+def test_what_is_wrong_is_refused(holds, kind):
+    for options in ({"ttl": "2s"}, {"limit": -1}, {"on_failure": "shrug"}):
+        with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
+            holds(**options)
+    limiter = holds()
+    for options in ({"ttl": 2}, {"cost": 0}, {"wait": "2h"}, {"limit": -1}):
+        with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
+            limiter.hold("k", **options)
+    other = (redis if kind.name == "asyncio" else redis.asyncio).Redis()
+    with pytest.raises(TypeError, match="client must be a redis"):
+        holds(client=other)
+
+
+def test_all_holds_of_a_key_are_renewed_in_one_command(holds, server):
+    server.cli("CONFIG", "RESETSTAT")
+    limiter, before = holds(10, ttl="6s"), count(server, "renewed")
+    guards = [limiter.hold("k") for _ in range(5)] + [limiter.hold("other")]
+    for round_ in (1, 2):
+        eventually(lambda round_=round_: count(server, "renewed") >= before + 6 * round_)
+    assert calls_of_renew(server) <= (count(server, "renewed") - before) // 3 + 1
+    assert all(guard.is_live for guard in guards)
+
+
+def test_a_lost_hold_tells_its_holder(holds, server):
+    limiter = holds(ttl=SHORTEST)
+    guard = limiter.hold("k")
+    with Connection(server.port) as other:
+        assert other.call("SWLIMIT.RELEASE", "k", guard.id) == 1
+    eventually(guard.lost.is_set)
+    assert not guard.is_live and not live(server)
+    again = limiter.hold("k")
+    assert again.is_live and again.token > guard.token
+
+
+def test_a_hold_ends_by_the_clock(holds):
+    """At every call: whoever was suspended finds it over at once, whatever anybody says later."""
+    limiter = holds()
+    guard = limiter.hold("k")
+    at = time.clock_gettime(time.CLOCK_BOOTTIME)
+    with patch("swlimit.renewing.running", lambda: at + 29.9):
+        assert guard.is_live
+    with patch("swlimit.renewing.running", lambda: at + 30):
+        assert not guard.is_live
+
+
+def test_the_server_is_away_and_comes_back(kind, holds, server):
+    """Holds outlive an outage that is shorter than they are; no breaker keeps them from being renewed."""
+    with Relay(server.port) as relay:
+        limiter = holds(2, ttl="12s", client=kind.client(kind.redis, port=relay.port), timeout=0.3,
+                        on_failure="deny")
+        eventually(lambda: limiter.hold("warm").source == "server")
+        guard = eventually(lambda: limiter.hold("k"))
+        relay.swallows = True
+        eventually(lambda: limiter.hold("other").source == "failure" and limiter.servers()[0].away)
+        before = count(server, "renewed")
+        time.sleep(1)
+        relay.swallows = False
+        eventually(lambda: count(server, "renewed") > before)
+        assert guard.is_live
+        assert [row[0] for row in live(server)] == [guard.id]
+
+
+def test_what_nobody_heard_of_is_released(kind, holds, server):
+    """The server grants, and its reply is lost: no slot is, as the hold is released until that is answered."""
+    with Relay(server.port) as relay:
+        limiter = holds(1, client=kind.client(kind.redis, port=relay.port), timeout=0.3, on_failure="allow")
+        eventually(lambda: limiter.hold("warm", limit=9).source == "server")
+        released = count(server, "released")
+        relay.delay = 1.0
+        while not (guard := limiter.hold("k")).granted or guard.source == "server":
+            kind.call(guard.release)
+        relay.delay = 0.0
+        eventually(lambda: not live(server) and count(server, "released") > released)
+
+
+def test_by_policy(kind, holds):
+    """Without a server: a part of the limit in this process, all, nothing, or an error."""
+    def away(**options):
+        return holds(20, client=kind.client(kind.lazy, port=1), **options)
+
+    local = away(local_share=0.1)
+    guards = [local.hold("k") for _ in range(3)]
+    assert [(guard.granted, guard.limit, guard.token, guard.source) for guard in guards] == [
+        (1, 2, None, "failure"), (1, 2, None, "failure"), (0, 2, None, "failure")]
+    kind.call(guards[0].release)
+    assert local.hold("k") and guards[1].is_live
+    assert away(on_failure="allow").hold("k").granted == 1
+    assert not away(on_failure="deny").hold("k")
+    with pytest.raises(swlimit.ServerAway):
+        away(on_failure="error").hold("k")
+
+
+def waiting_for(kind, call, ready):
+    """What a call returns that waits until `ready` has been called."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(call()))
+    thread.start()
+    ready()
+    thread.join()
+    return found[0]
+
+
+@pytest.mark.parametrize("place", ["server", "process"])
+def test_waiting(kind, holds, server, place):
+    limiter = holds(1) if place == "server" else kind.hold_limiter(None, 1)
+    first = limiter.hold("k")
+    before = time.monotonic()
+    server.cli("CONFIG", "RESETSTAT")
+    assert not limiter.hold("k", wait=0.05) and not limiter.hold("k", 2, wait=600)
+
+    def leave():
+        if place == "server":
+            eventually(lambda: count(server, "waiting"), 1)
+        else:
+            time.sleep(0.1)
+        kind.call(first.release)
+
+    second = waiting_for(kind, lambda: limiter.hold("k", wait="10m"), leave)
+    assert second.is_live and time.monotonic() - before < 300
+    if place == "server":
+        assert calls_of_renew(server), "renewed before it is handed out"
+        server.cli("CONFIG", "SET", "swlimit.max-waiting", 0)
+        third = waiting_for(kind, lambda: limiter.hold("k", wait="10m"), lambda: kind.call(second.release))
+        assert third.is_live and third.source == "server"
+
+
+def test_a_guard_that_is_dropped_is_released(holds, server):
+    limiter = holds(1)
+    assert limiter.hold("k").granted
+    gc.collect()
+    eventually(lambda: live(server), [])
+
+
+def test_closing_releases(holds, server):
+    limiter = holds()
+    guard = limiter.hold("k")
+    limiter.close()
+    assert not guard.is_live and guard.lost.is_set() and not live(server)
+
+
+def test_a_child_owns_none(server):
+    before = count(server, "renewed")
+    with (swlimit.HoldLimiter(redis.Redis(port=server.port), 2, "6s", timeout=5.0) as limiter,
+          limiter.hold("k") as guard):
+        child = os.fork()
+        if child == 0:
+            try:
+                assert not guard.is_live
+                guard.release()
+                with limiter.hold("k") as mine:
+                    assert mine.is_live and mine.source == "server" and len(limiter.holders("k")) == 2
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        eventually(lambda: count(server, "renewed") > before)
+        assert guard.is_live and [row[0] for row in live(server)] == [guard.id]
+
+
+def test_contexts_and_decorators(server):
+    limiter = swlimit.HoldLimiter(redis.Redis(port=server.port), 1, timeout=2.0)
+
+    @limiter.held(lambda name: f"job:{name}")
+    def run(name):
+        """Do it."""
+        assert live(server, f"job:{name}")
+        if name == "nested":
+            run(name)
+        return name.upper()
+
+    assert run("a") == "A" and not live(server, "job:a") and run.__doc__ == "Do it."
+    with pytest.raises(swlimit.DeniedError, match="job:nested") as raised:
+        run("nested")
+    assert raised.value.decision.retry_after > 20 and not live(server, "job:nested")
+    with pytest.raises(KeyError), limiter.hold("k") as guard:
+        raise KeyError(guard.token)
+    assert not live(server)
+    limiter.close()
+
+
+def test_contexts_and_decorators_of_asyncio(server):
+    """Released also by a task that is cancelled: while it holds, and while it is taking."""
+    async def main():
+        async with swlimit.AsyncHoldLimiter(redis.asyncio.Redis(port=server.port), 1, timeout=5.0) as limiter:
+            entered = asyncio.Event()
+
+            @limiter.held("k")
+            async def work():
+                entered.set()
+                await asyncio.sleep(600)
+
+            task = asyncio.create_task(work())
+            await entered.wait()
+            with pytest.raises(swlimit.DeniedError):
+                async with limiter.hold("k"):
+                    pytest.fail("entered without a grant")
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert not await limiter.holders("k")
+            for rounds in range(40):
+                task = asyncio.create_task(limiter._holding(b"k"))
+                for _ in range(rounds % 8):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+                if not task.cancelled():
+                    await task.result().release()
+            await asyncio.to_thread(eventually, lambda: live(server), [])
+            guard = await limiter.hold("k")
+            waiting = asyncio.create_task(limiter._holding(b"k", wait="10m"))
+            await asyncio.to_thread(eventually, lambda: count(server, "waiting"), 1)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            await guard.release()
+            await asyncio.to_thread(eventually, lambda: live(server), [])
+    asyncio.run(main())
+
+
+def test_no_module(start, kind):
+    plain = start(module=None)
+    limiter = kind.hold_limiter(kind.client(kind.redis, port=plain.port), 1, timeout=2.0)
+    with pytest.raises(swlimit.ModuleMissing, match=r"no command SWLIMIT\.HOLD"):
+        limiter.hold("k")
+    limiter.close()
