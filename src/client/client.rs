@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::keyed::FairQueue;
 use crate::limiter::{Limiter, LimiterBuilder};
 use crate::link::Link;
+use crate::mode::Module;
 use crate::operating::{Denied, Held};
 use crate::quota::Quota;
 use crate::request::Request;
@@ -21,7 +22,7 @@ use crate::several::Several;
 use crate::statistics::{Count, Counters, Statistics};
 use crate::strategy::deny_cache::DenyCache;
 use crate::strategy::{eventual, lease};
-use crate::wire::{Command, ConnectionOptions, Event, Reply, Servers, Transport};
+use crate::wire::{Command, ConnectionOptions, Event, Reply, Servers, Spelling, Transport};
 
 /// How long [`Client::close`] takes, at most.
 const CLOSING: Duration = Duration::from_secs(3);
@@ -59,6 +60,7 @@ pub struct ClientBuilder {
     max_untracked_age: Duration,
     max_keys: usize,
     max_waiting: usize,
+    module: Module,
     prefix: Vec<u8>,
     options: ConnectionOptions,
 }
@@ -70,6 +72,7 @@ impl Default for ClientBuilder {
             max_untracked_age: Duration::from_millis(100),
             max_keys: 100_000,
             max_waiting: 10,
+            module: Module::Auto,
             prefix: Vec::new(),
             options: ConnectionOptions::new(),
         }
@@ -98,6 +101,11 @@ impl ClientBuilder {
     /// the process.
     pub fn max_waiting(self, waiting: usize) -> Self {
         Self { max_waiting: waiting, ..self }
+    }
+
+    /// Whether the module decides, or a script on servers that have not loaded it: [`Module::Auto`] unless set.
+    pub fn module(self, module: Module) -> Self {
+        Self { module, ..self }
     }
 
     /// Put before each key: nothing unless set.
@@ -168,6 +176,7 @@ impl ClientBuilder {
                     cache.forget_all();
                 }
             });
+            let transport = Box::new(Spelling::new(transport, self.module));
             Arc::new(Link::new(transport, Arc::clone(&counters), changes, self.timeout, self.max_waiting))
         });
         Ok(Client(Arc::new(Shared {

@@ -47,6 +47,11 @@ pub(crate) fn pttl(key: &[u8]) -> Command {
     Command::on("PTTL", key)
 }
 
+/// A write that changes nothing, of servers on which the script decides.
+pub(crate) fn empty_write(key: &[u8]) -> Command {
+    Command::on("SETRANGE", key).number(0).word(b"")
+}
+
 /// `duration` in ms.
 pub(crate) fn block(key: &[u8], duration: u64, unless_blocked: bool) -> Command {
     let command = Command::on("SWLIMIT.BLOCK", key).ms(duration);

@@ -14,6 +14,9 @@ pub enum Error {
          its configuration"
     )]
     ModuleMissing,
+    /// The server decides with the script, which has no such command.
+    #[error("this needs the module, and the server decides with the script: load the module")]
+    NeedsModule,
     /// The server cannot decide now: away, too slow, loading, out of memory, read-only. `allow`, `peek`, `acquire` and
     /// several limits at once return this only with [`OnFailure::Error`](crate::OnFailure::Error).
     #[error("the server is away: {0}")]
@@ -33,7 +36,7 @@ impl Error {
     /// Whether there is no such command, or not for this user; which keys the user may use is another matter.
     pub(crate) fn is_unknown_or_forbidden(&self) -> bool {
         match self {
-            Self::ModuleMissing => true,
+            Self::ModuleMissing | Self::NeedsModule => true,
             Self::Refused(text) => text.starts_with("NOPERM") && text.ends_with(" command"),
             _ => false,
         }

@@ -444,6 +444,10 @@ impl Limiter {
         demand: &Demand,
         until: Instant,
     ) -> Option<Result<Decision, Error>> {
+        // The script does not know of waiting.
+        if link.is_scripted(key) {
+            return None;
+        }
         let decided = |reply: Reply| Ok(Source::Server.decided(reply.decision()?));
         let left = |until: Instant| until.saturating_duration_since(Instant::now());
         let at_once = match self.ask(link, commands::acquire(key, demand, 0), None).await {

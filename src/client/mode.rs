@@ -22,6 +22,20 @@ pub enum Mode {
     Local,
 }
 
+/// Whether the server's module decides, or a script that decides the same where the module is not loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum Module {
+    /// The module where the server knows its commands, else the script. Each connection finds out anew. The default.
+    #[default]
+    Auto,
+    /// The module; a server without it is an [`Error::ModuleMissing`](crate::Error::ModuleMissing).
+    Always,
+    /// The script, also where the module is loaded.
+    Never,
+}
+
 /// Who decides when the server does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]

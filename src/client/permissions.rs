@@ -5,14 +5,20 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::client::Client;
+use crate::commands;
+use crate::demand::Demand;
 use crate::error::Error;
-use crate::wire::Command;
+use crate::quota::Quota;
+use crate::wire::{Command, SCRIPT};
 
 /// Stands for the key.
 const KEY: &str = "{key}";
 
-/// Commands as [`Client::forbidden`] names them, and the words behind.
-const TRIED: [(&str, &[&str]); 15] = [
+/// A command as [`Client::forbidden`] names it, and the words behind.
+type Tried = (&'static str, &'static [&'static str]);
+
+/// Of the module.
+const MODULE: [Tried; 9] = [
     ("SWLIMIT.PEEK", &[KEY, "?", "1ms", "1ms"]),
     ("SWLIMIT.ALLOW", &[KEY, "?", "1ms", "1ms"]),
     ("SWLIMIT.MALLOW", &["1", KEY, "?", "1ms", "1ms", "1"]),
@@ -22,6 +28,21 @@ const TRIED: [(&str, &[&str]); 15] = [
     ("SWLIMIT.UNBLOCK", &[KEY, "AT", "?"]),
     ("SWLIMIT.INFO", &[KEY]),
     ("SWLIMIT.TOP", &["1"]),
+];
+
+/// What the script needs.
+const SCRIPTED: [Tried; 7] = [
+    ("EVALSHA", &["?", "1", KEY]),
+    ("EVALSHA_RO", &["?", "1", KEY]),
+    ("SCRIPT LOAD", &[SCRIPT]),
+    ("GETRANGE", &[KEY, "0", "0"]),
+    ("SETRANGE", &[KEY, "0", ""]),
+    ("SET", &[KEY, "?", "?"]),
+    ("DEL", &[KEY]),
+];
+
+/// What both need.
+const BOTH: [Tried; 6] = [
     ("TIME", &[]),
     ("PTTL", &[KEY]),
     ("CLIENT ID", &[]),
@@ -40,16 +61,23 @@ impl Client {
     pub async fn forbidden(&self) -> Result<Vec<String>, Error> {
         let Some(link) = &self.0.link else { return Ok(Vec::new()) };
         let key = [self.0.prefix.as_slice(), b"swlimit:connected"].concat();
+        let until = || Instant::now() + Duration::from_secs(1).max(link.timeout());
+        match link.ask(commands::peek(&key, &Demand::of(&Quota::new(1, "1m")?)), until()).await {
+            Ok(_) | Err(Error::Refused(_)) => {}
+            Err(error) => return Err(error),
+        }
+        let tried: &[Tried] = if link.is_scripted(&key) { &SCRIPTED } else { &MODULE };
         let mut forbidden = Vec::new();
-        for (name, words) in TRIED {
+        for (name, words) in tried.iter().chain(&BOTH).copied() {
             let words: Vec<_> = name.split(' ').chain(words.iter().copied()).collect();
             let place = words.iter().position(|word| *word == KEY).unwrap_or(usize::MAX);
             let command = words[1..].iter().fold(Command::named(words[0], place), |command, word| {
                 command.word(if *word == KEY { &key } else { word.as_bytes() })
             });
-            match link.ask(command, Instant::now() + Duration::from_secs(1).max(link.timeout())).await {
+            match link.ask(command, until()).await {
                 Err(Error::Refused(text)) if text.starts_with("NOPERM") => forbidden.push(name.into()),
-                Ok(_) | Err(Error::Refused(_)) => {}
+                // Releases before 7 have no EVALSHA_RO.
+                Ok(_) | Err(Error::Refused(_) | Error::NeedsModule) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -20,6 +20,8 @@ pub struct ServerState {
     pub round_trip: Option<Duration>,
     /// How long a request waits for a reply: the client's [`timeout`](crate::ClientBuilder::timeout).
     pub timeout: Duration,
+    /// What decides there; `None` until that is known.
+    pub backend: Option<Backend>,
 }
 
 /// Whether requests can rely on a server.
@@ -32,6 +34,16 @@ pub enum Health {
     Slow,
     /// The breaker is open: requests are decided without it.
     Away,
+}
+
+/// What decides on a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Backend {
+    /// The module.
+    Module,
+    /// The script, which has no `acquire` of its own, no holds and no `top`.
+    Script,
 }
 
 /// Why a server is away.
@@ -70,6 +82,7 @@ impl ServerState {
         {
             gauge(name, if self.health == health { 1.0 } else { 0.0 });
         }
+        gauge("swlimit_client_server_script", if self.backend == Some(Backend::Script) { 1.0 } else { 0.0 });
         if let Some(round_trip) = self.round_trip {
             gauge("swlimit_client_server_round_trip_seconds", round_trip.as_secs_f64());
         }
@@ -83,6 +96,16 @@ impl Health {
             Self::Up => "up",
             Self::Slow => "slow",
             Self::Away => "away",
+        }
+    }
+}
+
+impl Backend {
+    /// Its name: `module`, `script`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Module => "module",
+            Self::Script => "script",
         }
     }
 }

@@ -115,7 +115,7 @@ impl Breaker {
         };
         let away = (health == Health::Away).then_some(state.reason.as_str());
         let (reason, message) = (away.map(reason), away.unwrap_or_default().to_owned());
-        ServerState { address, health, since: state.since, reason, message, round_trip, timeout }
+        ServerState { address, health, since: state.since, reason, message, round_trip, timeout, backend: None }
     }
 
     /// Why it is open.

@@ -47,6 +47,17 @@ impl Batch {
         self.commands().len()
     }
 
+    /// Units that the replies granted.
+    pub fn granted(&self, reply: &Result<Reply, Failure>) -> u64 {
+        let replies = match reply {
+            Ok(Reply::Array(replies)) if matches!(self, Self::Several(_)) => replies.as_slice(),
+            Ok(reply) => std::slice::from_ref(reply),
+            Err(_) => &[],
+        };
+        let granted = self.commands().iter().zip(replies);
+        granted.map(|(command, reply)| commands::granted(command, reply)).sum()
+    }
+
     fn send(&self, line: &Line) -> Pending<Reply> {
         match self {
             Self::One(command) => line.send(command),
@@ -67,17 +78,6 @@ pub(crate) struct Settled {
 }
 
 impl Settled {
-    /// Units that the replies granted.
-    fn granted(&self) -> u64 {
-        let replies = match &self.reply {
-            Ok(Reply::Array(replies)) if matches!(self.batch, Batch::Several(_)) => replies.as_slice(),
-            Ok(reply) => std::slice::from_ref(reply),
-            Err(_) => &[],
-        };
-        let granted = self.batch.commands().iter().zip(replies);
-        granted.map(|(command, reply)| commands::granted(command, reply)).sum()
-    }
-
     /// Drops the replies to ASKING, and the commands.
     fn forget_asking(&mut self) {
         let Batch::Several(commands) = &mut self.batch else { return };
@@ -179,7 +179,7 @@ impl Owned {
         let mut settled = self.see_through().await;
         match settled.settle.take() {
             Some(settle) => settle(settled),
-            None => node.unclaimed(settled.granted()),
+            None => node.unclaimed(settled.batch.granted(&settled.reply)),
         }
     }
 
@@ -240,7 +240,7 @@ impl Owned {
             Some(_) if self.is_late => {}
             Some(reason) => self.node.failed(reason, self.batch.key()),
             None if self.is_late => self.node.slow(round_trip),
-            None => self.node.answered(&reply, round_trip, &self.batch),
+            None => self.node.answered(&self.line, &reply, round_trip, &self.batch),
         }
         self.sent = None; // the account is settled
         let mut settled = Settled {

@@ -1,7 +1,7 @@
 //! What a reply says about the server's health.
 
 use crate::servers::Reason;
-use crate::wire::{Failure, Reply};
+use crate::wire::{is_unknown_command, Failure, Reply};
 
 /// Codes of errors with which a server says that it cannot decide now, but may later.
 const FAILURES: [&str; 11] = [
@@ -88,12 +88,6 @@ pub(super) fn is_read_only(reply: &Result<Reply, Failure>) -> bool {
         Ok(reply) => is(reply),
         Err(_) => false,
     }
-}
-
-/// Whether the server has not loaded the module.
-pub(crate) fn is_unknown_command(error: &str) -> bool {
-    const START: &str = "err unknown command";
-    error.get(..START.len()).is_some_and(|start| start.eq_ignore_ascii_case(START))
 }
 
 /// Whether a command, or the last of several, is one that the server does not know.

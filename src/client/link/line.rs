@@ -8,6 +8,7 @@ use tokio::time::{Duration, Instant};
 
 use super::rights::{Right, Rights};
 use crate::commands;
+use crate::servers::Backend;
 use crate::wire::{Command, Connection, Failure, Pending, Reply};
 
 /// A connection that owes something and has been silent for so long takes nothing new.
@@ -99,6 +100,11 @@ impl Line {
 
     pub fn send_all(&self, commands: &[Command]) -> Pending<Reply> {
         self.connection.send_all(commands)
+    }
+
+    /// What decides on the server; `None` while that is not known.
+    pub fn backend(&self) -> Option<Backend> {
+        self.connection.backend()
     }
 
     /// Which server this is; `None` where it did not say, or not yet.

@@ -25,7 +25,7 @@ use tokio::time::{timeout_at, Instant};
 use self::exchange::Exchange;
 pub(crate) use self::exchange::{Batch, Settle, Settled};
 pub(crate) use self::health::is_failure;
-use self::health::{is_unknown_command, redirection, Redirection};
+use self::health::{redirection, Redirection};
 pub(crate) use self::line::{Identity, Line};
 pub(crate) use self::node::Node;
 use self::reaper::Reaper;
@@ -35,9 +35,9 @@ use self::topology::Topology;
 use self::tracking::Tracking;
 use self::waiting::Waiting;
 use crate::error::Error;
-use crate::servers::{Health, ServerState};
+use crate::servers::{Backend, Health, ServerState};
 use crate::statistics::{Count, Counters};
-use crate::wire::{Command, Events, Purpose, Reply, Transport};
+use crate::wire::{is_unknown_command, Command, Events, Purpose, Reply, Transport};
 
 /// With less time than this a request is decided at once.
 const TOO_LITTLE: Duration = Duration::from_millis(2);
@@ -125,6 +125,11 @@ impl Link {
     /// The rights that the server refuses, as ACLs name them.
     pub fn missing_rights(&self) -> Vec<&'static str> {
         self.context.rights.missing()
+    }
+
+    /// Whether the script decides upon a key.
+    pub fn is_scripted(&self, key: &[u8]) -> bool {
+        self.topology.known(key).is_some_and(|node| node.backend() == Some(Backend::Script))
     }
 
     /// The mean round trip to the server of a key.
@@ -238,10 +243,12 @@ impl Link {
             return Error::Away(text);
         }
         if is_unknown_command(&text) {
-            // A server that was replaced by one without the module is away.
-            return match self.topology.known(key).is_some_and(|node| node.was_served()) {
-                true => Error::Away(text),
-                false => Error::ModuleMissing,
+            let node = self.topology.known(key);
+            return match node.as_ref().and_then(|node| node.backend()) {
+                Some(Backend::Script) => Error::NeedsModule,
+                // A server that was replaced by one without the module is away.
+                _ if node.is_some_and(|node| node.was_served()) => Error::Away(text),
+                _ => Error::ModuleMissing,
             };
         }
         Error::Refused(text)

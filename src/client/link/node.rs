@@ -9,16 +9,16 @@ use tokio::time::{sleep, timeout, Duration, Instant};
 
 use super::breaker::{pauses, Breaker};
 use super::exchange::Batch;
-use super::health::{failure, is_unknown, is_unknown_command, redirection};
+use super::health::{failure, is_unknown, redirection};
 use super::line::Line;
 use super::tracking::Tracking;
 use super::waiting::Waiting;
 use super::Context;
-use crate::commands::is_refused_with_writes;
+use crate::commands::{self, is_refused_with_writes};
 use crate::error::Error;
-use crate::servers::ServerState;
+use crate::servers::{Backend, ServerState};
 use crate::statistics::Count;
-use crate::wire::{Command, Event, Failure, Purpose, Reply};
+use crate::wire::{is_unknown_command, Command, Event, Failure, Purpose, Reply};
 
 /// A connection that takes longer to be made opens the breaker, and goes on as its first probe.
 const CONNECTING: Duration = Duration::from_secs(1);
@@ -83,7 +83,7 @@ impl Node {
     pub fn state(&self) -> ServerState {
         let micros = self.last_round_trip.load(Ordering::Relaxed);
         let round_trip = (micros > 0).then(|| Duration::from_micros(micros));
-        self.breaker.state(self.name(), round_trip, self.context.timeout)
+        ServerState { backend: self.backend(), ..self.breaker.state(self.name(), round_trip, self.context.timeout) }
     }
 
     /// The connection for requests: the one there is, or one that is made. The attempt is nobody's: it goes on without
@@ -194,8 +194,16 @@ impl Node {
     }
 
     /// A reply came in time, and the server can decide.
-    pub fn answered(self: &Arc<Self>, reply: &Result<Reply, Failure>, round_trip: Duration, batch: &Batch) {
+    pub fn answered(
+        self: &Arc<Self>,
+        line: &Line,
+        reply: &Result<Reply, Failure>,
+        round_trip: Duration,
+        batch: &Batch,
+    ) {
         match reply {
+            // The script has not all commands, and need not.
+            Ok(reply) if is_unknown(reply) && is_scripted(line) => {}
             Ok(reply) if is_unknown(reply) && self.was_served() => {
                 return self.failed("the module is missing", batch.key());
             }
@@ -208,7 +216,12 @@ impl Node {
             mean => mean - mean / 8 + micros / 8,
         };
         self.round_trip.store(mean.max(1), Ordering::Relaxed);
-        self.breaker.succeeded(batch.commands().iter().any(is_refused_with_writes));
+        // The script denies without writing.
+        let is_write = match is_scripted(line) {
+            true => batch.granted(reply) > 0,
+            false => batch.commands().iter().any(is_refused_with_writes),
+        };
+        self.breaker.succeeded(is_write);
     }
 
     /// A reply took so long; in µs.
@@ -269,7 +282,10 @@ impl Node {
     async fn probe(&self, line: &Line) -> Result<(), String> {
         let key = self.failed_key.lock().clone();
         let command = Command::on("SWLIMIT.ALLOW", &key).number(0).ms(1).ms(1);
-        let reply = line.send(&command).await;
+        let mut reply = line.send(&command).await;
+        if is_scripted(line) && failure(&reply, false).is_none() {
+            reply = line.send(&commands::empty_write(&key)).await;
+        }
         if reply.as_ref().is_ok_and(|reply| redirection(reply).is_some()) {
             // Another node has the key by now; this one has others, and answers.
             return Ok(());
@@ -283,9 +299,18 @@ impl Node {
         }
     }
 
+    /// What decides there, as far as is known.
+    pub fn backend(&self) -> Option<Backend> {
+        self.requests.read().as_ref().and_then(|line| line.backend())
+    }
+
     fn name(&self) -> String {
         self.address.as_ref().map_or_else(|| self.context.transport.address(), |address| address.to_string())
     }
+}
+
+fn is_scripted(line: &Line) -> bool {
+    line.backend() == Some(Backend::Script)
 }
 
 /// Probes until the server is back, or the client is gone. The first probe may be a connection that is being made.

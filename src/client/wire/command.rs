@@ -54,7 +54,7 @@ impl Command {
     }
 
     /// The words, the name first.
-    pub fn words(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn words(&self) -> impl Iterator<Item = &[u8]> + Clone {
         self.ends.iter().scan(0, |start, &end| self.words.get(std::mem::replace(start, end)..end))
     }
 

@@ -4,6 +4,7 @@
 mod command;
 mod given;
 mod redis;
+mod script;
 mod sentinel;
 mod url;
 
@@ -11,9 +12,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use crate::mode::Module;
+use crate::servers::Backend;
+
 pub use command::Command;
 pub use given::Given;
 pub(crate) use redis::Servers;
+pub(crate) use script::{is_unknown_command, Spelling, SCRIPT};
 pub use url::ConnectionOptions;
 
 /// A reply that will come. Dropping it may throw the reply away, but the server still executes what was sent.
@@ -44,6 +49,11 @@ pub trait Connection: Send + Sync + 'static {
 
     /// Sends several commands in one go, in their order. The reply is an array with one reply for each.
     fn send_all(&self, commands: &[Command]) -> Pending<Reply>;
+
+    /// Which of both decides on this connection's server; `None` while that is not known.
+    fn backend(&self) -> Option<Backend> {
+        None
+    }
 }
 
 /// What a connection is for.

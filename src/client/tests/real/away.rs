@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use swlimit_client::{Client, Error, Health, Limiter, Mode, OnFailure, Quota, Reason, Request, Source};
+use swlimit_client::{Client, Error, Health, Limiter, Mode, Module, OnFailure, Quota, Reason, Request, Source};
 use tokio::time::Instant;
 
 use crate::support::proxy::Proxy;
@@ -260,10 +260,11 @@ async fn denials_outlast_a_server_that_cannot_write() {
 #[tokio::test]
 async fn without_the_module() {
     let server = Server::builder().bare().start();
-    let error = Client::connect(&server.url()).await.err().unwrap();
+    let always = || Client::builder().module(Module::Always);
+    let error = always().connect(&server.url()).await.err().unwrap();
     assert_eq!(error, Error::ModuleMissing);
     assert!(error.to_string().contains("--loadmodule"), "{error}");
-    let client = Client::builder().build(&server.url()).unwrap();
+    let client = always().build(&server.url()).unwrap();
     for mode in [Mode::Direct, Mode::Cached, Mode::Leased] {
         let limiter = client.limiter(one_an_hour()).mode(mode).build().unwrap();
         assert_eq!(limiter.allow("key").await.err(), Some(Error::ModuleMissing), "{mode:?}");

@@ -3,7 +3,7 @@
 
 use swlimit_client::{Client, Limiter, Mode, Quota, Request, Source};
 
-use crate::support::server::Server;
+use crate::support::server::{command, Server};
 use crate::support::{eventually, limiter, one_an_hour, patient, report, until, until_granted, LONG};
 
 /// A server, a client that hears of changes, and `key`, of which the only unit is used up.
@@ -263,8 +263,8 @@ async fn given_back(times: usize) {
                 for time in 0..times {
                     let granted = tokio::time::timeout(LONG, grants.recv()).await;
                     assert!(granted.is_ok(), "{key} was not granted again after {time} times");
-                    let refunded: u64 =
-                        redis::cmd("SWLIMIT.REFUND").arg(key).arg(1).query_async(&mut direct).await.unwrap();
+                    let refund = command(&["SWLIMIT.REFUND", key, "1"]);
+                    let refunded: u64 = refund.query_async(&mut direct).await.unwrap();
                     assert_eq!(refunded, 1);
                 }
             })
@@ -326,7 +326,7 @@ async fn nothing_stale(rounds: u64) {
                             _ => ["FLUSHDB", "FLUSHALL ASYNC"][chance.usize(0..2)].into(),
                         };
                         let words: Vec<&str> = words.split(' ').collect();
-                        redis::cmd(words[0]).arg(&words[1..]).exec_async(&mut direct).await.unwrap();
+                        command(&words).exec_async(&mut direct).await.unwrap();
                     }
                 })
             })

@@ -11,4 +11,5 @@ mod clocks;
 mod lost;
 mod places;
 mod processes;
+mod script;
 mod support;

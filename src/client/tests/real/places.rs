@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::support::cluster::Cluster;
 use crate::support::proxy::Proxy;
-use crate::support::server::{free_port, Server};
+use crate::support::server::{command, free_port, Server};
 use crate::support::{eventually, limiter, one_an_hour, patient, report, until, until_away, until_granted, MODES};
 
 async fn works(url: &str, holder: impl Fn(&str) -> redis::Connection) {
@@ -35,7 +35,7 @@ async fn works_with(builder: ClientBuilder, url: &str, holder: impl Fn(&str) -> 
     let of = limiter(&client, one_an_hour(), Mode::Cached);
     assert!(of.allow("key").await.unwrap().granted());
     until(&of, "key", Source::Cache).await;
-    redis::cmd("SWLIMIT.REFUND").arg("key").arg(1).exec(&mut holder("key")).unwrap();
+    command(&["SWLIMIT.REFUND", "key", "1"]).exec(&mut holder("key")).unwrap();
     until_granted(&of, "key").await;
     assert!(!of.acquire("key", Duration::from_millis(10)).await.unwrap().granted());
     let both = [(&of, Request::of("{tag}:a")), (&of, Request::of("{tag}:b"))];

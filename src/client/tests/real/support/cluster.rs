@@ -1,7 +1,7 @@
 //! A cluster: a few masters without replicas.
 
 use super::eventually;
-use super::server::{free_port, Server};
+use super::server::{free_port, Server, Starting};
 
 pub struct Cluster(pub Vec<Server>);
 
@@ -9,8 +9,17 @@ const SLOTS: u32 = 16384;
 
 impl Cluster {
     pub async fn start(masters: u32) -> Self {
+        Self::of(masters, Server::builder).await
+    }
+
+    /// Without the module.
+    pub async fn bare(masters: u32) -> Self {
+        Self::of(masters, || Server::builder().bare()).await
+    }
+
+    async fn of(masters: u32, builder: impl Fn() -> Starting) -> Self {
         let start = |_| {
-            let server = Server::builder().with("cluster-enabled", "yes").with("cluster-node-timeout", 2000);
+            let server = builder().with("cluster-enabled", "yes").with("cluster-node-timeout", 2000);
             server.with("cluster-port", free_port()).start()
         };
         let servers: Vec<Server> = (0..masters).map(start).collect();

@@ -78,8 +78,17 @@ impl Server {
         Self::builder().start()
     }
 
+    /// At a port that was another one's.
+    pub fn at(port: u16) -> Self {
+        let mut server = Self::builder().server();
+        server.port = port;
+        server.words.extend(["--port".into(), port.to_string()]);
+        server.start();
+        server
+    }
+
     pub fn builder() -> Starting {
-        Starting { words: Vec::new(), env: Vec::new(), is_loaded: true }
+        Starting { words: Vec::new(), env: Vec::new(), is_loaded: !by_script() }
     }
 
     /// A sentinel of this master's, which it calls `mymaster`.
@@ -168,14 +177,8 @@ impl Server {
         self.say_words(&words.split(' ').collect::<Vec<_>>())
     }
 
-    pub fn say_words<T: FromRedisValue, W: redis::ToRedisArgs + std::fmt::Debug>(&self, words: &[W]) -> T {
-        let said = self.connect().and_then(|mut connection| {
-            let mut command = redis::Cmd::new();
-            words.iter().for_each(|word| {
-                command.arg(word);
-            });
-            command.query(&mut connection)
-        });
+    pub fn say_words<T: FromRedisValue, W: AsRef<[u8]> + std::fmt::Debug>(&self, words: &[W]) -> T {
+        let said = self.connect().and_then(|mut connection| command(words).query(&mut connection));
         said.unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
@@ -194,7 +197,8 @@ impl Server {
     /// How many of those whose names begin so, after `SWLIMIT.`.
     pub fn calls(&self, name: &str) -> u64 {
         let info: String = self.say("INFO commandstats");
-        let ours = info.lines().filter(|line| line.starts_with(&format!("cmdstat_swlimit.{name}")));
+        let begin = if by_script() { "cmdstat_evalsha".into() } else { format!("cmdstat_swlimit.{name}") };
+        let ours = info.lines().filter(|line| line.starts_with(&begin));
         ours.map(|line| line.split(['=', ',']).nth(1).unwrap().parse::<u64>().unwrap()).sum()
     }
 
@@ -211,6 +215,32 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Whether the servers have no module, so that the script decides.
+pub fn by_script() -> bool {
+    std::env::var_os("SWLIMIT_BY_SCRIPT").is_some()
+}
+
+/// A command in the module's words, as servers here understand it.
+pub fn command<W: AsRef<[u8]>>(words: &[W]) -> redis::Cmd {
+    let words: Vec<&[u8]> = words.iter().map(AsRef::as_ref).collect();
+    let words = if by_script() { scripted(&words) } else { words };
+    let mut command = redis::Cmd::new();
+    for word in words {
+        command.arg(word);
+    }
+    command
+}
+
+/// A command of the module as a call of the script; any other as it is.
+fn scripted<'a>(words: &[&'a [u8]]) -> Vec<&'a [u8]> {
+    const SCRIPT: &[u8] = include_bytes!("../../../../lua/swlimit.lua");
+    let Some(name) = words[0].strip_prefix(b"SWLIMIT.") else { return words.to_vec() };
+    let keys = if name == b"MALLOW" { words[1] } else { b"1" };
+    let first = if name == b"MALLOW" { 2 } else { 1 };
+    let end = first + String::from_utf8_lossy(keys).parse::<usize>().unwrap();
+    [&[b"EVAL", SCRIPT, keys], &words[first..end], &[name], &words[end..]].concat()
 }
 
 fn program() -> PathBuf {

@@ -1,0 +1,146 @@
+//! Servers without the module: the script decides, and nobody but operators notices.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use swlimit_client::{Backend, Client, Error, Mode, Module, Quota, Reason, Request};
+use tokio::time::Instant;
+
+use crate::support::cluster::Cluster;
+use crate::support::server::{by_script, Server};
+use crate::support::{eventually, limiter, one_an_hour, patient, LONG, MODES};
+
+fn backends(client: &Client) -> Vec<Option<Backend>> {
+    client.servers().into_iter().map(|server| server.backend).collect()
+}
+
+/// Whatever the server forgets, also between the commands of a pipeline.
+#[tokio::test]
+async fn a_script_that_is_forgotten() {
+    let server = Server::builder().bare().start();
+    let client = patient().connect(&server.url()).await.unwrap();
+    assert_eq!(backends(&client), [Some(Backend::Script)]);
+    for mode in MODES {
+        let of = limiter(&client, Quota::with_resolution(1000, "1h", "1m").unwrap(), mode);
+        let name = format!("{mode:?}");
+        for _ in 0..5 {
+            server.say::<()>("SCRIPT FLUSH");
+            assert!(of.allow(&name).await.unwrap().granted());
+            let both = join_all([Request::of(&name), Request::of(&name).cost(2)].map(|request| of.allow(request)));
+            assert!(both.await.into_iter().all(|decision| decision.unwrap().granted()));
+        }
+    }
+    let (count, key) = (Quota::with_resolution(5, "1h", "1m").unwrap(), "{tag}:1");
+    let (one, other) = (limiter(&client, count, Mode::Leased), limiter(&client, count, Mode::Leased));
+    server.say::<()>("SCRIPT FLUSH");
+    let both = [(&one, Request::of(key)), (&other, Request::of("{tag}:2").cost(5))];
+    assert!(client.allow_all(&both).await.unwrap().granted());
+    assert!(!client.allow_all(&both).await.unwrap().granted());
+    assert_eq!(client.statistics().failures, 0);
+    client.close().await;
+    assert_eq!(client.info(key).await.unwrap().unwrap().total, 1);
+}
+
+/// What only the module has is said.
+#[tokio::test]
+async fn what_is_missing() {
+    let server = Server::builder().bare().start();
+    let client = patient().connect(&server.url()).await.unwrap();
+    assert_eq!(client.top(10).await, Err(Error::NeedsModule));
+    assert!(client.is_connected());
+    assert_eq!(client.forbidden().await.unwrap(), [""; 0]);
+    server.say::<()>("ACL SETUSER short reset on >secret ~* &* +@all -setrange -script|load");
+    let short = patient().build(&server.url().replace("//", "//short:secret@")).unwrap();
+    assert_eq!(short.forbidden().await.unwrap(), ["SCRIPT LOAD", "SETRANGE"]);
+}
+
+/// The server lets nobody wait, so the process keeps the queue.
+#[tokio::test]
+async fn turns_in_order() {
+    let server = Server::builder().bare().start();
+    let client = patient().connect(&server.url()).await.unwrap();
+    let of = limiter(&client, Quota::with_resolution(2, "400ms", "400ms").unwrap(), Mode::Cached);
+    let (begun, order) = (Instant::now(), tokio::sync::Mutex::new(Vec::new()));
+    join_all((0..6).map(async |number| {
+        assert!(of.acquire("key", LONG).await.unwrap().granted());
+        order.lock().await.push(number);
+    }))
+    .await;
+    assert!(begun.elapsed() > Duration::from_millis(400));
+    assert_eq!(*order.lock().await, [0, 1, 2, 3, 4, 5]);
+}
+
+/// A server that cannot write is away, although its script goes on denying.
+#[tokio::test]
+async fn a_server_that_cannot_write() {
+    let server = Server::builder().bare().start();
+    let client = Client::builder().build(&server.url()).unwrap();
+    let of = limiter(&client, one_an_hour(), Mode::Direct);
+    eventually("a grant", async || of.allow("used up").await.unwrap().granted().then_some(())).await;
+    server.say::<()>("CONFIG SET maxmemory 1");
+    eventually("away", async || {
+        let _ = of.allow(&fastrand::u64(..).to_string()).await;
+        (client.servers()[0].reason == Some(Reason::Code("OOM"))).then_some(())
+    })
+    .await;
+    server.say::<()>("CONFIG SET maxmemory 0");
+    eventually("back", async || client.is_connected().then_some(())).await;
+}
+
+/// Each connection finds out anew.
+#[tokio::test]
+async fn a_server_with_the_module_in_its_place() {
+    if by_script() {
+        return; // no server has the module then
+    }
+    let mut bare = Server::builder().bare().start();
+    let client = patient().connect(&bare.url()).await.unwrap();
+    let of = limiter(&client, one_an_hour(), Mode::Direct);
+    assert!(of.allow("key").await.unwrap().granted());
+    let found = async |backend| {
+        eventually("another one", async || {
+            let _ = of.allow("key").await;
+            (backends(&client) == [Some(backend)]).then_some(())
+        })
+        .await;
+    };
+    bare.kill();
+    let mut loaded = Server::at(bare.port);
+    found(Backend::Module).await;
+    loaded.kill();
+    bare.start();
+    found(Backend::Script).await;
+}
+
+/// Where it is not to be used, it is not used.
+#[tokio::test]
+async fn never_the_module() {
+    let server = Server::new();
+    let client = patient().module(Module::Never).connect(&server.url()).await.unwrap();
+    let of = limiter(&client, one_an_hour(), Mode::Cached);
+    assert!(of.allow("key").await.unwrap().granted());
+    assert_eq!(server.say::<String>("TYPE key"), "string");
+}
+
+/// Each node is given the script, and the commands follow the slots.
+#[tokio::test]
+async fn a_cluster_that_forgets_and_moves() {
+    let cluster = Cluster::bare(2).await;
+    let client = eventually("a connection", async || patient().connect(&cluster.url()).await.ok()).await;
+    let of = limiter(&client, Quota::with_resolution(100, "1h", "1m").unwrap(), Mode::Leased);
+    let mut granted = [0; 4];
+    for round in 0..4 {
+        for (number, granted) in granted.iter_mut().enumerate() {
+            *granted += of.allow(&format!("key:{number}")).await.unwrap().units();
+        }
+        match round {
+            0 => cluster.0.iter().for_each(|server| server.say("SCRIPT FLUSH")),
+            1 => cluster.reshard("key:0", 1 - cluster.owner("key:0")),
+            _ => {}
+        }
+    }
+    assert_eq!(granted, [4; 4]);
+    assert!(backends(&client).iter().all(|backend| *backend == Some(Backend::Script)));
+    client.close().await;
+    assert_eq!(client.info("key:0").await.unwrap().unwrap().total, 4);
+}

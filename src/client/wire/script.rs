@@ -1,0 +1,407 @@
+//! The module's commands on servers that have not loaded it: a script makes the same decisions.
+//!
+//! Whoever sends commands names those of the module. Each connection finds out by the first reply which of both its server has,
+//! and from then on spells commands for that. A command that the server did not know, or whose script it did not know, was
+//! not executed, so it is asked again at once.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use swlimit_window::{duration, integer};
+
+use super::{Backend, Command, Connection, Events, Failure, Module, Pending, Purpose, Reply, Transport};
+
+/// The script.
+pub(crate) const SCRIPT: &str = include_str!("../../lua/swlimit.lua");
+/// By which servers know the script.
+static DIGEST: LazyLock<redis::Script> = LazyLock::new(|| redis::Script::new(SCRIPT));
+
+/// The commands that the script has.
+const SCRIPTED: [&[u8]; 8] = [b"ALLOW", b"PEEK", b"RECORD", b"REFUND", b"BLOCK", b"UNBLOCK", b"INFO", b"MALLOW"];
+const PREFIX: &[u8] = b"SWLIMIT.";
+/// The script refuses windows of more subintervals, with an error that only its words have.
+const MAX_SUBINTERVALS: u64 = 4096;
+/// How often commands are asked again: once for the script in place of the module, once for EVALSHA in place of
+/// EVALSHA_RO, once for a script that was not loaded.
+const ROUNDS: usize = 3;
+
+/// A transport whose connections spell the module's commands as their server knows them.
+pub(crate) struct Spelling {
+    transport: Box<dyn Transport>,
+    module: Module,
+}
+
+/// A connection that spells.
+struct Spelled(Arc<Speaker>);
+
+struct Speaker {
+    connection: Box<dyn Connection>,
+    module: Module,
+    dialect: AtomicU8,
+}
+
+/// How commands are spelt. What a server lacks is only learned from what it refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Dialect {
+    /// As the module's, which may be missing.
+    Untried,
+    Module,
+    Script,
+    /// The server is older than EVALSHA_RO.
+    ScriptWithoutReadOnly,
+}
+
+impl Spelling {
+    pub fn new(transport: Box<dyn Transport>, module: Module) -> Self {
+        Self { transport, module }
+    }
+}
+
+impl Transport for Spelling {
+    fn connect(&self, node: Option<&str>, purpose: Purpose, events: Events) -> Pending<Box<dyn Connection>> {
+        let (connecting, module) = (self.transport.connect(node, purpose, events), self.module);
+        Box::pin(async move {
+            let dialect = if module == Module::Never { Dialect::Script } else { Dialect::Untried };
+            let speaker = Speaker { connection: connecting.await?, module, dialect: AtomicU8::new(dialect as u8) };
+            Ok(Box::new(Spelled(Arc::new(speaker))) as Box<dyn Connection>)
+        })
+    }
+
+    fn seeds(&self) -> Vec<String> {
+        self.transport.seeds()
+    }
+
+    fn address(&self) -> String {
+        self.transport.address()
+    }
+
+    fn offers(&self, purpose: Purpose) -> bool {
+        self.transport.offers(purpose)
+    }
+}
+
+impl Connection for Spelled {
+    fn send(&self, command: &Command) -> Pending<Reply> {
+        let dialect = self.0.dialect();
+        if dialect == Dialect::Module {
+            return self.0.connection.send(command);
+        }
+        let sent = match command.in_dialect(dialect) {
+            Some(scripted) => self.0.connection.send(&scripted),
+            None => self.0.connection.send(command),
+        };
+        let (speaker, command) = (Arc::clone(&self.0), command.clone());
+        Box::pin(tokio::task::unconstrained(async move {
+            let reply = sent.await?;
+            if !speaker.is_refused(&command, &reply) {
+                return Ok(reply);
+            }
+            let mut replies = speaker.ask_again(&[command], vec![reply]).await?;
+            replies.pop().ok_or_else(|| Failure::Connection("no reply".into()))
+        }))
+    }
+
+    fn send_all(&self, commands: &[Command]) -> Pending<Reply> {
+        let dialect = self.0.dialect();
+        if dialect == Dialect::Module {
+            return self.0.connection.send_all(commands);
+        }
+        let spelt: Vec<_> =
+            commands.iter().map(|command| command.in_dialect(dialect).unwrap_or_else(|| command.clone())).collect();
+        let sent = self.0.connection.send_all(&spelt);
+        let (speaker, commands) = (Arc::clone(&self.0), commands.to_vec());
+        Box::pin(tokio::task::unconstrained(async move {
+            match sent.await? {
+                Reply::Array(replies) => speaker.ask_again(&commands, replies).await.map(Reply::Array),
+                reply => Ok(reply),
+            }
+        }))
+    }
+
+    fn backend(&self) -> Option<Backend> {
+        match self.0.dialect() {
+            Dialect::Untried => None,
+            Dialect::Module => Some(Backend::Module),
+            Dialect::Script | Dialect::ScriptWithoutReadOnly => Some(Backend::Script),
+        }
+    }
+}
+
+impl Speaker {
+    fn dialect(&self) -> Dialect {
+        let dialect = self.dialect.load(Ordering::Relaxed);
+        let all = [Dialect::Untried, Dialect::Module, Dialect::Script, Dialect::ScriptWithoutReadOnly];
+        all.into_iter().find(|known| *known as u8 == dialect).unwrap_or(Dialect::Untried)
+    }
+
+    /// Whether a command was not executed for what the server lacks. Learns from the reply what that is.
+    fn is_refused(&self, command: &Command, reply: &Reply) -> bool {
+        if command.scripted_name().is_none() {
+            return false;
+        }
+        let (dialect, Reply::Error(text)) = (self.dialect(), reply) else {
+            let _ = self.learn(Dialect::Untried, Dialect::Module);
+            return false;
+        };
+        let lacks_read_only = is_unknown_command(text) && text.to_ascii_uppercase().contains("EVALSHA_RO");
+        match dialect {
+            _ if text.starts_with("NOSCRIPT") => true,
+            Dialect::Script if lacks_read_only => self.learn(dialect, Dialect::ScriptWithoutReadOnly),
+            // Sent before another one's reply said what there is.
+            Dialect::Script | Dialect::ScriptWithoutReadOnly => is_unknown_command(text),
+            Dialect::Untried if self.module == Module::Auto && is_unknown_command(text) => {
+                tracing::info!("the rate limit server has not loaded swlimit: its script decides");
+                self.learn(dialect, Dialect::Script)
+            }
+            _ => false,
+        }
+    }
+
+    fn learn(&self, before: Dialect, now: Dialect) -> bool {
+        let _ = self.dialect.compare_exchange(before as u8, now as u8, Ordering::Relaxed, Ordering::Relaxed);
+        true
+    }
+
+    /// Replaces replies to what was not executed, by asking that again in the order it was sent.
+    async fn ask_again(&self, commands: &[Command], mut replies: Vec<Reply>) -> Result<Vec<Reply>, Failure> {
+        for _ in 0..ROUNDS {
+            let refused = commands.iter().zip(&replies).enumerate();
+            let refused = refused.filter(|(_, (command, reply))| self.is_refused(command, reply));
+            let refused: Vec<usize> = refused.map(|(place, _)| place).collect();
+            if refused.is_empty() {
+                break;
+            }
+            let unloaded = refused.iter().any(|place| replies.get(*place).is_some_and(is_unloaded));
+            let mut again = Vec::with_capacity(2 * refused.len() + 1);
+            if unloaded {
+                again.push(load());
+            }
+            let mut answers = Vec::with_capacity(refused.len());
+            for place in &refused {
+                // A node that takes over a slot is told of each command by itself.
+                let asking = place.checked_sub(1).and_then(|before| commands.get(before));
+                again.extend(asking.filter(|command| command.name() == b"ASKING").cloned());
+                let Some(command) = commands.get(*place) else { continue };
+                answers.push(again.len());
+                again.push(command.in_dialect(self.dialect()).unwrap_or_else(|| command.clone()));
+            }
+            let Reply::Array(mut came) = self.connection.send_all(&again).await? else { break };
+            let loaded = if unloaded { came.first().cloned() } else { None };
+            for (place, answer) in refused.into_iter().zip(answers) {
+                let (Some(reply), Some(answer)) = (replies.get_mut(place), came.get_mut(answer)) else { continue };
+                *reply = std::mem::replace(answer, Reply::Nil);
+                if let (true, Some(Reply::Error(why))) = (is_unloaded(reply), &loaded) {
+                    *reply = Reply::Error(why.clone());
+                }
+            }
+        }
+        Ok(replies)
+    }
+}
+
+/// A command that makes the script known to a server.
+fn load() -> Command {
+    Command::named("SCRIPT", usize::MAX).word(b"LOAD").word(SCRIPT.as_bytes())
+}
+
+fn is_unloaded(reply: &Reply) -> bool {
+    matches!(reply, Reply::Error(text) if text.starts_with("NOSCRIPT"))
+}
+
+/// Whether an error says that the server, or the service before it, has no such command.
+pub(crate) fn is_unknown_command(error: &str) -> bool {
+    let is = |start: &str| error.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start));
+    is("ERR unknown command") || is("ERR command is not available") || is("ERR unsupported command")
+}
+
+impl Command {
+    /// The name without its prefix, of what the script has, too.
+    fn scripted_name(&self) -> Option<&[u8]> {
+        self.name().strip_prefix(PREFIX).filter(|name| SCRIPTED.contains(name))
+    }
+
+    /// The call of the script that does the same; `None` where this is sent as it is.
+    fn in_dialect(&self, dialect: Dialect) -> Option<Self> {
+        if !matches!(dialect, Dialect::Script | Dialect::ScriptWithoutReadOnly) {
+            return None;
+        }
+        let name = self.scripted_name()?;
+        let is_read = matches!(name, b"PEEK" | b"INFO") && dialect == Dialect::Script;
+        let call = Self::named(if is_read { "EVALSHA_RO" } else { "EVALSHA" }, 3).word(DIGEST.get_hash().as_bytes());
+        let mut words = self.words().skip(1);
+        let keys = if name == b"MALLOW" { words.next()? } else { b"1" };
+        let count = integer(keys)?;
+        let call = (0..count).try_fold(call.word(keys), |call, _| Some(call.word(words.next()?)))?;
+        let flags = match name {
+            b"ALLOW" => Some(COUNT),
+            b"PEEK" => Some(0),
+            _ => None,
+        };
+        let rest = words.clone();
+        Some(match flags.and_then(|flags| packed(flags, rest)) {
+            Some(packed) => call.word(&packed),
+            None => words.fold(call.word(name), Self::word),
+        })
+    }
+}
+
+const COUNT: u8 = 1;
+const PARTIAL: u8 = 2;
+const STRICT: u8 = 4;
+
+/// `limit window resolution [COST n] [PARTIAL] [STRICT]` in one argument, which costs the script less than words. `None`
+/// of anything else.
+fn packed<'a>(mut flags: u8, mut words: impl Iterator<Item = &'a [u8]>) -> Option<[u8; 33]> {
+    let limit = integer(words.next()?)?;
+    let (window, resolution) = (duration(words.next()?)?, duration(words.next()?)?);
+    let subintervals = window / resolution;
+    let mut cost = 1;
+    while let Some(option) = words.next() {
+        match option {
+            b"COST" => cost = integer(words.next()?)?,
+            b"PARTIAL" => flags |= PARTIAL,
+            b"STRICT" => flags |= STRICT,
+            _ => return None,
+        }
+    }
+    if window % resolution != 0 || subintervals > MAX_SUBINTERVALS || cost == 0 {
+        return None;
+    }
+    let mut packed = [flags; 33];
+    for (bytes, number) in packed[1..].chunks_exact_mut(8).zip([limit, resolution, subintervals, cost]) {
+        bytes.copy_from_slice(&number.to_le_bytes());
+    }
+    Some(packed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    /// A server that says what it was told to, in turn; and the names of what it was asked.
+    #[derive(Clone, Default)]
+    struct Scripted(Arc<Mutex<(VecDeque<Reply>, Vec<String>)>>);
+
+    impl Connection for Scripted {
+        fn send(&self, command: &Command) -> Pending<Reply> {
+            let mut inner = self.0.lock();
+            inner.1.push(String::from_utf8_lossy(command.name()).into_owned());
+            let reply = inner.0.pop_front().unwrap();
+            Box::pin(async move { Ok(reply) })
+        }
+
+        fn send_all(&self, commands: &[Command]) -> Pending<Reply> {
+            let replies: Vec<_> = commands.iter().map(|command| self.send(command)).collect();
+            Box::pin(async move {
+                let mut all = Vec::new();
+                for reply in replies {
+                    all.push(reply.await?);
+                }
+                Ok(Reply::Array(all))
+            })
+        }
+    }
+
+    impl Scripted {
+        fn connected(&self, module: Module) -> Spelled {
+            let dialect = if module == Module::Never { Dialect::Script } else { Dialect::Untried };
+            let connection = Box::new(self.clone());
+            Spelled(Arc::new(Speaker { connection, module, dialect: AtomicU8::new(dialect as u8) }))
+        }
+
+        fn says(&self, replies: impl IntoIterator<Item = Reply>) {
+            self.0.lock().0.extend(replies);
+        }
+
+        /// The names of what was sent since the last time.
+        fn was_asked(&self) -> Vec<String> {
+            std::mem::take(&mut self.0.lock().1)
+        }
+    }
+
+    fn error(text: &str) -> Reply {
+        Reply::Error(text.into())
+    }
+
+    fn allow() -> Command {
+        Command::on("SWLIMIT.ALLOW", b"k").number(5).ms(60_000).ms(5000)
+    }
+
+    #[tokio::test]
+    async fn found_out_by_the_first_reply() {
+        let server = Scripted::default();
+        let connection = server.connected(Module::Auto);
+        server.says([Reply::Integer(1), Reply::Integer(2)]);
+        assert_eq!(connection.backend(), None);
+        assert_eq!(connection.send(&allow()).await, Ok(Reply::Integer(1)));
+        assert_eq!(connection.backend(), Some(Backend::Module));
+        connection.send(&allow()).await.unwrap();
+        assert_eq!(server.was_asked(), ["SWLIMIT.ALLOW"; 2]);
+
+        let connection = server.connected(Module::Auto);
+        let unknown = "ERR unknown command 'SWLIMIT.ALLOW', with args beginning with: 'k' ";
+        server.says([error(unknown), error("NOSCRIPT No matching script."), Reply::Nil, Reply::Integer(3)]);
+        assert_eq!(connection.send(&allow()).await, Ok(Reply::Integer(3)));
+        assert_eq!(connection.backend(), Some(Backend::Script));
+        assert_eq!(server.was_asked(), ["SWLIMIT.ALLOW", "EVALSHA", "SCRIPT", "EVALSHA"]);
+        // What it has not is asked for as it is.
+        server.says([error("ERR unknown command 'SWLIMIT.TOP'")]);
+        connection.send(&Command::named("SWLIMIT.TOP", usize::MAX)).await.unwrap();
+        assert_eq!(server.was_asked(), ["SWLIMIT.TOP"]);
+
+        let connection = server.connected(Module::Always);
+        server.says([error(unknown)]);
+        assert_eq!(connection.send(&allow()).await, Ok(error(unknown)));
+        assert_eq!(connection.backend(), None);
+    }
+
+    /// Only what was not executed is asked again, in order, and each with the word that it may be asked here.
+    #[tokio::test]
+    async fn a_script_that_is_missing_in_a_pipeline() {
+        let server = Scripted::default();
+        let connection = server.connected(Module::Never);
+        server.was_asked();
+        let asking = Command::named("ASKING", usize::MAX);
+        let peek = Command::on("SWLIMIT.PEEK", b"k").number(5).ms(60_000).ms(5000);
+        let commands = [Command::named("TIME", usize::MAX), asking.clone(), allow(), asking, peek];
+        let replies = [Reply::Integer(0), Reply::Nil, Reply::Integer(2), Reply::Nil, error("NOSCRIPT x")];
+        server.says(replies);
+        server.says([Reply::Nil, Reply::Nil, error("ERR unknown command 'EVALSHA_RO'")]);
+        server.says([Reply::Nil, Reply::Integer(5)]);
+        let expected = [Reply::Integer(0), Reply::Nil, Reply::Integer(2), Reply::Nil, Reply::Integer(5)];
+        assert_eq!(connection.send_all(&commands).await, Ok(Reply::Array(expected.to_vec())));
+        let expected =
+            ["TIME", "ASKING", "EVALSHA", "ASKING", "EVALSHA_RO", "SCRIPT", "ASKING", "EVALSHA_RO", "ASKING", "EVALSHA"];
+        assert_eq!(server.was_asked(), expected);
+        // A user who may not load it is told so.
+        server.says([error("NOSCRIPT x"), error("NOPERM no"), error("NOSCRIPT x")]);
+        assert_eq!(connection.send(&allow()).await, Ok(error("NOPERM no")));
+    }
+
+    #[test]
+    fn spelt_for_the_script() {
+        let spelt = |command: Command, dialect| {
+            let spelt = command.in_dialect(dialect).unwrap();
+            assert_eq!(spelt.key(), Some(&b"k"[..]));
+            spelt.words().skip(2).map(|word| String::from_utf8_lossy(word).into_owned()).collect::<Vec<_>>()
+        };
+        let packed = spelt(allow().word(b"STRICT").word(b"COST").number(7), Dialect::Script);
+        let numbers: Vec<u8> = [5_u64, 5000, 12, 7].into_iter().flat_map(u64::to_le_bytes).collect();
+        assert_eq!(packed[2].as_bytes(), String::from_utf8_lossy(&[&[5], numbers.as_slice()].concat()).as_bytes());
+        let blocking = spelt(allow().word(b"BLOCK").ms(1000), Dialect::Script);
+        assert_eq!(blocking, ["1", "k", "ALLOW", "5", "60000ms", "5000ms", "BLOCK", "1000ms"]);
+        let wide = Command::on("SWLIMIT.PEEK", b"k").number(5).ms(5000).ms(1);
+        assert_eq!(spelt(wide.clone(), Dialect::Script), ["1", "k", "PEEK", "5", "5000ms", "1ms"]);
+        assert_eq!(wide.in_dialect(Dialect::Script).unwrap().name(), b"EVALSHA_RO");
+        assert_eq!(wide.in_dialect(Dialect::ScriptWithoutReadOnly).unwrap().name(), b"EVALSHA");
+        let mallow = Command::named("SWLIMIT.MALLOW", 2).number(2).word(b"k").word(b"l").word(b"5");
+        assert_eq!(spelt(mallow, Dialect::Script), ["2", "k", "l", "MALLOW", "5"]);
+        assert!(allow().in_dialect(Dialect::Module).is_none());
+        assert!(Command::on("DEL", b"k").in_dialect(Dialect::Script).is_none());
+    }
+}
