@@ -11,7 +11,7 @@ use tokio::task::yield_now;
 use tokio::time::{advance, sleep, Instant};
 
 use crate::fake::{Fake, Fault};
-use crate::{Client, Decision, Error, Health, Limiter, Mode, OnFailure, Quota, Reason, Request, Source};
+use crate::{Client, Decision, Error, Health, Limiter, Mode, Module, OnFailure, Quota, Reason, Request, Source};
 
 /// Run in paused time: it passes when everybody waits, and only then.
 fn paused<T>(what: impl std::future::Future<Output = T>) -> T {
@@ -634,7 +634,8 @@ fn limiter_error<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
 fn errors_that_are_the_callers_are_said() {
     paused(async {
         let fake = Fake::new();
-        let limiter = client(&fake).limiter(quota(1, 1_000, 1)).build().unwrap();
+        let client = Client::builder().module(Module::Always).over(fake.clone()).unwrap();
+        let limiter = client.limiter(quota(1, 1_000, 1)).build().unwrap();
         for (reply, expected) in [
             ("ERR unknown command 'SWLIMIT.ALLOW', with args beginning with: ", Error::ModuleMissing),
             ("WRONGTYPE Operation", Error::Refused("WRONGTYPE Operation".into())),

@@ -18,9 +18,9 @@ def program():
 @pytest.fixture
 def run(program, binaries, report):
     """Run the tests, those that these words choose; a test that fails fails this one, with its output."""
-    def run(*words, at_a_time):
+    def run(*words, at_a_time, **env):
         server, = binaries.command
-        env = os.environ | binaries.env | {"SWLIMIT_SERVER": server, "SWLIMIT_MODULE": str(MODULE.absolute())}
+        env |= os.environ | binaries.env | {"SWLIMIT_SERVER": server, "SWLIMIT_MODULE": str(MODULE.absolute())}
         words = [program, f"--test-threads={at_a_time}", *words]
         done = subprocess.run(words, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -32,6 +32,12 @@ def run(program, binaries, report):
 def test_real_servers(run):
     """Whatever depends on the server."""
     run("--skip", "processes::", at_a_time=8)
+
+
+def test_real_servers_without_the_module(run):
+    """The same by the script, but what only the module has: waiting on the server, and rights to its commands."""
+    run("--skip", "processes::", "--skip", "acquire::", "--skip", "users_who_may_not_ask", at_a_time=8,
+        SWLIMIT_BY_SCRIPT="1")
 
 
 def test_processes(run, binaries):

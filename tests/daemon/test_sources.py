@@ -147,10 +147,24 @@ def test_permissions_are_checked(start_daemon, server):
 def test_a_server_without_the_module(start_daemon, start):
     """The log and health checks say what to do, until it is done."""
     bare = start(module=None)
-    daemon = start_daemon(limits(3), bare)
+    daemon = start_daemon(limits(3), bare, module="always")
     status, printed = daemon.run("--check", "--server")
     assert (status, "--loadmodule" in printed) == (1, True), printed
     eventually(lambda: "--loadmodule" in daemon.get("/healthcheck")[1])
     assert re.search("ERROR.*no limit is counted.*--loadmodule", daemon.log)
     assert bare.cli("MODULE", "LOAD", str(MODULE)) == "OK"
     eventually(lambda: daemon.get("/healthcheck"), (200, "OK\n"))
+
+
+def test_a_server_whose_script_decides(start_daemon, start):
+    """Unless it is told otherwise; and what only the module has, says so."""
+    bare = start(module=None)
+    daemon = start_daemon(limits(3), bare)
+    status, printed = daemon.run("--check", "--server")
+    assert (status, "can decide, by the script" in printed) == (0, True), printed
+    assert [daemon.codes("k=x")[0] for _ in range(4)] == ["OK"] * 3 + ["OVER_LIMIT"]
+    assert daemon.metrics("swlimit_client_server_script") == {(f"127.0.0.1:{bare.port}",): 1}
+    status, _, said = daemon.http("/v1/top")
+    assert status >= 400 and "needs the module" in said
+    keys = bare.cli("KEYS", "*").split()
+    assert [bare.cli("TYPE", key) for key in keys] == ["string"]

@@ -245,7 +245,8 @@ impl Link {
         if is_unknown_command(&text) {
             let node = self.topology.known(key);
             return match node.as_ref().and_then(|node| node.backend()) {
-                Some(Backend::Script) => Error::NeedsModule,
+                // EVALSHA itself may be what is unknown.
+                Some(Backend::Script) if text.contains("SWLIMIT.") => Error::NeedsModule,
                 // A server that was replaced by one without the module is away.
                 _ if node.is_some_and(|node| node.was_served()) => Error::Away(text),
                 _ => Error::ModuleMissing,

@@ -1,7 +1,7 @@
 //! How a limit is decided: the strategy, and what happens while the server is away.
 
 use serde::{de, Deserialize, Deserializer};
-pub use swlimit_client::{Mode, OnFailure};
+pub use swlimit_client::{Mode, Module, OnFailure};
 
 use super::duration::Duration;
 

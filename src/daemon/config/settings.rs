@@ -9,7 +9,7 @@ use serde::{de, Deserialize, Deserializer};
 use super::address::{self, Address};
 use super::duration::{self, Duration};
 use super::error::{parse, ConfigError};
-use super::policy::{Defaults, Mode, OnFailure, PolicyKeys, Share};
+use super::policy::{Defaults, Mode, Module, OnFailure, PolicyKeys, Share};
 use super::proxy::Auth;
 use super::source::Source;
 use super::tls::Tls;
@@ -32,6 +32,8 @@ pub struct Settings {
     pub prefix: String,
     pub max_keys: usize,
     pub max_waiting: usize,
+    /// Whether the module decides, or a script on servers that have not loaded it.
+    pub module: Module,
     #[serde(deserialize_with = "duration::with_unit")]
     pub max_untracked_age: Duration,
 
@@ -81,6 +83,7 @@ impl Default for Settings {
             prefix: String::new(),
             max_keys: 100_000,
             max_waiting: 10,
+            module: Module::Auto,
             max_untracked_age: Duration(100),
             grpc: Grpc::default(),
             http: Http::default(),
@@ -376,7 +379,7 @@ impl Settings {
         (&self.server, self.timeout) == (&other.server, other.timeout)
             && (&self.server_tls, &self.sentinel) == (&other.server_tls, &other.sentinel)
             && (self.max_keys, self.max_waiting) == (other.max_keys, other.max_waiting)
-            && self.max_untracked_age == other.max_untracked_age
+            && (self.module, self.max_untracked_age) == (other.module, other.max_untracked_age)
             && (&self.grpc.address, self.grpc.tls.is_some()) == (&other.grpc.address, other.grpc.tls.is_some())
             && (self.grpc.max_connection_age, self.grpc.max_connection_age_grace)
                 == (other.grpc.max_connection_age, other.grpc.max_connection_age_grace)

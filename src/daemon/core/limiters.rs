@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use swlimit_client::wire::ConnectionOptions;
-use swlimit_client::{self as client, Client, Limiter, Quota};
+use swlimit_client::{self as client, Backend, Client, Limiter, Quota};
 
 use crate::config::limits::{Limit, Limits};
 use crate::config::policy::{DecisionPolicy, Mode};
@@ -22,6 +22,7 @@ pub fn client(settings: &Settings) -> Result<Client, client::Error> {
         .max_untracked_age(settings.max_untracked_age.into())
         .max_keys(settings.max_keys)
         .max_waiting(settings.max_waiting)
+        .module(settings.module)
         .connection_options(connection_options(settings)?);
     match &settings.server {
         Server::None => builder.local(),
@@ -29,16 +30,27 @@ pub fn client(settings: &Settings) -> Result<Client, client::Error> {
     }
 }
 
-/// Whether the server can decide: it answers within a second, knows the password, and has loaded the module. Returns
-/// the commands that it refuses to this user.
+/// A server that can decide.
+#[derive(Debug, Default)]
+pub struct Checked {
+    /// It has not loaded the module: the script decides.
+    pub by_script: bool,
+    /// The commands that it refuses to this user.
+    pub forbidden: Vec<String>,
+}
+
+/// Whether the server can decide: it answers within a second, knows the password, and has loaded the module, or the script
+/// may decide.
 ///
 /// # Errors
 /// The server cannot decide.
-pub async fn check(settings: &Settings) -> Result<Vec<String>, client::Error> {
-    let Server::Url(url) = &settings.server else { return Ok(Vec::new()) };
-    let builder = Client::builder().timeout(CHECK).prefix(&*settings.prefix);
+pub async fn check(settings: &Settings) -> Result<Checked, client::Error> {
+    let Server::Url(url) = &settings.server else { return Ok(Checked::default()) };
+    let builder = Client::builder().timeout(CHECK).prefix(&*settings.prefix).module(settings.module);
     let client = builder.connection_options(connection_options(settings)?).connect(url).await?;
-    client.forbidden().await
+    let forbidden = client.forbidden().await?;
+    let by_script = client.servers().iter().any(|server| server.backend == Some(Backend::Script));
+    Ok(Checked { by_script, forbidden })
 }
 
 fn connection_options(settings: &Settings) -> Result<ConnectionOptions, client::Error> {

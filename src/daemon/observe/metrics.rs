@@ -343,6 +343,7 @@ fn describe() {
     describe_gauge!("swlimitd_server_away_seconds", "How long a server has been away, by reason; absent unless it is");
     describe_gauge!("swlimit_client_server_away", "1 while decisions are made without the server");
     describe_gauge!("swlimit_client_server_slow", "1 while replies of the server come after the timeout");
+    describe_gauge!("swlimit_client_server_script", "1 if the server has not the module, and its script decides");
     describe_gauge!("swlimit_client_server_round_trip_seconds", "Duration of the last exchange with the server");
     describe_gauge!("swlimit_client_missing_right", "1 if the server refuses this right");
     for (name, description) in [

@@ -107,7 +107,7 @@ async fn check_server(service: Arc<Service>) {
         let is_news = service.set_unusable(reason.clone());
         match (reason, checked) {
             (Some(reason), _) if is_news => tracing::error!(reason, "no limit is counted"),
-            (None, Ok(forbidden)) => {
+            (None, Ok(core::Checked { forbidden, .. })) => {
                 if !forbidden.is_empty() {
                     let commands = forbidden.join(", ");
                     tracing::warn!(commands, "the server forbids its user these commands, see its ACL");
