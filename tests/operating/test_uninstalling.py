@@ -27,7 +27,7 @@ def run(commands, server):
 
 @pytest.mark.parametrize("appendonly", ["no", "yes"])
 def test_a_server_starts_without_the_module_once_its_windows_are_deleted(binaries, documented, appendonly, tmp_path):
-    """Before that it refuses. Windows, holds and budgets of all databases go, whatever their names; all other keys stay."""
+    """Before that it refuses. All of our keys go, in all databases, whatever their names; other keys stay."""
     deleting, writing = documented
     options = {"appendonly": appendonly, "save": "3600 1"}
     bare = Server(binaries, options=options, module=None, folder=tmp_path)

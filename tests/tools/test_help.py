@@ -1,6 +1,7 @@
 """Every script says what it is for, and does nothing else when it is asked that."""
 
 import os
+import re
 import shutil
 import subprocess
 
@@ -31,3 +32,8 @@ def test_help(scripts, script, flag):
     comment = (scripts / script).read_text().split("\n")[1].strip('#" ')
     assert comment in done.stdout
     assert sorted(scripts.parent.rglob("*")) == before
+
+
+def test_contributing_lists_every_script():
+    listed = re.findall(r"^\| `([\w-]+)` \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert listed == SCRIPTS
