@@ -40,6 +40,7 @@ def test_real_servers_without_the_module(run):
         SWLIMIT_BY_SCRIPT="1")
 
 
+@pytest.mark.long
 def test_processes(run, binaries):
     """What many processes were granted together: the same on every release."""
     if binaries.name != "installed":

@@ -137,9 +137,10 @@ def test_every_flipped_bit(server, client, block):
             accepted += 1
             if client.type("restored") != b"sw-window":  # the payload's first byte says which type it is
                 continue
-            found = stored(server, "restored")
-            assert 0 < found["total"] == sum(found["counts"].values()) <= MAX
-            assert found["blocked"] == 0 or block
-            assert ask(server, "SWLIMIT.REFUND", "restored", MAX, "AT", 0) == [found["total"]]
+            said = client.execute_command("SWLIMIT.INFO", "restored")
+            found = dict(zip(said[::2], said[1::2], strict=True))
+            assert 0 < found[b"total"] == sum(units for _, units in found[b"counts"]) <= MAX
+            assert found[b"blocked"] == 0 or block
+            assert client.execute_command("SWLIMIT.REFUND", "restored", MAX, "AT", 0) == found[b"total"]
     assert accepted and refused
     assert stored(server, "k")["total"] == sum(range(1, 20))

@@ -171,8 +171,11 @@ def records(folder):
         yield from (record for record in re.split(r"\n\s*\n", text) if re.search(r"^\s+(at|by) 0x", record, re.M))
 
 
-@pytest.mark.parametrize("size", [300, pytest.param(20_000, marks=pytest.mark.long)])
-def test_memcheck(start, tmp_path, size):
+ROUNDS = 20_000
+
+
+@pytest.mark.long
+def test_memcheck(start, tmp_path):
     """Memcheck sees no invalid access in any process of a primary and its replica, and no leak of the module, while
     every command, type method and refusal is used. The server is one that uses the C library's allocator."""
     if not shutil.which("valgrind"):
@@ -187,13 +190,13 @@ def test_memcheck(start, tmp_path, size):
         "appendonly": "yes", "aof-use-rdb-preamble": "no"})
     replica = start(binaries=binaries, before=memcheck(folders[1]), ready_seconds=120, options=options
                     | replica_of(primary, **{"repl-diskless-load": "swapdb"}))
-    rng = random.Random(size)
+    rng = random.Random(ROUNDS)
     with Connection(primary.port) as pipe, Connection(replica.port) as follower:
         assert info(pipe, "memory")["mem_allocator"] == "libc"
         synchronised(replica, 120)
-        for number in range(size):
+        for number in range(ROUNDS):
             every_command(pipe, rng, b"k%d" % (number % 20))
-        accepted = hostile_payloads(pipe, rng, size)
+        accepted = hostile_payloads(pipe, rng, ROUNDS)
         large = [("SWLIMIT.RECORD", "large", 1, 60, "1ms", "AT", NOW + step, "COST", 1 + (2**32 if step == 700 else 0))
                  for step in range(0, 1000, 2)]
         pipe.call("CONFIG", "SET", "swlimit.max-subintervals", 1_000_000)
@@ -222,7 +225,8 @@ def test_memcheck(start, tmp_path, size):
     owned = [record for record in leaks if FROM_MODULE.search(record)]
     lost = [record for record in owned if re.search(r"(definitely|indirectly) lost", record)]
     kept = [record for record in owned if record not in lost]
-    print(f"\nmemcheck (seed {size}): {size} rounds of every command, {accepted} of {size} damaged payloads accepted, "
+    print(f"\nmemcheck (seed {ROUNDS}): {ROUNDS} rounds of every command, "
+          f"{accepted} of {ROUNDS} damaged payloads accepted, "
           f"{len(logs)} processes, {len(invalid)} invalid accesses, {len(lost)} leaks of the module; "
           f"{len(kept)} places of the module with memory still held")
     assert len(logs) >= 4, "the primary, the replica, and children of the primary"

@@ -187,6 +187,7 @@ class TestCommand:
         return subprocess.run([sys.executable, "-m", "accuracy", *map(str, words)], capture_output=True, text=True,
                               timeout=300, env=os.environ | {"PYTHONPATH": f"{ROOT}/scripts:{ROOT}/tests"})
 
+    @pytest.mark.long
     def test_quick(self, tmp_path):
         done = self.run("--quick", "--output", tmp_path)
         assert done.returncode == 0, done.stderr
