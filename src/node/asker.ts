@@ -74,6 +74,7 @@ export abstract class Asker {
       timeout: settings.timeout,
       patience: deadline === undefined ? undefined : patience(milliseconds(deadline, "deadline", 0)),
       signal,
+      module: settings.module,
       late,
     });
   }
@@ -92,7 +93,7 @@ export abstract class Asker {
     const server = this.server as Server;
     server.forget(name);
     try {
-      return await server.ask(words, name, { timeout: this.settings.timeout });
+      return await server.ask(words, name, { timeout: this.settings.timeout, module: this.settings.module });
     } finally {
       server.forget(name);
     }

@@ -1,6 +1,7 @@
 /** Usage that could not be reported when it was: it is sent, dated, once the server answers again. */
 
 import { NotAskedError, RefusedError } from "./errors.js";
+import type { ModuleUse } from "./options.js";
 import type { Server } from "./server.js";
 
 /** So much is kept; the oldest is given up first. */
@@ -15,6 +16,7 @@ export interface Usage {
   /** When it no longer matters. */
   readonly until: number;
   readonly timeout: number;
+  readonly module: ModuleUse;
   /** It will not be sent. */
   lost(): void;
 }
@@ -57,7 +59,7 @@ export class Backlog {
       reply.catch(() => this.again(usage, isInDoubt));
     };
     try {
-      await this.server.ask(words, usage.name, { timeout: usage.timeout, late });
+      await this.server.ask(words, usage.name, { timeout: usage.timeout, module: usage.module, late });
     } catch (error) {
       if (error instanceof RefusedError) usage.lost();
       else if (error instanceof NotAskedError) this.kept.push(item);

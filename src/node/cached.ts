@@ -5,6 +5,7 @@
 
 import { quotaWords, replyOf } from "./commands.js";
 import type { Asked, Denials } from "./denials.js";
+import type { ModuleUse } from "./options.js";
 import type { Server } from "./server.js";
 import type { Tracked } from "./tracking.js";
 import type { Demand, Reply } from "./window.js";
@@ -25,6 +26,7 @@ export class Cached {
   constructor(
     private readonly server: Server,
     private readonly denials: Denials,
+    private readonly module: ModuleUse,
     private readonly maxUntrackedAge: number,
   ) {}
 
@@ -63,7 +65,7 @@ export class Cached {
       await tracked.open();
       const asked = this.denials.asked(name);
       // A server that has not noticed that a key expired tells nobody.
-      const [reply, expiry] = await tracked.register(words, name);
+      const [reply, expiry] = await tracked.register(words, name, this.module);
       const ms = Number(expiry);
       if (ms !== -2) {
         this.denials.remember(name, demand, asked, replyOf(reply), block, ms < 0 ? Number.POSITIVE_INFINITY : ms);

@@ -22,6 +22,16 @@ export class ModuleMissingError extends RefusedError {
   }
 }
 
+/** The script decides, in place of the module, and it does not have this command. */
+export class NeedsModuleError extends ModuleMissingError {
+  override name = "NeedsModuleError";
+
+  constructor(command: string, cause?: Error) {
+    super(cause ?? new Error(command));
+    this.message = `${command} needs the module, and this server does not have it: load the module swlimit.`;
+  }
+}
+
 /** The server could not be asked, or did not answer in time. Limiters then decide by `onFailure`. */
 export class UnavailableError extends Error {
   override name = "UnavailableError";

@@ -6,7 +6,14 @@ export { BudgetLimiter, type BudgetLimiterOptions, type BudgetOptions } from "./
 export { type CalendarOptions, type Period, type PeriodName, periodAt } from "./calendar.js";
 export { Decision, type Source } from "./decision.js";
 export type { Duration } from "./duration.js";
-export { DeniedError, LostError, ModuleMissingError, RefusedError, UnavailableError } from "./errors.js";
+export {
+  DeniedError,
+  LostError,
+  ModuleMissingError,
+  NeedsModuleError,
+  RefusedError,
+  UnavailableError,
+} from "./errors.js";
 export type { Draft, HeaderOptions } from "./headers.js";
 export type { ServerState } from "./health.js";
 export { Hold, type Holder, HoldLimiter, type HoldLimiterOptions, type HoldOptions } from "./hold.js";
@@ -19,7 +26,7 @@ export {
   type RecordOptions,
 } from "./limiter.js";
 export type { NodeRedisClient, NodeRedisCluster, NodeRedisPool, NodeRedisSentinel } from "./node-redis.js";
-export type { AskerOptions, LimiterOptions, Mode, OnFailure, QuotaOptions, Settings } from "./options.js";
+export type { AskerOptions, LimiterOptions, Mode, ModuleUse, OnFailure, QuotaOptions, Settings } from "./options.js";
 export { allowAll, Decisions, type Share } from "./several.js";
 export type { Client, Send } from "./transport.js";
 export { type Demand, Entry, type Quota, type Reply } from "./window.js";

@@ -2,11 +2,12 @@
 
 import type { Socket } from "node:net";
 import calculateSlot from "cluster-key-slot";
-import type { Connection, Send, Transport } from "./transport.js";
+import type { Word } from "./dialect.js";
+import type { Connection, Transport } from "./transport.js";
 
 /** What is used of a client or a cluster. */
 export interface IoredisClient {
-  call(command: string, ...args: string[]): Promise<unknown>;
+  call(command: string, ...args: (string | Buffer)[]): Promise<unknown>;
 }
 
 /** What is used of a Redis or Cluster beyond `call`. */
@@ -28,7 +29,7 @@ export function transport(client: IoredisClient): Transport {
     : single(client as Ioredis);
 }
 
-const call = (client: IoredisClient, [command, ...args]: string[]) => client.call(command as string, ...args);
+const call = (client: IoredisClient, [command, ...args]: Word[]) => client.call(command as string, ...args);
 
 const state = (node: object) => ((node as Ioredis).status === "ready" ? "ready" : "connecting");
 
@@ -44,6 +45,7 @@ function single(client: Ioredis): Transport {
     address,
     open: openTo,
     state,
+    takesBytes: true,
     isOrdered: true,
     tracks: false,
   };
@@ -55,7 +57,7 @@ function cluster(client: Ioredis): Transport {
     const [address] = client.slots[calculateSlot(key)] ?? [];
     return client.nodes("master").find(({ options }) => `${options.host}:${options.port}` === address) ?? client;
   };
-  const send: Send = async (args, key) => {
+  const send: Transport["send"] = async (args, key) => {
     try {
       return await call(node(key), args);
     } catch (error) {
@@ -66,7 +68,7 @@ function cluster(client: Ioredis): Transport {
     }
   };
   const knows = (one: object) => one === client || client.nodes("master").includes(one as Ioredis);
-  return { send, node, address, knows, open: openTo, state, isOrdered: false, tracks: false };
+  return { send, node, address, knows, open: openTo, state, takesBytes: true, isOrdered: false, tracks: false };
 }
 
 async function openTo(node: object): Promise<Connection> {

@@ -58,11 +58,12 @@ export class Limiter extends Asker {
   constructor(options: LimiterOptions) {
     super(settingsOf(options), options.client);
     this.quota = quotaOf(options);
-    const { mode, maxKeys, maxUntrackedAge } = this.settings;
+    const { mode, module, maxKeys, maxUntrackedAge } = this.settings;
     this.windows = new LocalWindows(maxKeys);
     this.denials = new Denials(maxKeys);
     this.server?.join(this.denials, this.denials);
-    this.cached = this.server && mode === "cached" ? new Cached(this.server, this.denials, maxUntrackedAge) : null;
+    this.cached =
+      this.server && mode === "cached" ? new Cached(this.server, this.denials, module, maxUntrackedAge) : null;
   }
 
   /**
@@ -126,16 +127,16 @@ export class Limiter extends Asker {
     const { server } = this;
     if (!server) return this.here("local", demand, here);
     const since = performance.now() - age;
-    const { timeout } = this.settings;
+    const { timeout, module } = this.settings;
     const until = since + demand.window + demand.resolution;
-    const usage = { name, words, since, until, timeout, lost: () => void this.counts.lost++ };
+    const usage = { name, words, since, until, timeout, module, lost: () => void this.counts.lost++ };
     let isComing = false;
     const late = (reply: Promise<unknown>) => {
       isComing = true;
       if (options.keep) reply.catch(() => server.backlog.keep(usage, true));
     };
     try {
-      const reply = replyOf(await server.ask(words(age), name, { timeout, late }));
+      const reply = replyOf(await server.ask(words(age), name, { timeout, module, late }));
       this.counts.server++;
       return this.decision(reply, "server");
     } catch (error) {

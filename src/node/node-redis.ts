@@ -1,28 +1,28 @@
 /** Clients of the package `redis`, release 5 or later. */
 
 import calculateSlot from "cluster-key-slot";
-import type { Connection, Listener, Send, Transport } from "./transport.js";
+import type { Connection, Listener, Transport } from "./transport.js";
 
 /** What is used of a client. */
 export interface NodeRedisClient {
-  sendCommand(args: string[]): Promise<unknown>;
+  sendCommand(args: (string | Buffer)[]): Promise<unknown>;
   duplicate(overrides?: object): unknown;
 }
 
 /** What is used of a pool. */
 export interface NodeRedisPool {
-  sendCommand(args: string[]): Promise<unknown>;
+  sendCommand(args: (string | Buffer)[]): Promise<unknown>;
 }
 
 /** What is used of a cluster. */
 export interface NodeRedisCluster {
-  sendCommand(firstKey: string, isReadonly: boolean, args: string[]): Promise<unknown>;
+  sendCommand(firstKey: string, isReadonly: boolean, args: (string | Buffer)[]): Promise<unknown>;
   nodeClient(node: never): unknown;
 }
 
 /** What is used of a sentinel client. */
 export interface NodeRedisSentinel {
-  sendCommand(isReadonly: boolean, args: string[]): Promise<unknown>;
+  sendCommand(isReadonly: boolean, args: (string | Buffer)[]): Promise<unknown>;
   getMasterNode(): unknown;
 }
 
@@ -58,6 +58,7 @@ function single(client: NodeRedisClient): Transport {
     address,
     open: openTo,
     state: () => ((client as Duplicate).isReady ? "ready" : "connecting"),
+    takesBytes: true,
     isOrdered: true,
     tracks: true,
   };
@@ -77,7 +78,7 @@ function pool(client: NodeRedisPool & Pool): Transport {
 
 /** A client that hides its connections. */
 function whole(client: object, name: string) {
-  return { node: () => client, address: () => name, isOrdered: false, tracks: false };
+  return { node: () => client, address: () => name, takesBytes: true, isOrdered: false, tracks: false };
 }
 
 /** What is known of where a client, or a node of a cluster, is. */
@@ -102,7 +103,7 @@ interface Slots {
 function cluster(client: NodeRedisCluster): Transport {
   const { slots } = client as unknown as Slots;
   if (!Array.isArray(slots)) throw new TypeError("client is a cluster of which the slots cannot be told");
-  const send: Send = (args, key) => client.sendCommand(key, false, args);
+  const send: Transport["send"] = (args, key) => client.sendCommand(key, false, args);
   const known = client as unknown as Slots; // its properties change with the cluster
   return {
     send,
@@ -110,6 +111,7 @@ function cluster(client: NodeRedisCluster): Transport {
     address,
     knows: (node) => known.masters.includes(node),
     open: async (node, listener) => openTo(await known.nodeClient(node), listener),
+    takesBytes: true,
     isOrdered: false, // a command without a key may go to any node
     tracks: true,
   };

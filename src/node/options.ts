@@ -25,6 +25,9 @@ export type Mode = "direct" | "cached" | "local";
 /** What decides when the server does not answer: a window of this process, a grant, a denial, or an error. */
 export type OnFailure = "local" | "allow" | "deny" | "error";
 
+/** Whether the module decides, or the script in place of it. */
+export type ModuleUse = "auto" | "always" | "never";
+
 /** What all kinds of limiters can be told. */
 export interface AskerOptions {
   /**
@@ -36,6 +39,11 @@ export interface AskerOptions {
   readonly onFailure?: OnFailure;
   /** The part of the limit that this process grants by `onFailure: "local"`: 0.000001 … 1, as a rule 0.1. */
   readonly localShare?: number;
+  /**
+   * Whether the module decides ("always"), the script that is for servers without it ("never"), or, as a rule, the
+   * script where the server does not know the module's commands ("auto").
+   */
+  readonly module?: ModuleUse;
   /** The longest that a request waits for the server; 50 ms as a rule. */
   readonly timeout?: Duration;
   /** The most keys that this process remembers; 100 000 as a rule. */
@@ -61,6 +69,7 @@ export interface Settings {
   readonly mode: Mode;
   readonly onFailure: OnFailure;
   readonly localShare: number;
+  readonly module: ModuleUse;
   readonly timeout: number;
   readonly maxKeys: number;
   readonly maxWaiting: number;
@@ -73,6 +82,7 @@ export const DEFAULTS: Settings = {
   mode: "cached",
   onFailure: "local",
   localShare: 0.1,
+  module: "auto",
   timeout: 50,
   maxKeys: 100_000,
   maxWaiting: 10,
@@ -82,7 +92,7 @@ export const DEFAULTS: Settings = {
 };
 
 const QUOTA = ["limit", "window", "resolution", "strict"];
-const COMMON = ["client", "onFailure", "localShare", "timeout", "maxKeys", "prefix", "name"];
+const COMMON = ["client", "onFailure", "localShare", "module", "timeout", "maxKeys", "prefix", "name"];
 const OF_RATES = [...QUOTA, "mode", "maxWaiting", "maxUntrackedAge"];
 
 /** Names that options had, or have in other languages. */
@@ -116,6 +126,7 @@ export function settingsOf(options: AskerOptions, own: readonly string[] = OF_RA
     mode: oneOf(mode, "mode", ["direct", "cached", "local"]),
     onFailure: oneOf(found.onFailure, "onFailure", ["local", "allow", "deny", "error"]),
     localShare: found.localShare,
+    module: oneOf(found.module, "module", ["auto", "always", "never"]),
     timeout: milliseconds(found.timeout, "timeout"),
     maxKeys: integer(found.maxKeys, "maxKeys", 1),
     maxWaiting: integer(found.maxWaiting, "maxWaiting", 1),

@@ -4,8 +4,17 @@
  */
 
 import { Breaker } from "./breaker.js";
-import { ModuleMissingError, NotAskedError, RefusedError, UnavailableError, understood } from "./errors.js";
+import { Dialect } from "./dialect.js";
+import {
+  ModuleMissingError,
+  NeedsModuleError,
+  NotAskedError,
+  RefusedError,
+  UnavailableError,
+  understood,
+} from "./errors.js";
 import { Health } from "./health.js";
+import type { ModuleUse } from "./options.js";
 import { Patience } from "./patience.js";
 import type { Memory } from "./server.js";
 import { within } from "./timeout.js";
@@ -29,6 +38,8 @@ export interface AskOptions {
   /** The longest that its caller waits, in ms. That it does not wait longer says nothing about the server. */
   readonly patience?: number | undefined;
   readonly signal?: AbortSignal | undefined;
+  /** Whether the module is asked, or the script; "auto" as a rule. */
+  readonly module?: ModuleUse | undefined;
   /** Ask also while the server is known not to answer. */
   readonly always?: boolean | undefined;
   /** Told of what still comes when the caller has been sent away. */
@@ -43,6 +54,12 @@ export interface Owner {
   recovered(): void;
 }
 
+/** A connection in place of the caller's client. */
+interface Line {
+  readonly connection: Connection;
+  readonly dialect: Dialect;
+}
+
 export class Primary {
   readonly breaker: Breaker;
   readonly health: Health;
@@ -52,27 +69,31 @@ export class Primary {
   roundTrip = 0;
   private readonly patience = new Patience();
   /** What is asked in place of the caller's client, since that stopped answering. */
-  private line: Connection | null = null;
+  private line: Line | null = null;
+  /** How the caller's client is asked. */
+  private readonly dialect: Dialect;
   private heard = 0;
   private connectingSince: number | null = null;
   private hasServed = false;
-  /** The last key that failed. */
+  /** The last key that failed, and how it was asked for. */
   private key = "";
+  private use: ModuleUse = "auto";
 
   constructor(
     private readonly transport: Transport,
     private readonly node: object,
     owner: Owner,
   ) {
-    const { open, tracks } = transport;
-    this.health = new Health(transport.address(node));
+    const { open, tracks, takesBytes } = transport;
+    this.dialect = new Dialect((words, key) => transport.send(words, key), takesBytes);
+    this.health = new Health(transport.address(node), () => (this.line?.dialect ?? this.dialect).backend);
     this.breaker = new Breaker(
       this.health,
       () => this.probe(),
       () => owner.recovered(),
     );
     const connect = open && tracks ? (listener: Listener) => open(node, listener) : null;
-    this.tracked = connect && new Tracked(connect, owner.memories, this.health, () => this.isKnown);
+    this.tracked = connect && new Tracked(connect, owner.memories, this.health, takesBytes, () => this.isKnown);
   }
 
   /** Whether it is still one of the cluster's. */
@@ -81,7 +102,12 @@ export class Primary {
   }
 
   /** The reply to a command: a RefusedError, or an UnavailableError when it does not come in time. */
-  ask(args: string[], key: string, { timeout, patience, signal, always, late }: AskOptions): Promise<unknown> {
+  ask(
+    args: string[],
+    key: string,
+    { timeout, patience, signal, module = "auto", always, late }: AskOptions,
+  ): Promise<unknown> {
+    this.use = module;
     if (this.breaker.isOpen && !always) {
       this.key = key;
       this.breaker.look();
@@ -93,7 +119,7 @@ export class Primary {
     return new Promise((resolve, reject) => {
       const sent = performance.now();
       const state = this.line ? "ready" : this.state(sent);
-      const reply = this.send(args, key);
+      const reply = this.send(args, key, module);
       const leave = (why: unknown) => {
         if (exchange.isOver) return;
         late?.(reply);
@@ -125,12 +151,12 @@ export class Primary {
         (value) => {
           end();
           this.hasServed = true;
-          this.answered(sent, isLate, timeout);
+          this.answered(sent, isLate);
           resolve(value);
         },
         (cause) => {
           end();
-          reject(this.refused(understood(cause), key, sent, isLate, timeout));
+          reject(this.refused(understood(cause), key, sent, isLate));
         },
       );
     });
@@ -139,8 +165,7 @@ export class Primary {
   close(): void {
     this.breaker.stop();
     this.tracked?.close();
-    this.line?.close();
-    this.line = null;
+    this.leaveLine();
   }
 
   /** What is known of the way there: ready, busy connecting, or busy with the caller's other commands. */
@@ -151,35 +176,43 @@ export class Primary {
     return state;
   }
 
-  private async send(args: string[], key: string): Promise<unknown> {
-    if (this.line && !this.line.isOpen) this.line = null;
-    if (!this.line) return this.transport.send(args, key);
+  private send(args: string[], key: string, module: ModuleUse): Promise<unknown> {
+    if (this.line && !this.line.connection.isOpen) this.leaveLine();
+    return this.line ? this.sendOver(this.line, args, key, module) : this.dialect.ask(args, key, module);
+  }
+
+  private async sendOver({ dialect }: Line, args: string[], key: string, module: ModuleUse): Promise<unknown> {
     try {
-      return await this.line.send(args);
+      return await dialect.ask(args, key, module);
     } catch (error) {
       if (!(error instanceof Error && REDIRECTION.test(error.message))) throw error;
-      this.line?.close();
-      this.line = null;
-      return this.transport.send(args, key); // which follows
+      this.leaveLine();
+      return this.dialect.ask(args, key, module); // which follows
     }
   }
 
-  private answered(sent: number, isLate: boolean, timeout: number): void {
+  private leaveLine(): void {
+    if (this.line?.connection.isOpen) this.line.connection.close();
+    this.line = null;
+  }
+
+  private answered(sent: number, isLate: boolean): void {
     this.heard = performance.now();
-    this.health.answered(isLate, this.heard - sent, timeout);
+    this.health.answered(isLate, this.heard - sent);
     if (isLate) return;
     this.roundTrip = Math.max(this.heard - sent, 0.9 * this.roundTrip);
     this.breaker.succeeded();
   }
 
   /** What an error reply is to the caller. */
-  private refused(error: Error, key: string, sent: number, isLate: boolean, timeout: number): Error {
-    if (error instanceof ModuleMissingError && this.hasServed) {
-      return this.refused(away(error), key, sent, isLate, timeout);
+  private refused(error: Error, key: string, sent: number, isLate: boolean): Error {
+    if (error instanceof ModuleMissingError && !(error instanceof NeedsModuleError) && this.hasServed) {
+      return this.refused(away(error), key, sent, isLate);
     }
-    if (error instanceof RefusedError) this.answered(sent, isLate, timeout);
+    if (error instanceof RefusedError) this.answered(sent, isLate);
     else if (!isLate) {
       this.key = key;
+      this.dialect.forget(); // the next connection may be to another server
       if (/^READONLY/.test(error.message)) this.breaker.open(error.message);
       else this.breaker.failed(error.message);
     }
@@ -217,7 +250,14 @@ export class Primary {
     if (!this.isKnown) return "unwanted";
     const ends = performance.now() + PROBE_TIMEOUT;
     const left = () => ends - performance.now();
+    const { use } = this;
     const words = ["SWLIMIT.ALLOW", key, "0", "1ms", "1ms"];
+    /** The script denies also where nothing can be written. */
+    const ask = async (dialect: Dialect) => {
+      const reply = await dialect.ask(words, key, use);
+      if (dialect.backend === "script") await dialect.ask(["SETRANGE", key, "0", ""], key, use);
+      return reply;
+    };
     const answers = async (send: () => Promise<unknown>, ms: number) => {
       try {
         await within(send(), ms);
@@ -228,24 +268,24 @@ export class Primary {
       }
     };
     if (!transport.open) {
-      await answers(() => transport.send(words, key), left());
+      await answers(() => ask(this.dialect), left());
       return "back";
     }
     const opening = transport.open(node);
     try {
       const fresh = await within(opening, left());
-      await answers(() => fresh.send(words), left());
+      const dialect = new Dialect((words) => fresh.send(words), transport.takesBytes);
+      await answers(() => ask(dialect), left());
       // The caller's client may be connected to what has gone. If it does not answer, the new connection takes its place.
-      const own = answers(() => transport.send(words, key), left() / 2).then(
+      const own = answers(() => ask(this.dialect), left() / 2).then(
         () => true,
         () => false,
       );
-      this.line?.close();
-      this.line = null;
+      this.leaveLine();
       if (await own) fresh.close();
       else {
         fresh.hold(false);
-        this.line = fresh;
+        this.line = { connection: fresh, dialect };
       }
       return "back";
     } catch (error) {

@@ -22,8 +22,6 @@ export class Server implements Owner {
   readonly backlog: Backlog;
   /** The holds of this process. */
   readonly renewals: Renewals;
-  /** Whether its module is one without ACQUIRE. */
-  lacksAcquire = false;
   readonly memories = new Set<Memory>();
   private readonly users = new Set<object>();
   private readonly primaries = new Map<object, Primary>();

@@ -5,7 +5,9 @@
  * when it changes, once. PEEK's own reply, and not the denial's, is what is remembered.
  */
 
+import { Dialect } from "./dialect.js";
 import type { Health } from "./health.js";
+import type { ModuleUse } from "./options.js";
 import type { Memory } from "./server.js";
 import { within } from "./timeout.js";
 import type { Connection, Listener } from "./transport.js";
@@ -23,6 +25,7 @@ const PAUSE_WITHOUT_RIGHTS = 60_000;
 
 export class Tracked implements Listener {
   private connection: Connection | null = null;
+  private dialect: Dialect | null = null;
   private opening: Promise<void> | null = null;
   private refusedUntil = Number.NEGATIVE_INFINITY;
   private heard = 0;
@@ -32,6 +35,7 @@ export class Tracked implements Listener {
     private readonly connect: (listener: Listener) => Promise<Connection>,
     private readonly memories: ReadonlySet<Memory>,
     private readonly health: Health,
+    private readonly takesBytes: boolean,
     private readonly isKnown: () => boolean,
   ) {}
 
@@ -53,12 +57,14 @@ export class Tracked implements Listener {
   }
 
   /** Have the server tell when a key changes: the reply to a PEEK of it, and that to PTTL. */
-  async register(peek: string[], name: string): Promise<[unknown, unknown]> {
-    const { connection } = this;
-    if (!connection) throw new Error("not connected");
+  async register(peek: string[], name: string, module: ModuleUse): Promise<[unknown, unknown]> {
+    const { dialect } = this;
+    if (!dialect) throw new Error("not connected");
     const ask = async (words: string[]) => {
       try {
-        return await connection.send(words);
+        const reply = await dialect.ask(words, name, module);
+        this.health.allowed(words);
+        return reply;
       } catch (error) {
         if (this.health.refused(words, error)) this.refuse(PAUSE_WITHOUT_RIGHTS);
         throw error;
@@ -82,6 +88,7 @@ export class Tracked implements Listener {
     clearTimeout(this.watch);
     const { connection } = this;
     this.connection = null;
+    this.dialect = null;
     for (const memory of this.memories) memory.forgetAll();
     if (connection?.isOpen) connection.close();
   }
@@ -107,9 +114,12 @@ export class Tracked implements Listener {
       // A client library that does not turn tracking on would leave everything that is remembered to go stale.
       const info = JSON.stringify(await connection.send(asking));
       if (!info.includes('"on"')) throw new Error("client tracking is off");
+      for (const right of ["TRACKING", "TRACKINGINFO"]) this.health.allowed(["CLIENT", right]);
       if (gone || this.memories.size === 0) throw new Error("lost at once, or not wanted any more");
       connection.hold(false);
-      this.connection = connection;
+      const opened = connection;
+      this.connection = opened;
+      this.dialect = new Dialect((words) => opened.send(words), this.takesBytes);
       this.heard = performance.now();
       this.listen();
     } catch (error) {
@@ -138,6 +148,7 @@ export class Tracked implements Listener {
     const { connection } = this;
     try {
       await within((connection as Connection).send(["PING"]), SILENCE);
+      this.health.allowed(["PING"]);
     } catch (error) {
       if (!this.health.refused(["PING"], error)) {
         if (this.connection === connection) this.lost();

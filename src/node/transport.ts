@@ -1,5 +1,6 @@
 /** How commands reach a server: through the caller's own client, of whatever library. */
 
+import type { Word } from "./dialect.js";
 import * as io from "./ioredis.js";
 import * as nodeRedis from "./node-redis.js";
 
@@ -9,7 +10,7 @@ export type Send = (args: string[], key: string) => Promise<unknown>;
 /** A connection that nobody else uses. */
 export interface Connection {
   readonly isOpen: boolean;
-  send(args: string[]): Promise<unknown>;
+  send(words: Word[]): Promise<unknown>;
   /** Whether it keeps the process from ending. */
   hold(process: boolean): void;
   close(): void;
@@ -25,7 +26,9 @@ export interface Listener {
 
 /** A way to a server, or to the servers of a cluster. */
 export interface Transport {
-  readonly send: Send;
+  readonly send: (words: Word[], key: string) => Promise<unknown>;
+  /** Whether words may be bytes. */
+  readonly takesBytes: boolean;
   /** The primary that has a key; the same object as long as it is the same primary. */
   node(key: string): object;
   /** What people call a primary: its host and port, where they are known. */
@@ -54,7 +57,15 @@ export type Client =
 /** The way to a server through this client. */
 export function transportOf(client: Client): Transport {
   if (typeof client === "function") {
-    return { send: client, node: () => client, address: () => "the server", isOrdered: false, tracks: false };
+    const send = client as Transport["send"]; // which is given texts, since it takes no bytes
+    return {
+      send,
+      takesBytes: false,
+      node: () => client,
+      address: () => "the server",
+      isOrdered: false,
+      tracks: false,
+    };
   }
   if (typeof client === "object" && client !== null) {
     if ("call" in client && typeof client.call === "function") return io.transport(client);

@@ -18,7 +18,7 @@ export async function waitInTurn(
   signal: AbortSignal | undefined,
 ): Promise<Decision> {
   const { server } = limiter;
-  if (!server?.lanes || server.lacksAcquire) return sleep(limiter, key, demand, left, signal);
+  if (!server?.lanes) return sleep(limiter, key, demand, left, signal);
   const name = limiter.name(key);
   try {
     const reply = await inQueue(limiter, server, name, demand, left, signal);
@@ -27,11 +27,7 @@ export async function waitInTurn(
   } catch (cause) {
     if (signal?.aborted) throw signal.reason;
     const error = understood(cause);
-    if (error instanceof ModuleMissingError) {
-      const decision = await sleep(limiter, key, demand, left, signal); // fails where everything is missing
-      server.lacksAcquire = true;
-      return decision;
-    }
+    if (error instanceof ModuleMissingError) return sleep(limiter, key, demand, left, signal);
     if (error instanceof RefusedError) throw error;
     return limiter.failed(error, demand, (asked, now) => limiter.window(name).allow(asked, now));
   }

@@ -89,17 +89,18 @@ test("one at a time asks whether the server is back, with a write that leaves no
   const sent = [];
   const ten = limiter(test, {
     client: (args) => {
-      sent.push(args);
+      sent.push({ args, at: performance.now() });
       return client.sendCommand(args);
     },
     timeout: 20,
   });
   const goOn = await pause(test);
   for (let i = 0; i < 50; i++) await ten.allow("k");
-  await sleep(700); // the first is given up after half a second
-  const probes = sent.filter(([, , limit]) => limit === "0");
-  assert.ok(sent.length - probes.length === 3 && probes.length >= 1 && probes.length <= 2, `${sent}`);
-  for (const probe of probes) assert.deepEqual(probe, ["SWLIMIT.ALLOW", "k", "0", "1ms", "1ms"]);
+  const probes = () => sent.filter(({ args }) => args[2] === "0");
+  await eventually(() => probes().length === 2, "a second probe");
+  const [first, second] = probes();
+  assert.ok(sent.length === 3 + 2 && second.at - first.at >= 500, "the first was given up after half a second");
+  for (const { args } of probes()) assert.deepEqual(args, ["SWLIMIT.ALLOW", "k", "0", "1ms", "1ms"]);
   goOn();
   await eventually(async () => (await ten.allow("k")).source === "server", "its return");
 });
@@ -135,7 +136,6 @@ test("what is unanswered while nothing is heard counts, however few ask", async 
   await pause(test);
   await ten.allow("k");
   const { breaker } = ten.server.primary("k");
-  assert.equal(breaker.isOpen, false);
   await eventually(() => breaker.isOpen, "its opening");
   assert.match(breaker.reason, /nothing heard/);
 });
@@ -229,16 +229,16 @@ test("what is unknown is not made up", async (test) => {
 
 test("a record that nobody answers fails, or is kept and sent later", async (test) => {
   const client = await connect(test, { of: "spare" });
-  const three = limiter(test, { client, timeout: 20, limit: 100 });
+  const three = limiter(test, { client, timeout: 20, limit: 100, window: "1h", resolution: "1m" });
   const [k, other] = [key(), key()];
   await three.allow(k);
   const goOn = await pause(test);
   await assert.rejects(three.record(other, { cost: 5 }), UnavailableError);
   for (let i = 0; i < 5; i++) assert.equal((await three.record(k, { cost: 7, keep: true })).source, "failure");
   goOn();
-  await eventually(async () => (await admin.sendCommand(["SWLIMIT.PEEK", k, "100", "10s", "1s"]))[2] <= 100 - 36);
+  await eventually(async () => (await admin.sendCommand(["SWLIMIT.PEEK", k, "100", "1h", "1m"]))[2] <= 100 - 36);
   await sleep(50);
-  assert.equal((await admin.sendCommand(["SWLIMIT.PEEK", k, "100", "10s", "1s"]))[2], 100 - 36, "each of them once");
+  assert.equal((await admin.sendCommand(["SWLIMIT.PEEK", k, "100", "1h", "1m"]))[2], 100 - 36, "each of them once");
   assert.equal(three.counts.lost, 0);
 });
 
@@ -253,10 +253,10 @@ test("changes are not made up", async (test) => {
 
 test("waiting and several limits go by the same rule", async (test) => {
   const client = await connect(test, { of: "spare" });
-  const made = (onFailure) => limiter(test, { client, timeout: 20, onFailure, prefix: `${key()}:` });
+  const made = (onFailure) => limiter(test, { client, timeout: 300, onFailure, prefix: `${key()}:` });
   const [open, closed, own] = ["allow", "deny", "local"].map(made);
   const full = key();
-  await open.record(full, { cost: 3 });
+  await admin.sendCommand(["SWLIMIT.RECORD", open.settings.prefix + full, "3", "10s", "1s", "COST", "3"]);
   const waiting = open.acquire(full, "2s");
   await sleep(50);
   await pause(test);
@@ -333,25 +333,21 @@ test("what the server says of its own condition is no reason to fail", async (te
 
 test("a reply that has come counts, however late this process looks", async (test) => {
   const client = await connect(test);
-  const three = limiter(test, { client, timeout: 20 });
-  await three.allow(key());
+  const three = limiter(test, { client, timeout: 50 });
   const asking = three.allow(key());
   await new Promise((resolve) => setImmediate(resolve)); // it has been sent
   const began = performance.now();
-  while (performance.now() < began + 60);
+  while (performance.now() < began + 400);
   assert.equal((await asking).source, "server");
 });
 
 test("time that this process takes before it writes is not the server's", async (test) => {
   const client = await connect(test);
-  const three = limiter(test, { client, timeout: 20 });
-  await three.allow(key());
-  for (let i = 0; i < 5; i++) {
-    const asking = three.allow(key());
-    const began = performance.now();
-    while (performance.now() < began + 60); // nothing has been sent yet
-    assert.equal((await asking).source, "server");
-  }
+  const three = limiter(test, { client, timeout: 300 });
+  const asking = three.allow(key());
+  const began = performance.now();
+  while (performance.now() < began + 400); // nothing has been sent yet
+  assert.equal((await asking).source, "server");
 });
 
 for (const [name, open] of Object.entries({
@@ -363,7 +359,7 @@ for (const [name, open] of Object.entries({
   },
 })) {
   test(`a server without the module, with ${name}`, async (test) => {
-    const three = limiter(test, { client: await open(test), onFailure: "allow" });
+    const three = limiter(test, { client: await open(test), onFailure: "allow", module: "always" });
     const says = { name: "ModuleMissingError", message: /loadmodule .*swlimit\.so/ };
     await assert.rejects(three.allow("k"), says);
     await assert.rejects(three.acquire("k", "1s"), says);

@@ -7,7 +7,7 @@ import { runInNewContext } from "node:vm";
 import { createClient } from "redis";
 import { createClient as createClient5 } from "redis-5";
 import { Limiter } from "swlimit";
-import { connect, eventually, key, limiter, port, sleep } from "./support.mjs";
+import { asker, connect, eventually, key, limiter, port, sleep } from "./support.mjs";
 
 setFlagsFromString("--expose-gc");
 const collect = runInNewContext("gc");
@@ -19,7 +19,7 @@ async function denied(test, { key: k = key(), ...options } = {}) {
   const three = limiter(test, { client, ...options });
   await three.record(k, { cost: 3 });
   await known(three, k);
-  return { three, k, other, run: (...words) => other.sendCommand(words.map(String)) };
+  return { three, k, other, run: asker(other) };
 }
 
 /** Ask until denials come without the server. */
@@ -93,7 +93,7 @@ test("UNBLOCK is heard of", async (test) => {
   const k = key();
   await three.block(k, "1h");
   await known(three, k);
-  await (await connect(test)).sendCommand(["SWLIMIT.UNBLOCK", k]);
+  await asker(await connect(test))("SWLIMIT.UNBLOCK", k);
   assert.ok(await eventually(async () => (await three.allow(k)).granted), "granted again");
 });
 
@@ -216,15 +216,17 @@ test("a denial by several limits is remembered of the ones that denied", async (
 
 test("no denial is stale while a key is given back under load", async (test) => {
   // Someone else gives back and takes; after each refund has been answered, and its push has come, the next is granted.
-  const { three, k, run } = await denied(test, {});
+  const hour = [3, "1h", "1h"]; // so that nothing comes back by time meanwhile
+  const { three, k, run } = await denied(test, { window: "1h", resolution: "1h" });
+  const { tracked } = three.server.primary(k);
   let [local, stale] = [0, 0];
-  for (let round = 0; round < 300; round++) {
+  for (let round = 0; round < 200; round++) {
     const asking = Array.from({ length: 8 }, () => three.allow(k));
     await run("SWLIMIT.REFUND", k, 1);
     local += (await Promise.all(asking)).filter((decision) => decision.source !== "server").length;
-    await sleep(2); // a push takes 35 µs
+    await tracked.dialect?.ask(["PING"], k, "auto"); // whose reply comes behind the push
     const decisions = await Promise.all([three.allow(k), three.allow(k)]);
-    const truth = await run("SWLIMIT.PEEK", k, ...QUOTA);
+    const truth = await run("SWLIMIT.PEEK", k, ...hour);
     if (decisions.every(({ source }) => source !== "server") && truth[0] > 0) stale++;
   }
   assert.equal(stale, 0);
@@ -234,14 +236,14 @@ test("no denial is stale while a key is given back under load", async (test) => 
 test("a push that is handled before the reply it belongs behind is not lost", async (test) => {
   const { three, k } = await denied(test);
   // Change the key between PEEK and its reply's continuation: both arrive in one piece.
-  const { connection: tracked } = three.server.primary(k).tracked;
+  const { dialect: tracked } = three.server.primary(k).tracked;
   const stale = [];
   for (let round = 0; round < 200; round++) {
     const name = key();
     await three.record(name, { cost: 3 });
     const asked = three.denials.asked(name);
-    const reply = tracked.send(["SWLIMIT.PEEK", name, "3", "10000ms", "1000ms"]);
-    const changed = tracked.send(["SWLIMIT.REFUND", name, "1"]);
+    const reply = tracked.ask(["SWLIMIT.PEEK", name, "3", "10000ms", "1000ms"], name, "auto");
+    const changed = tracked.ask(["SWLIMIT.REFUND", name, "1"], name, "auto");
     three.denials.remember(name, three.demand({}), asked, (await reply).map(Number), 0, Number.POSITIVE_INFINITY);
     await changed;
     await sleep(0);
@@ -336,7 +338,7 @@ test("without tracking, a denial is known for a tenth of a second", async (test)
   const before = performance.now();
   await three.allow(k);
   assert.equal((await three.allow(k)).source, "cache");
-  await other.sendCommand(["SWLIMIT.REFUND", k, "1"]);
+  await asker(other)("SWLIMIT.REFUND", k, 1);
   await eventually(async () => (await three.allow(k)).granted);
   const took = performance.now() - before;
   assert.ok(took > 50 && took < 8000, `${took}`);
@@ -353,7 +355,7 @@ test("release 5 of the package redis hears the same", async (test) => {
   const k = key();
   await three.record(k, { cost: 3 });
   await known(three, k);
-  await (await connect(test)).sendCommand(["SWLIMIT.REFUND", k, "1"]);
+  await asker(await connect(test))("SWLIMIT.REFUND", k, 1);
   assert.equal((await asked(three, k).then(() => three.peek(k))).remaining, 0, "the one given back has been granted");
 });
 
@@ -396,8 +398,8 @@ test("a block shorter than the window begins again when it has ended", async (te
   const k = key();
   await three.record(k, { cost: 3 });
   const blockedUntil = async () => {
-    const { blocked } = await other.sendCommand(["SWLIMIT.INFO", k]);
-    return Number(blocked);
+    const info = await asker(other)("SWLIMIT.INFO", k);
+    return Number(info.blocked ?? info[info.indexOf("blocked") + 1]);
   };
   await three.allow(k, { block: 100 });
   const first = await blockedUntil();

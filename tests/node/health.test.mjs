@@ -16,24 +16,28 @@ function messages(test, name) {
 }
 
 test("a server is away, and back", async (test) => {
-  const changes = messages(test, "swlimit:away");
+  const changes = messages(test, "swlimit:state");
   let reply = () => Promise.reject(new Error("OOM command not allowed"));
   const three = limiter(test, { client: () => reply() });
   assert.deepEqual(three.servers(), []);
   for (let i = 0; i < 5; i++) await three.allow("k");
   const address = "the server";
-  assert.deepEqual(three.servers(), [{ address, away: "OOM command not allowed", slow: false, lacks: [] }]);
+  const away = { address, state: "away", reason: "OOM", message: "OOM command not allowed", lacks: [] };
+  const up = { address, state: "up", reason: null, message: "", lacks: [] };
+  const timeless = ({ since, roundTrip, backend, ...others }) => others;
+  assert.deepEqual(three.servers().map(timeless), [away]);
+  assert.equal(three.servers()[0].roundTrip, null);
   reply = async () => [1, 3, 2, 0, 1000];
   await eventually(async () => (await three.allow("k")).source === "server", "its return");
-  assert.deepEqual(three.servers(), [{ address, away: null, slow: false, lacks: [] }]);
-  assert.deepEqual(changes, [
-    { address, away: true, reason: "OOM command not allowed" },
-    { address, away: false, reason: null },
-  ]);
+  assert.deepEqual(three.servers().map(timeless), [up]);
+  assert.deepEqual(changes.map(timeless), [away, up]);
+  const [{ since, roundTrip, backend }] = three.servers();
+  assert.deepEqual([since, backend, roundTrip >= 0], [changes[1].since, "module", true]);
+  assert.ok(changes[0].since <= since);
 });
 
 test("a server is slow, and in time again", async (test) => {
-  const changes = messages(test, "swlimit:slow");
+  const changes = messages(test, "swlimit:state");
   let answer = () => {};
   let isLate = true;
   const reply = [1, 3, 2, 0, 1000];
@@ -46,17 +50,16 @@ test("a server is slow, and in time again", async (test) => {
   for (let i = 0; i < 2; i++) {
     assert.equal((await three.allow("k")).source, "failure");
     answer();
-    await eventually(() => three.servers()[0].slow, "the late reply");
+    await eventually(() => three.servers()[0].state === "slow", "the late reply");
   }
-  assert.equal(three.servers()[0].away, null);
   isLate = false;
   await three.allow("k");
   await three.allow("k");
   assert.deepEqual(
-    changes.map(({ address, slow, timeout }) => [address, slow, timeout]),
+    changes.map(({ address, state }) => [address, state]),
     [
-      ["the server", true, 20],
-      ["the server", false, 20],
+      ["the server", "slow"],
+      ["the server", "up"],
     ],
   );
   assert.ok(changes[0].roundTrip >= 10, `${changes[0].roundTrip}`);
@@ -87,13 +90,14 @@ for (const [lack, isTracked] of [
     }
     // Where changes are not heard of, a denial is forgotten after a tenth of a second.
     assert.equal((await three.allow(k)).source, isTracked ? "cache" : "server");
-    const command = lack.slice(1);
+    const right = lack.slice(1);
     await eventually(() => lacks.length > 0, "the message");
     assert.deepEqual(
-      lacks.map((one) => [one.address, one.command, /^NOPERM/.test(one.reason)]),
-      [[`127.0.0.1:${port()}`, command, true]],
+      lacks.map((one) => [one.address, one.right, /^NOPERM/.test(one.message)]),
+      [[`127.0.0.1:${port()}`, right, true]],
     );
-    assert.deepEqual(three.servers(), [{ address: `127.0.0.1:${port()}`, away: null, slow: false, lacks: [command] }]);
+    const [{ address, state, lacks: lacking }] = three.servers();
+    assert.deepEqual([address, state, lacking], [`127.0.0.1:${port()}`, "up", [right]]);
   });
 }
 

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { createClient } from "redis";
 import { Limiter } from "swlimit";
+import { Dialect } from "../../src/node/dist/esm/dialect.js";
 
 /** The port of a server: of "main", or of another one that test_node.py names. */
 export function port(of = "main") {
@@ -19,6 +20,12 @@ export async function connect(test, { of, ...options } = {}) {
   await client.connect();
   test.after(() => client.isOpen && client.destroy());
   return client;
+}
+
+/** Asks a server in the module's commands, by the script where it has none. */
+export function asker(client) {
+  const dialect = new Dialect((words) => client.sendCommand(words), true);
+  return (...words) => dialect.ask(words.map(String), "", "auto");
 }
 
 /** A limiter that ends with the test: 3 of 10 s, unless other things are asked for. */

@@ -13,7 +13,7 @@ from support import node
 from support.server import ROOT, free_port
 
 PAGE = page_named("node.md")
-COPIED = ["LICENSE", "src/node"]
+COPIED = ["LICENSE", "src/lua", "src/node"]
 ENVIRONMENT = node.ENVIRONMENT | {"npm_config_prefer_offline": "true", "npm_config_audit": "false"}
 INSTALL = 'npm install --install-links "$(npm pack --silent ../swlimit/src/node)" redis'
 DENIED = {

@@ -15,13 +15,21 @@ from support.tls import encrypted
 
 HERE = node.MODULES
 TESTS = {path.name for path in HERE.glob("*.test.mjs")}
-WITH_MORE_SERVERS = {"away.test.mjs", "cluster.test.mjs", "edge.test.mjs", "sentinel.test.mjs", "tls.test.mjs"}
+WITH_MORE_SERVERS = {"away.test.mjs", "cluster.test.mjs", "edge.test.mjs", "sentinel.test.mjs", "tls.test.mjs", "script.test.mjs"}
 once = pytest.mark.skipif(bool(os.environ.get("SWLIMIT_SERVERS")), reason="depends on no release")
 
 
 def test_denials(server):
     """What is heard of is what a server tells."""
     passes("denials.test.mjs", main=server.port)
+
+
+def test_script(server, start):
+    """Where there is no module a script decides the same, and the same is heard of."""
+    bare, spare = start(module=None), start(module=None)
+    passes("denials.test.mjs", main=bare.port)
+    passes("limiter.test.mjs", main=bare.port)
+    passes("script.test.mjs", main=bare.port, spare=spare.port, module=server.port)
 
 
 @once

@@ -1,0 +1,152 @@
+/**
+ * How one connection is asked: in the module's commands, or where the server does not know them by the script that
+ * decides the same. It is found out by asking, and forgotten when the server is another one.
+ */
+
+import { createHash } from "node:crypto";
+import { ModuleMissingError, NeedsModuleError } from "./errors.js";
+import type { ModuleUse } from "./options.js";
+import { SCRIPT } from "./script-text.js";
+
+/** A word of a command: text, or bytes. */
+export type Word = string | Buffer;
+
+type Send = (words: Word[], key: string) => Promise<unknown>;
+
+export const SHA = createHash("sha1").update(SCRIPT).digest("hex");
+
+/** The module's commands that the script has, too. */
+const SCRIPTED = new Set(["ALLOW", "PEEK", "RECORD", "REFUND", "BLOCK", "UNBLOCK", "INFO", "MALLOW"]);
+
+const PREFIX = "SWLIMIT.";
+
+/** Whether an error says that there is no such command. Managed servers say it in words of their own. */
+const UNKNOWN = /^ERR (unknown command|command is not available|unsupported command)/i;
+
+/** A command is sent so often at most: the module may come, and scripts be forgotten, meanwhile. */
+const ROUNDS = 4;
+
+/** The most subintervals that the script has. */
+const MOST_SUBINTERVALS = 4096;
+
+export class Dialect {
+  /** Which of them decides; null until that is known. */
+  backend: "module" | "script" | null = null;
+  private readOnly = "EVALSHA_RO";
+  private loading: Promise<unknown> | null = null;
+  private isLoaded = false;
+  /** Commands that the server does not know. */
+  private readonly lacks = new Set<string>();
+
+  /** `takesBytes`: whether words may be bytes, which cost the script less. */
+  constructor(
+    private readonly send: Send,
+    private readonly takesBytes: boolean,
+  ) {}
+
+  /** The reply to a command of the module's, or to any other one. */
+  ask(args: string[], key: string, use: ModuleUse): Promise<unknown> {
+    const [name] = args as [string];
+    if (use === "always" || !name.startsWith(PREFIX)) return this.send(args, key);
+    return this.find(args, key, use);
+  }
+
+  /** Find out anew: the connection, or the server, may be another one. */
+  forget(): void {
+    this.backend = null;
+    this.isLoaded = false;
+    this.readOnly = "EVALSHA_RO";
+    this.lacks.clear();
+  }
+
+  private async find(args: string[], key: string, use: ModuleUse): Promise<unknown> {
+    for (let round = 1; ; round++) {
+      const words = this.words(args, use);
+      try {
+        const reply = await this.send(words, key);
+        const isScript = words !== args;
+        this.backend ??= isScript ? "script" : "module";
+        if (isScript) this.isLoaded = true;
+        return reply;
+      } catch (error) {
+        if (round === ROUNDS || !(error instanceof Error)) throw error;
+        await this.mend(error, args[0] as string, words, key, use);
+      }
+    }
+  }
+
+  /** The words to send. */
+  private words(args: string[], use: ModuleUse): Word[] {
+    const name = (args[0] as string).slice(PREFIX.length);
+    const byScript = use === "never" || this.backend === "script";
+    if (this.lacks.has(name) || (byScript && !SCRIPTED.has(name))) throw new NeedsModuleError(args[0] as string);
+    return byScript ? scripted(name, args, this.readOnly, this.takesBytes) : args;
+  }
+
+  /** Make that it may be asked again, or fail. */
+  private async mend(error: Error, command: string, words: Word[], key: string, use: ModuleUse): Promise<void> {
+    if (error.message.startsWith("NOSCRIPT")) {
+      // A server that has lost its scripts may be another one.
+      if (use === "auto" && this.isLoaded) this.forget();
+      else await this.load(key);
+      return;
+    }
+    if (!UNKNOWN.test(error.message)) throw error;
+    const [sent] = words;
+    if (sent === "EVALSHA_RO") {
+      this.readOnly = "EVALSHA";
+      return;
+    }
+    if (sent === "EVALSHA") {
+      this.forget();
+      throw new ModuleMissingError(error);
+    }
+    const name = command.slice(PREFIX.length);
+    if (SCRIPTED.has(name)) {
+      this.backend = "script";
+      return;
+    }
+    this.lacks.add(name);
+    throw new NeedsModuleError(command, error);
+  }
+
+  /** Have the server know the script. */
+  private async load(key: string): Promise<void> {
+    this.loading ??= this.send(["SCRIPT", "LOAD", SCRIPT], key).finally(() => {
+      this.loading = null;
+    });
+    await this.loading;
+    this.isLoaded = true;
+  }
+}
+
+/** A call of the script in place of a command of the module's. */
+function scripted(name: string, args: string[], readOnly: string, takesBytes: boolean): Word[] {
+  const evalsha = name === "PEEK" || name === "INFO" ? readOnly : "EVALSHA";
+  if (name === "MALLOW") {
+    const end = 2 + Number(args[1]);
+    return [evalsha, SHA, args[1] as string, ...args.slice(2, end), name, ...args.slice(end)];
+  }
+  const [, key, ...words] = args as [string, string, ...string[]];
+  const packed = takesBytes && (name === "ALLOW" || name === "PEEK") ? pack(name, words) : null;
+  return packed ? [evalsha, SHA, "1", key, packed] : [evalsha, SHA, "1", key, name, ...words];
+}
+
+/** ALLOW or PEEK as one word, which spares the server to read several; null where that cannot be. */
+function pack(name: string, [limit, window, resolution, ...options]: string[]): Buffer | null {
+  if (options.includes("BLOCK")) return null;
+  const length = Number.parseInt(resolution as string, 10);
+  const subintervals = Number.parseInt(window as string, 10) / length;
+  if (subintervals > MOST_SUBINTERVALS) return null;
+  const at = options.indexOf("COST");
+  const cost = at < 0 ? 1 : Number(options[at + 1]);
+  const flags =
+    (name === "ALLOW" ? 1 : 0) + (options.includes("PARTIAL") ? 2 : 0) + (options.includes("STRICT") ? 4 : 0);
+  const packed = Buffer.allocUnsafe(33);
+  packed[0] = flags;
+  [Number(limit), length, subintervals, cost].forEach((number, at) => {
+    packed.writeUInt32LE(number % 2 ** 32, 1 + 8 * at);
+    packed.writeUInt32LE(Math.floor(number / 2 ** 32), 5 + 8 * at);
+  });
+  return packed;
+}

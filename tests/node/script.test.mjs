@@ -1,0 +1,152 @@
+/** On servers without the module: found out, loaded, forgotten, and what the script has not. */
+
+import assert from "node:assert/strict";
+import { createHash } from "node:crypto";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import { Redis } from "ioredis";
+import { admit, allowAll, HoldLimiter, ModuleMissingError, NeedsModuleError } from "swlimit";
+import { SHA } from "../../src/node/dist/esm/dialect.js";
+import { connect, eventually, key, limiter, port, told } from "./support.mjs";
+
+const RIGHT = { timeout: 20_000 };
+
+/** What a client is given to send, from now on. */
+function sent(client) {
+  const { sendCommand } = client;
+  const found = [];
+  client.sendCommand = (words) => {
+    found.push(String(words[0]));
+    return sendCommand.call(client, words);
+  };
+  return found;
+}
+
+test("the script is the one of src/lua", () => {
+  const script = readFileSync(new URL("../../src/lua/swlimit.lua", import.meta.url));
+  assert.equal(SHA, createHash("sha1").update(script).digest("hex"));
+});
+
+for (const [name, open] of Object.entries({
+  redis: (test) => connect(test),
+  ioredis: async (test) => {
+    const client = new Redis(port());
+    test.after(() => client.disconnect());
+    return client;
+  },
+  "a function": async (test) => {
+    const client = await connect(test);
+    return (args) => {
+      assert.ok(args.every((word) => typeof word === "string"));
+      return client.sendCommand(args);
+    };
+  },
+})) {
+  test(`every command, with ${name}`, async (test) => {
+    const three = limiter(test, { client: await open(test), ...RIGHT, limit: 2 ** 40, window: "1h", strict: true });
+    const k = `{${key()}}`;
+    assert.deepEqual(three.servers(), []);
+    const first = await three.allow(k, { cost: 2 ** 33 + 1 });
+    assert.equal(first.remaining, 2 ** 40 - 2 ** 33 - 1);
+    assert.equal(three.servers()[0].backend, "script");
+    assert.equal((await three.allow(k, { cost: 2 ** 40, partial: true })).granted, 2 ** 40 - 2 ** 33 - 1);
+    assert.equal((await three.peek(k)).granted, 0);
+    assert.equal(await three.refund(k, 5), 5);
+    assert.equal((await three.record(k)).remaining, 4);
+    assert.ok((await three.block(k, "1m")) > Date.now());
+    assert.equal((await three.peek(k)).remaining, 0);
+    assert.equal(await three.unblock(k), true);
+    const both = await allowAll([
+      { limiter: three, key: k },
+      { limiter: three.with({ limit: 1 }), key: `${k}b` },
+    ]);
+    assert.deepEqual([both.granted, both.each.map(({ remaining }) => remaining)], [true, [3, 0]]);
+    await three.reset(k);
+    assert.equal((await three.allow(k)).remaining, 2 ** 40 - 1);
+    assert.equal((await three.allow(k, { block: "1s", cost: 2 ** 41 })).retryAfter, -1);
+    assert.ok(
+      (await three
+        .with({ window: 8192, resolution: 1 })
+        .allow(key())
+        .catch((error) => error)) instanceof Error,
+    );
+  });
+}
+
+test("waits take turns within the process", async (test) => {
+  const two = limiter(test, { client: await connect(test), ...RIGHT, limit: 1, window: 200, resolution: 10 });
+  const k = key();
+  const order = [];
+  await Promise.all([1, 2, 3].map((number) => two.acquire(k, "5m").then(() => order.push(number))));
+  assert.deepEqual(order, [1, 2, 3]);
+});
+
+test("it is loaded again when the server has forgotten it, also for many requests at once", async (test) => {
+  const client = await connect(test, { of: "spare" });
+  const many = limiter(test, { client, ...RIGHT, limit: 1000 });
+  const k = key();
+  for (let round = 1; round <= 2; round++) {
+    const decisions = await Promise.all(Array.from({ length: 100 }, () => many.allow(k)));
+    assert.ok(decisions.every(({ granted, source }) => granted === 1 && source === "server"));
+    assert.equal((await many.peek(k)).remaining, 1000 - 100 * round);
+    await client.sendCommand(["SCRIPT", "FLUSH"]);
+  }
+});
+
+test("it is found out once a connection, and anew for another server", async (test) => {
+  const client = await connect(test, { of: "spare" });
+  const commands = sent(client);
+  const three = limiter(test, { client, ...RIGHT, mode: "direct" });
+  const k = key();
+  for (let i = 0; i < 5; i++) await three.allow(k);
+  assert.equal(commands.filter((name) => name === "SWLIMIT.ALLOW").length, 1);
+  assert.equal(commands.at(-1), "EVALSHA");
+  const other = await connect(test, { of: "module" });
+  const { sendCommand } = other;
+  client.sendCommand = (words) => sendCommand.call(other, words);
+  assert.equal((await three.allow(k)).granted, 1, "it counts there");
+  assert.equal(three.servers()[0].backend, "module");
+  assert.deepEqual(told(await three.allow(k)), { granted: 1, limit: 3, remaining: 1, source: "server" });
+  const back = await connect(test, { of: "spare" });
+  client.sendCommand = (words) => back.sendCommand(words);
+  assert.equal((await three.peek(k)).remaining, 0);
+  assert.equal(three.servers()[0].backend, "script");
+});
+
+test("always the module, never the module", async (test) => {
+  const always = limiter(test, { client: await connect(test), ...RIGHT, module: "always" });
+  await assert.rejects(always.allow("k"), ModuleMissingError);
+  const client = await connect(test, { of: "module" });
+  const commands = sent(client);
+  const never = limiter(test, { client, ...RIGHT, module: "never", mode: "direct" });
+  const k = key();
+  assert.equal((await never.allow(k)).granted, 1);
+  assert.equal(await client.sendCommand(["TYPE", k]), "string");
+  assert.ok(commands.every((name) => !name.startsWith("SWLIMIT")));
+  assert.throws(() => limiter(test, { client, module: "sometimes" }), /module must be one of/);
+});
+
+test("what the script has not needs the module", async (test) => {
+  const client = await connect(test);
+  const two = new HoldLimiter({ client, limit: 2, ...RIGHT });
+  test.after(() => two.close());
+  const error = await two.hold(key()).catch((error) => error);
+  assert.ok(error instanceof NeedsModuleError && /SWLIMIT.HOLD needs the module/.test(error.message), error);
+  await assert.rejects(admit([{ limiter: two, key: key() }]), NeedsModuleError);
+});
+
+test("a server that is full grants nothing, and is noticed to be back", async (test) => {
+  const client = await connect(test, { of: "spare" });
+  const three = limiter(test, { client, ...RIGHT, mode: "direct", onFailure: "deny" });
+  const k = key();
+  await three.allow(k);
+  const admin = await connect(test, { of: "spare" });
+  await admin.sendCommand(["CONFIG", "SET", "maxmemory", "1"]);
+  try {
+    await eventually(async () => (await three.allow(k)).source === "failure" && three.servers()[0].state === "away");
+    assert.equal(three.servers()[0].reason, "OOM");
+  } finally {
+    await admin.sendCommand(["CONFIG", "SET", "maxmemory", "0"]);
+  }
+  await eventually(async () => (await three.allow(k)).source === "server", "its return");
+});
