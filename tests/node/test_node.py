@@ -15,7 +15,7 @@ from support.tls import encrypted
 
 HERE = node.MODULES
 TESTS = {path.name for path in HERE.glob("*.test.mjs")}
-WITH_MORE_SERVERS = {"away.test.mjs", "cluster.test.mjs", "edge.test.mjs", "sentinel.test.mjs", "tls.test.mjs", "script.test.mjs"}
+WITH_MORE_SERVERS = {f"{name}.test.mjs" for name in ("away", "cluster", "edge", "script", "sentinel", "tls")}
 once = pytest.mark.skipif(bool(os.environ.get("SWLIMIT_SERVERS")), reason="depends on no release")
 
 
