@@ -14,7 +14,7 @@ NEWEST = 13
 INSTANTS = [1, 4]  # seconds into the newest subinterval
 
 LEFT, CELL, TOP, FRAME, HIGH = 20, 48, 34, 148, 62
-WIDTH, HEIGHT = 2 * LEFT + len(COUNTS) * CELL, len(INSTANTS) * FRAME + 14
+WIDTH, HEIGHT = 2 * LEFT + len(COUNTS) * CELL, len(INSTANTS) * FRAME + 34
 STYLE = """
 text { font: 14px system-ui, sans-serif; fill: #1f2328 } .small { font-size: 12px; fill: #59636e }
 .card { fill: #ffffff } .out { fill: #d1d9e0 } .whole { fill: #2f74c0 } .part { fill: #8ab6e6 }
@@ -72,7 +72,7 @@ def picture():
     """The text of the file."""
     shapes = [shape for number, instant in enumerate(INSTANTS) for shape in frame(number, instant)]
     foot = "One bar is 5 seconds. The bar on the window's edge counts by the share that is still inside."
-    shapes.append(text(LEFT, HEIGHT - 26, foot, "small"))
+    shapes.append(text(LEFT, HEIGHT - 16, foot, "small"))
     title = "A sliding window of 60 seconds at two instants"
     return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
                       f"<title>{title}</title>", f"<style>{STYLE}</style>",
