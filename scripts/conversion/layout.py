@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 MAGIC = b"swl1"
 MOST_SUBINTERVALS = 4096  # that the script takes
-_HEADER = struct.Struct("<4s8d")
+_HEADER = struct.Struct("<4s9d")
 _SLOT = struct.Struct("<2d")
 
 
@@ -21,7 +21,7 @@ class Entry(NamedTuple):
 def encode(entry):
     """The bytes of an entry. Raises `ValueError` if the script does not take such a one."""
     if not entry.counts:
-        return _HEADER.pack(MAGIC, 0, 0, 0, 0, 0, entry.blocked_until, 0, 0)
+        return _HEADER.pack(MAGIC, 0, 0, 0, 0, 0, entry.blocked_until, 0, 0, 0)
     subintervals = entry.window // entry.resolution
     if subintervals > MOST_SUBINTERVALS:
         raise ValueError(f"{subintervals} subintervals, above {MOST_SUBINTERVALS}")
@@ -30,9 +30,10 @@ def encode(entry):
         through += units
         slots.append((start // entry.resolution, through))
     newest, _ = slots.pop()
+    previous = slots[-1][1] if slots else 0
     slid = slots[0][1] if slots and slots[0][0] == newest - subintervals else 0
-    header = MAGIC, entry.resolution, subintervals, newest, through, slid, entry.blocked_until, len(slots), 0
-    return _HEADER.pack(*header) + b"".join(_SLOT.pack(*slot) for slot in slots)
+    header = entry.resolution, subintervals, newest, through, slid, entry.blocked_until, len(slots), previous, 0
+    return _HEADER.pack(MAGIC, *header) + b"".join(_SLOT.pack(*slot) for slot in slots)
 
 
 def decode(value):
@@ -42,7 +43,7 @@ def decode(value):
     _, *numbers = _HEADER.unpack_from(value)
     if not all(number.is_integer() and number >= 0 for number in numbers):
         raise ValueError("numbers that are not whole")
-    resolution, subintervals, newest, through, _, blocked, slots, before = map(int, numbers)
+    resolution, subintervals, newest, through, _, blocked, slots, _, before = map(int, numbers)
     if len(value) != _HEADER.size + slots * _SLOT.size:
         raise ValueError("a length that does not fit")
     if not resolution:

@@ -19,8 +19,9 @@
 --          36  slid: running total through subinterval newest - N
 --          44  blocked: the block's instant in ms, 0 without one
 --          52  number of slots
---          60  before: running total before the first slot
---          68  the slots, oldest first, 16 bytes each: a subinterval from newest - N on that holds a count and is not
+--          60  previous: running total before the newest subinterval
+--          68  before: running total before the first slot
+--          76  the slots, oldest first, 16 bytes each: a subinterval from newest - N on that holds a count and is not
 --              the newest, and the running total through it
 --
 -- Running totals make the units of any span a difference of two numbers. A grant in the newest subinterval only
@@ -36,31 +37,36 @@ local MAX = 9007199254740991      -- 2^53 - 1, the largest limit, cost, count an
 local LONGEST = 315360000000      -- 3650 days in ms
 local MOST_SUBINTERVALS = 4096
 local WRONGTYPE = 'WRONGTYPE Operation against a key holding the wrong kind of value'
+local MAGIC = 829192051          -- 'swl1'
 local OVERFLOW = 'ERR count would overflow'
 
 ---------------------------------------------------------------------------------------------------------------------
 -- The call
 ---------------------------------------------------------------------------------------------------------------------
 
+local call, unpack, pack = redis.pcall, struct.unpack, struct.pack
 local command = ARGV[1] or ''
-local flags = #ARGV == 1 and string.byte(command)
-local limit, R, N                 -- the quota; R in ms
+local counts, looks               -- ALLOW; ALLOW or PEEK
+local flags, limit, R, N          -- the quota; R in ms
 local cost, partial, strict = 1, false, false
 local units, duration             -- of REFUND, of BLOCK
 local age, since, block, nx, at, till
 local quotas                      -- of MALLOW: limit, R, N, cost for each key
 
+if #command == 33 then flags, limit, R, N, cost = unpack('<BI8I8I8I8', command)
+elseif #command == 41 then flags, limit, R, N, cost, at = unpack('<BI8I8I8I8I8', command)
+end
 if flags and flags < 8 then
-  if #command == 33 then flags, limit, R, N, cost = struct.unpack('<BI8I8I8I8', command)
-  elseif #command == 41 then flags, limit, R, N, cost, at = struct.unpack('<BI8I8I8I8I8', command)
-  else return {err = 'ERR packed call has a wrong length'}
-  end
-  if #KEYS ~= 1 or limit > MAX or R < 1 or N < 1 or N > MOST_SUBINTERVALS or R * N > LONGEST or cost < 1 or cost > MAX
-    or (at and at > MAX) then
+  if limit > MAX or R < 1 or N < 1 or N > MOST_SUBINTERVALS or R * N > LONGEST or cost < 1 or cost > MAX
+    or KEYS[2] or at and at > MAX then
     return {err = 'ERR packed call is out of range'}
   end
-  command, partial, strict = flags % 2 == 1 and 'ALLOW' or 'PEEK', flags % 4 >= 2, flags >= 4
+  looks, counts = true, true
+  if flags ~= 1 then
+    counts, partial, strict = flags % 2 == 1, flags % 4 >= 2, flags >= 4
+  end
 else
+  cost, at = 1, nil
   -- Every word is checked before a key is touched (§8).
   local function integer(word, least)
     local number = word and string.find(word, '^%d+$') and tonumber(word)
@@ -104,6 +110,7 @@ else
 
   local given = command
   command = string.upper(given)
+  looks, counts = command == 'ALLOW' or command == 'PEEK', command == 'ALLOW'
   local options, first = '', 2    -- the options it takes, and where in ARGV they begin
   if command == 'ALLOW' then options, first = ' COST PARTIAL STRICT BLOCK AT ', 5
   elseif command == 'PEEK' then options, first = ' COST PARTIAL STRICT AT ', 5
@@ -187,10 +194,11 @@ end
 -- The server decides what time it is, unless the caller says so (§3).
 local now = at
 if not now then
-  local clock = redis.pcall('TIME')
-  if clock.err then return {err = clock.err} end
-  local micros = clock[2] + 0
-  now = clock[1] * 1000 + (micros - micros % 1000) / 1000
+  local clock = call('TIME')
+  local seconds, micros = clock[1], clock[2]
+  if not micros then return {err = clock.err} end
+  micros = micros + 0
+  now = seconds * 1000 + (micros - micros % 1000) / 1000
 end
 
 ---------------------------------------------------------------------------------------------------------------------
@@ -199,114 +207,125 @@ end
 -- which can do all of this, too.
 ---------------------------------------------------------------------------------------------------------------------
 
-if command == 'ALLOW' or command == 'PEEK' then
+if looks then
   local key = KEYS[1]
-  local value = redis.pcall('GETRANGE', key, '0', '323') -- the header and 16 slots
-  if type(value) == 'table' then return {err = value.err} end
+  if not key then return {err = 'ERR packed call is out of range'} end
+  local value = call('GETRANGE', key, '0', '107') -- the header and two slots
   local bytes = #value
-  local magic, own_R, own_N, newest, through, slid, blocked, slots, before
-  if bytes >= 68 then
-    magic, own_R, own_N, newest, through, slid, blocked, slots, before = struct.unpack('<c4dddddddd', value)
+  local magic, own_R, own_N, newest, through, slid, blocked, slots, previous, before
+  if bytes >= 76 then
+    magic, own_R, own_N, newest, through, slid, blocked, slots, previous, before = unpack('<I4ddddddddd', value)
   elseif bytes == 0 then
-    own_R, own_N, newest, through, slid, blocked, slots, before = R, N, -N - 2, 0, 0, 0, 0, 0
+    if value ~= '' then return {err = value.err} end
+    own_R, own_N, newest, through, slid, blocked, slots, previous, before = R, N, -N - 2, 0, 0, 0, 0, 0, 0
   end
   if own_R == R and own_N == N then
     -- What somebody else has written is no window.
-    if bytes > 0 and not (magic == 'swl1' and slots >= 0 and slots <= N
-        and (slots < 16 and bytes == 68 + 16 * slots or slots >= 16 and bytes == 324)
-        and newest >= 0 and newest <= MAX and blocked >= 0 and blocked <= MAX + LONGEST
-        and before >= 0 and slid >= before and through > slid and through <= MAX) then
+    local length = 76 + 16 * slots
+    if not (magic == MAGIC and newest >= 0 and newest <= MAX and before >= 0 and slid >= before and previous >= slid
+        and through > previous and through <= MAX and blocked >= 0
+        and (bytes == length or bytes == 108 and length > 108 and slots <= N)) and bytes > 0 then
       return {err = WRONGTYPE}
     end
 
     -- §3: a decision is made at max(now, newest·R).
-    local now_e = now % R
-    local now_c = (now - now_e) / R
-    local c, e = now_c, now_e
-    if c < newest then c, e = newest, 0 end
+    local e = now % R
+    local now_c, now_e = (now - e) / R, e
+    local c = now_c
 
     -- The running totals before and through c - N, the subinterval that slides out. `first` is the first slot from
     -- c - N on; slot number `slots` is the newest subinterval.
-    local oldest, first = c - N, 0
-    local damaged = false
-    if oldest > newest then
-      slid, before, first = through, through, slots + 1
+    local first = 0
+    if c < newest then c, e = newest, 0
     elseif c > newest then
-      -- Subintervals ascend by at least one from slot to slot: that bounds where c - N can be.
-      local low, high = oldest - newest + slots, slots
-      if low < 0 then low = 0 end
-      if slots > 0 then
-        local _, oldest_slot = struct.unpack('<dd', value, 61)
-        if oldest - oldest_slot < high then high = oldest - oldest_slot end
-        if high < low then high = low end
-      end
-      while low < high do
-        local middle = (low + high - (low + high) % 2) / 2
-        local piece, place = value, 69 + 16 * middle
-        if place + 7 > bytes then piece, place = redis.pcall('GETRANGE', key, place - 1, place + 6), 1 end
-        if #piece < place + 7 then damaged = true break end
-        if struct.unpack('<d', piece, place) < oldest then low = middle + 1 else high = middle end
-      end
-      first = low
-      local piece, place = value, 61 + 16 * first
-      local size = first < slots and 24 or 8
-      if place + size - 1 > bytes then piece, place = redis.pcall('GETRANGE', key, place - 1, place + size - 2), 1 end
-      if #piece < place + size - 1 then damaged = true
+      local oldest = c - N
+      if oldest > newest then
+        slid, before, first = through, through, slots + 1
       else
+        if slots > 2 then
+          value = call('GETRANGE', key, '0', '331') -- the header and 16 slots
+          bytes = #value
+          if bytes ~= length and (bytes ~= 332 or length < 332) then return {err = WRONGTYPE} end
+        end
+        -- Subintervals ascend by at least one from slot to slot: that bounds where c - N can be.
+        local low, high = oldest - newest + slots, slots
+        if low < 0 then low = 0 end
+        if slots > 0 then
+          local _, oldest_slot = unpack('<dd', value, 69)
+          if oldest - oldest_slot < high then high = oldest - oldest_slot end
+          if high < low then high = low end
+        end
+        while low < high do
+          local middle = (low + high - (low + high) % 2) / 2
+          local piece, place = value, 77 + 16 * middle
+          if place + 7 > bytes then piece, place = call('GETRANGE', key, place - 1, place + 6), 1 end
+          if #piece < place + 7 then return {err = WRONGTYPE} end
+          if unpack('<d', piece, place) < oldest then low = middle + 1 else high = middle end
+        end
+        first = low
+        local piece, place = value, 69 + 16 * first
+        local size = first < slots and 24 or 8
+        if place + size - 1 > bytes then piece, place = call('GETRANGE', key, place - 1, place + size - 2), 1 end
+        if #piece < place + size - 1 then return {err = WRONGTYPE} end
         local subinterval, total = newest, through
-        if first < slots then before, subinterval, total = struct.unpack('<ddd', piece, place)
-        else before = struct.unpack('<d', piece, place) end
+        if first < slots then before, subinterval, total = unpack('<ddd', piece, place)
+        else before = unpack('<d', piece, place) end
         slid = subinterval == oldest and total or before
       end
     end
-    if damaged then return {err = WRONGTYPE} end
 
     -- §2: estimate = full + trailing·(R - e) / R, rounded up; with STRICT full + trailing.
-    local full, trailing = through - slid, slid - before
+    local trailing = slid - before
     local weighted, exact = trailing, true
-    if not strict and trailing > 0 then
+    if trailing > 0 and not strict then
       local product = trailing * (R - e)
       local rest = product % R
-      weighted, exact = (product - rest) / R + (rest > 0 and 1 or 0), product <= MAX
+      weighted = (product - rest) / R
+      if rest > 0 then weighted = weighted + 1 end
+      exact = product <= MAX
     end
-    local remaining = limit - full - weighted
-    if remaining < 0 then remaining = 0 end
-    local granted = cost <= remaining and cost or partial and remaining or 0
-    local is_blocked = blocked > now
+    local remaining = limit - through + slid - weighted
+    local granted = cost
+    if cost > remaining then
+      if remaining < 0 then remaining = 0 end
+      granted = partial and remaining or 0
+    end
 
     if not exact then -- the product needs more than a double
-    elseif granted > 0 and not is_blocked then
-      if granted > MAX - full - trailing then return {err = OVERFLOW} end
-      if command == 'PEEK' then
+    elseif granted > 0 and blocked <= now then
+      local sum = through + granted
+      if sum > MAX and granted > MAX - through + before then return {err = OVERFLOW} end
+      if not counts then
         local reset_after = (newest + N + 1 - now_c) * R - now_e
         return {granted, limit, remaining, 0, reset_after > 0 and reset_after or 0}
       end
       local reset_after = (c + N + 1 - now_c) * R - now_e
-      if c == newest and through + granted <= MAX then
-        local done = redis.pcall('SETRANGE', key, '28', struct.pack('<d', through + granted))
-        if type(done) == 'table' then return {err = done.err} end
+      if sum > MAX then -- totals begin anew
+      elseif c == newest then
+        local done = call('SETRANGE', key, '28', pack('<d', sum))
+        if done ~= length and type(done) == 'table' then return {err = done.err} end
         return {granted, limit, remaining - granted, 0, reset_after}
-      elseif through + granted <= MAX then
+      else
         -- A new subinterval: the one that was the newest becomes a slot, and slots before c - N go.
         local tail = ''
         if first <= slots then
-          tail = string.sub(value, 69 + 16 * first)
+          tail = string.sub(value, 77 + 16 * first)
           if slots > 16 then
-            tail = redis.pcall('GETRANGE', key, 68 + 16 * first, -1)
-            if type(tail) == 'table' or #tail ~= 16 * (slots - first) then return {err = WRONGTYPE} end
+            tail = call('GETRANGE', key, 76 + 16 * first, -1)
+            if #tail ~= 16 * (slots - first) then return {err = WRONGTYPE} end
           end
-          tail = tail .. struct.pack('<dd', newest, through)
+          tail = tail .. pack('<dd', newest, through)
         else
-          through, slid, before = 0, 0, 0
+          sum, slid, previous, through, before = granted, 0, 0, 0, 0
         end
-        local head = struct.pack('<c4dddddddd', 'swl1', R, N, c, through + granted, slid, blocked, #tail / 16, before)
+        local head = pack('<I4ddddddddd', MAGIC, R, N, c, sum, slid, blocked, #tail / 16, through, before)
         local unit, expiry = 'PXAT', now + reset_after
         if at then unit, expiry = 'PX', reset_after end
-        local done = redis.pcall('SET', key, head .. tail, unit, string.format('%.0f', expiry))
+        local done = call('SET', key, head .. tail, unit, string.format('%.0f', expiry))
         if done.err then return {err = done.err} end
         return {granted, limit, remaining - granted, 0, reset_after}
       end
-    elseif not block or is_blocked then
+    elseif not block or blocked > now then
       -- Denied. §4: retry_after is exact; the window's part of it is the time until enough has slid out.
       local retry_after = 0
       local room = limit - (partial and 1 or cost)
@@ -315,28 +334,27 @@ if command == 'ALLOW' or command == 'PEEK' then
         else
           -- The first subinterval through which so much is counted that all younger ones fit into `room`. Mostly it is
           -- the oldest or the newest, so that these are looked at first.
-          local low, high, probe = first, slots, 0
+          local low, high, probe, needed = first, slots, first, through - room
+          local earlier, last, total = previous, newest, through
+          if previous < needed then low = slots end
           while low < high do
-            local middle = probe == 0 and low or probe == 1 and high - 1 or (low + high - (low + high) % 2) / 2
-            probe = probe + 1
-            local piece, place = value, 77 + 16 * middle
-            if place + 7 > bytes then piece, place = redis.pcall('GETRANGE', key, place - 1, place + 6), 1 end
-            if #piece < place + 7 then damaged = true break end
-            if struct.unpack('<d', piece, place) < through - room then low = middle + 1 else high = middle end
+            local piece, place = value, 69 + 16 * probe
+            if place + 23 > bytes and bytes == 108 then
+              value = call('GETRANGE', key, '0', '331')
+              bytes, piece = #value, value
+            end
+            if place + 23 > bytes then piece, place = call('GETRANGE', key, place - 1, place + 22), 1 end
+            if #piece < place + 23 then return {err = WRONGTYPE} end
+            local one, other, third = unpack('<ddd', piece, place)
+            if third < needed then low, earlier = probe + 1, third
+            else high, earlier, last, total = probe, one, other, third end
+            probe = (low + high - (low + high) % 2) / 2
           end
-          local piece, place = value, 61 + 16 * low
-          local size = low < slots and 24 or 8
-          if place + size - 1 > bytes then
-            piece, place = redis.pcall('GETRANGE', key, place - 1, place + size - 2), 1
-          end
-          if damaged or #piece < place + size - 1 then return {err = WRONGTYPE} end
-          local earlier, last, total = nil, newest, through
-          if low < slots then earlier, last, total = struct.unpack('<ddd', piece, place)
-          else earlier = struct.unpack('<d', piece, place) end
           -- While it is trailing, its units fit as soon as (R - e)·units <= (room - younger)·R.
           local early = 0
           if not strict then
-            local product = (room - (through - total)) * R
+            if total <= earlier then return {err = WRONGTYPE} end
+            local product = (room - through + total) * R
             early, exact = (product - product % (total - earlier)) / (total - earlier), product <= MAX
           end
           retry_after = (last + N + 1 - now_c) * R - now_e - early
@@ -346,7 +364,7 @@ if command == 'ALLOW' or command == 'PEEK' then
       if exact then
         local reset_after = (newest + N + 1 - now_c) * R - now_e
         if reset_after < 0 then reset_after = 0 end
-        if is_blocked then -- §10
+        if blocked > now then -- §10
           remaining = 0
           if retry_after >= 0 and blocked - now > retry_after then retry_after = blocked - now end
           if blocked - now > reset_after then reset_after = blocked - now end
@@ -355,6 +373,7 @@ if command == 'ALLOW' or command == 'PEEK' then
       end
     end
   end
+  command = counts and 'ALLOW' or 'PEEK'
 end
 
 ---------------------------------------------------------------------------------------------------------------------
@@ -400,24 +419,24 @@ end
 
 -- What a key holds: the header's fields, and `value`, its first bytes. nil for a missing key.
 local function open(key)
-  local value = ask('GETRANGE', key, '0', '323')
+  local value = ask('GETRANGE', key, '0', '331')
   if value == '' then return nil end
-  if #value < 68 or string.sub(value, 1, 4) ~= 'swl1' then fail(WRONGTYPE) end
+  if #value < 76 or string.sub(value, 1, 4) ~= 'swl1' then fail(WRONGTYPE) end
   local entry = {key = key, value = value}
   local _
-  _, entry.R, entry.N, entry.newest, entry.through, entry.slid, entry.blocked, entry.slots, entry.before =
-    struct.unpack('<c4dddddddd', value)
-  for _, field in ipairs({'R', 'N', 'newest', 'through', 'slid', 'blocked', 'slots', 'before'}) do
+  _, entry.R, entry.N, entry.newest, entry.through, entry.slid, entry.blocked, entry.slots, entry.previous,
+    entry.before = unpack('<I4ddddddddd', value)
+  for _, field in ipairs({'R', 'N', 'newest', 'through', 'slid', 'blocked', 'slots', 'previous', 'before'}) do
     local number = entry[field]
     if not (number >= 0 and number <= MAX + LONGEST and number % 1 == 0) then fail(WRONGTYPE) end
   end
-  local sound = #value == 68 + 16 * math.min(entry.slots, 16) and entry.slots <= entry.N
+  local sound = #value == 76 + 16 * math.min(entry.slots, 16) and entry.slots <= entry.N
   if entry.R == 0 then
     sound = sound and entry.N == 0 and entry.newest == 0 and entry.through == 0 and entry.blocked > 0
   else
     sound = sound and entry.N >= 1 and entry.N <= MOST_SUBINTERVALS and entry.R * entry.N <= LONGEST
       and entry.newest <= subinterval_at(MAX, entry.R) and entry.through <= MAX
-      and entry.before <= entry.slid and entry.slid < entry.through
+      and entry.before <= entry.slid and entry.slid <= entry.previous and entry.previous < entry.through
   end
   if not sound then fail(WRONGTYPE) end
   return entry
@@ -425,24 +444,24 @@ end
 
 -- The slots of an entry, all of them, as bytes.
 local function slots_of(entry)
-  if entry.slots > 16 and #entry.value ~= 68 + 16 * entry.slots then
+  if entry.slots > 16 and #entry.value ~= 76 + 16 * entry.slots then
     entry.value = ask('GETRANGE', entry.key, '0', '-1')
-    if #entry.value ~= 68 + 16 * entry.slots then fail(WRONGTYPE) end
+    if #entry.value ~= 76 + 16 * entry.slots then fail(WRONGTYPE) end
   end
-  return string.sub(entry.value, 69)
+  return string.sub(entry.value, 77)
 end
 
 -- Of a slot: the running total before it, its subinterval, the running total through it. Slot number `slots` is the
 -- newest subinterval.
 local function slot(entry, number)
   if number % 1 ~= 0 then fail(WRONGTYPE) end -- damaged slots have led here
-  local piece, place, size = entry.value, 61 + 16 * number, number < entry.slots and 24 or 8
+  local piece, place, size = entry.value, 69 + 16 * number, number < entry.slots and 24 or 8
   if #piece < place + size - 1 then
     piece, place = ask('GETRANGE', entry.key, place - 1, place + size - 2), 1
     if #piece < size then fail(WRONGTYPE) end
   end
-  if number < entry.slots then return struct.unpack('<ddd', piece, place) end
-  return (struct.unpack('<d', piece, place)), entry.newest, entry.through
+  if number < entry.slots then return unpack('<ddd', piece, place) end
+  return (unpack('<d', piece, place)), entry.newest, entry.through
 end
 
 -- The running total before a subinterval.
@@ -600,17 +619,18 @@ end
 
 -- An entry with these counts, oldest first; the last one is the newest.
 local function build(key, resolution, subintervals, subs, counts, blocked)
-  local entry = {key = key, R = 0, N = 0, newest = 0, through = 0, slid = 0, blocked = blocked, slots = 0, before = 0}
+  local entry = {key = key, R = 0, N = 0, newest = 0, through = 0, slid = 0, blocked = blocked, slots = 0,
+    previous = 0, before = 0}
   local parts = {}
   if #subs > 0 then
     entry.R, entry.N, entry.newest, entry.slots = resolution, subintervals, subs[#subs], #subs - 1
     for i = 1, #subs do
-      entry.through = entry.through + counts[i]
-      if i < #subs then parts[i] = struct.pack('<dd', subs[i], entry.through) end
+      entry.previous, entry.through = entry.through, entry.through + counts[i]
+      if i < #subs then parts[i] = pack('<dd', subs[i], entry.through) end
     end
     if subs[1] == entry.newest - subintervals then entry.slid = counts[1] end
   end
-  entry.value = string.rep('\0', 68) .. table.concat(parts) -- a header of which only the last total, 0, is read
+  entry.value = string.rep('\0', 76) .. table.concat(parts) -- a header of which only the last total, 0, is read
   return entry
 end
 
@@ -678,10 +698,10 @@ local function store(entry, lived, whole)
   local lives = time_to_live(entry)
   if lives <= 0 then return ask('DEL', entry.key) end
   if not whole and not till and lives == lived then
-    return ask('SETRANGE', entry.key, '28', struct.pack('<d', entry.through))
+    return ask('SETRANGE', entry.key, '28', pack('<d', entry.through))
   end
-  local value = struct.pack('<c4dddddddd', 'swl1', entry.R, entry.N, entry.newest, entry.through, entry.slid,
-    entry.blocked, entry.slots, entry.before) .. slots_of(entry)
+  local value = pack('<I4ddddddddd', MAGIC, entry.R, entry.N, entry.newest, entry.through, entry.slid, entry.blocked,
+    entry.slots, entry.previous, entry.before) .. slots_of(entry)
   if till then
     if till == 0 then return ask('SET', entry.key, value) end
     return ask('SET', entry.key, value, 'PXAT', string.format('%.0f', till))
@@ -809,7 +829,7 @@ local function info(key)
     shown[i], total = {subs[i] * entry.R, counts[i]}, total + counts[i]
   end
   return {'window', entry.R * entry.N, 'resolution', entry.R, 'subintervals', entry.N,
-    'newest', entry.newest * entry.R, 'total', total, 'memory', 68 + 16 * entry.slots,
+    'newest', entry.newest * entry.R, 'total', total, 'memory', 76 + 16 * entry.slots,
     'blocked', blocked_for(entry) and entry.blocked or 0, 'counts', shown}
 end
 

@@ -30,14 +30,16 @@ def test_foreign_values_are_refused_and_kept(plain, run, words, other):
 
 
 def header(resolution=5000, subintervals=12, newest=T // 5000, through=3.0, slid=0.0, blocked=0.0, slots=0.0,
-           before=0.0, magic=b"swl1"):
-    return struct.pack("<4s8d", magic, resolution, subintervals, newest, through, slid, blocked, slots, before)
+           previous=0.0, before=0.0, magic=b"swl1"):
+    numbers = resolution, subintervals, newest, through, slid, blocked, slots, previous, before
+    return struct.pack("<4s9d", magic, *numbers)
 
 
 @pytest.mark.parametrize("value", [
     header()[:-1], header() + b"x", header(slots=1), header(slots=99), header(magic=b"swl2"), header(through=0),
     header(through=float("nan")), header(newest=float("inf")), header(newest=-1), header(slots=float("nan")),
-    header(before=5), header(slid=4), header(blocked=-1), header(through=2.0**60), header(resolution=0, subintervals=0),
+    header(before=5), header(slid=4), header(previous=3), header(slid=2, previous=1),
+    header(blocked=-1), header(through=2.0**60), header(resolution=0, subintervals=0),
     header(resolution=0, subintervals=0, newest=0, through=0), header(slots=20) + bytes(16 * 16),
     header(slots=-1),
 ], ids=lambda value: f"{len(value)}:{crc32(value):08x}")
@@ -58,7 +60,7 @@ def test_slots_that_are_not_there_are_no_error_of_lua_s(plain, run, slots, later
     newest = T // 1000
     first = b"".join(struct.pack("<2d", newest - 39 + number, 1 + number) for number in range(16))
     for words in [("ALLOW", "k", 30), ("ALLOW", "k", 3), ("ALLOW", "k", 300), ("PEEK", "k", 30), ("RECORD", "k", 30)]:
-        plain.call("SET", "k", header(1000, 40, newest, 100.0, 1.0, 0.0, slots) + first)
+        plain.call("SET", "k", header(1000, 40, newest, 100.0, 1.0, 0.0, slots, 16.0) + first)
         reply = run(f"SWLIMIT.{words[0]}", *words[1:], "40s", "1s", "AT", int(T + 1000 * later))
         assert reply == WRONGTYPE or not isinstance(reply, Failed), reply
 

@@ -375,8 +375,18 @@ mod tests {
         server.says([Reply::Nil, Reply::Integer(5)]);
         let expected = [Reply::Integer(0), Reply::Nil, Reply::Integer(2), Reply::Nil, Reply::Integer(5)];
         assert_eq!(connection.send_all(&commands).await, Ok(Reply::Array(expected.to_vec())));
-        let expected =
-            ["TIME", "ASKING", "EVALSHA", "ASKING", "EVALSHA_RO", "SCRIPT", "ASKING", "EVALSHA_RO", "ASKING", "EVALSHA"];
+        let expected = [
+            "TIME",
+            "ASKING",
+            "EVALSHA",
+            "ASKING",
+            "EVALSHA_RO",
+            "SCRIPT",
+            "ASKING",
+            "EVALSHA_RO",
+            "ASKING",
+            "EVALSHA",
+        ];
         assert_eq!(server.was_asked(), expected);
         // A user who may not load it is told so.
         server.says([error("NOSCRIPT x"), error("NOPERM no"), error("NOSCRIPT x")]);
