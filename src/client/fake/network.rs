@@ -368,8 +368,11 @@ impl State {
     }
 
     fn owner_of(&self, slot: Slot) -> usize {
-        let first = usize::from(number(slot)) * self.servers.len() / usize::from(SLOTS);
-        self.moved.get(&slot).copied().unwrap_or(first)
+        self.moved.get(&slot).copied().unwrap_or_else(|| self.first_owner(number(slot)))
+    }
+
+    fn first_owner(&self, slot: u16) -> usize {
+        usize::from(slot) * self.servers.len() / usize::from(SLOTS)
     }
 
     fn at(&mut self, key: &[u8]) -> &mut Server {
@@ -395,8 +398,9 @@ impl State {
 
     fn slots(&self) -> Reply {
         let mut ranges: Vec<(u16, u16, usize)> = Vec::new();
+        let moved: HashMap<u16, usize> = self.moved.iter().map(|(slot, node)| (number(*slot), *node)).collect();
         for slot in 0..SLOTS {
-            let owner = self.owner_of(Slot::new(slot).unwrap());
+            let owner = moved.get(&slot).copied().unwrap_or_else(|| self.first_owner(slot));
             match ranges.last_mut() {
                 Some((_, last, of)) if *of == owner => *last = slot,
                 _ => ranges.push((slot, slot, owner)),
