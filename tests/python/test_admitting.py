@@ -115,7 +115,7 @@ def test_the_server_goes_away_between(plans, kind, server):
         relay.delay = 0.0
         eventually(plan.left, (3, 600, 1))
         relay.swallows = True
-        eventually(lambda: not plan.requests.allow("{u}:x") and plan.streams.servers()[0].away)
+        eventually(lambda: not plan.requests.allow("{u}:x") and plan.streams.servers()[0].state == "away")
         assert kind.call(second.settle, 1, 320) is None
         relay.swallows = False
         eventually(plan.left, (3, 580, 0))

@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import time
+from datetime import UTC, datetime
 
 import pytest
 
@@ -11,6 +12,7 @@ from support.server import free_port
 from support.waiting import eventually
 from swlimit import ModuleMissing, ServerAway
 from swlimit.breaker import Breaker
+from swlimit.servers import reason
 
 
 def test_a_breaker():
@@ -132,7 +134,7 @@ def test_errors_of_a_server_that_cannot_work(kind, limiter, failing):
 def test_a_server_without_the_module(kind, limiter, start):
     server = start(module=None)
     for on_failure in ("allow", "deny", "local"):
-        one = limiter(client=kind.client(kind.redis, port=server.port), on_failure=on_failure)
+        one = limiter(client=kind.client(kind.redis, port=server.port), on_failure=on_failure, module="always")
         for call in (one.allow, one.peek, one.record, one.refund, one.acquire):
             with pytest.raises(ModuleMissing, match="load the module swlimit, with `loadmodule"):
                 call("k")
@@ -163,18 +165,42 @@ def assert_in_turn(told, first, second):
 
 def test_away_and_back_are_told_once(kind, limiter, start, told):
     server = start()
+    began = datetime.now(UTC)
     limiter = limiter(100, client=kind.client(kind.redis, port=server.port), on_failure="deny")
     assert limiter.allow("k")
     state, = limiter.servers()
-    assert state == (f"localhost:{server.port}", None, False, ())
+    assert state[:4] == (f"localhost:{server.port}", "up", None, "")
+    assert state.lacks == () and state.round_trip > 0 and state.backend == "module"
+    assert began <= state.since <= datetime.now(UTC)
     server.kill()
-    eventually(lambda: [limiter.allow("k"), limiter.servers()[0].away][1])
+    away = eventually(lambda: [limiter.allow("k"), limiter.servers()[0]][1].state == "away" and limiter.servers()[0])
+    assert away.reason in ("refused", "disconnected") and away.message and away.since > state.since
     for _ in range(20):
         limiter.allow("k")
     server.start()
     eventually(lambda: limiter.allow("k").granted)
-    assert limiter.servers()[0].away is None
+    back, = limiter.servers()
+    assert (back.state, back.reason, back.message) == ("up", None, "") and back.since > away.since
     assert_in_turn(told, f"{state.address} is away", f"{state.address} is back")
+
+
+@pytest.mark.parametrize("message, word", [
+    ("Error 111 connecting to localhost:1. Connection refused.", "refused"),
+    ("Error 2 connecting to /run/x. No such file or directory.", "refused"),
+    ("Error -2 connecting to nowhere:6379. Name or service not known.", "unresolved"),
+    ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate", "certificate"),
+    ("WRONGPASS invalid username-password pair or user is disabled.", "password"),
+    ("Authentication required.", "password"),
+    ("READONLY You can't write against a read only replica.", "READONLY"),
+    ("OOM command not allowed when used memory > 'maxmemory'.", "OOM"),
+    ("max number of clients reached", "too_many_clients"),
+    ("localhost:6379 has lost its module: unknown command 'SWLIMIT.ALLOW'", "module_missing"),
+    ("no reply within 50 ms", "no_answer"),
+    ("Connection closed by server.", "disconnected"),
+    ("what nobody thought of", "other"),
+])
+def test_reasons_are_told_apart(message, word):
+    assert reason(message) == word
 
 
 def test_slow_is_told_once(kind, limiter, start, told):
@@ -187,7 +213,7 @@ def test_slow_is_told_once(kind, limiter, start, told):
     assert limiter.allow("k").source == "failure"
     os.kill(server.process.pid, signal.SIGCONT)
     eventually(lambda: [limiter.allow("k"), told(" is slow")][1])
-    eventually(lambda: limiter.allow("k").source == "server" and not limiter.servers()[0].slow)
+    eventually(lambda: limiter.allow("k").source == "server" and limiter.servers()[0].state == "up")
     assert_in_turn(told, " is slow", " is in time again")
 
 
@@ -203,10 +229,10 @@ def test_missing_rights_are_told_once(kind, limiter, server, told):
             limiter.allow("l")
             return limiter.servers()[0].lacks == commands
 
-        eventually(lambda: lacks(one, "PTTL") and lacks(other, "PTTL"))
+        eventually(lambda: lacks(one, "pttl") and lacks(other, "pttl"))
         server.cli("ACL", "SETUSER", "plain", "-client|tracking")
         server.cli("CLIENT", "KILL", "TYPE", "pubsub")
-        eventually(lambda: lacks(one, "CLIENT TRACKING", "PTTL"))
-        assert len(told("refuses PTTL")) == len(told("refuses CLIENT TRACKING")) == 1
+        eventually(lambda: lacks(one, "client|tracking", "pttl"))
+        assert len(told("refuses pttl")) == len(told("refuses client|tracking")) == 1
     finally:
         server.cli("ACL", "DELUSER", "plain")

@@ -121,7 +121,7 @@ def test_the_server_is_away_and_comes_back(kind, holds, server):
         eventually(lambda: limiter.hold("warm").source == "server")
         guard = eventually(lambda: limiter.hold("k"))
         relay.swallows = True
-        eventually(lambda: limiter.hold("other").source == "failure" and limiter.servers()[0].away)
+        eventually(lambda: limiter.hold("other").source == "failure" and limiter.servers()[0].state == "away")
         before = count(server, "renewed")
         time.sleep(1)
         relay.swallows = False

@@ -13,7 +13,7 @@ class Cluster:
 
     MASTERS = 3
 
-    def __init__(self, start, options=None, module_args=()):
+    def __init__(self, start, options=None, **others):
         options = {
             "cluster-enabled": "yes",
             "cluster-node-timeout": 2000,
@@ -21,7 +21,7 @@ class Cluster:
             "repl-diskless-sync-delay": 0,
             "repl-diskless-load": "swapdb",
         } | (options or {})
-        self.servers = [start(options=options, module_args=module_args) for _ in range(2 * self.MASTERS)]
+        self.servers = [start(options=options, **others) for _ in range(2 * self.MASTERS)]
         masters, replicas = self.servers[:self.MASTERS], self.servers[self.MASTERS:]
         bounds = [16384 * number // self.MASTERS for number in range(self.MASTERS + 1)]
         for number, server in enumerate(masters):

@@ -5,7 +5,7 @@ from .asking import Statistics
 from .budgets import AsyncBudgetLimiter, BudgetLimiter
 from .deciding import Request
 from .decision import Decision, Decisions
-from .errors import DeniedError, ModuleMissing, ServerAway, SwlimitError
+from .errors import DeniedError, ModuleMissing, NeedsModule, ServerAway, SwlimitError
 from .holding import HoldDecision, Holder
 from .holds import AsyncHold, AsyncHoldLimiter, Hold, HoldLimiter
 from .limiter import AsyncLimiter, Limiter, allow_all
@@ -15,6 +15,6 @@ from .servers import ServerState
 
 __all__ = ["Admission", "AsyncAdmission", "AsyncBudgetLimiter", "AsyncHold", "AsyncHoldLimiter", "AsyncLimiter",
            "BudgetLimiter", "Calendar", "Decision", "Decisions", "DeniedError", "Hold", "HoldDecision", "HoldLimiter",
-           "Holder", "Limiter", "ModuleMissing", "Request", "Rule", "ServerAway", "ServerState", "Statistics",
-           "SwlimitError", "admit", "allow_all"]
+           "Holder", "Limiter", "ModuleMissing", "NeedsModule", "Request", "Rule", "ServerAway", "ServerState",
+           "Statistics", "SwlimitError", "admit", "allow_all"]
 __version__ = "0.2.0"

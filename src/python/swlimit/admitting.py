@@ -20,8 +20,8 @@ from .local import instant
 from .periods import Span
 from .quota import checked_integer
 from .renewing import Errand, Held
-from .servers import Words, undoing
 from .threads.outside import run
+from .words import Words, undoing
 
 if TYPE_CHECKING:
     from typing_extensions import Self

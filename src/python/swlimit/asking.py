@@ -8,14 +8,16 @@ from typing import Any, Literal, get_args
 import redis.exceptions as of_redis
 
 from . import fork
+from .backend import MODULES, Module
 from .decision import Source
 from .denials import Denials
 from .errors import ServerAway, SwlimitError
 from .link import Link, Links
 from .outside import Outside
 from .quota import Duration, checked_integer, checked_share, seconds
-from .servers import Server, ServerState, Words
+from .servers import Server, ServerState
 from .waiting import Turns, Waiting
+from .words import Words
 
 Key = str | bytes
 OnFailure = Literal["local", "allow", "deny", "error"]
@@ -51,10 +53,12 @@ class Asking:
     _denials: Denials | None = None
 
     def _set_up(self, client: Any, on_failure: OnFailure, local_share: float, timeout: Duration, max_keys: int,
-                max_waiting: int, prefix: Key) -> None:
+                max_waiting: int, prefix: Key, module: Module) -> None:
         """Check and keep the options that all limiters have."""
         one_of("on_failure", on_failure, get_args(OnFailure))
+        one_of("module", module, MODULES)
         self.statistics = Statistics()
+        self._module: Module = module
         self._on_failure = on_failure
         self._timeout = seconds(timeout, "timeout")
         self._prefix = as_bytes(prefix, "prefix")
@@ -72,7 +76,7 @@ class Asking:
         """Join the other limiters of this client, if there is one."""
         if client is not None:
             self._check_client(client)
-            self._link = self._links.of(client)
+            self._link = self._links.of(client, self._module)
             self._link.join(self, self._denials)
 
     def _check_client(self, client: Any) -> None:

@@ -3,6 +3,7 @@
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable
 
 from . import fork
@@ -27,6 +28,8 @@ class Breaker:
     def begin_anew(self) -> None:
         self.is_open = False
         self.reason = ""
+        self.changed = 0.0
+        """When it opened or closed last (Unix time)."""
         self.failures = 0
         """In a row."""
         self.key = b""
@@ -47,7 +50,7 @@ class Breaker:
             opens, self.is_open = not self.is_open, True
             self.reason = str(reason) or type(reason).__name__
             if opens:
-                self._pause = FIRST_PROBE
+                self._pause, self.changed = FIRST_PROBE, time.time()
         if opens:
             log.warning("%s is away, and asked again by probes only: %s", self._server, self.reason)
             self.on_open()
@@ -59,6 +62,7 @@ class Breaker:
         with self._lock:
             closes, self.is_open, self.failures = self.is_open, False, 0
         if closes:
+            self.changed = time.time()
             log.warning("%s is back", self._server)
 
     def pause(self) -> float:

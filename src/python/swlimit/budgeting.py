@@ -11,14 +11,15 @@ import redis.exceptions as of_redis
 
 from . import fork
 from .asking import Asking, Key, OnFailure
+from .backend import Module
 from .breaker import LAST_PROBE
 from .decision import Decision, Source
 from .errors import ServerAway
 from .local import instant
 from .periods import Calendar, Period, Span
 from .quota import MAX_EXACT, Duration, checked_integer, milliseconds, part
-from .servers import Words
 from .window import CountOverflow, Reply
+from .words import Words
 
 
 class BudgetRequest(NamedTuple):
@@ -94,6 +95,7 @@ class Budgeting(Asking):
         self, client: Any, limit: int, period: Period = "month", time_zone: str = "UTC",
         anchor: int | str | None = None, *, on_failure: OnFailure = "local", local_share: float = 0.1,
         timeout: Duration = 0.05, max_keys: int = 100_000, prefix: Key = b"",
+        module: Module = "auto",
     ) -> None:
         """At most `limit` units in each period of the calendar.
 
@@ -105,10 +107,12 @@ class Budgeting(Asking):
             this process, up to a part of the limit ("local"), `local_share`.
         timeout: the longest that a request waits because of the limiter. max_keys: how many keys this process counts.
         prefix: what the names of all keys begin with.
+        module: "always" asks the module's commands, "never" the script, which works where no module can be loaded, and
+            "auto" the script where the server does not know the module.
         """
         self.limit = checked_integer(limit, "limit", least=0)
         self.calendar = Calendar(period, time_zone, anchor)
-        self._set_up(client, on_failure, local_share, timeout, max_keys, 1, prefix)
+        self._set_up(client, on_failure, local_share, timeout, max_keys, 1, prefix, module)
         self._local = LocalBudgets(max_keys)
         self._span = Span(0, 0)
         self._connect(client)

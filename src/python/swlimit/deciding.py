@@ -10,14 +10,15 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 import redis.exceptions as of_redis
 
 from .asking import Asking, Key, OnFailure, instant_after, one_of
+from .backend import Module
 from .breaker import LAST_PROBE
 from .decision import Decision, Decisions, Source
 from .denials import Demand, Denials, Ticket
-from .errors import NoFreeConnection, ServerAway, is_unknown_command
+from .errors import NeedsModule, NoFreeConnection, ServerAway, is_unknown_command
 from .link import Kept
 from .local import Local, instant
 from .quota import Duration, Quota, checked_integer, milliseconds, seconds
-from .servers import Words
+from .words import Words
 
 Mode = Literal["cached", "direct", "local"]
 
@@ -29,6 +30,7 @@ class Deciding(Asking):
         self, client: Any, limit: int, window: Duration, resolution: Duration | None = None, *, strict: bool = False,
         mode: Mode | None = None, on_failure: OnFailure = "local", local_share: float = 0.1, timeout: Duration = 0.05,
         max_untracked_age: Duration = 0.1, max_keys: int = 100_000, max_waiting: int = 10, prefix: Key = b"",
+        module: Module = "auto",
     ) -> None:
         """At most `limit` units in each `window`, which slides in steps of `resolution`.
 
@@ -43,16 +45,17 @@ class Deciding(Asking):
         max_untracked_age: for how long a denial is remembered where the server does not tell of changes; 0: not at all.
         max_keys: how many keys are remembered. max_waiting: how many connections may wait in `acquire`.
         prefix: what the names of all keys begin with.
+        module: "always" asks the module's commands, "never" the script, which works where no module can be loaded, and
+            "auto" the script where the server does not know the module.
         """
         one_of("mode", mode, (None, *get_args(Mode)))
         if (client is None) != (mode == "local") and not (client is None and mode is None):
             raise ValueError(f"mode {mode!r} needs {'no client' if client is not None else 'a client'}")
         self.quota = Quota.of(limit, window, resolution, strict)
-        self._set_up(client, on_failure, local_share, timeout, max_keys, max_waiting, prefix)
+        self._set_up(client, on_failure, local_share, timeout, max_keys, max_waiting, prefix, module)
         self._untracked = seconds(max_untracked_age, "max_untracked_age", least=0)
         self._local = Local(self._share, max_keys)
         self._denials = Denials(max_keys) if client is not None and mode != "direct" else None
-        self._can_acquire = client is not None
         self._connect(client)
 
     def __repr__(self) -> str:
@@ -264,7 +267,7 @@ class Deciding(Asking):
 
     async def _queueing(self, demand: Demand, ends: float) -> Decision | None:
         """Wait in the server's queue until the instant `ends`; None where that is not to be had."""
-        if self._link is None or not self._can_acquire:
+        if self._link is None or not self._has_queue(demand.key):
             return None
         strict = ["STRICT"] if demand.quota.strict else []
         cost = ["COST", demand.cost] if demand.cost != 1 else []
@@ -276,7 +279,7 @@ class Deciding(Asking):
         if first is not None and (first or (first.retry_after or 0.0) > ends - time.monotonic()):
             self.statistics.add("server")
             return first
-        while self._can_acquire and self._link is not None:
+        while self._link is not None and self._has_queue(demand.key):
             server = self._link.of(demand.key)
             if server is None or server.breaker.is_open:
                 return None
@@ -290,14 +293,12 @@ class Deciding(Asking):
             except ServerAway:
                 return None
             except of_redis.ResponseError as error:
-                if is_unknown_command(error):
-                    self._can_acquire = False
-                elif str(error).startswith("UNBLOCKED ") and time.monotonic() < ends:
+                if str(error).startswith("UNBLOCKED ") and time.monotonic() < ends:
                     with suppress(ServerAway):  # where the key is now is learnt by it
                         await self._asking(demand.key, self._words("PEEK", demand, 1), self._timeout)
                     await self._outside.sleep(0.05)
                     continue
-                elif "too many clients are waiting" not in str(error):
+                if "too many clients are waiting" not in str(error) and not is_unknown_command(error):
                     raise
                 return None
             else:
@@ -305,16 +306,19 @@ class Deciding(Asking):
                 return Decision.of(reply, demand.quota)
         return None
 
+    def _has_queue(self, key: bytes) -> bool:
+        """Whether the server lets clients wait, as far as is known: neither the script nor the first release does."""
+        server = None if self._link is None else self._link.topology.of(key)
+        return server is None or not (server.backend.uses_script or server.backend.lacks_acquire)
+
     async def _first_look(self, demand: Demand, words: Callable[[float], Words]) -> Decision | None:
         """Asked with no wait over the connections that all share, so that a free key never waits for a place."""
         try:
             reply = await self._asking(demand.key, words(0.0), self._timeout)
-        except ServerAway:
+        except (ServerAway, NeedsModule):
             return None
         except of_redis.ResponseError as error:
-            if is_unknown_command(error):
-                self._can_acquire = False  # or there is no module at all: the next command tells
-            elif "too many clients are waiting" not in str(error):
+            if not is_unknown_command(error) and "too many clients are waiting" not in str(error):
                 raise
             return None
         return Decision.of(reply, demand.quota)

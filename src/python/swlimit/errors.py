@@ -10,6 +10,7 @@ BROKEN = (OSError, of_redis.ConnectionError, of_redis.TimeoutError, of_redis.Inv
 
 _FAILURES = (of_redis.BusyLoadingError, of_redis.AuthenticationError, of_redis.AuthorizationError,
              of_redis.ReadOnlyError, of_redis.OutOfMemoryError, of_redis.ClusterDownError)
+_UNKNOWN = ("unknown command", "command is not available", "unsupported command")
 _FAILURE_CODES = ("BUSY ", "MISCONF ", "NOREPLICAS ", "CLUSTERDOWN ", "MASTERDOWN ", "FAILOVER ")
 
 
@@ -27,6 +28,14 @@ class ModuleMissing(SwlimitError):
     def __init__(self, command: str = "SWLIMIT.*") -> None:
         super().__init__(f"the server has no command {command}: load the module swlimit, with `loadmodule "
                          "/path/to/swlimit.so` in its configuration, or with MODULE LOAD")
+
+
+class NeedsModule(ModuleMissing):
+    """The server decides with the script, which has not got what was asked for."""
+
+    def __init__(self, command: str) -> None:
+        SwlimitError.__init__(
+            self, f"{command} needs the module, and the server decides with the script: load the module")
 
 
 class NoFreeConnection(SwlimitError):
@@ -48,4 +57,4 @@ def is_failure(error: BaseException) -> bool:
 
 
 def is_unknown_command(error: BaseException) -> bool:
-    return isinstance(error, of_redis.ResponseError) and str(error).lower().startswith("unknown command 'swlimit.")
+    return isinstance(error, of_redis.ResponseError) and str(error).lower().startswith(_UNKNOWN)

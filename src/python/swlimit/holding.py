@@ -14,6 +14,7 @@ import redis.exceptions as of_redis
 
 from . import fork
 from .asking import Asking, Key, OnFailure, instant_after
+from .backend import Module
 from .breaker import LAST_PROBE
 from .clock import running
 from .decision import Source
@@ -21,7 +22,7 @@ from .errors import NoFreeConnection, ServerAway
 from .outside import Outside, Signal
 from .quota import Duration, checked_integer, milliseconds, part, seconds
 from .renewing import Errand, Held, releasing
-from .servers import Words
+from .words import Words
 
 LEAST_TTL = 3000  # ms
 LONGEST_HOLD_WAIT = 3600.0
@@ -210,6 +211,7 @@ class Holding(Asking):
     def __init__(
         self, client: Any, limit: int, ttl: Duration = "30s", *, on_failure: OnFailure = "local",
         local_share: float = 0.1, timeout: Duration = 0.05, max_waiting: int = 10, prefix: Key = b"",
+        module: Module = "auto",
     ) -> None:
         """At most `limit` units are held at once.
 
@@ -219,10 +221,11 @@ class Holding(Asking):
             ("local"), `local_share`; or all are granted ("allow") or denied ("deny"), or raise ServerAway ("error").
         timeout: the longest that a request waits because of the limiter, beside what it is told to wait.
         max_waiting: how many connections may wait. prefix: what the names of all keys begin with.
+        module: "always" or "auto"; the script has no holds.
         """
         self.limit = checked_integer(limit, "limit", least=0)
         self.ttl = _checked_ttl(ttl)
-        self._set_up(client, on_failure, local_share, timeout, 1, max_waiting, prefix)
+        self._set_up(client, on_failure, local_share, timeout, 1, max_waiting, prefix, module)
         self._local = LocalHolds(self._outside)
         self._guards: weakref.WeakSet[Guard] = weakref.WeakSet()
         self._connect(client)

@@ -11,13 +11,15 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from . import fork
+from .backend import Module
 from .breaker import PROBE_TIMEOUT, probe
 from .denials import Denials, Ticket
 from .errors import ServerAway, SwlimitError
 from .outside import Outside, Signal
 from .renewing import Renewer
-from .servers import Home, Server, Words, topology
+from .servers import Home, Server, topology
 from .tracking import Subscribers, Tracker
+from .words import Words
 
 
 class Kept(NamedTuple):
@@ -37,8 +39,9 @@ MOST_KEPT = 100_000
 class Link:
     """Made when a client's first limiter is, and closed with its last."""
 
-    def __init__(self, client: Any, outside: Outside) -> None:
+    def __init__(self, client: Any, outside: Outside, module: Module) -> None:
         self.outside = outside
+        self._module = module
         self.subscribers = Subscribers()
         self.topology = topology(client, self._server)
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -127,7 +130,7 @@ class Link:
             done.set()
 
     def _server(self, home: Home) -> Server:
-        server = Server(home)
+        server = Server(home, self._module)
         weak = weakref.ref(self)
         server.wire, server.tracker = self.outside.wire(server), Tracker(self.outside, server, self.subscribers)
         server.renewer = Renewer(self.outside, server, weak)
@@ -213,22 +216,23 @@ async def probing(weak: "weakref.ref[Link]", server: Server) -> None:
 
 
 class Links:
-    """The link of each client. It is its limiters' own: nothing here keeps it, or the client, from going."""
+    """The link of each client and `module`. It is its limiters' own: nothing here keeps it or the client from going."""
 
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
-        self._links: weakref.WeakKeyDictionary[Any, weakref.ref[Link]] = weakref.WeakKeyDictionary()
+        self._links: weakref.WeakKeyDictionary[Any, dict[Module, weakref.ref[Link]]] = weakref.WeakKeyDictionary()
         self.begin_anew()
         fork.remember(self)
 
     def begin_anew(self) -> None:
         self._lock = threading.Lock()
 
-    def of(self, client: Any) -> Link:
+    def of(self, client: Any, module: Module) -> Link:
         with self._lock:
-            weak = self._links.get(client)
+            links = self._links.setdefault(client, {})
+            weak = links.get(module)
             link = weak() if weak is not None else None
             if link is None or link.is_closed:
-                link = Link(client, self._outside)
-                self._links[client] = weakref.ref(link)
+                link = Link(client, self._outside, module)
+                links[module] = weakref.ref(link)
             return link

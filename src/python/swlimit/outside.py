@@ -7,7 +7,8 @@ All that waits is a coroutine. Those of `threads` wait as they are called, so th
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from .servers import SILENCE, Home, Server, Words
+from .servers import SILENCE, Home, Server
+from .words import Words
 
 
 class Signal(Protocol):

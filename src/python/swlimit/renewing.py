@@ -20,7 +20,8 @@ from . import fork
 from .clock import running
 from .errors import BROKEN, REPLIES, is_failure
 from .outside import Conversation, Outside
-from .servers import SILENCE, Server, Words
+from .servers import SILENCE, Server
+from .words import Words
 
 MOST_IDS = 1000
 IDLE = 10.0

@@ -5,18 +5,19 @@ where its servers are, and how to connect: same TLS, user and database. The conn
 """
 
 import logging
-import math
+import re
+import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from datetime import datetime, timezone
+from typing import Any, Literal, NamedTuple
 
 import redis
 from redis.crc import key_slot
 
+from .backend import Backend, Module
 from .breaker import Breaker
 from .errors import REPLIES, ModuleMissing, ServerAway, is_failure, is_unknown_command
-
-Words = tuple[Any, ...]
-"""A command as it is sent: its name, then its arguments."""
+from .words import Words
 
 NEWER = frozenset(f"SWLIMIT.{name}" for name in ("HOLD", "RELEASE", "RENEW", "HOLDERS", "BUDGET", "ADMIT", "SETTLE"))
 """The commands that a server which has served others may lack."""
@@ -62,31 +63,50 @@ class ServerState(NamedTuple):
 
     address: str
     """Host and port, a socket's path, or a sentinel's name of it."""
-    away: str | None
-    """Why it is not asked now; None: it is asked."""
-    slow: bool
-    """Whether its last reply came later than the timeout."""
+    state: Literal["up", "slow", "away"]
+    """`up`: it answers in time, or was asked nothing yet; `slow`: its last reply came after the timeout; `away`: it is
+    asked by probes only."""
+    reason: str | None
+    """Why it is away, in one word; None unless it is."""
+    message: str
+    """The same in the words of the server, the system or the client; empty unless it is away."""
+    since: datetime
+    """Since when its state is what it is; at first, since it is known of."""
     lacks: tuple[str, ...]
-    """The commands that it has refused for lack of rights, and that limiters do without."""
+    """The rights that it refused when they were needed last, and that limiters do without, as ACLs name them."""
+    round_trip: float | None
+    """Of the last reply, in seconds; None before the first."""
+    backend: Literal["module", "script"] | None
+    """What it decides with; None before it is known."""
 
 
 class Server:
     """What is known of one server; `wire` sends to it, `tracker` hears from it, `renewer` renews holds there."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, module: Module = "auto") -> None:
         self.home = home
         self.breaker = Breaker(home.name)
+        self.backend = Backend(module)
         self.lacks: set[str] = set()
         self.wire: Any = None
         self.tracker: Any = None
         self.renewer: Any = None
+        self.round_trip: float | None = None
         self._is_slow = False
+        self._slow_changed = 0.0
         self._served = False
+        self._known = time.time()
 
     @property
     def state(self) -> ServerState:
-        away = self.breaker.reason if self.breaker.is_open else None
-        return ServerState(self.home.name, away, self._is_slow, tuple(sorted(self.lacks)))
+        breaker = self.breaker
+        away, since = breaker.is_open, max(self._known, breaker.changed, self._slow_changed)
+        state: Literal["up", "slow", "away"] = "away" if away else "slow" if self._is_slow else "up"
+        message = breaker.reason if away else ""
+        backend: Literal["module", "script"] = "script" if self.backend.uses_script else "module"
+        return ServerState(self.home.name, state, reason(message) if away else None, message,
+                           datetime.fromtimestamp(since, timezone.utc), tuple(sorted(self.lacks)), self.round_trip,
+                           backend if self._served else None)
 
     def heard(self, key: bytes, words: Words, reply: Any, in_time: bool = True) -> Any:
         """Take in a reply, an error's too, and say what it comes to: itself, or an error that is to be raised."""
@@ -100,21 +120,22 @@ class Server:
             if is_failure(reply):
                 if isinstance(reply, redis.ReadOnlyError):  # it is a primary no more
                     self.close()
-                self.breaker.failed(reply, key)
+                self.breaker.failed(failure(reply), key)
                 return ServerAway(f"{self.home.name}: {reply or type(reply).__name__}")
         else:
             self._served = True
         if in_time:
             self.breaker.answered()
             if self._is_slow:
-                self._is_slow = False
+                self._is_slow, self._slow_changed = False, time.time()
                 log.warning("%s is in time again", self.home.name)
         return reply
 
     def heard_late(self, key: bytes, words: Words, reply: Any, round_trip: float, timeout: float) -> Any:
         """Take in a reply that took `round_trip` seconds, more than the timeout."""
+        self.round_trip = round_trip
         if not self._is_slow:
-            self._is_slow = True
+            self._is_slow, self._slow_changed = True, time.time()
             log.warning("%s is slow: a reply came after %.0f ms, and the timeout is %.0f ms", self.home.name,
                         round_trip * 1000, timeout * 1000)
         return self.heard(key, words, reply, in_time=False)
@@ -124,72 +145,60 @@ class Server:
         if not isinstance(error, redis.exceptions.NoPermissionError):
             log.warning("%s refuses %s: %s", self.home.name, words[0], error)
             return
-        command = _command(words)
-        if command not in self.lacks:
-            self.lacks.add(command)
-            log.warning("%s refuses %s, and swlimit does without: %s", self.home.name, command, error)
+        right = _right(words)
+        if right not in self.lacks:
+            self.lacks.add(right)
+            log.warning("%s refuses %s, and swlimit does without: %s", self.home.name, right, error)
 
     def allowed(self, words: Words) -> None:
         """The server has done what was sent beside the requests."""
-        self.lacks.discard(_command(words))
+        self.lacks.discard(_right(words))
 
     def close(self) -> None:
         """Give up all connections; who needs them connects anew."""
+        self.backend.begin_anew()
         self.wire.close()
         self.tracker.close()
 
     def lost(self, error: BaseException, key: bytes | None = None) -> ServerAway:
         """A connection could not be made, or has broken."""
+        self.backend.begin_anew()
         self.breaker.failed(error, key)
         return ServerAway(f"{self.home.name}: {error or type(error).__name__}")
 
 
-def _command(words: Words) -> str:
-    return " ".join(words[:2]) if words[0] == "CLIENT" else str(words[0])
+def _right(words: Words) -> str:
+    """What an ACL calls this command."""
+    return "|".join(words[:2] if words[0] == "CLIENT" else words[:1]).lower()
 
 
-def giving_back(words: Words, reply: Any, age: float) -> list[Words]:
-    """The commands that give back what this reply grants, and nobody waits for any more.
-
-    Its grant is `age` seconds old at most when they arrive: an age that is too high takes no unit back too early.
-    """
-    if isinstance(reply, Exception) or not reply or not reply[0]:
-        return []
-    dated = "AGE", f"{math.ceil(age * 1000)}ms"
-    if words[0] in ("SWLIMIT.ALLOW", "SWLIMIT.ACQUIRE"):
-        return [("SWLIMIT.REFUND", words[1], reply[0], *dated)]
-    if words[0] == "SWLIMIT.MALLOW":
-        keys = words[2:2 + words[1]]
-        return [("SWLIMIT.REFUND", key, member[0], *dated) for key, member in zip(keys, reply[1:])]
-    if words[0] in ("SWLIMIT.HOLD", "SWLIMIT.ADMIT") and (undo := undoing(words)) is not None:
-        return [undo]
-    if words[0] == "SWLIMIT.ADMIT":
-        return [("SWLIMIT.REFUND", key, clause[-1], *(dated if clause[0] == "RATE" else ()))
-                for key, clause in clauses(words)]
-    return []
+def failure(error: Exception) -> str:
+    """What a server has said, with the code that redis-py cuts off."""
+    code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), "")
+    return f"{code} {error}" if code and not str(error).startswith(code) else str(error)
 
 
-def clauses(words: Words) -> list[tuple[bytes, Words]]:
-    """The keys of an ADMIT, and what is asked of each."""
-    keys, left = words[2:2 + words[1]], words[2 + words[1]:]
-    found = []
-    for key in keys:
-        length = 4 if left[0] == "BUDGET" else 5
-        found.append((key, left[:length]))
-        left = left[length:]
-    return found
+_CODES = {redis.exceptions.BusyLoadingError: "LOADING", redis.ReadOnlyError: "READONLY",
+          redis.exceptions.OutOfMemoryError: "OOM", redis.exceptions.ClusterDownError: "CLUSTERDOWN"}
+_REASONS = {
+    "refused": ("connection refused", "no such file", "connect call failed"),
+    "unresolved": ("name or service not known", "name resolution", "getaddrinfo", "nodename nor servname"),
+    "certificate": ("certificate", "tls", "ssl", "fatal alert"),
+    "password": ("noauth", "wrongpass", "password", "authentication"),
+    "too_many_clients": ("max number of clients",),
+    "module_missing": ("unknown command", "lost its module"),
+    "no_answer": ("no reply", "no connection within", "has not replied", "nothing heard", "timed out", "timeout"),
+    "disconnected": ("closed", "reset", "broken pipe", "terminated"),
+}
+_CODE = re.compile(r"(READONLY|OOM|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|CLUSTERDOWN|BUSY|FAILOVER)\b")
 
 
-def undoing(words: Words) -> Words | None:
-    """The command after which a HOLD, or an ADMIT with a hold, is as if it had never been; None for others."""
-    if words[0] == "SWLIMIT.HOLD":
-        return "SWLIMIT.RELEASE", words[1], words[4]
-    asked = clauses(words) if words[0] == "SWLIMIT.ADMIT" else []
-    held = next((one for one in asked if one[1][0] == "HOLD"), None)
-    if held is None:
-        return None
-    others = [key for key, _ in asked if key != held[0]]
-    return "SWLIMIT.SETTLE", 1 + len(others), held[0], *others, held[1][3], *[0] * len(others)
+def reason(message: str) -> str:
+    """Why a server is away, in the word that all clients have for it."""
+    if found := _CODE.match(message):
+        return found[0]
+    text = message.lower()
+    return next((word for word, parts in _REASONS.items() if any(part in text for part in parts)), "other")
 
 
 Servers = Callable[[Home], Server]

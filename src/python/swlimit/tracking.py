@@ -23,7 +23,8 @@ from .decision import Decision
 from .denials import Denials, Ticket
 from .errors import BROKEN
 from .outside import Conversation, Outside
-from .servers import SILENCE, Server, Words
+from .servers import SILENCE, Server
+from .words import Words
 
 CHANNEL = "__redis__:invalidate"
 MAX_PENDING = 1000
@@ -179,7 +180,8 @@ class Tracker:
         with self._lock:
             if self._asker is None:
                 return False
-            self._outside.post(self._asker, *self.register.ask(denials, ticket, time.monotonic()))
+            peek, pttl = self.register.ask(denials, ticket, time.monotonic())
+            self._outside.post(self._asker, self._server.backend.spelled(peek), pttl)
             return True
 
     def close(self) -> None:
@@ -268,5 +270,6 @@ class Tracker:
             if self._asker is not asker:
                 return  # it was closed meanwhile
             self.register.answered(reply, now)
+        self._server.backend.again(("SWLIMIT.PEEK",), (self._server.backend.read_only,), reply)
         if isinstance(reply, NoPermissionError) and self.register.is_refused:
             self._server.refused(("PTTL",), reply)

@@ -12,7 +12,8 @@ import redis
 from . import fork
 from .errors import BROKEN, NoFreeConnection, ServerAway
 from .outside import Conversation, Outside, Signal
-from .servers import SILENCE, Server, Words, giving_back
+from .servers import SILENCE, Server
+from .words import Words, giving_back
 
 
 class Queue:

@@ -16,9 +16,11 @@ from typing import Any
 import redis
 
 from .. import fork
+from ..backend import MOST_ROUNDS
 from ..breaker import PROBE_TIMEOUT, SILENT_TIMEOUTS, probe
-from ..errors import BROKEN, REPLIES, ServerAway
-from ..servers import SILENCE, Server, Words, giving_back
+from ..errors import BROKEN, REPLIES, NeedsModule, ServerAway
+from ..servers import SILENCE, Server
+from ..words import Words, giving_back
 from .timing import time_limit
 
 MOST_UNANSWERED = 1000
@@ -31,7 +33,8 @@ ROUNDS = 3
 class Exchange:
     """A command, and whoever waits for its reply, if anybody still does."""
 
-    __slots__ = ("asking", "due", "is_late", "is_wanted", "key", "reply", "sent", "timeout", "wait", "words")
+    __slots__ = ("asking", "due", "is_late", "is_wanted", "key", "owes_asking", "reply", "rounds", "sent", "spelled",
+                 "timeout", "wait", "words")
 
     def __init__(self, key: bytes, words: Words, timeout: float, wait: float, asking: bool, due: float,
                  reply: "asyncio.Future[Any]") -> None:
@@ -43,6 +46,11 @@ class Exchange:
         """When it was written; 0: not yet."""
         self.is_late = False
         self.is_wanted = True
+        self.spelled = words
+        """The command as it was sent."""
+        self.rounds = 0
+        self.owes_asking = False
+        """The reply to ASKING comes first."""
 
     def settle(self, reply: Any) -> None:
         """The reply has come, or never will."""
@@ -98,6 +106,7 @@ class Line:
 
     async def send(self, key: bytes, words: Words, timeout: float, wait: float, asking: bool = False) -> Any:
         """See `Wire.send`."""
+        self._server.backend.spelled(words)  # or it is refused
         due = time.monotonic() + wait
         exchange = Exchange(key, words, timeout, wait, asking, due, self.loop.create_future())
         self._unsent.append(exchange)
@@ -169,6 +178,7 @@ class Line:
                 self._server.breaker.open(error)
                 return
             self._connection = connection
+            self._server.backend.begin_anew()
             tasks = [asyncio.create_task(self._read(connection)), asyncio.create_task(self._write())]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             error = next((task.exception() for task in tasks if task.done()), None) or error
@@ -202,21 +212,27 @@ class Line:
     async def _flush(self) -> None:
         """Send what waits, in one write."""
         commands: list[Words] = []
-        now = time.monotonic()
+        now, backend = time.monotonic(), self._server.backend
         while self._unsent and len(self._unanswered) < MOST_UNANSWERED:
             exchange = self._unsent.popleft()
             if exchange.reply.done():
                 continue  # given up before it was sent: it never is
             exchange.sent = now
+            exchange.owes_asking = exchange.asking
+            try:
+                exchange.spelled = backend.spelled(exchange.words)
+            except NeedsModule as error:
+                exchange.settle(error)
+                continue
             self._unanswered.append(exchange)
             if exchange.asking:
                 commands.append(("ASKING",))
-            commands.append(exchange.words)
+            commands.append(exchange.spelled)
         if commands:
             await self._connection.send_packed_command(self._connection.pack_commands(commands), check_health=False)
 
     async def _read(self, connection: Any) -> None:
-        unanswered, heard = self._unanswered, self._server.heard
+        unanswered, server = self._unanswered, self._server
         while True:
             try:
                 reply = await connection.read_response(disconnect_on_error=False)
@@ -224,21 +240,37 @@ class Line:
                 reply = error
             self.heard = now = time.monotonic()
             exchange = unanswered[0]
-            if exchange.asking:
-                exchange.asking = False  # that was the reply to ASKING
+            if exchange.owes_asking:
+                exchange.owes_asking = False
                 continue
             unanswered.popleft()
+            if isinstance(reply, redis.ResponseError) and self._is_sent_again(exchange, reply):
+                continue
+            server.round_trip = now - exchange.sent
             if exchange.is_late:
-                outcome = self._server.heard_late(exchange.key, exchange.words, reply, now - exchange.sent,
-                                                  exchange.timeout)
+                outcome = server.heard_late(exchange.key, exchange.words, reply, now - exchange.sent, exchange.timeout)
             else:
-                outcome = heard(exchange.key, exchange.words, reply)
+                outcome = server.heard(exchange.key, exchange.words, reply)
             if not exchange.reply.done():
                 exchange.reply.set_result(outcome)
             elif not exchange.is_wanted or exchange.reply.cancelled():
                 self._give_back(exchange, outcome)
             if self._unsent or self._retired:
                 self._wake.set()
+
+
+    def _is_sent_again(self, exchange: Exchange, reply: redis.ResponseError) -> bool:
+        """Whether the server has done nothing, and is asked in other words."""
+        before = self._server.backend.again(exchange.words, exchange.spelled, reply)
+        if before is None or exchange.rounds == MOST_ROUNDS:
+            return False
+        exchange.rounds += 1
+        self._unsent.appendleft(exchange)
+        for words in before:
+            self._unsent.appendleft(Exchange(exchange.key, words, SILENCE, SILENCE, False, math.inf,
+                                             self.loop.create_future()))
+        self._wake.set()
+        return True
 
 
 class Wire:

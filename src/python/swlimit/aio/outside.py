@@ -11,7 +11,8 @@ import redis
 
 from ..errors import BROKEN, REPLIES
 from ..outside import Conversation
-from ..servers import SILENCE, Home, Server, Words
+from ..servers import SILENCE, Home, Server
+from ..words import Words
 from .line import Wire
 from .timing import time_limit
 

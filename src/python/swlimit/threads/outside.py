@@ -14,7 +14,8 @@ import redis
 
 from ..errors import BROKEN
 from ..outside import Conversation
-from ..servers import Home, Server, Words
+from ..servers import Home, Server
+from ..words import Words
 from .pool import Pool, read
 
 T = TypeVar("T")

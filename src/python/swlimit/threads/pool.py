@@ -8,9 +8,11 @@ from typing import Any
 import redis
 
 from .. import fork
+from ..backend import MOST_ROUNDS, Backend
 from ..breaker import PROBE_TIMEOUT, SILENT_TIMEOUTS, probe
-from ..errors import BROKEN, REPLIES, ServerAway
-from ..servers import Server, Words, giving_back
+from ..errors import BROKEN, REPLIES, ServerAway, is_unknown_command
+from ..servers import Server
+from ..words import Words, giving_back
 
 CERTAIN = 0.05
 """Seconds for which a connection that has just been used is taken for alive."""
@@ -48,18 +50,26 @@ class Pool:
         """Reentrant: a link may be collected, and closed, while this thread holds it."""
 
     async def send(self, key: bytes, words: Words, timeout: float, wait: float, asking: bool = False) -> Any:
-        ends = time.monotonic() + wait
+        ends, backend = time.monotonic() + wait, self._server.backend
+        backend.spelled(words)  # or it is refused
         if self._late:
             self._hear_late()
         connection = self._take(ends)
         sent = time.monotonic()
         try:
-            if asking:
-                call(connection, "ASKING")
-            connection.send_packed_command(connection.pack_command(*words), check_health=False)
-            if not connection.can_read(max(0.0, ends - time.monotonic())) and not connection.can_read(0):
-                raise TimeoutError  # the second look: this thread may have had to wait for the others
-            reply = read(connection)
+            for _ in range(MOST_ROUNDS):
+                spelled = backend.spelled(words)
+                if asking:
+                    call(connection, "ASKING")
+                connection.send_packed_command(connection.pack_command(*spelled), check_health=False)
+                if not connection.can_read(max(0.0, ends - time.monotonic())) and not connection.can_read(0):
+                    raise TimeoutError  # the second look: this thread may have had to wait for the others
+                reply = read(connection)
+                before = backend.again(words, spelled, reply)
+                if before is None:
+                    break
+                for one in before:
+                    call(connection, *one)
         except TimeoutError:
             raise self._give_up(Late(connection, key, words, timeout, sent, True)) from None
         except BROKEN as error:
@@ -69,6 +79,7 @@ class Pool:
             self._give_up(Late(connection, key, words, timeout, sent, False))
             raise
         self._put(connection)
+        self._server.round_trip = time.monotonic() - sent
         reply = self._server.heard(key, words, reply)
         if isinstance(reply, Exception):
             raise reply
@@ -80,7 +91,9 @@ class Pool:
         connection = self._server.home.connection(socket_timeout=PROBE_TIMEOUT, socket_connect_timeout=PROBE_TIMEOUT)
         try:
             connection.connect()
-            reply = self._server.heard(key, words, call(connection, *words))
+            backend = self._server.backend
+            backend.begin_anew()
+            reply = self._server.heard(key, words, answer(connection, backend, words))
         except (*BROKEN, redis.RedisError) as error:
             self._server.breaker.open(error)
             raise ServerAway(str(error)) from error
@@ -109,6 +122,7 @@ class Pool:
             if time.monotonic() - since < CERTAIN or _is_alive(connection):
                 return connection
             connection.disconnect()
+            self._server.backend.begin_anew()  # it may be another server's place by now
 
     def _wait_for_one(self, ends: float) -> None:
         """Until there is an idle connection; with the lock held. Opens one for each who waits."""
@@ -193,13 +207,16 @@ class Pool:
     def _settle(self, late: Late, passed: float) -> None:
         """The reply has come. What it grants to nobody is given back, over the same connection."""
         reply = read(late.connection)
+        if isinstance(reply, redis.exceptions.NoScriptError) or is_unknown_command(reply):
+            self._put(late.connection)  # the server has done nothing
+            return
         if late.is_counted:
             reply = self._server.heard_late(late.key, late.words, reply, passed, late.timeout)
         else:
             reply = self._server.heard(late.key, late.words, reply, in_time=False)
         if not late.is_wanted:
             for words in giving_back(late.words, reply, passed + late.timeout):
-                call(late.connection, *words)
+                answer(late.connection, self._server.backend, words)
         self._put(late.connection)
 
 
@@ -217,6 +234,19 @@ def read(connection: Any) -> Any:
         return connection.read_response(disconnect_on_error=False)
     except REPLIES as error:
         return error
+
+
+def answer(connection: Any, backend: Backend, words: Words) -> Any:
+    """The reply to a command of the module's, by whatever the server decides with."""
+    for _ in range(MOST_ROUNDS):
+        spelled = backend.spelled(words)
+        reply = call(connection, *spelled)
+        before = backend.again(words, spelled, reply)
+        if before is None:
+            break
+        for one in before:
+            call(connection, *one)
+    return reply
 
 
 def call(connection: Any, *words: Any) -> Any:

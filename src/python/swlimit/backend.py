@@ -1,0 +1,103 @@
+"""Whether a server decides with the module or with the script, and how each is asked.
+
+The rest of the package speaks the module's words. Where the server knows none of these, they are spelt as calls of the
+script, `swlimit.lua`. Nothing is asked for that: the reply to a command tells.
+"""
+
+import hashlib
+import struct
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import redis.exceptions as of_redis
+
+from .breaker import probe
+from .errors import NeedsModule, is_unknown_command
+from .words import Words
+
+Module = Literal["auto", "always", "never"]
+MODULES = get_args(Module)
+
+SCRIPTED = frozenset(f"SWLIMIT.{name}" for name in (
+    "ALLOW", "PEEK", "RECORD", "REFUND", "BLOCK", "UNBLOCK", "INFO", "MALLOW"))
+"""The commands that the script has."""
+MOST_ROUNDS = 5
+"""How often a command is sent until it is taken for answered."""
+MOST_SUBINTERVALS = 4096
+"""The most that the script takes."""
+COUNT, PARTIAL, STRICT = 1, 2, 4
+
+
+@cache
+def source() -> bytes:
+    """The script. In a checkout it is where all clients have it."""
+    packaged = Path(__file__).with_name("swlimit.lua")
+    shared = Path(__file__).parents[2] / "lua/swlimit.lua"
+    return (packaged if packaged.exists() else shared).read_bytes()
+
+
+@cache
+def sha() -> str:
+    return hashlib.sha1(source(), usedforsecurity=False).hexdigest()
+
+
+class Backend:
+    """What one server decides with, as its replies have told since the last connection was made."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """A connection was lost: there may be another server."""
+        self.uses_script = self._module == "never"
+        self.lacks_acquire = False
+        self.read_only = "EVALSHA_RO"
+
+    def spelled(self, words: Words) -> Words:
+        """A command as it is sent. Raises NeedsModule where the script has none like it."""
+        if not self.uses_script or not str(words[0]).startswith("SWLIMIT."):
+            return words
+        if words[0] not in SCRIPTED:
+            raise NeedsModule(words[0])
+        if words == probe(words[1]):  # the script denies where it could not grant, too
+            return "SETRANGE", words[1], 0, b""
+        name = words[0].removeprefix("SWLIMIT.")
+        call = self.read_only if name in ("PEEK", "INFO") else "EVALSHA"
+        if name == "MALLOW":
+            return call, sha(), *words[1:2 + words[1]], name, *words[2 + words[1]:]
+        packed = _packed(name, words) if name in ("ALLOW", "PEEK") else None
+        return call, sha(), 1, words[1], *((name, *words[2:]) if packed is None else (packed,))
+
+    def again(self, words: Words, sent: Words, reply: Any) -> tuple[Words, ...] | None:
+        """What is to be sent before these words are sent once more, as the server has done nothing; None: it has.
+
+        sent: as they were spelt.
+        """
+        if isinstance(reply, of_redis.NoScriptError):
+            return (("SCRIPT", "LOAD", source()),)
+        if not isinstance(reply, of_redis.ResponseError) or not is_unknown_command(reply):
+            return None
+        if sent[0] == "EVALSHA_RO":
+            self.read_only = "EVALSHA"
+            return ()
+        if self._module == "auto" and words[0] in SCRIPTED and sent is words:
+            self.uses_script = True
+            return ()
+        if words[0] == "SWLIMIT.ACQUIRE":
+            self.lacks_acquire = True
+        return None
+
+
+def _packed(name: str, words: Words) -> bytes | None:
+    """All arguments of an ALLOW or a PEEK in one, which the server reads faster; None where that is impossible."""
+    _, _, limit, window, resolution, *options = words
+    if "BLOCK" in options:
+        return None
+    length, cut = (int(duration.removesuffix("ms")) for duration in (window, resolution))
+    if length // cut > MOST_SUBINTERVALS:
+        return None
+    cost = options[options.index("COST") + 1] if "COST" in options else 1
+    flags = COUNT * (name == "ALLOW") | PARTIAL * ("PARTIAL" in options) | STRICT * ("STRICT" in options)
+    return struct.pack("<B4Q", flags, limit, cut, length // cut, cost)

@@ -1,0 +1,193 @@
+"""Servers without the module: the limiters decide by the script, and everything above the wire works the same."""
+
+import asyncio
+
+import pytest
+import redis
+import redis.asyncio
+
+import swlimit
+from support.cluster import Cluster
+from support.lacking import needed
+from support.releases import TOO_OLD
+from support.script import scripted, sha
+from support.server import MODULE
+from support.waiting import eventually
+from swlimit import backend
+
+from .test_denials import (  # noqa: F401  (they are run here once more, on servers without the module)
+    denied,
+    test_a_block_that_is_shorter_than_the_window,
+    test_a_denial_from_before_tracking_is_not_remembered,
+    test_a_larger_cost_than_the_limit_needs_no_memory,
+    test_blocks,
+    test_no_command_is_sent,
+    test_no_longer_than_the_key_lives,
+    test_own_refunds_are_known_at_once,
+    test_several_limits,
+    test_what_pushes_is_heard,
+    test_what_pushes_nothing,
+    test_without_tracking,
+)
+from .test_limiter import (  # noqa: F401
+    test_a_decision,
+    test_a_key_of_another_type,
+    test_allow_peek_and_deny,
+    test_headers,
+    test_several_limits_at_once,
+    test_threads_share_a_limiter,
+)
+from .test_waiting import test_granted_at_once_or_waited_for, test_no_hope  # noqa: F401
+
+ONLY_SINCE_7 = {"enable-debug-command": [], "enable-module-command": []}
+
+
+class Scripted:
+    """A server without the module, whose `cli` takes the module's words."""
+
+    def __init__(self, server):
+        self.server = server
+
+    def __getattr__(self, name):
+        return getattr(self.server, name)
+
+    def cli(self, *words):
+        if str(words[0]).startswith("SWLIMIT."):
+            with self.server.client() as client:
+                client.script_load(backend.source())
+        return self.server.cli(*scripted(words, sha()))
+
+
+@pytest.fixture(scope="module")
+def plain_server(starting):
+    with starting() as start:
+        yield start(module=None)
+
+
+@pytest.fixture
+def server(plain_server):
+    """A server without keys, scripts and the module."""
+    plain_server.cli("FLUSHALL")
+    plain_server.cli("SCRIPT", "FLUSH")
+    return Scripted(plain_server)
+
+
+@pytest.fixture
+def waiting(limiter):
+    return limiter
+
+
+def calls(server):
+    """How often each command was called since CONFIG RESETSTAT."""
+    with server.client() as client:
+        return {name.removeprefix("cmdstat_"): of["calls"] for name, of in client.info("commandstats").items()}
+
+
+def test_one_round_trip_once_it_is_known(kind, limiter, server):
+    limiter = limiter(1000, mode="direct")
+    assert limiter.allow("k").granted and limiter.servers()[0].backend == "script"
+    server.cli("CONFIG", "RESETSTAT")
+    for _ in range(20):
+        assert limiter.allow("k", cost=2, partial=True) and limiter.peek("k")
+    assert limiter.refund("k", 3) == 3 and limiter.unblock("k") is False
+    assert limiter.record("k", 5, age="1s") and limiter.block("k", "1s") > 0
+    found = calls(server)
+    assert (found["evalsha"], found["evalsha_ro"]) == (24, 20)
+    assert "script|load" not in found and sha() == backend.sha()
+
+
+def test_the_script_is_forgotten(kind, limiter, server):
+    """By SCRIPT FLUSH, as by a restart or a failover, also with much under way: nothing is counted twice or lost."""
+    limiter = limiter(10_000, "1h", "1m", mode="direct", timeout=10.0)
+    if kind.name == "threads":
+        for number in range(30):
+            if number % 3 == 0:
+                server.cli("SCRIPT", "FLUSH")
+            assert limiter.allow("k").source == "server"
+        assert limiter.peek("k").remaining == 10_000 - 30
+        return
+
+    async def many():
+        flush = redis.asyncio.Redis(port=server.port)
+        for _ in range(5):
+            await asyncio.gather(flush.script_flush(), *(limiter.limiter.allow("k") for _ in range(100)))
+        await flush.aclose()
+        return await limiter.limiter.peek("k")
+
+    assert kind.call(many).remaining == 10_000 - 500
+
+
+def test_always_and_never(kind, limiter, server, shared_server):
+    with pytest.raises(swlimit.ModuleMissing, match=r"no command SWLIMIT\.ALLOW"):
+        limiter(module="always").allow("k")
+    with pytest.raises(ValueError, match="module must be 'auto', 'always', 'never'"):
+        limiter(module="perhaps")
+    loaded = kind.client(kind.redis, port=shared_server.port)
+    shared_server.cli("FLUSHALL")
+    never, auto = limiter(client=loaded, module="never"), limiter(client=loaded)
+    assert never.allow("script").remaining == auto.allow("module").remaining == 2
+    assert (shared_server.cli("TYPE", "script"), shared_server.cli("TYPE", "module")) == ("string", "sw-window")
+    assert never.servers()[0].backend == "script" and auto.servers()[0].backend == "module"
+
+
+def test_what_the_script_has_not(kind, limiter, server):
+    client = kind.client(kind.redis, port=server.port)
+    rate = limiter(client=client)
+    rate.allow("k")
+    holds, plan = kind.hold_limiter(client, 1, timeout=2.0), kind.budget_limiter(client, 9, timeout=2.0)
+    for call in (lambda: holds.hold("h"), lambda: holds.hold("h", wait=5), lambda: plan.allow("b"),
+                 lambda: kind.admit([rate.request("k"), plan.request("b")])):
+        with pytest.raises(swlimit.NeedsModule, match="needs the module, and the server decides with the script"):
+            call()
+    assert rate.allow("k").source == "server"
+    for one in (holds, plan):
+        one.close()
+
+
+def test_the_server_changes(kind, limiter, start):
+    """At the same address there is one with the module, and then one without it again."""
+    server = start(module=None)
+    limiter = limiter(9, client=kind.client(kind.redis, port=server.port), on_failure="deny", mode="direct")
+    port = server.port
+    for number, loaded in enumerate([None, MODULE, None]):
+        if number:
+            server.close()
+            server = start(module=loaded, port=port)
+        eventually(lambda: limiter.allow("k").source == "server")
+        assert limiter.servers()[0].backend == ("module" if loaded else "script")
+
+
+def test_a_primary_that_is_one_no_more(kind, limiter, start):
+    """The script denies on replicas, too, so a probe writes before a server counts as back."""
+    server, other = start(module=None), start(module=None)
+    limiter = limiter(9, "1h", client=kind.client(kind.redis, port=server.port), on_failure="allow", mode="direct")
+    assert limiter.allow("k").source == "server"
+    server.cli("REPLICAOF", "127.0.0.1", other.port)
+    eventually(lambda: [limiter.allow("k"), limiter.servers()[0].state][1] == "away")
+    eventually(lambda: "master_link_status:up" in server.cli("INFO", "replication"))
+    assert limiter.servers()[0].state == "away"
+    server.cli("REPLICAOF", "NO", "ONE")
+    eventually(lambda: limiter.allow("k").source == "server")
+
+
+def test_a_cluster(kind, limiter, start):
+    """Each node is given the script when it lacks it."""
+    cluster = Cluster(start, module=None)
+    client = kind.client(kind.cluster, host="127.0.0.1", port=cluster.servers[0].port)
+    limiter = limiter(5, client=client, timeout=10.0)
+    for number in range(12):
+        assert limiter.allow(f"k:{number}", 5).source == "server"
+        assert not limiter.allow(f"k:{number}")
+    decision = kind.allow_all(limiter.request("{a}1", 2), limiter.request("{a}2", 3))
+    assert [member.remaining for member in decision.members] == [3, 2]
+
+
+def test_redis_6_2(kind, limiter, start):
+    """It has no EVALSHA_RO."""
+    server = start(binaries=needed(TOO_OLD.name), module=None, options=ONLY_SINCE_7)
+    limiter = limiter(client=kind.client(kind.redis, port=server.port), max_untracked_age=0.0)
+    assert limiter.peek("k").remaining == limiter.allow("k").remaining + 1 == 3
+    limiter.allow("k", 2)
+    eventually(lambda: limiter.allow("k").source == "cache")
+    assert limiter.refund("k") == 1
+    assert limiter.allow("k").granted
