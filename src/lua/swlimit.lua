@@ -38,6 +38,7 @@ local LONGEST = 315360000000      -- 3650 days in ms
 local MOST_SUBINTERVALS = 4096
 local WRONGTYPE = 'WRONGTYPE Operation against a key holding the wrong kind of value'
 local MAGIC = 829192051          -- 'swl1'
+local NO_CLOCK = 'ERR no clock: '    -- callers then give theirs with AT
 local OVERFLOW = 'ERR count would overflow'
 
 ---------------------------------------------------------------------------------------------------------------------
@@ -196,9 +197,10 @@ local now = at
 if not now then
   local clock = call('TIME')
   local seconds, micros = clock[1], clock[2]
-  if not micros then return {err = clock.err} end
+  if not micros then return {err = NO_CLOCK .. clock.err} end
   micros = micros + 0
   now = seconds * 1000 + (micros - micros % 1000) / 1000
+  if now == 0 then return {err = NO_CLOCK .. 'TIME says 0'} end
 end
 
 ---------------------------------------------------------------------------------------------------------------------

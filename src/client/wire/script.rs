@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::time::SystemTime;
 
 use swlimit_window::{duration, integer};
 
@@ -22,8 +23,10 @@ const PREFIX: &[u8] = b"SWLIMIT.";
 /// The script refuses windows of more subintervals, with an error that only its words have.
 const MAX_SUBINTERVALS: u64 = 4096;
 /// How often commands are asked again: once for the script in place of the module, once for EVALSHA in place of
-/// EVALSHA_RO, once for a script that was not loaded.
-const ROUNDS: usize = 3;
+/// EVALSHA_RO, once for a script that was not loaded, once by this machine's clock.
+const ROUNDS: usize = 4;
+/// With this the script says that it could not ask for the time.
+const NO_CLOCK: &str = "ERR no clock: ";
 
 /// A transport whose connections spell the module's commands as their server knows them.
 pub(crate) struct Spelling {
@@ -37,19 +40,35 @@ struct Spelled(Arc<Speaker>);
 struct Speaker {
     connection: Box<dyn Connection>,
     module: Module,
+    /// A [`Dialect`]. What a server lacks is only learned from what it refuses.
     dialect: AtomicU8,
 }
 
-/// How commands are spelt. What a server lacks is only learned from what it refuses.
+/// How commands are spelt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-enum Dialect {
+struct Dialect(u8);
+
+impl Dialect {
     /// As the module's, which may be missing.
-    Untried,
-    Module,
-    Script,
-    /// The server is older than EVALSHA_RO.
-    ScriptWithoutReadOnly,
+    const UNTRIED: Self = Self(0);
+    const MODULE: Self = Self(1);
+    const SCRIPT: Self = Self(2);
+    /// Besides: the server is older than EVALSHA_RO.
+    const NO_READ_ONLY: Self = Self(4);
+    /// Besides: the script may not ask the server for the time, so this machine's clock decides.
+    const OWN_CLOCK: Self = Self(8);
+
+    fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    fn of(module: Module) -> Self {
+        if module == Module::Never {
+            Self::SCRIPT
+        } else {
+            Self::UNTRIED
+        }
+    }
 }
 
 impl Spelling {
@@ -62,8 +81,8 @@ impl Transport for Spelling {
     fn connect(&self, node: Option<&str>, purpose: Purpose, events: Events) -> Pending<Box<dyn Connection>> {
         let (connecting, module) = (self.transport.connect(node, purpose, events), self.module);
         Box::pin(async move {
-            let dialect = if module == Module::Never { Dialect::Script } else { Dialect::Untried };
-            let speaker = Speaker { connection: connecting.await?, module, dialect: AtomicU8::new(dialect as u8) };
+            let dialect = AtomicU8::new(Dialect::of(module).0);
+            let speaker = Speaker { connection: connecting.await?, module, dialect };
             Ok(Box::new(Spelled(Arc::new(speaker))) as Box<dyn Connection>)
         })
     }
@@ -84,7 +103,7 @@ impl Transport for Spelling {
 impl Connection for Spelled {
     fn send(&self, command: &Command) -> Pending<Reply> {
         let dialect = self.0.dialect();
-        if dialect == Dialect::Module {
+        if dialect == Dialect::MODULE {
             return self.0.connection.send(command);
         }
         let sent = match command.in_dialect(dialect) {
@@ -104,7 +123,7 @@ impl Connection for Spelled {
 
     fn send_all(&self, commands: &[Command]) -> Pending<Reply> {
         let dialect = self.0.dialect();
-        if dialect == Dialect::Module {
+        if dialect == Dialect::MODULE {
             return self.0.connection.send_all(commands);
         }
         let spelt: Vec<_> =
@@ -121,18 +140,16 @@ impl Connection for Spelled {
 
     fn backend(&self) -> Option<Backend> {
         match self.0.dialect() {
-            Dialect::Untried => None,
-            Dialect::Module => Some(Backend::Module),
-            Dialect::Script | Dialect::ScriptWithoutReadOnly => Some(Backend::Script),
+            dialect if dialect.has(Dialect::SCRIPT) => Some(Backend::Script),
+            Dialect::MODULE => Some(Backend::Module),
+            _ => None,
         }
     }
 }
 
 impl Speaker {
     fn dialect(&self) -> Dialect {
-        let dialect = self.dialect.load(Ordering::Relaxed);
-        let all = [Dialect::Untried, Dialect::Module, Dialect::Script, Dialect::ScriptWithoutReadOnly];
-        all.into_iter().find(|known| *known as u8 == dialect).unwrap_or(Dialect::Untried)
+        Dialect(self.dialect.load(Ordering::Relaxed))
     }
 
     /// Whether a command was not executed for what the server lacks. Learns from the reply what that is.
@@ -141,26 +158,34 @@ impl Speaker {
             return false;
         }
         let (dialect, Reply::Error(text)) = (self.dialect(), reply) else {
-            let _ = self.learn(Dialect::Untried, Dialect::Module);
+            let (untried, module) = (Dialect::UNTRIED.0, Dialect::MODULE.0);
+            let _ = self.dialect.compare_exchange(untried, module, Ordering::Relaxed, Ordering::Relaxed);
             return false;
         };
         let lacks_read_only = is_unknown_command(text) && text.to_ascii_uppercase().contains("EVALSHA_RO");
-        match dialect {
-            _ if text.starts_with("NOSCRIPT") => true,
-            Dialect::Script if lacks_read_only => self.learn(dialect, Dialect::ScriptWithoutReadOnly),
-            // Sent before another one's reply said what there is.
-            Dialect::Script | Dialect::ScriptWithoutReadOnly => is_unknown_command(text),
-            Dialect::Untried if self.module == Module::Auto && is_unknown_command(text) => {
-                tracing::info!("the rate limit server has not loaded swlimit: its script decides");
-                self.learn(dialect, Dialect::Script)
-            }
-            _ => false,
+        let is_scripted = dialect.has(Dialect::SCRIPT);
+        if text.starts_with("NOSCRIPT") {
+            return true;
         }
+        if is_scripted && text.starts_with(NO_CLOCK) && command.name() != b"SWLIMIT.INFO" {
+            if self.learn(Dialect::OWN_CLOCK) {
+                tracing::warn!(error = text, "the script may not ask for the time: this machine's clock decides");
+            }
+            return true;
+        }
+        if is_scripted && lacks_read_only {
+            self.learn(Dialect::NO_READ_ONLY);
+        } else if dialect == Dialect::UNTRIED && self.module == Module::Auto && is_unknown_command(text) {
+            tracing::info!("the rate limit server has not loaded swlimit: its script decides");
+            self.learn(Dialect::SCRIPT);
+        }
+        // Perhaps it was sent before another one's reply said what there is.
+        self.dialect().has(Dialect::SCRIPT) && is_unknown_command(text)
     }
 
-    fn learn(&self, before: Dialect, now: Dialect) -> bool {
-        let _ = self.dialect.compare_exchange(before as u8, now as u8, Ordering::Relaxed, Ordering::Relaxed);
-        true
+    /// Whether that is news.
+    fn learn(&self, more: Dialect) -> bool {
+        self.dialect.fetch_or(more.0, Ordering::Relaxed) & more.0 == 0
     }
 
     /// Replaces replies to what was not executed, by asking that again in the order it was sent.
@@ -223,11 +248,11 @@ impl Command {
 
     /// The call of the script that does the same; `None` where this is sent as it is.
     fn in_dialect(&self, dialect: Dialect) -> Option<Self> {
-        if !matches!(dialect, Dialect::Script | Dialect::ScriptWithoutReadOnly) {
+        if !dialect.has(Dialect::SCRIPT) {
             return None;
         }
         let name = self.scripted_name()?;
-        let is_read = matches!(name, b"PEEK" | b"INFO") && dialect == Dialect::Script;
+        let is_read = matches!(name, b"PEEK" | b"INFO") && !dialect.has(Dialect::NO_READ_ONLY);
         let call = Self::named(if is_read { "EVALSHA_RO" } else { "EVALSHA" }, 3).word(DIGEST.get_hash().as_bytes());
         let mut words = self.words().skip(1);
         let keys = if name == b"MALLOW" { words.next()? } else { b"1" };
@@ -238,12 +263,25 @@ impl Command {
             b"PEEK" => Some(0),
             _ => None,
         };
+        let at = (dialect.has(Dialect::OWN_CLOCK) && name != b"INFO").then(unix_ms);
         let rest = words.clone();
         Some(match flags.and_then(|flags| packed(flags, rest)) {
-            Some(packed) => call.word(&packed),
-            None => words.fold(call.word(name), Self::word),
+            Some(packed) => match at {
+                Some(at) => call.word(&[packed.as_slice(), &at.to_le_bytes()].concat()),
+                None => call.word(&packed),
+            },
+            None => {
+                let call = words.fold(call.word(name), Self::word);
+                at.into_iter().fold(call, |call, at| call.word(b"AT").number(at))
+            }
         })
     }
+}
+
+/// This machine's clock.
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 const COUNT: u8 = 1;
@@ -309,9 +347,8 @@ mod tests {
 
     impl Scripted {
         fn connected(&self, module: Module) -> Spelled {
-            let dialect = if module == Module::Never { Dialect::Script } else { Dialect::Untried };
-            let connection = Box::new(self.clone());
-            Spelled(Arc::new(Speaker { connection, module, dialect: AtomicU8::new(dialect as u8) }))
+            let (connection, dialect) = (Box::new(self.clone()), AtomicU8::new(Dialect::of(module).0));
+            Spelled(Arc::new(Speaker { connection, module, dialect }))
         }
 
         fn says(&self, replies: impl IntoIterator<Item = Reply>) {
@@ -400,18 +437,18 @@ mod tests {
             assert_eq!(spelt.key(), Some(&b"k"[..]));
             spelt.words().skip(2).map(|word| String::from_utf8_lossy(word).into_owned()).collect::<Vec<_>>()
         };
-        let packed = spelt(allow().word(b"STRICT").word(b"COST").number(7), Dialect::Script);
+        let packed = spelt(allow().word(b"STRICT").word(b"COST").number(7), Dialect::SCRIPT);
         let numbers: Vec<u8> = [5_u64, 5000, 12, 7].into_iter().flat_map(u64::to_le_bytes).collect();
         assert_eq!(packed[2].as_bytes(), String::from_utf8_lossy(&[&[5], numbers.as_slice()].concat()).as_bytes());
-        let blocking = spelt(allow().word(b"BLOCK").ms(1000), Dialect::Script);
+        let blocking = spelt(allow().word(b"BLOCK").ms(1000), Dialect::SCRIPT);
         assert_eq!(blocking, ["1", "k", "ALLOW", "5", "60000ms", "5000ms", "BLOCK", "1000ms"]);
         let wide = Command::on("SWLIMIT.PEEK", b"k").number(5).ms(5000).ms(1);
-        assert_eq!(spelt(wide.clone(), Dialect::Script), ["1", "k", "PEEK", "5", "5000ms", "1ms"]);
-        assert_eq!(wide.in_dialect(Dialect::Script).unwrap().name(), b"EVALSHA_RO");
-        assert_eq!(wide.in_dialect(Dialect::ScriptWithoutReadOnly).unwrap().name(), b"EVALSHA");
+        assert_eq!(spelt(wide.clone(), Dialect::SCRIPT), ["1", "k", "PEEK", "5", "5000ms", "1ms"]);
+        assert_eq!(wide.in_dialect(Dialect::SCRIPT).unwrap().name(), b"EVALSHA_RO");
+        assert_eq!(wide.in_dialect(Dialect(Dialect::SCRIPT.0 | Dialect::NO_READ_ONLY.0)).unwrap().name(), b"EVALSHA");
         let mallow = Command::named("SWLIMIT.MALLOW", 2).number(2).word(b"k").word(b"l").word(b"5");
-        assert_eq!(spelt(mallow, Dialect::Script), ["2", "k", "l", "MALLOW", "5"]);
-        assert!(allow().in_dialect(Dialect::Module).is_none());
-        assert!(Command::on("DEL", b"k").in_dialect(Dialect::Script).is_none());
+        assert_eq!(spelt(mallow, Dialect::SCRIPT), ["2", "k", "l", "MALLOW", "5"]);
+        assert!(allow().in_dialect(Dialect::MODULE).is_none());
+        assert!(Command::on("DEL", b"k").in_dialect(Dialect::SCRIPT).is_none());
     }
 }

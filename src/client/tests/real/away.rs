@@ -260,7 +260,7 @@ async fn denials_outlast_a_server_that_cannot_write() {
 #[tokio::test]
 async fn without_the_module() {
     let server = Server::builder().bare().start();
-    let always = || Client::builder().module(Module::Always);
+    let always = || patient().module(Module::Always);
     let error = always().connect(&server.url()).await.err().unwrap();
     assert_eq!(error, Error::ModuleMissing);
     assert!(error.to_string().contains("--loadmodule"), "{error}");
