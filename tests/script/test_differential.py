@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from support.commands import of_vector
 from support.comparing import Commands, Difference, compare
 from support.lacking import needed
 from support.releases import TOO_OLD
@@ -70,20 +71,8 @@ def test_durations(run):
 
 
 def test_decisions(plain):
-    """Kept by UNTIL 0, whatever the clock says."""
     for case in json.loads((make.HERE / "decisions.json").read_text()):
-        commands = [("DEL", "k")]
-        if stored := case["stored"]:
-            quota = 0, f"{stored['window']}ms", f"{stored['resolution']}ms"
-            commands += [("SWLIMIT.RECORD", "k", *quota, "COST", units, "AT", start, "UNTIL", 0)
-                         for start, units in stored["counts"]]
-        if until := case["blocked_until"]:
-            commands.append(("SWLIMIT.BLOCK", "k", "1ms", "AT", until - 1, "UNTIL", 0))
-        asked = case["request"]
-        options = [word for word in ("partial", "strict") if asked[word]]
-        commands.append(("SWLIMIT.PEEK", "k", asked["limit"], f"{asked['window']}ms", f"{asked['resolution']}ms",
-                         "COST", asked["cost"], *options, "AT", case["now"]))
-        assert plain.calls([scripted(words, sha()) for words in commands])[-1] == case["decision"], case
+        assert plain.calls([scripted(words, sha()) for words in of_vector(case)])[-1] == case["decision"], case
 
 
 @pytest.mark.parametrize("sequence", json.loads((make.HERE / "replies.json").read_text()), ids=lambda one: one["name"])

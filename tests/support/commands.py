@@ -9,6 +9,22 @@ def mallow(*limits, options=()):
     return ["SWLIMIT.MALLOW", len(limits), *keys, *quotas, *options]
 
 
+def of_vector(case):
+    """Commands that come to a case of tests/vectors/decisions.json: the last one's reply is its decision. What they
+    store is kept by UNTIL 0, whatever the clock says."""
+    yield ["DEL", "k"]
+    if stored := case["stored"]:
+        quota = 0, f"{stored['window']}ms", f"{stored['resolution']}ms"
+        for start, units in stored["counts"]:
+            yield ["SWLIMIT.RECORD", "k", *quota, "COST", units, "AT", start, "UNTIL", 0]
+    if until := case["blocked_until"]:
+        yield ["SWLIMIT.BLOCK", "k", "1ms", "AT", until - 1, "UNTIL", 0]
+    asked = case["request"]
+    options = [word for word in ("partial", "strict") if asked[word]]
+    quota = asked["limit"], f"{asked['window']}ms", f"{asked['resolution']}ms"
+    yield ["SWLIMIT.PEEK", "k", *quota, "COST", asked["cost"], *options, "AT", case["now"]]
+
+
 def expiring(now):
     """Commands that set when a key expires, or change it, each in another way; `now` is by the server's clock."""
     return [

@@ -257,12 +257,9 @@ def _go_on(commands, clock, ours, theirs):
     """Let the servers' clock go on, and sometimes begin with new keys."""
     pick = commands.random
     resolution, subintervals = pick.choice(list(commands.geometry.values()))
-    if not commands.stands:
-        pass  # keys would expire within a batch, by each server's own clock
-    elif clock.ms < 2 * NOW:
-        clock.set(clock.ms + pick.choice([0, 1, resolution // 3, resolution, resolution * subintervals]))
-    else:
-        clock.set(NOW)
+    if commands.stands:  # else keys would expire within a batch, by each server's own clock
+        step = pick.choice([0, 1, resolution // 3, resolution, resolution * subintervals])
+        clock.set(clock.ms + step if clock.ms < 2 * NOW else NOW)
     if pick.random() < 0.5:
         commands.begin()
     if commands.by_clock:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from support.bounds import T
+from support.commands import of_vector
 from support.resp import Connection, Failed
 from vectors import make
 
@@ -51,20 +52,8 @@ def test_default_resolutions(pipe):
 
 
 def test_decisions(pipe):
-    """Kept by UNTIL 0, whatever the clock says."""
     for case in vectors("decisions.json"):
-        commands = [("DEL", "k")]
-        if stored := case["stored"]:
-            quota = 0, f"{stored['window']}ms", f"{stored['resolution']}ms"
-            commands += [("SWLIMIT.RECORD", "k", *quota, "COST", units, "AT", start, "UNTIL", 0)
-                         for start, units in stored["counts"]]
-        if until := case["blocked_until"]:
-            commands.append(("SWLIMIT.BLOCK", "k", "1ms", "AT", until - 1, "UNTIL", 0))
-        asked = case["request"]
-        options = [word for word in ("partial", "strict") if asked[word]]
-        commands.append(("SWLIMIT.PEEK", "k", asked["limit"], f"{asked['window']}ms", f"{asked['resolution']}ms",
-                         "COST", asked["cost"], *options, "AT", case["now"]))
-        assert pipe.calls(commands)[-1] == case["decision"], case
+        assert pipe.calls(of_vector(case))[-1] == case["decision"], case
 
 
 @pytest.mark.parametrize("sequence", vectors("replies.json"), ids=lambda sequence: sequence["name"])

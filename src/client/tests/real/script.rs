@@ -74,15 +74,19 @@ async fn turns_in_order() {
 #[tokio::test]
 async fn a_server_that_cannot_write() {
     let server = Server::builder().bare().start();
-    let client = Client::builder().build(&server.url()).unwrap();
+    let client = patient().connect(&server.url()).await.unwrap();
     let of = limiter(&client, one_an_hour(), Mode::Direct);
-    eventually("a grant", async || of.allow("used up").await.unwrap().granted().then_some(())).await;
     server.say::<()>("CONFIG SET maxmemory 1");
     eventually("away", async || {
         let _ = of.allow(&fastrand::u64(..).to_string()).await;
         (client.servers()[0].reason == Some(Reason::Code("OOM"))).then_some(())
     })
     .await;
+    eventually("a probe that writes", async || {
+        server.say::<String>("INFO commandstats").contains("cmdstat_setrange:").then_some(())
+    })
+    .await;
+    assert!(!client.is_connected());
     server.say::<()>("CONFIG SET maxmemory 0");
     eventually("back", async || client.is_connected().then_some(())).await;
 }
