@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from support.daemon import DAEMON, Daemon
-from support.gateways import NAMES, POLICIES, App, Proxy
+from support.gateways import DESCRIPTORS, NAMES, POLICIES, App, Proxy
 from support.lacking import lacking
 
 # No window slides while a test runs, but those of a second.
@@ -78,12 +78,12 @@ def app():
 
 @pytest.fixture
 def policed(start_daemon, server):
-    """A daemon with the policies of proxies.md."""
-    return start_daemon(POLICIES, server)
+    """A daemon with the policies and descriptors of proxies.md, in one file."""
+    return start_daemon(POLICIES + DESCRIPTORS.removeprefix("domain: shop\n"), server)
 
 
 @pytest.fixture(params=NAMES)
 def proxy(request, policed, app, tmp_path):
     """Each proxy in front of the application."""
-    with Proxy(request.param, tmp_path, {8080: policed.http_port, 3000: app.port}) as proxy:
+    with Proxy(request.param, tmp_path, {8080: policed.http_port, 8081: policed.port, 3000: app.port}) as proxy:
         yield proxy

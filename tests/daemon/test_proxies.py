@@ -50,4 +50,4 @@ def test_the_settings_of_the_page_are_valid(policed):
     daemon = policed
     (daemon.folder / "swlimitd.yaml").write_text(SETTINGS)
     status, printed = daemon.run("--check")
-    assert (status, printed.endswith("is valid: 4 limits\n")) == (0, True), printed
+    assert (status, printed.endswith("is valid: 7 limits\n")) == (0, True), printed

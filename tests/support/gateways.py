@@ -20,11 +20,13 @@ from .releases import Unavailable
 from .server import free_port
 from .waiting import eventually
 
-NAMES = ["nginx", "caddy", "haproxy", "envoy", "traefik"]
+NAMES = ["nginx", "caddy", "haproxy", "envoy", "traefik"]  # those that ask over HTTP
+GRPC = "envoy_grpc"
 BLOCKS = [block for block in blocks(page_named("proxies.md")) if block.comment.startswith("run by")]
-POLICIES, SETTINGS, TRAEFIK, TRAEFIK_WEB, ENVOY = [block.text for block in BLOCKS if block.language == "yaml"]
+POLICIES, SETTINGS, TRAEFIK, TRAEFIK_WEB, ENVOY, DESCRIPTORS, ENVOY_GRPC = [
+    block.text for block in BLOCKS if block.language == "yaml"]
 TEXTS = {block.language: block.text for block in BLOCKS if block.language != "yaml"} | {
-    "envoy": ENVOY, "traefik": TRAEFIK, "traefik web": TRAEFIK_WEB}
+    "envoy": ENVOY, GRPC: ENVOY_GRPC, "traefik": TRAEFIK, "traefik web": TRAEFIK_WEB}
 CLIENT, OTHER = "127.0.0.2", "127.0.0.3"  # loopback has many addresses; 127.0.0.1 is the proxy's
 
 
@@ -60,10 +62,13 @@ class App:
 
 
 class Proxy:
-    """One proxy in front of an application. Use as a context manager."""
+    """One proxy in front of an application. Use as a context manager.
 
-    def __init__(self, name, folder, ports):
-        self.name, self.folder, self.port = name, folder, free_port()
+    `header_timeout` is how long headers may take, instead of what the page says.
+    """
+
+    def __init__(self, name, folder, ports, header_timeout=None):
+        self.name, self.folder, self.port, self.header_timeout = name, folder, free_port(), header_timeout
         self.ports = ports | {8000: self.port, 8001: free_port()}
         self.environment = {"HOME": str(folder), "XDG_DATA_HOME": str(folder)}  # where Caddy keeps things
 
@@ -86,7 +91,8 @@ class Proxy:
         self.process.wait()
 
     def configured(self, language):
-        return re.sub(r"\b(8000|8001|8080|3000)\b", lambda port: str(self.ports[int(port[0])]), TEXTS[language])
+        text = re.sub(r"\b(10|60)s\b", self.header_timeout, TEXTS[language]) if self.header_timeout else TEXTS[language]
+        return re.sub(r"\b(8000|8001|8080|8081|3000)\b", lambda port: str(self.ports[int(port[0])]), text)
 
     def write(self, name, text):
         (self.folder / name).write_text(text)
@@ -101,7 +107,7 @@ class Proxy:
             http {{ access_log off; {kept} {self.configured("nginx")} }}""")]
 
     def caddy(self):
-        text = "{\nadmin off\n}\n" + self.configured("caddy")
+        text = self.configured("caddy").replace("{", "{\nadmin off", 1)
         return [program("caddy"), "run", "--adapter", "caddyfile", "--config", self.write("Caddyfile", text)]
 
     def haproxy(self):
@@ -112,9 +118,12 @@ class Proxy:
         self.write("web.yaml", self.configured("traefik web"))
         return [packaged("traefik"), "--configFile", self.write("traefik.yaml", self.configured("traefik"))]
 
-    def envoy(self):
-        return [packaged("envoy"), "-c", self.write("envoy.yaml", self.configured("envoy")), "--use-dynamic-base-id",
+    def envoy(self, language="envoy"):
+        return [packaged("envoy"), "-c", self.write("envoy.yaml", self.configured(language)), "--use-dynamic-base-id",
                 "--concurrency", "1", "--log-level", "warning"]
+
+    def envoy_grpc(self):
+        return self.envoy(GRPC)
 
     def ask(self, path, method="GET", client=CLIENT, **headers):
         """The status, headers and body of a reply."""
@@ -129,9 +138,12 @@ class Proxy:
     def statuses(self, times, *words, **options):
         return [self.ask(*words, **options)[0] for _ in range(times)]
 
+    def connected(self, client=CLIENT):
+        return socket.create_connection(("127.0.0.1", self.port), 20, (client, 0))
+
     def send(self, request, client=CLIENT):
         """The status of the reply to these bytes, or 0 if the connection ends without one."""
-        with socket.create_connection(("127.0.0.1", self.port), 20, (client, 0)) as connection:
+        with self.connected(client) as connection:
             try:
                 connection.sendall(request)
                 reply = connection.recv(1000)

@@ -16,7 +16,8 @@ pub struct PathRules {
 }
 
 impl PathRules {
-    /// The path of a URI as the application sees it: decoded, without query, empty segments, `.` and `..`.
+    /// The path of a URI as the application sees it: decoded, without query, empty segments, `.` and `..`. A backslash
+    /// is a slash, as to Sinatra and IIS.
     pub fn normalize(self, uri: &str) -> String {
         let path = match uri.split_once("://") {
             Some((scheme, rest)) if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
@@ -28,7 +29,7 @@ impl PathRules {
         let decoded = percent_decode_str(path).decode_utf8_lossy();
         let mut segments: Vec<&str> = Vec::new();
         let mut is_folder = true;
-        for segment in decoded.split('/') {
+        for segment in decoded.split(['/', '\\']) {
             let bare = if self.ignore_parameters { segment.split(';').next().unwrap_or_default() } else { segment };
             // In regular expressions such as Starlette's and Django's, `$` also matches before a newline.
             let bare = bare.trim_end_matches('\n');
@@ -78,6 +79,7 @@ mod tests {
             ("/login%0a", "/login"),
             ("/login%0A%0a/", "/login/"),
             ("/a%0ab", "/a\nb"),
+            ("/a/..%5c\\login", "/login"),
             ("*", "/*"),
             ("/Login;a=b/", "/Login;a=b/"),
         ] {
@@ -111,7 +113,7 @@ mod tests {
         /// Normalizing is idempotent, and no path leaves the root.
         #[test]
         fn normalized_paths_are_stable(
-            path in "[/.a;A\n]{0,12}",
+            path in r"[/\\.a;A\n]{0,12}",
             ignore_case: bool,
             ignore_trailing_slash: bool,
             ignore_parameters: bool,
