@@ -1,11 +1,13 @@
 """Bounds on what a client may hold: time, headers, connections, labels."""
 
+import signal
 import socket
 import time
 from contextlib import ExitStack
 
 import pytest
 
+from support.daemon import OK, request, rls_pb2_grpc
 from support.waiting import eventually
 
 NO_LIMITS = "domain: d"
@@ -67,6 +69,52 @@ def test_connections_of_an_address_are_bounded(start_daemon):
         for _ in range(10):
             stack.enter_context(connect(daemon))
         assert asked(daemon).startswith(b"HTTP/1.1 200")
+
+
+def test_what_is_being_answered_when_a_connection_ends_is_answered(start_daemon, start):
+    """A gRPC connection ends with its age, one of HTTP when it is idle for too long. These wait for the server."""
+    server = start()
+    daemon = start_daemon("{domain: d, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 9}}]}", server)
+    daemon.stop()
+    daemon.write_settings(timeout="100s", grpc=daemon.settings["grpc"] | {"max_connection_age": "1s"})
+    with_http(daemon, header_timeout="1s")
+    assert daemon.codes("k=x")[0] == "OK"
+    asked_before = commands(daemon)
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        with daemon.channel() as channel, connect(daemon) as over_http:
+            over_grpc = rls_pb2_grpc.RateLimitServiceStub(channel).ShouldRateLimit.future(request("k=x"), timeout=60)
+            body = b'{"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "y"}]}]}'
+            over_http.sendall(b"POST /json HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            eventually(lambda: commands(daemon), asked_before + 2)
+            # Whoever comes later is sent away meanwhile.
+            with connect(daemon) as idle, socket.create_connection(("127.0.0.1", daemon.port), 20) as old:
+                until_it_is_sent_away(old)
+                while idle.recv(1000):
+                    pass
+            assert not over_grpc.done()
+            server.process.send_signal(signal.SIGCONT)
+            assert over_grpc.result().overall_code == OK
+            assert over_http.recv(100).startswith(b"HTTP/1.1 200 ")
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+
+
+def until_it_is_sent_away(connection):
+    """Keep up a connection of HTTP/2, until the other side ends it."""
+    settings, ping, acknowledged = 4, 6, 1
+    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, settings, 0, 0, 0, 0, 0]))
+    with connection.makefile("rb") as frames:
+        while len(head := frames.read(9)) == 9:
+            length, kind, flags = int.from_bytes(head[:3]), head[3], head[4]
+            data = frames.read(length)
+            if kind == ping and not flags & acknowledged:
+                connection.sendall(head[:4] + bytes([acknowledged]) + head[5:] + data)
+
+
+def commands(daemon):
+    """How many were sent to the server."""
+    return sum(daemon.metrics("swlimit_client_commands_total").values())
 
 
 def asked(daemon):

@@ -240,10 +240,10 @@ def test_systemd_is_told(start_daemon, tmp_path, monkeypatch):
 
 
 def test_connections_end_with_age(start_daemon):
-    """So that clients connect anew, and reach instances that have started since."""
+    """So that clients connect anew, and reach instances that have started since. Here one does not hear of it."""
     daemon = start_daemon(limits(3))
     daemon.stop()
-    daemon.write_settings(grpc=daemon.settings["grpc"] | {"max_connection_age": "1s"})
+    daemon.write_settings(grpc=daemon.settings["grpc"] | {"max_connection_age": "1s", "max_connection_age_grace": "1s"})
     daemon.start()
     with socket.create_connection(("127.0.0.1", daemon.port), timeout=20) as connection:
         connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))

@@ -23,7 +23,7 @@ use tokio::time::{sleep, timeout};
 use tower_service::Service as _;
 
 use super::listen::Listener;
-use super::preface::PrefaceTimeout;
+use super::read_timeout::ReadTimeout;
 use super::tls::Acceptor;
 use crate::config::settings::Http;
 use crate::observe::metrics::{self, Rejection};
@@ -138,7 +138,7 @@ impl Connections {
             request.extensions_mut().insert(ConnectInfo(peer));
             self.router.clone().call(request)
         });
-        let stream = TokioIo::new(PrefaceTimeout::new(stream, self.timeout));
+        let stream = TokioIo::new(ReadTimeout::of_preface(stream, self.timeout));
         let connection = self.builder.serve_connection(stream, service);
         if let Err(error) = watcher.watch(connection).await {
             if let Some(rejection) = rejection(&*error) {

@@ -15,11 +15,14 @@ use tokio::sync::watch;
 use super::connections;
 use super::listen::Listener;
 use super::tls::Acceptor;
-use super::{FatalError, MAX_REQUEST};
+use super::FatalError;
 use crate::page;
 use crate::protocol::peer::Peer;
 use crate::protocol::{api, auth, envoy};
 use crate::service::Service;
+
+/// The largest request in bytes.
+const MAX_REQUEST: usize = 1024 * 1024;
 
 /// Serves HTTP until `end`, and then completes running requests.
 pub async fn serve(service: Arc<Service>, listener: Listener, end: watch::Receiver<bool>) -> Result<(), FatalError> {

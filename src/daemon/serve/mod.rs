@@ -4,7 +4,7 @@ mod connections;
 pub mod grpc;
 pub mod http;
 pub mod listen;
-mod preface;
+mod read_timeout;
 pub mod reload;
 pub mod shutdown;
 mod tls;
@@ -12,6 +12,3 @@ mod xds;
 
 /// An error that ends the daemon.
 pub type FatalError = Box<dyn std::error::Error + Send + Sync>;
-
-/// The largest request in bytes.
-const MAX_REQUEST: usize = 1024 * 1024;

@@ -1,4 +1,4 @@
-//! A time-out for the first bytes of a connection.
+//! A time-out for what a connection reads.
 
 use std::future::Future;
 use std::io;
@@ -8,28 +8,35 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{sleep, Sleep};
+use tonic::transport::server::Connected;
 
 /// The length of HTTP/2's preface. hyper reads this many bytes to tell HTTP/1 from HTTP/2, and has no time-out for it.
 const PREFACE: usize = 24;
 
-/// A stream that fails if its first bytes take too long.
-pub struct PrefaceTimeout<S> {
+/// A stream that fails if some bytes take too long.
+pub struct ReadTimeout<S> {
     stream: S,
-    /// `None` once the preface has been read.
+    /// When it fails, and how many bytes have to be read before; `None` once they have been.
     waiting: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
-impl<S> PrefaceTimeout<S> {
-    pub fn new(stream: S, timeout: Duration) -> Self {
-        Self { stream, waiting: Some((Box::pin(sleep(timeout)), 0)) }
+impl<S> ReadTimeout<S> {
+    /// The preface has to come within this time.
+    pub fn of_preface(stream: S, timeout: Duration) -> Self {
+        Self { stream, waiting: Some((Box::pin(sleep(timeout)), PREFACE)) }
+    }
+
+    /// The connection has to end within this time, if there is one.
+    pub fn of_all(stream: S, timeout: Option<Duration>) -> Self {
+        Self { stream, waiting: timeout.map(|timeout| (Box::pin(sleep(timeout)), usize::MAX)) }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for PrefaceTimeout<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ReadTimeout<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buffer.filled().len();
-        let Some((timeout, length)) = &mut this.waiting else {
+        let Some((timeout, missing)) = &mut this.waiting else {
             return Pin::new(&mut this.stream).poll_read(cx, buffer);
         };
         match Pin::new(&mut this.stream).poll_read(cx, buffer) {
@@ -38,8 +45,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for PrefaceTimeout<S> {
                 Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
             }
             Poll::Ready(result) => {
-                *length += buffer.filled().len() - before;
-                if *length >= PREFACE {
+                *missing = missing.saturating_sub(buffer.filled().len() - before);
+                if *missing == 0 {
                     this.waiting = None;
                 }
                 Poll::Ready(result)
@@ -48,7 +55,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for PrefaceTimeout<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for PrefaceTimeout<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ReadTimeout<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
     }
@@ -71,5 +78,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for PrefaceTimeout<S> {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+impl<S: Connected> Connected for ReadTimeout<S> {
+    type ConnectInfo = S::ConnectInfo;
+
+    fn connect_info(&self) -> Self::ConnectInfo {
+        self.stream.connect_info()
     }
 }
