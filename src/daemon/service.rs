@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
-use tokio::sync::watch;
+use tokio::sync::{watch, Notify};
 use tracing::{Instrument, Level, Span};
 
 use crate::config::error::ConfigError;
@@ -28,6 +28,8 @@ pub struct Service {
     live: ArcSwap<Live>,
     /// The error of the configuration that was read last, and when, if it is not the one in force.
     refused: Mutex<Option<(SystemTime, ConfigError)>>,
+    /// Files were read again, so that limits of the control plane that were refused may be valid now.
+    files_read: Notify,
     /// Why the server decides nothing, until the operator changes something there.
     unusable: Mutex<Option<String>>,
     pub metrics: Metrics,
@@ -76,8 +78,17 @@ impl Service {
         let live = ArcSwap::from_pointee(Live::first(configuration, &client));
         metrics::loaded(true);
         metrics.rules.keep(&live.load().configuration.limits);
-        let (refused, unusable, stopping) = (Mutex::default(), Mutex::default(), watch::Sender::new(false));
-        Self { origin, client, has_server, live, refused, unusable, metrics, stopping }
+        Self {
+            origin,
+            client,
+            has_server,
+            live,
+            refused: Mutex::default(),
+            files_read: Notify::new(),
+            unusable: Mutex::default(),
+            metrics,
+            stopping: watch::Sender::new(false),
+        }
     }
 
     pub fn client(&self) -> &Client {
@@ -89,9 +100,24 @@ impl Service {
         self.live.load_full()
     }
 
-    /// Reads the configuration again, with other limits of the control plane if there are any. An invalid one changes
-    /// nothing.
-    pub fn reload(&self, discovered: Option<Vec<Source>>) -> Reload {
+    /// Reads the configuration again, because its files may have changed. An invalid one changes nothing.
+    pub fn reload(&self) -> Reload {
+        let result = self.load(None);
+        self.files_read.notify_one();
+        result
+    }
+
+    /// Takes over other limits of the control plane, with what files say now. Invalid ones change nothing.
+    pub fn discover(&self, limits: Vec<Source>) -> Reload {
+        self.load(Some(limits))
+    }
+
+    /// Waits until files were read again.
+    pub async fn files_read(&self) {
+        self.files_read.notified().await;
+    }
+
+    fn load(&self, discovered: Option<Vec<Source>>) -> Reload {
         let mut refused = self.lock_refused();
         let before = self.live();
         let discovered = discovered.or_else(|| before.configuration.discovered.clone());

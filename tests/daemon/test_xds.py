@@ -157,6 +157,32 @@ def test_own_keys_in_an_overlay(control_plane, start_discovering):
     eventually(lambda: "3 per 30s" in daemon.get("/rlconfig")[1], log=lambda: daemon.log)
 
 
+def test_what_an_overlay_hinders_is_in_force_when_it_is_mended(control_plane, start_discovering):
+    """The control plane sends it once only. Here it is sent before there were any limits, and again with others."""
+    daemon = start_discovering(control_plane, start_without=True)
+    overlay = daemon.folder / "over.yaml"
+
+    def lay_over(key):
+        overlay.write_text(f"{{domain: d, descriptors: [{{key: {key}, rate_limit: {{window: 30s}}}}]}}")
+
+    def accepted(answer):
+        later = control_plane.requests[control_plane.requests.index(answer) + 1:]
+        return [(one.version_info, one.response_nonce) for one in later if not one.HasField("error_detail")]
+
+    lay_over("new")
+    daemon.write_settings(overlays=["over.yaml"])
+    for number, key in enumerate(("first", "second"), 1):
+        answer = control_plane.publish(config(number) | {"descriptors": [
+            {"key": key, "rate_limit": {"requests_per_unit": number, "unit": "DAY"}}]})
+        assert "over.yaml" in answer.error_detail.message
+        lay_over(key)
+        eventually(lambda: accepted(answer), [(f"v{number}", str(number))], log=lambda: daemon.log)
+        assert daemon.get("/rlconfig")[1].startswith(f"d.{key}: {number} per 30s")
+    daemon.stop()
+    daemon.start()  # with what was kept
+    assert in_force(daemon) == [2]
+
+
 def test_tls(start_discovering, tmp_path):
     authority = trustme.CA()
     server, client = authority.issue_cert("control.test"), authority.issue_cert("client.test")

@@ -49,7 +49,7 @@ async fn read(service: &Arc<Service>, changed: mpsc::Sender<()>) -> Option<(Opti
     let service = service.clone();
     thread::spawn(move || {
         let watcher = watch(service.watched(), changed);
-        tell.send((watcher, service.reload(None)))
+        tell.send((watcher, service.reload()))
     });
     told.await.ok()
 }

@@ -93,19 +93,39 @@ impl Follower<'_> {
         let mut responses = client.stream_aggregated_resources(request).await?.into_inner();
         metrics::control_plane(true);
         tracing::info!(server = self.xds.server, "connected to the control plane");
-        while let Some(response) = responses.message().await? {
+        // The last response, if it was refused.
+        let mut refused = None;
+        loop {
+            let (response, is_new) = tokio::select! {
+                response = responses.message() => match response? {
+                    Some(response) => (response, true),
+                    None => return Ok(()),
+                },
+                () = self.service.files_read() => match refused.take() {
+                    Some(response) => (response, false), // which may be valid beside other files
+                    None => continue,
+                },
+            };
             self.failures = 0;
             let (version, nonce) = (response.version_info.clone(), response.nonce.clone());
-            let error = match self.apply(response).await? {
+            match self.apply(response.clone()).await? {
                 Ok(()) => {
+                    tracing::info!(version, "limits of the control plane are in force");
                     self.version = version;
-                    None
+                    refused = None;
+                    requests.send(self.request(nonce, None)).await?;
                 }
-                Err(message) => Some(rpc::Status { code: Code::InvalidArgument.into(), message, details: Vec::new() }),
-            };
-            requests.send(self.request(nonce, error)).await?;
+                Err(message) => {
+                    refused = Some(response);
+                    if is_new {
+                        let reason = &message;
+                        tracing::error!(version, reason, "limits of the control plane are refused; the old ones stay");
+                        let status = rpc::Status { code: Code::InvalidArgument.into(), message, details: Vec::new() };
+                        requests.send(self.request(nonce, Some(status))).await?;
+                    }
+                }
+            }
         }
-        Ok(())
     }
 
     fn request(&self, response_nonce: String, error_detail: Option<rpc::Status>) -> DiscoveryRequest {
@@ -124,21 +144,14 @@ impl Follower<'_> {
 
     /// Takes over the limits of a response; why not, if they are invalid.
     async fn apply(&mut self, response: DiscoveryResponse) -> Result<Result<(), String>, FatalError> {
-        let (service, version) = (self.service.clone(), response.version_info.clone());
+        let service = self.service.clone();
         let (tell, told) = oneshot::channel();
         // On a thread of its own, as files are read.
         thread::spawn(move || tell.send(apply(&service, response)));
         let result = told.await?;
-        match &result {
-            Ok(()) => {
-                tracing::info!(version, "limits of the control plane are in force");
-                if let Some(first) = self.first.take() {
-                    let _ = first.send(()); // nobody waits if limits were kept
-                }
-            }
-            Err(reason) => {
-                tracing::error!(version, reason, "limits of the control plane are refused; the old ones stay")
-            }
+        if result.is_ok() {
+            // Nobody waits if limits were kept.
+            self.first.take().map(|first| first.send(()));
         }
         Ok(result)
     }
@@ -169,7 +182,7 @@ impl Follower<'_> {
 /// Takes over the limits of a response, and keeps them for the next start.
 fn apply(service: &Service, response: DiscoveryResponse) -> Result<(), String> {
     let sources = sources(&response.resources).map_err(|error| error.to_string())?;
-    if let Reload::Refused { error, .. } = service.reload(Some(sources)) {
+    if let Reload::Refused { error, .. } = service.discover(sources) {
         return Err(error.to_string());
     }
     let live = service.live();
