@@ -143,8 +143,8 @@ async fn run(arguments: Arguments) -> Result<(), FatalError> {
 /// Whether the server can decide, and allows everything that is asked of it.
 async fn check_server(settings: &Settings) -> Result<(), FatalError> {
     let server = &settings.server;
-    let core::Checked { by_script, forbidden } =
-        core::check(settings).await.map_err(|error| format!("{server}: {error}"))?;
+    let checked = core::check(&core::checker(settings)?).await;
+    let core::Checked { by_script, forbidden } = checked.map_err(|error| format!("{server}: {error}"))?;
     match &*forbidden {
         [] => {
             let how = if by_script { ", by the script: it has not loaded the module" } else { "" };

@@ -138,7 +138,7 @@ def test_sentinels(kind, limiter, sentinel):
 
 
 def test_tls(kind, limiter, start, tmp_path):
-    server, port, authority = encrypted(start, tmp_path)
+    server, port, authority, *_ = encrypted(start, tmp_path)
     client = kind.client(kind.redis, host="127.0.0.1", port=port, ssl=True, ssl_ca_certs=str(authority))
     uses_all(limiter(2, "1h", "1m", client=client, max_untracked_age=0.0), lambda _key: server)
 

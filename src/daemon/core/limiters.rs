@@ -30,6 +30,18 @@ pub fn client(settings: &Settings) -> Result<Client, client::Error> {
     }
 }
 
+/// A client that asks whether the server [can decide](check). It connects at its first use.
+///
+/// # Errors
+/// As those of [`client`].
+pub fn checker(settings: &Settings) -> Result<Client, client::Error> {
+    let builder = Client::builder().timeout(CHECK).prefix(&*settings.prefix).module(settings.module);
+    match &settings.server {
+        Server::None => builder.local(),
+        Server::Url(url) => builder.connection_options(connection_options(settings)?).build(url),
+    }
+}
+
 /// A server that can decide.
 #[derive(Debug, Default)]
 pub struct Checked {
@@ -39,17 +51,14 @@ pub struct Checked {
     pub forbidden: Vec<String>,
 }
 
-/// Whether the server can decide: it answers within a second, knows the password, and has loaded the module, or the script
-/// may decide.
+/// Whether the server can decide: it answers within a second, knows the password, and has loaded the module, or the
+/// script may decide.
 ///
 /// # Errors
 /// The server cannot decide.
-pub async fn check(settings: &Settings) -> Result<Checked, client::Error> {
-    let Server::Url(url) = &settings.server else { return Ok(Checked::default()) };
-    let builder = Client::builder().timeout(CHECK).prefix(&*settings.prefix).module(settings.module);
-    let client = builder.connection_options(connection_options(settings)?).connect(url).await?;
-    let forbidden = client.forbidden().await?;
-    let by_script = client.servers().iter().any(|server| server.backend == Some(Backend::Script));
+pub async fn check(checker: &Client) -> Result<Checked, client::Error> {
+    let forbidden = checker.forbidden().await?;
+    let by_script = checker.servers().iter().any(|server| server.backend == Some(Backend::Script));
     Ok(Checked { by_script, forbidden })
 }
 

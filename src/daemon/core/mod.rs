@@ -13,7 +13,7 @@ mod single;
 
 pub use answer::{Answer, Source};
 pub use explanation::{Explanation, Mismatch};
-pub use limiters::{check, client, Checked, Limiters};
+pub use limiters::{check, checker, client, Checked, Limiters};
 pub use plan::{retry_after, Descriptor, Operation, Plan, Question, Role};
 pub use refusal::Refusal;
 pub use single::{info, top, Demand, Verb};

@@ -50,6 +50,7 @@ pub async fn serve_until_stopped(
     let Signals { mut terminate, mut interrupt, hangup } = signals;
     let (tell, mut first) = oneshot::channel();
     tokio::spawn(xds::follow(service.clone(), tell));
+    tokio::spawn(reload::reload_on_change(service.clone(), hangup));
     if service.waits_for_limits() {
         tracing::info!("waiting for the first limits of the control plane");
         tokio::select! {
@@ -64,7 +65,6 @@ pub async fn serve_until_stopped(
     for listener in http {
         servers.spawn(http::serve(service.clone(), listener, end.subscribe()));
     }
-    tokio::spawn(reload::reload_on_change(service.clone(), hangup));
     tokio::spawn(count_steps(service.clone()));
     tokio::spawn(check_server(service.clone()));
     systemd(NotifyState::Ready);
@@ -97,8 +97,13 @@ fn systemd(state: NotifyState) {
 
 /// Checks the server until it can decide. Until then the log and health checks say what is missing there.
 async fn check_server(service: Arc<Service>) {
+    // One client for all checks: it logs a server that is away once.
+    let checker = match core::checker(&service.live().configuration.settings) {
+        Ok(checker) => checker,
+        Err(error) => return tracing::error!(%error, "the server is not checked"),
+    };
     loop {
-        let checked = core::check(&service.live().configuration.settings).await;
+        let checked = core::check(&checker).await;
         let reason = match &checked {
             Ok(_) => None,
             Err(core::Error::Away(_)) => service.unusable(),

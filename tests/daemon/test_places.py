@@ -1,0 +1,121 @@
+"""Counting servers behind sentinels and TLS, and those that cannot be reached: the operator is told which, and why."""
+
+import json
+import socket
+
+import pytest
+import trustme
+
+from support.daemon import descriptor
+from support.sentinel import watched
+from support.server import free_port
+from support.tls import encrypted
+from support.waiting import eventually
+
+LIMITS = "{domain: d, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 2, on_failure: deny}}]}"
+SERVED, FAILED = "server", "failure"
+
+
+@pytest.fixture
+def at(start_daemon):
+    """A daemon that counts on the server of a URL."""
+    def at(url, **settings):
+        daemon = start_daemon(LIMITS)
+        daemon.stop()
+        daemon.write_settings(server=url, **settings)
+        return daemon.start()
+
+    return at
+
+
+def decided_by(daemon):
+    """Who decides a request that counts nothing."""
+    before = daemon.metrics("swlimitd_decisions_total")
+    daemon.codes(descriptor("k=probe", hits=0))
+    after = daemon.metrics("swlimitd_decisions_total")
+    return next((source for (*_, source), count in after.items() if count > before.get((*_, source), 0)), None)
+
+
+def uses_all(daemon, key):
+    eventually(lambda: decided_by(daemon), SERVED, log=lambda: daemon.log)
+    assert [daemon.codes(f"k={key}")[0] for _ in range(3)] == ["OK", "OK", "OVER_LIMIT"]
+
+
+def test_sentinels(at, start, binaries, tmp_path):
+    """They have a password of their own, and a replica takes the master's place."""
+    sentinel, master, replica = watched(start, binaries, tmp_path, "ours", ("down-after-milliseconds", 500),
+                                        ("failover-timeout", 2000))
+    sentinel.cli("ACL", "SETUSER", "asking", "on", ">secret", "~*", "&*", "+@all")
+    sentinel.cli("ACL", "SETUSER", "default", "off")
+    url = f"redis-sentinel://127.0.0.1:{sentinel.port}/ours"
+    daemon = at(url, sentinel={"user": "asking", "password": "secret"})
+    uses_all(daemon, "a")
+    key = "{d}|k=a|1d"
+    assert master.cli("EXISTS", key) == "1"
+    eventually(lambda: replica.cli("EXISTS", key), "1")
+    master.kill()
+    uses_all(daemon, "b")
+    assert replica.cli("EXISTS", "{d}|k=b|1d") == "1"
+    assert daemon.codes("k=a")[0] == "OVER_LIMIT"
+    # Without the password they tell nothing.
+    daemon.stop()
+    daemon.write_settings(sentinel={"user": "asking", "password": "wrong"})
+    daemon.start()
+    assert decided_by(daemon) == FAILED
+
+
+def test_tls_with_a_certificate_of_the_client(at, start, tmp_path):
+    server = encrypted(start, tmp_path, asks_clients=True)
+    files = {"authority": server.authority, "certificate": server.certificate, "key": server.key}
+    files = {name: str(path) for name, path in files.items()}
+    url = f"rediss://127.0.0.1:{server.port}"
+    uses_all(at(url, server_tls=files), "a")
+    daemon = at(url, server_tls={"authority": files["authority"]})
+    eventually(lambda: decided_by(daemon) == FAILED and away(daemon), {(f"127.0.0.1:{server.port}", "certificate")})
+
+
+def away(daemon):
+    """The servers that are away, and why."""
+    return set(daemon.metrics("swlimitd_server_away_seconds"))
+
+
+def foreign(start, folder):
+    """The URL and settings of a server whose certificate nobody trusts."""
+    server = encrypted(start, folder)
+    trustme.CA().cert_pem.write_to_path(folder / "other.pem")
+    return f"rediss://127.0.0.1:{server.port}", {"server_tls": {"authority": str(folder / "other.pem")}}, None
+
+
+def locked(start, _):
+    server = start()
+    server.cli("CONFIG", "SET", "requirepass", "secret")
+    return f"redis://:wrong-secret@127.0.0.1:{server.port}", {}, None
+
+
+def silent(*_):
+    listening = socket.create_server(("127.0.0.1", 0))  # the system accepts for it
+    return f"redis://127.0.0.1:{listening.getsockname()[1]}", {"timeout": "200ms"}, listening
+
+
+UNREACHABLE = {
+    "refused": lambda *_: (f"redis://127.0.0.1:{free_port()}", {}, None),
+    "unresolved": lambda *_: ("redis://counting.invalid:6379", {}, None),
+    "certificate": foreign,
+    "password": locked,
+    "no_answer": silent,
+}
+
+
+@pytest.mark.parametrize("reason", UNREACHABLE)
+def test_of_whom_it_does_not_reach_it_says_why(at, start, tmp_path, reason):
+    url, settings, _kept = UNREACHABLE[reason](start, tmp_path)
+    address = url.rpartition("/")[2].rpartition("@")[2]
+    daemon = at(url, **settings)
+    eventually(lambda: decided_by(daemon) == FAILED and away(daemon), {(address, reason)}, log=lambda: daemon.log)
+    assert daemon.metrics("swlimit_client_server_away") == {(address,): 1}
+    server, = json.loads(daemon.get("/page/state")[1])["servers"]
+    assert (server["address"], server["health"], server["reason"]) == (address, "away", reason)
+    # Whoever asked, and the check at the start, say it once each.
+    lines = [line for line in daemon.log.splitlines() if "is away" in line]
+    assert 1 <= len(lines) <= 2 and all(address in line for line in lines), daemon.log
+    assert any(server["message"] in line for line in lines) and "secret" not in daemon.log
