@@ -80,7 +80,7 @@ def used_up(proxy):
 
 
 @each_proxy
-def test_no_attack_passes(proxy, app):
+def test_no_attack_passes(proxy, server, app):
     used_up(proxy)
     passed = {}
     for name, request in ATTACKS.items():
@@ -93,8 +93,10 @@ def test_no_attack_passes(proxy, app):
         for byte in post(headers=EMPTY):
             connection.sendall(bytes([byte]))
         assert connection.recv(1000).startswith(b"HTTP/1.1 429 ")
-    # And nobody else is worse off.
+    # And nobody else is worse off, also of what they need memory for.
     assert proxy.ask("/login", "POST", client="127.0.0.4")[0] == 200
+    proxy.send(b"GET /export HTTP/1.1\r\nHost: a.example.com\r\nX-Api-Key: " + b"b" * 15_000 + b"\r\n\r\n")
+    assert max(map(len, server.cli("KEYS", "*").split("\n"))) < 200
 
 
 @each_proxy

@@ -5,6 +5,7 @@ pub mod address;
 pub mod duration;
 pub mod environment;
 pub mod error;
+pub mod hashed;
 pub mod limits;
 pub mod path;
 pub mod policy;

@@ -5,13 +5,14 @@ use std::fmt::Write;
 use percent_encoding::{percent_encode, AsciiSet, PercentEncode, CONTROLS};
 
 use crate::config::duration::spelled;
+use crate::config::hashed::hashed;
 
 /// Characters with a meaning in keys. Values are escaped, so that clients cannot choose them.
 const RESERVED: &AsciiSet = &CONTROLS.add(b'%').add(b'|').add(b'=').add(b'{').add(b'}');
 
 /// The key of a descriptor in a domain, for a window in ms: `{domain}|key=value|key=value|1m`. The braces are the hash
 /// tag of a cluster: the domain, or the first pair with the key `hash_tag`. An empty pair, which no descriptor has,
-/// marks the key of a [policy](of_policy).
+/// marks the key of a [policy](of_policy). Long values are [hashed].
 pub fn name<'a>(
     prefix: &str,
     domain: &str,
@@ -26,6 +27,8 @@ pub fn name<'a>(
     add(format_args!("{prefix}{open}{}{close}", escaped(domain.as_bytes())));
     for (at, (key, value)) in pairs.enumerate() {
         let (open, close) = if tagged == Some(at) { ("{", "}") } else { ("", "") };
+        let hash = hashed(value);
+        let value = hash.as_ref().map_or(value, String::as_bytes);
         add(format_args!("|{open}{}={}{close}", escaped(key), escaped(value)));
     }
     name + "|" + &spelled(window)
@@ -63,6 +66,12 @@ mod tests {
         assert_eq!(spelled(Some("other")), spelled(None));
         assert_eq!((hash_tag(&spelled(None)), hash_tag(&spelled(Some("tenant")))), ("shop", "tenant=a"));
         assert_eq!(hash_tag("none"), "none");
+        let long = "l".repeat(201);
+        let pairs: [(&[u8], &[u8]); 2] = [(b"tenant", &long.as_bytes()[1..]), (b"path", long.as_bytes())];
+        assert_eq!(
+            name("", "d", None, pairs.into_iter(), 1000),
+            format!("{{d}}|tenant={}|path={}|1s", &long[1..], hashed(long.as_bytes()).unwrap())
+        );
         assert_eq!(of_policy("p:", "shop", "a.b", "1=2", 1000), "p:{shop}||a.b=1%3D2|1s");
     }
 

@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use axum::http::{header, HeaderMap, HeaderName};
 use percent_encoding::percent_decode_str;
-use ring::digest::{digest, SHA256};
 use serde::{de, Deserialize, Deserializer};
 
 use super::matching::{MissingHeader, OriginalRequest};
+use crate::config::hashed::hashed;
 
 /// A key template, such as `{header:x-tenant}/{client}`.
 #[derive(Debug, PartialEq)]
@@ -42,10 +42,6 @@ enum Which {
 /// Headers with a client address that any client can set.
 const UNTRUSTED: [&str; 6] =
     ["x-forwarded-for", "x-real-ip", "forwarded", "true-client-ip", "x-client-ip", "cf-connecting-ip"];
-
-/// The longest value in a key, in bytes; longer values are hashed.
-const LONGEST: usize = 200;
-const HASH_PREFIX: &str = "sha256-";
 
 impl FromStr for Template {
     type Err = String;
@@ -128,8 +124,8 @@ impl Template {
         // A single part is the key. Several are escaped, so that no value can extend into another part.
         let is_one = self.parts.len() == 1;
         let values = self.parts.iter().map(|part| match part.value(request) {
-            Ok(value) if is_one || matches!(part, Part::Word(_)) => Ok(bounded(value)),
-            value => value.map(|value| self.escaped(&bounded(value))),
+            Ok(value) if is_one || matches!(part, Part::Word(_)) => Ok(hashed(value.as_bytes()).unwrap_or(value)),
+            value => value.map(|value| self.escaped(&hashed(value.as_bytes()).unwrap_or(value))),
         });
         values.collect()
     }
@@ -202,16 +198,6 @@ fn network(address: IpAddr) -> String {
     }
 }
 
-/// The value, or its hash if it is longer than [`LONGEST`] or looks like a hash.
-fn bounded(value: String) -> String {
-    if value.len() <= LONGEST && !value.starts_with(HASH_PREFIX) {
-        return value;
-    }
-    let hash = digest(&SHA256, value.as_bytes());
-    let digits = hash.as_ref().iter().map(|byte| format!("{byte:02x}"));
-    format!("{HASH_PREFIX}{}", digits.collect::<String>())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -259,8 +245,8 @@ mod tests {
         }
         assert_eq!(filled("{client}", "192.0.2.1"), "192.0.2.1");
         let hash = filled("{header:x-long}", "::1");
-        assert_eq!(hash.len(), HASH_PREFIX.len() + 64);
-        assert_ne!(bounded(hash.clone()), hash); // which a client may send
+        assert_eq!(hash.len(), "sha256-".len() + 64);
+        assert_ne!(hashed(hash.as_bytes()), Some(hash)); // which a client may send
     }
 
     #[test]
