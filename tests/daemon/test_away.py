@@ -110,7 +110,7 @@ def test_a_server_that_was_never_there(start_daemon, start):
 
 
 def test_a_server_without_the_module(start_daemon, start):
-    daemon = start_daemon(LIMITS, start(module=None))
+    daemon = start_daemon(LIMITS, start(module=None), module="always")
     with pytest.raises(grpc.RpcError) as error:
         daemon.ask("allow=x")
     assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
