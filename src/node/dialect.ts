@@ -48,7 +48,12 @@ export class Dialect {
   ask(args: string[], key: string, use: ModuleUse): Promise<unknown> {
     const [name] = args as [string];
     if (use === "always" || !name.startsWith(PREFIX)) return this.send(args, key);
-    return this.find(args, key, use);
+    if (use === "never" || this.backend !== "module" || this.lacks.size > 0) return this.find(args, key, use);
+    return this.send(args, key).catch((error) => {
+      if (!(error instanceof Error && UNKNOWN.test(error.message))) throw error;
+      this.forget();
+      return this.find(args, key, use);
+    });
   }
 
   /** Find out anew: the connection, or the server, may be another one. */

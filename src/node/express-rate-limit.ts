@@ -1,12 +1,19 @@
 /** A store for the packages express-rate-limit and hono-rate-limiter. */
 
 import { AsyncLocalStorage } from "node:async_hooks";
+import { BudgetLimiter } from "./budget.js";
 import type { Decision } from "./decision.js";
 import { Limiter } from "./limiter.js";
 import type { LimiterOptions } from "./options.js";
 
 /** As a limiter's; the limit and the window are those of the middleware. */
-export type StoreOptions = Omit<LimiterOptions, "limit" | "window" | "name">;
+export interface StoreOptions extends Omit<LimiterOptions, "limit" | "window" | "name"> {
+  /**
+   * Fixed windows, as the middleware's own store has them: all of the limit comes back a window after a client's first
+   * request. Without it windows slide.
+   */
+  readonly fixed?: boolean;
+}
 
 /** What is used of the middleware's options. */
 export interface MiddlewareOptions {
@@ -37,7 +44,8 @@ export class SwlimitStore {
   /** Counts are shared with other processes. */
   readonly localKeys = false;
   readonly prefix: string;
-  private limiter: Limiter | null = null;
+  private limiter: Limiter | BudgetLimiter | null = null;
+  private windowMs = 0;
   /**
    * The middleware asks its limit of a function only after the store has answered. Then all requests are counted, denied
    * ones, too, and the middleware compares.
@@ -58,7 +66,11 @@ export class SwlimitStore {
   init({ windowMs, limit, skipFailedRequests, skipSuccessfulRequests }: MiddlewareOptions): void {
     this.counts = typeof limit !== "number";
     const units = this.counts ? ALL : (limit as number);
-    this.limiter = new Limiter({ ...this.options, prefix: this.prefix, limit: units, window: windowMs });
+    this.windowMs = windowMs;
+    const { fixed = false, ...options } = this.options;
+    const all = { ...options, prefix: this.prefix, limit: units, window: windowMs };
+    if (typeof fixed !== "boolean") throw new TypeError(`fixed must be true or false, not ${String(fixed)}`);
+    this.limiter = fixed ? new BudgetLimiter(all) : new Limiter(all);
     this.decrements = Boolean(skipFailedRequests || skipSuccessfulRequests);
   }
 
@@ -99,12 +111,11 @@ export class SwlimitStore {
 
   /** When the same request would be granted, if it was denied: the middleware makes Retry-After of it. */
   private resetTime({ granted, retryAfter, resetAfter }: Decision): Date {
-    const { window } = this.ready().quota;
     const wait = granted > 0 ? resetAfter : retryAfter;
-    return new Date(Date.now() + (wait === undefined || wait < 0 ? window : wait));
+    return new Date(Date.now() + (wait === undefined || wait < 0 ? this.windowMs : wait));
   }
 
-  private ready(): Limiter {
+  private ready(): Limiter | BudgetLimiter {
     if (!this.limiter) throw new Error("init of the store was not called");
     return this.limiter;
   }

@@ -1,60 +1,76 @@
-/** When to stop waiting for replies: one timer for all commands that are written together. */
+/** When to stop waiting for replies: one timer for all commands that have the same timeout. */
 
 export interface Awaited {
   /** Whether a reply, or an error, has come. */
-  isOver: boolean;
+  readonly isOver: boolean;
   /** The reply has not come within the timeout. */
   overdue(): void;
 }
 
-class Batch {
-  readonly members: Awaited[] = [];
+/** Commands that are written together. */
+interface Batch {
+  readonly due: number;
+  readonly members: readonly Awaited[];
+}
+
+class Queue {
+  private asked: Awaited[] = [];
+  private batches: Batch[] = [];
   private open = 0;
   private timer: NodeJS.Timeout | undefined;
 
   constructor(private readonly timeout: number) {}
 
   add(member: Awaited): void {
-    this.members.push(member);
-    this.open++;
+    // Time counts from when clients are about to write what they are given now: after this piece of the program's work.
+    if (this.asked.length === 0) queueMicrotask(() => this.written());
+    this.asked.push(member);
+    if (++this.open === 1) this.timer?.ref();
   }
 
-  /** They have been written. */
-  written(): void {
-    if (this.open === 0) return;
-    // Timers run before input is read: after a stall of the event loop, a reply that is there already still counts.
-    this.timer = setTimeout(() => setImmediate(() => this.end()), this.timeout);
-  }
-
-  /** One of them is over. */
+  /** One of them is over. While none is waited for, nothing keeps the process from ending. */
   over(): void {
-    if (--this.open === 0) clearTimeout(this.timer);
+    if (--this.open > 0) return;
+    this.batches = [];
+    this.timer?.unref();
+  }
+
+  private written(): void {
+    const members = this.asked;
+    this.asked = [];
+    if (this.open === 0) return;
+    this.batches.push({ due: performance.now() + this.timeout, members });
+    this.timer ??= this.set(this.timeout);
+  }
+
+  // Timers run before input is read: after a stall of the event loop, a reply that is there already still counts.
+  private set(ms: number): NodeJS.Timeout {
+    return setTimeout(() => setImmediate(() => this.end()), ms);
   }
 
   private end(): void {
-    for (const member of this.members) if (!member.isOver) member.overdue();
+    const now = performance.now();
+    const first = this.batches.findIndex(({ due }) => due > now);
+    const ended = this.batches.splice(0, first < 0 ? this.batches.length : first);
+    const [next] = this.batches;
+    this.timer = next && this.set(next.due - now);
+    for (const { members } of ended) for (const member of members) if (!member.isOver) member.overdue();
   }
 }
 
 export class Patience {
-  private readonly batches = new Map<number, Batch>();
+  private readonly queues = new Map<number, Queue>();
 
   /** Wait up to `timeout` ms, from when a command that was given to a client just now is written. */
-  wait(member: Awaited, timeout: number): Batch {
-    let batch = this.batches.get(timeout);
-    if (!batch) {
-      const made = new Batch(timeout);
-      batch = made;
-      this.batches.set(timeout, made);
-      // Clients write what they were given in this turn of the event loop no later than at its end.
-      setImmediate(() => {
-        this.batches.delete(timeout);
-        made.written();
-      });
+  wait(member: Awaited, timeout: number): Queue {
+    let queue = this.queues.get(timeout);
+    if (!queue) {
+      queue = new Queue(timeout);
+      this.queues.set(timeout, queue);
     }
-    batch.add(member);
-    return batch;
+    queue.add(member);
+    return queue;
   }
 }
 
-export type { Batch };
+export type { Queue };

@@ -15,7 +15,7 @@ import {
 } from "./errors.js";
 import { Health } from "./health.js";
 import type { ModuleUse } from "./options.js";
-import { Patience } from "./patience.js";
+import { type Awaited, Patience } from "./patience.js";
 import type { Memory } from "./server.js";
 import { within } from "./timeout.js";
 import { Tracked } from "./tracking.js";
@@ -116,47 +116,28 @@ export class Primary {
     if (patience !== undefined && patience <= 0) {
       return Promise.reject(new NotAskedError("no time is left to ask the server"));
     }
+    const sent = performance.now();
+    const state = this.line ? "ready" : this.state(sent);
+    const reply = this.send(args, key, module);
     return new Promise((resolve, reject) => {
-      const sent = performance.now();
-      const state = this.line ? "ready" : this.state(sent);
-      const reply = this.send(args, key, module);
-      const leave = (why: unknown) => {
-        if (exchange.isOver) return;
-        late?.(reply);
-        reject(why);
-      };
-      let isLate = false;
-      const exchange = {
-        isOver: false,
-        overdue: () => {
-          isLate = true;
-          this.overdue(key, sent, timeout, state, exchange);
-          leave(new UnavailableError(`no reply within ${timeout} ms`));
-        },
-      };
-      const batch = this.patience.wait(exchange, timeout);
-      const abort = () => leave(signal?.reason);
-      const timer =
-        patience !== undefined && patience < timeout
-          ? setTimeout(() => setImmediate(() => leave(new UnavailableError("the caller's deadline"))), patience)
-          : undefined;
-      signal?.addEventListener("abort", abort);
+      const exchange = new Exchange(this, { key, sent, timeout, state }, reply, late, reject);
+      const queue = this.patience.wait(exchange, timeout);
+      const leaving = signal || (patience !== undefined && patience < timeout) ? exchange.left(signal, patience) : null;
       const end = () => {
         exchange.isOver = true;
-        batch.over();
-        clearTimeout(timer);
-        signal?.removeEventListener("abort", abort);
+        queue.over();
+        leaving?.();
       };
       reply.then(
         (value) => {
           end();
           this.hasServed = true;
-          this.answered(sent, isLate);
+          this.answered(sent, exchange.isLate);
           resolve(value);
         },
         (cause) => {
           end();
-          reject(this.refused(understood(cause), key, sent, isLate));
+          reject(this.refused(understood(cause), key, sent, exchange.isLate));
         },
       );
     });
@@ -219,13 +200,8 @@ export class Primary {
     return error;
   }
 
-  private overdue(
-    key: string,
-    sent: number,
-    timeout: number,
-    state: "ready" | "connecting" | "queued",
-    exchange: { isOver: boolean },
-  ): void {
+  /** @internal A reply has not come within its timeout. */
+  overdue({ key, sent, timeout, state }: Asked, exchange: Exchange): void {
     this.key = key;
     const now = performance.now();
     if (state === "queued") return;
@@ -235,13 +211,11 @@ export class Primary {
       return;
     }
     this.breaker.failed(`no reply within ${timeout} ms`);
-    setTimeout(
-      () => {
-        if (!exchange.isOver && this.heard < sent)
-          this.breaker.open(`nothing heard for ${SILENT_TIMEOUTS * timeout} ms`);
-      },
-      (SILENT_TIMEOUTS - 1) * timeout,
-    ).unref();
+    const look = () => {
+      if (exchange.isOver || this.heard >= sent) return;
+      this.breaker.open(`nothing heard for ${SILENT_TIMEOUTS * timeout} ms`);
+    };
+    setTimeout(look, (SILENT_TIMEOUTS - 1) * timeout).unref();
   }
 
   /** Ask over a connection made anew, for a write that is otherwise denied without a trace. */
@@ -295,6 +269,54 @@ export class Primary {
       );
       throw error;
     }
+  }
+}
+
+/** What was asked, when, for how long, and what was known of the way there. */
+interface Asked {
+  readonly key: string;
+  readonly sent: number;
+  readonly timeout: number;
+  readonly state: "ready" | "connecting" | "queued";
+}
+
+/** A command and its reply, however long that takes, and the caller who may have left meanwhile. */
+class Exchange implements Awaited {
+  isOver = false;
+  isLate = false;
+  private hasLeft = false;
+
+  constructor(
+    private readonly primary: Primary,
+    private readonly asked: Asked,
+    private readonly reply: Promise<unknown>,
+    private readonly late: AskOptions["late"],
+    private readonly reject: (why: unknown) => void,
+  ) {}
+
+  overdue(): void {
+    this.isLate = true;
+    this.primary.overdue(this.asked, this);
+    this.leave(new UnavailableError(`no reply within ${this.asked.timeout} ms`));
+  }
+
+  /** The caller leaves when its signal says so, or after so many ms; what ends that. */
+  left(signal: AbortSignal | undefined, patience: number | undefined): () => void {
+    const abort = () => this.leave(signal?.reason);
+    signal?.addEventListener("abort", abort);
+    const deadline = () => setImmediate(() => this.leave(new UnavailableError("the caller's deadline")));
+    const timer = patience !== undefined && patience < this.asked.timeout ? setTimeout(deadline, patience) : undefined;
+    return () => {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", abort);
+    };
+  }
+
+  private leave(why: unknown): void {
+    if (this.isOver || this.hasLeft) return;
+    this.hasLeft = true;
+    this.late?.(this.reply);
+    this.reject(why);
   }
 }
 

@@ -99,6 +99,28 @@ test("a denial is one hit above the limit, however many there are, and says when
   assert.equal((await made.get("k")).totalHits, 2);
 });
 
+test("fixed windows begin with the first request, and all comes back at once", async (test) => {
+  const made = await store(test, { fixed: true });
+  made.init({ windowMs: MINUTE, limit: 2 });
+  assert.equal(await made.get("k"), undefined);
+  const first = await made.increment("k");
+  assert.ok(Math.abs(first.resetTime - Date.now() - MINUTE) < 20_000);
+  const hits = [first.totalHits];
+  for (let i = 0; i < 3; i++) hits.push((await made.increment("k")).totalHits);
+  assert.deepEqual(hits, [1, 2, 3, 3]);
+  const { resetTime, totalHits } = await made.get("k");
+  assert.ok(totalHits === 2 && Math.abs(resetTime - first.resetTime) < 5000, "the window stands");
+  await made.decrement("k");
+  assert.equal((await made.increment("k")).totalHits, 2);
+  await made.resetKey("k");
+  assert.equal((await made.increment("k")).totalHits, 1);
+  const short = await store(test, { fixed: true });
+  short.init({ windowMs: 300, limit: 1 });
+  await eventually(async () => (await short.increment("k")).totalHits === 2, "a denial");
+  await eventually(async () => (await short.increment("k")).totalHits === 1, "the next window");
+  assert.throws(() => new SwlimitStore({ fixed: "yes" }).init({ windowMs: 1, limit: 1 }), /fixed must be/);
+});
+
 test("two stores share what they count, unless their prefixes differ", async (test) => {
   const made = await ready(test);
   const same = await store(test, { prefix: made.prefix });

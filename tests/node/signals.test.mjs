@@ -44,6 +44,22 @@ test("a caller that gives up is told at once, and what is granted to it is given
   await eventually(async () => (await three.peek(k)).remaining === 3, "the units");
 });
 
+test("what is granted to a caller that has given up is given back once, though the reply is late, too", async (test) => {
+  const { client, sent, goOn } = await slow(test, "SWLIMIT.ALLOW");
+  const three = limiter(test, { client, timeout: 100 });
+  const controller = new AbortController();
+  const asking = three.allow(key(), { signal: controller.signal });
+  controller.abort(new Error("gone"));
+  await assert.rejects(asking, /gone/);
+  const { breaker } = three.server.primary("k");
+  await eventually(() => breaker.failures > 0, "its lateness");
+  goOn();
+  const refunds = () => sent.filter(([command]) => command === "SWLIMIT.REFUND").length;
+  await eventually(() => refunds() > 0, "the refund");
+  await client.ping(); // by then a second one would have been sent
+  assert.equal(refunds(), 1);
+});
+
 test("a signal that is not used changes nothing", async (test) => {
   const { client, sent } = await slow(test);
   const three = limiter(test, { client });
