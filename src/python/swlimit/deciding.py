@@ -82,12 +82,16 @@ class Deciding(Asking):
         block: for how long a denial blocks the key. limit: another one, for this request.
         deadline: how long the caller waits at most; it is decided a little before.
         """
-        return await self._looking_up("ALLOW", key, cost, partial, block, limit, deadline)
+        demand, wait = self._demand(key, cost, partial, block, limit), self._wait(deadline)
+        decision = self._at_once("ALLOW", demand, cost, partial)
+        return decision if decision is not None else await self._deciding("ALLOW", demand, cost, wait, partial=partial)
 
     async def _peeking(self, key: Key, cost: int = 1, *, partial: bool = False, limit: int | None = None,
                        deadline: Duration | None = None) -> Decision:
         """The same decision, without counting."""
-        return await self._looking_up("PEEK", key, cost, partial, None, limit, deadline)
+        demand, wait = self._demand(key, cost, partial, None, limit), self._wait(deadline)
+        decision = self._at_once("PEEK", demand, cost, partial)
+        return decision if decision is not None else await self._deciding("PEEK", demand, cost, wait, partial=partial)
 
     async def _recording(self, key: Key, cost: int = 1, *, age: Duration = 0, block: Duration | None = None,
                          limit: int | None = None, keep: bool = False) -> Decision:
@@ -159,15 +163,11 @@ class Deciding(Asking):
 
     # How they are decided.
 
-    async def _looking_up(self, command: str, key: Key, cost: int, partial: bool, block: Duration | None,
-                          limit: int | None, deadline: Duration | None) -> Decision:
-        """ALLOW or PEEK, unless the denial is known."""
-        demand = self._demand(key, cost, partial, block, limit)
-        wait = self._wait(deadline)
-        known = self._known(demand)
-        if known is not None:
-            return known
-        return await self._deciding(command, demand, cost, wait, partial=partial)
+    def _at_once(self, command: str, demand: Demand, cost: int, partial: bool) -> Decision | None:
+        """The decision, where no server needs to be asked for it."""
+        if self._link is None:
+            return self._counted(command, demand, cost, "local", partial)
+        return self._known(demand)
 
     def _known(self, demand: Demand) -> Decision | None:
         """The denial that nobody needs to be asked for."""
