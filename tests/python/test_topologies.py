@@ -96,10 +96,12 @@ def test_a_cluster_whose_master_fails(kind, limiter, start):
 
 
 def test_waiting_through_a_failover(kind, limiter, start):
-    """Who waits at a master that becomes a replica goes on waiting where the key is then."""
+    """Who waits at a master that becomes a replica goes on waiting where the key is then; a hold is renewed there."""
     cluster = Cluster(start)
     client = kind.client(kind.cluster, host="127.0.0.1", port=cluster.masters()[0].port)
     limiter = limiter(1, "4s", "100ms", client=client, on_failure="deny")
+    holds = kind.hold_limiter(client, 1, "15s", timeout=5.0)
+    guard = eventually(lambda: holds.hold("{k}h"))
     assert limiter.allow("k")
     master = next(server for server in cluster.masters() if server.cli("EXISTS", "k") == "1")
     replica = cluster.replica(master)
@@ -114,6 +116,12 @@ def test_waiting_through_a_failover(kind, limiter, start):
         assert limiter.acquire("k", timeout=30).granted
         failing.result()
     assert cluster.role(replica)["role"] == "master"
+    renewed = int(info(replica, "swlimit")["swlimit_renewed"])
+    eventually(lambda: int(info(replica, "swlimit")["swlimit_renewed"]) > renewed)
+    assert guard.is_live and guard.token == holds.holders("{k}h")[0].token
+    kind.call(guard.release)
+    assert not guard.is_live and not holds.holders("{k}h")
+    holds.close()
     kind.call(getattr(client, "aclose", client.close))
 
 
