@@ -101,9 +101,10 @@ def test_fixed_windows_stay_what_they_are(uri, server):
 
 
 def test_errors_are_the_server_s(start):
-    server = start(module=None)
+    server = start()
     storage = storage_from_string(f"swlimit+redis://127.0.0.1:{server.port}", wrap_exceptions=True)
-    with pytest.raises(limits.errors.StorageError, match="load the module swlimit"):
+    server.cli("SET", storage._window_key("k"), "x")
+    with pytest.raises(limits.errors.StorageError, match="WRONGTYPE"):
         storage.acquire_entry("k", 1, 60)
     assert storage.check()
     server.kill()
