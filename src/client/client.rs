@@ -10,6 +10,7 @@ use crate::commands;
 use crate::decision::Decisions;
 use crate::demand::Demand;
 use crate::error::Error;
+use crate::hold::Keeper;
 use crate::keyed::FairQueue;
 use crate::limiter::{Limiter, LimiterBuilder};
 use crate::link::Link;
@@ -38,6 +39,8 @@ pub(crate) struct Shared {
     pub link: Option<Arc<Link>>,
     pub deny_cache: Arc<DenyCache>,
     pub fair_queue: FairQueue,
+    /// Renews and releases what this client holds; `None` without a server.
+    pub keeper: Option<Keeper>,
     pub counters: Arc<Counters>,
     pub max_keys: usize,
     pub prefix: Vec<u8>,
@@ -179,8 +182,10 @@ impl ClientBuilder {
             let transport = Box::new(Spelling::new(transport, self.module));
             Arc::new(Link::new(transport, Arc::clone(&counters), changes, self.timeout, self.max_waiting))
         });
+        let keeper = link.as_ref().map(Keeper::new);
         Ok(Client(Arc::new(Shared {
             link,
+            keeper,
             deny_cache,
             fair_queue: FairQueue::new(self.max_keys),
             counters,
@@ -261,7 +266,7 @@ impl Client {
         }
     }
 
-    async fn ask(&self, what: &'static str, command: Command) -> Result<Reply, Error> {
+    pub(crate) async fn ask(&self, what: &'static str, command: Command) -> Result<Reply, Error> {
         let link = self.0.link.as_ref().ok_or(Error::NoServer(what))?;
         link.ask(command, Instant::now() + link.timeout()).await
     }
@@ -319,13 +324,17 @@ impl Client {
         self.0.deny_cache.len()
     }
 
-    /// Gives back what leases have left, and tells the server what `eventual` limiters have counted. Takes 3 s at most.
+    /// Gives back what leases have left, tells the server what `eventual` limiters have counted, and waits until holds
+    /// that were dropped are released. Takes 3 s at most.
     /// Limiters go on, but whoever ends a process calls this last.
     pub async fn close(&self) {
         let closing = std::mem::take(&mut *self.0.closing.lock());
         let close = async {
             let each = closing.iter().map(Closing::close);
             futures_util::future::join_all(each).await;
+            if let Some(keeper) = &self.0.keeper {
+                keeper.settled().await;
+            }
             if let Some(link) = &self.0.link {
                 link.settled().await;
             }

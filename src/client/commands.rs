@@ -1,7 +1,10 @@
 //! The commands of the module, and their replies.
 
+use std::time::Duration;
+
 use swlimit_window::Decision;
 
+use crate::clock::ms;
 use crate::demand::Demand;
 use crate::error::Error;
 use crate::wire::{Command, Reply};
@@ -66,6 +69,82 @@ pub(crate) fn unblock(key: &[u8]) -> Command {
     Command::on("SWLIMIT.UNBLOCK", key)
 }
 
+/// What is asked of a hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HoldWords<'a> {
+    pub limit: u64,
+    /// In ms.
+    pub ttl: u64,
+    pub id: &'a [u8],
+    pub cost: u64,
+}
+
+/// `wait` in ms.
+pub(crate) fn hold(key: &[u8], hold: &HoldWords<'_>, wait: Option<u64>) -> Command {
+    let command = Command::on("SWLIMIT.HOLD", key).number(hold.limit).ms(hold.ttl).word(hold.id);
+    let command = match hold.cost {
+        1 => command,
+        cost => command.word(b"COST").number(cost),
+    };
+    match wait {
+        Some(ms) => command.word(b"WAIT").ms(ms),
+        None => command,
+    }
+}
+
+/// The ids follow.
+pub(crate) fn renew(key: &[u8], ttl: Duration) -> Command {
+    Command::on("SWLIMIT.RENEW", key).ms(ms(ttl))
+}
+
+pub(crate) fn release(key: &[u8], ids: &[&[u8]]) -> Command {
+    ids.iter().fold(Command::on("SWLIMIT.RELEASE", key), |command, id| command.word(id))
+}
+
+pub(crate) fn holders(key: &[u8], count: u64) -> Command {
+    Command::on("SWLIMIT.HOLDERS", key).number(count)
+}
+
+/// `until` in Unix ms.
+pub(crate) fn budget(key: &[u8], limit: u64, until: u64, cost: u64) -> Command {
+    Command::on("SWLIMIT.BUDGET", key).number(limit).number(until).word(b"COST").number(cost)
+}
+
+/// One of several decisions in one.
+pub(crate) enum Clause<'a> {
+    Rate(Demand),
+    Hold(HoldWords<'a>),
+    /// Limit, the period's end in Unix ms, and cost.
+    Budget(u64, u64, u64),
+}
+
+/// The keys side by side, then their clauses.
+pub(crate) fn admit(members: &[(&[u8], Clause<'_>)]) -> Command {
+    let mut command = Command::named("SWLIMIT.ADMIT", 2).number(members.len() as u64);
+    for (key, _) in members {
+        command = command.word(key);
+    }
+    for (_, clause) in members {
+        command = match clause {
+            Clause::Rate(demand) => quota(command.word(b"RATE"), demand).number(demand.exact.cost),
+            Clause::Hold(hold) => command.word(b"HOLD").number(hold.limit).ms(hold.ttl).word(hold.id).number(hold.cost),
+            Clause::Budget(limit, until, cost) => command.word(b"BUDGET").number(*limit).number(*until).number(*cost),
+        };
+    }
+    let is_strict = |(_, clause): &(&[u8], Clause<'_>)| matches!(clause, Clause::Rate(demand) if demand.exact.strict);
+    if members.iter().any(is_strict) {
+        command = command.word(b"STRICT");
+    }
+    command
+}
+
+/// The hold's key, then those it has reserved, each with what was used of it.
+pub(crate) fn settle(key: &[u8], id: &[u8], reserved: &[(&[u8], u64)]) -> Command {
+    let command = Command::named("SWLIMIT.SETTLE", 2).number(1 + reserved.len() as u64).word(key);
+    let command = reserved.iter().fold(command, |command, (key, _)| command.word(key));
+    reserved.iter().fold(command.word(id), |command, (_, used)| command.number(*used))
+}
+
 /// The keys side by side, then their quotas.
 pub(crate) fn mallow(members: &[(&[u8], Demand)]) -> Command {
     let mut command = Command::named("SWLIMIT.MALLOW", 2).number(members.len() as u64);
@@ -124,19 +203,34 @@ fn aged(command: Command, age: Option<u64>) -> Command {
 /// Whether a server that refuses writes, for whatever reason, refuses this.
 pub(crate) fn is_refused_with_writes(command: &Command) -> bool {
     let name = command.name();
-    [&b"SWLIMIT.ALLOW"[..], b"SWLIMIT.MALLOW", b"SWLIMIT.RECORD", b"SWLIMIT.ACQUIRE", b"SWLIMIT.BLOCK"].contains(&name)
+    let deciding = [&b"SWLIMIT.ALLOW"[..], b"SWLIMIT.MALLOW", b"SWLIMIT.ACQUIRE", b"SWLIMIT.ADMIT"];
+    let others = [&b"SWLIMIT.RECORD"[..], b"SWLIMIT.BLOCK", b"SWLIMIT.HOLD", b"SWLIMIT.BUDGET"];
+    deciding.contains(&name) || others.contains(&name)
 }
 
 /// How many units this reply to a command granted.
 pub(crate) fn granted(command: &Command, reply: &Reply) -> u64 {
     match command.name() {
-        b"SWLIMIT.ALLOW" | b"SWLIMIT.ACQUIRE" => reply.decision().map_or(0, |decision| decision.granted),
+        b"SWLIMIT.ALLOW" | b"SWLIMIT.ACQUIRE" | b"SWLIMIT.BUDGET" => {
+            reply.decision().map_or(0, |decision| decision.granted)
+        }
         b"SWLIMIT.MALLOW" => match reply.decisions() {
             Ok((true, each)) => each.iter().map(|decision| decision.granted).sum(),
             _ => 0,
         },
         _ => 0,
     }
+}
+
+/// The server's decision about a hold, durations in ms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub granted: u64,
+    pub remaining: u64,
+    /// `None`: never.
+    pub retry_after: Option<u64>,
+    pub expires_after: u64,
+    pub token: u64,
 }
 
 impl Reply {
@@ -165,6 +259,39 @@ impl Reply {
         let Some((granted, each)) = replies.split_first() else { return Err(self.unclear()) };
         let each = each.iter().map(Reply::decision).collect::<Result<_, _>>()?;
         Ok((granted.integer() == Some(1), each))
+    }
+
+    /// The six integers of a hold, without the limit.
+    pub(crate) fn hold(&self) -> Result<Held, Error> {
+        let Self::Array(replies) = self else { return Err(self.unclear()) };
+        let [granted, _, remaining, retry_after, expires_after, token] = replies.as_slice() else {
+            return Err(self.unclear());
+        };
+        Ok(Held {
+            granted: granted.natural()?,
+            remaining: remaining.natural()?,
+            retry_after: retry_after.natural().ok(),
+            expires_after: expires_after.natural()?,
+            token: token.natural()?,
+        })
+    }
+
+    /// Whether all was granted, and the reply of each clause.
+    pub fn clauses(&self) -> Result<(bool, &[Reply]), Error> {
+        let Self::Array(replies) = self else { return Err(self.unclear()) };
+        let Some((granted, each)) = replies.split_first() else { return Err(self.unclear()) };
+        Ok((granted.integer() == Some(1), each))
+    }
+
+    /// What a settlement has changed; `None` where there was nothing to be settled any more.
+    pub fn changes(&self) -> Result<Option<Vec<i64>>, Error> {
+        let Self::Array(replies) = self else { return Err(self.unclear()) };
+        let integers: Option<Vec<i64>> = replies.iter().map(Self::integer).collect();
+        match integers.as_deref() {
+            Some([0]) => Ok(None),
+            Some([1, changes @ ..]) => Ok(Some(changes.to_vec())),
+            _ => Err(self.unclear()),
+        }
     }
 
     /// A number that is not negative.

@@ -5,6 +5,9 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+mod admission;
+mod budget;
+mod calendar;
 mod client;
 mod clock;
 mod commands;
@@ -14,6 +17,7 @@ mod error;
 #[cfg(test)]
 mod fake;
 pub mod headers;
+mod hold;
 mod keyed;
 mod limiter;
 mod link;
@@ -34,9 +38,13 @@ mod tests;
 pub mod tower;
 pub mod wire;
 
+pub use admission::{Admission, Member};
+pub use budget::{BudgetLimiter, BudgetLimiterBuilder};
+pub use calendar::{Calendar, Period};
 pub use client::{Client, ClientBuilder};
 pub use decision::{Decision, Decisions, Source};
 pub use error::Error;
+pub use hold::{Hold, HoldLimiter, HoldLimiterBuilder, HoldRequest, Holder, Lost};
 pub use limiter::{Limiter, LimiterBuilder};
 pub use mode::{Mode, Module, OnFailure};
 pub use operating::{Denied, Held};

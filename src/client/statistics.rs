@@ -45,6 +45,8 @@ pub struct Statistics {
     pub refused: u64,
     /// Units that were given up, because two synchronizations of them were in doubt.
     pub lost: u64,
+    /// Holds that ended before they were released: the server could not be asked in time, or had them no more.
+    pub holds_lost: u64,
 }
 
 const SOURCES: usize = Source::ALL.len();
@@ -96,6 +98,7 @@ impl Statistics {
             ("unsynchronized", self.unsynchronized),
             ("refused", self.refused),
             ("lost", self.lost),
+            ("holds_lost", self.holds_lost),
         ]
     }
 }
@@ -118,9 +121,10 @@ pub(crate) enum Count {
     Unsynchronized,
     Refused,
     Lost,
+    HoldsLost,
 }
 
-const COUNTS: usize = Count::Lost as usize + 1;
+const COUNTS: usize = Count::HoldsLost as usize + 1;
 
 /// The counters themselves, several of each: threads that count at the same time do not wait for each other.
 pub(crate) struct Counters([CachePadded<Stripe>; STRIPES]);
@@ -178,6 +182,7 @@ impl Counters {
             unsynchronized: other(Count::Unsynchronized),
             refused: other(Count::Refused),
             lost: other(Count::Lost),
+            holds_lost: other(Count::HoldsLost),
         }
     }
 }

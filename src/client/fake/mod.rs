@@ -3,6 +3,7 @@
 //! The [`server`] executes commands with the window crate. The [`network`] carries them, late, twice or never, and goes
 //! on when nobody waits any more: what was sent is executed, and its reply thrown away.
 
+mod holds;
 mod network;
 mod server;
 

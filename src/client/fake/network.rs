@@ -234,6 +234,7 @@ impl Fake {
         if !keeps_data {
             server.replication_id += 1000;
             server.keys.clear();
+            server.holds.clear();
         }
     }
 
@@ -316,6 +317,20 @@ impl Fake {
         let mut state = self.0.state.lock();
         let now = self.0.now(&state);
         Entry::peek(state.at(key.as_bytes()).alive(key.as_bytes(), now), now, demand).unwrap()
+    }
+
+    /// Whether a hold is live by the server's clock.
+    pub fn is_held(&self, key: &str, id: &[u8]) -> bool {
+        let mut state = self.0.state.lock();
+        let now = self.0.now(&state);
+        state.at(key.as_bytes()).holds.get(key.as_bytes()).is_some_and(|holds| holds.get(id, now).is_some())
+    }
+
+    /// How many holds of a key are live by the server's clock.
+    pub fn held(&self, key: &str) -> u64 {
+        let mut state = self.0.state.lock();
+        let now = self.0.now(&state);
+        state.at(key.as_bytes()).holds.get(key.as_bytes()).map_or(0, |holds| holds.live(now).count)
     }
 
     /// Units held of a key.
@@ -412,6 +427,22 @@ impl State {
         };
         Reply::Array(ranges.into_iter().map(range).collect())
     }
+}
+
+/// After how long somebody who waits for a hold is looked at again.
+const LOOK: u64 = 20;
+
+/// When a HOLD that was denied is looked at again within its time, and what is asked then.
+fn waits_for_hold(commands: &[Vec<Vec<u8>>], reply: &Reply) -> Option<(Duration, Vec<Vec<u8>>)> {
+    let [words] = commands else { return None };
+    let held = reply.hold().ok().filter(|_| words[0] == b"SWLIMIT.HOLD")?;
+    let at = words.iter().position(|word| word == b"WAIT")? + 1;
+    let left = swlimit_window::duration_or_zero(&words[at])?;
+    let wait = LOOK.min(left);
+    held.retry_after.filter(|_| held.granted == 0 && wait > 0)?;
+    let mut words = words.clone();
+    words[at] = format!("{}ms", left - wait).into_bytes();
+    Some((Duration::from_millis(wait), words))
 }
 
 /// Where an ACQUIRE that was denied may be granted within its time: after how long, and what is asked then.
@@ -608,7 +639,8 @@ impl Line {
         let is_demoted = self.way.lock().is_demoted;
         let (reply, units) = self.inner.execute(self.node, commands, tracking, is_demoted);
         // One that waits is answered when it is granted, or its time is up.
-        if let (Purpose::Waiting, Some(again)) = (self.purpose, waits(commands, &reply)) {
+        let again = waits(commands, &reply).or_else(|| waits_for_hold(commands, &reply));
+        if let (Purpose::Waiting, Some(again)) = (self.purpose, again) {
             let line = Arc::clone(self);
             tokio::spawn(async move {
                 sleep(again.0).await;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use swlimit_hold::Holds;
 use swlimit_window::{Decision, Entry, Geometry, Quota, Recording, Verdict};
 
 use crate::wire::Reply;
@@ -10,6 +11,7 @@ use crate::wire::Reply;
 #[derive(Clone, Default)]
 pub(super) struct Server {
     pub keys: HashMap<Vec<u8>, Entry>,
+    pub holds: HashMap<Vec<u8>, Holds>,
     /// Which process it is, and which data it has.
     pub run_id: u64,
     pub replication_id: u64,
@@ -173,6 +175,9 @@ impl Server {
                 changed.push(key);
                 Reply::Integer(1)
             }
+            "SWLIMIT.HOLD" => self.hold(words, text, now)?,
+            "SWLIMIT.RENEW" => self.renew(words, text, now),
+            "SWLIMIT.RELEASE" => self.release(words, now),
             "SWLIMIT.MALLOW" => self.mallow(text, words, now, changed),
             name => return Err(format!("ERR unknown command '{name}'")),
         })

@@ -149,10 +149,32 @@ impl Link {
     /// Sends commands that have keys of one slot, and waits for their replies until a deadline. If this is dropped, or
     /// late, the exchange is seen through all the same, and `settle` hears its end.
     pub async fn exchange(&self, batch: Batch, deadline: Instant, settle: Option<Settle>) -> Result<Settled, Error> {
+        self.exchange_by(false, batch, deadline, settle).await
+    }
+
+    /// Asks one thing, whatever the breaker says: for owners that nobody can decide in place of.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    pub async fn insist(&self, command: Command, deadline: Instant, settle: Option<Settle>) -> Result<Reply, Error> {
+        let settled = self.exchange_by(true, Batch::One(command), deadline, settle).await?;
+        self.understood(settled.reply, settled.batch.key())
+    }
+
+    async fn exchange_by(
+        &self,
+        insists: bool,
+        batch: Batch,
+        deadline: Instant,
+        settle: Option<Settle>,
+    ) -> Result<Settled, Error> {
         self.reaper.begin();
         let exchanging = async {
             let node = self.topology.node(batch.key()).await?;
-            let line = node.line(batch.key()).await?;
+            let line = match insists {
+                true => node.any_line(batch.key()).await?,
+                false => node.line(batch.key()).await?,
+            };
             let settled = Exchange::new(node, line, batch, settle, false, &self.reaper).await;
             match settled.reply.as_ref().ok().and_then(redirection) {
                 Some(redirection) => self.follow(redirection, settled).await,

@@ -95,6 +95,14 @@ impl Node {
         if self.breaker.is_open() {
             return Err(Error::Away(self.breaker.reason()));
         }
+        self.any_line(key).await
+    }
+
+    /// The same, whatever the breaker says.
+    ///
+    /// # Errors
+    /// [`Error::Away`] when the attempt fails.
+    pub async fn any_line(self: &Arc<Self>, key: &[u8]) -> Result<Arc<Line>, Error> {
         if let Some(line) = self.current() {
             return Ok(line);
         }

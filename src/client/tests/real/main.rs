@@ -8,6 +8,7 @@ mod acquire;
 mod away;
 mod changes;
 mod clocks;
+mod holds;
 mod lost;
 mod places;
 mod processes;

@@ -1,0 +1,331 @@
+//! Budgets: quotas of the calendar.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use swlimit_budget::{Budget, Request as Exact};
+use swlimit_window::MAX_EXACT;
+use tokio::time::Instant;
+
+use crate::calendar::Calendar;
+use crate::client::{Client, Shared};
+use crate::clock::{ms, ms_up};
+use crate::commands;
+use crate::decision::{Decision, Source};
+use crate::error::Error;
+use crate::keyed::{Bounded, Keep};
+use crate::link::Link;
+use crate::mode::{OnFailure, Share, SHARE};
+use crate::operating::unix;
+use crate::request::Request;
+use crate::wire::{Command, Reply};
+
+/// How soon a request that the failure policy denied may try again, in ms.
+const RETRY: u64 = 1000;
+
+/// So many units a period of the calendar, for any number of keys: 10,000 a month, by Berlin's clocks. Cheap to clone.
+///
+/// The server decides every request. It knows no calendar: the limiter tells it when the period ends. The first unit of
+/// a period decides its end for all who ask.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), swlimit_client::Error> {
+/// use swlimit_client::{Calendar, Client, Period};
+///
+/// let client = Client::connect("redis://127.0.0.1/").await?;
+/// let months = Calendar::of(Period::Month).time_zone("Europe/Berlin")?;
+/// let plan = client.budget(10_000, months).build()?;
+/// assert!(plan.allow("user:1").await?.granted());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct BudgetLimiter(Arc<Inner>);
+
+struct Inner {
+    client: Arc<Shared>,
+    limit: u64,
+    calendar: Calendar,
+    on_failure: OnFailure,
+    local_share: Share,
+    /// The period of the last request, in Unix ms.
+    period: Mutex<(u64, u64)>,
+    /// Budgets of this process, by the failure policy or without a server.
+    local: Bounded<Local>,
+}
+
+#[derive(Default)]
+struct Local(Mutex<Option<Budget>>);
+
+impl Keep for Local {
+    fn is_idle(&self, _: Instant) -> bool {
+        let now = unix_ms(SystemTime::now());
+        self.0.try_lock().is_some_and(|budget| budget.is_none_or(|budget| budget.end() <= now))
+    }
+}
+
+/// Builder for [`BudgetLimiter`].
+#[derive(Clone)]
+#[must_use = "nothing is built yet"]
+pub struct BudgetLimiterBuilder {
+    client: Client,
+    limit: u64,
+    calendar: Calendar,
+    on_failure: OnFailure,
+    local_share: f64,
+}
+
+impl Client {
+    /// A limiter of so many units, 0 … 2^53 − 1, for each key in each period of a calendar.
+    pub fn budget(&self, limit: u64, calendar: Calendar) -> BudgetLimiterBuilder {
+        let (client, on_failure, local_share) = (self.clone(), OnFailure::default(), SHARE);
+        BudgetLimiterBuilder { client, limit, calendar, on_failure, local_share }
+    }
+}
+
+impl BudgetLimiterBuilder {
+    /// Who decides when the server does not answer: [`OnFailure::Local`] unless set.
+    pub fn on_failure(self, on_failure: OnFailure) -> Self {
+        Self { on_failure, ..self }
+    }
+
+    /// The part of the limit, 0 … 1, that is granted in this process by [`OnFailure::Local`]: 0.1 unless set. Rounded up
+    /// to whole units.
+    pub fn local_share(self, share: f64) -> Self {
+        Self { local_share: share, ..self }
+    }
+
+    /// The limiter.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a limit or a share out of range.
+    pub fn build(self) -> Result<BudgetLimiter, Error> {
+        let Self { client: Client(client), limit, calendar, on_failure, local_share } = self;
+        if limit > MAX_EXACT {
+            return Err(Error::Invalid(format!("limit must be an integer between 0 and {MAX_EXACT}")));
+        }
+        let local_share = Share::of(local_share)
+            .ok_or_else(|| Error::Invalid("local_share must be a number between 0 and 1".into()))?;
+        let (period, local) = (Mutex::default(), Bounded::new(client.max_keys));
+        Ok(BudgetLimiter(Arc::new(Inner { client, limit, calendar, on_failure, local_share, period, local })))
+    }
+}
+
+impl BudgetLimiter {
+    /// Units of a period.
+    pub fn limit(&self) -> u64 {
+        self.0.limit
+    }
+
+    /// Its periods.
+    pub fn calendar(&self) -> &Calendar {
+        &self.0.calendar
+    }
+
+    /// Decides a request, and counts it if it is granted.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a cost out of range, and for an age; [`Error::Refused`] and [`Error::ModuleMissing`] as
+    /// the server says; [`Error::Away`] only with [`OnFailure::Error`].
+    pub async fn allow<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
+        let request = self.checked(request.into())?;
+        let key = self.key(request.key);
+        let decided = match &self.0.client.link {
+            None => return self.locally(&key, &request, self.0.limit, Source::Local, false),
+            Some(link) => self.ask(link, &key, &request, false).await,
+        };
+        let decision = match decided {
+            Err(Error::Away(reason)) => self.by_policy(&key, &request, reason)?,
+            decided => decided?,
+        };
+        self.0.client.counters.decided(&decision);
+        Ok(decision)
+    }
+
+    /// Counts a request whatever the limit says: usage that is known afterwards.
+    ///
+    /// # Errors
+    /// As [`allow`](Self::allow), and [`Error::Away`].
+    pub async fn record<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
+        let request = self.checked(Request { partial: false, ..request.into() })?;
+        let key = self.key(request.key);
+        match &self.0.client.link {
+            None => self.locally(&key, &request, self.0.limit, Source::Local, true),
+            Some(link) => self.ask(link, &key, &request, true).await,
+        }
+    }
+
+    /// Gives back up to `cost` units of the period that is in force; with an [age](Request::age), none if they are
+    /// older than that. How many were given back. Never refund the same units twice.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::Away`].
+    pub async fn refund<'a>(&self, request: impl Into<Request<'a>>) -> Result<u64, Error> {
+        let request = request.into().checked()?;
+        let (key, age) = (self.key(request.key), request.age.map(ms_up));
+        match &self.0.client.link {
+            None => Ok(self.give_back(&key, request.cost, age)),
+            Some(link) => {
+                let command = match request.since {
+                    Some(since) => commands::refund_since(&key, request.cost, since),
+                    None => commands::refund(&key, request.cost, age),
+                };
+                link.ask(command, in_time(link, request.deadline)?).await?.natural()
+            }
+        }
+    }
+
+    /// Begins anew; whether anything was counted.
+    ///
+    /// # Errors
+    /// As [`refund`](Self::refund).
+    pub async fn reset<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<bool, Error> {
+        let key = self.key(key.as_ref());
+        match &self.0.client.link {
+            None => Ok(self.with_local(&key, |budget, _| std::mem::take(budget).is_some())),
+            Some(link) => Ok(link.ask(commands::reset(&key), in_time(link, None)?).await?.natural()? > 0),
+        }
+    }
+
+    pub(crate) fn has_server(&self) -> bool {
+        self.0.client.link.is_some()
+    }
+
+    pub(crate) fn key(&self, key: &[u8]) -> Vec<u8> {
+        [self.0.client.prefix.as_slice(), key].concat()
+    }
+
+    /// # Errors
+    /// [`Error::Invalid`] for what no server would take.
+    pub(crate) fn checked<'a>(&self, request: Request<'a>) -> Result<Request<'a>, Error> {
+        match request.age.is_some() || request.since.is_some() {
+            true => Err(Error::Invalid("units of a budget count in the period that is in force".into())),
+            false => request.checked(),
+        }
+    }
+
+    /// The end of the period that is in force now, in Unix ms.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where the machine's clock is thousands of years wrong.
+    pub(crate) fn until(&self) -> Result<u64, Error> {
+        self.until_at(unix_ms(SystemTime::now()))
+    }
+
+    fn until_at(&self, now: u64) -> Result<u64, Error> {
+        let mut known = self.0.period.lock();
+        if !(known.0..known.1).contains(&now) {
+            let (start, end) = self.0.calendar.period_at(unix(now))?;
+            *known = (unix_ms(start), unix_ms(end));
+        }
+        Ok(known.1)
+    }
+
+    /// The end of the period behind the one that ends so: of a server whose clock is ahead of this machine's.
+    pub(crate) fn until_after(&self, end: u64) -> Result<u64, Error> {
+        self.0.calendar.period_at(unix(end)).map(|(_, next)| unix_ms(next))
+    }
+
+    pub(crate) fn command(&self, key: &[u8], until: u64, cost: u64, force: bool) -> Command {
+        let command = commands::budget(key, self.0.limit, until, cost);
+        if force {
+            command.word(b"FORCE")
+        } else {
+            command
+        }
+    }
+
+    async fn ask(&self, link: &Link, key: &[u8], request: &Request<'_>, force: bool) -> Result<Decision, Error> {
+        let deadline = in_time(link, request.deadline)?;
+        let command = |until| {
+            let command = self.command(key, until, request.cost, force);
+            if request.partial {
+                command.word(b"PARTIAL")
+            } else {
+                command
+            }
+        };
+        let until = self.until()?;
+        let reply: Reply = match link.ask(command(until), deadline).await {
+            Err(Error::Refused(text)) if has_ended(&text) => {
+                link.ask(command(self.until_after(until)?), deadline).await?
+            }
+            reply => reply?,
+        };
+        Ok(Source::Server.decided(reply.decision()?))
+    }
+
+    /// Who decides where the server does not.
+    ///
+    /// # Errors
+    /// [`Error::Away`] with [`OnFailure::Error`].
+    pub(crate) fn by_policy(&self, key: &[u8], request: &Request<'_>, reason: String) -> Result<Decision, Error> {
+        let unknown = |granted, retry_after| Source::Failure.unknown(granted, self.0.limit, Some(retry_after));
+        match self.0.on_failure {
+            OnFailure::Error => Err(Error::Away(reason)),
+            OnFailure::Allow => Ok(unknown(request.cost, 0)),
+            OnFailure::Deny => Ok(unknown(0, RETRY)),
+            OnFailure::Local => {
+                let share = self.0.local_share.units(self.0.limit);
+                self.locally(key, request, share, Source::Failure, false)
+            }
+        }
+    }
+
+    /// A decision of this process.
+    pub(crate) fn locally(
+        &self,
+        key: &[u8],
+        request: &Request<'_>,
+        limit: u64,
+        source: Source,
+        force: bool,
+    ) -> Result<Decision, Error> {
+        let overflow = |_| Error::Refused("ERR count would overflow".into());
+        self.with_local(key, |budget, now| {
+            let exact = Exact { limit, until: self.until_at(now)?, cost: request.cost, partial: request.partial };
+            let (count, decision) = match force {
+                false => Budget::decide(budget.as_ref(), now, &exact),
+                true => Budget::force(budget.as_ref(), now, &exact)
+                    .map(|(count, decision)| (Some(count), decision))
+                    .map_err(overflow)?,
+            };
+            if let Some(count) = count {
+                *budget = Some(count.budget());
+            }
+            Ok(Decision { limit: self.0.limit, ..source.decided(decision) })
+        })
+    }
+
+    /// Gives units of this process back; how many.
+    pub(crate) fn give_back(&self, key: &[u8], units: u64, age: Option<u64>) -> u64 {
+        self.with_local(key, |budget, now| {
+            let Some(counted) = budget else { return 0 };
+            let units = counted.refundable(units, age, now);
+            counted.refund(units);
+            if counted.used() == 0 {
+                *budget = None;
+            }
+            units
+        })
+    }
+
+    fn with_local<R>(&self, key: &[u8], see: impl FnOnce(&mut Option<Budget>, u64) -> R) -> R {
+        let now = unix_ms(SystemTime::now());
+        self.0.local.with(key, Local::default, |local| see(&mut local.0.lock(), now))
+    }
+}
+
+/// Whether the server says that the period had ended by its clock.
+pub(crate) fn has_ended(error: &str) -> bool {
+    error.starts_with("ERR until must be ")
+}
+
+fn in_time(link: &Link, deadline: Option<Instant>) -> Result<Instant, Error> {
+    link.deadline(deadline).ok_or_else(|| Error::Away("the request has no time left".into()))
+}
+
+fn unix_ms(instant: SystemTime) -> u64 {
+    ms(instant.duration_since(UNIX_EPOCH).unwrap_or_default())
+}

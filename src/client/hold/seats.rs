@@ -1,0 +1,91 @@
+//! Holds in this process, where no server decides: first come, first served.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::{timeout_at, Instant};
+
+/// How many units of each key are held.
+#[derive(Clone, Default)]
+pub(crate) struct Seats(Arc<Mutex<Keys>>);
+
+type Keys = HashMap<Box<[u8]>, Arc<Key>>;
+
+#[derive(Default)]
+struct Key {
+    units: Mutex<u64>,
+    freed: Notify,
+    /// Whoever has it is the next.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// Units that are held until this is dropped.
+pub(crate) struct Seat {
+    place: Place,
+    units: u64,
+}
+
+/// Somebody who holds units of a key, or waits for them.
+struct Place {
+    seats: Seats,
+    name: Box<[u8]>,
+    key: Arc<Key>,
+}
+
+impl Seats {
+    /// Takes units of a limit, and waits for them until an instant; `None` if they have not become free by then.
+    pub async fn take(&self, name: &[u8], limit: u64, units: u64, until: Instant) -> Option<Seat> {
+        if units > limit {
+            return None;
+        }
+        let key = Arc::clone(self.0.lock().entry(name.into()).or_default());
+        let place = Place { seats: self.clone(), name: name.into(), key };
+        let turn = match place.key.turn.try_lock() {
+            Ok(turn) => turn,
+            Err(_) => timeout_at(until, place.key.turn.lock()).await.ok()?,
+        };
+        loop {
+            let freed = place.key.freed.notified();
+            if place.key.take(limit, units) {
+                break;
+            }
+            timeout_at(until, freed).await.ok()?;
+        }
+        drop(turn);
+        Some(Seat { place, units })
+    }
+
+    /// Units of a limit that are free.
+    pub fn remaining(&self, name: &[u8], limit: u64) -> u64 {
+        limit.saturating_sub(self.0.lock().get(name).map_or(0, |key| *key.units.lock()))
+    }
+}
+
+impl Key {
+    /// Takes units, if they fit.
+    fn take(&self, limit: u64, units: u64) -> bool {
+        let mut held = self.units.lock();
+        let after = held.checked_add(units).filter(|after| *after <= limit);
+        *held = after.unwrap_or(*held);
+        after.is_some()
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        *self.place.key.units.lock() -= self.units;
+        self.place.key.freed.notify_one();
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut keys = self.seats.0.lock();
+        // The map has it, and this.
+        if Arc::strong_count(&self.key) == 2 && *self.key.units.lock() == 0 {
+            keys.remove(&self.name);
+        }
+    }
+}

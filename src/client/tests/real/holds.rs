@@ -1,0 +1,228 @@
+//! Things under way, budgets, and one decision of everything, on real servers.
+
+use std::time::Duration;
+
+use swlimit_client::{
+    Calendar, Client, Error, Hold, HoldLimiter, HoldRequest, OnFailure, Period, Quota, Request, Source,
+};
+use tokio::time::timeout;
+
+use crate::support::server::Server;
+use crate::support::{eventually, patient, LONG};
+
+const TTL: Duration = Duration::from_secs(3);
+const A_MINUTE: Duration = Duration::from_secs(60);
+
+fn seats(client: &Client, limit: u64) -> HoldLimiter {
+    client.holds(limit).ttl(TTL).on_failure(OnFailure::Error).build().unwrap()
+}
+
+async fn freed(server: &Server) {
+    eventually("released", async || server.say::<Vec<redis::Value>>("SWLIMIT.HOLDERS key").is_empty().then_some(()))
+        .await;
+}
+
+async fn lost(hold: &Hold) {
+    timeout(LONG, hold.lost().lost()).await.expect("it is told");
+    assert!(!hold.is_live());
+}
+
+#[tokio::test]
+async fn as_long_as_the_guard() {
+    let server = Server::new();
+    let client = patient().connect(&server.url()).await.unwrap();
+    let limiter = seats(&client, 2);
+    let hold = limiter.hold(HoldRequest::of("key").cost(2).id(b"mine")).await.unwrap();
+    assert!(hold.granted() && hold.is_live() && hold.source() == Source::Server && hold.decision().units() == 2);
+    let denied = limiter.hold("key").await.unwrap();
+    assert!(!denied.granted() && !denied.is_live() && denied.token().is_none());
+    assert!(denied.decision().retry_after().is_some_and(|wait| wait <= TTL));
+    let holders = limiter.holders("key", 10).await.unwrap();
+    assert_eq!((holders.len(), holders[0].id.as_slice(), holders[0].units), (1, &b"mine"[..], 2));
+    assert_eq!(Some(holders[0].token), hold.token());
+    // It outlives its time to live, and ends with the guard.
+    tokio::time::sleep(TTL + Duration::from_millis(500)).await;
+    assert!(hold.is_live());
+    assert_eq!(server.info("swlimit", "swlimit_holds_expired"), 0);
+    let token = hold.token();
+    drop(hold);
+    freed(&server).await;
+    let next = limiter.hold("key").await.unwrap();
+    assert!(next.token() > token);
+    assert_eq!(next.release().await.unwrap(), 1);
+    // Whoever is cancelled leaves as well.
+    let held = limiter.clone();
+    let task = tokio::spawn(async move {
+        let _hold = held.hold("key").await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    eventually("held", async || (limiter.holders("key", 1).await.unwrap().len() == 1).then_some(())).await;
+    task.abort();
+    freed(&server).await;
+}
+
+#[tokio::test]
+async fn waiting_for_a_seat() {
+    let server = Server::new();
+    let client = patient().connect(&server.url()).await.unwrap();
+    let limiter = seats(&client, 1);
+    let first = limiter.hold("key").await.unwrap();
+    let waits = limiter.clone();
+    let second = tokio::spawn(async move { waits.hold(HoldRequest::of("key").wait(A_MINUTE)).await.unwrap() });
+    let waiting = async |expected: u64| {
+        eventually("waiting", async || (server.info("swlimit", "swlimit_waiting") == expected).then_some(())).await;
+    };
+    waiting(1).await;
+    let waits = limiter.clone();
+    let cancelled = tokio::spawn(async move { waits.hold(HoldRequest::of("key").wait(A_MINUTE)).await });
+    waiting(2).await;
+    cancelled.abort();
+    waiting(1).await;
+    drop(first);
+    let second = timeout(LONG, second).await.unwrap().unwrap();
+    assert!(second.granted() && second.is_live());
+    let short = limiter.hold(HoldRequest::of("key").wait(Duration::from_millis(50))).await.unwrap();
+    assert!(!short.granted());
+    drop(second);
+    freed(&server).await;
+}
+
+#[tokio::test]
+async fn what_is_lost_is_told() {
+    let mut server = Server::new();
+    let client = patient().connect(&server.url()).await.unwrap();
+    let limiter = seats(&client, 5);
+    let hold = limiter.hold("key").await.unwrap();
+    server.say::<()>("DEL key");
+    lost(&hold).await;
+    let hold = limiter.hold("key").await.unwrap();
+    server.kill();
+    lost(&hold).await;
+    assert_eq!(client.statistics().holds_lost, 2);
+    // The failure policy is for taking.
+    assert!(matches!(limiter.hold("key").await, Err(Error::Away(_))));
+    let lenient = client.holds(20).ttl(TTL).build().unwrap();
+    let here = (lenient.hold("key").await.unwrap(), lenient.hold("key").await.unwrap());
+    assert!(here.0.granted() && here.1.is_live() && here.0.source() == Source::Failure && here.0.token().is_none());
+    assert!(!lenient.hold("key").await.unwrap().granted(), "a tenth of 20");
+    drop(here.0);
+    assert!(lenient.hold("key").await.unwrap().granted());
+}
+
+/// Cut whenever it is: what the server granted to nobody is free again, long before its time to live.
+#[tokio::test]
+async fn connections_that_are_cut() {
+    let server = Server::new();
+    let client = patient().connect(&server.url()).await.unwrap();
+    let limiter = client.holds(1000).ttl(Duration::from_secs(600)).on_failure(OnFailure::Deny).build().unwrap();
+    let holds: Vec<_> = (0..200)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.hold("key").await.unwrap() })
+        })
+        .collect();
+    for (at, task) in holds.iter().enumerate() {
+        if at % 40 == 0 {
+            server.say::<()>("CLIENT KILL TYPE normal");
+        }
+        if at % 3 == 0 {
+            task.abort();
+        }
+        tokio::task::yield_now().await;
+    }
+    for hold in holds {
+        let _ = hold.await;
+    }
+    freed(&server).await;
+}
+
+#[tokio::test]
+async fn budgets() {
+    let server = Server::new();
+    let client = patient().connect(&server.url()).await.unwrap();
+    let days = Calendar::of(Period::Day).time_zone("Europe/Berlin").unwrap();
+    let plan = client.budget(10, days.clone()).build().unwrap();
+    let decision = plan.allow(Request::of("key").cost(8)).await.unwrap();
+    assert!(decision.granted() && decision.remaining() == Some(2) && decision.source() == Source::Server);
+    assert!(decision.reset_after().unwrap() <= Duration::from_secs(25 * 3600));
+    assert!(!plan.allow(Request::of("key").cost(3)).await.unwrap().granted());
+    assert_eq!(plan.allow(Request::of("key").cost(3).partial()).await.unwrap().units(), 2);
+    let _ = plan.record(Request::of("key").cost(5)).await.unwrap();
+    assert_eq!(plan.refund(Request::of("key").cost(100)).await.unwrap(), 15);
+    assert!(!plan.reset("key").await.unwrap());
+    // The same without a server.
+    let local = Client::local().budget(10, days).build().unwrap();
+    assert!(local.allow(Request::of("key").cost(8)).await.unwrap().granted());
+    assert!(!local.allow(Request::of("key").cost(3)).await.unwrap().granted());
+    assert_eq!(local.refund(Request::of("key").cost(100)).await.unwrap(), 8);
+}
+
+#[tokio::test]
+async fn admissions() {
+    let server = Server::new();
+    let client = patient().connect(&server.url()).await.unwrap();
+    everything_at_once(&client, Source::Server).await;
+    freed(&server).await;
+    everything_at_once(&Client::local(), Source::Local).await;
+}
+
+async fn everything_at_once(client: &Client, source: Source) {
+    let requests = client.limiter(Quota::with_resolution(10, "1h", "1h").unwrap()).build().unwrap();
+    let tokens = client.budget(1000, Calendar::of(Period::Year)).build().unwrap();
+    let streams = seats(client, 2);
+    let admit = async |cost: u64| {
+        let cost = Request::of("{k}:tokens").cost(cost);
+        client
+            .admit([(&streams, "{k}:streams").into(), (&requests, "{k}:requests").into(), (&tokens, cost).into()])
+            .await
+    };
+    let used = async || {
+        let tokens = tokens.allow(Request::of("{k}:tokens").cost(1)).await.unwrap().remaining().unwrap();
+        (requests.peek("{k}:requests").await.unwrap().remaining().unwrap(), tokens)
+    };
+    let mut first = admit(400).await.unwrap();
+    assert!(first.granted() && first.each().iter().all(|decision| decision.source() == source));
+    assert!(first.hold().is_some_and(Hold::is_live));
+    assert_eq!(
+        first.settle(&[1]).await.err(),
+        Some(Error::Invalid("used must be 2 numbers: of all but the hold".into()))
+    );
+    assert_eq!(first.settle(&[1, 150]).await.unwrap(), Some(vec![0, -250]));
+    assert_eq!(first.settle(&[1, 150]).await.unwrap(), None, "once");
+    assert_eq!(used().await, (9, 849));
+    let mut second = admit(100).await.unwrap();
+    assert_eq!(second.settle(&[2, 300]).await.unwrap(), Some(vec![1, 200]));
+    assert_eq!(used().await, (7, 548));
+    // All, or nothing.
+    let denied = admit(549).await.unwrap();
+    assert!(!denied.granted() && denied.hold().is_none() && denied.each()[0].granted() && !denied.each()[2].granted());
+    // Left without being settled, it stays as reserved.
+    drop(admit(100).await.unwrap());
+    assert_eq!(used().await, (6, 447));
+    // Two under way are as many as there may be.
+    let both = (admit(1).await.unwrap(), admit(1).await.unwrap());
+    assert!(both.0.granted() && both.1.granted() && !admit(1).await.unwrap().granted());
+    drop(both);
+    let mut without = client
+        .admit([(&requests, "{k}:others").into(), (&tokens, Request::of("{k}:tokens").cost(100)).into()])
+        .await
+        .unwrap();
+    assert!(without.granted() && without.hold().is_none());
+    assert_eq!(without.settle(&[1, 40]).await.unwrap(), Some(vec![0, -60]));
+}
+
+/// A settlement whose hold has ended counts what was used beyond, and gives nothing back.
+#[tokio::test]
+async fn settled_too_late() {
+    let server = Server::new();
+    let client = patient().connect(&server.url()).await.unwrap();
+    let tokens = client.budget(1000, Calendar::of(Period::Year)).build().unwrap();
+    let streams = seats(&client, 2);
+    for (used, counted) in [(150, 150), (50, 100)] {
+        let members = [(&streams, "key").into(), (&tokens, Request::of("tokens").cost(100)).into()];
+        let mut admission = client.admit(members).await.unwrap();
+        server.say::<()>("DEL key");
+        assert_eq!(admission.settle(&[used]).await.unwrap(), None);
+        assert_eq!(tokens.refund(Request::of("tokens").cost(10_000)).await.unwrap(), counted);
+    }
+}
