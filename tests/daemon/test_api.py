@@ -269,7 +269,8 @@ def test_the_file_names_every_field(api):
 
     questions = [f"/v1/{name}" for name in ("allow", "peek", "record", "acquire")]
     assert expected("/v1/allow") == set.union(*map(told, questions))
-    for path in ("/v1/refund", "/v1/block", "/v1/unblock"):
+    others = ("refund", "block", "unblock", "hold", "release", "renew", "budget", "settle")
+    for path in (f"/v1/{name}" for name in others):
         assert expected(path) == told(path)
 
 
@@ -433,7 +434,7 @@ def test_the_page(api, tmp_path):
 
 def test_the_page_names_every_field(api):
     schemas = api.openapi["components"]["schemas"]
-    asked = ("Allow", "Record", "Acquire", "Refund", "Block")
+    asked = ("Allow", "Record", "Acquire", "Refund", "Block", "Hold", "Renew", "Budget", "Admit", "Settle")
     fields = {field for name in asked for field in schemas[name]["properties"]}
     page = page_named("http-api.md").read_text()
     assert fields <= set(re.findall(r"`(\w+)`", page))

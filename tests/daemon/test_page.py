@@ -192,6 +192,19 @@ def test_one_key(open_page, server):
     page.sees("said", "That did not work: .*a duration is written such as")
 
 
+def test_who_holds_a_key(open_page, server):
+    page = open_page()
+    server.cli("SWLIMIT.HOLD", "jobs", 5, "10m", HOSTILE, "COST", 2)
+    server.cli("SWLIMIT.HOLD", "jobs", 5, "10m", "second")
+    page.look_up("jobs")
+    assert page.find("said").text == "The server has 2 holds of this key."
+    assert [row[:2] for row in page.rows("holders")] == [[HOSTILE, "2"], ["second", "1"]]
+    page.press("holders", "Free")
+    page.sees("said", "It is freed.")
+    assert [row[0] for row in page.rows("holders")] == ["second"]
+    assert server.cli("SWLIMIT.RELEASE", "jobs", HOSTILE) == "0"
+
+
 def test_keys_have_the_prefix(open_page, server):
     page = open_page(prefix="p:")
     page.look_up("p:ann")

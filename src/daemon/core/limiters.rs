@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use swlimit_client::wire::ConnectionOptions;
 use swlimit_client::{self as client, Backend, Client, Limiter, Quota};
 
+use super::holds::Budgets;
 use crate::config::limits::{Limit, Limits};
 use crate::config::policy::{DecisionPolicy, Mode};
 use crate::config::settings::{Server, Settings};
@@ -89,6 +90,7 @@ pub struct Limiters {
     pub(super) timeout: Duration,
     /// In a cluster one command takes only keys with the same hash tag.
     pub(super) clustered: bool,
+    pub(super) budgets: Arc<Budgets>,
     by_id: Vec<Limiter>,
     configured: HashMap<Kind, Limiter>,
     /// Limiters of limits that requests brought along.
@@ -135,7 +137,8 @@ impl Limiters {
     pub fn new(client: Client, settings: &Settings) -> Self {
         let (configured, from_requests) = (HashMap::new(), Mutex::default());
         let (timeout, clustered) = (settings.timeout.into(), is_cluster(&settings.server));
-        Self { client, timeout, clustered, by_id: Vec::new(), configured, from_requests }
+        let budgets = Arc::default();
+        Self { client, timeout, clustered, budgets, by_id: Vec::new(), configured, from_requests }
     }
 
     /// The limiters of other limits. Unchanged limits keep their limiters.
@@ -148,7 +151,8 @@ impl Limiters {
         };
         let by_id = limits.by_id().iter().map(limiter).collect();
         let from_requests = Mutex::new(self.lock_from_requests().clone());
-        Self { client: self.client.clone(), by_id, configured, from_requests, ..*self }
+        let budgets = Arc::clone(&self.budgets);
+        Self { client: self.client.clone(), budgets, by_id, configured, from_requests, ..*self }
     }
 
     fn lock_from_requests(&self) -> MutexGuard<'_, HashMap<Kind, Limiter>> {

@@ -5,6 +5,7 @@
 mod answer;
 mod decide;
 mod explanation;
+mod holds;
 pub mod keys;
 mod limiters;
 mod plan;
@@ -13,6 +14,7 @@ mod single;
 
 pub use answer::{Answer, Source};
 pub use explanation::{Explanation, Mismatch};
+pub use holds::{AdmitPart, BudgetKind, HoldKind, Taken};
 pub use limiters::{check, checker, client, Checked, Limiters};
 pub use plan::{retry_after, Descriptor, Operation, Plan, Question, Role};
 pub use refusal::Refusal;

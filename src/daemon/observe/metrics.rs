@@ -37,11 +37,17 @@ pub enum Api {
     Refund,
     Block,
     Unblock,
+    Hold,
+    Release,
+    Renew,
+    Budget,
+    Admit,
+    Settle,
     Demo,
 }
 
 impl Api {
-    const NAMES: [&str; 12] = [
+    const NAMES: [&str; 18] = [
         "grpc",
         "json",
         "auth",
@@ -53,11 +59,27 @@ impl Api {
         "v1/refund",
         "v1/block",
         "v1/unblock",
+        "v1/hold",
+        "v1/release",
+        "v1/renew",
+        "v1/budget",
+        "v1/admit",
+        "v1/settle",
         "demo",
     ];
 
     /// The commands that decide.
-    pub const DECIDING: [Self; 6] = [Self::Allow, Self::AllowAll, Self::Peek, Self::Record, Self::Acquire, Self::Demo];
+    pub const DECIDING: [Self; 9] = [
+        Self::Allow,
+        Self::AllowAll,
+        Self::Peek,
+        Self::Record,
+        Self::Acquire,
+        Self::Hold,
+        Self::Budget,
+        Self::Admit,
+        Self::Demo,
+    ];
 
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize]

@@ -405,9 +405,14 @@ const lookUp = (key) => attempt(() => load(key));
 /** Show what the server holds of a key; what is to be said of that. */
 async function load(key) {
   const own = ++looking;
-  let held = null;
+  let [held, holders] = [null, null];
   try {
-    held = await ask(`/v1/info?${new URLSearchParams({key})}`);
+    const query = new URLSearchParams({key});
+    held = await ask(`/v1/info?${query}`).catch((error) => {
+      if (error.status === 502) return null; // it is no window
+      throw error;
+    });
+    if (held === null) holders = await ask(`/v1/holders?${query}`);
   } catch (error) {
     if (error.status !== 404) {
       at("held").hidden = true;
@@ -416,6 +421,8 @@ async function load(key) {
   }
   if (own !== looking) return at("said").textContent; // another one was looked up meanwhile
   showHeld(key, held);
+  showHolders(holders);
+  if (holders) return `The server has ${amount(holders.length, "hold")} of this key.`;
   return held ? `The server holds ${amount(held.total, "unit")} of this key.` : "There is no such key on the server.";
 }
 
@@ -443,6 +450,23 @@ function showHeld(key, held) {
   at("held-scale").textContent = `Units by subinterval, the oldest first; the highest is ${number(grantedMost)}.`;
   at("held-chart").setAttribute("aria-label",
     `${amount(held.total, "unit")} in ${amount(counts.length, "subinterval")}`);
+}
+
+/** Who holds units of the key that is shown, each to be freed; of a window, nobody. */
+function showHolders(holders) {
+  at("held-holds").hidden = holders === null;
+  at("block").hidden = holders !== null;
+  const cells = ({id, units, held_for: held, expires_after: left}) => {
+    const free = make("button", {type: "button", title: `Free ${id}`}, "Free");
+    free.addEventListener("click", () => change(async () => {
+      const {released} = await ask("/v1/release", {key: ownKey(), id});
+      return released > 0 ? "It is freed." : "It had ended.";
+    }));
+    const columns = [number(units), span(held / 1000), span(left / 1000)];
+    return make("tr", {}, make("td", {}, id), ...columns.map((text) => make("td", {class: "number"}, text)),
+      make("td", {}, free));
+  };
+  at("holders").replaceChildren(...(holders ?? []).map(cells));
 }
 
 /** The key that is shown, as the API takes it: without the prefix that it puts before every key. */

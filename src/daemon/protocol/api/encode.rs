@@ -53,12 +53,26 @@ impl DecisionReply {
     }
 }
 
+/// The response of a decision with this body: status 200 or 429.
+pub fn with_decision(is_granted: bool, answer: &Answer, body: impl IntoResponse) -> Response {
+    with_status(!is_granted, retry_after(answer.retry_after), body)
+}
+
 /// The response for several limits.
 pub fn several(each: Vec<DecisionReply>) -> Response {
-    let denied = each.iter().any(DecisionReply::is_denied);
+    let is_granted = !each.iter().any(DecisionReply::is_denied);
+    several_with(is_granted, each, json!({}))
+}
+
+/// The same with more fields.
+pub fn several_with(is_granted: bool, each: Vec<DecisionReply>, more: Value) -> Response {
+    let denied = !is_granted;
     let waits = || each.iter().filter(|reply| reply.is_denied()).map(|reply| reply.retry_after);
     let retry_after = if waits().any(|wait| wait < 0) { -1 } else { waits().max().unwrap_or_default() };
-    let body = json!({"granted": !denied, "retry_after": retry_after, "each": each});
+    let mut body = json!({"granted": !denied, "retry_after": retry_after, "each": each});
+    if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
+        body.extend(more);
+    }
     with_status(denied, retry_after, Json(body))
 }
 
@@ -101,7 +115,7 @@ pub fn unix(instant: SystemTime) -> u64 {
     ms(instant.duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-fn ms(duration: Duration) -> u64 {
+pub fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 

@@ -2,6 +2,7 @@
 
 mod decode;
 mod encode;
+mod holds;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -50,6 +51,12 @@ pub fn router(service: &Arc<Service>) -> Router<Arc<Service>> {
         ("/v1/refund", Api::Refund, post(refund)),
         ("/v1/block", Api::Block, post(block)),
         ("/v1/unblock", Api::Unblock, post(unblock)),
+        ("/v1/hold", Api::Hold, post(holds::hold)),
+        ("/v1/release", Api::Release, post(holds::release)),
+        ("/v1/renew", Api::Renew, post(holds::renew)),
+        ("/v1/budget", Api::Budget, post(holds::budget)),
+        ("/v1/admit", Api::Admit, post(holds::admit)),
+        ("/v1/settle", Api::Settle, post(holds::settle)),
         ("/demo/{*path}", Api::Demo, any(demo)),
     ];
     let commands = commands.into_iter().map(|(path, api, handler)| {
@@ -59,6 +66,7 @@ pub fn router(service: &Arc<Service>) -> Router<Arc<Service>> {
     let views = Router::new()
         .route("/v1/info", get(info))
         .route("/v1/top", get(top))
+        .route("/v1/holders", get(holds::holders))
         .route("/explain", post(explain))
         .route_layer(from_fn_with_state(service.clone(), guard));
     let openapi = get(|| async { ([(header::CONTENT_TYPE, "application/json")], OPENAPI) });
