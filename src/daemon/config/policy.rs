@@ -13,6 +13,12 @@ impl Share {
     pub const TENTH: Self = Self(100_000);
     pub const WHOLE: Self = Self(1_000_000);
 
+    /// This part of some units, rounded up.
+    pub fn units(self, units: u64) -> u64 {
+        let millionths = u128::from(units) * u128::from(self.0);
+        u64::try_from(millionths.div_ceil(u128::from(Self::WHOLE.0))).unwrap_or(units)
+    }
+
     pub fn fraction(self) -> f64 {
         f64::from(self.0) / 1e6
     }

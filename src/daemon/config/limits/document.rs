@@ -84,6 +84,8 @@ pub struct RateLimit {
     pub strict: Option<bool>,
     pub block: Option<Duration>,
     pub record: Option<bool>,
+    /// The part of the limit that these requests may use up, counted with those of other priorities.
+    pub priority: Option<Share>,
     pub mode: Option<Mode>,
     pub on_failure: Option<OnFailure>,
     pub local_share: Option<Share>,

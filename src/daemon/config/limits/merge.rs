@@ -246,6 +246,9 @@ impl MergedPolicy {
         let Some(limits) = rate_limits(&self.position, rate_limit, several)? else {
             return error("the policy has no limit");
         };
+        if let Some((position, _)) = limits.iter().find(|(_, limit)| limit.priority.is_some()) {
+            return Err(position.error("priority is for descriptors: their last entry names it"));
+        }
         let mut rule = Rule { name, shadow_mode, ..Rule::default() };
         rule.add_limits(limits, context)?;
         if !rule.replaces.is_empty() {
@@ -300,6 +303,7 @@ impl RateLimit {
             strict: self.strict.or(below.strict),
             block: self.block.or(below.block),
             record: self.record.or(below.record),
+            priority: self.priority.or(below.priority),
             mode: self.mode.or(below.mode),
             on_failure: self.on_failure.or(below.on_failure),
             local_share: self.local_share.or(below.local_share),
@@ -348,15 +352,18 @@ impl RateLimit {
             })?,
         };
         let policy = self.policy().or(context.top).policy(context.defaults)?;
+        let units = self.requests_per_unit.unwrap_or_default();
+        let limit = self.priority.map_or(units, |share| share.units(units));
         let id = Some(context.limits);
         context.limits += 1;
         Ok(Some(Limit {
             id,
             name: self.name.clone().unwrap_or_default(),
-            quota: Quota { limit: self.requests_per_unit.unwrap_or_default(), geometry },
+            quota: Quota { limit, geometry },
             strict: self.strict.unwrap_or_default(),
             block: self.block.map(|Duration(ms)| ms),
             record: self.record.unwrap_or_default(),
+            is_shared: self.priority.is_some(),
             policy,
         }))
     }

@@ -42,13 +42,16 @@ pub struct Limit {
     pub block: Option<u64>,
     /// Hits are counted whatever the limit says.
     pub record: bool,
+    /// It has a priority: the descriptor's last entry, which names that, is no part of the key.
+    pub is_shared: bool,
     pub policy: DecisionPolicy,
 }
 
 impl Limit {
     /// A limit that a request brought along.
     pub fn from_request(quota: Quota, policy: DecisionPolicy) -> Self {
-        Self { id: None, name: String::new(), quota, strict: false, block: None, record: false, policy }
+        let (id, name, is_shared) = (None, String::new(), false);
+        Self { id, name, quota, strict: false, block: None, record: false, is_shared, policy }
     }
 
     /// Its window as a unit, if there is one.

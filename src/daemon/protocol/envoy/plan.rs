@@ -99,7 +99,10 @@ impl<'a> Planner<'a> {
     }
 
     fn key(&self, domain: &Domain, rule: &Rule, descriptor: &request::Descriptor, limit: &Limit) -> String {
-        let entries = &descriptor.entries;
+        let entries = match limit.is_shared {
+            true => descriptor.entries.split_last().map_or(&[][..], |(_priority, others)| others),
+            false => &descriptor.entries,
+        };
         keys::name(
             self.prefix,
             &domain.name,
