@@ -9,6 +9,7 @@ from redis.crc import key_slot
 from support.cluster import Cluster, ClusterLoad
 from support.commands import mallow
 from support.contents import same_data
+from support.hold_load import HoldLoad, all_end, kept
 from support.load import LIMIT, nothing_lost, only_the_rest, total
 from support.waiting import eventually
 
@@ -308,6 +309,29 @@ def test_a_replica_takes_over_without_forgetting_limits(cluster, report):
     """A master is killed under load: its replica takes over with every grant that WAIT confirmed, limits go on where
     they were, and the master comes back as a replica with the same data."""
     die(cluster, report, 1)
+
+
+def test_holders_while_slots_move_and_masters_die(cluster, report):
+    """Slots are resharded, then a master dies, under holders: never more of them live than the limit, those that WAIT
+    confirmed go on holding, and nothing is held for longer than its ttl."""
+    source, target = cluster.masters()[:2]
+    first = cluster.slots(source)[0][0]
+    keys = names(first, first + 9, 3, "seats")
+    with HoldLoad(cluster.connect, keys, ttl=15.0, wait=True, threads=4) as load:
+        load.reach(100)
+        source.cli(flags=["--cluster", "reshard", f"127.0.0.1:{source.port}", "--cluster-from", cluster.id(source),
+                          "--cluster-to", cluster.id(target), "--cluster-slots", "10", "--cluster-yes"])
+        load.reach(100)
+        heir = cluster.replica(target)
+        target.kill()
+        eventually(lambda: heir in cluster.masters(), seconds=30, log=lambda: heir.log[-2000:])
+        relied_on = kept(load, lambda key: heir.client())
+        target.start()
+        cluster.settle()
+        load.reach(100)
+    client = heir.client(socket_timeout=60)
+    all_end(load, lambda key: client)
+    report(f"{load.granted} holds while slots moved and a master died, {relied_on} relied on at its death")
 
 
 @pytest.mark.long

@@ -15,6 +15,8 @@ sys.path.insert(0, str(HERE.parent))
 from support import model  # noqa: E402
 from support.bounds import MAX, MAX_WINDOW, T  # noqa: E402
 from support.commands import mallow  # noqa: E402
+from support.holding import Refused  # noqa: E402
+from support.holding_workload import HoldingWorkload  # noqa: E402
 from support.workload import Workload  # noqa: E402
 
 UNITS = {"ms": 1, "": 1_000, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -126,6 +128,16 @@ def replies():
             if words[0] != "SWLIMIT.INFO"]}  # which tells bytes of memory, and what is blocked by the clock
 
 
+def holds():
+    """The same of holds, budgets, and decisions of everything."""
+    for seed in range(3):
+        workload = HoldingWorkload(seed)
+        steps = [workload.next() for _ in range(250)]
+        yield {"name": f"holds {seed}", "steps": [
+            {"command": [str(word) for word in words],
+             "reply": {"error": f"ERR {reply}"} if isinstance(reply, Refused) else reply} for words, reply in steps]}
+
+
 def plain(words, reply):
     """A reply as clients see it."""
     if isinstance(reply, str):
@@ -198,7 +210,8 @@ def text(cases):
     return "[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n"
 
 
-FILES = {"durations.json": durations, "defaults.json": defaults, "decisions.json": decisions, "replies.json": replies}
+FILES = {"durations.json": durations, "defaults.json": defaults, "decisions.json": decisions, "replies.json": replies,
+         "holds.json": holds}
 
 if __name__ == "__main__":
     for name, cases in FILES.items():

@@ -23,6 +23,8 @@ def pipe(server):
 def as_json(reply):
     if isinstance(reply, Failed):
         return {"error": str(reply)}
+    if isinstance(reply, list):
+        return [as_json(one) for one in reply]
     return reply.decode() if isinstance(reply, bytes) else reply
 
 
@@ -56,7 +58,7 @@ def test_decisions(pipe):
         assert pipe.calls(of_vector(case))[-1] == case["decision"], case
 
 
-@pytest.mark.parametrize("sequence", vectors("replies.json"), ids=lambda sequence: sequence["name"])
+@pytest.mark.parametrize("sequence", vectors("replies.json") + vectors("holds.json"), ids=lambda one: one["name"])
 def test_replies(pipe, sequence):
     for step, reply in zip(sequence["steps"], pipe.stream(step["command"] for step in sequence["steps"])):
         assert as_json(reply) == step["reply"], step["command"]

@@ -1,0 +1,53 @@
+"""Servers that die under holders: never more of them live than the limit, and nothing held for longer than its ttl."""
+
+import pytest
+
+from support.hold_load import HoldLoad, all_end, kept
+from support.load import to
+from support.replication import PROMPT, replica_of, synchronised
+from support.waiting import eventually
+
+pytestmark = pytest.mark.as_run
+
+KEYS = [f"seats:{number}" for number in range(4)]
+ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
+MINUTES = 60
+
+
+def test_crashes_under_load(start, report):
+    """kill -9 with `appendfsync always`, again and again: whoever was told goes on holding, and tokens grow."""
+    server = start(options=ALWAYS)
+    with HoldLoad(to(server), KEYS, ttl=4.0) as load:
+        for _ in range(3):
+            load.reach(300)
+            server.kill()
+            eventually(lambda: load.failures)
+            server.start()
+            load.failures.clear()
+        load.reach(300)
+    client = server.client(socket_timeout=60)
+    relied_on = kept(load, lambda key: client)
+    all_end(load, lambda key: client)
+    report(f"{load.granted} holds over 3 crashes, {relied_on} relied on at the end: none lost, none too many")
+
+
+@pytest.mark.parametrize("skew", [0, -5 * MINUTES], ids=["same", "behind"])
+def test_a_promoted_replica_knows_the_holders(start, skewed, report, skew):
+    """A primary is killed under load, and its replica promoted, also with a clock that is behind: every hold that WAIT
+    has confirmed is held, and tokens go on growing."""
+    primary = start(options=PROMPT, env=skewed(0))
+    replica = start(options=replica_of(primary), env=skewed(skew))
+    synchronised(replica)
+    with HoldLoad(to(primary), KEYS, ttl=20.0, wait=True) as load:
+        load.reach(300)
+        primary.kill()
+        eventually(lambda: load.failures)
+    client = replica.client(socket_timeout=60)
+    client.replicaof("NO", "ONE")
+    relied_on = kept(load, lambda key: client)
+    for key in KEYS:
+        held = client.execute_command("SWLIMIT.HOLDERS", key, 10_000)
+        units = len(held)
+        granted, *_, token = client.execute_command("SWLIMIT.HOLD", key, units + 1, "1s", "next")
+        assert granted == 1 and (not held or token > load.tokens[key])
+    report(f"{load.granted} holds confirmed, {relied_on} relied on when the replica took over: none lost")
