@@ -287,15 +287,6 @@ impl Client {
         self.0.link.as_ref().map(|link| link.servers()).unwrap_or_default()
     }
 
-    /// Which rights beside the module's commands the server refused when they were needed last, as ACLs name them:
-    /// `client|tracking` and `pttl`, without which denials are remembered for
-    /// [`max_untracked_age`](ClientBuilder::max_untracked_age) only; `time` and `info`, without which limiters of mode
-    /// [`Leased`](crate::Mode::Leased) decide as those of mode [`Cached`](crate::Mode::Cached); `cluster|slots`,
-    /// without which a cluster is away. Each is logged once.
-    pub fn missing_rights(&self) -> Vec<&'static str> {
-        self.0.link.as_ref().map(|link| link.missing_rights()).unwrap_or_default()
-    }
-
     /// What this client has counted so far.
     pub fn statistics(&self) -> Statistics {
         self.0.counters.sums()
@@ -304,8 +295,8 @@ impl Client {
     /// Hands what was counted since the last call to the recorder of the crate `metrics`:
     /// `swlimit_client_decisions_total` by `source` and `granted`, and `swlimit_client_<name>_total` for the others.
     /// Gauges `swlimit_client_server_away` and `swlimit_client_server_slow` are 1 or 0 for each `server`,
-    /// `swlimit_client_server_round_trip_seconds` is that of the last reply, and `swlimit_client_missing_right` is 1
-    /// for each `right` that is missing. To be called now and then, such as whenever metrics are asked for. Clients in
+    /// `swlimit_client_server_round_trip_seconds` is that of the last reply, and `swlimit_client_lacks` is 1 for each
+    /// `right` that is missing. To be called now and then, such as whenever metrics are asked for. Clients in
     /// one process add up.
     #[cfg(feature = "metrics")]
     pub fn publish_metrics(&self) {

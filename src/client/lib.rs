@@ -50,6 +50,6 @@ pub use mode::{Mode, Module, OnFailure};
 pub use operating::{Denied, Held};
 pub use quota::Quota;
 pub use request::Request;
-pub use servers::{Backend, Health, Reason, ServerState};
+pub use servers::{Backend, Reason, ServerState, State};
 pub use statistics::Statistics;
 pub use wire::ConnectionOptions;

@@ -14,47 +14,47 @@ use crate::wire::{Command, SCRIPT};
 /// Stands for the key.
 const KEY: &str = "{key}";
 
-/// A command as [`Client::forbidden`] names it, and the words behind.
+/// A right as ACLs name it: a command, and the words behind.
 type Tried = (&'static str, &'static [&'static str]);
 
 /// Of the module.
 const MODULE: [Tried; 9] = [
-    ("SWLIMIT.PEEK", &[KEY, "?", "1ms", "1ms"]),
-    ("SWLIMIT.ALLOW", &[KEY, "?", "1ms", "1ms"]),
-    ("SWLIMIT.MALLOW", &["1", KEY, "?", "1ms", "1ms", "1"]),
-    ("SWLIMIT.RECORD", &[KEY, "?", "1ms", "1ms"]),
-    ("SWLIMIT.REFUND", &[KEY, "?"]),
-    ("SWLIMIT.BLOCK", &[KEY, "?"]),
-    ("SWLIMIT.UNBLOCK", &[KEY, "AT", "?"]),
-    ("SWLIMIT.INFO", &[KEY]),
-    ("SWLIMIT.TOP", &["1"]),
+    ("swlimit.peek", &[KEY, "?", "1ms", "1ms"]),
+    ("swlimit.allow", &[KEY, "?", "1ms", "1ms"]),
+    ("swlimit.mallow", &["1", KEY, "?", "1ms", "1ms", "1"]),
+    ("swlimit.record", &[KEY, "?", "1ms", "1ms"]),
+    ("swlimit.refund", &[KEY, "?"]),
+    ("swlimit.block", &[KEY, "?"]),
+    ("swlimit.unblock", &[KEY, "AT", "?"]),
+    ("swlimit.info", &[KEY]),
+    ("swlimit.top", &["1"]),
 ];
 
 /// What the script needs.
 const SCRIPTED: [Tried; 7] = [
-    ("EVALSHA", &["?", "1", KEY]),
-    ("EVALSHA_RO", &["?", "1", KEY]),
-    ("SCRIPT LOAD", &[SCRIPT]),
-    ("GETRANGE", &[KEY, "0", "0"]),
-    ("SETRANGE", &[KEY, "0", ""]),
-    ("SET", &[KEY, "?", "?"]),
-    ("DEL", &[KEY]),
+    ("evalsha", &["?", "1", KEY]),
+    ("evalsha_ro", &["?", "1", KEY]),
+    ("script|load", &[SCRIPT]),
+    ("getrange", &[KEY, "0", "0"]),
+    ("setrange", &[KEY, "0", ""]),
+    ("set", &[KEY, "?", "?"]),
+    ("del", &[KEY]),
 ];
 
 /// What both need.
 const BOTH: [Tried; 6] = [
-    ("TIME", &[]),
-    ("PTTL", &[KEY]),
-    ("CLIENT ID", &[]),
-    ("CLIENT TRACKING", &["OFF"]),
-    ("PING", &[]),
-    ("INFO", &["replication"]),
+    ("time", &[]),
+    ("pttl", &[KEY]),
+    ("client|id", &[]),
+    ("client|tracking", &["OFF"]),
+    ("ping", &[]),
+    ("info", &["replication"]),
 ];
 
 impl Client {
-    /// The commands that the server refuses to this client's user. Each is asked on one key, `swlimit:connected` behind the
-    /// client's prefix, and those that write with a word that they refuse after the user's rights were checked: nothing is
-    /// counted, changed or shown anywhere.
+    /// The commands that the server refuses to this client's user, as ACLs name them: `swlimit.allow`, `client|tracking`
+    /// and so on. Each is asked on one key, `swlimit:connected` behind the client's prefix, and those that write with a
+    /// word that they refuse after the user's rights were checked: nothing is counted, changed or shown anywhere.
     ///
     /// # Errors
     /// [`Error::Away`] when nobody answers within a second; [`Error::ModuleMissing`].
@@ -69,7 +69,8 @@ impl Client {
         let tried: &[Tried] = if link.is_scripted(&key) { &SCRIPTED } else { &MODULE };
         let mut forbidden = Vec::new();
         for (name, words) in tried.iter().chain(&BOTH).copied() {
-            let words: Vec<_> = name.split(' ').chain(words.iter().copied()).collect();
+            let name_sent = name.to_uppercase();
+            let words: Vec<_> = name_sent.split('|').chain(words.iter().copied()).collect();
             let place = words.iter().position(|word| *word == KEY).unwrap_or(usize::MAX);
             let command = words[1..].iter().fold(Command::named(words[0], place), |command, word| {
                 command.word(if *word == KEY { &key } else { word.as_bytes() })

@@ -9,17 +9,21 @@ pub struct ServerState {
     /// Its address, `host:port` or a path; of sentinels the primary's name and the sentinels.
     pub address: String,
     /// Whether requests can rely on it.
-    pub health: Health,
-    /// Since when its health is what it is, by this machine's clock; at first, since the client knows of it.
-    pub since: SystemTime,
+    pub state: State,
     /// Why it is away; `None` unless it is.
     pub reason: Option<Reason>,
     /// The same in the words of the server, the system or the client; empty unless it is away.
     pub message: String,
+    /// Since when its state is what it is, by this machine's clock; at first, since the client knows of it.
+    pub since: SystemTime,
+    /// Which rights beside the module's commands the client's servers refused when they were needed last, as ACLs name
+    /// them: `client|tracking` and `pttl`, without which denials are remembered for
+    /// [`max_untracked_age`](crate::ClientBuilder::max_untracked_age) only; `time` and `info`, without which limiters of
+    /// mode [`Leased`](crate::Mode::Leased) decide as those of mode [`Cached`](crate::Mode::Cached); `cluster|slots`,
+    /// without which a cluster is away. Each is logged once.
+    pub lacks: Vec<&'static str>,
     /// How long the last reply took, in time or late; `None` before the first.
     pub round_trip: Option<Duration>,
-    /// How long a request waits for a reply: the client's [`timeout`](crate::ClientBuilder::timeout).
-    pub timeout: Duration,
     /// What decides there; `None` until that is known.
     pub backend: Option<Backend>,
 }
@@ -27,7 +31,7 @@ pub struct ServerState {
 /// Whether requests can rely on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Health {
+pub enum State {
     /// It answers in time, or was asked nothing yet.
     Up,
     /// It answers, and in the last second that it was asked, at least once after the timeout.
@@ -77,10 +81,9 @@ impl ServerState {
     /// Sets the server's gauges.
     pub(crate) fn publish(&self) {
         let gauge = |name, value: f64| metrics::gauge!(name, "server" => self.address.clone()).set(value);
-        for (name, health) in
-            [("swlimit_client_server_away", Health::Away), ("swlimit_client_server_slow", Health::Slow)]
+        for (name, state) in [("swlimit_client_server_away", State::Away), ("swlimit_client_server_slow", State::Slow)]
         {
-            gauge(name, if self.health == health { 1.0 } else { 0.0 });
+            gauge(name, if self.state == state { 1.0 } else { 0.0 });
         }
         gauge("swlimit_client_server_script", if self.backend == Some(Backend::Script) { 1.0 } else { 0.0 });
         if let Some(round_trip) = self.round_trip {
@@ -89,7 +92,7 @@ impl ServerState {
     }
 }
 
-impl Health {
+impl State {
     /// Its name in labels of metrics: `up`, `slow`, `away`.
     pub const fn name(self) -> &'static str {
         match self {

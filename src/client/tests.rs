@@ -11,7 +11,7 @@ use tokio::task::yield_now;
 use tokio::time::{advance, sleep, Instant};
 
 use crate::fake::{Fake, Fault};
-use crate::{Client, Decision, Error, Health, Limiter, Mode, Module, OnFailure, Quota, Reason, Request, Source};
+use crate::{Client, Decision, Error, Limiter, Mode, Module, OnFailure, Quota, Reason, Request, Source, State};
 
 /// Run in paused time: it passes when everybody waits, and only then.
 fn paused<T>(what: impl std::future::Future<Output = T>) -> T {
@@ -307,7 +307,7 @@ fn the_failure_policy_decides_at_once() {
     });
 }
 
-/// Whoever watches sees each server's health, since when, and why.
+/// Whoever watches sees each server's state, since when, and why.
 #[test]
 fn what_is_known_of_a_server() {
     paused(async {
@@ -315,25 +315,24 @@ fn what_is_known_of_a_server() {
         let client = client(&fake);
         let limiter = client.limiter(quota(30, 10_000, 10)).on_failure(OnFailure::Deny).build().unwrap();
         let state = || client.servers().pop().unwrap();
-        assert_eq!((state().health, state().reason, state().round_trip), (Health::Up, None, None));
+        assert_eq!((state().state, state().reason, state().round_trip), (State::Up, None, None));
         fake.delay([(2_000, 3_000)]);
         assert!(allow(&limiter, "k").await.granted());
         let up = state();
         assert_eq!((up.address.as_str(), up.round_trip), ("fake", Some(Duration::from_millis(5))));
-        assert_eq!(up.timeout, Duration::from_millis(50));
         // One reply is late: the server is slow until a second has passed without another one.
         fake.delay([(30_000, 40_000), (2_000, 3_000)]);
         let _ = allow(&limiter, "k").await;
         sleep(Duration::from_millis(100)).await;
         let slow = state();
-        assert_eq!((slow.health, slow.reason, slow.message.as_str()), (Health::Slow, None, ""));
+        assert_eq!((slow.state, slow.reason, slow.message.as_str()), (State::Slow, None, ""));
         assert_eq!(slow.round_trip, Some(Duration::from_millis(70)));
         assert!(slow.since >= up.since);
         let _ = allow(&limiter, "k").await;
-        assert_eq!(state().health, Health::Slow);
+        assert_eq!(state().state, State::Slow);
         sleep(Duration::from_secs(1)).await;
         let _ = allow(&limiter, "k").await;
-        assert_eq!(state().health, Health::Up);
+        assert_eq!(state().state, State::Up);
         for (error, reason) in
             [("READONLY You can't write", Reason::Code("READONLY")), ("WRONGPASS no", Reason::Password)]
         {
@@ -342,11 +341,11 @@ fn what_is_known_of_a_server() {
                 let _ = allow(&limiter, "k").await;
             }
             let away = state();
-            assert_eq!((away.health, away.reason, away.message.as_str()), (Health::Away, Some(reason), error));
+            assert_eq!((away.state, away.reason, away.message.as_str()), (State::Away, Some(reason), error));
             assert!(away.since >= slow.since);
             fake.fail(None);
             sleep(Duration::from_secs(1)).await;
-            assert_eq!((state().health, state().reason), (Health::Up, None));
+            assert_eq!((state().state, state().reason), (State::Up, None));
         }
         for (fault, reason) in [(Fault::Down, Reason::Refused), (Fault::BlackHole, Reason::NoAnswer)] {
             fake.fault(fault);
@@ -354,42 +353,50 @@ fn what_is_known_of_a_server() {
                 let _ = allow(&limiter, "k").await;
             }
             sleep(Duration::from_secs(2)).await;
-            assert_eq!((state().health, state().reason), (Health::Away, Some(reason)));
+            assert_eq!((state().state, state().reason), (State::Away, Some(reason)));
             fake.fault(Fault::None);
             sleep(Duration::from_secs(2)).await;
-            assert_eq!(state().health, Health::Up);
+            assert_eq!(state().state, State::Up);
         }
     });
 }
 
-/// A user without a right is told once which one, and what the server refuses is done without.
+/// A user without a right is told which one, and what the server refuses is done without: without `TIME` or `INFO`,
+/// leases decide as the deny cache does.
 #[test]
 fn rights_that_are_missing() {
-    paused(async {
-        let fake = Fake::new();
-        for right in ["TIME", "PTTL"] {
-            fake.forbid(right);
+    for right in ["TIME", "INFO"] {
+        paused(without_leases(right));
+    }
+}
+
+async fn without_leases(right: &str) {
+    let fake = Fake::new();
+    fake.forbid(right);
+    fake.forbid("PTTL");
+    let client = client(&fake);
+    let of = |mode| client.limiter(quota(3, 60_000, 12)).mode(mode).build().unwrap();
+    let (leased, cached) = (of(Mode::Leased), of(Mode::Cached));
+    connected(&leased).await;
+    let right = right.to_lowercase();
+    assert_eq!(client.servers()[0].lacks, [&right]);
+    for decided in [true, true, true, false] {
+        for (limiter, key) in [(&leased, "leased"), (&cached, "cached")] {
+            let decision = allow(limiter, key).await;
+            assert_eq!((decision.granted(), decision.source()), (decided, Source::Server));
         }
-        let client = client(&fake);
-        let of = |mode| client.limiter(quota(3, 60_000, 12)).mode(mode).build().unwrap();
-        let (leased, cached) = (of(Mode::Leased), of(Mode::Cached));
-        connected(&leased).await;
-        assert_eq!(client.missing_rights(), ["time"]);
-        for decided in [true, true, true, false] {
-            assert_eq!(allow(&leased, "leased").await.granted(), decided);
-            assert_eq!(allow(&cached, "cached").await.granted(), decided);
-        }
-        settle().await;
-        assert_eq!(client.missing_rights(), ["pttl", "time"]);
-        let statistics = client.statistics();
-        assert_eq!((statistics.granted(Source::Server), statistics.leased, statistics.written_off), (6, 0, 0));
-        for key in ["leased", "cached"] {
-            assert_eq!(allow(if key == "leased" { &leased } else { &cached }, key).await.source(), Source::Cache);
-        }
-        // Untracked, the denial is not remembered for long.
-        sleep(Duration::from_millis(101)).await;
-        assert_eq!(allow(&cached, "cached").await.source(), Source::Server);
-    });
+    }
+    settle().await;
+    let lacks = &client.servers()[0].lacks;
+    assert!(lacks.len() == 2 && lacks.contains(&"pttl") && lacks.contains(&&*right), "{lacks:?}");
+    let statistics = client.statistics();
+    assert_eq!((statistics.granted(Source::Server), statistics.leased, statistics.written_off), (6, 0, 0));
+    for (limiter, key) in [(&leased, "leased"), (&cached, "cached")] {
+        assert_eq!(allow(limiter, key).await.source(), Source::Cache);
+    }
+    // Untracked, the denial is not remembered for long.
+    sleep(Duration::from_millis(101)).await;
+    assert_eq!(allow(&cached, "cached").await.source(), Source::Server);
 }
 
 /// A caller gives up sooner than the client would. The breaker opens all the same.
@@ -456,7 +463,7 @@ fn a_cluster_that_is_away_from_the_beginning() {
             }
             let asked = Instant::now();
             assert_eq!((allow(&limiter, "k").await.source(), asked.elapsed()), (Source::Failure, Duration::ZERO));
-            assert_eq!(client.servers()[0].health, Health::Away);
+            assert_eq!(client.servers()[0].state, State::Away);
             fake.fault(Fault::None);
             sleep(Duration::from_secs(2)).await;
             assert_eq!(allow(&limiter, "k").await.source(), Source::Server);

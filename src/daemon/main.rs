@@ -151,7 +151,7 @@ async fn check_server(settings: &Settings) -> Result<(), FatalError> {
             println!("{server} can decide{how}");
             Ok(())
         }
-        commands => Err(format!("{server} forbids its user these commands: {}", commands.join(", ")).into()),
+        rights => Err(format!("{server} forbids its user these rights: {}", rights.join(", ")).into()),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::config::settings::Server;
 use crate::config::source::Source;
 use crate::config::watched::Watched;
 use crate::config::{Configuration, Origin};
-use crate::core::{Answer, Client, Explanation, Health, Limiters, Plan, Refusal};
+use crate::core::{Answer, Client, Explanation, Limiters, Plan, Refusal, State};
 use crate::observe::metrics::{self, Api, Metrics, Outcome, Unmatched};
 use crate::observe::traces;
 
@@ -193,7 +193,7 @@ impl Service {
 
     /// Ends a step of the recent counts.
     pub fn end_step(&self) {
-        if self.client.servers().iter().any(|server| server.health == Health::Away) {
+        if self.client.servers().iter().any(|server| server.state == State::Away) {
             self.metrics.recent_outages.count(0);
         }
         self.metrics.end_step(&self.client.statistics());

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
 use super::health::{reason, refuses_writes};
-use crate::servers::{Health, ServerState};
+use crate::servers::{ServerState, State};
 
 /// So many failures in a row open it.
 const FAILURES: u32 = 3;
@@ -23,11 +23,11 @@ const SLOW: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
     is_open: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<Known>,
 }
 
 #[derive(Debug)]
-struct State {
+struct Known {
     failures: u32,
     /// One of them was that writes are refused.
     refuses_writes: bool,
@@ -38,7 +38,7 @@ struct State {
     since: SystemTime,
 }
 
-impl Default for State {
+impl Default for Known {
     fn default() -> Self {
         Self { failures: 0, refuses_writes: false, reason: String::new(), late: None, since: SystemTime::now() }
     }
@@ -105,17 +105,17 @@ impl Breaker {
         }
     }
 
-    /// What is known of the server at an address, whose last reply took so long.
-    pub fn state(&self, address: String, round_trip: Option<Duration>, timeout: Duration) -> ServerState {
-        let state = self.state.lock();
-        let health = match (self.is_open(), state.late) {
-            (true, _) => Health::Away,
-            (false, Some(_)) => Health::Slow,
-            (false, None) => Health::Up,
+    /// What is known of the server at an address that lacks these rights, and whose last reply took so long.
+    pub fn state(&self, address: String, lacks: Vec<&'static str>, round_trip: Option<Duration>) -> ServerState {
+        let known = self.state.lock();
+        let state = match (self.is_open(), known.late) {
+            (true, _) => State::Away,
+            (false, Some(_)) => State::Slow,
+            (false, None) => State::Up,
         };
-        let away = (health == Health::Away).then_some(state.reason.as_str());
+        let away = (state == State::Away).then_some(known.reason.as_str());
         let (reason, message) = (away.map(reason), away.unwrap_or_default().to_owned());
-        ServerState { address, health, since: state.since, reason, message, round_trip, timeout, backend: None }
+        ServerState { address, state, reason, message, since: known.since, lacks, round_trip, backend: None }
     }
 
     /// Why it is open.

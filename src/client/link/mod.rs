@@ -35,7 +35,7 @@ use self::topology::Topology;
 use self::tracking::Tracking;
 use self::waiting::Waiting;
 use crate::error::Error;
-use crate::servers::{Backend, Health, ServerState};
+use crate::servers::{Backend, ServerState, State};
 use crate::statistics::{Count, Counters};
 use crate::wire::{is_unknown_command, Command, Events, Purpose, Reply, Transport};
 
@@ -104,7 +104,7 @@ impl Link {
 
     /// Whether all servers are believed to be there.
     pub fn is_there(&self) -> bool {
-        self.servers().iter().all(|server| server.health != Health::Away)
+        self.servers().iter().all(|server| server.state != State::Away)
     }
 
     /// What is known of each server, by address.
@@ -120,11 +120,6 @@ impl Link {
     #[cfg(feature = "metrics")]
     pub fn publish_rights(&self) {
         self.context.rights.publish();
-    }
-
-    /// The rights that the server refuses, as ACLs name them.
-    pub fn missing_rights(&self) -> Vec<&'static str> {
-        self.context.rights.missing()
     }
 
     /// Whether the script decides upon a key.

@@ -83,7 +83,8 @@ impl Node {
     pub fn state(&self) -> ServerState {
         let micros = self.last_round_trip.load(Ordering::Relaxed);
         let round_trip = (micros > 0).then(|| Duration::from_micros(micros));
-        ServerState { backend: self.backend(), ..self.breaker.state(self.name(), round_trip, self.context.timeout) }
+        let state = self.breaker.state(self.name(), self.context.rights.missing(), round_trip);
+        ServerState { backend: self.backend(), ..state }
     }
 
     /// The connection for requests: the one there is, or one that is made. The attempt is nobody's: it goes on without

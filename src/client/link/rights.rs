@@ -74,13 +74,16 @@ impl Rights {
     pub fn publish(&self) {
         for right in Right::ALL {
             let is_missing = self.0.load(Ordering::Relaxed) & 1 << right as u8 != 0;
-            metrics::gauge!("swlimit_client_missing_right", "right" => right.name()).set(u8::from(is_missing));
+            metrics::gauge!("swlimit_client_lacks", "right" => right.name()).set(u8::from(is_missing));
         }
     }
 
     /// The names of those that are missing.
     pub fn missing(&self) -> Vec<&'static str> {
         let missing = self.0.load(Ordering::Relaxed);
-        Right::ALL.into_iter().filter(|right| missing & 1 << *right as u8 != 0).map(Right::name).collect()
+        let all = Right::ALL.into_iter().filter(|right| missing & 1 << *right as u8 != 0).map(Right::name);
+        let mut all: Vec<_> = all.collect();
+        all.sort_unstable();
+        all
     }
 }

@@ -109,7 +109,7 @@ impl Topology {
                 let mut states: Vec<_> = nodes.by_address.values().map(|node| node.state()).collect();
                 if states.is_empty() || cluster.breaker.is_open() {
                     let address = cluster.context.transport.address();
-                    states.push(cluster.breaker.state(address, None, cluster.context.timeout));
+                    states.push(cluster.breaker.state(address, cluster.context.rights.missing(), None));
                 }
                 states.sort_by(|one, other| one.address.cmp(&other.address));
                 states

@@ -48,7 +48,7 @@ pub fn checker(settings: &Settings) -> Result<Client, client::Error> {
 pub struct Checked {
     /// It has not loaded the module: the script decides.
     pub by_script: bool,
-    /// The commands that it refuses to this user.
+    /// The rights that it refuses to this user.
     pub forbidden: Vec<String>,
 }
 

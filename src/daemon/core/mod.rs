@@ -19,4 +19,4 @@ pub use limiters::{check, checker, client, Checked, Limiters};
 pub use plan::{retry_after, Descriptor, Operation, Plan, Question, Role};
 pub use refusal::Refusal;
 pub use single::{info, top, Demand, Verb};
-pub use swlimit_client::{headers, Client, Denied, Error, Health, Held, Statistics};
+pub use swlimit_client::{headers, Client, Denied, Error, Held, State, Statistics};

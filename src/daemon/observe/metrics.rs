@@ -17,7 +17,7 @@ use super::recent::Recent;
 use super::rules::Rules;
 use super::throttle::Throttle;
 use super::traces;
-use crate::core::{Client, Health, Refusal, Source, Statistics};
+use crate::core::{Client, Refusal, Source, State, Statistics};
 
 /// 50 µs … 1 s.
 pub const SECONDS: [f64; 13] =
@@ -230,7 +230,7 @@ impl Metrics {
         gauge!("swlimitd_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
         gauge!(CONFIGURATION_TIMESTAMP).increment(0.0);
         CONTROL_PLANE.get().into_iter().for_each(|gauge| gauge.increment(0.0));
-        for server in client.servers().into_iter().filter(|server| server.health == Health::Away) {
+        for server in client.servers().into_iter().filter(|server| server.state == State::Away) {
             let away = server.since.elapsed().unwrap_or_default();
             let reason = server.reason.map_or("other", |reason| reason.name());
             gauge!("swlimitd_server_away_seconds", "server" => server.address, "reason" => reason)
@@ -367,7 +367,7 @@ fn describe() {
     describe_gauge!("swlimit_client_server_slow", "1 while replies of the server come after the timeout");
     describe_gauge!("swlimit_client_server_script", "1 if the server has not the module, and its script decides");
     describe_gauge!("swlimit_client_server_round_trip_seconds", "Duration of the last exchange with the server");
-    describe_gauge!("swlimit_client_missing_right", "1 if the server refuses this right");
+    describe_gauge!("swlimit_client_lacks", "1 if the server refuses this right");
     for (name, description) in [
         ("decisions", "Decisions of the client, by source"),
         ("commands", "Commands sent to the server"),

@@ -120,10 +120,11 @@ fn servers(service: &Service, has_access: bool) -> Vec<Value> {
     let shown = all.iter().map(|server| {
         json!({
             "address": server.address,
-            "health": server.health.name(),
-            "since": api::unix(server.since),
+            "state": server.state.name(),
             "reason": server.reason.map(|reason| reason.name()),
             "message": if has_access { &*server.message } else { "" },
+            "since": api::unix(server.since),
+            "lacks": server.lacks,
             "round_trip": server.round_trip.map(|took| took.as_secs_f64()),
         })
     });

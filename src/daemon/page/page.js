@@ -199,7 +199,7 @@ function show(state) {
   showKeys("here", state.keys.here, state.keys.here ? "" : state.keys.barred, "None.");
   showRules(state.rules);
   if (paused) return;
-  const away = state.servers.filter(({health}) => health === "away");
+  const away = state.servers.filter(({state: it}) => it === "away");
   if (state.server === "away" || away.length > 0) {
     const which = away.map(({address, reason, message}) => ` ${address}: ${message || reason}.`).join("");
     const all = away.length < state.servers.length ? "One of the counting servers" : "The counting server";
@@ -213,9 +213,10 @@ function show(state) {
 
 /** Which process this is, its servers, and its configuration. */
 function showAbout({host, uptime, servers, configuration: {read, refused}}) {
-  const server = ({address, health, since, round_trip: trip}) =>
-    `server ${address} is ${health}${health === "up" ? "" : ` since ${clock(new Date(since))}`}`
-    + (trip === null ? "" : `, last reply after ${took(trip)}`);
+  const server = ({address, state: it, since, round_trip: trip, lacks}) =>
+    `server ${address} is ${it}${it === "up" ? "" : ` since ${clock(new Date(since))}`}`
+    + (trip === null ? "" : `, last reply after ${took(trip)}`)
+    + (lacks.length > 0 ? `, refuses ${lacks.join(", ")}` : "");
   const about = [`${host}, up for ${span(uptime)}`, ...servers.map(server), `configuration read ${ago(read)}`];
   at("about").textContent = `${about.join("; ")}.`;
   at("refused").hidden = refused === null;

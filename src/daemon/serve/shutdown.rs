@@ -114,8 +114,8 @@ async fn check_server(service: Arc<Service>) {
             (Some(reason), _) if is_news => tracing::error!(reason, "no limit is counted"),
             (None, Ok(core::Checked { forbidden, .. })) => {
                 if !forbidden.is_empty() {
-                    let commands = forbidden.join(", ");
-                    tracing::warn!(commands, "the server forbids its user these commands, see its ACL");
+                    let rights = forbidden.join(", ");
+                    tracing::warn!(rights, "the server forbids its user these rights, see its ACL");
                 }
                 return;
             }
