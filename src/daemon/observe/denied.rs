@@ -2,11 +2,16 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The most keys counted in a minute. A further key takes the place of one with the least count, and goes on from that
-/// (Space-Saving): counts may be too high, by at most 1/100 of the minute's denials.
+/// Keys are in so many parts, each with a lock of its own.
+const PARTS: usize = 16;
+
+/// The most keys of a part counted in a minute. A further key takes the place of one with the least count, and goes on
+/// from that (Space-Saving): counts may be too high, by at most 1/100 of the minute's denials.
 const MAX_KEYS: usize = 100;
 
 /// The longest key counted, in bytes; longer ones are cut.
@@ -14,14 +19,16 @@ const MAX_KEY: usize = 512;
 
 type Counts = HashMap<Box<str>, u64>;
 
-/// Denied requests by key.
-#[derive(Default)]
-pub struct DeniedHere(Mutex<Minutes>);
+/// Denied requests by key. Who counts one does not look at the clock: somebody else [turns](Self::turn) the minutes.
+pub struct DeniedHere {
+    /// The one that is counted, since the Unix epoch.
+    minute: AtomicU64,
+    parts: [Mutex<Part>; PARTS],
+    hasher: RandomState,
+}
 
 #[derive(Default)]
-struct Minutes {
-    /// Since the Unix epoch.
-    minute: u64,
+struct Part {
     this: Counts,
     last: Counts,
 }
@@ -34,44 +41,65 @@ pub struct DeniedKey {
     pub last_minute: u64,
 }
 
+impl Default for DeniedHere {
+    fn default() -> Self {
+        Self { minute: AtomicU64::new(minute()), parts: Default::default(), hasher: RandomState::new() }
+    }
+}
+
 impl DeniedHere {
     /// Counts a denied request.
     pub fn count(&self, key: &str) {
-        self.at(minute(), |minutes| count(&mut minutes.this, key));
+        let part = self.hasher.hash_one(key) as usize % PARTS;
+        count(&mut lock(&self.parts[part]).this, key);
+    }
+
+    /// Begins another minute, if it is time. To be called every few seconds.
+    pub fn turn(&self) {
+        self.turn_to(minute());
     }
 
     /// The keys with the most denials.
     pub fn top(&self, count: usize) -> Vec<DeniedKey> {
-        self.at(minute(), |minutes| minutes.top(count))
+        self.turn();
+        self.most_denied(count)
     }
 
-    fn at<T>(&self, minute: u64, act: impl FnOnce(&mut Minutes) -> T) -> T {
-        let mut minutes = self.0.lock().expect("no code panics while it holds this lock");
-        if minute != minutes.minute {
-            let this = std::mem::take(&mut minutes.this);
-            minutes.last = if minute == minutes.minute + 1 { this } else { Counts::new() };
-            minutes.minute = minute;
+    fn turn_to(&self, minute: u64) {
+        let before = self.minute.swap(minute, Ordering::Relaxed);
+        if before == minute {
+            return;
         }
-        act(&mut minutes)
+        for part in &self.parts {
+            let mut part = lock(part);
+            let this = std::mem::take(&mut part.this);
+            part.last = if minute == before + 1 { this } else { Counts::new() };
+        }
     }
-}
 
-impl Minutes {
-    fn top(&self, count: usize) -> Vec<DeniedKey> {
-        let of = |counts: &Counts, key: &str| counts.get(key).copied().unwrap_or_default();
-        let only_last = self.last.keys().filter(|key| !self.this.contains_key(*key));
-        let keys = self.this.keys().chain(only_last);
-        let mut all: Vec<_> = keys
-            .map(|key| DeniedKey {
-                key: key.clone(),
-                this_minute: of(&self.this, key),
-                last_minute: of(&self.last, key),
-            })
-            .collect();
+    fn most_denied(&self, count: usize) -> Vec<DeniedKey> {
+        let mut all: Vec<_> = self.parts.iter().flat_map(|part| lock(part).keys()).collect();
         all.sort_by_cached_key(|denied| (Reverse(denied.this_minute + denied.last_minute), denied.key.clone()));
         all.truncate(count);
         all
     }
+}
+
+impl Part {
+    fn keys(&self) -> Vec<DeniedKey> {
+        let of = |counts: &Counts, key: &str| counts.get(key).copied().unwrap_or_default();
+        let only_last = self.last.keys().filter(|key| !self.this.contains_key(*key));
+        let keys = self.this.keys().chain(only_last).map(|key| DeniedKey {
+            key: key.clone(),
+            this_minute: of(&self.this, key),
+            last_minute: of(&self.last, key),
+        });
+        keys.collect()
+    }
+}
+
+fn lock(part: &Mutex<Part>) -> MutexGuard<'_, Part> {
+    part.lock().expect("no code panics while it holds this lock")
 }
 
 fn minute() -> u64 {
@@ -100,29 +128,36 @@ mod tests {
     #[test]
     fn two_minutes_are_shown() {
         let denied = DeniedHere::default();
-        let count = |minute, key| denied.at(minute, |minutes| count(&mut minutes.this, key));
-        let top = |minute| {
-            let all = denied.at(minute, |minutes| minutes.top(9));
+        let top = || {
+            let all = denied.most_denied(9);
             all.into_iter().map(|it| (it.key.to_string(), it.this_minute, it.last_minute)).collect::<Vec<_>>()
         };
-        [count(7, "a"), count(7, "b"), count(7, "b"), count(8, "a")].into_iter().for_each(drop);
-        assert_eq!(top(8), [("a".into(), 1, 1), ("b".into(), 0, 2)]);
-        assert_eq!(top(9), [("a".into(), 0, 1)]);
-        assert_eq!(top(10), []);
-        count(20, "é".repeat(300).as_str());
-        assert_eq!(top(20)[0].0.len(), MAX_KEY);
+        denied.turn_to(7);
+        ["a", "b", "b"].into_iter().for_each(|key| denied.count(key));
+        denied.turn_to(8);
+        denied.count("a");
+        denied.turn_to(8);
+        assert_eq!(top(), [("a".into(), 1, 1), ("b".into(), 0, 2)]);
+        denied.turn_to(9);
+        assert_eq!(top(), [("a".into(), 0, 1)]);
+        denied.turn_to(10);
+        assert_eq!(top(), []);
+        denied.count("c");
+        denied.turn_to(20);
+        denied.count("é".repeat(300).as_str());
+        assert_eq!(top().iter().map(|(key, ..)| key.len()).collect::<Vec<_>>(), [MAX_KEY]);
     }
 
     #[test]
     fn frequent_keys_stay() {
         let denied = DeniedHere::default();
         for number in 0..10_000 {
-            denied.at(1, |minutes| count(&mut minutes.this, &format!("rare{number}")));
-            denied.at(1, |minutes| count(&mut minutes.this, "often"));
+            denied.count(&format!("rare{number}"));
+            denied.count("often");
         }
-        let all = denied.at(1, |minutes| minutes.top(MAX_KEYS + 1));
-        assert_eq!(all.len(), MAX_KEYS);
-        let often = all.iter().find(|it| &*it.key == "often").expect("it is the most frequent");
-        assert!((10_000..=10_200).contains(&often.this_minute), "{often:?}");
+        let all = denied.most_denied(PARTS * MAX_KEYS + 1);
+        assert_eq!(all.len(), PARTS * MAX_KEYS);
+        assert_eq!(&*all[0].key, "often");
+        assert!((10_000..=10_200).contains(&all[0].this_minute), "{:?}", all[0]);
     }
 }

@@ -252,6 +252,7 @@ impl Metrics {
         self.recent_unmatched.step();
         self.recent_outages.step();
         self.rules.end_step();
+        self.denied_here.turn();
     }
 
     /// Takes over the client's counts of decisions.
