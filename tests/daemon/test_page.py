@@ -11,6 +11,7 @@ import grpc
 import pytest
 from axe_core_python.selenium import Axe
 from envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
@@ -74,6 +75,11 @@ class Page:
             WebDriverWait(self.browser, SECONDS, 0.05).until(is_there)
         except Exception:
             pytest.fail(f"{name} says {shown!r}, not {text!r}", pytrace=False)
+
+    def points_at(self, found):
+        """Move the pointer to an element, which is found again where the page has been drawn anew meanwhile."""
+        waiting = WebDriverWait(self.browser, SECONDS, 0.05, [StaleElementReferenceException])
+        waiting.until(lambda browser: ActionChains(browser).move_to_element(found()).perform() or True)
 
     def rows(self, name):
         return [[cell.text for cell in row.find_elements(By.XPATH, "*")]
@@ -282,7 +288,7 @@ def test_outages_and_errors_are_drawn(open_page, start):
     page.sees("about", rf"127.0.0.1:{server.port}\S* is away since \d")
     label = page.find("decisions-chart").get_attribute("aria-label")
     assert re.search(r"[1-9]\d* without a decision; a counting server was away", label)
-    ActionChains(page.browser).move_to_element(bars(page, "errors")[-1]).perform()
+    page.points_at(lambda: bars(page, "errors")[-1])
     page.sees("decisions-point", r"\d+:\d+.*, 5s: 0 granted \(0/s\), 0 denied \(0/s\), [1-9]\d* without a decision")
     server.start()
     page.sees("about", rf"127.0.0.1:{server.port}\S* is up, last reply after")
@@ -342,10 +348,9 @@ def test_rates_and_axes(open_page):
     assert len(marks) == 3 and marks[1] == "0" and all(re.fullmatch(r"0\.[1-6]/s", rate) for rate in marks[::2])
     lines = [mark.text for mark in page.browser.find_elements(By.CSS_SELECTOR, "#latency-chart ~ .mark")]
     assert lines == ["100 µs", "1 ms", "10 ms", "100 ms"]
-    ActionChains(page.browser).move_to_element(bars(page, "granted")[-1]).perform()
+    page.points_at(lambda: bars(page, "granted")[-1])
     page.sees("decisions-point", r"[1-3] granted \(0\.[246]/s\)")
-    drawn = page.browser.find_elements(By.CSS_SELECTOR, "#latency-chart .ranged")
-    ActionChains(page.browser).move_to_element(drawn[-1]).perform()
+    page.points_at(lambda: page.browser.find_elements(By.CSS_SELECTOR, "#latency-chart .ranged")[-1])
     page.sees("latency-point", r"[1-6] requests?, median .*s, 99 % faster than .*s")
 
 
