@@ -43,6 +43,8 @@ pub struct Statistics {
     pub unsynchronized: u64,
     /// Units that could not be synchronized, because the server refused them for good.
     pub refused: u64,
+    /// Units that were sent once more, because nobody knows whether they were counted: they may count twice.
+    pub sent_again: u64,
     /// Units that were given up, because two synchronizations of them were in doubt.
     pub lost: u64,
     /// Holds that ended before they were released: the server could not be asked in time, or had them no more.
@@ -97,6 +99,7 @@ impl Statistics {
             ("synchronized", self.synchronized),
             ("unsynchronized", self.unsynchronized),
             ("refused", self.refused),
+            ("sent_again", self.sent_again),
             ("lost", self.lost),
             ("holds_lost", self.holds_lost),
         ]
@@ -120,6 +123,7 @@ pub(crate) enum Count {
     Synchronized,
     Unsynchronized,
     Refused,
+    SentAgain,
     Lost,
     HoldsLost,
 }
@@ -181,6 +185,7 @@ impl Counters {
             synchronized: other(Count::Synchronized),
             unsynchronized: other(Count::Unsynchronized),
             refused: other(Count::Refused),
+            sent_again: other(Count::SentAgain),
             lost: other(Count::Lost),
             holds_lost: other(Count::HoldsLost),
         }

@@ -15,7 +15,7 @@ pub(super) struct Server {
     /// Which process it is, and which data it has.
     pub run_id: u64,
     pub replication_id: u64,
-    /// With this it answers everything that writes.
+    /// With this it answers everything that writes; without the module, all commands of its own.
     pub failure: Option<String>,
     /// What it answers to writes on these keys.
     pub refused: HashMap<Vec<u8>, String>,
@@ -45,6 +45,14 @@ pub(super) fn is_read(name: &[u8]) -> bool {
     matches!(name, b"TIME" | b"INFO" | b"PING" | b"PTTL" | b"SWLIMIT.PEEK" | b"CLUSTER")
 }
 
+/// Whether a command is answered with this failure.
+fn refuses(failure: &str, name: &[u8]) -> bool {
+    match failure.starts_with("ERR unknown command") {
+        true => name.starts_with(b"SWLIMIT."),
+        false => !is_read(name),
+    }
+}
+
 impl Server {
     /// What a key holds, unless it has expired.
     pub fn alive(&self, key: &[u8], now: u64) -> Option<&Entry> {
@@ -70,8 +78,8 @@ impl Server {
         changed: &mut Vec<Vec<u8>>,
     ) -> Result<Reply, String> {
         let key = words.get(1).cloned().unwrap_or_default();
-        if let Some(failure) = self.failure.clone().filter(|_| !is_read(&words[0])) {
-            return Err(failure);
+        if let Some(failure) = self.failure.as_ref().filter(|failure| refuses(failure, &words[0])) {
+            return Err(failure.clone());
         }
         if self.forbidden.contains(&text[0]) {
             return Err(format!(

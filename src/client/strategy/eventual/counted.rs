@@ -52,12 +52,14 @@ pub(super) enum Outcome {
     InDoubt,
 }
 
-/// Units that are given up.
+/// Units that are given up, or may count twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Dropped {
+pub(super) struct Doubted {
     pub refused: u64,
     /// In doubt twice.
     pub lost: u64,
+    /// Not given up, but in doubt for the first time.
+    pub sent_again: u64,
 }
 
 #[derive(Debug)]
@@ -194,17 +196,20 @@ impl Counted {
 
     /// What became of the batches that were sent, in their order, and what the server says of the key now. The
     /// synchronization is over.
-    pub fn end(&mut self, outcomes: &[Outcome], global: Option<&Exact>, now: Instant) -> Dropped {
-        let mut dropped = Dropped::default();
+    pub fn end(&mut self, outcomes: &[Outcome], global: Option<&Exact>, now: Instant) -> Doubted {
+        let mut doubted = Doubted::default();
         let rest = self.cached.split_off(self.under_way.min(self.cached.len()));
         let sent = std::mem::replace(&mut self.cached, rest);
         let outcomes = outcomes.iter().copied().chain(std::iter::repeat(Outcome::NotCounted));
         for (batch, outcome) in sent.into_iter().zip(outcomes).collect::<Vec<_>>().into_iter().rev() {
             match outcome {
                 Outcome::Counted => {}
-                Outcome::Refused => dropped.refused += batch.units,
-                Outcome::InDoubt if batch.in_doubt => dropped.lost += batch.units,
-                Outcome::InDoubt => self.cached.push_front(Batch { in_doubt: true, ..batch }),
+                Outcome::Refused => doubted.refused += batch.units,
+                Outcome::InDoubt if batch.in_doubt => doubted.lost += batch.units,
+                Outcome::InDoubt => {
+                    doubted.sent_again += batch.units;
+                    self.cached.push_front(Batch { in_doubt: true, ..batch });
+                }
                 Outcome::NotCounted => self.cached.push_front(batch),
             }
         }
@@ -214,7 +219,7 @@ impl Counted {
         if let Some(global) = global {
             self.heard(global, now);
         }
-        dropped
+        doubted
     }
 
     /// The server said this of the key.
