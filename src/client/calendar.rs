@@ -59,7 +59,7 @@ impl FromStr for Period {
 /// let months = Calendar::of(Period::Month).time_zone("Europe/Berlin")?.anchor("15")?;
 /// let (start, end) = months.period_at(UNIX_EPOCH + Duration::from_secs(1_800_000_000))?; // 15 January 2027, 09:00
 /// assert_eq!(start, UNIX_EPOCH + Duration::from_secs(1_799_967_600));
-/// assert_eq!(end - start, Duration::from_secs(31 * 24 * 60 * 60));
+/// assert_eq!(end, start + Duration::from_secs(31 * 24 * 60 * 60));
 /// # Ok::<(), swlimit_client::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
