@@ -132,7 +132,7 @@ def test_odd_zones(program):
 
 
 def test_some_of_all_zones(program):
-    rng = random.Random()
+    rng = random.Random(3)
     zones = rng.sample(sorted(available_timezones() - {"localtime"}), 40)
     assert compare(program, zones, [rng.randrange(FIRST, LAST)], rng) >= 40 * len(KINDS) * 2
 
