@@ -35,11 +35,12 @@ def test_real_servers(run):
 
 
 def test_real_servers_without_the_module(run):
-    """The same by the script, but what only the module has: waiting on the server, and rights to its commands."""
-    run("--skip", "processes::", "--skip", "acquire::", "--skip", "users_who_may_not_ask", at_a_time=8,
-        SWLIMIT_BY_SCRIPT="1")
+    """The same by the script, but what only the module has: waiting on the server, holds, and rights to its commands."""
+    run("--skip", "processes::", "--skip", "acquire::", "--skip", "holds::", "--skip", "users_who_may_not_ask",
+        at_a_time=8, SWLIMIT_BY_SCRIPT="1")
 
 
+@pytest.mark.long
 def test_processes(run, binaries):
     """What many processes were granted together: the same on every release."""
     if binaries.name != "installed":

@@ -311,6 +311,7 @@ def test_a_replica_takes_over_without_forgetting_limits(cluster, report):
     die(cluster, report, 1)
 
 
+@pytest.mark.long
 def test_holders_while_slots_move_and_masters_die(cluster, report):
     """Slots are resharded, then a master dies, under holders: never more of them live than the limit, those that WAIT
     confirmed go on holding, and nothing is held for longer than its ttl."""

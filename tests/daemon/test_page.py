@@ -439,7 +439,7 @@ def test_tables_and_controls_have_names(open_page):
     page = open_page()
     busy(page)
     tables = page.browser.find_elements(By.TAG_NAME, "table")
-    assert len(tables) == 5
+    assert len(tables) == 6
     for table in tables:
         assert table.find_element(By.TAG_NAME, "caption").text
         columns = table.find_elements(By.CSS_SELECTOR, "thead th")

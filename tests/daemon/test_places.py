@@ -114,7 +114,7 @@ def test_of_whom_it_does_not_reach_it_says_why(at, start, tmp_path, reason):
     eventually(lambda: decided_by(daemon) == FAILED and away(daemon), {(address, reason)}, log=lambda: daemon.log)
     assert daemon.metrics("swlimit_client_server_away") == {(address,): 1}
     server, = json.loads(daemon.get("/page/state")[1])["servers"]
-    assert (server["address"], server["health"], server["reason"]) == (address, "away", reason)
+    assert (server["address"], server["state"], server["reason"]) == (address, "away", reason)
     # Whoever asked, and the check at the start, say it once each.
     lines = [line for line in daemon.log.splitlines() if "is away" in line]
     assert 1 <= len(lines) <= 2 and all(address in line for line in lines), daemon.log

@@ -119,6 +119,7 @@ def test_a_libclang_that_bindgen_cannot_use_is_missing(machine, tmp_path, target
 
 def test_building_needs_neither_python_nor_a_server(machine):
     machine.lose("python", "python3", "redis-server", "redis-cli")
+    machine.write("cargo", cargo("1.85.0"))
     assert machine.setup("build").stdout == ""
     assert names(machine.asks_for("run")) == {"redis-server", "redis-tools"}
 

@@ -384,7 +384,9 @@ fn describe() {
         ("synchronized", "Synchronizations of mode eventual that succeeded"),
         ("unsynchronized", "Synchronizations of mode eventual that failed"),
         ("refused", "Units that the server refused to synchronize"),
+        ("sent_again", "Units sent once more because nobody knows whether they were counted"),
         ("lost", "Units given up after two synchronizations in doubt"),
+        ("holds_lost", "Holds that ended before they were released"),
         ("unclaimed", "Units granted to requests that had been decided otherwise by then"),
     ] {
         describe_counter!(format!("swlimit_client_{name}_total"), description);
