@@ -441,7 +441,7 @@ def test_tables_and_controls_have_names(open_page):
     tables = page.browser.find_elements(By.TAG_NAME, "table")
     assert len(tables) == 6
     for table in tables:
-        assert table.find_element(By.TAG_NAME, "caption").text
+        assert table.find_element(By.TAG_NAME, "caption").get_attribute("textContent")
         columns = table.find_elements(By.CSS_SELECTOR, "thead th")
         assert columns and all(column.get_attribute("scope") == "col" for column in columns)
         for row in table.find_elements(By.CSS_SELECTOR, "tbody tr"):
