@@ -52,9 +52,10 @@ def begin(folder, source, files, uri, servers):
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kinds", [
     ("threads", "asyncio in a cluster"),
-    pytest.param(("threads in a cluster", "asyncio"), marks=pytest.mark.long),
+    ("threads in a cluster", "asyncio"),
 ], ids=" and ".join)
 def test_its_own_tests(source, start, tmp_path, kinds):
     """Two at a time, because most of them sleep most of the time."""

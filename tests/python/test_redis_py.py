@@ -26,6 +26,7 @@ TESTS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
 def test_releases(version):
     folder = ROOT / f".cache/redis-py/{version}"
