@@ -35,7 +35,7 @@ def test_real_servers(run):
 
 
 def test_real_servers_without_the_module(run):
-    """The same by the script, but what only the module has: waiting on the server, holds, and rights to its commands."""
+    """The same by the script, but for waiting, holds, and rights to the module's commands."""
     run("--skip", "processes::", "--skip", "acquire::", "--skip", "holds::", "--skip", "users_who_may_not_ask",
         at_a_time=8, SWLIMIT_BY_SCRIPT="1")
 

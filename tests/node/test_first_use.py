@@ -12,6 +12,8 @@ from docs.pages import blocks, page_named
 from support import node
 from support.server import ROOT, free_port
 
+pytestmark = pytest.mark.long
+
 PAGE = page_named("node.md")
 COPIED = ["LICENSE", "src/lua", "src/node"]
 ENVIRONMENT = node.ENVIRONMENT | {"npm_config_prefer_offline": "true", "npm_config_audit": "false"}
