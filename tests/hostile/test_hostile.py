@@ -507,9 +507,10 @@ def giant_calls(newest, units):
 
 @pytest.mark.parametrize("units", [1, pytest.param(9_000_000_000, marks=pytest.mark.long)], ids=["narrow", "wide"])
 def test_key_with_a_million_counts(pipe, units):
-    """No single command costs more than RESTORE of the largest key there can be; those that copy or show it aside.
+    """No single command goes over the largest key there can be more than a few times; those that copy or show it aside.
 
-    Those are printed only: RESTORE, DUMP and COPY move its bytes, SWLIMIT.INFO replies with a million pairs.
+    RESTORE of it, which goes over it once, is the measure. RESTORE, DUMP and COPY move its bytes, SWLIMIT.INFO replies
+    with a million pairs: those are printed only.
     """
     newest = NOW + MAX_SUBINTERVALS - 1
     payload = frame_of(pipe).around(value_of(1, MAX_SUBINTERVALS, [(NOW + number, units)
@@ -535,9 +536,9 @@ def test_key_with_a_million_counts(pipe, units):
         # A machine that is busy with other things slows both, and not each time.
         for _ in range(10):
             restored, taken = microseconds(words)
-            if taken <= restored:
+            if taken <= 4 * restored:
                 break
         else:
             slow[name] = (taken, restored)
         print(f"{name} {taken}", end="; ")
-    assert not slow, f"costs more than RESTORE of the key each time: {slow}"
+    assert not slow, f"costs more than four times RESTORE of the key each time: {slow}"
