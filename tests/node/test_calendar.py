@@ -106,10 +106,9 @@ def questions(names, random, some):
     """Of each zone and period: instants around changes of its clocks, around its periods' edges, and any."""
     for name in names:
         near = changes(name)
-        if some:
-            near = random.sample(near, min(some, len(near)))
+        near = random.sample(near, min(some, len(near)))
         near += [datetime(FIRST.year, 1, 1, tzinfo=UTC) + timedelta(minutes=random.randrange(100 * 365 * 1440))
-                 for _ in range(some or 50)]
+                 for _ in range(some)]
         for options in PERIODS:
             at = [moment + timedelta(minutes=minutes) for moment in near
                   for minutes in (-1, 0, random.randrange(-1500, 1500))]
@@ -141,6 +140,6 @@ def test_some_zones():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", range(40))
+@pytest.mark.parametrize("part", range(8))
 def test_every_zone(part):
-    compare(ZONES[part::40], seed=part, some=0)
+    compare(ZONES[part::8], seed=part, some=10)
