@@ -18,7 +18,7 @@ use crate::limiter::{Limiter, Policy, Strategy};
 use crate::link::{Batch, Link, Settled};
 use crate::request::Request;
 use crate::statistics::Count;
-use crate::wire::{Command, Reply};
+use crate::wire::{Command, Failure, Reply};
 
 /// The most limits of one decision.
 const MOST: usize = 64;
@@ -146,10 +146,9 @@ impl Client {
         id: &[u8],
         used: &[(&[u8], u64)],
     ) -> Result<Option<Vec<i64>>, Error> {
-        let named = |key: &[u8]| [self.0.prefix.as_slice(), key].concat();
-        let used: Vec<_> = used.iter().map(|(key, units)| (named(key), *units)).collect();
-        let used: Vec<_> = used.iter().map(|(key, units)| (key.as_slice(), *units)).collect();
-        self.ask("settle", commands::settle(&named(key.as_ref()), id, &used)).await?.changes()
+        let used: Vec<_> = used.iter().map(|(key, units)| (self.0.key(key), *units)).collect();
+        let used: Vec<_> = used.iter().map(|(key, units)| (&**key, *units)).collect();
+        self.ask("settle", commands::settle(&self.0.key(key.as_ref()), id, &used)).await?.changes()
     }
 
     async fn decided(&self, asking: Vec<Asking>, deadline: Option<Instant>) -> Result<Admission, Error> {
@@ -189,9 +188,8 @@ impl Client {
 
     /// The server's decision.
     async fn there(&self, keeper: &Keeper, asking: &[Asking], deadline: Option<Instant>) -> Result<Admission, Error> {
-        let no_time = || Error::Away("the request has no time left".into());
         let link = keeper.link();
-        let deadline = link.deadline(deadline).ok_or_else(no_time)?;
+        let deadline = link.deadline(deadline)?;
         let tickets: Vec<_> = asking.iter().map(|one| self.0.deny_cache.ticket(&one.key)).collect();
         let sent = Moment::now();
         let mut has_next = false;
@@ -399,7 +397,7 @@ async fn asked(keeper: &Keeper, asking: &[Asking], has_next: bool, deadline: Ins
         let unsettled = unsettled(asking);
         let late = {
             let (keeper, link) = (keeper.clone(), Arc::clone(link));
-            Box::new(move |settled: Settled| undo(&keeper, &link, unsettled, &settled))
+            Box::new(move |settled: Settled| undo(&keeper, &link, unsettled, &settled.reply))
         };
         let settled = link.exchange(Batch::One(command.clone()), deadline, Some(late)).await?;
         tries += 1;
@@ -407,9 +405,9 @@ async fn asked(keeper: &Keeper, asking: &[Asking], has_next: bool, deadline: Ins
             // A hold that is live is not counted again, nor is what it has reserved.
             Err(_) if tries == 1 && asking.iter().any(|one| matches!(one.of, Of::Hold(..))) => {}
             Err(failure) => {
-                let settled = Settled { reply: Err(failure.clone()), ..settled };
-                undo(keeper, link, self::unsettled(asking), &settled);
-                return Err(Error::Away(failure.to_string()));
+                let why = failure.to_string();
+                undo(keeper, link, self::unsettled(asking), &Err(failure));
+                return Err(Error::Away(why));
             }
             reply => return link.understood(reply, &asking[0].key),
         }
@@ -428,8 +426,8 @@ fn unsettled(asking: &[Asking]) -> Option<Settlement> {
     Some(Settlement { name: asked.name.clone(), command, beyond: Vec::new(), done: oneshot::channel().0 })
 }
 
-fn undo(keeper: &Keeper, link: &Link, unsettled: Option<Settlement>, settled: &Settled) {
-    let granted = match &settled.reply {
+fn undo(keeper: &Keeper, link: &Link, unsettled: Option<Settlement>, reply: &Result<Reply, Failure>) {
+    let granted = match reply {
         Ok(reply) => reply.clauses().is_ok_and(|(granted, _)| granted),
         Err(_) => true,
     };

@@ -5,7 +5,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use swlimit_budget::{Budget, Request as Exact};
-use swlimit_window::MAX_EXACT;
 use tokio::time::Instant;
 
 use crate::calendar::Calendar;
@@ -18,6 +17,7 @@ use crate::keyed::{Bounded, Keep};
 use crate::link::Link;
 use crate::mode::{OnFailure, Share, SHARE};
 use crate::operating::unix;
+use crate::quota::checked_limit;
 use crate::request::Request;
 use crate::wire::{Command, Reply};
 
@@ -102,11 +102,7 @@ impl BudgetLimiterBuilder {
     /// [`Error::Invalid`] for a limit or a share out of range.
     pub fn build(self) -> Result<BudgetLimiter, Error> {
         let Self { client: Client(client), limit, calendar, on_failure, local_share } = self;
-        if limit > MAX_EXACT {
-            return Err(Error::Invalid(format!("limit must be an integer between 0 and {MAX_EXACT}")));
-        }
-        let local_share = Share::of(local_share)
-            .ok_or_else(|| Error::Invalid("local_share must be a number between 0 and 1".into()))?;
+        let (limit, local_share) = (checked_limit(limit)?, Share::named("local_share", local_share)?);
         let (period, local) = (Mutex::default(), Bounded::new(client.max_keys));
         Ok(BudgetLimiter(Arc::new(Inner { client, limit, calendar, on_failure, local_share, period, local })))
     }
@@ -171,7 +167,7 @@ impl BudgetLimiter {
                     Some(since) => commands::refund_since(&key, request.cost, since),
                     None => commands::refund(&key, request.cost, age),
                 };
-                link.ask(command, in_time(link, request.deadline)?).await?.natural()
+                link.ask(command, link.deadline(request.deadline)?).await?.natural()
             }
         }
     }
@@ -184,7 +180,7 @@ impl BudgetLimiter {
         let key = self.key(key.as_ref());
         match &self.0.client.link {
             None => Ok(self.with_local(&key, |budget, _| std::mem::take(budget).is_some())),
-            Some(link) => Ok(link.ask(commands::reset(&key), in_time(link, None)?).await?.natural()? > 0),
+            Some(link) => Ok(link.ask(commands::reset(&key), link.deadline(None)?).await?.natural()? > 0),
         }
     }
 
@@ -193,7 +189,7 @@ impl BudgetLimiter {
     }
 
     pub(crate) fn key(&self, key: &[u8]) -> Vec<u8> {
-        [self.0.client.prefix.as_slice(), key].concat()
+        self.0.client.key(key).into_owned()
     }
 
     /// # Errors
@@ -237,7 +233,7 @@ impl BudgetLimiter {
     }
 
     async fn ask(&self, link: &Link, key: &[u8], request: &Request<'_>, force: bool) -> Result<Decision, Error> {
-        let deadline = in_time(link, request.deadline)?;
+        let deadline = link.deadline(request.deadline)?;
         let command = |until| {
             let command = self.command(key, until, request.cost, force);
             if request.partial {
@@ -320,10 +316,6 @@ impl BudgetLimiter {
 /// Whether the server says that the period had ended by its clock.
 pub(crate) fn has_ended(error: &str) -> bool {
     error.starts_with("ERR until must be ")
-}
-
-fn in_time(link: &Link, deadline: Option<Instant>) -> Result<Instant, Error> {
-    link.deadline(deadline).ok_or_else(|| Error::Away("the request has no time left".into()))
 }
 
 fn unix_ms(instant: SystemTime) -> u64 {

@@ -1,5 +1,6 @@
 //! The client: the link to the server, and what all limiters share.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +48,16 @@ pub(crate) struct Shared {
     closing: Mutex<Vec<Closing>>,
     #[cfg(feature = "metrics")]
     published: Mutex<Statistics>,
+}
+
+impl Shared {
+    /// The name of a key on the server.
+    pub fn key<'a>(&self, key: &'a [u8]) -> Cow<'a, [u8]> {
+        match self.prefix.as_slice() {
+            [] => Cow::Borrowed(key),
+            prefix => Cow::Owned([prefix, key].concat()),
+        }
+    }
 }
 
 /// What is to be given back or told at the end.
@@ -258,7 +269,7 @@ impl Client {
     /// # Errors
     /// [`Error::Away`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
     pub async fn info<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<Option<Held>, Error> {
-        let key = [self.0.prefix.as_slice(), key.as_ref()].concat();
+        let key = self.0.key(key.as_ref());
         match self.ask("info", Command::on("SWLIMIT.INFO", &key)).await {
             Ok(reply) => Held::of(&reply).map(Some),
             Err(Error::Refused(text)) if text == "ERR no such key" => Ok(None),
@@ -339,7 +350,7 @@ impl Client {
     async fn check(&self) -> Result<(), Error> {
         let Some(link) = &self.0.link else { return Ok(()) };
         let demand = Demand::of(&Quota::new(1, "1m")?);
-        let key = [self.0.prefix.as_slice(), b"swlimit:connected"].concat();
+        let key = self.0.key(b"swlimit:connected");
         let deadline = Instant::now() + Duration::from_secs(1).max(link.timeout());
         match link.ask(commands::peek(&key, &demand), deadline).await {
             // Not every user may read every key.

@@ -92,13 +92,17 @@ pub(crate) fn hold(key: &[u8], hold: &HoldWords<'_>, wait: Option<u64>) -> Comma
     }
 }
 
-/// The ids follow.
-pub(crate) fn renew(key: &[u8], ttl: Duration) -> Command {
-    Command::on("SWLIMIT.RENEW", key).ms(ms(ttl))
+pub(crate) fn renew(key: &[u8], ttl: Duration, ids: &[impl AsRef<[u8]>]) -> Command {
+    named(Command::on("SWLIMIT.RENEW", key).ms(ms(ttl)), ids)
 }
 
-pub(crate) fn release(key: &[u8], ids: &[&[u8]]) -> Command {
-    ids.iter().fold(Command::on("SWLIMIT.RELEASE", key), |command, id| command.word(id))
+pub(crate) fn release(key: &[u8], ids: &[impl AsRef<[u8]>]) -> Command {
+    named(Command::on("SWLIMIT.RELEASE", key), ids)
+}
+
+/// The holds that a command is about.
+fn named(command: Command, ids: &[impl AsRef<[u8]>]) -> Command {
+    ids.iter().fold(command, |command, id| command.word(id.as_ref()))
 }
 
 pub(crate) fn holders(key: &[u8], count: u64) -> Command {
@@ -203,9 +207,8 @@ fn aged(command: Command, age: Option<u64>) -> Command {
 /// Whether a server that refuses writes, for whatever reason, refuses this.
 pub(crate) fn is_refused_with_writes(command: &Command) -> bool {
     let name = command.name();
-    let deciding = [&b"SWLIMIT.ALLOW"[..], b"SWLIMIT.MALLOW", b"SWLIMIT.ACQUIRE", b"SWLIMIT.ADMIT"];
-    let others = [&b"SWLIMIT.RECORD"[..], b"SWLIMIT.BLOCK", b"SWLIMIT.HOLD", b"SWLIMIT.BUDGET"];
-    deciding.contains(&name) || others.contains(&name)
+    let Some(name) = name.strip_prefix(b"SWLIMIT.") else { return false };
+    [&b"ALLOW"[..], b"MALLOW", b"ACQUIRE", b"ADMIT", b"RECORD", b"BLOCK", b"HOLD", b"BUDGET"].contains(&name)
 }
 
 /// How many units this reply to a command granted.
@@ -255,10 +258,8 @@ impl Reply {
 
     /// Whether several limits granted, and the decision of each.
     pub fn decisions(&self) -> Result<(bool, Vec<Decision>), Error> {
-        let Self::Array(replies) = self else { return Err(self.unclear()) };
-        let Some((granted, each)) = replies.split_first() else { return Err(self.unclear()) };
-        let each = each.iter().map(Reply::decision).collect::<Result<_, _>>()?;
-        Ok((granted.integer() == Some(1), each))
+        let (granted, each) = self.clauses()?;
+        Ok((granted, each.iter().map(Reply::decision).collect::<Result<_, _>>()?))
     }
 
     /// The six integers of a hold, without the limit.

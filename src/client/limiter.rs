@@ -113,11 +113,8 @@ impl LimiterBuilder {
     /// the client has not.
     pub fn build(self) -> Result<Limiter, Error> {
         let invalid = |text: &str| Error::Invalid(text.into());
-        let share = |name: &str, part: f64| {
-            Share::of(part).ok_or_else(|| Error::Invalid(format!("{name} must be a number between 0 and 1")))
-        };
-        let (local_share, lease_share) =
-            (share("local_share", self.local_share)?, share("lease_share", self.lease_share)?);
+        let local_share = Share::named("local_share", self.local_share)?;
+        let lease_share = Share::named("lease_share", self.lease_share)?;
         if self.sync_interval < Duration::from_millis(1) {
             return Err(invalid("sync_interval must be at least 1 ms"));
         }
@@ -246,7 +243,7 @@ impl Limiter {
         deadline: Option<Instant>,
     ) -> Result<Decision, Error> {
         let ticket = self.0.client.deny_cache.ticket(key);
-        let (decision, asked) = leases.ask(key, demand, in_time(link, deadline)?).await?;
+        let (decision, asked) = leases.ask(key, demand, link.deadline(deadline)?).await?;
         if let Some((exact, sent)) = asked.filter(|(exact, _)| exact.granted == 0) {
             self.0.client.deny_cache.denied(link, key, demand, &exact, sent, ticket);
         }
@@ -254,7 +251,7 @@ impl Limiter {
     }
 
     async fn ask(&self, link: &Arc<Link>, command: Command, deadline: Option<Instant>) -> Result<Reply, Error> {
-        link.ask(command, in_time(link, deadline)?).await
+        link.ask(command, link.deadline(deadline)?).await
     }
 
     /// The same decision without counting. The server is asked, whatever the mode.
@@ -471,10 +468,7 @@ impl Limiter {
 
     /// The name of a key on the server.
     pub(crate) fn key<'a>(&self, key: &'a [u8]) -> Cow<'a, [u8]> {
-        match self.0.client.prefix.as_slice() {
-            [] => Cow::Borrowed(key),
-            prefix => Cow::Owned([prefix, key].concat()),
-        }
+        self.0.client.key(key)
     }
 
     /// A request with this limiter's quota.
@@ -523,10 +517,6 @@ impl Limiter {
             }
         })
     }
-}
-
-fn in_time(link: &Link, deadline: Option<Instant>) -> Result<Instant, Error> {
-    link.deadline(deadline).ok_or_else(|| Error::Away("the request has no time left".into()))
 }
 
 /// Who decides where the server does not.

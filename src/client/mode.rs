@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::error::Error;
+
 /// Who decides, and how often the server is asked. The page `near-the-request.md` says what each mode promises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
@@ -69,6 +71,14 @@ impl Share {
     /// A part of 0 … 1; `None` for anything else.
     pub fn of(part: f64) -> Option<Self> {
         (0.0..=1.0).contains(&part).then(|| Self((part * WHOLE as f64).round() as u64))
+    }
+
+    /// The part that an option gives.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for what is not within 0 … 1.
+    pub fn named(option: &str, part: f64) -> Result<Self, Error> {
+        Self::of(part).ok_or_else(|| Error::Invalid(format!("{option} must be a number between 0 and 1")))
     }
 
     /// That part of some units, rounded up.

@@ -60,7 +60,7 @@ impl Client {
     /// [`Error::Away`] when nobody answers within a second; [`Error::ModuleMissing`].
     pub async fn forbidden(&self) -> Result<Vec<String>, Error> {
         let Some(link) = &self.0.link else { return Ok(Vec::new()) };
-        let key = [self.0.prefix.as_slice(), b"swlimit:connected"].concat();
+        let key = self.0.key(b"swlimit:connected");
         let until = || Instant::now() + Duration::from_secs(1).max(link.timeout());
         match link.ask(commands::peek(&key, &Demand::of(&Quota::new(1, "1m")?)), until()).await {
             Ok(_) | Err(Error::Refused(_)) => {}

@@ -49,9 +49,7 @@ impl Quota {
     }
 
     fn of_ms(limit: u64, window: u64, resolution: u64) -> Result<Self, Error> {
-        if limit > MAX_EXACT {
-            return Err(Error::Invalid(format!("limit must be an integer between 0 and {MAX_EXACT}")));
-        }
+        let limit = checked_limit(limit)?;
         let geometry = Geometry::new(window, resolution).map_err(|error| {
             Error::Invalid(match error {
                 GeometryError::OutOfRange => "window must be a duration such as 60, 500ms, 5m, 1h or 7d".into(),
@@ -101,6 +99,15 @@ const MOST_SUBINTERVALS: u64 = 4096;
 
 fn parse(name: &str, word: &str) -> Result<u64, Error> {
     duration(word.as_bytes()).ok_or_else(|| no_duration(name))
+}
+
+/// # Errors
+/// [`Error::Invalid`] for a limit that no server takes.
+pub(crate) fn checked_limit(limit: u64) -> Result<u64, Error> {
+    match limit <= MAX_EXACT {
+        true => Ok(limit),
+        false => Err(Error::Invalid(format!("limit must be an integer between 0 and {MAX_EXACT}"))),
+    }
 }
 
 fn whole_ms(name: &str, duration: Duration) -> Result<u64, Error> {

@@ -66,8 +66,8 @@ impl<'a> Several<'a> {
             }
         }
         let decided = match link.deadline(deadline) {
-            Some(deadline) => self.decide_by_server(client, link, deadline).await,
-            None => Err(Error::Away("the request has no time left".into())),
+            Ok(deadline) => self.decide_by_server(client, link, deadline).await,
+            Err(error) => Err(error),
         };
         match decided {
             Err(Error::Away(reason)) => self.decide_by_policy(reason),

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use parking_lot::Mutex;
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout, Instant};
 
-use crate::fake::{Fake, Fault};
+use crate::fake::{paused, Fake, Fault};
 use crate::{Client, Decision, Error, Limiter, Mode, OnFailure, Quota, Request, Source};
 
 /// Seeds that found something. Of defects that were put back, one at a time, these are found first by the seed behind:
@@ -136,9 +136,8 @@ struct Outcome {
 
 /// One run.
 fn run(seed: u64) -> Outcome {
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     fastrand::seed(seed);
-    runtime.block_on(async {
+    paused(async {
         let mut world = World::new(seed);
         world.connect().await;
         for _ in 0..STEPS {

@@ -6,17 +6,11 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use tokio::runtime::Builder;
 use tokio::task::yield_now;
 use tokio::time::{advance, sleep, Instant};
 
-use crate::fake::{Fake, Fault};
+use crate::fake::{paused, Fake, Fault};
 use crate::{Client, Decision, Error, Limiter, Mode, Module, OnFailure, Quota, Reason, Request, Source, State};
-
-/// Run in paused time: it passes when everybody waits, and only then.
-fn paused<T>(what: impl std::future::Future<Output = T>) -> T {
-    Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(what)
-}
 
 fn client(fake: &Fake) -> Client {
     Client::builder().over(fake.clone()).unwrap()

@@ -7,4 +7,13 @@ mod holds;
 mod network;
 mod server;
 
+use std::future::Future;
+
+use tokio::runtime::Builder;
+
 pub(crate) use network::{Fake, Fault};
+
+/// Runs in paused time: it passes when everybody waits, and only then.
+pub(crate) fn paused<T>(what: impl Future<Output = T>) -> T {
+    Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(what)
+}

@@ -375,7 +375,7 @@ impl Task {
 /// Renews holds of a key once. A reply that comes later is told by itself.
 async fn renew(link: Arc<Link>, inbox: WeakUnboundedSender<Message>, group: Group, ids: Vec<Id>) -> Done {
     let sent = Moment::now();
-    let command = ids.iter().fold(commands::renew(&group.0, group.1), |command, id| command.word(id));
+    let command = commands::renew(&group.0, group.1, &ids);
     let late = {
         let (link, group, ids) = (Arc::clone(&link), group.clone(), ids.clone());
         Box::new(move |settled: Settled| {
@@ -392,7 +392,7 @@ async fn renew(link: Arc<Link>, inbox: WeakUnboundedSender<Message>, group: Grou
 /// Releases holds of a key, again and again until that is answered, or they have ended.
 async fn release(link: Arc<Link>, group: Group, ids: Vec<Id>) -> Done {
     let (key, ttl) = &group;
-    let command = ids.iter().fold(Command::on("SWLIMIT.RELEASE", key), |command, id| command.word(id));
+    let command = commands::release(key, &ids);
     let _ = until_answered(&link, &command, *ttl, Instant::now() + *ttl).await;
     Done::Released
 }

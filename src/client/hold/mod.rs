@@ -25,6 +25,7 @@ use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::link::{Batch, Link, Settled};
 use crate::mode::{OnFailure, Share, SHARE};
+use crate::quota::checked_limit;
 use crate::wire::{Command, Failure, Reply};
 
 /// The shortest time to live: what is less would be lost by every pause of the server's.
@@ -190,11 +191,7 @@ impl HoldLimiterBuilder {
     /// [`Error::Invalid`] for a limit, a share or a time to live out of range.
     pub fn build(self) -> Result<HoldLimiter, Error> {
         let Self { client: Client(client), limit, ttl, on_failure, local_share } = self;
-        if limit > MAX_EXACT {
-            return Err(Error::Invalid(format!("limit must be an integer between 0 and {MAX_EXACT}")));
-        }
-        let local_share = Share::of(local_share)
-            .ok_or_else(|| Error::Invalid("local_share must be a number between 0 and 1".into()))?;
+        let (limit, local_share) = (checked_limit(limit)?, Share::named("local_share", local_share)?);
         let ttl = checked_ttl(ttl)?;
         Ok(HoldLimiter(Arc::new(Inner { client, limit, ttl, on_failure, local_share, seats: Seats::default() })))
     }
@@ -205,6 +202,13 @@ fn checked_ttl(ttl: Duration) -> Result<Duration, Error> {
     match is_whole && (MIN_TTL..=Duration::from_millis(MAX_WINDOW)).contains(&ttl) {
         true => Ok(ttl),
         false => Err(Error::Invalid("ttl must be a duration of at least 3s in whole ms".into())),
+    }
+}
+
+fn check_ids(ids: &[&[u8]]) -> Result<(), Error> {
+    match !ids.is_empty() && ids.iter().all(|id| (1..=MAX_ID).contains(&id.len())) {
+        true => Ok(()),
+        false => Err(Error::Invalid("id must be 1 to 128 bytes".into())),
     }
 }
 
@@ -309,10 +313,12 @@ impl HoldLimiter {
         let ttl = ttl.map_or(Ok(self.0.ttl), checked_ttl)?;
         let id = match id {
             None => fresh_id()?,
-            Some(id) if (1..=MAX_ID).contains(&id.len()) => id.into(),
-            Some(_) => return Err(Error::Invalid("id must be 1 to 128 bytes".into())),
+            Some(id) => {
+                check_ids(&[id])?;
+                id.into()
+            }
         };
-        let key = [self.0.client.prefix.as_slice(), key].concat().into();
+        let key = self.0.client.key(key).into();
         Ok(Asked { name: Name { key, id, ttl }, limit: self.0.limit, cost })
     }
 
@@ -425,7 +431,7 @@ impl HoldLimiter {
     /// As [`holders`](Self::holders).
     pub async fn reset<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<bool, Error> {
         let client = Client(Arc::clone(&self.0.client));
-        let key = [self.0.client.prefix.as_slice(), key.as_ref()].concat();
+        let key = self.0.client.key(key.as_ref());
         Ok(client.ask("reset", commands::reset(&key)).await?.natural()? > 0)
     }
 }
@@ -441,7 +447,7 @@ impl Client {
     /// # Errors
     /// [`Error::Away`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
     pub async fn holders<K: AsRef<[u8]> + ?Sized>(&self, key: &K, count: usize) -> Result<Vec<Holder>, Error> {
-        let key = [self.0.prefix.as_slice(), key.as_ref()].concat();
+        let key = self.0.key(key.as_ref());
         let reply = self.ask("holders", commands::holders(&key, count as u64)).await?;
         let Reply::Array(holders) = &reply else { return Err(Error::Answer(format!("{reply:?}"))) };
         holders.iter().map(Holder::of).collect()
@@ -453,10 +459,8 @@ impl Client {
     /// # Errors
     /// As [`holders`](Self::holders).
     pub async fn release<K: AsRef<[u8]> + ?Sized>(&self, key: &K, ids: &[&[u8]]) -> Result<u64, Error> {
-        if ids.is_empty() || ids.iter().any(|id| !(1..=MAX_ID).contains(&id.len())) {
-            return Err(Error::Invalid("id must be 1 to 128 bytes".into()));
-        }
-        let key = [self.0.prefix.as_slice(), key.as_ref()].concat();
+        check_ids(ids)?;
+        let key = self.0.key(key.as_ref());
         self.ask("release", commands::release(&key, ids)).await?.natural()
     }
 
@@ -470,12 +474,9 @@ impl Client {
         ttl: Duration,
         ids: &[&[u8]],
     ) -> Result<Vec<bool>, Error> {
-        if ids.is_empty() || ids.iter().any(|id| !(1..=MAX_ID).contains(&id.len())) {
-            return Err(Error::Invalid("id must be 1 to 128 bytes".into()));
-        }
-        let key = [self.0.prefix.as_slice(), key.as_ref()].concat();
-        let command = ids.iter().fold(commands::renew(&key, ttl), |command, id| command.word(id));
-        match self.ask("renew", command).await? {
+        check_ids(ids)?;
+        let key = self.0.key(key.as_ref());
+        match self.ask("renew", commands::renew(&key, ttl, ids)).await? {
             Reply::Array(each) => each.iter().map(|one| Ok(one.natural()? == 1)).collect(),
             reply => Err(Error::Answer(format!("{reply:?}"))),
         }
@@ -501,8 +502,7 @@ impl Holder {
 /// Asks without waiting, at most twice, as the id takes nothing twice. What is granted to nobody is released.
 async fn ask_at_once(keeper: &Keeper, asked: &Asked, deadline: Option<Instant>) -> Result<(Held, Moment), Error> {
     let link = keeper.link();
-    let no_time = || Error::Away("the request has no time left".into());
-    let deadline = link.deadline(deadline).ok_or_else(no_time)?;
+    let deadline = link.deadline(deadline)?;
     let first = ask_once(keeper, asked, deadline).await?;
     let (settled, sent) = match first {
         (Settled { reply: Err(_), .. }, _) => {
@@ -576,7 +576,7 @@ async fn wait_there(keeper: &Keeper, asked: &Asked, until: Instant) -> Option<Re
 async fn renewed(link: &Arc<Link>, asked: &Asked) -> Result<Option<Moment>, Error> {
     let Name { key, id, ttl } = &asked.name;
     let sent = Moment::now();
-    let command = commands::renew(key, *ttl).word(id);
+    let command = commands::renew(key, *ttl, &[id]);
     match link.insist(command, sent.instant + link.timeout(), None).await? {
         Reply::Array(each) if each.len() == 1 => Ok((each[0].natural()? == 1).then_some(sent)),
         reply => Err(Error::Answer(format!("{reply:?}"))),

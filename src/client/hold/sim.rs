@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use parking_lot::Mutex;
-use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout, Instant};
 
 use super::guard::Hold;
-use crate::fake::{Fake, Fault};
+use crate::fake::{paused, Fake, Fault};
 use crate::{Client, HoldLimiter, HoldRequest, OnFailure, Source};
 
 const STEPS: usize = 250;
@@ -45,9 +44,8 @@ struct World {
 
 /// One run; how many holds the server granted, and how many were lost.
 fn run(seed: u64) -> (u64, u64) {
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     fastrand::seed(seed);
-    runtime.block_on(async {
+    paused(async {
         let mut world = World::new(seed);
         for _ in 0..STEPS {
             world.step().await;

@@ -88,13 +88,19 @@ impl Link {
         self.context.timeout
     }
 
-    /// Until when a request that comes now may wait; `None` where its own deadline leaves it no time.
-    pub fn deadline(&self, asked: Option<Instant>) -> Option<Instant> {
+    /// Until when a request that comes now may wait.
+    ///
+    /// # Errors
+    /// [`Error::Away`] where its own deadline leaves it no time.
+    pub fn deadline(&self, asked: Option<Instant>) -> Result<Instant, Error> {
         let now = Instant::now();
         let deadline = now + self.context.timeout;
-        let Some(asked) = asked else { return Some(deadline) };
+        let Some(asked) = asked else { return Ok(deadline) };
         let left = asked.saturating_duration_since(now);
-        (left >= TOO_LITTLE).then(|| deadline.min(asked - (left / 10).clamp(EARLY.0, EARLY.1)))
+        match left >= TOO_LITTLE {
+            true => Ok(deadline.min(asked - (left / 10).clamp(EARLY.0, EARLY.1))),
+            false => Err(Error::Away("the request has no time left".into())),
+        }
     }
 
     /// Whether the server of a key is believed to be away.

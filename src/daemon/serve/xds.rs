@@ -150,8 +150,9 @@ impl Follower<'_> {
         thread::spawn(move || tell.send(apply(&service, response)));
         let result = told.await?;
         if result.is_ok() {
-            // Nobody waits if limits were kept.
-            self.first.take().map(|first| first.send(()));
+            if let Some(first) = self.first.take() {
+                let _ = first.send(()); // nobody waits if limits were kept
+            }
         }
         Ok(result)
     }
