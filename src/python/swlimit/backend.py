@@ -55,12 +55,16 @@ class Backend:
         self.lacks_acquire = False
         self.read_only = "EVALSHA_RO"
 
+    def check(self, words: Words) -> None:
+        """Raise NeedsModule where the script has no command like this."""
+        if self.uses_script and words[0] not in SCRIPTED and str(words[0]).startswith("SWLIMIT."):
+            raise NeedsModule(words[0])
+
     def spelled(self, words: Words) -> Words:
         """A command as it is sent. Raises NeedsModule where the script has none like it."""
-        if not self.uses_script or not str(words[0]).startswith("SWLIMIT."):
+        self.check(words)
+        if not self.uses_script or words[0] not in SCRIPTED:
             return words
-        if words[0] not in SCRIPTED:
-            raise NeedsModule(words[0])
         if words == probe(words[1]):  # the script denies where it could not grant, too
             return "SETRANGE", words[1], 0, b""
         name = words[0].removeprefix("SWLIMIT.")

@@ -1,8 +1,9 @@
 """What makes two of everything: a limiter for threads carries coroutines out, one of asyncio has them awaited."""
 
+import functools
 import inspect
 from collections.abc import Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 import redis
 import redis.asyncio
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class command(Generic[P, T]):
@@ -50,6 +52,11 @@ class Kind:
         """The method of this name."""
         raise NotImplementedError
 
+    @staticmethod
+    def _within(context: Callable[P, Any], function: Callable[P, R]) -> Callable[P, R]:
+        """A function that runs within the context that there is for its arguments."""
+        raise NotImplementedError
+
 
 class Threaded(Kind):
     """For programs with threads, or without."""
@@ -71,6 +78,14 @@ class Threaded(Kind):
         method.__name__, method.__doc__ = name, coroutine.__doc__
         method.__signature__ = inspect.signature(coroutine)  # type: ignore[attr-defined]
         return method
+
+    @staticmethod
+    def _within(context: Callable[P, Any], function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def within(*args: P.args, **kwargs: P.kwargs) -> R:
+            with context(*args, **kwargs):
+                return function(*args, **kwargs)
+        return within
 
     def __enter__(self) -> "Self":
         return self
@@ -94,6 +109,14 @@ class Awaited(Kind):
     def _method(name: str, coroutine: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
         coroutine.__name__ = name
         return coroutine
+
+    @staticmethod
+    def _within(context: Callable[P, Any], function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        async def within(*args: P.args, **kwargs: P.kwargs) -> Any:
+            async with context(*args, **kwargs):
+                return await cast(Any, function(*args, **kwargs))
+        return cast(Callable[P, R], within)
 
     async def __aenter__(self) -> "Self":
         return self

@@ -1,6 +1,5 @@
 """The façade of holds: limiters of how many at once, and their guards."""
 
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
@@ -54,8 +53,23 @@ class AsyncHold(Guard):
 class _HoldCommands(Holding):
     """What limiters of holds offer beside `hold`."""
 
+    hold: Any
+    _within: Any
     holders = command(Holding._listing)
     close = command(Holding._closing)
+
+    def held(self, key: KeyOf, cost: int = 1, *, ttl: Duration | None = None,
+             wait: Duration = 0) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """A decorator: the function, of asyncio the coroutine, runs while it has a hold; a denial raises DeniedError.
+
+        The key may be a function of the call's arguments.
+        """
+        def hold(*args: Any, **kwargs: Any) -> Any:
+            return self.hold(key_of(key, *args, **kwargs), cost, ttl=ttl, wait=wait)
+
+        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            return cast(Callable[P, R], self._within(hold, function))
+        return decorate
 
 
 class HoldLimiter(Threaded, _HoldCommands):
@@ -70,20 +84,6 @@ class HoldLimiter(Threaded, _HoldCommands):
 
     hold.__doc__ = Holding._holding.__doc__
 
-    def held(self, key: KeyOf, cost: int = 1, *, ttl: Duration | None = None,
-             wait: Duration = 0) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """A decorator: the function runs while it has a hold; a denial raises DeniedError.
-
-        The key may be a function of the call's arguments.
-        """
-        def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            @functools.wraps(function)
-            def holding(*args: P.args, **kwargs: P.kwargs) -> R:
-                with self.hold(key_of(key, *args, **kwargs), cost, ttl=ttl, wait=wait):
-                    return function(*args, **kwargs)
-            return holding
-        return decorate
-
 
 class AsyncHoldLimiter(Awaited, _HoldCommands):
     """How many at once, for any number of keys, on a client of redis.asyncio."""
@@ -95,20 +95,6 @@ class AsyncHoldLimiter(Awaited, _HoldCommands):
         return Entering(self._holding(key, cost, ttl=ttl, wait=wait, limit=limit))
 
     hold.__doc__ = Holding._holding.__doc__
-
-    def held(self, key: KeyOf, cost: int = 1, *, ttl: Duration | None = None,
-             wait: Duration = 0) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """A decorator of coroutines: they run while they have a hold; a denial raises DeniedError.
-
-        The key may be a function of the call's arguments.
-        """
-        def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            @functools.wraps(function)
-            async def holding(*args: P.args, **kwargs: P.kwargs) -> Any:
-                async with self.hold(key_of(key, *args, **kwargs), cost, ttl=ttl, wait=wait):
-                    return await cast(Any, function(*args, **kwargs))
-            return cast(Callable[P, R], holding)
-        return decorate
 
 
 def key_of(key: KeyOf, *args: Any, **kwargs: Any) -> Key:

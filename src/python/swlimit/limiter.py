@@ -1,6 +1,5 @@
 """Limiters of rates: one façade, whose coroutines a `Limiter` carries out and an `AsyncLimiter` has awaited."""
 
-import functools
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
@@ -99,21 +98,13 @@ class Limit:
         pass
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        if not isinstance(self._limiter, AsyncLimiter):
-            @functools.wraps(function)
-            def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-                run(self._entering(*args, **kwargs))
-                return function(*args, **kwargs)
-            return limited
+        def limit(*args: Any, **kwargs: Any) -> Limit:
+            return Limit(self._limiter, key_of(self._key, *args, **kwargs), self._cost, self._timeout)
 
-        @functools.wraps(function)
-        async def limited_task(*args: P.args, **kwargs: P.kwargs) -> Any:
-            await self._entering(*args, **kwargs)
-            return await cast(Any, function(*args, **kwargs))
-        return cast(Callable[P, R], limited_task)
+        return cast(Callable[P, R], self._limiter._within(limit, function))
 
-    async def _entering(self, *args: Any, **kwargs: Any) -> Decision:
-        key = key_of(self._key, *args, **kwargs)
+    async def _entering(self) -> Decision:
+        key = key_of(self._key)
         if self._timeout == 0:
             decision = await self._limiter._allowing(key, self._cost)
         else:

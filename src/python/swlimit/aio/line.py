@@ -106,7 +106,7 @@ class Line:
 
     async def send(self, key: bytes, words: Words, timeout: float, wait: float, asking: bool = False) -> Any:
         """See `Wire.send`."""
-        self._server.backend.spelled(words)  # or it is refused
+        self._server.backend.check(words)
         due = time.monotonic() + wait
         exchange = Exchange(key, words, timeout, wait, asking, due, self.loop.create_future())
         self._unsent.append(exchange)

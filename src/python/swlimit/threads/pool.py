@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -51,25 +52,22 @@ class Pool:
 
     async def send(self, key: bytes, words: Words, timeout: float, wait: float, asking: bool = False) -> Any:
         ends, backend = time.monotonic() + wait, self._server.backend
-        backend.spelled(words)  # or it is refused
+        backend.check(words)
         if self._late:
             self._hear_late()
+
+        def in_time(connection: Any, *spelled: Any) -> Any:
+            if asking:
+                call(connection, "ASKING")
+            connection.send_packed_command(connection.pack_command(*spelled), check_health=False)
+            if not connection.can_read(max(0.0, ends - time.monotonic())) and not connection.can_read(0):
+                raise TimeoutError  # the second look: this thread may have had to wait for the others
+            return read(connection)
+
         connection = self._take(ends)
         sent = time.monotonic()
         try:
-            for _ in range(MOST_ROUNDS):
-                spelled = backend.spelled(words)
-                if asking:
-                    call(connection, "ASKING")
-                connection.send_packed_command(connection.pack_command(*spelled), check_health=False)
-                if not connection.can_read(max(0.0, ends - time.monotonic())) and not connection.can_read(0):
-                    raise TimeoutError  # the second look: this thread may have had to wait for the others
-                reply = read(connection)
-                before = backend.again(words, spelled, reply)
-                if before is None:
-                    break
-                for one in before:
-                    call(connection, *one)
+            reply = answer(connection, backend, words, in_time)
         except TimeoutError:
             raise self._give_up(Late(connection, key, words, timeout, sent, True)) from None
         except BROKEN as error:
@@ -236,20 +234,20 @@ def read(connection: Any) -> Any:
         return error
 
 
-def answer(connection: Any, backend: Backend, words: Words) -> Any:
-    """The reply to a command of the module's, by whatever the server decides with."""
+def call(connection: Any, *words: Any) -> Any:
+    """The reply to a command on a connection that waits for nothing else."""
+    connection.send_packed_command(connection.pack_command(*words), check_health=False)
+    return read(connection)
+
+
+def answer(connection: Any, backend: Backend, words: Words, ask: Callable[..., Any] = call) -> Any:
+    """The reply to a command of the module's, by whatever the server decides with. `ask` asks for it as `call` does."""
     for _ in range(MOST_ROUNDS):
         spelled = backend.spelled(words)
-        reply = call(connection, *spelled)
+        reply = ask(connection, *spelled)
         before = backend.again(words, spelled, reply)
         if before is None:
             break
         for one in before:
             call(connection, *one)
     return reply
-
-
-def call(connection: Any, *words: Any) -> Any:
-    """The reply to a command on a connection that waits for nothing else."""
-    connection.send_packed_command(connection.pack_command(*words), check_health=False)
-    return read(connection)
