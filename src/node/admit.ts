@@ -7,7 +7,7 @@ import type { Period } from "./calendar.js";
 import { quotaWords, replyOf } from "./commands.js";
 import type { Decision } from "./decision.js";
 import { integer } from "./duration.js";
-import { NotAskedError, RefusedError, UnavailableError } from "./errors.js";
+import { RefusedError, UnavailableError } from "./errors.js";
 import { type HeaderOptions, headersOf } from "./headers.js";
 import { type Hold, HoldLimiter, sixOf, type Wish } from "./hold.js";
 import { Limiter } from "./limiter.js";
@@ -136,24 +136,13 @@ async function asked(
   undo: () => void,
 ): Promise<unknown[]> {
   const names = members.map(({ name }) => name);
-  let isComing = false;
-  const late = (reply: Promise<unknown>) => {
-    isComing = true;
-    reply.then(undo, undo);
-  };
-  const ask = async (isLater: boolean) => {
+  return BudgetLimiter.inForce(async (isLater: boolean) => {
     const clauses = await Promise.all(members.map(({ words }) => words(isLater)));
     const words = ["SWLIMIT.ADMIT", String(names.length), ...names, ...clauses.flat(), ...strictness(parts)];
-    const reply = await first.askWith(words, names[0] as string, options, late);
+    const reply = await first.askUndoing(words, names[0] as string, options, undo);
     if (!Array.isArray(reply)) throw new RefusedError(`unexpected reply: ${JSON.stringify(reply)}`);
     return reply;
-  };
-  try {
-    return await BudgetLimiter.inForce(ask);
-  } catch (error) {
-    if (error instanceof UnavailableError && !(error instanceof NotAskedError) && !isComing) undo();
-    throw error;
-  }
+  });
 }
 
 function strictness(parts: readonly Part[]): string[] {

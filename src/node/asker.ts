@@ -1,8 +1,9 @@
 /** What all kinds of limiters have in common: whom they ask, and how. */
 
-import { replyOf } from "./commands.js";
+import { instantOf, replyOf } from "./commands.js";
 import type { Source } from "./decision.js";
 import { type Duration, milliseconds, patience } from "./duration.js";
+import { NotAskedError, UnavailableError } from "./errors.js";
 import type { ServerState } from "./health.js";
 import { nameOf } from "./keys.js";
 import type { Settings } from "./options.js";
@@ -79,12 +80,26 @@ export abstract class Asker {
     });
   }
 
+  /** @internal The reply to a question; where nobody will hear it, what it may have granted is undone. */
+  async askUndoing(words: string[], name: string, options: WaitOptions, undo: () => void): Promise<unknown> {
+    let isComing = false;
+    const late = (reply: Promise<unknown>) => {
+      isComing = true;
+      reply.then(undo, undo); // nobody wants it any more
+    };
+    try {
+      return await this.askWith(words, name, options, late);
+    } catch (error) {
+      if (error instanceof UnavailableError && !(error instanceof NotAskedError) && !isComing) undo();
+      throw error;
+    }
+  }
+
   /** @internal */
   async giveBack(name: string, reply: Promise<unknown>, time: Promise<unknown>): Promise<void> {
     const [granted] = replyOf(await reply);
-    const [seconds, micros] = ((await time) as unknown[]).map(Number) as [number, number];
+    const since = instantOf(await time);
     if (granted === 0) return;
-    const since = seconds * 1000 + Math.floor(micros / 1000);
     await this.change(["SWLIMIT.REFUND", name, String(granted), "SINCE", String(since)], name);
   }
 

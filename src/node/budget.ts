@@ -3,7 +3,7 @@
 import { Asker, type WaitOptions } from "./asker.js";
 import { Bounded } from "./bounded.js";
 import { Calendar, type CalendarOptions, type Period, type PeriodName } from "./calendar.js";
-import { replyOf } from "./commands.js";
+import { instantOf, replyOf } from "./commands.js";
 import { Decision, type Source, type Told } from "./decision.js";
 import { type Duration, integer, MAX_EXACT, milliseconds } from "./duration.js";
 import { RefusedError, UnavailableError } from "./errors.js";
@@ -187,8 +187,7 @@ export class BudgetLimiter extends Asker {
   /** By how much the server's clock is ahead of this process's; 0 where it does not say. */
   private serverAhead(): Promise<number> {
     const ask = async () => {
-      const [seconds, micros] = (await this.ask(["TIME"], "", {})) as unknown[];
-      return Number(seconds) * 1000 + Math.floor(Number(micros) / 1000) - Date.now();
+      return instantOf(await this.ask(["TIME"], "", {})) - Date.now();
     };
     this.ahead ??= ask().catch(() => {
       this.ahead = null;

@@ -17,6 +17,12 @@ export function blockWords(block: number): string[] {
   return block > 0 ? ["BLOCK", `${block}ms`] : [];
 }
 
+/** The instant that TIME says, in ms of Unix time. */
+export function instantOf(time: unknown): number {
+  const [seconds, micros] = (time as unknown[]).map(Number) as [number, number];
+  return seconds * 1000 + Math.floor(micros / 1000);
+}
+
 /** A reply of five integers, which some clients give as texts. */
 export function replyOf(reply: unknown): Reply {
   if (!Array.isArray(reply) || reply.length !== 5) throw new RefusedError(`unexpected reply: ${JSON.stringify(reply)}`);

@@ -5,7 +5,7 @@ import { Asker, type WaitOptions } from "./asker.js";
 import { type Instant, instant } from "./awake.js";
 import { Decision, type Told } from "./decision.js";
 import { type Duration, integer, milliseconds } from "./duration.js";
-import { DeniedError, LostError, NotAskedError, RefusedError, UnavailableError, understood } from "./errors.js";
+import { DeniedError, LostError, RefusedError, UnavailableError, understood } from "./errors.js";
 import { instead } from "./local.js";
 import { LocalHolds } from "./local-holds.js";
 import { type AskerOptions, settingsOf } from "./options.js";
@@ -306,18 +306,7 @@ export class HoldLimiter extends Asker {
   private async askFor(wish: Wish, options: WaitOptions): Promise<SixIntegers> {
     const { name, id } = wish;
     const undo = () => void this.releaseAt(name, id).catch(() => {});
-    let isComing = false;
-    const late = (reply: Promise<unknown>) => {
-      isComing = true;
-      reply.then(undo, undo); // nobody wants it any more
-    };
-    try {
-      return sixOf(await this.askWith(holdWords(wish, this.limit), name, options, late));
-    } catch (error) {
-      const isUnknown = error instanceof UnavailableError && !(error instanceof NotAskedError);
-      if (isUnknown && !isComing) undo();
-      throw error;
-    }
+    return sixOf(await this.askUndoing(holdWords(wish, this.limit), name, options, undo));
   }
 
   /** Wait in the server's queue, or where there is none ask again and again. */
