@@ -1,15 +1,11 @@
 """Holders that keep accounts: never more live than the limit, growing tokens, nothing held for longer than its ttl."""
 
-import random
 import threading
 import time
 import uuid
-from collections import Counter
 from dataclasses import dataclass
 
-import redis
-
-from .waiting import eventually
+from .load import Workers
 
 
 @dataclass
@@ -22,43 +18,27 @@ class Held:
     token: int
 
 
-class HoldLoad:
-    """Threads that take, renew and release holds of keys until told to stop. One in eight dies without releasing.
+class HoldLoad(Workers):
+    """Workers that take, renew and release holds of keys. One hold in eight is never released: its holder died.
 
     Each checks, whenever a hold is granted, that those on which holders rely are no more than the limit, and that its
     token is larger than all that were known when it was asked for. With `wait`, a grant is acknowledged once a replica
-    has it. Use as a context manager. `ttl` is in seconds.
+    has it. `ttl` is in seconds.
     """
 
+    PATIENCE = 60
+
     def __init__(self, connect, keys, limit=4, ttl=2.0, threads=6, wait=False, seed=1):
-        self.connect, self.keys, self.limit, self.ttl, self.wait, self.seed = connect, keys, limit, ttl, wait, seed
-        self.lock, self.stopping = threading.Lock(), threading.Event()
+        super().__init__(connect, threads, endure=True, seed=seed)
+        self.keys, self.limit, self.ttl, self.wait = keys, limit, ttl, wait
+        self.lock = threading.Lock()
         self.live = {key: {} for key in keys}
         self.tokens = dict.fromkeys(keys, 0)
         self.granted = 0
-        self.failures, self.errors = Counter(), []
-        self.threads = [threading.Thread(target=self._run, args=(number,)) for number in range(threads)]
 
-    def __enter__(self):
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stopping.set()
-        for thread in self.threads:
-            thread.join()
-        assert not self.errors, self.errors
-        assert self.granted, f"nothing was granted; {self.failures}"
-
-    def reach(self, grants, seconds=60):
-        """Wait until so many more holds have been granted."""
-        goal = self.granted + grants
-
-        def reached():
-            assert not self.errors, self.errors
-            return self.granted >= goal
-        eventually(reached, seconds=seconds, log=lambda: f"not {grants} more holds granted; {self.failures}")
+    def progress(self):
+        """How many holds were granted."""
+        return self.granted
 
     def relied_on(self, key):
         """The holds of a key on which their holders rely now."""
@@ -66,21 +46,10 @@ class HoldLoad:
             now = time.monotonic()
             return [held for held in self.live[key].values() if now < held.until]
 
-    def _run(self, number):
-        rng, client = random.Random(self.seed * 1000 + number), None
-        while not self.stopping.is_set():
-            try:
-                client = client or self.connect()
-                self._hold(client, rng, rng.choice(self.keys))
-            except (redis.RedisError, OSError) as error:
-                self.failures[type(error).__name__] += 1
-                client = None
-                self.stopping.wait(0.01)
-            except Exception as error:
-                self.errors.append(error)
-                return
+    def work(self, client, chance, number):
+        self._hold(client, chance, chance.choice(self.keys))
 
-    def _hold(self, client, rng, key):
+    def _hold(self, client, chance, key):
         id, ttl = uuid.uuid4().hex, f"{round(self.ttl * 1000)}ms"
         known, sent = self.tokens[key], time.monotonic()
         granted, *_, token = client.execute_command("SWLIMIT.HOLD", key, self.limit, ttl, id)
@@ -90,11 +59,11 @@ class HoldLoad:
         if not self._is_confirmed(client, key):
             return
         self._acknowledge(Held(key, id, sent + self.ttl * 0.999, token), known)
-        if rng.random() < 0.3:
+        if chance.random() < 0.3:
             sent = time.monotonic()
             if client.execute_command("SWLIMIT.RENEW", key, ttl, id) == [1] and self._is_confirmed(client, key):
                 self.live[key][id].until = sent + self.ttl * 0.999
-        if rng.random() < 1 / 8:
+        if chance.random() < 1 / 8:
             return  # it dies
         with self.lock:
             del self.live[key][id]

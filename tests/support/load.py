@@ -52,27 +52,30 @@ def only_the_rest(client, limits):
         assert fill(client, key, limit) == limit - held
 
 
-class Load:
-    """Threads that take units of many keys until told to stop, and keep account of what they were granted.
+class Workers:
+    """Threads that work until told to stop, each with a client of its own that `connect` makes.
 
-    Each asks with ALLOW for one to three units of any of `single`, and with MALLOW for one of both of any of `pairs`;
-    in a pipeline of `batch` commands, which `wait` ends with a WAIT for one replica. Per key, `acknowledged` are the
-    units whose reply (and whose WAIT) arrived; `asked` those that may have been granted. Use as a context manager:
-    leaving it stops the threads, which have been granted something by then. A failed connection ends its thread unless
-    `endure`, which tries again.
+    Use as a context manager: leaving it stops the threads, which have made progress by then. A failed connection ends
+    its thread unless `endure`, which tries again; any other failure fails whoever waits.
     """
 
-    def __init__(self, connect, single, pairs=(), limits=None, threads=8, batch=4, wait=False, endure=False, seed=1):
-        self.connect = connect
-        self.single = list(single)
-        self.pairs = list(pairs)
-        self.limits = limits or {}
-        self.batch, self.wait, self.endure, self.seed = batch, wait, endure, seed
+    PATIENCE = 30
+    """Seconds for `reach`."""
+
+    def __init__(self, connect, threads, endure, seed):
+        self.connect, self.endure, self.seed = connect, endure, seed
         self.stopping = threading.Event()
-        self.accounts = [(Counter(), Counter()) for _ in range(threads)]
         self.failures = Counter()
         self.errors = []
         self.threads = [threading.Thread(target=self._run, args=(number,)) for number in range(threads)]
+
+    def progress(self):
+        """How much has been done; cheap enough to be polled."""
+        raise NotImplementedError
+
+    def work(self, client, chance, number):
+        """A step of the thread of this number; `chance` is its own."""
+        raise NotImplementedError
 
     def __enter__(self):
         for thread in self.threads:
@@ -83,40 +86,24 @@ class Load:
         self.stop()
 
     @property
-    def keys(self):
-        return [*self.single, *(key for pair in self.pairs for key in pair)]
-
-    @property
     def running(self):
         return sum(thread.is_alive() for thread in self.threads)
 
-    @property
-    def acknowledged(self):
-        return sum((acknowledged for acknowledged, _ in list(self.accounts)), Counter())
-
-    @property
-    def asked(self):
-        return sum((asked for _, asked in list(self.accounts)), Counter())
-
-    def progress(self):
-        """How many units have been acknowledged; cheap enough to be polled."""
-        return sum(sum(list(acknowledged.values())) for acknowledged, _ in self.accounts)
-
-    def reach(self, units, seconds=30):
-        """Wait until this many more units have been acknowledged."""
-        goal = self.progress() + units
+    def reach(self, more, seconds=None):
+        """Wait until this much more has been done."""
+        goal = self.progress() + more
 
         def reached():
             assert not self.errors, self.errors
             return self.progress() >= goal
-        eventually(reached, seconds=seconds, log=lambda: f"not {units} more units acknowledged; {self.failures}")
+        eventually(reached, seconds=seconds or self.PATIENCE, log=lambda: f"not {more} more done; {self.failures}")
 
     def stop(self):
         self.stopping.set()
         for thread in self.threads:
             thread.join()
         assert not self.errors, self.errors
-        assert self.progress(), f"nothing was acknowledged; {self.failures}"
+        assert self.progress(), f"nothing was done; {self.failures}"
 
     def _run(self, number):
         chance = random.Random(self.seed * 1000 + number)
@@ -124,7 +111,7 @@ class Load:
         while not self.stopping.is_set():
             try:
                 client = client or self.connect()
-                self._take(client, chance, *self.accounts[number])
+                self.work(client, chance, number)
             except (redis.exceptions.RedisError, OSError) as error:
                 self.failures[type(error).__name__] += 1
                 client = client and client.close()
@@ -142,6 +129,42 @@ class Load:
                 break
         if client:
             client.close()
+
+
+class Load(Workers):
+    """Workers that take units of many keys, and keep account of what they were granted.
+
+    Each asks with ALLOW for one to three units of any of `single`, and with MALLOW for one of both of any of `pairs`;
+    in a pipeline of `batch` commands, which `wait` ends with a WAIT for one replica. Per key, `acknowledged` are the
+    units whose reply (and whose WAIT) arrived; `asked` those that may have been granted.
+    """
+
+    def __init__(self, connect, single, pairs=(), limits=None, threads=8, batch=4, wait=False, endure=False, seed=1):
+        super().__init__(connect, threads, endure, seed)
+        self.single = list(single)
+        self.pairs = list(pairs)
+        self.limits = limits or {}
+        self.batch, self.wait = batch, wait
+        self.accounts = [(Counter(), Counter()) for _ in range(threads)]
+
+    @property
+    def keys(self):
+        return [*self.single, *(key for pair in self.pairs for key in pair)]
+
+    @property
+    def acknowledged(self):
+        return sum((acknowledged for acknowledged, _ in list(self.accounts)), Counter())
+
+    @property
+    def asked(self):
+        return sum((asked for _, asked in list(self.accounts)), Counter())
+
+    def progress(self):
+        """How many units have been acknowledged."""
+        return sum(sum(list(acknowledged.values())) for acknowledged, _ in self.accounts)
+
+    def work(self, client, chance, number):
+        self._take(client, chance, *self.accounts[number])
 
     def _take(self, client, chance, acknowledged, asked):
         commands, takes = [], []
