@@ -63,14 +63,14 @@ pub(crate) const SYNC_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A part of a limit, in millionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share(u64);
+pub(crate) struct Share(u32);
 
-const WHOLE: u64 = 1_000_000;
+const WHOLE: f64 = 1_000_000.0;
 
 impl Share {
     /// A part of 0 … 1; `None` for anything else.
     pub fn of(part: f64) -> Option<Self> {
-        (0.0..=1.0).contains(&part).then(|| Self((part * WHOLE as f64).round() as u64))
+        (0.0..=1.0).contains(&part).then(|| Self((part * WHOLE).round() as u32))
     }
 
     /// The part that an option gives.
@@ -83,8 +83,7 @@ impl Share {
 
     /// That part of some units, rounded up.
     pub fn units(self, units: u64) -> u64 {
-        let product = u128::from(units) * u128::from(self.0);
-        u64::try_from(product.div_ceil(u128::from(WHOLE))).unwrap_or(units)
+        swlimit_window::part(units, self.0)
     }
 }
 

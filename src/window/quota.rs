@@ -11,6 +11,12 @@ pub struct Quota {
     pub geometry: Geometry,
 }
 
+/// A part of some units, in millionths, rounded up to whole units.
+pub fn part(units: u64, millionths: u32) -> u64 {
+    let product = u128::from(units) * u128::from(millionths);
+    u64::try_from(product.div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
 /// A request for units of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {

@@ -26,7 +26,7 @@ struct State {
     /// One, or the primaries of a cluster.
     servers: Vec<Server>,
     /// Slots that have moved away from the primary that had them first.
-    moved: HashMap<Slot, usize>,
+    moved: HashMap<u16, usize>,
     /// Replicas, as they were when they were copied last.
     replicas: Vec<Option<Server>>,
     /// How long what is sent is on its way, and its reply; the next ones first, then the last for ever.
@@ -175,9 +175,8 @@ impl Fake {
     /// A key's slot moves to a node, with what is counted there.
     pub fn reshard(&self, key: &str, to: usize) {
         let mut state = self.0.state.lock();
-        let (slot, from) = (Slot::for_key(key.as_bytes()), state.owner(key.as_bytes()));
-        let keys: Vec<_> =
-            state.servers[from].keys.keys().filter(|key| Slot::for_key(key.as_slice()) == slot).cloned().collect();
+        let (slot, from) = (slot_of(key.as_bytes()), state.owner(key.as_bytes()));
+        let keys: Vec<_> = state.servers[from].keys.keys().filter(|key| slot_of(key) == slot).cloned().collect();
         for key in &keys {
             let entry = state.servers[from].keys.remove(key).unwrap_or_default();
             state.servers[to].keys.insert(key.clone(), entry);
@@ -367,27 +366,24 @@ fn address(node: usize) -> String {
     format!("fake:{node}")
 }
 
-/// The number of a slot.
-fn number(slot: Slot) -> u16 {
+/// The number of a key's slot.
+fn slot_of(key: &[u8]) -> u16 {
     static NUMBERS: LazyLock<HashMap<Slot, u16>> =
         LazyLock::new(|| (0..SLOTS).filter_map(|number| Some((Slot::new(number)?, number))).collect());
-    NUMBERS[&slot]
+    NUMBERS[&Slot::for_key(key)]
 }
 
 impl State {
     fn owner(&self, key: &[u8]) -> usize {
         match self.servers.len() {
             1 => 0,
-            _ => self.owner_of(Slot::for_key(key)),
+            _ => self.owner_of(slot_of(key)),
         }
     }
 
-    fn owner_of(&self, slot: Slot) -> usize {
-        self.moved.get(&slot).copied().unwrap_or_else(|| self.first_owner(number(slot)))
-    }
-
-    fn first_owner(&self, slot: u16) -> usize {
-        usize::from(slot) * self.servers.len() / usize::from(SLOTS)
+    fn owner_of(&self, slot: u16) -> usize {
+        let first = usize::from(slot) * self.servers.len() / usize::from(SLOTS);
+        self.moved.get(&slot).copied().unwrap_or(first)
     }
 
     fn at(&mut self, key: &[u8]) -> &mut Server {
@@ -407,15 +403,14 @@ impl State {
         };
         let key = key?;
         let owner = self.owner(key);
-        let moved = || format!("MOVED {} {}", number(Slot::for_key(key)), address(owner));
+        let moved = || format!("MOVED {} {}", slot_of(key), address(owner));
         (owner != node).then(|| Reply::Error(moved()))
     }
 
     fn slots(&self) -> Reply {
         let mut ranges: Vec<(u16, u16, usize)> = Vec::new();
-        let moved: HashMap<u16, usize> = self.moved.iter().map(|(slot, node)| (number(*slot), *node)).collect();
         for slot in 0..SLOTS {
-            let owner = moved.get(&slot).copied().unwrap_or_else(|| self.first_owner(slot));
+            let owner = self.owner_of(slot);
             match ranges.last_mut() {
                 Some((_, last, of)) if *of == owner => *last = slot,
                 _ => ranges.push((slot, slot, owner)),

@@ -15,8 +15,7 @@ impl Share {
 
     /// This part of some units, rounded up.
     pub fn units(self, units: u64) -> u64 {
-        let millionths = u128::from(units) * u128::from(self.0);
-        u64::try_from(millionths.div_ceil(u128::from(Self::WHOLE.0))).unwrap_or(units)
+        swlimit_window::part(units, self.0)
     }
 
     pub fn fraction(self) -> f64 {
