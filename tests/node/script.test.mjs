@@ -102,6 +102,7 @@ test("it is found out once a connection, and anew for another server", async (te
   assert.equal(commands.filter((name) => name === "SWLIMIT.ALLOW").length, 1);
   assert.equal(commands.at(-1), "EVALSHA");
   const other = await connect(test, { of: "module" });
+  await other.sendCommand(["SCRIPT", "FLUSH"]);
   const { sendCommand } = other;
   client.sendCommand = (words) => sendCommand.call(other, words);
   assert.equal((await three.allow(k)).granted, 1, "it counts there");
