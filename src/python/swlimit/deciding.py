@@ -83,15 +83,19 @@ class Deciding(Asking):
         deadline: how long the caller waits at most; it is decided a little before.
         """
         demand, wait = self._demand(key, cost, partial, block, limit), self._wait(deadline)
-        decision = self._at_once("ALLOW", demand, cost, partial)
-        return decision if decision is not None else await self._deciding("ALLOW", demand, cost, wait, partial=partial)
+        if self._link is None:
+            return self._counted("ALLOW", demand, cost, "local", partial)
+        known = self._known(demand)
+        return known if known is not None else await self._deciding("ALLOW", demand, cost, wait, partial=partial)
 
     async def _peeking(self, key: Key, cost: int = 1, *, partial: bool = False, limit: int | None = None,
                        deadline: Duration | None = None) -> Decision:
         """The same decision, without counting."""
         demand, wait = self._demand(key, cost, partial, None, limit), self._wait(deadline)
-        decision = self._at_once("PEEK", demand, cost, partial)
-        return decision if decision is not None else await self._deciding("PEEK", demand, cost, wait, partial=partial)
+        if self._link is None:
+            return self._counted("PEEK", demand, cost, "local", partial)
+        known = self._known(demand)
+        return known if known is not None else await self._deciding("PEEK", demand, cost, wait, partial=partial)
 
     async def _recording(self, key: Key, cost: int = 1, *, age: Duration = 0, block: Duration | None = None,
                          limit: int | None = None, keep: bool = False) -> Decision:
@@ -141,7 +145,7 @@ class Deciding(Asking):
         return bool(await self._changing(("DEL", self._name(key))))
 
     def _demand(self, key: Key, cost: int, partial: bool, block: Duration | None, limit: int | None) -> Demand:
-        checked_integer(cost, "cost", least=1)
+        checked_integer(cost, "cost", 1)
         quota = self.quota if limit is None else self.quota.at(limit)
         blocked = 0.0 if block is None else milliseconds(block, "block") / 1000
         return Demand(self._name(key), quota, 1 if partial else cost, blocked)
@@ -162,12 +166,6 @@ class Deciding(Asking):
         return tuple(words)
 
     # How they are decided.
-
-    def _at_once(self, command: str, demand: Demand, cost: int, partial: bool) -> Decision | None:
-        """The decision, where no server needs to be asked for it."""
-        if self._link is None:
-            return self._counted(command, demand, cost, "local", partial)
-        return self._known(demand)
 
     def _known(self, demand: Demand) -> Decision | None:
         """The denial that nobody needs to be asked for."""
@@ -210,11 +208,10 @@ class Deciding(Asking):
                  age: int = 0) -> Decision:
         """Decided by a window in this process."""
         self.statistics.add(source)
-        options: dict[str, Any] = {"age": age} if command == "RECORD" else {"partial": partial}
-        if demand.block:
-            options["block"] = round(demand.block * 1000)
-        reply = self._local.execute(command, demand.key, demand.quota, instant(), cost=cost, **options)
-        return Decision.of(reply, demand.quota, source)
+        key, quota, _, blocked = demand
+        block = round(blocked * 1000) if blocked else None
+        reply = self._local.execute(command, key, quota, instant(), cost, partial, age, block)
+        return Decision.of(reply, quota, source)
 
     def _by_policy(self, quota: Quota, cost: int) -> Decision:
         """What the failure policies `allow` and `deny` decide."""

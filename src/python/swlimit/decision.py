@@ -35,12 +35,12 @@ class Decision(NamedTuple):
         """The decision that five integers tell, whose durations are in ms; −1: never."""
         granted, limit, remaining, retry_after, reset_after = reply
         return cls(granted, limit, remaining, math.inf if retry_after < 0 else retry_after / 1000, reset_after / 1000,
-                   quota.geometry.window / 1000, source)
+                   quota.seconds, source)
 
     @classmethod
     def unasked(cls, quota: Quota, granted: int, retry_after: float | None, source: Source) -> "Decision":
         """A decision about a window of which nothing is known."""
-        return cls(granted, quota.limit, None, retry_after, None, quota.geometry.window / 1000, source)
+        return cls(granted, quota.limit, None, retry_after, None, quota.seconds, source)
 
     def later(self, seconds: float) -> "Decision":
         """The same denial, remembered for so long."""

@@ -34,14 +34,16 @@ class Local:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def execute(self, command: str, key: bytes, quota: Quota, now: int, **options: Any) -> Reply:
+    def execute(self, command: str, key: bytes, quota: Quota, now: int, cost: int = 1, partial: bool = False,
+                age: int = 0, block: int | None = None) -> Reply:
         """What the module would reply to ALLOW, PEEK or RECORD at the instant `now`."""
         mine = self._mine(quota)
         with self._lock:
+            if command == "ALLOW":
+                return self._kept(key).allow(mine, now, cost, partial, block)
             if command == "PEEK":
-                return self._keys.get(key, Key()).peek(mine, now, **options)
-            decide = self._kept(key).allow if command == "ALLOW" else self._kept(key).record
-            return decide(mine, now, **options)
+                return self._keys.get(key, Key()).peek(mine, now, cost, partial)
+            return self._kept(key).record(mine, now, cost, age, block)
 
     def change(self, command: str, key: bytes, now: int, **options: Any) -> int:
         """What the module would reply to REFUND, BLOCK or UNBLOCK, and the server to DEL."""

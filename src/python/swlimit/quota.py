@@ -68,14 +68,14 @@ def default_resolution(window: int) -> int:
     return next(fitting, window)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Geometry:
     """A window that is cut into subintervals of one resolution, both in ms."""
 
     window: int
     resolution: int
 
-    @property
+    @cached_property
     def subintervals(self) -> int:
         return self.window // self.resolution
 
@@ -118,6 +118,11 @@ class Quota:
 
     def __hash__(self) -> int:
         return self._hash
+
+    @cached_property
+    def seconds(self) -> float:
+        """The window's length."""
+        return self.geometry.window / 1000
 
     @cached_property
     def words(self) -> tuple[int, str, str]:

@@ -21,35 +21,38 @@ class CountOverflow(ArithmeticError):
 class Window:
     """The units counted for one key, by subinterval, oldest first; at least one."""
 
-    __slots__ = ("counts", "geometry", "newest")
+    __slots__ = ("counts", "end", "geometry", "newest", "total")
 
     def __init__(self, geometry: Geometry, counts: dict[int, int]) -> None:
         self.geometry = geometry
-        self.counts = counts
-        self.newest = next(reversed(counts))
+        self._hold(counts)
 
-    @property
-    def end(self) -> int:
+    def _hold(self, counts: dict[int, int]) -> None:
+        """Take these counts for its own, with what follows from them: each decision needs it."""
+        self.counts = counts
+        self.total = sum(counts.values())
+        self.newest = next(reversed(counts))
+        self.end = self.geometry.end_of(self.newest)
         """The first instant at which nothing counts any more."""
-        return self.geometry.end_of(self.newest)
 
     def instant(self, now: int) -> int:
         """When a decision is made: time never runs backwards for a key."""
-        return max(now, self.newest * self.geometry.resolution)
+        newest = self.newest * self.geometry.resolution
+        return now if now > newest else newest
 
     def load(self, now: int, strict: bool) -> tuple[int, int]:
         """The estimate, rounded up to whole units, and the units that are held, none of them weighted."""
-        resolution = self.geometry.resolution
-        current, elapsed = divmod(self.instant(now), resolution)
-        oldest = current - self.geometry.subintervals
-        full = trailing = 0
+        resolution, instant = self.geometry.resolution, self.instant(now)
+        oldest = instant // resolution - self.geometry.subintervals
+        full, trailing = self.total, 0
         for subinterval, units in self.counts.items():
             if subinterval > oldest:
-                full += units
-            elif subinterval == oldest:
-                trailing = units
-        weighted = trailing if strict else -(-trailing * (resolution - elapsed) // resolution)
-        return full + weighted, full + trailing
+                break
+            full -= units
+            trailing = units if subinterval == oldest else 0
+        if strict or not trailing:
+            return full + trailing, full + trailing
+        return full - (-trailing * (resolution - instant % resolution) // resolution), full + trailing
 
     def fits_at(self, room: int, strict: bool) -> int:
         """The instant from which on the estimate is at most `room`; 0 when it always was.
@@ -57,7 +60,7 @@ class Window:
         Subintervals slide out oldest first, so the one that matters is the first through which enough is counted that
         all younger ones fit. While it is trailing, its units weigh `(R − e) / R`.
         """
-        younger = sum(self.counts.values())
+        younger = self.total
         if younger <= room:
             return 0
         for subinterval, units in self.counts.items():
@@ -87,21 +90,23 @@ class Window:
 
         They see the newest units later, the later they come: at last at the end of their subinterval.
         """
+        if geometry is self.geometry or geometry == self.geometry:
+            return self.end
         latest = (self.newest + 1) * self.geometry.resolution - 1
         return min(self.end, geometry.end_of(latest // geometry.resolution))
 
     def count(self, subinterval: int, units: int) -> None:
         """Count units, and let go of what no longer matters."""
-        if subinterval == self.newest and sum(self.counts.values()) + units <= MAX_EXACT:
+        if subinterval == self.newest and self.total + units <= MAX_EXACT:
             self.counts[subinterval] += units
+            self.total += units
             return
         oldest = max(self.newest, subinterval) - self.geometry.subintervals
         held = {one: units for one, units in self.counts.items() if one >= oldest}
         if sum(held.values()) + units > MAX_EXACT:
             raise CountOverflow
         held[subinterval] = held.get(subinterval, 0) + units
-        self.counts = held if subinterval >= self.newest else dict(sorted(held.items()))
-        self.newest = max(self.newest, subinterval)
+        self._hold(held if subinterval >= self.newest else dict(sorted(held.items())))
 
     def take(self, units: int, age: int | None, now: int) -> int:
         """Give back units, the newest first; with an age, from those counted that long ago on. Returns how many."""
@@ -120,7 +125,8 @@ class Window:
             self.counts[subinterval] -= taken
             if not self.counts[subinterval]:
                 del self.counts[subinterval]
-        self.newest = next(reversed(self.counts), self.newest)
+        if self.counts:
+            self._hold(self.counts)
         return units - left
 
 
@@ -141,13 +147,14 @@ class Key:
     def peek(self, quota: Quota, now: int, cost: int = 1, partial: bool = False) -> Reply:
         window = self._seen(quota, now)
         granted, remaining = self._decide(window, quota, now, cost, partial)
-        retry_after = 0 if granted else self._retry_after(quota, now, 1 if partial else cost)
-        return [granted, quota.limit, remaining, retry_after, self._reset_after(quota, now)]
+        return self._untouched(quota, now, granted, remaining, 1 if partial else cost)
 
     def allow(self, quota: Quota, now: int, cost: int = 1, partial: bool = False, block: int | None = None) -> Reply:
         window = self._seen(quota, now)
         granted, remaining = self._decide(window, quota, now, cost, partial)
         if not granted:
+            if block is None:
+                return self._untouched(quota, now, 0, remaining, 1 if partial else cost)
             self._begin_block(block, now)
             return self.peek(quota, now, cost, partial)
         instant = window.instant(now) if window else now
@@ -201,7 +208,7 @@ class Key:
         if now < self.blocked_until:
             return 0, 0
         estimate, held = window.load(now, quota.strict) if window else (0, 0)
-        remaining = max(0, quota.limit - estimate)
+        remaining = quota.limit - estimate if quota.limit > estimate else 0
         granted = cost if cost <= remaining else remaining if partial else 0
         if granted and held + granted > MAX_EXACT:
             raise CountOverflow
@@ -210,6 +217,11 @@ class Key:
     def _begin_block(self, block: int | None, now: int) -> None:
         if block is not None and now >= self.blocked_until:
             self.blocked_until = now + block
+
+    def _untouched(self, quota: Quota, now: int, granted: int, remaining: int, least: int) -> Reply:
+        """The reply where nothing was counted, to a request that takes at least so many units."""
+        retry_after = 0 if granted else self._retry_after(quota, now, least)
+        return [granted, quota.limit, remaining, retry_after, self._reset_after(quota, now)]
 
     def _seen(self, quota: Quota, now: int) -> Window | None:
         return self.window.seen(quota.geometry, now) if self.window else None
@@ -225,19 +237,27 @@ class Key:
         """ms until `least` units would be granted; −1 if they never can be."""
         if least > quota.limit:
             return -1
-        room, blocked_for = quota.limit - least, max(0, self.blocked_until - now)
+        return self._left(self._fits_at(quota, now, quota.limit - least), now)
+
+    def _fits_at(self, quota: Quota, now: int, room: int) -> int:
+        """The instant from which on the estimate is at most `room`; not after `now` where it is already."""
         if self.window is None:
-            return blocked_for
-        if self.window.geometry == quota.geometry:
-            return max(blocked_for, self.window.fits_at(room, quota.strict) - now)
+            return 0
+        if self.window.geometry is quota.geometry or self.window.geometry == quota.geometry:
+            return self.window.fits_at(room, quota.strict)
 
         def fits(instant: int) -> bool:
             window = self._seen(quota, instant)
             return window is None or window.load(instant, quota.strict)[0] <= room
 
         # Units only ever slide out: what fits once fits from then on, at the latest at the end.
-        return max(blocked_for, bisect_left(range(now, max(now, self.window.end)), True, key=fits))
+        return now + bisect_left(range(now, max(now, self.window.end)), True, key=fits)
 
     def _reset_after(self, quota: Quota, now: int) -> int:
-        end = self.window.end_at(quota.geometry) if self.window else 0
-        return max(0, end - now, self.blocked_until - now)
+        return self._left(self.window.end_at(quota.geometry) if self.window else 0, now)
+
+    def _left(self, instant: int, now: int) -> int:
+        """ms until an instant, and until the end of the block if that is later."""
+        if instant < self.blocked_until:
+            instant = self.blocked_until
+        return instant - now if instant > now else 0
