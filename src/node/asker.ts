@@ -55,7 +55,7 @@ export abstract class Asker {
   }
 
   /** @internal The reply to a question. What is granted to a caller that has given up is given back. */
-  async ask(words: string[], name: string, options: WaitOptions): Promise<unknown> {
+  ask(words: string[], name: string, options: WaitOptions): Promise<unknown> {
     const { signal } = options;
     if (!signal) return this.askWith(words, name, options);
     signal.throwIfAborted();

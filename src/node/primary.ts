@@ -121,11 +121,11 @@ export class Primary {
     const reply = this.send(args, key, module);
     return new Promise((resolve, reject) => {
       const exchange = new Exchange(this, { key, sent, timeout, state }, reply, late, reject);
-      const queue = this.patience.wait(exchange, timeout);
+      const batch = this.patience.wait(exchange, timeout);
       const leaving = signal || (patience !== undefined && patience < timeout) ? exchange.left(signal, patience) : null;
       const end = () => {
         exchange.isOver = true;
-        queue.over();
+        batch.over();
         leaving?.();
       };
       reply.then(
