@@ -7,7 +7,7 @@ import { instantOf, replyOf } from "./commands.js";
 import { Decision, type Source, type Told } from "./decision.js";
 import { type Duration, integer, MAX_EXACT, milliseconds } from "./duration.js";
 import { RefusedError, UnavailableError } from "./errors.js";
-import { instead, type Wanted } from "./local.js";
+import { clock, instead, type Wanted } from "./local.js";
 import { type AskerOptions, settingsOf } from "./options.js";
 import { CountOverflow, type Reply } from "./window.js";
 
@@ -39,8 +39,8 @@ export class BudgetLimiter extends Asker {
   private readonly calendar: Calendar | null;
   private readonly budgets: LocalBudgets;
   private current: Period = { start: 0, end: 0 };
-  /** How much further the server's clock is than this process's, in ms; asked for once, of fixed windows only. */
-  private ahead: Promise<number> | null = null;
+  /** How much further the server's clock is than this process's; asked for once, of fixed windows only. */
+  private readonly serverClock: { ahead: Promise<number> | null } = { ahead: null };
 
   constructor(options: BudgetLimiterOptions) {
     super(settingsOf(options, OWN), options.client);
@@ -59,9 +59,14 @@ export class BudgetLimiter extends Asker {
     return this.calendar?.period ?? null;
   }
 
-  /** A limiter of the same keys with another limit. */
-  with({ limit }: { readonly limit: number }): BudgetLimiter {
-    return Object.create(this, { limit: { value: integer(limit, "limit", 0), enumerable: true } });
+  /** A limiter of the same keys with another limit, or with other fixed windows. */
+  with({ limit = this.limit, window }: { readonly limit?: number; readonly window?: Duration }): BudgetLimiter {
+    if (window !== undefined && this.window === null) throw new TypeError("a period has no window");
+    const length = window === undefined ? this.window : milliseconds(window, "window");
+    return Object.create(this, {
+      limit: { value: integer(limit, "limit", 0), enumerable: true },
+      window: { value: length, enumerable: true },
+    });
   }
 
   /** Decide, and count what is granted. */
@@ -80,7 +85,8 @@ export class BudgetLimiter extends Asker {
       const info = await this.ask(["SWLIMIT.INFO", name], name, options);
       this.counts.server++;
       const { used = 0, until = 0 } = fieldsOf(info);
-      return this.decision(decided(used, until, wanted, Date.now()), "server", period);
+      const now = this.calendar ? Date.now() : period.start;
+      return this.decision(decided(used, until, wanted, now), "server", period);
     } catch (error) {
       if (error instanceof RefusedError && /^ERR no such key/.test(error.message)) {
         return this.decision(decided(0, 0, wanted, 0), "server", period);
@@ -98,7 +104,7 @@ export class BudgetLimiter extends Asker {
   async refund(key: string, units = 1): Promise<number> {
     const name = this.name(key);
     integer(units, "units", 1);
-    if (!this.server) return this.budgets.refund(name, units, Date.now());
+    if (!this.server) return this.budgets.refund(name, units, this.now());
     return Number(await this.change(["SWLIMIT.REFUND", name, String(units)], name));
   }
 
@@ -119,12 +125,12 @@ export class BudgetLimiter extends Asker {
   /** @internal The period to ask with now, or the one after it. */
   async periodNow(isLater = false): Promise<Period> {
     if (this.window !== null) {
-      if (isLater) this.ahead = null; // one of the clocks was set
-      const now = Date.now() + (await this.serverAhead());
+      if (isLater) this.serverClock.ahead = null; // it was set
+      const now = this.now() + (await this.serverAhead());
       return { start: now, end: now + this.window };
     }
     const calendar = this.calendar as Calendar;
-    const now = Date.now();
+    const now = this.now();
     if (now < this.current.start || now >= this.current.end) this.current = calendar.at(now);
     return isLater ? calendar.at(this.current.end) : this.current;
   }
@@ -147,7 +153,7 @@ export class BudgetLimiter extends Asker {
   /** @internal What this process decides, and counts where it is to. */
   here(by: "local" | "failure", name: string, wanted: Budgeted, how: How): Decision {
     this.counts[by]++;
-    const now = Date.now();
+    const now = this.now();
     const period = this.calendar?.at(now) ?? { start: now, end: now + (this.window as number) };
     const decide = (asked: Budgeted) => this.budgets.decide(name, asked, now, period.end, how);
     const told = by === "local" ? decide(wanted) : instead(this.settings, wanted, decide);
@@ -158,6 +164,11 @@ export class BudgetLimiter extends Asker {
   wanted({ cost = 1, partial = false }: { cost?: number; partial?: boolean }): Budgeted {
     if (typeof partial !== "boolean") throw new TypeError(`partial must be true or false, not ${String(partial)}`);
     return { limit: this.limit, cost: integer(cost, "cost", 1), partial };
+  }
+
+  /** Unix time in ms: for fixed windows as it was when this process began, and has gone on since, whoever sets it. */
+  private now(): number {
+    return this.calendar ? Date.now() : clock();
   }
 
   private async decide(key: string, wanted: Budgeted, words: string[], options: WaitOptions, how: How) {
@@ -184,16 +195,15 @@ export class BudgetLimiter extends Asker {
     return this.here("failure", name, wanted, how);
   }
 
-  /** By how much the server's clock is ahead of this process's; 0 where it does not say. */
+  /** By how many ms the server's clock is ahead of this process's; 0 where it does not say. */
   private serverAhead(): Promise<number> {
-    const ask = async () => {
-      return instantOf(await this.ask(["TIME"], "", {})) - Date.now();
-    };
-    this.ahead ??= ask().catch(() => {
-      this.ahead = null;
+    const { serverClock } = this;
+    const ask = async () => instantOf(await this.ask(["TIME"], "", {})) - this.now();
+    serverClock.ahead ??= ask().catch(() => {
+      serverClock.ahead = null;
       return 0;
     });
-    return this.ahead;
+    return serverClock.ahead;
   }
 }
 

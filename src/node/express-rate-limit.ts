@@ -1,19 +1,14 @@
 /** A store for the packages express-rate-limit and hono-rate-limiter. */
 
 import { AsyncLocalStorage } from "node:async_hooks";
-import { BudgetLimiter } from "./budget.js";
+import type { BudgetLimiter } from "./budget.js";
 import type { Decision } from "./decision.js";
-import { Limiter } from "./limiter.js";
+import { type FixedOptions, limiterOf } from "./fixed.js";
+import type { Limiter } from "./limiter.js";
 import type { LimiterOptions } from "./options.js";
 
 /** As a limiter's; the limit and the window are those of the middleware. */
-export interface StoreOptions extends Omit<LimiterOptions, "limit" | "window" | "name"> {
-  /**
-   * Fixed windows, as the middleware's own store has them: all of the limit comes back a window after a client's first
-   * request. Without it windows slide.
-   */
-  readonly fixed?: boolean;
-}
+export type StoreOptions = Omit<LimiterOptions, "limit" | "window" | "name"> & FixedOptions;
 
 /** What is used of the middleware's options. */
 export interface MiddlewareOptions {
@@ -67,10 +62,7 @@ export class SwlimitStore {
     this.counts = typeof limit !== "number";
     const units = this.counts ? ALL : (limit as number);
     this.windowMs = windowMs;
-    const { fixed = false, ...options } = this.options;
-    const all = { ...options, prefix: this.prefix, limit: units, window: windowMs };
-    if (typeof fixed !== "boolean") throw new TypeError(`fixed must be true or false, not ${String(fixed)}`);
-    this.limiter = fixed ? new BudgetLimiter(all) : new Limiter(all);
+    this.limiter = limiterOf({ ...this.options, prefix: this.prefix, limit: units, window: windowMs });
     this.decrements = Boolean(skipFailedRequests || skipSuccessfulRequests);
   }
 

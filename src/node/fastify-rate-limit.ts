@@ -1,10 +1,11 @@
 /** A store for the plugin @fastify/rate-limit. */
 
+import { type FixedOptions, limiterOf } from "./fixed.js";
 import { Limiter } from "./limiter.js";
 import type { LimiterOptions } from "./options.js";
 
 /** As a limiter's; the limit and the window are those of the plugin, which may be functions there. */
-export type StoreOptions = Omit<LimiterOptions, "limit" | "window" | "resolution" | "name">;
+export type StoreOptions = Omit<LimiterOptions, "limit" | "window" | "resolution" | "name"> & FixedOptions;
 
 /** What is used of the plugin's options. */
 interface PluginOptions {
@@ -24,7 +25,7 @@ type Callback = (error: Error | null, usage?: Usage) => void;
 /** The class that the plugin takes as its option `store`. */
 export function swlimitStore(options: StoreOptions) {
   const { prefix: usualPrefix = "swlimit:" } = options;
-  const any = new Limiter({ ...options, prefix: "", limit: 1, window: 1000 });
+  const any = limiterOf({ ...options, prefix: "", limit: 1, window: 1000 });
 
   return class SwlimitStore {
     /** So many denials in a window are answered as such; the next one blocks the key. −1: any number. */
@@ -35,6 +36,7 @@ export function swlimitStore(options: StoreOptions) {
       readonly prefix = usualPrefix,
     ) {
       const { ban = -1, continueExceeding = false, exponentialBackoff = false } = options as PluginOptions;
+      if (ban > 0 && !(any instanceof Limiter)) throw new TypeError("fixed windows have no `ban` above 0: no blocks");
       if (continueExceeding) throw new TypeError("swlimit has no `continueExceeding`: what is denied changes nothing");
       if (exponentialBackoff) throw new TypeError("swlimit has no `exponentialBackoff`: block the key instead");
       this.ban = ban;
@@ -68,17 +70,17 @@ export function swlimitStore(options: StoreOptions) {
       const { granted, remaining, retryAfter, resetAfter } = await any.with({ limit, window }).allow(name);
       if (granted > 0) return { current: limit - (remaining ?? limit - 1), ttl: resetAfter ?? window };
       const ttl = retryAfter === undefined || retryAfter < 0 ? window : retryAfter;
-      const strikes = this.ban > 0 ? await this.strike(name, window) : 1;
+      const strikes = this.ban > 0 ? await this.strike(any as Limiter, name, window) : 1;
       return { current: limit + strikes, ttl };
     }
 
     /** The denials of a key within the window, this one included; the one beyond the last blocks it for as long. */
     /** @internal */
-    async strike(name: string, window: number): Promise<number> {
-      const strikes = any.with({ limit: this.ban, window });
+    async strike(limiter: Limiter, name: string, window: number): Promise<number> {
+      const strikes = limiter.with({ limit: this.ban, window });
       const { granted, source, remaining } = await strikes.allow(`${name}:denied`, { block: window });
       if (granted > 0) return this.ban - (remaining ?? this.ban - 1);
-      if (source !== "cache") await any.block(name, window, { unlessBlocked: true }).catch(() => {});
+      if (source !== "cache") await limiter.block(name, window, { unlessBlocked: true }).catch(() => {});
       return this.ban + 1;
     }
   };

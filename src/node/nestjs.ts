@@ -1,10 +1,12 @@
 /** A storage for the package @nestjs/throttler. */
 
+import type { BudgetLimiter } from "./budget.js";
+import { type FixedOptions, limiterOf } from "./fixed.js";
 import { Limiter } from "./limiter.js";
 import type { LimiterOptions } from "./options.js";
 
 /** As a limiter's; the limit and the window are those of the throttler. */
-export type StorageOptions = Omit<LimiterOptions, "limit" | "window" | "resolution" | "name">;
+export type StorageOptions = Omit<LimiterOptions, "limit" | "window" | "resolution" | "name"> & FixedOptions;
 
 /** What the guard is told; times in whole seconds. */
 export interface ThrottlerRecord {
@@ -15,15 +17,15 @@ export interface ThrottlerRecord {
 }
 
 export class SwlimitThrottlerStorage {
-  private readonly limiter: Limiter;
+  private readonly limiter: Limiter | BudgetLimiter;
 
   constructor(options: StorageOptions) {
-    this.limiter = new Limiter({ prefix: "swlimit:", ...options, limit: 1, window: 1000 });
+    this.limiter = limiterOf({ prefix: "swlimit:", ...options, limit: 1, window: 1000 });
   }
 
   /**
    * Called by the guard. A block duration other than the window's length, which is Nest's default, blocks the key from
-   * the first denial on.
+   * the first denial on; fixed windows refuse it.
    */
   async increment(
     key: string,
@@ -33,6 +35,7 @@ export class SwlimitThrottlerStorage {
     throttlerName: string,
   ): Promise<ThrottlerRecord> {
     const block = blockDuration > 0 && blockDuration !== ttl ? { block: blockDuration } : {};
+    if (block.block && !(this.limiter instanceof Limiter)) throw new TypeError("fixed windows have no `blockDuration`");
     const limiter = this.limiter.with({ limit, window: ttl });
     const { granted, remaining, retryAfter, resetAfter = ttl } = await limiter.allow(`${throttlerName}:${key}`, block);
     const wait = retryAfter === undefined || retryAfter < 0 ? ttl : retryAfter;

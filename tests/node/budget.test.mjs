@@ -61,6 +61,30 @@ test("fixed windows begin with the first unit, by the server's clock", async (te
   await eventually(async () => (await short.allow(k)).granted === 1, "the next window");
 });
 
+test("fixed windows last as long as they do, whatever the clock is set to", async (test) => {
+  const client = await connect(test);
+  for (const options of [{ client }, {}]) {
+    const fixed = budget(test, { ...options, period: undefined, window: "1h", limit: 2 });
+    const [before, after] = [key(), key()];
+    await fixed.allow(before);
+    const { now } = Date;
+    for (const hours of [1, -2]) {
+      test.mock.method(Date, "now", () => now() + hours * 3_600_000);
+      const told = [await fixed.allow(before), await fixed.peek(before), await fixed.allow(`${after}${hours}`)];
+      for (const { resetAfter } of told) assert.ok(Math.abs(resetAfter - 3_600_000) < 600_000, `${resetAfter} ms`);
+      test.mock.restoreAll();
+    }
+    assert.equal((await fixed.peek(before)).granted, 0);
+  }
+});
+
+test("fixed windows of another length", async (test) => {
+  const fixed = budget(test, { client: await connect(test), period: undefined, window: 1000, limit: 1 });
+  const { resetAfter, remaining } = await fixed.with({ limit: 3, window: "1h" }).allow(key());
+  assert.deepEqual([remaining, resetAfter > 3_000_000], [2, true]);
+  assert.throws(() => budget(test).with({ window: 1000 }), /has no window/);
+});
+
 test("without a server, and while it does not answer", async (test) => {
   const local = budget(test, { period: "month", anchor: 15 });
   assert.deepEqual(told(await local.peek("k")), { granted: 1, limit: 10, remaining: 10, source: "local" });

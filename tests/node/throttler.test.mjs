@@ -7,7 +7,7 @@ import { Controller, Get, Module } from "@nestjs/common";
 import { APP_GUARD, NestFactory } from "@nestjs/core";
 import { ThrottlerGuard, ThrottlerModule } from "@nestjs/throttler";
 import { SwlimitThrottlerStorage } from "swlimit/nestjs";
-import { asking, connect, key, sleep, statuses } from "./support.mjs";
+import { asking, connect, eventually, key, sleep, statuses } from "./support.mjs";
 
 /** An application with one route, limited by these throttlers. */
 async function application(test, throttlers, options = {}) {
@@ -59,6 +59,19 @@ test("several throttlers, and a block of its own", async (test) => {
   assert.equal((await ask()).status, 429);
   await sleep(Math.max(0, began + 2100 - performance.now()));
   assert.equal((await ask()).status, 200);
+});
+
+test("fixed windows: all comes back at once", async (test) => {
+  const prefix = `${key()}:`;
+  const ask = await application(test, [{ ttl: 3000, limit: 2 }], { fixed: true, prefix });
+  await eventually(async () => (await ask()).status === 429, "a denial");
+  const client = await connect(test);
+  const [name] = await client.keys(`${prefix}*`);
+  assert.ok("until" in (await client.sendCommand(["SWLIMIT.INFO", name])), "a window that ends");
+  await eventually(async () => (await ask()).status === 200, "the next one");
+  const other = await application(test, [{ ttl: 60_000, limit: 1, blockDuration: 120_000 }], { fixed: true });
+  assert.equal((await other()).status, 500, "a block is refused loudly");
+  assert.throws(() => new SwlimitThrottlerStorage({ fixed: "yes" }), /fixed must be/);
 });
 
 test("a server that is away", async (test) => {

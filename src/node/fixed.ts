@@ -1,0 +1,19 @@
+/** Fixed windows, for the stores of frameworks whose own stores have them. */
+
+import { BudgetLimiter } from "./budget.js";
+import { Limiter } from "./limiter.js";
+import type { LimiterOptions } from "./options.js";
+
+export interface FixedOptions {
+  /**
+   * Fixed windows, as the framework's own store has them: all of the limit comes back a window after a client's first
+   * request. Without it windows slide.
+   */
+  readonly fixed?: boolean;
+}
+
+/** A limiter whose windows slide, unless they are to be fixed. */
+export function limiterOf({ fixed = false, ...options }: LimiterOptions & FixedOptions): Limiter | BudgetLimiter {
+  if (typeof fixed !== "boolean") throw new TypeError(`fixed must be true or false, not ${String(fixed)}`);
+  return fixed ? new BudgetLimiter(options) : new Limiter(options);
+}
