@@ -1,11 +1,13 @@
 /** Holds: taken, renewed, lost, and given back once. */
 
 import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
 import os from "node:os";
 import { test } from "node:test";
+import { promisify } from "node:util";
 import { Redis } from "ioredis";
 import { DeniedError, HoldLimiter, LostError, UnavailableError } from "swlimit";
-import { connect, eventually, key } from "./support.mjs";
+import { connect, eventually, key, port } from "./support.mjs";
 
 /** A limiter that ends with the test. */
 function holds(test, options) {
@@ -251,4 +253,24 @@ test("what is held is released when the limiter ends", async (test) => {
     await two.hold(k);
   }
   assert.deepEqual(await client.sendCommand(["SWLIMIT.HOLDERS", k]), []);
+});
+
+test("what is held, denied or counted keeps no process from ending", async () => {
+  const program = `
+    import { createClient } from "redis";
+    import { BudgetLimiter, HoldLimiter, Limiter } from "swlimit";
+    const client = await createClient({ socket: { port: ${port()} }, RESP: 3 }).connect();
+    const options = { client, limit: 1, timeout: "1h" };
+    const hold = await new HoldLimiter({ ...options, ttl: "1h" }).hold("${key()}");
+    const here = await new HoldLimiter({ limit: 1 }).hold("k");
+    await new BudgetLimiter({ ...options, window: "1h" }).allow("${key()}");
+    const denied = new Limiter({ ...options, window: "1h" });
+    for (let source; source !== "cache"; { source } = await denied.allow("${key()}"));
+    client.unref();
+    console.log(hold.isLive, here.isLive);
+  `;
+  const { stdout } = await promisify(execFile)(process.execPath, ["--input-type=module", "--eval", program], {
+    timeout: 100_000,
+  });
+  assert.equal(stdout, "true true\n");
 });
