@@ -10,7 +10,7 @@ import redis.exceptions as of_redis
 
 from .asking import Asking
 from .budgeting import BudgetRequest, decided, is_period_over
-from .clock import running
+from .clock import running, shown
 from .deciding import Request
 from .decision import Decision
 from .errors import DeniedError, ServerAway
@@ -81,7 +81,7 @@ class _Budget:
     def __init__(self, request: BudgetRequest) -> None:
         self.limiter, self._request = request.limiter, request
         self.key, self.cost = request.key, request.cost
-        self.span: Span = self.limiter.period_at(int(time.time() * 1000))
+        self.span: Span = self.limiter.period_at(shown())
 
     def clause(self, id: bytes) -> Words:
         return "BUDGET", self._request.limit, self.span.end, self.cost
@@ -99,19 +99,19 @@ class _Budget:
         return decision
 
     def give_back_here(self, units: int) -> None:
-        self.limiter._local.refund(self.key, units, instant())
+        self.limiter._local.refund(self.key, units, shown())
 
     def count_here(self, units: int) -> None:
         self.limiter._counted(self._request._replace(cost=units), force=True)
 
     def giving_back(self, units: int, age: int) -> Words | None:
         """The command that gives back what was counted; None when the period is over."""
-        is_over = int(time.time() * 1000) >= self.span.end
+        is_over = shown() >= self.span.end
         return None if is_over else ("SWLIMIT.REFUND", self.key, units)
 
     def counting(self, units: int) -> Words:
         """The command that counts what was used beyond."""
-        until = self.limiter.period_at(int(time.time() * 1000)).end
+        until = self.limiter.period_at(shown()).end
         return self._request._replace(cost=units).words(until, "FORCE")
 
     def forget(self) -> None:
@@ -232,7 +232,7 @@ class Admitting:
         except of_redis.ResponseError as error:
             if not is_period_over(error):
                 raise
-        now = int(time.time() * 1000)
+        now = shown()
         for part in self._parts:
             if isinstance(part, _Budget) and part.span.end - now < SOON:
                 part.span = part.limiter.calendar.period_at(part.span.end)

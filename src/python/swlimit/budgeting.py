@@ -2,7 +2,6 @@
 
 import math
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,9 +12,9 @@ from . import fork
 from .asking import Asking, Key, OnFailure
 from .backend import Module
 from .breaker import LAST_PROBE
+from .clock import shown
 from .decision import Decision, Source
 from .errors import ServerAway
-from .local import instant
 from .periods import Calendar, Period, Span
 from .quota import MAX_EXACT, Duration, checked_integer, milliseconds, part
 from .window import CountOverflow, Reply
@@ -164,7 +163,7 @@ class Budgeting(Asking):
         words = () if age is None else ("AGE", f"{milliseconds(age, 'age', least=0)}ms")
         name = self._name(key)
         if self._link is None:
-            return self._local.refund(name, units, instant())
+            return self._local.refund(name, units, shown())
         taken: int = await self._asking(name, ("SWLIMIT.REFUND", name, units, *words), self._timeout)
         return taken
 
@@ -178,7 +177,7 @@ class Budgeting(Asking):
 
     async def _asked(self, request: BudgetRequest, wait: float, *further: Any) -> Decision:
         """The server's decision. A clock that is behind the server's asks with the next period at a period's end."""
-        span = self.period_at(int(time.time() * 1000))
+        span = self.period_at(shown())
         try:
             reply = await self._asking(request.key, request.words(span.end, *further), wait)
         except of_redis.ResponseError as error:
@@ -191,7 +190,7 @@ class Budgeting(Asking):
 
     def _counted(self, request: BudgetRequest, **options: Any) -> Decision:
         """Decided by this process."""
-        now = instant()
+        now = shown()
         span = self.period_at(now)
         self.statistics.add(self._local_source)
         limit = part(request.limit, self._share)
@@ -201,7 +200,7 @@ class Budgeting(Asking):
         if self._link is None or self._on_failure == "local":
             return self._counted(request, **options)
         self.statistics.add("failure")
-        span = self.period_at(instant())
+        span = self.period_at(shown())
         window = (span.end - span.start) / 1000
         granted, retry_after = (request.cost, 0.0) if self._on_failure == "allow" else (0, LAST_PROBE)
         return Decision(granted, request.limit, None, retry_after, None, window, "failure")

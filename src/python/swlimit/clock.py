@@ -1,4 +1,7 @@
-"""The clock by which holds end: nobody sets it, and it runs while the machine is suspended."""
+"""The clocks of holds and of the calendar; all else goes by `time.monotonic`.
+
+Holds end by a clock that nobody sets, and that runs while the machine is suspended.
+"""
 
 import time
 
@@ -12,3 +15,8 @@ elif hasattr(time, "CLOCK_MONOTONIC"):  # of macOS, where `time.monotonic` is an
         return time.clock_gettime(time.CLOCK_MONOTONIC)
 else:
     running = time.monotonic
+
+
+def shown() -> int:
+    """Unix time in ms as the machine's clock shows it, whoever sets it: the calendar goes by that."""
+    return int(time.time() * 1000)
