@@ -141,7 +141,12 @@ test("time passes while the machine sleeps", async (test) => {
   const one = holds(test, { client: await connect(test), ttl: "1m" });
   const hold = await one.hold(key());
   assert.ok(hold.isLive);
-  const before = os.uptime();
+  const [before, { now }] = [os.uptime(), Date];
+  for (const hours of [1, -1]) {
+    test.mock.method(Date, "now", () => now() + hours * 3_600_000);
+    assert.ok(hold.isLive, "whatever the clock is set to");
+    test.mock.restoreAll();
+  }
   test.mock.method(os, "uptime", () => before + 61);
   assert.equal(hold.isLive, false);
   test.mock.restoreAll();

@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+import celery
 import pytest
 import redis
 import redis.asyncio
@@ -213,3 +214,54 @@ def test_workers_that_share_a_limit(command, program, server, tmp_path):
     assert [one.status for one in answers].count(200) == 40
     assert {one.status for one in answers} == {200, 429}
     assert {one.headers["Source"] for one in answers} <= {"server", "cache"}
+
+
+TASKS = """
+import functools, os, celery, redis, swlimit
+
+app = celery.Celery("tasks_of_test", broker="redis://127.0.0.1:{port}/1", backend="redis://127.0.0.1:{port}/1")
+
+
+def made():
+    return swlimit.Limiter(redis.Redis(port={port}), 20, "1h", timeout=5.0, on_failure="error")
+
+
+before = made()  # as all that a module makes: by the parent, that forks
+assert before.allow("warm") and before.acquire("warm", timeout=1)
+after = functools.cache(made)  # by each child, at its first task
+
+
+@app.task(name="ask")
+def ask(key, waits):
+    limiter = before if key == "before" else after()
+    decision = limiter.acquire(key, timeout=1) if waits else limiter.allow(key)
+    return os.getpid(), decision.granted, decision.source
+"""
+
+
+def test_celery(server, tmp_path):
+    """Children of the prefork pool grant exactly the limit, of a limiter that their parent used and of their own."""
+    (tmp_path / "tasks_of_test.py").write_text(TASKS.format(port=server.port))
+    command = [sys.executable, "-m", "celery", "--app", "tasks_of_test", "worker", "--pool=prefork", "--concurrency=2",
+               "-O", "fair", "--without-gossip", "--without-mingle", "--without-heartbeat"]
+    address = f"redis://127.0.0.1:{server.port}/1"
+    with open(tmp_path / "log", "w") as log:
+        worker = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log,
+                                  env=os.environ | {"PYTHONPATH": f"{ROOT}/src/python:{tmp_path}"})
+    try:
+        with celery.Celery(broker=address, backend=address) as app:
+            for key in ("before", "after"):
+                found = []
+
+                def asked(key=key, found=found):
+                    """Which child takes a task is Celery's affair: until each has been asked."""
+                    tasks = [app.send_task("ask", (key, number % 5 == 0)) for number in range(30)]
+                    found += [task.get(timeout=100) for task in tasks]
+                    return len({pid for pid, _, _ in found}) == 2
+
+                eventually(asked, seconds=100)
+                assert sum(granted for _, granted, _ in found) == 20
+                assert {source for _, _, source in found} <= {"server", "cache"}
+    finally:
+        worker.terminate()
+        worker.wait()
