@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{timeout_at, Instant};
 
-use crate::budget::{has_ended, BudgetLimiter};
+use crate::budget::{has_ended, BudgetLimiter, Way};
 use crate::client::{Client, Shared};
 use crate::clock::ms_up;
 use crate::commands::{self, Clause};
@@ -243,8 +243,8 @@ impl Client {
                 Of::Budget(limiter, cost) => {
                     let request = Request::of(&one.key).cost(*cost);
                     match &reason {
-                        Some(reason) => limiter.by_policy(&one.key, &request, reason.clone())?,
-                        None => limiter.locally(&one.key, &request, limiter.limit(), Source::Local, false)?,
+                        Some(reason) => limiter.by_policy(&one.key, &request, reason.clone(), Way::Allow)?,
+                        None => limiter.locally(&one.key, &request, limiter.limit(), Source::Local, Way::Allow)?,
                     }
                 }
                 Of::Hold(limiter, asked) => {
@@ -592,7 +592,7 @@ impl Reserved {
             }
             Of::Budget(limiter, _) if beyond > 0 => {
                 let request = Request::of(&self.key).cost(beyond);
-                let _ = limiter.locally(&self.key, &request, limiter.limit(), Source::Local, true)?;
+                let _ = limiter.locally(&self.key, &request, limiter.limit(), Source::Local, Way::Record)?;
             }
             Of::Budget(..) | Of::Hold(..) => {}
         }

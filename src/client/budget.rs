@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::keyed::{Bounded, Keep};
 use crate::link::Link;
 use crate::mode::{OnFailure, Share, SHARE};
-use crate::operating::unix;
+use crate::operating::{unix, Held, NO_SUCH_KEY};
 use crate::quota::checked_limit;
 use crate::request::Request;
 use crate::wire::{Command, Reply};
@@ -53,6 +53,14 @@ struct Inner {
     period: Mutex<(u64, u64)>,
     /// Budgets of this process, by the failure policy or without a server.
     local: Bounded<Local>,
+}
+
+/// What is done with a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Allow,
+    Peek,
+    Record,
 }
 
 #[derive(Default)]
@@ -125,18 +133,17 @@ impl BudgetLimiter {
     /// [`Error::Invalid`] for a cost out of range, and for an age; [`Error::Refused`] and [`Error::ModuleMissing`] as
     /// the server says; [`Error::Away`] only with [`OnFailure::Error`].
     pub async fn allow<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
-        let request = self.checked(request.into())?;
-        let key = self.key(request.key);
-        let decided = match &self.0.client.link {
-            None => return self.locally(&key, &request, self.0.limit, Source::Local, false),
-            Some(link) => self.ask(link, &key, &request, false).await,
-        };
-        let decision = match decided {
-            Err(Error::Away(reason)) => self.by_policy(&key, &request, reason)?,
-            decided => decided?,
-        };
+        let decision = self.decided(request.into(), Way::Allow).await?;
         self.0.client.counters.decided(&decision);
         Ok(decision)
+    }
+
+    /// The same decision without counting, of the period that is in force by this machine's clock.
+    ///
+    /// # Errors
+    /// As [`allow`](Self::allow).
+    pub async fn peek<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
+        self.decided(request.into(), Way::Peek).await
     }
 
     /// Counts a request whatever the limit says: usage that is known afterwards.
@@ -144,11 +151,20 @@ impl BudgetLimiter {
     /// # Errors
     /// As [`allow`](Self::allow), and [`Error::Away`].
     pub async fn record<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
-        let request = self.checked(Request { partial: false, ..request.into() })?;
+        self.decided(Request { partial: false, ..request.into() }, Way::Record).await
+    }
+
+    async fn decided(&self, request: Request<'_>, way: Way) -> Result<Decision, Error> {
+        let request = self.checked(request)?;
         let key = self.key(request.key);
-        match &self.0.client.link {
-            None => self.locally(&key, &request, self.0.limit, Source::Local, true),
-            Some(link) => self.ask(link, &key, &request, true).await,
+        let decided = match &self.0.client.link {
+            None => return self.locally(&key, &request, self.0.limit, Source::Local, way),
+            Some(link) if way == Way::Peek => self.look(link, &key, &request).await,
+            Some(link) => self.ask(link, &key, &request, way == Way::Record).await,
+        };
+        match decided {
+            Err(Error::Away(reason)) if way != Way::Record => self.by_policy(&key, &request, reason, way),
+            decided => decided,
         }
     }
 
@@ -252,11 +268,28 @@ impl BudgetLimiter {
         Ok(Source::Server.decided(reply.decision()?))
     }
 
+    /// What the server would say: it has no command that looks, but tells what is counted, and until when.
+    async fn look(&self, link: &Link, key: &[u8], request: &Request<'_>) -> Result<Decision, Error> {
+        let held = match link.ask(commands::info(key), link.deadline(request.deadline)?).await {
+            Err(Error::Refused(text)) if text == NO_SUCH_KEY => None,
+            reply => Some(Held::of(&reply?)?),
+        };
+        let counted = held.map(|held| held.budget().ok_or_else(wrong_type)).transpose()?;
+        let now = unix_ms(SystemTime::now());
+        Ok(Source::Server.decided(Budget::peek(counted.as_ref(), now, &self.exact(request, self.0.limit, now)?)))
+    }
+
     /// Who decides where the server does not.
     ///
     /// # Errors
     /// [`Error::Away`] with [`OnFailure::Error`].
-    pub(crate) fn by_policy(&self, key: &[u8], request: &Request<'_>, reason: String) -> Result<Decision, Error> {
+    pub(crate) fn by_policy(
+        &self,
+        key: &[u8],
+        request: &Request<'_>,
+        reason: String,
+        way: Way,
+    ) -> Result<Decision, Error> {
         let unknown = |granted, retry_after| Source::Failure.unknown(granted, self.0.limit, Some(retry_after));
         match self.0.on_failure {
             OnFailure::Error => Err(Error::Away(reason)),
@@ -264,7 +297,7 @@ impl BudgetLimiter {
             OnFailure::Deny => Ok(unknown(0, RETRY)),
             OnFailure::Local => {
                 let share = self.0.local_share.units(self.0.limit);
-                self.locally(key, request, share, Source::Failure, false)
+                self.locally(key, request, share, Source::Failure, way)
             }
         }
     }
@@ -276,14 +309,15 @@ impl BudgetLimiter {
         request: &Request<'_>,
         limit: u64,
         source: Source,
-        force: bool,
+        way: Way,
     ) -> Result<Decision, Error> {
         let overflow = |_| Error::Refused("ERR count would overflow".into());
         self.with_local(key, |budget, now| {
-            let exact = Exact { limit, until: self.until_at(now)?, cost: request.cost, partial: request.partial };
-            let (count, decision) = match force {
-                false => Budget::decide(budget.as_ref(), now, &exact),
-                true => Budget::force(budget.as_ref(), now, &exact)
+            let exact = self.exact(request, limit, now)?;
+            let (count, decision) = match way {
+                Way::Allow => Budget::decide(budget.as_ref(), now, &exact),
+                Way::Peek => (None, Budget::peek(budget.as_ref(), now, &exact)),
+                Way::Record => Budget::force(budget.as_ref(), now, &exact)
                     .map(|(count, decision)| (Some(count), decision))
                     .map_err(overflow)?,
             };
@@ -292,6 +326,10 @@ impl BudgetLimiter {
             }
             Ok(Decision { limit: self.0.limit, ..source.decided(decision) })
         })
+    }
+
+    fn exact(&self, request: &Request<'_>, limit: u64, now: u64) -> Result<Exact, Error> {
+        Ok(Exact { limit, until: self.until_at(now)?, cost: request.cost, partial: request.partial })
     }
 
     /// Gives units of this process back; how many.
@@ -316,6 +354,10 @@ impl BudgetLimiter {
 /// Whether the server says that the period had ended by its clock.
 pub(crate) fn has_ended(error: &str) -> bool {
     error.starts_with("ERR until must be ")
+}
+
+fn wrong_type() -> Error {
+    Error::Refused("WRONGTYPE Operation against a key holding the wrong kind of value".into())
 }
 
 fn unix_ms(instant: SystemTime) -> u64 {

@@ -16,7 +16,7 @@ use crate::keyed::FairQueue;
 use crate::limiter::{Limiter, LimiterBuilder};
 use crate::link::Link;
 use crate::mode::Module;
-use crate::operating::{Denied, Held};
+use crate::operating::{Denied, Held, NO_SUCH_KEY};
 use crate::quota::Quota;
 use crate::request::Request;
 use crate::servers::ServerState;
@@ -270,9 +270,9 @@ impl Client {
     /// [`Error::Away`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
     pub async fn info<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<Option<Held>, Error> {
         let key = self.0.key(key.as_ref());
-        match self.ask("info", Command::on("SWLIMIT.INFO", &key)).await {
+        match self.ask("info", commands::info(&key)).await {
             Ok(reply) => Held::of(&reply).map(Some),
-            Err(Error::Refused(text)) if text == "ERR no such key" => Ok(None),
+            Err(Error::Refused(text)) if text == NO_SUCH_KEY => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -46,6 +46,11 @@ pub(crate) fn reset(key: &[u8]) -> Command {
     Command::on("DEL", key)
 }
 
+/// What the server holds of a key.
+pub(crate) fn info(key: &[u8]) -> Command {
+    Command::on("SWLIMIT.INFO", key)
+}
+
 pub(crate) fn pttl(key: &[u8]) -> Command {
     Command::on("PTTL", key)
 }

@@ -16,8 +16,8 @@ pub struct Told<'a> {
     pub name: Cow<'a, str>,
     /// Units admitted per window.
     pub limit: u64,
-    /// The window.
-    pub window: Duration,
+    /// The window; `None` of a budget, whose periods are not all as long.
+    pub window: Option<Duration>,
     /// Units still available, and how long until nothing counts any more; `None` where nobody knows.
     pub left: Option<(u64, Duration)>,
 }
@@ -26,7 +26,8 @@ pub struct Told<'a> {
 pub fn of_limits<'a>(limits: impl IntoIterator<Item = Told<'a>>) -> Vec<(&'static str, String)> {
     let told = limits.into_iter().map(|Told { name, limit, window, left }| {
         let (name, limit) = (quoted(&name), limit.min(MOST));
-        let policy = format!("{name};q={limit};w={}", seconds(window));
+        let window = window.map(|window| format!(";w={}", seconds(window))).unwrap_or_default();
+        let policy = format!("{name};q={limit}{window}");
         let left =
             left.map(|(remaining, reset_after)| format!("{name};r={};t={}", remaining.min(MOST), seconds(reset_after)));
         (policy, left)
@@ -73,7 +74,7 @@ impl Decisions {
         let told = telling.map(|(decision, (name, quota))| Told {
             name: name.into(),
             limit: decision.limit(),
-            window: quota.window(),
+            window: Some(quota.window()),
             left: decision.remaining().zip(decision.reset_after()),
         });
         let mut fields = of_limits(told);

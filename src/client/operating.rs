@@ -2,6 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use swlimit_budget::{Budget, Count};
+
+use crate::clock::ms;
 use crate::error::Error;
 use crate::wire::Reply;
 
@@ -19,11 +22,14 @@ pub struct Denied {
     pub last_minute: u64,
 }
 
-/// What the server holds of a key, as `SWLIMIT.INFO` tells.
+/// The server's words for a key that it has not.
+pub(crate) const NO_SUCH_KEY: &str = "ERR no such key";
+
+/// What the server holds of a window or a budget, as `SWLIMIT.INFO` tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Held {
-    /// The window; zero of a key with a block and no counts.
+    /// The window; zero of a key with a block and no counts, and of a budget.
     pub window: Duration,
     /// The length of one subinterval; zero as the window.
     pub resolution: Duration,
@@ -31,10 +37,12 @@ pub struct Held {
     pub total: u64,
     /// Bytes of the server's memory.
     pub memory: u64,
-    /// Units by the start of their subinterval, the oldest first.
+    /// Units by the start of their subinterval, the oldest first; of a budget, all of them by the first one's instant.
     pub counts: Vec<(SystemTime, u64)>,
     /// Until when the key is blocked, if it ever was.
     pub blocked_until: Option<SystemTime>,
+    /// The end of its period, of a budget.
+    pub until: Option<SystemTime>,
 }
 
 impl Denied {
@@ -68,6 +76,17 @@ impl Held {
             found.map(|pair| &pair[1]).ok_or_else(|| unclear(reply))
         };
         let number = |name: &str| field(name)?.natural();
+        if let Ok(used) = number("used") {
+            return Ok(Self {
+                window: Duration::ZERO,
+                resolution: Duration::ZERO,
+                total: used,
+                memory: number("memory")?,
+                counts: vec![(unix(number("since")?), used)],
+                blocked_until: None,
+                until: Some(unix(number("until")?)),
+            });
+        }
         let Reply::Array(counts) = field("counts")? else { return Err(unclear(reply)) };
         let count = |count: &Reply| match count {
             Reply::Array(pair) => match pair.as_slice() {
@@ -83,7 +102,15 @@ impl Held {
             memory: number("memory")?,
             counts: counts.iter().map(count).collect::<Result<_, _>>()?,
             blocked_until: Some(number("blocked")?).filter(|ms| *ms > 0).map(unix),
+            until: None,
         })
+    }
+
+    /// What is counted of a budget; `None` of a window.
+    pub(crate) fn budget(&self) -> Option<Budget> {
+        let ms = |instant: SystemTime| ms(instant.duration_since(UNIX_EPOCH).unwrap_or_default());
+        let (until, &(since, used)) = (self.until?, self.counts.first()?);
+        Budget::count(None, ms(since), ms(until), used).ok().map(Count::budget)
     }
 }
 

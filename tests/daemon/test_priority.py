@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from docs.pages import blocks, page_named
 from support.contents import info_of
 
@@ -27,12 +25,29 @@ def test_requests_that_can_wait_leave_some(start_daemon, server):
     assert (status, limit["key"], limit["limit"]) == (200, "{d}|tenant=a|1d", "80 per 1d, resolution 2h")
 
 
-@pytest.mark.parametrize(("limits", "words"), [
-    ("descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, priority: 0}}]", "a share is above 0"),
-    ("policies: [{name: p, key: \"{client}\", rate_limit: {unit: day, priority: 0.5}}]", "priority is for descriptors"),
-])
-def test_what_is_refused(start_daemon, limits, words):
+def test_no_share_is_zero(start_daemon):
     daemon = start_daemon("domain: d")
-    (daemon.folder / "limits.yaml").write_text(f"domain: d\n{limits}")
+    daemon.write_limits("domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, priority: 0}}]")
     status, printed = daemon.run("--check")
-    assert status != 0 and words in printed, printed
+    assert status != 0 and "a share is above 0" in printed, printed
+
+
+def test_policies_with_one_key_count_together(start_daemon, server):
+    daemon = start_daemon("""
+domain: d
+policies:
+  - {name: all, key: "page {client}", rate_limit: {unit: day, requests_per_unit: 10, priority: 1}}
+  - name: reports
+    match: {path: /reports/*}
+    key: "page {client}"
+    rate_limit: {unit: day, requests_per_unit: 10, priority: 0.5}
+""", server)
+
+    def statuses(path, count):
+        headers = {"X-Forwarded-For": "192.0.2.1", "X-Forwarded-Uri": path}
+        return [daemon.http("/auth", headers=headers)[0] for _ in range(count)]
+
+    # Both policies match a report, which counts once.
+    assert statuses("/reports/1", 6) == [200] * 5 + [429]
+    assert statuses("/", 6) == [200] * 5 + [429]
+    assert info_of(server, "{d}||=page 192.0.2.1|1d", "total") == 10

@@ -10,10 +10,17 @@ use tokio::time::{timeout_at, Instant};
 
 use super::answer::{Answer, Source};
 use super::keys;
+use super::limiter::AnyLimiter;
 use super::limiters::Limiters;
 use super::plan::{Operation, Plan, Question};
 use super::refusal::Refusal;
 use crate::config::policy::{Mode, OnFailure};
+
+/// The most limits of one decision with a budget among them.
+const MAX_ADMITTED: usize = 64;
+
+/// When to try again what is not counted in a budget, because the server is away.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The longest time before a deadline that a request is decided.
 const MOMENT: Duration = Duration::from_millis(5);
@@ -53,8 +60,8 @@ impl Limiters {
     }
 
     /// Groups the questions into commands. Mode `local` comes first (its units can be given back exactly), mode
-    /// `eventual` last (its units may already be on their way). One command takes limits with the same strictness, and
-    /// in a cluster with the same hash tag.
+    /// `eventual` last (its units may already be on their way). One command takes windows with the same strictness, and
+    /// in a cluster keys with the same hash tag; with a budget among them, it takes 64.
     fn groups(&self, plan: &Plan) -> Vec<Vec<usize>> {
         let mut groups: Vec<Group> = Vec::new();
         for at in plan.together() {
@@ -65,9 +72,10 @@ impl Limiters {
                 _ => Stage::Server,
             };
             let hash_tag = if self.clustered { keys::hash_tag(key) } else { "" };
-            let new = Group { stage, strict: limit.strict, hash_tag, questions: vec![at] };
+            let strict = (!limit.per.is_period()).then_some(limit.strict);
+            let new = Group { stage, strict, hash_tag, has_budget: limit.per.is_period(), questions: vec![at] };
             match groups.iter_mut().find(|group| stage == Stage::Server && group.accepts(&new)) {
-                Some(group) => group.questions.push(at),
+                Some(group) => group.add(new),
                 None => groups.push(new),
             }
         }
@@ -79,8 +87,10 @@ impl Limiters {
 /// Questions of one command.
 struct Group<'a> {
     stage: Stage,
-    strict: bool,
+    /// `None` as long as it has no window.
+    strict: Option<bool>,
     hash_tag: &'a str,
+    has_budget: bool,
     questions: Vec<usize>,
 }
 
@@ -94,7 +104,15 @@ enum Stage {
 
 impl Group<'_> {
     fn accepts(&self, other: &Self) -> bool {
-        (self.stage, self.strict, self.hash_tag) == (other.stage, other.strict, other.hash_tag)
+        let is_as_strict = self.strict.zip(other.strict).is_none_or(|(own, others)| own == others);
+        let has_room = !(self.has_budget || other.has_budget) || self.questions.len() < MAX_ADMITTED;
+        (self.stage, self.hash_tag) == (other.stage, other.hash_tag) && is_as_strict && has_room
+    }
+
+    fn add(&mut self, other: Self) {
+        self.strict = self.strict.or(other.strict);
+        self.has_budget |= other.has_budget;
+        self.questions.extend(other.questions);
     }
 }
 
@@ -194,20 +212,26 @@ impl Deciding<'_> {
         }
         let questions: Vec<_> = group.iter().map(|at| &self.plan.questions[*at]).collect();
         let limiters: Vec<_> = questions.iter().map(|question| self.limiters.of(&question.limit)).collect();
-        let requests =
-            questions.iter().map(|question| Request::of(&question.key).cost(question.hits).deadline(self.deadline));
-        let requests: Vec<_> = limiters.iter().zip(requests).collect();
-        let asking = pin!(self.limiters.client.allow_all(&requests));
-        let answers = match asking.await {
-            Ok(decisions) => {
-                let each = questions.iter().zip(decisions.each());
-                self.block(each.clone().map(|(question, decision)| (*question, decision))).await;
-                each.map(|(_, decision)| decision.into()).collect()
-            }
-            Err(error) => return Err(error.into()),
-        };
-        self.store(group, answers);
+        let decided = pin!(self.decide_together(&questions, &limiters)).await?;
+        self.block(questions.iter().copied().zip(&decided)).await;
+        self.store(group, decided.iter().map(Answer::from).collect());
         Ok(())
+    }
+
+    async fn decide_together(
+        &self,
+        questions: &[&Question<'_>],
+        limiters: &[AnyLimiter],
+    ) -> Result<Vec<client::Decision>, client::Error> {
+        let requests = questions.iter().map(|it| Request::of(&it.key).cost(it.hits).deadline(self.deadline));
+        let client = &self.limiters.client;
+        if questions.iter().any(|question| question.limit.per.is_period()) {
+            let members = limiters.iter().zip(requests).map(|(limiter, request)| limiter.member(request));
+            return Ok(client.admit(members).await?.each().to_vec());
+        }
+        let windows = limiters.iter().map(AnyLimiter::window).collect::<Result<Vec<_>, _>>()?;
+        let requests: Vec<_> = windows.into_iter().zip(requests).collect();
+        Ok(client.allow_all(&requests).await?.each().to_vec())
     }
 
     /// Begins the blocks of limits that denied: a decision of several limits does not.
@@ -232,9 +256,15 @@ impl Deciding<'_> {
         let refunds = self.counted.iter().map(|at| {
             let Question { limit, key, hits, .. } = &self.plan.questions[*at];
             let (limiter, key, hits) = (self.limiters.of(limit), key.clone(), *hits);
-            // In mode `eventual` they are the youngest units, of which the server hardly knows yet.
-            let has_age = limit.policy.mode != Mode::Eventual;
+            // In mode `eventual` they are the youngest units, of which the server hardly knows yet. A budget's are those
+            // of a period, whatever their age.
+            let has_age = limit.policy.mode != Mode::Eventual && !limit.per.is_period();
+            let reset_after = self.answers[*at].and_then(|answer| answer.reset_after);
+            let has_ended = limit.per.is_period() && reset_after.is_some_and(|left| left <= age);
             async move {
+                if has_ended {
+                    return;
+                }
                 let units = Request::of(&key).cost(hits);
                 if let Err(error) = limiter.refund(if has_age { units.age(age) } else { units }).await {
                     tracing::warn!(key, %error, "cannot refund the units of a denied request");
@@ -258,11 +288,11 @@ impl Deciding<'_> {
             OnFailure::Deny => false,
             _ => true,
         };
-        let window = Duration::from_millis(question.limit.quota.geometry.window());
+        let window = question.limit.per.window().unwrap_or(RETRY);
         Ok(Answer {
             granted,
             units: if granted { question.hits } else { 0 },
-            limit: question.limit.quota.limit,
+            limit: question.limit.units,
             remaining: None,
             retry_after: Some(if granted { Duration::ZERO } else { window }),
             reset_after: None,

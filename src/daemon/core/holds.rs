@@ -4,13 +4,12 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use swlimit_client::{
-    BudgetLimiter, Calendar, Client, Hold, HoldLimiter, HoldRequest, Holder, Limiter, Member, Quota, Request,
-};
+use swlimit_client::{BudgetLimiter, Client, Hold, HoldLimiter, HoldRequest, Holder, Limiter, Member, Quota, Request};
 
 use super::answer::Answer;
 use super::limiters::Limiters;
 use super::refusal::Refusal;
+use crate::config::limits::Periods;
 use crate::config::policy::OnFailure;
 
 /// The most budgets kept that requests brought along.
@@ -32,9 +31,7 @@ pub struct HoldKind<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BudgetKind {
     pub limit: u64,
-    pub period: String,
-    pub time_zone: Option<String>,
-    pub anchor: Option<String>,
+    pub periods: Periods,
     pub on_failure: Option<OnFailure>,
 }
 
@@ -98,11 +95,8 @@ impl Budgets {
         if let Some(budget) = known.get(&kind) {
             return Ok(budget.clone());
         }
-        let calendar = Calendar::of(kind.period.parse()?);
-        let calendar = kind.time_zone.as_deref().map_or(Ok(calendar.clone()), |zone| calendar.time_zone(zone))?;
-        let calendar = kind.anchor.as_deref().map_or(Ok(calendar.clone()), |anchor| calendar.anchor(anchor))?;
         let on_failure = kind.on_failure.unwrap_or(OnFailure::Error);
-        let budget = client.budget(kind.limit, calendar).on_failure(on_failure).build()?;
+        let budget = client.budget(kind.limit, kind.periods.calendar()?).on_failure(on_failure).build()?;
         if known.len() >= MAX_BUDGETS {
             known.clear();
         }

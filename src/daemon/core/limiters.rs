@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use swlimit_client::wire::ConnectionOptions;
-use swlimit_client::{self as client, Backend, Client, Limiter, Quota};
+use swlimit_client::{self as client, Backend, Client};
 
 use super::holds::Budgets;
-use crate::config::limits::{Limit, Limits};
-use crate::config::policy::{DecisionPolicy, Mode};
+use super::limiter::AnyLimiter;
+use crate::config::limits::{Limit, Limits, Per, Periods};
+use crate::config::policy::DecisionPolicy;
 use crate::config::settings::{Server, Settings};
 
 /// A client of the configured server. It connects at its first use.
@@ -91,45 +92,30 @@ pub struct Limiters {
     /// In a cluster one command takes only keys with the same hash tag.
     pub(super) clustered: bool,
     pub(super) budgets: Arc<Budgets>,
-    by_id: Vec<Limiter>,
-    configured: HashMap<Kind, Limiter>,
+    by_id: Vec<AnyLimiter>,
+    configured: HashMap<Kind, AnyLimiter>,
     /// Limiters of limits that requests brought along.
-    from_requests: Mutex<HashMap<Kind, Limiter>>,
+    from_requests: Mutex<HashMap<Kind, AnyLimiter>>,
 }
 
 /// Equal limits share a limiter.
-type Kind = (u64, u64, u64, bool, Option<u64>, DecisionPolicy);
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Kind {
+    Window(u64, [u64; 2], bool, Option<u64>, DecisionPolicy),
+    Period(u64, Periods, DecisionPolicy),
+}
 
 /// The most limiters kept for limits that requests brought along.
 const MAX_FROM_REQUESTS: usize = 10_000;
 
 fn kind(limit: &Limit) -> Kind {
-    let quota = &limit.quota;
-    let (window, resolution) = (quota.geometry.window(), quota.geometry.resolution());
-    (quota.limit, window, resolution, limit.strict, limit.block, limit.policy)
-}
-
-fn build(client: &Client, limit: &Limit) -> Limiter {
-    let ms = Duration::from_millis;
-    let geometry = limit.quota.geometry;
-    let quota = Quota::of(limit.quota.limit, ms(geometry.window()), Some(ms(geometry.resolution())));
-    let mut builder = client.limiter(quota.expect("the configuration is valid"));
-    if limit.strict {
-        builder = builder.strict();
+    match &limit.per {
+        Per::Window(geometry) => {
+            let geometry = [geometry.window(), geometry.resolution()];
+            Kind::Window(limit.units, geometry, limit.strict, limit.block, limit.policy)
+        }
+        Per::Period(periods) => Kind::Period(limit.units, periods.clone(), limit.policy),
     }
-    if let Some(block) = limit.block {
-        builder = builder.blocking(ms(block));
-    }
-    let DecisionPolicy { mode, on_failure, local_share, lease_share, sync_interval } = limit.policy;
-    builder
-        // Without a server there is nobody else to decide.
-        .mode(if client.has_server() { mode } else { Mode::Local })
-        .on_failure(on_failure)
-        .local_share(local_share.fraction())
-        .lease_share(lease_share.fraction())
-        .sync_interval(ms(sync_interval))
-        .build()
-        .expect("the configuration is valid")
 }
 
 impl Limiters {
@@ -143,10 +129,10 @@ impl Limiters {
 
     /// The limiters of other limits. Unchanged limits keep their limiters.
     pub fn renewed(&self, limits: &Limits) -> Self {
-        let mut configured: HashMap<Kind, Limiter> = HashMap::new();
+        let mut configured: HashMap<Kind, AnyLimiter> = HashMap::new();
         let limiter = |limit: &&Limit| {
             let known = || self.configured.get(&kind(limit)).cloned();
-            let known_or_new = || known().unwrap_or_else(|| build(&self.client, limit));
+            let known_or_new = || known().unwrap_or_else(|| AnyLimiter::new(&self.client, limit));
             configured.entry(kind(limit)).or_insert_with(known_or_new).clone()
         };
         let by_id = limits.by_id().iter().map(limiter).collect();
@@ -155,12 +141,12 @@ impl Limiters {
         Self { client: self.client.clone(), budgets, by_id, configured, from_requests, ..*self }
     }
 
-    fn lock_from_requests(&self) -> MutexGuard<'_, HashMap<Kind, Limiter>> {
+    fn lock_from_requests(&self) -> MutexGuard<'_, HashMap<Kind, AnyLimiter>> {
         self.from_requests.lock().expect("no code panics while it holds this lock")
     }
 
     /// The limiter of a limit.
-    pub fn of(&self, limit: &Limit) -> Limiter {
+    pub(super) fn of(&self, limit: &Limit) -> AnyLimiter {
         if let Some(id) = limit.id {
             return self.by_id[id].clone();
         }
@@ -168,7 +154,7 @@ impl Limiters {
         if known.len() >= MAX_FROM_REQUESTS {
             known.clear();
         }
-        known.entry(kind(limit)).or_insert_with(|| build(&self.client, limit)).clone()
+        known.entry(kind(limit)).or_insert_with(|| AnyLimiter::new(&self.client, limit)).clone()
     }
 }
 

@@ -7,6 +7,7 @@ mod decide;
 mod explanation;
 mod holds;
 pub mod keys;
+mod limiter;
 mod limiters;
 mod plan;
 mod refusal;

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{json, Value};
 
 use crate::config::access::Access;
-use crate::config::limits::{Domain, Limit, Limits, Rule};
+use crate::config::limits::{Domain, Limit, Limits, Per, Rule};
 use crate::core::{self, Denied, Refusal, Source};
 use crate::observe::denied::DeniedKey;
 use crate::observe::metrics::{Metrics, SECONDS};
@@ -205,10 +205,15 @@ fn rule((domain, rule): &(&Domain, &Rule)) -> Value {
 }
 
 fn limit(limit: &Limit) -> Value {
+    let (window, resolution, period) = match &limit.per {
+        Per::Window(geometry) => (Some(geometry.window()), Some(geometry.resolution()), None),
+        Per::Period(periods) => (None, None, Some(periods.to_string())),
+    };
     json!({
-        "limit": limit.quota.limit,
-        "window": limit.quota.geometry.window(),
-        "resolution": limit.quota.geometry.resolution(),
+        "limit": limit.units,
+        "window": window,
+        "resolution": resolution,
+        "period": period,
         "strict": limit.strict,
         "block": limit.block,
         "record": limit.record,

@@ -343,8 +343,8 @@ function showRules({rules, count}) {
   rows(at("rules"), rules, name, (rule) => {
     const lines = (texts) => texts.map((text) => make("div", {}, text));
     const modes = [["shadow_mode", "shadow mode: denies nothing"], ["quota_mode", "quota mode"]];
-    const limits = rule.limits.map(({limit, window, resolution, strict, block, record}) => [
-      `${number(limit)} per ${duration(window)}`, `resolution ${duration(resolution)}`, strict && "strict",
+    const limits = rule.limits.map(({limit, window, resolution, period, strict, block, record}) => [
+      `${number(limit)} per ${period ?? duration(window)}`, !period && `resolution ${duration(resolution)}`, strict && "strict",
       block && `blocks for ${duration(block)}`, record && "records"].filter(Boolean).join(", "));
     const decided = rule.limits.map((limit) => `${limit.mode}; on failure: ${limit.on_failure}`);
     return make("tr", {}, ruleHeading(rule),
@@ -410,7 +410,7 @@ async function load(key) {
   try {
     const query = new URLSearchParams({key});
     held = await ask(`/v1/info?${query}`).catch((error) => {
-      if (error.status === 502) return null; // it is no window
+      if (error.status === 502) return null; // it is neither a window nor a budget
       throw error;
     });
     if (held === null) holders = await ask(`/v1/holders?${query}`);
@@ -431,14 +431,18 @@ function showHeld(key, held) {
   at("held").hidden = false;
   at("held-key").textContent = key;
   const blocked = held?.blocked_until > Date.now() ? `until ${new Date(held.blocked_until).toLocaleString()}` : "no";
-  const facts = held && held.window > 0 ? [
-    ["units", number(held.total)],
-    ["window", duration(held.window)],
-    ["resolution", duration(held.resolution)],
-  ] : [];
-  if (held) facts.push(["blocked", blocked], ["memory", amount(held.memory, "byte")]);
+  const isBudget = Boolean(held?.until);
+  const facts = [];
+  if (isBudget) facts.push(["units", number(held.total)], ["until", new Date(held.until).toLocaleString()]);
+  if (held?.window > 0) {
+    facts.push(["units", number(held.total)], ["window", duration(held.window)],
+      ["resolution", duration(held.resolution)]);
+  }
+  if (held && !isBudget) facts.push(["blocked", blocked]);
+  if (held) facts.push(["memory", amount(held.memory, "byte")]);
   at("held-facts").replaceChildren(...facts.flatMap(([name, fact]) => [make("dt", {}, name), make("dd", {}, fact)]));
-  const counts = (held?.counts ?? []).filter(([, units]) => units > 0);
+  at("block").hidden = isBudget;
+  const counts = (held?.window ? held.counts : []).filter(([, units]) => units > 0);
   at("held-figure").hidden = counts.length === 0;
   if (counts.length === 0) return;
   const newest = held.counts.at(-1)[0];
@@ -456,7 +460,7 @@ function showHeld(key, held) {
 /** Who holds units of the key that is shown, each to be freed; of a window, nobody. */
 function showHolders(holders) {
   at("held-holds").hidden = holders === null;
-  at("block").hidden = holders !== null;
+  if (holders !== null) at("block").hidden = true;
   const cells = ({id, units, held_for: held, expires_after: left}) => {
     const free = make("button", {type: "button", title: `Free ${id}`}, "Free");
     free.addEventListener("click", () => change(async () => {

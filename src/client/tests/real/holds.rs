@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use swlimit_client::{
-    Calendar, Client, Error, Hold, HoldLimiter, HoldRequest, OnFailure, Period, Quota, Request, Source,
+    BudgetLimiter, Calendar, Client, Error, Hold, HoldLimiter, HoldRequest, OnFailure, Period, Quota, Request, Source,
 };
 use tokio::time::timeout;
 
@@ -149,13 +149,30 @@ async fn budgets() {
     assert!(!plan.allow(Request::of("key").cost(3)).await.unwrap().granted());
     assert_eq!(plan.allow(Request::of("key").cost(3).partial()).await.unwrap().units(), 2);
     let _ = plan.record(Request::of("key").cost(5)).await.unwrap();
+    assert_eq!(client.info("key").await.unwrap().map(|held| held.total), Some(15));
     assert_eq!(plan.refund(Request::of("key").cost(100)).await.unwrap(), 15);
     assert!(!plan.reset("key").await.unwrap());
+    peeks(&plan).await;
+    let _ = client.limiter(Quota::new(1, "1m").unwrap()).build().unwrap().allow("window").await.unwrap();
+    assert!(matches!(plan.peek("window").await, Err(Error::Refused(text)) if text.starts_with("WRONGTYPE")));
     // The same without a server.
-    let local = Client::local().budget(10, days).build().unwrap();
-    assert!(local.allow(Request::of("key").cost(8)).await.unwrap().granted());
+    let client = Client::local();
+    let local = client.budget(10, days).build().unwrap();
+    peeks(&local).await;
     assert!(!local.allow(Request::of("key").cost(3)).await.unwrap().granted());
+    let statistics = client.statistics();
+    assert_eq!((statistics.granted(Source::Local), statistics.denied(Source::Local)), (1, 1));
     assert_eq!(local.refund(Request::of("key").cost(100)).await.unwrap(), 8);
+}
+
+/// Eight of ten are used up, and looking counts nothing.
+async fn peeks(plan: &BudgetLimiter) {
+    let peeked = plan.peek(Request::of("key").cost(10)).await.unwrap();
+    assert_eq!((peeked.units(), peeked.remaining(), peeked.reset_after()), (10, Some(10), Some(Duration::ZERO)));
+    assert!(plan.allow(Request::of("key").cost(8)).await.unwrap().granted());
+    let peeked = plan.peek(Request::of("key").cost(3)).await.unwrap();
+    assert_eq!((peeked.units(), peeked.remaining(), peeked.retry_after()), (0, Some(2), peeked.reset_after()));
+    assert!(peeked.reset_after().is_some_and(|left| left <= Duration::from_secs(25 * 3600)));
 }
 
 #[tokio::test]

@@ -2,9 +2,11 @@
 
 use serde::{de, Deserialize, Deserializer};
 use serde_saphyr::Spanned;
+use swlimit_client::Period;
 use swlimit_window::MAX_EXACT;
 
 use super::matching::MatchKeys;
+use super::periods::Anchor;
 use super::template::Template;
 use crate::config::duration::Duration;
 use crate::config::policy::{Mode, OnFailure, Share};
@@ -80,6 +82,10 @@ pub struct RateLimit {
 
     // Our own.
     pub window: Option<Duration>,
+    /// A budget: the units of each period of the calendar.
+    pub period: Option<Period>,
+    pub time_zone: Option<String>,
+    pub anchor: Option<Anchor>,
     pub resolution: Option<Duration>,
     pub strict: Option<bool>,
     pub block: Option<Duration>,
@@ -134,6 +140,17 @@ impl Unit {
             Self::Week => 7 * DAY,
             Self::Month => 30 * DAY,
             Self::Year => 365 * DAY,
+        }
+    }
+
+    /// The unit of a period.
+    pub fn of_period(period: Period) -> Self {
+        match period {
+            Period::Hour => Self::Hour,
+            Period::Day => Self::Day,
+            Period::Week => Self::Week,
+            Period::Month => Self::Month,
+            Period::Year => Self::Year,
         }
     }
 

@@ -4,15 +4,17 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use serde_saphyr::{Location, Spanned};
-use swlimit_window::{Geometry, GeometryError, Quota};
+use swlimit_client::Period;
+use swlimit_window::{Geometry, GeometryError};
 
 use super::document::{self, Descriptor, Document, RateLimit};
 use super::matching::MatchConditions;
-use super::rule::{default_geometry, Level, Limit, Policy, Rule};
+use super::periods::Periods;
+use super::rule::{default_geometry, Level, Limit, Per, Policy, Rule};
 use crate::config::duration::Duration;
 use crate::config::error::ConfigError;
 use crate::config::path::PathRules;
-use crate::config::policy::{Defaults, PolicyKeys};
+use crate::config::policy::{DecisionPolicy, Defaults, Mode, Module, PolicyKeys};
 use crate::config::settings::Settings;
 
 /// A position in a file.
@@ -171,6 +173,8 @@ pub struct Context {
     /// All descriptors are in quota mode.
     quota_mode: bool,
     paths: PathRules,
+    /// The server's module decides nothing.
+    by_script: bool,
     /// The number of limits so far, which is the next one's id.
     limits: usize,
 }
@@ -178,7 +182,8 @@ pub struct Context {
 impl Context {
     pub fn new(settings: &Settings, defaults: Defaults) -> Self {
         let (top, quota_mode, paths) = (settings.policy(), settings.quota_mode, settings.auth.paths);
-        Self { top, defaults, quota_mode, paths, limits: 0 }
+        let by_script = defaults.has_server && settings.module == Module::Never;
+        Self { top, defaults, quota_mode, paths, by_script, limits: 0 }
     }
 }
 
@@ -246,9 +251,6 @@ impl MergedPolicy {
         let Some(limits) = rate_limits(&self.position, rate_limit, several)? else {
             return error("the policy has no limit");
         };
-        if let Some((position, _)) = limits.iter().find(|(_, limit)| limit.priority.is_some()) {
-            return Err(position.error("priority is for descriptors: their last entry names it"));
-        }
         let mut rule = Rule { name, shadow_mode, ..Rule::default() };
         rule.add_limits(limits, context)?;
         if !rule.replaces.is_empty() {
@@ -273,9 +275,9 @@ impl Rule {
                 None if is_only => self.unlimited = true,
                 None => return Err(position.error("`unlimited` excludes other limits")),
                 Some(limit) => {
-                    let window = limit.quota.geometry.window();
-                    if self.limits.iter().any(|other| other.quota.geometry.window() == window) {
-                        return Err(position.error("two limits of one rule have the same window"));
+                    if self.limits.iter().any(|other| other.per.spelled() == limit.per.spelled()) {
+                        let kind = if limit.per.is_period() { "period" } else { "window" };
+                        return Err(position.error(format!("two limits of one rule have the same {kind}")));
                     }
                     self.limits.push(limit);
                 }
@@ -288,13 +290,16 @@ impl Rule {
 impl RateLimit {
     /// These keys, and those of `below` where they are missing here.
     fn over(self, below: &Self) -> Self {
-        let Self { mut unit, mut window, .. } = below.clone();
-        if self.unit.is_some() || self.window.is_some() {
-            (unit, window) = (self.unit, self.window);
+        let Self { mut unit, mut window, mut period, .. } = *below;
+        if self.unit.is_some() || self.window.is_some() || self.period.is_some() {
+            (unit, window, period) = (self.unit, self.window, self.period);
         }
         Self {
             unit,
             window,
+            period,
+            time_zone: self.time_zone.or_else(|| below.time_zone.clone()),
+            anchor: self.anchor.or_else(|| below.anchor.clone()),
             requests_per_unit: self.requests_per_unit.or(below.requests_per_unit),
             unlimited: self.unlimited.or(below.unlimited),
             name: self.name.or_else(|| below.name.clone()),
@@ -332,39 +337,79 @@ impl RateLimit {
     /// The limit; `None` if it is unlimited.
     fn limit(&self, context: &mut Context) -> Result<Option<Limit>, String> {
         if self.unlimited == Some(true) {
-            return match (self.unit, self.window) {
-                (None, None) => Ok(None),
-                _ => Err("`unlimited` excludes unit and window".into()),
+            return match (self.unit, self.window, self.period) {
+                (None, None, None) => Ok(None),
+                _ => Err("`unlimited` excludes unit, window and period".into()),
             };
         }
-        let window = match (self.unit, self.window) {
-            (Some(unit), None) => unit.window(),
-            (None, Some(Duration(window))) => window,
-            (Some(_), Some(_)) => return Err("unit and window exclude each other".into()),
-            (None, None) => return Err("unit or window is missing".into()),
+        let (per, policy) = match self.period {
+            Some(period) => (Per::Period(self.periods(period, context)?), self.policy_of_period(context)?),
+            None => (Per::Window(self.geometry()?), self.policy().or(context.top).policy(context.defaults)?),
         };
-        let geometry = match self.resolution {
-            None => default_geometry(window).ok_or("the window is out of range")?,
-            Some(Duration(resolution)) => Geometry::new(window, resolution).map_err(|error| match error {
-                GeometryError::Uneven => "the resolution does not divide the window evenly".into(),
-                GeometryError::OutOfRange => "window or resolution is out of range".into(),
-                GeometryError::TooMany(n) => format!("window / resolution is {n} subintervals, which is too many"),
-            })?,
-        };
-        let policy = self.policy().or(context.top).policy(context.defaults)?;
         let units = self.requests_per_unit.unwrap_or_default();
-        let limit = self.priority.map_or(units, |share| share.units(units));
+        let units = self.priority.map_or(units, |share| share.units(units));
         let id = Some(context.limits);
         context.limits += 1;
         Ok(Some(Limit {
             id,
             name: self.name.clone().unwrap_or_default(),
-            quota: Quota { limit, geometry },
+            units,
+            per,
             strict: self.strict.unwrap_or_default(),
             block: self.block.map(|Duration(ms)| ms),
             record: self.record.unwrap_or_default(),
             is_shared: self.priority.is_some(),
             policy,
         }))
+    }
+
+    fn geometry(&self) -> Result<Geometry, String> {
+        if self.time_zone.is_some() || self.anchor.is_some() {
+            return Err("time_zone and anchor are for a period".into());
+        }
+        let window = match (self.unit, self.window) {
+            (Some(unit), None) => unit.window(),
+            (None, Some(Duration(window))) => window,
+            (Some(_), Some(_)) => return Err("unit and window exclude each other".into()),
+            (None, None) => return Err("unit, window or period is missing".into()),
+        };
+        match self.resolution {
+            None => default_geometry(window).ok_or("the window is out of range".into()),
+            Some(Duration(resolution)) => Geometry::new(window, resolution).map_err(|error| match error {
+                GeometryError::Uneven => "the resolution does not divide the window evenly".into(),
+                GeometryError::OutOfRange => "window or resolution is out of range".into(),
+                GeometryError::TooMany(n) => format!("window / resolution is {n} subintervals, which is too many"),
+            }),
+        }
+    }
+
+    fn periods(&self, period: Period, context: &Context) -> Result<Periods, String> {
+        let excluded = [
+            (self.unit.is_some(), "unit"),
+            (self.window.is_some(), "window"),
+            (self.resolution.is_some(), "resolution"),
+            (self.strict == Some(true), "strict"),
+            (self.block.is_some(), "block"),
+            (self.lease_share.is_some(), "lease_share"),
+            (self.sync_interval.is_some(), "sync_interval"),
+        ];
+        if let Some((_, name)) = excluded.into_iter().find(|(is_set, _)| *is_set) {
+            return Err(format!("`period` excludes `{name}`"));
+        }
+        if context.by_script {
+            return Err("a period needs the module, which `module: never` excludes".into());
+        }
+        let periods = Periods { period, time_zone: self.time_zone.clone(), anchor: self.anchor.clone() };
+        periods.calendar().map_err(|error| error.to_string())?;
+        Ok(periods)
+    }
+
+    /// Each request of a period is decided by the server, whatever the mode of other limits is.
+    fn policy_of_period(&self, context: &Context) -> Result<DecisionPolicy, String> {
+        let (mode, name) = if context.defaults.has_server { (Mode::Direct, "direct") } else { (Mode::Local, "local") };
+        match self.mode {
+            Some(other) if other != mode => Err(format!("the mode of a period is {name}")),
+            _ => Ok(PolicyKeys { mode: Some(mode), ..self.policy().or(context.top) }.policy(context.defaults)?),
+        }
     }
 }

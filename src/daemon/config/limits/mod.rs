@@ -4,6 +4,7 @@ mod document;
 mod entry;
 mod matching;
 mod merge;
+mod periods;
 mod rule;
 mod template;
 #[cfg(test)]
@@ -16,8 +17,9 @@ pub use document::{Metadata, Unit};
 pub use entry::Entry;
 pub use matching::{MissingHeader, OriginalRequest};
 use merge::{Context, Levels, MergedLevel};
+pub use periods::{Anchor, Periods};
 use rule::Level;
-pub use rule::{default_geometry, Limit, Policy, Rule};
+pub use rule::{default_geometry, Limit, Per, Policy, Rule};
 pub use template::joined;
 use wildcard::Wildcard;
 

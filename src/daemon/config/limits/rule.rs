@@ -2,12 +2,14 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::time::Duration;
 
 use swlimit_window::{Geometry, Quota};
 
 use super::document::{Metadata, Unit};
 use super::entry::Entry;
 use super::matching::{MatchConditions, MissingHeader, OriginalRequest};
+use super::periods::Periods;
 use super::template::Template;
 use crate::config::duration::spelled;
 use crate::config::policy::DecisionPolicy;
@@ -36,35 +38,75 @@ pub struct Limit {
     /// Its number among all configured limits; `None` if a request brought it along.
     pub id: Option<usize>,
     pub name: String,
-    pub quota: Quota,
+    /// Units that each window or period admits.
+    pub units: u64,
+    pub per: Per,
     pub strict: bool,
     /// How long a denial blocks the key, in ms.
     pub block: Option<u64>,
     /// Hits are counted whatever the limit says.
     pub record: bool,
-    /// It has a priority: the descriptor's last entry, which names that, is no part of the key.
+    /// It has a priority: the descriptor's last entry, which names that, is no part of the key, nor is the policy's name.
     pub is_shared: bool,
     pub policy: DecisionPolicy,
+}
+
+/// What the units of a limit last for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Per {
+    Window(Geometry),
+    Period(Periods),
+}
+
+impl Per {
+    /// In keys: `1m`, `month`.
+    pub fn spelled(&self) -> Cow<'static, str> {
+        match self {
+            Self::Window(geometry) => spelled(geometry.window()).into(),
+            Self::Period(periods) => periods.period.name().into(),
+        }
+    }
+
+    /// Its unit, if there is one.
+    pub fn unit(&self) -> Option<Unit> {
+        match self {
+            Self::Window(geometry) => Unit::of(geometry.window()),
+            Self::Period(periods) => Some(Unit::of_period(periods.period)),
+        }
+    }
+
+    /// The length of a window; periods are not all as long.
+    pub fn window(&self) -> Option<Duration> {
+        match self {
+            Self::Window(geometry) => Some(Duration::from_millis(geometry.window())),
+            Self::Period(_) => None,
+        }
+    }
+
+    pub fn is_period(&self) -> bool {
+        matches!(self, Self::Period(_))
+    }
 }
 
 impl Limit {
     /// A limit that a request brought along.
     pub fn from_request(quota: Quota, policy: DecisionPolicy) -> Self {
         let (id, name, is_shared) = (None, String::new(), false);
-        Self { id, name, quota, strict: false, block: None, record: false, is_shared, policy }
-    }
-
-    /// Its window as a unit, if there is one.
-    pub fn unit(&self) -> Option<Unit> {
-        Unit::of(self.quota.geometry.window())
+        let (units, per) = (quota.limit, Per::Window(quota.geometry));
+        Self { id, name, units, per, strict: false, block: None, record: false, is_shared, policy }
     }
 }
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let geometry = self.quota.geometry;
-        let [window, resolution] = [geometry.window(), geometry.resolution()].map(spelled);
-        write!(f, "{} per {window}, resolution {resolution}", self.quota.limit)
+        write!(f, "{} per ", self.units)?;
+        match &self.per {
+            Per::Window(geometry) => {
+                let [window, resolution] = [geometry.window(), geometry.resolution()].map(spelled);
+                write!(f, "{window}, resolution {resolution}")
+            }
+            Per::Period(periods) => periods.fmt(f),
+        }
     }
 }
 

@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use axum::http::HeaderMap;
 use proptest::prelude::*;
 
@@ -29,7 +31,7 @@ pub fn entries(words: &str) -> Vec<Entry> {
 /// The name of the rule that a descriptor matches, and what its limits allow.
 fn found(limits: &Limits, words: &str) -> Option<(String, Vec<u64>)> {
     let rule = limits.domain("d")?.find(&entries(words))?;
-    Some((rule.name.clone(), rule.limits.iter().map(|limit| limit.quota.limit).collect()))
+    Some((rule.name.clone(), rule.limits.iter().map(|limit| limit.units).collect()))
 }
 
 fn only_limit(limits: &Limits) -> &Limit {
@@ -125,9 +127,62 @@ fn units_and_windows() {
         ("window: 13ms", 13, 1),
     ] {
         let text = format!("{{domain: d, descriptors: [{{key: k, rate_limit: {{{written}}}}}]}}");
-        let geometry = only_limit(&limits(&text)).quota.geometry;
+        let Per::Window(geometry) = only_limit(&limits(&text)).per else { panic!("{written}") };
         assert_eq!((geometry.window(), geometry.resolution()), (window, resolution), "{written}");
     }
+}
+
+#[test]
+fn periods_of_the_calendar() {
+    for (written, shown) in [
+        ("period: hour", "7 per hour"),
+        ("period: month, anchor: 15, time_zone: Europe/Berlin", "7 per month, time zone Europe/Berlin, from 15"),
+        ("period: week, anchor: sunday", "7 per week, from sunday"),
+        ("period: year, anchor: 04-01, on_failure: allow, local_share: 0.5", "7 per year, from 04-01"),
+        ("period: day, mode: direct, record: true, name: n, priority: 1", "7 per day"),
+    ] {
+        let text = format!("{{domain: d, descriptors: [{{key: k, rate_limit: {{{written}, requests_per_unit: 7}}}}]}}");
+        let limits = limits(&text);
+        let limit = only_limit(&limits);
+        assert_eq!((limit.to_string(), limit.policy.mode), (shown.to_string(), Mode::Direct));
+        assert_eq!(limit.per.window(), None);
+    }
+    for (written, expected) in [
+        ("period: month, anchor: 32", "anchor must be a day of the month, 1 to 31"),
+        ("period: day, anchor: 1", "anchor must be left out: it is for week, month and year"),
+        ("period: day, time_zone: Mars/Base", "time_zone must be a name such as Europe/Berlin, not \"Mars/Base\""),
+        ("period: day, unit: day", "`period` excludes `unit`"),
+        ("period: day, window: 1d", "`period` excludes `window`"),
+        ("period: day, resolution: 1h", "`period` excludes `resolution`"),
+        ("period: day, strict: true", "`period` excludes `strict`"),
+        ("period: day, block: 1h", "`period` excludes `block`"),
+        ("period: day, lease_share: 0.1", "`period` excludes `lease_share`"),
+        ("period: day, sync_interval: 1s", "`period` excludes `sync_interval`"),
+        ("period: day, mode: leased", "the mode of a period is direct"),
+        ("period: day, mode: local", "the mode of a period is direct"),
+        ("unit: day, time_zone: Europe/Berlin", "time_zone and anchor are for a period"),
+        ("unit: day, anchor: 1", "time_zone and anchor are for a period"),
+    ] {
+        let text = format!("{{domain: d, descriptors: [{{key: k, rate_limit: {{{written}}}}}]}}");
+        assert_eq!(error(&text), format!("file1.yaml:1:46: {expected}"));
+    }
+    let of = |text: &str| Settings::read(&Source { file: "s".into(), text: text.into() }, Path::new("")).unwrap();
+    let file = |text: &str| [Source { file: "f".into(), text: with_lines(text) }];
+    let days = file("    rate_limit: {period: day}");
+    // What holds for all limits holds for windows.
+    for (settings, mode) in [("mode: leased", Mode::Direct), ("server: none", Mode::Local)] {
+        let limits = Limits::load(&days, &[], &of(settings)).unwrap();
+        assert_eq!(only_limit(&limits).policy.mode, mode);
+    }
+    let refused = Limits::load(&days, &[], &of("module: never")).unwrap_err();
+    assert_eq!(refused.to_string(), "f:4:17: a period needs the module, which `module: never` excludes");
+    let both = file("    rate_limits: [{period: day}, {unit: day}]");
+    assert_eq!(Limits::load(&both, &[], &Settings::default()).unwrap().by_id().len(), 2);
+    let twice = with_lines("    rate_limits: [{period: day}, {period: day, time_zone: Europe/Berlin}]");
+    assert_eq!(error(&twice), "file1.yaml:4:34: two limits of one rule have the same period");
+    let over = "{domain: d, descriptors: [{key: k, rate_limit: {time_zone: Europe/Berlin}}]}";
+    let limits = merged(&[&with_lines("    rate_limit: {period: day, requests_per_unit: 5}")], &[over]).unwrap();
+    assert_eq!(only_limit(&limits).to_string(), "5 per day, time zone Europe/Berlin");
 }
 
 #[test]
@@ -138,7 +193,7 @@ fn a_limit_sets_its_policy() {
             lease_share: 0.25, sync_interval: 20ms, on_failure: deny}}]}",
     );
     let limit = only_limit(&all);
-    assert_eq!(limit.quota.limit, (1 << 53) - 1);
+    assert_eq!(limit.units, (1 << 53) - 1);
     assert_eq!((limit.strict, limit.block, limit.record), (true, Some(3_600_000), true));
     let policy = limit.policy;
     assert_eq!((&*limit.name, policy.mode, policy.on_failure), ("n", Mode::Leased, OnFailure::Deny));
@@ -195,7 +250,7 @@ descriptors:
     let domain = both.domain("d").unwrap();
     let rule = domain.find(&entries("a=x")).unwrap();
     let limit = &rule.limits[0];
-    assert_eq!((limit.quota.limit, limit.quota.geometry.window(), limit.strict, &*limit.name), (5, 30_000, true, "n"));
+    assert_eq!((limit.to_string(), limit.strict, &*limit.name), ("5 per 30s, resolution 2500ms".into(), true, "n"));
     assert!(rule.shadow_mode);
     let rule = domain.find(&entries("a=x b=c")).unwrap();
     assert_eq!((rule.limits.len(), rule.shadow_mode), (2, true));
@@ -293,14 +348,14 @@ fn errors_have_a_position() {
             &with_lines("    rate_limit: {window: 3x}"),
             "file1.yaml:4:26: '3x' is not a duration such as 60, 500ms, 5m, 1h or 7d",
         ),
-        (&with_lines("    rate_limit: {requests_per_unit: 5}"), "file1.yaml:4:17: unit or window is missing"),
+        (&with_lines("    rate_limit: {requests_per_unit: 5}"), "file1.yaml:4:17: unit, window or period is missing"),
         (
             &with_lines("    rate_limit: {unit: minute, window: 1m}"),
             "file1.yaml:4:17: unit and window exclude each other",
         ),
         (
             &with_lines("    rate_limit: {unlimited: true, unit: minute}"),
-            "file1.yaml:4:17: `unlimited` excludes unit and window",
+            "file1.yaml:4:17: `unlimited` excludes unit, window and period",
         ),
         (
             &with_lines("    rate_limit: {window: 3650d, resolution: 1ms}"),
@@ -444,7 +499,7 @@ fn errors_of_policies_have_a_position() {
     let policy = |text: &str| format!("domain: d\npolicies:\n  - {{name: n, {text}}}\n");
     for (text, expected) in [
         (policy("key: k"), "file1.yaml:3:5: the policy has no limit"),
-        (policy("key: k, rate_limit: {}"), "file1.yaml:3:35: unit or window is missing"),
+        (policy("key: k, rate_limit: {}"), "file1.yaml:3:35: unit, window or period is missing"),
         (
             policy("key: k, rate_limit: {unit: day, replaces: [{name: a}]}"),
             "file1.yaml:3:5: a policy cannot replace limits",

@@ -47,7 +47,8 @@ impl DecisionReply {
     /// The response for a limit with this window in ms: status 200 or 429, with headers.
     pub fn response(self, window: u64) -> Response {
         let left = self.remaining.zip(self.reset_after.map(Duration::from_millis));
-        let told = Told { name: "default".into(), limit: self.limit, window: Duration::from_millis(window), left };
+        let told =
+            Told { name: "default".into(), limit: self.limit, window: Some(Duration::from_millis(window)), left };
         let headers = headers::of_limits([told].into_iter());
         (headers, with_status(self.is_denied(), self.retry_after, Json(self))).into_response()
     }
@@ -97,6 +98,7 @@ pub fn held(held: &Held) -> Value {
         "memory": held.memory,
         "counts": counts.collect::<Vec<_>>(),
         "blocked_until": held.blocked_until.map(unix),
+        "until": held.until.map(unix),
     })
 }
 

@@ -11,11 +11,13 @@ use axum::response::{IntoResponse, Response};
 use axum::Json;
 use serde::{Deserialize, Deserializer};
 use serde_json::{json, Value};
+use swlimit_client::Period;
 use swlimit_window::MAX_EXACT;
 
 use super::decode::{Key, Span};
 use super::encode::{self, DecisionReply, ErrorReply};
 use super::{prefix, read, Body};
+use crate::config::limits::{Anchor, Periods};
 use crate::config::policy::OnFailure;
 use crate::core::{AdmitPart, BudgetKind, HoldKind, Taken};
 use crate::observe::metrics::Api;
@@ -119,7 +121,7 @@ pub struct HoldersRequest {
 pub struct BudgetRequest {
     key: Key,
     limit: u64,
-    period: String,
+    period: Period,
     time_zone: Option<String>,
     anchor: Option<Anchor>,
     #[serde(default = "one")]
@@ -129,23 +131,6 @@ pub struct BudgetRequest {
     #[serde(default)]
     record: bool,
     on_failure: Option<OnFailure>,
-}
-
-/// A day: of a month a number, else text.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
-enum Anchor {
-    Day(u8),
-    Text(String),
-}
-
-impl std::fmt::Display for Anchor {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Day(day) => write!(f, "{day}"),
-            Self::Text(text) => f.write_str(text),
-        }
-    }
 }
 
 /// One of the limits that are decided together: a rate has a `window`, a hold a `ttl`, a budget a `period`.
@@ -162,7 +147,7 @@ pub struct AdmitRequest {
     strict: bool,
     ttl: Option<Span>,
     id: Option<Id>,
-    period: Option<String>,
+    period: Option<Period>,
     time_zone: Option<String>,
     anchor: Option<Anchor>,
     on_failure: Option<OnFailure>,
@@ -294,9 +279,7 @@ pub async fn budget(State(service): State<Arc<Service>>, body: Body<BudgetReques
     let key = request.key.name(prefix(&live))?;
     let kind = BudgetKind {
         limit: request.limit,
-        period: request.period,
-        time_zone: request.time_zone,
-        anchor: request.anchor.map(|anchor| anchor.to_string()),
+        periods: Periods { period: request.period, time_zone: request.time_zone, anchor: request.anchor },
         on_failure: request.on_failure.or(live.configuration.settings.policy().on_failure),
     };
     let cost = units(request.cost)?;
@@ -314,7 +297,7 @@ impl AdmitRequest {
         let (key, limit, cost) = (self.key.name(prefix(live))?, self.limit, units(self.cost)?);
         let is_rate_only = self.resolution.is_some() || self.strict;
         let is_budget_only = self.time_zone.is_some() || self.anchor.is_some();
-        match (self.window, self.ttl, &self.period) {
+        match (self.window, self.ttl, self.period) {
             (Some(window), None, None) if self.id.is_none() && !is_budget_only => Ok(AdmitPart::Rate {
                 key,
                 limit,
@@ -331,8 +314,8 @@ impl AdmitRequest {
                 Ok(AdmitPart::Hold { key, kind })
             }
             (None, None, Some(period)) if !is_rate_only && self.id.is_none() => {
-                let (time_zone, anchor) = (self.time_zone.clone(), self.anchor.as_ref().map(Anchor::to_string));
-                let kind = BudgetKind { limit, period: period.clone(), time_zone, anchor, on_failure: self.on_failure };
+                let periods = Periods { period, time_zone: self.time_zone.clone(), anchor: self.anchor.clone() };
+                let kind = BudgetKind { limit, periods, on_failure: self.on_failure };
                 Ok(AdmitPart::Budget { key, kind, cost })
             }
             _ => Err(ErrorReply::invalid(

@@ -1,11 +1,8 @@
 //! Encodes the reply to the proxy.
 
-use std::time::Duration;
-
 use axum::http::{header, HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-use crate::config::duration::spelled;
 use crate::core::{retry_after, Answer, Plan};
 use crate::protocol::headers::{self, Told};
 
@@ -22,15 +19,13 @@ pub fn permission(plan: &Plan, answers: &[Answer], shadow_mode: bool) -> Permiss
         let is_only = descriptor.questions.len() == 1;
         descriptor.questions.iter().map(move |at| {
             let (limit, answer) = (&plan.questions[*at].limit, &answers[*at]);
-            let window = limit.quota.geometry.window();
             let name = match &*limit.name {
                 "" if is_only => descriptor.label.to_string(),
-                "" => format!("{}-{}", descriptor.label, spelled(window)),
+                "" => format!("{}-{}", descriptor.label, limit.per.spelled()),
                 name => name.to_string(),
             };
             let left = answer.remaining.zip(answer.reset_after);
-            let window = Duration::from_millis(window);
-            Told { name: name.into(), limit: limit.quota.limit, window, left }
+            Told { name: name.into(), limit: limit.units, window: limit.per.window(), left }
         })
     });
     let mut headers = headers::of_limits(limits);

@@ -67,8 +67,8 @@ fn status(plan: &Plan, descriptor: &Descriptor, answers: &[Answer]) -> Descripto
         if let Some((remaining, reset_after)) = answer.remaining.zip(answer.reset_after) {
             status.current_limit = Some(RateLimit {
                 name: question.limit.name.clone(),
-                requests_per_unit: saturated(question.limit.quota.limit),
-                unit: unit(question.limit.unit()).into(),
+                requests_per_unit: saturated(question.limit.units),
+                unit: unit(question.limit.per.unit()).into(),
             });
             status.limit_remaining = saturated(remaining);
             status.duration_until_reset = Some(protobuf::Duration {

@@ -108,7 +108,7 @@ impl<'a> Planner<'a> {
             &domain.name,
             domain.hash_tag.as_deref(),
             entries.iter().enumerate().map(|(at, entry)| (&*entry.key, rule.key_value(at, entry))),
-            limit.quota.geometry.window(),
+            &limit.per,
         )
     }
 }
@@ -143,7 +143,7 @@ fn add<'a>(plan: &mut Plan<'a>, question: Question<'a>) -> Result<usize, Refusal
     if merged.hits > MAX_EXACT {
         return Err(Refusal::invalid("the hits of equal descriptors are above 2^53 - 1"));
     }
-    if question.limit.quota.limit < merged.limit.quota.limit {
+    if question.limit.units < merged.limit.units {
         merged.limit = question.limit; // both have to grant
     }
     Ok(at)

@@ -28,7 +28,7 @@ fn planned(request: &Request) -> Result<(Vec<String>, Vec<Vec<usize>>), Refusal>
     let limits = limits(LIMITS);
     let plan = plan(&limits, request)?;
     let words =
-        |it: &Question| format!("{:?} {:?} {} of {} {}", it.role, it.operation, it.hits, it.limit.quota.limit, it.key);
+        |it: &Question| format!("{:?} {:?} {} of {} {}", it.role, it.operation, it.hits, it.limit.units, it.key);
     let places = plan.descriptors.iter().map(|descriptor| descriptor.questions.clone()).collect();
     Ok((plan.questions.iter().map(words).collect(), places))
 }
