@@ -13,6 +13,7 @@ from . import (
     cpu,
     daemon,
     from_limits,
+    holds,
     instructions,
     latency,
     memory,
@@ -83,6 +84,16 @@ SECTIONS = {
         "grants before; the answer is what a Python client has read, one of all that read at the same time.",
         lambda options: waiting.measure(1 if options.quick else 3),
         lambda result: waiting.table(*result)),
+    "holds": Section(
+        "How many at once",
+        "CPU as above, of a place taken and given back, beside the least that a semaphore of a sorted set can be, "
+        "Redisson's way (its commands, sent by the same load generator) and a counter, which knows neither holders nor "
+        f"ends. Then {holds.HOLDERS} processes that come and go at {holds.PLACES} places are killed by SIGKILL, and a "
+        f"place is given back twice, as by a retry. Last, {holds.WAITERS:,} clients wait in `HOLD … WAIT` on one key, "
+        f"and {holds.KEYS:,} on as many keys.",
+        lambda options: holds.measure(*((3, 2_000, 8, 200, 1_000) if options.quick
+                                        else (15, 20_000, holds.HOLDERS, holds.WAITERS, holds.KEYS))),
+        holds.table),
     "client": Section(
         "Deciding near the request",
         "The Rust client on a core of its own. The first table is about requests that need no answer. What is granted "
