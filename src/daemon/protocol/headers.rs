@@ -24,7 +24,7 @@ mod tests {
         let told = |name: &'static str, limit, window, remaining, ms| Told {
             name: name.into(),
             limit,
-            window: Duration::from_millis(window),
+            window: Some(Duration::from_millis(window)),
             left: Some((remaining, Duration::from_millis(ms))),
         };
         let headers = of_limits([told("default", 100, 60_000, 99, 65_000), told("a\"\\ü\n", 1, 500, 0, 1)].into_iter());

@@ -164,7 +164,7 @@ fn periods_of_the_calendar() {
         ("unit: day, anchor: 1", "time_zone and anchor are for a period"),
     ] {
         let text = format!("{{domain: d, descriptors: [{{key: k, rate_limit: {{{written}}}}}]}}");
-        assert_eq!(error(&text), format!("file1.yaml:1:46: {expected}"));
+        assert_eq!(error(&text), format!("file1.yaml:1:48: {expected}"));
     }
     let of = |text: &str| Settings::read(&Source { file: "s".into(), text: text.into() }, Path::new("")).unwrap();
     let file = |text: &str| [Source { file: "f".into(), text: with_lines(text) }];
