@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::keyed::{Bounded, Keep};
 use crate::link::Link;
 use crate::mode::{OnFailure, Share, SHARE};
-use crate::operating::{unix, Held, NO_SUCH_KEY};
+use crate::operating::{unix, wrong_type, Held, NO_SUCH_KEY};
 use crate::quota::checked_limit;
 use crate::request::Request;
 use crate::wire::{Command, Reply};
@@ -354,10 +354,6 @@ impl BudgetLimiter {
 /// Whether the server says that the period had ended by its clock.
 pub(crate) fn has_ended(error: &str) -> bool {
     error.starts_with("ERR until must be ")
-}
-
-fn wrong_type() -> Error {
-    Error::Refused("WRONGTYPE Operation against a key holding the wrong kind of value".into())
 }
 
 fn unix_ms(instant: SystemTime) -> u64 {

@@ -69,13 +69,7 @@ impl Denied {
 
 impl Held {
     pub(crate) fn of(reply: &Reply) -> Result<Self, Error> {
-        let Reply::Array(fields) = reply else { return Err(unclear(reply)) };
-        let field = |name: &str| {
-            let mut pairs = fields.chunks_exact(2);
-            let found = pairs.find(|pair| matches!(&pair[0], Reply::Bytes(bytes) if bytes == name.as_bytes()));
-            found.map(|pair| &pair[1]).ok_or_else(|| unclear(reply))
-        };
-        let number = |name: &str| field(name)?.natural();
+        let number = |name: &str| field(reply, name)?.natural();
         if let Ok(used) = number("used") {
             return Ok(Self {
                 window: Duration::ZERO,
@@ -87,7 +81,7 @@ impl Held {
                 until: Some(unix(number("until")?)),
             });
         }
-        let Reply::Array(counts) = field("counts")? else { return Err(unclear(reply)) };
+        let Reply::Array(counts) = field(reply, "counts")? else { return Err(unclear(reply)) };
         let count = |count: &Reply| match count {
             Reply::Array(pair) => match pair.as_slice() {
                 [start, units] => Ok((unix(start.natural()?), units.natural()?)),
@@ -112,6 +106,28 @@ impl Held {
         let (until, &(since, used)) = (self.until?, self.counts.first()?);
         Budget::count(None, ms(since), ms(until), used).ok().map(Count::budget)
     }
+}
+
+/// Units of a key that are held, and when the last of them ends, in Unix ms; zeros without a hold.
+///
+/// # Errors
+/// [`Error::Refused`] for a key that has something else.
+pub(crate) fn held_of(reply: &Reply) -> Result<(u64, u64), Error> {
+    let number = |name: &str| field(reply, name).and_then(Reply::natural).map_err(|_| wrong_type());
+    Ok((number("units")?, number("end")?))
+}
+
+/// What the server says where a key has another type.
+pub(crate) fn wrong_type() -> Error {
+    Error::Refused("WRONGTYPE Operation against a key holding the wrong kind of value".into())
+}
+
+/// A field of a map.
+fn field<'a>(reply: &'a Reply, name: &str) -> Result<&'a Reply, Error> {
+    let Reply::Array(fields) = reply else { return Err(unclear(reply)) };
+    let mut pairs = fields.chunks_exact(2);
+    let found = pairs.find(|pair| matches!(&pair[0], Reply::Bytes(bytes) if bytes == name.as_bytes()));
+    found.map(|pair| &pair[1]).ok_or_else(|| unclear(reply))
 }
 
 /// An instant of Unix time in ms.

@@ -58,7 +58,7 @@ def test_limits_come_and_change(control_plane, start_discovering):
 
 
 @pytest.mark.parametrize("wrong, reason", [
-    (config(4, unit="UNKNOWN"), "unit or window is missing"),
+    (config(4, unit="UNKNOWN"), "unit, window, period or concurrency is missing"),
     (config(4, ""), "the domain is empty"),
     ({"name": "n", "domain": "d", "descriptors": [{"value": "v"}]}, "the descriptor has no key"),
 ])

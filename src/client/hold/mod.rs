@@ -8,7 +8,7 @@ mod seats;
 mod sim;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use swlimit_window::{MAX_EXACT, MAX_WINDOW};
 use tokio::time::{sleep_until, Instant};
@@ -25,6 +25,7 @@ use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::link::{Batch, Link, Settled};
 use crate::mode::{OnFailure, Share, SHARE};
+use crate::operating::{held_of, unix, NO_SUCH_KEY};
 use crate::quota::checked_limit;
 use crate::wire::{Command, Failure, Reply};
 
@@ -414,6 +415,57 @@ impl HoldLimiter {
             }
             deadline = None;
         }
+    }
+
+    /// What a request would be told now; nothing is taken. Denied, it may try again when the last hold ends, if nobody
+    /// releases or renews any; −1 ms of a cost above the limit is `None`. Waits and ids mean nothing here.
+    ///
+    /// # Errors
+    /// As [`hold`](Self::hold).
+    pub async fn peek<'a>(&self, request: impl Into<HoldRequest<'a>>) -> Result<Decision, Error> {
+        let request = request.into();
+        let asked = self.asked(&request)?;
+        let Some(keeper) = &self.0.client.keeper else {
+            return Ok(self.look_here(&asked, self.0.limit, Source::Local));
+        };
+        match self.look_there(keeper.link(), &asked, request.deadline).await {
+            Err(Error::Away(reason)) => match self.0.on_failure {
+                OnFailure::Error => Err(Error::Away(reason)),
+                OnFailure::Allow => Ok(Source::Failure.unknown(asked.cost, self.0.limit, Some(0))),
+                OnFailure::Deny => Ok(Source::Failure.unknown(0, self.0.limit, Some(ms(AGAIN)))),
+                OnFailure::Local => Ok(self.look_here(&asked, self.0.local_share.units(self.0.limit), Source::Failure)),
+            },
+            looked => looked,
+        }
+    }
+
+    async fn look_there(&self, link: &Link, asked: &Asked, deadline: Option<Instant>) -> Result<Decision, Error> {
+        let (units, end) = match link.ask(commands::info(&asked.name.key), link.deadline(deadline)?).await {
+            Err(Error::Refused(text)) if text == NO_SUCH_KEY => (0, 0),
+            reply => held_of(&reply?)?,
+        };
+        let left = unix(end).duration_since(SystemTime::now()).unwrap_or_default();
+        Ok(self.looked(asked, self.0.limit.saturating_sub(units), ms_up(left).max(1), Source::Server))
+    }
+
+    fn look_here(&self, asked: &Asked, limit: u64, source: Source) -> Decision {
+        self.looked(asked, self.0.seats.remaining(&asked.name.key, limit), ms(AGAIN), source)
+    }
+
+    fn looked(&self, asked: &Asked, remaining: u64, wait: u64, source: Source) -> Decision {
+        let (granted, retry_after) = match asked.cost {
+            cost if cost <= remaining => (cost, Some(0)),
+            cost => (0, (cost <= self.0.limit).then_some(wait)),
+        };
+        Decision { remaining: Some(remaining), ..source.unknown(granted, self.0.limit, retry_after) }
+    }
+
+    /// Ends holds of a key by their ids, as [`Client::release`] does: of guards that were [detached](Hold::detach).
+    ///
+    /// # Errors
+    /// [`Error::Away`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
+    pub async fn release<K: AsRef<[u8]> + ?Sized>(&self, key: &K, ids: &[&[u8]]) -> Result<u64, Error> {
+        Client(Arc::clone(&self.0.client)).release(key, ids).await
     }
 
     /// Who holds units of a key now, the oldest hold first; at most so many, 1 … 10 000.

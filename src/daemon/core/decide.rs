@@ -5,18 +5,19 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
-use swlimit_client::{self as client, Request};
+use swlimit_client::{self as client, Hold};
 use tokio::time::{timeout_at, Instant};
 
 use super::answer::{Answer, Source};
 use super::keys;
-use super::limiter::AnyLimiter;
+use super::limiter::{AnyLimiter, Asked};
 use super::limiters::Limiters;
 use super::plan::{Operation, Plan, Question};
 use super::refusal::Refusal;
+use crate::config::limits::Per;
 use crate::config::policy::{Mode, OnFailure};
 
-/// The most limits of one decision with a budget among them.
+/// The most limits of one decision with a budget or a hold among them.
 const MAX_ADMITTED: usize = 64;
 
 /// When to try again what is not counted in a budget, because the server is away.
@@ -61,7 +62,7 @@ impl Limiters {
 
     /// Groups the questions into commands. Mode `local` comes first (its units can be given back exactly), mode
     /// `eventual` last (its units may already be on their way). One command takes windows with the same strictness, and
-    /// in a cluster keys with the same hash tag; with a budget among them, it takes 64.
+    /// in a cluster keys with the same hash tag; with a budget or a hold among them, it takes 64 and one hold.
     fn groups(&self, plan: &Plan) -> Vec<Vec<usize>> {
         let mut groups: Vec<Group> = Vec::new();
         for at in plan.together() {
@@ -72,8 +73,10 @@ impl Limiters {
                 _ => Stage::Server,
             };
             let hash_tag = if self.clustered { keys::hash_tag(key) } else { "" };
-            let strict = (!limit.per.is_period()).then_some(limit.strict);
-            let new = Group { stage, strict, hash_tag, has_budget: limit.per.is_period(), questions: vec![at] };
+            let is_window = limit.per.is_window();
+            let strict = is_window.then_some(limit.strict);
+            let has_hold = matches!(limit.per, Per::Hold(_));
+            let new = Group { stage, strict, hash_tag, is_admitted: !is_window, has_hold, questions: vec![at] };
             match groups.iter_mut().find(|group| stage == Stage::Server && group.accepts(&new)) {
                 Some(group) => group.add(new),
                 None => groups.push(new),
@@ -90,7 +93,9 @@ struct Group<'a> {
     /// `None` as long as it has no window.
     strict: Option<bool>,
     hash_tag: &'a str,
-    has_budget: bool,
+    /// It has a budget or a hold, which ADMIT decides.
+    is_admitted: bool,
+    has_hold: bool,
     questions: Vec<usize>,
 }
 
@@ -105,13 +110,15 @@ enum Stage {
 impl Group<'_> {
     fn accepts(&self, other: &Self) -> bool {
         let is_as_strict = self.strict.zip(other.strict).is_none_or(|(own, others)| own == others);
-        let has_room = !(self.has_budget || other.has_budget) || self.questions.len() < MAX_ADMITTED;
-        (self.stage, self.hash_tag) == (other.stage, other.hash_tag) && is_as_strict && has_room
+        let has_room = !(self.is_admitted || other.is_admitted) || self.questions.len() < MAX_ADMITTED;
+        let has_one_hold = !(self.has_hold && other.has_hold);
+        (self.stage, self.hash_tag) == (other.stage, other.hash_tag) && is_as_strict && has_room && has_one_hold
     }
 
     fn add(&mut self, other: Self) {
         self.strict = self.strict.or(other.strict);
-        self.has_budget |= other.has_budget;
+        self.is_admitted |= other.is_admitted;
+        self.has_hold |= other.has_hold;
         self.questions.extend(other.questions);
     }
 }
@@ -183,16 +190,16 @@ impl Deciding<'_> {
 
     async fn ask(&self, question: &Question<'_>, operation: Operation) -> Result<Answer, Refusal> {
         let limiter = self.limiters.of(&question.limit);
-        let request = Request::of(&question.key).cost(question.hits).deadline(self.deadline);
+        let asked = self.asked(question);
         // Pinned: the future is large to move.
         let asking = pin!(async {
             match operation {
-                Operation::Allow => limiter.allow(request).await,
-                Operation::Peek => limiter.peek(request).await,
-                Operation::Record => limiter.record(request).await,
+                Operation::Allow => limiter.allow(asked).await,
+                Operation::Peek => limiter.peek(asked).await,
+                Operation::Record => limiter.record(asked).await,
                 Operation::Refund => {
-                    limiter.refund(request).await?;
-                    limiter.peek(request.cost(1)).await
+                    limiter.refund(asked, None).await?;
+                    limiter.peek(Asked { cost: 1, ..asked }).await
                 }
             }
         });
@@ -203,6 +210,10 @@ impl Deciding<'_> {
         };
         let answer = Answer::from(&decision);
         Ok(if operation == Operation::Refund { Answer { granted: true, ..answer } } else { answer })
+    }
+
+    fn asked<'b>(&self, question: &'b Question<'_>) -> Asked<'b> {
+        Asked { key: &question.key, cost: question.hits, id: question.id, deadline: self.deadline }
     }
 
     /// Asks questions as one decision: all grant, or nothing is counted.
@@ -223,14 +234,15 @@ impl Deciding<'_> {
         questions: &[&Question<'_>],
         limiters: &[AnyLimiter],
     ) -> Result<Vec<client::Decision>, client::Error> {
-        let requests = questions.iter().map(|it| Request::of(&it.key).cost(it.hits).deadline(self.deadline));
+        let asked = questions.iter().map(|question| self.asked(question));
         let client = &self.limiters.client;
-        if questions.iter().any(|question| question.limit.per.is_period()) {
-            let members = limiters.iter().zip(requests).map(|(limiter, request)| limiter.member(request));
-            return Ok(client.admit(members).await?.each().to_vec());
+        if questions.iter().any(|question| !question.limit.per.is_window()) {
+            let mut admission = client.admit(limiters.iter().zip(asked).map(|(it, asked)| it.member(asked))).await?;
+            admission.take_hold().map(Hold::detach);
+            return Ok(admission.each().to_vec());
         }
         let windows = limiters.iter().map(AnyLimiter::window).collect::<Result<Vec<_>, _>>()?;
-        let requests: Vec<_> = windows.into_iter().zip(requests).collect();
+        let requests: Vec<_> = windows.into_iter().zip(asked.map(Asked::request)).collect();
         Ok(client.allow_all(&requests).await?.each().to_vec())
     }
 
@@ -254,19 +266,19 @@ impl Deciding<'_> {
     async fn give_back(&self) {
         let age = self.began.elapsed() + self.limiters.timeout;
         let refunds = self.counted.iter().map(|at| {
-            let Question { limit, key, hits, .. } = &self.plan.questions[*at];
-            let (limiter, key, hits) = (self.limiters.of(limit), key.clone(), *hits);
-            // In mode `eventual` they are the youngest units, of which the server hardly knows yet. A budget's are those
-            // of a period, whatever their age.
-            let has_age = limit.policy.mode != Mode::Eventual && !limit.per.is_period();
+            let Question { limit, key, hits, id, .. } = &self.plan.questions[*at];
+            let (limiter, key, cost, id) = (self.limiters.of(limit), key.clone(), *hits, id.map(<[u8]>::to_vec));
+            // In mode `eventual` they are the youngest units, of which the server hardly knows yet.
+            let age = (limit.policy.mode != Mode::Eventual).then_some(age);
             let reset_after = self.answers[*at].and_then(|answer| answer.reset_after);
-            let has_ended = limit.per.is_period() && reset_after.is_some_and(|left| left <= age);
+            let has_ended = matches!(limit.per, Per::Period(_)) && reset_after <= age;
+            let deadline = Instant::now() + self.limiters.timeout;
             async move {
                 if has_ended {
-                    return;
+                    return; // the units are those of a period
                 }
-                let units = Request::of(&key).cost(hits);
-                if let Err(error) = limiter.refund(if has_age { units.age(age) } else { units }).await {
+                let asked = Asked { key: &key, cost, id: id.as_deref(), deadline };
+                if let Err(error) = limiter.refund(asked, age).await {
                     tracing::warn!(key, %error, "cannot refund the units of a denied request");
                 }
             }

@@ -1,11 +1,13 @@
-//! A limiter of either kind: a window, or a budget of the calendar.
+//! A limiter of any kind: a window, a budget of the calendar, or how many at once.
 
 use std::time::{Duration, SystemTime};
 
-use swlimit_client::{BudgetLimiter, Client, Decision, Error, Limiter, Member, Quota, Request};
+use swlimit_client::{BudgetLimiter, Client, Decision, Error, HoldLimiter, HoldRequest};
+use swlimit_client::{Limiter, Member, Quota, Request};
 use swlimit_window::Geometry;
+use tokio::time::Instant;
 
-use crate::config::limits::{Limit, Per, Periods};
+use crate::config::limits::{Lifetime, Limit, Per, Periods};
 use crate::config::policy::{DecisionPolicy, Mode};
 
 /// Decides a limit. Cheap to clone.
@@ -13,6 +15,28 @@ use crate::config::policy::{DecisionPolicy, Mode};
 pub enum AnyLimiter {
     Window(Limiter),
     Budget(BudgetLimiter),
+    Hold(HoldLimiter),
+}
+
+/// What is asked of a limiter.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    pub key: &'a str,
+    pub cost: u64,
+    /// Which request it is, of a hold.
+    pub id: Option<&'a [u8]>,
+    pub deadline: Instant,
+}
+
+impl<'a> Asked<'a> {
+    pub fn request(self) -> Request<'a> {
+        Request::of(self.key).cost(self.cost).deadline(self.deadline)
+    }
+
+    fn hold(self) -> HoldRequest<'a> {
+        let request = HoldRequest::of(self.key).cost(self.cost).deadline(self.deadline);
+        self.id.map_or(request, |id| request.id(id))
+    }
 }
 
 impl AnyLimiter {
@@ -21,67 +45,69 @@ impl AnyLimiter {
         let built = match &limit.per {
             Per::Window(geometry) => window(client, limit, *geometry).map(Self::Window),
             Per::Period(periods) => budget(client, limit, periods).map(Self::Budget),
+            Per::Hold(lifetime) => holds(client, limit, *lifetime).map(Self::Hold),
         };
         built.expect("the configuration is valid")
     }
 
-    pub async fn allow(&self, request: Request<'_>) -> Result<Decision, Error> {
+    /// A hold is granted to the request, whose end releases it: nothing here does.
+    pub async fn allow(&self, asked: Asked<'_>) -> Result<Decision, Error> {
         match self {
-            Self::Window(limiter) => limiter.allow(request).await,
-            Self::Budget(limiter) => limiter.allow(request).await,
+            Self::Window(limiter) => limiter.allow(asked.request()).await,
+            Self::Budget(limiter) => limiter.allow(asked.request()).await,
+            Self::Hold(limiter) => {
+                let hold = limiter.hold(asked.hold()).await?;
+                let decision = *hold.decision();
+                hold.detach();
+                Ok(decision)
+            }
         }
     }
 
-    pub async fn peek(&self, request: Request<'_>) -> Result<Decision, Error> {
+    pub async fn peek(&self, asked: Asked<'_>) -> Result<Decision, Error> {
         match self {
-            Self::Window(limiter) => limiter.peek(request).await,
-            Self::Budget(limiter) => limiter.peek(request).await,
+            Self::Window(limiter) => limiter.peek(asked.request()).await,
+            Self::Budget(limiter) => limiter.peek(asked.request()).await,
+            Self::Hold(limiter) => limiter.peek(asked.hold()).await,
         }
     }
 
-    pub async fn record(&self, request: Request<'_>) -> Result<Decision, Error> {
+    pub async fn record(&self, asked: Asked<'_>) -> Result<Decision, Error> {
         match self {
-            Self::Window(limiter) => limiter.record(request).await,
-            Self::Budget(limiter) => limiter.record(request).await,
+            Self::Window(limiter) => limiter.record(asked.request()).await,
+            Self::Budget(limiter) => limiter.record(asked.request()).await,
+            Self::Hold(_) => Err(Error::Invalid("what is under way is not recorded".into())),
         }
     }
 
-    pub async fn refund(&self, request: Request<'_>) -> Result<u64, Error> {
+    /// Gives units back: those of an age, of a window, if one is said; of a hold, those of this request.
+    pub async fn refund(&self, asked: Asked<'_>, age: Option<Duration>) -> Result<u64, Error> {
+        let request = || age.map_or(asked.request(), |age| asked.request().age(age));
         match self {
-            Self::Window(limiter) => limiter.refund(request).await,
-            Self::Budget(limiter) => limiter.refund(request).await,
+            Self::Window(limiter) => limiter.refund(request()).await,
+            Self::Budget(limiter) => limiter.refund(asked.request()).await,
+            Self::Hold(limiter) => limiter.release(asked.key, asked.id.as_slice()).await,
         }
-    }
-
-    pub async fn acquire(&self, request: Request<'_>, timeout: Duration) -> Result<Decision, Error> {
-        self.window()?.acquire(request, timeout).await
-    }
-
-    pub async fn block(&self, key: &str, duration: Duration) -> Result<SystemTime, Error> {
-        self.window()?.block(key, duration).await
     }
 
     pub async fn block_unless_blocked(&self, key: &str, duration: Duration) -> Result<SystemTime, Error> {
         self.window()?.block_unless_blocked(key, duration).await
     }
 
-    pub async fn unblock(&self, key: &str) -> Result<bool, Error> {
-        self.window()?.unblock(key).await
-    }
-
     /// What only windows can do.
     pub fn window(&self) -> Result<&Limiter, Error> {
         match self {
             Self::Window(limiter) => Ok(limiter),
-            Self::Budget(_) => Err(Error::Invalid("a budget neither waits nor blocks".into())),
+            Self::Budget(_) | Self::Hold(_) => Err(Error::Invalid("only a window waits and blocks".into())),
         }
     }
 
-    /// A request of it, as one of several in one decision.
-    pub fn member<'a>(&'a self, request: Request<'a>) -> Member<'a> {
+    /// One of several in one decision.
+    pub fn member<'a>(&'a self, asked: Asked<'a>) -> Member<'a> {
         match self {
-            Self::Window(limiter) => (limiter, request).into(),
-            Self::Budget(limiter) => (limiter, request).into(),
+            Self::Window(limiter) => (limiter, asked.request()).into(),
+            Self::Budget(limiter) => (limiter, asked.request()).into(),
+            Self::Hold(limiter) => (limiter, asked.hold()).into(),
         }
     }
 }
@@ -111,4 +137,9 @@ fn budget(client: &Client, limit: &Limit, periods: &Periods) -> Result<BudgetLim
     let DecisionPolicy { on_failure, local_share, .. } = limit.policy;
     let builder = client.budget(limit.units, periods.calendar()?);
     builder.on_failure(on_failure).local_share(local_share.fraction()).build()
+}
+
+fn holds(client: &Client, limit: &Limit, lifetime: Lifetime) -> Result<HoldLimiter, Error> {
+    let builder = client.holds(limit.units).ttl(Duration::from_millis(lifetime.ttl));
+    builder.on_failure(limit.policy.on_failure).build()
 }

@@ -10,7 +10,7 @@ use swlimit_client::{self as client, Backend, Client};
 
 use super::holds::Budgets;
 use super::limiter::AnyLimiter;
-use crate::config::limits::{Limit, Limits, Per, Periods};
+use crate::config::limits::{Lifetime, Limit, Limits, Per, Periods};
 use crate::config::policy::DecisionPolicy;
 use crate::config::settings::{Server, Settings};
 
@@ -103,6 +103,7 @@ pub struct Limiters {
 enum Kind {
     Window(u64, [u64; 2], bool, Option<u64>, DecisionPolicy),
     Period(u64, Periods, DecisionPolicy),
+    Hold(u64, Lifetime, DecisionPolicy),
 }
 
 /// The most limiters kept for limits that requests brought along.
@@ -115,6 +116,7 @@ fn kind(limit: &Limit) -> Kind {
             Kind::Window(limit.units, geometry, limit.strict, limit.block, limit.policy)
         }
         Per::Period(periods) => Kind::Period(limit.units, periods.clone(), limit.policy),
+        Per::Hold(lifetime) => Kind::Hold(limit.units, *lifetime, limit.policy),
     }
 }
 

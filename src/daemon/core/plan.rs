@@ -27,6 +27,8 @@ pub struct Question<'a> {
     pub role: Role,
     pub limit: Cow<'a, Limit>,
     pub key: String,
+    /// Which request it is, of a limit upon those under way.
+    pub id: Option<&'a [u8]>,
     /// Units; of a PEEK, those that would be asked for.
     pub hits: u64,
 }

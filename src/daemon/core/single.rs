@@ -42,6 +42,7 @@ impl Limiters {
     /// Decides one demand.
     pub async fn decide_one(&self, limit: &Limit, verb: Verb, demand: Demand<'_>) -> Result<Answer, Refusal> {
         let (limiter, request) = (self.of(limit), demand.request());
+        let limiter = limiter.window()?;
         let decision = match verb {
             Verb::Allow => limiter.allow(request).await,
             Verb::Peek => limiter.peek(request).await,
@@ -57,7 +58,7 @@ impl Limiters {
 
     /// Gives units back; how many.
     pub async fn refund(&self, limit: &Limit, demand: Demand<'_>) -> Result<u64, Refusal> {
-        Ok(self.of(limit).refund(demand.request()).await?)
+        Ok(self.of(limit).window()?.refund(demand.request()).await?)
     }
 
     /// Blocks a key; until when it is blocked.
@@ -69,6 +70,7 @@ impl Limiters {
         unless_blocked: bool,
     ) -> Result<SystemTime, Refusal> {
         let limiter = self.of(limit);
+        let limiter = limiter.window()?;
         Ok(match unless_blocked {
             true => limiter.block_unless_blocked(key, duration).await,
             false => limiter.block(key, duration).await,
@@ -77,7 +79,7 @@ impl Limiters {
 
     /// Lifts a key's block; whether it was blocked.
     pub async fn unblock(&self, limit: &Limit, key: &str) -> Result<bool, Refusal> {
-        Ok(self.of(limit).unblock(key).await?)
+        Ok(self.of(limit).window()?.unblock(key).await?)
     }
 }
 

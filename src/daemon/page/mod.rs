@@ -205,15 +205,15 @@ fn rule((domain, rule): &(&Domain, &Rule)) -> Value {
 }
 
 fn limit(limit: &Limit) -> Value {
-    let (window, resolution, period) = match &limit.per {
-        Per::Window(geometry) => (Some(geometry.window()), Some(geometry.resolution()), None),
-        Per::Period(periods) => (None, None, Some(periods.to_string())),
+    let geometry = match &limit.per {
+        Per::Window(geometry) => Some(geometry),
+        Per::Period(_) | Per::Hold(_) => None,
     };
     json!({
         "limit": limit.units,
-        "window": window,
-        "resolution": resolution,
-        "period": period,
+        "shown": limit.to_string(),
+        "window": geometry.map(|geometry| geometry.window()),
+        "resolution": geometry.map(|geometry| geometry.resolution()),
         "strict": limit.strict,
         "block": limit.block,
         "record": limit.record,

@@ -343,8 +343,9 @@ function showRules({rules, count}) {
   rows(at("rules"), rules, name, (rule) => {
     const lines = (texts) => texts.map((text) => make("div", {}, text));
     const modes = [["shadow_mode", "shadow mode: denies nothing"], ["quota_mode", "quota mode"]];
-    const limits = rule.limits.map(({limit, window, resolution, period, strict, block, record}) => [
-      `${number(limit)} per ${period ?? duration(window)}`, !period && `resolution ${duration(resolution)}`, strict && "strict",
+    const limits = rule.limits.map(({shown, limit, window, resolution, strict, block, record}) => [
+      ...window ? [`${number(limit)} per ${duration(window)}`, `resolution ${duration(resolution)}`] : [shown],
+      strict && "strict",
       block && `blocks for ${duration(block)}`, record && "records"].filter(Boolean).join(", "));
     const decided = rule.limits.map((limit) => `${limit.mode}; on failure: ${limit.on_failure}`);
     return make("tr", {}, ruleHeading(rule),

@@ -86,6 +86,13 @@ pub struct RateLimit {
     pub period: Option<Period>,
     pub time_zone: Option<String>,
     pub anchor: Option<Anchor>,
+    /// How many at once.
+    #[serde(default, deserialize_with = "units")]
+    pub concurrency: Option<u64>,
+    /// The longest that a request counts as one under way.
+    pub ttl: Option<Duration>,
+    /// The descriptor entry that says which request it is.
+    pub id: Option<String>,
     pub resolution: Option<Duration>,
     pub strict: Option<bool>,
     pub block: Option<Duration>,

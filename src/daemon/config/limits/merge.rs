@@ -10,12 +10,15 @@ use swlimit_window::{Geometry, GeometryError};
 use super::document::{self, Descriptor, Document, RateLimit};
 use super::matching::MatchConditions;
 use super::periods::Periods;
-use super::rule::{default_geometry, Level, Limit, Per, Policy, Rule};
+use super::rule::{default_geometry, Level, Lifetime, Limit, Per, Policy, Rule};
 use crate::config::duration::Duration;
 use crate::config::error::ConfigError;
 use crate::config::path::PathRules;
-use crate::config::policy::{DecisionPolicy, Defaults, Mode, Module, PolicyKeys};
+use crate::config::policy::{DecisionPolicy, Defaults, Mode, Module, OnFailure, PolicyKeys};
 use crate::config::settings::Settings;
+
+/// The shortest time to live of a hold, in ms.
+const MIN_TTL: u64 = 3000;
 
 /// A position in a file.
 #[derive(Clone, Debug)]
@@ -271,12 +274,16 @@ impl Rule {
         for (position, written) in rate_limits {
             let error = |message: String| position.error(message);
             self.replaces.extend(written.replaced().map_err(error)?);
-            match written.limit(context).map_err(error)? {
+            match written.limit(&self.levels, context).map_err(error)? {
                 None if is_only => self.unlimited = true,
                 None => return Err(position.error("`unlimited` excludes other limits")),
                 Some(limit) => {
                     if self.limits.iter().any(|other| other.per.spelled() == limit.per.spelled()) {
-                        let kind = if limit.per.is_period() { "period" } else { "window" };
+                        let kind = match limit.per {
+                            Per::Window(_) => "window",
+                            Per::Period(_) => "period",
+                            Per::Hold(_) => "concurrency",
+                        };
                         return Err(position.error(format!("two limits of one rule have the same {kind}")));
                     }
                     self.limits.push(limit);
@@ -300,6 +307,9 @@ impl RateLimit {
             period,
             time_zone: self.time_zone.or_else(|| below.time_zone.clone()),
             anchor: self.anchor.or_else(|| below.anchor.clone()),
+            concurrency: self.concurrency.or(below.concurrency),
+            ttl: self.ttl.or(below.ttl),
+            id: self.id.or_else(|| below.id.clone()),
             requests_per_unit: self.requests_per_unit.or(below.requests_per_unit),
             unlimited: self.unlimited.or(below.unlimited),
             name: self.name.or_else(|| below.name.clone()),
@@ -335,18 +345,22 @@ impl RateLimit {
     }
 
     /// The limit; `None` if it is unlimited.
-    fn limit(&self, context: &mut Context) -> Result<Option<Limit>, String> {
+    fn limit(&self, levels: &[Level], context: &mut Context) -> Result<Option<Limit>, String> {
         if self.unlimited == Some(true) {
-            return match (self.unit, self.window, self.period) {
-                (None, None, None) => Ok(None),
-                _ => Err("`unlimited` excludes unit, window and period".into()),
+            return match (self.unit, self.window, self.period, self.concurrency) {
+                (None, None, None, None) => Ok(None),
+                _ => Err("`unlimited` excludes unit, window, period and concurrency".into()),
             };
         }
-        let (per, policy) = match self.period {
-            Some(period) => (Per::Period(self.periods(period, context)?), self.policy_of_period(context)?),
-            None => (Per::Window(self.geometry()?), self.policy().or(context.top).policy(context.defaults)?),
+        if self.concurrency.is_none() && (self.ttl.is_some() || self.id.is_some()) {
+            return Err("ttl and id are for concurrency".into());
+        }
+        let (per, policy) = match (self.concurrency, self.period) {
+            (Some(_), _) => (Per::Hold(self.lifetime(levels, context)?), self.policy_of_hold(context)?),
+            (None, Some(period)) => (Per::Period(self.periods(period, context)?), self.direct("a period", context)?),
+            (None, None) => (Per::Window(self.geometry()?), self.policy().or(context.top).policy(context.defaults)?),
         };
-        let units = self.requests_per_unit.unwrap_or_default();
+        let units = self.concurrency.or(self.requests_per_unit).unwrap_or_default();
         let units = self.priority.map_or(units, |share| share.units(units));
         let id = Some(context.limits);
         context.limits += 1;
@@ -371,7 +385,7 @@ impl RateLimit {
             (Some(unit), None) => unit.window(),
             (None, Some(Duration(window))) => window,
             (Some(_), Some(_)) => return Err("unit and window exclude each other".into()),
-            (None, None) => return Err("unit, window or period is missing".into()),
+            (None, None) => return Err("unit, window, period or concurrency is missing".into()),
         };
         match self.resolution {
             None => default_geometry(window).ok_or("the window is out of range".into()),
@@ -384,18 +398,7 @@ impl RateLimit {
     }
 
     fn periods(&self, period: Period, context: &Context) -> Result<Periods, String> {
-        let excluded = [
-            (self.unit.is_some(), "unit"),
-            (self.window.is_some(), "window"),
-            (self.resolution.is_some(), "resolution"),
-            (self.strict == Some(true), "strict"),
-            (self.block.is_some(), "block"),
-            (self.lease_share.is_some(), "lease_share"),
-            (self.sync_interval.is_some(), "sync_interval"),
-        ];
-        if let Some((_, name)) = excluded.into_iter().find(|(is_set, _)| *is_set) {
-            return Err(format!("`period` excludes `{name}`"));
-        }
+        self.check_excluded("period", &[])?;
         if context.by_script {
             return Err("a period needs the module, which `module: never` excludes".into());
         }
@@ -404,11 +407,66 @@ impl RateLimit {
         Ok(periods)
     }
 
-    /// Each request of a period is decided by the server, whatever the mode of other limits is.
-    fn policy_of_period(&self, context: &Context) -> Result<DecisionPolicy, String> {
+    fn lifetime(&self, levels: &[Level], context: &Context) -> Result<Lifetime, String> {
+        let others = [
+            (self.requests_per_unit.is_some(), "requests_per_unit"),
+            (self.period.is_some(), "period"),
+            (self.time_zone.is_some(), "time_zone"),
+            (self.anchor.is_some(), "anchor"),
+            (self.record == Some(true), "record"),
+            (self.local_share.is_some(), "local_share"),
+        ];
+        self.check_excluded("concurrency", &others)?;
+        let Some(id) = &self.id else {
+            return Err("concurrency needs an id: the descriptor entry that says which request it is".into());
+        };
+        let Some(id) = levels.iter().position(|level| level.key == *id) else {
+            return Err(match levels {
+                [] => "concurrency is for descriptors: nothing tells policies when a request ends".into(),
+                _ => format!("no entry of the descriptor is the id '{id}'"),
+            });
+        };
+        match self.ttl {
+            _ if !context.defaults.has_server || context.by_script => {
+                Err("concurrency needs a server with the module".into())
+            }
+            Some(Duration(ttl)) if ttl >= MIN_TTL => Ok(Lifetime { ttl, id }),
+            _ => Err("concurrency needs a ttl of at least 3s: the longest that a request counts".into()),
+        }
+    }
+
+    /// Keys of windows, which mean nothing for another limit, and these.
+    fn check_excluded(&self, by: &str, others: &[(bool, &str)]) -> Result<(), String> {
+        let of_windows = [
+            (self.unit.is_some(), "unit"),
+            (self.window.is_some(), "window"),
+            (self.resolution.is_some(), "resolution"),
+            (self.strict == Some(true), "strict"),
+            (self.block.is_some(), "block"),
+            (self.lease_share.is_some(), "lease_share"),
+            (self.sync_interval.is_some(), "sync_interval"),
+        ];
+        match of_windows.iter().chain(others).find(|(is_set, _)| *is_set) {
+            Some((_, name)) => Err(format!("`{by}` excludes `{name}`")),
+            None => Ok(()),
+        }
+    }
+
+    /// Nobody in this process would know when a request ends that another one lets in.
+    fn policy_of_hold(&self, context: &Context) -> Result<DecisionPolicy, String> {
+        match self.direct("concurrency", context)? {
+            DecisionPolicy { on_failure: OnFailure::Local, .. } => {
+                Err("the on_failure of concurrency is allow, deny or error".into())
+            }
+            policy => Ok(policy),
+        }
+    }
+
+    /// The policy of a limit whose every request is decided by the server, whatever the mode of others is.
+    fn direct(&self, what: &str, context: &Context) -> Result<DecisionPolicy, String> {
         let (mode, name) = if context.defaults.has_server { (Mode::Direct, "direct") } else { (Mode::Local, "local") };
         match self.mode {
-            Some(other) if other != mode => Err(format!("the mode of a period is {name}")),
+            Some(other) if other != mode => Err(format!("the mode of {what} is {name}")),
             _ => Ok(PolicyKeys { mode: Some(mode), ..self.policy().or(context.top) }.policy(context.defaults)?),
         }
     }

@@ -19,7 +19,7 @@ pub use matching::{MissingHeader, OriginalRequest};
 use merge::{Context, Levels, MergedLevel};
 pub use periods::{Anchor, Periods};
 use rule::Level;
-pub use rule::{default_geometry, Limit, Per, Policy, Rule};
+pub use rule::{default_geometry, Lifetime, Limit, Per, Policy, Rule};
 pub use template::joined;
 use wildcard::Wildcard;
 

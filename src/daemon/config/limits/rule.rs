@@ -56,6 +56,17 @@ pub struct Limit {
 pub enum Per {
     Window(Geometry),
     Period(Periods),
+    /// Until the request has ended.
+    Hold(Lifetime),
+}
+
+/// How long a request counts that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lifetime {
+    /// The longest, in ms.
+    pub ttl: u64,
+    /// The level of the descriptor's entry that says which request it is, and is no part of the key.
+    pub id: usize,
 }
 
 impl Per {
@@ -64,6 +75,7 @@ impl Per {
         match self {
             Self::Window(geometry) => spelled(geometry.window()).into(),
             Self::Period(periods) => periods.period.name().into(),
+            Self::Hold(_) => "concurrency".into(),
         }
     }
 
@@ -72,19 +84,28 @@ impl Per {
         match self {
             Self::Window(geometry) => Unit::of(geometry.window()),
             Self::Period(periods) => Some(Unit::of_period(periods.period)),
+            Self::Hold(_) => None,
         }
     }
 
-    /// The length of a window; periods are not all as long.
+    /// The length of a window; the others have none that is known.
     pub fn window(&self) -> Option<Duration> {
         match self {
             Self::Window(geometry) => Some(Duration::from_millis(geometry.window())),
-            Self::Period(_) => None,
+            Self::Period(_) | Self::Hold(_) => None,
         }
     }
 
-    pub fn is_period(&self) -> bool {
-        matches!(self, Self::Period(_))
+    pub fn is_window(&self) -> bool {
+        matches!(self, Self::Window(_))
+    }
+
+    /// The level of the entry that is the id of a hold.
+    pub fn id(&self) -> Option<usize> {
+        match self {
+            Self::Hold(lifetime) => Some(lifetime.id),
+            Self::Window(_) | Self::Period(_) => None,
+        }
     }
 }
 
@@ -99,13 +120,13 @@ impl Limit {
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} per ", self.units)?;
         match &self.per {
             Per::Window(geometry) => {
                 let [window, resolution] = [geometry.window(), geometry.resolution()].map(spelled);
-                write!(f, "{window}, resolution {resolution}")
+                write!(f, "{} per {window}, resolution {resolution}", self.units)
             }
-            Per::Period(periods) => periods.fmt(f),
+            Per::Period(periods) => write!(f, "{} per {periods}", self.units),
+            Per::Hold(lifetime) => write!(f, "{} at once, each for at most {}", self.units, spelled(lifetime.ttl)),
         }
     }
 }

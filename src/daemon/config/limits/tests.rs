@@ -186,6 +186,35 @@ fn periods_of_the_calendar() {
 }
 
 #[test]
+fn how_many_at_once() {
+    let text = |written: &str| format!("domain: d\ndescriptors:\n  - {{key: k, rate_limit: {{{written}}}}}");
+    let all = limits(&text("concurrency: 5, ttl: 1h, id: k, on_failure: deny, name: n"));
+    let limit = only_limit(&all);
+    assert_eq!((limit.to_string(), limit.per.id()), ("5 at once, each for at most 1h".into(), Some(0)));
+    assert_eq!((limit.policy.mode, limit.policy.on_failure), (Mode::Direct, OnFailure::Deny));
+    for (written, expected) in [
+        ("concurrency: 5", "concurrency needs an id: the descriptor entry that says which request it is"),
+        ("concurrency: 5, id: other", "no entry of the descriptor is the id 'other'"),
+        ("concurrency: 5, id: k", "concurrency needs a ttl of at least 3s: the longest that a request counts"),
+        ("concurrency: 5, id: k, ttl: 2s", "concurrency needs a ttl of at least 3s: the longest that a request counts"),
+        ("concurrency: 5, id: k, ttl: 1h, unit: day", "`concurrency` excludes `unit`"),
+        ("concurrency: 5, id: k, ttl: 1h, period: day", "`concurrency` excludes `period`"),
+        ("concurrency: 5, id: k, ttl: 1h, record: true", "`concurrency` excludes `record`"),
+        ("concurrency: 5, id: k, ttl: 1h, requests_per_unit: 5", "`concurrency` excludes `requests_per_unit`"),
+        ("concurrency: 5, id: k, ttl: 1h, mode: leased", "the mode of concurrency is direct"),
+        ("concurrency: 5, id: k, ttl: 1h, on_failure: local", "the on_failure of concurrency is allow, deny or error"),
+        ("unit: day, ttl: 1h", "ttl and id are for concurrency"),
+        ("unlimited: true, concurrency: 5", "`unlimited` excludes unit, window, period and concurrency"),
+    ] {
+        assert_eq!(error(&text(written)), format!("file1.yaml:3:27: {expected}"));
+    }
+    let policies = text("concurrency: 5, id: k, ttl: 1h, on_failure: deny")
+        .replace("descriptors", "policies")
+        .replace("key: k", "name: n, key: k");
+    assert!(error(&policies).ends_with("concurrency is for descriptors: nothing tells policies when a request ends"));
+}
+
+#[test]
 fn a_limit_sets_its_policy() {
     let all = limits(
         "{domain: d, hash_tag: tenant, descriptors: [{key: k, rate_limit: {requests_per_unit: 9007199254740991,
@@ -348,14 +377,14 @@ fn errors_have_a_position() {
             &with_lines("    rate_limit: {window: 3x}"),
             "file1.yaml:4:26: '3x' is not a duration such as 60, 500ms, 5m, 1h or 7d",
         ),
-        (&with_lines("    rate_limit: {requests_per_unit: 5}"), "file1.yaml:4:17: unit, window or period is missing"),
+        (&with_lines("    rate_limit: {requests_per_unit: 5}"), "file1.yaml:4:17: unit, window, period or concurrency is missing"),
         (
             &with_lines("    rate_limit: {unit: minute, window: 1m}"),
             "file1.yaml:4:17: unit and window exclude each other",
         ),
         (
             &with_lines("    rate_limit: {unlimited: true, unit: minute}"),
-            "file1.yaml:4:17: `unlimited` excludes unit, window and period",
+            "file1.yaml:4:17: `unlimited` excludes unit, window, period and concurrency",
         ),
         (
             &with_lines("    rate_limit: {window: 3650d, resolution: 1ms}"),
@@ -499,7 +528,7 @@ fn errors_of_policies_have_a_position() {
     let policy = |text: &str| format!("domain: d\npolicies:\n  - {{name: n, {text}}}\n");
     for (text, expected) in [
         (policy("key: k"), "file1.yaml:3:5: the policy has no limit"),
-        (policy("key: k, rate_limit: {}"), "file1.yaml:3:35: unit, window or period is missing"),
+        (policy("key: k, rate_limit: {}"), "file1.yaml:3:35: unit, window, period or concurrency is missing"),
         (
             policy("key: k, rate_limit: {unit: day, replaces: [{name: a}]}"),
             "file1.yaml:3:5: a policy cannot replace limits",

@@ -185,7 +185,7 @@ async fn allow_all(State(service): State<Arc<Service>>, body: Body<Vec<LimitRequ
             return Err(ErrorReply::invalid("duplicate key"));
         }
         let (operation, role, limit) = (Operation::Allow, Role::Decides, Cow::Owned(limit));
-        plan.questions.push(Question { operation, role, limit, key, hits });
+        plan.questions.push(Question { operation, role, limit, key, id: None, hits });
         plan.descriptors.push(core::Descriptor { hits, questions: vec![at], ..core::Descriptor::unmatched() });
     }
     let answers = live.limiters.decide(&plan).await.map_err(refused)?;

@@ -18,6 +18,7 @@ pub fn plan<'a>(limits: &'a Limits, prefix: &str, request: &'a OriginalRequest<'
                 role: if rule.shadow_mode { Role::Shadow } else { Role::Decides },
                 limit: Cow::Borrowed(limit),
                 key: keys::of_policy(prefix, &domain.name, name, &key, &limit.per),
+                id: None,
                 hits: policy.cost,
             };
             add(&mut plan, question)

@@ -13,6 +13,9 @@ use crate::core::{keys, Descriptor, Operation, Plan, Question, Refusal, Role};
 /// The most descriptors of a request, and so the most keys of one command.
 const MAX_DESCRIPTORS: usize = 1000;
 
+/// The longest id of a request under way, in bytes.
+const MAX_ID: usize = 128;
+
 /// Makes plans.
 #[derive(Debug)]
 pub struct Planner<'a> {
@@ -66,7 +69,8 @@ impl<'a> Planner<'a> {
                         _ => Operation::Allow,
                     };
                     let key = self.key(matched.domain, matched.rule, descriptor, &limit);
-                    add(&mut plan, Question { operation, role, limit, key, hits: hits.max(1) })
+                    let id = limit.per.id().map(|level| id_of(descriptor, level)).transpose()?;
+                    add(&mut plan, Question { operation, role, limit, key, id, hits: hits.max(1) })
                 })
                 .collect::<Result<_, _>>()?;
             let (rule, domain) = (matched.rule, &*matched.domain.name);
@@ -99,15 +103,14 @@ impl<'a> Planner<'a> {
     }
 
     fn key(&self, domain: &Domain, rule: &Rule, descriptor: &request::Descriptor, limit: &Limit) -> String {
-        let entries = match limit.is_shared {
-            true => descriptor.entries.split_last().map_or(&[][..], |(_priority, others)| others),
-            false => &descriptor.entries,
-        };
+        let id = limit.per.id();
+        let count = descriptor.entries.len() - usize::from(limit.is_shared); // the last one is the priority
+        let entries = descriptor.entries.iter().enumerate().take(count).filter(|(at, _)| Some(*at) != id);
         keys::name(
             self.prefix,
             &domain.name,
             domain.hash_tag.as_deref(),
-            entries.iter().enumerate().map(|(at, entry)| (&*entry.key, rule.key_value(at, entry))),
+            entries.map(|(at, entry)| (&*entry.key, rule.key_value(at, entry))),
             &limit.per,
         )
     }
@@ -128,10 +131,19 @@ fn hits(request: &Request, descriptor: &request::Descriptor) -> Result<u64, Refu
     }
 }
 
+/// The entry that says which request it is.
+fn id_of(descriptor: &request::Descriptor, level: usize) -> Result<&[u8], Refusal> {
+    match descriptor.entries.get(level) {
+        Some(entry) if (1..=MAX_ID).contains(&entry.value.len()) => Ok(&entry.value),
+        _ => Err(Refusal::invalid("the id of a request is 1 to 128 bytes")),
+    }
+}
+
 /// Adds a question to a plan, or its hits to an equal question. Returns its index.
 fn add<'a>(plan: &mut Plan<'a>, question: Question<'a>) -> Result<usize, Refusal> {
-    let Question { operation, role, .. } = question;
-    let equals = |other: &Question| (&other.key, other.operation, other.role) == (&question.key, operation, role);
+    let Question { operation, role, id, .. } = question;
+    let same = (&question.key, operation, role, id);
+    let equals = |other: &Question| (&other.key, other.operation, other.role, other.id) == same;
     let Some(at) = plan.questions.iter().position(equals) else {
         plan.questions.push(question);
         return Ok(plan.questions.len() - 1);
