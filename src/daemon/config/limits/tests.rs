@@ -206,7 +206,7 @@ fn how_many_at_once() {
         ("unit: day, ttl: 1h", "ttl and id are for concurrency"),
         ("unlimited: true, concurrency: 5", "`unlimited` excludes unit, window, period and concurrency"),
     ] {
-        assert_eq!(error(&text(written)), format!("file1.yaml:3:27: {expected}"));
+        assert_eq!(error(&text(written)), format!("file1.yaml:3:26: {expected}"));
     }
     let policies = text("concurrency: 5, id: k, ttl: 1h, on_failure: deny")
         .replace("descriptors", "policies")
@@ -377,7 +377,10 @@ fn errors_have_a_position() {
             &with_lines("    rate_limit: {window: 3x}"),
             "file1.yaml:4:26: '3x' is not a duration such as 60, 500ms, 5m, 1h or 7d",
         ),
-        (&with_lines("    rate_limit: {requests_per_unit: 5}"), "file1.yaml:4:17: unit, window, period or concurrency is missing"),
+        (
+            &with_lines("    rate_limit: {requests_per_unit: 5}"),
+            "file1.yaml:4:17: unit, window, period or concurrency is missing",
+        ),
         (
             &with_lines("    rate_limit: {unit: minute, window: 1m}"),
             "file1.yaml:4:17: unit and window exclude each other",
