@@ -7,7 +7,6 @@ use crate::arguments::{Keyword, Options, Parse, Words};
 use crate::error::Error;
 use crate::queues::Wish;
 use crate::server::{Call, Command, Declaration, Keys, Parameter, Reply};
-use crate::statistics;
 
 /// ALLOW that waits for its turn.
 pub struct Acquire;
@@ -69,9 +68,7 @@ impl Command for Acquire {
         if timeout > 0 && in_time && call.may_wait() {
             return call.wait(name, Wish::Units(request), timeout, due);
         }
-        statistics::denied(request.cost);
-        call.count_denial(name, moment);
-        call.notify(c"swlimit.denied", name);
+        request::deny(call, [name], request.cost, moment);
         Ok(Reply::Decision(match first {
             Some(due) => decision.behind(due.saturating_sub(now).max(1)),
             None => decision,

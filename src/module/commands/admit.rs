@@ -303,11 +303,8 @@ impl Command for Admit {
             let decisions = opened.iter().map(|opened| opened.peek(now)).collect::<Result<Vec<_>, _>>()?;
             drop(opened);
             let units = clauses.iter().fold(0u64, |units, placed| units.saturating_add(placed.clause.cost()));
-            statistics::denied(units);
-            for (name, _) in names.iter().zip(&outcomes).filter(|(_, outcome)| matches!(outcome, Outcome::Denied)) {
-                call.count_denial(name, moment);
-                call.notify(c"swlimit.denied", name);
-            }
+            let denied = names.iter().zip(&outcomes).filter(|(_, outcome)| matches!(outcome, Outcome::Denied));
+            request::deny(call, denied.map(|(name, _)| name), units, moment);
             return Ok(Reply::Admission { granted: false, decisions });
         }
         let taken = Taking { call, names, moment, first, repeated };

@@ -6,7 +6,6 @@ use super::request::{self, announce_block, QuotaRequest, TakesOptions, KEY};
 use crate::arguments::Keyword;
 use crate::error::Error;
 use crate::server::{Call, Command, Declaration, Effect, Expiry, Keys, Reply};
-use crate::statistics;
 
 /// Decide, and count if granted.
 pub struct Allow;
@@ -60,9 +59,7 @@ impl Command for Allow {
                     call.replicate(name, Effect::Block { duration, instant: now, until });
                 }
                 drop(key);
-                statistics::denied(request.cost);
-                call.count_denial(name, moment);
-                call.notify(c"swlimit.denied", name);
+                request::deny(call, [name], request.cost, moment);
                 if block.is_some() {
                     announce_block(call, name);
                 }

@@ -158,7 +158,7 @@ impl Command for Hold {
         if wait > 0 && decision.retry_after.is_some() && call.may_wait() {
             return call.wait(name, Wish::Hold { limit, ttl, id: id.bytes().into(), cost }, wait, due);
         }
-        holding::deny(call, name, cost, moment);
+        request::deny(call, [name], cost, moment);
         Ok(Reply::Hold(match first {
             Some(due) => decision.behind(due.saturating_sub(now).max(1)),
             None => decision,

@@ -118,10 +118,3 @@ pub fn renew(
     call.notify(c"swlimit.renewed", name);
     Ok(())
 }
-
-/// Count and notify a hold that was not granted.
-pub fn deny(call: &Call, name: &Text, cost: u64, moment: Moment) {
-    statistics::denied(cost);
-    call.count_denial(name, moment);
-    call.notify(c"swlimit.denied", name);
-}

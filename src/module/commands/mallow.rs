@@ -96,11 +96,8 @@ impl Command for Mallow {
             let peek = |(key, request): (&Key, Request)| Entry::peek(key.entry(), moment.now(), &request);
             let decisions: Vec<Decision> = keys.iter().zip(requests).map(peek).collect::<Result<_, _>>()?;
             drop(keys);
-            statistics::denied(units);
-            for (name, _) in names.iter().zip(&decisions).filter(|(_, decision)| decision.granted == 0) {
-                call.count_denial(name, moment);
-                call.notify(c"swlimit.denied", name);
-            }
+            let denied = names.iter().zip(&decisions).filter(|(_, decision)| decision.granted == 0);
+            request::deny(call, denied.map(|(name, _)| name), units, moment);
             return Ok(Reply::Decisions { granted: false, decisions });
         }
 

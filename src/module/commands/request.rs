@@ -51,6 +51,16 @@ impl<C> QuotaRequest<C> {
     }
 }
 
+/// Count and notify a denial of so many units, by each of these keys.
+#[inline(always)]
+pub fn deny<'a>(call: &Call, names: impl IntoIterator<Item = &'a Text>, units: u64, moment: Moment) {
+    statistics::denied(units);
+    for name in names {
+        call.count_denial(name, moment);
+        call.notify(c"swlimit.denied", name);
+    }
+}
+
 /// Count, replicate and notify a grant.
 #[inline(always)]
 pub fn grant(call: &Call, mut key: Key, name: &Text, grant: Grant, moment: Moment) -> Result<Reply, Error> {
