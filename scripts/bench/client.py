@@ -27,6 +27,7 @@ LIMIT, WINDOW, RESOLUTION, RATE = 1_000, 2_000, 200, 2_500  # of overshoot, in m
 LENGTH = RESOLUTION  # of a lease
 CLIENTS, INTERVALS = (2, 4, 8, 16, 32, 64), (10, 30, 100, 300, 1_000)
 MANY, USUAL = 16, 100
+ASKING = {"tasks": 50, "every": 5}  # of an outage: each task asks again after so many ms
 
 
 class Client:
@@ -51,7 +52,8 @@ def measure(rounds, seconds):
         client = Client(server)
         return {"near": near(client, rounds, seconds / 4), "plenty": plenty(client, rounds, seconds),
                 "scarce": scarce(client, 20 * seconds), "hot": hot(client, 10 * seconds),
-                "overshoot": overshoot(client, 3 if seconds >= 1 else 1)}
+                "overshoot": overshoot(client, 3 if seconds >= 1 else 1),
+                "outage": outage(client, max(3, rounds // 5), 2)}
 
 
 def near(client, rounds, seconds):
@@ -115,6 +117,17 @@ def overshoot(client, windows):
     return found
 
 
+def outage(client, rounds, seconds):
+    """The server is stopped for a while and goes on: `{mode: [result, …]}`."""
+    found = {}
+    for number in range(rounds):
+        print(f"client: the server is stopped, round {number + 1} of {rounds}", flush=True)
+        for mode in list(MODES)[1:]:
+            one = client.run("outage", mode=mode, pid=client.server.process.pid, seconds=seconds, **ASKING)
+            found.setdefault(mode, []).append(one)
+    return found
+
+
 def bound(clients, interval, share, late, round_trip):
     """The most units that are granted in a span of W − R: with what others ask for unseen, and what all may unheard.
 
@@ -136,6 +149,8 @@ def table(found):
         (f"Most granted in any span of W − R, as a share of the limit, synchronized every {USUAL} ms; leased, in "
          "any span of W − R − T", overshoot_table(found["overshoot"])),
         (f"The same of {MANY} clients, by the interval", interval_table(found["overshoot"])),
+        (f"Redis is stopped for two seconds (`SIGSTOP`); {ASKING['tasks']} tasks, each asks again after "
+         f"{ASKING['every']} ms", outage_table(found["outage"])),
     ]
     return [line for caption, rows in parts for line in (f"**{caption}.**", "", *rows, "")][:-1]
 
@@ -216,4 +231,14 @@ def interval_table(found):
     rows = ["| interval, ms | eventual, share 0 | bound |", "|---:|---:|---:|"]
     for interval in INTERVALS:
         rows.append(f"| {interval:,} | {' | '.join(f'{cell:.2f}' for cell in found[MANY, interval, 0])} |")
+    return rows
+
+
+def outage_table(found):
+    """A request is late that was decided more than 5 ms after its timeout of 50 ms."""
+    rows = ["| | decided without it after, ms | requests that waited | late | longest, ms | asked again after, ms |",
+            "|---|---:|---:|---:|---:|---:|"]
+    for mode, several in found.items():
+        cells = [f"{median(one[name] for one in several):.3g}" for name in ("open", "waited", "late", "longest")]
+        rows.append(f"| {MODES[mode]} | {' | '.join(cells)} | {median(one['back'] for one in several):.3g} |")
     return rows

@@ -1,6 +1,7 @@
 //! One measurement, as its arguments say in JSON, with the result in JSON: what `bench/client.py` asks for.
 
 mod near;
+mod outage;
 mod overshoot;
 mod requests;
 
@@ -14,6 +15,7 @@ fn main() {
     let result = match what.as_str() {
         "near" => near::measure(of(options)),
         "requests" => requests::measure(of(options)),
+        "outage" => outage::measure(of(options)),
         "overshoot" => overshoot::measure(of(options)),
         _ => panic!("nothing called {what} is measured"),
     };

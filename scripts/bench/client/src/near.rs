@@ -113,7 +113,7 @@ fn one_thread(options: &Options, keys: &[String], thread: usize, decide: &impl F
     let mut batch = || next.by_ref().take(BATCH).filter(|key| decide(key)).count() == BATCH;
     // Leases are as large as what was used in their length, of a second.
     let begun = Instant::now();
-    while options.case == "lease" && begun.elapsed() < Duration::from_secs(2) {
+    while options.case == "leased" && begun.elapsed() < Duration::from_secs(2) {
         batch();
     }
     let (begun, mut spent, mut batches) = (Instant::now(), Duration::ZERO, 0);
