@@ -29,7 +29,8 @@ def programs(tmp_path_factory):
 
 @pytest.fixture
 def machine(programs, tmp_path):
-    """A machine with other programs than this one: removes some, writes others, and runs setup there."""
+    """A machine with other programs than this one, and a cargo that builds everything at once: removes some, writes
+    others, and runs setup there."""
     class Machine:
         bin = shutil.copytree(programs, tmp_path / "bin", symlinks=True)
 
@@ -41,6 +42,11 @@ def machine(programs, tmp_path):
             self.lose(name)
             (self.bin / name).write_text(f"#!/bin/sh\n{script}\n")
             (self.bin / name).chmod(0o755)
+
+        def take(self, name):
+            """A program of this machine after all."""
+            self.lose(name)
+            (self.bin / name).symlink_to(programs / name)
 
         def setup(self, level, **environment):
             environment = {"CI": ""} | environment | {"PATH": str(self.bin)}
@@ -54,7 +60,9 @@ def machine(programs, tmp_path):
             assert done.stdout.splitlines()[-2].startswith("setup: missing: "), done.stdout
             return done.stdout.splitlines()[-1]
 
-    return Machine()
+    machine = Machine()
+    machine.write("cargo", cargo("1.85.0", "fmt", "clippy"))
+    return machine
 
 
 def names(line):
@@ -112,6 +120,7 @@ def target(tmp_path_factory):
 def test_a_libclang_that_bindgen_cannot_use_is_missing(machine, tmp_path, target, make):
     folder = tmp_path / "libclang"
     folder.mkdir()
+    machine.take("cargo")
     # A target folder of its own: in the usual one bindgen has done its work already.
     found = machine.asks_for("build", CARGO_TARGET_DIR=target, **make(folder))
     assert names(found) == {"libclang-dev"}
@@ -119,7 +128,6 @@ def test_a_libclang_that_bindgen_cannot_use_is_missing(machine, tmp_path, target
 
 def test_building_needs_neither_python_nor_a_server(machine):
     machine.lose("python", "python3", "redis-server", "redis-cli")
-    machine.write("cargo", cargo("1.85.0"))
     assert machine.setup("build").stdout == ""
     assert names(machine.asks_for("run")) == {"redis-server", "redis-tools"}
 

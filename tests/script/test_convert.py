@@ -1,7 +1,9 @@
 """scripts/convert: keys of the module become keys of the script, and back, and decide as before."""
 
+import os
 import random
 import subprocess
+import sys
 
 import pytest
 
@@ -14,7 +16,8 @@ from support.server import ROOT
 
 
 def convert(*words):
-    return subprocess.run([ROOT / "scripts/convert", *map(str, words)], capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-m", "conversion", *map(str, words)], capture_output=True, text=True,
+                          env=os.environ | {"PYTHONPATH": f"{ROOT}/scripts"})
 
 
 def url(server):

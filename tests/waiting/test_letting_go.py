@@ -137,11 +137,11 @@ def test_paused(start, mode):
     replica = start(options=replica_of(primary))
     synchronised(replica)
     with waiters(primary) as wait:
-        primary.cli("SWLIMIT.BLOCK", "k", "300ms")
-        primary.cli("SWLIMIT.BLOCK", "other", "400ms")
-        queue = [wait("k", 2, *DAY, "10s") for _ in range(2)]
-        impatient = wait("other", 2, *DAY, "450ms")
-        primary.cli("CLIENT", "PAUSE", 1500, mode)
+        primary.cli("SWLIMIT.BLOCK", "k", "1s")
+        primary.cli("SWLIMIT.BLOCK", "other", "1s")
+        queue = [wait("k", 2, *DAY, "30s") for _ in range(2)]
+        impatient = wait("other", 2, *DAY, "1100ms")
+        primary.cli("CLIENT", "PAUSE", 2500, mode)
         reply = impatient.answer()
         assert reply[:3] == [0, 2, 2] and reply[3] > 0, "it fits, but nothing may be written"
         assert not queue[0].is_answered

@@ -108,8 +108,8 @@ def test_a_slot_that_nobody_serves(cluster, moving, coverage, error):
     """In a cluster that is down, some servers themselves send away everybody who waits, and say so."""
     source, target, key = moving
     with waiters(source) as wait:
-        source.cli("SWLIMIT.BLOCK", key, "300ms")
-        queue = [wait(key, 5, *DAY, "10s") for _ in range(2)]
+        source.cli("SWLIMIT.BLOCK", key, "1s")
+        queue = [wait(key, 5, *DAY, "30s") for _ in range(2)]
         source.cli("CONFIG", "SET", "cluster-require-full-coverage", coverage)
         slot = key_slot(key.encode())
         assert source.cli("CLUSTER", "DELSLOTS", slot) == "OK"
@@ -125,8 +125,8 @@ def test_a_slot_that_has_moved(cluster, moving, end, endpoint):
     source, target, key = moving
     source.cli("CONFIG", "SET", "cluster-preferred-endpoint-type", endpoint)  # the fixture puts it back
     with waiters(source) as wait:
-        source.cli("SWLIMIT.BLOCK", key, "300ms")
-        waiter = wait(key, 5, *DAY, "400ms")
+        source.cli("SWLIMIT.BLOCK", key, "1s")
+        waiter = wait(key, 5, *DAY, "1100ms")
         if end != "turn":
             source.cli("SWLIMIT.BLOCK", key, BLOCKED)
         slot = key_slot(key.encode())
