@@ -1,13 +1,13 @@
-"""Copy keys from a server with the module to one where the script takes its place, or back. Counts, blocks and the
-time to live stay what they are; the keys copied from stay, too. On one server give the copies another prefix. What is
-counted while this runs may be missing from the copy: stop first what counts."""
+"""Copy keys, but for holds, from a server with the module to one where the script takes its place, or back. Counts,
+blocks, budgets and the time to live stay what they are; the keys copied from stay, too. On one server give the copies
+another prefix. What is counted while this runs may be missing from the copy: stop first what counts."""
 
 import argparse
 import sys
 
 import redis
 
-from .layout import MAGIC, Entry, decode, encode
+from .layout import BUDGET_MAGIC, MAGIC, Budget, Entry, decode, encode
 
 BATCH = 500
 
@@ -56,13 +56,16 @@ def lives(pttl):
 
 def read_module(client, key):
     """What a key of the module holds, and its PTTL; None for other keys."""
-    if client.type(key) != b"sw-window":
+    kind = client.type(key)
+    if kind not in (b"sw-window", b"sw-budget"):
         return None
     with client.pipeline() as transaction:
         shown, pttl = transaction.execute_command("SWLIMIT.INFO", key).pttl(key).execute()
     if not lives(pttl):
         return None
     shown = shown if isinstance(shown, dict) else dict(zip(shown[::2], shown[1::2]))
+    if kind == b"sw-budget":
+        return Budget(shown[b"used"], shown[b"since"], shown[b"until"]), pttl
     counts = [tuple(count) for count in shown[b"counts"]]
     if not counts and not shown[b"blocked"]:
         return None  # a block that has passed
@@ -71,7 +74,7 @@ def read_module(client, key):
 
 def read_script(client, key):
     """What a key of the script holds, and its PTTL; None for other keys."""
-    if client.type(key) != b"string" or client.getrange(key, 0, len(MAGIC) - 1) != MAGIC:
+    if client.type(key) != b"string" or client.getrange(key, 0, 3) not in (MAGIC, BUDGET_MAGIC):
         return None
     with client.pipeline() as transaction:
         value, pttl = transaction.get(key).pttl(key).execute()
@@ -87,12 +90,21 @@ def write_module(client, key, entry, pttl):
     until = seconds * 1000 + micros // 1000 + pttl if pttl > 0 else 0
     with client.pipeline() as transaction:
         transaction.delete(key)
-        for start, units in entry.counts:
-            transaction.execute_command("SWLIMIT.RECORD", key, 0, f"{entry.window}ms", f"{entry.resolution}ms",
-                                        "COST", units, "AT", start, "UNTIL", until)
-        if entry.blocked_until:
-            transaction.execute_command("SWLIMIT.BLOCK", key, "1ms", "AT", entry.blocked_until - 1, "UNTIL", until)
+        for words in commands(key, entry):
+            transaction.execute_command(*words, "UNTIL", until)
         transaction.execute()
+
+
+def commands(key, entry):
+    """What makes such a key."""
+    if isinstance(entry, Budget):
+        yield "SWLIMIT.BUDGET", key, 0, entry.until, "COST", entry.used, "FORCE", "AT", entry.since
+        return
+    for start, units in entry.counts:
+        quota = 0, f"{entry.window}ms", f"{entry.resolution}ms"
+        yield "SWLIMIT.RECORD", key, *quota, "COST", units, "AT", start
+    if entry.blocked_until:
+        yield "SWLIMIT.BLOCK", key, "1ms", "AT", entry.blocked_until - 1
 
 
 sys.exit(main())

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 MAGIC = b"swl1"
 MOST_SUBINTERVALS = 4096  # that the script takes
+BUDGET_MAGIC = b"swb1"
+_BUDGET = struct.Struct("<4s3d")
 _HEADER = struct.Struct("<4s9d")
 _SLOT = struct.Struct("<2d")
 
@@ -18,8 +20,18 @@ class Entry(NamedTuple):
     blocked_until: int  # Unix time in ms; 0 without a block
 
 
+class Budget(NamedTuple):
+    """Units of a period of the calendar."""
+
+    used: int
+    since: int  # Unix time in ms, when the first of them was counted
+    until: int  # Unix time in ms, the period's end
+
+
 def encode(entry):
-    """The bytes of an entry. Raises `ValueError` if the script does not take such a one."""
+    """The bytes of an entry or a budget. Raises `ValueError` if the script does not take such a one."""
+    if isinstance(entry, Budget):
+        return _BUDGET.pack(BUDGET_MAGIC, *entry)
     if not entry.counts:
         return _HEADER.pack(MAGIC, 0, 0, 0, 0, 0, entry.blocked_until, 0, 0, 0)
     subintervals = entry.window // entry.resolution
@@ -37,7 +49,12 @@ def encode(entry):
 
 
 def decode(value):
-    """The entry of these bytes. Raises `ValueError` if they are none."""
+    """The entry or the budget of these bytes. Raises `ValueError` if they are neither."""
+    if value.startswith(BUDGET_MAGIC) and len(value) == _BUDGET.size:
+        _, *numbers = _BUDGET.unpack(value)
+        if not all(number.is_integer() and number >= 0 for number in numbers):
+            raise ValueError("numbers that are not whole")
+        return Budget(*map(int, numbers))
     if len(value) < _HEADER.size or not value.startswith(MAGIC):
         raise ValueError("not a value of the script")
     _, *numbers = _HEADER.unpack_from(value)

@@ -3,13 +3,14 @@
 --   EVALSHA    <sha> 1 key ALLOW limit window resolution [COST n] [PARTIAL] [STRICT] [BLOCK duration] [AT unix-ms]
 --   EVALSHA_RO <sha> 1 key PEEK limit window resolution [COST n] [PARTIAL] [STRICT] [AT unix-ms]
 --   EVALSHA    <sha> 2 key key MALLOW limit window resolution cost limit window resolution cost [STRICT] [AT unix-ms]
+--   EVALSHA    <sha> 1 key BUDGET limit until [COST n] [PARTIAL | FORCE] [AT unix-ms]
 --
--- and RECORD, REFUND, BLOCK, UNBLOCK, INFO: the keys are those of EVALSHA, ARGV is the command's name and its other
--- words. ALLOW and PEEK also take one packed argument, which costs less than words: a byte of flags (1: count, as ALLOW
+-- and RECORD, REFUND, BLOCK, UNBLOCK, INFO, BUDGET, ADMIT (of RATE and BUDGET clauses; a script has no holds): the keys
+-- are those of EVALSHA, ARGV is the command's name and its other words. ALLOW and PEEK also take one packed argument, which costs less than words: a byte of flags (1: count, as ALLOW
 -- does; 2: PARTIAL; 4: STRICT), then limit, resolution (ms), subintervals, cost and, optionally, AT as unsigned
 -- little-endian integers of 8 bytes: struct.pack('<BI8I8I8I8', ...).
 --
--- A key is a string. All numbers are little-endian doubles that hold integers:
+-- A key is a string. All numbers are little-endian doubles that hold integers. A window, and a block:
 --
 --   offset  0  'swl1', four bytes
 --           4  resolution R in ms; 0 when nothing is counted
@@ -24,6 +25,8 @@
 --          76  the slots, oldest first, 16 bytes each: a subinterval from newest - N on that holds a count and is not
 --              the newest, and the running total through it
 --
+-- A budget, 28 bytes: 'swb1', the units used, when the first of them was counted, and the end of the period (ms each).
+--
 -- Running totals make the units of any span a difference of two numbers. A grant in the newest subinterval only
 -- rewrites `through`: it leaves the expiry alone and costs the same whatever N is. Slots are found by bisection.
 --
@@ -31,13 +34,13 @@
 -- they are used. Only instants within 30 years of 2^53 ms make replies that are not exact. The page how-it-decides.md
 -- has the formulas (n[i]: the units of subinterval i, c: the current subinterval, e: the ms elapsed in it),
 -- commands.md the replies; '§' is a paragraph of the specification that both tell: 1 units, 2 window, 3 time, 4 commands for one key,
--- 5 several limits, 6 changing the limit, 8 errors, 10 blocking.
+-- 5 several limits, 6 changing the limit, 8 errors, 10 blocking, 14 budgets, 15 one decision of everything.
 
 local MAX = 9007199254740991      -- 2^53 - 1, the largest limit, cost, count and instant
 local LONGEST = 315360000000      -- 3650 days in ms
 local MOST_SUBINTERVALS = 4096
 local WRONGTYPE = 'WRONGTYPE Operation against a key holding the wrong kind of value'
-local MAGIC = 829192051          -- 'swl1'
+local MAGIC = 829192051           -- 'swl1'
 local NO_CLOCK = 'ERR no clock: '    -- callers then give theirs with AT
 local OVERFLOW = 'ERR count would overflow'
 
@@ -52,7 +55,8 @@ local flags, limit, R, N          -- the quota; R in ms
 local cost, partial, strict = 1, false, false
 local units, duration             -- of REFUND, of BLOCK
 local age, since, block, nx, at, till
-local quotas                      -- of MALLOW: limit, R, N, cost for each key
+local ends, force, PERIOD_END     -- of BUDGET: the end of the period, FORCE, and the error of an end that is none
+local quotas                      -- of MALLOW and ADMIT, for each key: limit, cost, and R, N or `ends`
 
 if #command == 33 then flags, limit, R, N, cost = unpack('<BI8I8I8I8', command)
 elseif #command == 41 then flags, limit, R, N, cost, at = unpack('<BI8I8I8I8I8', command)
@@ -68,6 +72,10 @@ if flags and flags < 8 then
   end
 else
   cost, at = 1, nil
+  PERIOD_END = 'ERR until must be a Unix time in milliseconds after now, at most 3650 days'
+  local NUMKEYS = 'ERR numkeys must be a positive integer that matches the keys given'
+  local MOST_ADMITTED = 64                -- keys of an ADMIT
+  local LATEST_ADMITTED = 9007199254740   -- AT of an ADMIT: with the module it may hold, and tokens are of microseconds
   -- Every word is checked before a key is touched (§8).
   local function integer(word, least)
     local number = word and string.find(word, '^%d+$') and tonumber(word)
@@ -84,13 +92,19 @@ else
     return ms and ms >= least and ms <= LONGEST and ms
   end
 
-  local function quota(from) -- limit, R, N of three words, or nil and the error
+  local function cap(from) -- a limit, or nil and the error, which is nil where the word is missing
     local most = integer(ARGV[from], 0)
-    if not most then return nil, 'ERR limit must be an integer between 0 and 9007199254740991' end
+    if most then return most end
+    return nil, ARGV[from] and 'ERR limit must be an integer between 0 and 9007199254740991'
+  end
+
+  local function quota(from) -- limit, R, N of three words, or nil and the error, as above
+    local most, fault = cap(from)
+    if not most then return nil, fault end
     local window, resolution = milliseconds(ARGV[from + 1], 1), milliseconds(ARGV[from + 2], 1)
     if not (window and resolution) then
-      local name = window and 'resolution' or 'window'
-      return nil, 'ERR ' .. name .. ' must be a duration such as 60, 500ms, 5m, 1h or 7d'
+      local name, place = window and 'resolution' or 'window', window and from + 2 or from + 1
+      return nil, ARGV[place] and 'ERR ' .. name .. ' must be a duration such as 60, 500ms, 5m, 1h or 7d'
     end
     if window % resolution ~= 0 then return nil, 'ERR resolution must divide the window evenly' end
     local subintervals = window / resolution
@@ -119,30 +133,52 @@ else
   elseif command == 'REFUND' then options, first = ' AGE SINCE AT UNTIL ', 3
   elseif command == 'BLOCK' then options, first = ' NX AT UNTIL ', 3
   elseif command == 'UNBLOCK' then options = ' AT UNTIL '
-  elseif command == 'MALLOW' then options, first = ' STRICT AT ', 2 + 4 * #KEYS
+  elseif command == 'MALLOW' or command == 'ADMIT' then options = ' STRICT AT '
+  elseif command == 'BUDGET' then options, first = ' COST PARTIAL FORCE AT UNTIL ', 4
   elseif command ~= 'INFO' then return syntax(given)
   end
 
   local words = #ARGV - 1
   local arity = {err = "ERR wrong number of arguments for 'swlimit." .. string.lower(command) .. "' command"}
-  if command == 'MALLOW' then
+  local function period(from) -- limit and end of a budget, or nil and the error, as above
+    local most, fault = cap(from)
+    if not most then return nil, fault end
+    local instant = integer(ARGV[from + 1], 0)
+    if not instant then return nil, ARGV[from + 1] and PERIOD_END end
+    return most, instant
+  end
+
+  if command == 'MALLOW' or command == 'ADMIT' then
     if 2 + #KEYS + words < 7 then return arity end
-    if #KEYS == 0 or #KEYS + words < 5 * #KEYS then
-      return {err = 'ERR numkeys must be a positive integer that matches the keys given'}
-    end
-    quotas = {}
+    if #KEYS == 0 or #KEYS > (command == 'ADMIT' and MOST_ADMITTED or words / 4) then return {err = NUMKEYS} end
+    quotas, first = {}, 2
     for i = 1, #KEYS do
-      local most, resolution, subintervals = quota(4 * i - 2)
-      if not most then return {err = resolution} end
-      local each = integer(ARGV[4 * i + 1], 1)
-      if not each then return {err = 'ERR cost must be an integer between 1 and 9007199254740991'} end
-      quotas[i] = {limit = most, R = resolution, N = subintervals, cost = each}
+      local kind, asked, fault, word = 'RATE', {}, nil, ARGV[first]
+      if command == 'ADMIT' then kind, first = string.upper(word or ''), first + 1 end
+      if kind == 'RATE' then
+        asked.limit, asked.R, asked.N = quota(first)
+        fault, first = asked.R, first + 4
+      elseif kind == 'BUDGET' then
+        asked.limit, asked.ends = period(first)
+        fault, first = asked.ends, first + 3
+      elseif kind == 'HOLD' then return {err = 'ERR a HOLD clause needs the module'}
+      else return word and syntax(word) or {err = NUMKEYS}
+      end
+      if asked.limit then
+        asked.cost = integer(ARGV[first - 1], 1)
+        fault = ARGV[first - 1] and 'ERR cost must be an integer between 1 and 9007199254740991'
+      end
+      if not asked.cost then return fault and {err = fault} or syntax(word) end
+      quotas[i] = asked
     end
   else
     if #KEYS ~= 1 or #ARGV < first - 1 or (command == 'INFO' and words > 0) then return arity end
     if first == 5 then
       limit, R, N = quota(2)
       if not limit then return {err = R} end
+    elseif command == 'BUDGET' then
+      limit, ends = period(2)
+      if not limit then return {err = ends} end
     elseif command == 'REFUND' then
       units = integer(ARGV[2], 1)
       if not units then return {err = 'ERR units must be an integer between 1 and 9007199254740991'} end
@@ -157,11 +193,14 @@ else
     local word = ARGV[i]
     local name = string.upper(word)
     if seen[name] or not string.find(options, ' ' .. name .. ' ', 1, true) then return syntax(word) end
-    if name == 'AGE' and seen.SINCE or name == 'SINCE' and seen.AGE then return syntax(word) end
+    local other = name == 'AGE' and 'SINCE' or name == 'SINCE' and 'AGE' or name == 'FORCE' and 'PARTIAL'
+      or name == 'PARTIAL' and 'FORCE'
+    if seen[other] then return syntax(word) end
     seen[name] = true
     if name == 'PARTIAL' then partial = true
     elseif name == 'STRICT' then strict = true
     elseif name == 'NX' then nx = true
+    elseif name == 'FORCE' then force = true
     else
       i = i + 1
       local value, fault = ARGV[i], nil
@@ -183,6 +222,9 @@ else
     i = i + 1
   end
 
+  if command == 'ADMIT' and at and at > LATEST_ADMITTED then
+    return {err = 'ERR AT must be a Unix time in milliseconds'}
+  end
   if quotas then
     local named = {}
     for _, name in ipairs(KEYS) do
@@ -382,9 +424,16 @@ end
 -- Everything else
 ---------------------------------------------------------------------------------------------------------------------
 
--- Ends the script with an error, which the last lines return.
+-- Ends the script with an error, which `answer` returns.
 local function fail(message)
   error({err = message}, 0)
+end
+
+-- The reply of a function, or the error it fails with.
+local function answer(decide, ...)
+  local done, reply = pcall(decide, ...)
+  if done then return reply end
+  return {err = type(reply) == 'table' and reply.err or reply} -- from Redis 7.0 on, pcall makes a string of such a table
 end
 
 local function ask(...)
@@ -392,6 +441,92 @@ local function ask(...)
   if type(reply) == 'table' and reply.err then fail(reply.err) end
   return reply
 end
+
+-- Store a value that lives for `lives` ms, in a key that lived for `lived` ms more (nil: a new one). §3: a key in which
+-- nothing matters goes; the expiry is set only when the end has changed, or UNTIL says when.
+local function put(key, value, lives, lived)
+  if lives <= 0 then return ask('DEL', key) end
+  if till then
+    if till == 0 then return ask('SET', key, value) end
+    return ask('SET', key, value, 'PXAT', string.format('%.0f', till))
+  end
+  if lives == lived then return ask('SET', key, value, 'KEEPTTL') end
+  if at then return ask('SET', key, value, 'PX', string.format('%.0f', lives)) end
+  return ask('SET', key, value, 'PXAT', string.format('%.0f', now + lives))
+end
+
+---------------------------------------------------------------------------------------------------------------------
+-- Budgets (§14)
+---------------------------------------------------------------------------------------------------------------------
+
+local BUDGET_MAGIC = 828536691 -- 'swb1'
+
+-- The budget of a key's value; nil for an empty one. Where there is a budget, at least one unit is used.
+local function budget_of(value)
+  if value == '' then return nil end
+  if #value ~= 28 then fail(WRONGTYPE) end
+  local magic, used, began, over = unpack('<I4ddd', value)
+  if not (magic == BUDGET_MAGIC and used >= 1 and used <= MAX and used % 1 == 0 and began >= 0 and began % 1 == 0
+      and over > began and over <= MAX and over - began <= LONGEST and over % 1 == 0) then
+    fail(WRONGTYPE)
+  end
+  return {used = used, since = began, ends = over}
+end
+
+-- The first 29 bytes of a key tell a budget from everything else.
+local function open_budget(key)
+  return budget_of(ask('GETRANGE', key, '0', '28'))
+end
+
+local function check_end(instant)
+  if instant <= now or instant - now > LONGEST then fail(PERIOD_END) end
+end
+
+-- What is in force of it at `now`: the units used, and its end; 0 and nil without one.
+local function in_force(budget)
+  if budget and now < budget.ends then return budget.used, budget.ends end
+  return 0
+end
+
+-- What a request {limit, cost, partial} comes to: units granted.
+local function afford(budget, request)
+  local room = math.max(0, request.limit - in_force(budget))
+  return request.cost <= room and request.cost or request.partial and room or 0
+end
+
+-- The reply as it reads at `now`, so many units having been granted.
+local function spent(budget, request, granted)
+  local used, over = in_force(budget)
+  local left, retry = over and over - now or 0, 0
+  if granted == 0 then retry = request.limit < (request.partial and 1 or request.cost) and -1 or left end
+  return {granted, request.limit, math.max(0, request.limit - used), retry, left}
+end
+
+-- Count units; the budget with them.
+local function spend(key, budget, request, amount)
+  local used, over = in_force(budget)
+  if amount > MAX - used then fail(OVERFLOW) end
+  local after = {used = used + amount, since = over and budget.since or now, ends = over or request.ends}
+  local value = pack('<I4ddd', BUDGET_MAGIC, after.used, after.since, after.ends)
+  put(key, value, after.ends - now, budget and budget.ends - now)
+  return after
+end
+
+if command == 'BUDGET' then -- before functions are made that it does not need
+  return answer(function()
+    local key, request = KEYS[1], {limit = limit, ends = ends, cost = cost, partial = partial}
+    check_end(ends)
+    local budget = open_budget(key)
+    local granted = afford(budget, request)
+    local amount = force and cost or granted
+    if amount > 0 then budget = spend(key, budget, request, amount) end
+    return spent(budget, request, granted)
+  end)
+end
+
+---------------------------------------------------------------------------------------------------------------------
+-- Windows
+---------------------------------------------------------------------------------------------------------------------
 
 local function subinterval_at(instant, resolution)
   return (instant - instant % resolution) / resolution
@@ -419,10 +554,12 @@ local function scale(a, b, c)
   return whole + quotient, rest > 0
 end
 
--- What a key holds: the header's fields, and `value`, its first bytes. nil for a missing key.
-local function open(key)
+-- What a key holds: the header's fields, and `value`, its first bytes. nil for a missing key. Where any value is taken,
+-- the second result is a budget.
+local function open(key, takes_any)
   local value = ask('GETRANGE', key, '0', '331')
   if value == '' then return nil end
+  if takes_any and string.sub(value, 1, 4) == 'swb1' then return nil, budget_of(value) end
   if #value < 76 or string.sub(value, 1, 4) ~= 'swl1' then fail(WRONGTYPE) end
   local entry = {key = key, value = value}
   local _
@@ -694,23 +831,15 @@ local function counted(entry, seen, key, instant, amount)
   return build(key, seen.R, seen.N, subs, counts, entry and entry.blocked or 0), true
 end
 
--- Store an entry that lived for `lived` ms more (nil: a new key). §3: a key in which nothing matters goes; the expiry is
--- set only when the end has changed, or UNTIL says when.
+-- Store an entry that lived for `lived` ms more (nil: a new key); `whole`: more has changed than the newest running total.
 local function store(entry, lived, whole)
   local lives = time_to_live(entry)
-  if lives <= 0 then return ask('DEL', entry.key) end
-  if not whole and not till and lives == lived then
+  if not whole and not till and lives == lived and lives > 0 then
     return ask('SETRANGE', entry.key, '28', pack('<d', entry.through))
   end
-  local value = pack('<I4ddddddddd', MAGIC, entry.R, entry.N, entry.newest, entry.through, entry.slid, entry.blocked,
-    entry.slots, entry.previous, entry.before) .. slots_of(entry)
-  if till then
-    if till == 0 then return ask('SET', entry.key, value) end
-    return ask('SET', entry.key, value, 'PXAT', string.format('%.0f', till))
-  end
-  if lives == lived then return ask('SET', entry.key, value, 'KEEPTTL') end
-  if at then return ask('SET', entry.key, value, 'PX', string.format('%.0f', lives)) end
-  return ask('SET', entry.key, value, 'PXAT', string.format('%.0f', now + lives))
+  local head = pack('<I4ddddddddd', MAGIC, entry.R, entry.N, entry.newest, entry.through, entry.slid, entry.blocked,
+    entry.slots, entry.previous, entry.before)
+  return put(entry.key, head .. slots_of(entry), lives, lived)
 end
 
 local function allow(key, request)
@@ -766,10 +895,21 @@ local function record(key, request)
   return behind({given, request.limit, remaining, retry, reset_after(seen)}, blocked or begun)
 end
 
+-- Of a budget, nothing goes back that is older than its period.
+local function take_back(key, budget)
+  local used, over = in_force(budget)
+  if not over or age and math.max(0, now - age) < budget.since then return 0 end
+  local given = math.min(units, used)
+  local value = pack('<I4ddd', BUDGET_MAGIC, used - given, budget.since, over)
+  put(key, value, given < used and over - now or 0, over - now)
+  return given
+end
+
 local function refund(key)
-  local entry = open(key)
-  if not entry or entry.R == 0 or time_to_end(entry) <= 0 then return 0 end
+  local entry, budget = open(key, true)
   if since then age = math.max(0, now - since) end
+  if budget then return take_back(key, budget) end
+  if not entry or entry.R == 0 or time_to_end(entry) <= 0 then return 0 end
   local from, oldest = entry.newest - entry.N, nil
   if age then
     from = subinterval_at(math.max(0, now - age), entry.R)
@@ -823,7 +963,8 @@ local function lift_block(key)
 end
 
 local function info(key)
-  local entry = open(key)
+  local entry, budget = open(key, true)
+  if budget then return {'used', budget.used, 'since', budget.since, 'until', budget.ends, 'memory', 28} end
   if not entry then fail('ERR no such key') end
   local subs, counts = counts_of(entry)
   local shown, total = {}, 0
@@ -835,35 +976,54 @@ local function info(key)
     'blocked', blocked_for(entry) and entry.blocked or 0, 'counts', shown}
 end
 
--- §5: all or nothing.
-local function mallow()
-  local entries, views, replies, grants = {}, {}, {}, {}
-  for i = 1, #KEYS do entries[i] = open(KEYS[i]) or false end
-  for _, request in ipairs(quotas) do request.strict = strict end
-  for i, request in ipairs(quotas) do
-    local entry = entries[i] or nil
-    views[i] = view(entry, request.R, request.N)
-    local granted, remaining, held = weigh(views[i], request)
-    if granted == 0 or blocked_for(entry) then break end
-    if granted > MAX - held then fail(OVERFLOW) end
-    grants[i] = {lived = entry and time_to_live(entry), remaining = remaining}
+-- §5, §15: all or nothing.
+local function decide_all()
+  local held, grants, replies, fits = {}, {}, {}, true
+  for _, request in ipairs(quotas) do
+    if request.ends then check_end(request.ends) end
+    request.strict = strict
   end
-  if #grants < #KEYS then
-    for i, request in ipairs(quotas) do replies[i + 1] = peek(entries[i] or nil, request) end
-    replies[1] = 0
+  for i, request in ipairs(quotas) do
+    held[i] = (request.ends and open_budget or open)(KEYS[i]) or false
+  end
+  for i, request in ipairs(quotas) do
+    local value, granted = held[i] or nil, nil
+    if request.ends then granted = afford(value, request)
+    else
+      local entry, seen = value, view(value, request.R, request.N)
+      local remaining, counted_units
+      granted, remaining, counted_units = weigh(seen, request)
+      if blocked_for(entry) then granted = 0 end
+      if granted > MAX - counted_units then fail(OVERFLOW) end
+      grants[i] = {seen = seen, lived = entry and time_to_live(entry), remaining = remaining}
+    end
+    fits = fits and granted > 0
+  end
+  replies[1] = fits and 1 or 0
+  if not fits then
+    for i, request in ipairs(quotas) do
+      local value = held[i] or nil
+      replies[i + 1] = request.ends and spent(value, request, afford(value, request)) or peek(value, request)
+    end
     return replies
   end
   -- All keys are written by one command, SETRANGE or SET: a user who may not run it counts nothing anywhere.
   local any_whole = false
   for i, request in ipairs(quotas) do
-    local instant, whole = decision_instant(views[i], now), nil
-    grants[i].entry, whole = counted(entries[i] or nil, views[i], KEYS[i], instant, request.cost)
+    local grant, whole = grants[i], true
+    if grant then
+      local instant = decision_instant(grant.seen, now)
+      grant.entry, whole = counted(held[i] or nil, grant.seen, KEYS[i], instant, request.cost)
+      local left = math.max(0, time_to_end(grant.entry))
+      replies[i + 1] = {request.cost, request.limit, grant.remaining - request.cost, 0, left}
+    end
     any_whole = any_whole or whole
-    local left = math.max(0, time_to_end(grants[i].entry))
-    replies[i + 1] = {request.cost, request.limit, grants[i].remaining - request.cost, 0, left}
   end
-  for _, grant in ipairs(grants) do store(grant.entry, grant.lived, any_whole) end
-  replies[1] = 1
+  for i, request in ipairs(quotas) do
+    local grant = grants[i]
+    if grant then store(grant.entry, grant.lived, any_whole)
+    else replies[i + 1] = spent(spend(KEYS[i], held[i] or nil, request, request.cost), request, request.cost) end
+  end
   return replies
 end
 
@@ -877,9 +1037,7 @@ local function run()
   elseif command == 'UNBLOCK' then return lift_block(key)
   elseif command == 'INFO' then return info(key)
   end
-  return mallow()
+  return decide_all()
 end
 
-local done, reply = pcall(run)
-if done then return reply end
-return {err = type(reply) == 'table' and reply.err or reply} -- from Redis 7.0 on, pcall makes a string of such a table
+return answer(run)

@@ -15,8 +15,8 @@ type Send = (words: Word[], key: string) => Promise<unknown>;
 
 export const SHA = createHash("sha1").update(SCRIPT).digest("hex");
 
-/** The module's commands that the script has, too. */
-const SCRIPTED = new Set(["ALLOW", "PEEK", "RECORD", "REFUND", "BLOCK", "UNBLOCK", "INFO", "MALLOW"]);
+/** The module's commands that the script has, too; ADMIT unless it names a hold. */
+const SCRIPTED = new Set("ALLOW PEEK RECORD REFUND BLOCK UNBLOCK INFO MALLOW BUDGET ADMIT".split(" "));
 
 const PREFIX = "SWLIMIT.";
 
@@ -85,6 +85,9 @@ export class Dialect {
     const name = (args[0] as string).slice(PREFIX.length);
     const byScript = use === "never" || this.backend === "script";
     if (this.lacks.has(name) || (byScript && !SCRIPTED.has(name))) throw new NeedsModuleError(args[0] as string);
+    if (byScript && name === "ADMIT" && args.includes("HOLD", 2 + Number(args[1]))) {
+      throw new NeedsModuleError("SWLIMIT.ADMIT of a hold");
+    }
     return byScript ? scripted(name, args, this.readOnly, this.takesBytes) : args;
   }
 
@@ -128,7 +131,7 @@ export class Dialect {
 /** A call of the script in place of a command of the module's. */
 function scripted(name: string, args: string[], readOnly: string, takesBytes: boolean): Word[] {
   const evalsha = name === "PEEK" || name === "INFO" ? readOnly : "EVALSHA";
-  if (name === "MALLOW") {
+  if (name === "MALLOW" || name === "ADMIT") {
     const end = 2 + Number(args[1]);
     return [evalsha, SHA, args[1] as string, ...args.slice(2, end), name, ...args.slice(end)];
   }

@@ -5,7 +5,7 @@ import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { Redis } from "ioredis";
-import { admit, allowAll, HoldLimiter, ModuleMissingError, NeedsModuleError } from "swlimit";
+import { admit, allowAll, BudgetLimiter, HoldLimiter, ModuleMissingError, NeedsModuleError } from "swlimit";
 import { SHA } from "../../src/node/dist/esm/dialect.js";
 import { connect, eventually, key, limiter, port, told } from "./support.mjs";
 
@@ -43,7 +43,8 @@ for (const [name, open] of Object.entries({
   },
 })) {
   test(`every command, with ${name}`, async (test) => {
-    const three = limiter(test, { client: await open(test), ...RIGHT, limit: 2 ** 40, window: "1h", strict: true });
+    const client = await open(test);
+    const three = limiter(test, { client, ...RIGHT, limit: 2 ** 40, window: "1h", strict: true });
     const k = `{${key()}}`;
     assert.deepEqual(three.servers(), []);
     const first = await three.allow(k, { cost: 2 ** 33 + 1 });
@@ -61,6 +62,18 @@ for (const [name, open] of Object.entries({
       { limiter: three.with({ limit: 1 }), key: `${k}b` },
     ]);
     assert.deepEqual([both.granted, both.each.map(({ remaining }) => remaining)], [true, [3, 0]]);
+    await three.reset(k);
+    const plan = new BudgetLimiter({ client, ...RIGHT, limit: 10, period: "year" });
+    test.after(() => plan.close());
+    const parts = [
+      { limiter: three, key: k },
+      { limiter: plan, key: `${k}:plan`, cost: 7 },
+    ];
+    const admission = await admit(parts);
+    assert.deepEqual([admission.granted, admission.each.map(({ granted }) => granted)], [true, [1, 7]]);
+    assert.equal((await admit(parts)).granted, false);
+    await admission.settle(1, 4);
+    assert.equal((await plan.allow(`${k}:plan`)).remaining, 5);
     await three.reset(k);
     assert.equal((await three.allow(k)).remaining, 2 ** 40 - 1);
     assert.equal((await three.allow(k, { block: "1s", cost: 2 ** 41 })).retryAfter, -1);
@@ -133,7 +146,7 @@ test("what the script has not needs the module", async (test) => {
   test.after(() => two.close());
   const error = await two.hold(key()).catch((error) => error);
   assert.ok(error instanceof NeedsModuleError && /SWLIMIT.HOLD needs the module/.test(error.message), error);
-  await assert.rejects(admit([{ limiter: two, key: key() }]), NeedsModuleError);
+  await assert.rejects(admit([{ limiter: two, key: key() }]), /SWLIMIT.ADMIT of a hold needs the module/);
 });
 
 test("a server that is full grants nothing, and is noticed to be back", async (test) => {

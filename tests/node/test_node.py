@@ -29,6 +29,7 @@ def test_script(server, start):
     bare, spare = start(module=None), start(module=None)
     passes("denials.test.mjs", main=bare.port)
     passes("limiter.test.mjs", main=bare.port)
+    passes("budget.test.mjs", main=bare.port)
     passes("script.test.mjs", main=bare.port, spare=spare.port, module=server.port)
 
 

@@ -15,6 +15,12 @@ from support.server import MODULE
 from support.waiting import eventually
 from swlimit import backend
 
+from .test_budgets import (  # noqa: F401
+    budgets,
+    test_a_clock_that_is_behind_asks_with_the_next_period,
+    test_granted_until_the_period_ends,
+    test_the_same_on_both_sides,
+)
 from .test_denials import (  # noqa: F401  (they are run here once more, on servers without the module)
     denied,
     test_a_block_that_is_shorter_than_the_window,
@@ -133,15 +139,25 @@ def test_always_and_never(kind, limiter, server, shared_server):
 def test_what_the_script_has_not(kind, limiter, server):
     client = kind.client(kind.redis, port=server.port)
     rate = limiter(client=client)
-    rate.allow("k")
-    holds, plan = kind.hold_limiter(client, 1, timeout=2.0), kind.budget_limiter(client, 9, timeout=2.0)
-    for call in (lambda: holds.hold("h"), lambda: holds.hold("h", wait=5), lambda: plan.allow("b"),
-                 lambda: kind.admit([rate.request("k"), plan.request("b")])):
+    holds = kind.hold_limiter(client, 1, timeout=2.0)
+    for call in (lambda: kind.admit([rate.request("k"), holds.request("h")]), lambda: holds.hold("h"),
+                 lambda: holds.hold("h", wait=5)):
         with pytest.raises(swlimit.NeedsModule, match="needs the module, and the server decides with the script"):
             call()
     assert rate.allow("k").source == "server"
-    for one in (holds, plan):
-        one.close()
+    holds.close()
+
+
+def test_rates_and_budgets_at_once(kind, limiter, server):
+    client = kind.client(kind.redis, port=server.port)
+    rate, plan = limiter(client=client), kind.budget_limiter(client, 9, timeout=10.0)
+    parts = [rate.request("k"), plan.request("HOLD", 7)]
+    admission = kind.admit(parts)
+    assert admission.granted and [one.remaining for one in admission.each] == [2, 2]
+    assert not kind.admit(parts)
+    assert kind.call(admission.settle, 1, 4) == [0, -3]
+    assert kind.admit([plan.request("HOLD", 5)]).each[0].remaining == 0
+    plan.close()
 
 
 def test_the_server_changes(kind, limiter, start):

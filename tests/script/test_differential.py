@@ -75,13 +75,15 @@ def test_decisions(plain):
         assert plain.calls([scripted(words, sha()) for words in of_vector(case)])[-1] == case["decision"], case
 
 
-@pytest.mark.parametrize("sequence", json.loads((make.HERE / "replies.json").read_text()), ids=lambda one: one["name"])
+@pytest.mark.parametrize("sequence", [sequence for name in ("replies.json", "budgets.json")
+                                      for sequence in json.loads((make.HERE / name).read_text())],
+                         ids=lambda one: one["name"])
 def test_replies(plain, sequence):
     for step in sequence["steps"]:
         words = step["command"]
         if words[0] == "SWLIMIT.ACQUIRE":
             continue  # a script does not wait
-        if words[0] == "SWLIMIT.MALLOW":
+        if words[0] in ("SWLIMIT.MALLOW", "SWLIMIT.ADMIT"):
             if len(words) < 2 or words[1] not in map(str, range(1, len(words) - 1)):
                 continue  # numkeys is EVALSHA's own word, and so is its error
             words = [words[0], int(words[1]), *words[2:]]

@@ -11,14 +11,19 @@ from support.resp import Connection, Failed
 from support.script import COUNT, load, packed, scripted, sha
 
 WRONGTYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
+END = T + 3_600_000
 COMMANDS = [("ALLOW", "k", 5, 60, 5), ("ALLOW", "k", 5, 60, 5, "AT", T), ("PEEK", "k", 5, 60, 5),
             ("RECORD", "k", 5, 60, 5), ("ALLOW", "k", 5, 3600, 60), ("REFUND", "k", 1),
             ("ALLOW", "k", 5, 60, 5, "COST", 9, "BLOCK", "1m"),
-            ("BLOCK", "k", "1m"), ("UNBLOCK", "k"), ("INFO", "k"), ("MALLOW", 1, "k", 5, 60, 5, 1)]
+            ("BLOCK", "k", "1m"), ("UNBLOCK", "k"), ("INFO", "k"), ("MALLOW", 1, "k", 5, 60, 5, 1),
+            ("ADMIT", 1, "k", "RATE", 5, 60, 5, 1)]
+OF_BUDGETS = [("BUDGET", "k", 5, END, "AT", T), ("BUDGET", "k", 5, END, "FORCE", "COST", 9, "AT", T),
+              ("ADMIT", 1, "k", "BUDGET", 5, END, 1, "AT", T)]
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(map(str, words)))
+@pytest.mark.parametrize("words", COMMANDS + OF_BUDGETS, ids=lambda words: " ".join(map(str, words)))
 @pytest.mark.parametrize("other", [("SET", "k", "a string"), ("SET", "k", "x" * 400), ("SET", "k", "swl1" + "x" * 64),
+                                   ("SET", "k", "swb1" + "x" * 24),
                                    ("SET", "k", 7), ("HSET", "k", "f", "v"), ("RPUSH", "k", "v"), ("SADD", "k", "v"),
                                    ("XADD", "k", "*", "f", "v"), ("SETBIT", "k", 100_000, 1)],
                          ids=lambda words: f"{words[0]} {str(words[2])[:8]}")
@@ -51,6 +56,40 @@ def test_damaged_values_are_refused(plain, run, words, value):
         assert reply == WRONGTYPE
     else:  # the header stands for what it is until more of it is read
         assert not isinstance(reply, Failed) or reply == WRONGTYPE
+
+
+def budget(used=3.0, since=T - 5.0, until=END + 0.0, magic=b"swb1"):
+    return struct.pack("<4s3d", magic, used, since, until)
+
+
+@pytest.mark.parametrize("value", [
+    budget()[:-1], budget() + b"x", budget(magic=b"swb2"), budget(used=0.0), budget(used=1.5), budget(used=2.0**53),
+    budget(used=float("nan")), budget(since=-1.0), budget(since=0.5), budget(since=float("nan")), budget(until=T - 5.0),
+    budget(until=END + 0.5), budget(until=float("inf")), budget(until=float("nan")), budget(since=0.0),
+], ids=lambda value: f"{len(value)}:{crc32(value):08x}")
+def test_damaged_budgets_are_refused(plain, run, value):
+    """And kept; a sound one, and one kind of key, is not the other."""
+    for words in OF_BUDGETS + [("REFUND", "k", 1, "AT", T), ("INFO", "k")]:
+        plain.call("SET", "k", value)
+        assert run(f"SWLIMIT.{words[0]}", *words[1:]) == WRONGTYPE, words
+        assert plain.call("GET", "k") == value
+        plain.call("SET", "k", budget())
+        assert not isinstance(run(f"SWLIMIT.{words[0]}", *words[1:]), Failed)
+    for sound, others in [(budget(), [words for words in COMMANDS if words[0] not in ("REFUND", "INFO")]),
+                          (header(), OF_BUDGETS)]:
+        for words in others:
+            plain.call("SET", "k", sound)
+            assert run(f"SWLIMIT.{words[0]}", *words[1:]) == WRONGTYPE, words
+            assert plain.call("GET", "k") == sound
+
+
+def test_a_hold_needs_the_module(plain, run):
+    """Nothing of such an ADMIT is counted."""
+    words = ["SWLIMIT.ADMIT", 2, "r", "h", "RATE", 5, 60, 5, 1, "hold", 5, 60, "id", 1]
+    assert run(*words) == "ERR a HOLD clause needs the module"
+    assert run("SWLIMIT.ADMIT", 65, *range(65), *["RATE", 5, 60, 5, 1] * 65) == (
+        "ERR numkeys must be a positive integer that matches the keys given")
+    assert plain.call("DBSIZE") == 0
 
 
 @pytest.mark.parametrize("slots", [16.01, 20.3, 39.7, 21.0])
@@ -165,7 +204,8 @@ def test_out_of_memory(plain, run):
         assert run("SWLIMIT.ALLOW", "k", 5, 60, 5, "AT", T)[0] == 0
         assert run("SWLIMIT.PEEK", "k", 9, 60, 5, "AT", T)[0] == 1
         for words in [("ALLOW", "k", 9, 60, 5, "AT", T), ("ALLOW", "new", 9, 60, 5), ("RECORD", "k", 9, 60, 5, "AT", T),
-                      ("BLOCK", "k", "1m"), ("MALLOW", 1, "k", 9, 60, 5, 1, "AT", T)]:
+                      ("BLOCK", "k", "1m"), ("MALLOW", 1, "k", 9, 60, 5, 1, "AT", T),
+                      ("BUDGET", "new", 9, END, "AT", T), ("ADMIT", 1, "new", "BUDGET", 9, END, 1, "AT", T)]:
             reply = run(f"SWLIMIT.{words[0]}", *words[1:])
             assert reply.startswith("OOM command not allowed when used memory > 'maxmemory'"), reply
         assert run("SWLIMIT.REFUND", "k", 5, "AT", T) == 5
@@ -204,7 +244,8 @@ def test_missing_rights_count_nothing(plain, run, user, missing):
     """Not half of a MALLOW either."""
     run("SWLIMIT.ALLOW", "a", 5, 60, 5, "AT", T)
     unable = user("~*", "+@all", missing)
-    for words in [["MALLOW", *[5, 60, 5, 1] * 2], ["MALLOW", *[5, 60, 5, 1] * 2, "AT", T]]:
+    for words in [["MALLOW", *[5, 60, 5, 1] * 2], ["MALLOW", *[5, 60, 5, 1] * 2, "AT", T],
+                  ["ADMIT", "RATE", 5, 60, 5, 1, "BUDGET", 5, END, 1, "AT", T]]:
         reply = unable.call("EVALSHA", sha(), 2, "a", "b", *words)
         if isinstance(reply, Failed):
             assert "user_script" not in reply and ("can't run this command" in reply or "permission" in reply), reply

@@ -25,7 +25,8 @@ LATEST = MAX - 3 * MAX_WINDOW
 STARTS = [NOW, NOW, NOW, 0, 10 * DAY, 2**52, LATEST - MAX_WINDOW]
 GARBAGE = ["", "x", "-1", "+1", "1.5", " 1", "1e3", "0x10", "0", "00", "007", str(MAX), str(MAX + 1), str(MAX + 2),
            "99999999999999999999", "1ms", "1MS", "1S", "2m", "3H", "1d", "3650d", "3651d", "1w", "1 s", "60", "4097ms",
-           "cost", "COST PARTIAL", "AT", "strict", "Partial", "age", "since", "until", "BLOCK", "nx",
+           "cost", "COST PARTIAL", "AT", "strict", "Partial", "age", "since", "until", "BLOCK", "nx", "FORCE", "Rate",
+           "BUDGET",
            b"\xff\0'\"\\\r\n", b"1\0", "é", "a" * 100]
 MEMORY = re.compile(rb"(\$6\r\nmemory\r\n):\d+\r\n")
 
@@ -67,12 +68,14 @@ class Commands:
         self.now = pick.choice(self.starts)
         self.by_clock = self.stands and pick.random() < 0.25
         self.keys = [f"{{{self.number}}}{name}" for name in range(pick.choice([2, 6]))]
-        self.geometry = {key: pick.choice(self.geometries) for key in self.keys}
+        self.budgets = [f"{{{self.number}}}b{name}" for name in range(2)]
+        self.geometry = {key: pick.choice(self.geometries) for key in self.keys + self.budgets}
+        self.ends = dict.fromkeys(self.keys + self.budgets, 0)
         self.changes = pick.choice([0, 0.02, 0.3])
         self.scale = pick.choice([5, 60, 60, 1000, MAX // 5, MAX])
 
     def leave_the_clock_out(self):
-        """Only ALLOW, PEEK, RECORD and MALLOW with AT, on keys that do not expire meanwhile."""
+        """Only ALLOW, PEEK, RECORD, MALLOW, BUDGET and ADMIT with AT, on keys that do not expire meanwhile."""
         self.stands = False
         self.starts = [start for start in STARTS if start != NOW]
         self.geometries = [(resolution, subintervals) for resolution, subintervals in GEOMETRIES
@@ -121,8 +124,11 @@ class Commands:
     def next(self):
         """One command in the module's words, and in the script's."""
         pick = self.random
+        if pick.random() < 0.12:
+            return self.budgeted()
         chance = pick.random() * (1 if self.stands else 0.74)
-        key = self.keys[int(pick.random() * len(self.keys))]
+        keys = self.keys if chance < 0.74 or 0.82 <= chance < 0.87 else self.keys + self.budgets
+        key = keys[int(pick.random() * len(keys))]
         geometry = self.geometry[key]
         self.tick(geometry)
         if chance < 0.66:
@@ -161,6 +167,41 @@ class Commands:
             words += ["UNTIL", pick.choice([0, 1, self.clock.ms + 5000, self.clock.ms + DAY])]
         return words, scripted(words, self.sha, self.read_only)
 
+    def budgeted(self):
+        """BUDGET, or ADMIT of several keys; now and then on a key that holds something else."""
+        pick = self.random
+        key = pick.choice(self.budgets if pick.random() < 0.98 else self.keys)
+        self.tick(self.geometry[key])
+        instant = [] if self.by_clock else ["AT", self.now]
+        if pick.random() < 0.6:
+            limit = int(pick.random() * self.scale)
+            words = ["SWLIMIT.BUDGET", key, limit, self.end(key), "COST", self.amount(limit),
+                     *pick.choice([[], [], ["PARTIAL"], ["FORCE"]]), *instant]
+            if self.stands and pick.random() < 0.05:
+                words += ["UNTIL", pick.choice([0, 1, self.clock.ms + 5000, self.clock.ms + DAY])]
+            return words, scripted(words, self.sha)
+        keys = pick.sample([*self.keys[:2], *self.budgets], pick.randint(1, 4))
+        words = ["SWLIMIT.ADMIT", len(keys), *keys]
+        for one in keys:
+            if (one in self.budgets) == (pick.random() < 0.99):
+                limit = int(pick.random() * self.scale)
+                words += ["BUDGET", limit, self.end(one), self.amount(limit)]
+            else:
+                limit, resolution, subintervals = self.quota(one)
+                words += ["rate", limit, f"{resolution * subintervals}ms", f"{resolution}ms", self.amount(limit)]
+        words += (["STRICT"] if pick.random() < 0.3 else []) + instant
+        return words, scripted(words, self.sha)
+
+    def end(self, key):
+        """When a period ends: mostly the one that was last asked for, while that is ahead."""
+        pick, now = self.random, self.clock.ms if self.by_clock else self.now
+        if self.ends[key] <= now or pick.random() < 0.1:
+            least = 0 if self.stands else HOUR
+            spans = [HOUR, DAY, 30 * DAY, MAX_WINDOW - 1, MAX_WINDOW, sum(self.geometry[key])]
+            odd = [-1, 0, 1, MAX_WINDOW + 1] if pick.random() < 0.1 else []
+            self.ends[key] = max(0, now + pick.choice([max(least, span) for span in spans] + odd))
+        return self.ends[key]
+
     def decide(self, key, chance):
         """ALLOW, PEEK or RECORD."""
         pick = self.random
@@ -193,22 +234,27 @@ class Commands:
     def spoilt(self):
         """A command with something wrong, or odd, in it."""
         pick = self.random
-        name = pick.choice(["ALLOW", "PEEK", "RECORD", "REFUND", "BLOCK", "UNBLOCK", "INFO", "MALLOW"])
-        key = pick.choice(self.keys)
-        words = {"REFUND": [1], "BLOCK": ["1m"], "UNBLOCK": [], "INFO": []}.get(name, [5, "1m", "5s"])
+        name = pick.choice(["ALLOW", "PEEK", "RECORD", "REFUND", "BLOCK", "UNBLOCK", "INFO", "MALLOW", "BUDGET",
+                            "ADMIT"])
+        key = pick.choice(self.keys + self.budgets)
+        words = {"REFUND": [1], "BLOCK": ["1m"], "UNBLOCK": [], "INFO": [], "BUDGET": [5, NOW + HOUR]}.get(
+            name, [5, "1m", "5s"])
         words = words + pick.choice([[], ["COST", 2], ["AT", NOW], ["STRICT"], ["AT"], ["NX"], ["AGE", 5],
                                      ["AT", 5, "at", 6], ["AGE", 5, "SINCE", 5], ["SINCE", NOW, "age", "x"]])
-        if name == "MALLOW":
+        if name in ("MALLOW", "ADMIT"):
             keys = [key, pick.choice(self.keys)][:pick.choice([1, 2, 2])]
             words = [5, "1m", "5s", 1] * len(keys) + pick.choice([[], ["STRICT"], ["AT", NOW], ["x"]])
+        if name == "ADMIT":
+            clauses = pick.choices([["RATE", 5, "1m", "5s", 1], ["BUDGET", 5, NOW + HOUR, 1]], k=len(keys))
+            words = sum(clauses, []) + pick.choice([[], ["STRICT"], ["AT", NOW], ["AT", 9007199254741], ["x"]])
         for _ in range(pick.choice([0, 1, 1, 2])):
             place = int(pick.random() * (len(words) + 1))
             words[place:place + pick.getrandbits(1)] = pick.choice([[pick.choice(GARBAGE)], []])
         if any(str(one).upper() in ("AT", "SINCE") and str(other).isdigit() and int(other) > LATEST
                for one, other in zip(words, words[1:])):
             return self.spoilt()
-        if name == "MALLOW":
-            return ["SWLIMIT.MALLOW", len(keys), *keys, *words]
+        if name in ("MALLOW", "ADMIT"):
+            return [f"SWLIMIT.{name}", len(keys), *keys, *words]
         return [f"SWLIMIT.{name}", key, *words]
 
 

@@ -30,9 +30,13 @@ class HoldingWorkload:
         for key, after in self.keys.items():
             if after.end != before[key].end and 0 < after.end - self.now < SOON:
                 self.keys = before
-                key = self._key("hold")
-                return ["SWLIMIT.HOLDERS", key, "AT", self.now], self.keys[key].holders(self.now)
+                return self._look()
         return words, expected
+
+    def _look(self):
+        """A command that changes nothing."""
+        key = self._key("hold")
+        return ["SWLIMIT.HOLDERS", key, "AT", self.now], self.keys[key].holders(self.now)
 
     def _step(self):
         kinds = [self._hold] * 6 + [self._release] * 3 + [self._renew] * 2 + [self._holders] * 2 + [
@@ -137,6 +141,23 @@ class HoldingWorkload:
         names, id = [first[0], *(key for key, _ in others)], first[1][3]
         words = ["SWLIMIT.SETTLE", len(names), *names, id, *used, "AT", self.now]
         return self._run(words, lambda: settle(self.keys, names, id, used, self.now))
+
+
+class BudgetWorkload(HoldingWorkload):
+    """The same without holds."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.keys = {key: value for key, value in self.keys.items() if "hold" not in key}
+
+    def _look(self):
+        key, until = self._key("budget"), self.now + HOUR
+        words = ["SWLIMIT.BUDGET", key, 0, until, "AT", self.now]
+        return words, self.keys[key].budget(0, until, self.now, 1)
+
+    def _step(self):
+        kinds = [self._budget] * 4 + [self._refund] * 2 + [self._admit] * 4
+        return self.random.choice(kinds)()
 
 
 DURATIONS = {("HOLD", 2), ("RATE", 2), ("RATE", 3)}

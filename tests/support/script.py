@@ -25,7 +25,7 @@ def scripted(words, sha, read_only="EVALSHA_RO"):
         return words
     name = name.removeprefix("SWLIMIT.")
     evalsha = read_only if name in ("PEEK", "INFO") else "EVALSHA"
-    if name == "MALLOW":
+    if name in ("MALLOW", "ADMIT"):
         return [evalsha, sha, *words[1:2 + words[1]], name, *words[2 + words[1]:]]
     return [evalsha, sha, 1, words[1], name, *words[2:]]
 

@@ -16,7 +16,7 @@ from support import model  # noqa: E402
 from support.bounds import MAX, MAX_WINDOW, T  # noqa: E402
 from support.commands import mallow  # noqa: E402
 from support.holding import Refused  # noqa: E402
-from support.holding_workload import HoldingWorkload  # noqa: E402
+from support.holding_workload import BudgetWorkload, HoldingWorkload  # noqa: E402
 from support.workload import Workload  # noqa: E402
 
 UNITS = {"ms": 1, "": 1_000, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -130,10 +130,19 @@ def replies():
 
 def holds():
     """The same of holds, budgets, and decisions of everything."""
-    for seed in range(3):
-        workload = HoldingWorkload(seed)
+    return of_holding(HoldingWorkload, "holds", range(3))
+
+
+def budgets():
+    """The same without holds."""
+    return of_holding(BudgetWorkload, "budgets", [3])
+
+
+def of_holding(kind, name, seeds):
+    for seed in seeds:
+        workload = kind(seed)
         steps = [workload.next() for _ in range(250)]
-        yield {"name": f"holds {seed}", "steps": [
+        yield {"name": f"{name} {seed}", "steps": [
             {"command": [str(word) for word in words],
              "reply": {"error": f"ERR {reply}"} if isinstance(reply, Refused) else reply} for words, reply in steps]}
 
@@ -211,7 +220,7 @@ def text(cases):
 
 
 FILES = {"durations.json": durations, "defaults.json": defaults, "decisions.json": decisions, "replies.json": replies,
-         "holds.json": holds}
+         "holds.json": holds, "budgets.json": budgets}
 
 if __name__ == "__main__":
     for name, cases in FILES.items():

@@ -58,7 +58,8 @@ def test_decisions(pipe):
         assert pipe.calls(of_vector(case))[-1] == case["decision"], case
 
 
-@pytest.mark.parametrize("sequence", vectors("replies.json") + vectors("holds.json"), ids=lambda one: one["name"])
+@pytest.mark.parametrize("sequence", vectors("replies.json") + vectors("holds.json") + vectors("budgets.json"),
+                         ids=lambda one: one["name"])
 def test_replies(pipe, sequence):
     for step, reply in zip(sequence["steps"], pipe.stream(step["command"] for step in sequence["steps"])):
         assert as_json(reply) == step["reply"], step["command"]

@@ -2,7 +2,8 @@
 //!
 //! Whoever sends commands names those of the module. Each connection finds out by the first reply which of both its server has,
 //! and from then on spells commands for that. A command that the server did not know, or whose script it did not know, was
-//! not executed, so it is asked again at once.
+//! not executed, so it is asked again at once. An error of that kind quotes the command's words, and a quotation that
+//! is not UTF-8 ends the connection: what might be quoted so is only sent where it is known.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -17,8 +18,11 @@ pub(crate) const SCRIPT: &str = include_str!("../../lua/swlimit.lua");
 /// By which servers know the script.
 static DIGEST: LazyLock<redis::Script> = LazyLock::new(|| redis::Script::new(SCRIPT));
 
-/// The commands that the script has.
-const SCRIPTED: [&[u8]; 8] = [b"ALLOW", b"PEEK", b"RECORD", b"REFUND", b"BLOCK", b"UNBLOCK", b"INFO", b"MALLOW"];
+/// The commands that the script has; ADMIT unless it names a hold.
+const SCRIPTED: [&[u8]; 10] =
+    [b"ALLOW", b"PEEK", b"RECORD", b"REFUND", b"BLOCK", b"UNBLOCK", b"INFO", b"MALLOW", b"BUDGET", b"ADMIT"];
+/// Those of several keys, whose number comes before them.
+const COUNTED: [&[u8]; 2] = [b"MALLOW", b"ADMIT"];
 const PREFIX: &[u8] = b"SWLIMIT.";
 /// The script refuses windows of more subintervals, with an error that only its words have.
 const MAX_SUBINTERVALS: u64 = 4096;
@@ -106,6 +110,15 @@ impl Connection for Spelled {
         if dialect == Dialect::MODULE {
             return self.0.connection.send(command);
         }
+        if dialect == Dialect::UNTRIED && command.is_to_be_known() {
+            let replies = self.send_all(std::slice::from_ref(command));
+            return Box::pin(tokio::task::unconstrained(async move {
+                match replies.await? {
+                    Reply::Array(mut replies) => replies.pop().ok_or_else(|| Failure::Connection("no reply".into())),
+                    reply => Ok(reply),
+                }
+            }));
+        }
         let sent = match command.in_dialect(dialect) {
             Some(scripted) => self.0.connection.send(&scripted),
             None => self.0.connection.send(command),
@@ -125,6 +138,15 @@ impl Connection for Spelled {
         let dialect = self.0.dialect();
         if dialect == Dialect::MODULE {
             return self.0.connection.send_all(commands);
+        }
+        if dialect == Dialect::UNTRIED && commands.iter().any(Command::is_to_be_known) {
+            let (speaker, commands) = (Arc::clone(&self.0), commands.to_vec());
+            return Box::pin(tokio::task::unconstrained(async move {
+                match speaker.find_out().await? {
+                    Some(missing) => Ok(Reply::Array(vec![missing; commands.len()])),
+                    None => Spelled(speaker).send_all(&commands).await,
+                }
+            }));
         }
         let spelt: Vec<_> =
             commands.iter().map(|command| command.in_dialect(dialect).unwrap_or_else(|| command.clone())).collect();
@@ -152,14 +174,24 @@ impl Speaker {
         Dialect(self.dialect.load(Ordering::Relaxed))
     }
 
+    /// Finds out by asking; the error where there is neither the module nor leave to use the script.
+    async fn find_out(&self) -> Result<Option<Reply>, Failure> {
+        let reply = self.connection.send(&Command::named("SWLIMIT.PEEK", usize::MAX)).await?;
+        match &reply {
+            Reply::Error(text) if is_unknown_command(text) && self.module == Module::Auto => self.learn_script(),
+            Reply::Error(text) if is_unknown_command(text) => return Ok(Some(reply)),
+            _ => self.learn_module(),
+        }
+        Ok(None)
+    }
+
     /// Whether a command was not executed for what the server lacks. Learns from the reply what that is.
     fn is_refused(&self, command: &Command, reply: &Reply) -> bool {
         if command.scripted_name().is_none() {
             return false;
         }
         let (dialect, Reply::Error(text)) = (self.dialect(), reply) else {
-            let (untried, module) = (Dialect::UNTRIED.0, Dialect::MODULE.0);
-            let _ = self.dialect.compare_exchange(untried, module, Ordering::Relaxed, Ordering::Relaxed);
+            self.learn_module();
             return false;
         };
         let lacks_read_only = is_unknown_command(text) && text.to_ascii_uppercase().contains("EVALSHA_RO");
@@ -176,11 +208,21 @@ impl Speaker {
         if is_scripted && lacks_read_only {
             self.learn(Dialect::NO_READ_ONLY);
         } else if dialect == Dialect::UNTRIED && self.module == Module::Auto && is_unknown_command(text) {
-            tracing::info!("the rate limit server has not loaded swlimit: its script decides");
-            self.learn(Dialect::SCRIPT);
+            self.learn_script();
         }
         // Perhaps it was sent before another one's reply said what there is.
         self.dialect().has(Dialect::SCRIPT) && is_unknown_command(text)
+    }
+
+    fn learn_module(&self) {
+        let (untried, module) = (Dialect::UNTRIED.0, Dialect::MODULE.0);
+        let _ = self.dialect.compare_exchange(untried, module, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    fn learn_script(&self) {
+        if self.learn(Dialect::SCRIPT) {
+            tracing::info!("the rate limit server has not loaded swlimit: its script decides");
+        }
     }
 
     /// Whether that is news.
@@ -243,19 +285,36 @@ pub(crate) fn is_unknown_command(error: &str) -> bool {
 impl Command {
     /// The name without its prefix, of what the script has, too.
     fn scripted_name(&self) -> Option<&[u8]> {
-        self.name().strip_prefix(PREFIX).filter(|name| SCRIPTED.contains(name))
+        let name = self.name().strip_prefix(PREFIX).filter(|name| SCRIPTED.contains(name))?;
+        (name != b"ADMIT" || !self.names_hold()).then_some(name)
     }
 
-    /// The call of the script that does the same; `None` where this is sent as it is.
+    /// Whether it must not be sent to a server that perhaps does not know it: its error would quote the words, cut anywhere.
+    fn is_to_be_known(&self) -> bool {
+        self.name().starts_with(PREFIX) && !self.words().all(<[u8]>::is_ascii)
+    }
+
+    /// Whether a clause of this ADMIT is a hold's.
+    fn names_hold(&self) -> bool {
+        let mut words = self.words().skip(1);
+        let keys = words.next().and_then(integer).and_then(|count| usize::try_from(count).ok()).unwrap_or_default();
+        words.skip(keys).any(|word| word == b"HOLD")
+    }
+
+    /// The call of the script that does the same; `None` where this is sent as it is. What the script has not is sent as
+    /// a name alone, and the server says that it does not know it.
     fn in_dialect(&self, dialect: Dialect) -> Option<Self> {
         if !dialect.has(Dialect::SCRIPT) {
             return None;
         }
-        let name = self.scripted_name()?;
+        let Some(name) = self.scripted_name() else {
+            let name = std::str::from_utf8(self.name()).ok().filter(|name| name.as_bytes().starts_with(PREFIX))?;
+            return Some(Self::named(name, usize::MAX));
+        };
         let is_read = matches!(name, b"PEEK" | b"INFO") && !dialect.has(Dialect::NO_READ_ONLY);
         let call = Self::named(if is_read { "EVALSHA_RO" } else { "EVALSHA" }, 3).word(DIGEST.get_hash().as_bytes());
         let mut words = self.words().skip(1);
-        let keys = if name == b"MALLOW" { words.next()? } else { b"1" };
+        let keys = if COUNTED.contains(&name) { words.next()? } else { b"1" };
         let count = integer(keys)?;
         let call = (0..count).try_fold(call.word(keys), |call, _| Some(call.word(words.next()?)))?;
         let flags = match name {
@@ -397,6 +456,29 @@ mod tests {
         assert_eq!(connection.backend(), None);
     }
 
+    /// A server's error would quote what it does not know.
+    #[tokio::test]
+    async fn found_out_before_bytes_are_sent() {
+        let unknown = "ERR unknown command 'SWLIMIT.PEEK', with args beginning with: ";
+        let hold = Command::on("SWLIMIT.HOLD", b"k").number(5).ms(60_000).word(b"\xff");
+        let server = Scripted::default();
+        let connection = server.connected(Module::Auto);
+        server.says([error(unknown), error("ERR unknown command 'SWLIMIT.HOLD'")]);
+        assert_eq!(connection.send(&hold).await, Ok(error("ERR unknown command 'SWLIMIT.HOLD'")));
+        assert_eq!(connection.backend(), Some(Backend::Script));
+
+        let connection = server.connected(Module::Always);
+        server.says([error(unknown)]);
+        assert_eq!(connection.send(&hold).await, Ok(error(unknown)));
+
+        let connection = server.connected(Module::Auto);
+        server.says([error("ERR wrong number of arguments for 'swlimit.peek' command"), Reply::Integer(1)]);
+        let replies = connection.send_all(std::slice::from_ref(&hold)).await;
+        assert_eq!((replies, connection.backend()), (Ok(Reply::Array(vec![Reply::Integer(1)])), Some(Backend::Module)));
+        let expected = ["SWLIMIT.PEEK", "SWLIMIT.HOLD", "SWLIMIT.PEEK", "SWLIMIT.PEEK", "SWLIMIT.HOLD"];
+        assert_eq!(server.was_asked(), expected);
+    }
+
     /// Only what was not executed is asked again, in order, and each with the word that it may be asked here.
     #[tokio::test]
     async fn a_script_that_is_missing_in_a_pipeline() {
@@ -448,6 +530,10 @@ mod tests {
         assert_eq!(wide.in_dialect(Dialect(Dialect::SCRIPT.0 | Dialect::NO_READ_ONLY.0)).unwrap().name(), b"EVALSHA");
         let mallow = Command::named("SWLIMIT.MALLOW", 2).number(2).word(b"k").word(b"l").word(b"5");
         assert_eq!(spelt(mallow, Dialect::SCRIPT), ["2", "k", "l", "MALLOW", "5"]);
+        let admit = Command::named("SWLIMIT.ADMIT", 2).number(2).word(b"k").word(b"HOLD").word(b"BUDGET").word(b"5");
+        assert_eq!(spelt(admit, Dialect::SCRIPT), ["2", "k", "HOLD", "ADMIT", "BUDGET", "5"]);
+        let holding = Command::named("SWLIMIT.ADMIT", 2).number(1).word(b"k").word(b"HOLD").word(b"5");
+        assert_eq!(holding.in_dialect(Dialect::SCRIPT), Some(Command::named("SWLIMIT.ADMIT", usize::MAX)));
         assert!(allow().in_dialect(Dialect::MODULE).is_none());
         assert!(Command::on("DEL", b"k").in_dialect(Dialect::SCRIPT).is_none());
     }

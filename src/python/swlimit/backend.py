@@ -14,14 +14,14 @@ import redis.exceptions as of_redis
 
 from .breaker import probe
 from .errors import NeedsModule, is_unknown_command
-from .words import Words
+from .words import Words, clauses
 
 Module = Literal["auto", "always", "never"]
 MODULES = get_args(Module)
 
 SCRIPTED = frozenset(f"SWLIMIT.{name}" for name in (
-    "ALLOW", "PEEK", "RECORD", "REFUND", "BLOCK", "UNBLOCK", "INFO", "MALLOW"))
-"""The commands that the script has."""
+    "ALLOW", "PEEK", "RECORD", "REFUND", "BLOCK", "UNBLOCK", "INFO", "MALLOW", "BUDGET", "ADMIT"))
+"""The commands that the script has; ADMIT unless it names a hold."""
 MOST_ROUNDS = 5
 """How often a command is sent until it is taken for answered."""
 MOST_SUBINTERVALS = 4096
@@ -57,8 +57,12 @@ class Backend:
 
     def check(self, words: Words) -> None:
         """Raise NeedsModule where the script has no command like this."""
-        if self.uses_script and words[0] not in SCRIPTED and str(words[0]).startswith("SWLIMIT."):
+        if not self.uses_script or not str(words[0]).startswith("SWLIMIT."):
+            return
+        if words[0] not in SCRIPTED:
             raise NeedsModule(words[0])
+        if words[0] == "SWLIMIT.ADMIT" and any(asked[0] == "HOLD" for _, asked in clauses(words)):
+            raise NeedsModule("SWLIMIT.ADMIT of a hold")
 
     def spelled(self, words: Words) -> Words:
         """A command as it is sent. Raises NeedsModule where the script has none like it."""
@@ -69,7 +73,7 @@ class Backend:
             return "SETRANGE", words[1], 0, b""
         name = words[0].removeprefix("SWLIMIT.")
         call = self.read_only if name in ("PEEK", "INFO") else "EVALSHA"
-        if name == "MALLOW":
+        if name in ("MALLOW", "ADMIT"):
             return call, sha(), *words[1:2 + words[1]], name, *words[2 + words[1]:]
         packed = _packed(name, words) if name in ("ALLOW", "PEEK") else None
         return call, sha(), 1, words[1], *((name, *words[2:]) if packed is None else (packed,))

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use swlimit_client::{Backend, Client, Error, Mode, Module, Quota, Reason, Request};
+use swlimit_client::{Backend, Calendar, Client, Error, Mode, Module, Period, Quota, Reason, Request, Source};
 use tokio::time::Instant;
 
 use crate::support::cluster::Cluster;
@@ -52,6 +52,32 @@ async fn what_is_missing() {
     server.say::<()>("ACL SETUSER short reset on >secret ~* &* +@all -setrange -script|load");
     let short = patient().build(&server.url().replace("//", "//short:secret@")).unwrap();
     assert_eq!(short.forbidden().await.unwrap(), ["script|load", "setrange"]);
+}
+
+/// Budgets, and all at once, but for holds.
+#[tokio::test]
+async fn budgets_and_admissions() {
+    let server = Server::builder().bare().start();
+    let client = patient().connect(&server.url()).await.unwrap();
+    let plan = client.budget(10, Calendar::of(Period::Year)).build().unwrap();
+    assert_eq!(plan.allow(Request::of("HOLD").cost(11)).await.unwrap().units(), 0);
+    assert_eq!(plan.record(Request::of("HOLD").cost(2)).await.unwrap().remaining(), Some(8));
+    let requests = limiter(&client, one_an_hour(), Mode::Direct);
+    let parts = || [(&requests, "key").into(), (&plan, Request::of("HOLD").cost(7)).into()];
+    let mut admission = client.admit(parts()).await.unwrap();
+    assert!(admission.granted() && !client.admit(parts()).await.unwrap().granted());
+    assert_eq!(admission.settle(&[1, 4]).await.unwrap(), Some(vec![0, -3]));
+    assert_eq!(plan.refund(Request::of("HOLD").cost(10)).await.unwrap(), 6);
+    let seats = client.holds(1).build().unwrap();
+    let held = client.admit([(&seats, "seats").into(), (&plan, "HOLD").into()]).await;
+    assert_eq!(held.err(), Some(Error::NeedsModule));
+    assert_eq!(plan.allow("HOLD").await.unwrap().remaining(), Some(9));
+    // Whatever is asked first, and of any bytes: the server would quote them.
+    let first = patient().build(&server.url()).unwrap();
+    assert_eq!(first.holds(1).build().unwrap().hold("seats").await.err(), Some(Error::NeedsModule));
+    let first = patient().build(&server.url()).unwrap();
+    let plan = first.budget(10, Calendar::of(Period::Year)).build().unwrap();
+    assert_eq!(plan.allow(&b"\xff"[..]).await.unwrap().source(), Source::Server);
 }
 
 /// The server lets nobody wait, so the process keeps the queue.
