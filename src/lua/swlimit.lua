@@ -5,10 +5,10 @@
 --   EVALSHA    <sha> 2 key key MALLOW limit window resolution cost limit window resolution cost [STRICT] [AT unix-ms]
 --   EVALSHA    <sha> 1 key BUDGET limit until [COST n] [PARTIAL | FORCE] [AT unix-ms]
 --
--- and RECORD, REFUND, BLOCK, UNBLOCK, INFO, BUDGET, ADMIT (of RATE and BUDGET clauses; a script has no holds): the keys
--- are those of EVALSHA, ARGV is the command's name and its other words. ALLOW and PEEK also take one packed argument, which costs less than words: a byte of flags (1: count, as ALLOW
--- does; 2: PARTIAL; 4: STRICT), then limit, resolution (ms), subintervals, cost and, optionally, AT as unsigned
--- little-endian integers of 8 bytes: struct.pack('<BI8I8I8I8', ...).
+-- and RECORD, REFUND, BLOCK, UNBLOCK, INFO, and ADMIT without HOLD clauses: the keys are those of EVALSHA, ARGV is the
+-- command's name and its other words. ALLOW and PEEK also take one packed argument, which costs less than words: a byte
+-- of flags (1: count, as ALLOW does; 2: PARTIAL; 4: STRICT), then limit, resolution (ms), subintervals, cost and,
+-- optionally, AT as unsigned little-endian integers of 8 bytes: struct.pack('<BI8I8I8I8', ...).
 --
 -- A key is a string. All numbers are little-endian doubles that hold integers. A window, and a block:
 --
@@ -33,8 +33,8 @@
 -- No result is rounded: numbers are integers below 2^53, which doubles hold, and products are compared with 2^53 before
 -- they are used. Only instants within 30 years of 2^53 ms make replies that are not exact. The page how-it-decides.md
 -- has the formulas (n[i]: the units of subinterval i, c: the current subinterval, e: the ms elapsed in it),
--- commands.md the replies; '§' is a paragraph of the specification that both tell: 1 units, 2 window, 3 time, 4 commands for one key,
--- 5 several limits, 6 changing the limit, 8 errors, 10 blocking, 14 budgets, 15 one decision of everything.
+-- commands.md the replies; '§' is a paragraph of the specification that both tell: 1 units, 2 window, 3 time, 4 commands
+-- for one key, 5 several limits, 6 changing the limit, 8 errors, 10 blocking, 14 budgets, 15 one decision of everything.
 
 local MAX = 9007199254740991      -- 2^53 - 1, the largest limit, cost, count and instant
 local LONGEST = 315360000000      -- 3650 days in ms

@@ -23,8 +23,11 @@ const PREFIX = "SWLIMIT.";
 /** Whether an error says that there is no such command. Managed servers say it in words of their own. */
 const UNKNOWN = /^ERR (unknown command|command is not available|unsupported command)/i;
 
+/** With this the script says that it could not ask for the time. */
+const NO_CLOCK = "ERR no clock: ";
+
 /** A command is sent so often at most: the module may come, and scripts be forgotten, meanwhile. */
-const ROUNDS = 4;
+const ROUNDS = 5;
 
 /** The most subintervals that the script has. */
 const MOST_SUBINTERVALS = 4096;
@@ -33,6 +36,8 @@ export class Dialect {
   /** Which of them decides; null until that is known. */
   backend: "module" | "script" | null = null;
   private readOnly = "EVALSHA_RO";
+  /** The script may not ask the server for the time, so that this machine's clock decides. */
+  private usesOwnClock = false;
   private loading: Promise<unknown> | null = null;
   private isLoaded = false;
   /** Commands that the server does not know. */
@@ -61,6 +66,7 @@ export class Dialect {
     this.backend = null;
     this.isLoaded = false;
     this.readOnly = "EVALSHA_RO";
+    this.usesOwnClock = false;
     this.lacks.clear();
   }
 
@@ -88,7 +94,9 @@ export class Dialect {
     if (byScript && name === "ADMIT" && args.includes("HOLD", 2 + Number(args[1]))) {
       throw new NeedsModuleError("SWLIMIT.ADMIT of a hold");
     }
-    return byScript ? scripted(name, args, this.readOnly, this.takesBytes) : args;
+    if (!byScript) return args;
+    const at = this.usesOwnClock && name !== "INFO" ? Date.now() : null;
+    return scripted(name, args, this.readOnly, this.takesBytes, at);
   }
 
   /** Make that it may be asked again, or fail. */
@@ -97,6 +105,10 @@ export class Dialect {
       // A server that has lost its scripts may be another one.
       if (use === "auto" && this.isLoaded) this.forget();
       else await this.load(key);
+      return;
+    }
+    if (error.message.startsWith(NO_CLOCK) && command !== "SWLIMIT.INFO") {
+      this.usesOwnClock = true;
       return;
     }
     if (!UNKNOWN.test(error.message)) throw error;
@@ -128,20 +140,21 @@ export class Dialect {
   }
 }
 
-/** A call of the script in place of a command of the module's. */
-function scripted(name: string, args: string[], readOnly: string, takesBytes: boolean): Word[] {
+/** A call of the script in place of a command of the module's; `at`: the instant, where this machine's clock decides. */
+function scripted(name: string, args: string[], readOnly: string, takesBytes: boolean, at: number | null): Word[] {
+  const dated = at === null ? [] : ["AT", String(at)];
   const evalsha = name === "PEEK" || name === "INFO" ? readOnly : "EVALSHA";
   if (name === "MALLOW" || name === "ADMIT") {
     const end = 2 + Number(args[1]);
-    return [evalsha, SHA, args[1] as string, ...args.slice(2, end), name, ...args.slice(end)];
+    return [evalsha, SHA, args[1] as string, ...args.slice(2, end), name, ...args.slice(end), ...dated];
   }
   const [, key, ...words] = args as [string, string, ...string[]];
-  const packed = takesBytes && (name === "ALLOW" || name === "PEEK") ? pack(name, words) : null;
-  return packed ? [evalsha, SHA, "1", key, packed] : [evalsha, SHA, "1", key, name, ...words];
+  const packed = takesBytes && (name === "ALLOW" || name === "PEEK") ? pack(name, words, at) : null;
+  return packed ? [evalsha, SHA, "1", key, packed] : [evalsha, SHA, "1", key, name, ...words, ...dated];
 }
 
 /** ALLOW or PEEK as one word, which spares the server to read several; null where that cannot be. */
-function pack(name: string, [limit, window, resolution, ...options]: string[]): Buffer | null {
+function pack(name: string, [limit, window, resolution, ...options]: string[], instant: number | null): Buffer | null {
   if (options.includes("BLOCK")) return null;
   const length = Number.parseInt(resolution as string, 10);
   const subintervals = Number.parseInt(window as string, 10) / length;
@@ -150,9 +163,10 @@ function pack(name: string, [limit, window, resolution, ...options]: string[]): 
   const cost = at < 0 ? 1 : Number(options[at + 1]);
   const flags =
     (name === "ALLOW" ? 1 : 0) + (options.includes("PARTIAL") ? 2 : 0) + (options.includes("STRICT") ? 4 : 0);
-  const packed = Buffer.allocUnsafe(33);
+  const numbers = [Number(limit), length, subintervals, cost, ...(instant === null ? [] : [instant])];
+  const packed = Buffer.allocUnsafe(1 + 8 * numbers.length);
   packed[0] = flags;
-  [Number(limit), length, subintervals, cost].forEach((number, at) => {
+  numbers.forEach((number, at) => {
     packed.writeUInt32LE(number % 2 ** 32, 1 + 8 * at);
     packed.writeUInt32LE(Math.floor(number / 2 ** 32), 5 + 8 * at);
   });

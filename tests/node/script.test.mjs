@@ -86,6 +86,23 @@ for (const [name, open] of Object.entries({
   });
 }
 
+test("where the script may not ask for the time, this machine's clock decides", async (test) => {
+  const admin = await connect(test);
+  await admin.sendCommand(["ACL", "SETUSER", "timeless", "reset", "on", ">x", "~*", "&*", "+@all", "-time"]);
+  const client = await connect(test, { username: "timeless", password: "x" });
+  const three = limiter(test, { client, ...RIGHT, mode: "direct", window: "1h" });
+  const [k, other] = ["{a}", "{b}"].map(key);
+  test.mock.method(Date, "now", () => 4e12);
+  assert.equal((await three.allow(k)).remaining, 2);
+  assert.equal((await three.allow(k, { block: "1s", cost: 4 })).granted, 0);
+  assert.equal(await three.block(other, "1m"), 4e12 + 60_000);
+  assert.equal((await three.peek(k)).granted, 0);
+  assert.equal((await allowAll([{ limiter: three, key: other }])).granted, false);
+  const stored = await admin.sendCommand(["EVALSHA", SHA, "1", k, "INFO"]);
+  assert.ok(4e12 - stored[stored.indexOf("newest") + 1] < 3_600_000);
+  assert.equal(await three.refund(k), 1);
+});
+
 test("waits take turns within the process", async (test) => {
   const two = limiter(test, { client: await connect(test), ...RIGHT, limit: 1, window: 200, resolution: 10 });
   const k = key();

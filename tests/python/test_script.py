@@ -1,6 +1,7 @@
 """Servers without the module: the limiters decide by the script, and everything above the wire works the same."""
 
 import asyncio
+from unittest.mock import patch
 
 import pytest
 import redis
@@ -121,6 +122,23 @@ def test_the_script_is_forgotten(kind, limiter, server):
         return await limiter.limiter.peek("k")
 
     assert kind.call(many).remaining == 10_000 - 500
+
+
+def test_this_machine_s_clock(kind, limiter, server, caplog):
+    """Where a user's scripts may not ask for the time."""
+    server.cli("ACL", "SETUSER", "timeless", "reset", "on", ">x", "~*", "&*", "+@all", "-time")
+    client = kind.client(kind.redis, port=server.port, username="timeless", password="x")
+    limiter = limiter(3, "1h", "5m", client=client, mode="direct")
+    with patch("swlimit.backend.time.time_ns", lambda: 4_000_000_000_000_999_999):
+        assert limiter.allow("{k}1").remaining == 2
+        assert not limiter.allow("{k}1", 4, block="1s")
+        assert limiter.block("{k}2", "1m") == 4_000_000_060
+        assert not limiter.peek("{k}1") and not kind.allow_all(limiter.request("{k}2", 1))
+        shown = server.cli("SWLIMIT.INFO", "{k}1").split()
+        assert shown[shown.index("newest") + 1] == str(4_000_000_000_000 // 300_000 * 300_000)
+        assert limiter.refund("{k}1") == 1
+    assert caplog.text.count("this machine's clock decides") == 1
+    server.cli("ACL", "DELUSER", "timeless")
 
 
 def test_always_and_never(kind, limiter, server, shared_server):

@@ -5,7 +5,9 @@ script, `swlimit.lua`. Nothing is asked for that: the reply to a command tells.
 """
 
 import hashlib
+import logging
 import struct
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -27,6 +29,10 @@ MOST_ROUNDS = 5
 MOST_SUBINTERVALS = 4096
 """The most that the script takes."""
 COUNT, PARTIAL, STRICT = 1, 2, 4
+NO_CLOCK = "no clock: "
+"""With this the script says that it could not ask for the time."""
+
+log = logging.getLogger("swlimit")
 
 
 @cache
@@ -54,6 +60,8 @@ class Backend:
         self.uses_script = self._module == "never"
         self.lacks_acquire = False
         self.read_only = "EVALSHA_RO"
+        self.uses_own_clock = False
+        """The script may not ask the server for the time, so that this machine's clock decides."""
 
     def check(self, words: Words) -> None:
         """Raise NeedsModule where the script has no command like this."""
@@ -73,10 +81,12 @@ class Backend:
             return "SETRANGE", words[1], 0, b""
         name = words[0].removeprefix("SWLIMIT.")
         call = self.read_only if name in ("PEEK", "INFO") else "EVALSHA"
+        at = time.time_ns() // 1_000_000 if self.uses_own_clock and name != "INFO" else None
+        dated = () if at is None else ("AT", at)
         if name in ("MALLOW", "ADMIT"):
-            return call, sha(), *words[1:2 + words[1]], name, *words[2 + words[1]:]
-        packed = _packed(name, words) if name in ("ALLOW", "PEEK") else None
-        return call, sha(), 1, words[1], *((name, *words[2:]) if packed is None else (packed,))
+            return call, sha(), *words[1:2 + words[1]], name, *words[2 + words[1]:], *dated
+        packed = _packed(name, words, at) if name in ("ALLOW", "PEEK") else None
+        return call, sha(), 1, words[1], *((name, *words[2:], *dated) if packed is None else (packed,))
 
     def again(self, words: Words, sent: Words, reply: Any) -> tuple[Words, ...] | None:
         """What is to be sent before these words are sent once more, as the server has done nothing; None: it has.
@@ -85,7 +95,14 @@ class Backend:
         """
         if isinstance(reply, of_redis.NoScriptError):
             return (("SCRIPT", "LOAD", source()),)
-        if not isinstance(reply, of_redis.ResponseError) or not is_unknown_command(reply):
+        if not isinstance(reply, of_redis.ResponseError):
+            return None
+        if str(reply).startswith(NO_CLOCK) and words[0] != "SWLIMIT.INFO":
+            if not self.uses_own_clock:
+                log.warning("the script may not ask for the time, and this machine's clock decides: %s", reply)
+            self.uses_own_clock = True
+            return ()
+        if not is_unknown_command(reply):
             return None
         if sent[0] == "EVALSHA_RO":
             self.read_only = "EVALSHA"
@@ -98,7 +115,7 @@ class Backend:
         return None
 
 
-def _packed(name: str, words: Words) -> bytes | None:
+def _packed(name: str, words: Words, at: int | None) -> bytes | None:
     """All arguments of an ALLOW or a PEEK in one, which the server reads faster; None where that is impossible."""
     _, _, limit, window, resolution, *options = words
     if "BLOCK" in options:
@@ -108,4 +125,5 @@ def _packed(name: str, words: Words) -> bytes | None:
         return None
     cost = options[options.index("COST") + 1] if "COST" in options else 1
     flags = COUNT * (name == "ALLOW") | PARTIAL * ("PARTIAL" in options) | STRICT * ("STRICT" in options)
-    return struct.pack("<B4Q", flags, limit, cut, length // cut, cost)
+    numbers = [limit, cut, length // cut, cost, *([] if at is None else [at])]
+    return struct.pack(f"<B{len(numbers)}Q", flags, *numbers)

@@ -80,6 +80,21 @@ async fn budgets_and_admissions() {
     assert_eq!(plan.allow(&b"\xff"[..]).await.unwrap().source(), Source::Server);
 }
 
+/// Where a user's scripts may not ask for the time, the client's clock decides.
+#[tokio::test]
+async fn a_user_without_the_time() {
+    let server = Server::builder().bare().start();
+    server.say::<()>("ACL SETUSER timeless reset on >secret ~* &* +@all -time");
+    let url = server.url().replace("//", "//timeless:secret@");
+    let client = patient().connect(&url).await.unwrap();
+    let of = limiter(&client, one_an_hour(), Mode::Direct);
+    assert!(of.allow("key").await.unwrap().granted());
+    assert!(!of.peek("key").await.unwrap().granted());
+    let plan = client.budget(10, Calendar::of(Period::Year)).build().unwrap();
+    assert_eq!(plan.allow("plan").await.unwrap().source(), Source::Server);
+    assert_eq!(of.refund("key").await.unwrap(), 1);
+}
+
 /// The server lets nobody wait, so the process keeps the queue.
 #[tokio::test]
 async fn turns_in_order() {
