@@ -99,7 +99,7 @@ class Backend:
             return None
         if str(reply).startswith(NO_CLOCK) and words[0] != "SWLIMIT.INFO":
             if not self.uses_own_clock:
-                log.warning("the script may not ask for the time, and this machine's clock decides: %s", reply)
+                log.warning("the script may not ask for the time: this machine's clock decides (%s)", reply)
             self.uses_own_clock = True
             return ()
         if not is_unknown_command(reply):
