@@ -72,10 +72,6 @@ if flags and flags < 8 then
   end
 else
   cost, at = 1, nil
-  PERIOD_END = 'ERR until must be a Unix time in milliseconds after now, at most 3650 days'
-  local NUMKEYS = 'ERR numkeys must be a positive integer that matches the keys given'
-  local MOST_ADMITTED = 64                -- keys of an ADMIT
-  local LATEST_ADMITTED = 9007199254740   -- AT of an ADMIT: with the module it may hold, and tokens are of microseconds
   -- Every word is checked before a key is touched (§8).
   local function integer(word, least)
     local number = word and string.find(word, '^%d+$') and tonumber(word)
@@ -92,15 +88,9 @@ else
     return ms and ms >= least and ms <= LONGEST and ms
   end
 
-  local function cap(from) -- a limit, or nil and the error, which is nil where the word is missing
+  local function quota(from) -- limit, R, N of three words; or nil and the error, which is nil where a word is missing
     local most = integer(ARGV[from], 0)
-    if most then return most end
-    return nil, ARGV[from] and 'ERR limit must be an integer between 0 and 9007199254740991'
-  end
-
-  local function quota(from) -- limit, R, N of three words, or nil and the error, as above
-    local most, fault = cap(from)
-    if not most then return nil, fault end
+    if not most then return nil, ARGV[from] and 'ERR limit must be an integer between 0 and 9007199254740991' end
     local window, resolution = milliseconds(ARGV[from + 1], 1), milliseconds(ARGV[from + 2], 1)
     if not (window and resolution) then
       local name, place = window and 'resolution' or 'window', window and from + 2 or from + 1
@@ -140,16 +130,21 @@ else
 
   local words = #ARGV - 1
   local arity = {err = "ERR wrong number of arguments for 'swlimit." .. string.lower(command) .. "' command"}
-  local function period(from) -- limit and end of a budget, or nil and the error, as above
-    local most, fault = cap(from)
-    if not most then return nil, fault end
-    local instant = integer(ARGV[from + 1], 0)
-    if not instant then return nil, ARGV[from + 1] and PERIOD_END end
-    return most, instant
+  local period
+  if command == 'BUDGET' or command == 'ADMIT' then
+    PERIOD_END = 'ERR until must be a Unix time in milliseconds after now, at most 3650 days'
+    period = function(from) -- limit and end of a budget, or nil and the error, as above
+      local most, instant = integer(ARGV[from], 0), integer(ARGV[from + 1], 0)
+      if not most then return nil, ARGV[from] and 'ERR limit must be an integer between 0 and 9007199254740991' end
+      if not instant then return nil, ARGV[from + 1] and PERIOD_END end
+      return most, instant
+    end
   end
 
   if command == 'MALLOW' or command == 'ADMIT' then
     if 2 + #KEYS + words < 7 then return arity end
+    local NUMKEYS = 'ERR numkeys must be a positive integer that matches the keys given'
+    local MOST_ADMITTED = 64
     if #KEYS == 0 or #KEYS > (command == 'ADMIT' and MOST_ADMITTED or words / 4) then return {err = NUMKEYS} end
     quotas, first = {}, 2
     for i = 1, #KEYS do
@@ -193,14 +188,13 @@ else
     local word = ARGV[i]
     local name = string.upper(word)
     if seen[name] or not string.find(options, ' ' .. name .. ' ', 1, true) then return syntax(word) end
-    local other = name == 'AGE' and 'SINCE' or name == 'SINCE' and 'AGE' or name == 'FORCE' and 'PARTIAL'
-      or name == 'PARTIAL' and 'FORCE'
-    if seen[other] then return syntax(word) end
+    if name == 'AGE' and seen.SINCE or name == 'SINCE' and seen.AGE then return syntax(word) end
     seen[name] = true
-    if name == 'PARTIAL' then partial = true
+    if name == 'PARTIAL' or name == 'FORCE' then
+      partial, force = partial or name == 'PARTIAL', force or name == 'FORCE'
+      if partial and force then return syntax(word) end
     elseif name == 'STRICT' then strict = true
     elseif name == 'NX' then nx = true
-    elseif name == 'FORCE' then force = true
     else
       i = i + 1
       local value, fault = ARGV[i], nil
@@ -222,10 +216,11 @@ else
     i = i + 1
   end
 
-  if command == 'ADMIT' and at and at > LATEST_ADMITTED then
-    return {err = 'ERR AT must be a Unix time in milliseconds'}
-  end
   if quotas then
+    local LATEST_ADMITTED = 9007199254740 -- with the module ADMIT may hold, and the tokens of holds are of microseconds
+    if command == 'ADMIT' and at and at > LATEST_ADMITTED then
+      return {err = 'ERR AT must be a Unix time in milliseconds'}
+    end
     local named = {}
     for _, name in ipairs(KEYS) do
       if named[name] then return {err = 'ERR key named twice'} end
