@@ -71,6 +71,7 @@ export class Dialect {
   }
 
   private async find(args: string[], key: string, use: ModuleUse): Promise<unknown> {
+    let isLacking = false;
     for (let round = 1; ; round++) {
       const words = this.words(args, use);
       try {
@@ -81,6 +82,10 @@ export class Dialect {
         return reply;
       } catch (error) {
         if (round === ROUNDS || !(error instanceof Error)) throw error;
+        if (error.message.startsWith("NOSCRIPT")) {
+          if (isLacking) return this.send(withScript(words), key);
+          isLacking = true;
+        }
         await this.mend(error, args[0] as string, words, key, use);
       }
     }
@@ -138,6 +143,14 @@ export class Dialect {
     await this.loading;
     this.isLoaded = true;
   }
+}
+
+/**
+ * The same call with the script itself, which goes where the key is: a load names none, and in a cluster that has just
+ * changed may have gone to another node.
+ */
+function withScript([call, , ...words]: Word[]): Word[] {
+  return [(call as string).replace("SHA", ""), SCRIPT, ...words];
 }
 
 /** A call of the script in place of a command of the module's; `at`: the instant, where this machine's clock decides. */

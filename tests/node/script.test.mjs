@@ -123,6 +123,17 @@ test("it is loaded again when the server has forgotten it, also for many request
   }
 });
 
+test("a load that goes to another node of a cluster does not keep it from the one that decides", async (test) => {
+  const client = await connect(test);
+  const astray = (args) => (args[0] === "SCRIPT" ? Promise.resolve(SHA) : client.sendCommand(args));
+  for (const module of ["auto", "never"]) {
+    await client.sendCommand(["SCRIPT", "FLUSH"]);
+    const three = limiter(test, { client: (args) => astray(args), ...RIGHT, module });
+    const k = key();
+    assert.deepEqual([(await three.peek(k)).remaining, (await three.allow(k)).remaining], [3, 2]);
+  }
+});
+
 test("it is found out once a connection, and anew for another server", async (test) => {
   const client = await connect(test, { of: "spare" });
   const commands = sent(client);

@@ -15,7 +15,8 @@ from support.tls import encrypted
 
 HERE = node.MODULES
 TESTS = {path.name for path in HERE.glob("*.test.mjs")}
-WITH_MORE_SERVERS = {f"{name}.test.mjs" for name in ("away", "cluster", "edge", "script", "sentinel", "tls")}
+WITH_MORE_SERVERS = {f"{name}.test.mjs" for name in (
+    "away", "cluster", "edge", "script", "script-cluster", "sentinel", "tls")}
 once = pytest.mark.skipif(bool(os.environ.get("SWLIMIT_SERVERS")), reason="depends on no release")
 
 
@@ -60,6 +61,11 @@ def test_edge(server):
 @once
 def test_cluster(start):
     passes("cluster.test.mjs", main=Cluster(start).servers[0].port)
+
+
+@once
+def test_script_in_a_cluster(start):
+    passes("script-cluster.test.mjs", main=Cluster(start, module=None).servers[0].port)
 
 
 @once
