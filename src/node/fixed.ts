@@ -1,4 +1,4 @@
-/** Fixed windows, for the stores of frameworks whose own stores have them. */
+/** Fixed windows, for the stores of frameworks. */
 
 import { BudgetLimiter } from "./budget.js";
 import { Limiter } from "./limiter.js";
@@ -6,8 +6,8 @@ import type { LimiterOptions } from "./options.js";
 
 export interface FixedOptions {
   /**
-   * Fixed windows, as the framework's own store has them: all of the limit comes back a window after a client's first
-   * request. Without it windows slide.
+   * Fixed windows, as most frameworks' own stores have them: all of the limit comes back a window after a client's
+   * first request. Without it windows slide.
    */
   readonly fixed?: boolean;
 }
