@@ -174,13 +174,13 @@ impl Speaker {
         Dialect(self.dialect.load(Ordering::Relaxed))
     }
 
-    /// Finds out by asking; the error where there is neither the module nor leave to use the script.
+    /// Finds out by asking; the error where the server decides by neither, or not now.
     async fn find_out(&self) -> Result<Option<Reply>, Failure> {
         let reply = self.connection.send(&Command::named("SWLIMIT.PEEK", usize::MAX)).await?;
         match &reply {
             Reply::Error(text) if is_unknown_command(text) && self.module == Module::Auto => self.learn_script(),
-            Reply::Error(text) if is_unknown_command(text) => return Ok(Some(reply)),
-            _ => self.learn_module(),
+            Reply::Error(text) if text.starts_with("ERR wrong number of arguments") => self.learn_module(),
+            _ => return Ok(Some(reply)),
         }
         Ok(None)
     }
@@ -467,16 +467,18 @@ mod tests {
         assert_eq!(connection.send(&hold).await, Ok(error("ERR unknown command 'SWLIMIT.HOLD'")));
         assert_eq!(connection.backend(), Some(Backend::Script));
 
-        let connection = server.connected(Module::Always);
-        server.says([error(unknown)]);
-        assert_eq!(connection.send(&hold).await, Ok(error(unknown)));
+        for (module, why) in [(Module::Always, unknown), (Module::Auto, "LOADING Redis is loading")] {
+            let connection = server.connected(module);
+            server.says([error(why)]);
+            assert_eq!((connection.send(&hold).await, connection.backend()), (Ok(error(why)), None));
+        }
 
         let connection = server.connected(Module::Auto);
         server.says([error("ERR wrong number of arguments for 'swlimit.peek' command"), Reply::Integer(1)]);
         let replies = connection.send_all(std::slice::from_ref(&hold)).await;
         assert_eq!((replies, connection.backend()), (Ok(Reply::Array(vec![Reply::Integer(1)])), Some(Backend::Module)));
-        let expected = ["SWLIMIT.PEEK", "SWLIMIT.HOLD", "SWLIMIT.PEEK", "SWLIMIT.PEEK", "SWLIMIT.HOLD"];
-        assert_eq!(server.was_asked(), expected);
+        let asked = ["PEEK", "HOLD", "PEEK", "PEEK", "PEEK", "HOLD"].map(|name| format!("SWLIMIT.{name}"));
+        assert_eq!(server.was_asked(), asked);
     }
 
     /// Only what was not executed is asked again, in order, and each with the word that it may be asked here.
