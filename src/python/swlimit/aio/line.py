@@ -141,18 +141,21 @@ class Line:
         if self._timer is not None:
             self._timer.cancel()
         self._next_look = due
-        self._timer = self.loop.call_later(max(0.0, due - time.monotonic()), self._look, ROUNDS)
+        self._timer = self.loop.call_later(max(0.0, due - time.monotonic()), self._time_is_up)
 
-    def _look(self, rounds: int) -> None:
-        """For somebody time is up. After a pause of the loop, the reply may have come, and nobody has read it yet."""
+    def _time_is_up(self) -> None:
+        """For somebody. After a pause of the loop, the reply may have come, and nobody has read it yet."""
+        self._timer = self.loop.call_soon(self._look, time.monotonic(), ROUNDS - 1)
+
+    def _look(self, instant: float, rounds: int) -> None:
+        """At those for whom time was up at an instant; the loop may have paused again since."""
         if rounds:
-            self._timer = self.loop.call_soon(self._look, rounds - 1)
+            self._timer = self.loop.call_soon(self._look, instant, rounds - 1)
             return
         self._timer, self._next_look = None, math.inf
-        now = time.monotonic()
         for exchange in list(chain(self._unanswered, self._unsent)):
-            if exchange.due <= now:
-                exchange.look(self._server, now, self.heard)
+            if exchange.due <= instant:
+                exchange.look(self._server, instant, self.heard)
         due = min((exchange.due for exchange in chain(self._unanswered, self._unsent)), default=math.inf)
         if due < math.inf:
             self._look_at(due)
