@@ -60,15 +60,18 @@ class Queue {
 
   // Timers run before input is read: after a stall of the event loop, a reply that is there already still counts.
   private set(ms: number): NodeJS.Timeout {
-    return setTimeout(() => setImmediate(() => this.end()), ms);
+    return setTimeout(() => {
+      const instant = performance.now();
+      setImmediate(() => this.end(instant));
+    }, ms);
   }
 
-  private end(): void {
-    const now = performance.now();
-    const first = this.written.findIndex(({ due }) => due > now);
+  /** Time was up at an instant; the event loop may have stalled again since. */
+  private end(instant: number): void {
+    const first = this.written.findIndex(({ due }) => due > instant);
     const ended = this.written.splice(0, first < 0 ? this.written.length : first);
     const [next] = this.written;
-    this.timer = next && this.set(next.due - now);
+    this.timer = next && this.set(next.due - performance.now());
     for (const { members } of ended) for (const member of members) if (!member.isOver) member.overdue();
   }
 }

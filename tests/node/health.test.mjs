@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import diagnostics from "node:diagnostics_channel";
 import { test } from "node:test";
 import { Redis } from "ioredis";
+import { Patience } from "../../src/node/dist/esm/patience.js";
 import { connect, eventually, key, limiter, port, sleep } from "./support.mjs";
 
 /** The messages of a channel, from now on. */
@@ -126,4 +127,22 @@ test("all rights that are documented suffice", async (test) => {
     await sleep(20);
     assert.deepEqual(three.servers()[0].lacks, []);
   }
+});
+
+test("time is up for whom it was before the event loop stalled, and not for those who asked since", async () => {
+  const busy = () => {
+    for (const ends = performance.now() + 60; performance.now() < ends; );
+  };
+  const [patience, late] = [new Patience(), []];
+  const wait = (name) => patience.wait({ isOver: false, overdue: () => late.push(name) }, 50);
+  wait("before");
+  await null; // by now it is written, and its timer set
+  for (const work of [() => wait("since"), busy]) setTimeout(work, 50);
+  const looked = new Promise((resolve) => {
+    setTimeout(() => setImmediate(resolve), 50);
+  });
+  busy(); // all timers are due at once
+  await looked;
+  assert.deepEqual(late, ["before"]);
+  await eventually(() => late.length === 2, "the end of its time");
 });
