@@ -32,8 +32,8 @@ def source():
     return archive
 
 
-def begin(folder, source, files, uri, servers):
-    """Begin the tests in these files with the storage at `uri`, in a process of its own."""
+def prepare(folder, source, files, uri):
+    """Unpack the tests in these files, with the storage at `uri`."""
     with tarfile.open(source) as archive:
         for name in [*files, "__init__.py", "utils.py"]:
             text = archive.extractfile(f"limits-{VERSION}/tests/{name}").read().decode()
@@ -46,8 +46,12 @@ def begin(folder, source, files, uri, servers):
             target.write_text(text.replace('"implementation": ASYNC_REDIS_IMPLEMENTATION,', ""))
     shutil.copy(Path(__file__).with_name("limits_suite.py"), folder / "conftest.py")
     (folder / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+
+
+def begin(folder, servers, *options):
+    """Begin the tests in a folder, in a process of its own."""
     ports = ",".join(str(server.port) for server in servers)
-    return subprocess.Popen([sys.executable, "-m", "pytest", "-rA", "-W", "ignore", "tests"], cwd=folder,
+    return subprocess.Popen([sys.executable, "-m", "pytest", "-rA", "-W", "ignore", *options, "tests"], cwd=folder,
                             env=os.environ | {"PYTHONPATH": f"{ROOT}/src/python:.", "PORTS": ports},
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -58,7 +62,10 @@ def begin(folder, source, files, uri, servers):
     ("threads in a cluster", "asyncio"),
 ], ids=" and ".join)
 def test_its_own_tests(source, start, tmp_path, kinds):
-    """Two at a time, because most of them sleep most of the time."""
+    """Two at a time, because most of them sleep most of the time.
+
+    They have as little as 100 ms for six requests: what fails is run once more, with nothing beside it.
+    """
     running = []
     for kind in kinds:
         files = ASYNC_FILES if kind.startswith("asyncio") else FILES
@@ -68,8 +75,14 @@ def test_its_own_tests(source, start, tmp_path, kinds):
         else:
             servers = [start()]
             uri = f"redis://127.0.0.1:{servers[0].port}"
-        running.append(begin(tmp_path / kind.replace(" ", "-"), source, files, uri, servers))
-    for process in running:
+        folder = tmp_path / kind.replace(" ", "-")
+        prepare(folder, source, files, uri)
+        running.append((folder, servers, begin(folder, servers)))
+    for _, _, process in running:
         printed, _ = process.communicate(timeout=240)
-        assert process.returncode == 0, printed[-8000:]
-        assert printed.count("PASSED") >= 20, printed[-8000:]
+        assert process.returncode in (0, 1) and printed.count("PASSED") >= 20, printed[-8000:]
+    for folder, servers, process in running:
+        if process.returncode:
+            alone = begin(folder, servers, "--last-failed")
+            printed, _ = alone.communicate(timeout=240)
+            assert alone.returncode == 0, printed[-8000:]
