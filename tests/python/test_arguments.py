@@ -17,7 +17,7 @@ SYNC, ASYNC = redis.Redis(), redis.asyncio.Redis()
 
 
 @pytest.mark.parametrize("make, sentence", [
-    (lambda: Limiter("redis://localhost", 1, 60), "client must be a redis.Redis or redis.RedisCluster, not 'redis://"),
+    (lambda: Limiter("redis://localhost", 1, 60), "client must be a redis.Redis or redis.RedisCluster, not a str"),
     (lambda: Limiter(ASYNC, 1, 60), "AsyncLimiter is for those of redis.asyncio"),
     (lambda: AsyncLimiter(SYNC, 1, 60), "client must be a redis.asyncio.Redis"),
     (lambda: Limiter(SYNC, "10", 60), "limit must be an integer between 0 and 9007199254740991, not '10'"),
@@ -68,6 +68,10 @@ def test_limiters(make, sentence):
     (lambda one: one.record("k", age=-1), "age must be a duration"),
     (lambda one: one.refund("k", 0), "units must be an integer between 1"),
     (lambda one: one.block("k", 0), "duration must be a duration"),
+    (lambda one: one.allow("k", partial="yes"), "partial must be True or False, not 'yes'"),
+    (lambda one: one.peek("k", partial=1), "partial must be True or False"),
+    (lambda one: one.block("k", 60, nx=1), "nx must be True or False"),
+    (lambda one: one.record("k", keep=None), "keep must be True or False"),
     (lambda one: one.request(7), "key must be str or bytes"),
     (lambda one: one.reset(7), "key must be str or bytes"),
 ])
@@ -76,6 +80,15 @@ def test_requests(kind, ask, sentence):
     with pytest.raises((TypeError, ValueError)) as raised:
         ask(limiter)
     assert sentence in str(raised.value)
+
+
+def test_no_sentence_tells_a_password():
+    url = "redis://:secret@localhost"
+    for make, client in ((Limiter, url), (AsyncLimiter, url), (Limiter, redis.asyncio.Redis.from_url(url)),
+                         (AsyncLimiter, redis.Redis.from_url(url))):
+        with pytest.raises(TypeError, match="client must be") as raised:
+            make(client, 1, 60)
+        assert "secret" not in str(raised.value)
 
 
 @pytest.mark.parametrize("timeout", ["1s", 1, 1.0, timedelta(seconds=1)])

@@ -16,7 +16,7 @@ from .clock import shown
 from .decision import Decision, Source
 from .errors import ServerAway
 from .periods import Calendar, Period, Span
-from .quota import MAX_EXACT, Duration, checked_integer, milliseconds, part
+from .quota import MAX_EXACT, Duration, checked_flag, checked_integer, milliseconds, part
 from .window import CountOverflow, Reply
 from .words import Words
 
@@ -140,6 +140,7 @@ class Budgeting(Asking):
         deadline: how long the caller waits at most; it is decided a little before.
         """
         request = self.request(key, cost, limit=limit)
+        checked_flag(partial, "partial")
         wait = self._wait(deadline)
         if self._link is not None:
             try:

@@ -18,7 +18,7 @@ from .denials import Demand, Denials, Ticket
 from .errors import NeedsModule, NoFreeConnection, ServerAway, is_unknown_command
 from .link import Kept
 from .local import Local, instant
-from .quota import Duration, Quota, checked_integer, milliseconds, seconds
+from .quota import Duration, Quota, checked_flag, checked_integer, milliseconds, seconds
 from .words import Words
 
 Mode = Literal["cached", "direct", "local"]
@@ -105,6 +105,7 @@ class Deciding(Asking):
         While the server is away, raises ServerAway; with `keep` it is counted here, and by the server when it is back.
         """
         demand = self._demand(key, cost, False, block, limit)
+        checked_flag(keep, "keep")
         aged = milliseconds(age, "age", least=0)
         began = time.monotonic()
         try:
@@ -133,7 +134,7 @@ class Deciding(Asking):
         """Let the key grant nothing for so long; `nx`: unless it is blocked. Returns until when (Unix time).
         Raises ServerAway."""
         ms = milliseconds(duration)
-        words = ("SWLIMIT.BLOCK", self._name(key), f"{ms}ms", *(["NX"] if nx else []))
+        words = ("SWLIMIT.BLOCK", self._name(key), f"{ms}ms", *(["NX"] if checked_flag(nx, "nx") else []))
         until: int = await self._changing(words, duration=ms, nx=nx)
         if self._link is None:  # by the clock of this process's windows, which nobody sets
             until += shown() - instant()
@@ -149,6 +150,8 @@ class Deciding(Asking):
 
     def _demand(self, key: Key, cost: int, partial: bool, block: Duration | None, limit: int | None) -> Demand:
         checked_integer(cost, "cost", 1)
+        if partial is not False:
+            checked_flag(partial, "partial")
         quota = self.quota if limit is None else self.quota.at(limit)
         blocked = 0.0 if block is None else milliseconds(block, "block") / 1000
         return Demand(self._name(key), quota, 1 if partial else cost, blocked)

@@ -67,7 +67,7 @@ class Threaded(Kind):
 
     def _check_client(self, client: Any) -> None:
         if not isinstance(client, (redis.Redis, redis.RedisCluster)):
-            raise TypeError(f"client must be a redis.Redis or redis.RedisCluster, not {client!r}"
+            raise TypeError(f"client must be a redis.Redis or redis.RedisCluster, not {kind_of(client)}"
                             + f"; Async{type(self).__name__} is for those of redis.asyncio" * is_async(client))
 
     @staticmethod
@@ -103,7 +103,8 @@ class Awaited(Kind):
 
     def _check_client(self, client: Any) -> None:
         if not is_async(client):
-            raise TypeError(f"client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not {client!r}")
+            raise TypeError(f"client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, "
+                            f"not {kind_of(client)}")
 
     @staticmethod
     def _method(name: str, coroutine: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
@@ -142,6 +143,12 @@ class Entering(Generic[T]):
 
     async def __aexit__(self, *raised: Any) -> None:
         await self._outcome.__aexit__(*raised)
+
+
+def kind_of(client: object) -> str:
+    """What it is, without what it says of itself: that may be a password."""
+    kind = type(client)
+    return f"a {kind.__name__}" if kind.__module__ == "builtins" else f"a {kind.__module__}.{kind.__name__}"
 
 
 def is_async(client: object) -> bool:

@@ -49,6 +49,13 @@ def checked_integer(value: int, name: str, least: int) -> int:
     return value
 
 
+def checked_flag(value: bool, name: str) -> bool:
+    """The value, if it is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {value!r}")
+    return value
+
+
 def checked_share(value: float, name: str) -> int:
     """A part of a limit, in whole millionths."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
@@ -96,8 +103,7 @@ class Quota:
     def of(cls, limit: int, window: Duration, resolution: Duration | None = None, strict: bool = False) -> "Quota":
         """The quota that these words mean."""
         checked_integer(limit, "limit", least=0)
-        if not isinstance(strict, bool):
-            raise TypeError(f"strict must be True or False, not {strict!r}")
+        checked_flag(strict, "strict")
         length = milliseconds(window, "window")
         cut = default_resolution(length) if resolution is None else milliseconds(resolution, "resolution")
         geometry = Geometry(length, cut)
