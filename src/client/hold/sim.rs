@@ -151,11 +151,39 @@ impl World {
         }
     }
 
-    /// Heals everything, and leaves: nothing stays held.
-    async fn end(mut self) -> (u64, u64) {
+    /// Without faults nothing is lost, and what is granted to nobody is given back at once.
+    async fn in_peace(&mut self) {
         self.heal();
         sleep(BACK).await;
+        for _ in 0..20 {
+            self.request();
+            sleep(Duration::from_micros(self.rng.u64(..10_000))).await;
+            self.cancel();
+        }
+        for _ in KEYS {
+            self.drop_one();
+        }
+        for _ in 0..KEYS.len() * 4 {
+            self.request();
+        }
+        sleep(TTL / 4).await;
+        self.cancel();
+        sleep(TTL / 4).await;
         self.check();
+        let held = self.ledger.lock().held.len();
+        assert!(held > 0);
+        for key in KEYS {
+            let known = self.ledger.lock().held.iter().filter(|(name, _)| *name == key).count();
+            assert_eq!(self.fake.held(key), known as u64, "{key}");
+        }
+        sleep(TTL * 3).await;
+        self.check();
+        assert_eq!(self.ledger.lock().held.len(), held, "nothing is lost");
+    }
+
+    /// Heals everything, and leaves: nothing stays held.
+    async fn end(mut self) -> (u64, u64) {
+        self.in_peace().await;
         let held: Vec<_> = std::mem::take(&mut self.ledger.lock().held);
         let ids: Vec<_> = held.iter().map(|(key, hold)| (*key, hold.id().unwrap().to_vec())).collect();
         drop(held);

@@ -35,6 +35,10 @@ async fn as_long_as_the_guard() {
     let limiter = seats(&client, 2);
     let hold = limiter.hold(HoldRequest::of("key").cost(2).id(b"mine")).await.unwrap();
     assert!(hold.granted() && hold.is_live() && hold.source() == Source::Server && hold.decision().units() == 2);
+    let peeked = limiter.peek("key").await.unwrap();
+    assert_eq!((peeked.units(), peeked.remaining(), peeked.source()), (0, Some(0), Source::Server));
+    assert!(peeked.retry_after().is_some_and(|wait| wait <= TTL));
+    assert!(limiter.peek("free").await.unwrap().granted());
     let denied = limiter.hold("key").await.unwrap();
     assert!(!denied.granted() && !denied.is_live() && denied.token().is_none());
     assert!(denied.decision().retry_after().is_some_and(|wait| wait <= TTL));
