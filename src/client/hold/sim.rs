@@ -155,6 +155,8 @@ impl World {
     async fn in_peace(&mut self) {
         self.heal();
         sleep(BACK).await;
+        // Tokens grow all the same.
+        self.fake.jump(-500);
         for _ in 0..20 {
             self.request();
             sleep(Duration::from_micros(self.rng.u64(..10_000))).await;
@@ -181,9 +183,47 @@ impl World {
         assert_eq!(self.ledger.lock().held.len(), held, "nothing is lost");
     }
 
+    /// A hold whose reply took long, and that cannot be renewed: its holder stops before the server ends it.
+    async fn in_silence(&mut self) {
+        self.ledger.lock().held.clear();
+        sleep(TTL / 4).await;
+        self.fake.slower(Duration::from_millis(15));
+        self.request();
+        sleep(Duration::from_millis(100)).await;
+        assert_eq!(self.ledger.lock().held.len(), 1);
+        self.fake.fault(Fault::BlackHole);
+        sleep(TTL - Duration::from_millis(150)).await;
+        for _ in 0..50 {
+            self.check();
+            sleep(Duration::from_millis(4)).await;
+        }
+        assert_eq!(self.ledger.lock().held.len(), 0);
+        self.heal();
+        sleep(BACK).await;
+    }
+
+    /// A hold that is dropped while the server is away is released once it is back.
+    async fn dropped_meanwhile(&mut self) {
+        self.request();
+        sleep(TTL / 10).await;
+        assert_eq!(self.ledger.lock().held.len(), 1);
+        self.fake.fault(Fault::Down);
+        self.drop_one();
+        sleep(TTL / 3).await;
+        self.heal();
+        sleep(TTL / 3).await;
+        for key in KEYS {
+            assert_eq!(self.fake.held(key), 0, "{key}");
+        }
+    }
+
     /// Heals everything, and leaves: nothing stays held.
     async fn end(mut self) -> (u64, u64) {
         self.in_peace().await;
+        self.in_silence().await;
+        self.dropped_meanwhile().await;
+        self.request();
+        sleep(TTL / 4).await;
         let held: Vec<_> = std::mem::take(&mut self.ledger.lock().held);
         let ids: Vec<_> = held.iter().map(|(key, hold)| (*key, hold.id().unwrap().to_vec())).collect();
         drop(held);
