@@ -30,8 +30,11 @@ impl Server {
     pub fn renew(&mut self, words: &[Vec<u8>], text: &[String], now: u64) -> Reply {
         let holds = self.holds.entry(words[1].clone()).or_default();
         holds.sweep(now);
-        let renewed = words[3..].iter().map(|id| holds.renew(id, now + ms(&text[2])));
-        Reply::Array(renewed.map(|is_live| Reply::Integer(is_live.into())).collect())
+        let renewed = words[3..].iter().map(|id| {
+            holds.renew(id, now + ms(&text[2]));
+            Reply::Integer(holds.get(id, now).is_some().into())
+        });
+        Reply::Array(renewed.collect())
     }
 
     /// `RELEASE key id [id …]`

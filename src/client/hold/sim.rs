@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    /// Without faults nothing is lost, and what is granted to nobody is given back at once.
+    /// Without faults nothing is lost, and what is granted to nobody is given back long before it would end.
     async fn in_peace(&mut self) {
         self.heal();
         sleep(BACK).await;
@@ -169,7 +169,8 @@ impl World {
         }
         sleep(TTL / 4).await;
         self.cancel();
-        sleep(TTL / 4).await;
+        // A connection that is dead may be noticed after a second only.
+        sleep(TTL / 2).await;
         self.check();
         let held = self.ledger.lock().held.len();
         assert!(held > 0);
