@@ -22,7 +22,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
 use config::environment::Environment;
-use config::settings::{LogFormat, Settings};
+use config::settings::LogFormat;
 use config::{Configuration, Origin};
 use observe::metrics::Metrics;
 use observe::traces;
@@ -106,7 +106,7 @@ async fn run(arguments: Arguments) -> Result<(), FatalError> {
     let limits = configuration.limits.by_id().len();
     if arguments.check {
         if arguments.server {
-            check_server(settings).await?;
+            check_server(&configuration).await?;
         }
         println!("{origin} is valid: {limits} limits");
         return Ok(());
@@ -140,11 +140,14 @@ async fn run(arguments: Arguments) -> Result<(), FatalError> {
     Ok(())
 }
 
-/// Whether the server can decide, and allows everything that is asked of it.
-async fn check_server(settings: &Settings) -> Result<(), FatalError> {
+/// Whether the server can decide all limits, and allows everything that is asked of it.
+async fn check_server(Configuration { settings, limits, .. }: &Configuration) -> Result<(), FatalError> {
     let server = &settings.server;
     let checked = core::check(&core::checker(settings)?).await;
     let core::Checked { by_script, forbidden } = checked.map_err(|error| format!("{server}: {error}"))?;
+    if by_script && limits.by_id().iter().any(|limit| !limit.per.is_window()) {
+        return Err(format!("{server} has not loaded the module, which a period and concurrency need").into());
+    }
     match &*forbidden {
         [] => {
             let how = if by_script { ", by the script: it has not loaded the module" } else { "" };

@@ -211,6 +211,15 @@ def test_who_holds_a_key(open_page, server):
     assert server.cli("SWLIMIT.RELEASE", "jobs", HOSTILE) == "0"
 
 
+def test_what_is_used_of_a_budget(open_page, server):
+    page = open_page()
+    server.cli("SWLIMIT.BUDGET", "plan", 10, (int(server.cli("TIME").split()[0]) + 3600) * 1000, "COST", 4)
+    page.look_up("plan")
+    assert page.find("said").text == "The server holds 4 units of this key."
+    assert page.find("held-facts").text.split("\n")[:3] == ["units", "4", "until"]
+    assert not page.find("block").is_displayed()
+
+
 def test_keys_have_the_prefix(open_page, server):
     page = open_page(prefix="p:")
     page.look_up("p:ann")

@@ -104,7 +104,7 @@ def test_without_the_server(start_daemon, start):
     assert alone.codes(descriptor("plan=x", hits=0))[0] == "OK"
 
 
-def test_the_page_of_the_documentation(start_daemon, server):
+def test_the_page_of_the_documentation(start_daemon, start, server):
     block, = [block for block in blocks(page_named("swlimitd.md")) if "test_periods" in block.comment]
     daemon = start_daemon(block.text.replace("domain: shop", "domain: d"), server)
     month, second = explained(daemon, "user=ann")
@@ -115,3 +115,6 @@ def test_the_page_of_the_documentation(start_daemon, server):
     daemon.write_limits("domain: d\ndescriptors: [{key: k, rate_limit: {period: month, mode: leased}}]\n")
     status, printed = daemon.run("--check")
     assert status != 0 and "the mode of a period is direct" in printed
+    bare = start_daemon(block.text, start(module=None))
+    status, printed = bare.run("--check", "--server")
+    assert status != 0 and "has not loaded the module, which a period and concurrency need" in printed
