@@ -35,7 +35,7 @@ export abstract class Asker {
     readonly settings: Settings,
     client: Client | undefined,
   ) {
-    this.server = client && settings.mode !== "local" ? Server.of(client) : null;
+    this.server = client !== undefined && settings.mode !== "local" ? Server.of(client) : null;
   }
 
   /** How the servers are that were asked so far: one, or the primaries of a cluster. All limiters of a client share them. */

@@ -5,7 +5,7 @@ import { Bounded } from "./bounded.js";
 import { Calendar, type CalendarOptions, type Period, type PeriodName } from "./calendar.js";
 import { instantOf, replyOf } from "./commands.js";
 import { Decision, type Source, type Told } from "./decision.js";
-import { type Duration, integer, MAX_EXACT, milliseconds } from "./duration.js";
+import { type Duration, flag, integer, MAX_EXACT, milliseconds } from "./duration.js";
 import { RefusedError, UnavailableError } from "./errors.js";
 import { clock, instead, type Wanted } from "./local.js";
 import { type AskerOptions, settingsOf } from "./options.js";
@@ -162,8 +162,7 @@ export class BudgetLimiter extends Asker {
 
   /** @internal */
   wanted({ cost = 1, partial = false }: { cost?: number; partial?: boolean }): Budgeted {
-    if (typeof partial !== "boolean") throw new TypeError(`partial must be true or false, not ${String(partial)}`);
-    return { limit: this.limit, cost: integer(cost, "cost", 1), partial };
+    return { limit: this.limit, cost: integer(cost, "cost", 1), partial: flag(partial, "partial") };
   }
 
   /** Unix time in ms: for fixed windows as it was when this process began, and has gone on since, whoever sets it. */

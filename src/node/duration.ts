@@ -44,6 +44,12 @@ export function integer(value: number, what: string, least: number): number {
   return value;
 }
 
+/** True or false, and nothing that is taken for it; what it is for is named in the error. */
+export function flag(value: boolean, what: string): boolean {
+  if (typeof value !== "boolean") throw new TypeError(`${what} must be true or false, not ${String(value)}`);
+  return value;
+}
+
 /** The length of a subinterval: what is asked for, or the usual one; an error where the window cannot be cut so. */
 export function resolutionOf(window: number, asked: Duration | undefined): number {
   const resolution = asked === undefined ? usualResolution(window) : milliseconds(asked, "resolution");

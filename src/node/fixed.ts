@@ -1,6 +1,7 @@
 /** Fixed windows, for the stores of frameworks. */
 
 import { BudgetLimiter } from "./budget.js";
+import { flag } from "./duration.js";
 import { Limiter } from "./limiter.js";
 import type { LimiterOptions } from "./options.js";
 
@@ -14,6 +15,5 @@ export interface FixedOptions {
 
 /** A limiter whose windows slide, unless they are to be fixed. */
 export function limiterOf({ fixed = false, ...options }: LimiterOptions & FixedOptions): Limiter | BudgetLimiter {
-  if (typeof fixed !== "boolean") throw new TypeError(`fixed must be true or false, not ${String(fixed)}`);
-  return fixed ? new BudgetLimiter(options) : new Limiter(options);
+  return flag(fixed, "fixed") ? new BudgetLimiter(options) : new Limiter(options);
 }

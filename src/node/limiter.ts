@@ -5,7 +5,7 @@ import { Cached } from "./cached.js";
 import { blockWords, quotaWords, replyOf } from "./commands.js";
 import { Decision, type Source, type Told } from "./decision.js";
 import { Denials } from "./denials.js";
-import { type Duration, integer, milliseconds } from "./duration.js";
+import { type Duration, flag, integer, milliseconds } from "./duration.js";
 import { NotAskedError, UnavailableError } from "./errors.js";
 import { clock, instead, LocalWindows } from "./local.js";
 import { type LimiterOptions, type QuotaOptions, quotaLike, quotaOf, settingsOf } from "./options.js";
@@ -118,6 +118,7 @@ export class Limiter extends Asker {
     const demand = this.demand(options);
     const block = options.block === undefined ? 0 : milliseconds(options.block, "block");
     const age = options.age === undefined ? 0 : milliseconds(options.age, "age", 0);
+    const keep = flag(options.keep ?? false, "keep");
     const words = (ms: number) => {
       const dated = ms > 0 ? ["AGE", `${ms}ms`] : [];
       return ["SWLIMIT.RECORD", name, ...quotaWords(demand), ...dated, ...blockWords(block)];
@@ -133,14 +134,14 @@ export class Limiter extends Asker {
     let isComing = false;
     const late = (reply: Promise<unknown>) => {
       isComing = true;
-      if (options.keep) reply.catch(() => server.backlog.keep(usage, true));
+      if (keep) reply.catch(() => server.backlog.keep(usage, true));
     };
     try {
       const reply = replyOf(await server.ask(words(age), name, { timeout, module, late }));
       this.counts.server++;
       return this.decision(reply, "server");
     } catch (error) {
-      if (!(error instanceof UnavailableError && options.keep)) throw error;
+      if (!(error instanceof UnavailableError && keep)) throw error;
       if (!isComing) server.backlog.keep(usage, !(error instanceof NotAskedError));
       this.counts.failure++;
       const [granted, limit] = here(demand, clock());
@@ -165,6 +166,7 @@ export class Limiter extends Asker {
   async block(key: string, duration: Duration, { unlessBlocked = false } = {}): Promise<number> {
     const name = this.name(key);
     const ms = milliseconds(duration, "duration");
+    flag(unlessBlocked, "unlessBlocked");
     if (!this.server) {
       const now = clock();
       return this.windows.entry(name).block(ms, now, unlessBlocked) - now + Date.now();
@@ -217,8 +219,7 @@ export class Limiter extends Asker {
 
   /** @internal What a request demands. */
   demand({ cost = 1, partial = false }: { cost?: number; partial?: boolean }): Demand {
-    if (typeof partial !== "boolean") throw new TypeError(`partial must be true or false, not ${String(partial)}`);
-    return { ...this.quota, cost: integer(cost, "cost", 1), partial };
+    return { ...this.quota, cost: integer(cost, "cost", 1), partial: flag(partial, "partial") };
   }
 
   /** @internal The decision that a reply is. */

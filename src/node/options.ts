@@ -1,6 +1,6 @@
 /** What a limiter can be told, and what it is unless it is told otherwise. Whatever is wrong is refused at once. */
 
-import { type Duration, integer, milliseconds, resolutionOf } from "./duration.js";
+import { type Duration, flag, integer, milliseconds, resolutionOf } from "./duration.js";
 import type { Client } from "./transport.js";
 import type { Quota } from "./window.js";
 
@@ -116,9 +116,9 @@ export function settingsOf(options: AskerOptions, own: readonly string[] = OF_RA
   if (typeof options !== "object" || options === null) throw new TypeError("options must be an object");
   for (const name of Object.keys(options)) known(name, new Set([...COMMON, ...own]));
   const given = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
-  const { client, mode = client ? "cached" : "local", ...rest }: Partial<LimiterOptions> = given;
+  const { client, mode = client === undefined ? "local" : "cached", ...rest }: Partial<LimiterOptions> = given;
   const found = { ...DEFAULTS, ...rest };
-  if (!client && mode !== "local") throw new TypeError(`mode "${String(mode)}" needs a client`);
+  if (client === undefined && mode !== "local") throw new TypeError(`mode "${String(mode)}" needs a client`);
   if (!(found.localShare >= 0.000001 && found.localShare <= 1)) {
     throw new RangeError(`localShare must be a number between 0.000001 and 1, not ${String(found.localShare)}`);
   }
@@ -139,8 +139,8 @@ export function settingsOf(options: AskerOptions, own: readonly string[] = OF_RA
 /** The quota; durations in ms. */
 export function quotaOf({ limit, window, resolution, strict = false }: QuotaOptions): Quota {
   const length = milliseconds(window, "window");
-  if (typeof strict !== "boolean") throw new TypeError(`strict must be true or false, not ${String(strict)}`);
-  return { limit: integer(limit, "limit", 0), window: length, resolution: resolutionOf(length, resolution), strict };
+  const cut = resolutionOf(length, resolution);
+  return { limit: integer(limit, "limit", 0), window: length, resolution: cut, strict: flag(strict, "strict") };
 }
 
 /** A quota like another one, with some of it changed. */

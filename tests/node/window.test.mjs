@@ -180,6 +180,7 @@ for (const [what, options, message] of [
     { limit: 1, window: "1m", client: "redis://127.0.0.1" },
     /client must be a client of .* string/,
   ],
+  ["no client for want of one", { limit: 1, window: "1m", client: null }, /client must be .* object/],
   ["release 4 of redis", { limit: 1, window: "1m", client: createClient4() }, /needs release 5 or later/],
   [
     "a cluster of release 4",
@@ -206,6 +207,8 @@ test("arguments that cannot be are refused at once", async () => {
     [() => limiter.allow("k", { cost: Number.POSITIVE_INFINITY }), /cost must be an integer/],
     [() => limiter.allow("k", { partial: "no" }), /partial must be true or false/],
     [() => limiter.allow("k", { block: -1 }), /block must be a duration/],
+    [() => limiter.record("k", { keep: 1 }), /keep must be true or false, not 1/],
+    [() => limiter.block("k", "1m", { unlessBlocked: "no" }), /unlessBlocked must be true or false/],
     [() => limiter.acquire("k", "1 s"), /timeout must be a duration/],
     [() => limiter.acquire("k", undefined), /timeout must be a duration/],
     [() => limiter.record("k", { age: -1 }), /age must be a duration/],

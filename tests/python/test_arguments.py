@@ -29,7 +29,7 @@ SYNC, ASYNC = redis.Redis(), redis.asyncio.Redis()
     (lambda: Limiter(SYNC, 1, None), "window must be a text such as 500ms or 1h, seconds or a timedelta, not None"),
     (lambda: Limiter(SYNC, 1, [60]), "window must be a text"),
     (lambda: Limiter(SYNC, 1, 60, 7), "resolution must divide the window evenly"),
-    (lambda: Limiter(SYNC, 1, "65537ms", "1ms"), "window / resolution is 65537 subintervals, above 65536"),
+    (lambda: Limiter(SYNC, 1, "1000001ms", "1ms"), "window / resolution is 1000001 subintervals, above 1000000"),
     (lambda: Limiter(SYNC, 1, 60, strict="yes"), "strict must be True or False"),
     (lambda: Limiter(SYNC, 1, 60, mode="denials"), "mode must be 'cached', 'direct', 'local', not 'denials'"),
     (lambda: Limiter(SYNC, 1, 60, mode="local"), "mode 'local' needs no client"),

@@ -9,7 +9,7 @@ from functools import cached_property
 
 MAX_EXACT = 2**53 - 1  # the largest limit, cost and count
 MAX_WINDOW = 3650 * 24 * 60 * 60 * 1000  # 3650 days, in ms
-MAX_SUBINTERVALS = 65_536
+MAX_SUBINTERVALS = 1_000_000  # the most that a server can be told to allow
 DEFAULT_SUBINTERVALS = 12, 4096  # the fewest and the most where no resolution is given
 
 Duration = str | int | float | timedelta
