@@ -145,8 +145,8 @@ async fn check_server(Configuration { settings, limits, .. }: &Configuration) ->
     let server = &settings.server;
     let checked = core::check(&core::checker(settings)?).await;
     let core::Checked { by_script, forbidden } = checked.map_err(|error| format!("{server}: {error}"))?;
-    if by_script && limits.by_id().iter().any(|limit| !limit.per.is_window()) {
-        return Err(format!("{server} has not loaded the module, which a period and concurrency need").into());
+    if by_script && limits.by_id().iter().any(|limit| limit.per.id().is_some()) {
+        return Err(format!("{server} has not loaded the module, which concurrency needs").into());
     }
     match &*forbidden {
         [] => {

@@ -104,7 +104,24 @@ def test_without_the_server(start_daemon, start):
     assert alone.codes(descriptor("plan=x", hits=0))[0] == "OK"
 
 
-def test_the_page_of_the_documentation(start_daemon, start, server):
+def test_by_the_script(start_daemon, start):
+    daemon = start_daemon(LIMITS, start(module=None))
+    status, printed = daemon.run("--check", "--server")
+    assert status == 0 and "by the script" in printed
+    assert [daemon.codes("both=x", "plan=x")[0] for _ in range(3)] == ["OK", "OK", "OVER_LIMIT"]
+    assert daemon.codes(descriptor("plan=x", hits=0))[0] == "OK"
+    assert daemon.codes("plan=x", "strict=x", "none=x")[0] == "OVER_LIMIT"
+    assert [daemon.codes("plan=x")[0] for _ in range(2)] == ["OK", "OVER_LIMIT"]
+    assert daemon.codes(descriptor("plan=x", hits=0))[0] == "OVER_LIMIT"
+    daemon.codes("tokens=x", hits=700)
+    assert daemon.codes("tokens=x")[0] == "OVER_LIMIT"
+    daemon.write_limits("domain: d\ndescriptors: [{key: k, descriptors: [{key: id, rate_limit: "
+                        "{concurrency: 2, id: id, ttl: 9s}}]}]\n")
+    status, printed = daemon.run("--check", "--server")
+    assert status != 0 and "has not loaded the module, which concurrency needs" in printed
+
+
+def test_the_page_of_the_documentation(start_daemon, server):
     block, = [block for block in blocks(page_named("swlimitd.md")) if "test_periods" in block.comment]
     daemon = start_daemon(block.text.replace("domain: shop", "domain: d"), server)
     month, second = explained(daemon, "user=ann")
@@ -115,6 +132,3 @@ def test_the_page_of_the_documentation(start_daemon, start, server):
     daemon.write_limits("domain: d\ndescriptors: [{key: k, rate_limit: {period: month, mode: leased}}]\n")
     status, printed = daemon.run("--check")
     assert status != 0 and "the mode of a period is direct" in printed
-    bare = start_daemon(block.text, start(module=None))
-    status, printed = bare.run("--check", "--server")
-    assert status != 0 and "has not loaded the module, which a period and concurrency need" in printed

@@ -357,7 +357,7 @@ impl RateLimit {
         }
         let (per, policy) = match (self.concurrency, self.period) {
             (Some(_), _) => (Per::Hold(self.lifetime(levels, context)?), self.policy_of_hold(context)?),
-            (None, Some(period)) => (Per::Period(self.periods(period, context)?), self.direct("a period", context)?),
+            (None, Some(period)) => (Per::Period(self.periods(period)?), self.direct("a period", context)?),
             (None, None) => (Per::Window(self.geometry()?), self.policy().or(context.top).policy(context.defaults)?),
         };
         let units = self.concurrency.or(self.requests_per_unit).unwrap_or_default();
@@ -397,11 +397,8 @@ impl RateLimit {
         }
     }
 
-    fn periods(&self, period: Period, context: &Context) -> Result<Periods, String> {
+    fn periods(&self, period: Period) -> Result<Periods, String> {
         self.check_excluded("period", &[])?;
-        if context.by_script {
-            return Err("a period needs the module, which `module: never` excludes".into());
-        }
         let periods = Periods { period, time_zone: self.time_zone.clone(), anchor: self.anchor.clone() };
         periods.calendar().map_err(|error| error.to_string())?;
         Ok(periods)
