@@ -31,7 +31,7 @@ demo: setup-run
 # Every part's tests, in minutes, on the installed server. The other releases are for tests that no other will do for: one uses
 # the C library's allocator, which memcheck watches, one defragments, one is too old. The client's tests on real servers
 # are run by pytest, on each release.
-test: build-all servers test-rust
+test: build-all servers $(if $(CHOOSE),,test-rust)
 	$(PARALLEL) tests
 
 # Those of one part, for who changes no other.

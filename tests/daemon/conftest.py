@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from support.daemon import DAEMON, Daemon
+from support.daemon import DAEMON, Daemon, descriptor
 from support.gateways import DESCRIPTORS, NAMES, POLICIES, App, Proxy
 from support.lacking import lacking
 
@@ -63,7 +63,8 @@ def shared_daemon(starting_daemons, shared_server):
 
 @pytest.fixture
 def daemon(shared_daemon, server):
-    """A daemon upon an empty server."""
+    """A daemon upon an empty server, which knows that it is empty: a reply comes after what it invalidates."""
+    shared_daemon.ask(descriptor("five=empty", hits=0))
     yield shared_daemon
     assert shared_daemon.process.poll() is None, shared_daemon.log
 

@@ -165,10 +165,9 @@ test("costs, parts, quotas and blocks are told apart", async (test) => {
     "server",
   ]);
   await known(three, k, { cost: 1 });
-  assert.equal(
-    (await three.allow(k, { cost: 5, partial: true })).retryAfter,
-    -1 + 1 + (await three.allow(k)).retryAfter,
-  );
+  const first = await three.allow(k, { cost: 5, partial: true });
+  const second = await three.allow(k);
+  assert.ok(first.source === "cache" && first.retryAfter >= second.retryAfter && second.retryAfter > 0);
   // A cost above the limit needs no memory.
   const never = await three.allow(key(), { cost: 4 });
   assert.deepEqual([never.granted, never.retryAfter, never.source], [0, -1, "cache"]);
