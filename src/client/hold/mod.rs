@@ -29,8 +29,6 @@ use crate::operating::{held_of, unix, NO_SUCH_KEY};
 use crate::quota::checked_limit;
 use crate::wire::{Command, Failure, Reply};
 
-/// The shortest time to live: what is less would be lost by every pause of the server's.
-const MIN_TTL: Duration = Duration::from_secs(3);
 const TTL: Duration = Duration::from_secs(30);
 const MAX_ID: usize = 128;
 /// The longest wait.
@@ -200,7 +198,7 @@ impl HoldLimiterBuilder {
 
 fn checked_ttl(ttl: Duration) -> Result<Duration, Error> {
     let is_whole = ttl.subsec_nanos().is_multiple_of(1_000_000);
-    match is_whole && (MIN_TTL..=Duration::from_millis(MAX_WINDOW)).contains(&ttl) {
+    match is_whole && (HoldLimiter::MIN_TTL..=Duration::from_millis(MAX_WINDOW)).contains(&ttl) {
         true => Ok(ttl),
         false => Err(Error::Invalid("ttl must be a duration of at least 3s in whole ms".into())),
     }
@@ -266,6 +264,9 @@ impl Drop for InDoubt<'_> {
 }
 
 impl HoldLimiter {
+    /// The shortest time to live: what is less would be lost by every pause of the server's.
+    pub const MIN_TTL: Duration = Duration::from_secs(3);
+
     /// Units of all holds of a key together.
     pub fn limit(&self) -> u64 {
         self.0.limit

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use serde_saphyr::{Location, Spanned};
-use swlimit_client::Period;
+use swlimit_client::{HoldLimiter, Period};
 use swlimit_window::{Geometry, GeometryError};
 
 use super::document::{self, Descriptor, Document, RateLimit};
@@ -16,9 +16,6 @@ use crate::config::error::ConfigError;
 use crate::config::path::PathRules;
 use crate::config::policy::{DecisionPolicy, Defaults, Mode, Module, OnFailure, PolicyKeys};
 use crate::config::settings::Settings;
-
-/// The shortest time to live of a hold, in ms.
-const MIN_TTL: u64 = 3000;
 
 /// A position in a file.
 #[derive(Clone, Debug)]
@@ -427,7 +424,7 @@ impl RateLimit {
             _ if !context.defaults.has_server || context.by_script => {
                 Err("concurrency needs a server with the module".into())
             }
-            Some(Duration(ttl)) if ttl >= MIN_TTL => Ok(Lifetime { ttl, id }),
+            Some(Duration(ttl)) if u128::from(ttl) >= HoldLimiter::MIN_TTL.as_millis() => Ok(Lifetime { ttl, id }),
             _ => Err("concurrency needs a ttl of at least 3s: the longest that a request counts".into()),
         }
     }
