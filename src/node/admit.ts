@@ -12,6 +12,7 @@ import { type HeaderOptions, headersOf } from "./headers.js";
 import { type Hold, HoldLimiter, sixOf, type Wish } from "./hold.js";
 import { Limiter } from "./limiter.js";
 import { clock } from "./local.js";
+import { requested } from "./options.js";
 import type { Server } from "./server.js";
 import { waitOf } from "./several.js";
 import { inTime } from "./timeout.js";
@@ -23,6 +24,9 @@ export interface Part {
   /** Units that are asked for of this one. */
   readonly cost?: number;
 }
+
+const PARTS = new Set(["limiter", "key", "cost"]);
+const DECIDED = new Set(["deadline", "signal"]);
 
 /** A settlement that was not answered is sent again after so much of the time to live. */
 const AGAIN = 10;
@@ -102,6 +106,8 @@ export async function admit(parts: readonly Part[], options: WaitOptions = {}): 
   if (!Array.isArray(parts) || parts.length === 0) {
     throw new TypeError("admit needs a list of at least one { limiter, key }");
   }
+  requested(options, DECIDED);
+  for (const part of parts) requested(part, PARTS);
   const holding = holdOf(parts);
   const members = parts.map((part) => memberOf(part, holding));
   const [{ limiter: first }] = parts as [Part];

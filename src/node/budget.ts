@@ -8,7 +8,7 @@ import { Decision, type Source, type Told } from "./decision.js";
 import { type Duration, flag, integer, MAX_EXACT, milliseconds } from "./duration.js";
 import { RefusedError, UnavailableError } from "./errors.js";
 import { clock, instead, type Wanted } from "./local.js";
-import { type AskerOptions, settingsOf } from "./options.js";
+import { type AskerOptions, requested, settingsOf } from "./options.js";
 import { CountOverflow, type Reply } from "./window.js";
 
 /** A quota of the calendar, or of fixed windows: `period` or `window`. */
@@ -27,6 +27,10 @@ export interface BudgetOptions extends WaitOptions {
 }
 
 const OWN = ["limit", "period", "timeZone", "anchor", "window"];
+
+const RECORDED = new Set(["cost", "deadline", "signal"]);
+const ALLOWED = new Set([...RECORDED, "partial"]);
+const CHANGED = new Set(["limit", "window"]);
 
 /** What the server says to whoever asks with the end of a period that is over by its clock. */
 const IS_OVER = /^ERR until must be /;
@@ -60,7 +64,8 @@ export class BudgetLimiter extends Asker {
   }
 
   /** A limiter of the same keys with another limit, or with other fixed windows. */
-  with({ limit = this.limit, window }: { readonly limit?: number; readonly window?: Duration }): BudgetLimiter {
+  with(options: { readonly limit?: number; readonly window?: Duration }): BudgetLimiter {
+    const { limit = this.limit, window } = requested(options, CHANGED);
     if (window !== undefined && this.window === null) throw new TypeError("a period has no window");
     const length = window === undefined ? this.window : milliseconds(window, "window");
     return Object.create(this, {
@@ -70,15 +75,15 @@ export class BudgetLimiter extends Asker {
   }
 
   /** Decide, and count what is granted. */
-  allow(key: string, options: BudgetOptions = {}): Promise<Decision> {
-    const wanted = this.wanted(options);
+  async allow(key: string, options: BudgetOptions = {}): Promise<Decision> {
+    const wanted = this.wanted(requested(options, ALLOWED));
     return this.decide(key, wanted, wanted.partial ? ["PARTIAL"] : [], options, "take");
   }
 
   /** The same decision, with nothing counted. */
   async peek(key: string, options: BudgetOptions = {}): Promise<Decision> {
     const name = this.name(key);
-    const wanted = this.wanted(options);
+    const wanted = this.wanted(requested(options, ALLOWED));
     if (!this.server) return this.here("local", name, wanted, "look");
     const period = await this.periodNow();
     try {
@@ -96,8 +101,8 @@ export class BudgetLimiter extends Asker {
   }
 
   /** Count, whatever the limit says. */
-  record(key: string, options: Omit<BudgetOptions, "partial"> = {}): Promise<Decision> {
-    return this.decide(key, this.wanted(options), ["FORCE"], options, "force");
+  async record(key: string, options: Omit<BudgetOptions, "partial"> = {}): Promise<Decision> {
+    return this.decide(key, this.wanted(requested(options, RECORDED)), ["FORCE"], options, "force");
   }
 
   /** Give back up to so many units of the period; how many were given back. Never sent twice. */

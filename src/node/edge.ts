@@ -4,10 +4,18 @@
  */
 
 import { Decision, type Source, type Told } from "./decision.js";
-import { type Duration, integer, milliseconds, patience } from "./duration.js";
+import { type Duration, flag, integer, milliseconds, patience } from "./duration.js";
 import { RefusedError, UnavailableError } from "./errors.js";
 import { clock, instead, LocalWindows } from "./local.js";
-import { type LimiterOptions, type QuotaOptions, quotaLike, quotaOf, type Settings, settingsOf } from "./options.js";
+import {
+  type LimiterOptions,
+  type QuotaOptions,
+  quotaLike,
+  quotaOf,
+  requested,
+  type Settings,
+  settingsOf,
+} from "./options.js";
 import type { Demand, Quota, Reply } from "./window.js";
 
 export interface HttpLimiterOptions extends QuotaOptions, Omit<LimiterOptions, "client" | "mode" | "maxWaiting"> {
@@ -31,6 +39,9 @@ export interface HttpAllowOptions {
   /** Ends the wait without a decision. */
   readonly signal?: AbortSignal | undefined;
 }
+
+const PEEKED = new Set(["cost", "partial", "deadline", "signal"]);
+const ALLOWED = new Set([...PEEKED, "block"]);
 
 /** What swlimitd answers. */
 interface Answer {
@@ -78,10 +89,10 @@ export class HttpLimiter {
 
   private async decide(how: "allow" | "peek", key: string, options: HttpAllowOptions): Promise<Decision> {
     if (typeof key !== "string") throw new TypeError(`key must be a string, not ${String(key)}`);
-    const { cost = 1, partial = false, signal, deadline } = options;
+    const { cost = 1, partial = false, signal, deadline } = requested(options, how === "peek" ? PEEKED : ALLOWED);
     const block = options.block === undefined ? 0 : milliseconds(options.block, "block");
     const name = this.settings.prefix + key;
-    const demand: Demand = { ...this.quota, cost: integer(cost, "cost", 1), partial };
+    const demand: Demand = { ...this.quota, cost: integer(cost, "cost", 1), partial: flag(partial, "partial") };
     try {
       const left = deadline === undefined ? undefined : patience(milliseconds(deadline, "deadline", 0));
       const told = await this.ask(how, name, demand, block, Math.min(this.settings.timeout, left ?? Infinity), signal);

@@ -8,7 +8,7 @@ import { type Duration, integer, milliseconds } from "./duration.js";
 import { DeniedError, LostError, RefusedError, UnavailableError, understood } from "./errors.js";
 import { instead } from "./local.js";
 import { LocalHolds } from "./local-holds.js";
-import { type AskerOptions, settingsOf } from "./options.js";
+import { type AskerOptions, requested, settingsOf } from "./options.js";
 import type { Held } from "./renewals.js";
 import type { Server } from "./server.js";
 import { inTime, pause } from "./timeout.js";
@@ -50,6 +50,9 @@ interface Keeper {
   /** Its units are to be given back. */
   giveBack(): Promise<void>;
 }
+
+const HELD = new Set(["cost", "ttl", "wait", "deadline", "signal"]);
+const CHANGED = new Set(["limit"]);
 
 const LEAST_TTL = 3000;
 const LONGEST_WAIT = 3_600_000;
@@ -146,7 +149,8 @@ export class HoldLimiter extends Asker {
   }
 
   /** A limiter of the same keys with another limit. */
-  with({ limit }: { readonly limit: number }): HoldLimiter {
+  with(options: { readonly limit: number }): HoldLimiter {
+    const { limit } = requested(options, CHANGED);
     return Object.create(this, { limit: { value: integer(limit, "limit", 0), enumerable: true } });
   }
 
@@ -259,11 +263,10 @@ export class HoldLimiter extends Asker {
   }
 
   private async take(key: string, options: HoldOptions): Promise<Hold> {
-    const wish = this.wish(key, options);
+    const wish = this.wish(key, requested(options, HELD));
     const { wait = 0, signal } = options;
     const longest = milliseconds(wait, "wait", 0);
     if (longest > LONGEST_WAIT) throw new RangeError("wait must be at most 1h");
-    signal?.throwIfAborted();
     const deadline = performance.now() + longest;
     const left = () => Math.max(0, deadline - performance.now());
     if (!this.server) return this.takeHere(wish, left, signal);

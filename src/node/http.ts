@@ -46,7 +46,7 @@ export async function judge<Request>(
   }
   const [first] = shares;
   if (!first) return null;
-  return shares.length > 1 ? allowAll(shares) : first.limiter.allow(first.key, first);
+  return shares.length > 1 ? allowAll(shares) : first.limiter.allow(first.key, { cost: first.cost });
 }
 
 /** The headers that say it. */

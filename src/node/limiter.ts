@@ -8,7 +8,7 @@ import { Denials } from "./denials.js";
 import { type Duration, flag, integer, milliseconds } from "./duration.js";
 import { NotAskedError, UnavailableError } from "./errors.js";
 import { clock, instead, LocalWindows } from "./local.js";
-import { type LimiterOptions, type QuotaOptions, quotaLike, quotaOf, settingsOf } from "./options.js";
+import { type LimiterOptions, type QuotaOptions, quotaLike, quotaOf, requested, settingsOf } from "./options.js";
 import { Turns } from "./turns.js";
 import { waitInTurn } from "./waiting.js";
 import type { Demand, Quota, Reply } from "./window.js";
@@ -43,6 +43,13 @@ export interface AcquireOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
+const WAITED = new Set(["cost", "signal"]);
+const PEEKED = new Set(["cost", "partial", "deadline", "signal"]);
+const ALLOWED = new Set([...PEEKED, "block"]);
+const RECORDED = new Set(["cost", "age", "block", "keep"]);
+const REFUNDED = new Set(["age"]);
+const BLOCKED = new Set(["unlessBlocked"]);
+
 /** A decision of this process. */
 type Here = (demand: Demand, now: number) => Reply;
 
@@ -76,7 +83,7 @@ export class Limiter extends Asker {
   /** Decide, and count what is granted. */
   async allow(key: string, options: AllowOptions = {}): Promise<Decision> {
     const name = this.name(key);
-    const demand = this.demand(options);
+    const demand = this.demand(requested(options, ALLOWED));
     const block = options.block === undefined ? 0 : milliseconds(options.block, "block");
     const known = this.known(name, demand, block);
     if (known) return known;
@@ -97,7 +104,7 @@ export class Limiter extends Asker {
   /** The same decision, with nothing counted. */
   async peek(key: string, options: PeekOptions = {}): Promise<Decision> {
     const name = this.name(key);
-    const demand = this.demand(options);
+    const demand = this.demand(requested(options, PEEKED));
     const here: Here = (asked, now) => this.windows.entry(name).peek(asked, now);
     if (!this.server) return this.here("local", demand, here);
     try {
@@ -115,7 +122,7 @@ export class Limiter extends Asker {
    */
   async record(key: string, options: RecordOptions = {}): Promise<Decision> {
     const name = this.name(key);
-    const demand = this.demand(options);
+    const demand = this.demand(requested(options, RECORDED));
     const block = options.block === undefined ? 0 : milliseconds(options.block, "block");
     const age = options.age === undefined ? 0 : milliseconds(options.age, "age", 0);
     const keep = flag(options.keep ?? false, "keep");
@@ -150,8 +157,9 @@ export class Limiter extends Asker {
   }
 
   /** Give back up to so many units; how many were given back. Never sent twice. */
-  async refund(key: string, units = 1, { age }: { readonly age?: Duration } = {}): Promise<number> {
+  async refund(key: string, units = 1, options: { readonly age?: Duration } = {}): Promise<number> {
     const name = this.name(key);
+    const { age } = requested(options, REFUNDED);
     integer(units, "units", 1);
     const ms = age === undefined ? undefined : milliseconds(age, "age", 0);
     if (!this.server) return this.windows.find(name)?.refund(units, clock(), ms) ?? 0;
@@ -163,9 +171,10 @@ export class Limiter extends Asker {
    * Block a key for so long from now on, with `unlessBlocked` only if it is not; the Unix time in ms at which that
    * ends.
    */
-  async block(key: string, duration: Duration, { unlessBlocked = false } = {}): Promise<number> {
+  async block(key: string, duration: Duration, options: { readonly unlessBlocked?: boolean } = {}): Promise<number> {
     const name = this.name(key);
     const ms = milliseconds(duration, "duration");
+    const { unlessBlocked = false } = requested(options, BLOCKED);
     flag(unlessBlocked, "unlessBlocked");
     if (!this.server) {
       const now = clock();
@@ -193,10 +202,9 @@ export class Limiter extends Asker {
    */
   async acquire(key: string, timeout: Duration, options: AcquireOptions = {}): Promise<Decision> {
     const name = this.name(key);
-    const demand = this.demand(options);
+    const demand = this.demand(requested(options, WAITED));
     const deadline = performance.now() + milliseconds(timeout, "timeout", 0);
     const { signal } = options;
-    signal?.throwIfAborted();
     const left = () => Math.max(0, deadline - performance.now());
     return this.turns.take(
       name,

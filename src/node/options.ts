@@ -1,5 +1,6 @@
 /** What a limiter can be told, and what it is unless it is told otherwise. Whatever is wrong is refused at once. */
 
+import type { WaitOptions } from "./asker.js";
 import { type Duration, flag, integer, milliseconds, resolutionOf } from "./duration.js";
 import type { Client } from "./transport.js";
 import type { Quota } from "./window.js";
@@ -151,7 +152,23 @@ export function quotaLike(quota: Quota, changes: Partial<QuotaOptions>): Quota {
   return quotaOf({ ...quota, resolution, ...given });
 }
 
-function known(name: string, names: Set<string>): void {
+/** What a request is told: nothing but what these names say, and a deadline and a signal that are such. */
+export function requested<Options extends object>(options: Options, names: ReadonlySet<string>): Options {
+  if (typeof options !== "object" || options === null) {
+    throw new TypeError(`options must be an object, not ${String(options)}`);
+  }
+  for (const name in options) known(name, names);
+  const { deadline, signal } = options as WaitOptions;
+  if (deadline !== undefined) milliseconds(deadline, "deadline", 0);
+  if (signal === undefined) return options;
+  if (typeof signal?.throwIfAborted !== "function") {
+    throw new TypeError(`signal must be an AbortSignal, not ${String(signal)}`);
+  }
+  signal.throwIfAborted();
+  return options;
+}
+
+function known(name: string, names: ReadonlySet<string>): void {
   if (names.has(name)) return;
   const now = RENAMED[name];
   throw new TypeError(now ? `the option ${name} is called ${now}` : `there is no option ${name}`);

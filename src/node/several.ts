@@ -7,6 +7,7 @@ import { RefusedError, UnavailableError } from "./errors.js";
 import { type HeaderOptions, headersOf } from "./headers.js";
 import type { Limiter } from "./limiter.js";
 import { clock } from "./local.js";
+import { requested } from "./options.js";
 import type { Demand } from "./window.js";
 
 /** One of the limits that a request is to keep. */
@@ -16,6 +17,9 @@ export interface Share {
   /** Units that are asked for of this one. */
   readonly cost?: number;
 }
+
+const SHARED = new Set(["limiter", "key", "cost"]);
+const DECIDED = new Set(["deadline"]);
 
 /** What all limits together answer. */
 export class Decisions {
@@ -51,11 +55,11 @@ export async function allowAll(
   if (!Array.isArray(shares) || shares.length === 0) {
     throw new TypeError("allowAll needs a list of at least one { limiter, key }");
   }
-  const members = shares.map(({ limiter, key, cost = 1 }) => ({
-    limiter,
-    name: limiter.name(key),
-    demand: limiter.demand({ cost }),
-  }));
+  requested(options, DECIDED);
+  const members = shares.map((share) => {
+    const { limiter, key, cost = 1 } = requested(share, SHARED);
+    return { limiter, name: limiter.name(key), demand: limiter.demand({ cost }) };
+  });
   const [first] = members as [Member, ...Member[]];
   const { server } = first.limiter;
   for (const { limiter, demand } of members) {

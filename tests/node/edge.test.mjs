@@ -57,6 +57,8 @@ test("while swlimitd does not answer", async () => {
   await assert.rejects(limiter({ fetch, onFailure: "error" }).allow("k"), UnavailableError);
   const signal = AbortSignal.abort(new Error("gone"));
   await assert.rejects(limiter().allow("k", { signal }), /gone/);
+  await assert.rejects(limiter().peek("k", { block: 5 }), /there is no option block/);
+  await assert.rejects(limiter().allow("k", { partial: 1 }), /partial must be true or false/);
 });
 
 test("a reply that takes too long is not waited for", async () => {

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Redis } from "ioredis";
 import { createSentinel } from "redis";
-import { connect, eventually, key, limiter, port } from "./support.mjs";
+import { asker, connect, eventually, key, limiter, port } from "./support.mjs";
 
 const sentinel = { host: "127.0.0.1", port: port("sentinel") };
 
@@ -45,7 +45,7 @@ test("through a failover: counts stay, and who was master grants nothing any mor
   const [master, replica, told] = await Promise.all(
     ["main", "replica", "sentinel"].map((of) => connect(test, { of, RESP: 2 })),
   );
-  assert.equal((await master.sendCommand(["SWLIMIT.ALLOW", k, "3", "1h", "1s", "COST", "2"]))[0], 2);
+  assert.equal((await asker(master)("SWLIMIT.ALLOW", k, 3, "3600000ms", "1000ms", "COST", 2))[0], 2);
   assert.equal(await master.sendCommand(["WAIT", "1", "5000"]), 1);
   await eventually(() => told.sendCommand(["SENTINEL", "FAILOVER", "main"]).catch(() => false), "the failover");
   const role = async (client) => (await client.sendCommand(["ROLE"]).catch(() => [""]))[0];

@@ -11,6 +11,7 @@ from support import node
 from support.cluster import Cluster
 from support.daemon import Daemon
 from support.sentinel import watched
+from support.server import MODULE
 from support.tls import encrypted
 
 HERE = node.MODULES
@@ -69,9 +70,10 @@ def test_script_in_a_cluster(start):
 
 
 @once
-def test_sentinel(start, binaries, tmp_path):
+@pytest.mark.parametrize("module", [MODULE, pytest.param(None, marks=pytest.mark.long)], ids=["module", "script"])
+def test_sentinel(start, binaries, tmp_path, module):
     """A sentinel that makes the replica the master when it is told to."""
-    sentinel, master, replica = watched(start, binaries, tmp_path, "main", ("failover-timeout", 2000))
+    sentinel, master, replica = watched(start, binaries, tmp_path, "main", ("failover-timeout", 2000), module=module)
     passes("sentinel.test.mjs", main=master.port, replica=replica.port, sentinel=sentinel.port)
 
 

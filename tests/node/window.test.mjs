@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { createClient as createClient4, createCluster as createCluster4 } from "redis-4";
-import { allowAll, Entry, Limiter } from "swlimit";
+import { admit, allowAll, BudgetLimiter, Entry, HoldLimiter, Limiter } from "swlimit";
 import { deniedFor } from "../../src/node/dist/esm/denials.js";
 import { parseDuration, patience, usualResolution } from "../../src/node/dist/esm/duration.js";
 import { shareOf } from "../../src/node/dist/esm/local.js";
@@ -201,6 +201,7 @@ for (const [what, options, message] of [
 
 test("arguments that cannot be are refused at once", async () => {
   const limiter = new Limiter({ limit: 1, window: "1m" });
+  const [budget, holds] = [new BudgetLimiter({ limit: 1, period: "day" }), new HoldLimiter({ limit: 1 })];
   for (const [call, message] of [
     [() => limiter.allow(undefined), /key must be a string/],
     [() => limiter.allow("k", { cost: "2" }), /cost must be an integer/],
@@ -215,11 +216,35 @@ test("arguments that cannot be are refused at once", async () => {
     [() => limiter.refund("k", 0), /units must be an integer/],
     [() => limiter.block("k", undefined), /duration must be a duration/],
     [async () => limiter.with({ Limit: 2 }), /there is no option Limit/],
+    [async () => budget.with({ limit: 2, period: "day" }), /there is no option period/],
+    [() => limiter.allow("k", 2), /options must be an object, not 2/],
+    [() => limiter.allow("k", { costs: 2 }), /there is no option costs/],
+    [() => limiter.record("k", { partial: true }), /there is no option partial/],
+    [() => limiter.acquire("k", 0, { deadline: 5 }), /there is no option deadline/],
+    [() => limiter.refund("k", 1, { since: 5 }), /there is no option since/],
+    [() => limiter.block("k", "1m", { nx: true }), /there is no option nx/],
+    [() => budget.record("k", { partial: true }), /there is no option partial/],
+    [() => budget.allow("k", { deadline: "soon" }), /deadline must be a duration/],
+    [() => holds.hold("k", { timeout: 5 }), /there is no option timeout/],
+    [() => holds.hold("k", { signal: {} }), /signal must be an AbortSignal/],
+    [() => admit([{ limiter: holds, key: "k", ttl: "5s" }]), /there is no option ttl/],
+    [() => admit([{ limiter: budget, key: "k" }], { wait: 5 }), /there is no option wait/],
+    [() => allowAll([{ limiter, key: "k", partial: true }]), /there is no option partial/],
+    [() => allowAll([{ limiter, key: "k" }], { deadline: -1 }), /deadline must be a duration/],
+    [() => limiter.allow("k", { deadline: "soon" }), /deadline must be a duration/],
+    [() => limiter.peek("k", { signal: new AbortController() }), /signal must be an AbortSignal/],
+    [() => limiter.acquire("k", 0, { signal: null }), /signal must be an AbortSignal, not null/],
+    [() => limiter.allow("k", { signal: AbortSignal.abort(new Error("gone")) }), /gone/],
     [() => allowAll([]), /at least one/],
     [() => allowAll(), /at least one/],
   ]) {
     await assert.rejects(call, { message });
   }
+  const { signal } = new AbortController();
+  const decided = [limiter, budget, holds].map((one) =>
+    (one.hold ?? one.allow).call(one, "k", { deadline: 5, signal }),
+  );
+  for (const { granted, source } of await Promise.all(decided)) assert.deepEqual([granted, source], [1, "local"]);
 });
 
 test("defaults", () => {

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from .server import Binaries, Server
+from .server import MODULE, Binaries, Server
 from .waiting import eventually
 
 
@@ -14,10 +14,11 @@ class Watched(NamedTuple):
     replica: Server
 
 
-def watched(start, binaries, folder, name, *settings):
+def watched(start, binaries, folder, name, *settings, module=MODULE):
     """Start the three; the master is called by this name. Each setting is a name and its value."""
-    master = start(options={"repl-diskless-sync-delay": 0})
-    replica = start(options={"repl-diskless-sync-delay": 0, "replicaof": ("127.0.0.1", master.port)})
+    options = {"repl-diskless-sync-delay": 0}
+    master = start(options=options, module=module)
+    replica = start(options=options | {"replicaof": ("127.0.0.1", master.port)}, module=module)
     eventually(lambda: replica.client().info("replication")["master_link_status"], "up")
     configuration = folder / "sentinel.conf"
     configuration.write_text("".join([f"sentinel monitor {name} 127.0.0.1 {master.port} 1\n",
