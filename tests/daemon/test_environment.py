@@ -1,6 +1,5 @@
 """envoyproxy/ratelimit's environment variables, read as they are."""
 
-import os
 import re
 import subprocess
 from contextlib import contextmanager
@@ -9,37 +8,10 @@ import pytest
 import yaml
 
 from support.control_plane import ControlPlane
-from support.daemon import DAEMON, READY_SECONDS, Daemon
-from support.server import free_port
+from support.daemon import DAEMON, READY_SECONDS, FromEnvironment, environment
 from support.waiting import eventually
 
 LIMITS = "{domain: d, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 3}}]}"
-
-
-class FromEnvironment(Daemon):
-    """A swlimitd that only its environment configures."""
-
-    def __init__(self, limits, server, **variables):
-        super().__init__(limits, server)
-        self.debug_port = free_port()
-        folder = self.folder / "ratelimit/config/below"
-        folder.mkdir(parents=True)
-        (folder / "limits.yaml").write_text(limits)
-        self.variables = {
-            "REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": f"127.0.0.1:{server.port}", "REDIS_TIMEOUT": "5s",
-            "RUNTIME_ROOT": self.folder, "RUNTIME_SUBDIRECTORY": "ratelimit",
-            "GRPC_HOST": "127.0.0.1", "GRPC_PORT": self.port, "HOST": "127.0.0.1", "PORT": self.http_port,
-            "DEBUG_HOST": "127.0.0.1", "DEBUG_PORT": self.debug_port,
-        } | variables
-
-    def spawn(self):
-        with open(self.folder / "log", "ab") as log:
-            self.process = subprocess.Popen([DAEMON], env=environment(**self.variables), stdout=log, stderr=log,
-                                            stdin=subprocess.DEVNULL, start_new_session=True)
-
-
-def environment(**variables):
-    return {"PATH": os.environ["PATH"]} | {name: str(value) for name, value in variables.items()}
 
 
 def printed(**variables):
@@ -54,7 +26,7 @@ def start_from_environment(starting_daemons, server):
     @contextmanager
     def start(**variables):
         starting_daemons().close()  # without a daemon, the test is skipped
-        with FromEnvironment(LIMITS, server, **variables) as daemon:
+        with FromEnvironment({"below/limits.yaml": LIMITS}, server, **variables) as daemon:
             yield daemon
 
     return start

@@ -130,6 +130,38 @@ class Daemon:
         return {tuple(re.findall(r'"(.*?)"', labels)): float(value) for labels, value in found}
 
 
+class FromEnvironment(Daemon):
+    """A swlimitd that only envoyproxy/ratelimit's environment variables configure.
+
+    `files` are texts by their paths below the folder of limits, `config`.
+    """
+
+    def __init__(self, files, server, **variables):
+        super().__init__(server=server)
+        self.debug_port = free_port()
+        self.config = self.folder / "ratelimit/config"
+        self.config.mkdir(parents=True)
+        for path, text in files.items():
+            (self.config / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.config / path).write_text(text)
+        self.variables = {
+            "REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": f"127.0.0.1:{server.port}", "REDIS_TIMEOUT": "5s",
+            "RUNTIME_ROOT": self.folder, "RUNTIME_SUBDIRECTORY": "ratelimit",
+            "GRPC_HOST": "127.0.0.1", "GRPC_PORT": self.port, "HOST": "127.0.0.1", "PORT": self.http_port,
+            "DEBUG_HOST": "127.0.0.1", "DEBUG_PORT": self.debug_port,
+        } | variables
+
+    def spawn(self):
+        with open(self.folder / "log", "ab") as log:
+            self.process = subprocess.Popen([DAEMON], env=environment(**self.variables), stdout=log, stderr=log,
+                                            stdin=subprocess.DEVNULL, start_new_session=True)
+
+
+def environment(**variables):
+    """An environment of these variables alone."""
+    return {"PATH": os.environ["PATH"]} | {name: str(value) for name, value in variables.items()}
+
+
 def request(*descriptors, hits=0, domain="d"):
     """A request. A descriptor is written `key=value key=value`, or is one already."""
     made = [descriptor(one) if isinstance(one, str) else one for one in descriptors]

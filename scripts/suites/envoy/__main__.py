@@ -1,0 +1,80 @@
+"""Replay the cases of envoyproxy/ratelimit's own tests on swlimitd, and say how many are answered the same.
+
+Its files of limits come with git, at the commit that is named here. A case is a request, or requests in a row that one
+test makes, and what they are answered. Every case that is answered differently has to be explained below.
+"""
+
+import subprocess
+import sys
+from collections import Counter
+
+from suites.envoy.replay import FOLDER, Replay
+from suites.explained import explained
+from support.server import Binaries, Server
+
+REPOSITORY, COMMIT = "https://github.com/envoyproxy/ratelimit", "f2fb15770f7fd1c88ca6c3a1b58ee513917ace96"
+
+DIFFERENCES = {
+    r"duplicate_domain": "files of one domain are put together",
+    r"TestConfigLimitOverride": "limits that requests bring along have one name in metrics",
+    r"over_limit_with_local_cache": "local denials are on, and begin after a few denials of a key",
+    r"two limits, one denies": "a denied request counts nowhere; of limits that were not asked the code only",
+    r"headers: TestService.*other headers": "`Retry-After` is sent with each denial",
+    r"headers: TestService.*Reset": "`RateLimit-Reset` is up to a subinterval later",
+    r"metrics of hits": "metrics count decisions, not hits",
+    r"hits: Test(NearLimit|OverLimit)": "`limit_remaining` when over is what is left for a smaller request",
+    r"token-?quota\.sh": "0 hits are denied when one more would be",
+    r"its text": "texts of errors",
+    r"Redis is away": "swlimitd is well while Redis is away, and answers by its policy",
+    r"wrong at the start": "wrong files end it at the start",
+}
+"""What a case that is answered differently has in its name or answers -> why."""
+
+
+class Book:
+    """The cases that were replayed, by area."""
+
+    def __init__(self):
+        self.same, self.different = Counter(), {}
+
+    def compare(self, area, name, theirs, ours):
+        """Write down a case: what envoyproxy/ratelimit answers, and what swlimitd did."""
+        self.different.setdefault(area, [])
+        if theirs == ours:
+            self.same[area] += 1
+        else:
+            self.different[area].append(f"{area}: {name}\n  theirs: {theirs}\n  ours:   {ours}")
+
+    def print(self):
+        """Print the table, and end with an error if a difference is not explained."""
+        rows, unknown = ["| what is asked | the same | the others |", "|---|---:|---|"], []
+        for area, failed in self.different.items():
+            why, unexplained = explained(failed, DIFFERENCES)
+            unknown += unexplained
+            rows.append(f"| {area} | {self.same[area]} of {self.same[area] + len(failed)} | {why} |")
+        same, others = sum(self.same.values()), sum(map(len, self.different.values()))
+        print("\n".join([*rows, f"| all | {same} of {same + others} | |"]))
+        if unknown:
+            sys.exit("\n\n".join(["", "Not explained:", *unknown]))
+
+
+def checkout():
+    """The sources of envoyproxy/ratelimit."""
+    if not FOLDER.exists():
+        subprocess.run(["git", "clone", "--quiet", REPOSITORY, FOLDER], check=True)
+        subprocess.run(["git", "-C", FOLDER, "checkout", "--quiet", COMMIT], check=True)
+
+
+def main():
+    checkout()
+    book = Book()
+    with Server(Binaries.installed()) as server:
+        replay = Replay(book, server)
+        for replayed in (replay.files, replay.rules, replay.rows, replay.modes, replay.counted, replay.scripts,
+                         replay.errors):
+            replayed()
+    book.print()
+
+
+if __name__ == "__main__":
+    main()
