@@ -1,23 +1,21 @@
 """Replay the cases of envoyproxy/ratelimit's own tests on swlimitd, and say how many are answered the same.
 
-Its files of limits come with git, at the commit that is named here. A case is a request, or requests in a row that one
+Its files of limits come with git, and Envoy Gateway's resources. A case is a request, or requests in a row that one
 test makes, and what they are answered. Every case that is answered differently has to be explained below.
 """
 
-import subprocess
 import sys
 from collections import Counter
 
-from suites.envoy.replay import FOLDER, Replay
+from suites.envoy import gateway
+from suites.envoy.replay import Replay
 from suites.explained import explained
 from support.server import Binaries, Server
-
-REPOSITORY, COMMIT = "https://github.com/envoyproxy/ratelimit", "f2fb15770f7fd1c88ca6c3a1b58ee513917ace96"
 
 DIFFERENCES = {
     r"duplicate_domain": "files of one domain are put together",
     r"TestConfigLimitOverride": "limits that requests bring along have one name in metrics",
-    r"over_limit_with_local_cache": "local denials are on, and begin after a few denials of a key",
+    r"over_limit_with_local_cache": "local denials are on unless told otherwise",
     r"two limits, one denies": "a denied request counts nowhere; of limits that were not asked the code only",
     r"headers: TestService.*other headers": "`Retry-After` is sent with each denial",
     r"headers: TestService.*Reset": "`RateLimit-Reset` is up to a subinterval later",
@@ -58,21 +56,15 @@ class Book:
             sys.exit("\n\n".join(["", "Not explained:", *unknown]))
 
 
-def checkout():
-    """The sources of envoyproxy/ratelimit."""
-    if not FOLDER.exists():
-        subprocess.run(["git", "clone", "--quiet", REPOSITORY, FOLDER], check=True)
-        subprocess.run(["git", "-C", FOLDER, "checkout", "--quiet", COMMIT], check=True)
-
-
 def main():
-    checkout()
     book = Book()
     with Server(Binaries.installed()) as server:
         replay = Replay(book, server)
         for replayed in (replay.files, replay.rules, replay.rows, replay.modes, replay.counted, replay.scripts,
-                         replay.errors):
+                         replay.errors, replay.resources):
             replayed()
+        with replay.discovering() as (daemon, control_plane):
+            gateway.replay(book.compare, daemon, control_plane)
     book.print()
 
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shutil
+import subprocess
 import time
 from collections import Counter
 from contextlib import contextmanager
@@ -19,13 +20,24 @@ from support.daemon import Daemon, FromEnvironment, descriptor
 from support.server import ROOT, free_port
 from support.waiting import eventually
 
-FOLDER = ROOT / ".cache/suites/envoy"
+REPOSITORY, COMMIT = "https://github.com/envoyproxy/ratelimit", "f2fb15770f7fd1c88ca6c3a1b58ee513917ace96"
 RUNTIME = "test/integration/runtime/current/ratelimit"
+
+
+def checkout(repository, commit, *paths):
+    """A folder with a repository at a commit, of which only `paths` are checked out if there are any."""
+    folder = ROOT / ".cache/suites" / repository.split("/", 3)[3].replace("/", "-")
+    if not folder.exists():
+        subprocess.run(["git", "clone", "--quiet", "--filter=blob:none", "--no-checkout", repository, folder],
+                       check=True)
+        subprocess.run(["git", "-C", folder, "checkout", "--quiet", commit, "--", *(paths or ["."])], check=True)
+    return folder
 
 
 def texts(paths):
     """Files of the checkout, each under a name of its own."""
-    return {f"{number}-{path.rsplit('/', 1)[1]}": (FOLDER / path).read_text() for number, path in enumerate(paths)}
+    folder = checkout(REPOSITORY, COMMIT)
+    return {f"{number}-{path.rsplit('/', 1)[1]}": (folder / path).read_text() for number, path in enumerate(paths)}
 
 
 def made(*descriptors):
@@ -129,9 +141,10 @@ class Replay:
         with self.started(files) as daemon:
             self.shared(area, daemon)
             reload = daemon.config / "reload.yaml"
+            text, = texts([f"{RUNTIME}/reload.yaml"]).values()
             asked = "key1=foo"
             seen = [told(daemon.ask("block=foo", hits=1, domain="reload"))]
-            for change in (lambda: reload.write_text((FOLDER / RUNTIME / "reload.yaml").read_text()), reload.unlink):
+            for change in (lambda: reload.write_text(text), reload.unlink):
                 loaded = daemon.metrics("swlimitd_configurations_total")["valid",]
                 change()
                 eventually(lambda loaded=loaded: daemon.metrics("swlimitd_configurations_total")["valid",] > loaded)
@@ -151,8 +164,9 @@ class Replay:
         self.compare(area, f"{name}: 25 requests, 20 allowed",
                      [f"OK [OK {19 - number}/20 MINUTE]" for number in range(20)]
                      + ["OVER_LIMIT [OVER_LIMIT 0/20 MINUTE]"] * 5, repeated(25, "key2"))
-        self.compare(area, f"{name}: over_limit, over_limit_with_local_cache", (5, 4 if suffix else 0),
-                     self.denials(daemon, f"key2{suffix}"))
+        over, locally = self.denials(daemon, f"key2{suffix}")
+        self.compare(area, f"{name}: over_limit", 5, over)
+        self.compare(area, f"{name}: over_limit_with_local_cache", bool(suffix), locally > 0)
         seen = repeated(15, "key2", "key3")
         granted = [f"OK [OK {19 - number}/20 MINUTE; OK {9 - number}/10 HOUR]" for number in range(10)]
         self.compare(area, f"{name}: two limits, both allow", granted, seen[:10])
@@ -265,7 +279,7 @@ class Replay:
                     self.compare(area, f"{name}: request {number}: {descriptors}", code,
                                  daemon.codes(*descriptors, hits=1, domain="rl")[0])
                 if name.startswith("value-included"):
-                    self.compare(area, f"{name}: metrics", (1, 0), self.denials(daemon, "unspec_unspecified_value"))
+                    self.compare(area, f"{name}: metrics", 1, self.denials(daemon, "unspec_unspecified_value")[0])
         for name, services, codes in cases.TOKEN_SCRIPTS:
             with self.started(files, RESPONSE_DYNAMIC_METADATA="true") as daemon:
                 for number, code in enumerate(codes, 1):
@@ -298,14 +312,22 @@ class Replay:
                          self.health(daemon))
         self.compare(area, "TestInitialLoadError: files that are wrong at the start", "runs, and answers errors",
                      "runs" if checked({"wrong": "domain: ["}) else "ends")
-        with ControlPlane() as control_plane, FromEnvironment(
-                {}, self.server, CONFIG_TYPE="GRPC_XDS_SOTW", FORCE_START_WITHOUT_INITIAL_CONFIG="true",
-                CONFIG_GRPC_XDS_SERVER_URL=f"127.0.0.1:{control_plane.port}") as daemon:
+
+    def resources(self):
+        with self.discovering() as (daemon, control_plane):
             for name, resources, limits in cases.RESOURCES:
                 control_plane.publish(*resources)
                 lines = daemon.get("/rlconfig")[1].splitlines()
                 seen = sorted(re.sub(r": (\d+) per (\w+).*", r" \1 \2", line) for line in lines)
                 self.compare("resources of a control plane", name, limits, seen)
+
+    @contextmanager
+    def discovering(self):
+        """swlimitd with a control plane."""
+        with ControlPlane() as control_plane, self.started(
+                {}, CONFIG_TYPE="GRPC_XDS_SOTW", FORCE_START_WITHOUT_INITIAL_CONFIG="true",
+                CONFIG_GRPC_XDS_SERVER_URL=f"127.0.0.1:{control_plane.port}") as daemon:
+            yield daemon, control_plane
 
     @staticmethod
     def error(daemon, *words, domain):
