@@ -3,7 +3,7 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 import type { BudgetLimiter } from "./budget.js";
 import type { Decision } from "./decision.js";
-import { type FixedOptions, limiterOf } from "./fixed.js";
+import { ALL, type FixedOptions, limiterOf } from "./fixed.js";
 import type { Limiter } from "./limiter.js";
 import type { LimiterOptions } from "./options.js";
 
@@ -18,9 +18,6 @@ export interface MiddlewareOptions {
   readonly skipFailedRequests?: boolean;
   readonly skipSuccessfulRequests?: boolean;
 }
-
-/** A limit that nobody reaches, and that every client library reads exactly: node-redis does not beyond 2^53 − 58. */
-const ALL = 10 ** 15;
 
 /** How much a client has used. */
 export interface Usage {

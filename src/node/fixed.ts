@@ -5,6 +5,9 @@ import { flag } from "./duration.js";
 import { Limiter } from "./limiter.js";
 import type { LimiterOptions } from "./options.js";
 
+/** A limit that nobody reaches, and that every client library reads exactly: node-redis does not beyond 2^53 − 58. */
+export const ALL = 10 ** 15;
+
 export interface FixedOptions {
   /**
    * Fixed windows, as most frameworks' own stores have them: all of the limit comes back a window after a client's

@@ -13,6 +13,7 @@ import { Hono } from "hono";
 import { rateLimiter } from "hono-rate-limiter";
 import { Cluster, Redis } from "ioredis";
 import Koa from "koa";
+import type { RateLimiterAbstract, RateLimiterRes } from "rate-limiter-flexible";
 import { createClient, createClientPool, createCluster, createSentinel } from "redis";
 import { createClient as createClient5 } from "redis-5";
 import {
@@ -36,6 +37,7 @@ import { swlimitStore } from "swlimit/fastify-rate-limit";
 import { rateLimit as honoLimit } from "swlimit/hono";
 import { rateLimit as koaLimit } from "swlimit/koa";
 import { SwlimitThrottlerStorage } from "swlimit/nestjs";
+import { RateLimiterSwlimit } from "swlimit/rate-limiter-flexible";
 
 const client = createClient();
 const clients: Client[] = [
@@ -89,6 +91,10 @@ koa.use(koaLimit({ limiter, key: (context) => context.get("x-key") }));
 
 ThrottlerModule.forRoot({ throttlers: [], storage: new SwlimitThrottlerStorage({ client }) });
 
+const flexible: Pick<RateLimiterAbstract, "consume" | "penalty" | "reward" | "get" | "block" | "delete"> =
+  new RateLimiterSwlimit({ client, points: 5, duration: 60, blockDuration: 600, keyPrefix: "login" });
+const { remainingPoints: left }: RateLimiterRes = await flexible.consume("k", 2);
+
 new Worker(
   "calls",
   inTurn({ limiter, key: (job) => job.data.user }, async (job: Job<{ user: string }>) => job.id),
@@ -103,7 +109,7 @@ const servers: ServerState[] = limiter.servers();
 const remaining: number | undefined = decision.remaining;
 const source: "server" | "cache" | "failure" | "local" = decision.source;
 
-export { all, headers, remaining, servers, source };
+export { all, headers, left, remaining, servers, source };
 
 export async function work(): Promise<[boolean, string, readonly number[] | null]> {
   const streams = new HoldLimiter({ client, limit: 5, ttl: "1m" });
