@@ -28,28 +28,40 @@ descriptors:
   - {key: address, rate_limits: [{window: 10s, requests_per_unit: 90}, {unit: hour, requests_per_unit: 20000}]}
   - {key: login, rate_limit: {window: 15m, requests_per_unit: 5, block: 1h, mode: direct}}
   - {key: search, rate_limit: {window: 30s, requests_per_unit: 900, mode: leased, on_failure: local}}
+  - {key: account, rate_limit: {period: month, time_zone: Europe/Berlin, requests_per_unit: 10000}}
+  - {key: upload, descriptors: [{key: request, rate_limit: {concurrency: 3, id: request, ttl: 1h}}]}
   - {key: export, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 5, on_failure: allow}}
 """
-SHOWN = "{shop}|login=203.0.113.9|15m"
+VISITS = [("user", 3, 9), ("address", 5, 3), ("search", 4, 1), ("account", 1, 4), ("export", 0.3, 4)]
+"""Keys, how many requests they have in a tenth of a second at most, about, and how many values."""
+SHOWN = "{shop}|upload=u2|concurrency"
 
 
 def visit(daemon, seconds):
-    """Be the visitors of a shop, one of whom guesses passwords."""
+    """Be the visitors of a shop, one of whom guesses passwords, and some of whom upload several files at once."""
     chance = random.Random(1)
+    uploads = []
     began = time.monotonic()
     while (at := time.monotonic() - began) < seconds:
-        for key, often, values in (("user", 3, 9), ("address", 5, 3), ("search", 4, 1), ("export", 0.3, 4)):
+        for key, often, values in VISITS:
             for _ in range(round(often * (1.5 + math.sin(at / 40)) * chance.random())):
-                ask(daemon, key, f"{key[0]}{chance.randrange(values)}")
+                ask(daemon, (key, f"{key[0]}{chance.randrange(values)}"))
         if at % 90 > 60:
-            ask(daemon, "login", "203.0.113.9")
+            ask(daemon, ("login", "203.0.113.9"))
         if at % 20 < 0.2:
-            ask(daemon, "newcomer", "unlimited")
+            ask(daemon, ("newcomer", "unlimited"))
+        if chance.random() < 0.05:
+            uploads.append((("upload", f"u{chance.randrange(4)}"), ("request", f"{chance.getrandbits(32):08x}")))
+            ask(daemon, *uploads[-1])
+        if len(uploads) > 8:
+            ask(daemon, *uploads.pop(0), hitsAddend=1, isNegativeHits=True)
         time.sleep(0.1)
 
 
-def ask(daemon, key, value):
-    daemon.json({"domain": "shop", "descriptors": [{"entries": [{"key": key, "value": value}]}]})
+def ask(daemon, *entries, **options):
+    """Ask by a descriptor of these entries, with options of its own."""
+    asked = options | {"entries": [{"key": key, "value": value} for key, value in entries]}
+    daemon.json({"domain": "shop", "descriptors": [asked]})
 
 
 def main(seconds=300, width=1100):
@@ -59,7 +71,7 @@ def main(seconds=300, width=1100):
     try:
         with Daemon(LIMITS, server) as daemon:
             for _ in range(4):
-                ask(daemon, "login", "203.0.113.9")
+                ask(daemon, ("login", "203.0.113.9"))
             visit(daemon, float(seconds))
             look_like(browser, int(width))
             browser.get(f"http://127.0.0.1:{daemon.http_port}/")
