@@ -37,10 +37,9 @@ def once(server, client, load, contender, total):
     for commands in contender.prepare:
         load.run_all(commands)
     contender.check(client)
-    lines = load.lines(contender.commands[0])
     stream = list(contender.stream(total))
     before = settled(server)
-    load.run(stream, lines)
+    load.run(stream)
     after = settled(server)
     contender.check(client)
     return (after - before) / sum(commands for _, commands in stream)

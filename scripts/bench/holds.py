@@ -89,15 +89,12 @@ def fill(server, load, way, keys, live):
 def once(server, load, way, keys, pairs):
     """Nanoseconds of each of so many pairs."""
     way.now = milliseconds()
-    fresh = ids()
-    first = next(fresh)
-    lines = load.lines(way.take(keys[0], first)) + load.lines(way.give(keys[0], first))
     couples = [encode(*way.take(name, id)) + encode(*way.give(name, id))
-               for name, id in zip(islice(cycle(keys), pairs), fresh)]
+               for name, id in zip(islice(cycle(keys), pairs), ids())]
     size = PIPELINE // 2
     stream = [(b"".join(couples[at:at + size]), len(couples[at:at + size])) for at in range(0, pairs, size)]
     before = settled(server)
-    load.run(stream, lines)
+    load.run(stream, replies=2)
     return (settled(server) - before) / pairs
 
 

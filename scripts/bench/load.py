@@ -6,7 +6,7 @@ from collections import deque
 from itertools import cycle, islice
 from pathlib import Path
 
-from support.resp import encode
+from support.resp import INCOMPLETE, Failed, encode, parser
 from support.server import ROOT, Binaries, Server
 
 CLIENTS = 8
@@ -87,29 +87,33 @@ class Load:
             raise RuntimeError(f"{words}: {reply.decode(errors='replace').strip()}")
         return reply.count(b"\n") - 1
 
-    def run(self, stream, lines):
-        """Send pipelines, each of whose commands has a reply of so many lines, and take in all the replies."""
+    def run(self, stream, replies=1):
+        """Send pipelines, for each of whose commands so many replies come, and take these in."""
         idle, busy = deque(self.sockets), deque()
         for pipeline, commands in stream:
             if not idle:
                 idle.append(_finish(*busy.popleft()))
             connection = idle.popleft()
             connection.sendall(pipeline)
-            busy.append((connection, commands * lines))
+            busy.append((connection, commands * replies))
         while busy:
             _finish(*busy.popleft())
 
     def run_all(self, commands):
-        """Run each of these commands once; their replies have one shape."""
-        commands = list(commands)
-        self.run(pipelines(commands[1:]), self.lines(commands[0]))
+        """Run each of these commands once."""
+        self.run(pipelines(list(commands)))
 
 
-def _finish(connection, lines):
-    """Take in the replies to one pipeline. No word of any reply measured here has a line end in it."""
-    while lines > 0:
+def _finish(connection, replies):
+    """Take in the replies to one pipeline."""
+    reader = parser()
+    while replies > 0:
         chunk = connection.recv(1 << 16)
-        if not chunk or chunk.startswith(b"-"):
-            raise RuntimeError(f"the server answered {chunk[:200]!r}")
-        lines -= chunk.count(b"\n")
+        if not chunk:
+            raise RuntimeError("the server hung up")
+        reader.feed(chunk)
+        while (reply := reader.gets()) is not INCOMPLETE:
+            if isinstance(reply, Failed):
+                raise RuntimeError(f"the server answered {reply}")
+            replies -= 1
     return connection

@@ -33,18 +33,17 @@ def measure(sizes, rounds, commands):
             print(f"scale: {keys:,} keys for {command[0]}", flush=True)
             load = loads[command, keys] = Load(server)
             load.select(database)
-            load.run(stream(FILL[command], range(keys)), load.lines(with_name(FILL[command], 0)))
+            load.run(stream(FILL[command], range(keys)))
             # Once more, and the server has finished moving keys to its larger hash table.
-            load.run(stream(command, range(keys)), load.lines(with_name(command, 0)))
+            load.run(stream(command, range(keys)))
         loads |= {(FLOOR, keys): loads[ALLOW, keys] for keys in sizes}
         spent = {one: [] for one in loads}
         for number in range(rounds):
             print(f"scale: round {number + 1} of {rounds}", flush=True)
             for (command, keys), load in loads.items():
                 pipelines = list(stream(command, order.choices(range(keys), k=commands)))
-                lines = load.lines(with_name(command, 0))
                 before = settled(server)
-                load.run(pipelines, lines)
+                load.run(pipelines)
                 spent[command, keys].append((settled(server) - before) / commands)
         for load in loads.values():
             load.close()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.resp import Connection
-from support.script import COUNT, load, packed, scripted, sha
+from support.script import COUNT, load, packed, scripted, sha, unpacked
 from support.server import Binaries, Server
 
 from . import peers
@@ -51,7 +51,8 @@ def contenders(server):
                 calls = [packed(key, limit, MINUTE, subintervals, 1, sha(), flags) for key in keys]
                 if spelled:
                     calls = [scripted([f"SWLIMIT.{spelled}", key, limit, *words], sha()) for key in keys]
-                found.append(Contender(f"{label}-{subintervals}", f"{label}, N = {subintervals}", calls, correct))
+                found.append(Contender(f"{label}-{subintervals}", f"{label}, N = {subintervals}", calls,
+                                       lambda reply: correct(unpacked(reply, limit))))
 
             ask("script, granted", granted, LIMIT, COUNT)
             ask("script, denied", denied, 5, COUNT)

@@ -8,7 +8,9 @@
 -- and RECORD, REFUND, BLOCK, UNBLOCK, INFO, and ADMIT without HOLD clauses: the keys are those of EVALSHA, ARGV is the
 -- command's name and its other words. ALLOW and PEEK also take one packed argument, which costs less than words: a byte
 -- of flags (1: count, as ALLOW does; 2: PARTIAL; 4: STRICT), then limit, resolution (ms), subintervals, cost and,
--- optionally, AT as unsigned little-endian integers of 8 bytes: struct.pack('<BI8I8I8I8', ...).
+-- optionally, AT as unsigned little-endian integers of 8 bytes: struct.pack('<BI8I8I8I8', ...). The reply is packed too,
+-- as three little-endian doubles: granted, remaining, reset_after if the first one is positive, that is, if units are
+-- granted; else minus remaining, retry_after, reset_after. Errors are no different.
 --
 -- A key is a string. All numbers are little-endian doubles that hold integers. A window, and a block:
 --
@@ -40,38 +42,29 @@ local MAX = 9007199254740991      -- 2^53 - 1, the largest limit, cost, count an
 local LONGEST = 315360000000      -- 3650 days in ms
 local MOST_SUBINTERVALS = 4096
 local WRONGTYPE = 'WRONGTYPE Operation against a key holding the wrong kind of value'
-local MAGIC = 829192051           -- 'swl1'
-local NO_CLOCK = 'ERR no clock: '    -- callers then give theirs with AT
-local OVERFLOW = 'ERR count would overflow'
 
 ---------------------------------------------------------------------------------------------------------------------
 -- The call
 ---------------------------------------------------------------------------------------------------------------------
 
-local call, unpack, pack = redis.pcall, struct.unpack, struct.pack
-local command = ARGV[1] or ''
-local counts, looks               -- ALLOW; ALLOW or PEEK
-local flags, limit, R, N          -- the quota; R in ms
-local cost, partial, strict = 1, false, false
+local call, structs, keys = redis.pcall, struct, KEYS
+local unpack, pack = structs.unpack, structs.pack
+local packed = ARGV[1] or ''      -- an ALLOW or a PEEK in one argument; nil where the command is none of these
+local command, request            -- its name and quota: limit, R, N (R in ms) or ends, cost, partial, strict
+local words                       -- whether it came in words, and is answered so
 local units, duration             -- of REFUND, of BLOCK
 local age, since, block, nx, at, till
-local ends, force, PERIOD_END     -- of BUDGET: the end of the period, FORCE, and the error of an end that is none
+local force, PERIOD_END           -- of BUDGET: FORCE, and the error of an end that is none
 local quotas                      -- of MALLOW and ADMIT, for each key: limit, cost, and R, N or `ends`
 
-if #command == 33 then flags, limit, R, N, cost = unpack('<BI8I8I8I8', command)
-elseif #command == 41 then flags, limit, R, N, cost, at = unpack('<BI8I8I8I8I8', command)
-end
-if flags and flags < 8 then
-  if limit > MAX or R < 1 or N < 1 or N > MOST_SUBINTERVALS or R * N > LONGEST or cost < 1 or cost > MAX
-    or KEYS[2] or at and at > MAX then
-    return {err = 'ERR packed call is out of range'}
-  end
-  looks, counts = true, true
-  if flags ~= 1 then
-    counts, partial, strict = flags % 2 == 1, flags % 4 >= 2, flags >= 4
-  end
+if #packed == 33 then             -- nothing more to find out
+elseif #packed == 41 then
+  at = unpack('<I8', packed, 34)
+  if at > MAX then return {err = 'ERR packed call is out of range'} end
 else
-  cost, at = 1, nil
+  words = true
+  local limit, R, N, ends
+  local cost, partial, strict = 1, false, false
   -- Every word is checked before a key is touched (§8).
   local function integer(word, least)
     local number = word and string.find(word, '^%d+$') and tonumber(word)
@@ -113,9 +106,8 @@ else
     return {err = "ERR syntax error near '" .. quoted .. "'"}
   end
 
-  local given = command
+  local given = packed
   command = string.upper(given)
-  looks, counts = command == 'ALLOW' or command == 'PEEK', command == 'ALLOW'
   local options, first = '', 2    -- the options it takes, and where in ARGV they begin
   if command == 'ALLOW' then options, first = ' COST PARTIAL STRICT BLOCK AT ', 5
   elseif command == 'PEEK' then options, first = ' COST PARTIAL STRICT AT ', 5
@@ -128,7 +120,7 @@ else
   elseif command ~= 'INFO' then return syntax(given)
   end
 
-  local words = #ARGV - 1
+  local count = #ARGV - 1
   local arity = {err = "ERR wrong number of arguments for 'swlimit." .. string.lower(command) .. "' command"}
   local period
   if command == 'BUDGET' or command == 'ADMIT' then
@@ -142,10 +134,10 @@ else
   end
 
   if command == 'MALLOW' or command == 'ADMIT' then
-    if 2 + #KEYS + words < 7 then return arity end
+    if 2 + #KEYS + count < 7 then return arity end
     local NUMKEYS = 'ERR numkeys must be a positive integer that matches the keys given'
     local MOST_ADMITTED = 64
-    if #KEYS == 0 or #KEYS > (command == 'ADMIT' and MOST_ADMITTED or words / 4) then return {err = NUMKEYS} end
+    if #KEYS == 0 or #KEYS > (command == 'ADMIT' and MOST_ADMITTED or count / 4) then return {err = NUMKEYS} end
     quotas, first = {}, 2
     for i = 1, #KEYS do
       local kind, asked, fault, word = 'RATE', {}, nil, ARGV[first]
@@ -167,7 +159,7 @@ else
       quotas[i] = asked
     end
   else
-    if #KEYS ~= 1 or #ARGV < first - 1 or (command == 'INFO' and words > 0) then return arity end
+    if #KEYS ~= 1 or #ARGV < first - 1 or (command == 'INFO' and count > 0) then return arity end
     if first == 5 then
       limit, R, N = quota(2)
       if not limit then return {err = R} end
@@ -227,50 +219,64 @@ else
       named[name] = true
     end
   end
+
+  if command == 'ALLOW' or command == 'PEEK' then
+    local flags = (command == 'ALLOW' and 1 or 0) + (partial and 2 or 0) + (strict and 4 or 0)
+    packed = pack('<BI8I8I8I8', flags, limit, R, N, cost)
+  else
+    packed = nil
+    request = {limit = limit, ends = ends, R = R, N = N, cost = cost, partial = partial, strict = strict}
+  end
 end
 
--- The server decides what time it is, unless the caller says so (§3).
+-- The server decides what time it is, unless the caller says so (§3), as it has to where there is no clock.
 local now = at
 if not now then
   local clock = call('TIME')
   local seconds, micros = clock[1], clock[2]
-  if not micros then return {err = NO_CLOCK .. clock.err} end
+  if not micros then return {err = 'ERR no clock: ' .. clock.err} end
   micros = micros + 0
   now = seconds * 1000 + (micros - micros % 1000) / 1000
-  if now == 0 then return {err = NO_CLOCK .. 'TIME says 0'} end
+  if now == 0 then return {err = 'ERR no clock: TIME says 0'} end
 end
 
 ---------------------------------------------------------------------------------------------------------------------
 -- ALLOW and PEEK of a key that is kept at the geometry asked for. Written without functions, because each would be
--- made anew by every call, and they cost more than the decision. What does not end here is decided by what follows,
--- which can do all of this, too.
+-- made anew by every call, and they cost more than the decision; each name for a constant costs, too. What does not
+-- end here is decided by what follows, which can do all of this, too.
 ---------------------------------------------------------------------------------------------------------------------
 
-if looks then
-  local key = KEYS[1]
-  if not key then return {err = 'ERR packed call is out of range'} end
-  local value = call('GETRANGE', key, '0', '107') -- the header and two slots
-  local bytes = #value
-  local magic, own_R, own_N, newest, through, slid, blocked, slots, previous, before
-  if bytes >= 76 then
-    magic, own_R, own_N, newest, through, slid, blocked, slots, previous, before = unpack('<I4ddddddddd', value)
-  elseif bytes == 0 then
-    if value ~= '' then return {err = value.err} end
-    own_R, own_N, newest, through, slid, blocked, slots, previous, before = R, N, -N - 2, 0, 0, 0, 0, 0, 0
+if packed then
+  local flags, limit, R, N, cost = unpack('<BI8I8I8I8', packed)
+  local window, key = R * N, keys[1]
+  if limit > MAX or window < 1 or window > LONGEST or N > MOST_SUBINTERVALS or cost < 1 or cost > MAX
+    or not key or keys[2] then
+    return {err = 'ERR packed call is out of range'}
   end
-  if own_R == R and own_N == N then
-    -- What somebody else has written is no window.
+  local looks, partial, strict
+  if flags ~= 1 then
+    if flags > 7 then return {err = 'ERR packed call is out of range'} end
+    looks, partial, strict = flags % 2 == 0, flags % 4 >= 2, flags >= 4
+  end
+  local value = call('GETRANGE', key, '0', '91') -- the header and a slot
+  local bytes = #value
+  if bytes < 76 then
+    if value ~= '' then return {err = value.err or WRONGTYPE} end
+    value = string.rep('\0', 76)
+  end
+  local magic, own_R, own_N, newest, through, slid, blocked, slots, previous, before = unpack('<I4ddddddddd', value)
+  if own_R == R and own_N == N or bytes == 0 then
     local length = 76 + 16 * slots
-    if not (magic == MAGIC and newest >= 0 and newest <= MAX and before >= 0 and slid >= before and previous >= slid
+    if not (magic == 829192051 and newest >= 0 and newest <= MAX and before >= 0 and slid >= before and previous >= slid
         and through > previous and through <= MAX and blocked >= 0
-        and (bytes == length or bytes == 108 and length > 108 and slots <= N)) and bytes > 0 then
-      return {err = WRONGTYPE}
+        and (bytes == length or bytes == 92 and length > 92 and slots <= N)) then
+      if bytes > 0 then return {err = WRONGTYPE} end -- somebody else has written it
+      newest = -N - 2
     end
 
     -- §3: a decision is made at max(now, newest·R).
     local e = now % R
-    local now_c, now_e = (now - e) / R, e
-    local c = now_c
+    local c = (now - e) / R
 
     -- The running totals before and through c - N, the subinterval that slides out. `first` is the first slot from
     -- c - N on; slot number `slots` is the newest subinterval.
@@ -281,7 +287,7 @@ if looks then
       if oldest > newest then
         slid, before, first = through, through, slots + 1
       else
-        if slots > 2 then
+        if slots > 1 then
           value = call('GETRANGE', key, '0', '331') -- the header and 16 slots
           bytes = #value
           if bytes ~= length and (bytes ~= 332 or length < 332) then return {err = WRONGTYPE} end
@@ -333,91 +339,96 @@ if looks then
     if not exact then -- the product needs more than a double
     elseif granted > 0 and blocked <= now then
       local sum = through + granted
-      if sum > MAX and granted > MAX - through + before then return {err = OVERFLOW} end
-      if not counts then
-        local reset_after = (newest + N + 1 - now_c) * R - now_e
-        return {granted, limit, remaining, 0, reset_after > 0 and reset_after or 0}
-      end
-      local reset_after = (c + N + 1 - now_c) * R - now_e
-      if sum > MAX then -- totals begin anew
-      elseif c == newest then
-        local done = call('SETRANGE', key, '28', pack('<d', sum))
-        if done ~= length and type(done) == 'table' then return {err = done.err} end
-        return {granted, limit, remaining - granted, 0, reset_after}
+      if sum > MAX then -- totals begin anew, or there are too many units
+      elseif looks then
+        local reset_after = (newest + N + 1) * R - now
+        if reset_after < 0 then reset_after = 0 end
+        return words and {granted, limit, remaining, 0, reset_after} or pack('<ddd', granted, remaining, reset_after)
       else
-        -- A new subinterval: the one that was the newest becomes a slot, and slots before c - N go.
-        local tail = ''
-        if first <= slots then
-          tail = string.sub(value, 77 + 16 * first)
-          if slots > 16 then
-            tail = call('GETRANGE', key, 76 + 16 * first, -1)
-            if #tail ~= 16 * (slots - first) then return {err = WRONGTYPE} end
-          end
-          tail = tail .. pack('<dd', newest, through)
+        local reset_after, done = (c + N + 1) * R - now, nil
+        if c == newest then
+          done = call('SETRANGE', key, '28', pack('<d', sum))
         else
-          sum, slid, previous, through, before = granted, 0, 0, 0, 0
+          -- A new subinterval: the one that was the newest becomes a slot, and slots before c - N go.
+          local tail = ''
+          if first <= slots then
+            tail = string.sub(value, 77 + 16 * first)
+            if slots > 16 then
+              tail = call('GETRANGE', key, 76 + 16 * first, -1)
+              if #tail ~= 16 * (slots - first) then return {err = WRONGTYPE} end
+            end
+            tail = tail .. pack('<dd', newest, through)
+          else
+            sum, slid, previous, through, before = granted, 0, 0, 0, 0
+          end
+          local head = pack('<I4ddddddddd', 829192051, R, N, c, sum, slid, blocked, #tail / 16, through, before)
+          local unit, expiry = 'PXAT', now + reset_after
+          if at then unit, expiry = 'PX', reset_after end
+          done = call('SET', key, head .. tail, unit, string.format('%.0f', expiry))
         end
-        local head = pack('<I4ddddddddd', MAGIC, R, N, c, sum, slid, blocked, #tail / 16, through, before)
-        local unit, expiry = 'PXAT', now + reset_after
-        if at then unit, expiry = 'PX', reset_after end
-        local done = call('SET', key, head .. tail, unit, string.format('%.0f', expiry))
-        if done.err then return {err = done.err} end
-        return {granted, limit, remaining - granted, 0, reset_after}
+        if done ~= length and type(done) == 'table' and done.err then return {err = done.err} end
+        remaining = remaining - granted
+        return words and {granted, limit, remaining, 0, reset_after} or pack('<ddd', granted, remaining, reset_after)
       end
     elseif not block or blocked > now then
       -- Denied. §4: retry_after is exact; the window's part of it is the time until enough has slid out.
-      local retry_after = 0
       local room = limit - (partial and 1 or cost)
+      local reset_after = (newest + N + 1) * R - now
+      local retry_after = 0
       if granted == 0 then
         if room < 0 then retry_after = -1
         else
           -- The first subinterval through which so much is counted that all younger ones fit into `room`. Mostly it is
-          -- the oldest or the newest, so that these are looked at first.
-          local low, high, probe, needed = first, slots, first, through - room
-          local earlier, last, total = previous, newest, through
-          if previous < needed then low = slots end
-          while low < high do
-            local piece, place = value, 69 + 16 * probe
-            if place + 23 > bytes and bytes == 108 then
-              value = call('GETRANGE', key, '0', '331')
-              bytes, piece = #value, value
+          -- the newest or the oldest, so that these are looked at first.
+          local earlier, last, total, needed = previous, newest, through, through - room
+          if previous >= needed then
+            local low, high, probe = first, slots, first
+            while low < high do
+              local piece, place = value, 69 + 16 * probe
+              if place + 23 > bytes and bytes == 92 then
+                value = call('GETRANGE', key, '0', '331')
+                bytes, piece = #value, value
+              end
+              if place + 23 > bytes then piece, place = call('GETRANGE', key, place - 1, place + 22), 1 end
+              if #piece < place + 23 then return {err = WRONGTYPE} end
+              local one, other, third = unpack('<ddd', piece, place)
+              if third < needed then low, earlier = probe + 1, third
+              else high, earlier, last, total = probe, one, other, third end
+              probe = (low + high - (low + high) % 2) / 2
             end
-            if place + 23 > bytes then piece, place = call('GETRANGE', key, place - 1, place + 22), 1 end
-            if #piece < place + 23 then return {err = WRONGTYPE} end
-            local one, other, third = unpack('<ddd', piece, place)
-            if third < needed then low, earlier = probe + 1, third
-            else high, earlier, last, total = probe, one, other, third end
-            probe = (low + high - (low + high) % 2) / 2
           end
           -- While it is trailing, its units fit as soon as (R - e)·units <= (room - younger)·R.
-          local early = 0
+          retry_after = reset_after - (newest - last) * R
           if not strict then
-            if total <= earlier then return {err = WRONGTYPE} end
-            local product = (room - through + total) * R
-            early, exact = (product - product % (total - earlier)) / (total - earlier), product <= MAX
+            local held, product = total - earlier, (room - through + total) * R
+            if held <= 0 then return {err = WRONGTYPE} end
+            retry_after, exact = retry_after - (product - product % held) / held, product <= MAX
           end
-          retry_after = (last + N + 1 - now_c) * R - now_e - early
           if retry_after < 0 then retry_after = 0 end
         end
       end
       if exact then
-        local reset_after = (newest + N + 1 - now_c) * R - now_e
         if reset_after < 0 then reset_after = 0 end
         if blocked > now then -- §10
           remaining = 0
           if retry_after >= 0 and blocked - now > retry_after then retry_after = blocked - now end
           if blocked - now > reset_after then reset_after = blocked - now end
         end
-        return {0, limit, remaining, retry_after, reset_after}
+        if words then return {0, limit, remaining, retry_after, reset_after} end
+        return pack('<ddd', -remaining, retry_after, reset_after)
       end
     end
   end
-  command = counts and 'ALLOW' or 'PEEK'
+  command = looks and 'PEEK' or 'ALLOW'
+  request = {limit = limit, R = R, N = N, cost = cost, partial = partial, strict = strict}
 end
 
 ---------------------------------------------------------------------------------------------------------------------
 -- Everything else
 ---------------------------------------------------------------------------------------------------------------------
+
+local MAGIC = 829192051 -- 'swl1'
+local OVERFLOW = 'ERR count would overflow'
 
 -- Ends the script with an error, which `answer` returns.
 local function fail(message)
@@ -509,11 +520,11 @@ end
 
 if command == 'BUDGET' then -- before functions are made that it does not need
   return answer(function()
-    local key, request = KEYS[1], {limit = limit, ends = ends, cost = cost, partial = partial}
-    check_end(ends)
+    local key = KEYS[1]
+    check_end(request.ends)
     local budget = open_budget(key)
     local granted = afford(budget, request)
-    local amount = force and cost or granted
+    local amount = force and request.cost or granted
     if amount > 0 then budget = spend(key, budget, request, amount) end
     return spent(budget, request, granted)
   end)
@@ -974,9 +985,9 @@ end
 -- §5, §15: all or nothing.
 local function decide_all()
   local held, grants, replies, fits = {}, {}, {}, true
-  for _, request in ipairs(quotas) do
-    if request.ends then check_end(request.ends) end
-    request.strict = strict
+  for _, asked in ipairs(quotas) do
+    if asked.ends then check_end(asked.ends) end
+    asked.strict = request.strict
   end
   for i, request in ipairs(quotas) do
     held[i] = (request.ends and open_budget or open)(KEYS[i]) or false
@@ -1023,7 +1034,7 @@ local function decide_all()
 end
 
 local function run()
-  local key, request = KEYS[1], {limit = limit, R = R, N = N, cost = cost, partial = partial, strict = strict}
+  local key = KEYS[1]
   if command == 'ALLOW' then return allow(key, request)
   elseif command == 'PEEK' then return peek(open(key), request)
   elseif command == 'RECORD' then return record(key, request)
@@ -1035,4 +1046,7 @@ local function run()
   return decide_all()
 end
 
-return answer(run)
+local reply = answer(run)
+if words or reply.err then return reply end
+if reply[1] > 0 then return pack('<ddd', reply[1], reply[3], reply[5]) end
+return pack('<ddd', -reply[3], reply[4], reply[5])

@@ -43,7 +43,7 @@ export class Dialect {
   /** Commands that the server does not know. */
   private readonly lacks = new Set<string>();
 
-  /** `takesBytes`: whether words may be bytes, which cost the script less. */
+  /** `takesBytes`: whether words may be bytes, and replies, which cost the script less. */
   constructor(
     private readonly send: Send,
     private readonly takesBytes: boolean,
@@ -79,11 +79,11 @@ export class Dialect {
         const isScript = words !== args;
         this.backend ??= isScript ? "script" : "module";
         if (isScript) this.isLoaded = true;
-        return reply;
+        return unpacked(reply, args);
       } catch (error) {
         if (round === ROUNDS || !(error instanceof Error)) throw error;
         if (error.message.startsWith("NOSCRIPT")) {
-          if (isLacking) return this.send(withScript(words), key);
+          if (isLacking) return unpacked(await this.send(withScript(words), key), args);
           isLacking = true;
         }
         await this.mend(error, args[0] as string, words, key, use);
@@ -164,6 +164,17 @@ function scripted(name: string, args: string[], readOnly: string, takesBytes: bo
   const [, key, ...words] = args as [string, string, ...string[]];
   const packed = takesBytes && (name === "ALLOW" || name === "PEEK") ? pack(name, words, at) : null;
   return packed ? [evalsha, SHA, "1", key, packed] : [evalsha, SHA, "1", key, name, ...words, ...dated];
+}
+
+/** Whether the last word is bytes, which ask for a reply of bytes. */
+export const isPacked = (words: Word[]): boolean => words.at(-1) instanceof Buffer;
+
+/** The module's reply to an ALLOW or a PEEK, where the script has packed it into bytes. */
+function unpacked(reply: unknown, [, , limit]: string[]): unknown {
+  if (!(reply instanceof Buffer)) return reply;
+  const [first, second, resetAfter] = [0, 8, 16].map((at) => reply.readDoubleLE(at)) as [number, number, number];
+  const decided = first > 0 ? [first, Number(limit), second, 0] : [0, Number(limit), Math.abs(first), second];
+  return [...decided, resetAfter];
 }
 
 /** ALLOW or PEEK as one word, which spares the server to read several; null where that cannot be. */

@@ -2,7 +2,7 @@
 
 import type { Socket } from "node:net";
 import calculateSlot from "cluster-key-slot";
-import type { Word } from "./dialect.js";
+import { isPacked, type Word } from "./dialect.js";
 import type { Connection, Transport } from "./transport.js";
 
 /** What is used of a client or a cluster. */
@@ -12,6 +12,7 @@ export interface IoredisClient {
 
 /** What is used of a Redis or Cluster beyond `call`. */
 interface Ioredis extends IoredisClient {
+  callBuffer?(command: string, ...args: (string | Buffer)[]): Promise<unknown>;
   readonly options: { readonly host?: string; readonly port?: number; readonly path?: string; readonly name?: string };
   readonly slots: string[][];
   readonly stream: Socket;
@@ -29,7 +30,13 @@ export function transport(client: IoredisClient): Transport {
     : single(client as Ioredis);
 }
 
-const call = (client: IoredisClient, [command, ...args]: Word[]) => client.call(command as string, ...args);
+function call(client: Ioredis, words: Word[]): Promise<unknown> {
+  const [command, ...args] = words as [string, ...Word[]];
+  return isPacked(words) && client.callBuffer ? client.callBuffer(command, ...args) : client.call(command, ...args);
+}
+
+/** Whether a client gives replies of bytes as they are. */
+const takesBytes = (client: Ioredis) => typeof client.callBuffer === "function";
 
 const state = (node: object) => ((node as Ioredis).status === "ready" ? "ready" : "connecting");
 
@@ -45,7 +52,7 @@ function single(client: Ioredis): Transport {
     address,
     open: openTo,
     state,
-    takesBytes: true,
+    takesBytes: takesBytes(client),
     isOrdered: true,
     tracks: false,
   };
@@ -68,7 +75,17 @@ function cluster(client: Ioredis): Transport {
     }
   };
   const knows = (one: object) => one === client || client.nodes("master").includes(one as Ioredis);
-  return { send, node, address, knows, open: openTo, state, takesBytes: true, isOrdered: false, tracks: false };
+  return {
+    send,
+    node,
+    address,
+    knows,
+    open: openTo,
+    state,
+    takesBytes: takesBytes(client),
+    isOrdered: false,
+    tracks: false,
+  };
 }
 
 async function openTo(node: object): Promise<Connection> {

@@ -1,30 +1,41 @@
 /** Clients of the package `redis`, release 5 or later. */
 
 import calculateSlot from "cluster-key-slot";
+import { isPacked, type Word } from "./dialect.js";
 import type { Connection, Listener, Transport } from "./transport.js";
 
 /** What is used of a client. */
 export interface NodeRedisClient {
-  sendCommand(args: (string | Buffer)[]): Promise<unknown>;
+  sendCommand(args: Word[], options?: SendOptions): Promise<unknown>;
   duplicate(overrides?: object): unknown;
 }
 
 /** What is used of a pool. */
 export interface NodeRedisPool {
-  sendCommand(args: (string | Buffer)[]): Promise<unknown>;
+  sendCommand(args: Word[], options?: SendOptions): Promise<unknown>;
 }
 
 /** What is used of a cluster. */
 export interface NodeRedisCluster {
-  sendCommand(firstKey: string, isReadonly: boolean, args: (string | Buffer)[]): Promise<unknown>;
+  sendCommand(firstKey: string, isReadonly: boolean, args: Word[], options?: SendOptions): Promise<unknown>;
   nodeClient(node: never): unknown;
 }
 
 /** What is used of a sentinel client. */
 export interface NodeRedisSentinel {
-  sendCommand(isReadonly: boolean, args: (string | Buffer)[]): Promise<unknown>;
+  sendCommand(isReadonly: boolean, args: Word[], options?: SendOptions): Promise<unknown>;
   getMasterNode(): unknown;
 }
+
+/** What is used of a command's options: how replies of a type of the protocol are given. */
+interface SendOptions {
+  readonly typeMapping?: { readonly [type: number]: typeof Buffer };
+}
+
+/** Strings, which begin with `$`, as they are. */
+const AS_BYTES: SendOptions = { typeMapping: { 36: Buffer } };
+
+const optionsOf = (words: Word[]) => (isPacked(words) ? AS_BYTES : undefined);
 
 type Any = NodeRedisClient | NodeRedisPool | NodeRedisCluster | NodeRedisSentinel;
 
@@ -33,7 +44,10 @@ export function transport(client: Any): Transport {
     throw new TypeError("client is of an old release of the package redis: swlimit needs release 5 or later");
   }
   if ("getMasterNode" in client) {
-    return { ...whole(client, "the sentinels' primary"), send: (args) => client.sendCommand(false, args) };
+    return {
+      ...whole(client, "the sentinels' primary"),
+      send: (args) => client.sendCommand(false, args, optionsOf(args)),
+    };
   }
   if ("nodeClient" in client) return cluster(client);
   if ("duplicate" in client && "isReady" in client) return single(client);
@@ -53,7 +67,7 @@ interface Duplicate extends NodeRedisClient {
 
 function single(client: NodeRedisClient): Transport {
   return {
-    send: (args) => client.sendCommand(args),
+    send: (args) => client.sendCommand(args, optionsOf(args)),
     node: () => client,
     address,
     open: openTo,
@@ -71,7 +85,7 @@ interface Pool {
 function pool(client: NodeRedisPool & Pool): Transport {
   return {
     ...whole(client, "the pool's server"),
-    send: (args) => client.sendCommand(args),
+    send: (args) => client.sendCommand(args, optionsOf(args)),
     state: () => ((client.tasksQueueLength ?? 0) > 0 ? "queued" : "ready"),
   };
 }
@@ -103,7 +117,7 @@ interface Slots {
 function cluster(client: NodeRedisCluster): Transport {
   const { slots } = client as unknown as Slots;
   if (!Array.isArray(slots)) throw new TypeError("client is a cluster of which the slots cannot be told");
-  const send: Transport["send"] = (args, key) => client.sendCommand(key, false, args);
+  const send: Transport["send"] = (args, key) => client.sendCommand(key, false, args, optionsOf(args));
   const known = client as unknown as Slots; // its properties change with the cluster
   return {
     send,
@@ -135,7 +149,7 @@ async function openTo(node: object, listener?: Listener): Promise<Connection> {
     get isOpen() {
       return connection.isReady;
     },
-    send: (args) => connection.sendCommand(args),
+    send: (args) => connection.sendCommand(args, optionsOf(args)),
     hold: (process) => (process ? connection.ref() : connection.unref()),
     close: () => connection.isReady && connection.destroy(),
   };

@@ -27,7 +27,7 @@ export interface Listener {
 /** A way to a server, or to the servers of a cluster. */
 export interface Transport {
   readonly send: (words: Word[], key: string) => Promise<unknown>;
-  /** Whether words may be bytes. */
+  /** Whether the last word may be bytes; the reply to such a command is bytes, too, where it is not a number. */
   readonly takesBytes: boolean;
   /** The primary that has a key; the same object as long as it is the same primary. */
   node(key: string): object;

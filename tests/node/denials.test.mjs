@@ -262,8 +262,8 @@ test("expiry that the question itself brings about is heard of", async (test) =>
     await three.record(k, { cost: 3 });
     await other.sendCommand(["PEXPIRE", k, "1000"]);
     await known(three, k, { cost: 2 });
-    client.sendCommand = async (args) => {
-      const reply = await Object.getPrototypeOf(client).sendCommand.call(client, args);
+    client.sendCommand = async (...args) => {
+      const reply = await Object.getPrototypeOf(client).sendCommand.apply(client, args);
       await sleep(1100);
       return reply;
     };

@@ -15,9 +15,9 @@ const RIGHT = { timeout: 20_000 };
 function sent(client) {
   const { sendCommand } = client;
   const found = [];
-  client.sendCommand = (words) => {
+  client.sendCommand = (words, options) => {
     found.push(String(words[0]));
-    return sendCommand.call(client, words);
+    return sendCommand.call(client, words, options);
   };
   return found;
 }
@@ -145,12 +145,12 @@ test("it is found out once a connection, and anew for another server", async (te
   const other = await connect(test, { of: "module" });
   await other.sendCommand(["SCRIPT", "FLUSH"]);
   const { sendCommand } = other;
-  client.sendCommand = (words) => sendCommand.call(other, words);
+  client.sendCommand = (...args) => sendCommand.apply(other, args);
   assert.equal((await three.allow(k)).granted, 1, "it counts there");
   assert.equal(three.servers()[0].backend, "module");
   assert.deepEqual(told(await three.allow(k)), { granted: 1, limit: 3, remaining: 1, source: "server" });
   const back = await connect(test, { of: "spare" });
-  client.sendCommand = (words) => back.sendCommand(words);
+  client.sendCommand = (...args) => back.sendCommand(...args);
   assert.equal((await three.peek(k)).remaining, 0);
   assert.equal(three.servers()[0].backend, "script");
 });

@@ -24,7 +24,7 @@ export async function connect(test, { of, ...options } = {}) {
 
 /** Asks a server in the module's commands, by the script where it has none. */
 export function asker(client) {
-  const dialect = new Dialect((words) => client.sendCommand(words), true);
+  const dialect = new Dialect((words) => client.sendCommand(words), false);
   return (...words) => dialect.ask(words.map(String), "", "auto");
 }
 

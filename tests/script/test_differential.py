@@ -10,7 +10,7 @@ from support.commands import of_vector
 from support.comparing import Commands, Difference, compare
 from support.lacking import needed
 from support.releases import TOO_OLD
-from support.script import scripted, sha
+from support.script import PARTIAL, STRICT, packed, scripted, sha, unpacked
 from support.waiting import eventually
 from vectors import make
 
@@ -72,7 +72,13 @@ def test_durations(run):
 
 def test_decisions(plain):
     for case in json.loads((make.HERE / "decisions.json").read_text()):
-        assert plain.calls([scripted(words, sha()) for words in of_vector(case)])[-1] == case["decision"], case
+        commands = [scripted(words, sha()) for words in of_vector(case)]
+        asked = case["request"]
+        flags = PARTIAL * asked["partial"] | STRICT * asked["strict"]
+        commands.append(packed("k", asked["limit"], asked["resolution"], asked["window"] // asked["resolution"],
+                               asked["cost"], sha(), flags, case["now"]))
+        *_, in_words, in_bytes = plain.calls(commands)
+        assert in_words == unpacked(in_bytes, asked["limit"]) == case["decision"], case
 
 
 @pytest.mark.parametrize("sequence", [sequence for name in ("replies.json", "budgets.json")

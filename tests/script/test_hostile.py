@@ -8,7 +8,7 @@ import pytest
 
 from support.bounds import T
 from support.resp import Connection, Failed
-from support.script import COUNT, load, packed, scripted, sha
+from support.script import COUNT, load, packed, scripted, sha, unpacked
 
 WRONGTYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 END = T + 3_600_000
@@ -149,7 +149,7 @@ def test_packed_calls_are_checked(plain, argument):
 
 def test_packed_calls_take_exactly_one_key(plain):
     call = packed("k", 5, 1000, 12, 1, sha())
-    assert plain.call(*call) == [1, 5, 4, 0, plain.call("PTTL", "k")] or plain.call(*call)[2] == 3
+    assert unpacked(plain.call(*call), 5)[:4] == [1, 5, 4, 0]
     for keys in ([], ["k", "l"]):
         reply = plain.call("EVALSHA", sha(), len(keys), *keys, call[-1])
         assert reply.startswith("ERR packed call")

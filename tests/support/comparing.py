@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .bounds import MAX, MAX_WINDOW
 from .resp import INCOMPLETE, Connection, encode, parser
-from .script import COUNT, PARTIAL, STRICT, load, packed, scripted, sha
+from .script import COUNT, PARTIAL, STRICT, load, packed, scripted, sha, unpacked
 
 SOURCE = Path(__file__).with_name("standing_clock.c")
 BATCH = 1000
@@ -29,6 +29,7 @@ GARBAGE = ["", "x", "-1", "+1", "1.5", " 1", "1e3", "0x10", "0", "00", "007", st
            "BUDGET",
            b"\xff\0'\"\\\r\n", b"1\0", "é", "a" * 100]
 MEMORY = re.compile(rb"(\$6\r\nmemory\r\n):\d+\r\n")
+PACKED = re.compile(rb"\$24\r\n(.{24})\r\n", re.DOTALL)  # nothing else that is compared has 24 bytes
 
 
 class Clock:
@@ -280,7 +281,7 @@ def compare(module, plain, clock, commands, count):
             pairs = [commands.next() for _ in range(min(BATCH, count - done))]
             ours.start(words for words, _ in pairs)
             theirs.start(words for _, words in pairs)
-            replies = ours.finish(), theirs.finish()
+            replies = ours.finish(), _unpacked(pairs, theirs.finish())
             if replies[0] != replies[1]:
                 replies = [MEMORY.sub(rb"\1:0\r\n", reply) for reply in replies]
                 if replies[0] != replies[1]:
@@ -289,6 +290,27 @@ def compare(module, plain, clock, commands, count):
             done += len(pairs)
             _go_on(commands, clock, ours, theirs)
         return compared
+
+
+def _unpacked(pairs, replies):
+    """The bytes of a batch's replies, as they are of calls in words."""
+    limits = [words[2] for (words, call), reply in zip(pairs, _split(replies))
+              if isinstance(reply, bytes) and call[0].startswith("EVALSHA") and isinstance(call[4], bytes)]
+    limits.reverse()
+
+    def in_words(found):
+        return b"*5\r\n" + b"".join(b":%d\r\n" % number for number in unpacked(found[1], limits.pop()))
+
+    return PACKED.sub(in_words, replies)
+
+
+def _split(replies):
+    """The replies that bytes are of."""
+    reader, found = parser(), []
+    reader.feed(replies)
+    while (one := reader.gets()) is not INCOMPLETE:
+        found.append(one)
+    return found
 
 
 def _stands(connection):
@@ -318,14 +340,7 @@ def _go_on(commands, clock, ours, theirs):
 
 def _first(pairs, ours, theirs, replies, clock):
     """What to say of the first command whose replies differ."""
-    lists = []
-    for reply in replies:
-        reader, found = parser(), []
-        reader.feed(reply)
-        while (one := reader.gets()) is not INCOMPLETE:
-            found.append(one)
-        lists.append(found)
-    for number, ((words, call), one, other) in enumerate(zip(pairs, *lists)):
+    for number, ((words, call), one, other) in enumerate(zip(pairs, *map(_split, replies))):
         if one != other:
             return (f"command {number} of the batch, clock {clock.ms}:\n{words}\n{call}\n"
                     f"module: {one}\nscript: {other}\n"

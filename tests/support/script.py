@@ -35,3 +35,11 @@ def packed(key, limit, resolution, subintervals, cost, sha, flags=COUNT, at=None
     numbers = [limit, resolution, subintervals, cost, *([] if at is None else [at])]
     call = "EVALSHA" if flags & COUNT else read_only
     return [call, sha, 1, key, struct.pack(f"<B{len(numbers)}Q", flags, *numbers)]
+
+
+def unpacked(reply, limit):
+    """The reply to a packed call as the module gives it; an error as it is."""
+    if not isinstance(reply, bytes):
+        return reply
+    first, second, reset_after = map(int, struct.unpack("<3d", reply))
+    return [first, limit, second, 0, reset_after] if first > 0 else [0, limit, -first, second, reset_after]

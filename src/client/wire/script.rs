@@ -127,7 +127,7 @@ impl Connection for Spelled {
         Box::pin(tokio::task::unconstrained(async move {
             let reply = sent.await?;
             if !speaker.is_refused(&command, &reply) {
-                return Ok(reply);
+                return Ok(command.unpacked(reply));
             }
             let mut replies = speaker.ask_again(&[command], vec![reply]).await?;
             replies.pop().ok_or_else(|| Failure::Connection("no reply".into()))
@@ -230,7 +230,7 @@ impl Speaker {
         self.dialect.fetch_or(more.0, Ordering::Relaxed) & more.0 == 0
     }
 
-    /// Replaces replies to what was not executed, by asking that again in the order it was sent.
+    /// The replies, once what was not executed has been asked again in the order it was sent.
     async fn ask_again(&self, commands: &[Command], mut replies: Vec<Reply>) -> Result<Vec<Reply>, Failure> {
         for _ in 0..ROUNDS {
             let refused = commands.iter().zip(&replies).enumerate();
@@ -263,7 +263,7 @@ impl Speaker {
                 }
             }
         }
-        Ok(replies)
+        Ok(commands.iter().zip(replies).map(|(command, reply)| command.unpacked(reply)).collect())
     }
 }
 
@@ -335,6 +335,29 @@ impl Command {
             }
         })
     }
+}
+
+impl Command {
+    /// The reply in the module's numbers, where the script has packed these into bytes: an ALLOW's or a PEEK's.
+    fn unpacked(&self, reply: Reply) -> Reply {
+        let (Reply::Bytes(bytes), Some(b"ALLOW" | b"PEEK")) = (&reply, self.scripted_name()) else { return reply };
+        let limit = self.words().nth(2).and_then(integer).and_then(|limit| i64::try_from(limit).ok());
+        let (Some(limit), Some([first, second, reset_after])) = (limit, numbers(bytes)) else { return reply };
+        let (granted, remaining, retry_after) = if first > 0 { (first, second, 0) } else { (0, -first, second) };
+        Reply::Array([granted, limit, remaining, retry_after, reset_after].map(Reply::Integer).to_vec())
+    }
+}
+
+/// Integers below 2^53 that are little-endian doubles.
+fn numbers<const N: usize>(bytes: &[u8]) -> Option<[i64; N]> {
+    let mut numbers = [0; N];
+    if bytes.len() != 8 * N {
+        return None;
+    }
+    for (number, bytes) in numbers.iter_mut().zip(bytes.chunks_exact(8)) {
+        *number = f64::from_le_bytes(bytes.try_into().ok()?) as i64;
+    }
+    Some(numbers)
 }
 
 /// This machine's clock.
@@ -512,6 +535,20 @@ mod tests {
         // A user who may not load it is told so.
         server.says([error("NOSCRIPT x"), error("NOPERM no"), error("NOSCRIPT x")]);
         assert_eq!(connection.send(&allow()).await, Ok(error("NOPERM no")));
+    }
+
+    /// The script answers bytes with bytes.
+    #[tokio::test]
+    async fn decisions_come_packed() {
+        let bytes = |numbers: [f64; 3]| Reply::Bytes(numbers.into_iter().flat_map(f64::to_le_bytes).collect());
+        let decision = |numbers: [i64; 5]| Reply::Array(numbers.map(Reply::Integer).to_vec());
+        let server = Scripted::default();
+        let connection = server.connected(Module::Never);
+        let most = (1_i64 << 53) - 1;
+        server.says([bytes([2.0, most as f64, 60_000.0]), bytes([-0.0, -1.0, 0.0]), bytes([-3.0, 7.0, 9.0])]);
+        assert_eq!(connection.send(&allow()).await, Ok(decision([2, 5, most, 0, 60_000])));
+        let both = vec![decision([0, 5, 0, -1, 0]), decision([0, 5, 3, 7, 9])];
+        assert_eq!(connection.send_all(&[allow(), allow()]).await, Ok(Reply::Array(both)));
     }
 
     #[test]

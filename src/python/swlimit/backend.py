@@ -115,6 +115,14 @@ class Backend:
         return None
 
 
+def unpacked(reply: Any, limit: int) -> Any:
+    """The module's reply to an ALLOW or a PEEK, where the script has packed it into bytes."""
+    if not isinstance(reply, bytes):
+        return reply
+    first, second, reset_after = map(int, struct.unpack("<3d", reply))
+    return [first, limit, second, 0, reset_after] if first > 0 else [0, limit, -first, second, reset_after]
+
+
 def _packed(name: str, words: Words, at: int | None) -> bytes | None:
     """All arguments of an ALLOW or a PEEK in one, which the server reads faster; None where that is impossible."""
     _, _, limit, window, resolution, *options = words

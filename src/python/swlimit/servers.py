@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import redis
 from redis.crc import key_slot
 
-from .backend import Backend, Module
+from .backend import Backend, Module, unpacked
 from .breaker import Breaker
 from .errors import REPLIES, ModuleMissing, ServerAway, is_failure, is_unknown_command
 from .words import Words
@@ -129,7 +129,7 @@ class Server:
             if self._is_slow:
                 self._is_slow, self._slow_changed = False, time.time()
                 log.warning("%s is in time again", self.home.name)
-        return reply
+        return unpacked(reply, words[2]) if words[0] in ("SWLIMIT.ALLOW", "SWLIMIT.PEEK") else reply
 
     def heard_late(self, key: bytes, words: Words, reply: Any, round_trip: float, timeout: float) -> Any:
         """Take in a reply that took `round_trip` seconds, more than the timeout."""

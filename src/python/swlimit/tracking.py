@@ -19,6 +19,7 @@ import redis
 from redis.exceptions import NoPermissionError
 
 from . import fork
+from .backend import unpacked
 from .decision import Decision
 from .denials import Denials, Ticket
 from .errors import BROKEN
@@ -86,7 +87,7 @@ class Register:
         if look is None:
             self._pending.popleft()
         elif self._peeked is None:
-            self._peeked = reply
+            self._peeked = unpacked(reply, look.ticket.demand.quota.limit)
         else:
             peeked, self._peeked = self._peeked, None
             self._pending.popleft()
