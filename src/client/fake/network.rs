@@ -386,6 +386,11 @@ impl State {
         self.moved.get(&slot).copied().unwrap_or(first)
     }
 
+    /// The first slot that a primary had first.
+    fn first_of(&self, node: usize) -> u16 {
+        (node * usize::from(SLOTS)).div_ceil(self.servers.len()) as u16
+    }
+
     fn at(&mut self, key: &[u8]) -> &mut Server {
         let node = self.owner(key);
         &mut self.servers[node]
@@ -408,19 +413,18 @@ impl State {
     }
 
     fn slots(&self) -> Reply {
-        let mut ranges: Vec<(u16, u16, usize)> = Vec::new();
-        for slot in 0..SLOTS {
-            let owner = self.owner_of(slot);
-            match ranges.last_mut() {
-                Some((_, last, of)) if *of == owner => *last = slot,
-                _ => ranges.push((slot, slot, owner)),
-            }
-        }
-        let range = |(first, last, node): (u16, u16, usize)| {
-            let primary = Reply::Array(vec![Reply::Bytes(b"fake".to_vec()), Reply::Integer(node as i64)]);
-            Reply::Array(vec![Reply::Integer(first.into()), Reply::Integer(last.into()), primary])
+        // Only at these slots another owner begins.
+        let mut firsts: Vec<_> = (0..self.servers.len()).map(|node| self.first_of(node)).collect();
+        firsts.extend(self.moved.keys().flat_map(|slot| [*slot, slot + 1]));
+        firsts.push(SLOTS);
+        firsts.sort_unstable();
+        firsts.dedup();
+        let range = |bounds: &[u16]| {
+            let node = self.owner_of(bounds[0]) as i64;
+            let primary = Reply::Array(vec![Reply::Bytes(b"fake".to_vec()), Reply::Integer(node)]);
+            Reply::Array(vec![Reply::Integer(bounds[0].into()), Reply::Integer((bounds[1] - 1).into()), primary])
         };
-        Reply::Array(ranges.into_iter().map(range).collect())
+        Reply::Array(firsts.windows(2).map(range).collect())
     }
 }
 

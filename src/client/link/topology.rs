@@ -42,8 +42,11 @@ type Lookup = watch::Receiver<Option<Result<(), String>>>;
 #[derive(Default)]
 struct Nodes {
     by_address: HashMap<Arc<str>, Arc<Node>>,
-    by_slot: HashMap<Slot, Arc<Node>>,
+    by_slot: BySlot,
 }
+
+/// An entry for each of the 16,384 slots, whose numbers the library keeps to itself.
+type BySlot = HashMap<Slot, Arc<Node>, ahash::RandomState>;
 
 impl Topology {
     pub fn new(context: &Arc<Context>) -> Self {
@@ -170,13 +173,14 @@ impl Cluster {
         addresses.dedup();
         let asking = addresses.into_iter().map(|address| Box::pin(timed(ask(&self.context, address))));
         let (ranges, _) = select_ok(asking).await?;
-        let by_slot = ranges.into_iter().flat_map(|(first, last, address)| {
-            let node = self.at(&address);
-            (first..=last).filter_map(Slot::new).map(move |slot| (slot, Arc::clone(&node)))
-        });
-        let by_slot: HashMap<_, _> = by_slot.collect();
+        let slots = ranges.iter().map(|(first, last, _)| usize::from(last.saturating_sub(*first)) + 1).sum();
+        let mut by_slot = BySlot::with_capacity_and_hasher(slots, ahash::RandomState::default());
+        for (first, last, address) in &ranges {
+            let node = self.at(address);
+            by_slot.extend((*first..=*last).filter_map(Slot::new).map(|slot| (slot, Arc::clone(&node))));
+        }
         let mut nodes = self.nodes.write();
-        nodes.by_address.retain(|_, node| by_slot.values().any(|other| Arc::ptr_eq(node, other)));
+        nodes.by_address.retain(|address, _| ranges.iter().any(|(_, _, told)| **told == **address));
         nodes.by_slot = by_slot;
         Ok(())
     }
