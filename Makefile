@@ -13,8 +13,8 @@ THREADED_RELEASES = $(OTHER_RELEASES)
 # Warnings are errors in CI only: a newer clippy than that has new ones.
 STRICT = $(if $(filter true,$(CI)),-- --deny warnings)
 
-.PHONY: run demo test test-module test-client test-daemon test-python test-node test-rust test-all test-releases \
-	test-long test-fresh package test-packages bench accuracy build build-all servers docs lint
+.PHONY: run demo test test-module test-client test-daemon test-python test-node test-all test-releases \
+	test-long test-fresh package test-packages bench accuracy build build-all ready servers docs lint
 .NOTPARALLEL:
 
 run: setup-run build
@@ -31,30 +31,25 @@ demo: setup-run
 # Every part's tests, in minutes, on the installed server. The other releases are for tests that no other will do for: one uses
 # the C library's allocator, which memcheck watches, one defragments, one is too old. The client's tests on real servers
 # are run by pytest, on each release.
-test: build-all servers $(if $(CHOOSE),,test-rust)
+test: ready
 	$(PARALLEL) tests
 
 # Those of one part, for who changes no other.
 MODULE = blocking cluster commands holds hostile keyspace load operating replication script vectors waiting
-test-module: build-all servers test-rust
-	$(PARALLEL) $(MODULE:%=tests/%)
+test-module: ready
+	$(PARALLEL) tests/crates $(MODULE:%=tests/%)
 
-test-client: build-all test-rust
-	$(PARALLEL) tests/client
+test-client: build-all
+	$(PARALLEL) tests/crates tests/client
 
-test-daemon: build-all servers test-rust
-	$(PARALLEL) tests/daemon
+test-daemon: ready
+	$(PARALLEL) tests/crates tests/daemon
 
 test-python: build-all
 	$(PARALLEL) tests/python
 
 test-node: build-all
 	$(PARALLEL) tests/node
-
-# Rust's own tests, which need no server; they take seconds.
-test-rust: build-all
-	cargo test --quiet $(CRATES) --lib --bins
-	cargo test --quiet $(CRATES) --doc
 
 # The same on every other release, and the tests that take longer.
 test-all: test test-releases test-long
@@ -102,6 +97,10 @@ build-all: setup-test
 	@echo "Building everything; where nothing is built yet, that takes minutes"
 	cargo build $(CRATES) --all-targets
 	@PYTHONPATH=tests .venv/bin/python -m support.node
+
+# Fetching is mostly waiting: it goes on beside what is compiled.
+ready: setup-test
+	@trap wait EXIT; $(MAKE) --no-print-directory servers & $(MAKE) --no-print-directory build-all
 
 # What `make test` cannot do without; what cannot be had here is said, and its tests are skipped.
 servers: setup-test

@@ -2,10 +2,14 @@
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from .server import ROOT
+
+# The folder of each crate, by its name there.
+CRATES = {manifest.parent.name: manifest.parent for manifest in sorted(ROOT.glob("src/*/Cargo.toml"))}
 
 
 def buildable():
@@ -24,8 +28,20 @@ def built(crate, *target):
     crates, left_out = buildable()
     if crate in crates:
         pytest.skip(left_out)
-    words = ["cargo", "build", *crates, *target, "--message-format", "json"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    program, = filter(None, (json.loads(line).get("executable") for line in done.stdout.splitlines()))
+    (_, program), = made("build", *crates, *target)
     return program
+
+
+def unit_tests():
+    """The programs of the crates' own tests, by the crate's name in `CRATES`; those left out are missing."""
+    crates, _ = buildable()
+    programs = made("test", "--no-run", *crates, "--lib", "--bins")
+    return {Path(manifest).parent.name: program for manifest, program in programs}
+
+
+def made(*words):
+    """What cargo makes when it is told so, from which manifest, each as often as there are programs."""
+    done = subprocess.run(["cargo", *words, "--message-format", "json"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    messages = map(json.loads, done.stdout.splitlines())
+    return [(message["manifest_path"], message["executable"]) for message in messages if message.get("executable")]
