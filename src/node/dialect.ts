@@ -23,6 +23,9 @@ const PREFIX = "SWLIMIT.";
 /** Whether an error says that there is no such command. Managed servers say it in words of their own. */
 const UNKNOWN = /^ERR (unknown command|command is not available|unsupported command)/i;
 
+/** The error of a server that knows a command of which it was told the name alone. */
+const KNOWN = /^ERR wrong number of arguments/i;
+
 /** With this the script says that it could not ask for the time. */
 const NO_CLOCK = "ERR no clock: ";
 
@@ -95,9 +98,10 @@ export class Dialect {
   private words(args: string[], use: ModuleUse): Word[] {
     const name = (args[0] as string).slice(PREFIX.length);
     const byScript = use === "never" || this.backend === "script";
-    if (this.lacks.has(name) || (byScript && !SCRIPTED.has(name))) throw new NeedsModuleError(args[0] as string);
-    if (byScript && name === "ADMIT" && args.includes("HOLD", 2 + Number(args[1]))) {
-      throw new NeedsModuleError("SWLIMIT.ADMIT of a hold");
+    const isHold = name === "ADMIT" && args.includes("HOLD", 2 + Number(args[1]));
+    if (this.lacks.has(name) || (byScript && (isHold || !SCRIPTED.has(name)))) {
+      if (use === "never") throw needsModule(args[0] as string);
+      return args.slice(0, 1); // perhaps there is the module by now
     }
     if (!byScript) return args;
     const at = this.usesOwnClock && name !== "INFO" ? Date.now() : null;
@@ -116,7 +120,12 @@ export class Dialect {
       this.usesOwnClock = true;
       return;
     }
+    if (words.length === 1 && KNOWN.test(error.message)) {
+      this.forget();
+      return;
+    }
     if (!UNKNOWN.test(error.message)) throw error;
+    if (words.length === 1) throw needsModule(command, error);
     const [sent] = words;
     if (sent === "EVALSHA_RO") {
       this.readOnly = "EVALSHA";
@@ -132,7 +141,7 @@ export class Dialect {
       return;
     }
     this.lacks.add(name);
-    throw new NeedsModuleError(command, error);
+    throw needsModule(command, error);
   }
 
   /** Have the server know the script. */
@@ -144,6 +153,9 @@ export class Dialect {
     this.isLoaded = true;
   }
 }
+
+const needsModule = (command: string, cause?: Error) =>
+  new NeedsModuleError(command === "SWLIMIT.ADMIT" ? "SWLIMIT.ADMIT of a hold" : command, cause);
 
 /**
  * The same call with the script itself, which goes where the key is: a load names none, and in a cluster that has just

@@ -6,7 +6,7 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { Redis } from "ioredis";
 import { admit, allowAll, BudgetLimiter, HoldLimiter, ModuleMissingError, NeedsModuleError } from "swlimit";
-import { SHA } from "../../src/node/dist/esm/dialect.js";
+import { Dialect, SHA } from "../../src/node/dist/esm/dialect.js";
 import { connect, eventually, key, limiter, port, told } from "./support.mjs";
 
 const RIGHT = { timeout: 20_000 };
@@ -175,6 +175,27 @@ test("what the script has not needs the module", async (test) => {
   const error = await two.hold(key()).catch((error) => error);
   assert.ok(error instanceof NeedsModuleError && /SWLIMIT.HOLD needs the module/.test(error.message), error);
   await assert.rejects(admit([{ limiter: two, key: key() }]), /SWLIMIT.ADMIT of a hold needs the module/);
+});
+
+test("a module that is loaded later is noticed by what the script has not", async () => {
+  let hasModule = false;
+  const sent = [];
+  const dialect = new Dialect(async ([name, ...words]) => {
+    sent.push(name);
+    if (name.startsWith("SWLIMIT.") && !hasModule) throw new Error(`ERR unknown command '${name}'`);
+    if (name.startsWith("SWLIMIT.") && words.length === 0)
+      throw new Error(`ERR wrong number of arguments for '${name}'`);
+    return 1;
+  }, true);
+  const hold = ["SWLIMIT.HOLD", "k", "2", "1m", "h"];
+  await dialect.ask(["SWLIMIT.ALLOW", "k", "5", "1m", "1s"], "k", "auto");
+  for (let i = 0; i < 2; i++) await assert.rejects(dialect.ask(hold, "k", "auto"), NeedsModuleError);
+  assert.deepEqual(sent.splice(0), ["SWLIMIT.ALLOW", "EVALSHA", "SWLIMIT.HOLD", "SWLIMIT.HOLD"]);
+  hasModule = true;
+  await assert.rejects(dialect.ask(hold, "k", "never"), NeedsModuleError);
+  assert.equal(await dialect.ask(hold, "k", "auto"), 1);
+  assert.equal(dialect.backend, "module");
+  assert.deepEqual(sent, ["SWLIMIT.HOLD", "SWLIMIT.HOLD"]);
 });
 
 test("a server that is full grants nothing, and is noticed to be back", async (test) => {

@@ -166,6 +166,25 @@ def test_what_the_script_has_not(kind, limiter, server):
     holds.close()
 
 
+def test_a_module_that_is_loaded_later(kind, limiter, start):
+    """It is noticed by what the script has not."""
+    server = start(module=None)
+    client = kind.client(kind.redis, port=server.port)
+    rate = limiter(client=client, timeout=10.0)
+    never, auto = (kind.hold_limiter(client, 1, timeout=10.0, module=module) for module in ("never", "auto"))
+    assert rate.allow("r").granted
+    for holds in (never, auto):
+        with pytest.raises(swlimit.NeedsModule):
+            holds.hold("h")
+    server.cli("MODULE", "LOAD", MODULE)
+    assert auto.hold("h") and rate.allow("k").granted
+    assert server.cli("TYPE", "k") == "sw-window" and rate.servers()[0].backend == "module"
+    with pytest.raises(swlimit.NeedsModule):
+        never.hold("h")
+    for holds in (never, auto):
+        holds.close()
+
+
 def test_rates_and_budgets_at_once(kind, limiter, server):
     client = kind.client(kind.redis, port=server.port)
     rate, plan = limiter(client=client), kind.budget_limiter(client, 9, timeout=10.0)

@@ -31,6 +31,8 @@ const MAX_SUBINTERVALS: u64 = 4096;
 const ROUNDS: usize = 4;
 /// With this the script says that it could not ask for the time.
 const NO_CLOCK: &str = "ERR no clock: ";
+/// So begins the error of a server that knows a command of which it was told the name alone.
+const KNOWN: &str = "ERR wrong number of arguments";
 
 /// A transport whose connections spell the module's commands as their server knows them.
 pub(crate) struct Spelling {
@@ -127,7 +129,7 @@ impl Connection for Spelled {
         Box::pin(tokio::task::unconstrained(async move {
             let reply = sent.await?;
             if !speaker.is_refused(&command, &reply) {
-                return Ok(command.unpacked(reply));
+                return Ok(speaker.understood(&command, reply));
             }
             let mut replies = speaker.ask_again(&[command], vec![reply]).await?;
             replies.pop().ok_or_else(|| Failure::Connection("no reply".into()))
@@ -179,7 +181,7 @@ impl Speaker {
         let reply = self.connection.send(&Command::named("SWLIMIT.PEEK", usize::MAX)).await?;
         match &reply {
             Reply::Error(text) if is_unknown_command(text) && self.module == Module::Auto => self.learn_script(),
-            Reply::Error(text) if text.starts_with("ERR wrong number of arguments") => self.learn_module(),
+            Reply::Error(text) if text.starts_with(KNOWN) => self.learn_module(),
             _ => return Ok(Some(reply)),
         }
         Ok(None)
@@ -188,7 +190,12 @@ impl Speaker {
     /// Whether a command was not executed for what the server lacks. Learns from the reply what that is.
     fn is_refused(&self, command: &Command, reply: &Reply) -> bool {
         if command.scripted_name().is_none() {
-            return false;
+            let has_module = self.module == Module::Auto && command.is_known_by_name(reply);
+            if has_module {
+                tracing::info!("the rate limit server has loaded swlimit: the module decides");
+                self.dialect.store(Dialect::MODULE.0, Ordering::Relaxed);
+            }
+            return has_module;
         }
         let (dialect, Reply::Error(text)) = (self.dialect(), reply) else {
             self.learn_module();
@@ -263,7 +270,15 @@ impl Speaker {
                 }
             }
         }
-        Ok(commands.iter().zip(replies).map(|(command, reply)| command.unpacked(reply)).collect())
+        Ok(commands.iter().zip(replies).map(|(command, reply)| self.understood(command, reply)).collect())
+    }
+
+    /// The reply as the module gives it. A command that the script has not is unknown where nothing else may be asked.
+    fn understood(&self, command: &Command, reply: Reply) -> Reply {
+        if self.module == Module::Never && command.is_known_by_name(&reply) {
+            return Reply::Error(format!("ERR unknown command '{}'", String::from_utf8_lossy(command.name())));
+        }
+        command.unpacked(reply)
     }
 }
 
@@ -287,6 +302,12 @@ impl Command {
     fn scripted_name(&self) -> Option<&[u8]> {
         let name = self.name().strip_prefix(PREFIX).filter(|name| SCRIPTED.contains(name))?;
         (name != b"ADMIT" || !self.names_hold()).then_some(name)
+    }
+
+    /// Whether it was sent as a name alone, for the script has not got it, to a server that has the module.
+    fn is_known_by_name(&self, reply: &Reply) -> bool {
+        let is_lacking = self.name().starts_with(PREFIX) && self.scripted_name().is_none();
+        is_lacking && matches!(reply, Reply::Error(text) if text.starts_with(KNOWN))
     }
 
     /// Whether it must not be sent to a server that perhaps does not know it: its error would quote the words, cut anywhere.
@@ -502,6 +523,28 @@ mod tests {
         assert_eq!((replies, connection.backend()), (Ok(Reply::Array(vec![Reply::Integer(1)])), Some(Backend::Module)));
         let asked = ["PEEK", "HOLD", "PEEK", "PEEK", "PEEK", "HOLD"].map(|name| format!("SWLIMIT.{name}"));
         assert_eq!(server.was_asked(), asked);
+    }
+
+    /// What the script has not got tells whether the module has been loaded meanwhile.
+    #[tokio::test]
+    async fn a_module_that_is_loaded_later() {
+        let hold = Command::on("SWLIMIT.HOLD", b"k").number(5).ms(60_000).word(b"h");
+        let known = || error("ERR wrong number of arguments for 'swlimit.hold' command");
+        let server = Scripted::default();
+        let connection = server.connected(Module::Auto);
+        server.says([error("ERR unknown command 'SWLIMIT.ALLOW'"), Reply::Integer(1)]);
+        connection.send(&allow()).await.unwrap();
+        server.says([known(), known(), Reply::Integer(2), Reply::Integer(3)]);
+        let (one, other) = (connection.send(&hold), connection.send(&hold));
+        assert_eq!((one.await, other.await), (Ok(Reply::Integer(2)), Ok(Reply::Integer(3))));
+        assert_eq!(connection.backend(), Some(Backend::Module));
+        let asked = ["SWLIMIT.ALLOW", "EVALSHA"].into_iter().chain(["SWLIMIT.HOLD"; 4]);
+        assert_eq!(server.was_asked(), asked.collect::<Vec<_>>());
+
+        let connection = server.connected(Module::Never);
+        server.says([known()]);
+        assert_eq!(connection.send(&hold).await, Ok(error("ERR unknown command 'SWLIMIT.HOLD'")));
+        assert_eq!(connection.backend(), Some(Backend::Script));
     }
 
     /// Only what was not executed is asked again, in order, and each with the word that it may be asked here.

@@ -32,6 +32,9 @@ COUNT, PARTIAL, STRICT = 1, 2, 4
 NO_CLOCK = "no clock: "
 """With this the script says that it could not ask for the time."""
 
+KNOWN = "wrong number of arguments"
+"""So begins the error of a server that knows a command of which it was told the name alone."""
+
 log = logging.getLogger("swlimit")
 
 
@@ -63,18 +66,25 @@ class Backend:
         self.uses_own_clock = False
         """The script may not ask the server for the time, so that this machine's clock decides."""
 
-    def check(self, words: Words) -> None:
-        """Raise NeedsModule where the script has no command like this."""
+    def lacks(self, words: Words) -> bool:
+        """Whether the script decides, and has no command like this."""
         if not self.uses_script or not str(words[0]).startswith("SWLIMIT."):
-            return
-        if words[0] not in SCRIPTED:
-            raise NeedsModule(words[0])
-        if words[0] == "SWLIMIT.ADMIT" and any(asked[0] == "HOLD" for _, asked in clauses(words)):
-            raise NeedsModule("SWLIMIT.ADMIT of a hold")
+            return False
+        is_hold = words[0] == "SWLIMIT.ADMIT" and any(asked[0] == "HOLD" for _, asked in clauses(words))
+        return is_hold or words[0] not in SCRIPTED
+
+    def check(self, words: Words) -> None:
+        """Raise NeedsModule where the script has no command like this, and nothing else may be asked."""
+        if self._module == "never" and self.lacks(words):
+            raise NeedsModule(words)
 
     def spelled(self, words: Words) -> Words:
-        """A command as it is sent. Raises NeedsModule where the script has none like it."""
-        self.check(words)
+        """A command as it is sent.
+
+        Of one that the script has not got it is the name alone: the reply tells whether there is the module by now.
+        """
+        if self.lacks(words):
+            return (words[0],)
         if not self.uses_script or words[0] not in SCRIPTED:
             return words
         if words == probe(words[1]):  # the script denies where it could not grant, too
@@ -101,6 +111,10 @@ class Backend:
             if not self.uses_own_clock:
                 log.warning("the script may not ask for the time: this machine's clock decides (%s)", reply)
             self.uses_own_clock = True
+            return ()
+        if len(sent) < len(words) and str(reply).startswith(KNOWN):
+            log.info("the server has loaded the module, which decides from now on")
+            self.begin_anew()
             return ()
         if not is_unknown_command(reply):
             return None

@@ -1,5 +1,7 @@
 """What can go wrong, and whose fault it is."""
 
+from typing import Any
+
 import redis.exceptions as of_redis
 
 REPLIES = (of_redis.ResponseError, of_redis.BusyLoadingError, of_redis.AuthenticationError,
@@ -33,7 +35,8 @@ class ModuleMissing(SwlimitError):
 class NeedsModule(ModuleMissing):
     """The server decides with the script, which has not got what was asked for."""
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, words: tuple[Any, ...]) -> None:
+        command = "SWLIMIT.ADMIT of a hold" if words[0] == "SWLIMIT.ADMIT" else words[0]
         SwlimitError.__init__(
             self, f"{command} needs the module, and the server decides with the script: load the module")
 

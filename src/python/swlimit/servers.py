@@ -16,7 +16,7 @@ from redis.crc import key_slot
 
 from .backend import Backend, Module, unpacked
 from .breaker import Breaker
-from .errors import REPLIES, ModuleMissing, ServerAway, is_failure, is_unknown_command
+from .errors import REPLIES, ModuleMissing, NeedsModule, ServerAway, is_failure, is_unknown_command
 from .words import Words
 
 NEWER = frozenset(f"SWLIMIT.{name}" for name in ("HOLD", "RELEASE", "RENEW", "HOLDERS", "BUDGET", "ADMIT", "SETTLE"))
@@ -111,6 +111,9 @@ class Server:
     def heard(self, key: bytes, words: Words, reply: Any, in_time: bool = True) -> Any:
         """Take in a reply, an error's too, and say what it comes to: itself, or an error that is to be raised."""
         if isinstance(reply, REPLIES):
+            if is_unknown_command(reply) and self.backend.lacks(words):
+                self.breaker.answered()
+                return NeedsModule(words)
             if is_unknown_command(reply) and words[0] != "SWLIMIT.ACQUIRE":  # which the first release lacks
                 if not self._served or words[0] in NEWER:
                     self.breaker.answered()

@@ -18,7 +18,7 @@ import redis
 from .. import fork
 from ..backend import MOST_ROUNDS
 from ..breaker import PROBE_TIMEOUT, SILENT_TIMEOUTS, probe
-from ..errors import BROKEN, REPLIES, NeedsModule, ServerAway
+from ..errors import BROKEN, REPLIES, ServerAway
 from ..servers import SILENCE, Server
 from ..words import Words, giving_back
 from .timing import time_limit
@@ -222,11 +222,7 @@ class Line:
                 continue  # given up before it was sent: it never is
             exchange.sent = now
             exchange.owes_asking = exchange.asking
-            try:
-                exchange.spelled = backend.spelled(exchange.words)
-            except NeedsModule as error:
-                exchange.settle(error)
-                continue
+            exchange.spelled = backend.spelled(exchange.words)
             self._unanswered.append(exchange)
             if exchange.asking:
                 commands.append(("ASKING",))
