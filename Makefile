@@ -109,7 +109,7 @@ servers: setup-test
 
 # What is written for readers; the changelog keeps the words of its time.
 PROSE = README.md CONTRIBUTING.md SECURITY.md docs src/node/README.md src/python/README.md
-lint: setup-test
+lint: setup-lint
 	cargo fmt --all --check
 	cargo clippy --all-targets $(CRATES) $(STRICT)
 	.venv/bin/ruff check --quiet tests scripts src/python

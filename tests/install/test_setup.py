@@ -165,15 +165,21 @@ def test_no_cargo(machine):
     assert names(machine.asks_for("build")) == {"cargo", "libclang-dev"}
 
 
-def test_testing_needs_rustfmt_clippy_and_python(machine):
-    machine.write("cargo", cargo("1.85.0"))
+def test_testing_needs_python(machine):
     machine.lose("python3")
     assert machine.setup("run").stdout == ""
-    assert names(machine.asks_for("test")) == {"rustfmt", "rust-clippy", "python3-venv"}
+    assert names(machine.asks_for("test")) == {"python3-venv"}
+
+
+def test_linting_needs_rustfmt_and_clippy(machine):
+    machine.write("cargo", cargo("1.85.0"))
+    machine.lose("python3")
+    assert names(machine.asks_for("test")) == {"python3-venv"}
+    assert names(machine.asks_for("lint")) == {"rustfmt", "rust-clippy", "python3-venv"}
     machine.write("cargo", cargo("1.85.0", "clippy"))
-    assert names(machine.asks_for("test")) == {"rustfmt", "python3-venv"}
+    assert names(machine.asks_for("lint")) == {"rustfmt", "python3-venv"}
     machine.write("rustup", "")
-    assert machine.asks_for("test") == RUSTUP
+    assert machine.asks_for("lint") == RUSTUP
 
 
 def test_testing_needs_curl(machine):
