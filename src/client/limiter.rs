@@ -243,7 +243,7 @@ impl Limiter {
         deadline: Option<Instant>,
     ) -> Result<Decision, Error> {
         let ticket = self.0.client.deny_cache.ticket(key);
-        let (decision, asked) = leases.ask(key, demand, link.deadline(deadline)?).await?;
+        let (decision, asked) = Box::pin(leases.ask(key, demand, link.deadline(deadline)?)).await?;
         if let Some((exact, sent)) = asked.filter(|(exact, _)| exact.granted == 0) {
             self.0.client.deny_cache.denied(link, key, demand, &exact, sent, ticket);
         }
@@ -251,7 +251,8 @@ impl Limiter {
     }
 
     async fn ask(&self, link: &Arc<Link>, command: Command, deadline: Option<Instant>) -> Result<Reply, Error> {
-        link.ask(command, link.deadline(deadline)?).await
+        // Boxed: it is large, and most of those who wait for a decision never ask.
+        Box::pin(link.ask(command, link.deadline(deadline)?)).await
     }
 
     /// The same decision without counting. The server is asked, whatever the mode.

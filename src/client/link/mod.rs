@@ -178,7 +178,7 @@ impl Link {
             };
             let settled = Exchange::new(node, line, batch, settle, false, &self.reaper).await;
             match settled.reply.as_ref().ok().and_then(redirection) {
-                Some(redirection) => self.follow(redirection, settled).await,
+                Some(redirection) => Box::pin(self.follow(redirection, settled)).await, // rare, and large
                 None => Ok(settled),
             }
         };
