@@ -22,8 +22,10 @@ use crate::{Client, Decision, Error, Limiter, Mode, OnFailure, Quota, Request, S
 /// Seeds that found something. Of defects that were put back, one at a time, these are found first by the seed behind:
 /// who waits asks for a place before it asks whether the key is free (0), a late lease is lost (1), leases are lost in a
 /// reload (1), a pipeline of errors counts as success (2), a reload loses what is unsent (2), several limits of mode
-/// direct are denied by the cache (5), a synchronization is sent anew while it may still be answered (22).
-const FOUND: [u64; 3] = [0, 11, 1_000_121];
+/// direct are denied by the cache (5), a synchronization is sent anew while it may still be answered (22), what is
+/// behind a key that is refused is sent again (35), a key that is refused is denied (168). That several limits never
+/// lease is found by [`assert_all_seen`].
+const FOUND: [u64; 4] = [0, 11, 168, 1_000_121];
 
 const TIMEOUT: Duration = Duration::from_millis(50);
 const MODES: [Mode; 4] = [Mode::Direct, Mode::Cached, Mode::Leased, Mode::Eventual];
