@@ -1,7 +1,6 @@
 //! Asks the questions of a plan in their order.
 
 use std::future::Future;
-use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
@@ -29,14 +28,12 @@ const MOMENT: Duration = Duration::from_millis(5);
 impl Limiters {
     /// The answers to all questions of a plan, in their order.
     pub async fn decide(&self, plan: &Plan<'_>) -> Result<Vec<Answer>, Refusal> {
-        let mut deciding = self.deciding(plan);
-        let result = deciding.ask_all().await;
-        if result.is_err() || deciding.is_denied() {
-            deciding.give_back().await;
+        let deciding = self.deciding(plan);
+        match &*plan.questions {
+            // The most frequent case; it needs neither a large future nor an order.
+            [only] => Ok(vec![deciding.ask(only, only.operation).await?]),
+            _ => Box::pin(deciding.decide_all()).await,
         }
-        result?;
-        let missing = || Refusal::Refused("the reply has fewer decisions than keys".into());
-        deciding.answers.into_iter().collect::<Option<_>>().ok_or_else(missing)
     }
 
     /// What each limit of a plan would answer now. Nothing is counted.
@@ -52,7 +49,7 @@ impl Limiters {
     }
 
     fn deciding<'a>(&'a self, plan: &'a Plan<'a>) -> Deciding<'a> {
-        let (answers, counted) = (vec![None; plan.questions.len()], Vec::new());
+        let (answers, counted) = (Vec::new(), Vec::new());
         let began = Instant::now();
         // The client decides by `on_failure` a moment before a deadline.
         let deadline = began + self.timeout + MOMENT;
@@ -129,12 +126,25 @@ struct Deciding<'a> {
     plan: &'a Plan<'a>,
     began: Instant,
     deadline: Instant,
+    /// By question, once all are asked.
     answers: Vec<Option<Answer>>,
     /// Questions whose units were counted as part of the whole decision.
     counted: Vec<usize>,
 }
 
 impl Deciding<'_> {
+    /// The answers to all questions. What was counted of a request that is denied is given back.
+    async fn decide_all(mut self) -> Result<Vec<Answer>, Refusal> {
+        self.answers = vec![None; self.plan.questions.len()];
+        let result = self.ask_all().await;
+        if result.is_err() || self.is_denied() {
+            self.give_back().await;
+        }
+        result?;
+        let missing = || Refusal::Refused("the reply has fewer decisions than keys".into());
+        self.answers.into_iter().collect::<Option<_>>().ok_or_else(missing)
+    }
+
     /// Asks all questions. Once the request is denied, the rest only peek.
     async fn ask_all(&mut self) -> Result<(), Refusal> {
         self.ask_each(self.plan.before().collect()).await?;
@@ -163,11 +173,6 @@ impl Deciding<'_> {
 
     /// Asks each question by itself, concurrently.
     async fn ask_each(&mut self, questions: Vec<usize>) -> Result<(), Refusal> {
-        if let [only] = *questions {
-            let question = &self.plan.questions[only]; // the most frequent case, without a collection of futures
-            self.answers[only] = Some(self.ask(question, question.operation).await?);
-            return Ok(());
-        }
         let asking = questions.iter().map(|at| &self.plan.questions[*at]);
         let answers = try_join_all(asking.map(|question| self.ask(question, question.operation))).await?;
         self.store(&questions, answers);
@@ -190,20 +195,7 @@ impl Deciding<'_> {
 
     async fn ask(&self, question: &Question<'_>, operation: Operation) -> Result<Answer, Refusal> {
         let limiter = self.limiters.of(&question.limit);
-        let asked = self.asked(question);
-        // Pinned: the future is large to move.
-        let asking = pin!(async {
-            match operation {
-                Operation::Allow => limiter.allow(asked).await,
-                Operation::Peek => limiter.peek(asked).await,
-                Operation::Record => limiter.record(asked).await,
-                Operation::Refund => {
-                    limiter.refund(asked, None).await?;
-                    limiter.peek(Asked { cost: 1, ..asked }).await
-                }
-            }
-        });
-        let decision = match asking.await {
+        let decision = match limiter.decide(operation, self.asked(question)).await {
             Ok(decision) => decision,
             Err(client::Error::Away(_)) => return self.failed(question),
             Err(error) => return Err(error.into()),
@@ -222,8 +214,9 @@ impl Deciding<'_> {
             return self.ask_each(vec![*only]).await;
         }
         let questions: Vec<_> = group.iter().map(|at| &self.plan.questions[*at]).collect();
-        let limiters: Vec<_> = questions.iter().map(|question| self.limiters.of(&question.limit)).collect();
-        let decided = pin!(self.decide_together(&questions, &limiters)).await?;
+        let limiters: Vec<_> =
+            questions.iter().map(|question| self.limiters.of(&question.limit).into_owned()).collect();
+        let decided = self.decide_together(&questions, &limiters).await?;
         self.block(questions.iter().copied().zip(&decided)).await;
         self.store(group, decided.iter().map(Answer::from).collect());
         Ok(())
@@ -252,7 +245,7 @@ impl Deciding<'_> {
         let blocking =
             denied.filter_map(|(question, _)| Some((question, Duration::from_millis(question.limit.block?))));
         let blocking = blocking.map(|(question, duration)| {
-            let (limiter, key) = (self.limiters.of(&question.limit), question.key.clone());
+            let (limiter, key) = (self.limiters.of(&question.limit).into_owned(), question.key.clone());
             async move {
                 if let Err(error) = limiter.block_unless_blocked(&key, duration).await {
                     tracing::warn!(key, %error, "cannot block the key");
@@ -267,7 +260,8 @@ impl Deciding<'_> {
         let age = self.began.elapsed() + self.limiters.timeout;
         let refunds = self.counted.iter().map(|at| {
             let Question { limit, key, hits, id, .. } = &self.plan.questions[*at];
-            let (limiter, key, cost, id) = (self.limiters.of(limit), key.clone(), *hits, id.map(<[u8]>::to_vec));
+            let (limiter, key) = (self.limiters.of(limit).into_owned(), key.clone());
+            let (cost, id) = (*hits, id.map(<[u8]>::to_vec));
             // In mode `eventual` they are the youngest units, of which the server hardly knows yet.
             let age = (limit.policy.mode != Mode::Eventual).then_some(age);
             let reset_after = self.answers[*at].and_then(|answer| answer.reset_after);

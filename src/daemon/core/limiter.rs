@@ -7,6 +7,7 @@ use swlimit_client::{Limiter, Member, Quota, Request};
 use swlimit_window::Geometry;
 use tokio::time::Instant;
 
+use super::plan::Operation;
 use crate::config::limits::{Lifetime, Limit, Per, Periods};
 use crate::config::policy::{DecisionPolicy, Mode};
 
@@ -50,13 +51,27 @@ impl AnyLimiter {
         built.expect("the configuration is valid")
     }
 
+    /// What it says to an operation. All but the most frequent one are boxed, so that their futures, which are larger,
+    /// make no other request's larger.
+    pub async fn decide(&self, operation: Operation, asked: Asked<'_>) -> Result<Decision, Error> {
+        match operation {
+            Operation::Allow => self.allow(asked).await,
+            Operation::Peek => Box::pin(self.peek(asked)).await,
+            Operation::Record => Box::pin(self.record(asked)).await,
+            Operation::Refund => {
+                Box::pin(self.refund(asked, None)).await?;
+                Box::pin(self.peek(Asked { cost: 1, ..asked })).await
+            }
+        }
+    }
+
     /// A hold is granted to the request, whose end releases it: nothing here does.
-    pub async fn allow(&self, asked: Asked<'_>) -> Result<Decision, Error> {
+    async fn allow(&self, asked: Asked<'_>) -> Result<Decision, Error> {
         match self {
             Self::Window(limiter) => limiter.allow(asked.request()).await,
-            Self::Budget(limiter) => limiter.allow(asked.request()).await,
+            Self::Budget(limiter) => Box::pin(limiter.allow(asked.request())).await,
             Self::Hold(limiter) => {
-                let hold = limiter.hold(asked.hold()).await?;
+                let hold = Box::pin(limiter.hold(asked.hold())).await?;
                 let decision = *hold.decision();
                 hold.detach();
                 Ok(decision)
@@ -64,7 +79,7 @@ impl AnyLimiter {
         }
     }
 
-    pub async fn peek(&self, asked: Asked<'_>) -> Result<Decision, Error> {
+    async fn peek(&self, asked: Asked<'_>) -> Result<Decision, Error> {
         match self {
             Self::Window(limiter) => limiter.peek(asked.request()).await,
             Self::Budget(limiter) => limiter.peek(asked.request()).await,
@@ -72,7 +87,7 @@ impl AnyLimiter {
         }
     }
 
-    pub async fn record(&self, asked: Asked<'_>) -> Result<Decision, Error> {
+    async fn record(&self, asked: Asked<'_>) -> Result<Decision, Error> {
         match self {
             Self::Window(limiter) => limiter.record(asked.request()).await,
             Self::Budget(limiter) => limiter.record(asked.request()).await,

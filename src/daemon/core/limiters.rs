@@ -1,5 +1,6 @@
 //! The client's limiters, which survive reloads.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -148,15 +149,16 @@ impl Limiters {
     }
 
     /// The limiter of a limit.
-    pub(super) fn of(&self, limit: &Limit) -> AnyLimiter {
+    pub(super) fn of(&self, limit: &Limit) -> Cow<'_, AnyLimiter> {
         if let Some(id) = limit.id {
-            return self.by_id[id].clone();
+            return Cow::Borrowed(&self.by_id[id]);
         }
         let mut known = self.lock_from_requests();
         if known.len() >= MAX_FROM_REQUESTS {
             known.clear();
         }
-        known.entry(kind(limit)).or_insert_with(|| AnyLimiter::new(&self.client, limit)).clone()
+        let limiter = known.entry(kind(limit)).or_insert_with(|| AnyLimiter::new(&self.client, limit));
+        Cow::Owned(limiter.clone())
     }
 }
 
