@@ -37,7 +37,8 @@ pub fn with_unit<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration,
 pub fn spelled(ms: u64) -> String {
     const UNITS: [(u64, &str); 4] = [(24 * 60 * 60 * 1000, "d"), (60 * 60 * 1000, "h"), (60 * 1000, "m"), (1000, "s")];
     let even = UNITS.into_iter().find(|(unit, _)| ms.is_multiple_of(*unit));
-    even.map_or_else(|| format!("{ms}ms"), |(unit, name)| format!("{}{name}", ms / unit))
+    let (number, unit) = even.map_or((ms, "ms"), |(unit, name)| (ms / unit, name));
+    number.to_string() + unit
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! The names of keys on the server.
 
-use std::fmt::Write;
-
 use percent_encoding::{percent_encode, AsciiSet, PercentEncode, CONTROLS};
 
 use crate::config::hashed::hashed;
@@ -21,15 +19,15 @@ pub fn name<'a>(
     per: &Per,
 ) -> String {
     let tagged = hash_tag.and_then(|tag| pairs.clone().position(|(key, _)| key == tag.as_bytes()));
-    let (open, close) = if tagged.is_none() { ("{", "}") } else { ("", "") };
+    let braces = |is_tag| if is_tag { ("{", "}") } else { ("", "") };
     let mut name = String::with_capacity(128); // few keys are longer
-    let mut add = |words: std::fmt::Arguments| name.write_fmt(words).expect("a string accepts all text");
-    add(format_args!("{prefix}{open}{}{close}", escaped(domain.as_bytes())));
+    let (open, close) = braces(tagged.is_none());
+    name.extend([prefix, open].into_iter().chain(escaped(domain.as_bytes())).chain([close]));
     for (at, (key, value)) in pairs.enumerate() {
-        let (open, close) = if tagged == Some(at) { ("{", "}") } else { ("", "") };
+        let (open, close) = braces(tagged == Some(at));
         let hash = hashed(value);
         let value = hash.as_ref().map_or(value, String::as_bytes);
-        add(format_args!("|{open}{}={}{close}", escaped(key), escaped(value)));
+        name.extend(["|", open].into_iter().chain(escaped(key)).chain(["="]).chain(escaped(value)).chain([close]));
     }
     name + "|" + &per.spelled()
 }

@@ -2,10 +2,11 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use ahash::RandomState;
 
 /// Keys are in so many parts, each with a lock of its own.
 const PARTS: usize = 16;
@@ -17,7 +18,7 @@ const MAX_KEYS: usize = 100;
 /// The longest key counted, in bytes; longer ones are cut.
 const MAX_KEY: usize = 512;
 
-type Counts = HashMap<Box<str>, u64>;
+type Counts = HashMap<Box<str>, u64, RandomState>;
 
 /// Denied requests by key. Who counts one does not look at the clock: somebody else [turns](Self::turn) the minutes.
 pub struct DeniedHere {
@@ -73,7 +74,7 @@ impl DeniedHere {
         for part in &self.parts {
             let mut part = lock(part);
             let this = std::mem::take(&mut part.this);
-            part.last = if minute == before + 1 { this } else { Counts::new() };
+            part.last = if minute == before + 1 { this } else { Counts::default() };
         }
     }
 

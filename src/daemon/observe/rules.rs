@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard};
 
+use ahash::RandomState;
 use metrics::{counter, Counter};
 
 use super::metrics::Api;
@@ -47,7 +48,7 @@ pub struct Rules(RwLock<Known>);
 
 #[derive(Default)]
 struct Known {
-    by_domain: HashMap<String, HashMap<String, Arc<RuleMetrics>>>,
+    by_domain: HashMap<String, HashMap<String, Arc<RuleMetrics>, RandomState>, RandomState>,
     count: usize,
 }
 

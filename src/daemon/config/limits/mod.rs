@@ -13,6 +13,8 @@ mod wildcard;
 
 use std::collections::{BTreeMap, HashMap};
 
+use ahash::RandomState;
+
 pub use document::{Metadata, Unit};
 pub use entry::Entry;
 pub use matching::{MissingHeader, OriginalRequest};
@@ -48,12 +50,12 @@ pub struct Domain {
 
 /// The descriptors of one level, by key.
 #[derive(Debug, Default)]
-struct Descriptors(HashMap<Vec<u8>, Values>);
+struct Descriptors(HashMap<Vec<u8>, Values, RandomState>);
 
 /// The descriptors of one key: with a value, with a wildcard in file order, and without a value.
 #[derive(Debug, Default)]
 struct Values {
-    exact: HashMap<Vec<u8>, Descriptor>,
+    exact: HashMap<Vec<u8>, Descriptor, RandomState>,
     wild: Vec<(Wildcard, Descriptor)>,
     any: Option<Descriptor>,
 }
