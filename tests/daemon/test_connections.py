@@ -4,6 +4,7 @@ import signal
 import socket
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,24 @@ def test_nobody_holds_a_connection_without_asking(start_daemon, begun):
             pass  # until the daemon closes it
         assert time.monotonic() - began < 10
     assert daemon.get("/healthcheck")[0] == 200
+
+
+def test_the_system_looks_for_dead_peers(start_daemon):
+    daemon = start_daemon(NO_LIMITS)
+    keepalive = "02"  # of the timers that /proc/net/tcp names
+    for port in (daemon.port, daemon.http_port):
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            own = connection.getsockname()[1]
+            eventually(lambda port=port, own=own: timer(port, own), keepalive)
+
+
+def timer(port, peer):
+    """The kind of timer that runs for a server's connection with that peer; None before it is accepted."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, _, _, running, *_ = line.split()
+        if [int(address.split(":")[1], 16) for address in (local, remote)] == [port, peer]:
+            return running.split(":")[0]
+    return None
 
 
 def with_http(daemon, **http):

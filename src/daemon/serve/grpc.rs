@@ -27,9 +27,6 @@ const HEALTH_NAME: &str = "ratelimit";
 /// hold a client's 60 kB of headers even if dozens of descriptors repeat them.
 const MAX_REQUEST: usize = 4 * 1024 * 1024;
 
-/// The interval of HTTP/2 pings, which find dead peers.
-const KEEPALIVE: Duration = Duration::from_secs(60);
-
 /// Serves gRPC until `end`, and then completes running requests.
 pub async fn serve(
     service: Arc<Service>,
@@ -44,7 +41,7 @@ pub async fn serve(
         let grpc = &live.configuration.settings.grpc;
         (Duration::from(grpc.max_connection_age), grpc.max_connection_age_grace.map(Duration::from))
     };
-    let mut server = Server::builder().http2_keepalive_interval(Some(KEEPALIVE)).max_connection_age(age);
+    let mut server = Server::builder().max_connection_age(age);
     let router = server.add_service(health).add_service(rate_limit);
     // tonic's own grace ends a connection that was never told to take no more requests.
     let longest = grace.map(|grace| age.saturating_add(grace));

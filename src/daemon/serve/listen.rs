@@ -2,10 +2,17 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, UnixListener};
 
 use crate::config::address::Address;
+
+/// How long a connection may be silent before its peer is looked for, and the interval of further tries. It is the
+/// system that looks: HTTP/2's pings would cost several looks at the clock with each request.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 pub enum Listener {
     Tcp(TcpListener),
@@ -16,11 +23,18 @@ impl Listener {
     /// Binds an address.
     pub async fn bind(address: &Address) -> Result<Self, String> {
         let bound = match address {
-            Address::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
+            Address::Tcp(address) => TcpListener::bind(address).await.and_then(keeping_alive).map(Self::Tcp),
             Address::Unix(path) => remove_stale(path).and_then(|()| UnixListener::bind(path).map(Self::Unix)),
         };
         bound.map_err(|error| format!("cannot listen at {address}: {error}"))
     }
+}
+
+/// Finds dead peers: connections inherit it.
+fn keeping_alive(listener: TcpListener) -> io::Result<TcpListener> {
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_INTERVAL);
+    SockRef::from(&listener).set_tcp_keepalive(&keepalive)?;
+    Ok(listener)
 }
 
 /// Removes the socket of a process that has ended.
