@@ -26,5 +26,5 @@ export function instantOf(time: unknown): number {
 /** A reply of five integers, which some clients give as texts. */
 export function replyOf(reply: unknown): Reply {
   if (!Array.isArray(reply) || reply.length !== 5) throw new RefusedError(`unexpected reply: ${JSON.stringify(reply)}`);
-  return reply.map(Number) as Reply;
+  return (typeof reply[0] === "number" ? reply : reply.map(Number)) as Reply;
 }

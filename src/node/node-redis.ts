@@ -6,6 +6,7 @@ import type { Connection, Listener, Transport } from "./transport.js";
 
 /** What is used of a client. */
 export interface NodeRedisClient {
+  readonly isReady: boolean;
   sendCommand(args: Word[], options?: SendOptions): Promise<unknown>;
   duplicate(overrides?: object): unknown;
 }
@@ -27,15 +28,26 @@ export interface NodeRedisSentinel {
   getMasterNode(): unknown;
 }
 
-/** What is used of a command's options: how replies of a type of the protocol are given. */
+/** What is used of a command's options. */
 interface SendOptions {
+  /** How replies of a type of the protocol are given. */
   readonly typeMapping?: { readonly [type: number]: typeof Buffer };
+  /** How long it may wait to be written, in ms; 0: as long as it takes. */
+  readonly timeout?: number;
 }
 
 /** Strings, which begin with `$`, as they are. */
 const AS_BYTES: SendOptions = { typeMapping: { 36: Buffer } };
 
-const optionsOf = (words: Word[]) => (isPacked(words) ? AS_BYTES : undefined);
+/** While a client is connected it writes at once. The timeout of its own until then would cost each command a timer. */
+const AT_ONCE: SendOptions = { timeout: 0 };
+
+const AT_ONCE_AS_BYTES: SendOptions = { ...AT_ONCE, ...AS_BYTES };
+
+function optionsOf(words: Word[], isReady = false): SendOptions | undefined {
+  if (isPacked(words)) return isReady ? AT_ONCE_AS_BYTES : AS_BYTES;
+  return isReady ? AT_ONCE : undefined;
+}
 
 type Any = NodeRedisClient | NodeRedisPool | NodeRedisCluster | NodeRedisSentinel;
 
@@ -56,7 +68,6 @@ export function transport(client: Any): Transport {
 
 /** What is used of the clients that `duplicate` makes. */
 interface Duplicate extends NodeRedisClient {
-  readonly isReady: boolean;
   readonly options?: { readonly socket?: object };
   on(event: string, listener: (argument: never) => void): unknown;
   connect(): Promise<unknown>;
@@ -67,11 +78,11 @@ interface Duplicate extends NodeRedisClient {
 
 function single(client: NodeRedisClient): Transport {
   return {
-    send: (args) => client.sendCommand(args, optionsOf(args)),
+    send: (args) => client.sendCommand(args, optionsOf(args, client.isReady)),
     node: () => client,
     address,
     open: openTo,
-    state: () => ((client as Duplicate).isReady ? "ready" : "connecting"),
+    state: () => (client.isReady ? "ready" : "connecting"),
     takesBytes: true,
     isOrdered: true,
     tracks: true,
@@ -109,7 +120,7 @@ function address(node: object): string {
 
 /** What is used of a cluster beyond what is asked of it. */
 interface Slots {
-  readonly slots: { readonly master?: object }[];
+  readonly slots: { readonly master?: { readonly client?: { readonly isReady?: boolean } } }[];
   readonly masters: object[];
   nodeClient(node: object): object | Promise<object>;
 }
@@ -117,11 +128,11 @@ interface Slots {
 function cluster(client: NodeRedisCluster): Transport {
   const { slots } = client as unknown as Slots;
   if (!Array.isArray(slots)) throw new TypeError("client is a cluster of which the slots cannot be told");
-  const send: Transport["send"] = (args, key) => client.sendCommand(key, false, args, optionsOf(args));
   const known = client as unknown as Slots; // its properties change with the cluster
+  const master = (key: string) => known.slots[calculateSlot(key)]?.master;
   return {
-    send,
-    node: (key) => known.slots[calculateSlot(key)]?.master ?? client,
+    send: (args, key) => client.sendCommand(key, false, args, optionsOf(args, master(key)?.client?.isReady)),
+    node: (key) => master(key) ?? client,
     address,
     knows: (node) => known.masters.includes(node),
     open: async (node, listener) => openTo(await known.nodeClient(node), listener),
@@ -149,7 +160,7 @@ async function openTo(node: object, listener?: Listener): Promise<Connection> {
     get isOpen() {
       return connection.isReady;
     },
-    send: (args) => connection.sendCommand(args, optionsOf(args)),
+    send: (args) => connection.sendCommand(args, optionsOf(args, connection.isReady)),
     hold: (process) => (process ? connection.ref() : connection.unref()),
     close: () => connection.isReady && connection.destroy(),
   };

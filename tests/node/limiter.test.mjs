@@ -204,3 +204,19 @@ test("a clock of this process that is set changes no decision", async (test) => 
     assert.equal(await asked.refund(other), 1);
   }
 });
+
+test("what is asked at once costs redis no timer each, and is one write of ioredis's", async (test) => {
+  const clients = [await connect(test), new Redis({ port: port(), host: "127.0.0.1" })];
+  test.after(() => clients[1].disconnect());
+  for (const client of clients) {
+    const three = limiter(test, { client, mode: "direct" });
+    await eventually(async () => (await three.allow(key())).source === "server", "its connection");
+    const timers = test.mock.method(AbortSignal, "timeout");
+    const writes = client.stream && ["_write", "_writev"].map((how) => test.mock.method(client.stream, how));
+    const decided = await Promise.all(Array.from({ length: 50 }, () => three.allow(key())));
+    assert.ok(decided.every(({ granted, source }) => granted === 1 && source === "server"));
+    assert.equal(timers.mock.callCount(), 0);
+    if (writes) assert.equal(writes[0].mock.callCount() + writes[1].mock.callCount(), 1);
+    timers.mock.restore();
+  }
+});
