@@ -209,7 +209,7 @@ test("what is asked at once costs redis no timer each, and is one write of iored
   const clients = [await connect(test), new Redis({ port: port(), host: "127.0.0.1" })];
   test.after(() => clients[1].disconnect());
   for (const client of clients) {
-    const three = limiter(test, { client, mode: "direct" });
+    const three = limiter(test, { client, mode: "direct", timeout: 20_000 });
     await eventually(async () => (await three.allow(key())).source === "server", "its connection");
     const timers = test.mock.method(AbortSignal, "timeout");
     const writes = client.stream && ["_write", "_writev"].map((how) => test.mock.method(client.stream, how));

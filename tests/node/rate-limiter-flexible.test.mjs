@@ -13,7 +13,7 @@ async function both(test, options = {}) {
 }
 
 async function made(test, options) {
-  const limiter = new RateLimiterSwlimit({ client: await connect(test), timeout: 2000, ...options });
+  const limiter = new RateLimiterSwlimit({ client: await connect(test), timeout: 20_000, ...options });
   test.after(() => limiter.close());
   return limiter;
 }
