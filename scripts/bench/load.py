@@ -3,6 +3,7 @@
 import os
 import socket
 from collections import deque
+from functools import cache
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -15,6 +16,7 @@ FLOOR_MODULE = ROOT / "target/floor/release/libfloor.so"
 CELL_MODULE = ROOT / "target/cell/release/libredis_cell.so"
 
 
+@cache  # this process stays on one of them later
 def cores():
     """The server's core and the load generator's: two different ones, if the machine has two."""
     usable = sorted(os.sched_getaffinity(0))
