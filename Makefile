@@ -1,9 +1,9 @@
-# pytest in twice as many processes as there are cores, because most tests wait, and in 8 at most; each process has
-# servers of its own. CHOOSE=--last-failed runs again what failed.
+# pytest in three times as many processes as there are cores, because most tests wait, and in 8 at most; each process
+# has servers of its own. CHOOSE=--last-failed runs again what failed.
 PYTEST = .venv/bin/python -m pytest
 # What one process has compiled, the next need not, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
-WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n : 8)))
+WORKERS ?= $(shell n=$$(nproc); echo $$((n < 3 ? 3 * n : 8)))
 PARALLEL = $(PYTEST) --numprocesses $(WORKERS) --dist worksteal --durations 20 $(CHOOSE)
 
 # What `scripts/servers` fetches, but what is too old.

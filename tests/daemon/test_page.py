@@ -19,6 +19,9 @@ from selenium.webdriver.support.wait import WebDriverWait
 from support import browser as browsers
 from support.waiting import eventually
 
+# A browser computes more than all other tests of swlimitd together.
+pytestmark = pytest.mark.long
+
 SECONDS = 20
 # In a rule's name, and in a key; as markup it would say so.
 HOSTILE = "<img src=x onerror=\"document.title='run'\">&lt;'"

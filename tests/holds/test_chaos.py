@@ -7,7 +7,7 @@ from support.load import to
 from support.replication import PROMPT, replica_of, synchronised
 from support.waiting import eventually
 
-pytestmark = pytest.mark.as_run
+pytestmark = [pytest.mark.as_run, pytest.mark.long]
 
 KEYS = [f"seats:{number}" for number in range(4)]
 ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
@@ -31,7 +31,6 @@ def test_crashes_under_load(start, report):
     report(f"{load.granted} holds over 3 crashes, {relied_on} relied on at the end: none lost, none too many")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("skew", [0, -5 * MINUTES], ids=["same", "behind"])
 def test_a_promoted_replica_knows_the_holders(start, skewed, report, skew):
     """A primary is killed under load, and its replica promoted, also with a clock that is behind: every hold that WAIT

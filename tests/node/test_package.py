@@ -69,6 +69,7 @@ def installed(folder):
     return folder
 
 
+@pytest.mark.long
 def test_only_what_users_need_is_published(packed):
     with tarfile.open(packed) as archive:
         names = {name.removeprefix("package/") for name in archive.getnames()}
@@ -89,6 +90,7 @@ def test_lock_files_name_what_all_packages_hold(folder):
             if "node_modules/" in path and not {"link", "integrity"} & package.keys()] == []
 
 
+@pytest.mark.long
 def test_import(installed, server):
     imports = "".join(f'import * as m{number} from "{name}";\n' for number, name in enumerate(MODULES))
     head = f'import * as redis from "redis";\nimport * as swlimit from "swlimit";\n{imports}'
@@ -96,6 +98,7 @@ def test_import(installed, server):
     assert run(installed, "import.mjs", head, server) == EXPECTED
 
 
+@pytest.mark.long
 def test_require(installed, server):
     names = ", ".join(f'require("{name}")' for name in MODULES)
     head = f'const redis = require("redis"), swlimit = require("swlimit"), all = [{names}];\n'
@@ -110,6 +113,7 @@ def run(folder, name, head, server, tail=""):
     return json.loads(done.stdout)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", ["mts", "cts"])
 def test_types(installed, suffix):
     """That of a wrong program is complained of shows that they are read."""
@@ -120,6 +124,7 @@ def test_types(installed, suffix):
         assert (done.returncode == 0) == good, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_types_where_exports_are_not_read(installed):
     """TypeScript 5 with `moduleResolution: node10` finds the modules of the package, too."""
     lines = "".join(f'import * as m{number} from "{name}";\n' for number, name in enumerate(["swlimit", *MODULES]))

@@ -10,6 +10,8 @@ import pytest
 from docs.pages import blocks, page_named
 from support.server import ROOT
 
+pytestmark = pytest.mark.long
+
 SOURCE = ROOT / "src/python"
 
 
@@ -59,7 +61,6 @@ def test_first_use(server, tmp_path):
     assert run(python, "-I", "-c", others, cwd=tmp_path) == f"{version}\n"
 
 
-@pytest.mark.long
 def test_types(tmp_path):
     """Those of the package, and of a program that uses it."""
     program = tmp_path / "program.py"

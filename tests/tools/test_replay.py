@@ -335,9 +335,8 @@ def real(name):
     return str(path)
 
 
-@pytest.mark.parametrize("limit", [
-    player.Limit("20", "1m", "1s"), pytest.param(player.Limit("100", "1h", "5m", True), marks=pytest.mark.long),
-], ids=str)
+@pytest.mark.long
+@pytest.mark.parametrize("limit", [player.Limit("20", "1m", "1s"), player.Limit("100", "1h", "5m", True)], ids=str)
 def test_real_access_log(server, limit):
     path = real("apache_access_10k.log.gz")
     log = reading.read(path)
