@@ -148,4 +148,5 @@ def test_some_of_all_zones(program):
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(4))
 def test_all_zones(program, part):
-    assert compare(program, ZONES[part::4], range(FIRST, LAST), random.Random(part)) > 100_000
+    """Every other year; which, the part says."""
+    assert compare(program, ZONES[part::4], range(FIRST + part // 2, LAST, 2), random.Random(part)) > 50_000

@@ -142,4 +142,4 @@ def test_some_zones():
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(8))
 def test_every_zone(part):
-    compare(ZONES[part::8], seed=part, some=10)
+    compare(ZONES[part::8], seed=part, some=5)

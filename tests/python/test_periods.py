@@ -134,7 +134,7 @@ def test_zones_and_years():
 @pytest.mark.long
 def test_all_zones_and_years():
     for name in sorted(zoneinfo.available_timezones()):
-        check(name, 40)
+        check(name, 20)
 
 
 @pytest.mark.parametrize("words", [
