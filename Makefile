@@ -14,7 +14,7 @@ THREADED_RELEASES = $(OTHER_RELEASES)
 STRICT = $(if $(filter true,$(CI)),-- --deny warnings)
 
 .PHONY: run demo test test-module test-client test-daemon test-python test-node test-all test-releases \
-	test-long test-fresh package test-packages bench accuracy build build-all ready servers docs lint
+	test-long test-fresh package test-packages bench accuracy build build-all ready docs lint
 .NOTPARALLEL:
 
 run: setup-run build
@@ -98,14 +98,12 @@ build-all: setup-test
 	cargo build $(CRATES) --all-targets
 	@PYTHONPATH=tests .venv/bin/python -m support.node
 
-# Fetching is mostly waiting: it goes on beside what is compiled.
+# What `make test` cannot do without; what cannot be had here is said, and its tests are skipped. Fetching is mostly
+# waiting, and so goes on beside what is compiled: without scripts/servers, whose setup would wait for cargo.
+FETCH = PYTHONPATH=tests .venv/bin/python -m
 ready: setup-test
-	@trap wait EXIT; $(MAKE) --no-print-directory servers & $(MAKE) --no-print-directory build-all
-
-# What `make test` cannot do without; what cannot be had here is said, and its tests are skipped.
-servers: setup-test
-	-@scripts/servers valkey-9.1 redis-7.4 redis-6.2
-	-@scripts/proxies
+	@trap wait EXIT; { $(FETCH) support.releases valkey-9.1 redis-7.4 redis-6.2; $(FETCH) support.proxies; } & \
+	$(MAKE) --no-print-directory build-all
 
 # What is written for readers; the changelog keeps the words of its time.
 PROSE = README.md CONTRIBUTING.md SECURITY.md docs src/node/README.md src/python/README.md
