@@ -37,6 +37,18 @@ def test_nobody_holds_a_connection_without_asking(start_daemon, begun):
     assert daemon.get("/healthcheck")[0] == 200
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("begun", [b"", b"PRI * HTTP/2.0\r\n"], ids=["nothing", "preface"])
+def test_nobody_holds_a_connection_of_grpc_without_asking(start_daemon, begun):
+    """Its first bytes may take ten seconds."""
+    daemon = start_daemon(NO_LIMITS)
+    with socket.create_connection(("127.0.0.1", daemon.port), timeout=60) as connection:
+        connection.sendall(begun)
+        while connection.recv(1000):
+            pass  # until the daemon closes it
+    eventually(lambda: rejected(daemon, "slow"), 1)
+
+
 def test_the_system_looks_for_dead_peers(start_daemon):
     daemon = start_daemon(NO_LIMITS)
     keepalive = "02"  # of the timers that /proc/net/tcp names

@@ -96,6 +96,7 @@ def test_tls(start_with_tls, authority):
     assert codes(daemon, grpc.ssl_channel_credentials(authority.cert_pem.bytes())) == ("OK", "OK")
     with pytest.raises(grpc.RpcError):
         daemon.ask("k=x")  # in the clear
+    eventually(lambda: 'were rejected, counted since the last such line why="tls"' in daemon.log)
 
 
 def credentials(authority, client):

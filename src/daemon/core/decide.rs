@@ -28,24 +28,39 @@ const MOMENT: Duration = Duration::from_millis(5);
 impl Limiters {
     /// The answers to all questions of a plan, in their order.
     pub async fn decide(&self, plan: &Plan<'_>) -> Result<Vec<Answer>, Refusal> {
-        let deciding = self.deciding(plan);
         match &*plan.questions {
             // The most frequent case; it needs neither a large future nor an order.
-            [only] => Ok(vec![deciding.ask(only, only.operation).await?]),
-            _ => Box::pin(deciding.decide_all()).await,
+            [only] => Ok(vec![self.ask(only, only.operation, plan.deadline).await?]),
+            _ => Box::pin(self.deciding(plan).decide_all()).await,
         }
     }
 
     /// What each limit of a plan would answer now. Nothing is counted.
     pub async fn peek(&self, plan: &Plan<'_>) -> Vec<Result<Answer, Refusal>> {
-        let deciding = self.deciding(plan);
-        let peeks = plan.questions.iter().map(|question| deciding.ask(question, Operation::Peek));
+        let peeks = plan.questions.iter().map(|question| self.ask(question, Operation::Peek, plan.deadline));
         let answers = join_all(peeks).await.into_iter().zip(&plan.questions);
         let answers = answers.map(|(answer, question)| match question.operation {
             Operation::Refund => answer.map(|answer| Answer { granted: true, ..answer }), // always
             Operation::Allow | Operation::Peek | Operation::Record => answer,
         });
         answers.collect()
+    }
+
+    /// The answer to one question before this deadline, and the client's time-out.
+    async fn ask(
+        &self,
+        question: &Question<'_>,
+        operation: Operation,
+        deadline: Option<Instant>,
+    ) -> Result<Answer, Refusal> {
+        let limiter = self.of(&question.limit);
+        let decision = match limiter.decide(operation, Asked::of(question, deadline)).await {
+            Ok(decision) => decision,
+            Err(client::Error::Away(_)) => return failed(question),
+            Err(error) => return Err(error.into()),
+        };
+        let answer = Answer::from(&decision);
+        Ok(if operation == Operation::Refund { Answer { granted: true, ..answer } } else { answer })
     }
 
     fn deciding<'a>(&'a self, plan: &'a Plan<'a>) -> Deciding<'a> {
@@ -194,18 +209,7 @@ impl Deciding<'_> {
     }
 
     async fn ask(&self, question: &Question<'_>, operation: Operation) -> Result<Answer, Refusal> {
-        let limiter = self.limiters.of(&question.limit);
-        let decision = match limiter.decide(operation, self.asked(question)).await {
-            Ok(decision) => decision,
-            Err(client::Error::Away(_)) => return self.failed(question),
-            Err(error) => return Err(error.into()),
-        };
-        let answer = Answer::from(&decision);
-        Ok(if operation == Operation::Refund { Answer { granted: true, ..answer } } else { answer })
-    }
-
-    fn asked<'b>(&self, question: &'b Question<'_>) -> Asked<'b> {
-        Asked { key: &question.key, cost: question.hits, id: question.id, deadline: self.deadline }
+        self.limiters.ask(question, operation, Some(self.deadline)).await
     }
 
     /// Asks questions as one decision: all grant, or nothing is counted.
@@ -227,7 +231,7 @@ impl Deciding<'_> {
         questions: &[&Question<'_>],
         limiters: &[AnyLimiter],
     ) -> Result<Vec<client::Decision>, client::Error> {
-        let asked = questions.iter().map(|question| self.asked(question));
+        let asked = questions.iter().map(|question| Asked::of(question, Some(self.deadline)));
         let client = &self.limiters.client;
         if questions.iter().any(|question| !question.limit.per.is_window()) {
             let mut admission = client.admit(limiters.iter().zip(asked).map(|(it, asked)| it.member(asked))).await?;
@@ -266,12 +270,11 @@ impl Deciding<'_> {
             let age = (limit.policy.mode != Mode::Eventual).then_some(age);
             let reset_after = self.answers[*at].and_then(|answer| answer.reset_after);
             let has_ended = matches!(limit.per, Per::Period(_)) && reset_after <= age;
-            let deadline = Instant::now() + self.limiters.timeout;
             async move {
                 if has_ended {
                     return; // the units are those of a period
                 }
-                let asked = Asked { key: &key, cost, id: id.as_deref(), deadline };
+                let asked = Asked { key: &key, cost, id: id.as_deref(), deadline: None };
                 if let Err(error) = limiter.refund(asked, age).await {
                     tracing::warn!(key, %error, "cannot refund the units of a denied request");
                 }
@@ -286,23 +289,23 @@ impl Deciding<'_> {
             let _ = timeout_at(self.deadline - MOMENT, tokio::spawn(join_all(work))).await;
         }
     }
+}
 
-    /// The answer by `on_failure` to what has no other: RECORD and REFUND.
-    fn failed(&self, question: &Question) -> Result<Answer, Refusal> {
-        let granted = match question.limit.policy.on_failure {
-            OnFailure::Error => return Err(Refusal::Unavailable),
-            OnFailure::Deny => false,
-            _ => true,
-        };
-        let window = question.limit.per.window().unwrap_or(RETRY);
-        Ok(Answer {
-            granted,
-            units: if granted { question.hits } else { 0 },
-            limit: question.limit.units,
-            remaining: None,
-            retry_after: Some(if granted { Duration::ZERO } else { window }),
-            reset_after: None,
-            source: Source::Failure,
-        })
-    }
+/// The answer by `on_failure` to what has no other: RECORD and REFUND.
+fn failed(question: &Question) -> Result<Answer, Refusal> {
+    let granted = match question.limit.policy.on_failure {
+        OnFailure::Error => return Err(Refusal::Unavailable),
+        OnFailure::Deny => false,
+        _ => true,
+    };
+    let window = question.limit.per.window().unwrap_or(RETRY);
+    Ok(Answer {
+        granted,
+        units: if granted { question.hits } else { 0 },
+        limit: question.limit.units,
+        remaining: None,
+        retry_after: Some(if granted { Duration::ZERO } else { window }),
+        reset_after: None,
+        source: Source::Failure,
+    })
 }

@@ -3,7 +3,6 @@
 use percent_encoding::{percent_encode, AsciiSet, PercentEncode, CONTROLS};
 
 use crate::config::hashed::hashed;
-use crate::config::limits::Per;
 
 /// Characters with a meaning in keys. Values are escaped, so that clients cannot choose them.
 const RESERVED: &AsciiSet = &CONTROLS.add(b'%').add(b'|').add(b'=').add(b'{').add(b'}');
@@ -16,7 +15,7 @@ pub fn name<'a>(
     domain: &str,
     hash_tag: Option<&str>,
     pairs: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
-    per: &Per,
+    suffix: &str,
 ) -> String {
     let tagged = hash_tag.and_then(|tag| pairs.clone().position(|(key, _)| key == tag.as_bytes()));
     let braces = |is_tag| if is_tag { ("{", "}") } else { ("", "") };
@@ -29,13 +28,13 @@ pub fn name<'a>(
         let value = hash.as_ref().map_or(value, String::as_bytes);
         name.extend(["|", open].into_iter().chain(escaped(key)).chain(["="]).chain(escaped(value)).chain([close]));
     }
-    name + "|" + &per.spelled()
+    name + "|" + suffix
 }
 
 /// The key of a policy in a domain: `{domain}||name=value|1m`. Policies with priorities share it, without a name.
-pub fn of_policy(prefix: &str, domain: &str, name: &str, value: &str, per: &Per) -> String {
+pub fn of_policy(prefix: &str, domain: &str, name: &str, value: &str, suffix: &str) -> String {
     let [domain, name, value] = [domain, name, value].map(|word| escaped(word.as_bytes()));
-    format!("{prefix}{{{domain}}}||{name}={value}|{}", per.spelled())
+    format!("{prefix}{{{domain}}}||{name}={value}|{suffix}")
 }
 
 /// A word as keys spell it.
@@ -54,7 +53,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::limits::{default_geometry, Periods};
+    use crate::config::limits::{default_geometry, Per, Periods};
     use swlimit_client::Period;
 
     fn window(ms: u64) -> Per {
@@ -64,7 +63,7 @@ mod tests {
     #[test]
     fn names_never_change() {
         let pairs: [(&[u8], &[u8]); 3] = [(b"tenant", b"a"), (b"path", b"/x?y=1|{z}%\xff"), (b"bare", b"")];
-        let spelled = |tag| name("p:", "shop", tag, pairs.into_iter(), &window(60_000));
+        let spelled = |tag| name("p:", "shop", tag, pairs.into_iter(), &window(60_000).spelled());
         assert_eq!(spelled(None), "p:{shop}|tenant=a|path=/x?y%3D1%7C%7Bz%7D%25%FF|bare=|1m");
         assert_eq!(spelled(Some("tenant")), "p:shop|{tenant=a}|path=/x?y%3D1%7C%7Bz%7D%25%FF|bare=|1m");
         assert_eq!(spelled(Some("other")), spelled(None));
@@ -73,18 +72,24 @@ mod tests {
         let long = "l".repeat(201);
         let pairs: [(&[u8], &[u8]); 2] = [(b"tenant", &long.as_bytes()[1..]), (b"path", long.as_bytes())];
         assert_eq!(
-            name("", "d", None, pairs.into_iter(), &window(1000)),
+            name("", "d", None, pairs.into_iter(), &window(1000).spelled()),
             format!("{{d}}|tenant={}|path={}|1s", &long[1..], hashed(long.as_bytes()).unwrap())
         );
-        assert_eq!(of_policy("p:", "shop", "a.b", "1=2", &window(1000)), "p:{shop}||a.b=1%3D2|1s");
+        assert_eq!(of_policy("p:", "shop", "a.b", "1=2", &window(1000).spelled()), "p:{shop}||a.b=1%3D2|1s");
         let month = Per::Period(Periods { period: Period::Month, time_zone: None, anchor: None });
-        assert_eq!(of_policy("", "shop", "a", "b", &month), "{shop}||a=b|month");
+        assert_eq!(of_policy("", "shop", "a", "b", &month.spelled()), "{shop}||a=b|month");
     }
 
     type Pairs = Vec<(String, String)>;
 
     fn spelled(pairs: &Pairs) -> String {
-        name("", "d", None, pairs.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes())), &window(1000))
+        name(
+            "",
+            "d",
+            None,
+            pairs.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes())),
+            &window(1000).spelled(),
+        )
     }
 
     proptest! {

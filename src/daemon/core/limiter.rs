@@ -7,7 +7,7 @@ use swlimit_client::{Limiter, Member, Quota, Request};
 use swlimit_window::Geometry;
 use tokio::time::Instant;
 
-use super::plan::Operation;
+use super::plan::{Operation, Question};
 use crate::config::limits::{Lifetime, Limit, Per, Periods};
 use crate::config::policy::{DecisionPolicy, Mode};
 
@@ -26,16 +26,23 @@ pub struct Asked<'a> {
     pub cost: u64,
     /// Which request it is, of a hold.
     pub id: Option<&'a [u8]>,
-    pub deadline: Instant,
+    /// When the caller gives up, if that is known.
+    pub deadline: Option<Instant>,
 }
 
 impl<'a> Asked<'a> {
+    pub fn of(question: &'a Question<'_>, deadline: Option<Instant>) -> Self {
+        Self { key: &question.key, cost: question.hits, id: question.id, deadline }
+    }
+
     pub fn request(self) -> Request<'a> {
-        Request::of(self.key).cost(self.cost).deadline(self.deadline)
+        let request = Request::of(self.key).cost(self.cost);
+        self.deadline.map_or(request, |deadline| request.deadline(deadline))
     }
 
     fn hold(self) -> HoldRequest<'a> {
-        let request = HoldRequest::of(self.key).cost(self.cost).deadline(self.deadline);
+        let request = HoldRequest::of(self.key).cost(self.cost);
+        let request = self.deadline.map_or(request, |deadline| request.deadline(deadline));
         self.id.map_or(request, |id| request.id(id))
     }
 }

@@ -1,23 +1,36 @@
-//! The gRPC server.
+//! The gRPC server: all methods and their handlers.
 
-use std::io;
+use std::convert::Infallible;
+use std::error::Error;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::stream::{unfold, Stream, StreamExt};
-use tls_listener::TlsListener;
+use futures_util::future::{ready, BoxFuture, FutureExt};
+use hyper::body::Incoming;
+use hyper::server::conn::http2::Builder;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
-use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::server::TcpIncoming;
-use tonic::transport::Server;
+use tokio::time::{sleep, timeout};
+use tonic::body::Body;
+use tonic::server::NamedService;
+use tonic::Status;
+use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::server::HealthReporter;
 use tonic_health::ServingStatus;
+use tower_service::Service as _;
 
+use super::connections::{self, drive, Protocol};
 use super::listen::Listener;
 use super::read_timeout::ReadTimeout;
 use super::tls::Acceptor;
-use super::FatalError;
-use crate::protocol::envoy::grpc::RateLimitServer;
+use crate::protocol::envoy;
+use crate::protocol::peer::Peer;
 use crate::service::Service;
 
 /// The service's name in health checks, as in envoyproxy/ratelimit.
@@ -27,53 +40,26 @@ const HEALTH_NAME: &str = "ratelimit";
 /// hold a client's 60 kB of headers even if dozens of descriptors repeat them.
 const MAX_REQUEST: usize = 4 * 1024 * 1024;
 
+/// How long a client may take for the first bytes of HTTP/2.
+const PREFACE: Duration = Duration::from_secs(10);
+
 /// Serves gRPC until `end`, and then completes running requests.
-pub async fn serve(
-    service: Arc<Service>,
-    listener: Listener,
-    mut end: watch::Receiver<bool>,
-) -> Result<(), FatalError> {
+pub async fn serve(service: Arc<Service>, listener: Listener, end: watch::Receiver<bool>) {
     let (reporter, health) = tonic_health::server::health_reporter();
     report(&reporter, ServingStatus::Serving).await;
-    let rate_limit = RateLimitServer { service: service.clone(), max_request: MAX_REQUEST };
-    let (age, grace) = {
-        let live = service.live();
-        let grpc = &live.configuration.settings.grpc;
-        (Duration::from(grpc.max_connection_age), grpc.max_connection_age_grace.map(Duration::from))
-    };
-    let mut server = Server::builder().max_connection_age(age);
-    let router = server.add_service(health).add_service(rate_limit);
-    // tonic's own grace ends a connection that was never told to take no more requests.
-    let longest = grace.map(|grace| age.saturating_add(grace));
     let stopping = service.clone();
     tokio::spawn(async move {
         stopping.until_stopping().await;
         report(&reporter, ServingStatus::NotServing).await;
     });
-    let end = async move { drop(end.wait_for(|is_end| *is_end).await) };
-    match (listener, Acceptor::new(&service, |configuration| configuration.grpc_tls.as_ref())) {
-        (Listener::Tcp(listener), None) => {
-            let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-            router.serve_with_incoming_shutdown(ending(incoming, longest), end).await?;
-        }
-        (Listener::Tcp(listener), Some(tls)) => {
-            let incoming = accepted(TlsListener::new(tls, listener));
-            router.serve_with_incoming_shutdown(ending(incoming, longest), end).await?;
-        }
-        (Listener::Unix(listener), _) => {
-            let incoming = UnixListenerStream::new(listener);
-            router.serve_with_incoming_shutdown(ending(incoming, longest), end).await?;
-        }
-    }
-    Ok(())
-}
-
-/// Connections that end after this time, if there is one.
-fn ending<IO>(
-    incoming: impl Stream<Item = io::Result<IO>>,
-    longest: Option<Duration>,
-) -> impl Stream<Item = io::Result<ReadTimeout<IO>>> {
-    incoming.map(move |connection| connection.map(|stream| ReadTimeout::of_all(stream, longest)))
+    let tls = Acceptor::new(&service, |configuration| configuration.grpc_tls.as_ref());
+    let grpc = {
+        let live = service.live();
+        let settings = &live.configuration.settings.grpc;
+        let (age, grace) = (settings.max_connection_age.into(), settings.max_connection_age_grace.map(Into::into));
+        Grpc { methods: Methods { service, health }, age, grace }
+    };
+    connections::serve(grpc, listener, tls, end).await;
 }
 
 async fn report(reporter: &HealthReporter, status: ServingStatus) {
@@ -82,10 +68,78 @@ async fn report(reporter: &HealthReporter, status: ServingStatus) {
     }
 }
 
-/// The accepted connections of a listener, which logs errors itself.
-fn accepted<L: axum::serve::Listener>(listener: L) -> impl Stream<Item = io::Result<L::Io>> {
-    unfold(listener, |mut listener| async {
-        let (connection, _) = listener.accept().await;
-        Some((Ok(connection), listener))
-    })
+/// gRPC, with a bound on the age of connections.
+struct Grpc<H> {
+    methods: Methods<H>,
+    /// After this time a connection takes no more requests.
+    age: Duration,
+    /// How long it may take for those that it has begun.
+    grace: Option<Duration>,
+}
+
+impl<H: Health> Protocol for Grpc<H> {
+    type Place = ();
+
+    fn admit(&self, _: Peer) -> Option<()> {
+        Some(())
+    }
+
+    async fn serve<S>(
+        &self,
+        stream: S,
+        _: Peer,
+        over: impl Future<Output = ()> + Send,
+    ) -> Result<(), Box<dyn Error + Send + Sync>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let service = service_fn(|request| self.methods.call(request));
+        let stream = TokioIo::new(ReadTimeout::of_preface(stream, PREFACE));
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder.timer(TokioTimer::new()).max_concurrent_streams(None);
+        let over = async {
+            tokio::select! {
+                () = over => {}
+                () = sleep(self.age) => {}
+            }
+        };
+        let driving = drive(builder.serve_connection(stream, service), over);
+        match self.grace {
+            None => driving.await?,
+            Some(grace) => timeout(self.age.saturating_add(grace), driving).await.unwrap_or(Ok(()))?,
+        }
+        Ok(())
+    }
+}
+
+/// All methods by their paths.
+struct Methods<H> {
+    service: Arc<Service>,
+    health: HealthServer<H>,
+}
+
+impl<H: Health> Methods<H> {
+    fn call(&self, request: Request<Incoming>) -> Answering {
+        let path = request.uri().path();
+        if path == envoy::grpc::PATH {
+            let answer = envoy::grpc::should_rate_limit(self.service.clone(), request, MAX_REQUEST);
+            return Answering(Box::pin(answer.map(Ok)));
+        }
+        if path.split('/').nth(1) == Some(HealthServer::<H>::NAME) {
+            return Answering(self.health.clone().call(request));
+        }
+        Answering(ready(Ok(Status::unimplemented("").into_http())).boxed())
+    }
+}
+
+/// The answer to a request. It is boxed, as it is moved again and again until it is a task; and it has a name, as the
+/// compiler forgets that the future inside borrows nothing (<https://github.com/rust-lang/rust/issues/110338>).
+struct Answering(BoxFuture<'static, Result<Response<Body>, Infallible>>);
+
+impl Future for Answering {
+    type Output = Result<Response<Body>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(cx)
+    }
 }

@@ -1,21 +1,32 @@
 //! The HTTP server: all paths and their handlers.
 
+use std::error::Error;
 use std::fmt::Write;
+use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, State};
 use axum::http::request::Parts;
-use axum::http::{header, HeaderMap, StatusCode};
+use axum::http::{header, HeaderMap, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use axum::Router;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
+use tower_service::Service as _;
 
-use super::connections;
+use super::addresses::{Addresses, Place};
+use super::connections::{self, drive, Protocol};
 use super::listen::Listener;
+use super::read_timeout::ReadTimeout;
 use super::tls::Acceptor;
-use super::FatalError;
+use crate::config::settings;
 use crate::page;
 use crate::protocol::peer::Peer;
 use crate::protocol::{api, auth, envoy};
@@ -25,10 +36,65 @@ use crate::service::Service;
 const MAX_REQUEST: usize = 1024 * 1024;
 
 /// Serves HTTP until `end`, and then completes running requests.
-pub async fn serve(service: Arc<Service>, listener: Listener, end: watch::Receiver<bool>) -> Result<(), FatalError> {
+pub async fn serve(service: Arc<Service>, listener: Listener, end: watch::Receiver<bool>) {
     let tls = Acceptor::new(&service, |configuration| configuration.http_tls.as_ref());
-    connections::serve(service.clone(), router(service), listener, tls, end).await;
-    Ok(())
+    let http = {
+        let live = service.live();
+        let settings = &live.configuration.settings.http;
+        let (builder, timeout) = (builder(settings), settings.header_timeout.into());
+        let router = router(service.clone());
+        Http { service, router, builder, timeout, addresses: Arc::default() }
+    };
+    connections::serve(http, listener, tls, end).await;
+}
+
+/// HTTP/1 and HTTP/2, with bounds on what clients may hold: time, header size, and connections by address.
+struct Http {
+    service: Arc<Service>,
+    router: Router,
+    builder: Builder<TokioExecutor>,
+    timeout: Duration,
+    addresses: Arc<Addresses>,
+}
+
+impl Protocol for Http {
+    type Place = Place;
+
+    fn admit(&self, peer: Peer) -> Option<Place> {
+        self.addresses.admit(&self.service, peer)
+    }
+
+    async fn serve<S>(
+        &self,
+        stream: S,
+        peer: Peer,
+        over: impl Future<Output = ()> + Send,
+    ) -> Result<(), Box<dyn Error + Send + Sync>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let service = service_fn(|mut request: Request<Incoming>| {
+            request.extensions_mut().insert(ConnectInfo(peer));
+            self.router.clone().call(request)
+        });
+        let stream = TokioIo::new(ReadTimeout::of_preface(stream, self.timeout));
+        drive(self.builder.serve_connection(stream, service), over).await
+    }
+}
+
+fn builder(settings: &settings::Http) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    let max_header_bytes = settings.max_header_bytes.max(8192); // hyper's minimum
+    let mut http1 = builder.http1();
+    http1.timer(TokioTimer::new()).header_read_timeout(Duration::from(settings.header_timeout));
+    http1.max_buf_size(max_header_bytes);
+    if settings.max_headers != 100 {
+        http1.max_headers(settings.max_headers); // any number but hyper's own needs an allocation for each request
+    }
+    let mut http2 = builder.http2();
+    http2.timer(TokioTimer::new()).max_header_list_size(u32::try_from(max_header_bytes).unwrap_or(u32::MAX));
+    http2.keep_alive_interval(Duration::from(settings.header_timeout));
+    builder
 }
 
 fn router(service: Arc<Service>) -> Router {

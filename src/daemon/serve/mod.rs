@@ -1,5 +1,6 @@
 //! Listening, TLS, reload and shutdown.
 
+mod addresses;
 mod connections;
 pub mod grpc;
 pub mod http;

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{sleep, Sleep};
-use tonic::transport::server::Connected;
 
 /// The length of HTTP/2's preface. hyper reads this many bytes to tell HTTP/1 from HTTP/2, and has no time-out for it.
 const PREFACE: usize = 24;
@@ -24,11 +23,6 @@ impl<S> ReadTimeout<S> {
     /// The preface has to come within this time.
     pub fn of_preface(stream: S, timeout: Duration) -> Self {
         Self { stream, waiting: Some((Box::pin(sleep(timeout)), PREFACE)) }
-    }
-
-    /// The connection has to end within this time, if there is one.
-    pub fn of_all(stream: S, timeout: Option<Duration>) -> Self {
-        Self { stream, waiting: timeout.map(|timeout| (Box::pin(sleep(timeout)), usize::MAX)) }
     }
 }
 
@@ -78,13 +72,5 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ReadTimeout<S> {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
-    }
-}
-
-impl<S: Connected> Connected for ReadTimeout<S> {
-    type ConnectInfo = S::ConnectInfo;
-
-    fn connect_info(&self) -> Self::ConnectInfo {
-        self.stream.connect_info()
     }
 }

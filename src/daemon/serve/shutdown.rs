@@ -72,7 +72,7 @@ pub async fn serve_until_stopped(
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
-        Some(ended) = servers.join_next() => ended??, // a server ends by itself only with an error
+        Some(ended) = servers.join_next() => ended?, // a server ends by itself only if it panics
     }
     tracing::info!("stopping");
     systemd(NotifyState::Stopping);

@@ -1,12 +1,9 @@
 //! TLS handshakes with the current certificates.
 
-use std::io;
 use std::sync::Arc;
 
-use tls_listener::AsyncTls;
 use tokio::net::TcpStream;
 use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
 use crate::config::Configuration;
@@ -25,15 +22,9 @@ impl Acceptor {
         config(&service.live().configuration)?;
         Some(Self { service: service.clone(), config })
     }
-}
 
-impl AsyncTls<TcpStream> for Acceptor {
-    type Stream = TlsStream<TcpStream>;
-    type Error = io::Error;
-    type AcceptFuture = Accept<TcpStream>;
-
-    fn accept(&self, stream: TcpStream) -> Self::AcceptFuture {
-        let _ = stream.set_nodelay(true); // otherwise small replies wait for the ACK of the one before
+    /// Begins the handshake.
+    pub fn accept(&self, stream: TcpStream) -> Accept<TcpStream> {
         let live = self.service.live();
         let config = (self.config)(&live.configuration).expect("reloads keep a listener's TLS");
         TlsAcceptor::from(config.clone()).accept(stream)

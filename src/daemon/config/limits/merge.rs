@@ -275,7 +275,7 @@ impl Rule {
                 None if is_only => self.unlimited = true,
                 None => return Err(position.error("`unlimited` excludes other limits")),
                 Some(limit) => {
-                    if self.limits.iter().any(|other| other.per.spelled() == limit.per.spelled()) {
+                    if self.limits.iter().any(|other| other.suffix == limit.suffix) {
                         let kind = match limit.per {
                             Per::Window(_) => "window",
                             Per::Period(_) => "period",
@@ -365,6 +365,7 @@ impl RateLimit {
             id,
             name: self.name.clone().unwrap_or_default(),
             units,
+            suffix: per.spelled(),
             per,
             strict: self.strict.unwrap_or_default(),
             block: self.block.map(|Duration(ms)| ms),

@@ -41,6 +41,8 @@ pub struct Limit {
     /// Units that each window or period admits.
     pub units: u64,
     pub per: Per,
+    /// What its keys end with: `1m`, `month`.
+    pub suffix: Cow<'static, str>,
     pub strict: bool,
     /// How long a denial blocks the key, in ms.
     pub block: Option<u64>,
@@ -114,7 +116,8 @@ impl Limit {
     pub fn from_request(quota: Quota, policy: DecisionPolicy) -> Self {
         let (id, name, is_shared) = (None, String::new(), false);
         let (units, per) = (quota.limit, Per::Window(quota.geometry));
-        Self { id, name, units, per, strict: false, block: None, record: false, is_shared, policy }
+        let suffix = per.spelled();
+        Self { id, name, units, per, suffix, strict: false, block: None, record: false, is_shared, policy }
     }
 }
 

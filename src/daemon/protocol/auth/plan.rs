@@ -17,7 +17,7 @@ pub fn plan<'a>(limits: &'a Limits, prefix: &str, request: &'a OriginalRequest<'
                 operation: if limit.record { Operation::Record } else { Operation::Allow },
                 role: if rule.shadow_mode { Role::Shadow } else { Role::Decides },
                 limit: Cow::Borrowed(limit),
-                key: keys::of_policy(prefix, &domain.name, name, &key, &limit.per),
+                key: keys::of_policy(prefix, &domain.name, name, &key, &limit.suffix),
                 id: None,
                 hits: policy.cost,
             };

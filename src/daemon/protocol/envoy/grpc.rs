@@ -1,57 +1,35 @@
 //! The protocol over gRPC.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
+use hyper::body::Incoming;
 use tokio::time::Instant;
-use tonic::codegen::{http, BoxFuture, Context, Poll, Service as HttpService};
-use tonic::server::{Grpc, NamedService, UnaryService};
-use tonic::{body::Body, Code, Request, Response, Status};
+use tonic::body::Body;
+use tonic::codegen::{http, BoxFuture};
+use tonic::server::{Grpc, UnaryService};
+use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 
 use super::messages::RateLimitRequest;
-use super::should_rate_limit;
 use crate::core::Refusal;
 use crate::observe::metrics::Api;
 use crate::service::Service;
 
-/// The gRPC service `RateLimitService`, with our own request messages.
-#[derive(Clone)]
-pub struct RateLimitServer {
-    pub service: Arc<Service>,
-    /// The largest request in bytes.
-    pub max_request: usize,
-}
+/// The path of the only method.
+pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-impl NamedService for RateLimitServer {
-    const NAME: &'static str = "envoy.service.ratelimit.v3.RateLimitService";
-}
-
-const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-
-impl HttpService<http::Request<Body>> for RateLimitServer {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Self::Error>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        if request.uri().path() != SHOULD_RATE_LIMIT {
-            return Box::pin(async { Ok(Status::new(Code::Unimplemented, "").into_http()) });
-        }
-        let deadline = timeout(request.headers()).and_then(|timeout| Instant::now().checked_add(timeout));
-        let (method, max_request) = (ShouldRateLimit(self.service.clone(), deadline), self.max_request);
-        Box::pin(async move {
-            let codec = ProstCodec::<RateLimitResponse, RateLimitRequest>::default();
-            let mut grpc = Grpc::new(codec).max_decoding_message_size(max_request);
-            Ok(grpc.unary(method, request).await)
-        })
-    }
+/// Answers a request of at most this many bytes.
+pub async fn should_rate_limit(
+    service: Arc<Service>,
+    request: http::Request<Incoming>,
+    max_request: usize,
+) -> http::Response<Body> {
+    let deadline = timeout(request.headers()).and_then(|timeout| Instant::now().checked_add(timeout));
+    let codec = ProstCodec::<RateLimitResponse, RateLimitRequest>::default(); // our own request messages
+    let mut grpc = Grpc::new(codec).max_decoding_message_size(max_request);
+    grpc.unary(ShouldRateLimit(service, deadline), request).await
 }
 
 /// The method, and when its caller gives up.
@@ -65,7 +43,8 @@ impl UnaryService<RateLimitRequest> for ShouldRateLimit {
         let (service, deadline) = (self.0.clone(), self.1);
         Box::pin(async move {
             let (metadata, _, request) = request.into_parts();
-            let reply = should_rate_limit(&service, Api::Grpc, metadata.as_ref(), &request.into(), deadline).await;
+            let reply =
+                super::should_rate_limit(&service, Api::Grpc, metadata.as_ref(), &request.into(), deadline).await;
             reply.map(Response::new).map_err(status)
         })
     }

@@ -59,7 +59,9 @@ impl<'a> Planner<'a> {
                 (false, true) => Role::Quota,
                 (false, false) => Role::Decides,
             };
-            let in_force = matched.limits.into_iter().filter(|limit| !replaced.contains(&&limit.name));
+            let limits =
+                matched.rule.limits.iter().map(Cow::Borrowed).chain(matched.brought.map(|limit| Cow::Owned(*limit)));
+            let in_force = limits.filter(|limit| !replaced.contains(&&limit.name));
             let questions = in_force
                 .map(|limit| {
                     let operation = match () {
@@ -84,8 +86,7 @@ impl<'a> Planner<'a> {
     fn matched(&self, domain: &'a Domain, descriptor: &'a request::Descriptor) -> Result<Option<Matched<'a>>, Refusal> {
         let Some(limit) = &descriptor.limit else {
             let rule = domain.find(&descriptor.entries);
-            let limits = |rule: &'a Rule| rule.limits.iter().map(Cow::Borrowed).collect();
-            return Ok(rule.map(|rule| Matched { domain, rule, limits: limits(rule) }));
+            return Ok(rule.map(|rule| Matched { domain, rule, brought: None }));
         };
         let unit = match limit.unit() {
             RateLimitUnit::Second => Unit::Second,
@@ -98,8 +99,8 @@ impl<'a> Planner<'a> {
         };
         let geometry = default_geometry(unit.window()).expect("units are windows");
         let quota = Quota { limit: limit.requests_per_unit.into(), geometry };
-        let limits = vec![Cow::Owned(Limit::from_request(quota, self.policy))];
-        Ok(Some(Matched { domain, rule: &domain.from_requests, limits }))
+        let brought = Some(Box::new(Limit::from_request(quota, self.policy)));
+        Ok(Some(Matched { domain, rule: &domain.from_requests, brought }))
     }
 
     fn key(&self, domain: &Domain, rule: &Rule, descriptor: &request::Descriptor, limit: &Limit) -> String {
@@ -111,7 +112,7 @@ impl<'a> Planner<'a> {
             &domain.name,
             domain.hash_tag.as_deref(),
             entries.map(|(at, entry)| (&*entry.key, rule.key_value(at, entry))),
-            &limit.per,
+            &limit.suffix,
         )
     }
 }
@@ -119,7 +120,8 @@ impl<'a> Planner<'a> {
 struct Matched<'a> {
     domain: &'a Domain,
     rule: &'a Rule,
-    limits: Vec<Cow<'a, Limit>>,
+    /// The limit of the descriptor itself; its rule has none.
+    brought: Option<Box<Limit>>,
 }
 
 /// The hits of a descriptor: its own number, or the request's, where 0 means 1.
