@@ -10,7 +10,7 @@ from statistics import median
 
 from support.server import ROOT
 
-from .cpu import spread
+from .cpu import rounded, spread
 from .load import cores, start_server
 
 PROGRAM = "target/client-bench/release/client-bench"  # from the top, where all of this runs
@@ -178,7 +178,7 @@ def plenty_table(found):
         several = found[mode, BUSY]
         cpu = median(cpu_of(one) for one in several)
         commands = median(one["commands"] / one["requests"] for one in several)
-        late = [f"{median(one[name] for one in several):.3g}" for name in ("p50", "p99")]
+        late = [rounded(median(one[name] for one in several)) for name in ("p50", "p99")]
         rows.append(f"| {label} | {1e6 / cpu:,.0f} | {cpu:.2f} | {commands:.2g} | {' | '.join(late)} |")
     return rows
 
@@ -203,8 +203,8 @@ def ratio_table(found):
 def scarce_table(found):
     rows = ["| | server commands a grant | a request | p50, µs | p99, µs |", "|---|---:|---:|---:|---:|"]
     for (mode, strict), one in found.items():
-        each = [f"{one['commands'] / one[of]:.3g}" for of in ("granted", "requests")]
-        late = [f"{one[name]:.3g}" for name in ("p50", "p99")]
+        each = [rounded(one["commands"] / one[of]) for of in ("granted", "requests")]
+        late = [rounded(one[name]) for name in ("p50", "p99")]
         rows.append(f"| {MODES[mode]}{', `STRICT`' * strict} | {' | '.join(each + late)} |")
     return rows
 
@@ -212,8 +212,8 @@ def scarce_table(found):
 def hot_table(found):
     rows = ["| | requests a server command | granted | p50, µs | p99, µs |", "|---|---:|---:|---:|---:|"]
     for mode, one in found.items():
-        late = [f"{one[name]:.3g}" for name in ("p50", "p99")]
-        each = f"{one['requests'] / one['commands']:.3g}", f"{100 * one['granted'] / one['requests']:.1f} %"
+        late = [rounded(one[name]) for name in ("p50", "p99")]
+        each = rounded(one["requests"] / one["commands"]), f"{100 * one['granted'] / one['requests']:.1f} %"
         rows.append(f"| {MODES[mode]} | {' | '.join([*each, *late])} |")
     return rows
 
@@ -239,6 +239,6 @@ def outage_table(found):
     rows = ["| | decided without it after, ms | requests that waited | late | longest, ms | asked again after, ms |",
             "|---|---:|---:|---:|---:|---:|"]
     for mode, several in found.items():
-        cells = [f"{median(one[name] for one in several):.3g}" for name in ("open", "waited", "late", "longest")]
-        rows.append(f"| {MODES[mode]} | {' | '.join(cells)} | {median(one['back'] for one in several):.3g} |")
+        cells = [rounded(median(one[name] for one in several)) for name in ("open", "waited", "late", "longest")]
+        rows.append(f"| {MODES[mode]} | {' | '.join(cells)} | {rounded(median(one['back'] for one in several))} |")
     return rows

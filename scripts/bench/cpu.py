@@ -51,6 +51,11 @@ def settled(server):
     return cpu_nanoseconds(server)
 
 
+def rounded(figure):
+    """Three digits that matter, without an exponent."""
+    return f"{float(f'{figure:.3g}'):,.10g}"
+
+
 def spread(values):
     """Lower quartile, median, upper quartile."""
     return quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3

@@ -16,7 +16,7 @@ from statistics import median
 from support.daemon import READY_SECONDS, Daemon
 from support.server import ROOT, free_port
 
-from .cpu import spread
+from .cpu import rounded, spread
 from .load import cores, cpu_nanoseconds, start_server
 
 PROGRAM = "target/daemon-bench/release/daemon-bench"  # from the top, where all of this runs
@@ -163,7 +163,7 @@ def table(seen, exact):
         for case in CASES:
             several = seen[case, tasks]
             rate = median(one["requests"] / one["seconds"] for one in several)
-            cells = [f"{median(one[figure] for one in several):.3g}" for figure in ("service", "redis", "p50", "p99")]
+            cells = [rounded(median(one[figure] for one in several)) for figure in ("service", "redis", "p50", "p99")]
             rows.append(f"| {case} | {rate:,.0f} | {' | '.join(cells)} |")
         rows.append("")
     at_a_time = " | ".join(f"{tasks} at a time" for tasks in TASKS)
