@@ -115,16 +115,21 @@ impl<P: Protocol> Connections<P> {
     }
 
     async fn serve(&self, stream: Stream, peer: Peer, over: impl Future<Output = ()> + Send) -> Result<(), Rejection> {
+        let mut over = pin!(over);
         let served = match (stream, &self.tls) {
             (Stream::Unix(stream), _) => self.protocol.serve(stream, peer, over).await,
             (Stream::Tcp(stream), tls) => {
                 let _ = stream.set_nodelay(true); // otherwise small replies wait for the ACK of the one before
                 match tls {
                     None => self.protocol.serve(stream, peer, over).await,
-                    Some(tls) => match timeout(HANDSHAKE, tls.accept(stream)).await {
-                        Ok(Ok(stream)) => self.protocol.serve(stream, peer, over).await,
-                        Ok(Err(_)) | Err(_) => return Err(Rejection::Tls),
-                    },
+                    Some(tls) => {
+                        let shaken = tokio::select! {
+                            shaken = timeout(HANDSHAKE, tls.accept(stream)) => shaken,
+                            () = &mut over => return Ok(()), // it has begun nothing
+                        };
+                        let Ok(Ok(stream)) = shaken else { return Err(Rejection::Tls) };
+                        self.protocol.serve(stream, peer, over).await
+                    }
                 }
             }
         };
