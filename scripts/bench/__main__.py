@@ -6,6 +6,7 @@ import sys
 from support.server import ROOT
 
 from . import instructions, peers, readme, report
+from .load import awake
 from .sections import SECTIONS, lacking
 
 PUBLISHED = ROOT / "scripts/bench"
@@ -21,7 +22,8 @@ def main():
             skipped.append(f"{name}: no {missing[0]} here")
             print(f"bench: {skipped[-1]}", file=sys.stderr, flush=True)
             continue
-        results[name] = SECTIONS[name].measure(options)
+        with awake():
+            results[name] = SECTIONS[name].measure(options)
         print("\n".join(["", *SECTIONS[name].table(results[name]), ""]), flush=True)
     for one in skipped:
         print(f"bench: left out: {one}", file=sys.stderr)

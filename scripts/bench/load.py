@@ -2,7 +2,9 @@
 
 import os
 import socket
+import subprocess
 from collections import deque
+from contextlib import contextmanager
 from functools import cache
 from itertools import cycle, islice
 from pathlib import Path
@@ -21,6 +23,20 @@ def cores():
     """The server's core and the load generator's: two different ones, if the machine has two."""
     usable = sorted(os.sched_getaffinity(0))
     return usable[-1], usable[0]
+
+
+@contextmanager
+def awake():
+    """Keeps both cores busy with what gives way to everything else. A core that rests between two measurements is slow
+    when it begins again, by nearly a half on some hosts of virtual machines, and each contender rests otherwise."""
+    loop = ("setpriv", "--pdeathsig", "KILL", "chrt", "--idle", "0", "sh", "-c", "while :; do :; done")
+    loops = [subprocess.Popen(["taskset", "--cpu-list", str(core), *loop]) for core in set(cores())]
+    try:
+        yield
+    finally:
+        for one in loops:
+            one.kill()
+            one.wait()
 
 
 def start_server(**options):

@@ -39,7 +39,7 @@ def circumstances(command):
     return [
         f"- Date: {date.today()}; repeat it with `{command}`.",
         f"- Machine: {processor()}, {os.cpu_count()} cores, {gib:.0f} GiB; {platform.system()} {kernel}. The server "
-        "has one core for itself, the load generator another.",
+        "has one core for itself, the load generator another. Loops of idle priority keep both awake.",
         f"- Server: {kind}, {allocator}; swlimit {version}, built by Rust {rust()}.",
     ]
 
