@@ -99,6 +99,13 @@ def test_tls(start_with_tls, authority):
     eventually(lambda: 'were rejected, counted since the last such line why="tls"' in daemon.log)
 
 
+def test_the_end_waits_for_no_handshake(start_with_tls):
+    daemon = start_with_tls()
+    with socket.create_connection(("127.0.0.1", daemon.port)):
+        daemon.stop()
+    assert "stopping" in daemon.log and "took too long" not in daemon.log
+
+
 def credentials(authority, client):
     return grpc.ssl_channel_credentials(
         authority.cert_pem.bytes(), client.private_key_pem.bytes(), client.cert_chain_pems[0].bytes())
