@@ -29,8 +29,11 @@ impl Limiters {
     /// The answers to all questions of a plan, in their order.
     pub async fn decide(&self, plan: &Plan<'_>) -> Result<Vec<Answer>, Refusal> {
         match &*plan.questions {
-            // The most frequent case; it needs neither a large future nor an order.
-            [only] => Ok(vec![self.ask(only, only.operation, plan.deadline).await?]),
+            // The most frequent case; it needs neither a large future nor an order. It is one exchange, which the
+            // client's time-out bounds: giving back is two.
+            [only] if only.operation != Operation::Refund => {
+                Ok(vec![self.ask(only, only.operation, plan.deadline).await?])
+            }
             _ => Box::pin(self.deciding(plan).decide_all()).await,
         }
     }

@@ -57,7 +57,7 @@ pub async fn serve(service: Arc<Service>, listener: Listener, end: watch::Receiv
         let live = service.live();
         let settings = &live.configuration.settings.grpc;
         let (age, grace) = (settings.max_connection_age.into(), settings.max_connection_age_grace.map(Into::into));
-        Grpc { methods: Methods { service, health }, age, grace }
+        Grpc { methods: Methods { service, health }, builder: builder(), age, grace }
     };
     connections::serve(grpc, listener, tls, end).await;
 }
@@ -71,6 +71,7 @@ async fn report(reporter: &HealthReporter, status: ServingStatus) {
 /// gRPC, with a bound on the age of connections.
 struct Grpc<H> {
     methods: Methods<H>,
+    builder: Builder<TokioExecutor>,
     /// After this time a connection takes no more requests.
     age: Duration,
     /// How long it may take for those that it has begun.
@@ -95,21 +96,25 @@ impl<H: Health> Protocol for Grpc<H> {
     {
         let service = service_fn(|request| self.methods.call(request));
         let stream = TokioIo::new(ReadTimeout::of_preface(stream, PREFACE));
-        let mut builder = Builder::new(TokioExecutor::new());
-        builder.timer(TokioTimer::new()).max_concurrent_streams(None);
         let over = async {
             tokio::select! {
                 () = over => {}
                 () = sleep(self.age) => {}
             }
         };
-        let driving = drive(builder.serve_connection(stream, service), over);
+        let driving = drive(self.builder.serve_connection(stream, service), over);
         match self.grace {
             None => driving.await?,
             Some(grace) => timeout(self.age.saturating_add(grace), driving).await.unwrap_or(Ok(()))?,
         }
         Ok(())
     }
+}
+
+fn builder() -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.timer(TokioTimer::new()).max_concurrent_streams(None);
+    builder
 }
 
 /// All methods by their paths.

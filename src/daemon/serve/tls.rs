@@ -10,7 +10,6 @@ use crate::config::Configuration;
 use crate::service::Service;
 
 /// Accepts each connection with the certificates of the current configuration.
-#[derive(Clone)]
 pub struct Acceptor {
     service: Arc<Service>,
     config: fn(&Configuration) -> Option<&Arc<ServerConfig>>,
