@@ -1,8 +1,10 @@
 //! Several limits in one decision: all grant, or nothing is counted anywhere.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::sync::Arc;
 
+use ahash::RandomState;
 use tokio::time::Instant;
 
 use crate::client::Shared;
@@ -33,13 +35,14 @@ impl<'a> Several<'a> {
     pub fn checked(requests: &[(&'a Limiter, Request<'a>)]) -> Result<Self, Error> {
         let invalid = |text: &str| Err(Error::Invalid(text.into()));
         let mut members: Vec<Member> = Vec::with_capacity(requests.len());
+        let mut keys = HashSet::with_capacity_and_hasher(requests.len(), RandomState::new());
         for (limiter, request) in requests {
             let request = request.checked()?;
             let key = limiter.key(request.key);
             if request.partial {
                 return invalid("several limits at once grant the whole cost or nothing");
             }
-            if members.iter().any(|member| member.key == key) {
+            if !keys.insert(key.clone()) {
                 return invalid("key named twice");
             }
             members.push(Member { limiter, key, demand: Demand { block: None, ..limiter.demand(&request) } });

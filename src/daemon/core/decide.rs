@@ -1,8 +1,10 @@
 //! Asks the questions of a plan in their order.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::time::Duration;
 
+use ahash::RandomState;
 use futures_util::future::{join_all, try_join_all};
 use swlimit_client::{self as client, Hold};
 use tokio::time::{timeout_at, Instant};
@@ -67,12 +69,12 @@ impl Limiters {
     }
 
     fn deciding<'a>(&'a self, plan: &'a Plan<'a>) -> Deciding<'a> {
-        let (answers, counted) = (Vec::new(), Vec::new());
+        let (answers, counted, denies) = (Vec::new(), Vec::new(), false);
         let began = Instant::now();
         // The client decides by `on_failure` a moment before a deadline.
         let deadline = began + self.timeout + MOMENT;
         let deadline = plan.deadline.map_or(deadline, |callers| callers.min(deadline));
-        Deciding { limiters: self, plan, began, deadline, answers, counted }
+        Deciding { limiters: self, plan, began, deadline, answers, denies, counted }
     }
 
     /// Groups the questions into commands. Mode `local` comes first (its units can be given back exactly), mode
@@ -80,6 +82,7 @@ impl Limiters {
     /// in a cluster keys with the same hash tag; with a budget or a hold among them, it takes 64 and one hold.
     fn groups(&self, plan: &Plan) -> Vec<Vec<usize>> {
         let mut groups: Vec<Group> = Vec::new();
+        let mut by_hash_tag: HashMap<&str, Vec<usize>, RandomState> = HashMap::default();
         for at in plan.together() {
             let Question { limit, key, .. } = &plan.questions[at];
             let stage = match limit.policy.mode {
@@ -91,10 +94,14 @@ impl Limiters {
             let is_window = limit.per.is_window();
             let strict = is_window.then_some(limit.strict);
             let has_hold = matches!(limit.per, Per::Hold(_));
-            let new = Group { stage, strict, hash_tag, is_admitted: !is_window, has_hold, questions: vec![at] };
-            match groups.iter_mut().find(|group| stage == Stage::Server && group.accepts(&new)) {
-                Some(group) => group.add(new),
-                None => groups.push(new),
+            let new = Group { stage, strict, is_admitted: !is_window, has_hold, questions: vec![at] };
+            let known = by_hash_tag.entry(hash_tag).or_default();
+            match known.iter().find(|at| stage == Stage::Server && groups[**at].accepts(&new)) {
+                Some(at) => groups[*at].add(new),
+                None => {
+                    known.push(groups.len());
+                    groups.push(new);
+                }
             }
         }
         groups.sort_by_key(|group| group.stage);
@@ -103,11 +110,10 @@ impl Limiters {
 }
 
 /// Questions of one command.
-struct Group<'a> {
+struct Group {
     stage: Stage,
     /// `None` as long as it has no window.
     strict: Option<bool>,
-    hash_tag: &'a str,
     /// It has a budget or a hold, which ADMIT decides.
     is_admitted: bool,
     has_hold: bool,
@@ -122,12 +128,12 @@ enum Stage {
     Eventual,
 }
 
-impl Group<'_> {
+impl Group {
     fn accepts(&self, other: &Self) -> bool {
         let is_as_strict = self.strict.zip(other.strict).is_none_or(|(own, others)| own == others);
         let has_room = !(self.is_admitted || other.is_admitted) || self.questions.len() < MAX_ADMITTED;
         let has_one_hold = !(self.has_hold && other.has_hold);
-        (self.stage, self.hash_tag) == (other.stage, other.hash_tag) && is_as_strict && has_room && has_one_hold
+        self.stage == other.stage && is_as_strict && has_room && has_one_hold
     }
 
     fn add(&mut self, other: Self) {
@@ -146,6 +152,8 @@ struct Deciding<'a> {
     deadline: Instant,
     /// By question, once all are asked.
     answers: Vec<Option<Answer>>,
+    /// An answer denies.
+    denies: bool,
     /// Questions whose units were counted as part of the whole decision.
     counted: Vec<usize>,
 }
@@ -186,7 +194,7 @@ impl Deciding<'_> {
 
     /// Whether the answers so far deny the request.
     fn is_denied(&self) -> bool {
-        self.plan.is_denied(|at| self.answers[at].is_some_and(|answer| !answer.granted))
+        self.denies && self.plan.is_denied(|at| self.answers[at].is_some_and(|answer| !answer.granted))
     }
 
     /// Asks each question by itself, concurrently.
@@ -207,6 +215,7 @@ impl Deciding<'_> {
 
     fn store(&mut self, questions: &[usize], answers: Vec<Answer>) {
         for (at, answer) in questions.iter().zip(answers) {
+            self.denies |= !answer.granted;
             self.answers[*at] = Some(answer);
         }
     }

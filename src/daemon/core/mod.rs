@@ -17,6 +17,8 @@ pub use answer::{Answer, Source};
 pub use explanation::{Explanation, Mismatch};
 pub use holds::{AdmitPart, BudgetKind, HoldKind, Taken};
 pub use limiters::{check, checker, client, Checked, Limiters};
+#[cfg(test)]
+pub use plan::COMPARISONS;
 pub use plan::{retry_after, Descriptor, Operation, Plan, Question, Role};
 pub use refusal::Refusal;
 pub use single::{info, top, Demand, Verb};

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use ahash::RandomState;
+use hashbrown::hash_table::{self, HashTable};
 use tokio::time::Instant;
 
 use super::answer::Answer;
@@ -18,6 +20,15 @@ pub struct Plan<'a> {
     pub deadline: Option<Instant>,
     /// The request, if a proxy asks about one.
     pub original: Option<&'a OriginalRequest<'a>>,
+    /// Finds equal questions.
+    pub index: Index,
+}
+
+/// The places of questions, by what makes two of them equal.
+#[derive(Debug, Default)]
+pub struct Index {
+    places: HashTable<usize>,
+    hasher: RandomState,
 }
 
 /// A question about one key.
@@ -33,8 +44,27 @@ pub struct Question<'a> {
     pub hits: u64,
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How many questions were compared with each other.
+    pub static COMPARISONS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+impl Question<'_> {
+    /// Equal questions are asked once.
+    fn equality(&self) -> (&str, Operation, Role, Option<&[u8]>) {
+        (&self.key, self.operation, self.role, self.id)
+    }
+
+    fn is_equal(&self, other: &Self) -> bool {
+        #[cfg(test)]
+        COMPARISONS.with(|count| count.set(count.get() + 1));
+        self.equality() == other.equality()
+    }
+}
+
 /// What a question does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Count the hits if all limits of the request grant them.
     Allow,
@@ -47,7 +77,7 @@ pub enum Operation {
 }
 
 /// What a denial means for the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// The request is denied.
     Decides,
@@ -95,6 +125,32 @@ impl Descriptor<'_> {
 }
 
 impl<'a> Plan<'a> {
+    /// Adds a question, or merges it into an equal one, of which both limits have to grant. `hits` says how many both
+    /// ask for. Returns the question's index.
+    pub fn ask<E>(
+        &mut self,
+        question: Question<'a>,
+        hits: impl FnOnce(u64, u64) -> Result<u64, E>,
+    ) -> Result<usize, E> {
+        let (questions, Index { places, hasher }) = (&mut self.questions, &mut self.index);
+        let hash = |question: &Question| hasher.hash_one(question.equality());
+        let is_equal = |at: &usize| questions[*at].is_equal(&question);
+        let at = match places.entry(hash(&question), is_equal, |at| hash(&questions[*at])) {
+            hash_table::Entry::Occupied(equal) => *equal.get(),
+            hash_table::Entry::Vacant(vacant) => {
+                vacant.insert(questions.len());
+                questions.push(question);
+                return Ok(questions.len() - 1);
+            }
+        };
+        let merged = &mut questions[at];
+        merged.hits = hits(merged.hits, question.hits)?;
+        if question.limit.units < merged.limit.units {
+            merged.limit = question.limit;
+        }
+        Ok(at)
+    }
+
     /// What is asked about: a proxy's request, or descriptors.
     pub fn request(&self) -> String {
         match self.original {

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use axum::http::{HeaderMap, Method};
 use serde::{de, Deserialize, Deserializer};
 
+use super::index::{Index, Texts};
 use super::wildcard::Wildcard;
 use crate::config::path::PathRules;
 use crate::config::words::Words;
@@ -91,6 +92,49 @@ impl MatchConditions {
     }
 }
 
+/// The numbers of those match conditions that a request may meet, by its host and path.
+#[derive(Debug, Default)]
+pub struct ConditionsIndex {
+    by_host: Index,
+    by_path: Index,
+    count: usize,
+}
+
+impl ConditionsIndex {
+    /// Numbers the conditions from 0. Each is found by its hosts or by its paths, whichever finds fewer others.
+    pub fn new<'a>(conditions: impl Iterator<Item = &'a MatchConditions> + Clone) -> Self {
+        let texts = |patterns: &'a [Pattern]| patterns.iter().map(Pattern::texts).collect::<Vec<_>>();
+        let all_hosts = Texts::of(conditions.clone().flat_map(|it| texts(&it.host)));
+        let all_paths = Texts::of(conditions.clone().flat_map(|it| texts(&it.path)));
+        let (mut by_host, mut by_path, mut others, mut count) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        for (number, conditions) in conditions.enumerate() {
+            let hosts = all_hosts.all_rarest(&texts(&conditions.host));
+            let paths = all_paths.all_rarest(&texts(&conditions.path));
+            match (hosts, paths) {
+                (Some((few, hosts)), Some((more, _))) if few < more => add(&mut by_host, hosts, number),
+                (_, Some((_, paths))) => add(&mut by_path, paths, number),
+                (Some((_, hosts)), None) => add(&mut by_host, hosts, number),
+                (None, None) => others.push(number),
+            }
+            count += 1;
+        }
+        Self { by_host: Index::new(by_host, Vec::new()), by_path: Index::new(by_path, others), count }
+    }
+
+    /// The numbers, in order. Without the request's host or path all: some conditions say what is missing.
+    pub fn find(&self, request: &OriginalRequest) -> Vec<usize> {
+        let (Ok(host), Ok(path)) = (&request.host, &request.path) else { return (0..self.count).collect() };
+        let mut found = self.by_host.find(host.as_bytes()).into_owned();
+        found.extend(&*self.by_path.find(path.as_bytes()));
+        found.sort_unstable();
+        found
+    }
+}
+
+fn add<'a>(numbers: &mut Vec<(&'a str, usize)>, texts: Vec<&'a str>, number: usize) {
+    numbers.extend(texts.into_iter().map(|text| (text, number)));
+}
+
 /// A value with or without wildcards.
 #[derive(Debug)]
 enum Pattern {
@@ -101,6 +145,15 @@ enum Pattern {
 impl Pattern {
     fn new(word: String) -> Self {
         Wildcard::new(&word).map_or(Self::Exact(word), Self::Wild)
+    }
+
+    /// The texts that a value has to contain.
+    fn texts(&self) -> Vec<&str> {
+        match self {
+            Self::Exact(exact) if exact.is_empty() => Vec::new(),
+            Self::Exact(exact) => vec![exact],
+            Self::Wild(wildcard) => wildcard.texts(),
+        }
     }
 
     fn matches(&self, value: &str) -> bool {

@@ -1,6 +1,6 @@
 //! Merges files: those with limits, then overlays.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 use serde_saphyr::{Location, Spanned};
@@ -36,6 +36,7 @@ pub struct MergedDomain {
     pub hash_tag: Option<String>,
     pub top: Levels,
     pub policies: Vec<MergedPolicy>,
+    policy_names: HashSet<String>,
 }
 
 /// A policy and its position.
@@ -71,7 +72,7 @@ pub fn add(domains: &mut Domains, file: &str, document: Document) -> Result<(), 
     let file: Rc<str> = file.into();
     for Spanned { value: written, referenced: location, .. } in document.policies {
         let position = Position { file: file.clone(), location };
-        if domain.policies.iter().any(|other| other.written.name == written.name) {
+        if !domain.policy_names.insert(written.name.clone()) {
             return Err(position.error(format!("duplicate policy '{}'", written.name)));
         }
         domain.policies.push(MergedPolicy { position, written });

@@ -2,6 +2,7 @@
 
 mod document;
 mod entry;
+mod index;
 mod matching;
 mod merge;
 mod periods;
@@ -17,6 +18,8 @@ use ahash::RandomState;
 
 pub use document::{Metadata, Unit};
 pub use entry::Entry;
+use index::Index;
+use matching::ConditionsIndex;
 pub use matching::{MissingHeader, OriginalRequest};
 use merge::{Context, Levels, MergedLevel};
 pub use periods::{Anchor, Periods};
@@ -34,6 +37,9 @@ use super::source::Source;
 #[derive(Debug, Default)]
 pub struct Limits {
     domains: BTreeMap<String, Domain>,
+    /// The places of all policies: domain and number.
+    policies: Vec<(String, usize)>,
+    by_conditions: ConditionsIndex,
 }
 
 /// The limits of one domain.
@@ -57,6 +63,7 @@ struct Descriptors(HashMap<Vec<u8>, Values, RandomState>);
 struct Values {
     exact: HashMap<Vec<u8>, Descriptor, RandomState>,
     wild: Vec<(Wildcard, Descriptor)>,
+    wild_index: Index,
     any: Option<Descriptor>,
 }
 
@@ -89,7 +96,12 @@ impl Limits {
             let from_requests = Rule { name: "(from requests)".into(), quota_mode, ..Rule::default() };
             domains.insert(name.clone(), Domain { name, hash_tag: domain.hash_tag, from_requests, top, policies });
         }
-        Ok(Self { domains })
+        let policies = domains
+            .values()
+            .flat_map(|domain: &Domain| (0..domain.policies.len()).map(|number| (domain.name.clone(), number)));
+        let conditions = domains.values().flat_map(|domain| &domain.policies).map(|policy| &policy.conditions);
+        let (policies, by_conditions) = (policies.collect(), ConditionsIndex::new(conditions));
+        Ok(Self { domains, policies, by_conditions })
     }
 
     /// The domain with this name.
@@ -111,6 +123,15 @@ impl Limits {
     /// All policies, each with its domain.
     pub fn policies(&self) -> impl Iterator<Item = (&Domain, &Policy)> {
         self.domains.values().flat_map(|domain| domain.policies.iter().map(move |policy| (domain, policy)))
+    }
+
+    /// The policies that a request may match, each with its domain.
+    pub fn policies_for(&self, request: &OriginalRequest) -> impl Iterator<Item = (&Domain, &Policy)> {
+        let found = self.by_conditions.find(request).into_iter().map(|at| &self.policies[at]);
+        found.map(|(domain, number)| {
+            let domain = &self.domains[domain];
+            (domain, &domain.policies[*number])
+        })
     }
 
     /// All limits in the order of their ids.
@@ -143,12 +164,19 @@ impl Descriptors {
                 None => drop(values.exact.insert(level.value.into_bytes(), descriptor)),
             }
         }
+        for values in all.0.values_mut() {
+            values.wild_index = Index::of_patterns(values.wild.iter().map(|(wildcard, _)| wildcard.texts()));
+        }
         Ok(all)
     }
 
     fn find(&self, entry: &Entry) -> Option<&Descriptor> {
         let values = self.0.get(&entry.key)?;
-        let wild = || values.wild.iter().find(|(wildcard, _)| wildcard.matches(&entry.value)).map(|(_, found)| found);
+        let wild = || {
+            let found = values.wild_index.find(&entry.value);
+            let mut found = found.iter().map(|at| &values.wild[*at]);
+            found.find(|(wildcard, _)| wildcard.matches(&entry.value)).map(|(_, descriptor)| descriptor)
+        };
         values.exact.get(&entry.value).or_else(wild).or(values.any.as_ref())
     }
 

@@ -526,6 +526,42 @@ fn policies_match_requests() {
 }
 
 #[test]
+fn few_of_many_policies_are_tried() {
+    let conditions = [
+        "host: other-N.example",
+        "path: '/tenants/N/*'",
+        "host: N.example, path: /login",
+        "host: '*.example', path: [/N, '*/N.css']",
+        "host: ['*-N.example', '*.N.example'], path: '/*', method: GET",
+    ];
+    let policy = |number: usize| {
+        let conditions = conditions[number % 5].replace('N', &number.to_string());
+        format!("  - {{name: n{number}, match: {{{conditions}}}, key: k, rate_limit: {{unit: day}}}}\n")
+    };
+    let any = "  - {name: any, match: {method: PUT}, key: k, rate_limit: {unit: day}}\n";
+    let text = format!("domain: d\npolicies:\n{any}{}", (0..2000).map(policy).collect::<String>());
+    let headers = HeaderMap::new();
+    let limits = limits(&text);
+    for (host, path) in [
+        ("1234.example", "/tenants/1001/x"),
+        ("1002.example", "/login"),
+        ("a.example", "/1003"),
+        ("a-1004.example", "/1004.css"),
+        ("", "/login"),
+        ("a", ""),
+    ] {
+        let request = original("GET", host, path, &headers);
+        let met = |policy: &Policy| policy.conditions.mismatch(&request).map(|it| it.is_none());
+        let names = |(_, policy): (&Domain, &Policy)| policy.rule.name.clone();
+        let expected: Vec<_> = limits.policies().filter(|(_, policy)| met(policy) != Ok(false)).map(names).collect();
+        let found: Vec<_> = limits.policies_for(&request).collect();
+        assert!(host.is_empty() || path.is_empty() || found.len() <= 5, "{host}{path}: {}", found.len());
+        let found: Vec<_> = found.into_iter().filter(|(_, policy)| met(policy) != Ok(false)).map(names).collect();
+        assert_eq!(found, expected, "{host}{path}");
+    }
+}
+
+#[test]
 fn errors_of_policies_have_a_position() {
     let policy = |text: &str| format!("domain: d\npolicies:\n  - {{name: n, {text}}}\n");
     for (text, expected) in [

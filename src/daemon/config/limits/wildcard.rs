@@ -19,6 +19,12 @@ impl Wildcard {
         Some(Self { first: first.into(), middle, last })
     }
 
+    /// The texts that a value has to contain.
+    pub fn texts(&self) -> Vec<&str> {
+        let parts = self.middle.iter().chain([&self.first, &self.last]);
+        parts.map(String::as_str).filter(|part| !part.is_empty()).collect()
+    }
+
     /// Whether a value matches.
     pub fn matches(&self, value: &[u8]) -> bool {
         let behind = value.strip_prefix(self.first.as_bytes());

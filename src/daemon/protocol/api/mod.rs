@@ -181,11 +181,9 @@ async fn allow_all(State(service): State<Arc<Service>>, body: Body<Vec<LimitRequ
         if request.is_partial() {
             return Err(ErrorReply::invalid("several limits grant the whole cost or nothing"));
         }
-        if plan.questions.iter().any(|other| other.key == key) {
-            return Err(ErrorReply::invalid("duplicate key"));
-        }
         let (operation, role, limit) = (Operation::Allow, Role::Decides, Cow::Owned(limit));
-        plan.questions.push(Question { operation, role, limit, key, id: None, hits });
+        let question = Question { operation, role, limit, key, id: None, hits };
+        plan.ask(question, |_, _| Err(ErrorReply::invalid("duplicate key")))?;
         plan.descriptors.push(core::Descriptor { hits, questions: vec![at], ..core::Descriptor::unmatched() });
     }
     let answers = live.limiters.decide(&plan).await.map_err(refused)?;

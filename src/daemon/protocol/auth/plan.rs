@@ -8,7 +8,7 @@ use crate::core::{keys, Descriptor, Operation, Plan, Question, Role};
 /// The plan of a request: all matching policies are one decision.
 pub fn plan<'a>(limits: &'a Limits, prefix: &str, request: &'a OriginalRequest<'a>) -> Result<Plan<'a>, MissingHeader> {
     let mut plan = Plan { original: Some(request), ..Plan::default() };
-    for (domain, policy) in limits.policies() {
+    for (domain, policy) in limits.policies_for(request) {
         let Some(key) = policy.key_of(request)? else { continue };
         let rule = &policy.rule;
         let questions = rule.limits.iter().map(|limit| {
@@ -21,9 +21,10 @@ pub fn plan<'a>(limits: &'a Limits, prefix: &str, request: &'a OriginalRequest<'
                 id: None,
                 hits: policy.cost,
             };
-            add(&mut plan, question)
+            // Policies with priorities may ask about one key: the request counts once.
+            plan.ask(question, |own, others| Ok(own.max(others)))
         });
-        let questions = questions.collect();
+        let questions = questions.collect::<Result<_, _>>()?;
         plan.descriptors.push(Descriptor {
             rule: Some(rule),
             entries: &[],
@@ -34,21 +35,4 @@ pub fn plan<'a>(limits: &'a Limits, prefix: &str, request: &'a OriginalRequest<'
         });
     }
     Ok(plan)
-}
-
-/// Adds a question to a plan, and returns its index. Policies with priorities may ask about one key: the request counts
-/// once, and all of them have to grant.
-fn add<'a>(plan: &mut Plan<'a>, question: Question<'a>) -> usize {
-    let Question { operation, role, .. } = question;
-    let equals = |other: &Question| (&other.key, other.operation, other.role) == (&question.key, operation, role);
-    let Some(at) = plan.questions.iter().position(equals) else {
-        plan.questions.push(question);
-        return plan.questions.len() - 1;
-    };
-    let merged = &mut plan.questions[at];
-    merged.hits = merged.hits.max(question.hits);
-    if question.limit.units < merged.limit.units {
-        merged.limit = question.limit;
-    }
-    at
 }

@@ -1,7 +1,9 @@
 //! Plans the decision of a request.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
+use ahash::RandomState;
 use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
 use swlimit_window::{Quota, MAX_EXACT};
 
@@ -43,7 +45,8 @@ impl<'a> Planner<'a> {
             .iter()
             .map(|descriptor| domain.and_then(|domain| self.matched(domain, descriptor).transpose()).transpose())
             .collect::<Result<_, _>>()?;
-        let replaced: Vec<&String> = matched.iter().flatten().flat_map(|matched| &matched.rule.replaces).collect();
+        let replaced: HashSet<&String, RandomState> =
+            matched.iter().flatten().flat_map(|matched| &matched.rule.replaces).collect();
         // A single rule in quota mode denies by itself, like any other rule.
         let several_quotas = matched.iter().flatten().filter(|matched| matched.rule.quota_mode).count() > 1;
 
@@ -61,7 +64,7 @@ impl<'a> Planner<'a> {
             };
             let limits =
                 matched.rule.limits.iter().map(Cow::Borrowed).chain(matched.brought.map(|limit| Cow::Owned(*limit)));
-            let in_force = limits.filter(|limit| !replaced.contains(&&limit.name));
+            let in_force = limits.filter(|limit| !replaced.contains(&limit.name));
             let questions = in_force
                 .map(|limit| {
                     let operation = match () {
@@ -72,7 +75,14 @@ impl<'a> Planner<'a> {
                     };
                     let key = self.key(matched.domain, matched.rule, descriptor, &limit);
                     let id = limit.per.id().map(|level| id_of(descriptor, level)).transpose()?;
-                    add(&mut plan, Question { operation, role, limit, key, id, hits: hits.max(1) })
+                    let question = Question { operation, role, limit, key, id, hits: hits.max(1) };
+                    plan.ask(question, |own, others| match operation {
+                        Operation::Peek => Ok(own),
+                        _ if own + others > MAX_EXACT => {
+                            Err(Refusal::invalid("the hits of equal descriptors are above 2^53 - 1"))
+                        }
+                        _ => Ok(own + others),
+                    })
                 })
                 .collect::<Result<_, _>>()?;
             let (rule, domain) = (matched.rule, &*matched.domain.name);
@@ -139,26 +149,4 @@ fn id_of(descriptor: &request::Descriptor, level: usize) -> Result<&[u8], Refusa
         Some(entry) if (1..=MAX_ID).contains(&entry.value.len()) => Ok(&entry.value),
         _ => Err(Refusal::invalid("the id of a request is 1 to 128 bytes")),
     }
-}
-
-/// Adds a question to a plan, or its hits to an equal question. Returns its index.
-fn add<'a>(plan: &mut Plan<'a>, question: Question<'a>) -> Result<usize, Refusal> {
-    let Question { operation, role, id, .. } = question;
-    let same = (&question.key, operation, role, id);
-    let equals = |other: &Question| (&other.key, other.operation, other.role, other.id) == same;
-    let Some(at) = plan.questions.iter().position(equals) else {
-        plan.questions.push(question);
-        return Ok(plan.questions.len() - 1);
-    };
-    let merged = &mut plan.questions[at];
-    if operation != Operation::Peek {
-        merged.hits += question.hits;
-    }
-    if merged.hits > MAX_EXACT {
-        return Err(Refusal::invalid("the hits of equal descriptors are above 2^53 - 1"));
-    }
-    if question.limit.units < merged.limit.units {
-        merged.limit = question.limit; // both have to grant
-    }
-    Ok(at)
 }

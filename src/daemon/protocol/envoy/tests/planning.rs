@@ -3,7 +3,7 @@ use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
 use proptest::prelude::*;
 
 use super::*;
-use crate::core::{self, Operation, Question};
+use crate::core::{self, Operation, Question, COMPARISONS};
 
 const LIMITS: &str = "
 domain: d
@@ -167,4 +167,14 @@ proptest! {
             prop_assert_eq!(question.hits, if question.operation == Operation::Peek { 1 } else { hits });
         }
     }
+}
+
+#[test]
+fn a_question_is_not_compared_with_all_before_it() {
+    let limits = limits(LIMITS);
+    let request = request((0..1000).map(|number| descriptor(&format!("two={}", number % 900))).collect());
+    COMPARISONS.set(0);
+    let plan = plan(&limits, &request).unwrap();
+    assert_eq!(plan.questions.len(), 2 * 900);
+    assert!(COMPARISONS.get() < 2 * 1000, "{}", COMPARISONS.get());
 }
