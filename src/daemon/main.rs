@@ -108,6 +108,9 @@ async fn run(arguments: Arguments) -> Result<(), FatalError> {
         if arguments.server {
             check_server(&configuration).await?;
         }
+        for warning in &configuration.limits.warnings {
+            eprintln!("warning: {warning}");
+        }
         println!("{origin} is valid: {limits} limits");
         return Ok(());
     }

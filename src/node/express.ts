@@ -14,7 +14,10 @@ type Next = (error?: unknown) => void;
 export function rateLimit(rules: Rule<Request> | readonly Rule<Request>[], options: ExpressOptions = {}) {
   return async (request: Request, response: Response, next: Next): Promise<void> => {
     try {
-      const verdict = await judge(rules, request, ({ ip }) => (ip === undefined ? undefined : addressKey(ip)));
+      const verdict = await judge(rules, request, {
+        method: ({ method }) => method,
+        address: ({ ip }) => (ip === undefined ? undefined : addressKey(ip)),
+      });
       if (!verdict) return next();
       response.locals.rateLimit = verdict;
       for (const [name, value] of Object.entries(headersFor(verdict, options))) response.setHeader(name, value);

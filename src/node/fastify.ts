@@ -11,7 +11,10 @@ export interface FastifyOptions extends HttpOptions {
 /** A hook (`onRequest`, `preHandler`), of all routes or of one, that lets through what all rules grant. */
 export function rateLimit(rules: Rule<FastifyRequest> | readonly Rule<FastifyRequest>[], options: FastifyOptions = {}) {
   return async (request: FastifyRequest, reply: FastifyReply): Promise<unknown> => {
-    const verdict = await judge(rules, request, ({ ip }) => addressKey(ip));
+    const verdict = await judge(rules, request, {
+      method: ({ method }) => method,
+      address: ({ ip }) => addressKey(ip),
+    });
     if (!verdict) return undefined;
     for (const [name, value] of Object.entries(headersFor(verdict, options))) reply.header(name, value);
     if (verdict.granted) return undefined;

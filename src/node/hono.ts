@@ -11,7 +11,7 @@ export interface HonoOptions extends HttpOptions {
 /** Middleware that lets through what all rules grant. */
 export function rateLimit(rules: Rule<Context> | readonly Rule<Context>[], options: HonoOptions = {}) {
   return async (context: Context, next: () => Promise<void>): Promise<Response | undefined> => {
-    const verdict = await judge(rules, context, remoteAddress);
+    const verdict = await judge(rules, context, { method: ({ req }) => req.method, address: remoteAddress });
     if (!verdict) {
       await next();
       return undefined;

@@ -14,6 +14,16 @@ export interface Rule<Request> {
   readonly key?: (request: Request) => string | undefined | Promise<string | undefined>;
   /** Units that the request takes, 1 as a rule. */
   readonly cost?: number | ((request: Request) => number | Promise<number>);
+  /** The methods that are limited, in any case; GET limits HEAD, too. All, if there are none. */
+  readonly methods?: readonly string[];
+  /** Methods of requests are compared with those in capitals, and GET does not limit HEAD. */
+  readonly methodExact?: boolean;
+}
+
+/** How a framework tells what a request is. */
+export interface Reading<Request> {
+  method(request: Request): string;
+  address(request: Request): string | undefined;
 }
 
 /** What a request has been told. */
@@ -31,11 +41,13 @@ export const DENIED = "Too many requests, please try again later.";
 export async function judge<Request>(
   rules: Rule<Request> | readonly Rule<Request>[],
   request: Request,
-  usualKey: (request: Request) => string | undefined,
+  { method, address }: Reading<Request>,
 ): Promise<Verdict | null> {
   const list: readonly Rule<Request>[] = "limiter" in rules ? [rules as Rule<Request>] : rules;
   const shares = [];
-  for (const { limiter, key = usualKey, cost = 1 } of list) {
+  for (const rule of list) {
+    if (!limitsMethod(rule, method(request))) continue;
+    const { limiter, key = address, cost = 1 } = rule;
     const name = await key(request);
     if (name === undefined) continue;
     shares.push({
@@ -47,6 +59,18 @@ export async function judge<Request>(
   const [first] = shares;
   if (!first) return null;
   return shares.length > 1 ? allowAll(shares) : first.limiter.allow(first.key, { cost: first.cost });
+}
+
+/** Whether a rule limits requests with this method. */
+export function limitsMethod(
+  { methods = [], methodExact = false }: Pick<Rule<never>, "methods" | "methodExact">,
+  method: string,
+): boolean {
+  const named = methods.map((one) => one.toUpperCase());
+  if (named.length === 0 || methodExact) return named.length === 0 || named.includes(method);
+  const folded = method.toUpperCase();
+  // GET's handler answers HEAD in most frameworks.
+  return named.includes(folded) || (folded === "HEAD" && named.includes("GET"));
 }
 
 /** The headers that say it. */

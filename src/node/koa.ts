@@ -11,7 +11,10 @@ export interface KoaOptions extends HttpOptions {
 /** Middleware that lets through what all rules grant. The decision is left in `context.state.rateLimit`. */
 export function rateLimit(rules: Rule<Context> | readonly Rule<Context>[], options: KoaOptions = {}) {
   return async (context: Context, next: () => Promise<unknown>): Promise<void> => {
-    const verdict = await judge(rules, context, ({ ip }) => addressKey(ip));
+    const verdict = await judge(rules, context, {
+      method: ({ method }) => method,
+      address: ({ ip }) => addressKey(ip),
+    });
     if (verdict) {
       context.state.rateLimit = verdict;
       context.set(headersFor(verdict, options));

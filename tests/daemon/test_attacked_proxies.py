@@ -2,6 +2,7 @@
 
 import posixpath
 import re
+import subprocess
 from urllib.parse import unquote
 
 import pytest
@@ -54,11 +55,14 @@ ATTACKS = {
     "upgrade": post(headers=EMPTY + b"Upgrade: websocket\r\n"),
     "hop by hop": post(headers=EMPTY + b"Connection: X-Forwarded-For, X-Forwarded-Uri, X-Forwarded-Method\r\n"),
     "another method by header": post(headers=EMPTY + b"X-HTTP-Method-Override: GET\r\nX-Forwarded-Method: GET\r\n"),
+    "lower case": post(headers=EMPTY).replace(b"POST", b"post"),
+    "mixed case": post(headers=EMPTY).replace(b"POST", b"PoSt"),
     "forwarded": post(headers=EMPTY + b"X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Uri: /\r\n"),
     "underscores": post(headers=EMPTY + b"X_Forwarded_For: 192.0.2.1\r\nX_Forwarded_Uri: /\r\n"),
 }
 
 
+OVER_HTTP2 = ["haproxy", "envoy", GRPC]  # that need no TLS for it
 # What many applications take for /login, too.
 SPELLINGS = ["/login/", "/login/.", "//login//", "/LOGIN", "/%4cogin", "/login;a=b", "/;a=b/login", "/login;",
              "/Login/;x", "/login%0a", "/login/?a=b"]
@@ -97,6 +101,19 @@ def test_no_attack_passes(proxy, server, app):
     assert proxy.ask("/login", "POST", client="127.0.0.4")[0] == 200
     proxy.send(b"GET /export HTTP/1.1\r\nHost: a.example.com\r\nX-Api-Key: " + b"b" * 15_000 + b"\r\n\r\n")
     assert max(map(len, server.cli("KEYS", "*").split("\n"))) < 200
+
+
+@pytest.mark.parametrize("proxy", OVER_HTTP2, indirect=True)
+def test_no_method_passes_over_http2(proxy, app):
+    """HTTP/2 has methods of any letters, where proxies refuse some over HTTP/1."""
+    used_up(proxy)
+    before = len(app.seen)
+    asking = ["curl", "--silent", "--http2-prior-knowledge", "--interface", "127.0.0.2", "--max-time", "30",
+              "--write-out", "%{http_version} %{http_code}", "--output", "/dev/null"]
+    found = {method: subprocess.run([*asking, "--request", method, f"http://127.0.0.1:{proxy.port}/login"], text=True,
+                                    capture_output=True, check=True).stdout for method in ["POST", "post", "PoSt"]}
+    assert found == dict.fromkeys(found, "2 429")
+    assert app.seen[before:] == []
 
 
 @each_proxy

@@ -1,4 +1,4 @@
-"""What frameworks take for `/login`: the table of proxies.md, and no way round a policy."""
+"""What frameworks take for `POST /login`: the tables of proxies.md, and no way round a policy."""
 
 import json
 import re
@@ -16,7 +16,17 @@ SERVERS = {"python": [sys.executable, ROOT / "tests/daemon/frameworks/serve.py"]
            "node": [NODE, ROOT / "tests/node/frameworks.mjs"]}
 PAGE = page_named("proxies.md").read_text()
 SHOWN = ["/LOGIN", "/login/", "/login;a=b"]
-TABLE = dict(re.findall(r"^\| ([A-Za-z][^|]*?) \| ((?:same|other|redirect)[^\n]*) \|$", PAGE, re.MULTILINE))
+
+
+def rows(title):
+    """The rows of the page's first table with this title."""
+    table = PAGE.split(title, 1)[1].split("\n\n")[0]
+    row = r"^\| ([A-Za-z][^|]*?)(?:, on \w+)? \| ((?:same|other|redirect|refused)[^\n]*) \|$"
+    return dict(re.findall(row, table, re.MULTILINE))
+
+
+TABLE = rows("| framework | `/LOGIN` | `/login/` | `/login;a=b` |\n")
+METHODS = rows("| framework | `post` for POST | HEAD for GET | an override |\n")
 SPELLINGS = [*SHOWN, "/login", "/%6cogin", "/%6Cogin", "//login", "///login", "/./login", "/a/../login", "/.//login",
              "/a/%2e%2e/login", "/%2e/login", "/login//", "/login/.", "/login/./", "/LOGIN/", "/lOgIn/;a", "/;a/login",
              "/login;/", "/login%2f", "/%2flogin", "/login?a=b", "/login%3b", "http://a/login", "/login/;a=b/..",
@@ -24,9 +34,10 @@ SPELLINGS = [*SHOWN, "/login", "/%6cogin", "/%6Cogin", "//login", "///login", "/
              "/login%23a", "/%256cogin", "/l%C3%B6gin/../login", "/login/%2e"]
 
 
-def status(port, path):
-    """The status of the answer to a path as it is written."""
-    request = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+def status(port, path, method="POST", headers="", body=""):
+    """The status of the answer to a method and a path as they are written."""
+    headers = f"Host: a\r\n{headers}Content-Length: {len(body)}\r\nConnection: close\r\n"
+    request = f"{method} {path} HTTP/1.1\r\n{headers}\r\n{body}"
     with socket.create_connection(("127.0.0.1", port), 20) as connection:
         connection.sendall(request.encode())
         return int(connection.makefile("rb").readline().split()[1])
@@ -43,6 +54,27 @@ def test_the_table_is_true(ports):
     words = {200: "same", 307: "redirect", 404: "other"}
     found = {name: " | ".join(words[status(port, path)] for path in SHOWN) for name, port in ports.items()}
     assert found == {name: TABLE[name] for name in ports}
+
+
+OVERRIDES = [{"headers": f"{name}: DELETE\r\n"} for name in (
+    "X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override")] + [
+    {"headers": "Content-Type: application/x-www-form-urlencoded\r\n", "body": "_method=DELETE"},
+    {"headers": "Content-Type: application/x-www-form-urlencoded\r\n", "body": "_method=delete"}]
+
+
+def test_the_table_of_methods_is_true(ports):
+    words = {200: "same", 400: "refused", 404: "other", 405: "other"}
+
+    def overridden(port):
+        found = [status(port, "/item?_method=DELETE"), *(status(port, "/item", **how) for how in OVERRIDES)]
+        return "same" if 200 in found else "other"
+
+    for port in ports.values():
+        assert [status(port, at, method) for method, at in (("POST", "/login"), ("GET", "/page"), ("DELETE", "/item"))
+                ] == [200] * 3
+    found = {name: " | ".join([words[status(port, "/login", "post")], words[status(port, "/page", "HEAD")],
+                               overridden(port)]) for name, port in ports.items()}
+    assert found == {name: METHODS[name] for name in ports}
 
 
 def test_no_spelling_is_a_way_round(ports, start_daemon):

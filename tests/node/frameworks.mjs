@@ -1,4 +1,5 @@
-// Serves POST /login by each of Node's frameworks, with its own defaults, until stdin ends. Prints their ports.
+// Serves POST /login, GET /page and DELETE /item by each of Node's frameworks, with its own defaults, until stdin ends.
+// Prints their ports.
 
 import { once } from "node:events";
 import { createServer } from "node:http";
@@ -13,26 +14,30 @@ const listen = async (handler) => {
   return server.address().port;
 };
 
-const ofExpress = express().post("/login", (_, response) => response.send("ok"));
+const ok = (_, response) => response.send("ok");
+const ofExpress = express().post("/login", ok).get("/page", ok).delete("/item", ok);
 
 const ofFastify = async (routerOptions) => {
   const application = fastify({ routerOptions });
   application.post("/login", async () => "ok");
+  application.get("/page", async () => "ok");
+  application.delete("/item", async () => "ok");
   await application.listen({ port: 0, host: "127.0.0.1" });
   return application.server.address().port;
 };
 
 // As its adapter for Node does: a Request of the URL that was asked for.
-const ofHono = new Hono().post("/login", (context) => context.text("ok"));
+const text = (context) => context.text("ok");
+const ofHono = new Hono().post("/login", text).get("/page", text).delete("/item", text);
 const hono = async (request, response) => {
   const { status } = await ofHono.fetch(new Request(`http://localhost${request.url}`, { method: request.method }));
   response.writeHead(status).end();
 };
 
-// It has no routes: applications compare the path.
+// It has no routes: applications compare method and path.
 const ofKoa = new Koa();
 ofKoa.use((context) => {
-  if (context.path === "/login") context.body = "ok";
+  if (["POST /login", "GET /page", "DELETE /item"].includes(`${context.method} ${context.path}`)) context.body = "ok";
 });
 
 const ports = {

@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { once } from "node:events";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { serve as serveHono } from "@hono/node-server";
 import express from "express";
@@ -13,7 +14,7 @@ import * as forExpress from "swlimit/express";
 import * as forFastify from "swlimit/fastify";
 import * as forHono from "swlimit/hono";
 import * as forKoa from "swlimit/koa";
-import { addressKey } from "../../src/node/dist/esm/http.js";
+import { addressKey, limitsMethod } from "../../src/node/dist/esm/http.js";
 import { asking, assertRetryAfter, connect, eventually, key, limiter, serve, statuses } from "./support.mjs";
 
 /** How each framework serves one route behind the middleware, and how it reads a header. */
@@ -144,6 +145,21 @@ for (const [name, framework] of Object.entries(FRAMEWORKS)) {
     assert.match(headers["retry-after"], /^[12]$/);
   });
 
+  test(`${name}: rules of some methods`, async (test) => {
+    const none = limiter(test, { limit: 0, mode: "local" });
+    const found = {};
+    for (const [methods, methodExact] of [[["get"]], [["GET"], true], [["POST"]], [[]]]) {
+      const ask = await framework.serve(test, { limiter: none, methods, methodExact });
+      found[`${methods} ${methodExact}`] = [(await ask()).status, (await ask("/", { method: "HEAD" })).status];
+    }
+    assert.deepEqual(found, {
+      "get undefined": [429, 429],
+      "GET true": [429, 200],
+      "POST undefined": [200, 200],
+      " undefined": [429, 429],
+    });
+  });
+
   test(`${name}: an answer of one's own, and no headers`, async (test) => {
     const none = limiter(test, { limit: 0, mode: "local" });
     const ask = await framework.serve(test, { limiter: none }, { headers: false, onDenied: framework.onDenied });
@@ -180,6 +196,14 @@ for (const [name, framework] of Object.entries(FRAMEWORKS)) {
     assert.deepEqual(await statuses(away, 3), [200, 429, 429]); // a share of three is one
   });
 }
+
+test("which methods are limited", () => {
+  const vectors = JSON.parse(readFileSync(new URL("../vectors/methods.json", import.meta.url), "utf8"));
+  for (const { methods, exact: methodExact, matching, other } of vectors) {
+    const limited = [...matching, ...other].filter((method) => limitsMethod({ methods, methodExact }, method));
+    assert.deepEqual(limited, matching, `${methods} ${methodExact}`);
+  }
+});
 
 test("addresses as keys", () => {
   for (const [address, expected] of [

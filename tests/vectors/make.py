@@ -219,8 +219,20 @@ def text(cases):
     return "[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n"
 
 
-FILES = {"durations.json": durations, "defaults.json": defaults, "decisions.json": decisions, "replies.json": replies,
-         "holds.json": holds, "budgets.json": budgets}
+def methods():
+    """Which requests' methods a rule matches that names some. GET matches HEAD: its handler often answers both."""
+    sent = ["GET", "get", "HEAD", "hEaD", "POST", "post", "PoSt", "PUT", "DELETE", "GETS", "", "p\u00f6st"]
+    for named in (["POST"], ["post"], ["GET"], ["get", "POST"], ["HEAD"], ["PUT", "delete"]):
+        for exact in (False, True):
+            capitals = {method.upper() for method in named}
+            also = {"HEAD"} if "GET" in capitals and not exact else set()
+            matching = [method for method in sent if (method if exact else method.upper()) in capitals | also]
+            yield {"methods": named, "exact": exact, "matching": matching,
+                   "other": [method for method in sent if method not in matching]}
+
+
+FILES = {"durations.json": durations, "methods.json": methods, "defaults.json": defaults, "decisions.json": decisions,
+         "replies.json": replies, "holds.json": holds, "budgets.json": budgets}
 
 if __name__ == "__main__":
     for name, cases in FILES.items():

@@ -26,15 +26,26 @@ class Rule(Generic[L, S]):
     name: str = "default"
     """In the headers."""
     methods: Collection[str] = ()
-    """Those that are limited, in capitals; all, if none is named."""
+    """Those that are limited, in any case; GET limits HEAD, too. All, if none is named."""
     path: str = ""
     """What the paths that are limited begin with."""
+    method_exact: bool = False
+    """Methods of requests are compared with those in capitals, and GET does not limit HEAD."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.methods, str) or any(one != one.upper() for one in self.methods):
-            raise ValueError(f"methods must be a collection of names in capitals, not {self.methods!r}")
+        if isinstance(self.methods, str):
+            raise ValueError(f"methods must be a collection of names, not {self.methods!r}")
         if not self.name or not self.name.isascii() or not self.name.isprintable() or '"' in self.name:
             raise ValueError(f"name must be printable ASCII without quotes, not {self.name!r}")
+
+    def limits_method(self, method: str) -> bool:
+        """Whether requests with this method are limited."""
+        named = {one.upper() for one in self.methods}
+        if not named or self.method_exact:
+            return not named or method in named
+        # Werkzeug and Django take `post` for POST, and run GET's handler for HEAD.
+        folded = method.upper()
+        return folded in named or (folded == "HEAD" and "GET" in named)
 
 
 class Reading(NamedTuple):
@@ -81,7 +92,7 @@ class Rules(Generic[L, S]):
         method, path = self.reading.method(request), self.reading.path(request)
         found = []
         for rule in self.rules:
-            if path.startswith(rule.path) and (not rule.methods or method in rule.methods):
+            if path.startswith(rule.path) and rule.limits_method(method):
                 key = rule.key(request) if rule.key else client_network(self.reading.address(request))
                 if key is not None:
                     found.append((rule.name, cast(Request[L], rule.limiter.request(key, rule.cost(request)))))

@@ -1,4 +1,7 @@
-"""Serve POST /login by each of Python's frameworks, with its own defaults, until stdin ends. Prints their ports."""
+"""Serve POST /login, GET /page and DELETE /item by each of Python's frameworks as it comes, until stdin ends.
+
+Prints their ports.
+"""
 
 import asyncio
 import json
@@ -14,6 +17,7 @@ from django.conf import settings
 from django.core.wsgi import get_wsgi_application
 from django.http import HttpResponse
 from django.urls import path
+from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 from fastapi import FastAPI
 from starlette.applications import Starlette
@@ -22,19 +26,24 @@ from starlette.routing import Route
 
 settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], MIDDLEWARE=["django.middleware.common.CommonMiddleware"])
 django.setup()
-urlpatterns = [path("login", csrf_exempt(lambda request: HttpResponse("ok")))]
+
+
+def django_view(method):
+    return csrf_exempt(type("Of", (View,), {method: lambda self, request: HttpResponse("ok")}).as_view())
+
+
+urlpatterns = [path(at, django_view(method)) for at, method in (("login", "post"), ("page", "get"), ("item", "delete"))]
 
 of_flask = flask.Flask("app")
-of_flask.post("/login")(lambda: "ok")
+of_flask.post("/login", endpoint="login")(lambda: "ok")
+of_flask.get("/page", endpoint="page")(lambda: "ok")
+of_flask.delete("/item", endpoint="item")(lambda: "ok")
 of_fastapi = FastAPI()
-
-
-@of_fastapi.post("/login")
-def login():
-    return "ok"
-
-
-of_starlette = Starlette(routes=[Route("/login", lambda request: PlainTextResponse("ok"), methods=["POST"])])
+of_fastapi.post("/login")(lambda: "ok")
+of_fastapi.get("/page")(lambda: "ok")
+of_fastapi.delete("/item")(lambda: "ok")
+of_starlette = Starlette(routes=[Route(at, lambda request: PlainTextResponse("ok"), methods=[method])
+                                 for method, at in (("POST", "/login"), ("GET", "/page"), ("DELETE", "/item"))])
 
 
 async def ok(_):
@@ -62,7 +71,7 @@ async def asgi(application):
 
 async def of_aiohttp():
     application = web.Application()
-    application.router.add_post("/login", ok)
+    application.add_routes([web.post("/login", ok), web.get("/page", ok), web.delete("/item", ok)])
     runner = web.AppRunner(application)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -18,7 +18,9 @@ pub struct OriginalRequest<'a> {
     pub host: Result<String, MissingHeader>,
     /// Normalized, without its query.
     pub path: Result<String, MissingHeader>,
+    /// In capitals: some applications take `post` for POST.
     pub method: Result<String, MissingHeader>,
+    pub method_written: Result<String, MissingHeader>,
     pub headers: &'a HeaderMap,
 }
 
@@ -45,8 +47,39 @@ pub struct MatchKeys {
     #[serde(deserialize_with = "paths")]
     path: Vec<String>,
     #[serde(deserialize_with = "methods")]
-    method: Vec<String>,
+    pub method: Vec<String>,
+    /// Methods are compared with case, and GET does not match HEAD.
+    pub method_exact: bool,
 }
+
+impl MatchKeys {
+    /// How a client can send a request past these conditions that applications take for one that matches.
+    pub fn way_round(&self) -> Option<String> {
+        let method = self.method.first()?;
+        if self.method_exact {
+            let lower_case = method.to_ascii_lowercase();
+            return Some(match &**method {
+                "GET" => "with method_exact, `get` and HEAD are not GET, which some applications take for it".into(),
+                method => {
+                    format!("with method_exact, `{lower_case}` is not {method}, which some applications take for it")
+                }
+            });
+        }
+        let overridden = self.method.iter().filter(|method| OVERRIDDEN.contains(&&***method));
+        let overridden: Vec<_> = overridden.map(String::as_str).collect();
+        let is_left = !overridden.is_empty() && !self.method.iter().any(|method| method == "POST");
+        is_left.then(|| {
+            let methods = overridden.join(" and ");
+            format!(
+                "where applications honour X-HTTP-Method-Override or `_method`, they take a POST for {methods}; \
+                 name POST, too"
+            )
+        })
+    }
+}
+
+/// Methods that forms of HTML cannot have, so that they name them in a POST.
+const OVERRIDDEN: [&str; 3] = ["PUT", "PATCH", "DELETE"];
 
 /// Match conditions; an empty list matches everything.
 #[derive(Debug)]
@@ -54,6 +87,7 @@ pub struct MatchConditions {
     host: Vec<Pattern>,
     path: Vec<Pattern>,
     method: Vec<Pattern>,
+    method_exact: bool,
 }
 
 impl MatchConditions {
@@ -65,19 +99,25 @@ impl MatchConditions {
             false if rules.ignore_case => word.to_lowercase(),
             false => word,
         };
+        let mut method: Vec<_> = patterns(keys.method);
+        if !keys.method_exact && method.iter().any(|pattern| pattern.matches("GET")) {
+            method.push(Pattern::Exact("HEAD".into())); // which many applications answer by GET's handler
+        }
         Self {
             host: patterns(keys.host),
             path: patterns(keys.path.into_iter().map(path).collect()),
-            method: patterns(keys.method),
+            method,
+            method_exact: keys.method_exact,
         }
     }
 
     /// The first condition that does not match; `None` if all match.
     pub fn mismatch(&self, request: &OriginalRequest) -> Result<Option<&'static str>, MissingHeader> {
+        let method = if self.method_exact { &request.method_written } else { &request.method };
         let conditions = [
             ("host", &self.host, &request.host),
             ("path", &self.path, &request.path),
-            ("method", &self.method, &request.method),
+            ("method", &self.method, method),
         ];
         for (name, patterns, value) in conditions {
             if patterns.is_empty() {

@@ -178,13 +178,14 @@ pub struct Context {
     by_script: bool,
     /// The number of limits so far, which is the next one's id.
     limits: usize,
+    pub warnings: Vec<ConfigError>,
 }
 
 impl Context {
     pub fn new(settings: &Settings, defaults: Defaults) -> Self {
         let (top, quota_mode, paths) = (settings.policy(), settings.quota_mode, settings.auth.paths);
         let by_script = defaults.has_server && settings.module == Module::Never;
-        Self { top, defaults, quota_mode, paths, by_script, limits: 0 }
+        Self { top, defaults, quota_mode, paths, by_script, limits: 0, warnings: Vec::new() }
     }
 }
 
@@ -256,6 +257,13 @@ impl MergedPolicy {
         rule.add_limits(limits, context)?;
         if !rule.replaces.is_empty() {
             return error("a policy cannot replace limits");
+        }
+        if conditions.method_exact && conditions.method.is_empty() {
+            return error("method_exact needs a method");
+        }
+        if let Some(way) = conditions.way_round() {
+            let warning = format!("policy '{}' can be bypassed: {way}", rule.name);
+            context.warnings.push(self.position.error(warning));
         }
         let conditions = MatchConditions::new(conditions, context.paths);
         Ok(Policy { rule, conditions, key, cost })

@@ -40,6 +40,8 @@ pub struct Limits {
     /// The places of all policies: domain and number.
     policies: Vec<(String, usize)>,
     by_conditions: ConditionsIndex,
+    /// Policies that clients can bypass.
+    pub warnings: Vec<ConfigError>,
 }
 
 /// The limits of one domain.
@@ -101,7 +103,7 @@ impl Limits {
             .flat_map(|domain: &Domain| (0..domain.policies.len()).map(|number| (domain.name.clone(), number)));
         let conditions = domains.values().flat_map(|domain| &domain.policies).map(|policy| &policy.conditions);
         let (policies, by_conditions) = (policies.collect(), ConditionsIndex::new(conditions));
-        Ok(Self { domains, policies, by_conditions })
+        Ok(Self { domains, policies, by_conditions, warnings: context.warnings })
     }
 
     /// The domain with this name.

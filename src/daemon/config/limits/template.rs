@@ -151,7 +151,8 @@ impl Part {
             Self::ClientAddress => client().map(|address| address.to_string()),
             Self::Host => request.host.clone(),
             Self::Path => request.path.clone(),
-            Self::Method => request.method.clone(),
+            // A handler of GET answers HEAD, too.
+            Self::Method => request.method.clone().map(|method| if method == "HEAD" { "GET".into() } else { method }),
             Self::Header(name, which) => Ok(which.of(header_values(request.headers, name))),
             Self::Cookie(name, which) => Ok(which.of(cookie_values(request.headers, name))),
         }
@@ -217,7 +218,8 @@ mod tests {
             client: Some(client.parse().unwrap()),
             host: Ok("shop".into()),
             path: Ok("/a/b".into()),
-            method: Ok("GET".into()),
+            method: Ok("HEAD".into()),
+            method_written: Ok("head".into()),
             headers: &headers,
         };
         template.parse::<Template>().unwrap().fill(&request).unwrap()
@@ -276,6 +278,7 @@ mod tests {
             host: missing("H"),
             path: missing("P"),
             method: missing("M"),
+            method_written: missing("M"),
             headers: &headers,
         };
         for (template, expected) in

@@ -481,7 +481,9 @@ proptest! {
 
 fn original<'a>(method: &str, host: &str, path: &str, headers: &'a HeaderMap) -> OriginalRequest<'a> {
     let sent = |word: &str| if word.is_empty() { Err(MissingHeader("a header".into())) } else { Ok(word.into()) };
-    OriginalRequest { client: None, host: sent(host), path: sent(path), method: sent(method), headers }
+    let method_written = sent(method);
+    let method = sent(&method.to_ascii_uppercase());
+    OriginalRequest { client: None, host: sent(host), path: sent(path), method, method_written, headers }
 }
 
 const POLICIES: &str = "
@@ -490,14 +492,17 @@ policies:
   - {name: all, key: k, rate_limit: {window: 1m}}
   - {name: api, match: {path: /api/*}, key: k, rate_limit: {window: 1m}}
   - {name: exact, match: {path: [/a, '//x/../%62'], method: post}, key: k, rate_limit: {window: 1m}}
-  - {name: hosts, match: {host: ['*.Example', other], method: [GET, HEAD]}, key: k,
+  - {name: hosts, match: {host: ['*.Example', other], method: [GET]}, key: k,
      rate_limits: [{window: 1m}, {unit: day}]}
+  - {name: head, match: {path: /m, method: HEAD}, key: k, rate_limit: {window: 1m}}
+  - {name: precise, match: {path: /m, method: [get, POST], method_exact: true}, key: k, rate_limit: {window: 1m}}
+  - {name: any, match: {path: /m, method: 'P*'}, key: k, rate_limit: {window: 1m}}
 ";
 
 #[test]
 fn policies_match_requests() {
     let limits = limits(POLICIES);
-    assert_eq!(limits.by_id().len(), 5);
+    assert_eq!(limits.by_id().len(), 8);
     let headers = HeaderMap::new();
     for (method, host, path, expected) in [
         ("DELETE", "x", "/", Some("all")),
@@ -510,6 +515,15 @@ fn policies_match_requests() {
         ("GET", "shop.example", "/b", Some("all hosts")),
         ("HEAD", "other", "/api/x", Some("all api hosts")),
         ("GET", "example", "/", Some("all")),
+        ("post", "x", "/a", Some("all exact")),
+        ("get", "other", "/", Some("all hosts")),
+        ("hEaD", "other", "/", Some("all hosts")),
+        ("HEADER", "other", "/", Some("all")),
+        ("HEAD", "x", "/m", Some("all head")),
+        ("GET", "x", "/m", Some("all precise")),
+        ("get", "x", "/m", Some("all")),
+        ("POST", "x", "/m", Some("all precise any")),
+        ("put", "x", "/m", Some("all any")),
         // Missing headers matter only to policies that need them.
         ("", "x", "/", Some("all")),
         ("", "other", "/", None),
@@ -562,6 +576,49 @@ fn few_of_many_policies_are_tried() {
 }
 
 #[test]
+fn methods_match_as_in_all_clients() {
+    let cases: Vec<serde_json::Value> =
+        serde_json::from_str(include_str!("../../../../tests/vectors/methods.json")).unwrap();
+    let headers = HeaderMap::new();
+    for case in cases {
+        let conditions = format!("{{method: {}, method_exact: {}}}", case["methods"], case["exact"]);
+        let policy = format!("{{name: n, key: k, match: {conditions}, rate_limit: {{unit: day}}}}");
+        let limits = limits(&format!("{{domain: d, policies: [{policy}]}}"));
+        let (_, policy) = limits.policies().next().unwrap();
+        for (sent, matches) in [("matching", true), ("other", false)] {
+            for method in case[sent].as_array().unwrap().iter().filter_map(|method| method.as_str()) {
+                let key = policy.key_of(&original(method, "", "", &headers));
+                assert_eq!(matches!(key, Ok(Some(_))), matches, "{method} {case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn policies_that_can_be_bypassed_are_warned_of() {
+    let limits = limits(
+        "
+domain: d
+policies:
+  - {name: a, match: {method: [POST, DELETE]}, key: k, rate_limit: {window: 1m}}
+  - {name: b, match: {method: GET, method_exact: true}, key: k, rate_limit: {window: 1m}}
+  - {name: c, match: {method: [GET, delete, PUT]}, key: k, rate_limit: {window: 1m}}
+  - {name: d, key: k, rate_limit: {window: 1m}}
+",
+    );
+    let warnings: Vec<_> = limits.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "file1.yaml:5:5: policy 'b' can be bypassed: with method_exact, `get` and HEAD are not GET, which some \
+             applications take for it",
+            "file1.yaml:6:5: policy 'c' can be bypassed: where applications honour X-HTTP-Method-Override or `_method`, \
+             they take a POST for DELETE and PUT; name POST, too",
+        ]
+    );
+}
+
+#[test]
 fn errors_of_policies_have_a_position() {
     let policy = |text: &str| format!("domain: d\npolicies:\n  - {{name: n, {text}}}\n");
     for (text, expected) in [
@@ -592,6 +649,7 @@ fn errors_of_policies_have_a_position() {
         (policy("key: k, match: {host: 'a:80'}, rate_limit: {unit: day}"), "file1.yaml:3:37: 'a:80' matches no host"),
         (policy("key: k, match: {host: a/b}, rate_limit: {unit: day}"), "file1.yaml:3:37: 'a/b' matches no host"),
         (policy("key: k, match: {method: 'GET POST'}, rate_limit: {unit: day}"), "file1.yaml:3:39: 'GET POST' matches"),
+        (policy("key: k, match: {method_exact: true}, rate_limit: {unit: day}"), "file1.yaml:3:5: method_exact needs"),
         (policy("key: k, match: {paths: /}, rate_limit: {unit: day}"), "file1.yaml:3:31: unknown field `paths`"),
     ] {
         assert!(error(&text).starts_with(expected), "{}", error(&text));

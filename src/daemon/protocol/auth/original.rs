@@ -43,7 +43,9 @@ impl Words {
     pub fn normalized<'a>(self, client: Option<IpAddr>, headers: &'a HeaderMap, auth: &Auth) -> OriginalRequest<'a> {
         let Self { method, host, uri } = self;
         let (host, path) = (host.map(|host| normalized_host(&host)), uri.map(|uri| auth.paths.normalize(&uri)));
-        OriginalRequest { client, host, path, method, headers }
+        let method_written = method.clone();
+        let method = method.map(|method| method.to_ascii_uppercase());
+        OriginalRequest { client, host, path, method, method_written, headers }
     }
 }
 
