@@ -9,7 +9,7 @@ use tokio::sync::{watch, Notify};
 use tracing::{Instrument, Level, Span};
 
 use crate::config::error::ConfigError;
-use crate::config::settings::Server;
+use crate::config::settings::{Server, Settings};
 use crate::config::source::Source;
 use crate::config::watched::Watched;
 use crate::config::{Configuration, Origin};
@@ -23,6 +23,8 @@ const DECISIONS: &str = "swlimitd::decisions";
 /// The daemon's state.
 pub struct Service {
     origin: Origin,
+    /// What this process was started with.
+    started: Settings,
     client: Client,
     pub has_server: bool,
     live: ArcSwap<Live>,
@@ -73,13 +75,14 @@ impl Live {
 impl Service {
     /// The service of a configuration that was read from there.
     pub fn new(origin: Origin, configuration: Configuration, client: Client, metrics: Metrics) -> Self {
-        let settings = &configuration.settings;
-        let has_server = settings.server != Server::None;
+        let started = configuration.settings.clone();
+        let has_server = started.server != Server::None;
+        metrics.configuration.changed(&configuration.hash);
         let live = ArcSwap::from_pointee(Live::first(configuration, &client));
-        metrics::loaded(true);
         metrics.rules.keep(&live.load().configuration.limits);
         Self {
             origin,
+            started,
             client,
             has_server,
             live,
@@ -125,8 +128,8 @@ impl Service {
             Ok(configuration) => configuration,
             Err(error) => {
                 let is_known = refused.as_ref().is_some_and(|(_, last)| *last == error);
+                self.metrics.configuration.refused(is_known);
                 if !is_known {
-                    metrics::loaded(false);
                     *refused = Some((SystemTime::now(), error.clone()));
                 }
                 return Reload::Refused { error, is_known };
@@ -134,16 +137,19 @@ impl Service {
         };
         let was_refused = refused.take().is_some();
         if configuration.says_the_same_as(&before.configuration) {
+            self.metrics.configuration.unchanged();
             return if was_refused { Reload::Restored } else { Reload::Unchanged };
         }
-        if !configuration.settings.starts_as(&before.configuration.settings) {
-            tracing::warn!("some changed keys take effect after a restart only, such as server, timeout or an address");
+        let restart_keys = configuration.settings.restart_keys(&self.started);
+        let keys = restart_keys.join(", ");
+        if self.metrics.configuration.set_restart_keys(restart_keys) {
+            tracing::warn!(keys, "these changed keys take effect after a restart only");
         }
         configuration.replace(&before.configuration);
         let live = Arc::new(Live::new(configuration, &before.limiters));
         self.live.store(live.clone());
         self.metrics.rules.keep(&live.configuration.limits);
-        metrics::loaded(true);
+        self.metrics.configuration.changed(&live.configuration.hash);
         Reload::Changed
     }
 
@@ -158,7 +164,8 @@ impl Service {
 
     /// Decides a plan and counts its rules. `unmatched` is the reason of descriptors without a rule.
     pub async fn decide(&self, live: &Live, plan: &Plan<'_>, unmatched: Unmatched) -> Result<Vec<Answer>, Refusal> {
-        let counting = self.metrics.rules.count(plan);
+        let shadow_mode = live.configuration.settings.shadow_mode;
+        let counting = self.metrics.rules.count(plan, shadow_mode);
         let decided = live.limiters.decide(plan).await.map_err(refused);
         traces::decided(plan, &decided);
         if tracing::enabled!(target: DECISIONS, Level::DEBUG) {
@@ -166,7 +173,7 @@ impl Service {
                 Ok(answers) => answers.iter().copied().map(Ok).collect(),
                 Err(refusal) => vec![Err(refusal.clone()); plan.questions.len()],
             };
-            let explanation = Explanation::new(plan, &answers, live.configuration.settings.shadow_mode);
+            let explanation = Explanation::new(plan, &answers, shadow_mode);
             tracing::debug!(target: DECISIONS, "{}", explanation.to_string().replace('\n', "; "));
         }
         let is_current = std::ptr::eq(live, &**self.live.load());

@@ -33,6 +33,7 @@ descriptors:
   - {key: direct, rate_limit: {unit: day, requests_per_unit: 3, mode: direct}}
   - {key: shadow, shadow_mode: true, rate_limit: {window: 90s, requests_per_unit: 1}}
   - {key: free, rate_limit: {unlimited: true}}
+  - {key: nothing, rate_limit: {unit: day, requests_per_unit: 0}}
   - {key: HOSTILE, rate_limit: {unit: day, requests_per_unit: 1}}
 """.replace("HOSTILE", json.dumps(HOSTILE))
 TOKEN = "correct-horse"
@@ -55,12 +56,12 @@ def browser():
 class Page:
     """The page of a daemon, and what somebody sees and does there."""
 
-    def __init__(self, browser, daemon):
+    def __init__(self, browser, daemon, status="Running."):
         self.browser, self.daemon = browser, daemon
         browsers.look_like(browser)
         browser.get_log("browser")
         browser.get(f"http://127.0.0.1:{daemon.http_port}/")
-        self.sees("status", "Running.")
+        self.sees("status", status)
 
     def find(self, name):
         return self.browser.find_element(By.ID, name)
@@ -104,11 +105,11 @@ class Page:
 
 @pytest.fixture
 def open_page(browser, start_daemon, server):
-    def open_page(limits=LIMITS, server=server, **settings):
+    def open_page(limits=LIMITS, server=server, status="Running.", **settings):
         # The page of a test before has asked a daemon that is gone: its messages are not this page's.
         browser.get("about:blank")
         browser.get_log("browser")
-        return Page(browser, start_daemon(limits, server, **settings))
+        return Page(browser, start_daemon(limits, server, **settings), status)
     return open_page
 
 
@@ -135,22 +136,72 @@ def test_counts_are_live(open_page, start):
     page.sees("top-note", "No key was denied")
     for _ in range(5):
         page.daemon.codes("three=ann")
-    page.sees("by-rule", "three d 3 2")
-    assert [page.find(name).text for name in ("granted", "denied")] == ["3", "2"]
+    page.sees("by-rule", "three d 3 2 0")
+    assert [page.find(name).text for name in ("granted", "denied", "shadowed")] == ["3", "2", "0"]
     label = page.find("decisions-chart").get_attribute("aria-label")
-    assert label == "Granted 3 and denied 2 in five minutes"
+    assert label == "Granted 3 and denied 2 in the last hour"
     page.daemon.codes("local=ann")
     page.sees("by-rule", "local d 1 0")
     sources = {row[0].split("\n")[0]: row[1:] for row in page.rows("sources")}
     assert sources["local"] == ["1", "17 %"] and int(sources["server"][0]) >= 4
     assert sum(int(decisions) for decisions, _ in sources.values()) == 6
     assert re.fullmatch(r"[\d.]+ (µs|ms)", page.find("median").text)
-    assert page.find("latency-chart").get_attribute("aria-label").startswith("6 requests in five minutes")
-    assert page.find("local").text != "0 %"
+    assert page.find("latency-chart").get_attribute("aria-label").startswith("6 requests in the last hour")
+    assert page.find("failure").text == "0"
     assert [row[0] for row in page.rows("top")] == ["{d}|three=ann|1d"]
     drawn = page.browser.find_elements(By.CSS_SELECTOR, "#decisions-chart rect")
     assert {bar.get_attribute("class") for bar in drawn} == {"granted", "denied"}
     assert all(float(bar.get_attribute("height")) > 0 for bar in drawn)
+
+
+def test_what_shadow_mode_does_not_deny_is_not_denied(open_page):
+    page = open_page()
+    for _ in range(4):
+        assert page.daemon.codes("shadow=ann")[0] == "OK"
+    page.sees("by-rule", "shadow d, in shadow mode: denies nothing 1 0 3")
+    assert [page.find(name).text for name in ("granted", "denied", "shadowed")] == ["1", "0", "3"]
+    assert bars(page, "shadowed") and not bars(page, "denied")
+
+
+def test_everything_in_shadow_mode(open_page):
+    page = open_page(status="Shadow mode", shadow_mode=True)
+    for _ in range(5):
+        assert page.daemon.codes("three=ann")[0] == "OK"
+    page.sees("by-rule", "three d 3 0 2")
+    assert page.find("denied").text == "0"
+
+
+def test_an_hour_and_five_minutes(open_page):
+    page = open_page()
+    page.daemon.codes("three=ann")
+    page.sees("decisions-scale", "Each bar is 1m.")
+    choose = "//button[text()='Last {}']"
+    page.browser.find_element(By.XPATH, choose.format("five minutes")).click()
+    page.sees("decisions-scale", "Each bar is 5s.")
+    assert page.find("decisions-chart").get_attribute("aria-label").endswith("in the last five minutes")
+    axes = {axis.text for axis in page.browser.find_elements(By.CSS_SELECTOR, ".axis")}
+    assert {axis.split()[0] for axis in axes} == {"5"}
+    page.browser.find_element(By.XPATH, choose.format("hour")).click()
+    page.sees("decisions-scale", "Each bar is 1m.")
+
+
+def acquire(page, body):
+    page.daemon.http("/v1/acquire", body, headers={"Content-Type": "application/json"})
+
+
+def test_who_waits(open_page, server):
+    page = open_page()
+    assert page.find("waits").text == "0 requests wait for a turn now."
+    waiting = {"key": "queue", "limit": 1, "window": "30s", "timeout": "1m"}
+    waits = threading.Thread(target=acquire, args=(page, waiting))
+    acquire(page, waiting)
+    waits.start()
+    page.sees("waiting", r"^queue 1 \d+ s$")
+    page.sees("waits", "^1 request waits for a turn now. 1 request that could wait ended in the last hour: median")
+    server.cli("DEL", "queue")
+    waits.join()
+    page.sees("waiting-note", "None.")
+    assert page.find("latency-chart").get_attribute("aria-label") == "No requests in the last hour"
 
 
 def test_rules_in_force(open_page):
@@ -160,6 +211,7 @@ def test_rules_in_force(open_page):
     assert shown["local"] == ["2 per 1d, resolution 2h", "local; on failure: error"]
     assert shown["shadow"] == ["1 per 90s, resolution 7500ms", "cached; on failure: error\nshadow mode: denies nothing"]
     assert shown["free"] == ["unlimited", ""]
+    assert shown["nothing"][0].endswith("limit 0: denies every request")
     page.daemon.write_limits("{domain: d, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 7}}]}")
     page.sees("rules", "7 per 1d")
     assert [row[0] for row in page.rows("rules")] == ["k\nd"]
@@ -301,7 +353,7 @@ def test_outages_and_errors_are_drawn(open_page, start):
     label = page.find("decisions-chart").get_attribute("aria-label")
     assert re.search(r"[1-9]\d* without a decision; a counting server was away", label)
     page.points_at(lambda: bars(page, "errors")[-1])
-    page.sees("decisions-point", r"\d+:\d+.*, 5s: 0 granted \(0/s\), 0 denied \(0/s\), [1-9]\d* without a decision")
+    page.sees("decisions-point", r"\d+:\d+.*, 1m: 0 granted \(0/s\), 0 denied \(0/s\), [1-9]\d* without a decision")
     server.start()
     page.sees("about", rf"127.0.0.1:{server.port}\S* is up, last reply after")
     page.sees("status", "^Running.$")
@@ -310,7 +362,7 @@ def test_outages_and_errors_are_drawn(open_page, start):
 
 def test_a_refused_configuration(open_page, tokens):
     page = open_page(**tokens)
-    page.sees("about", rf"^{socket.gethostname()}, up for \d+ s; .*; configuration read \d+ s ago.$")
+    page.sees("about", rf"^{socket.gethostname()}, up for \d+ s; .*; configuration [0-9a-f]{{16}} read \d+ s ago.$")
     assert not page.find("refused").is_displayed()
     page.daemon.write_limits("{domain: d, descriptors: [{key: wrong, rate_limit: {unit: minutes}}]}")
     page.sees("refused", r"^The configuration of \d.* is refused. The one in force was read at \d")  # no text of files
@@ -354,14 +406,14 @@ def test_rates_and_axes(open_page):
     page = open_page()
     for _ in range(6):
         page.daemon.codes("three=ann")
-    page.sees("by-rule", "three d 3 3 0.1/s")
+    page.sees("by-rule", "three d 3 3 0 0.1/s")
     page.sees("granted", "3")
     marks = [mark.text for mark in page.browser.find_elements(By.CSS_SELECTOR, "#decisions-chart ~ .mark")]
-    assert len(marks) == 3 and marks[1] == "0" and all(re.fullmatch(r"0\.[1-6]/s", rate) for rate in marks[::2])
+    assert len(marks) == 3 and marks[0] == "0" and all(re.fullmatch(r"0\.0[1-5]\d*/s", rate) for rate in marks[1:])
     lines = [mark.text for mark in page.browser.find_elements(By.CSS_SELECTOR, "#latency-chart ~ .mark")]
     assert lines == ["100 µs", "1 ms", "10 ms", "100 ms"]
     page.points_at(lambda: bars(page, "granted")[-1])
-    page.sees("decisions-point", r"[1-3] granted \(0\.[246]/s\)")
+    page.sees("decisions-point", r"[1-3] granted \(0\.0\d+/s\)")
     page.points_at(lambda: page.browser.find_elements(By.CSS_SELECTOR, "#latency-chart .ranged")[-1])
     page.sees("latency-point", r"[1-6] requests?, median .*s, 99 % faster than .*s")
 
@@ -371,10 +423,14 @@ def test_a_filter(open_page):
                             for number in range(1000, 1300))
     page = open_page(f"{{domain: many, descriptors: [{descriptors}]}}")
     page.sees("rules-note", "And 100 more")
+    assert len(page.rows("rules")) == 20  # folded
+    page.find("rules-more").click()
+    page.sees("rules-more", "Show the first 20 only")
+    eventually(lambda: len(page.rows("rules")), 200)
     page.daemon.codes("k1299=a", "k1001=a", domain="many")
     page.type("filter", "K1299")  # which is none of the first 200
     page.sees("rules", "^k1299 many [^k]*$")
-    page.sees("by-rule", "^k1299 many 0 1 [^k]*$")
+    page.sees("by-rule", "^k1299 many 0 1 0 [^k]*$")
     page.sees("here", r"k1299=a\S+ \d \d$")
     page.type("filter", "nothing")
     page.sees("rules-note", "There is no such rule.")
@@ -451,7 +507,7 @@ def test_tables_and_controls_have_names(open_page):
     page = open_page()
     busy(page)
     tables = page.browser.find_elements(By.TAG_NAME, "table")
-    assert len(tables) == 6
+    assert len(tables) == 7
     for table in tables:
         assert table.find_element(By.TAG_NAME, "caption").get_attribute("textContent")
         columns = table.find_elements(By.CSS_SELECTOR, "thead th")

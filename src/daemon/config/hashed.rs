@@ -1,4 +1,4 @@
-//! Values that clients choose, where they are part of keys.
+//! Hashes: of values that clients choose, where they are part of keys, and of texts.
 
 use ring::digest::{digest, SHA256};
 
@@ -11,7 +11,10 @@ pub fn hashed(value: &[u8]) -> Option<String> {
     if value.len() <= LONGEST && !value.starts_with(PREFIX.as_bytes()) {
         return None;
     }
-    let hash = digest(&SHA256, value);
-    let digits = hash.as_ref().iter().map(|byte| format!("{byte:02x}"));
-    Some(format!("{PREFIX}{}", digits.collect::<String>()))
+    Some(format!("{PREFIX}{}", sha256(value)))
+}
+
+/// The SHA-256 of a text, in hexadecimal digits.
+pub fn sha256(text: &[u8]) -> String {
+    digest(&SHA256, text).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -22,6 +22,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::{json, Map, Value};
 use tokio_rustls::rustls::ServerConfig;
 
 use access::Access;
@@ -36,6 +37,9 @@ use watched::Watched;
 
 /// Where the configuration is read if nothing names another file.
 const DEFAULT_FILE: &str = "/etc/swlimitd/swlimitd.yaml";
+
+/// Digits of a configuration's hash.
+const HASH_DIGITS: usize = 16;
 
 /// Where the configuration is read.
 pub enum Origin {
@@ -87,6 +91,8 @@ pub struct Configuration {
     pub unusable: Option<ConfigError>,
     /// The files it was read from, with their text.
     pub sources: Vec<Source>,
+    /// Equal for processes that decide by the same configuration. Passwords are no part of it, since it is public.
+    pub hash: String,
 }
 
 impl Configuration {
@@ -109,6 +115,7 @@ impl Configuration {
         files.extend(discovered.clone().unwrap_or_default());
         // What overlays name is still to come.
         let limits = Limits::load(&files, if is_empty { &[] } else { &overlays }, &settings)?;
+        let hash = hash(&own, &settings, files.iter().chain(&overlays))?;
         let tokens = read(settings.api.tokens.as_slice())?;
         let access = Access::new(&tokens, &settings.api)?;
         let mut sources: Vec<_> = [vec![own], files, overlays, tokens].into_iter().flatten().collect();
@@ -117,7 +124,7 @@ impl Configuration {
         };
         let grpc_tls = server(&settings.grpc.tls, &["h2"])?;
         let http_tls = server(&settings.http.tls, &["h2", "http/1.1"])?;
-        Ok(Self { settings, limits, access, grpc_tls, http_tls, discovered, unusable, sources })
+        Ok(Self { settings, limits, access, grpc_tls, http_tls, discovered, unusable, sources, hash })
     }
 
     /// Whether it was read from the same text.
@@ -144,6 +151,24 @@ impl Configuration {
         }
         watched
     }
+}
+
+/// The hash of a configuration: its keys in any order, without comments and secrets, and its limits as they are written.
+fn hash<'a>(
+    own: &Source,
+    settings: &Settings,
+    limits: impl Iterator<Item = &'a Source>,
+) -> Result<String, ConfigError> {
+    let mut keys: Map<String, Value> = error::parse::<Option<_>>(&own.file, &own.text)?.unwrap_or_default();
+    keys.insert("server".into(), settings.server.to_string().into());
+    keys.remove("sentinel");
+    if let Some(Value::Object(xds)) = keys.get_mut("xds") {
+        xds.remove("headers");
+    }
+    let texts: Vec<_> = limits.map(|source| &*source.text).collect();
+    let mut hash = hashed::sha256(json!([keys, texts]).to_string().as_bytes());
+    hash.truncate(HASH_DIGITS);
+    Ok(hash)
 }
 
 /// The limits that were kept, if this version takes them.

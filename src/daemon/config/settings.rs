@@ -19,7 +19,7 @@ use super::xds::Xds;
 const SERVER_VARIABLE: &str = "SWLIMITD_SERVER";
 
 /// `swlimitd.yaml`. Every key has a default.
-#[derive(Debug, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     pub server: Server,
@@ -154,7 +154,7 @@ impl fmt::Display for Server {
 }
 
 /// PEM files for a server with TLS. Without an authority, the system's authorities are trusted.
-#[derive(Debug, Default, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServerTls {
     pub authority: Option<PathBuf>,
@@ -164,7 +164,7 @@ pub struct ServerTls {
 }
 
 /// How sentinels are asked.
-#[derive(Debug, Default, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sentinel {
     pub tls: bool,
@@ -173,7 +173,7 @@ pub struct Sentinel {
 }
 
 /// The gRPC listener.
-#[derive(Debug, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Grpc {
     pub address: Address,
@@ -196,7 +196,7 @@ impl Default for Grpc {
 }
 
 /// The HTTP listener.
-#[derive(Debug, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
     /// One address, or several that answer alike.
@@ -225,7 +225,7 @@ impl Default for Http {
 }
 
 /// The names of the headers that tell the tightest limit.
-#[derive(Debug, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct HeaderNames {
     pub limit: String,
@@ -261,7 +261,7 @@ impl HeaderNames {
 }
 
 /// Access to the API under `/v1`.
-#[derive(Debug, Default, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Api {
     /// A file of accepted tokens, one a line.
@@ -272,7 +272,7 @@ pub struct Api {
     pub hosts: Vec<String>,
 }
 
-#[derive(Debug, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
     /// In the syntax of `RUST_LOG`: `info`, or `swlimitd=debug,warn`.
@@ -295,7 +295,7 @@ pub enum LogFormat {
 }
 
 /// OpenTelemetry traces.
-#[derive(Debug, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Traces {
     /// A collector that accepts OTLP over gRPC.
@@ -374,21 +374,31 @@ impl Settings {
         Defaults { has_server: self.server != Server::None, on_failure }
     }
 
-    /// Whether the keys that need a restart are equal.
-    pub fn starts_as(&self, other: &Self) -> bool {
-        (&self.server, self.timeout) == (&other.server, other.timeout)
-            && (&self.server_tls, &self.sentinel) == (&other.server_tls, &other.sentinel)
-            && (self.max_keys, self.max_waiting) == (other.max_keys, other.max_waiting)
-            && (self.module, self.max_untracked_age) == (other.module, other.max_untracked_age)
-            && (&self.grpc.address, self.grpc.tls.is_some()) == (&other.grpc.address, other.grpc.tls.is_some())
-            && (self.grpc.max_connection_age, self.grpc.max_connection_age_grace)
-                == (other.grpc.max_connection_age, other.grpc.max_connection_age_grace)
-            && (&self.http.address, self.http.tls.is_some()) == (&other.http.address, other.http.tls.is_some())
-            && self.http.header_timeout == other.http.header_timeout
-            && (self.http.max_headers, self.http.max_header_bytes)
-                == (other.http.max_headers, other.http.max_header_bytes)
-            && self.xds == other.xds
-            && self.log == other.log
-            && self.traces == other.traces
+    /// The keys that differ from those of another configuration and take effect at a start only.
+    pub fn restart_keys(&self, other: &Self) -> Vec<&'static str> {
+        let (grpc, http, others_grpc, others_http) = (&self.grpc, &self.http, &other.grpc, &other.http);
+        let keys = [
+            ("server", self.server == other.server),
+            ("server_tls", self.server_tls == other.server_tls),
+            ("sentinel", self.sentinel == other.sentinel),
+            ("timeout", self.timeout == other.timeout),
+            ("max_keys", self.max_keys == other.max_keys),
+            ("max_waiting", self.max_waiting == other.max_waiting),
+            ("module", self.module == other.module),
+            ("max_untracked_age", self.max_untracked_age == other.max_untracked_age),
+            ("grpc.address", grpc.address == others_grpc.address),
+            ("grpc.tls", grpc.tls.is_some() == others_grpc.tls.is_some()),
+            ("grpc.max_connection_age", grpc.max_connection_age == others_grpc.max_connection_age),
+            ("grpc.max_connection_age_grace", grpc.max_connection_age_grace == others_grpc.max_connection_age_grace),
+            ("http.address", http.address == others_http.address),
+            ("http.tls", http.tls.is_some() == others_http.tls.is_some()),
+            ("http.header_timeout", http.header_timeout == others_http.header_timeout),
+            ("http.max_headers", http.max_headers == others_http.max_headers),
+            ("http.max_header_bytes", http.max_header_bytes == others_http.max_header_bytes),
+            ("xds", self.xds == other.xds),
+            ("log", self.log == other.log),
+            ("traces", self.traces == other.traces),
+        ];
+        keys.into_iter().filter_map(|(key, is_equal)| (!is_equal).then_some(key)).collect()
     }
 }

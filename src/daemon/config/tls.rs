@@ -20,7 +20,7 @@ use super::error::ConfigError;
 use super::source::Source;
 
 /// PEM files.
-#[derive(Debug, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
     pub certificate: PathBuf,

@@ -21,7 +21,7 @@ use super::settings::ServerTls;
 use super::source::Source;
 
 /// A control plane that speaks the aggregated discovery service, state of the world.
-#[derive(Debug, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Xds {
     /// `http://host:port`; `https://` with TLS.

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::{Mutex, OnceLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use metrics::{
     counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram, Counter, Gauge, Histogram,
@@ -12,19 +12,29 @@ use metrics_process::Collector;
 use metrics_util::MetricKindMask;
 use tracing::Span;
 
+use super::configuration::ConfigurationMetrics;
 use super::denied::DeniedHere;
 use super::recent::Recent;
 use super::rules::Rules;
 use super::throttle::Throttle;
 use super::traces;
+use super::waiting::Waiting;
 use crate::core::{Client, Refusal, Source, State, Statistics};
 
 /// 50 µs … 1 s.
 pub const SECONDS: [f64; 13] =
     [0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0];
 
+/// 1 ms … 1 h.
+pub const WAIT_SECONDS: [f64; 13] =
+    [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0];
+
+const DURATIONS: &str = "swlimitd_request_duration_seconds";
+const WAITS: &str = "swlimitd_wait_duration_seconds";
+const WAITING: &str = "swlimitd_waiting";
+
 /// The protocol of a request, or its command in the HTTP API.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Api {
     Grpc,
     Json,
@@ -81,6 +91,13 @@ impl Api {
         Self::Demo,
     ];
 
+    /// The commands that may wait for their turn.
+    const WAITING: [Self; 2] = [Self::Acquire, Self::Hold];
+
+    fn waits(self) -> bool {
+        Self::WAITING.contains(&self)
+    }
+
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize]
     }
@@ -130,11 +147,6 @@ impl Unmatched {
 /// Why the server decided nothing.
 const SERVER_ERRORS: [&str; 2] = ["away", "refused"];
 
-/// What configurations that were read are.
-const CONFIGURATIONS: [&str; 2] = ["valid", "invalid"];
-
-const CONFIGURATION_TIMESTAMP: &str = "swlimitd_configuration_timestamp_seconds";
-
 /// Why a connection or request was rejected before any protocol.
 #[derive(Clone, Copy)]
 pub enum Rejection {
@@ -156,13 +168,17 @@ pub struct Metrics {
     /// Held while rendering.
     rendering: Mutex<()>,
     pub rules: Rules,
+    pub configuration: ConfigurationMetrics,
     requests: [[Counter; Outcome::NAMES.len()]; Api::NAMES.len()],
     durations: [Histogram; Api::NAMES.len()],
     unmatched: [Counter; Unmatched::NAMES.len()],
-    /// Counters of server errors, rejections and configurations.
+    /// Counters of server errors and rejections.
     others: Vec<Counter>,
     /// Requests by duration: the buckets of `SECONDS`, and longer.
     pub recent_durations: Recent<{ SECONDS.len() + 1 }>,
+    /// Requests that may wait, by duration: the buckets of `WAIT_SECONDS`, and longer.
+    pub recent_waits: Recent<{ WAIT_SECONDS.len() + 1 }>,
+    pub waiting: Waiting,
     /// The client's decisions by source.
     pub recent_sources: Recent<{ Source::ALL.len() }>,
     /// Requests without a decision: errors, and those whose callers gave up.
@@ -186,10 +202,14 @@ pub struct Running<'a> {
 impl Metrics {
     /// Installs the recorder, once in a process.
     pub fn install() -> Self {
-        let buckets = Matcher::Full("swlimitd_request_duration_seconds".into());
-        let builder = PrometheusBuilder::new()
-            .set_buckets_for_metric(buckets, &SECONDS)
-            .expect("the buckets are not empty")
+        let builder = [(DURATIONS, SECONDS), (WAITS, WAIT_SECONDS)].into_iter().fold(
+            PrometheusBuilder::new(),
+            |builder, (name, buckets)| {
+                let builder = builder.set_buckets_for_metric(Matcher::Full(name.into()), &buckets);
+                builder.expect("the buckets are not empty")
+            },
+        );
+        let builder = builder
             // Frees the counters and gauges that nobody touched since they were last rendered.
             .idle_timeout(MetricKindMask::COUNTER | MetricKindMask::GAUGE, Some(Duration::ZERO));
         let prometheus = builder.install_recorder().expect("no other recorder is installed");
@@ -197,11 +217,14 @@ impl Metrics {
         let requests = Api::NAMES.map(|api| {
             Outcome::NAMES.map(|outcome| counter!("swlimitd_requests_total", "api" => api, "result" => outcome))
         });
-        let durations = Api::NAMES.map(|api| histogram!("swlimitd_request_duration_seconds", "api" => api));
+        let waiting = Api::WAITING.map(Api::name);
+        let durations = Api::NAMES.map(|api| {
+            let name = if waiting.contains(&api) { WAITS } else { DURATIONS };
+            histogram!(name, "api" => api)
+        });
         let why = |name: &'static str, why: &'static str| counter!(name, "why" => why);
         let others = SERVER_ERRORS.iter().map(|it| why("swlimitd_server_errors_total", it));
         let others = others.chain(Rejection::NAMES.iter().map(|it| why("swlimitd_rejected_total", it)));
-        let configurations = |result| counter!("swlimitd_configurations_total", "result" => result);
         let process = Collector::default();
         process.describe();
         Self {
@@ -209,11 +232,14 @@ impl Metrics {
             process,
             rendering: Mutex::default(),
             rules: Rules::default(),
+            configuration: ConfigurationMetrics::new(),
             requests,
             durations,
             unmatched: Unmatched::NAMES.map(|it| why("swlimitd_unmatched_total", it)),
-            others: others.chain(CONFIGURATIONS.into_iter().map(configurations)).collect(),
+            others: others.collect(),
             recent_durations: Recent::default(),
+            recent_waits: Recent::default(),
+            waiting: Waiting::default(),
             recent_sources: Recent::default(),
             recent_errors: Recent::default(),
             recent_unmatched: Recent::default(),
@@ -228,7 +254,8 @@ impl Metrics {
         client.publish_metrics();
         self.process.collect();
         gauge!("swlimitd_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
-        gauge!(CONFIGURATION_TIMESTAMP).increment(0.0);
+        self.configuration.publish();
+        gauge!(WAITING).set(self.waiting.count() as f64);
         CONTROL_PLANE.get().into_iter().for_each(|gauge| gauge.increment(0.0));
         for server in client.servers().into_iter().filter(|server| server.state == State::Away) {
             let away = server.since.elapsed().unwrap_or_default();
@@ -246,6 +273,7 @@ impl Metrics {
     pub fn end_step(&self, client: &Statistics) {
         self.prometheus.run_upkeep();
         self.recent_durations.step();
+        self.recent_waits.step();
         self.count_sources(client);
         self.recent_sources.step();
         self.recent_errors.step();
@@ -291,18 +319,11 @@ impl Drop for Running<'_> {
         if matches!(outcome, Outcome::Error | Outcome::Cancelled) {
             metrics.recent_errors.count(0);
         }
-        metrics.recent_durations.count(SECONDS.partition_point(|bound| *bound < took.as_secs_f64()));
-    }
-}
-
-/// Counts a configuration that was read.
-pub fn loaded(is_valid: bool) {
-    let [valid, invalid] = CONFIGURATIONS;
-    let result = if is_valid { valid } else { invalid };
-    counter!("swlimitd_configurations_total", "result" => result).increment(1);
-    if is_valid {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        gauge!(CONFIGURATION_TIMESTAMP).set(now.as_secs_f64());
+        let bucket = |bounds: &[f64]| bounds.partition_point(|bound| *bound < took.as_secs_f64());
+        match api.waits() {
+            true => metrics.recent_waits.count(bucket(&WAIT_SECONDS)),
+            false => metrics.recent_durations.count(bucket(&SECONDS)),
+        }
     }
 }
 
@@ -344,7 +365,9 @@ pub fn refused(refusal: &Refusal) {
 
 fn describe() {
     describe_counter!("swlimitd_requests_total", "Requests, by protocol or command, and result");
-    describe_histogram!("swlimitd_request_duration_seconds", "Duration of requests in seconds");
+    describe_histogram!(DURATIONS, "Duration of requests in seconds, without those that may wait");
+    describe_histogram!(WAITS, "Duration of requests that may wait for their turn, in seconds");
+    describe_gauge!(WAITING, "Requests that wait for their turn now");
     describe_counter!("swlimitd_rule_requests_total", "Requests, by rule and outcome");
     describe_counter!("swlimitd_hits_total", "Hits of requests, by rule");
     describe_counter!("swlimitd_decisions_total", "Decisions of limits, by rule, decision and source");
@@ -359,9 +382,7 @@ fn describe() {
         "Requests without a decision: the server was away, or refused the command"
     );
     describe_counter!("swlimitd_rejected_total", "Connections and requests rejected before any protocol");
-    describe_counter!("swlimitd_configurations_total", "Configurations read, valid or invalid");
     describe_gauge!("swlimitd_control_plane_connected", "1 while the control plane that sends limits is connected");
-    describe_gauge!(CONFIGURATION_TIMESTAMP, "Unix time at which the current configuration was read");
     describe_gauge!("swlimitd_build_info", "1, with the version");
     describe_gauge!("swlimitd_server_away_seconds", "How long a server has been away, by reason; absent unless it is");
     describe_gauge!("swlimit_client_server_away", "1 while decisions are made without the server");

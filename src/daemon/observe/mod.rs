@@ -1,5 +1,6 @@
 //! What operators see: metrics, traces, and logs that stay readable.
 
+pub mod configuration;
 pub mod denied;
 pub mod metrics;
 pub mod process;
@@ -7,3 +8,4 @@ pub mod recent;
 pub mod rules;
 mod throttle;
 pub mod traces;
+pub mod waiting;

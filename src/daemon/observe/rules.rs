@@ -6,9 +6,10 @@ use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard};
 
 use ahash::RandomState;
 use metrics::{counter, Counter};
+use serde::Serialize;
 
 use super::metrics::Api;
-use super::recent::Recent;
+use super::recent::{Recent, TimeRange};
 use crate::config::limits::{Limits, Rule};
 use crate::config::policy::Mode;
 use crate::core::{Answer, Plan, Refusal, Source};
@@ -32,6 +33,8 @@ const NEAR: f64 = 0.8;
 enum Outcome {
     Denied,
     Granted,
+    /// The rule would have denied, but is in shadow mode.
+    Shadowed,
     /// The rule granted, and another one denied the request.
     DeniedElsewhere,
     Error,
@@ -39,8 +42,11 @@ enum Outcome {
 }
 
 impl Outcome {
-    const NAMES: [&str; 5] = ["denied", "granted", "denied_elsewhere", "error", "cancelled"];
+    const NAMES: [&str; 6] = ["denied", "granted", "shadowed", "denied_elsewhere", "error", "cancelled"];
 }
+
+/// The outcomes that the page shows, which come first.
+pub const SHOWN_OUTCOMES: usize = 3;
 
 /// The metrics of all rules.
 #[derive(Default)]
@@ -60,14 +66,28 @@ struct RuleMetrics {
     shadowed: Counter,
     requests: [Counter; Outcome::NAMES.len()],
     decisions: [[OnceLock<Counter>; 2]; Source::ALL.len()],
-    /// Denied and granted requests, whatever the number of limits.
-    recent: Recent<2>,
+    /// Denied, granted and shadowed requests, whatever the number of limits.
+    recent: Recent<SHOWN_OUTCOMES>,
+}
+
+/// What a rule decided lately.
+#[derive(Debug, Serialize)]
+pub struct RecentRule {
+    pub domain: String,
+    #[serde(rename = "rule")]
+    pub name: String,
+    /// Denied, granted and shadowed requests by step.
+    pub steps: Vec<[u32; SHOWN_OUTCOMES]>,
+    /// All requests of the last minute.
+    pub last_minute: u64,
 }
 
 /// Counts a request for each of its rules; as cancelled, if this is dropped before it ends.
 pub struct Counting<'a> {
     rules: &'a Rules,
     plan: &'a Plan<'a>,
+    /// All rules are in shadow mode.
+    shadow_mode: bool,
     is_over: bool,
 }
 
@@ -96,9 +116,9 @@ impl Rules {
         }
     }
 
-    /// Begins to count a request.
-    pub fn count<'a>(&'a self, plan: &'a Plan<'a>) -> Counting<'a> {
-        Counting { rules: self, plan, is_over: false }
+    /// Begins to count a request, with all rules in shadow mode or only those that say so.
+    pub fn count<'a>(&'a self, plan: &'a Plan<'a>, shadow_mode: bool) -> Counting<'a> {
+        Counting { rules: self, plan, shadow_mode, is_over: false }
     }
 
     /// Counts a decision of the HTTP API.
@@ -116,11 +136,15 @@ impl Rules {
         }
     }
 
-    /// Domain and name of the rules that decided lately, with their denials and grants by step.
-    pub fn recent(&self) -> Vec<([String; 2], Vec<[u32; 2]>)> {
+    /// The rules that decided lately.
+    pub fn recent(&self, range: TimeRange) -> Vec<RecentRule> {
         let known = self.known();
         let all = known.by_domain.values().flat_map(HashMap::values);
-        all.filter_map(|rule| Some((rule.labels.clone().map(|(_, name)| name), rule.recent.steps()?))).collect()
+        let recent = all.filter_map(|rule| {
+            let [domain, name] = rule.labels.clone().map(|(_, label)| label);
+            Some(RecentRule { domain, name, steps: rule.recent.steps(range)?, last_minute: rule.recent.last_minute() })
+        });
+        recent.collect()
     }
 
     fn known(&self) -> RwLockReadGuard<'_, Known> {
@@ -164,7 +188,7 @@ impl Counting<'_> {
     pub fn end(mut self, decided: &Result<Vec<Answer>, Refusal>, is_current: bool, mut unmatched: impl FnMut()) {
         self.is_over = true;
         let Ok(answers) = decided else { return self.count_all(Outcome::Error, is_current) };
-        let is_denied = self.plan.is_denied(|at| !answers[at].granted);
+        let is_denied = !self.shadow_mode && self.plan.is_denied(|at| !answers[at].granted);
         for descriptor in &self.plan.descriptors {
             let Some(rule) = descriptor.rule else {
                 unmatched();
@@ -172,7 +196,7 @@ impl Counting<'_> {
             };
             if let Some(metrics) = self.rules.rule(descriptor.domain, &descriptor.label, is_current) {
                 let answers = descriptor.questions.iter().map(|at| &answers[*at]);
-                metrics.decided(descriptor.hits, answers, is_denied, rule.shadow_mode);
+                metrics.decided(descriptor.hits, answers, is_denied, self.shadow_mode || rule.shadow_mode);
             }
         }
     }
@@ -240,12 +264,13 @@ impl RuleMetrics {
             self.answered(answer, in_shadow);
         }
         let outcome = match granted {
+            false if in_shadow => Outcome::Shadowed,
             false => Outcome::Denied,
             true if is_denied => Outcome::DeniedElsewhere,
             true => Outcome::Granted,
         };
         self.requests[outcome as usize].increment(1);
-        if let Outcome::Denied | Outcome::Granted = outcome {
+        if (outcome as usize) < SHOWN_OUTCOMES {
             self.recent.count(outcome as usize);
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! The page and its counts are as public as `/metrics`. Keys may name people: only users of the API see and block them.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use axum::extract::{ConnectInfo, Query, State};
@@ -16,9 +17,11 @@ use crate::config::access::Access;
 use crate::config::limits::{Domain, Limit, Limits, Per, Rule};
 use crate::core::{self, Denied, Refusal, Source};
 use crate::observe::denied::DeniedKey;
-use crate::observe::metrics::{Metrics, SECONDS};
+use crate::observe::metrics::{Metrics, SECONDS, WAIT_SECONDS};
 use crate::observe::process;
-use crate::observe::recent::STEP;
+use crate::observe::recent::TimeRange;
+use crate::observe::rules::{RecentRule, SHOWN_OUTCOMES};
+use crate::observe::waiting::AwaitedKey;
 use crate::protocol::access::Barred;
 use crate::protocol::api;
 use crate::protocol::peer::Peer;
@@ -59,13 +62,15 @@ struct StateQuery {
     /// Show only rules whose domain or name contains this, in any case.
     #[serde(default)]
     filter: String,
+    #[serde(default)]
+    range: TimeRange,
 }
 
 /// The state of the page, except for looked-up keys.
 async fn state(
     State(service): State<Arc<Service>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
-    Query(StateQuery { filter }): Query<StateQuery>,
+    Query(StateQuery { filter, range }): Query<StateQuery>,
     uri: Uri,
     headers: HeaderMap,
 ) -> impl IntoResponse {
@@ -88,18 +93,21 @@ async fn state(
         "configuration": {
             "read": api::unix(live.read),
             "refused": refused(&service, access.is_ok()),
+            "hash": configuration.hash,
+            "restart_keys": metrics.configuration.restart_keys(),
         },
         "shadow_mode": settings.shadow_mode,
         "prefix": settings.prefix,
         "needs_token": matches!(configuration.access, Access::Tokens(_)),
-        "step": STEP.as_millis() as u64,
-        "decisions": decisions(metrics, is_shown),
-        "errors": metrics.recent_errors.steps(),
-        "outages": metrics.recent_outages.steps(),
-        "unmatched": metrics.recent_unmatched.steps(),
-        "sources": sources(metrics),
-        "durations": {"bounds": SECONDS, "steps": metrics.recent_durations.steps()},
-        "keys": keys(access, denied, &here),
+        "step": range.step().as_millis() as u64,
+        "decisions": decisions(metrics, range, is_shown),
+        "errors": metrics.recent_errors.steps(range),
+        "outages": metrics.recent_outages.steps(range),
+        "unmatched": metrics.recent_unmatched.steps(range),
+        "sources": sources(metrics, range),
+        "durations": {"bounds": SECONDS, "steps": metrics.recent_durations.steps(range)},
+        "waits": {"bounds": WAIT_SECONDS, "steps": metrics.recent_waits.steps(range), "now": metrics.waiting.count()},
+        "keys": keys(access, denied, &here, &metrics.waiting.top(MAX_KEYS)),
         "rules": rules(&configuration.limits, is_shown),
     });
     (response_headers("application/json"), Json(shown))
@@ -141,48 +149,65 @@ fn refused(service: &Service, has_access: bool) -> Value {
     }
 }
 
-/// The recent decisions by rule, most denials first, then most grants; and their sums.
-fn decisions(metrics: &Metrics, is_shown: impl Fn(&str, &str) -> bool) -> Value {
-    let mut rules = metrics.rules.recent();
-    let sum = |steps: &[[u32; 2]], kind: usize| steps.iter().map(|step| u64::from(step[kind])).sum::<u64>();
-    rules.sort_by_cached_key(|(names, steps)| (std::cmp::Reverse((sum(steps, 0), sum(steps, 1))), names.clone()));
-    let mut all: Vec<[u64; 2]> = Vec::new();
-    for (_, steps) in &rules {
-        all.resize(steps.len(), [0; 2]);
-        for (all, step) in all.iter_mut().zip(steps) {
+/// The recent decisions by rule, most denials first, then most of those in shadow mode, then most grants; and their sums.
+fn decisions(metrics: &Metrics, range: TimeRange, is_shown: impl Fn(&str, &str) -> bool) -> Value {
+    let mut rules = metrics.rules.recent(range);
+    let sum = |rule: &RecentRule, kind: usize| rule.steps.iter().map(|step| u64::from(step[kind])).sum::<u64>();
+    rules.sort_by_cached_key(|rule| {
+        (Reverse([0, 2, 1].map(|kind| sum(rule, kind))), rule.domain.clone(), rule.name.clone())
+    });
+    let mut all: Vec<[u64; SHOWN_OUTCOMES]> = Vec::new();
+    for rule in &rules {
+        all.resize(rule.steps.len(), [0; SHOWN_OUTCOMES]);
+        for (all, step) in all.iter_mut().zip(&rule.steps) {
             *all = std::array::from_fn(|kind| all[kind] + u64::from(step[kind]));
         }
     }
-    rules.retain(|([domain, rule], _)| is_shown(domain, rule));
+    rules.retain(|rule| is_shown(&rule.domain, &rule.name));
     let count = rules.len();
     rules.truncate(MAX_RULES);
-    let shown = rules.iter().map(|([domain, rule], steps)| json!({"domain": domain, "rule": rule, "steps": steps}));
-    json!({"all": all, "rules": shown.collect::<Vec<_>>(), "count": count})
+    json!({"all": all, "rules": rules, "count": count})
 }
 
 /// The recent decisions by source.
-fn sources(metrics: &Metrics) -> Vec<Value> {
-    let steps = metrics.recent_sources.steps().unwrap_or_default();
+fn sources(metrics: &Metrics, range: TimeRange) -> Vec<Value> {
+    let steps = metrics.recent_sources.steps(range).unwrap_or_default();
     let sum = |source: Source| steps.iter().map(|step| u64::from(step[source as usize])).sum::<u64>();
     Source::ALL.map(|source| json!({"source": source.name(), "decisions": sum(source)})).into()
 }
 
 /// The keys that were denied most, or why they are hidden.
-fn keys(access: Result<(), Barred>, denied: Result<Vec<Denied>, Refusal>, here: &[DeniedKey]) -> Value {
+fn keys(
+    access: Result<(), Barred>,
+    denied: Result<Vec<Denied>, Refusal>,
+    here: &[DeniedKey],
+    waiting: &[AwaitedKey],
+) -> Value {
+    let waiting = || {
+        let shown = waiting.iter().map(|AwaitedKey { key, requests, longest }| {
+            json!({"key": key, "requests": requests, "longest": longest.as_secs_f64()})
+        });
+        shown.collect::<Vec<_>>()
+    };
     let here = || {
         let shown = here.iter().map(|DeniedKey { key, this_minute, last_minute }| {
             json!({"key": key, "this_minute": this_minute, "last_minute": last_minute})
         });
         shown.collect::<Vec<_>>()
     };
-    match (access, denied) {
-        (Err(Barred::NeedsToken), _) => json!({"barred": "Keys need a token of the API."}),
-        (Err(Barred::NotLocal | Barred::CrossSite), _) => {
+    match access {
+        Err(Barred::NeedsToken) => json!({"barred": "Keys need a token of the API."}),
+        Err(Barred::NotLocal | Barred::CrossSite) => {
             json!({"barred": "Without tokens only the daemon's own machine sees keys."})
         }
-        (Ok(()), Ok(denied)) => json!({"denied": denied.iter().map(api::denied).collect::<Vec<_>>(), "here": here()}),
-        (Ok(()), Err(Refusal::Unavailable)) => json!({"barred": "The counting server is away.", "here": here()}),
-        (Ok(()), Err(refusal)) => json!({"barred": refusal.message(), "here": here()}),
+        Ok(()) => {
+            let (denied, barred) = match denied {
+                Ok(denied) => (Some(denied.iter().map(api::denied).collect::<Vec<_>>()), None),
+                Err(Refusal::Unavailable) => (None, Some("The counting server is away.".to_string())),
+                Err(refusal) => (None, Some(refusal.message().to_string())),
+            };
+            json!({"denied": denied, "barred": barred, "here": here(), "waiting": waiting()})
+        }
     }
 }
 

@@ -16,12 +16,20 @@ const SOURCES = {
 // Lines of the latency chart, in seconds; its caption names them.
 const LINES = [0.0001, 0.001, 0.01, 0.1];
 const STEPS = 60;
+// The part of the past that is shown, in words, and the axis of its charts.
+const RANGES = {
+  hour: {words: "the last hour", axis: ["1 hour ago", "45 min", "30 min", "15 min", "now"]},
+  five_minutes: {words: "the last five minutes", axis: ["5 min ago", "4", "3", "2", "1", "now"]},
+};
+// Longer tables are folded.
+const FOLDED = 20;
 const UNITS = [["d", 86_400_000], ["h", 3_600_000], ["m", 60_000], ["s", 1000], ["ms", 1]];
 
 const at = (id) => document.getElementById(id);
 let token = "";
 let paused = false;
 let keyPrefix = "";
+let range = "hour";
 let shownAt = null;
 let looking = 0;
 let asked = 0;
@@ -82,6 +90,15 @@ function draw(name, attributes) {
   return drawn;
 }
 
+/** The first items of a table, or all where somebody has unfolded it. */
+function folded(table, items) {
+  const more = at(`${table}-more`);
+  const isOpen = more.getAttribute("aria-expanded") === "true";
+  more.hidden = items.length <= FOLDED;
+  more.textContent = isOpen ? `Show the first ${FOLDED} only` : `Show ${number(items.length - FOLDED)} more`;
+  return isOpen ? items : items.slice(0, FOLDED);
+}
+
 /** Show items as rows. A row stays the same element as long as its item is there, so that focus stays, too. */
 function rows(body, items, name, create, update) {
   const focused = document.activeElement;
@@ -105,10 +122,13 @@ const numberCell = () => make("td", {class: "number"});
 /** Steps of `kinds` counts, also if nothing was counted. */
 const padded = (steps, kinds) => steps?.length ? steps : Array(STEPS).fill(Array(kinds).fill(0));
 
-/** Put texts on a chart, each at a share of its height from above. */
+/** Put texts beside a chart, each at a share of its height from above; of two that would overlap, the first one. */
 function mark(svg, marks) {
   for (const old of svg.parentNode.querySelectorAll(".mark")) old.remove();
+  const taken = [];
   for (const [text, share] of marks) {
+    if (taken.some((other) => Math.abs(other - share) < 0.12)) continue;
+    taken.push(share);
     const made = make("span", {class: "mark", "aria-hidden": "true"}, text);
     made.style.top = `${100 * share}%`;
     made.style.transform = `translateY(-${100 * share}%)`;
@@ -127,23 +147,27 @@ function onPoint(chart, describe) {
   for (const event of ["pointermove", "pointerdown"]) at(chart).addEventListener(event, point);
 }
 
-/** Bars above a line for what was granted, and below it for what was denied and for errors; behind them a band where a
-    server was away. The highest of each side, and where the line is, as a share from above. */
+/** Bars above a line for what was granted, and below it for what was denied, what was not denied in shadow mode, and for
+    errors; behind them a band where a server was away. The highest of each side, and where the line is, as a share from
+    above. */
 function mirrored(svg, steps, errors = [], outages = []) {
   const {width, height} = svg.viewBox.baseVal;
   const error = (place) => errors[place]?.[0] ?? 0;
   const grantedMost = Math.max(0, ...steps.map((step) => step[1]));
-  const deniedMost = Math.max(0, ...steps.map((step, place) => step[0] + error(place)));
+  const deniedMost = Math.max(0, ...steps.map(([denied, , shadowed = 0], place) => denied + shadowed + error(place)));
   const scale = (height - 2) / Math.max(1, deniedMost + grantedMost);
   const line = 1 + grantedMost * scale;
   const wide = width / Math.max(1, steps.length);
-  const bars = steps.flatMap(([denied, granted], place) => {
+  const bars = steps.flatMap(([denied, granted, shadowed = 0], place) => {
     const bar = {x: place * wide + wide * 0.1, width: wide * 0.8};
+    const below = (kind, count, above) =>
+      count && draw("rect", {...bar, class: kind, y: line + above * scale, height: count * scale});
     return [
       outages[place]?.[0] && draw("rect", {x: place * wide, width: wide, class: "outage", y: 0, height}),
-      error(place) && draw("rect", {...bar, class: "errors", y: line + denied * scale, height: error(place) * scale}),
       granted && draw("rect", {...bar, class: "granted", y: line - granted * scale, height: granted * scale}),
-      denied && draw("rect", {...bar, class: "denied", y: line, height: denied * scale}),
+      below("denied", denied, 0),
+      below("shadowed", shadowed, denied),
+      below("errors", error(place), denied + shadowed),
     ].filter(Boolean);
   });
   svg.replaceChildren(...bars, draw("line", {class: "base", x1: 0, x2: width, y1: line, y2: line}));
@@ -195,8 +219,10 @@ function show(state) {
   showUnmatched(state.unmatched);
   showSources(state.sources);
   showLatency(state.durations, state.step);
+  showWaits(state.waits);
   showKeys("top", state.keys.denied, state.keys.barred, "No key was denied in this minute or the last.");
   showKeys("here", state.keys.here, state.keys.here ? "" : state.keys.barred, "None.");
+  showWaiting(state.keys);
   showRules(state.rules);
   if (paused) return;
   const away = state.servers.filter(({state: it}) => it === "away");
@@ -212,12 +238,13 @@ function show(state) {
 }
 
 /** Which process this is, its servers, and its configuration. */
-function showAbout({host, uptime, servers, configuration: {read, refused}}) {
+function showAbout({host, uptime, servers, configuration: {read, refused, hash, restart_keys: waiting}}) {
   const server = ({address, state: it, since, round_trip: trip, lacks}) =>
     `server ${address} is ${it}${it === "up" ? "" : ` since ${clock(new Date(since))}`}`
     + (trip === null ? "" : `, last reply after ${took(trip)}`)
     + (lacks.length > 0 ? `, refuses ${lacks.join(", ")}` : "");
-  const about = [`${host}, up for ${span(uptime)}`, ...servers.map(server), `configuration read ${ago(read)}`];
+  const about = [`${host}, up for ${span(uptime)}`, ...servers.map(server), `configuration ${hash} read ${ago(read)}`,
+    ...waiting.length > 0 ? [`after a restart, other values of ${waiting.join(", ")} take effect`] : []];
   at("about").textContent = `${about.join("; ")}.`;
   at("refused").hidden = refused === null;
   say(at("refused"), refused === null ? "" : `The configuration of ${clock(new Date(refused.read))} is refused`
@@ -229,9 +256,10 @@ let drawn = null;
 onPoint("decisions-chart", (place) => {
   if (drawn === null) return "";
   const {all, errors, outages, step} = drawn;
-  const [denied, granted] = all[place];
+  const [denied, granted, shadowed] = all[place];
   const when = clock(new Date(shownAt - (STEPS - 1 - place) * step));
-  const parts = [[granted, "granted"], [denied, "denied"], [errors[place][0], "without a decision"]];
+  const parts = [[granted, "granted"], [denied, "denied"], ...shadowed ? [[shadowed, "not denied in shadow mode"]] : [],
+                 [errors[place][0], "without a decision"]];
   return `${when}, ${duration(step)}: `
     + parts.map(([count, what]) => `${number(count)} ${what} (${rate(count, step / 1000)})`).join(", ")
     + (outages[place][0] ? "; a counting server was away." : ".");
@@ -239,38 +267,40 @@ onPoint("decisions-chart", (place) => {
 
 function showDecisions({decisions, errors, outages, step, rules: inForce}) {
   const {rules, count} = decisions;
-  const all = padded(decisions.all, 2);
+  const all = padded(decisions.all, 3);
   drawn = {all, errors: padded(errors, 1), outages: padded(outages, 1), step};
   const inShadow = new Set(inForce.rules.filter((rule) => rule.shadow_mode).map(nameOf));
-  const [denied, granted] = [0, 1].map((kind) => sum(all.map((one) => one[kind])));
+  const [denied, granted, shadowed] = [0, 1, 2].map((kind) => sum(all.map((one) => one[kind])));
   const failed = sum(drawn.errors.map(([count]) => count));
   at("granted").textContent = number(granted);
   at("denied").textContent = number(denied);
+  at("shadowed").textContent = number(shadowed);
   at("errors").textContent = number(failed);
   const {grantedMost, deniedMost, line} = mirrored(at("decisions-chart"), all, drawn.errors, drawn.outages);
   const second = step / 1000;
-  mark(at("decisions-chart"), [[grantedMost && rate(grantedMost, second), 0], [0, line],
-                               [deniedMost && rate(deniedMost, second), 1]].filter(([text], place) => text || place === 1));
+  mark(at("decisions-chart"), [[0, line], [grantedMost && rate(grantedMost, second), 0],
+                               [deniedMost && rate(deniedMost, second), 1]].filter(([text], place) => text || place === 0));
   at("decisions-chart").setAttribute("aria-label",
-    `Granted ${number(granted)} and denied ${number(denied)} in five minutes`
+    `Granted ${number(granted)} and denied ${number(denied)} in ${RANGES[range].words}`
     + (failed ? `, ${number(failed)} without a decision` : "")
     + (drawn.outages.some(([away]) => away) ? "; a counting server was away" : ""));
   at("decisions-scale").textContent = `Each bar is ${duration(step)}.`;
-  rows(at("by-rule"), rules, nameOf, (rule) => {
+  rows(at("by-rule"), folded("by-rule", rules), nameOf, (rule) => {
     const seen = {viewBox: "0 0 240 30", preserveAspectRatio: "none", "aria-hidden": "true"};
     const chart = draw("svg", {class: "course", ...seen});
-    return make("tr", {}, ruleHeading(rule), numberCell(), numberCell(), numberCell(),
+    return make("tr", {}, ruleHeading(rule), numberCell(), numberCell(), numberCell(), numberCell(),
       make("td", {class: "wide"}, chart));
   }, (row, rule) => {
     row.querySelector(".quiet").textContent =
       inShadow.has(nameOf(rule)) ? `${rule.domain}, in shadow mode: denies nothing` : rule.domain;
-    for (const kind of [0, 1]) row.cells[2 - kind].textContent = number(sum(rule.steps.map((one) => one[kind])));
-    const minute = rule.steps.slice(-60_000 / step);
-    row.cells[3].textContent = rate(sum(minute.flat()), 60);
+    [1, 0, 2].forEach((kind, place) => {
+      row.cells[place + 1].textContent = number(sum(rule.steps.map((one) => one[kind])));
+    });
+    row.cells[4].textContent = rate(rule.last_minute, 60);
     mirrored(row.querySelector("svg"), rule.steps);
   });
   at("by-rule-note").textContent = rules.length === 0 && at("filter").value ? "No such rule decided anything."
-    : rules.length === 0 ? "No rule has decided anything in the last five minutes."
+    : rules.length === 0 ? `No rule has decided anything in ${RANGES[range].words}.`
     : count > rules.length ? `And ${amount(count - rules.length, "rule")} more.` : "";
 }
 
@@ -293,7 +323,7 @@ function showSources(sources) {
     row.cells[1].textContent = number(decisions);
     row.cells[2].textContent = share(decisions);
   });
-  at("local").textContent = share(sum(sources.filter(({source}) => source !== "server").map(({decisions}) => decisions)));
+  at("failure").textContent = number(sources.find(({source}) => source === "failure").decisions);
 }
 
 let latencies = null;
@@ -315,22 +345,49 @@ function showLatency({bounds, steps}, step) {
   at("median").textContent = took(median);
   at("slowest").textContent = took(slowest);
   ranged(at("latency-chart"), steps ?? [], bounds);
-  at("latency-chart").setAttribute("aria-label", median === null ? "No requests in five minutes"
-    : `${amount(sum(all), "request")} in five minutes: median ${took(median)}, 99 % faster than ${took(slowest)}`);
+  at("latency-chart").setAttribute("aria-label", median === null ? `No requests in ${RANGES[range].words}`
+    : `${amount(sum(all), "request")} in ${RANGES[range].words}: median ${took(median)}, 99 % faster than ${took(slowest)}`);
+}
+
+/** Requests that may wait for their turn: how many wait now, and how long those took that have ended. */
+function showWaits({bounds, steps, now}) {
+  const all = bounds.concat(Infinity).map((_, place) => sum((steps ?? []).map((counts) => counts[place])));
+  const [median, slowest] = [0.5, 0.99].map((share) => quantile(all, bounds, share));
+  const waited = (seconds) => seconds < 1 ? took(seconds) : span(seconds);
+  const ended = median === null ? "" : ` ${amount(sum(all), "request")} that could wait ended in ${RANGES[range].words}:`
+    + ` median ${waited(median)}, 99 % faster than ${waited(slowest)}.`;
+  at("waits").textContent = `${amount(now, "request waits", "requests wait")} for a turn now.${ended}`;
+}
+
+/** Keys that requests wait for here. */
+function showWaiting({waiting, barred}) {
+  rows(at("waiting"), waiting ?? [], ({key}) => key, ({key}) =>
+    make("tr", {}, make("th", {scope: "row"}, lookButton(key)), numberCell(), numberCell()),
+  (row, {requests, longest}) => {
+    row.cells[1].textContent = number(requests);
+    row.cells[2].textContent = span(longest);
+  });
+  at("waiting-note").textContent = waiting === undefined ? barred : waiting.length === 0 ? "None." : "";
+}
+
+/** A button that looks a key up. */
+function lookButton(key) {
+  const look = make("button", {type: "button", class: "look", title: "Look this key up"}, key);
+  look.addEventListener("click", () => {
+    at("key").value = key;
+    lookUp(key);
+  });
+  return look;
 }
 
 /** Keys with their denials in a table, or why they are hidden. */
-function showKeys(table, denied = [], barred = "", none = "") {
+function showKeys(table, keys, barred, none) {
+  const denied = keys ?? [];
   const wanted = at("filter").value.toLowerCase();
   const shown = denied.filter(({key}) => key.toLowerCase().includes(wanted));
   rows(at(table), shown, ({database, key}) => `${database} ${key}`, ({database = 0, key}) => {
-    const look = make("button", {type: "button", class: "look", title: "Look this key up"}, key);
-    look.addEventListener("click", () => {
-      at("key").value = key;
-      lookUp(key);
-    });
     const place = database === 0 ? [] : [make("span", {class: "quiet"}, `database ${database}`)];
-    return make("tr", {}, make("th", {scope: "row"}, look, ...place), numberCell(), numberCell());
+    return make("tr", {}, make("th", {scope: "row"}, lookButton(key), ...place), numberCell(), numberCell());
   }, (row, {this_minute: now, last_minute: before}) => {
     row.cells[1].textContent = number(now);
     row.cells[2].textContent = number(before);
@@ -340,8 +397,9 @@ function showKeys(table, denied = [], barred = "", none = "") {
 
 function showRules({rules, count}) {
   const name = (rule) => JSON.stringify(rule);
-  rows(at("rules"), rules, name, (rule) => {
+  rows(at("rules"), folded("rules", rules), name, (rule) => {
     const lines = (texts) => texts.map((text) => make("div", {}, text));
+    const nothing = make("div", {class: "nothing"}, "limit 0: denies every request");
     const modes = [["shadow_mode", "shadow mode: denies nothing"], ["quota_mode", "quota mode"]];
     const limits = rule.limits.map(({shown, limit, window, resolution, strict, block, record}) => [
       ...window ? [`${number(limit)} per ${duration(window)}`, `resolution ${duration(resolution)}`] : [shown],
@@ -349,7 +407,8 @@ function showRules({rules, count}) {
       block && `blocks for ${duration(block)}`, record && "records"].filter(Boolean).join(", "));
     const decided = rule.limits.map((limit) => `${limit.mode}; on failure: ${limit.on_failure}`);
     return make("tr", {}, ruleHeading(rule),
-      make("td", {}, ...lines([...limits, ...rule.unlimited ? ["unlimited"] : []])),
+      make("td", {}, ...lines([...limits, ...rule.unlimited ? ["unlimited"] : []]),
+        ...rule.limits.some(({limit}) => limit === 0) ? [nothing] : []),
       make("td", {}, ...lines([...new Set(decided), ...modes.filter(([mode]) => rule[mode]).map(([, text]) => text)])));
   }, () => {});
   at("rules-note").textContent = count === 0 ? (at("filter").value ? "There is no such rule." : "There are none.")
@@ -373,7 +432,7 @@ async function refresh() {
   const own = ++asked;
   let state;
   try {
-    state = await ask(`/page/state?${new URLSearchParams({filter: at("filter").value})}`);
+    state = await ask(`/page/state?${new URLSearchParams({filter: at("filter").value, range})}`);
   } catch {
     if (own !== asked) return;
     const since = shownAt ? ` What is shown is from ${clock(shownAt)}.` : "";
@@ -516,6 +575,28 @@ at("unblock").addEventListener("click", () => change(async () => {
   return unblocked ? "It is not blocked any more." : "It was not blocked.";
 }));
 at("filter").addEventListener("input", refresh);
+for (const table of ["by-rule", "rules"]) {
+  at(`${table}-more`).addEventListener("click", ({target}) => {
+    target.setAttribute("aria-expanded", target.getAttribute("aria-expanded") === "false");
+    refresh();
+  });
+}
+const ranges = document.querySelectorAll("[data-range]");
+/** Show another part of the past. */
+function choose(chosen) {
+  range = chosen;
+  for (const button of ranges) button.setAttribute("aria-pressed", button.dataset.range === range);
+  for (const axis of document.querySelectorAll(".axis")) {
+    axis.replaceChildren(...RANGES[range].axis.map((text) => make("span", {}, text)));
+  }
+}
+for (const button of ranges) {
+  button.addEventListener("click", () => {
+    choose(button.dataset.range);
+    refresh();
+  });
+}
+choose(range);
 at("pause").addEventListener("click", () => {
   paused = !paused;
   at("pause").setAttribute("aria-pressed", paused);

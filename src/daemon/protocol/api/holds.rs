@@ -210,7 +210,9 @@ impl HoldRequest {
 pub async fn hold(State(service): State<Arc<Service>>, body: Body<HoldRequest>) -> Result<Response, ErrorReply> {
     let (request, live) = (read(body)?, service.live());
     let key = request.key.name(prefix(&live))?;
-    let taken = live.limiters.hold(&key, &request.kind(&live)?).await.map_err(refused)?;
+    let kind = request.kind(&live)?;
+    let _waiting = (kind.wait > Duration::ZERO).then(|| service.metrics.waiting.begin(&key));
+    let taken = live.limiters.hold(&key, &kind).await.map_err(refused)?;
     if !taken.answer.granted {
         service.metrics.denied_here.count(&key);
     }

@@ -24,7 +24,7 @@ use super::explain::{self, ExplainRequest};
 use super::peer::Peer;
 use crate::config::limits::{default_geometry, Limit};
 use crate::config::policy::{OnFailure, PolicyKeys};
-use crate::core::{self, Explanation, Operation, Plan, Question, Role};
+use crate::core::{self, Explanation, Operation, Plan, Question, Role, Verb};
 use crate::observe::metrics::{Api, Outcome};
 use crate::observe::traces;
 use crate::service::{refused, Live, Service};
@@ -133,7 +133,9 @@ async fn decide(
     let live = service.live();
     let limit = limit(&live, request, command)?;
     let key = request.key(prefix(&live))?;
-    let decided = live.limiters.decide_one(&limit, request.verb(command)?, request.demand(&key)).await;
+    let verb = request.verb(command)?;
+    let _waiting = matches!(verb, Verb::Acquire(_)).then(|| service.metrics.waiting.begin(&key));
+    let decided = live.limiters.decide_one(&limit, verb, request.demand(&key)).await;
     let answer = decided.map_err(refused)?;
     if !answer.granted && command != Command::Peek {
         service.metrics.denied_here.count(&key);
