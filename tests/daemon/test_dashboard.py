@@ -35,6 +35,10 @@ def test_queries_ask_for_what_there_is(start_daemon, start):
         daemon.codes("k=x")
     (daemon.folder / "limits.yaml").write_text("invalid")
     eventually(lambda: "configuration is invalid" in daemon.log)
+    daemon.write_limits(LIMITS)
+    settings = daemon.folder / "swlimitd.yaml"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"max_keys": 7}))
+    eventually(lambda: daemon.metrics("swlimitd_restart_needed"))
     server.stop()
     asked = {"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "y"}]}]}
     eventually(lambda: daemon.json(asked)[0] == 503 and daemon.metrics("swlimitd_server_away_seconds"))

@@ -153,7 +153,8 @@ impl Configuration {
     }
 }
 
-/// The hash of a configuration: its keys in any order, without comments and secrets, and its limits as they are written.
+/// The hash of a configuration: its keys in any order, without comments, secrets and what is of one process only, and its
+/// limits as they are written.
 fn hash<'a>(
     own: &Source,
     settings: &Settings,
@@ -161,9 +162,18 @@ fn hash<'a>(
 ) -> Result<String, ConfigError> {
     let mut keys: Map<String, Value> = error::parse::<Option<_>>(&own.file, &own.text)?.unwrap_or_default();
     keys.insert("server".into(), settings.server.to_string().into());
-    keys.remove("sentinel");
-    if let Some(Value::Object(xds)) = keys.get_mut("xds") {
-        xds.remove("headers");
+    for (group, key) in [
+        ("grpc", "address"),
+        ("http", "address"),
+        ("sentinel", "password"),
+        ("xds", "headers"),
+        ("xds", "node"),
+        ("xds", "node_metadata"),
+    ] {
+        keys.get_mut(group).and_then(Value::as_object_mut).map(|group| group.remove(key));
+    }
+    for paths in ["limits", "overlays"] {
+        keys.remove(paths);
     }
     let texts: Vec<_> = limits.map(|source| &*source.text).collect();
     let mut hash = hashed::sha256(json!([keys, texts]).to_string().as_bytes());

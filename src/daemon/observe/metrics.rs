@@ -26,8 +26,7 @@ pub const SECONDS: [f64; 13] =
     [0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0];
 
 /// 1 ms … 1 h.
-pub const WAIT_SECONDS: [f64; 13] =
-    [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0];
+pub const WAIT_SECONDS: [f64; 13] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0];
 
 const DURATIONS: &str = "swlimitd_request_duration_seconds";
 const WAITS: &str = "swlimitd_wait_duration_seconds";
