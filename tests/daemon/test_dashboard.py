@@ -3,6 +3,7 @@
 import json
 import re
 
+from docs.pages import page_named
 from support.server import ROOT
 from support.waiting import eventually
 
@@ -55,6 +56,8 @@ def test_queries_ask_for_what_there_is(start_daemon, start):
 
 
 def test_every_metric_is_shown(daemon):
+    """Of those that the page promises."""
+    assert "a dashboard of all that begin with `swlimitd_`" in " ".join(page_named("swlimitd.md").read_text().split())
     daemon.codes("shadow=x", "nothing=x")
     told = set(re.findall(r"^# TYPE (swlimitd_\w+)", daemon.get("/metrics")[1], re.MULTILINE))
     shown = {re.sub("_bucket$", "", name) for query in queries() for name in re.findall(r"swlimitd_\w+", query)}

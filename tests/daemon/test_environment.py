@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 import yaml
 
+from docs.pages import page_named
 from support.control_plane import ControlPlane
 from support.daemon import DAEMON, READY_SECONDS, FromEnvironment, environment
 from support.waiting import eventually
@@ -24,9 +25,9 @@ def printed(**variables):
 @pytest.fixture
 def start_from_environment(starting_daemons, server):
     @contextmanager
-    def start(**variables):
+    def start(counting=server, **variables):
         starting_daemons().close()  # without a daemon, the test is skipped
-        with FromEnvironment({"below/limits.yaml": LIMITS}, server, **variables) as daemon:
+        with FromEnvironment({"below/limits.yaml": LIMITS}, counting, **variables) as daemon:
             yield daemon
 
     return start
@@ -46,6 +47,19 @@ def test_it_starts_as_they_say(start_from_environment, server):
         # Files change as they do for a configuration file.
         (daemon.folder / "ratelimit/config/below/limits.yaml").write_text(LIMITS.replace("3", "4"))
         eventually(lambda: "4 per 1d" in daemon.get("/rlconfig")[1])
+
+
+def test_the_script_decides_where_the_module_is_not_loaded(start_from_environment, start):
+    """As the page for Envoy Gateway says, which starts it like this."""
+    section = page_named("envoy-gateway.md").read_text().partition("## Without the module\n")[2].partition("\n## ")[0]
+    told = [" ".join(words.split()) for words in re.findall(r"`([^`]+)`", section)]
+    bare = start(module=None)
+    with start_from_environment(bare) as daemon:
+        assert [daemon.codes("k=x")[0] for _ in range(4)] == ["OK"] * 3 + ["OVER_LIMIT"]
+        log, metric = told
+        assert log in daemon.log
+        daemon.http_port = daemon.debug_port
+        assert set(daemon.metrics(metric).values()) == {1}
 
 
 def test_what_is_printed_is_a_configuration(start_daemon, server, tmp_path):

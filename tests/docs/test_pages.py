@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 
 import pytest
 
@@ -65,6 +66,27 @@ def test_a_page_says_what_it_is_for_and_where_to_go_on(page):
     _, opening, *_, end = page.read_text().strip().split("\n\n")
     assert re.match(r"[\w*`[]", opening), "behind its title, a page says in words what it is for"
     assert page.parent == ROOT / "docs" or re.match(r"\*\*Next:\*\* .*\]\(", end, re.DOTALL)
+
+
+@each_page
+def test_tables_begin_with_their_headers(page):
+    """A blank line ends a table: the rows behind it would be shown as words."""
+    tables = re.findall(r"(?:^ *\|.*\n)+", prose(page), re.MULTILINE)
+    assert [table for table in tables if not re.match(r".*\n *\|[-:| ]+\|\n", table)] == []
+
+
+@pytest.mark.parametrize("page", [page_named("design.md"), ROOT / "CONTRIBUTING.md"], ids=place_of)
+def test_files_and_folders_that_are_named_are_there(page):
+    """`NAME` in a name stands for any."""
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    named = re.findall(r"`([a-z][\w./-]*(?:/|\.(?:rs|py|lua|ts|json|yml)))`", prose(page))
+    assert len(named) > 10
+
+    def is_there(name):
+        pattern = re.escape(name).replace("NAME", "[a-z_-]+") + ("" if name.endswith("/") else "$")
+        return re.search(rf"(^|/){pattern}", files, re.MULTILINE)
+
+    assert [name for name in named if not is_there(name)] == []
 
 
 @each_page

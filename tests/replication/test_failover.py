@@ -73,6 +73,24 @@ def test_a_promoted_replica_holds_every_grant_it_acknowledged(start, skewed, rep
     report(f"{units} units acknowledged, 0 lost; {unacknowledged} unacknowledged ones were kept")
 
 
+def test_a_failover_that_is_asked_for_loses_nothing(start, report):
+    """An upgrade asks for one: under load the primary hands over, and its replica holds every grant, although nobody
+    waited for replicas."""
+    primary = start(options=PROMPT)
+    replica = start(options=replica_of(primary))
+    synchronised(replica)
+    limits = dict.fromkeys(TIGHT, 200)
+    with Load(to(primary), [*SINGLE, *TIGHT], PAIRS, limits, batch=16) as load:
+        load.reach(1000)
+        eventually(lambda: primary.cli("FAILOVER"), "OK")
+        eventually(lambda: load.failures)
+    client = replica.client()
+    assert client.info("replication")["role"] == "master"
+    unacknowledged = nothing_lost(load, lambda key: client)
+    only_the_rest(client, limits)
+    report(f"{load.acknowledged.total()} units acknowledged, 0 lost; {unacknowledged} unacknowledged ones were kept")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("skew", [0, 20 * MINUTES, -20 * MINUTES], ids=["same", "ahead", "behind"])
 def test_many_promoted_replicas_hold_every_grant(start, skewed, report, skew):
