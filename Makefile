@@ -13,15 +13,20 @@ THREADED_RELEASES = $(OTHER_RELEASES)
 # Warnings are errors in CI only: a newer clippy than that has new ones.
 STRICT = $(if $(filter true,$(CI)),-- --deny warnings)
 
-.PHONY: run demo test test-module test-client test-daemon test-python test-node test-all test-releases \
+.PHONY: help run demo test test-module test-client test-daemon test-python test-node test-all test-releases \
 	test-long test-fresh package test-packages bench accuracy build build-all ready docs lint
 .NOTPARALLEL:
 
-run: setup-run build
+help: ## This list
+	@echo "make TARGET, where TARGET is one of these; each does its own set-up:"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do \
+		[ "$$target" = help ] || printf '  %-14s %s\n' "$$target" "$$text"; done
+
+run: setup-run build ## A server with the module, ready for redis-cli
 	@scripts/run
 
 # swlimitd behind an nginx, with something to try. Only the programs are built.
-demo: setup-run
+demo: setup-run ## swlimitd behind an nginx, with something to try
 	@case "$(CRATES)" in *"exclude swlimitd"*) \
 		echo "demo: install a newer Rust (rustup update stable), or swlimitd's package, which needs none" >&2; exit 1;; esac
 	@echo "Building the module and swlimitd; the first time that takes minutes"
@@ -31,69 +36,71 @@ demo: setup-run
 # Every part's tests, in minutes, on the installed server. The other releases are for tests that no other will do for: one uses
 # the C library's allocator, which memcheck watches, one defragments, one is too old. The client's tests on real servers
 # are run by pytest, on each release.
-test: ready
+test: ready ## Every part's tests, on the installed server, in minutes
 	$(PARALLEL) tests
 
 # Those of one part, for who changes no other.
 MODULE = blocking cluster commands holds hostile keyspace load operating replication script vectors waiting
-test-module: ready
+test-module: ready ## The module's only
 	$(PARALLEL) tests/crates $(MODULE:%=tests/%)
 
-test-client: build-all
+test-client: build-all ## The Rust client's only
 	$(PARALLEL) tests/crates tests/client
 
-test-daemon: ready
+test-daemon: ready ## swlimitd's only
 	$(PARALLEL) tests/crates tests/daemon
 
-test-python: build-all
+test-python: build-all ## The Python client's only
 	$(PARALLEL) tests/python
 
-test-node: build-all
+test-node: build-all ## The Node.js client's only
 	$(PARALLEL) tests/node
 
 # The same on every other release, and the tests that take longer.
-test-all: test test-releases test-long
+test-all: test test-releases test-long ## All of that on every release of the servers, and longer tests
 
 # What depends on no server has been tested by then; of the clients, what the server tells them.
-test-releases: build-all
+test-releases: build-all ## The tests that depend on the server, on the other releases
 	-scripts/servers
 	SWLIMIT_SERVERS=$(OTHER_RELEASES) $(PARALLEL) $(MODULE:%=tests/%) tests/client tests/docs tests/node/test_node.py \
 		tests/python/test_d*
 
 # Only Valkey 9 moves slots atomically.
-test-long: build-all
+test-long: build-all ## The tests that take minutes
 	$(PARALLEL) tests --long -m "long or threaded"
 	SWLIMIT_SERVERS=$(THREADED_RELEASES) $(PARALLEL) tests --long -m "threaded and not long"
 	SWLIMIT_SERVERS=valkey-9.1 $(PARALLEL) tests --long -m long -k atomically
 
 # What a newcomer does, in fresh Debian systems; with TESTS=make_run that command only.
-test-fresh: setup-fresh
+test-fresh: setup-fresh ## The set-up, in new Debian systems, as root
 	$(PYTEST) tests --fresh -m fresh $(if $(TESTS),-k $(TESTS))
 
-# What is published, into dist/; and the proof that each of it works on a real server.
-package: setup-test
-	@scripts/package
+# What is published, into dist/; and the proof that each of it works on a real server. With TARGETS=… of these targets of
+# Rust only; all of them are what .ci/run asks about.
+package: setup-test ## What is published, into dist/; of TARGETS=... only
+	@scripts/package $(TARGETS)
 
-test-packages: setup-fresh package
-	$(PYTEST) tests/packages
+test-packages: setup-fresh package ## The same, and the proof that each package works
+	SWLIMIT_TARGETS="$(TARGETS)" $(PYTEST) tests/packages
+	@[ -n "$(TARGETS)" ] || .ci/packaging-hash > .ci/packaged
 
-bench:
+bench: ## CPU, latency and memory beside others
 	@scripts/benchmark
 
-accuracy:
+accuracy: ## Decisions beside an exact log
 	@scripts/measure-accuracy
 
 # The documentation as a site with a search, in target/site.
-docs:
+docs: ## The documentation as a site with a search, in target/site
 	@scripts/make-docs
 
-build: setup-build
+build: setup-build ## The module alone
 	cargo build
 
 # All that tests need, at once: for fewer crates cargo would choose other features of what they depend on, and build that
 # anew.
 CRATES = $$(scripts/crates)
-build-all: setup-test
+build-all: setup-test ## All programs and their tests
 	@echo "Building everything; where nothing is built yet, that takes minutes"
 	cargo build $(CRATES) --all-targets
 	@PYTHONPATH=tests .venv/bin/python -m support.node
@@ -101,13 +108,14 @@ build-all: setup-test
 # What `make test` cannot do without; what cannot be had here is said, and its tests are skipped. Fetching is mostly
 # waiting, and so goes on beside what is compiled: without scripts/servers, whose setup would wait for cargo.
 FETCH = PYTHONPATH=tests .venv/bin/python -m
-ready: setup-test
-	@trap wait EXIT; { $(FETCH) support.releases valkey-9.1 redis-7.4 redis-6.2; $(FETCH) support.proxies; } & \
+ready: setup-test ## Everything that tests need: built and fetched
+	@trap wait EXIT; { $(FETCH) support.releases valkey-9.1 redis-7.4 redis-6.2; $(FETCH) support.proxies; \
+		$(FETCH) support.kubernetes; } & \
 	$(MAKE) --no-print-directory build-all
 
 # What is written for readers; the changelog keeps the words of its time.
 PROSE = README.md CONTRIBUTING.md SECURITY.md docs src/node/README.md src/python/README.md
-lint: setup-lint
+lint: setup-lint ## Formatting and lints, of every language
 	cargo fmt --all --check
 	cargo clippy --all-targets $(CRATES) $(STRICT)
 	.venv/bin/ruff check --quiet tests scripts src/python

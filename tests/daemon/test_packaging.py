@@ -1,4 +1,5 @@
-"""What is published beside swlimitd: its sample configuration, the recipe of its container, Kubernetes' manifests."""
+"""What is published beside swlimitd: its sample configuration, the recipe of its container, Kubernetes' manifests, of
+which helm renders some."""
 
 import re
 import subprocess
@@ -10,10 +11,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from docs.pages import blocks, page_named
 from support.daemon import DAEMON, Daemon
+from support.kubernetes import rendered, strictly_read
 from support.recipe import PACKAGING, Recipe
 from support.server import ROOT
 
-MANIFESTS = sorted((PACKAGING / "kubernetes").glob("*.yaml"))
+MANIFESTS = [PACKAGING / "kubernetes" / name for name in ("deployment.yaml", "sidecar.yaml")]
 SAMPLE = (PACKAGING / "swlimitd.yaml").read_text()
 PAGE = page_named("swlimitd.md")
 pytestmark = pytest.mark.usefixtures("start_daemon")  # which says if there is no swlimitd
@@ -60,6 +62,7 @@ def listening(settings):
 
 def test_the_recipe_copies_what_is_there_and_takes_what_it_has_built():
     recipe = Recipe()
+    assert recipe.base == "scratch"
     members = set(re.findall(r'"(src/\w+)"', re.search(r"^members = .*", (ROOT / "Cargo.toml").read_text(), re.M)[0]))
     assert {"Cargo.toml", "Cargo.lock", *members} == set(recipe.sources)
     assert all((ROOT / source).exists() for source in recipe.sources)
@@ -70,10 +73,10 @@ def test_the_recipe_copies_what_is_there_and_takes_what_it_has_built():
 
 
 class Manifests:
-    """The manifests in a file, by what they are."""
+    """The manifests in a text, by what they are."""
 
-    def __init__(self, path):
-        self.all = list(yaml.safe_load_all(path.read_text()))
+    def __init__(self, text):
+        self.text, self.all = text, list(yaml.safe_load_all(text))
         by_kind = {manifest["kind"]: manifest for manifest in self.all}
         self.configuration, self.deployment = by_kind["ConfigMap"], by_kind["Deployment"]
         self.service = by_kind.get("Service")
@@ -93,13 +96,24 @@ class Manifests:
         return named.get(port, port)
 
 
-@pytest.fixture(params=MANIFESTS, ids=lambda path: path.name)
+@pytest.fixture(params=[*MANIFESTS, "chart"], ids=lambda param: getattr(param, "name", param))
 def manifests(request):
-    return Manifests(request.param)
+    return Manifests(rendered() if request.param == "chart" else request.param.read_text())
 
 
 def test_manifests_are_what_kubernetes_takes(manifests):
-    for manifest in manifests.all:
+    assert_kubernetes_takes(manifests.text)
+
+
+def test_the_recipe_for_the_module_is_what_kubernetes_takes():
+    assert_kubernetes_takes((PACKAGING / "kubernetes/module.yaml").read_text())
+
+
+def assert_kubernetes_takes(text):
+    manifests = list(yaml.safe_load_all(text))
+    names = [f"{manifest['kind']}/{manifest['metadata']['name']}" for manifest in manifests]
+    assert strictly_read(text) == names
+    for manifest in manifests:
         for release in ("1.31", kubernetes_validate.latest_version()):
             kubernetes_validate.validate(manifest, release, strict=True)
 

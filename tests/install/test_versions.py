@@ -20,10 +20,13 @@ def test_every_part_has_the_version_of_the_workspace():
     for lock, package in (("src/node/package-lock.json", ""), ("tests/node/package-lock.json", "../../src/node")):
         found[lock] = json.loads((ROOT / lock).read_text())["packages"][package]["version"]
     found["Python"] = re.search(r'__version__ = "(.+)"', (ROOT / "src/python/swlimit/__init__.py").read_text())[1]
-    for manifest in (ROOT / "src/daemon/packaging/kubernetes").glob("*.yaml"):
-        if image := re.search(r"swlimitd:([0-9.]+)", manifest.read_text()):
-            found[manifest.name] = image[1]
-    assert len(found) > 15
+    packaging = ROOT / "src/daemon/packaging"
+    for file in (*packaging.glob("kubernetes/*.yaml"), *(ROOT / "docs").rglob("*.md")):
+        for image, version in re.findall(r"/(swlimit[\w-]*):(\d+\.\d+\.\d+)", file.read_text()):
+            found[f"{image} in {file.name}"] = version
+    for name, version in re.findall(r"^(version|appVersion): (.*)", (packaging / "chart/Chart.yaml").read_text(), re.M):
+        found[f"{name} of the chart"] = version
+    assert len(found) > 20
     assert found == dict.fromkeys(found, VERSION)
 
 

@@ -1,4 +1,4 @@
-"""The recipe of swlimitd's container, as far as it can be followed without a container engine."""
+"""The recipes of containers, as far as they can be followed without a container engine."""
 
 import json
 import re
@@ -9,15 +9,15 @@ PACKAGING = ROOT / "src/daemon/packaging"
 
 
 class Recipe:
-    """What the Containerfile says: two stages, the first of which builds what the second one takes."""
+    """What a Containerfile says: two stages, the first of which builds what the second one takes."""
 
-    def __init__(self):
-        text = (PACKAGING / "Containerfile").read_text()
+    def __init__(self, name="Containerfile"):
+        text = (PACKAGING / name).read_text()
         self.lines = re.findall(r"^([A-Z]+) (.*)$", text, re.MULTILINE)
         at = [number for number, (word, _) in enumerate(self.lines) if word == "FROM"]
         (_, base), self.build = self.lines[at[0]], self.lines[at[0] + 1:at[1]]
-        (_, last), self.final = self.lines[at[1]], self.lines[at[1] + 1:]
-        assert (base.split()[1:], last) == (["AS", "build"], "scratch")
+        (_, self.base), self.final = self.lines[at[1]], self.lines[at[1] + 1:]
+        self.stage = base.rpartition(" AS ")[2]
 
     def of(self, word, lines):
         return [rest.split() for found, rest in lines if found == word]
@@ -38,7 +38,7 @@ class Recipe:
     def taken(self):
         """What the image holds: where each file of the first stage is put."""
         copied = self.of("COPY", self.final)
-        assert all(words[0] == "--from=build" for words in copied)
+        assert all(words[0] == f"--from={self.stage}" for words in copied)
         return {source: target for _, source, target in copied}
 
     @property
@@ -55,3 +55,7 @@ class Recipe:
     @property
     def entry_point(self):
         return json.loads(dict(self.final)["ENTRYPOINT"])
+
+    @property
+    def command(self):
+        return json.loads(dict(self.final)["CMD"])
