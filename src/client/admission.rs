@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{timeout_at, Instant};
 
-use crate::budget::{has_ended, BudgetLimiter, Way};
+use crate::budget::{has_ended, server_time, BudgetLimiter, Way};
 use crate::client::{Client, Shared};
 use crate::clock::ms_up;
 use crate::commands::{self, Clause};
@@ -192,12 +192,12 @@ impl Client {
         let deadline = link.deadline(deadline)?;
         let tickets: Vec<_> = asking.iter().map(|one| self.0.deny_cache.ticket(&one.key)).collect();
         let sent = Moment::now();
-        let mut has_next = false;
-        let reply = loop {
-            match asked(keeper, asking, has_next, deadline).await {
-                Err(Error::Refused(text)) if has_ended(&text) && !has_next => has_next = true,
-                reply => break reply?,
+        let reply = match asked(keeper, asking, None, deadline).await {
+            Err(Error::Refused(text)) if has_ended(&text) => {
+                let ahead = Ahead(server_time(link, deadline).await);
+                asked(keeper, asking, Some(ahead), deadline).await?
             }
+            reply => reply?,
         };
         let (granted, replies) = reply.clauses()?;
         let (mut each, mut hold, mut reserved) = (Vec::new(), None, Vec::new());
@@ -373,23 +373,29 @@ impl Asking {
         }
     }
 
-    /// As it is sent; of budgets with the end behind the present one where the server's clock is ahead.
-    fn clause(&self, has_next: bool) -> Result<Clause<'_>, Error> {
+    /// As it is sent; of budgets with the end of the server's period where its clock is ahead.
+    fn clause(&self, ahead: Option<Ahead>) -> Result<Clause<'_>, Error> {
         Ok(match &self.of {
             Of::Rate(_, demand) => Clause::Rate(*demand),
             Of::Hold(_, asked) => Clause::Hold(asked.words()),
             Of::Budget(limiter, cost) => {
-                let until = limiter.until()?;
-                let until = if has_next { limiter.until_after(until)? } else { until };
+                let until = match ahead {
+                    None => limiter.until()?,
+                    Some(Ahead(server_time)) => limiter.until_there(server_time)?,
+                };
                 Clause::Budget(limiter.limit(), until, *cost)
             }
         })
     }
 }
 
+/// A server whose clock is ahead of this machine's, with its time if it tells.
+#[derive(Clone, Copy)]
+struct Ahead(Option<u64>);
+
 /// The server's reply. What it grants to nobody is given back, as far as a hold has reserved it.
-async fn asked(keeper: &Keeper, asking: &[Asking], has_next: bool, deadline: Instant) -> Result<Reply, Error> {
-    let clauses = asking.iter().map(|one| Ok((one.key.as_slice(), one.clause(has_next)?)));
+async fn asked(keeper: &Keeper, asking: &[Asking], ahead: Option<Ahead>, deadline: Instant) -> Result<Reply, Error> {
+    let clauses = asking.iter().map(|one| Ok((one.key.as_slice(), one.clause(ahead)?)));
     let command = commands::admit(&clauses.collect::<Result<Vec<_>, Error>>()?);
     let link = keeper.link();
     let mut tries = 0;

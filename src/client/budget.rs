@@ -1,7 +1,7 @@
 //! Budgets: quotas of the calendar.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use swlimit_budget::{Budget, Request as Exact};
@@ -20,6 +20,10 @@ use crate::operating::{unix, wrong_type, Held, NO_SUCH_KEY};
 use crate::quota::checked_limit;
 use crate::request::Request;
 use crate::wire::{Command, Reply};
+
+/// A clock that is so far behind the server's is logged, and how often.
+const FAR_BEHIND: Duration = Duration::from_secs(1);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How soon a request that the failure policy denied may try again, in ms.
 const RETRY: u64 = 1000;
@@ -234,9 +238,11 @@ impl BudgetLimiter {
         Ok(known.1)
     }
 
-    /// The end of the period behind the one that ends so: of a server whose clock is ahead of this machine's.
-    pub(crate) fn until_after(&self, end: u64) -> Result<u64, Error> {
-        self.0.calendar.period_at(unix(end)).map(|(_, next)| unix_ms(next))
+    /// The end of the period that is in force by the server's clock, which is ahead of this machine's: at least the one
+    /// behind the period in force here. The server's time is `None` if it may not be asked for.
+    pub(crate) fn until_there(&self, server_time: Option<u64>) -> Result<u64, Error> {
+        let there = self.until()?.max(server_time.unwrap_or_default());
+        self.0.calendar.period_at(unix(there)).map(|(_, end)| unix_ms(end))
     }
 
     pub(crate) fn command(&self, key: &[u8], until: u64, cost: u64, force: bool) -> Command {
@@ -258,10 +264,10 @@ impl BudgetLimiter {
                 command
             }
         };
-        let until = self.until()?;
-        let reply: Reply = match link.ask(command(until), deadline).await {
+        let reply: Reply = match link.ask(command(self.until()?), deadline).await {
             Err(Error::Refused(text)) if has_ended(&text) => {
-                link.ask(command(self.until_after(until)?), deadline).await?
+                let server_time = server_time(link, deadline).await;
+                link.ask(command(self.until_there(server_time)?), deadline).await?
             }
             reply => reply?,
         };
@@ -354,6 +360,21 @@ impl BudgetLimiter {
 /// Whether the server says that the period had ended by its clock.
 pub(crate) fn has_ended(error: &str) -> bool {
     error.starts_with("ERR until must be ")
+}
+
+/// The server's time in Unix ms; `None` if it refuses to tell. Logs, once a minute, a clock that is far behind it.
+pub(crate) async fn server_time(link: &Link, deadline: Instant) -> Option<u64> {
+    static LOGGED: Mutex<Option<Instant>> = Mutex::new(None);
+    let there = link.ask(commands::time(), deadline).await.ok()?.unix_ms()?;
+    let behind = Duration::from_millis(there.saturating_sub(unix_ms(SystemTime::now())));
+    if behind >= FAR_BEHIND {
+        let (mut logged, now) = (LOGGED.lock(), Instant::now());
+        if logged.is_none_or(|logged| now.saturating_duration_since(logged) >= LOG_INTERVAL) {
+            *logged = Some(now);
+            tracing::warn!(?behind, "this machine's clock is behind that of the rate limit server, which ends periods");
+        }
+    }
+    Some(there)
 }
 
 fn unix_ms(instant: SystemTime) -> u64 {

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from docs.pages import blocks, page_named
+from support.clock import clock_of
 from support.contents import info_of
 from support.daemon import UNITS, descriptor
 from support.waiting import eventually
@@ -132,3 +133,20 @@ def test_the_page_of_the_documentation(start_daemon, server):
     daemon.write_limits("domain: d\ndescriptors: [{key: k, rate_limit: {period: month, mode: leased}}]\n")
     status, printed = daemon.run("--check")
     assert status != 0 and "the mode of a period is direct" in printed
+
+
+@pytest.mark.parametrize("hours", [2, 30])
+def test_a_clock_that_is_periods_behind(start_daemon, start, skewed, hours):
+    """The server's clock ends periods, wherever this machine's is."""
+    server = start(env=skewed(hours * 3600))
+    daemon = start_daemon("""
+domain: d
+descriptors:
+  - {key: only, rate_limit: {period: hour, requests_per_unit: 2}}
+  - {key: both, rate_limits: [{period: hour, requests_per_unit: 2}, {unit: day, requests_per_unit: 9}]}
+""", server)
+    for words in ("only=x", "both=x"):
+        assert [daemon.codes(words)[0] for _ in range(3)] == ["OK", "OK", "OVER_LIMIT"]
+    until = info_of(server, "{d}|only=x|hour", "until")
+    assert 0 < until / 1000 - clock_of(server) <= 3600 and until % 3_600_000 == 0
+    assert daemon.log.count("this machine's clock is behind") == 1
