@@ -25,7 +25,7 @@ pub struct Denied {
 /// The server's words for a key that it has not.
 pub(crate) const NO_SUCH_KEY: &str = "ERR no such key";
 
-/// What the server holds of a window or a budget, as `SWLIMIT.INFO` tells.
+/// What the server holds of a key, as `SWLIMIT.INFO` tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Held {
@@ -35,13 +35,15 @@ pub struct Held {
     pub resolution: Duration,
     /// Units held.
     pub total: u64,
+    /// How many holds are live; `None` of a window and a budget.
+    pub holds: Option<u64>,
     /// Bytes of the server's memory.
     pub memory: u64,
     /// Units by the start of their subinterval, the oldest first; of a budget, all of them by the first one's instant.
     pub counts: Vec<(SystemTime, u64)>,
     /// Until when the key is blocked, if it ever was.
     pub blocked_until: Option<SystemTime>,
-    /// The end of its period, of a budget.
+    /// The end of its period, of a budget; of holds, when the last of them ends.
     pub until: Option<SystemTime>,
 }
 
@@ -71,15 +73,16 @@ impl Held {
     pub(crate) fn of(reply: &Reply) -> Result<Self, Error> {
         let number = |name: &str| field(reply, name)?.natural();
         if let Ok(used) = number("used") {
+            let (since, until) = (unix(number("since")?), unix(number("until")?));
             return Ok(Self {
-                window: Duration::ZERO,
-                resolution: Duration::ZERO,
-                total: used,
-                memory: number("memory")?,
-                counts: vec![(unix(number("since")?), used)],
-                blocked_until: None,
-                until: Some(unix(number("until")?)),
+                counts: vec![(since, used)],
+                until: Some(until),
+                ..Self::of_units(used, number("memory")?)
             });
+        }
+        if let Ok((units, end)) = held_of(reply) {
+            let (holds, until) = (Some(number("holds")?), Some(unix(end)));
+            return Ok(Self { holds, until, ..Self::of_units(units, number("memory")?) });
         }
         let Reply::Array(counts) = field(reply, "counts")? else { return Err(unclear(reply)) };
         let count = |count: &Reply| match count {
@@ -93,6 +96,7 @@ impl Held {
             window: Duration::from_millis(number("window")?),
             resolution: Duration::from_millis(number("resolution")?),
             total: number("total")?,
+            holds: None,
             memory: number("memory")?,
             counts: counts.iter().map(count).collect::<Result<_, _>>()?,
             blocked_until: Some(number("blocked")?).filter(|ms| *ms > 0).map(unix),
@@ -100,7 +104,12 @@ impl Held {
         })
     }
 
-    /// What is counted of a budget; `None` of a window.
+    fn of_units(total: u64, memory: u64) -> Self {
+        let (window, resolution, counts) = (Duration::ZERO, Duration::ZERO, Vec::new());
+        Self { window, resolution, total, holds: None, memory, counts, blocked_until: None, until: None }
+    }
+
+    /// What is counted of a budget; `None` of a window, and of holds.
     pub(crate) fn budget(&self) -> Option<Budget> {
         let ms = |instant: SystemTime| ms(instant.duration_since(UNIX_EPOCH).unwrap_or_default());
         let (until, &(since, used)) = (self.until?, self.counts.first()?);

@@ -205,6 +205,13 @@ WRONG = [
     ("/v1/refund", {"key": "k", "cost": 0}, "cost must be"),
     ("/v1/allow", "{", "EOF"),
     ("/v1/allow", "[" * 100_000, "invalid type: sequence"),
+    # Fields by their place mean nothing to a reader.
+    ("/v1/allow", ["k", 3, "1d"], "expected an object"),
+    ("/v1/allow_all", [["k", 3, "1d"]], "expected an object"),
+    ("/v1/unblock", ["k"], "expected an object"),
+    ("/v1/hold", ["k", 3, "1m"], "expected an object"),
+    ("/v1/settle", {"key": "k", "id": "i", "used": [["k", 1]]}, "expected an object"),
+    ("/v1/hold", {"key": "k", "limit": 1, "ttl": "1m", "id": "hex:+1"}, "an id has 1 to 128 bytes"),
     ("/v1/allow", b"\xff", "expected value"),
 ]
 
@@ -219,7 +226,10 @@ def test_other_things_that_are_wrong(api, server):
     assert api.ask("/v1/allow", K, headers={"Content-Type": "text/plain"})[0] == 415
     assert api.ask("/v1/allow", json.dumps(K | {"key": "k" * 2_000_000}))[0] == 413
     assert api.ask("/v1/info?keys=k")[0] == api.ask("/v1/top?count=-1")[0] == 400
+    for count in (0, 10_001, 99_999_999_999):
+        assert api.ask(f"/v1/top?count={count}") == (400, {"error": "count is 1 to 10000"})
     assert api.daemon.http("/v1/allow")[0] == 405
+    assert api.daemon.http("/explain", ["GET", "shop", "/"], headers=JSON)[0] == 400
     assert api.daemon.http("/v1/other", K)[0] == 404
     server.cli("SET", "text", "x")
     assert api.ask("/v1/allow", K | {"key": "text"})[0] == 502

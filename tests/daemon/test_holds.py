@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import time
 
 import pytest
 
@@ -29,6 +30,9 @@ def test_holds(api, server):
     status, denied = api.ask("/v1/hold", HOLD | {"wait": "10ms"})
     assert status == 429 and 0 < denied["retry_after"] <= 60_000 and "token" not in denied
     assert [holder["id"] for holder in api.ask("/v1/holders?key=jobs")[1]] == [first["id"], "mine"]
+    status, told = api.ask("/v1/info?key=jobs")
+    assert (status, told["holds"], told["total"], told["window"], told["counts"]) == (200, 2, 2, 0, [])
+    assert 0 < told["until"] / 1000 - time.time() <= 60
     assert api.ask("/v1/renew", {"key": "jobs", "ttl": "2m", "id": ["mine", "other"]}) == (
         200, {"renewed": [True, False]})
     assert api.ask("/v1/release", {"key": "jobs", "id": first["id"]}) == (200, {"released": 1})

@@ -469,11 +469,8 @@ async function load(key) {
   let [held, holders] = [null, null];
   try {
     const query = new URLSearchParams({key});
-    held = await ask(`/v1/info?${query}`).catch((error) => {
-      if (error.status === 502) return null; // it is neither a window nor a budget
-      throw error;
-    });
-    if (held === null) holders = await ask(`/v1/holders?${query}`);
+    held = await ask(`/v1/info?${query}`);
+    if (held.holds !== null) holders = await ask(`/v1/holders?${query}`);
   } catch (error) {
     if (error.status !== 404) {
       at("held").hidden = true;
@@ -491,17 +488,17 @@ function showHeld(key, held) {
   at("held").hidden = false;
   at("held-key").textContent = key;
   const blocked = held?.blocked_until > Date.now() ? `until ${new Date(held.blocked_until).toLocaleString()}` : "no";
-  const isBudget = Boolean(held?.until);
+  const hasEnd = Boolean(held?.until); // a budget's, or that of the last hold
   const facts = [];
-  if (isBudget) facts.push(["units", number(held.total)], ["until", new Date(held.until).toLocaleString()]);
+  if (hasEnd) facts.push(["units", number(held.total)], ["until", new Date(held.until).toLocaleString()]);
   if (held?.window > 0) {
     facts.push(["units", number(held.total)], ["window", duration(held.window)],
       ["resolution", duration(held.resolution)]);
   }
-  if (held && !isBudget) facts.push(["blocked", blocked]);
+  if (held && !hasEnd) facts.push(["blocked", blocked]);
   if (held) facts.push(["memory", amount(held.memory, "byte")]);
   at("held-facts").replaceChildren(...facts.flatMap(([name, fact]) => [make("dt", {}, name), make("dd", {}, fact)]));
-  at("block").hidden = isBudget;
+  at("block").hidden = hasEnd;
   const counts = (held?.window ? held.counts : []).filter(([, units]) => units > 0);
   at("held-figure").hidden = counts.length === 0;
   if (counts.length === 0) return;

@@ -10,7 +10,7 @@ use crate::config::access::{Access, Hosts};
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Why a request may not use the API.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Barred {
     NeedsToken,
     NotLocal,

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::auth::{self, Words};
 use super::envoy::json::JsonRequest;
 use super::envoy::{self, Request};
+use super::object::Object;
 use crate::config::limits::{MissingHeader, Policy};
 use crate::config::words;
 use crate::core::{Explanation, Mismatch, Refusal};
@@ -27,9 +28,9 @@ impl<'de> Deserialize<'de> for ExplainRequest {
         let fields = Value::deserialize(deserializer)?;
         let is_envoy = fields.get("domain").or(fields.get("descriptors")).is_some();
         let read = if is_envoy {
-            JsonRequest::deserialize(fields).map(Self::Envoy)
+            Object::deserialize(fields).map(|Object(request)| Self::Envoy(request))
         } else {
-            ProxyRequest::deserialize(fields).map(Self::Proxy)
+            Object::deserialize(fields).map(|Object(request)| Self::Proxy(request))
         };
         read.map_err(de::Error::custom)
     }

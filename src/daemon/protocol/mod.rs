@@ -6,4 +6,5 @@ pub mod auth;
 pub mod envoy;
 pub mod explain;
 mod headers;
+mod object;
 pub mod peer;

@@ -95,6 +95,7 @@ pub fn held(held: &Held) -> Value {
         "window": ms(held.window),
         "resolution": ms(held.resolution),
         "total": held.total,
+        "holds": held.holds,
         "memory": held.memory,
         "counts": counts.collect::<Vec<_>>(),
         "blocked_until": held.blocked_until.map(unix),

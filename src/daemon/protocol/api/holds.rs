@@ -21,6 +21,7 @@ use crate::config::limits::{Anchor, Periods};
 use crate::config::policy::OnFailure;
 use crate::core::{AdmitPart, BudgetKind, HoldKind, Taken};
 use crate::observe::metrics::Api;
+use crate::protocol::object::Object;
 use crate::service::{refused, Live, Service};
 
 /// The longest wait of a hold.
@@ -48,10 +49,11 @@ impl Id {
 impl<'de> Deserialize<'de> for Id {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let byte = |pair: &[u8]| std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok());
+        let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let byte = |pair: &[u8]| Some(digit(pair[0])? << 4 | digit(pair[1])?);
         let id = match text.strip_prefix(Self::HEX) {
             None => Some(text.into_bytes()),
-            Some(digits) if digits.len() % 2 == 0 => digits.as_bytes().chunks(2).map(byte).collect(),
+            Some(digits) if digits.len() % 2 == 0 => digits.as_bytes().chunks_exact(2).map(byte).collect(),
             Some(_) => None,
         };
         let id = id.filter(|id| (1..=128).contains(&id.len()));
@@ -158,7 +160,7 @@ pub struct AdmitRequest {
 pub struct SettleRequest {
     key: Key,
     id: Id,
-    used: Vec<Used>,
+    used: Vec<Object<Used>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -207,8 +209,11 @@ impl HoldRequest {
 }
 
 /// Takes units until they are released, or their time to live has passed.
-pub async fn hold(State(service): State<Arc<Service>>, body: Body<HoldRequest>) -> Result<Response, ErrorReply> {
-    let (request, live) = (read(body)?, service.live());
+pub async fn hold(
+    State(service): State<Arc<Service>>,
+    body: Body<Object<HoldRequest>>,
+) -> Result<Response, ErrorReply> {
+    let (Object(request), live) = (read(body)?, service.live());
     let key = request.key.name(prefix(&live))?;
     let kind = request.kind(&live)?;
     let _waiting = (kind.wait > Duration::ZERO).then(|| service.metrics.waiting.begin(&key));
@@ -235,16 +240,22 @@ fn held(Taken { answer, token, expires_after, id }: &Taken) -> Value {
 }
 
 /// Ends holds, whoever has them.
-pub async fn release(State(service): State<Arc<Service>>, body: Body<ReleaseRequest>) -> Result<Response, ErrorReply> {
-    let (request, live) = (read(body)?, service.live());
+pub async fn release(
+    State(service): State<Arc<Service>>,
+    body: Body<Object<ReleaseRequest>>,
+) -> Result<Response, ErrorReply> {
+    let (Object(request), live) = (read(body)?, service.live());
     let key = request.key.name(prefix(&live))?;
     let released = live.limiters.release(&key, &request.id.bytes()?).await.map_err(refused)?;
     Ok(Json(json!({ "released": released })).into_response())
 }
 
 /// Renews holds: whether each is live.
-pub async fn renew(State(service): State<Arc<Service>>, body: Body<RenewRequest>) -> Result<Response, ErrorReply> {
-    let (request, live) = (read(body)?, service.live());
+pub async fn renew(
+    State(service): State<Arc<Service>>,
+    body: Body<Object<RenewRequest>>,
+) -> Result<Response, ErrorReply> {
+    let (Object(request), live) = (read(body)?, service.live());
     let key = request.key.name(prefix(&live))?;
     let renewed = live.limiters.renew(&key, request.ttl.into(), &request.id.bytes()?).await.map_err(refused)?;
     Ok(Json(json!({ "renewed": renewed })).into_response())
@@ -273,8 +284,11 @@ pub async fn holders(
 }
 
 /// Units of a period of the calendar.
-pub async fn budget(State(service): State<Arc<Service>>, body: Body<BudgetRequest>) -> Result<Response, ErrorReply> {
-    let (request, live) = (read(body)?, service.live());
+pub async fn budget(
+    State(service): State<Arc<Service>>,
+    body: Body<Object<BudgetRequest>>,
+) -> Result<Response, ErrorReply> {
+    let (Object(request), live) = (read(body)?, service.live());
     if request.partial && request.record {
         return Err(ErrorReply::invalid("what is recorded is counted whole, never partial"));
     }
@@ -329,11 +343,14 @@ impl AdmitRequest {
 }
 
 /// Rates, budgets and a hold in one decision.
-pub async fn admit(State(service): State<Arc<Service>>, body: Body<Vec<AdmitRequest>>) -> Result<Response, ErrorReply> {
+pub async fn admit(
+    State(service): State<Arc<Service>>,
+    body: Body<Vec<Object<AdmitRequest>>>,
+) -> Result<Response, ErrorReply> {
     let (requests, live) = (read(body)?, service.live());
-    let parts = requests.iter().map(|request| request.part(&live)).collect::<Result<Vec<_>, _>>()?;
+    let parts = requests.iter().map(|Object(request)| request.part(&live)).collect::<Result<Vec<_>, _>>()?;
     let admitted = live.limiters.admit(parts).await.map_err(refused)?;
-    let hits = requests.iter().map(|request| request.cost).sum();
+    let hits = requests.iter().map(|Object(request)| request.cost).sum();
     service.metrics.rules.count_command(Api::Admit, hits, &admitted.each);
     let replies = admitted.each.iter().map(DecisionReply::from).collect();
     let hold = admitted.hold.as_ref().map_or(json!({}), |hold| {
@@ -344,10 +361,13 @@ pub async fn admit(State(service): State<Arc<Service>>, body: Body<Vec<AdmitRequ
 }
 
 /// Corrects what a hold has reserved, once.
-pub async fn settle(State(service): State<Arc<Service>>, body: Body<SettleRequest>) -> Result<Response, ErrorReply> {
-    let (request, live) = (read(body)?, service.live());
+pub async fn settle(
+    State(service): State<Arc<Service>>,
+    body: Body<Object<SettleRequest>>,
+) -> Result<Response, ErrorReply> {
+    let (Object(request), live) = (read(body)?, service.live());
     let key = request.key.name(prefix(&live))?;
-    let used = request.used.iter().map(|used| Ok((used.key.name(prefix(&live))?, used.units)));
+    let used = request.used.iter().map(|Object(used)| Ok((used.key.name(prefix(&live))?, used.units)));
     let used = used.collect::<Result<Vec<_>, ErrorReply>>()?;
     if used.iter().any(|(_, units)| *units > MAX_EXACT) {
         return Err(ErrorReply::invalid(format!("units are at most {MAX_EXACT}")));

@@ -21,6 +21,7 @@ pub use encode::{denied, unix};
 
 use super::access::Barred;
 use super::explain::{self, ExplainRequest};
+use super::object::Object;
 use super::peer::Peer;
 use crate::config::limits::{default_geometry, Limit};
 use crate::config::policy::{OnFailure, PolicyKeys};
@@ -35,6 +36,9 @@ const OPENAPI: &str = include_str!("openapi.json");
 
 /// The most limits of one decision, and so the most keys of one command.
 const MAX_TOGETHER: usize = 1000;
+
+/// The most keys of a reply about denied keys.
+const MAX_TOP: usize = 10_000;
 
 /// The limit of each path under `/demo/`.
 const DEMO: &str = r#"{"key": "", "limit": 5, "window": "10s"}"#;
@@ -145,39 +149,45 @@ async fn decide(
     Ok(DecisionReply::from(&answer))
 }
 
-async fn allow(State(service): State<Arc<Service>>, body: Body<LimitRequest>) -> Result<Response, ErrorReply> {
-    let request = read(body)?;
+async fn allow(State(service): State<Arc<Service>>, body: Body<Object<LimitRequest>>) -> Result<Response, ErrorReply> {
+    let Object(request) = read(body)?;
     Ok(decide(&service, &request, Command::Allow, Api::Allow).await?.response(request.window()))
 }
 
-async fn acquire(State(service): State<Arc<Service>>, body: Body<LimitRequest>) -> Result<Response, ErrorReply> {
-    let request = read(body)?;
+async fn acquire(
+    State(service): State<Arc<Service>>,
+    body: Body<Object<LimitRequest>>,
+) -> Result<Response, ErrorReply> {
+    let Object(request) = read(body)?;
     Ok(decide(&service, &request, Command::Acquire, Api::Acquire).await?.response(request.window()))
 }
 
 async fn peek(
     State(service): State<Arc<Service>>,
-    body: Body<LimitRequest>,
+    body: Body<Object<LimitRequest>>,
 ) -> Result<Json<DecisionReply>, ErrorReply> {
-    decide(&service, &read(body)?, Command::Peek, Api::Peek).await.map(Json)
+    decide(&service, &read(body)?.0, Command::Peek, Api::Peek).await.map(Json)
 }
 
 async fn record(
     State(service): State<Arc<Service>>,
-    body: Body<LimitRequest>,
+    body: Body<Object<LimitRequest>>,
 ) -> Result<Json<DecisionReply>, ErrorReply> {
-    decide(&service, &read(body)?, Command::Record, Api::Record).await.map(Json)
+    decide(&service, &read(body)?.0, Command::Record, Api::Record).await.map(Json)
 }
 
 /// Several limits in one decision.
-async fn allow_all(State(service): State<Arc<Service>>, body: Body<Vec<LimitRequest>>) -> Result<Response, ErrorReply> {
+async fn allow_all(
+    State(service): State<Arc<Service>>,
+    body: Body<Vec<Object<LimitRequest>>>,
+) -> Result<Response, ErrorReply> {
     let requests = read(body)?;
     let live = service.live();
     if requests.is_empty() || requests.len() > MAX_TOGETHER {
         return Err(ErrorReply::invalid(format!("a decision has 1 to {MAX_TOGETHER} limits")));
     }
     let mut plan = Plan::default();
-    for (at, request) in requests.iter().enumerate() {
+    for (at, Object(request)) in requests.iter().enumerate() {
         let limit = limit(&live, request, Command::Allow)?;
         let (key, hits) = (request.key(prefix(&live))?, request.cost()?);
         if request.is_partial() {
@@ -205,23 +215,26 @@ fn any_limit(service: &Service) -> Result<Limit, ErrorReply> {
     Ok(Limit::from_request(quota, policy))
 }
 
-async fn refund(State(service): State<Arc<Service>>, body: Body<RefundRequest>) -> Result<Response, ErrorReply> {
-    let (request, live) = (read(body)?, service.live());
+async fn refund(
+    State(service): State<Arc<Service>>,
+    body: Body<Object<RefundRequest>>,
+) -> Result<Response, ErrorReply> {
+    let (Object(request), live) = (read(body)?, service.live());
     let key = request.key.name(prefix(&live))?;
     let refunded = live.limiters.refund(&any_limit(&service)?, request.demand(&key)).await.map_err(refused)?;
     Ok(Json(serde_json::json!({ "refunded": refunded })).into_response())
 }
 
-async fn block(State(service): State<Arc<Service>>, body: Body<BlockRequest>) -> Result<Response, ErrorReply> {
-    let (BlockRequest { key, duration, unless_blocked }, live) = (read(body)?, service.live());
+async fn block(State(service): State<Arc<Service>>, body: Body<Object<BlockRequest>>) -> Result<Response, ErrorReply> {
+    let (Object(BlockRequest { key, duration, unless_blocked }), live) = (read(body)?, service.live());
     let key = key.name(prefix(&live))?;
     let blocking = live.limiters.block(&any_limit(&service)?, &key, duration.into(), unless_blocked).await;
     let until = blocking.map_err(refused)?;
     Ok(Json(serde_json::json!({ "blocked_until": encode::unix(until) })).into_response())
 }
 
-async fn unblock(State(service): State<Arc<Service>>, body: Body<KeyRequest>) -> Result<Response, ErrorReply> {
-    let (request, live) = (read(body)?, service.live());
+async fn unblock(State(service): State<Arc<Service>>, body: Body<Object<KeyRequest>>) -> Result<Response, ErrorReply> {
+    let (Object(request), live) = (read(body)?, service.live());
     let key = request.key.name(prefix(&live))?;
     let unblocked = live.limiters.unblock(&any_limit(&service)?, &key).await.map_err(refused)?;
     Ok(Json(serde_json::json!({ "unblocked": unblocked })).into_response())
@@ -245,6 +258,9 @@ async fn top(
     query: Result<Query<TopRequest>, QueryRejection>,
 ) -> Result<Response, ErrorReply> {
     let Query(TopRequest { count }) = query?;
+    if !(1..=MAX_TOP).contains(&count) {
+        return Err(ErrorReply::invalid(format!("count is 1 to {MAX_TOP}")));
+    }
     let all = core::top(service.client(), count).await.map_err(refused)?;
     Ok(Json(all.iter().map(denied).collect::<Vec<_>>()).into_response())
 }

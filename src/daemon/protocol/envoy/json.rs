@@ -19,6 +19,7 @@ use crate::config::limits;
 use crate::core::Refusal;
 use crate::observe::metrics::Api;
 use crate::protocol::access::is_from_page;
+use crate::protocol::object::Object;
 use crate::service::Service;
 
 /// Decides a request in JSON, whatever its content type. Pages are refused: a browser would send it for any of them.
@@ -26,8 +27,8 @@ pub async fn answer(service: &Service, headers: &HeaderMap, body: &Bytes) -> Res
     if is_from_page(headers) {
         return (StatusCode::FORBIDDEN, "pages of browsers may not use this\n").into_response();
     }
-    let request = match serde_json::from_slice::<JsonRequest>(body) {
-        Ok(request) => request.into(),
+    let request = match serde_json::from_slice::<Object<JsonRequest>>(body) {
+        Ok(Object(request)) => request.into(),
         Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
     };
     match should_rate_limit(service, Api::Json, headers, &request, None).await {
@@ -57,7 +58,7 @@ impl IntoResponse for Refusal {
 #[derive(Default)]
 pub struct JsonRequest {
     domain: String,
-    descriptors: Vec<JsonDescriptor>,
+    descriptors: Vec<Object<JsonDescriptor>>,
     #[serde(alias = "hits_addend", deserialize_with = "number")]
     hits_addend: u32,
 }
@@ -65,8 +66,8 @@ pub struct JsonRequest {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 struct JsonDescriptor {
-    entries: Vec<JsonEntry>,
-    limit: Option<JsonLimit>,
+    entries: Vec<Object<JsonEntry>>,
+    limit: Option<Object<JsonLimit>>,
     #[serde(alias = "hits_addend", deserialize_with = "optional_number")]
     hits_addend: Option<u64>,
     #[serde(alias = "is_negative_hits")]
@@ -120,14 +121,15 @@ fn unit<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i32, D::Error> {
 
 impl From<JsonRequest> for Request {
     fn from(JsonRequest { domain, descriptors, hits_addend }: JsonRequest) -> Self {
-        Self { domain, descriptors: descriptors.into_iter().map(Into::into).collect(), hits_addend }
+        Self { domain, descriptors: descriptors.into_iter().map(|Object(it)| it.into()).collect(), hits_addend }
     }
 }
 
 impl From<JsonDescriptor> for Descriptor {
     fn from(descriptor: JsonDescriptor) -> Self {
-        let entry = |JsonEntry { key, value }| limits::Entry { key: key.into_bytes(), value: value.into_bytes() };
-        let limit = |JsonLimit { requests_per_unit, unit }| RateLimitOverride { requests_per_unit, unit };
+        let entry =
+            |Object(JsonEntry { key, value })| limits::Entry { key: key.into_bytes(), value: value.into_bytes() };
+        let limit = |Object(JsonLimit { requests_per_unit, unit })| RateLimitOverride { requests_per_unit, unit };
         Self {
             entries: descriptor.entries.into_iter().map(entry).collect(),
             limit: descriptor.limit.map(limit),
