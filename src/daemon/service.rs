@@ -198,7 +198,7 @@ impl Service {
         answer
     }
 
-    /// Ends a step of the recent counts.
+    /// Ends a step of the recent counts. It takes long.
     pub fn end_step(&self) {
         if self.client.servers().iter().any(|server| server.state == State::Away) {
             self.metrics.recent_outages.count(0);
@@ -206,7 +206,7 @@ impl Service {
         self.metrics.end_step(&self.client.statistics());
     }
 
-    /// All metrics in Prometheus's text format.
+    /// All metrics in Prometheus's text format. It takes long.
     pub fn render_metrics(&self) -> String {
         self.metrics.render(&self.client)
     }

@@ -27,10 +27,12 @@ def test_json_is_decided_alike(daemon):
     ({"domain": "d"}, "there are no descriptors"),
     (REQUEST | {"hits": 1}, "unknown field `hits`"),
     (REQUEST | {"hitsAddend": "many"}, "invalid digit"),
+    (["d", [], 1], "expected an object"),
+    (REQUEST | {"descriptors": [[[["three", "x"]]]]}, "expected an object"),
     ("", "EOF"),
     ("[" * 100_000, "expected"),
     (b"\xff\xfe", "expected value"),
-], ids=["no domain", "no descriptors", "unknown field", "no number", "empty", "deep", "no text"])
+], ids=["no domain", "no descriptors", "unknown field", "no number", "array", "arrays", "empty", "deep", "no text"])
 def test_what_is_no_request(daemon, body, why):
     status, text = daemon.json(body)
     assert status == 400 and why in text
@@ -145,6 +147,19 @@ def test_metrics(daemon):
     assert daemon.metrics("swlimitd_decisions_total")["d", "three", "denied", "server"] >= 1
     assert daemon.metrics("swlimitd_near_limit_total")["d", "three"] >= 1
     assert daemon.metrics("swlimit_client_commands_total")[()] > 0
+
+
+def test_limits_brought_along_are_forgotten_one_by_one(start_daemon):
+    def descriptors(first, count):
+        return [{"entries": [{"key": "k", "value": str(number)}], "limit": {"requestsPerUnit": number, "unit": "DAY"}}
+                for number in range(first, first + count)]
+
+    daemon = start_daemon("domain: d")
+    exhausted = {"domain": "d", "descriptors": descriptors(1, 1)}
+    assert [daemon.json(exhausted)[0] for _ in range(2)] == [200, 429]
+    for first in range(2, 12_002, 1000):
+        assert daemon.json({"domain": "d", "descriptors": descriptors(first, 1000)})[0] == 200
+        assert daemon.json(exhausted)[0] == 429
 
 
 def test_metrics_are_bounded(start_daemon):

@@ -1,5 +1,7 @@
 """Limits of a control plane, over the aggregated discovery service."""
 
+import socket
+
 import grpc
 import pytest
 import trustme
@@ -81,6 +83,18 @@ def test_a_resource_that_is_none(control_plane, start_discovering):
     for wrong in (broken, foreign):
         assert control_plane.publish(wrong).error_detail.message
     assert in_force(daemon) == [3]
+
+
+def test_a_control_plane_that_accepts_and_is_silent(start_daemon):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        server = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        xds = QUICK | {"server": server, "start_without": True, "response_timeout": "100ms"}
+        daemon = start_daemon("domain: files", xds=xds)
+        assert daemon.metrics("swlimitd_control_plane_connected") == {(): 0}
+        eventually(lambda: "does not answer" in daemon.log, log=lambda: daemon.log)
+        with silent.accept()[0], silent.accept()[0]:  # it goes on trying
+            assert daemon.log.count("does not answer") == 1
+        assert daemon.metrics("swlimitd_control_plane_connected") == {(): 0}
 
 
 def test_a_control_plane_that_goes_and_comes_back(start_discovering):

@@ -39,6 +39,9 @@ pub struct Xds {
     /// Start without limits, and let everything through, until the control plane sends the first ones.
     pub start_without: bool,
     pub max_message_bytes: usize,
+    /// How long the control plane may take to answer a stream.
+    #[serde(deserialize_with = "duration::with_unit")]
+    pub response_timeout: Duration,
     /// How long a lost connection is waited with; it doubles with each failure.
     #[serde(deserialize_with = "duration::with_unit")]
     pub retry_interval: Duration,
@@ -58,6 +61,7 @@ impl Default for Xds {
             cache: None,
             start_without: false,
             max_message_bytes: 4 * 1024 * 1024,
+            response_timeout: Duration(15_000),
             retry_interval: Duration(1000),
             max_retry_interval: Duration(60_000),
         }

@@ -1,19 +1,14 @@
 //! Things under way, budgets, and one decision of everything, for callers that bring their own limits.
 
-use std::collections::HashMap;
-use std::sync::Mutex;
 use std::time::Duration;
 
-use swlimit_client::{BudgetLimiter, Client, Hold, HoldLimiter, HoldRequest, Holder, Limiter, Member, Quota, Request};
+use swlimit_client::{BudgetLimiter, Hold, HoldLimiter, HoldRequest, Holder, Limiter, Member, Quota, Request};
 
 use super::answer::Answer;
 use super::limiters::Limiters;
 use super::refusal::Refusal;
 use crate::config::limits::Periods;
 use crate::config::policy::OnFailure;
-
-/// The most budgets kept that requests brought along.
-const MAX_BUDGETS: usize = 10_000;
 
 /// A hold that is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -85,26 +80,6 @@ impl Taken {
     }
 }
 
-/// The budgets that requests brought along. Of those in this process, they remember what is counted.
-#[derive(Default)]
-pub struct Budgets(Mutex<HashMap<BudgetKind, BudgetLimiter>>);
-
-impl Budgets {
-    fn of(&self, client: &Client, kind: BudgetKind) -> Result<BudgetLimiter, Refusal> {
-        let mut known = self.0.lock().expect("no code panics while it holds this lock");
-        if let Some(budget) = known.get(&kind) {
-            return Ok(budget.clone());
-        }
-        let on_failure = kind.on_failure.unwrap_or(OnFailure::Error);
-        let budget = client.budget(kind.limit, kind.periods.calendar()?).on_failure(on_failure).build()?;
-        if known.len() >= MAX_BUDGETS {
-            known.clear();
-        }
-        known.insert(kind, budget.clone());
-        Ok(budget)
-    }
-}
-
 enum Part<'a> {
     Rate(Limiter, Request<'a>),
     Hold(HoldLimiter, HoldRequest<'a>),
@@ -142,7 +117,7 @@ impl Limiters {
         is_partial: bool,
         is_recorded: bool,
     ) -> Result<Answer, Refusal> {
-        let budget = self.budgets.of(&self.client, kind)?;
+        let budget = self.budget_limiter(kind)?;
         let request = Request::of(key).cost(cost);
         let decision = match (is_recorded, is_partial) {
             (true, _) => budget.record(request).await,
@@ -178,7 +153,7 @@ impl Limiters {
             }
             AdmitPart::Hold { key, kind } => Part::Hold(self.hold_limiter(kind)?, request(key, kind)),
             AdmitPart::Budget { key, kind, cost } => {
-                Part::Budget(self.budgets.of(&self.client, kind.clone())?, Request::of(key).cost(*cost))
+                Part::Budget(self.budget_limiter(kind.clone())?, Request::of(key).cost(*cost))
             }
         })
     }
@@ -187,6 +162,15 @@ impl Limiters {
     pub async fn settle(&self, key: &str, id: &[u8], used: &[(String, u64)]) -> Result<Option<Vec<i64>>, Refusal> {
         let used: Vec<_> = used.iter().map(|(key, units)| (key.as_bytes(), *units)).collect();
         Ok(self.client.settle(key, id, &used).await?)
+    }
+
+    fn budget_limiter(&self, kind: BudgetKind) -> Result<BudgetLimiter, Refusal> {
+        let BudgetKind { limit, periods, on_failure } = kind.clone();
+        let new = || {
+            let budget = self.client.budget(limit, periods.calendar()?);
+            budget.on_failure(on_failure.unwrap_or(OnFailure::Error)).build()
+        };
+        Ok(self.budgets.of(kind, new)?)
     }
 
     fn hold_limiter(&self, kind: &HoldKind<'_>) -> Result<HoldLimiter, Refusal> {

@@ -2,14 +2,16 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use swlimit_client::wire::ConnectionOptions;
-use swlimit_client::{self as client, Backend, Client};
+use swlimit_client::{self as client, Backend, BudgetLimiter, Client};
 
-use super::holds::Budgets;
+use super::brought::Brought;
+use super::holds::BudgetKind;
 use super::limiter::AnyLimiter;
 use crate::config::limits::{Lifetime, Limit, Limits, Per, Periods};
 use crate::config::policy::DecisionPolicy;
@@ -92,11 +94,10 @@ pub struct Limiters {
     pub(super) timeout: Duration,
     /// In a cluster one command takes only keys with the same hash tag.
     pub(super) clustered: bool,
-    pub(super) budgets: Arc<Budgets>,
+    pub(super) budgets: Arc<Brought<BudgetKind, BudgetLimiter>>,
     by_id: Vec<AnyLimiter>,
     configured: HashMap<Kind, AnyLimiter>,
-    /// Limiters of limits that requests brought along.
-    from_requests: Mutex<HashMap<Kind, AnyLimiter>>,
+    from_requests: Arc<Brought<Kind, AnyLimiter>>,
 }
 
 /// Equal limits share a limiter.
@@ -106,9 +107,6 @@ enum Kind {
     Period(u64, Periods, DecisionPolicy),
     Hold(u64, Lifetime, DecisionPolicy),
 }
-
-/// The most limiters kept for limits that requests brought along.
-const MAX_FROM_REQUESTS: usize = 10_000;
 
 fn kind(limit: &Limit) -> Kind {
     match &limit.per {
@@ -124,7 +122,7 @@ fn kind(limit: &Limit) -> Kind {
 impl Limiters {
     /// No limiters yet.
     pub fn new(client: Client, settings: &Settings) -> Self {
-        let (configured, from_requests) = (HashMap::new(), Mutex::default());
+        let (configured, from_requests) = (HashMap::new(), Arc::default());
         let (timeout, clustered) = (settings.timeout.into(), is_cluster(&settings.server));
         let budgets = Arc::default();
         Self { client, timeout, clustered, budgets, by_id: Vec::new(), configured, from_requests }
@@ -139,13 +137,8 @@ impl Limiters {
             configured.entry(kind(limit)).or_insert_with(known_or_new).clone()
         };
         let by_id = limits.by_id().iter().map(limiter).collect();
-        let from_requests = Mutex::new(self.lock_from_requests().clone());
-        let budgets = Arc::clone(&self.budgets);
+        let (budgets, from_requests) = (Arc::clone(&self.budgets), Arc::clone(&self.from_requests));
         Self { client: self.client.clone(), budgets, by_id, configured, from_requests, ..*self }
-    }
-
-    fn lock_from_requests(&self) -> MutexGuard<'_, HashMap<Kind, AnyLimiter>> {
-        self.from_requests.lock().expect("no code panics while it holds this lock")
     }
 
     /// The limiter of a limit.
@@ -153,12 +146,9 @@ impl Limiters {
         if let Some(id) = limit.id {
             return Cow::Borrowed(&self.by_id[id]);
         }
-        let mut known = self.lock_from_requests();
-        if known.len() >= MAX_FROM_REQUESTS {
-            known.clear();
-        }
-        let limiter = known.entry(kind(limit)).or_insert_with(|| AnyLimiter::new(&self.client, limit));
-        Cow::Owned(limiter.clone())
+        let new = || Ok::<_, Infallible>(AnyLimiter::new(&self.client, limit));
+        let Ok(limiter) = self.from_requests.of(kind(limit), new);
+        Cow::Owned(limiter)
     }
 }
 

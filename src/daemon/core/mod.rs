@@ -3,6 +3,7 @@
 //! This is the only part that asks the crate `swlimit_client`.
 
 mod answer;
+mod brought;
 mod decide;
 mod explanation;
 mod holds;

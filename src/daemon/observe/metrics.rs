@@ -1,7 +1,7 @@
 //! Metrics for Prometheus, and the recent counts for the page.
 
 use std::net::IpAddr;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use metrics::{
@@ -164,8 +164,6 @@ impl Rejection {
 pub struct Metrics {
     prometheus: PrometheusHandle,
     process: Collector,
-    /// Held while rendering.
-    rendering: Mutex<()>,
     pub rules: Rules,
     pub configuration: ConfigurationMetrics,
     requests: [[Counter; Outcome::NAMES.len()]; Api::NAMES.len()],
@@ -229,7 +227,6 @@ impl Metrics {
         Self {
             prometheus,
             process,
-            rendering: Mutex::default(),
             rules: Rules::default(),
             configuration: ConfigurationMetrics::new(),
             requests,
@@ -247,9 +244,8 @@ impl Metrics {
         }
     }
 
-    /// All metrics in Prometheus's text format, with those of the client and the process.
+    /// All metrics in Prometheus's text format, with those of the client and the process. It takes long.
     pub fn render(&self, client: &Client) -> String {
-        let _rendering = self.rendering.lock().expect("no code panics while it holds this lock");
         client.publish_metrics();
         self.process.collect();
         gauge!("swlimitd_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);

@@ -6,6 +6,7 @@ pub mod metrics;
 pub mod process;
 pub mod recent;
 pub mod rules;
+pub mod snapshots;
 mod throttle;
 pub mod traces;
 pub mod waiting;

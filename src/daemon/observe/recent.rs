@@ -14,7 +14,7 @@ pub const STEP: Duration = Duration::from_secs(5);
 pub const STEPS: usize = 60;
 
 /// The part of the past that is shown, in [`STEPS`] steps.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Hash)]
 #[serde(rename_all = "snake_case")]
 pub enum TimeRange {
     #[default]

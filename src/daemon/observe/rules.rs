@@ -95,21 +95,22 @@ impl Rules {
     /// The rules of a configuration have series from now on. Others have none any more, until they decide again: those
     /// whose names depend on values.
     pub fn keep(&self, limits: &Limits) {
-        let mut known = self.0.write().expect("no code panics while it holds this lock");
+        let known = |domain: &str, name: &str| self.known().find(domain, name);
         let mut kept = Known::default();
         for api in Api::DECIDING {
-            kept.add(API_DOMAIN, api.name(), known.find(API_DOMAIN, api.name()));
+            kept.add(API_DOMAIN, api.name(), known(API_DOMAIN, api.name()));
         }
         for (domain, rule) in limits.rules().into_iter().filter(|(_, rule)| !rule.has_detailed_label()) {
             let name = &*shortened(&rule.name);
-            kept.add(&domain.name, name, known.find(&domain.name, name)).prepare(rule);
+            kept.add(&domain.name, name, known(&domain.name, name)).prepare(rule);
         }
-        *known = kept;
+        // Decisions wait for this lock.
+        *self.0.write().expect("no code panics while it holds this lock") = kept;
     }
 
     /// Marks all series as in use.
     pub fn touch(&self) {
-        for rule in self.known().by_domain.values().flat_map(HashMap::values) {
+        for rule in self.all() {
             let fixed = rule.requests.iter().chain([&rule.hits, &rule.near_limit, &rule.shadowed]);
             let decisions = rule.decisions.iter().flatten().filter_map(OnceLock::get);
             fixed.chain(decisions).for_each(|counter| counter.increment(0));
@@ -131,20 +132,23 @@ impl Rules {
 
     /// Ends a step of the recent counts.
     pub fn end_step(&self) {
-        for rule in self.known().by_domain.values().flat_map(HashMap::values) {
+        for rule in self.all() {
             rule.recent.step();
         }
     }
 
     /// The rules that decided lately.
     pub fn recent(&self, range: TimeRange) -> Vec<RecentRule> {
-        let known = self.known();
-        let all = known.by_domain.values().flat_map(HashMap::values);
-        let recent = all.filter_map(|rule| {
+        let all = self.all();
+        let recent = all.iter().filter_map(|rule| {
             let [domain, name] = rule.labels.clone().map(|(_, label)| label);
             Some(RecentRule { domain, name, steps: rule.recent.steps(range)?, last_minute: rule.recent.last_minute() })
         });
         recent.collect()
+    }
+
+    fn all(&self) -> Vec<Arc<RuleMetrics>> {
+        self.known().by_domain.values().flat_map(HashMap::values).cloned().collect()
     }
 
     fn known(&self) -> RwLockReadGuard<'_, Known> {

@@ -5,13 +5,15 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
+use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Query, State};
-use axum::http::{header, HeaderMap, HeaderName, Uri};
-use axum::response::IntoResponse;
+use axum::http::{header, HeaderMap, HeaderName, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
+use axum::{Extension, Router};
 use serde::Deserialize;
 use serde_json::{json, Value};
+use tokio::runtime::Handle;
 
 use crate::config::access::Access;
 use crate::config::limits::{Domain, Limit, Limits, Per, Rule};
@@ -21,6 +23,7 @@ use crate::observe::metrics::{Metrics, SECONDS, WAIT_SECONDS};
 use crate::observe::process;
 use crate::observe::recent::TimeRange;
 use crate::observe::rules::{RecentRule, SHOWN_OUTCOMES};
+use crate::observe::snapshots::Snapshots;
 use crate::observe::waiting::AwaitedKey;
 use crate::protocol::access::Barred;
 use crate::protocol::api;
@@ -37,14 +40,14 @@ const MAX_RULES: usize = 200;
 const MAX_KEYS: usize = 10;
 
 /// The page, its parts, and the state that it polls.
-pub fn router() -> Router<Arc<Service>> {
+pub fn router(states: Arc<States>) -> Router<Arc<Service>> {
     let part = |media: &'static str, text: &'static str| get(move || async move { (response_headers(media), text) });
     Router::new()
         .route("/", part("text/html; charset=utf-8", include_str!("page.html")))
         .route("/page/page.css", part("text/css; charset=utf-8", include_str!("page.css")))
         .route("/page/page.js", part("text/javascript; charset=utf-8", include_str!("page.js")))
         .route("/page/icon.svg", part("image/svg+xml", include_str!("icon.svg")))
-        .route("/page/state", get(state))
+        .route("/page/state", get(state).layer(Extension(states)))
 }
 
 fn response_headers(media: &'static str) -> [(HeaderName, &'static str); 5] {
@@ -66,51 +69,85 @@ struct StateQuery {
     range: TimeRange,
 }
 
+/// What a reader of the page asks.
+#[derive(PartialEq, Eq, Hash)]
+pub struct Question {
+    /// In lower case.
+    filter: String,
+    range: TimeRange,
+    access: Result<(), Barred>,
+}
+
+/// The state of the page, as JSON, for each of its readers.
+pub type States = Snapshots<Question, Bytes>;
+
+/// Starts to make states.
+pub fn states(service: Arc<Service>) -> States {
+    let runtime = Handle::current();
+    Snapshots::new("page", move || {
+        let denied = runtime.block_on(core::top(service.client(), MAX_KEYS));
+        let state = PageState { service: service.clone(), denied };
+        move |question: &Question| state.shown(question).to_string().into()
+    })
+}
+
 /// The state of the page, except for looked-up keys.
 async fn state(
     State(service): State<Arc<Service>>,
+    Extension(states): Extension<Arc<States>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     Query(StateQuery { filter, range }): Query<StateQuery>,
     uri: Uri,
     headers: HeaderMap,
-) -> impl IntoResponse {
-    let denied = core::top(service.client(), MAX_KEYS).await;
-    let live = service.live();
-    let configuration = &live.configuration;
-    let settings = &configuration.settings;
-    let metrics = &service.metrics;
-    metrics.count_sources(&service.client().statistics());
-    let access = configuration.access.check(peer, &uri, &headers);
-    let here = metrics.denied_here.top(MAX_KEYS);
-    let filter = filter.to_lowercase();
-    let is_shown = |domain: &str, rule: &str| format!("{domain} {rule}").to_lowercase().contains(&filter);
-    let shown = json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "host": process::host(),
-        "uptime": process::started().elapsed().as_secs(),
-        "server": server(&denied),
-        "servers": servers(&service, access.is_ok()),
-        "configuration": {
-            "read": api::unix(live.read),
-            "refused": refused(&service, access.is_ok()),
-            "hash": configuration.hash,
-            "restart_keys": metrics.configuration.restart_keys(),
-        },
-        "shadow_mode": settings.shadow_mode,
-        "prefix": settings.prefix,
-        "needs_token": matches!(configuration.access, Access::Tokens(_)),
-        "step": range.step().as_millis() as u64,
-        "decisions": decisions(metrics, range, is_shown),
-        "errors": metrics.recent_errors.steps(range),
-        "outages": metrics.recent_outages.steps(range),
-        "unmatched": metrics.recent_unmatched.steps(range),
-        "sources": sources(metrics, range),
-        "durations": {"bounds": SECONDS, "steps": metrics.recent_durations.steps(range)},
-        "waits": {"bounds": WAIT_SECONDS, "steps": metrics.recent_waits.steps(range), "now": metrics.waiting.count()},
-        "keys": keys(access, denied, &here, &metrics.waiting.top(MAX_KEYS)),
-        "rules": rules(&configuration.limits, is_shown),
-    });
-    (response_headers("application/json"), Json(shown))
+) -> Response {
+    let access = service.live().configuration.access.check(peer, &uri, &headers);
+    match states.show(Question { filter: filter.to_lowercase(), range, access }).await {
+        Some(state) => (response_headers("application/json"), state).into_response(),
+        None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+struct PageState {
+    service: Arc<Service>,
+    denied: Result<Vec<Denied>, Refusal>,
+}
+
+impl PageState {
+    fn shown(&self, Question { filter, range, access }: &Question) -> Value {
+        let (Self { service, denied }, range) = (self, *range);
+        let live = service.live();
+        let configuration = &live.configuration;
+        let (settings, metrics) = (&configuration.settings, &service.metrics);
+        metrics.count_sources(&service.client().statistics());
+        let here = metrics.denied_here.top(MAX_KEYS);
+        let is_shown = |domain: &str, rule: &str| format!("{domain} {rule}").to_lowercase().contains(filter);
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "host": process::host(),
+            "uptime": process::started().elapsed().as_secs(),
+            "server": server(denied),
+            "servers": servers(service, access.is_ok()),
+            "configuration": {
+                "read": api::unix(live.read),
+                "refused": refused(service, access.is_ok()),
+                "hash": configuration.hash,
+                "restart_keys": metrics.configuration.restart_keys(),
+            },
+            "shadow_mode": settings.shadow_mode,
+            "prefix": settings.prefix,
+            "needs_token": matches!(configuration.access, Access::Tokens(_)),
+            "step": range.step().as_millis() as u64,
+            "decisions": decisions(metrics, range, is_shown),
+            "errors": metrics.recent_errors.steps(range),
+            "outages": metrics.recent_outages.steps(range),
+            "unmatched": metrics.recent_unmatched.steps(range),
+            "sources": sources(metrics, range),
+            "durations": {"bounds": SECONDS, "steps": metrics.recent_durations.steps(range)},
+            "waits": {"bounds": WAIT_SECONDS, "steps": metrics.recent_waits.steps(range), "now": metrics.waiting.count()},
+            "keys": keys(*access, denied, &here, &metrics.waiting.top(MAX_KEYS)),
+            "rules": rules(&configuration.limits, is_shown),
+        })
+    }
 }
 
 /// The state of the counting server.
@@ -179,7 +216,7 @@ fn sources(metrics: &Metrics, range: TimeRange) -> Vec<Value> {
 /// The keys that were denied most, or why they are hidden.
 fn keys(
     access: Result<(), Barred>,
-    denied: Result<Vec<Denied>, Refusal>,
+    denied: &Result<Vec<Denied>, Refusal>,
     here: &[DeniedKey],
     waiting: &[AwaitedKey],
 ) -> Value {

@@ -12,7 +12,7 @@ use axum::http::request::Parts;
 use axum::http::{header, HeaderMap, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
-use axum::Router;
+use axum::{Extension, Router};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -27,6 +27,7 @@ use super::listen::Listener;
 use super::read_timeout::ReadTimeout;
 use super::tls::Acceptor;
 use crate::config::settings;
+use crate::observe::snapshots::Snapshots;
 use crate::page;
 use crate::protocol::peer::Peer;
 use crate::protocol::{api, auth, envoy};
@@ -36,13 +37,13 @@ use crate::service::Service;
 const MAX_REQUEST: usize = 1024 * 1024;
 
 /// Serves HTTP until `end`, and then completes running requests.
-pub async fn serve(service: Arc<Service>, listener: Listener, end: watch::Receiver<bool>) {
+pub async fn serve(service: Arc<Service>, views: Arc<Views>, listener: Listener, end: watch::Receiver<bool>) {
     let tls = Acceptor::new(&service, |configuration| configuration.http_tls.as_ref());
     let http = {
         let live = service.live();
         let settings = &live.configuration.settings.http;
         let (builder, timeout) = (builder(settings), settings.header_timeout.into());
-        let router = router(service.clone());
+        let router = router(service.clone(), views);
         Http { service, router, builder, timeout, addresses: Arc::default() }
     };
     connections::serve(http, listener, tls, end).await;
@@ -97,17 +98,18 @@ fn builder(settings: &settings::Http) -> Builder<TokioExecutor> {
     builder
 }
 
-fn router(service: Arc<Service>) -> Router {
+fn router(service: Arc<Service>, views: Arc<Views>) -> Router {
+    let page = page::router(views.page.clone());
+    let texts = Router::new().route("/metrics", get(metrics)).route("/rlconfig", get(rlconfig));
     Router::new()
         .merge(api::router(&service))
-        .merge(page::router())
+        .merge(page)
+        .merge(texts.layer(Extension(views)))
         .route(auth::PATH, any(authorize))
         .route(&format!("{}/", auth::PATH), any(authorize))
         .route(&format!("{}/{{*path}}", auth::PATH), any(authorize))
         .route("/healthcheck", get(healthcheck))
         .route("/json", post(json))
-        .route("/metrics", get(metrics))
-        .route("/rlconfig", get(rlconfig))
         .layer(DefaultBodyLimit::max(MAX_REQUEST))
         .with_state(service)
 }
@@ -122,8 +124,20 @@ async fn healthcheck(State(service): State<Arc<Service>>) -> Response {
     }
 }
 
-async fn metrics(State(service): State<Arc<Service>>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], service.render_metrics())
+async fn metrics(Extension(views): Extension<Arc<Views>>) -> Response {
+    text("text/plain; version=0.0.4", views.metrics.show(()).await)
+}
+
+/// The current limits, one a line.
+async fn rlconfig(Extension(views): Extension<Arc<Views>>) -> Response {
+    text("text/plain; charset=utf-8", views.limits.show(()).await)
+}
+
+fn text(media: &'static str, shown: Option<Bytes>) -> Response {
+    match shown {
+        Some(text) => ([(header::CONTENT_TYPE, media)], text).into_response(),
+        None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
 }
 
 async fn json(State(service): State<Arc<Service>>, headers: HeaderMap, body: Bytes) -> Response {
@@ -139,8 +153,32 @@ async fn authorize(
     auth::authorize(&service, &parts, peer).await.into_response()
 }
 
-/// The current limits, one a line.
-async fn rlconfig(State(service): State<Arc<Service>>) -> String {
+/// What takes long to show.
+pub struct Views {
+    metrics: Snapshots<(), Bytes>,
+    limits: Snapshots<(), Bytes>,
+    page: Arc<page::States>,
+}
+
+impl Views {
+    pub fn new(service: &Arc<Service>) -> Self {
+        let of_service = |text: fn(&Service) -> String| {
+            let service = service.clone();
+            move || {
+                let text = Bytes::from(text(&service));
+                move |(): &()| text.clone()
+            }
+        };
+        Self {
+            metrics: Snapshots::new("metrics", of_service(Service::render_metrics)),
+            limits: Snapshots::new("limits", of_service(limits)),
+            page: Arc::new(page::states(service.clone())),
+        }
+    }
+}
+
+/// A line for each limit.
+fn limits(service: &Service) -> String {
     let live = service.live();
     let mut text = String::new();
     for (domain, rule) in live.configuration.limits.rules() {

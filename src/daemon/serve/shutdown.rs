@@ -6,11 +6,12 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{signal, Signal, SignalKind};
 use tokio::sync::{oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::task::{spawn_blocking, JoinSet};
 use tokio::time::{interval, sleep, timeout};
 
+use super::http::{self, Views};
 use super::listen::Listener;
-use super::{grpc, http, reload, xds, FatalError};
+use super::{grpc, reload, xds, FatalError};
 use crate::core;
 use crate::observe::recent::STEP;
 use crate::service::Service;
@@ -61,9 +62,10 @@ pub async fn serve_until_stopped(
     }
     let end = watch::Sender::new(false);
     let mut servers = JoinSet::new();
+    let views = Arc::new(Views::new(&service));
     servers.spawn(grpc::serve(service.clone(), grpc, end.subscribe()));
     for listener in http {
-        servers.spawn(http::serve(service.clone(), listener, end.subscribe()));
+        servers.spawn(http::serve(service.clone(), views.clone(), listener, end.subscribe()));
     }
     tokio::spawn(count_steps(service.clone()));
     tokio::spawn(check_server(service.clone()));
@@ -129,6 +131,9 @@ async fn count_steps(service: Arc<Service>) {
     let mut steps = interval(STEP);
     loop {
         steps.tick().await;
-        service.end_step();
+        let service = service.clone();
+        if spawn_blocking(move || service.end_step()).await.is_err() {
+            return; // it panicked, and logged that
+        }
     }
 }

@@ -14,11 +14,11 @@ use envoy_types::pb::google::rpc;
 use envoy_types::pb::ratelimit::config::ratelimit::v3::RateLimitConfig;
 use prost::Name;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::{MetadataKey, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
-use tonic::{Code, Request};
+use tonic::{Code, Request, Status, Streaming};
 
 use super::FatalError;
 use crate::config::xds::{sources, Xds};
@@ -36,6 +36,7 @@ pub async fn follow(service: Arc<Service>, first: oneshot::Sender<()>) {
     let Some(xds) = &live.configuration.settings.xds else { return };
     let mut follower =
         Follower { service: service.clone(), xds, first: Some(first), version: String::new(), failures: 0 };
+    metrics::control_plane(false);
     let mut reason = String::new();
     loop {
         let ended = match follower.stream().await {
@@ -90,14 +91,21 @@ impl Follower<'_> {
         for (name, value) in &self.xds.headers {
             request.metadata_mut().insert(MetadataKey::from_str(name)?, MetadataValue::try_from(value)?);
         }
-        let mut responses = client.stream_aggregated_resources(request).await?.into_inner();
+        let answered = async {
+            let mut responses = client.stream_aggregated_resources(request).await?.into_inner();
+            let response = responses.message().await?;
+            Ok::<_, Status>((responses, response))
+        };
+        let silent = |_| "it accepts a stream and does not answer";
+        let (mut responses, mut first) =
+            timeout(self.xds.response_timeout.into(), answered).await.map_err(silent)??;
         metrics::control_plane(true);
         tracing::info!(server = self.xds.server, "connected to the control plane");
         // The last response, if it was refused.
         let mut refused = None;
         loop {
             let (response, is_new) = tokio::select! {
-                response = responses.message() => match response? {
+                response = next(&mut responses, &mut first) => match response? {
                     Some(response) => (response, true),
                     None => return Ok(()),
                 },
@@ -177,6 +185,17 @@ impl Follower<'_> {
             config = config.domain_name(name);
         }
         Ok(endpoint.tls_config(config)?)
+    }
+}
+
+/// The first response, or the next one; `None` at the end.
+async fn next(
+    responses: &mut Streaming<DiscoveryResponse>,
+    first: &mut Option<DiscoveryResponse>,
+) -> Result<Option<DiscoveryResponse>, Status> {
+    match first.take() {
+        Some(first) => Ok(Some(first)),
+        None => responses.message().await,
     }
 }
 
