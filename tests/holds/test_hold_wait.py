@@ -87,7 +87,7 @@ def test_an_id_waits_once(server, hold):
     ask(server, "SWLIMIT.HOLD", "k", 1, "1h", "a")
     first, other = hold("b"), hold("c")
     second = hold("b", ttl="2h", more=0)
-    assert str(first.answer()) == "UNBLOCKED this id waits elsewhere"
+    assert str(first.answer()) == "UNBLOCKED another client now waits for this id"
     assert waiting(server) == 2
     ask(server, "SWLIMIT.RELEASE", "k", "a")
     assert second.answer()[4] == 7_200_000

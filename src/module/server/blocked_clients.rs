@@ -218,7 +218,7 @@ fn let_go(id: WaiterId) {
 
 /// The waiter of a client that does not wait any more.
 const NOBODY: WaiterId = WaiterId::MAX;
-const WAITS_ELSEWHERE: &str = "UNBLOCKED this id waits elsewhere";
+const WAITS_ELSEWHERE: &str = "UNBLOCKED another client now waits for this id";
 
 /// A key was changed or removed: check its queue once the command or transaction has ended.
 #[inline(always)]
