@@ -232,6 +232,7 @@ impl Client {
     /// Decided in this process, by the failure policies where there is a reason for them: all, or nothing.
     async fn here(&self, asking: Vec<Asking>, reason: Option<String>) -> Result<Admission, Error> {
         let (mut each, mut hold, mut reserved) = (Vec::new(), None, Vec::new());
+        let wait = self.0.wait(Instant::now());
         for one in asking {
             let decision = match &one.of {
                 Of::Rate(limiter, demand) => match limiter.policy(demand, reason.clone().unwrap_or_default())? {
@@ -249,8 +250,8 @@ impl Client {
                 }
                 Of::Hold(limiter, asked) => {
                     let held = match &reason {
-                        Some(reason) => limiter.by_policy(asked, reason.clone(), Instant::now()).await?,
-                        None => limiter.sit(asked, limiter.limit(), Instant::now(), Source::Local).await,
+                        Some(reason) => limiter.by_policy(asked, reason.clone(), &wait).await?,
+                        None => limiter.sit(asked, limiter.limit(), &wait, Source::Local).await,
                     };
                     let decision = *held.decision();
                     hold = Some(held);
@@ -420,10 +421,10 @@ async fn asked(keeper: &Keeper, asking: &[Asking], ahead: Option<Ahead>, deadlin
     }
 }
 
-/// How to give back all that an admission takes; `None` without a hold.
+/// How to give back all that an admission takes; `None` without a hold, and of one whose id its caller chose.
 fn unsettled(asking: &[Asking]) -> Option<Settlement> {
     let asked = asking.iter().find_map(|one| match &one.of {
-        Of::Hold(_, asked) => Some(asked),
+        Of::Hold(_, asked) if asked.is_own => Some(asked),
         _ => None,
     })?;
     let others = asking.iter().filter(|one| !matches!(one.of, Of::Hold(..)));

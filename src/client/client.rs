@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tokio::time::{timeout, Instant};
 
 use crate::commands;
@@ -24,10 +26,12 @@ use crate::several::Several;
 use crate::statistics::{Count, Counters, Statistics};
 use crate::strategy::deny_cache::DenyCache;
 use crate::strategy::{eventual, lease};
+use crate::wait::Wait;
 use crate::wire::{Command, ConnectionOptions, Event, Reply, Servers, Spelling, Transport};
 
-/// How long [`Client::close`] takes, at most.
-const CLOSING: Duration = Duration::from_secs(3);
+/// How long [`Client::close`] takes, at most, unless round trips are long: then so many of them.
+const CLOSING: Duration = Duration::from_millis(1_500);
+const CLOSING_ROUND_TRIPS: u32 = 6;
 
 /// A client of a server, of the primary that sentinels name, or of a cluster; or of none. Cheap to clone.
 ///
@@ -46,6 +50,8 @@ pub(crate) struct Shared {
     pub max_keys: usize,
     pub prefix: Vec<u8>,
     closing: Mutex<Vec<Closing>>,
+    /// Whether the client was closed: nobody waits any more.
+    closed: watch::Sender<bool>,
     #[cfg(feature = "metrics")]
     published: Mutex<Statistics>,
 }
@@ -57,6 +63,11 @@ impl Shared {
             [] => Cow::Borrowed(key),
             prefix => Cow::Owned([prefix, key].concat()),
         }
+    }
+
+    /// A wait until an instant, or the end of the client.
+    pub fn wait(&self, until: Instant) -> Wait {
+        Wait::new(until, &self.closed)
     }
 }
 
@@ -203,6 +214,7 @@ impl ClientBuilder {
             max_keys: self.max_keys,
             prefix: self.prefix,
             closing: Mutex::default(),
+            closed: watch::Sender::new(false),
             #[cfg(feature = "metrics")]
             published: Mutex::default(),
         })))
@@ -326,22 +338,33 @@ impl Client {
         self.0.deny_cache.len()
     }
 
-    /// Gives back what leases have left, tells the server what `eventual` limiters have counted, and waits until holds
-    /// that were dropped are released. Takes 3 s at most.
-    /// Limiters go on, but whoever ends a process calls this last.
+    /// Answers whoever waits for units or holds: they are denied. Nobody waits from then on.
+    pub fn end_waits(&self) {
+        self.0.closed.send_replace(true);
+    }
+
+    /// Answers whoever [waits](Self::end_waits), gives back what leases have left, tells the server what `eventual`
+    /// limiters have counted, and waits until holds that were dropped are released. A server that is away may come
+    /// back meanwhile. Takes 1.5 s at most, or six round trips if that is longer; then logs what is lost.
+    /// Limiters go on, without leases, but whoever ends a process calls this last.
     pub async fn close(&self) {
+        self.end_waits();
         let closing = std::mem::take(&mut *self.0.closing.lock());
-        let close = async {
-            let each = closing.iter().map(Closing::close);
-            futures_util::future::join_all(each).await;
+        let close = async || join_all(closing.iter().map(Closing::close)).await;
+        let closed = async {
+            close().await;
             if let Some(keeper) = &self.0.keeper {
                 keeper.settled().await;
             }
             if let Some(link) = &self.0.link {
                 link.settled().await;
             }
+            // And what late replies have granted.
+            close().await;
         };
-        let _ = timeout(CLOSING, close).await;
+        let round_trip = self.servers().iter().filter_map(|server| server.round_trip).max().unwrap_or_default();
+        let _ = timeout(CLOSING.max(CLOSING_ROUND_TRIPS * round_trip), closed).await;
+        join_all(closing.iter().map(Closing::give_up)).await;
         self.0.closing.lock().extend(closing);
     }
 
@@ -382,6 +405,13 @@ impl Closing {
         match self {
             Self::Leases(leases) => leases.close().await,
             Self::Eventual(eventual) => eventual.close().await,
+        }
+    }
+
+    async fn give_up(&self) {
+        match self {
+            Self::Leases(leases) => leases.write_off().await,
+            Self::Eventual(eventual) => eventual.give_up().await,
         }
     }
 }

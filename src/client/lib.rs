@@ -36,6 +36,7 @@ mod strategy;
 mod tests;
 #[cfg(feature = "tower")]
 pub mod tower;
+mod wait;
 pub mod wire;
 
 pub use admission::{Admission, Member};

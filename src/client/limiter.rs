@@ -21,6 +21,7 @@ use crate::request::Request;
 use crate::strategy::eventual::{Decided, Eventual};
 use crate::strategy::lease::Leases;
 use crate::strategy::local::Windows;
+use crate::wait::Wait;
 use crate::wire::{Command, Reply};
 
 /// One quota, and any number of keys that it holds for. Cheap to clone.
@@ -401,20 +402,14 @@ impl Limiter {
         let (key, demand) = (self.key(request.key), Demand { block: None, ..self.demand(&request) });
         let until = Instant::now() + timeout.min(Duration::from_millis(MAX_WINDOW));
         let until = request.deadline.map_or(until, |deadline| deadline.min(until));
-        let decision = self.wait(&key, &request, &demand, until).await?;
+        let decision = self.wait(&key, &request, &demand, &self.0.client.wait(until)).await?;
         self.0.client.counters.decided(&decision);
         Ok(decision)
     }
 
-    async fn wait(
-        &self,
-        key: &[u8],
-        request: &Request<'_>,
-        demand: &Demand,
-        until: Instant,
-    ) -> Result<Decision, Error> {
+    async fn wait(&self, key: &[u8], request: &Request<'_>, demand: &Demand, wait: &Wait) -> Result<Decision, Error> {
         if let Ok(link) = self.0.strategy.link() {
-            match self.wait_there(link, key, demand, until).await {
+            match self.wait_there(link, key, demand, wait).await {
                 Some(Ok(decision)) => return Ok(decision),
                 // Nobody can wait there now: who decides instead is asked again and again.
                 None | Some(Err(Error::Away(_))) => {}
@@ -422,7 +417,7 @@ impl Limiter {
             }
         }
         let ask = || async move { self.decide(key, demand, None).await };
-        match self.0.client.fair_queue.wait(key, until, ask).await {
+        match self.0.client.fair_queue.wait(key, wait, ask).await {
             Some(decided) => decided,
             // Others were before, to the end.
             None => {
@@ -440,14 +435,13 @@ impl Limiter {
         link: &Arc<Link>,
         key: &[u8],
         demand: &Demand,
-        until: Instant,
+        wait: &Wait,
     ) -> Option<Result<Decision, Error>> {
         // The script does not know of waiting.
         if link.is_scripted(key) {
             return None;
         }
         let decided = |reply: Reply| Ok(Source::Server.decided(reply.decision()?));
-        let left = |until: Instant| until.saturating_duration_since(Instant::now());
         let at_once = match self.ask(link, commands::acquire(key, demand, 0), None).await {
             Ok(reply) => decided(reply),
             Err(error) if error.is_unknown_or_forbidden() => return None,
@@ -457,12 +451,11 @@ impl Limiter {
             Ok(decision) if !decision.granted() => decision,
             done => return Some(done),
         };
-        if at_once.retry_after().is_none_or(|wait| wait > left(until)) {
+        if at_once.retry_after().is_none_or(|pause| pause > wait.left()) {
             return Some(Ok(at_once));
         }
-        match link.wait(key, until, |left| commands::acquire(key, demand, ms(left))).await {
-            // The time is up, and no place became free.
-            None if left(until).is_zero() => Some(Ok(at_once)),
+        match link.wait(key, wait, |left| commands::acquire(key, demand, ms(left))).await {
+            None if wait.is_over() => Some(Ok(at_once)),
             waited => waited.map(|reply| reply.and_then(decided)),
         }
     }

@@ -838,6 +838,85 @@ fn what_is_under_way_at_the_end_is_told_once() {
     });
 }
 
+/// Whoever closes while the server is away waits for it: counts and leases are told if it is back in time.
+#[test]
+fn what_is_closed_while_the_server_is_away_is_told_when_it_is_back() {
+    for mode in [Mode::Eventual, Mode::Leased] {
+        for fault in [Fault::Down, Fault::BlackHole] {
+            paused(async {
+                let fake = Fake::new();
+                let client = client(&fake);
+                let limiter = client.limiter(quota(1_000, 60_000, 12)).mode(mode).build().unwrap();
+                connected(&limiter).await;
+                let mut used = 0;
+                for _ in 0..3 {
+                    sleep(Duration::from_millis(101)).await;
+                    for _ in 0..30 {
+                        used += allow(&limiter, "k").await.units();
+                    }
+                }
+                fake.fault(fault);
+                for _ in 0..5 {
+                    let _ = client.info("k").await;
+                }
+                assert!(!client.is_connected());
+                let ((), ()) = tokio::join!(client.close(), async {
+                    sleep(Duration::from_millis(400)).await;
+                    fake.fault(Fault::None);
+                });
+                let statistics = client.statistics();
+                assert_eq!(fake.total("k"), used, "{mode:?} {fault:?}: {statistics:?}");
+                assert_eq!((statistics.lost, statistics.written_off), (0, 0), "{mode:?} {fault:?}");
+            });
+        }
+    }
+}
+
+/// A server that stays away costs no more than the time that closing has; what is lost is said.
+#[test]
+fn closing_has_its_time() {
+    for mode in [Mode::Eventual, Mode::Leased] {
+        paused(async {
+            let fake = Fake::new();
+            let client = client(&fake);
+            let limiter = client.limiter(quota(1_000, 60_000, 12)).mode(mode).build().unwrap();
+            connected(&limiter).await;
+            for _ in 0..20 {
+                let _ = allow(&limiter, "k").await;
+            }
+            fake.fault(Fault::Down);
+            let begun = Instant::now();
+            client.close().await;
+            let took = begun.elapsed();
+            assert!((Duration::from_millis(1_500)..Duration::from_millis(1_600)).contains(&took), "{took:?}");
+            let statistics = client.statistics();
+            let expected = if mode == Mode::Eventual { (20, 0) } else { (0, fake.total("k") - 20) };
+            assert_eq!((statistics.lost, statistics.written_off), expected);
+        });
+    }
+}
+
+/// What is granted to nobody while the client is being closed goes back, too.
+#[test]
+fn a_lease_that_is_granted_late_goes_back_at_the_end() {
+    paused(async {
+        let fake = Fake::new();
+        let client = client(&fake);
+        let limiter = client.limiter(quota(1_000, 60_000, 12)).mode(Mode::Leased).build().unwrap();
+        connected(&limiter).await;
+        let mut used = 0;
+        for _ in 0..20 {
+            used += allow(&limiter, "k").await.units();
+        }
+        sleep(Duration::from_millis(1_100)).await;
+        fake.delay([(60_000, 60_000)]);
+        assert!(tokio::time::timeout(Duration::from_millis(10), limiter.allow("k")).await.is_err());
+        client.close().await;
+        let statistics = client.statistics();
+        assert_eq!((fake.total("k"), statistics.written_off), (used, 0), "{statistics:?}");
+    });
+}
+
 #[test]
 fn what_could_not_be_told_is_told_later_and_dated() {
     paused(async {

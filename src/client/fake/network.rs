@@ -43,6 +43,8 @@ struct State {
     connections: HashMap<u64, Weak<Line>>,
     /// Which connections are to be told of a key's change.
     tracked: HashMap<Vec<u8>, HashSet<u64>>,
+    /// Who waits for a hold, by key and id.
+    waiting_ids: HashMap<(Vec<u8>, Vec<u8>), (u64, Weak<Line>)>,
     numbers: u64,
     /// Units that were counted and whose reply never came, and those given back so, by key.
     pub undelivered: u64,
@@ -108,6 +110,7 @@ impl Fake {
             ahead: 0,
             connections: HashMap::new(),
             tracked: HashMap::new(),
+            waiting_ids: HashMap::new(),
             numbers: 0,
             undelivered: 0,
             events: 0,
@@ -640,6 +643,7 @@ impl Line {
         // One that waits is answered when it is granted, or its time is up.
         let again = waits(commands, &reply).or_else(|| waits_for_hold(commands, &reply));
         if let (Purpose::Waiting, Some(again)) = (self.purpose, again) {
+            self.take_over_wait(number, &commands[0]);
             let line = Arc::clone(self);
             tokio::spawn(async move {
                 sleep(again.0).await;
@@ -663,6 +667,20 @@ impl Line {
             sleep_until(at).await;
             line.deliver(number, reply, units);
         });
+    }
+
+    /// An id waits once: a second wait of it takes over the place.
+    fn take_over_wait(self: &Arc<Self>, number: u64, words: &[Vec<u8>]) {
+        let [name, key, _, _, id, ..] = words else { return };
+        if name != b"SWLIMIT.HOLD" {
+            return;
+        }
+        let own = (number, Arc::downgrade(self));
+        let before = self.inner.state.lock().waiting_ids.insert((key.clone(), id.clone()), own);
+        let before = before.filter(|(other, _)| *other != number);
+        if let Some((other, line)) = before.and_then(|(other, line)| Some((other, line.upgrade()?))) {
+            line.deliver(other, Reply::Error("UNBLOCKED another client now waits for this id".into()), 0);
+        }
     }
 
     fn deliver(&self, number: u64, reply: Reply, units: u64) {

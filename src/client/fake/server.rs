@@ -87,6 +87,10 @@ impl Server {
                 text[0].to_lowercase()
             ));
         }
+        if words.len() == 1 && text[0].starts_with("SWLIMIT.") {
+            // Whether it is known is asked by its name alone.
+            return Err(format!("ERR wrong number of arguments for '{}' command", text[0].to_lowercase()));
+        }
         if self.expiries.get(&key).is_some_and(|at| *at <= now) {
             self.expiries.remove(&key);
             self.keys.remove(&key);

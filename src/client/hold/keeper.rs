@@ -416,16 +416,29 @@ async fn settle(link: Arc<Link>, settlement: Settlement) -> Done {
     Done::Settled(name)
 }
 
-/// Asks every tenth of a time to live, until an instant; the answer, and how often it was asked.
+/// Asks every tenth of a time to live, and when a server is back, until an instant; the answer, and how often it was
+/// asked.
 async fn until_answered(link: &Link, command: &Command, ttl: Duration, until: Instant) -> (Result<Reply, Error>, u32) {
     let mut tries = 0;
     loop {
-        let next = Instant::now() + ttl / 10;
-        let reply = link.insist(command.clone(), next, None).await;
+        let (next, is_back) = (Instant::now() + ttl / 10, link.is_back());
+        let asking = async {
+            match link.insist(command.clone(), next, None).await {
+                Err(Error::Away(_)) if next < until => {
+                    sleep_until(next).await;
+                    None
+                }
+                reply => Some(reply),
+            }
+        };
         tries += 1;
-        match reply {
-            Err(Error::Away(_)) if next < until => sleep_until(next).await,
-            reply => return (reply, tries),
+        let reply = tokio::select! {
+            biased;
+            reply = asking => reply,
+            () = is_back => None, // what was sent before may be silent for long
+        };
+        if let Some(reply) = reply {
+            return (reply, tries);
         }
     }
 }

@@ -6,12 +6,14 @@ mod moment;
 mod seats;
 #[cfg(test)]
 mod sim;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use swlimit_window::{MAX_EXACT, MAX_WINDOW};
-use tokio::time::{sleep_until, Instant};
+use tokio::time::Instant;
 
 pub(crate) use self::guard::Taken;
 pub use self::guard::{Hold, Lost};
@@ -23,10 +25,11 @@ use crate::clock::{ms, ms_up};
 use crate::commands::{self, Held, HoldWords};
 use crate::decision::{Decision, Source};
 use crate::error::Error;
-use crate::link::{Batch, Link, Settled};
+use crate::link::{Batch, Link, Settled, WAITS_ELSEWHERE};
 use crate::mode::{OnFailure, Share, SHARE};
 use crate::operating::{held_of, unix, NO_SUCH_KEY};
 use crate::quota::checked_limit;
+use crate::wait::Wait;
 use crate::wire::{Command, Failure, Reply};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -35,8 +38,8 @@ const MAX_ID: usize = 128;
 const MAX_WAIT: Duration = Duration::from_secs(60 * 60);
 /// While the server is away, somebody who waits asks it again after so long.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Where the server lets nobody wait, somebody who waits asks it again after so long, at most.
-const POLL: Duration = Duration::from_millis(250);
+/// Who waits, and has no place to wait on the server, asks it again after so long, at most.
+const POLL: Duration = Duration::from_millis(100);
 
 /// How many at once, for any number of keys: streams, jobs, connections, seats of a plan. Cheap to clone.
 ///
@@ -215,6 +218,9 @@ fn check_ids(ids: &[&[u8]]) -> Result<(), Error> {
 #[derive(Clone)]
 pub(crate) struct Asked {
     pub name: Name,
+    /// The id was drawn here, and nobody was told: what nobody waits for any more is given back. What an id that its
+    /// caller chose is granted belongs to the caller, whose next try, or other process, may know of it by now.
+    pub is_own: bool,
     pub limit: u64,
     pub cost: u64,
 }
@@ -222,6 +228,19 @@ pub(crate) struct Asked {
 impl Asked {
     pub fn words(&self) -> HoldWords<'_> {
         HoldWords { limit: self.limit, ttl: ms(self.name.ttl), id: &self.name.id, cost: self.cost }
+    }
+
+    /// Another id, unless the caller chose it.
+    fn renew_id(&mut self) -> Result<(), Error> {
+        if self.is_own {
+            self.name.id = fresh_id()?;
+        }
+        Ok(())
+    }
+
+    /// Whose hold is to be released where nobody knows whether it was granted.
+    pub fn released_in_doubt(&self) -> Option<Name> {
+        self.is_own.then(|| self.name.clone())
     }
 
     fn command(&self, wait: Option<Duration>) -> Command {
@@ -294,9 +313,10 @@ impl HoldLimiter {
         let asked = self.asked(&request)?;
         let until = Instant::now() + request.wait;
         let until = request.deadline.map_or(until, |deadline| deadline.min(until));
+        let wait = self.0.client.wait(until);
         let hold = match &self.0.client.keeper {
-            None => self.sit(&asked, self.0.limit, until, Source::Local).await,
-            Some(keeper) => self.take(keeper, asked, &request, until).await?,
+            None => self.sit(&asked, self.0.limit, &wait, Source::Local).await,
+            Some(keeper) => self.take(keeper, asked, &request, &wait).await?,
         };
         self.0.client.counters.decided(hold.decision());
         Ok(hold)
@@ -313,15 +333,15 @@ impl HoldLimiter {
             return Err(Error::Invalid("wait must be at most 1h".into()));
         }
         let ttl = ttl.map_or(Ok(self.0.ttl), checked_ttl)?;
-        let id = match id {
-            None => fresh_id()?,
+        let (id, is_own) = match id {
+            None => (fresh_id()?, true),
             Some(id) => {
                 check_ids(&[id])?;
-                id.into()
+                (id.into(), false)
             }
         };
         let key = self.0.client.key(key).into();
-        Ok(Asked { name: Name { key, id, ttl }, limit: self.0.limit, cost })
+        Ok(Asked { name: Name { key, id, ttl }, is_own, limit: self.0.limit, cost })
     }
 
     /// Of the server, or of the failure policy for as long as it is away.
@@ -330,22 +350,20 @@ impl HoldLimiter {
         keeper: &Keeper,
         mut asked: Asked,
         request: &HoldRequest<'_>,
-        until: Instant,
+        wait: &Wait,
     ) -> Result<Hold, Error> {
         loop {
-            let reason = match self.take_there(keeper, asked.clone(), request, until).await {
+            let reason = match self.take_there(keeper, asked.clone(), request, wait).await {
                 Err(Error::Away(reason)) => reason,
                 taken => return taken,
             };
-            let again = until.min(Instant::now() + AGAIN);
-            let hold = self.by_policy(&asked, reason, again).await?;
-            if hold.granted() || Instant::now() >= until {
+            let again = Instant::now() + AGAIN;
+            let hold = self.by_policy(&asked, reason, &wait.by(again)).await?;
+            if hold.granted() || wait.is_over() {
                 return Ok(hold);
             }
-            sleep_until(again).await;
-            if request.id.is_none() {
-                asked.name.id = fresh_id()?; // the former one is being released
-            }
+            wait.sleep_until(again).await;
+            asked.renew_id()?; // the former one is being released
         }
     }
 
@@ -353,7 +371,7 @@ impl HoldLimiter {
     ///
     /// # Errors
     /// [`Error::Away`] with [`OnFailure::Error`].
-    pub(crate) async fn by_policy(&self, asked: &Asked, reason: String, until: Instant) -> Result<Hold, Error> {
+    pub(crate) async fn by_policy(&self, asked: &Asked, reason: String, wait: &Wait) -> Result<Hold, Error> {
         let granted = Source::Failure.unknown(asked.cost, self.0.limit, Some(0));
         Ok(match self.0.on_failure {
             OnFailure::Error => return Err(Error::Away(reason)),
@@ -361,14 +379,14 @@ impl HoldLimiter {
             OnFailure::Deny => Hold::denied(Source::Failure.unknown(0, self.0.limit, Some(ms(AGAIN)))),
             OnFailure::Local => {
                 let share = self.0.local_share.units(self.0.limit);
-                self.sit(asked, share, until, Source::Failure).await
+                self.sit(asked, share, wait, Source::Failure).await
             }
         })
     }
 
     /// A seat in this process.
-    pub(crate) async fn sit(&self, asked: &Asked, limit: u64, until: Instant, source: Source) -> Hold {
-        let seat = self.0.seats.take(&asked.name.key, limit, asked.cost, until).await;
+    pub(crate) async fn sit(&self, asked: &Asked, limit: u64, wait: &Wait, source: Source) -> Hold {
+        let seat = self.0.seats.take(&asked.name.key, limit, asked.cost, wait).await;
         let remaining = Some(self.0.seats.remaining(&asked.name.key, limit));
         let retry_after = (asked.cost <= limit).then_some(ms(AGAIN));
         let decision =
@@ -386,34 +404,36 @@ impl HoldLimiter {
         keeper: &Keeper,
         mut asked: Asked,
         request: &HoldRequest<'_>,
-        until: Instant,
+        wait: &Wait,
     ) -> Result<Hold, Error> {
-        let mut deadline = request.deadline;
+        let (mut deadline, mut turn) = (request.deadline, None);
         loop {
             let (held, sent) = ask_at_once(keeper, &asked, deadline).await?;
             if held.granted > 0 {
                 return Ok(asked.kept(keeper, &held, sent));
             }
-            let is_over = || Instant::now() >= until;
-            if held.retry_after.is_none() || is_over() {
+            if held.retry_after.is_none() || wait.is_over() {
                 return Ok(Hold::denied(asked.decision(&held)));
             }
-            match wait_there(keeper, &asked, until).await {
+            match wait_there(keeper, &asked, wait).await {
+                Some(Err(Error::Refused(text))) if text == WAITS_ELSEWHERE => {
+                    return Ok(Hold::denied(asked.decision(&held)));
+                }
                 Some(waited) => match waited? {
                     Waited::Granted(held, renewed) => return Ok(asked.kept(keeper, &held, renewed)),
                     Waited::Denied(held) => return Ok(Hold::denied(asked.decision(&held))),
                     // It ended before it was renewed.
                     Waited::Lost => {}
                 },
-                None if is_over() => return Ok(Hold::denied(asked.decision(&held))),
+                None if wait.is_over() => return Ok(Hold::denied(asked.decision(&held))),
+                // Of those who wait for a key here, one polls.
+                None if turn.is_none() => turn = self.0.client.fair_queue.turn(&asked.name.key, wait).await,
                 None => {
-                    let pause = held.retry_after.map_or(POLL, |wait| POLL.min(Duration::from_millis(wait.max(1))));
-                    sleep_until(until.min(Instant::now() + pause)).await;
+                    let pause = held.retry_after.map_or(POLL, |ms| POLL.min(Duration::from_millis(ms.max(1))));
+                    wait.sleep_until(Instant::now() + pause).await;
                 }
             }
-            if request.id.is_none() {
-                asked.name.id = fresh_id()?; // an id is for one hold
-            }
+            asked.renew_id()?; // an id is for one hold
             deadline = None;
         }
     }
@@ -467,6 +487,25 @@ impl HoldLimiter {
     /// [`Error::Away`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
     pub async fn release<K: AsRef<[u8]> + ?Sized>(&self, key: &K, ids: &[&[u8]]) -> Result<u64, Error> {
         Client(Arc::clone(&self.0.client)).release(key, ids).await
+    }
+
+    /// Ends a hold by its id, for whoever is told that what it stands for has ended; the units that were freed. It waits
+    /// for the server until the request's deadline; after an error it goes on until the server has answered, or the
+    /// time to live has passed.
+    ///
+    /// # Errors
+    /// As [`release`](Self::release), and [`Error::Invalid`] without an id.
+    pub async fn end<'a>(&self, request: impl Into<HoldRequest<'a>>) -> Result<u64, Error> {
+        let request = request.into();
+        check_ids(request.id.as_slice())?;
+        let name = self.asked(&request)?.name;
+        let keeper = self.0.client.keeper.as_ref().ok_or(Error::NoServer("end"))?;
+        let command = commands::release(&name.key, &[&name.id]);
+        let unanswered = InDoubt { keeper, name: Some(name) };
+        let link = keeper.link();
+        let freed = link.ask(command, link.deadline(request.deadline)?).await?.natural()?;
+        unanswered.settle();
+        Ok(freed)
     }
 
     /// Who holds units of a key now, the oldest hold first; at most so many, 1 … 10 000.
@@ -559,7 +598,7 @@ async fn ask_at_once(keeper: &Keeper, asked: &Asked, deadline: Option<Instant>) 
     let first = ask_once(keeper, asked, deadline).await?;
     let (settled, sent) = match first {
         (Settled { reply: Err(_), .. }, _) => {
-            let in_doubt = InDoubt { keeper, name: Some(asked.name.clone()) };
+            let in_doubt = InDoubt { keeper, name: asked.released_in_doubt() };
             let second = ask_once(keeper, asked, deadline).await?;
             if second.0.reply.is_ok() {
                 in_doubt.settle();
@@ -573,9 +612,9 @@ async fn ask_at_once(keeper: &Keeper, asked: &Asked, deadline: Option<Instant>) 
 
 async fn ask_once(keeper: &Keeper, asked: &Asked, deadline: Instant) -> Result<(Settled, Moment), Error> {
     let late = {
-        let (keeper, name) = (keeper.clone(), asked.name.clone());
+        let (keeper, name) = (keeper.clone(), asked.released_in_doubt());
         Box::new(move |settled: Settled| {
-            if may_be_granted(&settled.reply) {
+            if let Some(name) = name.filter(|_| may_be_granted(&settled.reply)) {
                 keeper.release(name);
             }
         })
@@ -600,14 +639,15 @@ enum Waited {
     Lost,
 }
 
-/// Waits for one's turn on the server; `None` where nobody can, or no place became free in time.
-async fn wait_there(keeper: &Keeper, asked: &Asked, until: Instant) -> Option<Result<Waited, Error>> {
+/// Waits for one's turn on the server; `None` where nobody can, there is no place, or the client was closed.
+async fn wait_there(keeper: &Keeper, asked: &Asked, wait: &Wait) -> Option<Result<Waited, Error>> {
     let link = keeper.link();
-    let in_doubt = InDoubt { keeper, name: Some(asked.name.clone()) };
-    let waited = link.wait(&asked.name.key, until, |left| asked.command(Some(left.min(MAX_WAIT)))).await;
+    let in_doubt = InDoubt { keeper, name: asked.released_in_doubt() };
+    let waited = link.wait(&asked.name.key, wait, |left| asked.command(Some(left.min(MAX_WAIT)))).await;
     let held = match waited.map(|waited| waited.and_then(|reply| reply.hold())) {
         Some(Ok(held)) => held,
         Some(Err(error @ Error::Away(_))) => return Some(Err(error)),
+        None if wait.is_closed() => return None,
         refused => {
             in_doubt.settle();
             return refused.map(|refused| refused.map(Waited::Denied));

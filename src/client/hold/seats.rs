@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::{timeout_at, Instant};
+
+use crate::wait::Wait;
 
 /// How many units of each key are held.
 #[derive(Clone, Default)]
@@ -35,8 +36,8 @@ struct Place {
 }
 
 impl Seats {
-    /// Takes units of a limit, and waits for them until an instant; `None` if they have not become free by then.
-    pub async fn take(&self, name: &[u8], limit: u64, units: u64, until: Instant) -> Option<Seat> {
+    /// Takes units of a limit, and waits for them; `None` if they have not become free by then.
+    pub async fn take(&self, name: &[u8], limit: u64, units: u64, wait: &Wait) -> Option<Seat> {
         if units > limit {
             return None;
         }
@@ -44,14 +45,14 @@ impl Seats {
         let place = Place { seats: self.clone(), name: name.into(), key };
         let turn = match place.key.turn.try_lock() {
             Ok(turn) => turn,
-            Err(_) => timeout_at(until, place.key.turn.lock()).await.ok()?,
+            Err(_) => wait.during(place.key.turn.lock()).await?,
         };
         loop {
             let freed = place.key.freed.notified();
             if place.key.take(limit, units) {
                 break;
             }
-            timeout_at(until, freed).await.ok()?;
+            wait.during(freed).await?;
         }
         drop(turn);
         Some(Seat { place, units })

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use parking_lot::Mutex;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout, Instant};
 
 use super::guard::Hold;
@@ -228,7 +228,11 @@ impl World {
         let ids: Vec<_> = held.iter().map(|(key, hold)| (*key, hold.id().unwrap().to_vec())).collect();
         drop(held);
         self.tasks.abort_all();
-        while self.tasks.join_next().await.is_some() {}
+        while let Some(done) = self.tasks.join_next().await {
+            if let Some(panic) = done.err().filter(JoinError::is_panic) {
+                std::panic::resume_unwind(panic.into_panic());
+            }
+        }
         for client in &self.clients {
             timeout(Duration::from_secs(1), client.close()).await.expect("it is closed in time");
         }

@@ -1,16 +1,20 @@
 //! A queue for each key in this process, where the server lets nobody wait: first come, first served.
 
-use tokio::time::{sleep_until, timeout_at, Instant};
+use std::sync::Arc;
+
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::Instant;
 
 use super::{Bounded, Keep};
 use crate::decision::Decision;
 use crate::error::Error;
+use crate::wait::Wait;
 
 /// The queues of all keys.
 pub(crate) struct FairQueue(Bounded<Turn>);
 
 #[derive(Default)]
-struct Turn(tokio::sync::Mutex<()>);
+struct Turn(Arc<tokio::sync::Mutex<()>>);
 
 impl FairQueue {
     /// For at most so many keys.
@@ -18,21 +22,26 @@ impl FairQueue {
         Self(Bounded::new(max_keys))
     }
 
+    /// Waits for its turn, which lasts until it is dropped; `None` when it has not come in time.
+    pub async fn turn(&self, key: &[u8], wait: &Wait) -> Option<OwnedMutexGuard<()>> {
+        let turn = self.0.get_or_make(key, Turn::default);
+        wait.during(Arc::clone(&turn.0).lock_owned()).await
+    }
+
     /// Waits for its turn, then asks again and again, each time after as long as the reply says, until it is granted or
     /// there is nothing to hope for. The last decision; `None` when its turn has not come in time.
-    pub async fn wait<F>(&self, key: &[u8], until: Instant, ask: impl Fn() -> F) -> Option<Result<Decision, Error>>
+    pub async fn wait<F>(&self, key: &[u8], wait: &Wait, ask: impl Fn() -> F) -> Option<Result<Decision, Error>>
     where
         F: std::future::Future<Output = Result<Decision, Error>>,
     {
-        let turn = self.0.get_or_make(key, Turn::default);
-        let _turn = timeout_at(until, turn.0.lock()).await.ok()?;
+        let _turn = self.turn(key, wait).await?;
         loop {
             let decision = match ask().await {
                 Ok(decision) if !decision.granted() => decision,
                 decided => return Some(decided),
             };
-            match decision.retry_after().map(|wait| Instant::now() + wait) {
-                Some(next) if next <= until => sleep_until(next).await,
+            match decision.retry_after() {
+                Some(pause) if pause <= wait.left() => wait.sleep_until(Instant::now() + pause).await,
                 _ => return Some(Ok(decision)),
             }
         }

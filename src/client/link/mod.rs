@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{timeout_at, Instant};
 
 use self::exchange::Exchange;
@@ -37,6 +37,7 @@ use self::waiting::Waiting;
 use crate::error::Error;
 use crate::servers::{Backend, ServerState, State};
 use crate::statistics::{Count, Counters};
+use crate::wait::Wait;
 use crate::wire::{is_unknown_command, Command, Events, Purpose, Reply, Transport};
 
 /// With less time than this a request is decided at once.
@@ -65,6 +66,16 @@ pub(crate) struct Context {
     /// A node of the cluster failed, or slots have moved.
     pub slots_are_stale: AtomicBool,
     pub rights: Rights,
+    /// Tells whoever waits for it that the breaker of a server has closed.
+    pub is_back: Notify,
+}
+
+/// What the server says to whoever waits with an id with which another client waits from then on. That wait is over.
+pub(crate) const WAITS_ELSEWHERE: &str = "UNBLOCKED another client now waits for this id";
+
+/// Whether the server only lets somebody go who may ask again.
+fn is_unblocked(error: &str) -> bool {
+    error.starts_with("UNBLOCKED") && error != WAITS_ELSEWHERE
 }
 
 impl Link {
@@ -77,7 +88,8 @@ impl Link {
         max_waiting: usize,
     ) -> Self {
         let (slots_are_stale, rights) = (AtomicBool::new(false), Rights::default());
-        let context = Arc::new(Context { transport, timeout, counters, changes, slots_are_stale, rights });
+        let is_back = Notify::new();
+        let context = Arc::new(Context { transport, timeout, counters, changes, slots_are_stale, rights, is_back });
         let topology = Topology::new(&context);
         let places = Semaphore::new(max_waiting.min(Semaphore::MAX_PERMITS));
         Self { context, topology, reaper: Reaper::default(), places, lets_nobody_wait: AtomicBool::new(false) }
@@ -296,20 +308,26 @@ impl Link {
         }
     }
 
-    /// Asks something that the server may answer as late as `until`, which the command is told. `None` where nobody can
-    /// wait on the server, or no place became free in time.
+    /// A server is back that was away, some time after this was called.
+    pub fn is_back(&self) -> impl std::future::Future<Output = ()> + '_ {
+        self.context.is_back.notified()
+    }
+
+    /// Asks something that the server may answer as late as the end of a wait, which the command is told. `None` where
+    /// nobody can wait on the server, there is no place for one more, or the client was closed.
     pub async fn wait(
         &self,
         key: &[u8],
-        until: Instant,
+        wait: &Wait,
         command: impl Fn(Duration) -> Command,
     ) -> Option<Result<Reply, Error>> {
         if self.lets_nobody_wait.load(Ordering::Relaxed) || !self.context.transport.offers(Purpose::Waiting) {
             return None;
         }
-        let _place = timeout_at(until, self.places.acquire()).await.ok()?.ok()?;
+        // Whoever waits for another key must not wait for a place, too.
+        let _place = self.places.try_acquire().ok()?;
         loop {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = wait.left();
             let waiting = async {
                 let node = self.topology.node(key).await?;
                 let reply = Waiting::ask(&node, &command(left)).await;
@@ -318,10 +336,13 @@ impl Link {
                 }
                 self.understood(reply, key)
             };
-            let late = |_| Error::Away("no reply in time".into());
-            let reply = timeout_at(until + self.context.timeout, waiting).await;
-            return match reply.unwrap_or_else(|elapsed| Err(late(elapsed))) {
-                Err(Error::Refused(text)) if text.starts_with("UNBLOCKED") && !left.is_zero() => continue,
+            let late = || Error::Away("no reply in time".into());
+            let reply = wait.with(self.context.timeout, waiting).await;
+            if reply.is_none() && wait.is_closed() {
+                return None;
+            }
+            return match reply.unwrap_or_else(|| Err(late())) {
+                Err(Error::Refused(text)) if is_unblocked(&text) && !left.is_zero() => continue,
                 Err(error) if error.is_unknown_or_forbidden() => {
                     self.lets_nobody_wait.store(true, Ordering::Relaxed);
                     None

@@ -191,11 +191,15 @@ impl Node {
         if before.is_some() {
             self.tracking.renew(&self.context);
         }
-        let line = Arc::clone(line);
-        let context = Arc::clone(&self.context);
-        tokio::spawn(async move {
-            let _ = timeout(CONNECTING, line.identify(&context.rights)).await;
-        });
+        let (node, line) = (Arc::clone(self), Arc::clone(line));
+        tokio::spawn(async move { node.identify(&line).await });
+    }
+
+    /// Has the server say who it is, unless it did.
+    pub async fn identify(&self, line: &Line) {
+        if line.identity().is_none() {
+            let _ = timeout(CONNECTING, line.identify(&self.context.rights)).await;
+        }
     }
 
     pub fn sent(&self, commands: usize) {
@@ -339,6 +343,7 @@ async fn probe(node: Weak<Node>, mut connecting: Option<Connecting>) {
             Ok(Ok(line)) => {
                 node.install(&line);
                 node.breaker.close();
+                node.context.is_back.notify_waiters();
                 tracing::info!(address = node.name(), "the rate limit server is back");
                 return;
             }

@@ -108,7 +108,7 @@ impl AnyLimiter {
         match self {
             Self::Window(limiter) => limiter.refund(request()).await,
             Self::Budget(limiter) => limiter.refund(asked.request()).await,
-            Self::Hold(limiter) => limiter.release(asked.key, asked.id.as_slice()).await,
+            Self::Hold(limiter) => limiter.end(asked.hold()).await,
         }
     }
 

@@ -19,9 +19,8 @@ use crate::service::Service;
 /// How long requests are accepted after health checks begin to fail, for load balancers to notice.
 const NOTICE: Duration = Duration::from_millis(500);
 
-/// How long running requests may take after that, and then returning leases and sending counts.
+/// How long running requests may take after that. The client has a time of its own to return leases and send counts.
 const DRAIN: Duration = Duration::from_secs(2);
-const CLOSE: Duration = Duration::from_millis(1500);
 
 /// How often the server is checked until it can decide.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -81,12 +80,11 @@ pub async fn serve_until_stopped(
     service.begin_stopping();
     sleep(NOTICE).await;
     end.send_replace(true);
+    service.client().end_waits();
     if timeout(DRAIN, servers.join_all()).await.is_err() {
         tracing::warn!("some requests took too long and were cut off");
     }
-    if timeout(CLOSE, service.close()).await.is_err() {
-        tracing::warn!("the server did not receive all leases and counts");
-    }
+    service.close().await;
     Ok(())
 }
 

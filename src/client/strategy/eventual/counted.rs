@@ -240,6 +240,16 @@ impl Counted {
         self.heard(global, now);
     }
 
+    /// Forgets what is unsent; how many units that was.
+    pub fn give_up(&mut self) -> u64 {
+        let units = self.unsent();
+        self.is_queued = false;
+        self.cached.drain(self.under_way..);
+        self.local = 0;
+        self.cached_units = self.cached.iter().map(|batch| batch.units).sum();
+        units - self.cached_units
+    }
+
     /// Units that the server does not know, or may not.
     pub fn unsent(&self) -> u64 {
         self.local + self.cached_units

@@ -6,14 +6,15 @@
 
 mod counted;
 
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use swlimit_window::Decision as Exact;
 use tokio::sync::Notify;
-use tokio::time::{timeout_at, Duration, Instant};
+use tokio::time::{sleep, timeout_at, Duration, Instant};
 
 use self::counted::{Batch as Units, Counted, Known, Outcome};
 use crate::clock::{ms, Clock};
@@ -31,6 +32,10 @@ use crate::wire::{Command, Reply};
 const FAILURES: u32 = 3;
 /// A synchronization is late after this, or after two intervals if that is longer: decisions do not rely on it then.
 const LATE: Duration = Duration::from_secs(1);
+/// How soon it is tried again to tell what is unsent, while the client is being closed.
+const AGAIN: Duration = Duration::from_millis(50);
+/// For how long what is unsent of a limiter that was dropped is kept, while the server is away.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How late a timer may be.
 const LATE_TIMER: Duration = Duration::from_millis(2);
 /// The most commands that go out together. Few in tests, where there are few keys.
@@ -62,7 +67,10 @@ struct Core {
     /// What is queued is to go out at once.
     is_urgent: Notify,
     is_running: AtomicBool,
-    is_dropped: AtomicBool,
+    /// When the limiter was dropped.
+    dropped: OnceLock<Instant>,
+    /// What is unsent is given up now.
+    given_up: Notify,
 }
 
 #[derive(Default)]
@@ -106,7 +114,8 @@ impl Eventual {
             is_done: Notify::new(),
             is_urgent: Notify::new(),
             is_running: AtomicBool::new(false),
-            is_dropped: AtomicBool::new(false),
+            dropped: OnceLock::new(),
+            given_up: Notify::new(),
         }))
     }
 
@@ -168,7 +177,7 @@ impl Eventual {
 
 impl Drop for Eventual {
     fn drop(&mut self) {
-        self.0.is_dropped.store(true, Ordering::Release);
+        let _ = self.0.dropped.set(Instant::now());
         self.0.wake.notify_one();
         self.0.is_urgent.notify_one();
     }
@@ -182,22 +191,56 @@ impl Closing {
         self.0.strong_count() == 0
     }
 
-    /// Tells the server all that it does not know yet, or as much as can be told now.
+    /// Tells the server all that it does not know yet; while it is away, again and again.
     pub async fn close(&self) {
         let Some(core) = self.0.upgrade() else { return };
-        // One that is under way may have begun before the last units were granted.
-        for _ in 0..2 {
+        while !core.is_told() {
             let done = core.is_done.notified();
-            if core.queue.lock().is_empty() && core.under_way.load(Ordering::Acquire) == 0 {
-                return;
-            }
             core.is_urgent.notify_one();
             done.await;
+            if core.failures.load(Ordering::Relaxed) > 0 {
+                sleep(AGAIN).await;
+            }
         }
+    }
+
+    /// Gives up what could not be told.
+    pub async fn give_up(&self) {
+        let Some(core) = self.0.upgrade() else { return };
+        if core.is_told() {
+            return;
+        }
+        let done = core.is_done.notified();
+        core.given_up.notify_waiters();
+        if core.under_way.load(Ordering::Acquire) > 0 {
+            let _ = timeout_at(Instant::now() + LATE, done).await;
+        }
+        core.give_up();
     }
 }
 
 impl Core {
+    /// Whether the server knows everything.
+    fn is_told(&self) -> bool {
+        let is_told = |queued: &Queued| queued.counts.0.lock().unsent() == 0;
+        self.under_way.load(Ordering::Acquire) == 0 && self.queue.lock().iter().all(is_told)
+    }
+
+    /// Nothing of what is unsent will be sent.
+    fn give_up(&self) {
+        let queue = std::mem::take(&mut *self.queue.lock());
+        let each = queue.iter().map(|queued| queued.counts.0.lock().give_up());
+        let each: Vec<u64> = each.filter(|units| *units > 0).collect();
+        self.lose(each.iter().sum(), each.len());
+    }
+
+    fn lose(&self, units: u64, keys: usize) {
+        if units > 0 {
+            self.link.count(Count::Lost, units);
+            tracing::warn!(units, keys, "units were granted that the rate limit server may not have counted");
+        }
+    }
+
     /// Whether the failure policy is to decide, because nothing could be synchronized lately.
     fn is_away(&self, key: &[u8]) -> bool {
         let since = self.under_way.load(Ordering::Relaxed);
@@ -310,7 +353,8 @@ impl Core {
             });
             let rest = sending.split_off(fits.count().max(1));
             let chunk = std::mem::replace(&mut sending, rest);
-            let Ok(line) = node.line(&chunk[0].0.key).await else {
+            let connecting = self.unless_given_up(node.line(&chunk[0].0.key)).await;
+            let Some(Ok(line)) = connecting else {
                 // Nothing was sent.
                 self.over(chunk, None);
                 is_done = false;
@@ -318,9 +362,9 @@ impl Core {
             };
             let now = Instant::now();
             let commands = chunk.iter().flat_map(|(queued, units)| queued.commands(units, now)).collect();
-            let settled = self.link.see_through_on(&node, line, Batch::Several(commands)).await;
-            let replies = match settled.reply {
-                Ok(Reply::Array(replies)) => replies,
+            let settled = self.unless_given_up(self.link.see_through_on(&node, line, Batch::Several(commands))).await;
+            let replies = match settled.map(|settled| settled.reply) {
+                Some(Ok(Reply::Array(replies))) => replies,
                 _ => Vec::new(),
             };
             is_done &= !replies.is_empty();
@@ -330,20 +374,31 @@ impl Core {
         is_done
     }
 
-    /// A synchronization is over for these keys. `None`: nothing was sent. Without replies, all is in doubt.
-    fn over(self: &Arc<Self>, chunk: Vec<(Queued, Vec<Units>)>, replies: Option<Vec<Reply>>) {
-        let mut replies = replies.map(Vec::into_iter);
-        for (queued, units) in chunk {
-            let own: Option<Vec<Reply>> = replies.as_mut().map(|all| all.take(units.len().max(1)).collect());
-            let is_behind = self.ended(&queued, &units, own);
-            if is_behind {
-                self.queue(queued);
-            }
+    async fn unless_given_up<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            done = future => Some(done),
+            () = self.given_up.notified() => None,
         }
     }
 
-    /// What became of a key's units. Whether it has to be part of the next synchronization, too.
-    fn ended(&self, queued: &Queued, units: &[Units], replies: Option<Vec<Reply>>) -> bool {
+    /// A synchronization is over for these keys. `None`: nothing was sent. Without replies, all is in doubt.
+    fn over(self: &Arc<Self>, chunk: Vec<(Queued, Vec<Units>)>, replies: Option<Vec<Reply>>) {
+        let mut replies = replies.map(Vec::into_iter);
+        let (mut lost, mut keys) = (0, 0);
+        for (queued, units) in chunk {
+            let own: Option<Vec<Reply>> = replies.as_mut().map(|all| all.take(units.len().max(1)).collect());
+            let (is_behind, units) = self.ended(&queued, &units, own);
+            if is_behind {
+                self.queue(queued);
+            }
+            lost += units;
+            keys += usize::from(units > 0);
+        }
+        self.lose(lost, keys);
+    }
+
+    /// What became of a key's units. Whether it has to be part of the next synchronization, too; and units that are lost.
+    fn ended(&self, queued: &Queued, units: &[Units], replies: Option<Vec<Reply>>) -> (bool, u64) {
         let now = Instant::now();
         let mut global = None;
         let mut refused = None;
@@ -381,9 +436,8 @@ impl Core {
             counted.refused = Some(error);
         }
         self.link.count(Count::Refused, doubted.refused);
-        self.link.count(Count::Lost, doubted.lost);
         self.link.count(Count::SentAgain, doubted.sent_again);
-        counted.unsent() > 0 && !std::mem::replace(&mut counted.is_queued, true)
+        (counted.unsent() > 0 && !std::mem::replace(&mut counted.is_queued, true), doubted.lost)
     }
 }
 
@@ -410,9 +464,9 @@ async fn run(core: Arc<Core>) {
     let mut next = Instant::now();
     // At once for the first keys, of which nothing is known.
     loop {
-        let is_over = core.is_dropped.load(Ordering::Acquire);
+        let dropped = core.dropped.get();
         if core.queue.lock().is_empty() {
-            if is_over {
+            if dropped.is_some() {
                 core.is_running.store(false, Ordering::Release);
                 return;
             }
@@ -422,11 +476,9 @@ async fn run(core: Arc<Core>) {
         let _ = timeout_at(next, core.is_urgent.notified()).await;
         next = Instant::now() + core.interval;
         core.synchronize().await;
-        if is_over && core.failures.load(Ordering::Relaxed) >= FAILURES {
-            // The server is away, and nobody is left to wait for it.
-            let units: u64 = core.queue.lock().iter().map(|queued| queued.counts.0.lock().unsent()).sum();
-            core.link.count(Count::Lost, units);
-            return;
+        let is_long_ago = dropped.is_some_and(|dropped| dropped.elapsed() >= PATIENCE);
+        if is_long_ago && core.failures.load(Ordering::Relaxed) >= FAILURES {
+            return core.give_up();
         }
     }
 }

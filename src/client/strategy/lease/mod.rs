@@ -7,7 +7,8 @@
 
 mod hand;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -58,6 +59,11 @@ struct Core {
     is_idle: Notify,
     is_running: AtomicBool,
     is_dropped: AtomicBool,
+    /// The client is being closed, or was: nothing is leased any more, and what comes late goes back.
+    is_closed: AtomicBool,
+    /// What could not be given back so far is written off.
+    is_given_up: AtomicBool,
+    given_up: Notify,
 }
 
 type Lease = (Arc<[u8]>, Arc<Leased>);
@@ -95,6 +101,9 @@ impl Leases {
             is_idle: Notify::new(),
             is_running: AtomicBool::new(false),
             is_dropped: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            is_given_up: AtomicBool::new(false),
+            given_up: Notify::new(),
         }))
     }
 
@@ -129,7 +138,7 @@ impl Leases {
             if let Some(decision) = hand.take(demand, now).or_else(|| hand.denied_since(arrived, demand, now)) {
                 return Ok((decision, None));
             }
-            match self.0.link.is_identified(key) {
+            match self.0.is_leasing(key) {
                 true => hand.wanted(self.0.most, now),
                 false => 0,
             }
@@ -151,7 +160,7 @@ impl Leases {
     /// what is granted to nobody is kept.
     pub fn beside(&self, key: &[u8], demand: &Demand) -> (Option<Command>, Beside) {
         let leased = self.0.keys.get_or_make(key, || Leased::new(self.0.length));
-        let wanted = match self.0.link.is_identified(key) {
+        let wanted = match self.0.is_leasing(key) {
             true => leased.hand.lock().wanted(self.0.most, Instant::now()),
             false => 0,
         };
@@ -186,18 +195,23 @@ impl Closing {
         self.0.strong_count() == 0
     }
 
-    /// Gives back all that is in hand, and waits until it is told.
+    /// Gives back all that is in hand, and waits until it is told. Nothing is leased from then on.
     pub async fn close(&self) {
         let Some(core) = self.0.upgrade() else { return };
+        core.is_closed.store(true, Ordering::Release);
         core.surrender();
         core.wake.notify_one();
-        loop {
-            let idle = core.is_idle.notified();
-            if !core.is_busy.load(Ordering::Acquire) {
-                return;
-            }
-            idle.await;
-        }
+        core.idle().await;
+    }
+
+    /// Writes off what could not be given back.
+    pub async fn write_off(&self) {
+        let Some(core) = self.0.upgrade() else { return };
+        core.is_given_up.store(true, Ordering::Release);
+        core.given_up.notify_waiters();
+        core.wake.notify_one();
+        core.idle().await;
+        core.is_given_up.store(false, Ordering::Release);
     }
 }
 
@@ -221,6 +235,21 @@ fn lease_of(key: &[u8], demand: &Demand, units: u64) -> Option<Command> {
 }
 
 impl Core {
+    fn is_leasing(&self, key: &[u8]) -> bool {
+        !self.is_closed.load(Ordering::Acquire) && self.link.is_identified(key)
+    }
+
+    /// Waits until nothing goes back any more.
+    async fn idle(&self) {
+        loop {
+            let idle = self.is_idle.notified();
+            if !self.is_busy.load(Ordering::Acquire) {
+                return;
+            }
+            idle.await;
+        }
+    }
+
     /// Takes in the replies to a request and to the lease beside it. The request's own decision, and since when its
     /// units count.
     fn granted(
@@ -285,7 +314,7 @@ impl Core {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         self.ends.lock().insert((sent + self.length, number), (Arc::clone(key), Arc::clone(leased)));
         self.begin();
-        if self.is_dropped.load(Ordering::Acquire) {
+        if self.is_dropped.load(Ordering::Acquire) || self.is_closed.load(Ordering::Acquire) {
             self.surrender();
         }
         self.wake.notify_one();
@@ -336,14 +365,20 @@ impl Core {
     /// Gives units back. What cannot be sent yet stays.
     async fn refund(&self) {
         let returning = std::mem::take(&mut *self.returning.lock());
-        let (returning, late): (Vec<_>, Vec<_>) =
-            returning.into_iter().partition(|units| units.begun.elapsed() < self.patience);
+        let is_in_time =
+            |units: &Return| !self.is_given_up.load(Ordering::Acquire) && units.begun.elapsed() < self.patience;
+        let (returning, late): (Vec<_>, Vec<_>) = returning.into_iter().partition(is_in_time);
         self.write_off(&late);
         let (groups, unknown) = self.link.by_node(returning, |units| &units.key).await;
         self.returning.lock().extend(unknown);
         for (node, returns) in groups {
             for returns in chunks(returns) {
-                let Ok(line) = node.line(&returns[0].key).await else {
+                let connecting = async {
+                    let line = node.line(&returns[0].key).await?;
+                    node.identify(&line).await;
+                    Ok::<_, Error>(line)
+                };
+                let Some(Ok(line)) = self.unless_given_up(connecting).await else {
                     self.returning.lock().extend(returns);
                     continue;
                 };
@@ -356,9 +391,9 @@ impl Core {
                 let refund = |units: &Return| commands::refund_since(&units.key, units.units, units.since);
                 let batch = Batch::Several(its.iter().map(refund).collect());
                 // Sent once, whatever becomes of it.
-                let settled = self.link.see_through_on(&node, line, batch).await;
-                let replies = match settled.reply {
-                    Ok(Reply::Array(replies)) => replies,
+                let settled = self.unless_given_up(self.link.see_through_on(&node, line, batch)).await;
+                let replies = match settled.map(|settled| settled.reply) {
+                    Some(Ok(Reply::Array(replies))) => replies,
                     _ => Vec::new(),
                 };
                 let mut replies = replies.into_iter();
@@ -370,11 +405,19 @@ impl Core {
         }
     }
 
+    async fn unless_given_up<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            done = future => Some(done),
+            () = self.given_up.notified() => None,
+        }
+    }
+
     fn write_off(&self, returns: &[Return]) {
         let units: u64 = returns.iter().map(|units| units.units).sum();
         if units > 0 {
             self.link.count(Count::WrittenOff, units);
-            tracing::debug!(units, "leased units cannot be given back: they stay counted for a window");
+            let keys = returns.iter().map(|units| &units.key).collect::<HashSet<_>>().len();
+            tracing::warn!(units, keys, "leased units cannot be given back: they stay counted for a window");
         }
     }
 }

@@ -1,0 +1,157 @@
+"""Callers that give up and try again, and servers that are away when holds end or the daemon does."""
+
+import json
+import re
+import signal
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from daemon.test_deadline import UNAVAILABLE
+from daemon.test_deadline import ask as ask_within
+from support.daemon import OK, descriptor, request, rls_pb2_grpc
+from support.waiting import eventually
+
+LIMITS = """
+domain: d
+descriptors:
+  - key: user
+    descriptors:
+      - {key: request, rate_limit: {concurrency: 1, id: request, ttl: 1h}}
+  - {key: eventual, rate_limit: {unit: day, requests_per_unit: 100000, mode: eventual, local_share: 1}}
+  - {key: leased, rate_limit: {unit: day, requests_per_unit: 100000, mode: leased, lease_share: 1}}
+"""
+SEATS = "{d}|user=ann|concurrency"
+HOLD = {"key": "jobs", "limit": 1, "ttl": "1h", "id": "mine"}
+RATE = {"key": "first", "limit": 10, "window": "1d"}
+
+
+@pytest.fixture
+def own_server(start):
+    return start()
+
+
+@pytest.fixture
+def daemon(start_daemon, own_server):
+    daemon = start_daemon(LIMITS, own_server)  # with a timeout beyond all deadlines
+    assert post(daemon, "/v1/allow", RATE)[1]["source"] == "server"
+    return daemon
+
+
+def post(daemon, path, body):
+    status, _, text = daemon.http(path, body, headers={"Content-Type": "application/json"})
+    return status, json.loads(text)
+
+
+def ask(daemon, made, timeout):
+    with daemon.channel() as channel:
+        return rls_pb2_grpc.RateLimitServiceStub(channel).ShouldRateLimit(request(made), timeout=timeout)
+
+
+def seat(id, ends=False):
+    made = descriptor(f"user=ann request={id}", 1)
+    if ends:
+        made.MergeFromString(b"\x20\x01")  # is_negative_hits
+    return made
+
+
+def held(server, key):
+    return [line for line in server.cli("SWLIMIT.HOLDERS", key).split("\n")[::5] if line]
+
+
+@contextmanager
+def trying(daemon, path, body):
+    """A request over HTTP whose caller goes away."""
+    body = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    with socket.create_connection(("127.0.0.1", daemon.http_port)) as connection:
+        connection.sendall(head.encode() + b"\r\n\r\n" + body)
+        yield
+
+
+@contextmanager
+def trying_over_grpc(daemon, made):
+    with daemon.channel() as channel:
+        call = rls_pb2_grpc.RateLimitServiceStub(channel).ShouldRateLimit.future(request(made), timeout=60)
+        yield
+        call.cancel()
+
+
+def stopped(server):
+    server.process.send_signal(signal.SIGSTOP)
+
+
+def goes_on(server):
+    server.process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("way", ["hold", "admit", "concurrency"])
+def test_a_retry_owns_what_its_id_was_granted(daemon, own_server, way):
+    """The first try is given up while the server stands still, and the second is sent: both are granted."""
+    made = {"hold": HOLD, "admit": [HOLD, RATE | {"key": "rate"}], "concurrency": seat("mine")}[way]
+
+    def sent():
+        return daemon.metrics("swlimit_client_commands_total")[()]
+
+    stopped(own_server)
+    try:
+        before = sent()
+        first = trying_over_grpc(daemon, made) if way == "concurrency" else trying(daemon, f"/v1/{way}", made)
+        with first:
+            eventually(sent, before + 1)
+        time.sleep(0.2)  # the daemon hears of it; later, the first one would merely be granted what it asked for
+        with ThreadPoolExecutor() as pool:
+            second = pool.submit(ask, daemon, made, 60) if way == "concurrency" else pool.submit(
+                post, daemon, f"/v1/{way}", made)
+            eventually(sent, before + 2)
+            goes_on(own_server)
+            granted = second.result()
+    finally:
+        goes_on(own_server)
+    assert granted.overall_code == OK if way == "concurrency" else granted[0] == 200
+    # What the first one's late reply would have sent is behind this on the connection.
+    for number in range(5):
+        assert post(daemon, "/v1/allow", RATE | {"key": f"other {number}"})[0] == 200
+    assert held(own_server, SEATS if way == "concurrency" else "jobs") == ["mine"]
+    if way == "admit":
+        assert own_server.cli("SWLIMIT.INFO", "rate").split("\n")[9] == "1"
+
+
+def test_the_end_of_a_request_obeys_its_callers_deadline(daemon, own_server):
+    assert ask(daemon, seat("mine"), 60).overall_code == OK
+    stopped(own_server)
+    try:
+        assert ask_within(daemon, "100m", seat("mine", ends=True)) == UNAVAILABLE
+    finally:
+        goes_on(own_server)
+    eventually(lambda: held(own_server, SEATS), [])
+
+
+def test_who_waits_is_answered_at_the_end(daemon, own_server):
+    own_server.cli("SWLIMIT.HOLD", "jobs", 1, "1h", "another")
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(post, daemon, "/v1/hold", HOLD | {"id": id, "wait": "10m"}) for id in "ab"]
+        eventually(lambda: own_server.client().info("swlimit")["swlimit_waiting"], 2)
+        daemon.send_signal(signal.SIGTERM)
+        assert [(status, reply["granted"]) for status, reply in (each.result() for each in waiting)] == [(429, 0)] * 2
+        assert daemon.stop() < 30
+    assert "cut off" not in daemon.log
+    eventually(lambda: own_server.client().info("swlimit")["swlimit_waiting"], 0)
+
+
+def test_what_is_lost_at_the_end_is_said(start_daemon, own_server):
+    daemon = start_daemon(LIMITS, own_server, timeout="500ms")
+    for name in ("eventual", "leased") * 30:
+        assert daemon.json({"domain": "d", "descriptors": [{"entries": [{"key": name, "value": "x"}]}]})[0] == 200
+    assert daemon.metrics("swlimit_client_leased_total")[()] > 0
+    stopped(own_server)
+    try:
+        daemon.ask("eventual=x")
+        assert daemon.stop() < 30
+    finally:
+        goes_on(own_server)
+    assert re.search(r"may not have counted.* units=\d+ keys=1", daemon.log), daemon.log
+    assert re.search(r"cannot be given back.* units=\d+ keys=1", daemon.log), daemon.log
