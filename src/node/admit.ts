@@ -4,12 +4,13 @@ import type { WaitOptions } from "./asker.js";
 import { instant, passed } from "./awake.js";
 import { BudgetLimiter } from "./budget.js";
 import type { Period } from "./calendar.js";
-import { quotaWords, replyOf } from "./commands.js";
+import * as commands from "./commands.js";
+import { type Clause, type Ending, quotaWords, replyOf, type Wish } from "./commands.js";
 import type { Decision } from "./decision.js";
 import { integer } from "./duration.js";
 import { RefusedError, UnavailableError } from "./errors.js";
 import { type HeaderOptions, headersOf } from "./headers.js";
-import { type Hold, HoldLimiter, sixOf, type Wish } from "./hold.js";
+import { type Hold, HoldLimiter, sixOf } from "./hold.js";
 import { Limiter } from "./limiter.js";
 import { clock } from "./local.js";
 import { requested } from "./options.js";
@@ -36,7 +37,7 @@ interface Member {
   readonly name: string;
   readonly cost: number;
   /** Its clause of ADMIT; a budget's has the end of a period. */
-  words(isLater: boolean): Promise<string[]>;
+  clause(isLater: boolean): Promise<Clause>;
   /** The decision that the server's integers are. */
   told(reply: unknown): Decision;
   /** What this process decides. */
@@ -119,7 +120,7 @@ export async function admit(parts: readonly Part[], options: WaitOptions = {}): 
   const correction = new Correction(server, members, holding, first.settings.timeout);
   try {
     const since = instant();
-    const reply = await asked(first, parts, members, options, () => correction.undo());
+    const reply = await asked(first, parts, members, options, correction.undo);
     const granted = Number(reply[0]) === 1;
     const each = members.map((member, at) => {
       if (member === holding?.member && holding) return holding.take(reply[at + 1], since, granted);
@@ -139,22 +140,21 @@ async function asked(
   parts: readonly Part[],
   members: readonly Member[],
   options: WaitOptions,
-  undo: () => void,
+  undo: Ending | null,
 ): Promise<unknown[]> {
-  const names = members.map(({ name }) => name);
+  const [{ name }] = members as [Member];
   return BudgetLimiter.inForce(async (isLater: boolean) => {
-    const clauses = await Promise.all(members.map(({ words }) => words(isLater)));
-    const words = ["SWLIMIT.ADMIT", String(names.length), ...names, ...clauses.flat(), ...strictness(parts)];
-    const reply = await first.askUndoing(words, names[0] as string, options, undo);
+    const clauses = await Promise.all(members.map((member) => member.clause(isLater)));
+    const reply = await first.ask(commands.admit(clauses, isStrict(parts), undo), name, options);
     if (!Array.isArray(reply)) throw new RefusedError(`unexpected reply: ${JSON.stringify(reply)}`);
     return reply;
   });
 }
 
-function strictness(parts: readonly Part[]): string[] {
+function isStrict(parts: readonly Part[]): boolean {
   const strict = parts.flatMap(({ limiter }) => (limiter instanceof Limiter ? [limiter.quota.strict] : []));
   if (new Set(strict).size > 1) throw new TypeError("limits that are decided at once must all be strict or none");
-  return strict[0] ? ["STRICT"] : [];
+  return strict[0] ?? false;
 }
 
 /** All or nothing, in this process. */
@@ -182,7 +182,7 @@ class Holding {
     this.member = {
       name,
       cost,
-      words: async () => words,
+      clause: async () => ({ name, words, counted: null }),
       told: (reply) => this.told(reply),
       here: (by, how) => {
         if (how === "look") return limiter.lookHere(by, this.wish);
@@ -226,7 +226,11 @@ function rate(limiter: Limiter, key: string, cost: number): Member {
   return {
     name,
     cost,
-    words: async () => ["RATE", limit, window, resolution, String(cost)],
+    clause: async () => ({
+      name,
+      words: ["RATE", limit, window, resolution, String(cost)],
+      counted: (reply) => commands.counted(name, reply),
+    }),
     told: (reply) => {
       limiter.counts.server++;
       return limiter.decision(replyOf(reply), "server");
@@ -250,9 +254,13 @@ function budget(limiter: BudgetLimiter, key: string, cost: number): Member {
   return {
     name,
     cost,
-    words: async (isLater) => {
+    clause: async (isLater) => {
       period = await limiter.periodNow(isLater);
-      return ["BUDGET", String(wanted.limit), String(period.end), String(cost)];
+      return {
+        name,
+        words: ["BUDGET", String(wanted.limit), String(period.end), String(cost)],
+        counted: (reply) => commands.countedInPeriod(name, reply),
+      };
     },
     told: (reply) => {
       limiter.counts.server++;
@@ -301,12 +309,10 @@ class Correction {
     }
   }
 
-  /** Give everything back: nobody wants what was granted. */
-  undo(): void {
-    const { holding, server } = this;
-    if (!holding || !server) return;
-    const words = this.words(this.others.map(() => 0));
-    server.ask(words, holding.wish.name, { timeout: this.timeout, always: true }).catch(() => {});
+  /** What gives everything back, where a hold has it remembered. */
+  get undo(): Ending | null {
+    const { holding, others } = this;
+    return holding && { words: this.words(others.map(() => 0)), lasts: holding.wish.ttl };
   }
 
   private words(used: readonly number[]): string[] {

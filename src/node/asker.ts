@@ -1,6 +1,6 @@
 /** What all kinds of limiters have in common: whom they ask, and how. */
 
-import { instantOf, replyOf } from "./commands.js";
+import { type Command, type Counted, type Ending, instantOf } from "./commands.js";
 import type { Source } from "./decision.js";
 import { type Duration, milliseconds, patience } from "./duration.js";
 import { NotAskedError, UnavailableError } from "./errors.js";
@@ -54,21 +54,50 @@ export abstract class Asker {
     return nameOf(this.settings.prefix, key);
   }
 
-  /** @internal The reply to a question. What is granted to a caller that has given up is given back. */
-  ask(words: string[], name: string, options: WaitOptions): Promise<unknown> {
+  /** @internal The reply to a command. What it grants to a caller that has gone is taken back. */
+  ask({ words, undo }: Command, name: string, options: WaitOptions): Promise<unknown> {
+    if (typeof undo === "object") return this.askOnce(words, name, options, undo);
     const { signal } = options;
-    if (!signal) return this.askWith(words, name, options);
+    if (!undo || !signal) return this.send(words, name, options);
     signal.throwIfAborted();
     const { server, settings } = this as { server: Server; settings: Settings };
+    const primary = server.primary(name);
+    const { connection } = primary;
     // An instant before the grant by the server's own clock: a refund that names it takes nobody else's units.
-    const time = server.isOrdered ? server.ask(["TIME"], name, { timeout: settings.timeout }) : Promise.reject();
+    const time = server.isOrdered ? primary.ask(["TIME"], name, { timeout: settings.timeout }) : Promise.reject();
     time.catch(() => {});
-    const late = (reply: Promise<unknown>) => void this.giveBack(name, reply, time).catch(() => {});
-    return this.askWith(words, name, options, (reply) => signal.aborted && late(reply));
+    const sent = performance.now();
+    const late = async (reply: Promise<unknown>) => {
+      if (!signal.aborted) return;
+      const refunds = await refundsOf(undo(await reply), time, sent);
+      await Promise.all(refunds.map(({ key, refund }) => this.change(refund, key, connection ?? null)));
+    };
+    return this.send(words, name, options, (reply) => void late(reply).catch(() => {}));
   }
 
-  /** @internal The reply to a question; `late` is told of what still comes when the caller has been sent away. */
-  askWith(words: string[], name: string, { deadline, signal }: WaitOptions, late?: AskOptions["late"]) {
+  /** The reply to a command that begins something with an id of its own, which ends where nobody hears of it. */
+  private async askOnce(words: string[], name: string, options: WaitOptions, undo: Ending): Promise<unknown> {
+    let isComing = false;
+    const over = () => void this.insist(undo, name);
+    const late = (reply: Promise<unknown>) => {
+      isComing = true;
+      reply.then(over, over);
+    };
+    try {
+      return await this.send(words, name, options, late);
+    } catch (error) {
+      if (error instanceof UnavailableError && !(error instanceof NotAskedError) && !isComing) over();
+      throw error;
+    }
+  }
+
+  /** @internal Have done what is done once, however often it is asked for, also while the server is away. */
+  insist(ending: Ending, name: string): Promise<void> {
+    return (this.server as Server).insist(ending, name, this.settings.timeout);
+  }
+
+  /** The reply to a command; `late` is told of what still comes when the caller has been sent away. */
+  private send(words: string[], name: string, { deadline, signal }: WaitOptions, late?: AskOptions["late"]) {
     signal?.throwIfAborted();
     const { server, settings } = this as { server: Server; settings: Settings };
     return server.ask(words, name, {
@@ -80,37 +109,27 @@ export abstract class Asker {
     });
   }
 
-  /** @internal The reply to a question; where nobody will hear it, what it may have granted is undone. */
-  async askUndoing(words: string[], name: string, options: WaitOptions, undo: () => void): Promise<unknown> {
-    let isComing = false;
-    const late = (reply: Promise<unknown>) => {
-      isComing = true;
-      reply.then(undo, undo); // nobody wants it any more
-    };
-    try {
-      return await this.askWith(words, name, options, late);
-    } catch (error) {
-      if (error instanceof UnavailableError && !(error instanceof NotAskedError) && !isComing) undo();
-      throw error;
-    }
-  }
-
-  /** @internal */
-  async giveBack(name: string, reply: Promise<unknown>, time: Promise<unknown>): Promise<void> {
-    const [granted] = replyOf(await reply);
-    const since = instantOf(await time);
-    if (granted === 0) return;
-    await this.change(["SWLIMIT.REFUND", name, String(granted), "SINCE", String(since)], name);
-  }
-
-  /** @internal A change that gives something back: with it, what was known is known no longer. */
-  async change(words: string[], name: string): Promise<unknown> {
+  /** @internal A change that gives something back: with it, what was known is known no longer. `over`: see AskOptions. */
+  async change(words: string[], name: string, over?: unknown): Promise<unknown> {
     const server = this.server as Server;
+    const { timeout, module } = this.settings;
     server.forget(name);
     try {
-      return await server.ask(words, name, { timeout: this.settings.timeout, module: this.settings.module });
+      return await server.ask(words, name, { timeout, module, over });
     } finally {
       server.forget(name);
     }
   }
+}
+
+/** The refunds of what was counted, where it can be told from what others have used. */
+async function refundsOf(counted: Counted[], time: Promise<unknown>, sent: number) {
+  const refunds: { readonly key: string; readonly refund: string[] }[] = [];
+  for (const { name: key, units, period } of counted) {
+    const words = ["SWLIMIT.REFUND", key, String(units)];
+    if (units === 0) continue;
+    if (period === undefined) refunds.push({ key, refund: [...words, "SINCE", String(instantOf(await time))] });
+    else if (performance.now() < sent + period) refunds.push({ key, refund: words });
+  }
+  return refunds;
 }

@@ -9,6 +9,7 @@ const MOST = 100_000;
 
 export interface Usage {
   readonly name: string;
+  readonly units: number;
   /** The command, of units that are `age` ms old. */
   words(age: number): string[];
   /** When it was, on the monotonic clock, plus the `age` it had then. */
@@ -23,7 +24,7 @@ export interface Usage {
 
 export class Backlog {
   private readonly kept: { usage: Usage; isInDoubt: boolean }[] = [];
-  private isSending = false;
+  private sending: Promise<void> | null = null;
 
   constructor(private readonly server: Server) {}
 
@@ -34,17 +35,30 @@ export class Backlog {
     if (!this.server.primary(usage.name).breaker.isOpen) void this.send();
   }
 
+  /** Whether nothing is kept or being sent. */
+  get isEmpty(): boolean {
+    return this.kept.length === 0 && !this.sending;
+  }
+
   /** Send what is kept, as long as the server answers. */
-  async send(): Promise<void> {
-    if (this.isSending) return;
-    this.isSending = true;
-    try {
-      for (let left = this.kept.length; left > 0; left--) {
-        const item = this.kept.shift();
-        if (item) await this.sendOne(item);
-      }
-    } finally {
-      this.isSending = false;
+  send(): Promise<void> {
+    this.sending ??= this.sendAll().finally(() => {
+      this.sending = null;
+    });
+    return this.sending;
+  }
+
+  /** Give up what is still kept; how much that is. */
+  giveUp(): { readonly units: number; readonly keys: number } {
+    const lost = this.kept.splice(0).map(({ usage }) => usage);
+    for (const usage of lost) usage.lost();
+    return { units: lost.reduce((sum, { units }) => sum + units, 0), keys: new Set(lost.map(({ name }) => name)).size };
+  }
+
+  private async sendAll(): Promise<void> {
+    for (let left = this.kept.length; left > 0; left--) {
+      const item = this.kept.shift();
+      if (item) await this.sendOne(item);
     }
   }
 

@@ -3,6 +3,7 @@
 import { Asker, type WaitOptions } from "./asker.js";
 import { Bounded } from "./bounded.js";
 import { Calendar, type CalendarOptions, type Period, type PeriodName } from "./calendar.js";
+import * as commands from "./commands.js";
 import { instantOf, replyOf } from "./commands.js";
 import { Decision, type Source, type Told } from "./decision.js";
 import { type Duration, flag, integer, MAX_EXACT, milliseconds } from "./duration.js";
@@ -77,7 +78,7 @@ export class BudgetLimiter extends Asker {
   /** Decide, and count what is granted. */
   async allow(key: string, options: BudgetOptions = {}): Promise<Decision> {
     const wanted = this.wanted(requested(options, ALLOWED));
-    return this.decide(key, wanted, wanted.partial ? ["PARTIAL"] : [], options, "take");
+    return this.decide(key, wanted, options, "take");
   }
 
   /** The same decision, with nothing counted. */
@@ -87,7 +88,7 @@ export class BudgetLimiter extends Asker {
     if (!this.server) return this.here("local", name, wanted, "look");
     const period = await this.periodNow();
     try {
-      const info = await this.ask(["SWLIMIT.INFO", name], name, options);
+      const info = await this.ask({ words: ["SWLIMIT.INFO", name] }, name, options);
       this.counts.server++;
       const { used = 0, until = 0 } = fieldsOf(info);
       const now = this.calendar ? Date.now() : period.start;
@@ -102,7 +103,7 @@ export class BudgetLimiter extends Asker {
 
   /** Count, whatever the limit says. */
   async record(key: string, options: Omit<BudgetOptions, "partial"> = {}): Promise<Decision> {
-    return this.decide(key, this.wanted(requested(options, RECORDED)), ["FORCE"], options, "force");
+    return this.decide(key, this.wanted(requested(options, RECORDED)), options, "force");
   }
 
   /** Give back up to so many units of the period; how many were given back. Never sent twice. */
@@ -119,12 +120,12 @@ export class BudgetLimiter extends Asker {
   }
 
   /** Connections beside the client's own are closed, once no limiter needs them. */
-  close(): void {
-    this.server?.leave(this);
+  async close(): Promise<void> {
+    await this.server?.leave(this);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    this.close();
+    await this.close();
   }
 
   /** @internal The period to ask with now, or the one after it. */
@@ -175,16 +176,16 @@ export class BudgetLimiter extends Asker {
     return this.calendar ? Date.now() : clock();
   }
 
-  private async decide(key: string, wanted: Budgeted, words: string[], options: WaitOptions, how: How) {
+  private async decide(key: string, wanted: Budgeted, options: WaitOptions, how: How) {
     const name = this.name(key);
-    const { limit, cost } = wanted;
+    const { limit, cost, partial } = wanted;
     if (!this.server) return this.here("local", name, wanted, how);
-    const costs = cost === 1 ? [] : ["COST", String(cost)];
+    const option = how === "force" ? "FORCE" : partial ? "PARTIAL" : undefined;
     try {
       return await BudgetLimiter.inForce(async (isLater) => {
         const period = await this.periodNow(isLater);
-        const asking = ["SWLIMIT.BUDGET", name, String(limit), String(period.end), ...costs, ...words];
-        const reply = replyOf(await this.ask(asking, name, options));
+        const command = commands.budget(name, limit, period.end, cost, option);
+        const reply = replyOf(await this.ask(command, name, options));
         this.counts.server++;
         return this.decision(reply, "server", period);
       });
@@ -202,7 +203,7 @@ export class BudgetLimiter extends Asker {
   /** By how many ms the server's clock is ahead of this process's; 0 where it does not say. */
   private serverAhead(): Promise<number> {
     const { serverClock } = this;
-    const ask = async () => instantOf(await this.ask(["TIME"], "", {})) - this.now();
+    const ask = async () => instantOf(await this.ask({ words: ["TIME"] }, "", {})) - this.now();
     serverClock.ahead ??= ask().catch(() => {
       serverClock.ahead = null;
       return 0;

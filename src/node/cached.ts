@@ -3,7 +3,7 @@
  * of a denied key's, and what it says of the key then is what is remembered.
  */
 
-import { quotaWords, replyOf } from "./commands.js";
+import { peek, replyOf } from "./commands.js";
 import type { Asked, Denials } from "./denials.js";
 import type { ModuleUse } from "./options.js";
 import type { Server } from "./server.js";
@@ -43,7 +43,7 @@ export class Cached {
   /** The server denied, to a request that would have begun a block of so many ms: remember that while it holds. */
   denied(name: string, demand: Demand, reply: Reply, asked: Question, block: number): void {
     const { tracked, roundTrip } = this.server.primary(name);
-    const words = ["SWLIMIT.PEEK", name, ...quotaWords(demand)];
+    const { words } = peek({ name, demand });
     const look = `${block > 0} ${words.join(" ")}`;
     if (this.looking.has(look)) return;
     // But nothing is remembered from before changes were heard of.

@@ -28,6 +28,14 @@ const changed = diagnostics.channel("swlimit:state");
 /** A message for each right that is missing: `{ address, right, message }`. */
 const lacks = diagnostics.channel("swlimit:lacks");
 
+/** Say what was counted nowhere when the last limiter was closed. */
+export function saysLost({ units, keys }: { readonly units: number; readonly keys: number }): void {
+  if (units === 0) return;
+  process.emitWarning(`${units} units of ${keys} keys were recorded while the server was away, and are lost`, {
+    code: "SWLIMIT_LOST",
+  });
+}
+
 /** Codes of the server's that are reasons themselves. */
 const CODE = /^(READONLY|OOM|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|CLUSTERDOWN|BUSY|FAILOVER)\b/;
 
@@ -41,7 +49,7 @@ const REASONS: readonly [RegExp, string][] = [
   [/max number of clients/i, "too_many_clients"],
   [/unknown command|does not have the module/i, "module_missing"],
   [/no reply|nothing heard|cannot connect|timed? ?out/i, "no_answer"],
-  [/EPIPE|ECONNRESET|reset|closed|disconnect|end of file|connection is|terminated/i, "disconnected"],
+  [/EPIPE|ECONNRESET|reset|closed|disconnect|end of file|connection is|terminated|max retries/i, "disconnected"],
 ];
 
 function reasonOf(message: string): string {

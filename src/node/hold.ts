@@ -3,9 +3,12 @@
 import { randomBytes } from "node:crypto";
 import { Asker, type WaitOptions } from "./asker.js";
 import { type Instant, instant } from "./awake.js";
+import type { Wish } from "./commands.js";
+import * as commands from "./commands.js";
 import { Decision, type Told } from "./decision.js";
 import { type Duration, integer, milliseconds } from "./duration.js";
-import { DeniedError, LostError, RefusedError, UnavailableError, understood } from "./errors.js";
+import { DeniedError, LostError, RefusedError, UnavailableError } from "./errors.js";
+import { POLL } from "./lanes.js";
 import { instead } from "./local.js";
 import { LocalHolds } from "./local-holds.js";
 import { type AskerOptions, requested, settingsOf } from "./options.js";
@@ -56,9 +59,6 @@ const CHANGED = new Set(["limit"]);
 
 const LEAST_TTL = 3000;
 const LONGEST_WAIT = 3_600_000;
-
-/** Where the server keeps no queue for this process, it is asked again after so many ms. */
-const POLL = 100;
 
 /** Units that are held until they are released; or, with `granted` 0, a denial. */
 export class Hold extends Decision implements Held {
@@ -177,7 +177,8 @@ export class HoldLimiter extends Asker {
   async holders(key: string, count = 100): Promise<Holder[]> {
     const name = this.name(key);
     if (!this.server) return [];
-    const reply = await this.ask(["SWLIMIT.HOLDERS", name, String(integer(count, "count", 1))], name, {});
+    const words = ["SWLIMIT.HOLDERS", name, String(integer(count, "count", 1))];
+    const reply = await this.ask({ words }, name, {});
     return (reply as unknown[][]).map(([id, ...numbers]) => {
       const [units, heldFor, expiresAfter, token] = numbers.map(Number) as [number, number, number, number];
       return { id: String(id), units, heldFor, expiresAfter, token };
@@ -192,7 +193,7 @@ export class HoldLimiter extends Asker {
   /** Release what is held. Connections beside the client's own are closed, once no limiter needs them. */
   async close(): Promise<void> {
     await Promise.all([...this.holds].map((hold) => hold.release()));
-    this.server?.leave(this);
+    await this.server?.leave(this);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -239,22 +240,17 @@ export class HoldLimiter extends Asker {
     return new Decision(told, { name: this.settings.name, window: this.ttl }, source);
   }
 
-  /** @internal Tell the server that a hold is over: once, and as often as one likes. */
-  async releaseAt(name: string, id: string): Promise<void> {
-    const { server, settings } = this;
-    await server?.ask(["SWLIMIT.RELEASE", name, id], name, { timeout: settings.timeout, always: true });
-  }
-
   private toldHere(by: "local" | "failure", { cost }: Wish, decide: (asked: { limit: number; cost: number }) => Told) {
     const asked = { limit: this.limit, cost };
     return by === "local" ? decide(asked) : instead(this.settings, asked, decide);
   }
 
-  private made({ name, id, ttl, cost }: Wish, decision: Decision, token: number | undefined, server: Server | null) {
+  private made(wish: Wish, decision: Decision, token: number | undefined, server: Server | null) {
+    const { name, id, ttl, cost } = wish;
     const isCounted = server === null && (decision.source === "local" || this.settings.onFailure === "local");
     const giveBack = async () => {
       if (isCounted) this.local.give(name, cost);
-      if (server) await this.releaseAt(name, id).catch(() => {}); // then it ends by its time
+      if (server) await this.insist(commands.release(wish), name);
     };
     const keeper: Keeper = { over: (hold) => void this.holds.delete(hold), giveBack };
     const hold = new Hold(decision, { id, name, ttl, timeout: this.settings.timeout }, token, server, keeper);
@@ -307,76 +303,62 @@ export class HoldLimiter extends Asker {
   }
 
   private async askFor(wish: Wish, options: WaitOptions): Promise<SixIntegers> {
-    const { name, id } = wish;
-    const undo = () => void this.releaseAt(name, id).catch(() => {});
-    return sixOf(await this.askUndoing(holdWords(wish, this.limit), name, options, undo));
+    return sixOf(await this.ask(commands.hold(wish, this.limit), wish.name, options));
   }
 
-  /** Wait in the server's queue, or where there is none ask again and again. */
+  /** Wait in the server's queue, or where there is none ask again and again. Who waits outlasts what a request outlasts. */
   private async inTurn(wanted: Wish, left: () => number, options: HoldOptions): Promise<Hold> {
+    const { signal } = options;
+    const isLast = () => left() === 0 || this.server?.isLeft === true;
     let wish = wanted;
-    for (;;) {
-      const since = instant();
-      const now = await this.askFor(wish, options);
-      const [granted, , , retryAfter] = now;
-      if (granted > 0 || retryAfter < 0 || left() === 0) return this.held(wish, now, since);
-      const found = await this.queued(wish, left, options.signal);
-      if (found === "again") continue;
-      if (!found || found[0] === 0) return this.held(wish, found ?? now, since);
-      // The time to live runs from the grant, which may be older than its reply.
-      const renewed = instant();
-      if (await this.renewed(wish)) return this.held(wish, found, renewed);
+    for (let hasWaited = false; ; hasWaited = true) {
+      try {
+        const since = instant();
+        const now = await this.askFor(wish, options);
+        const [granted, , , retryAfter] = now;
+        if (granted > 0 || retryAfter < 0 || isLast()) return this.held(wish, now, since);
+        const found = await this.queued(wish, left, signal);
+        if (found?.[0] === 0) return this.held(wish, found, since);
+        // The time to live runs from the grant, which may be older than its reply.
+        const renewed = instant();
+        if (found && (await this.renewed(wish, signal))) return this.held(wish, found, renewed);
+      } catch (error) {
+        if (!(error instanceof UnavailableError) || !hasWaited || isLast()) throw error;
+        if (this.lookHere("failure", wish).granted > 0) throw error;
+      }
       wish = { ...wish, id: freshId() };
+      if (!isLast()) await pause(Math.min(POLL, left()), signal);
     }
   }
 
-  /** What the server's queue comes to; null where no connection became free for it. */
-  private async queued(wish: Wish, left: () => number, signal: AbortSignal | undefined) {
+  /** What the server's queue comes to; null where there is no place in it, or it is to be asked anew. */
+  private async queued(wish: Wish, left: () => number, signal: AbortSignal | undefined): Promise<SixIntegers | null> {
     const { server, settings } = this;
-    if (!server?.lanes) {
-      await pause(Math.min(POLL, Math.max(1, left())), signal);
-      return "again";
-    }
-    const { name, id } = wish;
-    const words = (ms: number) => holdWords(wish, this.limit, ["WAIT", `${ms}ms`]);
-    const leave = () => () => this.releaseAt(name, id); // which ends its wait, too
-    try {
-      const reply = await server.lanes.ask(name, left, words, {
-        grace: settings.timeout,
-        most: settings.maxWaiting,
-        signal,
-        leave,
-      });
-      return reply === null ? null : sixOf(reply);
-    } catch (cause) {
-      if (signal?.aborted) throw signal.reason;
-      if (cause instanceof Error && /^UNBLOCKED /.test(cause.message)) return "again";
-      const error = understood(cause);
-      if (error instanceof UnavailableError) void this.releaseAt(name, id).catch(() => {});
-      throw error;
-    }
+    if (!server?.lanes) return null;
+    const end = async () => this.insist(commands.release(wish), wish.name); // which ends its wait, too
+    let isSent = false;
+    const leave = () => {
+      isSent = true;
+      return end;
+    };
+    const words = (ms: number) => commands.hold(wish, this.limit, ms).words;
+    const { timeout: grace, maxWaiting: most } = settings;
+    const reply = await server.lanes.ask(wish.name, left, words, { grace, most, signal, leave });
+    if (reply !== null) return sixOf(reply);
+    if (isSent) void end();
+    return null;
   }
 
   /** Whether what was granted after a wait is live still. */
-  private async renewed({ name, id, ttl }: Wish): Promise<boolean> {
-    const { server, settings } = this;
-    try {
-      const words = ["SWLIMIT.RENEW", name, `${ttl}ms`, id];
-      const reply = await server?.ask(words, name, { timeout: settings.timeout });
-      return Array.isArray(reply) && Number(reply[0]) === 1;
-    } catch (error) {
-      void this.releaseAt(name, id).catch(() => {});
-      throw error;
-    }
+  private async renewed(wish: Wish, signal: AbortSignal | undefined): Promise<boolean> {
+    const { name, id, ttl } = wish;
+    const reply = await this.ask(
+      { words: ["SWLIMIT.RENEW", name, `${ttl}ms`, id], undo: commands.release(wish) },
+      name,
+      { signal },
+    );
+    return Array.isArray(reply) && Number(reply[0]) === 1;
   }
-}
-
-/** What is asked for. */
-export interface Wish {
-  readonly name: string;
-  readonly cost: number;
-  readonly ttl: number;
-  readonly id: string;
 }
 
 /** HOLD's reply: granted, limit, remaining, retry_after, expires_after, token. */
@@ -385,11 +367,6 @@ export type SixIntegers = [number, number, number, number, number, number];
 export function sixOf(reply: unknown): SixIntegers {
   if (!Array.isArray(reply) || reply.length !== 6) throw new RefusedError(`unexpected reply: ${JSON.stringify(reply)}`);
   return reply.map(Number) as SixIntegers;
-}
-
-function holdWords({ name, cost, ttl, id }: Wish, limit: number, options: string[] = []): string[] {
-  const costs = cost === 1 ? [] : ["COST", String(cost)];
-  return ["SWLIMIT.HOLD", name, String(limit), `${ttl}ms`, id, ...costs, ...options];
 }
 
 /** 16 random bytes, which are one acquisition's: a late release takes nobody else's units. */

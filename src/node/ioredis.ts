@@ -13,24 +13,43 @@ export interface IoredisClient {
 /** What is used of a Redis or Cluster beyond `call`. */
 interface Ioredis extends IoredisClient {
   callBuffer?(command: string, ...args: (string | Buffer)[]): Promise<unknown>;
-  readonly options: { readonly host?: string; readonly port?: number; readonly path?: string; readonly name?: string };
-  readonly slots: string[][];
+  readonly options: Options;
   readonly stream: Socket | undefined;
   readonly status: string;
-  nodes(role: "master"): Ioredis[];
+  readonly condition?: { readonly select?: number } | undefined;
   duplicate(overrides?: object): Ioredis;
   connect(): Promise<void>;
   disconnect(): void;
   on(event: string, listener: () => void): unknown;
 }
 
+interface IoredisCluster extends Omit<Ioredis, "duplicate"> {
+  readonly slots: string[][];
+  readonly startupNodes: readonly (string | number | { readonly host?: string; readonly port?: number })[];
+  nodes(role: "master"): Ioredis[];
+  duplicate(startupNodes: [], overrides: object): IoredisCluster;
+}
+
+interface Options {
+  readonly host?: string;
+  readonly port?: number;
+  readonly path?: string;
+  readonly name?: string;
+  readonly db?: number;
+  readonly autoResendUnfulfilledCommands?: boolean;
+  /** Of clusters. */
+  readonly redisOptions?: { readonly autoResendUnfulfilledCommands?: boolean };
+  readonly clusterNodeRetryStrategy?: unknown;
+  readonly retryDelayOnFailover?: number;
+}
+
 export function transport(client: IoredisClient): Transport {
   return (client as { isCluster?: boolean }).isCluster === true
-    ? cluster(client as Ioredis)
+    ? cluster(client as IoredisCluster)
     : single(client as Ioredis);
 }
 
-function call(client: Ioredis, words: Word[]): Promise<unknown> {
+function call(client: Ioredis | IoredisCluster, words: Word[]): Promise<unknown> {
   const [command, ...args] = words as [string, ...Word[]];
   writeTogether(client.stream);
   return isPacked(words) && client.callBuffer ? client.callBuffer(command, ...args) : client.call(command, ...args);
@@ -44,22 +63,81 @@ function writeTogether(stream: Socket | undefined): void {
 }
 
 /** Whether a client gives replies of bytes as they are. */
-const takesBytes = (client: Ioredis) => typeof client.callBuffer === "function";
+const takesBytes = (client: object) => "callBuffer" in client && typeof client.callBuffer === "function";
 
 const state = (node: object) => ((node as Ioredis).status === "ready" ? "ready" : "connecting");
 
+const connection = (node: object) => (state(node) === "ready" ? (node as Ioredis).stream : undefined);
+
 function address(node: object): string {
-  const { host, port, path, name } = (node as Ioredis).options;
+  const { options, startupNodes } = node as IoredisCluster;
+  if (startupNodes) return startupNodes.map(addressOfSeed).join(",");
+  const { host, port, path, name } = options;
   return path ?? name ?? `${host}:${port}`;
 }
 
+/** A node of a cluster as the caller has named it: an address, a port, or both. */
+function addressOfSeed(seed: IoredisCluster["startupNodes"][number]): string {
+  if (typeof seed !== "object") return String(seed);
+  const { host = "127.0.0.1", port = 6379 } = seed;
+  return `${host}:${port}`;
+}
+
+/**
+ * The caller's client, or one like it that sends nothing twice: of a command whose connection is lost nobody knows whether
+ * it was executed. It ends with the caller's.
+ */
+class Once<Any extends { readonly status: string; disconnect(): void; on: Ioredis["on"] }> {
+  private made: Any | null = null;
+
+  constructor(
+    private readonly client: Any,
+    private readonly make: (() => Any) | null,
+  ) {
+    client.on("end", () => this.close());
+  }
+
+  get(): Any {
+    if (!this.make || this.client.status === "end") return this.client;
+    if (!this.made) {
+      this.made = this.make();
+      this.made.on("error", () => {}); // whoever waits for a reply hears of it
+    }
+    return this.made;
+  }
+
+  close(): void {
+    this.made?.disconnect();
+    this.made = null;
+  }
+}
+
 function single(client: Ioredis): Transport {
+  if (typeof client.duplicate !== "function" && client.options?.autoResendUnfulfilledCommands !== false) {
+    throw new TypeError("client sends again what is unanswered: make it with `autoResendUnfulfilledCommands: false`");
+  }
+  const duplicate = () => {
+    const made = client.duplicate({
+      db: client.condition?.select ?? client.options.db,
+      lazyConnect: true,
+      autoResendUnfulfilledCommands: false,
+      maxRetriesPerRequest: 0,
+      reconnectOnError: null,
+    });
+    made.on("connect", () => made.stream?.unref()); // the caller's keeps the process from ending
+    return made;
+  };
+  const once = new Once(client, client.options.autoResendUnfulfilledCommands === false ? null : duplicate);
   return {
-    send: (args) => call(client, args),
+    send: (args) => call(once.get(), args),
     node: () => client,
     address,
     open: openTo,
-    state,
+    state: () => state(once.get()),
+    connection: () => connection(once.get()),
+    isOpen: () => client.status !== "end",
+    ended: (listener) => client.on("end", listener),
+    close: () => once.close(),
     takesBytes: takesBytes(client),
     isOrdered: true,
     tracks: false,
@@ -67,29 +145,48 @@ function single(client: Ioredis): Transport {
 }
 
 /** It knows the keys of the server's own commands only: it would ask any node, and be sent on to another one. */
-function cluster(client: Ioredis): Transport {
+function cluster(client: IoredisCluster): Transport {
+  const { redisOptions, clusterNodeRetryStrategy, retryDelayOnFailover } = client.options;
+  const isOnce =
+    retryDelayOnFailover === 0 &&
+    (typeof clusterNodeRetryStrategy !== "function" || redisOptions?.autoResendUnfulfilledCommands === false);
+  const duplicate = () =>
+    client.duplicate([], {
+      retryDelayOnFailover: 0,
+      redisOptions: { ...redisOptions, autoResendUnfulfilledCommands: false, maxRetriesPerRequest: 0 },
+    });
+  const once = new Once(client, isOnce ? null : duplicate);
   const node = (key: string) => {
-    const [address] = client.slots[calculateSlot(key)] ?? [];
-    return client.nodes("master").find(({ options }) => `${options.host}:${options.port}` === address) ?? client;
+    const asked = once.get();
+    const [address] = asked.slots[calculateSlot(key)] ?? [];
+    return asked.nodes("master").find(({ options }) => `${options.host}:${options.port}` === address) ?? asked;
   };
   const send: Transport["send"] = async (args, key) => {
     try {
       return await call(node(key), args);
     } catch (error) {
       if (error instanceof Error && /^(MOVED|ASK|CLUSTERDOWN|TRYAGAIN) /.test(error.message)) {
-        return call(client, args); // which follows, and learns where the slot is
+        return call(once.get(), args); // which follows, and learns where the slot is
       }
       throw error;
     }
   };
-  const knows = (one: object) => one === client || client.nodes("master").includes(one as Ioredis);
+  /** The whole cluster stands for its nodes until they are known. */
+  const knows = (one: object) => {
+    const asked = once.get();
+    return one === asked ? asked.nodes("master").length === 0 : asked.nodes("master").includes(one as Ioredis);
+  };
   return {
     send,
     node,
     address,
     knows,
-    open: openTo,
+    open: (node) => openTo(node),
     state,
+    connection,
+    isOpen: () => client.status !== "end",
+    ended: (listener) => client.on("end", listener),
+    close: () => once.close(),
     takesBytes: takesBytes(client),
     isOrdered: false,
     tracks: false,
@@ -97,7 +194,8 @@ function cluster(client: Ioredis): Transport {
 }
 
 async function openTo(node: object): Promise<Connection> {
-  const connection = (node as Ioredis).duplicate({
+  const parent = node as Ioredis;
+  const connection = parent.duplicate({
     lazyConnect: true,
     enableOfflineQueue: false,
     retryStrategy: null,
@@ -106,6 +204,10 @@ async function openTo(node: object): Promise<Connection> {
   });
   connection.on("error", () => {}); // whoever waits for a reply hears of it
   await connection.connect();
+  if (parent.status === "end") {
+    connection.disconnect();
+    throw new Error("Connection is closed."); // by whoever it is of
+  }
   return {
     get isOpen() {
       return connection.status === "ready";

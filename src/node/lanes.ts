@@ -3,9 +3,15 @@
  * use. A bounded number of them, each for one waiting key at a time.
  */
 
-import { UnavailableError } from "./errors.js";
-import { inTime, within } from "./timeout.js";
+import { ModuleMissingError, RefusedError, UnavailableError, understood } from "./errors.js";
+import { within } from "./timeout.js";
 import type { Connection, Transport } from "./transport.js";
+
+/** Whoever waits without a place in the server's queue asks it again after so many ms at most. */
+export const POLL = 100;
+
+/** What is to be done about a wait whose caller has given up. */
+export type Leave = (asking: Promise<unknown>) => Promise<unknown>;
 
 /** How to wait. */
 interface Waiting {
@@ -14,8 +20,8 @@ interface Waiting {
   /** So many wait at most. */
   readonly most: number;
   readonly signal: AbortSignal | undefined;
-  /** Called before the command is sent: what is to be done about it when the caller has given up. */
-  leave(connection: Connection): (asking: Promise<unknown>) => Promise<unknown>;
+  /** Called before the command is sent. */
+  leave(connection: Connection): Leave;
 }
 
 interface Lane {
@@ -23,78 +29,68 @@ interface Lane {
   readonly connection: Connection;
 }
 
+/** This id's wait goes on for somebody else. */
+const ELSEWHERE = /^UNBLOCKED (another client now waits for this id|this id waits elsewhere)/;
+
+/** Replies after which one asks anew: the wait was ended by what a request survives, or the server's queue is full. */
+const ANEW = /^UNBLOCKED |too many clients are waiting/;
+
 export class Lanes {
   private readonly idle: Lane[] = [];
-  private readonly waiting: (() => void)[] = [];
-  private taken = 0;
-
+  private readonly taken = new Set<AbortController>();
   constructor(private readonly transport: Transport) {}
 
   /**
-   * The reply to a command that may wait until `left()` is 0, over one of at most `most` connections; null if until then
-   * none was free for it.
+   * The reply to a command that may wait until `left()` is 0, over one of at most `most` connections. Null when none is
+   * free, or the wait has ended without a decision: ask anew then, a little later.
    */
   async ask(key: string, left: () => number, args: (ms: number) => string[], how: Waiting): Promise<unknown> {
-    const { grace, signal, most } = how;
-    if (!(await this.place(left(), how))) return null;
+    const { grace, most } = how;
+    if (this.taken.size >= most) return null;
+    const closing = new AbortController();
+    this.taken.add(closing);
+    const signal = how.signal ? AbortSignal.any([how.signal, closing.signal]) : closing.signal;
     const opening = this.lane(key, most);
     let leave: () => Promise<unknown> = async () => {};
     try {
       const lane = await within(opening, left() + grace, signal);
       const { connection } = lane;
       const ms = Math.floor(left());
-      const leaving = signal && how.leave(connection);
+      const leaving = how.leave(connection);
       const asking = connection.send(args(ms));
-      if (leaving) leave = () => leaving(asking);
+      leave = () => leaving(asking);
       const reply = await within(asking, ms + grace, signal);
       connection.hold(false);
       this.idle.push(lane);
       return reply;
-    } catch (error) {
+    } catch (cause) {
       // Also one that opens later. A server gives back what it would grant to somebody who has gone.
-      (signal?.aborted ? leave() : Promise.resolve()).catch(() => {}).then(() => opening.then(close, () => {}));
-      throw error;
+      const left = signal.aborted ? leave() : Promise.resolve();
+      const closed = left.catch(() => {}).then(() => opening.then(close, () => {}));
+      if (how.signal?.aborted) throw how.signal.reason;
+      if (closing.signal.aborted) await closed;
+      return this.ended(understood(cause));
     } finally {
-      this.release();
+      this.taken.delete(closing);
     }
   }
 
-  /** Close the connections that nobody waits on. */
+  /** Whether anybody waits. */
+  get isUsed(): boolean {
+    return this.taken.size > 0;
+  }
+
+  /** End all waits, and close the connections. */
   close(): void {
+    for (const closing of this.taken) closing.abort();
     for (const lane of this.idle.splice(0)) close(lane);
   }
 
-  /** Take one of the places, first come, first served; whether there was one in time. */
-  private async place(ms: number, { most, signal }: Waiting): Promise<boolean> {
-    if (this.taken < most) {
-      this.taken++;
-      return true;
-    }
-    let call = () => {};
-    const turn = new Promise<void>((resolve) => {
-      call = resolve;
-      this.waiting.push(call);
-    });
-    let isMine = false;
-    try {
-      isMine = await inTime(turn, ms, signal);
-      return isMine;
-    } finally {
-      if (!isMine) this.leave(call);
-    }
-  }
-
-  private leave(call: () => void): void {
-    const at = this.waiting.indexOf(call);
-    if (at >= 0) this.waiting.splice(at, 1);
-    else this.release(); // given just then
-  }
-
-  /** Give a place to the next one. */
-  private release(): void {
-    const next = this.waiting.shift();
-    if (next) next();
-    else this.taken--;
+  /** Null where a wait is to begin anew; an error where it is not. */
+  private ended(error: Error): null {
+    const isOver = error instanceof RefusedError && (ELSEWHERE.test(error.message) || !ANEW.test(error.message));
+    if (isOver || error instanceof ModuleMissingError) throw error;
+    return null;
   }
 
   /** A connection to the node of a key: an idle one, or a new one. */
@@ -110,7 +106,7 @@ export class Lanes {
       return idle;
     }
     const [oldest] = this.idle;
-    if (oldest && this.idle.length + this.taken > most) this.remove(oldest);
+    if (oldest && this.idle.length + this.taken.size > most) this.remove(oldest);
     return { node: at, connection: await open(at) };
   }
 

@@ -2,7 +2,8 @@
 
 import { Asker, type WaitOptions } from "./asker.js";
 import { Cached } from "./cached.js";
-import { blockWords, quotaWords, replyOf } from "./commands.js";
+import * as commands from "./commands.js";
+import { replyOf } from "./commands.js";
 import { Decision, type Source, type Told } from "./decision.js";
 import { Denials } from "./denials.js";
 import { type Duration, flag, integer, milliseconds } from "./duration.js";
@@ -87,12 +88,11 @@ export class Limiter extends Asker {
     const block = options.block === undefined ? 0 : milliseconds(options.block, "block");
     const known = this.known(name, demand, block);
     if (known) return known;
-    const words = ["SWLIMIT.ALLOW", name, ...quotaWords(demand), ...blockWords(block)];
     const here: Here = (asked, now) => this.windows.entry(name).allow(asked, now, block);
     if (!this.server) return this.here("local", demand, here);
     const asked = this.cached?.asked(name);
     try {
-      const reply = replyOf(await this.ask(words, name, options));
+      const reply = replyOf(await this.ask(commands.allow({ name, demand }, block), name, options));
       this.counts.server++;
       if (asked && reply[0] === 0) this.cached?.denied(name, demand, reply, asked, block);
       return this.decision(reply, "server");
@@ -108,7 +108,7 @@ export class Limiter extends Asker {
     const here: Here = (asked, now) => this.windows.entry(name).peek(asked, now);
     if (!this.server) return this.here("local", demand, here);
     try {
-      const reply = replyOf(await this.ask(["SWLIMIT.PEEK", name, ...quotaWords(demand)], name, options));
+      const reply = replyOf(await this.ask(commands.peek({ name, demand }), name, options));
       this.counts.server++;
       return this.decision(reply, "server");
     } catch (error) {
@@ -126,10 +126,7 @@ export class Limiter extends Asker {
     const block = options.block === undefined ? 0 : milliseconds(options.block, "block");
     const age = options.age === undefined ? 0 : milliseconds(options.age, "age", 0);
     const keep = flag(options.keep ?? false, "keep");
-    const words = (ms: number) => {
-      const dated = ms > 0 ? ["AGE", `${ms}ms`] : [];
-      return ["SWLIMIT.RECORD", name, ...quotaWords(demand), ...dated, ...blockWords(block)];
-    };
+    const words = (ms: number) => commands.record({ name, demand }, ms, block).words;
     const here: Here = (asked, now) =>
       this.windows.entry(name).record(asked, now, age > 0 ? Math.max(0, now - age) : undefined, block);
     const { server } = this;
@@ -137,7 +134,16 @@ export class Limiter extends Asker {
     const since = performance.now() - age;
     const { timeout, module } = this.settings;
     const until = since + demand.window + demand.resolution;
-    const usage = { name, words, since, until, timeout, module, lost: () => void this.counts.lost++ };
+    const usage = {
+      name,
+      words,
+      units: demand.cost,
+      since,
+      until,
+      timeout,
+      module,
+      lost: () => void this.counts.lost++,
+    };
     let isComing = false;
     const late = (reply: Promise<unknown>) => {
       isComing = true;
@@ -215,14 +221,17 @@ export class Limiter extends Asker {
     );
   }
 
-  /** Forget what is known of the server. Connections beside the client's own are closed, once no limiter needs them. */
-  close(): void {
+  /**
+   * Forget what is known of the server. Connections beside the client's own are closed, once no limiter needs them: after
+   * whoever waits is answered, and what was kept is sent, while that takes no longer than a second and a half.
+   */
+  async close(): Promise<void> {
     this.denials.forgetAll();
-    this.server?.leave(this.denials, this.denials);
+    await this.server?.leave(this.denials, this.denials);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    this.close();
+    await this.close();
   }
 
   /** @internal What a request demands. */
@@ -257,6 +266,11 @@ export class Limiter extends Asker {
   failed(error: unknown, demand: Demand, here: Here): Decision {
     if (!(error instanceof UnavailableError) || this.settings.onFailure === "error") throw error;
     return this.here("failure", demand, here);
+  }
+
+  /** @internal Whether a request would be granted now, were the server away. */
+  grantsWithout(name: string, demand: Demand): boolean {
+    return this.decisionHere("failure", demand, (asked) => this.windows.entry(name).peek(asked, clock())).granted > 0;
   }
 
   /** Decide in this process, and count that. */

@@ -55,20 +55,18 @@ export function transport(client: Any): Transport {
   if (!("destroy" in client)) {
     throw new TypeError("client is of an old release of the package redis: swlimit needs release 5 or later");
   }
-  if ("getMasterNode" in client) {
-    return {
-      ...whole(client, "the sentinels' primary"),
-      send: (args) => client.sendCommand(false, args, optionsOf(args)),
-    };
-  }
+  if ("getMasterNode" in client) return sentinel(client as Sentinel);
   if ("nodeClient" in client) return cluster(client);
-  if ("duplicate" in client && "isReady" in client) return single(client);
+  if ("duplicate" in client && "isReady" in client) return single(client as Duplicate);
   return pool(client as NodeRedisPool & Pool);
 }
 
 /** What is used of the clients that `duplicate` makes. */
 interface Duplicate extends NodeRedisClient {
   readonly options?: { readonly socket?: object };
+  readonly isOpen: boolean;
+  /** Another number for each connection that the client has had. */
+  readonly socketEpoch: number;
   on(event: string, listener: (argument: never) => void): unknown;
   connect(): Promise<unknown>;
   destroy(): void;
@@ -76,16 +74,67 @@ interface Duplicate extends NodeRedisClient {
   unref(): void;
 }
 
-function single(client: NodeRedisClient): Transport {
+function single(client: Duplicate): Transport {
   return {
     send: (args) => client.sendCommand(args, optionsOf(args, client.isReady)),
     node: () => client,
     address,
     open: openTo,
     state: () => (client.isReady ? "ready" : "connecting"),
+    connection: () => (client.isReady ? client.socketEpoch : undefined),
+    isOpen: () => client.isOpen,
+    ended: (listener) => client.on("end", listener),
     takesBytes: true,
     isOrdered: true,
     tracks: true,
+  };
+}
+
+/** What is used of a sentinel client, and of what its `duplicate` makes. */
+interface Sentinel extends NodeRedisSentinel {
+  readonly isOpen: boolean;
+  readonly isReady: boolean;
+  duplicate(overrides: object): Sentinel;
+  on(event: string, listener: (argument: never) => void): unknown;
+  connect(): Promise<unknown>;
+  destroy(): unknown;
+}
+
+/** The sentinel is asked so often, in ms, which server is the primary: its word of a change may be lost. */
+const ASKED_EVERY = 1000;
+
+/**
+ * By a client like the caller's, which does not send again what is unanswered: nobody knows whether that was executed. It
+ * ends with the caller's, of which release 5 says nothing.
+ */
+function sentinel(client: Sentinel): Transport {
+  let made: { readonly like: Sentinel; readonly ready: Promise<unknown>; readonly watch: NodeJS.Timeout } | null = null;
+  const close = () => {
+    const ended = made;
+    made = null;
+    clearInterval(ended?.watch);
+    ended?.ready.then(() => ended.like.destroy()).catch(() => {});
+  };
+  const open = () => {
+    const like = client.duplicate({ maxCommandRediscovers: 0, scanInterval: ASKED_EVERY });
+    like.on("error", () => {}); // whoever waits for a reply hears of it
+    const ready = like.connect();
+    ready.catch(() => {
+      if (made?.like === like) close();
+    });
+    return { like, ready, watch: setInterval(() => client.isOpen || close(), ASKED_EVERY).unref() };
+  };
+  return {
+    ...whole(client, "the sentinels' primary"),
+    send: async (args) => {
+      if (!client.isOpen) return client.sendCommand(false, args, optionsOf(args)); // which says so
+      made ??= open();
+      await made.ready;
+      return made.like.sendCommand(false, args, optionsOf(args));
+    },
+    state: () => (made?.like.isReady ? "ready" : "connecting"),
+    isOpen: () => client.isOpen,
+    close,
   };
 }
 
@@ -120,6 +169,7 @@ function address(node: object): string {
 
 /** What is used of a cluster beyond what is asked of it. */
 interface Slots {
+  readonly isOpen: boolean;
   readonly slots: { readonly master?: { readonly client?: { readonly isReady?: boolean } } }[];
   readonly masters: object[];
   nodeClient(node: object): object | Promise<object>;
@@ -134,7 +184,12 @@ function cluster(client: NodeRedisCluster): Transport {
     send: (args, key) => client.sendCommand(key, false, args, optionsOf(args, master(key)?.client?.isReady)),
     node: (key) => master(key) ?? client,
     address,
-    knows: (node) => known.masters.includes(node),
+    isOpen: () => known.isOpen,
+    knows: (node) => known.isOpen && known.masters.includes(node),
+    connection: (node) => {
+      const { client } = node as { readonly client?: Duplicate };
+      return client?.isReady ? `${client.socketEpoch}` : undefined;
+    },
     open: async (node, listener) => openTo(await known.nodeClient(node), listener),
     takesBytes: true,
     isOrdered: false, // a command without a key may go to any node
@@ -156,6 +211,10 @@ async function openTo(node: object, listener?: Listener): Promise<Connection> {
   connection.on("terminated", lost);
   connection.on("invalidate", (key: unknown) => listener?.invalidated(key === null ? null : String(key)));
   await connection.connect();
+  if (!(node as Duplicate).isOpen) {
+    connection.destroy();
+    throw new Error("The client is closed"); // by whoever it is of
+  }
   return {
     get isOpen() {
       return connection.isReady;

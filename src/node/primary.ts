@@ -42,6 +42,8 @@ export interface AskOptions {
   readonly module?: ModuleUse | undefined;
   /** Ask also while the server is known not to answer. */
   readonly always?: boolean | undefined;
+  /** Ask on this connection only, as `Primary.connection` said: another one may lead to another server. */
+  readonly over?: unknown;
   /** Told of what still comes when the caller has been sent away. */
   readonly late?: ((reply: Promise<unknown>) => void) | undefined;
 }
@@ -101,13 +103,21 @@ export class Primary {
     return this.transport.knows?.(this.node) !== false;
   }
 
+  /** The connection on which commands go out now; undefined where that cannot be told, or there is none. */
+  get connection(): unknown {
+    return this.line?.connection ?? this.transport.connection?.(this.node);
+  }
+
   /** The reply to a command: a RefusedError, or an UnavailableError when it does not come in time. */
   ask(
     args: string[],
     key: string,
-    { timeout, patience, signal, module = "auto", always, late }: AskOptions,
+    { timeout, patience, signal, module = "auto", always, over, late }: AskOptions,
   ): Promise<unknown> {
     this.use = module;
+    if (over !== undefined && over !== this.connection) {
+      return Promise.reject(new NotAskedError("another server may be asked now"));
+    }
     if (this.breaker.isOpen && !always) {
       this.key = key;
       this.breaker.look();
@@ -304,6 +314,7 @@ class Exchange implements Awaited {
   left(signal: AbortSignal | undefined, patience: number | undefined): () => void {
     const abort = () => this.leave(signal?.reason);
     signal?.addEventListener("abort", abort);
+    if (signal?.aborted) queueMicrotask(abort); // while it was written
     const deadline = () => setImmediate(() => this.leave(new UnavailableError("the caller's deadline")));
     const timer = patience !== undefined && patience < this.asked.timeout ? setTimeout(deadline, patience) : undefined;
     return () => {

@@ -1,13 +1,24 @@
 /** One server (or cluster), as all limiters share it that were given the same client. */
 
 import { Backlog } from "./backlog.js";
-import type { ServerState } from "./health.js";
+import type { Ending } from "./commands.js";
+import { RefusedError } from "./errors.js";
+import { type ServerState, saysLost } from "./health.js";
 import { Lanes } from "./lanes.js";
 import { type AskOptions, type Owner, Primary } from "./primary.js";
 import { Renewals } from "./renewals.js";
+import { pause } from "./timeout.js";
 import { type Client, type Transport, transportOf } from "./transport.js";
 
 const servers = new WeakMap<object, Server>();
+
+/** What ends by an id is ended again after such a part of its time, unless the server is back before. */
+const AGAIN = 10;
+
+/** Closing may take so many ms, or so many round trips, and looks that often, in ms, whether it is done. */
+const CLOSING = 1500;
+const CLOSING_TRIPS = 6;
+const CLOSING_LOOKS = 10;
 
 /** Who remembers something of keys. */
 export interface Memory {
@@ -25,6 +36,9 @@ export class Server implements Owner {
   readonly memories = new Set<Memory>();
   private readonly users = new Set<object>();
   private readonly primaries = new Map<object, Primary>();
+  /** What is still to be ended, and what wants to hear that the server is back. */
+  private readonly endings = new Set<Promise<void>>();
+  private readonly awaiting = new Set<() => void>();
 
   /** The server behind a client. */
   static of(client: Client): Server {
@@ -40,6 +54,7 @@ export class Server implements Owner {
     this.lanes = transport.open ? new Lanes(transport) : null;
     this.backlog = new Backlog(this);
     this.renewals = new Renewals(this);
+    transport.ended?.(() => this.hangUp());
   }
 
   /** Whether commands of one turn of the event loop arrive at one server, and in order. */
@@ -76,6 +91,27 @@ export class Server implements Owner {
   /** One of them answers again. */
   recovered(): void {
     void this.backlog.send();
+    for (const end of this.awaiting) end();
+  }
+
+  /** Have something ended: again while the server is away, until it has ended by itself. Resolves after the first try. */
+  async insist({ words, lasts }: Ending, key: string, timeout: number): Promise<void> {
+    const until = performance.now() + lasts;
+    const isEnded = async () => {
+      try {
+        await this.ask(words, key, { timeout, always: true });
+      } catch (error) {
+        return error instanceof RefusedError;
+      }
+      return true;
+    };
+    if ((await isEnded()) || !this.isReachable) return;
+    const insist = async () => {
+      do await this.recovery(lasts / AGAIN);
+      while (this.isReachable && performance.now() < until && !(await isEnded()));
+    };
+    const ending = insist().finally(() => this.endings.delete(ending));
+    this.endings.add(ending);
   }
 
   /** Somebody uses it, and may want to be told of changes. */
@@ -84,14 +120,61 @@ export class Server implements Owner {
     if (memory) this.memories.add(memory);
   }
 
-  /** Without anybody who uses it, the connections beside the caller's are closed. */
-  leave(user: object, memory?: Memory): void {
+  /**
+   * Without anybody who uses it, the connections beside the caller's are closed: once who waits is answered, what is held
+   * is released and what was kept is sent, if that can be had in time. What cannot is said.
+   */
+  async leave(user: object, memory?: Memory): Promise<void> {
     this.users.delete(user);
     if (memory) this.memories.delete(memory);
     if (this.users.size > 0) return;
     this.lanes?.close();
+    const trips = [...this.primaries.values()].map(({ roundTrip }) => CLOSING_TRIPS * roundTrip);
+    const until = performance.now() + Math.max(CLOSING, ...trips);
+    while (!this.isSettled && this.isReachable && performance.now() < until) {
+      void this.backlog.send();
+      await pause(CLOSING_LOOKS);
+      if (this.users.size > 0) return;
+    }
+    saysLost(this.backlog.giveUp());
+    this.hangUp();
+    this.transport.close?.();
+  }
+
+  /** Whether it is not waited for any more: nobody uses it, or the caller has closed the client. */
+  get isLeft(): boolean {
+    return this.users.size === 0 || !this.isReachable;
+  }
+
+  /** Whether the caller has left a way to it. */
+  private get isReachable(): boolean {
+    return this.transport.isOpen?.() !== false;
+  }
+
+  /** Whether nothing is under way that closing waits for. */
+  private get isSettled(): boolean {
+    return this.backlog.isEmpty && this.endings.size === 0 && !this.lanes?.isUsed;
+  }
+
+  /** Close the connections beside the caller's. */
+  private hangUp(): void {
+    this.lanes?.close();
     for (const primary of this.primaries.values()) primary.close();
     this.primaries.clear();
+    for (const end of this.awaiting) end();
+  }
+
+  /** The server is back, or so many ms have passed. */
+  private recovery(ms: number): Promise<void> {
+    return new Promise((resolve) => {
+      const end = () => {
+        clearTimeout(timer);
+        this.awaiting.delete(end);
+        resolve();
+      };
+      const timer = setTimeout(end, ms).unref();
+      this.awaiting.add(end);
+    });
   }
 
   /** Something was given back: what was known of a key is known no longer, by any limiter. */

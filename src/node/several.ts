@@ -1,7 +1,7 @@
 /** Several limits in one decision: all or nothing. */
 
 import type { WaitOptions } from "./asker.js";
-import { replyOf } from "./commands.js";
+import { mallow, replyOf } from "./commands.js";
 import type { Decision } from "./decision.js";
 import { RefusedError, UnavailableError } from "./errors.js";
 import { type HeaderOptions, headersOf } from "./headers.js";
@@ -19,7 +19,7 @@ export interface Share {
 }
 
 const SHARED = new Set(["limiter", "key", "cost"]);
-const DECIDED = new Set(["deadline"]);
+const DECIDED = new Set(["deadline", "signal"]);
 
 /** What all limits together answer. */
 export class Decisions {
@@ -48,10 +48,7 @@ export function waitOf(decisions: readonly Decision[]): number | undefined {
 }
 
 /** Decide several limits at once. All limiters have the same client, and in a cluster all keys one slot. */
-export async function allowAll(
-  shares: readonly Share[],
-  options: Pick<WaitOptions, "deadline"> = {},
-): Promise<Decisions> {
+export async function allowAll(shares: readonly Share[], options: WaitOptions = {}): Promise<Decisions> {
   if (!Array.isArray(shares) || shares.length === 0) {
     throw new TypeError("allowAll needs a list of at least one { limiter, key }");
   }
@@ -76,14 +73,9 @@ export async function allowAll(
     const each = members.map(({ limiter, demand }, at) => known[at] ?? limiter.decision([0, demand.limit], "cache"));
     return new Decisions(false, each);
   }
-  const words = ["SWLIMIT.MALLOW", String(members.length), ...members.map(({ name }) => name)];
-  for (const { demand } of members) {
-    words.push(String(demand.limit), `${demand.window}ms`, `${demand.resolution}ms`, String(demand.cost));
-  }
-  if (first.demand.strict) words.push("STRICT");
   const asked = members.map(({ limiter, name }) => limiter.cached?.asked(name));
   try {
-    const reply = await first.limiter.ask(words, first.name, options);
+    const reply = await first.limiter.ask(mallow(members), first.name, options);
     if (!Array.isArray(reply)) throw new RefusedError(`unexpected reply: ${JSON.stringify(reply)}`);
     const [granted, ...replies] = reply as unknown[];
     const each = members.map(({ limiter, name, demand }, at) => {

@@ -35,6 +35,14 @@ export interface Transport {
   address(node: object): string;
   /** Whether a primary is still one of the cluster's. */
   readonly knows?: (node: object) => boolean;
+  /** The connection on which a command for a primary goes out now; undefined where that cannot be told, or there is none. */
+  readonly connection?: (node: object) => unknown;
+  /** Whether the caller has not closed the client. */
+  readonly isOpen?: () => boolean;
+  /** Calls when the caller closes the client. */
+  readonly ended?: (listener: () => void) => void;
+  /** Closes what was opened in place of the caller's client. */
+  readonly close?: () => void;
   /** Opens a connection of its own to a primary; with a listener, one that has client tracking on. */
   readonly open?: (node: object, listener?: Listener) => Promise<Connection>;
   /** Whether a command is written at once, or the client is connecting, or busy with commands of others. */

@@ -1,8 +1,9 @@
 /** Waiting for one's turn, with nobody of this process before one. */
 
-import { quotaWords, replyOf } from "./commands.js";
+import { acquire, instantOf, replyOf } from "./commands.js";
 import type { Decision } from "./decision.js";
 import { ModuleMissingError, RefusedError, understood } from "./errors.js";
+import { type Lanes, type Leave, POLL } from "./lanes.js";
 import type { Limiter } from "./limiter.js";
 import type { Server } from "./server.js";
 import { pause, within } from "./timeout.js";
@@ -19,62 +20,78 @@ export async function waitInTurn(
 ): Promise<Decision> {
   const { server } = limiter;
   if (!server?.lanes) return sleep(limiter, key, demand, left, signal);
+  const { lanes } = server;
   const name = limiter.name(key);
-  try {
-    const reply = await inQueue(limiter, server, name, demand, left, signal);
-    limiter.counts.server++;
-    return limiter.decision(replyOf(reply), "server");
-  } catch (cause) {
-    if (signal?.aborted) throw signal.reason;
-    const error = understood(cause);
-    if (error instanceof ModuleMissingError) return sleep(limiter, key, demand, left, signal);
-    if (error instanceof RefusedError) throw error;
-    return limiter.failed(error, demand, (asked, now) => limiter.window(name).allow(asked, now));
+  const rate = { name, demand };
+  for (let hasWaited = false; ; hasWaited = true) {
+    let wait = POLL;
+    try {
+      // What is granted at once needs no connection of its own, nor does what there is no hope for.
+      const now = replyOf(await limiter.ask(acquire(rate, 0), name, { signal }));
+      const [granted, , , retryAfter] = now;
+      const reply =
+        granted > 0 || retryAfter < 0 || retryAfter > left() || server.isLeft
+          ? now
+          : await inQueue(limiter, server, lanes, rate, left, signal);
+      if (reply) {
+        limiter.counts.server++;
+        return limiter.decision(replyOf(reply), "server");
+      }
+      wait = Math.min(POLL, retryAfter);
+    } catch (cause) {
+      if (signal?.aborted) throw signal.reason;
+      const error = understood(cause);
+      if (error instanceof ModuleMissingError) return sleep(limiter, key, demand, left, signal);
+      if (error instanceof RefusedError) throw error;
+      // Whoever waits already goes on waiting, unless a request that came now would be granted.
+      if (!hasWaited || left() === 0 || server.isLeft || limiter.grantsWithout(name, demand)) {
+        return limiter.failed(error, demand, (asked, at) => limiter.window(name).allow(asked, at));
+      }
+    }
+    if (!server.isLeft) await pause(Math.max(1, Math.min(wait, left())), signal);
   }
 }
 
-/** The server's reply, after a wait in its queue where there is hope. */
-async function inQueue(
+/** What the server's queue comes to; null when it is to be asked anew. */
+function inQueue(
   limiter: Limiter,
   server: Server,
-  name: string,
-  demand: Demand,
+  lanes: Lanes,
+  rate: { readonly name: string; readonly demand: Demand },
   left: () => number,
   signal: AbortSignal | undefined,
 ): Promise<unknown> {
   const { timeout, maxWaiting } = limiter.settings;
-  const words = (ms: number) => {
-    const [limit, window, resolution, ...options] = quotaWords(demand) as [string, string, string, ...string[]];
-    return ["SWLIMIT.ACQUIRE", name, limit, window, resolution, `${ms}ms`, ...options];
-  };
-  const how = {
+  return lanes.ask(rate.name, left, (ms) => acquire(rate, ms).words, {
     grace: timeout,
     most: maxWaiting,
     signal,
-    leave: (connection: Connection) => leaver(limiter, server, name, connection),
-  };
-  for (;;) {
-    try {
-      // What is granted at once needs no connection of its own, nor does what there is no hope for.
-      const now = await limiter.ask(words(0), name, { signal });
-      const [granted, , , retryAfter] = replyOf(now);
-      if (granted > 0 || retryAfter < 0 || retryAfter > left()) return now;
-      return (await server.lanes?.ask(name, left, words, how)) ?? now;
-    } catch (cause) {
-      if (signal?.aborted || !(cause instanceof Error && /^UNBLOCKED /.test(cause.message))) throw cause;
-    }
-  }
+    leave: (connection) => leaver(server, rate, connection, timeout),
+  });
 }
 
 /**
  * What is done when the caller has given up: the server is told to end its wait, and closes nothing, so that a grant that
- * is on its way just then still arrives, and can be given back.
+ * is on its way just then still arrives, and can be given back over the connection on which it was counted.
  */
-function leaver(limiter: Limiter, server: Server, name: string, connection: Connection) {
-  const { timeout } = limiter.settings;
+function leaver(
+  server: Server,
+  rate: { readonly name: string; readonly demand: Demand },
+  connection: Connection,
+  timeout: number,
+): Leave {
+  const { name } = rate;
   const [id, time] = [["CLIENT", "ID"], ["TIME"]].map((words) => known(connection.send(words)));
-  return async (asking: Promise<unknown>) => {
-    const over = known(limiter.giveBack(name, asking, time as Promise<unknown>));
+  const giveBack = async (asking: Promise<unknown>) => {
+    const [units] = replyOf(await asking);
+    const since = instantOf(await time);
+    if (units === 0) return;
+    server.forget(name);
+    await connection.send(["SWLIMIT.REFUND", name, String(units), "SINCE", String(since)]);
+    server.forget(name);
+  };
+  return async (asking) => {
+    const over = known(giveBack(asking));
     const number = String(await within(id as Promise<unknown>, timeout));
     await server.ask(["CLIENT", "UNBLOCK", number], name, { timeout });
     await within(over, timeout);
@@ -95,10 +112,20 @@ async function sleep(
   left: () => number,
   signal: AbortSignal | undefined,
 ): Promise<Decision> {
-  for (;;) {
-    const decision = await limiter.allow(key, { cost, signal });
-    const { granted, retryAfter = -1 } = decision;
-    if (granted > 0 || retryAfter < 0 || retryAfter > left()) return decision;
-    await pause(Math.max(1, retryAfter), signal);
+  for (let hasWaited = false; ; hasWaited = true) {
+    let wait = POLL;
+    try {
+      const decision = await limiter.allow(key, { cost, signal });
+      const { granted, retryAfter, source } = decision;
+      const mayBeBack = source === "failure" && hasWaited && retryAfter !== -1 && left() > 0;
+      if (granted > 0 || (!mayBeBack && (retryAfter ?? -1) < 0)) return decision;
+      if (!mayBeBack) {
+        wait = retryAfter as number;
+        if (wait > left()) return decision;
+      }
+    } catch (error) {
+      if (signal?.aborted || !hasWaited || left() === 0 || understood(error) instanceof RefusedError) throw error;
+    }
+    await pause(Math.max(1, wait), signal);
   }
 }

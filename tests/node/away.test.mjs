@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { after, test } from "node:test";
 import { Redis } from "ioredis";
 import { createClient } from "redis";
-import { allowAll, ModuleMissingError, RefusedError, UnavailableError } from "swlimit";
+import { allowAll, HoldLimiter, ModuleMissingError, RefusedError, UnavailableError } from "swlimit";
 import { connect, eventually, key, limiter, port, sleep } from "./support.mjs";
 
 const admin = await createClient({ socket: { port: port("spare") } }).connect();
@@ -121,8 +121,12 @@ for (const [what, open] of Object.entries({
     await eventually(async () => (await ten.allow(k)).source === "server", "its connection");
     // Its connection is half open: what it sends is lost, and it does not know.
     const silent = () => new Promise(() => {});
-    if (client.call) client.call = silent;
-    else client.sendCommand = silent;
+    if (client.call) {
+      const { call } = Redis.prototype;
+      test.mock.method(Redis.prototype, "call", function (...words) {
+        return this.options.retryStrategy ? silent() : call.apply(this, words); // a new one has none
+      });
+    } else client.sendCommand = silent;
     for (let i = 0; i < 3; i++) assert.equal((await ten.allow(k)).source, "failure");
     await eventually(async () => (await ten.allow(k)).source === "server", "its return");
     assert.equal(ten.counts.server > 1, true);
@@ -269,18 +273,76 @@ test("waiting and several limits go by the same rule", async (test) => {
   assert.deepEqual([decision.granted, decision.source], [0, "server"], "it had nothing to hope for");
 });
 
-test("a server that is killed while somebody waits", async (test) => {
+const isWaiting = async () => /swlimit_waiting:1\b/.test(await admin.sendCommand(["INFO", "swlimit"]));
+
+for (const onFailure of ["deny", "error", "local"]) {
+  test(`a wait outlasts a restart of the server, by itself and as a hold: ${onFailure}`, async (test) => {
+    const client = await connect(test, { of: "spare" });
+    // Of limit 0 no share is granted in this process.
+    const none = limiter(test, { client, onFailure, limit: 1, window: "1h", timeout: 500 });
+    const holds = new HoldLimiter({ client, onFailure, limit: 1, ttl: "10m", timeout: 500 });
+    test.after(() => holds.close());
+    for (const isHold of [false, true]) {
+      const k = key();
+      const fill = () =>
+        isHold
+          ? admin.sendCommand(["SWLIMIT.HOLD", k, "1", "10m", "another"])
+          : admin.sendCommand(["SWLIMIT.RECORD", k, "1", "1h", "5m"]);
+      await fill();
+      if (onFailure === "local")
+        isHold ? holds.heldHere("failure", holds.wish(k, {})) : none.window(k).allow(none.demand({}), Date.now(), 0);
+      const waiting = isHold ? holds.hold(k, { wait: "60s" }) : none.acquire(k, "2h");
+      await eventually(isWaiting, "its wait");
+      await kill();
+      const { granted, source } = await waiting;
+      assert.deepEqual([granted, source], [1, "server"]);
+      await eventually(async () => (await none.allow(key())).source === "server", "its return");
+    }
+  });
+}
+
+test("a hold that is released while the server is away ends once it is back", async (test) => {
   const client = await connect(test, { of: "spare" });
-  const three = limiter(test, { client, onFailure: "allow", window: "3s", resolution: "100ms" });
+  const holds = new HoldLimiter({ client, limit: 1, ttl: "20m", timeout: 20, onFailure: "deny" });
+  test.after(() => holds.close());
   const k = key();
-  await three.record(k, { cost: 3 });
-  const waiting = three.acquire(k, "10s");
-  await eventually(async () => /swlimit_waiting:1\b/.test(await admin.sendCommand(["INFO", "swlimit"])));
-  await kill();
-  const [decision, took] = await timed(waiting);
-  assert.deepEqual([decision.granted, decision.source], [1, "failure"]);
-  assert.ok(took < 8000, `${took}`);
-  await eventually(async () => (await three.allow(key())).source === "server", "its return");
+  const hold = await eventually(async () => {
+    const hold = await holds.hold(k);
+    return hold.granted > 0 && hold;
+  });
+  const goOn = await pause(test);
+  for (let i = 0; i < 3; i++) await holds.hold(key());
+  await hold.release();
+  goOn();
+  await eventually(async () => (await admin.sendCommand(["SWLIMIT.HOLDERS", k])).length === 0, "its end");
+});
+
+test("what was kept is sent while a limiter is closed, if the server is back in time, and else said to be lost", async (test) => {
+  for (const isBack of [true, false]) {
+    const client = await connect(test, { of: "spare" });
+    const three = limiter(test, { client, timeout: 20, limit: 100, window: "1h", resolution: "1m" });
+    const k = key();
+    await three.allow(k);
+    const warnings = [];
+    const warned = (warning) => warnings.push(`${warning.code}: ${warning.message}`);
+    process.on("warning", warned);
+    const goOn = await pause(test);
+    for (let i = 0; i < 5; i++) await three.record(k, { cost: 7, keep: true });
+    const closing = three.close();
+    if (isBack) goOn();
+    await closing;
+    await new Promise((resolve) => setImmediate(resolve));
+    process.off("warning", warned);
+    if (isBack) {
+      await eventually(async () => (await admin.sendCommand(["SWLIMIT.PEEK", k, "100", "1h", "1m"]))[2] === 100 - 36);
+      assert.deepEqual(warnings, []);
+    } else {
+      const [, units] = /^SWLIMIT_LOST: (\d+) units of 1 keys/.exec(warnings[0] ?? "") ?? [];
+      assert.ok(Number(units) > 0 && Number(units) % 7 === 0, `${warnings}`);
+      assert.equal(three.counts.lost, Number(units) / 7);
+      goOn();
+    }
+  }
 });
 
 test("a server that starts again is asked, and heard, again", async (test) => {

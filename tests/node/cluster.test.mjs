@@ -6,7 +6,7 @@ import { Cluster } from "ioredis";
 import { createCluster } from "redis";
 import { createCluster as createCluster5 } from "redis-5";
 import { allowAll } from "swlimit";
-import { eventually, key, limiter, port } from "./support.mjs";
+import { eventually, key, limiter, losesReply, port, sockets } from "./support.mjs";
 
 const seed = { host: "127.0.0.1", port: port() };
 
@@ -48,6 +48,7 @@ for (const [name, open] of Object.entries({
   test(`each request goes to the node of its key, with ${name}`, async (test) => {
     const cluster = await open(test);
     const three = limiter(test, { client: cluster, mode: "direct" });
+    await eventually(async () => (await three.allow(key())).source === "server", "its connections");
     const before = await seen(cluster, "swlimit.allow");
     for (let i = 0; i < 30; i++) assert.equal((await three.allow(key())).granted, 1);
     const after = await seen(cluster, "swlimit.allow");
@@ -72,6 +73,29 @@ for (const [name, open] of Object.entries({
     await assert.rejects(allowAll(apart), /CROSSSLOT/);
   });
 }
+
+for (const [name, open] of Object.entries({ redis: (test) => nodeRedis(test, createCluster), ioredis })) {
+  test(`a request whose reply is lost is counted once, with ${name}`, async (test) => {
+    const direct = await nodeRedis(test, createCluster);
+    const opened = sockets(test);
+    const three = limiter(test, { client: await open(test), mode: "direct", timeout: 2000, onFailure: "deny" });
+    await eventually(async () => (await three.allow(key())).source === "server", "its connection");
+    await losesReply(three, opened, async (k) => {
+      return (await direct.sendCommand(k, true, ["SWLIMIT.PEEK", k, "3", "10s", "1s"]))[2];
+    });
+  });
+}
+
+test("what an ioredis cluster is called before its nodes are known is not kept", async (test) => {
+  const cluster = new Cluster([seed], { lazyConnect: true });
+  test.after(() => cluster.disconnect());
+  const three = limiter(test, { client: cluster, timeout: "8s" });
+  assert.equal((await three.allow(key())).source, "server");
+  const addresses = () => three.servers().map(({ address }) => address);
+  assert.deepEqual(addresses(), [], "nobody knew which node it was");
+  assert.equal((await three.allow(key())).source, "server");
+  assert.match(addresses().join(), /^127\.0\.0\.1:\d+$/);
+});
 
 test("denials are known of every node, and undone by its pushes", async (test) => {
   const cluster = await nodeRedis(test, createCluster);

@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
+import { Socket } from "node:net";
 import { createClient } from "redis";
 import { Limiter } from "swlimit";
 import { Dialect } from "../../src/node/dist/esm/dialect.js";
@@ -33,6 +34,32 @@ export function limiter(test, options) {
   const made = new Limiter({ limit: 3, window: "10s", resolution: "1s", timeout: 2000, ...options });
   test.after(() => made.close());
   return made;
+}
+
+/** The sockets that are opened until the test ends, as they come. */
+export function sockets(test) {
+  const opened = new Set();
+  const { connect } = Socket.prototype;
+  test.mock.method(Socket.prototype, "connect", function (...words) {
+    opened.add(this);
+    return connect.apply(this, words);
+  });
+  return opened;
+}
+
+/**
+ * Ask for one unit of three, and lose the reply: the connections of a limiter's client, among `opened`, are cut once the
+ * server has counted, by what `left` says. It is counted once, and the next request is answered.
+ */
+export async function losesReply(three, opened, left) {
+  const k = key();
+  for (const socket of opened) socket.pause();
+  const asking = three.allow(k);
+  await eventually(async () => (await left(k)) === 2, "its count");
+  for (const socket of opened) socket.destroy();
+  assert.equal((await asking).source, "failure");
+  await eventually(async () => (await three.allow(key())).source === "server", "its return");
+  assert.equal(await left(k), 2);
 }
 
 let names = 0;

@@ -94,20 +94,21 @@ test("more keys wait than there are connections", async (test) => {
   );
 });
 
-test("no connection to wait on became free in time", async (test) => {
+test("who finds no connection to wait on asks again, and is not kept waiting by those of other keys", async (test) => {
   const client = await connect(test);
-  const slow = limiter(test, { client, limit: 1, window: 2000, resolution: 10, onFailure: "allow" });
+  const slow = limiter(test, { client, limit: 1, window: 10_000, resolution: 10, onFailure: "allow" });
   const keys = Array.from({ length: 11 }, key);
   for (const k of keys) await slow.record(k);
-  const others = watched(Promise.all(keys.slice(1).map((k) => slow.acquire(k, "20s"))));
+  const others = watched(Promise.all(keys.slice(1).map((k) => slow.acquire(k, "60s"))));
   await sleep(100);
-  // It would be its turn in time, but all connections are taken for longer.
+  // Its turn comes soon, but all connections are taken for longer.
   await slow.refund(keys[0]);
-  await slow.record(keys[0], { age: 1500 });
+  await slow.record(keys[0], { age: 9500 });
   const { retryAfter } = await slow.peek(keys[0]);
-  const late = await slow.acquire(keys[0], retryAfter + 20);
-  assert.deepEqual([late.granted, late.source], [0, "server"]);
+  const first = await slow.acquire(keys[0], retryAfter + 20_000);
+  assert.deepEqual([first.granted, first.source], [1, "server"]);
   assert.equal(others.isOver, false);
+  for (const k of keys.slice(1)) await slow.reset(k);
   assert.deepEqual(
     (await others.promise).map(({ granted }) => granted),
     Array(10).fill(1),
