@@ -301,22 +301,6 @@ for (const onFailure of ["deny", "error", "local"]) {
   });
 }
 
-test("a hold that is released while the server is away ends once it is back", async (test) => {
-  const client = await connect(test, { of: "spare" });
-  const holds = new HoldLimiter({ client, limit: 1, ttl: "20m", timeout: 20, onFailure: "deny" });
-  test.after(() => holds.close());
-  const k = key();
-  const hold = await eventually(async () => {
-    const hold = await holds.hold(k);
-    return hold.granted > 0 && hold;
-  });
-  const goOn = await pause(test);
-  for (let i = 0; i < 3; i++) await holds.hold(key());
-  await hold.release();
-  goOn();
-  await eventually(async () => (await admin.sendCommand(["SWLIMIT.HOLDERS", k])).length === 0, "its end");
-});
-
 test("what was kept is sent while a limiter is closed, if the server is back in time, and else said to be lost", async (test) => {
   for (const isBack of [true, false]) {
     const client = await connect(test, { of: "spare" });

@@ -279,3 +279,50 @@ test("what is held, denied or counted keeps no process from ending", async () =>
   });
   assert.equal(stdout, "true true\n");
 });
+
+test("a hold that is released while the server is away ends once it is back", async (test) => {
+  const client = await connect(test);
+  let isAway = false;
+  const through = (args) => (isAway ? Promise.reject(new Error("gone")) : client.sendCommand(args));
+  const one = holds(test, { client: through, ttl: "20m", onFailure: "deny" });
+  const k = key();
+  const hold = await one.hold(k);
+  isAway = true;
+  await hold.release();
+  while (one.servers()[0].state !== "away") await one.hold(key());
+  isAway = false;
+  await eventually(async () => (await client.sendCommand(["SWLIMIT.HOLDERS", k])).length === 0, "its end");
+});
+
+test("a wait that goes on for somebody else with its id is over: nothing more is asked for it", async (test) => {
+  const [client, other, admin] = await Promise.all([1, 2, 3].map(() => connect(test)));
+  const sent = [];
+  const { duplicate } = client;
+  client.duplicate = (...words) => {
+    const made = duplicate.apply(client, words);
+    const { sendCommand } = made;
+    made.sendCommand = (args, ...options) => {
+      sent.push(args);
+      return sendCommand.call(made, args, ...options);
+    };
+    return made;
+  };
+  const one = holds(test, { client });
+  const k = key();
+  const first = await one.hold(k);
+  const waiting = one.hold(k, { wait: "1m" });
+  const isWaiting = async () => /swlimit_waiting:1\b/.test(await admin.sendCommand(["INFO", "swlimit"]));
+  await eventually(isWaiting, "its wait");
+  const calls = async () => {
+    const stats = await admin.sendCommand(["INFO", "commandstats"]);
+    return ["hold", "release"].map((name) => new RegExp(`swlimit.${name}:calls=(\\d+)`).exec(stats)?.[1]);
+  };
+  const before = await calls();
+  const [hold] = sent.filter(([command]) => command === "SWLIMIT.HOLD");
+  const theirs = other.sendCommand(hold);
+  await assert.rejects(waiting, { name: "RefusedError", message: /^UNBLOCKED / });
+  await new Promise((resolve) => setTimeout(resolve, 300)); // three times as long as a poll takes
+  assert.deepEqual(await calls(), [String(Number(before[0]) + 1), before[1]]);
+  await first.release();
+  assert.equal((await theirs)[0], 1);
+});
