@@ -3,9 +3,10 @@
 from contextlib import ExitStack
 
 import pytest
+import yaml
 
 from support.daemon import DAEMON, Daemon, descriptor
-from support.gateways import DESCRIPTORS, NAMES, POLICIES, App, Proxy
+from support.gateways import DESCRIPTORS, NAMES, NGINX_SETTINGS, POLICIES, App, Proxy
 from support.lacking import lacking
 
 # No window slides while a test runs, but those of a second.
@@ -78,9 +79,11 @@ def app():
 
 
 @pytest.fixture
-def policed(start_daemon, server):
-    """A daemon with the policies and descriptors of proxies.md, in one file."""
-    return start_daemon(POLICIES + DESCRIPTORS.removeprefix("domain: shop\n"), server)
+def policed(request, start_daemon, server):
+    """A daemon with the policies and descriptors of proxies.md, in one file, and the settings for a test's proxy."""
+    chosen = getattr(request.node, "callspec", None)
+    settings = yaml.safe_load(NGINX_SETTINGS) if chosen and "nginx" in chosen.params.values() else {}
+    return start_daemon(POLICIES + DESCRIPTORS.removeprefix("domain: shop\n"), server, **settings)
 
 
 @pytest.fixture(params=NAMES)

@@ -318,6 +318,13 @@ def test_tokens(start_daemon, server):
     assert daemon.http("/v1/peek", K, headers=JSON)[1]["WWW-Authenticate"] == "Bearer"
     assert [api.ask("/v1/peek", K, headers=token(word))[0] for word in ("first", "second", "third")] == [200, 200, 401]
     assert api.ask("/demo/x", described="/demo/{path}")[0] == 401
+    # Over HTTP/2 a body that nobody reads would end the request before its answer is seen.
+    asking = ["curl", "--silent", "--http2-prior-knowledge", "--max-time", "30", "--write-out", "%{http_code}",
+              "--output", "/dev/null", "--data-binary", "@-", "--header", "Content-Type: application/json",
+              f"http://127.0.0.1:{daemon.http_port}/v1/peek"]
+    for size in (10, 60_000):
+        done = subprocess.run(asking, input="x" * size, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, "401"), size
     # Changed like any other file.
     (daemon.folder / "tokens").write_text("third\n")
     eventually(lambda: api.ask("/v1/peek", K, headers=token("third"))[0], 200)

@@ -63,6 +63,57 @@ def test_keys_of_cookies_and_headers(start_daemon, server):
     assert max(map(len, keys)) < 100
 
 
+def test_keys_of_networks(start_daemon, server):
+    daemon = start_daemon(by_path('{name: p, key: "{client/24/56}", rate_limit: {unit: day, requests_per_unit: 1}}'),
+                          server)
+    asked = ["192.0.2.1", "192.0.2.255", "192.0.3.1", "2001:db8:0:1::1", "2001:db8:0:ff::1", "2001:db8:0:100::1",
+             "::ffff:192.0.2.7", "64:ff9b::192.0.2.8", "64:ff9b::c000:0401"]
+    found = {address: status(daemon, X_Forwarded_For=address) for address in asked}
+    assert found == dict(zip(asked, [200, 429, 200, 200, 429, 200, 429, 429, 200]))
+    assert sorted(server.cli("KEYS", "*").split("\n")) == [
+        f"{{d}}||p={network}|1d" for network in ("192.0.2.0/24", "192.0.3.0/24", "192.0.4.0/24", "2001:db8:0:100::/56",
+                                                 "2001:db8::/56")]
+
+
+DENY = "networks: {deny: [192.0.2.0/24, 2001:db8::/32], allow: [192.0.2.1, 198.51.100.0/24]}\n"
+
+
+def test_networks(start_daemon, server):
+    """Those that are denied get 403, those that are allowed have no limit, and denied are those that are both."""
+    def found(*addresses):
+        return [status(daemon, X_Forwarded_For=address) for address in addresses]
+
+    daemon = start_daemon(POLICIES, server)
+    assert found("192.0.2.7") == [200]
+    daemon.write_limits(POLICIES + DENY)
+    eventually(lambda: found("192.0.2.7"), [403])
+    assert found("192.0.2.1", "2001:db8::1", "::ffff:192.0.2.9", "64:ff9b::192.0.2.9") == [403] * 4
+    assert found(*["198.51.100.1"] * 4) == [200] * 4
+    assert found(*["203.0.113.1"] * 3) == [200, 200, 429]
+    answer = daemon.http("/auth", headers={"X-Forwarded-For": "192.0.2.7"})
+    assert (answer[2], answer[1]["RateLimit"], answer[1]["Retry-After"]) == ("forbidden\n", None, None)
+    assert daemon.metrics("swlimitd_requests_total")["auth", "over_limit"] >= 6
+    assert server.cli("KEYS", "*198*") == ""
+    for address, told in (("192.0.2.1", "denied: PUT ?/a from 192.0.2.1\nthe client's network is denied"),
+                          ("198.51.100.1", "granted: PUT ?/a from 198.51.100.1\nthe client's network is allowed")):
+        assert daemon.run("explain", "--path", "/a", "--method", "put", "--address", address) == (0, f"{told}\n")
+    daemon.write_settings(shadow_mode=True)
+    eventually(lambda: found("192.0.2.7"), [200])
+    daemon.write_settings()
+    daemon.write_limits(POLICIES)
+    eventually(lambda: found("192.0.2.1"), [200])
+
+
+def test_denials_have_the_status_that_is_configured(start_daemon, server):
+    daemon = start_daemon(POLICIES, server, auth={"denied_status": 403})
+    answers = [daemon.http("/auth") for _ in range(3)]
+    assert [answer[0] for answer in answers] == [200, 200, 403]
+    assert answers[2][1]["RateLimit-Policy"] == '"client";q=2;w=86400' and int(answers[2][1]["Retry-After"]) > 0
+    daemon.write_settings(auth={"denied_status": 200})
+    status, printed = daemon.run("--check")
+    assert (status, "denied_status is 400 to 499" in printed) == (1, True), printed
+
+
 def test_a_denied_request_uses_nothing_up(start_daemon, server):
     daemon = start_daemon(by_path("{name: a, key: k, cost: 3, rate_limit: {unit: day, requests_per_unit: 9}}",
                                   "{name: b, key: k, rate_limit: {unit: day, requests_per_unit: 1}}",

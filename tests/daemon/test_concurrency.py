@@ -54,6 +54,16 @@ def test_so_many_at_once(start_daemon, server):
     assert daemon.codes(of("d"), "daily=x")[0] == "OVER_LIMIT"
     assert (held(server), server.cli("SWLIMIT.INFO", "{d}|daily=x|1d").split("\n")[9]) == (["b", "c"], "1")
     assert daemon.metrics("swlimitd_decisions_total")["d", "user.request", "denied", "server"] == 3
+    # A place may come at once, and at last when the oldest has had its time.
+    denied = daemon.ask(of("d"))
+    assert {header.key: header.value for header in denied.response_headers_to_add} == {"Retry-After": "1"}
+    told = denied.statuses[0]
+    assert (told.current_limit.requests_per_unit, told.limit_remaining) == (2, 0)
+    assert 3000 < told.duration_until_reset.seconds <= 3600
+    status, reply = daemon.json({"domain": "d", "descriptors": [{"entries": [
+        {"key": "user", "value": "ben"}, {"key": "request", "value": "a"}]}]})
+    assert (status, reply["statuses"]) == (200, [
+        {"code": "OK", "currentLimit": {"requestsPerUnit": 2}, "limitRemaining": 1}])
     status, reply = daemon.json({"domain": "d", "descriptors": [{"entries": [
         {"key": "user", "value": "ann"}, {"key": "request", "value": ""}]}]})
     assert (status, "the id of a request is 1 to 128 bytes" in reply) == (400, True)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from daemon.test_api import Api
+from daemon.test_api import JSON, Api
 from docs.pages import blocks, page_named
 
 HOLD = {"key": "jobs", "limit": 2, "ttl": "1m"}
@@ -29,6 +29,9 @@ def test_holds(api, server):
     assert api.ask("/v1/hold", HOLD | {"id": "mine"})[1]["token"] == named["token"]
     status, denied = api.ask("/v1/hold", HOLD | {"wait": "10ms"})
     assert status == 429 and 0 < denied["retry_after"] <= 60_000 and "token" not in denied
+    # A place may come at once.
+    for path, body in (("/v1/hold", HOLD), ("/v1/admit", [HOLD])):
+        assert api.daemon.http(path, body, headers=JSON)[1]["Retry-After"] == "1"
     assert [holder["id"] for holder in api.ask("/v1/holders?key=jobs")[1]] == [first["id"], "mine"]
     status, told = api.ask("/v1/info?key=jobs")
     assert (status, told["holds"], told["total"], told["window"], told["counts"]) == (200, 2, 2, 0, [])

@@ -1,8 +1,12 @@
 """Real proxies, configured as proxies.md has it, ask swlimitd about requests."""
 
+import http.client
 import json
 
-from support.gateways import OTHER, SETTINGS
+import pytest
+
+from support.gateways import CLIENT, DESCRIPTORS, NETWORKS, NGINX_SETTINGS, OTHER, POLICIES, SETTINGS
+from support.waiting import eventually
 
 
 def test_limits_hold(proxy, server):
@@ -48,6 +52,40 @@ def test_nobody_says_who_he_is_or_what_he_asks(proxy):
 
 def test_the_settings_of_the_page_are_valid(policed):
     daemon = policed
-    (daemon.folder / "swlimitd.yaml").write_text(SETTINGS)
-    status, printed = daemon.run("--check")
-    assert (status, printed.endswith("is valid: 7 limits\n")) == (0, True), printed
+    daemon.write_limits(POLICIES + DESCRIPTORS.removeprefix("domain: shop\n") + NETWORKS)
+    for settings in (SETTINGS, SETTINGS + NGINX_SETTINGS.removeprefix("auth:\n")):
+        (daemon.folder / "swlimitd.yaml").write_text(settings)
+        status, printed = daemon.run("--check")
+        assert (status, printed.endswith("is valid: 7 limits\n")) == (0, True), printed
+
+
+def test_denied_networks(proxy, policed):
+    assert proxy.statuses(1, "/") == [200]
+    policed.write_limits(f"domain: d\nnetworks: {{deny: [{CLIENT}], allow: [{OTHER}]}}\n{ONE_A_DAY}")
+    eventually(lambda: proxy.statuses(1, "/"), [403])
+    assert proxy.statuses(3, "/", client=OTHER) == [200] * 3
+    assert proxy.statuses(2, "/", client="127.0.0.4") == [200, 429]
+
+
+ONE_A_DAY = 'policies: [{name: p, key: "{client}", rate_limit: {unit: day, requests_per_unit: 1}}]'
+
+
+@pytest.mark.parametrize("proxy", ["nginx"], indirect=True)
+def test_nginx_keeps_connections(proxy, policed):
+    """Denied or let through while swlimitd is gone, and no denial is an error in its log."""
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, 20, source_address=(CLIENT, 0))
+    connection.connect()
+    first = connection.sock
+
+    def asked():
+        connection.request("POST", "/login", body=b"a=b")
+        reply = connection.getresponse()
+        reply.read()
+        assert connection.sock is first
+        return reply.status
+
+    assert [asked() for _ in range(8)] == [200] * 5 + [429] * 3
+    assert "[error]" not in (proxy.folder / "log").read_text()
+    policed.stop()
+    assert [asked() for _ in range(3)] == [200] * 3
+    connection.close()

@@ -23,7 +23,7 @@ from .waiting import eventually
 NAMES = ["nginx", "caddy", "haproxy", "envoy", "traefik"]  # those that ask over HTTP
 GRPC = "envoy_grpc"
 BLOCKS = [block for block in blocks(page_named("proxies.md")) if block.comment.startswith("run by")]
-POLICIES, SETTINGS, TRAEFIK, TRAEFIK_WEB, ENVOY, DESCRIPTORS, ENVOY_GRPC = [
+POLICIES, SETTINGS, NETWORKS, NGINX_SETTINGS, TRAEFIK, TRAEFIK_WEB, ENVOY, DESCRIPTORS, ENVOY_GRPC = [
     block.text for block in BLOCKS if block.language == "yaml"]
 TEXTS = {block.language: block.text for block in BLOCKS if block.language != "yaml"} | {
     "envoy": ENVOY, GRPC: ENVOY_GRPC, "traefik": TRAEFIK, "traefik web": TRAEFIK_WEB}

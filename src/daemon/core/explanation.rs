@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::answer::Answer;
 use super::plan::{Descriptor, Operation, Plan, Question, Role};
 use super::refusal::Refusal;
+use crate::config::limits::{NetworkDecision, OriginalRequest};
 
 /// What was decided about a request, and why.
 #[derive(Debug, Serialize, Deserialize)]
@@ -16,6 +17,9 @@ pub struct Explanation {
     pub shadow_mode: bool,
     /// The request of a proxy as policies match it, or the descriptors.
     pub request: String,
+    /// What the client's network decided, so that no limit was asked.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub network: Option<NetworkDecision>,
     /// The rules that matched, and descriptors that none did.
     pub rules: Vec<ExplainedRule>,
     /// Policies that do not match.
@@ -103,7 +107,19 @@ impl Explanation {
             ..ExplainedRule::new(descriptor)
         });
         let rules = rules.collect();
-        Self { result, shadow_mode, request: plan.request(), rules, not_matching: Vec::new() }
+        Self { result, shadow_mode, request: plan.request(), network: None, rules, not_matching: Vec::new() }
+    }
+}
+
+impl Explanation {
+    /// Explains a request that the client's network decided.
+    pub fn of_network(request: &OriginalRequest, decision: NetworkDecision, shadow_mode: bool) -> Self {
+        let result = match decision {
+            NetworkDecision::Denied => Verdict::Denied,
+            NetworkDecision::Allowed => Verdict::Granted,
+        };
+        let (request, network) = (request.to_string(), Some(decision));
+        Self { result, shadow_mode, request, network, rules: Vec::new(), not_matching: Vec::new() }
     }
 }
 
@@ -163,8 +179,11 @@ impl fmt::Display for Explanation {
         if self.shadow_mode {
             write!(f, " (shadow_mode denies nothing)")?;
         }
-        if self.rules.is_empty() {
-            write!(f, "\nno policy matches")?;
+        match self.network {
+            Some(NetworkDecision::Denied) => write!(f, "\nthe client's network is denied")?,
+            Some(NetworkDecision::Allowed) => write!(f, "\nthe client's network is allowed")?,
+            None if self.rules.is_empty() => write!(f, "\nno policy matches")?,
+            None => {}
         }
         for rule in &self.rules {
             write!(f, "\n{rule}")?;

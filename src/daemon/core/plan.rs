@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::answer::Answer;
 use super::keys;
-use crate::config::limits::{Entry, Limit, OriginalRequest, Rule};
+use crate::config::limits::{Entry, Limit, OriginalRequest, Per, Rule};
 
 /// The questions of a request, and the descriptors that they belong to.
 #[derive(Debug, Default)]
@@ -200,9 +200,16 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The longest wait of the limits that denied; `None` if one of them never grants.
+/// The wait of a request that those under way have denied: the next of them may end at once.
+const NEXT_PLACE: Duration = Duration::from_secs(1);
+
+/// When to try again: the longest wait of the limits that denied; `None` if one of them never grants.
 pub fn retry_after(plan: &Plan, answers: &[Answer]) -> Option<Duration> {
     let asked = plan.questions.iter().zip(answers);
     let denied = asked.filter(|(question, answer)| question.role != Role::Shadow && !answer.granted);
-    denied.map(|(_, answer)| answer.retry_after).try_fold(Duration::ZERO, |longest, wait| Some(longest.max(wait?)))
+    let mut waits = denied.map(|(question, answer)| match question.limit.per {
+        Per::Hold(_) => answer.retry_after.map(|wait| wait.min(NEXT_PLACE)),
+        Per::Window(_) | Per::Period(_) => answer.retry_after,
+    });
+    waits.try_fold(Duration::ZERO, |longest, wait| Some(longest.max(wait?)))
 }

@@ -90,6 +90,9 @@ async fn of_proxy(live: &Live, request: ProxyRequest) -> Result<Explanation, Ref
         "X-Forwarded-For" => Refusal::invalid("a policy needs the request's address"),
         name => Refusal::invalid(format!("a policy needs the request's {name}")),
     };
+    if let Some(decision) = auth::by_network(limits, settings, &original).map_err(missing)? {
+        return Ok(Explanation::of_network(&original, decision, settings.shadow_mode));
+    }
     let plan = auth::plan(limits, &settings.prefix, &original).map_err(missing)?;
     let answers = live.limiters.peek(&plan).await;
     let mut explanation = Explanation::new(&plan, &answers, settings.shadow_mode);

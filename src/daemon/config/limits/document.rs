@@ -6,6 +6,7 @@ use swlimit_client::Period;
 use swlimit_window::MAX_EXACT;
 
 use super::matching::MatchKeys;
+use super::networks::NetworkRules;
 use super::periods::Anchor;
 use super::template::Template;
 use crate::config::duration::Duration;
@@ -25,6 +26,7 @@ pub struct Document {
     pub hash_tag: Option<String>,
     #[serde(default)]
     pub policies: Vec<Spanned<Policy>>,
+    pub networks: Option<Spanned<NetworkRules>>,
 }
 
 /// Limits for the requests that a proxy asks about.

@@ -24,6 +24,13 @@ pub struct OriginalRequest<'a> {
     pub headers: &'a HeaderMap,
 }
 
+impl OriginalRequest<'_> {
+    /// The client's address.
+    pub fn client(&self) -> Result<IpAddr, MissingHeader> {
+        self.client.ok_or(MissingHeader("X-Forwarded-For".into()))
+    }
+}
+
 /// Such as `POST shop.example/login from 192.0.2.1`; what is unknown is `?`.
 impl fmt::Display for OriginalRequest<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

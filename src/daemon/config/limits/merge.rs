@@ -9,6 +9,7 @@ use swlimit_window::{Geometry, GeometryError};
 
 use super::document::{self, Descriptor, Document, RateLimit};
 use super::matching::MatchConditions;
+use super::networks::NetworkRules;
 use super::periods::Periods;
 use super::rule::{default_geometry, Level, Lifetime, Limit, Per, Policy, Rule};
 use crate::config::duration::Duration;
@@ -36,6 +37,7 @@ pub struct MergedDomain {
     pub hash_tag: Option<String>,
     pub top: Levels,
     pub policies: Vec<MergedPolicy>,
+    pub networks: NetworkRules,
     policy_names: HashSet<String>,
 }
 
@@ -69,6 +71,9 @@ pub type Domains = BTreeMap<String, MergedDomain>;
 pub fn add(domains: &mut Domains, file: &str, document: Document) -> Result<(), ConfigError> {
     let domain = domains.entry(name(file, &document)?.into()).or_default();
     domain.hash_tag = document.hash_tag.or(domain.hash_tag.take());
+    if let Some(networks) = document.networks {
+        domain.networks.extend(networks.value);
+    }
     let file: Rc<str> = file.into();
     for Spanned { value: written, referenced: location, .. } in document.policies {
         let position = Position { file: file.clone(), location };
@@ -88,6 +93,9 @@ pub fn overlay(domains: &mut Domains, file: &str, document: Document) -> Result<
     };
     if let Some(policy) = document.policies.first() {
         return Err(ConfigError::at(file, policy.referenced, "an overlay cannot have policies"));
+    }
+    if let Some(networks) = document.networks {
+        return Err(ConfigError::at(file, networks.referenced, "an overlay cannot have networks"));
     }
     domain.hash_tag = document.hash_tag.or(domain.hash_tag.take());
     domain.top.overlay(&file.into(), document.descriptors)

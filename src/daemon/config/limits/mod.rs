@@ -5,6 +5,7 @@ mod entry;
 mod index;
 mod matching;
 mod merge;
+mod networks;
 mod periods;
 mod rule;
 mod template;
@@ -22,6 +23,7 @@ use index::Index;
 use matching::ConditionsIndex;
 pub use matching::{MissingHeader, OriginalRequest};
 use merge::{Context, Levels, MergedLevel};
+pub use networks::{NetworkDecision, NetworkRules};
 pub use periods::{Anchor, Periods};
 use rule::Level;
 pub use rule::{default_geometry, Lifetime, Limit, Per, Policy, Rule};
@@ -40,6 +42,8 @@ pub struct Limits {
     /// The places of all policies: domain and number.
     policies: Vec<(String, usize)>,
     by_conditions: ConditionsIndex,
+    /// The networks of all domains.
+    pub networks: NetworkRules,
     /// Policies that clients can bypass.
     pub warnings: Vec<ConfigError>,
 }
@@ -87,8 +91,9 @@ impl Limits {
         }
         let descriptors = settings.defaults(OnFailure::Error);
         let mut context = Context::new(settings, descriptors);
-        let mut domains = BTreeMap::new();
+        let (mut domains, mut networks) = (BTreeMap::new(), NetworkRules::default());
         for (name, domain) in merged {
+            networks.extend(domain.networks);
             context.defaults = descriptors;
             let top = Descriptors::new(domain.top, &[], &mut context)?;
             context.defaults = settings.defaults(OnFailure::Local);
@@ -103,7 +108,7 @@ impl Limits {
             .flat_map(|domain: &Domain| (0..domain.policies.len()).map(|number| (domain.name.clone(), number)));
         let conditions = domains.values().flat_map(|domain| &domain.policies).map(|policy| &policy.conditions);
         let (policies, by_conditions) = (policies.collect(), ConditionsIndex::new(conditions));
-        Ok(Self { domains, policies, by_conditions, warnings: context.warnings })
+        Ok(Self { domains, policies, by_conditions, networks, warnings: context.warnings })
     }
 
     /// The domain with this name.

@@ -1,10 +1,11 @@
 //! The key templates of policies.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use axum::http::{header, HeaderMap, HeaderName};
+use ipnet::IpNet;
 use percent_encoding::percent_decode_str;
 use serde::{de, Deserialize, Deserializer};
 
@@ -22,13 +23,19 @@ pub struct Template {
 #[derive(Debug, PartialEq)]
 enum Part {
     Word(String),
-    Client,
-    ClientAddress,
+    Client(Prefixes),
     Host,
     Path,
     Method,
     Header(HeaderName, Which),
     Cookie(String, Which),
+}
+
+/// How many bits of a client's address count.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Prefixes {
+    v4: u8,
+    v6: u8,
 }
 
 /// Which of several values counts.
@@ -72,19 +79,45 @@ impl FromStr for Part {
     fn from_str(name: &str) -> Result<Self, String> {
         match name.split_once(':') {
             None => match name {
-                "client" => Ok(Self::Client),
-                "client_address" => Ok(Self::ClientAddress),
+                // One machine often has all addresses of an IPv6 network.
+                "client" => Ok(Self::Client(Prefixes { v4: 32, v6: 64 })),
+                "client_address" => Ok(Self::Client(Prefixes { v4: 32, v6: 128 })),
                 "client_network" => Err("{client_network} is now {client}".into()),
                 "host" => Ok(Self::Host),
                 "path" => Ok(Self::Path),
                 "method" => Ok(Self::Method),
-                _ => Err(format!(
-                    "'{{{name}}}' is none of {{client}}, {{client_address}}, {{host}}, {{path}}, {{method}}, \
-                     {{header:NAME}}, \
-                     {{cookie:NAME}}"
-                )),
+                _ => match name.strip_prefix("client/") {
+                    Some(prefixes) => prefixes.parse().map(Self::Client),
+                    None => Err(format!(
+                        "'{{{name}}}' is none of {{client}}, {{client_address}}, {{client/24/56}}, {{host}}, {{path}}, \
+                         {{method}}, {{header:NAME}}, {{cookie:NAME}}"
+                    )),
+                },
             },
             Some((kind, name)) => Self::named(kind, name),
+        }
+    }
+}
+
+impl FromStr for Prefixes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let prefix = |text: &str, most| text.parse().ok().filter(|bits| (1..=most).contains(bits));
+        let both = text.split_once('/').and_then(|(v4, v6)| Some((prefix(v4, 32)?, prefix(v6, 128)?)));
+        both.map(|(v4, v6)| Self { v4, v6 }).ok_or_else(|| {
+            format!("'{{client/{text}}}' needs a prefix of IPv4, 1 to 32, then one of IPv6, 1 to 128, as in {{client/24/56}}")
+        })
+    }
+}
+
+impl Prefixes {
+    /// The network of an address, or the address if all of its bits count.
+    fn network(self, address: IpAddr) -> String {
+        let (bits, all) = if address.is_ipv4() { (self.v4, 32) } else { (self.v6, 128) };
+        match IpNet::new(address, bits) {
+            Ok(network) if bits < all => network.trunc().to_string(),
+            _ => address.to_string(),
         }
     }
 }
@@ -144,11 +177,9 @@ impl Template {
 
 impl Part {
     fn value(&self, request: &OriginalRequest) -> Result<String, MissingHeader> {
-        let client = || request.client.ok_or(MissingHeader("X-Forwarded-For".into()));
         match self {
             Self::Word(word) => Ok(word.clone()),
-            Self::Client => client().map(network),
-            Self::ClientAddress => client().map(|address| address.to_string()),
+            Self::Client(prefixes) => request.client().map(|address| prefixes.network(address)),
             Self::Host => request.host.clone(),
             Self::Path => request.path.clone(),
             // A handler of GET answers HEAD, too.
@@ -189,14 +220,6 @@ fn cookie_values<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Ite
         });
         values.collect::<Vec<_>>()
     })
-}
-
-/// The address, or the /64 network of an IPv6 address: one machine often has all of its addresses.
-fn network(address: IpAddr) -> String {
-    match address {
-        IpAddr::V4(address) => address.to_string(),
-        IpAddr::V6(address) => format!("{}/64", Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
-    }
 }
 
 #[cfg(test)]
@@ -246,6 +269,10 @@ mod tests {
             assert_eq!(filled(template, "2001:db8:1:2:3::4"), expected, "{template}");
         }
         assert_eq!(filled("{client}", "192.0.2.1"), "192.0.2.1");
+        assert_eq!(filled("{client/24/56}", "192.0.2.1"), "192.0.2.0/24");
+        assert_eq!(filled("{client/32/128}", "192.0.2.1"), "192.0.2.1");
+        assert_eq!(filled("{client/20/128}", "2001:db8:1:2:3::4"), "2001:db8:1:2:3::4");
+        assert_eq!(filled("{client/24/48}/{path}", "2001:db8:1:2:3::4"), "2001:db8:1::%2F48/%2Fa%2Fb");
         let hash = filled("{header:x-long}", "::1");
         assert_eq!(hash.len(), "sha256-".len() + 64);
         assert_ne!(hashed(hash.as_bytes()), Some(hash)); // which a client may send
@@ -261,6 +288,11 @@ mod tests {
             ("{header:a b}", "'a b' is not a header name"),
             ("{client}{host}", "'{client}{host}' needs text between its parts"),
             ("{client_network}", "{client_network} is now {client}"),
+            ("{client/24}", "'{client/24}' needs a prefix of IPv4"),
+            ("{client/33/64}", "'{client/33/64}' needs a prefix of IPv4"),
+            ("{client/24/0}", "'{client/24/0}' needs a prefix of IPv4"),
+            ("{client/24/129}", "'{client/24/129}' needs a prefix of IPv4"),
+            ("{client/24/56/8}", "'{client/24/56/8}' needs a prefix of IPv4"),
             ("{cookie:a:b}", "'b' is none of first, last, all"),
             ("{header:X-Real-IP}", "any client can set the header X-Real-IP"),
         ] {

@@ -13,6 +13,9 @@ use crate::config::explained;
 use crate::core::{Answer, Denied, Held, Refusal};
 use crate::protocol::headers::{self, Told};
 
+/// In ms: the next of those under way may end at once.
+const NEXT_PLACE: i64 = 1000;
+
 /// A decision: the fields of the command's reply with durations in ms, those that are known, and its source.
 #[derive(Debug, Serialize)]
 pub struct DecisionReply {
@@ -24,6 +27,9 @@ pub struct DecisionReply {
     #[serde(skip_serializing_if = "Option::is_none")]
     reset_after: Option<u64>,
     source: &'static str,
+    /// For the header `Retry-After`.
+    #[serde(skip)]
+    retry_header: i64,
 }
 
 impl From<&Answer> for DecisionReply {
@@ -35,11 +41,17 @@ impl From<&Answer> for DecisionReply {
             retry_after: retry_after(answer.retry_after),
             reset_after: answer.reset_after.map(ms),
             source: answer.source.name(),
+            retry_header: retry_after(answer.retry_after),
         }
     }
 }
 
 impl DecisionReply {
+    /// The same of those under way: the header says when to try again, the body when all of them have ended.
+    pub fn of_hold(self) -> Self {
+        Self { retry_header: self.retry_header.min(NEXT_PLACE), ..self }
+    }
+
     fn is_denied(&self) -> bool {
         self.granted == 0
     }
@@ -50,13 +62,13 @@ impl DecisionReply {
         let told =
             Told { name: "default".into(), limit: self.limit, window: Some(Duration::from_millis(window)), left };
         let headers = headers::of_limits([told].into_iter());
-        (headers, with_status(self.is_denied(), self.retry_after, Json(self))).into_response()
+        (headers, with_status(self.is_denied(), self.retry_header, Json(self))).into_response()
     }
 }
 
 /// The response of a decision with this body: status 200 or 429.
-pub fn with_decision(is_granted: bool, answer: &Answer, body: impl IntoResponse) -> Response {
-    with_status(!is_granted, retry_after(answer.retry_after), body)
+pub fn with_decision(is_granted: bool, reply: &DecisionReply, body: impl IntoResponse) -> Response {
+    with_status(!is_granted, reply.retry_header, body)
 }
 
 /// The response for several limits.
@@ -68,13 +80,17 @@ pub fn several(each: Vec<DecisionReply>) -> Response {
 /// The same with more fields.
 pub fn several_with(is_granted: bool, each: Vec<DecisionReply>, more: Value) -> Response {
     let denied = !is_granted;
-    let waits = || each.iter().filter(|reply| reply.is_denied()).map(|reply| reply.retry_after);
-    let retry_after = if waits().any(|wait| wait < 0) { -1 } else { waits().max().unwrap_or_default() };
+    let denials = || each.iter().filter(|reply| reply.is_denied());
+    let longest = |wait: fn(&DecisionReply) -> i64| match denials().map(wait).min() {
+        Some(never) if never < 0 => never,
+        _ => denials().map(wait).max().unwrap_or_default(),
+    };
+    let (retry_after, retry_header) = (longest(|reply| reply.retry_after), longest(|reply| reply.retry_header));
     let mut body = json!({"granted": !denied, "retry_after": retry_after, "each": each});
     if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
         body.extend(more);
     }
-    with_status(denied, retry_after, Json(body))
+    with_status(denied, retry_header, Json(body))
 }
 
 fn with_status(denied: bool, retry_after: i64, body: impl IntoResponse) -> Response {

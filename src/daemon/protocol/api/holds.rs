@@ -222,7 +222,8 @@ pub async fn hold(
         service.metrics.denied_here.count(&key);
     }
     service.metrics.rules.count_command(Api::Hold, request.cost, &[taken.answer]);
-    Ok(encode::with_decision(taken.answer.granted, &taken.answer, Json(held(&taken))))
+    let reply = DecisionReply::from(&taken.answer).of_hold();
+    Ok(encode::with_decision(taken.answer.granted, &reply, Json(held(&taken))))
 }
 
 fn held(Taken { answer, token, expires_after, id }: &Taken) -> Value {
@@ -305,7 +306,8 @@ pub async fn budget(
     }
     service.metrics.rules.count_command(Api::Budget, cost, &[answer]);
     // What is recorded is told like a record: it was not to be decided.
-    Ok(encode::with_decision(answer.granted || request.record, &answer, Json(json!(DecisionReply::from(&answer)))))
+    let reply = DecisionReply::from(&answer);
+    Ok(encode::with_decision(answer.granted || request.record, &reply, Json(json!(reply))))
 }
 
 impl AdmitRequest {
@@ -352,7 +354,11 @@ pub async fn admit(
     let admitted = live.limiters.admit(parts).await.map_err(refused)?;
     let hits = requests.iter().map(|Object(request)| request.cost).sum();
     service.metrics.rules.count_command(Api::Admit, hits, &admitted.each);
-    let replies = admitted.each.iter().map(DecisionReply::from).collect();
+    let replies = admitted.each.iter().zip(&requests).map(|(answer, Object(request))| match request.ttl {
+        Some(_) => DecisionReply::from(answer).of_hold(),
+        None => DecisionReply::from(answer),
+    });
+    let replies = replies.collect();
     let hold = admitted.hold.as_ref().map_or(json!({}), |hold| {
         let all = held(hold);
         json!({"id": all["id"], "token": all["token"], "expires_after": all["expires_after"]})

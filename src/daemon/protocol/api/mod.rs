@@ -6,7 +6,9 @@ mod holds;
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::body::to_bytes;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{ConnectInfo, Query, Request, State};
 use axum::http::{header, StatusCode, Uri};
@@ -16,6 +18,7 @@ use axum::routing::{any, get, post};
 use axum::{Json, Router};
 use serde::de::DeserializeOwned;
 use swlimit_window::Quota;
+use tokio::time::timeout;
 
 pub use encode::{denied, unix};
 
@@ -39,6 +42,10 @@ const MAX_TOGETHER: usize = 1000;
 
 /// The most keys of a reply about denied keys.
 const MAX_TOP: usize = 10_000;
+
+/// How much of a body is read that nobody needs, and for how long.
+const MAX_DRAINED: usize = 64 * 1024;
+const DRAINING: Duration = Duration::from_secs(1);
 
 /// The limit of each path under `/demo/`.
 const DEMO: &str = r#"{"key": "", "limit": 5, "window": "10s"}"#;
@@ -85,19 +92,26 @@ pub async fn guard(
     next: Next,
 ) -> Response {
     let checked = service.live().configuration.access.check(peer, request.uri(), request.headers());
-    match checked {
-        Ok(()) => next.run(request).await,
-        Err(Barred::NeedsToken) => {
+    let Err(barred) = checked else { return next.run(request).await };
+    drain(request.into_body()).await;
+    match barred {
+        Barred::NeedsToken => {
             let error = ErrorReply::new(StatusCode::UNAUTHORIZED, "a valid token is needed");
             ([(header::WWW_AUTHENTICATE, "Bearer")], error).into_response()
         }
-        Err(Barred::NotLocal) => {
+        Barred::NotLocal => {
             ErrorReply::new(StatusCode::FORBIDDEN, "without tokens only this machine has access").into_response()
         }
-        Err(Barred::CrossSite) => {
+        Barred::CrossSite => {
             ErrorReply::new(StatusCode::FORBIDDEN, "pages of other sites have no access").into_response()
         }
     }
+}
+
+/// Reads a small body to its end. Over HTTP/2 an answer before that resets the stream, and some clients, such as curl
+/// 7.88, then do not read the answer.
+async fn drain(body: axum::body::Body) {
+    let _ = timeout(DRAINING, to_bytes(body, MAX_DRAINED)).await;
 }
 
 /// Counts the outcome and duration of a request.

@@ -1,6 +1,6 @@
 //! Decodes the original request, which a proxy asks about.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use axum::http::{header, request::Parts, HeaderMap, HeaderName};
 
@@ -43,9 +43,21 @@ impl Words {
     pub fn normalized<'a>(self, client: Option<IpAddr>, headers: &'a HeaderMap, auth: &Auth) -> OriginalRequest<'a> {
         let Self { method, host, uri } = self;
         let (host, path) = (host.map(|host| normalized_host(&host)), uri.map(|uri| auth.paths.normalize(&uri)));
-        let method_written = method.clone();
+        let (client, method_written) = (client.map(unwrapped), method.clone());
         let method = method.map(|method| method.to_ascii_uppercase());
         OriginalRequest { client, host, path, method, method_written, headers }
+    }
+}
+
+/// The IPv4 address that an IPv6 address stands for, mapped or behind NAT64 (RFC 6052): otherwise all clients behind
+/// NAT64 would be one network.
+fn unwrapped(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) if address.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0] => {
+            let [.., a, b, c, d] = address.octets();
+            Ipv4Addr::new(a, b, c, d).into()
+        }
+        address => address,
     }
 }
 
@@ -79,6 +91,20 @@ mod tests {
             ("", ""),
         ] {
             assert_eq!(normalized_host(host), expected, "{host}");
+        }
+    }
+
+    #[test]
+    fn ipv4_addresses_are_unwrapped() {
+        for (address, expected) in [
+            ("192.0.2.1", "192.0.2.1"),
+            ("::ffff:192.0.2.1", "192.0.2.1"),
+            ("64:ff9b::192.0.2.1", "192.0.2.1"),
+            ("64:ff9b::1:0:0", "64:ff9b::1:0:0"),
+            ("64:ff9b:1::192.0.2.1", "64:ff9b:1::c000:201"),
+            ("2001:db8::1", "2001:db8::1"),
+        ] {
+            assert_eq!(unwrapped(address.parse().unwrap()).to_string(), expected);
         }
     }
 

@@ -5,13 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 use axum::http::{HeaderMap, HeaderName};
 
 use crate::config::limits::joined;
-use crate::config::proxy::TrustedProxies;
+use crate::config::proxy::Networks;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// The client's address: from the peer back along `X-Forwarded-For`, the first that is not a trusted proxy. Clients can
 /// forge what comes before it. A `peer` without an address uses a Unix socket, and is trusted.
-pub fn client_address(proxies: &TrustedProxies, peer: Option<IpAddr>, headers: &HeaderMap) -> Option<IpAddr> {
+pub fn client_address(proxies: &Networks, peer: Option<IpAddr>, headers: &HeaderMap) -> Option<IpAddr> {
     let mut client = peer.map(|peer| peer.to_canonical());
     let forwarded = joined(headers, &X_FORWARDED_FOR);
     for hop in forwarded.rsplit(',') {
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     fn client(peer: Option<&str>, forwarded: &[&str]) -> Option<String> {
-        let proxies: TrustedProxies = serde_json::from_str(r#"["127.0.0.1", "10.0.0.0/8", "2001:db8::/32"]"#).unwrap();
+        let proxies: Networks = serde_json::from_str(r#"["127.0.0.1", "10.0.0.0/8", "2001:db8::/32"]"#).unwrap();
         let mut headers = HeaderMap::new();
         for line in forwarded {
             headers.append(X_FORWARDED_FOR, line.parse().unwrap());

@@ -12,7 +12,7 @@ use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{self, ListValue, Struct};
 
 use super::request::Request;
-use crate::config::limits::{Metadata, Unit};
+use crate::config::limits::{Metadata, Per, Unit};
 use crate::config::settings::HeaderNames;
 use crate::core::{retry_after, Answer, Descriptor, Plan, Question, Role};
 use crate::protocol::headers::seconds;
@@ -64,14 +64,17 @@ fn status(plan: &Plan, descriptor: &Descriptor, answers: &[Answer]) -> Descripto
             status.code = Code::OverLimit.into();
         }
         // Without a limit Envoy shows nothing; with one it would show 0 for what is not known.
-        if let Some((remaining, reset_after)) = answer.remaining.zip(answer.reset_after) {
+        // Nobody knows when those under way end, but all have by then.
+        let is_place = matches!(question.limit.per, Per::Hold(_));
+        let reset_after = if is_place { answer.retry_after } else { answer.reset_after };
+        if let Some((remaining, reset_after)) = answer.remaining.zip(reset_after) {
             status.current_limit = Some(RateLimit {
                 name: question.limit.name.clone(),
                 requests_per_unit: saturated(question.limit.units),
                 unit: unit(question.limit.per.unit()).into(),
             });
             status.limit_remaining = saturated(remaining);
-            status.duration_until_reset = Some(protobuf::Duration {
+            status.duration_until_reset = (!is_place || !answer.granted).then(|| protobuf::Duration {
                 seconds: i64::try_from(reset_after.as_secs()).unwrap_or(i64::MAX),
                 nanos: reset_after.subsec_nanos().cast_signed(),
             });
