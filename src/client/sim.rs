@@ -25,7 +25,35 @@ use crate::{Client, Decision, Error, Limiter, Mode, OnFailure, Quota, Request, S
 /// direct are denied by the cache (5), a synchronization is sent anew while it may still be answered (22), what is
 /// behind a key that is refused is sent again (35), a key that is refused is denied (168). That several limits never
 /// lease is found by [`assert_all_seen`].
-const FOUND: [u64; 4] = [0, 11, 168, 1_000_121];
+///
+/// The client was wrong: a connection that was made while the server had neither the module nor scripts asked for
+/// scripts for ever (26,000,119, 28,000,149, and 17,000,118, where a unit was never told); a denial that was heard just
+/// when a request of mode leased arrived denied it, too (22,000,096); a connection that fell silent when another one's
+/// reply had just come opened no breaker (1,917,113,231,870); a key for which there was no room got its share
+/// twice (1,670,117,525,903).
+///
+/// The simulator expected too much: of clients that did not ask meanwhile, or had to make a connection or follow a
+/// redirection first, for which there was no time (13,000,116, 15,000,105, 1,296,058,849,558), or whose connection refused
+/// writes (5,000,172, 7,000,229); and of denials that hold for a short time, while leases were given
+/// back (1,192,107,374,201).
+const FOUND: [u64; 16] = [
+    0,
+    11,
+    168,
+    1_000_121,
+    5_000_172,
+    7_000_229,
+    13_000_116,
+    15_000_105,
+    17_000_118,
+    22_000_096,
+    26_000_119,
+    28_000_149,
+    1_192_107_374_201,
+    1_296_058_849_558,
+    1_670_117_525_903,
+    1_917_113_231_870,
+];
 
 const TIMEOUT: Duration = Duration::from_millis(50);
 const MODES: [Mode; 4] = [Mode::Direct, Mode::Cached, Mode::Leased, Mode::Eventual];
@@ -88,6 +116,8 @@ struct Failing {
     since_outage: Option<Instant>,
     /// Since the server, or what is known of it, decided.
     since: Option<Instant>,
+    /// When the server was asked the last time for the first time since all was well: whoever does not ask cannot notice.
+    asked: Option<Instant>,
 }
 
 struct World {
@@ -284,7 +314,11 @@ impl World {
                 }
                 ledger.nodes[node].is_out && since.is_some_and(|since| since.elapsed() > NOTICED)
             };
-            let is_away = limiter.strategy().link().is_ok_and(|link| link.is_away(name.as_bytes()));
+            let link = limiter.strategy().link().unwrap();
+            let is_away = link.is_away(name.as_bytes());
+            // Else a connection is made first, or a redirection followed, for which there may be no time: what is learned
+            // then is for the next request.
+            let is_found = link.finds(name.as_bytes(), &fake.address_of(&name));
             let is_calm = fake.nodes() == 1 && ledger.lock().is_calm();
             let mut longest = match kind {
                 // What is free needs no turn.
@@ -340,7 +374,7 @@ impl World {
             };
             let mut ledger = ledger.lock();
             if is_patient && !is_waiting {
-                ledger.failed_or_not(&limiter, client, node, &each[0].1, begun);
+                ledger.failed_or_not(&limiter, client, node, &each[0].1, begun, is_found);
             }
             for (key, decision) in each {
                 let units = if is_granted { decision.units() } else { 0 };
@@ -493,20 +527,11 @@ impl World {
     async fn end(mut self) -> Outcome {
         // A synchronization is given up after ten seconds.
         self.calm(40).await;
-        for (number, limiter) in self.limiters.iter().enumerate() {
-            let name = format!("healthy:{number}");
-            // The first request finds no connection, or one that has fallen silent, where its node was not asked lately.
-            let _ = limiter.peek(&name).await;
-            sleep(2 * BACK).await;
-            let decision = limiter.allow(&name).await.unwrap();
-            assert_ne!(
-                decision.source(),
-                Source::Failure,
-                "{:?}: the server is back; {:?}",
-                self.mode,
-                (limiter.client().servers(), limiter.client().statistics())
-            );
-            self.ledger.lock().used.push((Instant::now(), ALONE, decision.units(), decision.source()));
+        for client in 0..self.limiters.len() {
+            self.assert_served(client, &format!("healthy:{client}"), ALONE).await;
+            for key in 0..self.keys {
+                self.assert_served(client, &name(key), key).await;
+            }
         }
         while let Some(done) = self.tasks.join_next().await {
             if let Err(error) = done {
@@ -528,6 +553,23 @@ impl World {
         assert_eq!(Handle::current().metrics().num_alive_tasks(), 0, "tasks are left");
         let ledger = ledger.lock();
         Outcome { events: fake.events() + ledger.requests, seen: ledger.seen.clone() }
+    }
+
+    /// The server decides, or what is known of it, once what was lost has been noticed.
+    async fn assert_served(&self, client: usize, name: &str, key: usize) {
+        let limiter = &self.limiters[client];
+        // The first finds a connection that was lost or refuses writes, the next ones none, or another node that has the key;
+        // and while one is made, or a redirection followed, their time is up.
+        for tries in 0.. {
+            let decision = limiter.allow(name).await.unwrap();
+            self.ledger.lock().used.push((Instant::now(), key, decision.units(), decision.source()));
+            if decision.source() != Source::Failure {
+                return;
+            }
+            let known = || (limiter.client().servers(), limiter.client().statistics());
+            assert!(tries < 4, "{:?}: the server is back; {:?}", self.mode, known());
+            sleep(2 * BACK).await;
+        }
     }
 
     /// So many requests at long intervals, while nothing is wrong.
@@ -644,24 +686,41 @@ impl Ledger {
         begun > *asked[client].get_or_insert(begun) + REFUSED
     }
 
-    /// A request that had all its time: who decides is no longer the failure policy than the server is away.
-    fn failed_or_not(&mut self, limiter: &Limiter, client: usize, node: usize, decision: &Decision, begun: Instant) {
+    /// A request that had all its time: who decides is no longer the failure policy than the server is away, and a
+    /// connection that was lost, or on which writes are refused, is noticed.
+    fn failed_or_not(
+        &mut self,
+        limiter: &Limiter,
+        client: usize,
+        node: usize,
+        decision: &Decision,
+        begun: Instant,
+        is_found: bool,
+    ) {
         let (now, trouble) = (Instant::now(), &self.nodes[node]);
         let failing = &mut self.failing[client][node];
+        if matches!(decision.source(), Source::Server | Source::Failure) {
+            let is_first = |asked: &Instant| trouble.is_on || trouble.ended.is_some_and(|ended| *asked < ended);
+            failing.asked = Some(failing.asked.filter(|asked| !is_first(asked)).unwrap_or(begun));
+        }
         if decision.source() != Source::Failure {
             failing.since = None;
             return;
         }
-        failing.since_outage.get_or_insert(begun);
+        // Where nothing could be synchronized lately, the server itself is not asked.
+        if begun < now {
+            failing.since_outage.get_or_insert(begun);
+        }
         let since = *failing.since.get_or_insert(begun);
         // A synchronization ends with its connection, and a lease is waited for as long as a request may wait.
-        if trouble.is_on || matches!(limiter.mode(), Mode::Eventual | Mode::Leased) {
+        if trouble.is_on || !is_found || matches!(limiter.mode(), Mode::Eventual | Mode::Leased) {
             return;
         }
-        let ended = trouble.ended.map_or(since, |ended| ended.max(since));
+        let asked = failing.asked.unwrap_or(begun);
         let servers = limiter.client().servers();
-        assert!(trouble.may_last_since(ended), "decided without the server for {:?}: {servers:?}", now - ended);
-        let is_recent = trouble.ended.is_some_and(|ended| trouble.may_last_since(ended));
+        let (noticed, back) = (asked.max(since), now - asked.max(since));
+        assert!(trouble.may_last_since(noticed), "decided without the server for {back:?}: {servers:?}");
+        let is_recent = trouble.ended.is_some_and(|ended| trouble.may_last_since(asked.max(ended)));
         assert!(is_recent || self.is_half_open, "decided without a server that is there: {servers:?}");
     }
 
@@ -688,8 +747,11 @@ impl Ledger {
             let name = name(key);
             let would = fake.would(&name, &limiter.demand(request).exact);
             let is_recent = |at: Option<Instant>, by: Duration| at.is_some_and(|at| now <= at + by);
+            // A denial that is worth no look at the key holds for a short time, whatever is given back, by leases, too, and
+            // whether or not the key expires.
             let is_late = self.nodes.iter().any(|node| node.is_on || is_recent(node.ended, UNNOTICED))
-                || is_recent(self.given_back, LATE);
+                || is_recent(self.given_back, LATE)
+                || is_recent(fake.given_back(&name), LATE);
             let mode = limiter.mode();
             assert!(
                 would.granted == 0 || is_late,

@@ -197,6 +197,24 @@ fn a_block_is_begun_by_the_server() {
     });
 }
 
+/// While a server loads the module it may have neither the module nor scripts. Connections made then use it later.
+#[test]
+fn a_connection_that_is_older_than_the_module() {
+    paused(async {
+        let fake = Fake::new();
+        let limiter = client(&fake).limiter(quota(5, 10_000, 10)).mode(Mode::Direct).build().unwrap();
+        fake.fail(Some("ERR unknown command 'SWLIMIT.ALLOW'"));
+        assert!(matches!(limiter.allow("k").await, Err(Error::ModuleMissing)));
+        fake.fail(None);
+        assert_eq!(allow(&limiter, "k").await.source(), Source::Server);
+        fake.fail(Some("ERR unknown command 'SWLIMIT.ALLOW'"));
+        fake.cut();
+        assert_eq!(allow(&limiter, "k").await.source(), Source::Failure);
+        fake.fail(None);
+        assert_eq!(allow(&limiter, "k").await.source(), Source::Server);
+    });
+}
+
 #[test]
 fn several_limits_at_once() {
     paused(async {
@@ -420,6 +438,27 @@ fn callers_that_go_away_hide_no_outage() {
         let late = Request::of("k").deadline(Instant::now() + Duration::from_millis(1));
         let begun = Instant::now();
         assert_eq!((limiter.allow(late).await.unwrap().source(), begun.elapsed()), (Source::Failure, Duration::ZERO));
+    });
+}
+
+/// A connection may fall silent when one request has just been answered and the next is on its way.
+#[test]
+fn a_connection_that_falls_silent_behind_a_reply() {
+    paused(async {
+        let fake = Fake::new();
+        let limiter = client(&fake).limiter(quota(9, 10_000, 10)).mode(Mode::Direct).build().unwrap();
+        connected(&limiter).await;
+        fake.delay([(5_000, 5_000)]);
+        let (one, other) = (limiter.clone(), limiter.clone());
+        let first = tokio::spawn(async move { allow(&one, "k").await });
+        sleep(Duration::from_millis(5)).await;
+        let second = tokio::spawn(async move { allow(&other, "k").await });
+        assert_eq!(first.await.unwrap().source(), Source::Server);
+        fake.half_open();
+        assert_eq!(second.await.unwrap().source(), Source::Failure);
+        sleep(Duration::from_millis(500)).await;
+        assert_eq!(limiter.client().statistics().opened, 1);
+        assert_eq!(allow(&limiter, "k").await.source(), Source::Server);
     });
 }
 
@@ -1028,6 +1067,24 @@ fn forgotten_keys_get_no_second_share() {
 }
 
 /// An idle limiter takes no time, and a dropped one leaves nothing unsaid and no task.
+/// What is granted while there is no room for a key would be unknown to its next request.
+#[test]
+fn a_key_that_there_is_no_room_for_is_decided_by_the_server() {
+    paused(async {
+        let fake = Fake::new();
+        let client = Client::builder().max_keys(1).over(fake.clone()).unwrap();
+        let limiter = client.limiter(quota(1, 10_000, 10)).mode(Mode::Eventual).build().unwrap();
+        connected(&limiter).await;
+        // Nothing can be forgotten before it is told.
+        assert_eq!(allow(&limiter, "first").await.source(), Source::Eventual);
+        let decided = [allow(&limiter, "second").await, allow(&limiter, "second").await];
+        assert_eq!(
+            decided.map(|decision| (decision.source(), decision.granted())),
+            [(Source::Server, true), (Source::Server, false),]
+        );
+    });
+}
+
 #[test]
 fn nothing_is_left() {
     paused(async {

@@ -45,6 +45,9 @@ struct State {
     tracked: HashMap<Vec<u8>, HashSet<u64>>,
     /// Who waits for a hold, by key and id.
     waiting_ids: HashMap<(Vec<u8>, Vec<u8>), (u64, Weak<Line>)>,
+    /// When units of a key were given back the last time, and when somebody else lets it expire.
+    given_back: HashMap<Vec<u8>, Instant>,
+    expiries: HashMap<Vec<u8>, Instant>,
     numbers: u64,
     /// Units that were counted and whose reply never came, and those given back so, by key.
     pub undelivered: u64,
@@ -111,6 +114,8 @@ impl Fake {
             connections: HashMap::new(),
             tracked: HashMap::new(),
             waiting_ids: HashMap::new(),
+            given_back: HashMap::new(),
+            expiries: HashMap::new(),
             numbers: 0,
             undelivered: 0,
             events: 0,
@@ -173,6 +178,14 @@ impl Fake {
     /// The node that has a key.
     pub fn node(&self, key: &str) -> usize {
         self.0.state.lock().owner(key.as_bytes())
+    }
+
+    /// The address of that node.
+    pub fn address_of(&self, key: &str) -> String {
+        match self.nodes() {
+            1 => self.address(),
+            _ => address(self.node(key)),
+        }
     }
 
     /// A key's slot moves to a node, with what is counted there.
@@ -283,6 +296,7 @@ impl Fake {
     pub fn expire(&self, key: &str, after: Duration) {
         let mut state = self.0.state.lock();
         let at = self.0.now(&state) + after.as_millis() as u64;
+        state.expiries.insert(key.into(), Instant::now() + after);
         state.at(key.as_bytes()).expiries.insert(key.into(), at);
     }
 
@@ -319,6 +333,13 @@ impl Fake {
         let mut state = self.0.state.lock();
         let now = self.0.now(&state);
         Entry::peek(state.at(key.as_bytes()).alive(key.as_bytes(), now), now, demand).unwrap()
+    }
+
+    /// When units of a key were given back the last time, or the key expired before its end.
+    pub fn given_back(&self, key: &str) -> Option<Instant> {
+        let state = self.0.state.lock();
+        let expired = state.expiries.get(key.as_bytes()).filter(|at| **at <= Instant::now());
+        state.given_back.get(key.as_bytes()).into_iter().chain(expired).max().copied()
     }
 
     /// Whether a hold is live by the server's clock.
@@ -482,6 +503,9 @@ impl Inner {
             let answer = state.servers[node].execute(words, now);
             units += answer.units;
             replies.push(answer.reply);
+            if words[0] == b"SWLIMIT.REFUND" {
+                state.given_back.insert(words[1].clone(), Instant::now());
+            }
             for key in answer.changed {
                 told.extend(state.tracked.remove(&key).into_iter().flatten().map(|line| (line, key.clone())));
             }

@@ -72,13 +72,18 @@ impl<V: Keep> Bounded<V> {
 
     /// What is kept of a key, made if nothing is. Where there is room for no more, it is made, and not kept.
     pub fn get_or_make(&self, key: &[u8], make: impl FnOnce() -> V) -> Arc<V> {
+        self.get_or_keep(key, make).unwrap_or_else(|made| made)
+    }
+
+    /// The same; an error where it is not kept.
+    pub fn get_or_keep(&self, key: &[u8], make: impl FnOnce() -> V) -> Result<Arc<V>, Arc<V>> {
         if let Some(found) = self.map.pin().get(key) {
-            return Arc::clone(found);
+            return Ok(Arc::clone(found));
         }
         let mut order = self.order.lock();
         let map = self.map.pin();
         if let Some(found) = map.get(key) {
-            return Arc::clone(found);
+            return Ok(Arc::clone(found));
         }
         let now = Instant::now();
         if order.keys.len() >= order.crowded && now > order.swept + SWEEP {
@@ -86,13 +91,13 @@ impl<V: Keep> Bounded<V> {
         }
         let made = Arc::new(make());
         if !self.make_room(&mut order, key.len(), now) {
-            return made;
+            return Err(made);
         }
         let key = Arc::<[u8]>::from(key);
         order.keys.push_back(Arc::clone(&key));
         order.bytes += key.len();
         map.insert(key, Arc::clone(&made));
-        made
+        Ok(made)
     }
 
     fn sweep(&self, order: &mut Order, now: Instant) {

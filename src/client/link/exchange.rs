@@ -187,11 +187,20 @@ impl Owned {
         self.begin();
         let sent = self.sent.unwrap_or_else(Instant::now);
         let timeout = self.node.timeout();
-        for (after, then) in [(timeout, Self::late as fn(&mut Self)), (3 * timeout, Self::silent)] {
-            if let Some(reply) = self.reply_until(sent + after).await {
+        if let Some(reply) = self.reply_until(sent + timeout).await {
+            return self.answered(reply);
+        }
+        self.late();
+        // Others may be answered on the connection after this was sent, and nobody from then on.
+        while sent.elapsed() < GIVEN_UP {
+            let silent = self.line.quiet_since().max(sent) + 3 * timeout;
+            if let Some(reply) = self.reply_until(silent.min(sent + GIVEN_UP)).await {
                 return self.answered(reply);
             }
-            then(&mut self);
+            if self.line.is_silent(3 * timeout, Instant::now()) {
+                self.node.open("the connection is silent", self.batch.key());
+                break;
+            }
         }
         while sent.elapsed() < GIVEN_UP && !self.node.is_back_without(&self.line) {
             if let Some(reply) = self.reply_until((Instant::now() + LOOK).min(sent + GIVEN_UP)).await {
@@ -219,12 +228,6 @@ impl Owned {
     fn late(&mut self) {
         self.is_late = true;
         self.node.failed("no reply in time", self.batch.key());
-    }
-
-    fn silent(&mut self) {
-        if self.line.is_silent(3 * self.node.timeout(), Instant::now()) {
-            self.node.open("the connection is silent", self.batch.key());
-        }
     }
 
     /// Tells the breaker what came.

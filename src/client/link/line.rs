@@ -74,6 +74,11 @@ impl Line {
         account.unanswered > 0 && now.saturating_duration_since(account.quiet_since) >= time
     }
 
+    /// Since when nothing was heard, where something is unanswered.
+    pub fn quiet_since(&self) -> Instant {
+        self.account.lock().quiet_since
+    }
+
     pub fn sent(&self, commands: usize, now: Instant) {
         let mut account = self.account.lock();
         if account.unanswered == 0 {

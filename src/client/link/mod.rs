@@ -237,6 +237,13 @@ impl Link {
         line.is_some_and(|line| line.identity().is_some())
     }
 
+    /// Whether a request would go to that address at once, or be decided at once because the server there is away.
+    #[cfg(test)]
+    pub fn finds(&self, key: &[u8], address: &str) -> bool {
+        let node = self.topology.known(key).filter(|node| node.state().address == address);
+        node.is_some_and(|node| node.is_away() || node.current().is_some())
+    }
+
     /// Follows a redirection, once: nothing was executed.
     async fn follow(&self, redirection: Redirection, settled: Settled) -> Result<Settled, Error> {
         let Settled { batch, settle, .. } = settled;

@@ -63,6 +63,8 @@ impl Dialect {
     const NO_READ_ONLY: Self = Self(4);
     /// Besides: the script may not ask the server for the time, so this machine's clock decides.
     const OWN_CLOCK: Self = Self(8);
+    /// Besides: the script has answered, and that was said.
+    const ANSWERED: Self = Self(16);
 
     fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
@@ -180,7 +182,9 @@ impl Speaker {
     async fn find_out(&self) -> Result<Option<Reply>, Failure> {
         let reply = self.connection.send(&Command::named("SWLIMIT.PEEK", usize::MAX)).await?;
         match &reply {
-            Reply::Error(text) if is_unknown_command(text) && self.module == Module::Auto => self.learn_script(),
+            Reply::Error(text) if is_unknown_command(text) && self.module == Module::Auto => {
+                self.learn(Dialect::SCRIPT);
+            }
             Reply::Error(text) if text.starts_with(KNOWN) => self.learn_module(),
             _ => return Ok(Some(reply)),
         }
@@ -198,13 +202,18 @@ impl Speaker {
             return has_module;
         }
         let (dialect, Reply::Error(text)) = (self.dialect(), reply) else {
-            self.learn_module();
+            self.learn_from_answer();
             return false;
         };
-        let lacks_read_only = is_unknown_command(text) && text.to_ascii_uppercase().contains("EVALSHA_RO");
         let is_scripted = dialect.has(Dialect::SCRIPT);
         if text.starts_with("NOSCRIPT") {
             return true;
+        }
+        let lacks_read_only = lacks(text, "EVALSHA_RO");
+        if !lacks_read_only && lacks(text, "EVALSHA") {
+            // It has neither. What it has is found out anew by the next command: it may be loading the module.
+            self.dialect.store(Dialect::of(self.module).0, Ordering::Relaxed);
+            return false;
         }
         if is_scripted && text.starts_with(NO_CLOCK) && command.name() != b"SWLIMIT.INFO" {
             if self.learn(Dialect::OWN_CLOCK) {
@@ -215,7 +224,7 @@ impl Speaker {
         if is_scripted && lacks_read_only {
             self.learn(Dialect::NO_READ_ONLY);
         } else if dialect == Dialect::UNTRIED && self.module == Module::Auto && is_unknown_command(text) {
-            self.learn_script();
+            self.learn(Dialect::SCRIPT);
         }
         // Perhaps it was sent before another one's reply said what there is.
         self.dialect().has(Dialect::SCRIPT) && is_unknown_command(text)
@@ -226,8 +235,12 @@ impl Speaker {
         let _ = self.dialect.compare_exchange(untried, module, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    fn learn_script(&self) {
-        if self.learn(Dialect::SCRIPT) {
+    /// What was asked in this dialect was answered.
+    fn learn_from_answer(&self) {
+        let dialect = self.dialect();
+        if !dialect.has(Dialect::SCRIPT) {
+            self.learn_module();
+        } else if !dialect.has(Dialect::ANSWERED) && self.learn(Dialect::ANSWERED) {
             tracing::info!("the rate limit server has not loaded swlimit: its script decides");
         }
     }
@@ -295,6 +308,12 @@ fn is_unloaded(reply: &Reply) -> bool {
 pub(crate) fn is_unknown_command(error: &str) -> bool {
     let is = |start: &str| error.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start));
     is("ERR unknown command") || is("ERR command is not available") || is("ERR unsupported command")
+}
+
+/// Whether an error says that there is no command of a name that begins so. Behind the name, its words may be quoted.
+fn lacks(error: &str, name: &str) -> bool {
+    let name_only = error.split(',').next().unwrap_or_default();
+    is_unknown_command(error) && name_only.to_ascii_uppercase().contains(name)
 }
 
 impl Command {
@@ -523,6 +542,34 @@ mod tests {
         assert_eq!((replies, connection.backend()), (Ok(Reply::Array(vec![Reply::Integer(1)])), Some(Backend::Module)));
         let asked = ["PEEK", "HOLD", "PEEK", "PEEK", "PEEK", "HOLD"].map(|name| format!("SWLIMIT.{name}"));
         assert_eq!(server.was_asked(), asked);
+    }
+
+    /// A server that has neither the module nor scripts is asked for the module again: it may be loading it.
+    #[tokio::test]
+    async fn a_server_that_has_neither_for_a_while() {
+        let unknown =
+            |name: &str| error(&format!("ERR unknown command '{name}', with args beginning with: 'EVALSHA' "));
+        let neither = ["SWLIMIT.ALLOW", "EVALSHA"].map(unknown);
+        let server = Scripted::default();
+        let connection = server.connected(Module::Auto);
+        for _ in 0..2 {
+            server.says(neither.clone());
+            assert_eq!((connection.send(&allow()).await, connection.backend()), (Ok(unknown("EVALSHA")), None));
+        }
+        server.says(["SWLIMIT.ALLOW", "SWLIMIT.ALLOW", "EVALSHA", "EVALSHA"].map(unknown));
+        let (one, other) = (connection.send(&allow()), connection.send(&allow()));
+        assert_eq!((one.await, other.await), (Ok(unknown("EVALSHA")), Ok(unknown("EVALSHA"))));
+        server.says([Reply::Integer(1)]);
+        assert_eq!(connection.send(&allow()).await, Ok(Reply::Integer(1)));
+        assert_eq!(connection.backend(), Some(Backend::Module));
+
+        let connection = server.connected(Module::Never);
+        server.was_asked();
+        for _ in 0..2 {
+            server.says([unknown("EVALSHA")]);
+            assert_eq!(connection.send(&allow()).await, Ok(unknown("EVALSHA")));
+        }
+        assert_eq!(server.was_asked(), ["EVALSHA"; 2]);
     }
 
     /// What the script has not got tells whether the module has been loaded meanwhile.

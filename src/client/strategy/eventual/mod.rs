@@ -139,7 +139,11 @@ impl Eventual {
         let decided = match seen {
             Some(decided) => decided,
             None if core.may_have_known() => return Ok(Decided::ByServer),
-            None => core.with(key, demand, decide),
+            None => match core.keys.get_or_keep(key, Key::default) {
+                Ok(counts) => core.seen(key, demand, &counts, decide),
+                // What is granted here would be unknown to the next request of the key.
+                Err(_) => return Ok(Decided::ByServer),
+            },
         };
         Ok(Decided::Here(Source::Eventual.decided(decided?)))
     }

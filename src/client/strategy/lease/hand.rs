@@ -100,9 +100,9 @@ impl Hand {
     }
 
     /// The denial of a request that arrived at that instant and waited while another one asked: as much was denied
-    /// meanwhile.
+    /// meanwhile. What was heard just when it arrived was answered before, and units may have come free since.
     pub fn denied_since(&self, arrived: Instant, demand: &Demand, now: Instant) -> Option<Decision> {
-        let denied = self.denied.as_ref().filter(|denied| denied.heard >= arrived && demand.least() >= denied.least)?;
+        let denied = self.denied.as_ref().filter(|denied| denied.heard > arrived && demand.least() >= denied.least)?;
         let passed = ms(now.saturating_duration_since(denied.heard));
         let Exact { retry_after, reset_after, .. } = denied.decision;
         Some(Source::Cache.decided(Exact {
@@ -184,5 +184,22 @@ impl Usage {
         self.before = if passed < 2 * self.span { self.now } else { 0 };
         self.now = 0;
         self.begun = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quota::Quota;
+
+    #[test]
+    fn who_waited_shares_a_denial() {
+        let (second, now) = (Duration::from_secs(1), Instant::now() + Duration::from_secs(1));
+        let demand = Demand::of(&Quota::of(5, second, None).unwrap());
+        let mut hand = Hand::new(second, now - second);
+        hand.denied(&demand, Exact { granted: 0, limit: 5, remaining: 0, retry_after: Some(9), reset_after: 9 }, now);
+        let shared = |arrived: Instant| hand.denied_since(arrived, &demand, now).is_some();
+        assert!(shared(now - Duration::from_millis(1)));
+        assert!(!shared(now), "it did not wait: the server answered before it arrived");
     }
 }
