@@ -8,8 +8,8 @@ from . import client, daemon, latency, scale
 from .cpu import spread
 
 matplotlib.use("svg")
-matplotlib.rcParams |= {"svg.hashsalt": "swlimit", "svg.fonttype": "none", "font.size": 10, "axes.spines.top": False,
-                        "axes.spines.right": False, "axes.axisbelow": True, "figure.constrained_layout.use": True}
+matplotlib.rcParams |= {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
+                        "figure.constrained_layout.use": True}
 import matplotlib.pyplot as plt  # noqa: E402  (after its settings)
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter  # noqa: E402
 

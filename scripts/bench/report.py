@@ -6,6 +6,7 @@ import re
 from datetime import date
 from pathlib import Path
 
+import svg
 from support.server import ROOT, Binaries, Server
 
 from .revision import rust
@@ -21,7 +22,7 @@ def write(folder, results, skipped, command):
         section = SECTIONS[name]
         text += [f"## {section.title}", "", section.note, ""]
         if section.draw:
-            section.draw(result).savefig(folder / f"{name}.svg", metadata={"Date": None})
+            svg.save(section.draw(result), folder / f"{name}.svg")
             text += [f"![{section.title}]({name}.svg)", ""]
         text += [*section.table(result), ""]
     (folder / "RESULTS.md").write_text("\n".join(text).rstrip() + "\n")

@@ -417,7 +417,7 @@ def test_the_whole_program_with_a_server_of_its_own(tmp_path, announced):
     assert ["all 8", "14", "9", "5", "35.7 %", "2023-12-31 23:58:20", "2024-01-01 00:00:06"] in cells
     assert "… 6 more" in output and "2 per 1h (resolution 1m) for each address: 1 of 8 limited" in output
     assert "2 unreadable, such as" in output and "line 20: Jan 32 01:00:12" in output
-    assert picture.read_text().startswith("<?xml")
+    assert picture.read_text().startswith("<svg")
     content = json.loads(found.read_text())
     assert content["total"]["denied"] == 5
     assert content["lines"]["unreadable"] == 2
