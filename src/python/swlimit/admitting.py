@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import redis.exceptions as of_redis
 
+from . import commands
 from .asking import Asking
 from .budgeting import BudgetRequest, decided, is_period_over
 from .clock import running, shown
+from .commands import Command, Repeat, Words
 from .deciding import Request
 from .decision import Decision
 from .errors import DeniedError, ServerAway
@@ -19,9 +21,8 @@ from .holding import Claim, HoldDecision, HoldRequest
 from .local import instant
 from .periods import Span
 from .quota import checked_integer
-from .renewing import Errand, Held
+from .renewing import Errand, Held, errand
 from .threads.outside import run
-from .words import Words, undoing
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -58,14 +59,13 @@ class _Rate:
     def count_here(self, units: int) -> None:
         self.limiter._counted("RECORD", self._demand, units, self.limiter._local_source)
 
-    def giving_back(self, units: int, age: int) -> Words:
+    def giving_back(self, units: int, age: int) -> Command:
         """The command that gives back what was counted `age` ms ago at most."""
-        return "SWLIMIT.REFUND", self.key, units, "AGE", f"{age}ms"
+        return commands.refund(self.key, units, "AGE", f"{age}ms")
 
-    def counting(self, units: int) -> Words:
+    def counting(self, units: int) -> Command:
         """The command that counts what was used beyond."""
-        strict = ["STRICT"] if self.is_strict else []
-        return "SWLIMIT.RECORD", self.key, *self._demand.quota.words, "COST", units, *strict
+        return commands.record(self.key, self._demand.quota, units)
 
     def forget(self) -> None:
         """Something was given back."""
@@ -104,15 +104,14 @@ class _Budget:
     def count_here(self, units: int) -> None:
         self.limiter._counted(self._request._replace(cost=units), force=True)
 
-    def giving_back(self, units: int, age: int) -> Words | None:
+    def giving_back(self, units: int, age: int) -> Command | None:
         """The command that gives back what was counted; None when the period is over."""
-        is_over = shown() >= self.span.end
-        return None if is_over else ("SWLIMIT.REFUND", self.key, units)
+        return None if shown() >= self.span.end else commands.refund(self.key, units)
 
-    def counting(self, units: int) -> Words:
+    def counting(self, units: int) -> Command:
         """The command that counts what was used beyond."""
         until = self.limiter.period_at(shown()).end
-        return self._request._replace(cost=units).words(until, "FORCE")
+        return self._request._replace(cost=units).command(until, force=True)
 
     def forget(self) -> None:
         """No denials of budgets are remembered."""
@@ -163,11 +162,12 @@ class Admitting:
     hold: Any
     """The guard of the hold; None without one, and for a denial."""
 
-    def __init__(self, requests: Sequence[AnyRequest], id: bytes) -> None:
+    def __init__(self, requests: Sequence[AnyRequest], id: bytes | None) -> None:
         self._parts = [_part(request) for request in requests]
         self._counted = [part for part in self._parts if not isinstance(part, _Hold)]
         self._held = next((part for part in self._parts if isinstance(part, _Hold)), None)
-        self._id = id
+        self._is_own_id = id is None
+        self._id = os.urandom(16) if id is None else id
         self._first: Asking = self._parts[0].limiter
         self._is_settled = False
         self.hold = None
@@ -220,15 +220,14 @@ class Admitting:
         held = self._held
         self._decided(bool(reply[0]), Held(held.key, self._id, held.request.ttl, self._sent) if held else None)
 
-    def _words(self) -> Words:
-        clauses = [word for part in self._parts for word in part.clause(self._id)]
-        strict = ["STRICT"] if any(part.is_strict for part in self._parts) else []
-        return "SWLIMIT.ADMIT", len(self._parts), *(part.key for part in self._parts), *clauses, *strict
+    def _command(self) -> Command:
+        return commands.admit([(part.key, part.clause(self._id)) for part in self._parts],
+                              strict=any(part.is_strict for part in self._parts), is_own_id=self._is_own_id)
 
     async def _asked(self) -> Any:
         """The reply. A clock that is behind the server's asks with the next period at a period's end."""
         try:
-            return await self._first._asking(self._parts[0].key, self._words(), self._first._timeout)
+            return await self._first._asking(self._command(), self._first._timeout)
         except of_redis.ResponseError as error:
             if not is_period_over(error):
                 raise
@@ -236,15 +235,12 @@ class Admitting:
         for part in self._parts:
             if isinstance(part, _Budget) and part.span.end - now < SOON:
                 part.span = part.limiter.calendar.period_at(part.span.end)
-        return await self._first._asking(self._parts[0].key, self._words(), self._first._timeout)
+        return await self._first._asking(self._command(), self._first._timeout)
 
     def _undo(self) -> None:
-        """Nobody knows whether the server has granted it: have that undone."""
-        words = undoing(self._words())
-        if words is not None and self._held is not None:
-            lasts = self._held.request.ttl / 1000
-            self._held.limiter._beside(self._held.key, Errand(
-                self._held.key, words, lasts / 10, running() + lasts, lambda reply: bool(reply[0])))
+        """Nobody knows whether the server has granted it: have that undone, as far as it can be."""
+        for command in self._command().undo(None, self._began):
+            self._first._beside(command.key, errand(command))
 
     def _decide_here(self) -> None:
         decisions: list[AnyDecision] = []
@@ -303,56 +299,54 @@ class Admitting:
             change = units - part.cost
             if change < 0:
                 age = math.ceil((time.monotonic() - self._began) * 1000)
-                words = part.giving_back(-change, age)
-                change = -await part.limiter._asking(part.key, words, part.limiter._timeout) if words else 0
+                command = part.giving_back(-change, age)
+                change = -await part.limiter._asking(command, part.limiter._timeout) if command else 0
                 part.forget()
             elif change > 0:
-                await part.limiter._asking(part.key, part.counting(change), part.limiter._timeout)
+                await part.limiter._asking(part.counting(change), part.limiter._timeout)
             changes.append(change)
         return changes
 
     async def _settle_once(self, used: Sequence[int]) -> list[int] | None:
         assert self._held is not None
         limiter, key = self._held.limiter, self._held.key
-        keys = [key, *(part.key for part in self._counted)]
-        words: Words = ("SWLIMIT.SETTLE", len(keys), *keys, self._id, *used)
+        command = commands.settle(key, self._id, [part.key for part in self._counted], used)
         claim = self.hold._give_up()
         server = limiter._link.of(key) if limiter._link is not None else None
         is_sent = server is not None and not server.breaker.is_open
         try:
-            reply = await limiter._asking(key, words, limiter._timeout)
+            reply = await limiter._asking(command, limiter._timeout)
         except ServerAway:
-            self._settle_beside(words, claim, used, is_sent)
+            self._settle_beside(command, claim, used, is_sent)
             return None
         except BaseException:
-            self._settle_beside(words, claim, used, True)
+            self._settle_beside(command, claim, used, True)
             raise
         for part in self._counted:
             part.forget()
         if reply[0]:
             return list(reply[1:])
         for part, change in self._beyond(used):
-            await part.limiter._asking(part.key, part.counting(change), part.limiter._timeout)
+            await part.limiter._asking(part.counting(change), part.limiter._timeout)
         return None
 
     def _beyond(self, used: Sequence[int]) -> list[tuple[_Rate | _Budget, int]]:
         return [(part, units - part.cost) for part, units in zip(self._counted, used) if units > part.cost]
 
-    def _settle_beside(self, words: Words, claim: Held, used: Sequence[int], is_sent: bool) -> None:
+    def _settle_beside(self, command: Command, claim: Held, used: Sequence[int], is_sent: bool) -> None:
         """Have the server asked until it has answered. That the hold is not live means something only where it was
         asked once: else the first may have settled it."""
         assert self._held is not None
         limiter, lasts = self._held.limiter, claim.ttl / 1000
 
         def settles(reply: Any) -> bool:
-            if not reply[0] and not is_sent and errand.tries == 1:
+            if not reply[0] and not is_sent and settling.tries == 1:
                 for part, change in self._beyond(used):
-                    limiter._beside(part.key, Errand(
-                        part.key, part.counting(change), math.inf, running() + lasts))
+                    limiter._beside(part.key, Errand(part.counting(change), math.inf, running() + lasts))
             return True
 
-        errand = Errand(claim.key, words, lasts / 10, running() + lasts, settles)
-        limiter._beside(claim.key, errand)
+        settling = errand(command._replace(repeat=Repeat(lasts, settles)))
+        limiter._beside(claim.key, settling)
 
 
 SOON = 60_000
@@ -417,7 +411,8 @@ def admit(requests: Sequence[AnyRequest], *, id: bytes | None = None) -> Any:
 
     The requests are of Limiters, BudgetLimiters and at most one HoldLimiter, all of one client; their keys differ, and
     in a cluster have one slot. The first limiter's `on_failure` decides while the server is away.
-    id: of the hold, 1 to 128 bytes that are used once; by default 16 random ones.
+    id: of the hold, 1 to 128 bytes that are used once; by default 16 random ones. What is granted under an id of
+        yours after you gave up is not given back: ask for it again with the same id, or leave it to its time to live.
 
     Returns an `Admission`; with the limiters of asyncio an `AsyncAdmission`, to be awaited or entered by `async with`.
     """
@@ -428,7 +423,6 @@ def admit(requests: Sequence[AnyRequest], *, id: bytes | None = None) -> Any:
     kinds = {isinstance(_part(request).limiter, Awaited) for request in requests}
     if len(kinds) > 1:
         raise TypeError("limits that are decided together are all for threads, or all for asyncio")
-    id = os.urandom(16) if id is None else id
     if kinds == {True}:
         return Entering(_admitting(AsyncAdmission(requests, id)))
     return run(_admitting(Admission(requests, id)))

@@ -9,15 +9,16 @@ import redis.exceptions as of_redis
 
 from . import fork
 from .backend import MODULES, Module
+from .commands import Command
 from .decision import Source
 from .denials import Denials
 from .errors import ServerAway, SwlimitError
 from .link import Link, Links
 from .outside import Outside
 from .quota import Duration, checked_integer, checked_share, seconds
+from .renewing import Errand, Held
 from .servers import Server, ServerState
 from .waiting import Turns, Waiting
-from .words import Words
 
 Key = str | bytes
 OnFailure = Literal["local", "allow", "deny", "error"]
@@ -101,26 +102,32 @@ class Asking:
         if link is not None and link.leave(self, denials):
             link.close_connections()
 
-    async def _asking(self, key: bytes, words: Words, wait: float) -> Any:
+    async def _asking(self, command: Command, wait: float) -> Any:
         """The reply to a command. Raises ServerAway where the failure policy decides."""
         if self._link is None:
             raise ServerAway("the limiter was closed meanwhile")
-        server = self._link.of(key)
+        server = self._link.of(command.key)
         if server is None:
-            server = await self._located(key, wait)
+            server = await self._located(command.key, wait)
         asking = again = False
         while True:
             if server.breaker.is_open:
                 raise ServerAway(server.breaker.reason)
             try:
-                return await server.wire.send(key, words, self._timeout, wait, asking)
+                return await server.wire.send(command, self._timeout, wait, asking)
             except (of_redis.AskError, of_redis.TryAgainError) as error:
                 if again:
-                    raise server.lost(error, key) from error
+                    raise server.lost(error, command.key) from error
                 again = True
                 asking = isinstance(error, of_redis.AskError) and not isinstance(error, of_redis.MovedError)
                 if isinstance(error, of_redis.AskError):
                     server = self._link.redirected(error)
+
+    def _beside(self, key: bytes, one: Held | Errand) -> None:
+        """Have the worker of the key's server see to it."""
+        server = None if self._link is None else self._link.topology.of(key)
+        if server is not None:
+            server.renewer.add(one)
 
     async def _located(self, key: bytes, wait: float) -> Server:
         """The server of a cluster that has not told yet which it has."""

@@ -14,9 +14,8 @@ from typing import Any, Literal, get_args
 
 import redis.exceptions as of_redis
 
-from .breaker import probe
+from .commands import Words, probe
 from .errors import NeedsModule, is_unknown_command
-from .words import Words, clauses
 
 Module = Literal["auto", "always", "never"]
 MODULES = get_args(Module)
@@ -70,7 +69,7 @@ class Backend:
         """Whether the script decides, and has no command like this."""
         if not self.uses_script or not str(words[0]).startswith("SWLIMIT."):
             return False
-        is_hold = words[0] == "SWLIMIT.ADMIT" and any(asked[0] == "HOLD" for _, asked in clauses(words))
+        is_hold = words[0] == "SWLIMIT.ADMIT" and "HOLD" in words[2 + words[1]:]
         return is_hold or words[0] not in SCRIPTED
 
     def check(self, words: Words) -> None:
@@ -87,7 +86,7 @@ class Backend:
             return (words[0],)
         if not self.uses_script or words[0] not in SCRIPTED:
             return words
-        if words == probe(words[1]):  # the script denies where it could not grant, too
+        if words == probe(words[1]).words:  # the script denies where it could not grant, too
             return "SETRANGE", words[1], 0, b""
         name = words[0].removeprefix("SWLIMIT.")
         call = self.read_only if name in ("PEEK", "INFO") else "EVALSHA"

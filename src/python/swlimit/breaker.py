@@ -70,8 +70,3 @@ class Breaker:
         with self._lock:
             pause, self._pause = self._pause, min(LAST_PROBE, 2 * self._pause)
         return pause * (1 - JITTER + 2 * JITTER * self._draw())
-
-
-def probe(key: bytes) -> tuple[str, bytes, int, str, str]:
-    """What is refused as any write would be, and is otherwise denied without a trace."""
-    return "SWLIMIT.ALLOW", key, 0, "1ms", "1ms"

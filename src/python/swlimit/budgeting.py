@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 
 import redis.exceptions as of_redis
 
-from . import fork
+from . import commands, fork
 from .asking import Asking, Key, OnFailure
 from .backend import Module
 from .breaker import LAST_PROBE
 from .clock import shown
+from .commands import Command
 from .decision import Decision, Source
 from .errors import ServerAway
 from .periods import Calendar, Period, Span
 from .quota import MAX_EXACT, Duration, checked_flag, checked_integer, milliseconds, part
 from .window import CountOverflow, Reply
-from .words import Words
 
 
 class BudgetRequest(NamedTuple):
@@ -29,9 +29,8 @@ class BudgetRequest(NamedTuple):
     cost: int
     limit: int
 
-    def words(self, until: int, *further: Any) -> Words:
-        cost = ("COST", self.cost) if self.cost != 1 else ()
-        return "SWLIMIT.BUDGET", self.key, self.limit, until, *cost, *further
+    def command(self, until: int, **options: bool) -> Command:
+        return commands.budget(self.key, self.limit, until, self.cost, **options)
 
 
 class LocalBudgets:
@@ -144,7 +143,7 @@ class Budgeting(Asking):
         wait = self._wait(deadline)
         if self._link is not None:
             try:
-                return await self._asked(request, wait, *(["PARTIAL"] if partial else []))
+                return await self._asked(request, wait, partial=partial)
             except ServerAway:
                 if self._on_failure == "error":
                     raise
@@ -155,17 +154,17 @@ class Budgeting(Asking):
         request = self.request(key, cost, limit=limit)
         if self._link is None:
             return self._counted(request, force=True)
-        return await self._asked(request, self._timeout, "FORCE")
+        return await self._asked(request, self._timeout, force=True)
 
     async def _refunding(self, key: Key, units: int = 1, *, age: Duration | None = None) -> int:
         """Give back units of the period in force; of units counted `age` ago, nothing if the first unit of the period
         is younger. Returns how many. Raises ServerAway."""
         checked_integer(units, "units", least=1)
-        words = () if age is None else ("AGE", f"{milliseconds(age, 'age', least=0)}ms")
+        dated = () if age is None else ("AGE", f"{milliseconds(age, 'age', least=0)}ms")
         name = self._name(key)
         if self._link is None:
             return self._local.refund(name, units, shown())
-        taken: int = await self._asking(name, ("SWLIMIT.REFUND", name, units, *words), self._timeout)
+        taken: int = await self._asking(commands.refund(name, units, *dated), self._timeout)
         return taken
 
     async def _resetting(self, key: Key) -> bool:
@@ -174,18 +173,18 @@ class Budgeting(Asking):
         forgotten = self._local.forget(name)
         if self._link is None:
             return forgotten
-        return bool(await self._asking(name, ("DEL", name), self._timeout))
+        return bool(await self._asking(commands.delete(name), self._timeout))
 
-    async def _asked(self, request: BudgetRequest, wait: float, *further: Any) -> Decision:
+    async def _asked(self, request: BudgetRequest, wait: float, **options: bool) -> Decision:
         """The server's decision. A clock that is behind the server's asks with the next period at a period's end."""
         span = self.period_at(shown())
         try:
-            reply = await self._asking(request.key, request.words(span.end, *further), wait)
+            reply = await self._asking(request.command(span.end, **options), wait)
         except of_redis.ResponseError as error:
             if not is_period_over(error):
                 raise
             span = self.calendar.period_at(span.end)
-            reply = await self._asking(request.key, request.words(span.end, *further), wait)
+            reply = await self._asking(request.command(span.end, **options), wait)
         self.statistics.add("server")
         return decided(reply, span, "server")
 

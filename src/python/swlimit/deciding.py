@@ -2,24 +2,25 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 import redis.exceptions as of_redis
 
+from . import commands
 from .asking import Asking, Key, OnFailure, instant_after, one_of
 from .backend import Module
 from .breaker import LAST_PROBE
 from .clock import shown
+from .commands import Command
 from .decision import Decision, Decisions, Source
 from .denials import Demand, Denials, Ticket
 from .errors import NeedsModule, NoFreeConnection, ServerAway, is_unknown_command
 from .link import Kept
 from .local import Local, instant
 from .quota import Duration, Quota, checked_flag, checked_integer, milliseconds, seconds
-from .words import Words
 
 Mode = Literal["cached", "direct", "local"]
 
@@ -115,38 +116,38 @@ class Deciding(Asking):
             if self._link is None or server is None:
                 raise
 
-            def words(passed: int) -> Words:
-                return self._words("RECORD", demand, cost, age=aged + passed)
+            def command(passed: int) -> Command:
+                return commands.record(demand.key, demand.quota, cost, age=aged + passed, block=_block(demand) or 0)
 
-            self._link.keep(Kept(server, demand.key, began, demand.quota.geometry.window / 1000, words))
+            self._link.keep(Kept(server, began, demand.quota.geometry.window / 1000, command))
         return self._counted("RECORD", demand, cost, "failure", age=aged)
 
     async def _refunding(self, key: Key, units: int = 1, *, age: Duration | None = None) -> int:
         """Give back units: the newest, or those counted that long ago. Returns how many. Raises ServerAway."""
         checked_integer(units, "units", least=1)
         aged = None if age is None else milliseconds(age, "age", least=0)
-        words = () if aged is None else ("AGE", f"{aged}ms")
-        name = self._name(key)
-        taken: int = await self._changing(("SWLIMIT.REFUND", name, units, *words), units=units, age=aged)
+        dated = () if aged is None else ("AGE", f"{aged}ms")
+        command = commands.refund(self._name(key), units, *dated)
+        taken: int = await self._changing(command, units=units, age=aged)
         return taken
 
     async def _blocking(self, key: Key, duration: Duration, *, nx: bool = False) -> float:
         """Let the key grant nothing for so long; `nx`: unless it is blocked. Returns until when (Unix time).
         Raises ServerAway."""
         ms = milliseconds(duration)
-        words = ("SWLIMIT.BLOCK", self._name(key), f"{ms}ms", *(["NX"] if checked_flag(nx, "nx") else []))
-        until: int = await self._changing(words, duration=ms, nx=nx)
+        command = commands.block(self._name(key), ms, checked_flag(nx, "nx"))
+        until: int = await self._changing(command, duration=ms, nx=nx)
         if self._link is None:  # by the clock of this process's windows, which nobody sets
             until += shown() - instant()
         return until / 1000
 
     async def _unblocking(self, key: Key) -> bool:
         """Lift a block; whether there was one. Raises ServerAway."""
-        return bool(await self._changing(("SWLIMIT.UNBLOCK", self._name(key))))
+        return bool(await self._changing(commands.unblock(self._name(key))))
 
     async def _resetting(self, key: Key) -> bool:
         """Forget all that is counted for a key, and its block; whether there was anything. Raises ServerAway."""
-        return bool(await self._changing(("DEL", self._name(key))))
+        return bool(await self._changing(commands.delete(self._name(key))))
 
     def _demand(self, key: Key, cost: int, partial: bool, block: Duration | None, limit: int | None) -> Demand:
         checked_integer(cost, "cost", 1)
@@ -155,21 +156,6 @@ class Deciding(Asking):
         quota = self.quota if limit is None else self.quota.at(limit)
         blocked = 0.0 if block is None else milliseconds(block, "block") / 1000
         return Demand(self._name(key), quota, 1 if partial else cost, blocked)
-
-    def _words(self, command: str, demand: Demand, cost: int, *, partial: bool = False, age: int = 0) -> Words:
-        quota = demand.quota
-        words = [f"SWLIMIT.{command}", demand.key, *quota.words]
-        if cost != 1:
-            words += ["COST", cost]
-        if partial:
-            words.append("PARTIAL")
-        if quota.strict:
-            words.append("STRICT")
-        if age:
-            words += ["AGE", f"{age}ms"]
-        if demand.block:
-            words += ["BLOCK", f"{round(demand.block * 1000)}ms"]
-        return tuple(words)
 
     # How they are decided.
 
@@ -195,9 +181,15 @@ class Deciding(Asking):
         ticket = None
         if self._denials is not None and command != "RECORD":
             ticket = self._denials.ticket(demand, time.monotonic())
-        words = self._words(command, demand, cost, partial=partial, age=age)
+        key, quota, blocked = demand.key, demand.quota, _block(demand) or 0
+        if command == "ALLOW":
+            asked = commands.allow(key, quota, cost, partial=partial, block=blocked)
+        elif command == "PEEK":
+            asked = commands.peek(key, quota, cost, partial=partial)
+        else:
+            asked = commands.record(key, quota, cost, age=age, block=blocked)
         try:
-            reply = await self._asking(demand.key, words, wait)
+            reply = await self._asking(asked, wait)
         except ServerAway:
             if command == "RECORD" or self._on_failure == "error":
                 raise
@@ -214,10 +206,9 @@ class Deciding(Asking):
                  age: int = 0) -> Decision:
         """Decided by a window in this process."""
         self.statistics.add(source)
-        key, quota, _, blocked = demand
-        block = round(blocked * 1000) if blocked else None
-        reply = self._local.execute(command, key, quota, instant(), cost, partial, age, block)
-        return Decision.of(reply, quota, source)
+        reply = self._local.execute(
+            command, demand.key, demand.quota, instant(), cost, partial, age, _block(demand))
+        return Decision.of(reply, demand.quota, source)
 
     def _by_policy(self, quota: Quota, cost: int) -> Decision:
         """What the failure policies `allow` and `deny` decide."""
@@ -226,15 +217,15 @@ class Deciding(Asking):
             return Decision.unasked(quota, cost, 0.0, "failure")
         return Decision.unasked(quota, 0, LAST_PROBE, "failure")
 
-    async def _changing(self, words: Words, **options: Any) -> Any:
+    async def _changing(self, command: Command, **options: Any) -> Any:
         """A command that decides nothing. What it gives back, this process must know of at once."""
-        command, key = words[0].removeprefix("SWLIMIT."), words[1]
+        name, key = command.words[0].removeprefix("SWLIMIT."), command.key
         if self._link is None:
-            return self._local.change(command, key, instant(), **options)
-        reply = await self._asking(key, words, self._timeout)
+            return self._local.change(name, key, instant(), **options)
+        reply = await self._asking(command, self._timeout)
         if self._denials is not None:
             self._denials.forget([key])
-        if command == "DEL":
+        if name == "DEL":
             self._local.change("DEL", key, 0)
         return reply
 
@@ -272,13 +263,11 @@ class Deciding(Asking):
         """Wait in the server's queue until the instant `ends`; None where that is not to be had."""
         if self._link is None or not self._has_queue(demand.key):
             return None
-        strict = ["STRICT"] if demand.quota.strict else []
-        cost = ["COST", demand.cost] if demand.cost != 1 else []
 
-        def words(left: float) -> Words:
-            return "SWLIMIT.ACQUIRE", demand.key, *demand.quota.words, f"{int(left * 1000)}ms", *cost, *strict
+        def acquiring(left: float) -> Command:
+            return commands.acquire(demand.key, demand.quota, int(left * 1000), demand.cost)
 
-        first = await self._first_look(demand, words)
+        first = await self._first_look(demand, acquiring(0.0))
         if first is not None and (first or (first.retry_after or 0.0) > ends - time.monotonic()):
             self.statistics.add("server")
             return first
@@ -287,7 +276,7 @@ class Deciding(Asking):
             if server is None or server.breaker.is_open:
                 return None
             try:
-                reply = await self._waiting.acquire(server, words, ends)
+                reply = await self._waiting.acquire(server, acquiring, ends)
             except NoFreeConnection:
                 return None
             except of_redis.AskError as error:
@@ -298,7 +287,7 @@ class Deciding(Asking):
             except of_redis.ResponseError as error:
                 if str(error).startswith("UNBLOCKED ") and time.monotonic() < ends:
                     with suppress(ServerAway):  # where the key is now is learnt by it
-                        await self._asking(demand.key, self._words("PEEK", demand, 1), self._timeout)
+                        await self._asking(commands.peek(demand.key, demand.quota), self._timeout)
                     await self._outside.sleep(0.05)
                     continue
                 if "too many clients are waiting" not in str(error) and not is_unknown_command(error):
@@ -314,10 +303,10 @@ class Deciding(Asking):
         server = None if self._link is None else self._link.topology.of(key)
         return server is None or not (server.backend.uses_script or server.backend.lacks_acquire)
 
-    async def _first_look(self, demand: Demand, words: Callable[[float], Words]) -> Decision | None:
+    async def _first_look(self, demand: Demand, command: Command) -> Decision | None:
         """Asked with no wait over the connections that all share, so that a free key never waits for a place."""
         try:
-            reply = await self._asking(demand.key, words(0.0), self._timeout)
+            reply = await self._asking(command, self._timeout)
         except (ServerAway, NeedsModule):
             return None
         except of_redis.ResponseError as error:
@@ -335,6 +324,11 @@ class Deciding(Asking):
             if decision or time.monotonic() + (decision.retry_after or 0.0) > ends:
                 return decision
             await self._outside.sleep(max(0.001, decision.retry_after or 0.0))
+
+
+def _block(demand: Demand) -> int | None:
+    """For how many ms a denial of this request blocks the key."""
+    return round(demand.block * 1000) if demand.block else None
 
 
 L = TypeVar("L", bound=Deciding, covariant=True)
@@ -372,11 +366,8 @@ async def deciding_all(requests: Sequence[Request[Any]], deadline: Duration | No
     now = time.monotonic()
     tickets = [None if (denials := one.limiter._denials) is None else denials.ticket(one.demand, now)
                for one in requests]
-    quotas = [word for demand in demands for word in (*demand.quota.words, demand.cost)]
-    words = ("SWLIMIT.MALLOW", len(requests), *(demand.key for demand in demands), *quotas,
-             *(["STRICT"] if first.quota.strict else []))
     try:
-        reply = await first._asking(demands[0].key, words, wait)
+        reply = await first._asking(commands.allow_all([demand[:3] for demand in demands]), wait)
     except ServerAway:
         if first._on_failure == "error":
             raise

@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 
 import redis.exceptions as of_redis
 
-from . import fork
+from . import commands, fork
 from .asking import Asking, Key, OnFailure, instant_after
 from .backend import Module
 from .breaker import LAST_PROBE
 from .clock import running
+from .commands import Command
 from .decision import Source
 from .errors import NoFreeConnection, ServerAway
 from .outside import Outside, Signal
 from .quota import Duration, checked_integer, milliseconds, part, seconds
-from .renewing import Errand, Held, releasing
-from .words import Words
+from .renewing import Held, errand
 
 LEAST_TTL = 3000  # ms
 LONGEST_HOLD_WAIT = 3600.0
@@ -66,9 +66,9 @@ class HoldRequest(NamedTuple):
     ttl: int
     limit: int
 
-    def words(self, id: bytes, *further: Any) -> Words:
-        cost = ("COST", self.cost) if self.cost != 1 else ()
-        return "SWLIMIT.HOLD", self.key, self.limit, f"{self.ttl}ms", id, *cost, *further
+    def command(self, id: bytes, wait: float | None = None) -> Command:
+        """wait: in seconds."""
+        return commands.hold(self.key, self.limit, self.ttl, id, self.cost, None if wait is None else int(wait * 1000))
 
 
 class Holder(NamedTuple):
@@ -275,7 +275,7 @@ class Holding(Asking):
         """The live holds of a key, oldest first, at most `count` (1 to 10,000). Raises ServerAway."""
         checked_integer(count, "count", least=1)
         name = self._name(key)
-        rows = await self._asking(name, ("SWLIMIT.HOLDERS", name, count), self._timeout)
+        rows = await self._asking(commands.holders(name, count), self._timeout)
         return [Holder(id, units, held / 1000, left / 1000, token) for id, units, held, left, token in rows]
 
     async def _closing(self) -> None:
@@ -288,22 +288,17 @@ class Holding(Asking):
 
     # What becomes of a hold.
 
-    def _beside(self, key: bytes, one: Held | Errand) -> None:
-        """Have the worker of the key's server see to it."""
-        server = None if self._link is None else self._link.topology.of(key)
-        if server is not None:
-            server.renewer.add(one)
-
     async def _released(self, claim: Claim) -> None:
         if isinstance(claim, LocalHold):
             self._local.release(claim)
         if not isinstance(claim, Held) or not claim.is_live:
             return
         claim.is_over = True
+        release = commands.release(claim.key, claim.id, claim.ttl)
         try:
-            await self._asking(claim.key, ("SWLIMIT.RELEASE", claim.key, claim.id), self._timeout)
+            await self._asking(release, self._timeout)
         except BaseException as error:
-            self._beside(claim.key, releasing(claim))
+            self._beside(claim.key, errand(release))
             if not isinstance(error, ServerAway):
                 raise
 
@@ -361,15 +356,15 @@ class Taking:
 
     def _give_back(self) -> None:
         if self._is_in_doubt:
-            held = Held(self._request.key, self.id, self._request.ttl, running())
-            self._limiter._beside(held.key, releasing(held, lambda freed: freed > 0))
+            for command in self._request.command(self.id).undo(None, 0.0):
+                self._limiter._beside(command.key, errand(command))
 
     async def _look(self) -> tuple[HoldDecision, Claim]:
         """Ask without waiting, over the connections that all share; or go by the failure policy."""
         limiter, request = self._limiter, self._request
         sent = running()
         try:
-            reply = await limiter._asking(request.key, request.words(self.id), limiter._timeout)
+            reply = await limiter._asking(request.command(self.id), limiter._timeout)
         except ServerAway:
             self._is_in_doubt = limiter._link is not None
             if limiter._link is not None and limiter._on_failure == "error":
@@ -389,7 +384,7 @@ class Taking:
             return None
         try:
             reply = await limiter._waiting.acquire(
-                server, lambda left: self._request.words(self.id, "WAIT", f"{int(left * 1000)}ms"), self._ends)
+                server, lambda left: self._request.command(self.id, left), self._ends)
         except of_redis.AskError as error:
             limiter._link.redirected(error)
         except NoFreeConnection:
@@ -406,10 +401,10 @@ class Taking:
     async def _renewed(self, reply: Any) -> tuple[HoldDecision, Claim] | None:
         """A hold that was waited for may have been granted long ago: it is renewed before anybody has it."""
         limiter, request, sent = self._limiter, self._request, running()
-        words = "SWLIMIT.RENEW", request.key, f"{request.ttl}ms", self.id
+        renew = commands.renew(request.key, request.ttl, [self.id])
         self._is_in_doubt = True
         try:
-            is_live, = await limiter._asking(request.key, words, limiter._timeout)
+            is_live, = await limiter._asking(renew, limiter._timeout)
         except ServerAway:
             return None
         self._is_in_doubt = False

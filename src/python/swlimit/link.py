@@ -12,25 +12,24 @@ from typing import Any, NamedTuple
 
 from . import fork
 from .backend import Module
-from .breaker import PROBE_TIMEOUT, probe
+from .breaker import PROBE_TIMEOUT
+from .commands import Command, probe
 from .denials import Denials, Ticket
 from .errors import ServerAway, SwlimitError
 from .outside import Outside, Signal
 from .renewing import Renewer
 from .servers import Home, Server, topology
 from .tracking import Subscribers, Tracker
-from .words import Words
 
 
 class Kept(NamedTuple):
-    """A record that is sent when the server is back: its words are made of the ms that have passed since it began."""
+    """A record that is sent when the server is back: it is made of the ms that have passed since it began."""
 
     server: Server
-    key: bytes
     began: float
     matters: float
     """For how many seconds."""
-    words: Callable[[int], Words]
+    command: Callable[[int], Command]
 
 
 MOST_KEPT = 100_000
@@ -176,20 +175,20 @@ class Link:
     async def _sending_kept(self) -> None:
         try:
             while self._kept and self.is_used:
-                server, key, began, matters, make = self._kept[0]
+                server, began, matters, make = self._kept[0]
                 passed = time.monotonic() - began
                 if passed < matters:
                     if server.breaker.is_open:
                         await self.outside.sleep(0.05)
                         continue
-                    words = make(int(passed * 1000))
+                    command = make(int(passed * 1000))
                     try:
-                        await server.wire.send(key, words, PROBE_TIMEOUT, PROBE_TIMEOUT)
+                        await server.wire.send(command, PROBE_TIMEOUT, PROBE_TIMEOUT)
                     except SwlimitError:
                         await self.outside.sleep(0.05)
                         continue
                     except Exception as error:
-                        server.refused(words, error)
+                        server.refused(command.words, error)
                 self._kept.popleft()
         finally:
             self._is_sending_kept = False
@@ -211,7 +210,7 @@ async def probing(weak: "weakref.ref[Link]", server: Server) -> None:
             with suppress(SwlimitError):
                 await link.locate(PROBE_TIMEOUT)
         except Exception as error:  # it is there, and refuses this key
-            server.refused(probe(server.breaker.key), error)
+            server.refused(probe(server.breaker.key).words, error)
         del link
 
 

@@ -7,8 +7,8 @@ All that waits is a coroutine. Those of `threads` wait as they are called, so th
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
+from .commands import Command, Words
 from .servers import SILENCE, Home, Server
-from .words import Words
 
 
 class Signal(Protocol):
@@ -37,11 +37,11 @@ class Mailbox(Protocol):
 class Wire(Protocol):
     """Sends to one server what does not wait there, over connections that all its limiters share."""
 
-    async def send(self, key: bytes, words: Words, timeout: float, wait: float, asking: bool = False) -> Any:
+    async def send(self, command: Command, timeout: float, wait: float, asking: bool = False) -> Any:
         """The reply. It is in time within `timeout`; whoever asks waits no longer than `wait`.
 
-        Raises ServerAway where it does not come in time, and what the server says is wrong. What is granted to somebody
-        who is cancelled meanwhile is given back.
+        Raises ServerAway where it does not come in time, and what the server says is wrong. For somebody who is
+        cancelled meanwhile, the command is undone.
         """
 
     async def probe(self, key: bytes) -> None:
@@ -56,6 +56,8 @@ class Conversation:
 
     def __init__(self, home: Home, **options: Any) -> None:
         self.redis = home.connection(**options)
+        self.run_id = b""
+        """Which run of which server it leads to, where that was asked; forgotten when it connects anew."""
 
     async def connect(self) -> None:
         """Unless it is connected, and nothing has come that nobody asked for."""
@@ -79,10 +81,14 @@ class Conversation:
     async def close(self) -> None:
         raise NotImplementedError
 
+    async def exchange(self, words: Words) -> Any:
+        """The reply to a command, an error's too."""
+        await self.write(words)
+        return await self.read(SILENCE)
+
     async def call(self, *words: Any) -> Any:
         """The reply to a command. Raises the server's errors."""
-        await self.write(words)
-        reply = await self.read(SILENCE)
+        reply = await self.exchange(words)
         if isinstance(reply, Exception):
             raise reply
         return reply

@@ -18,10 +18,10 @@ import redis
 
 from . import fork
 from .clock import running
+from .commands import Command, Words, release, renew
 from .errors import BROKEN, REPLIES, is_failure
 from .outside import Conversation, Outside
 from .servers import SILENCE, Server
-from .words import Words
 
 MOST_IDS = 1000
 IDLE = 10.0
@@ -103,11 +103,11 @@ class Together:
 class Errand:
     """A command that is sent until the server answers it, or it no longer matters."""
 
-    def __init__(self, key: bytes, words: Words, every: float, ends: float,
+    def __init__(self, command: Command, every: float, ends: float,
                  settles: Callable[[Any], bool] = lambda reply: True) -> None:
         """every: seconds between two tries; infinity for one only. ends: when it no longer matters.
         settles: whether a reply is the last."""
-        self.key, self.words, self._every, self._ends, self._settles = key, words, every, ends, settles
+        self.key, self.words, self._every, self._ends, self._settles = *command[:2], every, ends, settles
         self.is_over = False
         self.due = running()
         """When it is to be sent."""
@@ -131,6 +131,13 @@ class Errand:
 
     def answered(self, reply: Any) -> None:
         self.is_over = self.is_over or self._settles(reply)
+
+
+def errand(command: Command) -> Errand:
+    """Have a command sent as its `repeat` says."""
+    assert command.repeat is not None
+    seconds, is_done = command.repeat
+    return Errand(command, seconds / 10, running() + seconds, is_done)
 
 
 Sent = list[Held] | Errand
@@ -183,6 +190,10 @@ class Renewer:
             if self._heap[0][0] < self._wakes:
                 self._mailbox.put(None)
 
+    def send(self, command: Command) -> None:
+        """Send this command until it is answered, as its `repeat` says."""
+        self.add(errand(command))
+
     def dropped(self, held: Held) -> None:
         """Nobody has the guard any more. Takes no lock: it may be collected while this thread holds any."""
         if not held.is_over and self._mailbox is not None:
@@ -201,7 +212,7 @@ class Renewer:
                 else:
                     mail = await mailbox.get(max(0.0, self._wakes - running()))
                 if mail is not None:
-                    self.add(releasing(mail))
+                    self.send(release(mail.key, mail.id, mail.ttl))
                 await self._send(self._due(running()))
         finally:
             await self._disconnect()
@@ -309,13 +320,5 @@ class Renewer:
             await conversation.close()
 
 
-def releasing(held: Held, settles: Callable[[Any], bool] = lambda reply: True) -> Errand:
-    """Have a hold released; where nobody knows whether it was granted, until something was."""
-    lasts = held.ttl / 1000
-    return Errand(held.key, ("SWLIMIT.RELEASE", held.key, held.id), lasts / 10, running() + lasts, settles)
-
-
 def _words(sent: Sent) -> Words:
-    if isinstance(sent, Errand):
-        return sent.words
-    return "SWLIMIT.RENEW", sent[0].key, f"{sent[0].ttl}ms", *(held.id for held in sent)
+    return sent.words if isinstance(sent, Errand) else renew(sent[0].key, sent[0].ttl, (held.id for held in sent)).words

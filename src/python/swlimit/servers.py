@@ -16,8 +16,8 @@ from redis.crc import key_slot
 
 from .backend import Backend, Module, unpacked
 from .breaker import Breaker
+from .commands import TIME, Command, Words
 from .errors import REPLIES, ModuleMissing, NeedsModule, ServerAway, is_failure, is_unknown_command
-from .words import Words
 
 NEWER = frozenset(f"SWLIMIT.{name}" for name in ("HOLD", "RELEASE", "RENEW", "HOLDERS", "BUDGET", "ADMIT", "SETTLE"))
 """The commands that a server which has served others may lack."""
@@ -108,8 +108,9 @@ class Server:
                            datetime.fromtimestamp(since, timezone.utc), tuple(sorted(self.lacks)), self.round_trip,
                            backend if self._served else None)
 
-    def heard(self, key: bytes, words: Words, reply: Any, in_time: bool = True) -> Any:
+    def heard(self, command: Command, reply: Any, in_time: bool = True) -> Any:
         """Take in a reply, an error's too, and say what it comes to: itself, or an error that is to be raised."""
+        key, words = command.key, command.words
         if isinstance(reply, REPLIES):
             if is_unknown_command(reply) and self.backend.lacks(words):
                 self.breaker.answered()
@@ -134,14 +135,27 @@ class Server:
                 log.warning("%s is in time again", self.home.name)
         return unpacked(reply, words[2]) if words[0] in ("SWLIMIT.ALLOW", "SWLIMIT.PEEK") else reply
 
-    def heard_late(self, key: bytes, words: Words, reply: Any, round_trip: float, timeout: float) -> Any:
+    def heard_late(self, command: Command, reply: Any, round_trip: float, timeout: float) -> Any:
         """Take in a reply that took `round_trip` seconds, more than the timeout."""
         self.round_trip = round_trip
         if not self._is_slow:
             self._is_slow, self._slow_changed = True, time.time()
             log.warning("%s is slow: a reply came after %.0f ms, and the timeout is %.0f ms", self.home.name,
                         round_trip * 1000, timeout * 1000)
-        return self.heard(key, words, reply, in_time=False)
+        return self.heard(command, reply, in_time=False)
+
+    def undoing(self, command: Command, reply: Any, sent: float) -> list[Command]:
+        """What is to be sent next over the same connection, as nobody takes this reply; None: none came. What has to
+        be repeated, the renewer sends."""
+        if isinstance(reply, Exception):
+            if command.words == TIME:
+                self.refused(TIME, reply)
+            return []
+        undone = command.undo(reply, sent)
+        for one in undone:
+            if one.repeat is not None:
+                self.renewer.send(one)
+        return [one for one in undone if one.repeat is None]
 
     def refused(self, words: Words, error: Exception) -> None:
         """The server is there, and refuses what was sent beside the requests."""

@@ -20,12 +20,12 @@ from redis.exceptions import NoPermissionError
 
 from . import fork
 from .backend import unpacked
+from .commands import Words
 from .decision import Decision
 from .denials import Denials, Ticket
 from .errors import BROKEN
 from .outside import Conversation, Outside
 from .servers import SILENCE, Server
-from .words import Words
 
 CHANNEL = "__redis__:invalidate"
 MAX_PENDING = 1000

@@ -1,5 +1,6 @@
 """Waiting for one's turn: queues within the process, and connections that the server lets wait."""
 
+import re
 import threading
 import time
 import weakref
@@ -8,12 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 import redis
+from redis.exceptions import NoPermissionError
 
 from . import fork
+from .commands import Command, Words
 from .errors import BROKEN, NoFreeConnection, ServerAway
 from .outside import Conversation, Outside, Signal
 from .servers import SILENCE, Server
-from .words import Words, giving_back
+
+INFO: Words = ("INFO", "server")
+RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 
 
 class Queue:
@@ -99,11 +104,11 @@ class Waiting:
         self._places = Queue(self._outside, self._most)
         self._idle: defaultdict[str, list[Conversation]] = defaultdict(list)
 
-    async def acquire(self, server: Server, words: Callable[[float], Words], ends: float) -> Any:
+    async def acquire(self, server: Server, command: Callable[[float], Command], ends: float) -> Any:
         """The reply to a command that the server answers by the instant `ends`, or soon after.
 
-        The words are made once a connection is free, of the seconds that are left then. What is granted to somebody who
-        is cancelled just then is given back.
+        The command is made once a connection is free, of the seconds that are left then. For somebody who is cancelled
+        meanwhile it is undone.
         """
         if (scene := self._outside.scene()) is not self._scene:
             self._scene = scene
@@ -113,18 +118,20 @@ class Waiting:
             raise NoFreeConnection
         try:
             connection = idle.pop() if idle else self._outside.conversation(server.home)
-            asked: Words | None = None
+            asked: Command | None = None
+            sent = time.monotonic()
             try:
                 await connection.connect()
+                await self._identify(server, connection)
                 left = max(0.0, ends - time.monotonic())
-                asked = words(left)
-                await connection.write(asked)
+                asked, sent = command(left), time.monotonic()
+                await connection.write(asked.words)
                 reply = await connection.read(left + SILENCE)
             except (*BROKEN, redis.RedisError) as error:
                 await connection.close()
                 raise ServerAway(f"{server.home.name}: {error or type(error).__name__}") from error
             except BaseException:
-                await self._leave(server, connection, asked)
+                self._outside.spawn(self._leave(server, connection, asked, sent))
                 raise
             idle.append(connection)
         finally:
@@ -133,24 +140,50 @@ class Waiting:
             raise reply
         return reply
 
-    @staticmethod
-    async def _leave(server: Server, connection: Conversation, asked: Words | None) -> None:
+    async def _leave(self, server: Server, connection: Conversation, asked: Command | None, sent: float) -> None:
         """Have the server forget who waited; what it has granted already is given back.
 
         The server counts nothing for a client that it knows to be gone. It answers the end of what it reads by the end
         of what it writes, and until then tells what it has granted.
         """
-        gave_up = time.monotonic()
+        sent = max(sent, time.monotonic() - SILENCE)  # what was granted before that would have been read
         try:
             if asked is not None and connection.is_connected:
                 connection.hang_up()
-                reply = await connection.read(SILENCE)
-                for words in giving_back(asked, reply, time.monotonic() - gave_up + SILENCE):
-                    await server.wire.send(words[1], words, SILENCE, SILENCE)
-        except (*BROKEN, redis.RedisError, ServerAway):
+                try:
+                    reply = await connection.read(SILENCE)
+                except redis.TimeoutError:
+                    reply = None
+                if undone := server.undoing(asked, reply, sent):
+                    await self._undo(server, connection.run_id, undone)
+        except (*BROKEN, redis.RedisError):
             pass  # that was the end
         finally:
             await connection.close()
+
+    async def _undo(self, server: Server, run_id: bytes, undone: list[Command]) -> None:
+        """Over a connection made anew, as the other takes nothing any more; not where it leads to another server."""
+        connection = self._outside.conversation(server.home)
+        try:
+            await connection.connect()
+            if await self._identify(server, connection) != run_id or not run_id:
+                return
+            while undone:
+                command, sent = undone.pop(), time.monotonic()
+                reply = await connection.exchange(server.backend.spelled(command.words))
+                undone += server.undoing(command, reply, sent)
+        finally:
+            await connection.close()
+
+    async def _identify(self, server: Server, connection: Conversation) -> bytes:
+        """The run of the server that a connection leads to; empty where it does not tell."""
+        if not connection.run_id:
+            reply = await connection.exchange(INFO)
+            if isinstance(reply, NoPermissionError):
+                server.refused(INFO, reply)
+            found = RUN_ID.search(reply) if isinstance(reply, bytes) else None
+            connection.run_id = found[1] if found else b""
+        return connection.run_id
 
     async def close(self) -> None:
         for idle in self._idle.values():

@@ -1,7 +1,7 @@
 """One connection that all requests share: what waits is sent in one write, and replies come in the order of requests.
 
 An exchange belongs to the line, not to whoever asked: a task that is cancelled leaves it, its reply is still heard, and
-what that grants is given back.
+the command is undone.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ import redis
 
 from .. import fork
 from ..backend import MOST_ROUNDS
-from ..breaker import PROBE_TIMEOUT, SILENT_TIMEOUTS, probe
+from ..breaker import PROBE_TIMEOUT, SILENT_TIMEOUTS
+from ..commands import Command, Words, nothing, probe
 from ..errors import BROKEN, REPLIES, ServerAway
 from ..servers import SILENCE, Server
-from ..words import Words, giving_back
 from .timing import time_limit
 
 MOST_UNANSWERED = 1000
@@ -33,12 +33,12 @@ ROUNDS = 3
 class Exchange:
     """A command, and whoever waits for its reply, if anybody still does."""
 
-    __slots__ = ("asking", "due", "is_late", "is_wanted", "key", "owes_asking", "reply", "rounds", "sent", "spelled",
-                 "timeout", "wait", "words")
+    __slots__ = ("asking", "command", "due", "is_late", "is_wanted", "owes_asking", "reply", "rounds", "sent",
+                 "spelled", "timeout", "wait")
 
-    def __init__(self, key: bytes, words: Words, timeout: float, wait: float, asking: bool, due: float,
+    def __init__(self, command: Command, timeout: float, wait: float, asking: bool, due: float,
                  reply: "asyncio.Future[Any]") -> None:
-        self.key, self.words, self.timeout, self.wait, self.asking = key, words, timeout, wait, asking
+        self.command, self.timeout, self.wait, self.asking = command, timeout, wait, asking
         self.due = due
         """When it is to be looked at, unless the reply has come."""
         self.reply = reply
@@ -46,11 +46,16 @@ class Exchange:
         """When it was written; 0: not yet."""
         self.is_late = False
         self.is_wanted = True
-        self.spelled = words
+        """Whether somebody takes the reply, or has been told already that it is late; else the command is undone."""
+        self.spelled = command.words
         """The command as it was sent."""
         self.rounds = 0
         self.owes_asking = False
         """The reply to ASKING comes first."""
+
+    @property
+    def is_abandoned(self) -> bool:
+        return not self.is_wanted or self.reply.cancelled()
 
     def settle(self, reply: Any) -> None:
         """The reply has come, or never will."""
@@ -72,7 +77,7 @@ class Exchange:
         elif not self.is_late:
             self.is_late = True
             self.due = self.sent + SILENT_TIMEOUTS * self.timeout
-            server.breaker.failed(f"no reply within {self.timeout * 1000:.0f} ms", self.key)
+            server.breaker.failed(f"no reply within {self.timeout * 1000:.0f} ms", self.command.key)
         elif now - max(heard, self.sent) >= SILENT_TIMEOUTS * self.timeout:
             server.breaker.open(f"nothing heard for {SILENT_TIMEOUTS} times {self.timeout * 1000:.0f} ms")
 
@@ -104,11 +109,11 @@ class Line:
             return False
         return not self._unanswered or time.monotonic() - max(self._unanswered[0].sent, self.heard) < SILENCE
 
-    async def send(self, key: bytes, words: Words, timeout: float, wait: float, asking: bool = False) -> Any:
+    async def send(self, command: Command, timeout: float, wait: float, asking: bool = False) -> Any:
         """See `Wire.send`."""
-        self._server.backend.check(words)
+        self._server.backend.check(command.words)
         due = time.monotonic() + wait
-        exchange = Exchange(key, words, timeout, wait, asking, due, self.loop.create_future())
+        exchange = Exchange(command, timeout, wait, asking, due, self.loop.create_future())
         self._unsent.append(exchange)
         if due < self._next_look:
             self._look_at(due)
@@ -122,7 +127,7 @@ class Line:
         except asyncio.CancelledError:
             exchange.is_wanted = False
             if exchange.reply.done() and not exchange.reply.cancelled():  # it came just before
-                self._give_back(exchange, exchange.reply.result())
+                self._undo(exchange, exchange.reply.result())
             raise
         if isinstance(reply, Exception):
             raise reply
@@ -160,13 +165,17 @@ class Line:
         if due < math.inf:
             self._look_at(due)
 
-    def _give_back(self, exchange: Exchange, reply: Any) -> None:
-        """Nobody has heard what this reply grants."""
-        age = time.monotonic() - exchange.sent + exchange.timeout
-        for words in giving_back(exchange.words, reply, age):
-            self._unsent.append(Exchange(exchange.key, words, SILENCE, SILENCE, False, math.inf,
-                                         self.loop.create_future()))
+    def _undo(self, exchange: Exchange, reply: Any) -> None:
+        """Nobody takes this reply; None: none came."""
+        for command in self._server.undoing(exchange.command, reply, exchange.sent):
+            self._unsent.append(self._own(command, exchange.asking))
             self._wake.set()
+
+    def _own(self, command: Command, asking: bool = False) -> Exchange:
+        """An exchange that nobody waits for."""
+        exchange = Exchange(command, SILENCE, SILENCE, asking, math.inf, self.loop.create_future())
+        exchange.is_wanted = False
+        return exchange
 
     async def _run(self) -> None:
         connection = self._server.home.connection(socket_timeout=None, socket_connect_timeout=None)
@@ -200,8 +209,10 @@ class Line:
         """Nothing more will be heard."""
         away = ServerAway(f"{self._server.home.name}: {error or type(error).__name__}")
         if self._unanswered:
-            self._server.lost(error, self._unanswered[-1].key)
+            self._server.lost(error, self._unanswered[-1].command.key)
         for exchange in (*self._unanswered, *self._unsent):
+            if exchange.is_abandoned and exchange.sent:
+                self._undo(exchange, None)
             exchange.settle(away)
         self._unanswered.clear()
         self._unsent.clear()
@@ -222,7 +233,7 @@ class Line:
                 continue  # given up before it was sent: it never is
             exchange.sent = now
             exchange.owes_asking = exchange.asking
-            exchange.spelled = backend.spelled(exchange.words)
+            exchange.spelled = backend.spelled(exchange.command.words)
             self._unanswered.append(exchange)
             if exchange.asking:
                 commands.append(("ASKING",))
@@ -247,27 +258,25 @@ class Line:
                 continue
             server.round_trip = now - exchange.sent
             if exchange.is_late:
-                outcome = server.heard_late(exchange.key, exchange.words, reply, now - exchange.sent, exchange.timeout)
+                outcome = server.heard_late(exchange.command, reply, now - exchange.sent, exchange.timeout)
             else:
-                outcome = server.heard(exchange.key, exchange.words, reply)
-            if not exchange.reply.done():
+                outcome = server.heard(exchange.command, reply)
+            if exchange.is_abandoned:
+                self._undo(exchange, outcome)
+            elif not exchange.reply.done():
                 exchange.reply.set_result(outcome)
-            elif not exchange.is_wanted or exchange.reply.cancelled():
-                self._give_back(exchange, outcome)
             if self._unsent or self._retired:
                 self._wake.set()
 
-
     def _is_sent_again(self, exchange: Exchange, reply: redis.ResponseError) -> bool:
         """Whether the server has done nothing, and is asked in other words."""
-        before = self._server.backend.again(exchange.words, exchange.spelled, reply)
+        before = self._server.backend.again(exchange.command.words, exchange.spelled, reply)
         if before is None or exchange.rounds == MOST_ROUNDS:
             return False
         exchange.rounds += 1
         self._unsent.appendleft(exchange)
         for words in before:
-            self._unsent.appendleft(Exchange(exchange.key, words, SILENCE, SILENCE, False, math.inf,
-                                             self.loop.create_future()))
+            self._unsent.appendleft(self._own(Command(exchange.command.key, words, nothing)))
         self._wake.set()
         return True
 
@@ -283,19 +292,18 @@ class Wire:
     def begin_anew(self) -> None:
         self._line: Line | None = None
 
-    def send(self, key: bytes, words: Words, timeout: float, wait: float,
-             asking: bool = False) -> Coroutine[Any, Any, Any]:
+    def send(self, command: Command, timeout: float, wait: float, asking: bool = False) -> Coroutine[Any, Any, Any]:
         line = self._line
         if line is None or not line.takes_more or line.loop is not asyncio.get_running_loop():
             self.close()
             line = self._line = Line(self._server)
-        return line.send(key, words, timeout, wait, asking)
+        return line.send(command, timeout, wait, asking)
 
     async def probe(self, key: bytes) -> None:
         """Ask over a new line, which is the server's from then on if it answers."""
         line = Line(self._server, connect_within=PROBE_TIMEOUT)
         try:
-            await line.send(key, probe(key), PROBE_TIMEOUT, PROBE_TIMEOUT)
+            await line.send(probe(key), PROBE_TIMEOUT, PROBE_TIMEOUT)
         except ServerAway:
             line.close()
             raise

@@ -9,10 +9,10 @@ from typing import Any
 
 import redis
 
+from ..commands import Words
 from ..errors import BROKEN, REPLIES
 from ..outside import Conversation
 from ..servers import SILENCE, Home, Server
-from ..words import Words
 from .line import Wire
 from .timing import time_limit
 
@@ -59,6 +59,9 @@ class TaskConversation(Conversation):
                 await self.close()
         except (*BROKEN, redis.RedisError):
             await self.close()  # the server has closed it
+        if self.redis.is_connected:
+            return
+        self.run_id = b""
         try:
             async with time_limit(SILENCE):
                 await self.redis.connect()

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import redis
 
+from ..commands import Words
 from ..errors import BROKEN
 from ..outside import Conversation
 from ..servers import Home, Server
-from ..words import Words
 from .pool import Pool, read
 
 T = TypeVar("T")
@@ -59,7 +59,9 @@ class ThreadConversation(Conversation):
                 self.redis.disconnect()
         except (*BROKEN, redis.RedisError):
             self.redis.disconnect()  # the server has closed it
-        self.redis.connect()
+        if not self.redis._sock:
+            self.run_id = b""
+            self.redis.connect()
 
     async def write(self, *commands: Words) -> None:
         self.redis.send_packed_command(self.redis.pack_commands(commands), check_health=False)
@@ -118,7 +120,7 @@ class Threads:
         thread = threading.Thread(target=run, args=(coroutine,), name="swlimit", daemon=True)
         try:
             thread.start()
-        except BaseException:
+        except RuntimeError:  # no thread is to be had; whoever is interrupted here has started one
             coroutine.close()
             raise
         return thread

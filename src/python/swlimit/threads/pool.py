@@ -4,31 +4,38 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import redis
 
 from .. import fork
 from ..backend import MOST_ROUNDS, Backend
-from ..breaker import PROBE_TIMEOUT, SILENT_TIMEOUTS, probe
+from ..breaker import PROBE_TIMEOUT, SILENT_TIMEOUTS
+from ..commands import Command, Words, probe
 from ..errors import BROKEN, REPLIES, ServerAway, is_unknown_command
 from ..servers import Server
-from ..words import Words, giving_back
 
 CERTAIN = 0.05
 """Seconds for which a connection that has just been used is taken for alive."""
 LATEST = 10.0
 """Seconds after which nobody waits for a reply any more."""
 MOST_OPENING = 4
+SLICE = 0.1
+"""Seconds after which whoever waits for a late reply looks whether it still matters."""
 
 
 class Late:
-    """A connection whose reply did not come while somebody waited for it."""
+    """A command that is under way, and its connection; kept where the reply does not come while somebody waits."""
 
-    def __init__(self, connection: Any, key: bytes, words: Words, timeout: float, sent: float, is_wanted: bool) -> None:
-        self.connection, self.key, self.words, self.timeout, self.sent = connection, key, words, timeout, sent
-        self.is_wanted = is_wanted
-        """Not where whoever asked was stopped meanwhile: then nobody has decided otherwise."""
+    def __init__(self, connection: Any, command: Command, timeout: float) -> None:
+        self.connection, self.command, self.timeout = connection, command, timeout
+        self.sent = time.monotonic()
+        self.is_asked = False
+        """Whether the command was sent, and its reply not read yet."""
+        self.reply: Any = None
+        self.is_wanted = True
+        """Not where whoever asked was interrupted: then nobody has decided otherwise, and the command is undone."""
         self.is_counted = False
 
 
@@ -50,48 +57,51 @@ class Pool:
         self._changed = threading.Condition()
         """Reentrant: a link may be collected, and closed, while this thread holds it."""
 
-    async def send(self, key: bytes, words: Words, timeout: float, wait: float, asking: bool = False) -> Any:
+    async def send(self, command: Command, timeout: float, wait: float, asking: bool = False) -> Any:
         ends, backend = time.monotonic() + wait, self._server.backend
-        backend.check(words)
+        backend.check(command.words)
         if self._late:
             self._hear_late()
+        connection = self._take(ends)
+        late = Late(connection, command, timeout)
 
         def in_time(connection: Any, *spelled: Any) -> Any:
             if asking:
                 call(connection, "ASKING")
+            late.is_asked = True
             connection.send_packed_command(connection.pack_command(*spelled), check_health=False)
             if not connection.can_read(max(0.0, ends - time.monotonic())) and not connection.can_read(0):
                 raise TimeoutError  # the second look: this thread may have had to wait for the others
-            return read(connection)
+            late.reply, late.is_asked = read(connection), False
+            return late.reply
 
-        connection = self._take(ends)
-        sent = time.monotonic()
         try:
-            reply = answer(connection, backend, words, in_time)
+            reply = answer(connection, backend, command.words, in_time)
+            self._server.round_trip = time.monotonic() - late.sent
+            reply = self._server.heard(command, reply)
         except TimeoutError:
-            raise self._give_up(Late(connection, key, words, timeout, sent, True)) from None
+            raise self._give_up(late) from None
         except BROKEN as error:
             connection.disconnect()
-            raise self._server.lost(error, key) from error
+            raise self._server.lost(error, command.key) from error
         except BaseException:
-            self._give_up(Late(connection, key, words, timeout, sent, False))
+            late.is_wanted = False
+            self._give_up(late)
             raise
         self._put(connection)
-        self._server.round_trip = time.monotonic() - sent
-        reply = self._server.heard(key, words, reply)
         if isinstance(reply, Exception):
             raise reply
         return reply
 
     async def probe(self, key: bytes) -> None:
         """Ask over a connection made anew, which may take half a second."""
-        words = probe(key)
+        command = probe(key)
         connection = self._server.home.connection(socket_timeout=PROBE_TIMEOUT, socket_connect_timeout=PROBE_TIMEOUT)
         try:
             connection.connect()
             backend = self._server.backend
             backend.begin_anew()
-            reply = self._server.heard(key, words, answer(connection, backend, words))
+            reply = self._server.heard(command, answer(connection, backend, command.words))
         except (*BROKEN, redis.RedisError) as error:
             self._server.breaker.open(error)
             raise ServerAway(str(error)) from error
@@ -169,53 +179,82 @@ class Pool:
                 self._changed.notify()
 
     def _give_up(self, late: Late) -> ServerAway:
+        """Nobody waits for this reply any more."""
         if time.monotonic() - late.sent >= late.timeout:
-            late.is_counted = True
-            self._server.breaker.failed(f"no reply within {late.timeout * 1000:.0f} ms", late.key)
-        with self._changed:
-            self._late.append(late)
+            self._count(late)
+        if not late.is_asked and (late.reply is None or isinstance(late.reply, Exception)):
+            late.connection.disconnect()  # nothing is under way but what came before the command
+        elif late.is_wanted or not self._outlive(late):
+            with self._changed:
+                self._late.append(late)
         return ServerAway(f"{self._server.home.name} has not replied in time")
+
+    def _outlive(self, late: Late) -> bool:
+        """Have a thread hear the reply, and undo the command; whether there is one."""
+        def hear() -> None:
+            while not self._hear(late):
+                with suppress(*BROKEN, redis.RedisError):
+                    late.connection.can_read(SLICE)
+
+        thread = threading.Thread(target=hear, name="swlimit-late", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return False
+        return True
 
     def _hear_late(self) -> None:
         """Take in the replies that have come since nobody waited for them."""
         with self._changed:
             late, self._late = self._late, []
-        now, still = time.monotonic(), []
-        for one in late:
-            passed = now - one.sent
-            try:
-                if one.connection.can_read(0):
-                    self._settle(one, passed)
-                    continue
-            except (*BROKEN, redis.RedisError):
-                passed = LATEST
-            if passed >= LATEST:
-                one.connection.disconnect()
-                continue
-            if passed >= one.timeout and not one.is_counted:
-                one.is_counted = True
-                self._server.breaker.failed(f"no reply within {one.timeout * 1000:.0f} ms", one.key)
-            if passed >= SILENT_TIMEOUTS * one.timeout:
-                self._server.breaker.open(f"no reply within {passed * 1000:.0f} ms")
-            still.append(one)
+        still = [one for one in late if not self._hear(one)]
         if still:
             with self._changed:
                 self._late += still
 
+    def _hear(self, late: Late) -> bool:
+        """Whether it is over: the reply has come, or never will."""
+        passed = time.monotonic() - late.sent
+        try:
+            if not late.is_asked or late.connection.can_read(0):
+                self._settle(late, passed)
+                return True
+        except (*BROKEN, redis.RedisError):
+            passed = LATEST
+        if passed >= LATEST:
+            late.connection.disconnect()
+            if not late.is_wanted:
+                self._server.undoing(late.command, None, late.sent)
+            return True
+        if passed >= late.timeout and not late.is_counted:
+            self._count(late)
+        if passed >= SILENT_TIMEOUTS * late.timeout:
+            self._server.breaker.open(f"no reply within {passed * 1000:.0f} ms")
+        return False
+
+    def _count(self, late: Late) -> None:
+        late.is_counted = True
+        self._server.breaker.failed(f"no reply within {late.timeout * 1000:.0f} ms", late.command.key)
+
     def _settle(self, late: Late, passed: float) -> None:
-        """The reply has come. What it grants to nobody is given back, over the same connection."""
-        reply = read(late.connection)
+        """The reply has come. What nobody takes is undone, over the same connection."""
+        reply = read(late.connection) if late.is_asked else late.reply
+        late.is_asked, late.reply = False, reply
         if isinstance(reply, redis.exceptions.NoScriptError) or is_unknown_command(reply):
             self._put(late.connection)  # the server has done nothing
             return
         if late.is_counted:
-            reply = self._server.heard_late(late.key, late.words, reply, passed, late.timeout)
+            reply = self._server.heard_late(late.command, reply, passed, late.timeout)
         else:
-            reply = self._server.heard(late.key, late.words, reply, in_time=False)
+            reply = self._server.heard(late.command, reply, in_time=False)
         if not late.is_wanted:
-            for words in giving_back(late.words, reply, passed + late.timeout):
-                answer(late.connection, self._server.backend, words)
+            self._undo(late.connection, late.command, reply, late.sent)
         self._put(late.connection)
+
+    def _undo(self, connection: Any, command: Command, reply: Any, sent: float) -> None:
+        for one in self._server.undoing(command, reply, sent):
+            asked = time.monotonic()
+            self._undo(connection, one, answer(connection, self._server.backend, one.words), asked)
 
 
 def _is_alive(connection: Any) -> bool:
