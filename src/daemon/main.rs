@@ -146,7 +146,7 @@ async fn run(arguments: Arguments) -> Result<(), FatalError> {
 /// Whether the server can decide all limits, and allows everything that is asked of it.
 async fn check_server(Configuration { settings, limits, .. }: &Configuration) -> Result<(), FatalError> {
     let server = &settings.server;
-    let checked = core::check(&core::checker(settings)?).await;
+    let checked = core::check(&core::checker(settings)?, limits).await;
     let core::Checked { by_script, forbidden } = checked.map_err(|error| format!("{server}: {error}"))?;
     if by_script && limits.by_id().iter().any(|limit| limit.per.id().is_some()) {
         return Err(format!("{server} has not loaded the module, which concurrency needs").into());

@@ -13,6 +13,7 @@ use swlimit_client::{self as client, Backend, BudgetLimiter, Client};
 use super::brought::Brought;
 use super::holds::BudgetKind;
 use super::limiter::AnyLimiter;
+use super::rights;
 use crate::config::limits::{Lifetime, Limit, Limits, Per, Periods};
 use crate::config::policy::DecisionPolicy;
 use crate::config::settings::{Server, Settings};
@@ -61,8 +62,16 @@ pub struct Checked {
 ///
 /// # Errors
 /// The server cannot decide.
-pub async fn check(checker: &Client) -> Result<Checked, client::Error> {
-    let forbidden = checker.forbidden().await?;
+pub async fn check(checker: &Client, limits: &Limits) -> Result<Checked, client::Error> {
+    let mut forbidden = Vec::new();
+    let mut needed = rights::needed(limits);
+    if needed.is_empty() {
+        needed.push(("swlimit:connected".into(), Vec::new())); // callers of the API bring limits
+    }
+    for (key, rights) in needed {
+        let missing = checker.forbidden(&key, &rights).await?;
+        forbidden.extend(missing.into_iter().filter(|right| !forbidden.contains(right)).collect::<Vec<_>>());
+    }
     let by_script = checker.servers().iter().any(|server| server.backend == Some(Backend::Script));
     Ok(Checked { by_script, forbidden })
 }

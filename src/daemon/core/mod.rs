@@ -12,6 +12,7 @@ mod limiter;
 mod limiters;
 mod plan;
 mod refusal;
+mod rights;
 mod single;
 
 pub use answer::{Answer, Source};

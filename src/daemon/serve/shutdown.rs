@@ -103,7 +103,7 @@ async fn check_server(service: Arc<Service>) {
         Err(error) => return tracing::error!(%error, "the server is not checked"),
     };
     loop {
-        let checked = core::check(&checker).await;
+        let checked = core::check(&checker, &service.live().configuration.limits).await;
         let reason = match &checked {
             Ok(_) => None,
             Err(core::Error::Away(_)) => service.unusable(),

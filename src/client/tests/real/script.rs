@@ -48,10 +48,12 @@ async fn what_is_missing() {
     let client = patient().connect(&server.url()).await.unwrap();
     assert_eq!(client.top(10).await, Err(Error::NeedsModule));
     assert!(client.is_connected());
-    assert_eq!(client.forbidden().await.unwrap(), [""; 0]);
+    assert_eq!(client.forbidden("probed", &[]).await.unwrap(), [""; 0]);
     server.say::<()>("ACL SETUSER short reset on >secret ~* &* +@all -setrange -script|load");
     let short = patient().build(&server.url().replace("//", "//short:secret@")).unwrap();
-    assert_eq!(short.forbidden().await.unwrap(), ["script|load", "setrange"]);
+    assert_eq!(short.forbidden("probed", &["swlimit.allow"]).await.unwrap(), ["script|load", "setrange"]);
+    server.say::<()>("ACL SETUSER short resetkeys ~other");
+    assert_eq!(short.forbidden("probed", &[]).await.unwrap(), ["~probed"]);
 }
 
 /// Budgets, and all at once, but for holds.

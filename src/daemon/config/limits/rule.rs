@@ -162,7 +162,7 @@ pub fn default_geometry(window: u64) -> Option<Geometry> {
 
 /// One level of what a rule matches.
 #[derive(Clone, Debug)]
-pub(super) struct Level {
+pub struct Level {
     pub key: String,
     /// With or without wildcards; empty for any value.
     pub value: String,
@@ -184,6 +184,11 @@ impl Level {
 }
 
 impl Rule {
+    /// What it matches; nothing if it is a policy's.
+    pub fn levels(&self) -> &[Level] {
+        &self.levels
+    }
+
     /// Its name in metrics, for the entries of a matching descriptor.
     pub fn label(&self, entries: &[Entry]) -> Cow<'_, str> {
         if !self.has_detailed_label() {

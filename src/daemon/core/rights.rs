@@ -1,0 +1,57 @@
+//! The rights on the server that a configuration needs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::keys;
+use crate::config::limits::{Domain, Limit, Limits, Per, Rule};
+use crate::config::policy::Mode;
+
+/// What the keys of checks end with, and no limit's does.
+const CHECKED: &str = "swlimit:connected";
+
+/// For one key of each domain: what the domain's limits need there, as ACLs name it. Without limits, none is named.
+pub fn needed(limits: &Limits) -> Vec<(String, Vec<&'static str>)> {
+    let mut domains: BTreeMap<&str, (String, Vec<&Limit>)> = BTreeMap::new();
+    for (domain, rule) in limits.rules() {
+        let asked = rule.limits.iter().filter(|limit| limit.policy.mode != Mode::Local);
+        let (_, all) = domains.entry(&domain.name).or_insert_with(|| (key(domain, rule), Vec::new()));
+        all.extend(asked);
+    }
+    domains.into_values().map(|(key, limits)| (key, rights(&limits).into_iter().collect())).collect()
+}
+
+/// A key like those of a rule.
+fn key(domain: &Domain, rule: &Rule) -> String {
+    match rule.levels() {
+        [] => keys::of_policy("", &domain.name, &rule.name, "", CHECKED),
+        levels => {
+            let pairs = levels.iter().map(|level| (level.key.as_bytes(), level.value.as_bytes()));
+            keys::name("", &domain.name, domain.hash_tag.as_deref(), pairs, CHECKED)
+        }
+    }
+}
+
+fn rights(limits: &[&Limit]) -> BTreeSet<&'static str> {
+    let mut needed = BTreeSet::from(["ping"]);
+    for limit in limits {
+        needed.extend(match limit.per {
+            Per::Window(_) => &["swlimit.peek", "swlimit.refund"][..],
+            Per::Period(_) => &["swlimit.budget", "swlimit.info", "swlimit.refund"],
+            Per::Hold(_) => &["swlimit.hold", "swlimit.info", "swlimit.release"],
+        });
+        needed.extend(match limit.policy.mode {
+            _ if !limit.per.is_window() => &[][..],
+            Mode::Cached => &["swlimit.allow", "client|tracking", "client|id", "pttl"],
+            Mode::Leased => &["swlimit.allow", "client|tracking", "client|id", "pttl", "time", "info"],
+            Mode::Eventual => &["swlimit.record"],
+            _ => &["swlimit.allow"],
+        });
+        needed.extend(limit.record.then_some("swlimit.record"));
+        needed.extend(limit.block.map(|_| "swlimit.block"));
+    }
+    if limits.len() > 1 {
+        let is_mixed = limits.iter().any(|limit| !limit.per.is_window());
+        needed.insert(if is_mixed { "swlimit.admit" } else { "swlimit.mallow" });
+    }
+    needed
+}
