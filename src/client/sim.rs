@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -69,6 +70,8 @@ const BACK: Duration = Duration::from_secs(1);
 const REFUSED: Duration = Duration::from_millis(500);
 /// How late a reply may be that somebody waits for on the server.
 const LATE: Duration = Duration::from_millis(150);
+/// Closing takes no longer, and a connection that is being made is given up behind it.
+const CLOSED: Duration = Duration::from_millis(2_600);
 /// Timers have whole ms.
 const TICK: Duration = Duration::from_millis(2);
 /// The number of all keys that are asked for once.
@@ -445,7 +448,16 @@ impl World {
             6 if loses || self.only_synchronizes => {
                 self.fake.replicate(node);
                 self.during(lasting).await;
-                self.fake.fail_over(node, self.rng.bool());
+                let closes = self.rng.bool();
+                match lasting.as_millis() % 3 {
+                    // Only sentinels tell of it, which takes them a second at most.
+                    0 => {
+                        self.fake.divide(node);
+                        self.during(lasting.min(Duration::from_secs(1))).await;
+                        self.fake.announce(node);
+                    }
+                    _ => self.fake.fail_over(node, closes),
+                }
                 self.ledger.lock().has_lost = true;
                 if self.only_synchronizes {
                     self.calm(20).await;
@@ -540,11 +552,7 @@ impl World {
         }
         // Whatever is late has come, or was given up.
         sleep(Duration::from_secs(13)).await;
-        for client in &self.clients {
-            let begun = Instant::now();
-            client.close().await;
-            assert!(begun.elapsed() < Duration::from_secs(5));
-        }
+        self.close().await;
         self.balance();
         let (fake, ledger) = (self.fake.clone(), Arc::clone(&self.ledger));
         drop(self);
@@ -570,6 +578,35 @@ impl World {
             assert!(tries < 4, "{:?}: the server is back; {:?}", self.mode, known());
             sleep(2 * BACK).await;
         }
+    }
+
+    /// Closes the clients; often while the server is away, which is back in time.
+    async fn close(&mut self) {
+        let lost = |clients: &[Client]| clients.iter().map(|client| client.statistics().lost).sum::<u64>();
+        let (before, is_away) = (lost(&self.clients), self.faults && self.rng.bool());
+        if is_away {
+            let nodes = 0..self.fake.nodes();
+            self.trouble(nodes.clone(), true);
+            self.during(Duration::from_millis(150)).await;
+            self.fake.fault(Fault::Down);
+            nodes.for_each(|node| self.outage(node, true));
+        }
+        let begun = Instant::now();
+        let closing = join_all(self.clients.iter().map(Client::close));
+        let back = async {
+            sleep(Duration::from_millis(400)).await;
+            self.fake.fault(Fault::None);
+        };
+        tokio::join!(closing, back);
+        assert!(begun.elapsed() < CLOSED, "closed after {:?}", begun.elapsed());
+        // What was in doubt for the first time has been told again.
+        let is_told = self.mode != Mode::Eventual || lost(&self.clients) == before;
+        assert!(is_told, "{:?}", self.clients.iter().map(Client::statistics).collect::<Vec<_>>());
+        while let Some(done) = self.tasks.join_next().await {
+            done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+        }
+        // A request that was decided meanwhile may have been told later.
+        sleep(Duration::from_secs(13)).await;
     }
 
     /// So many requests at long intervals, while nothing is wrong.

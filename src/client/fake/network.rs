@@ -29,6 +29,8 @@ struct State {
     moved: HashMap<u16, usize>,
     /// Replicas, as they were when they were copied last.
     replicas: Vec<Option<Server>>,
+    /// Primaries that a replica has replaced, and that do not know.
+    former: Vec<Option<Server>>,
     /// How long what is sent is on its way, and its reply; the next ones first, then the last for ever.
     delays: Vec<(Duration, Duration)>,
     /// Each way takes this much longer.
@@ -44,7 +46,7 @@ struct State {
     /// Which connections are to be told of a key's change.
     tracked: HashMap<Vec<u8>, HashSet<u64>>,
     /// Who waits for a hold, by key and id.
-    waiting_ids: HashMap<(Vec<u8>, Vec<u8>), (u64, Weak<Line>)>,
+    waiting_ids: HashMap<WaitingId, (u64, Weak<Line>)>,
     /// When units of a key were given back the last time, and when somebody else lets it expire.
     given_back: HashMap<Vec<u8>, Instant>,
     expiries: HashMap<Vec<u8>, Instant>,
@@ -53,6 +55,9 @@ struct State {
     pub undelivered: u64,
     events: u64,
 }
+
+/// A key, and the id with which somebody waits for it.
+type WaitingId = (Vec<u8>, Vec<u8>);
 
 /// What is wrong with the network before a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +88,19 @@ struct Way {
     is_silent: bool,
     /// The server is no primary any more, and this connection is still open.
     is_demoted: bool,
+    /// It leads to a primary that was replaced, and does not know.
+    is_former: bool,
     waiting: HashMap<u64, oneshot::Sender<Result<Reply, Failure>>>,
+}
+
+/// What a connection leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum To {
+    Primary,
+    /// A replica that was the primary, and knows it.
+    Demoted,
+    /// A primary that was replaced, and does not know.
+    Former,
 }
 
 /// Slots of a cluster.
@@ -105,6 +122,7 @@ impl Fake {
                 .collect(),
             moved: HashMap::new(),
             replicas: vec![None; nodes],
+            former: vec![None; nodes],
             delays: Vec::new(),
             slower: Duration::ZERO,
             faults: vec![Fault::None; nodes],
@@ -268,13 +286,42 @@ impl Fake {
                 false => line.way.lock().is_demoted = true,
             }
         }
+        self.promote(node);
+    }
+
+    fn promote(&self, node: usize) {
         let mut state = self.0.state.lock();
-        let keys = state.replicas[node].take().map(|replica| replica.keys).unwrap_or_default();
+        let replica = state.replicas[node].take().unwrap_or_default();
         let server = &mut state.servers[node];
-        server.keys = keys;
+        (server.keys, server.holds) = (replica.keys, replica.holds);
         server.run_id += 1;
         server.replication_id += 1000;
         server.failure = None;
+    }
+
+    /// The replica takes over, and the old primary does not know: it goes on with all that are connected to it.
+    pub fn divide(&self, node: usize) {
+        self.lines_to(node).iter().for_each(|line| line.way.lock().is_former = true);
+        {
+            let mut state = self.0.state.lock();
+            let former =
+                Server { commands: Vec::new(), counted: HashMap::new(), recorded: 0, ..state.servers[node].clone() };
+            state.former[node] = Some(former);
+        }
+        self.promote(node);
+    }
+
+    /// The sentinels name the primary that has taken over: connections to the old one are given up.
+    pub fn announce(&self, node: usize) {
+        let is_former = |line: &&Arc<Line>| line.way.lock().is_former;
+        self.lines_to(node).iter().filter(is_former).for_each(|line| line.cut());
+        let mut state = self.0.state.lock();
+        let Some(former) = state.former[node].take() else { return };
+        let server = &mut state.servers[node];
+        server.recorded += former.recorded;
+        for (key, units) in former.counted {
+            *server.counted.entry(key).or_default() += units;
+        }
     }
 
     /// Refuses everything that writes to a key with this error.
@@ -365,7 +412,8 @@ impl Fake {
 
     /// Units that were counted so far, of all keys.
     pub fn counted(&self) -> u64 {
-        self.0.state.lock().servers.iter().flat_map(|server| server.counted.values()).sum()
+        let state = self.0.state.lock();
+        state.servers.iter().chain(state.former.iter().flatten()).flat_map(|server| server.counted.values()).sum()
     }
 
     /// Units of them that were recorded.
@@ -382,7 +430,7 @@ impl Fake {
     pub fn run(&self, words: &str) -> Reply {
         let command: Vec<Vec<u8>> = words.split(' ').map(|word| word.as_bytes().to_vec()).collect();
         let node = self.node(&String::from_utf8_lossy(&command[1]));
-        self.0.execute(node, &[command], None, false).0
+        self.0.execute(node, &[command], None, To::Primary).0
     }
 }
 
@@ -486,7 +534,7 @@ impl Inner {
     }
 
     /// Executes commands that have arrived; the replies, and the units that they counted.
-    fn execute(&self, node: usize, commands: &[Vec<Vec<u8>>], tracking: Option<u64>, is_demoted: bool) -> (Reply, u64) {
+    fn execute(&self, node: usize, commands: &[Vec<Vec<u8>>], tracking: Option<u64>, to: To) -> (Reply, u64) {
         let mut state = self.state.lock();
         let now = self.now(&state);
         let (mut replies, mut told, mut units) = (Vec::new(), Vec::new(), 0);
@@ -496,11 +544,14 @@ impl Inner {
                 replies.push(reply);
                 continue;
             }
-            if is_demoted && !super::server::is_read(&words[0]) {
+            if to == To::Demoted && !super::server::is_read(&words[0]) {
                 replies.push(Reply::Error("READONLY You can't write against a read only replica.".into()));
                 continue;
             }
-            let answer = state.servers[node].execute(words, now);
+            let answer = match (to, &mut state.former[node]) {
+                (To::Former, Some(former)) => former.execute(words, now),
+                _ => state.servers[node].execute(words, now),
+            };
             units += answer.units;
             replies.push(answer.reply);
             if words[0] == b"SWLIMIT.REFUND" {
@@ -564,6 +615,7 @@ impl Transport for Fake {
                 is_cut: false,
                 is_silent: false,
                 is_demoted: false,
+                is_former: false,
                 waiting: HashMap::new(),
             };
             let number = state.numbers;
@@ -662,8 +714,12 @@ impl Line {
             return self.lose(number);
         }
         let tracking = (self.purpose == Purpose::Tracking).then_some(self.number);
-        let is_demoted = self.way.lock().is_demoted;
-        let (reply, units) = self.inner.execute(self.node, commands, tracking, is_demoted);
+        let to = match &*self.way.lock() {
+            Way { is_demoted: true, .. } => To::Demoted,
+            Way { is_former: true, .. } => To::Former,
+            _ => To::Primary,
+        };
+        let (reply, units) = self.inner.execute(self.node, commands, tracking, to);
         // One that waits is answered when it is granted, or its time is up.
         let again = waits(commands, &reply).or_else(|| waits_for_hold(commands, &reply));
         if let (Purpose::Waiting, Some(again)) = (self.purpose, again) {

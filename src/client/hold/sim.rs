@@ -67,7 +67,8 @@ impl World {
 
     async fn step(&mut self) {
         match self.rng.u8(..100) {
-            0..60 => self.request(),
+            0..40 => self.request(),
+            40..60 => self.retry(),
             60..70 => self.cancel(),
             70..85 => self.drop_one(),
             85..100 => self.fault(),
@@ -79,12 +80,29 @@ impl World {
     }
 
     fn request(&mut self) {
+        self.ask(None);
+    }
+
+    /// Somebody chooses an id, gives up soon, and tries again with it; perhaps in another process.
+    fn retry(&mut self) {
+        let id = self.rng.u64(..).to_string();
+        self.ask(Some(id));
+    }
+
+    fn ask(&mut self, id: Option<String>) {
         let (which, limiter) = (self.rng.usize(..KEYS.len()), self.rng.choice(&self.limiters).unwrap().clone());
         let wait = Duration::from_millis(*self.rng.choice(&[0, 0, 100, 3_000]).unwrap());
         let ledger = Arc::clone(&self.ledger);
+        let patience = Duration::from_millis(self.rng.u64(1..30));
+        let first = self.rng.choice(&self.limiters).unwrap().clone();
         self.tasks.spawn(async move {
             let before = ledger.lock().tokens[which];
-            let hold = limiter.hold(HoldRequest::of(KEYS[which]).wait(wait)).await.unwrap();
+            let request = HoldRequest::of(KEYS[which]).wait(wait);
+            let request = id.as_ref().map_or(request, |id| request.id(id.as_bytes()));
+            if id.is_some() && timeout(patience, first.hold(request)).await.is_ok() {
+                return;
+            }
+            let hold = limiter.hold(request).await.unwrap();
             if hold.granted() && hold.source() == Source::Server {
                 let token = hold.token().unwrap();
                 assert!(token > before, "token {token} behind {before}");
