@@ -22,6 +22,8 @@ pub struct Statistics {
     pub slow: u64,
     /// How often a breaker opened, because a server was away.
     pub opened: u64,
+    /// How often sentinels named another primary, which was followed.
+    pub failovers: u64,
     /// How often the server told that a key had changed.
     pub changes: u64,
     /// How often all remembered denials were forgotten: a connection was lost, or all keys were flushed.
@@ -89,6 +91,7 @@ impl Statistics {
             ("failures", self.failures),
             ("slow", self.slow),
             ("opened", self.opened),
+            ("failovers", self.failovers),
             ("changes", self.changes),
             ("forgotten", self.forgotten),
             ("leased", self.leased),
@@ -113,6 +116,7 @@ pub(crate) enum Count {
     Failures,
     Slow,
     Opened,
+    Failovers,
     Changes,
     Forgotten,
     Leased,
@@ -175,6 +179,7 @@ impl Counters {
             failures: other(Count::Failures),
             slow: other(Count::Slow),
             opened: other(Count::Opened),
+            failovers: other(Count::Failovers),
             changes: other(Count::Changes),
             forgotten: other(Count::Forgotten),
             leased: other(Count::Leased),

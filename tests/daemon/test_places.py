@@ -1,6 +1,8 @@
 """Counting servers behind sentinels and TLS, and those that cannot be reached: the operator is told which, and why."""
 
+import itertools
 import json
+import re
 import socket
 
 import pytest
@@ -62,6 +64,30 @@ def test_sentinels(at, start, binaries, tmp_path):
     daemon.write_settings(sentinel={"user": "asking", "password": "wrong"})
     daemon.start()
     assert decided_by(daemon) == FAILED
+
+
+def test_a_primary_that_does_not_know_that_it_was_replaced(at, start, binaries, tmp_path):
+    """It goes on granting, and is never told: only the sentinels know."""
+    sentinel, master, replica = watched(start, binaries, tmp_path, "ours", ("failover-timeout", 60_000),
+                                        of_master={"rename-command": ("SLAVEOF", "")})
+    daemon = at(f"redis-sentinel://127.0.0.1:{sentinel.port}/ours")
+    uses_all(daemon, "a")
+    assert sentinel.cli("SENTINEL", "FAILOVER", "ours") == "OK"
+    eventually(lambda: replica.client().info("replication")["role"], "master")
+    fresh = itertools.count()
+
+    def counted_by_replica():
+        key = f"k={next(fresh)}"
+        daemon.codes(key)
+        return replica.cli("EXISTS", f"{{d}}|{key}|1d")
+
+    eventually(counted_by_replica, "1")
+    assert master.client().info("replication")["role"] == "master"
+    uses_all(daemon, "b")
+    key = "{d}|k=b|1d"
+    assert [server.cli("EXISTS", key) for server in (master, replica)] == ["0", "1"]
+    assert daemon.metrics("swlimit_client_failovers_total")[()] == 1
+    assert re.search(rf"another server is the rate limit primary now .*to=.*:{replica.port}", daemon.log)
 
 
 def test_tls_with_a_certificate_of_the_client(at, start, tmp_path):

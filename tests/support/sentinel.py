@@ -14,10 +14,10 @@ class Watched(NamedTuple):
     replica: Server
 
 
-def watched(start, binaries, folder, name, *settings, module=MODULE):
+def watched(start, binaries, folder, name, *settings, module=MODULE, of_master=None):
     """Start the three; the master is called by this name. Each setting is a name and its value."""
     options = {"repl-diskless-sync-delay": 0}
-    master = start(options=options, module=module)
+    master = start(options=options | (of_master or {}), module=module)
     replica = start(options=options | {"replicaof": ("127.0.0.1", master.port)}, module=module)
     eventually(lambda: replica.client().info("replication")["master_link_status"], "up")
     configuration = folder / "sentinel.conf"

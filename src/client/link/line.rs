@@ -107,6 +107,11 @@ impl Line {
         self.connection.send_all(commands)
     }
 
+    /// The server's address, where the transport has found it itself.
+    pub fn address(&self) -> Option<String> {
+        self.connection.address()
+    }
+
     /// What decides on the server; `None` while that is not known.
     pub fn backend(&self) -> Option<Backend> {
         self.connection.backend()

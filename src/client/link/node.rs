@@ -188,8 +188,13 @@ impl Node {
     /// was known of changes holds.
     fn install(self: &Arc<Self>, line: &Arc<Line>) {
         let before = self.requests.write().replace(Arc::clone(line));
-        if before.is_some() {
+        if let Some(before) = before {
             self.tracking.renew(&self.context);
+            let (from, to) = (before.address(), line.address());
+            if from != to {
+                self.context.counters.count(Count::Failovers, 1);
+                tracing::warn!(from, to, "another server is the rate limit primary now");
+            }
         }
         let (node, line) = (Arc::clone(self), Arc::clone(line));
         tokio::spawn(async move { node.identify(&line).await });

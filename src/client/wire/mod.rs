@@ -50,6 +50,11 @@ pub trait Connection: Send + Sync + 'static {
     /// Sends several commands in one go, in their order. The reply is an array with one reply for each.
     fn send_all(&self, commands: &[Command]) -> Pending<Reply>;
 
+    /// The server's address, where the transport has found it itself.
+    fn address(&self) -> Option<String> {
+        None
+    }
+
     /// Which of both decides on this connection's server; `None` while that is not known.
     fn backend(&self) -> Option<Backend> {
         None

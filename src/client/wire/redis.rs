@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, ConnectionInfo, ErrorKind, ProtocolVersion, PushInfo, PushKind, Value};
+use tokio::sync::oneshot;
 use tokio::task::unconstrained;
 
-use super::sentinel::Sentinels;
+use super::sentinel::{Sentinels, Tenure};
 use super::url::{at, Place};
 use super::{Command, Connection, ConnectionOptions, Event, Events, Failure, Pending, Purpose, Reply, Transport};
 
@@ -62,14 +63,60 @@ impl Transport for Servers {
 
 /// A connection to the primary that the sentinels name. A sentinel may be behind: the server itself has to agree.
 async fn primary(sentinels: &Sentinels, purpose: Purpose, events: Events) -> Result<Box<dyn Connection>, Failure> {
-    let connection = connected(sentinels.primary().await?, purpose, events).await?;
+    let (info, tenure) = sentinels.primary().await?;
+    let connection = connected(info, purpose, Arc::clone(&events)).await?;
     let role = connection.send(&Command::named("ROLE", usize::MAX)).await?;
     match &role {
         Reply::Array(fields) if fields.first() != Some(&Reply::Bytes(b"master".to_vec())) => {
             Err(Failure::Connection("the sentinels name a server that is not the primary".into()))
         }
         // A user may lack the right to ask.
-        _ => Ok(Box::new(connection)),
+        _ => {
+            let ended = tenure.clone().ended();
+            let (in_use, dropped) = oneshot::channel::<()>();
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = ended => events(Event::Closed),
+                    _ = dropped => {}
+                }
+            });
+            Ok(Box::new(OfPrimary { connection, tenure, _in_use: in_use }))
+        }
+    }
+}
+
+/// A connection to a server while it is the primary. Then it is given up at once, with what is unanswered on it: the
+/// server may go on granting what nobody will ever count.
+struct OfPrimary {
+    connection: Shared,
+    tenure: Tenure,
+    _in_use: oneshot::Sender<()>,
+}
+
+impl OfPrimary {
+    fn in_tenure(&self, reply: Pending<Reply>) -> Pending<Reply> {
+        let ended = self.tenure.clone().ended();
+        Box::pin(unconstrained(async move {
+            tokio::select! {
+                biased;
+                reply = reply => reply,
+                () = ended => Err(Failure::Connection("closed: another server is the primary now".into())),
+            }
+        }))
+    }
+}
+
+impl Connection for OfPrimary {
+    fn send(&self, command: &Command) -> Pending<Reply> {
+        self.in_tenure(self.connection.send(command))
+    }
+
+    fn send_all(&self, commands: &[Command]) -> Pending<Reply> {
+        self.in_tenure(self.connection.send_all(commands))
+    }
+
+    fn address(&self) -> Option<String> {
+        Some(self.tenure.address())
     }
 }
 

@@ -164,6 +164,10 @@ impl Connection for Spelled {
         }))
     }
 
+    fn address(&self) -> Option<String> {
+        self.0.connection.address()
+    }
+
     fn backend(&self) -> Option<Backend> {
         match self.0.dialect() {
             dialect if dialect.has(Dialect::SCRIPT) => Some(Backend::Script),

@@ -130,7 +130,7 @@ impl Place {
                 let nodes: Vec<_> = nodes(scheme, "", "", 26379)?.into_iter().map(login).collect();
                 // The address is the sentinels' to say; any stands for it until then.
                 let primary = options.secure(info(&format!("{plain}://{user}{at}primary/{database}"))?)?;
-                Ok(Self::Sentinels(Sentinels { nodes, primary, name: name.to_owned() }))
+                Ok(Self::Sentinels(Sentinels::new(nodes, primary, name)))
             }
             _ => Err(format!("unknown scheme {scheme}")),
         }
@@ -187,8 +187,8 @@ mod tests {
     fn sentinels_have_a_login_of_their_own() {
         let options = ConnectionOptions::new().sentinel_login(Some("watcher"), "theirs");
         let place = Place::parse("redis-sentinel://:secret@a,b:26380/mymaster/2", &options);
-        let Ok(Place::Sentinels(Sentinels { nodes, primary, name })) = place else { panic!() };
-        assert_eq!((name.as_str(), primary.redis_settings().db()), ("mymaster", 2));
+        let Ok(Place::Sentinels(Sentinels { nodes, primary, name, .. })) = place else { panic!() };
+        assert_eq!((&*name, primary.redis_settings().db()), ("mymaster", 2));
         assert_eq!(primary.redis_settings().password(), Some("secret"));
         let addresses: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
         assert_eq!(addresses, ["a:26379", "b:26380"]);

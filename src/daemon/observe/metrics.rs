@@ -391,6 +391,7 @@ fn describe() {
         ("failures", "Exchanges that the server did not answer in time, or could not decide; connections not made"),
         ("slow", "Replies that came late"),
         ("opened", "How often a server was found away"),
+        ("failovers", "How often sentinels named another primary"),
         ("changes", "Changes of keys that the server announced"),
         ("forgotten", "How often all cached denials were forgotten"),
         ("leased", "Units leased"),
