@@ -98,7 +98,7 @@ build: setup-build ## The module alone
 	cargo build
 
 # All that tests need, at once: for fewer crates cargo would choose other features of what they depend on, and build that
-# anew.
+# again.
 CRATES = $$(scripts/crates)
 build-all: setup-test ## All programs and their tests
 	@echo "Building everything; where nothing is built yet, that takes minutes"
@@ -113,14 +113,12 @@ ready: setup-test ## Everything that tests need: built and fetched
 		$(FETCH) support.kubernetes; } & \
 	$(MAKE) --no-print-directory build-all
 
-# What is written for readers; the changelog keeps the words of its time.
-PROSE = README.md CONTRIBUTING.md SECURITY.md docs src/node/README.md src/python/README.md
 lint: setup-lint ## Formatting and lints, of every language
 	cargo fmt --all --check
 	cargo clippy --all-targets $(CRATES) $(STRICT)
 	.venv/bin/ruff check --quiet tests scripts src/python
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" npm --silent --prefix src/node run lint
-	@PATH="$(CURDIR)/.venv/bin:$$PATH" scripts/prose/node_modules/.bin/textlint --config scripts/prose/.textlintrc.json $(PROSE)
+	$(PYTEST) tests/docs/test_prose.py
 
 setup-%:
 	@scripts/setup $*
