@@ -6,10 +6,19 @@ import { type Duration, milliseconds, patience } from "./duration.js";
 import { NotAskedError, UnavailableError } from "./errors.js";
 import type { ServerState } from "./health.js";
 import { nameOf } from "./keys.js";
-import type { Settings } from "./options.js";
+import type { CommonOptions, Settings } from "./options.js";
 import type { AskOptions } from "./primary.js";
 import { Server } from "./server.js";
 import type { Client } from "./transport.js";
+
+/** What all kinds of limiters can be told. */
+export interface AskerOptions extends CommonOptions {
+  /**
+   * A client of the packages redis or ioredis, or a function that sends a command with any other. Without one, this
+   * process decides.
+   */
+  readonly client?: Client | undefined;
+}
 
 /** How long a request may take. */
 export interface WaitOptions {

@@ -1,6 +1,6 @@
 /** Quotas of the calendar: so many units until a period ends, then everything anew. */
 
-import { Asker, type WaitOptions } from "./asker.js";
+import { Asker, type AskerOptions, type WaitOptions } from "./asker.js";
 import { Bounded } from "./bounded.js";
 import { Calendar, type CalendarOptions, type Period, type PeriodName } from "./calendar.js";
 import * as commands from "./commands.js";
@@ -9,7 +9,7 @@ import { Decision, type Source, type Told } from "./decision.js";
 import { type Duration, flag, integer, MAX_EXACT, milliseconds } from "./duration.js";
 import { RefusedError, UnavailableError } from "./errors.js";
 import { clock, instead, type Wanted } from "./local.js";
-import { type AskerOptions, requested, settingsOf } from "./options.js";
+import { requested, settingsOf } from "./options.js";
 import { CountOverflow, type Reply } from "./window.js";
 
 /** A quota of the calendar, or of fixed windows: `period` or `window`. */

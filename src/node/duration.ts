@@ -28,6 +28,9 @@ export function parseDuration(text: string): number | null {
 /** A duration in ms, of at least `least`; what it is for is named in the error. */
 export function milliseconds(duration: Duration, what: string, least = 1): number {
   const ms = typeof duration === "string" ? parseDuration(duration) : duration;
+  if (Number.isSafeInteger(ms) && (ms as number) >= 0 && (ms as number) < least) {
+    throw new RangeError(`${what} must be at least ${least} ms, not ${String(duration)}`);
+  }
   if (ms === null || !Number.isSafeInteger(ms) || ms < least || ms > MAX_WINDOW) {
     throw new RangeError(
       `${what} must be a duration such as "250ms", "60s" or "1h", or whole milliseconds, not ${String(duration)}`,

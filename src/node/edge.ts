@@ -8,17 +8,17 @@ import { type Duration, flag, integer, milliseconds, patience } from "./duration
 import { RefusedError, UnavailableError } from "./errors.js";
 import { clock, instead, LocalWindows } from "./local.js";
 import {
-  type LimiterOptions,
   type QuotaOptions,
   quotaLike,
   quotaOf,
+  type RateOptions,
   requested,
   type Settings,
   settingsOf,
 } from "./options.js";
 import type { Demand, Quota, Reply } from "./window.js";
 
-export interface HttpLimiterOptions extends QuotaOptions, Omit<LimiterOptions, "client" | "mode" | "maxWaiting"> {
+export interface HttpLimiterOptions extends Omit<RateOptions, "mode" | "maxWaiting"> {
   /** Where swlimitd serves its HTTP API, such as "https://limits.example:8443". */
   readonly url: string | URL;
   /** One of swlimitd's tokens. */

@@ -4,8 +4,7 @@ import { AsyncLocalStorage } from "node:async_hooks";
 import type { BudgetLimiter } from "./budget.js";
 import type { Decision } from "./decision.js";
 import { ALL, type FixedOptions, limiterOf } from "./fixed.js";
-import type { Limiter } from "./limiter.js";
-import type { LimiterOptions } from "./options.js";
+import type { Limiter, LimiterOptions } from "./limiter.js";
 
 /** As a limiter's; the limit and the window are those of the middleware. */
 export type StoreOptions = Omit<LimiterOptions, "limit" | "window" | "name"> & FixedOptions;

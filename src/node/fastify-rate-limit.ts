@@ -1,8 +1,7 @@
 /** A store for the plugin @fastify/rate-limit. */
 
 import { type FixedOptions, limiterOf } from "./fixed.js";
-import { Limiter } from "./limiter.js";
-import type { LimiterOptions } from "./options.js";
+import { Limiter, type LimiterOptions } from "./limiter.js";
 
 /** As a limiter's; the limit and the window are those of the plugin, which may be functions there. */
 export type StoreOptions = Omit<LimiterOptions, "limit" | "window" | "resolution" | "name"> & FixedOptions;

@@ -2,8 +2,7 @@
 
 import { BudgetLimiter } from "./budget.js";
 import { flag } from "./duration.js";
-import { Limiter } from "./limiter.js";
-import type { LimiterOptions } from "./options.js";
+import { Limiter, type LimiterOptions } from "./limiter.js";
 
 /** A limit that nobody reaches, and that every client library reads exactly: node-redis does not beyond 2^53 − 58. */
 export const ALL = 10 ** 15;

@@ -1,7 +1,7 @@
 /** How many at once: units that are held while something is under way. */
 
 import { randomBytes } from "node:crypto";
-import { Asker, type WaitOptions } from "./asker.js";
+import { Asker, type AskerOptions, type WaitOptions } from "./asker.js";
 import { type Instant, instant } from "./awake.js";
 import type { Wish } from "./commands.js";
 import * as commands from "./commands.js";
@@ -11,7 +11,7 @@ import { DeniedError, LostError, RefusedError, UnavailableError } from "./errors
 import { POLL } from "./lanes.js";
 import { instead } from "./local.js";
 import { LocalHolds } from "./local-holds.js";
-import { type AskerOptions, requested, settingsOf } from "./options.js";
+import { requested, settingsOf } from "./options.js";
 import type { Held } from "./renewals.js";
 import type { Server } from "./server.js";
 import { inTime, pause } from "./timeout.js";
@@ -61,7 +61,7 @@ const LEAST_TTL = 3000;
 const LONGEST_WAIT = 3_600_000;
 
 /** Units that are held until they are released; or, with `granted` 0, a denial. */
-export class Hold extends Decision implements Held {
+export class Hold extends Decision {
   /** What its holder is known by at the server: 16 random bytes, as hexadecimal digits. */
   readonly id: string;
   /** Larger than that of every grant before it; undefined of a denial, and of what the server does not know. */

@@ -1,6 +1,6 @@
 /** One quota, for any number of keys. */
 
-import { Asker, type WaitOptions } from "./asker.js";
+import { Asker, type AskerOptions, type WaitOptions } from "./asker.js";
 import { Cached } from "./cached.js";
 import * as commands from "./commands.js";
 import { replyOf } from "./commands.js";
@@ -9,10 +9,13 @@ import { Denials } from "./denials.js";
 import { type Duration, flag, integer, milliseconds } from "./duration.js";
 import { NotAskedError, UnavailableError } from "./errors.js";
 import { clock, instead, LocalWindows } from "./local.js";
-import { type LimiterOptions, type QuotaOptions, quotaLike, quotaOf, requested, settingsOf } from "./options.js";
+import { type QuotaOptions, quotaLike, quotaOf, type RateOptions, requested, settingsOf } from "./options.js";
 import { Turns } from "./turns.js";
 import { waitInTurn } from "./waiting.js";
 import type { Demand, Quota, Reply } from "./window.js";
+
+/** What a limiter of rates can be told. */
+export interface LimiterOptions extends AskerOptions, RateOptions {}
 
 export interface PeekOptions extends WaitOptions {
   /** Units that are asked for: 1 … 2^53 − 1. */

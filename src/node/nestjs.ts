@@ -2,8 +2,7 @@
 
 import type { BudgetLimiter } from "./budget.js";
 import { type FixedOptions, limiterOf } from "./fixed.js";
-import { Limiter } from "./limiter.js";
-import type { LimiterOptions } from "./options.js";
+import { Limiter, type LimiterOptions } from "./limiter.js";
 
 /** As a limiter's; the limit and the window are those of the throttler. */
 export type StorageOptions = Omit<LimiterOptions, "limit" | "window" | "resolution" | "name"> & FixedOptions;

@@ -2,7 +2,6 @@
 
 import type { WaitOptions } from "./asker.js";
 import { type Duration, flag, integer, milliseconds, resolutionOf } from "./duration.js";
-import type { Client } from "./transport.js";
 import type { Quota } from "./window.js";
 
 /** How much may be used in which window. */
@@ -29,13 +28,8 @@ export type OnFailure = "local" | "allow" | "deny" | "error";
 /** Whether the module decides, or the script in place of it. */
 export type ModuleUse = "auto" | "always" | "never";
 
-/** What all kinds of limiters can be told. */
-export interface AskerOptions {
-  /**
-   * A client of the packages redis or ioredis, or a function that sends a command with any other. Without one, this
-   * process decides.
-   */
-  readonly client?: Client | undefined;
+/** What all kinds of limiters can be told, whomever they ask. */
+export interface CommonOptions {
   /** What decides when the server does not answer; "local" as a rule. */
   readonly onFailure?: OnFailure;
   /** The part of the limit that this process grants by `onFailure: "local"`: 0.000001 … 1, as a rule 0.1. */
@@ -55,8 +49,8 @@ export interface AskerOptions {
   readonly name?: string;
 }
 
-/** What a limiter of rates can be told. */
-export interface LimiterOptions extends AskerOptions, QuotaOptions {
+/** What a limiter of rates can be told, whomever it asks. */
+export interface RateOptions extends CommonOptions, QuotaOptions {
   /** The strategy: "cached" as a rule, and "local" without a client. */
   readonly mode?: Mode;
   /** The most connections on which requests wait for their turn, of all limiters of a client; 10 as a rule. */
@@ -113,11 +107,15 @@ const RENAMED: Record<string, string> = {
 };
 
 /** The settings of a limiter, which has options of its own beside those that all have. */
-export function settingsOf(options: AskerOptions, own: readonly string[] = OF_RATES): Settings {
+export function settingsOf(options: CommonOptions, own: readonly string[] = OF_RATES): Settings {
   if (typeof options !== "object" || options === null) throw new TypeError("options must be an object");
   for (const name of Object.keys(options)) known(name, new Set([...COMMON, ...own]));
   const given = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
-  const { client, mode = client === undefined ? "local" : "cached", ...rest }: Partial<LimiterOptions> = given;
+  const {
+    client,
+    mode = client === undefined ? "local" : "cached",
+    ...rest
+  }: Partial<RateOptions> & { client?: unknown } = given;
   const found = { ...DEFAULTS, ...rest };
   if (client === undefined && mode !== "local") throw new TypeError(`mode "${String(mode)}" needs a client`);
   if (!(found.localShare >= 0.000001 && found.localShare <= 1)) {

@@ -4,8 +4,7 @@ import type { BudgetLimiter } from "./budget.js";
 import type { Decision } from "./decision.js";
 import { integer } from "./duration.js";
 import { ALL, type FixedOptions, limiterOf } from "./fixed.js";
-import { Limiter } from "./limiter.js";
-import type { LimiterOptions } from "./options.js";
+import { Limiter, type LimiterOptions } from "./limiter.js";
 
 /** As a limiter's; the limit and the window have that package's names, and its unit: seconds. */
 export interface FlexibleOptions extends Omit<LimiterOptions, "limit" | "window" | "name">, FixedOptions {

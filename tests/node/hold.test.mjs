@@ -326,3 +326,9 @@ test("a wait that goes on for somebody else with its id is over: nothing more is
   await first.release();
   assert.equal((await theirs)[0], 1);
 });
+
+test("what is refused as too short says what is long enough", () => {
+  const made = (ttl) => new HoldLimiter({ limit: 1, ttl });
+  assert.throws(() => made("1s"), /ttl must be at least 3000 ms, not 1s/);
+  assert.equal(made("3s").ttl, 3000);
+});

@@ -2,8 +2,10 @@
 
 import json
 import os
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +98,36 @@ def test_types():
     """The package's types fit those of the clients and the frameworks."""
     done = node.run(node.TSC, "--project", HERE)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+NODE_TYPES = ["--types", "node", "--typeRoots", node.PACKAGE / "node_modules/@types"]
+OLD = node.MODULES / "node_modules/typescript-5/bin/tsc"
+USERS = {
+    "node10": (OLD, "ts", NODE_TYPES, "--module", "commonjs", "--moduleResolution", "node10"),
+    "node16, import": (OLD, "mts", NODE_TYPES, "--module", "node16"),
+    "node16, require": (OLD, "cts", NODE_TYPES, "--module", "node16"),
+    "nodenext": (node.TSC, "mts", NODE_TYPES, "--module", "nodenext", "--ignoreConfig"),
+    "bundler": (node.TSC, "ts", NODE_TYPES, "--module", "esnext", "--moduleResolution", "bundler", "--ignoreConfig"),
+    "edge": (node.TSC, "ts", ["--lib", "es2022,dom", "--typeRoots", "/nonexistent"], "--module", "esnext",
+             "--moduleResolution", "bundler", "--ignoreConfig"),
+}
+"""What users tell the compiler, by how it finds modules; functions at the edge know nothing of Node.js."""
+
+
+@once
+@pytest.mark.parametrize("users", USERS)
+def test_types_with_settings_of_users(users):
+    """The declarations themselves are checked: without `skipLibCheck`. A wrong line shows that they are read."""
+    compiler, suffix, types, *words = USERS[users]
+    exports = json.loads((node.PACKAGE / "package.json").read_text())["exports"]
+    names = ["./edge"] if users == "edge" else list(exports)
+    lines = [f'import * as m{at} from "swlimit{name[1:]}";\n' for at, name in enumerate(names)]
+    with tempfile.TemporaryDirectory(dir=HERE) as folder:
+        program = Path(folder, f"users.{suffix}")
+        program.write_text("".join([*lines, "export const wrong: number[] = [", *(f"m{at}," for at in range(len(names))),
+                                    "];\n"]))
+        done = node.run(compiler, "--noEmit", "--strict", "--esModuleInterop", "--target", "es2022", *types, *words,
+                        program)
+    wrong = [line for line in done.stdout.splitlines() if "dist/" in line.split("(")[0]]
+    assert wrong == []
+    assert done.stdout.count(f"users.{suffix}(") == len(names), done.stdout
