@@ -20,6 +20,8 @@ export interface ServerState {
   readonly roundTrip: number | null;
   /** What decides there; null until that is known. */
   readonly backend: "module" | "script" | null;
+  /** How often another server has become the primary, as far as sentinels have told. */
+  readonly failovers: number;
 }
 
 /** A message for each change of a server's state: its ServerState. */
@@ -27,6 +29,17 @@ const changed = diagnostics.channel("swlimit:state");
 
 /** A message for each right that is missing: `{ address, right, message }`. */
 const lacks = diagnostics.channel("swlimit:lacks");
+
+/** A message whenever another server is the primary: `{ name, from, to }`. */
+const failover = diagnostics.channel("swlimit:failover");
+
+/** Say that another server is the primary. */
+export function saysFailover(change: { readonly name: string; readonly from: string; readonly to: string }): void {
+  failover.publish(change);
+  process.emitWarning(`the primary of ${change.name} is ${change.to}, and no longer ${change.from}`, {
+    code: "SWLIMIT_FAILOVER",
+  });
+}
 
 /** Say what was counted nowhere when the last limiter was closed. */
 export function saysLost({ units, keys }: { readonly units: number; readonly keys: number }): void {
@@ -67,6 +80,7 @@ export class Health {
   constructor(
     private readonly address: string,
     private readonly backend: () => ServerState["backend"],
+    private readonly failovers: () => number = () => 0,
   ) {}
 
   get state(): ServerState {
@@ -80,6 +94,7 @@ export class Health {
       lacks: [...lacking].sort(),
       roundTrip,
       backend: this.backend(),
+      failovers: this.failovers(),
     };
   }
 

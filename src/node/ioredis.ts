@@ -3,6 +3,8 @@
 import type { Socket } from "node:net";
 import calculateSlot from "cluster-key-slot";
 import { isPacked, type Word } from "./dialect.js";
+import { saysFailover } from "./health.js";
+import { type Address, type SentinelLines, Sentinels } from "./sentinel.js";
 import type { Connection, Transport } from "./transport.js";
 
 /** What is used of a client or a cluster. */
@@ -20,6 +22,7 @@ interface Ioredis extends IoredisClient {
   duplicate(overrides?: object): Ioredis;
   connect(): Promise<void>;
   disconnect(): void;
+  subscribe(channel: string): Promise<unknown>;
   on(event: string, listener: () => void): unknown;
 }
 
@@ -37,6 +40,15 @@ interface Options {
   readonly name?: string;
   readonly db?: number;
   readonly autoResendUnfulfilledCommands?: boolean;
+  /** Behind sentinels. */
+  readonly sentinels?: readonly Partial<Address>[] | null;
+  readonly role?: string;
+  readonly tls?: object;
+  readonly enableTLSForSentinelMode?: boolean;
+  readonly sentinelUsername?: string;
+  readonly sentinelPassword?: string;
+  readonly sentinelTLS?: object;
+  readonly natMap?: Record<string, Address> | ((key: string) => Address | null | undefined) | null;
   /** Of clusters. */
   readonly redisOptions?: { readonly autoResendUnfulfilledCommands?: boolean };
   readonly clusterNodeRetryStrategy?: unknown;
@@ -46,7 +58,9 @@ interface Options {
 export function transport(client: IoredisClient): Transport {
   return (client as { isCluster?: boolean }).isCluster === true
     ? cluster(client as IoredisCluster)
-    : single(client as Ioredis);
+    : (client as Ioredis).options?.sentinels
+      ? behindSentinels(client as Ioredis)
+      : single(client as Ioredis);
 }
 
 function call(client: Ioredis | IoredisCluster, words: Word[]): Promise<unknown> {
@@ -112,21 +126,26 @@ class Once<Any extends { readonly status: string; disconnect(): void; on: Ioredi
   }
 }
 
+/** What makes a duplicate of a client send nothing twice. */
+const ONCE = {
+  lazyConnect: true,
+  autoResendUnfulfilledCommands: false,
+  maxRetriesPerRequest: 0,
+  reconnectOnError: null,
+};
+
+/** A client that does not keep the process from ending: the caller's own does. */
+function beside(made: Ioredis): Ioredis {
+  made.on("connect", () => made.stream?.unref());
+  made.on("error", () => {}); // whoever waits for a reply hears of it
+  return made;
+}
+
 function single(client: Ioredis): Transport {
   if (typeof client.duplicate !== "function" && client.options?.autoResendUnfulfilledCommands !== false) {
     throw new TypeError("client sends again what is unanswered: make it with `autoResendUnfulfilledCommands: false`");
   }
-  const duplicate = () => {
-    const made = client.duplicate({
-      db: client.condition?.select ?? client.options.db,
-      lazyConnect: true,
-      autoResendUnfulfilledCommands: false,
-      maxRetriesPerRequest: 0,
-      reconnectOnError: null,
-    });
-    made.on("connect", () => made.stream?.unref()); // the caller's keeps the process from ending
-    return made;
-  };
+  const duplicate = () => beside(client.duplicate({ ...ONCE, db: client.condition?.select ?? client.options.db }));
   const once = new Once(client, client.options.autoResendUnfulfilledCommands === false ? null : duplicate);
   return {
     send: (args) => call(once.get(), args),
@@ -138,6 +157,103 @@ function single(client: Ioredis): Transport {
     isOpen: () => client.status !== "end",
     ended: (listener) => client.on("end", listener),
     close: () => once.close(),
+    takesBytes: takesBytes(client),
+    isOrdered: true,
+    tracks: false,
+  };
+}
+
+/** The primary that sentinels tell of. When that is another one, the connection to the one before is given up at once. */
+class Followed {
+  node: Ioredis | null = null;
+  failovers = 0;
+  private readonly sentinels: Sentinels;
+  private found = () => {};
+  /** Once there is one. */
+  readonly first = new Promise<void>((resolve) => {
+    this.found = resolve;
+  });
+
+  constructor(private readonly client: Ioredis) {
+    const { name = "", sentinels } = client.options;
+    const seeds = (sentinels ?? []).map(({ host = "127.0.0.1", port = 26379 }) => ({ host, port }));
+    const asked = (address: Address) => this.lines(address);
+    this.sentinels = new Sentinels(name, seeds, asked, (primary) => this.follow(name, primary));
+  }
+
+  close(): void {
+    this.sentinels.close();
+    this.node?.disconnect();
+  }
+
+  private follow(name: string, primary: Address): void {
+    const { client, node: before } = this;
+    const { natMap, tls, enableTLSForSentinelMode, db } = client.options;
+    const key = `${primary.host}:${primary.port}`;
+    const { host, port } = (typeof natMap === "function" ? natMap(key) : natMap?.[key]) ?? primary;
+    const at = { sentinels: null, name: null, host, port, tls: enableTLSForSentinelMode ? tls : undefined };
+    this.node = beside(client.duplicate({ ...ONCE, ...at, db: client.condition?.select ?? db }));
+    this.found();
+    if (!before) return;
+    this.failovers++;
+    saysFailover({ name, from: address(before), to: address(this.node) });
+    before.disconnect();
+  }
+
+  private lines({ host, port }: Address): SentinelLines {
+    const { sentinelUsername: username, sentinelPassword: password, sentinelTLS: tls } = this.client.options;
+    const line = () =>
+      beside(
+        this.client.duplicate({
+          ...ONCE,
+          ...{ sentinels: null, name: null, host, port, username, password, tls, db: 0, protocol: 2 },
+          ...{ enableReadyCheck: false, retryStrategy: () => 1000 },
+        }),
+      );
+    const [asking, hearing] = [line(), line()];
+    return {
+      ask: (words) => call(asking, words),
+      listen: (heard) => {
+        hearing.on("ready", heard);
+        hearing.on("message", heard);
+        hearing.subscribe("+switch-master").catch(() => {}); // which is repeated with each connection
+      },
+      close: () => {
+        asking.disconnect();
+        hearing.disconnect();
+      },
+    };
+  }
+}
+
+function behindSentinels(client: Ioredis): Transport {
+  let followed: Followed | null = null;
+  const close = () => {
+    followed?.close();
+    followed = null;
+  };
+  client.on("end", close);
+  const follow = () => {
+    followed ??= new Followed(client);
+    return followed;
+  };
+  return {
+    send: async (args) => {
+      if (client.status === "end") return call(client, args); // which says so
+      const { node, first } = follow();
+      if (!node) await first;
+      return call(follow().node ?? client, args);
+    },
+    node: () => follow().node ?? client,
+    knows: (node) => node === followed?.node,
+    address,
+    open: openTo,
+    state: (node) => (node === client ? "connecting" : state(node)),
+    connection,
+    failovers: () => followed?.failovers ?? 0,
+    isOpen: () => client.status !== "end",
+    ended: (listener) => client.on("end", listener),
+    close,
     takesBytes: takesBytes(client),
     isOrdered: true,
     tracks: false,

@@ -2,6 +2,7 @@
 
 import calculateSlot from "cluster-key-slot";
 import { isPacked, type Word } from "./dialect.js";
+import { saysFailover } from "./health.js";
 import type { Connection, Listener, Transport } from "./transport.js";
 
 /** What is used of a client. */
@@ -100,6 +101,12 @@ interface Sentinel extends NodeRedisSentinel {
   destroy(): unknown;
 }
 
+/** What a sentinel client says of a change. */
+interface Topology {
+  readonly type: string;
+  readonly node: { readonly host: string; readonly port: number };
+}
+
 /** The sentinel is asked so often, in ms, which server is the primary: its word of a change may be lost. */
 const ASKED_EVERY = 1000;
 
@@ -109,6 +116,7 @@ const ASKED_EVERY = 1000;
  */
 function sentinel(client: Sentinel): Transport {
   let made: { readonly like: Sentinel; readonly ready: Promise<unknown>; readonly watch: NodeJS.Timeout } | null = null;
+  let failovers = 0;
   const close = () => {
     const ended = made;
     made = null;
@@ -118,6 +126,16 @@ function sentinel(client: Sentinel): Transport {
   const open = () => {
     const like = client.duplicate({ maxCommandRediscovers: 0, scanInterval: ASKED_EVERY });
     like.on("error", () => {}); // whoever waits for a reply hears of it
+    let before = "";
+    like.on("topology-change", ({ type, node }: Topology) => {
+      if (type !== "MASTER_CHANGE") return;
+      const to = `${node.host}:${node.port}`;
+      if (before !== "" && before !== to) {
+        failovers++;
+        saysFailover({ name: "the sentinels", from: before, to });
+      }
+      before = to;
+    });
     const ready = like.connect();
     ready.catch(() => {
       if (made?.like === like) close();
@@ -134,6 +152,7 @@ function sentinel(client: Sentinel): Transport {
     },
     state: () => (made?.like.isReady ? "ready" : "connecting"),
     isOpen: () => client.isOpen,
+    failovers: () => failovers,
     close,
   };
 }

@@ -88,7 +88,11 @@ export class Primary {
   ) {
     const { open, tracks, takesBytes } = transport;
     this.dialect = new Dialect((words, key) => transport.send(words, key), takesBytes);
-    this.health = new Health(transport.address(node), () => (this.line?.dialect ?? this.dialect).backend);
+    this.health = new Health(
+      transport.address(node),
+      () => (this.line?.dialect ?? this.dialect).backend,
+      transport.failovers,
+    );
     this.breaker = new Breaker(
       this.health,
       () => this.probe(),

@@ -41,6 +41,8 @@ export interface Transport {
   readonly isOpen?: () => boolean;
   /** Calls when the caller closes the client. */
   readonly ended?: (listener: () => void) => void;
+  /** How often another server has become the primary. */
+  readonly failovers?: () => number;
   /** Closes what was opened in place of the caller's client. */
   readonly close?: () => void;
   /** Opens a connection of its own to a primary; with a listener, one that has client tracking on. */

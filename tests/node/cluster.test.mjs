@@ -79,7 +79,8 @@ for (const [name, open] of Object.entries({ redis: (test) => nodeRedis(test, cre
     const direct = await nodeRedis(test, createCluster);
     const opened = sockets(test);
     const three = limiter(test, { client: await open(test), mode: "direct", timeout: 2000, onFailure: "deny" });
-    await eventually(async () => (await three.allow(key())).source === "server", "its connection");
+    const isConnected = async () => (await three.allow(key())).source === "server" && three.servers().length === 3;
+    await eventually(isConnected, "its connections");
     await losesReply(three, opened, async (k) => {
       return (await direct.sendCommand(k, true, ["SWLIMIT.PEEK", k, "3", "10s", "1s"]))[2];
     });

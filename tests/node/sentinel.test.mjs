@@ -4,7 +4,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Redis } from "ioredis";
 import { createSentinel } from "redis";
-import { asker, connect, eventually, key, limiter, port } from "./support.mjs";
+import { Sentinels } from "../../src/node/dist/esm/sentinel.js";
+import { asker, connect, eventually, key, limiter, losesReply, port, sockets } from "./support.mjs";
 
 const sentinel = { host: "127.0.0.1", port: port("sentinel") };
 
@@ -34,6 +35,73 @@ for (const [name, open] of Object.entries({ redis: nodeRedis, ioredis })) {
   });
 }
 
+for (const [name, open] of Object.entries({ redis: nodeRedis, ioredis })) {
+  test(`a request whose reply is lost is counted once, with ${name}`, async (test) => {
+    const direct = asker(await connect(test));
+    const opened = sockets(test);
+    const three = limiter(test, { client: await open(test), mode: "direct", timeout: 2000, onFailure: "deny" });
+    await eventually(async () => (await three.allow(key())).source === "server", "its connection");
+    await losesReply(three, opened, async (k) => (await direct("SWLIMIT.PEEK", k, 3, "10000ms", "1000ms"))[2]);
+  });
+}
+
+/** Sentinels that say what they are told to say. */
+function said(test) {
+  const lines = new Map();
+  const followed = [];
+  const connect = ({ port }) => {
+    const line = { master: [], others: [], heard() {}, isClosed: false };
+    lines.set(port, line);
+    return {
+      ask: async ([, question]) => (question === "MASTER" ? line.master : line.others),
+      listen: (heard) => Object.assign(line, { heard }),
+      close: () => Object.assign(line, { isClosed: true }),
+    };
+  };
+  const seeds = [1, 2].map((port) => ({ host: "s", port }));
+  const sentinels = new Sentinels("main", seeds, connect, ({ port }) => followed.push(port));
+  test.after(() => sentinels.close());
+  const tell = (sentinel, port, epoch) => {
+    lines.get(sentinel).master = ["name", "main", "ip", "h", "port", `${port}`, "config-epoch", `${epoch}`];
+  };
+  return { sentinels, lines, followed, tell };
+}
+
+test("only the largest epoch of any sentinel leads to a primary", async (test) => {
+  const { lines, followed, tell } = said(test);
+  const hear = async (sentinel) => {
+    lines.get(sentinel).heard();
+    await new Promise((resolve) => setImmediate(resolve));
+  };
+  tell(1, 10, 4);
+  await hear(1);
+  tell(2, 20, 5);
+  await hear(2);
+  await hear(1); // which was cut off
+  tell(1, 20, 5);
+  await hear(1);
+  assert.deepEqual(followed, [10, 20]);
+});
+
+test("one sentinel is asked each second, and those that it knows are asked, too", async (test) => {
+  test.mock.timers.enable({ apis: ["setInterval"] });
+  const { sentinels, lines, followed, tell } = said(test);
+  const second = async () => {
+    test.mock.timers.tick(1000);
+    await new Promise((resolve) => setImmediate(resolve));
+  };
+  tell(2, 20, 1);
+  lines.get(2).others = [["name", "s3", "ip", "s", "port", "3"]];
+  await second(); // the first says nothing that is of use
+  await second();
+  assert.deepEqual([followed, [...lines.keys()]], [[20], [1, 2, 3]]);
+  tell(3, 30, 2);
+  await second();
+  assert.deepEqual(followed, [20, 30]);
+  sentinels.close();
+  assert.ok([...lines.values()].every(({ isClosed }) => isClosed));
+});
+
 test("through a failover: counts stay, and who was master grants nothing any more", async (test) => {
   const limiters = [];
   for (const open of [nodeRedis, ioredis]) {
@@ -50,6 +118,19 @@ test("through a failover: counts stay, and who was master grants nothing any mor
   await eventually(() => told.sendCommand(["SENTINEL", "FAILOVER", "main"]).catch(() => false), "the failover");
   const role = async (client) => (await client.sendCommand(["ROLE"]).catch(() => [""]))[0];
   await eventually(async () => (await role(replica)) === "master", "the new master", 60_000);
+  // For seconds the old one goes on as a master, and grants what nobody would count.
+  const warned = limiters.map((three) =>
+    eventually(
+      async () => (await three.peek(k)) && three.servers().some(({ failovers }) => failovers === 1),
+      "its noticing",
+      60_000,
+    ),
+  );
+  await Promise.all(warned);
+  assert.match(limiters[1].servers()[0].address, new RegExp(`:${port("replica")}$`));
+  const other = key();
+  await eventually(async () => (await limiters[1].allow(other)).source === "server", "its new connection", 60_000);
+  assert.equal((await asker(replica)("SWLIMIT.PEEK", other, 3, "3600000ms", "1000ms"))[2], 2);
   await eventually(async () => (await role(master)) === "slave", "the old master's end", 60_000);
   for (const three of limiters) {
     await eventually(async () => (await three.peek(k)).source === "server", "its return", 60_000);
