@@ -21,6 +21,7 @@ from . import (
     plots,
     scale,
     script,
+    sizing,
     top,
     waiting,
 )
@@ -138,6 +139,12 @@ SECTIONS = {
         f"limited to {from_limits.LOG_LIMIT} in {from_limits.LOG_WINDOW} s for each address.",
         lambda options: from_limits.measure(*((5, 0.1) if options.quick else (15, 0.3)), options.log),
         lambda result: from_limits.table(*result)),
+    "sizing": Section(
+        "Memory of swlimitd",
+        "Growth of its resident memory, for each of many; keys have values of 16 bytes. Keys are forgotten beyond "
+        "`max_keys`, so memory has an end.",
+        lambda options: sizing.measure(),
+        sizing.table),
     "instructions": Section(
         "Instructions per command",
         "Counted by valgrind's callgrind, one key, no pipeline: hardly any time plays a part. The module's own count "
