@@ -14,7 +14,6 @@ from support.daemon import Daemon
 from support.server import Binaries, Server
 from support.waiting import eventually
 
-
 THREADS = 8
 POD = 256 << 20  # bytes, the memory that the chart and the manifests allow
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])

@@ -150,8 +150,9 @@ def test_what_needs_a_restart_is_named(daemon):
         return {key for key, in daemon.metrics("swlimitd_restart_needed")}
 
     assert waiting() == set()
-    for change, keys in [({"max_keys": 7}, {"max_keys"}), ({"max_keys": 7, "log": {"level": "warn"}}, {"max_keys", "log"})]:
-        settings.write_text(json.dumps(json.loads(before) | change))
+    changed = json.loads(before) | {"max_keys": 7}
+    for change, keys in [({}, {"max_keys"}), ({"log": {"level": "warn"}}, {"max_keys", "log"})]:
+        settings.write_text(json.dumps(changed | change))
         eventually(waiting, keys)
     named = re.findall(r"take effect after a restart only.* keys=\"(.*)\"", daemon.log)
     assert [set(names.split(", ")) for names in named] == [{"max_keys"}, {"max_keys", "log"}]
