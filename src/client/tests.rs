@@ -10,7 +10,9 @@ use tokio::task::yield_now;
 use tokio::time::{advance, sleep, Instant};
 
 use crate::fake::{paused, Fake, Fault};
-use crate::{Client, Decision, Error, Limiter, Mode, Module, OnFailure, Quota, Reason, Request, Source, State};
+use crate::{
+    Calendar, Client, Decision, Error, Limiter, Mode, Module, OnFailure, Period, Quota, Reason, Request, Source, State,
+};
 
 fn client(fake: &Fake) -> Client {
     Client::builder().over(fake.clone()).unwrap()
@@ -1063,6 +1065,30 @@ fn forgotten_keys_get_no_second_share() {
             sleep(Duration::from_millis(150)).await;
         }
         assert!(used <= 110, "{used} of 100");
+    });
+}
+
+/// What many rules cost that nobody has asked for yet.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limiter_costs_little_before_its_first_request() {
+    const LIMITERS: usize = 5_000;
+    let resident = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+    };
+    paused(async {
+        let (client, local) = (client(&Fake::new()), Client::local());
+        let before = resident();
+        let mut limiters = Vec::new();
+        for mode in [Mode::Cached, Mode::Leased, Mode::Eventual, Mode::Local] {
+            limiters.extend((0..LIMITERS).map(|_| client.limiter(quota(5, 1_000, 10)).mode(mode).build().unwrap()));
+        }
+        let budgets: Vec<_> =
+            (0..LIMITERS).map(|_| local.budget(5, Calendar::of(Period::Day)).build().unwrap()).collect();
+        let each = resident().saturating_sub(before) / (limiters.len() + budgets.len());
+        assert!(each < 2_000, "{each} bytes");
     });
 }
 

@@ -1,7 +1,7 @@
 //! A concurrent map with a bound. The oldest key is forgotten first.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ahash::RandomState;
 use parking_lot::Mutex;
@@ -29,11 +29,14 @@ pub(crate) trait Keep {
 
 /// Keys, each with what is kept of it. Looking one up takes no lock.
 pub(crate) struct Bounded<V> {
-    map: papaya::HashMap<Arc<[u8]>, Arc<V>, RandomState>,
+    /// Made with the first key: an empty one takes kilobytes, and most limits of a large configuration have no key.
+    map: OnceLock<Map<V>>,
     /// The keys of the map, the oldest first. Whoever changes which keys there are holds this.
     order: Mutex<Order>,
     max_keys: usize,
 }
+
+type Map<V> = papaya::HashMap<Arc<[u8]>, Arc<V>, RandomState>;
 
 struct Order {
     keys: VecDeque<Arc<[u8]>>,
@@ -52,19 +55,23 @@ impl<V: Keep> Bounded<V> {
         let max_keys = max_keys.max(1);
         let crowded = FEW.min(max_keys);
         let order = Order { keys: VecDeque::new(), bytes: 0, swept: Instant::now(), crowded, forgot: None };
-        Self { map: papaya::HashMap::with_hasher(RandomState::new()), order: Mutex::new(order), max_keys }
+        Self { map: OnceLock::new(), order: Mutex::new(order), max_keys }
+    }
+
+    fn map(&self) -> &Map<V> {
+        self.map.get_or_init(|| Map::with_hasher(RandomState::new()))
     }
 
     /// Applies a function to what is kept of a key; `None` where nothing is.
     #[inline]
     pub fn see<R>(&self, key: &[u8], see: impl FnOnce(&Arc<V>) -> R) -> Option<R> {
-        self.map.pin().get(key).map(see)
+        self.map.get()?.pin().get(key).map(see)
     }
 
     /// Applies a function to what is kept of a key, made if nothing is.
     #[inline]
     pub fn with<R>(&self, key: &[u8], make: impl FnOnce() -> V, see: impl FnOnce(&Arc<V>) -> R) -> R {
-        if let Some(found) = self.map.pin().get(key) {
+        if let Some(found) = self.map().pin().get(key) {
             return see(found);
         }
         see(&self.get_or_make(key, make))
@@ -77,11 +84,11 @@ impl<V: Keep> Bounded<V> {
 
     /// The same; an error where it is not kept.
     pub fn get_or_keep(&self, key: &[u8], make: impl FnOnce() -> V) -> Result<Arc<V>, Arc<V>> {
-        if let Some(found) = self.map.pin().get(key) {
+        if let Some(found) = self.map().pin().get(key) {
             return Ok(Arc::clone(found));
         }
         let mut order = self.order.lock();
-        let map = self.map.pin();
+        let map = self.map().pin();
         if let Some(found) = map.get(key) {
             return Ok(Arc::clone(found));
         }
@@ -101,7 +108,7 @@ impl<V: Keep> Bounded<V> {
     }
 
     fn sweep(&self, order: &mut Order, now: Instant) {
-        let map = self.map.pin();
+        let map = self.map().pin();
         let mut bytes = 0;
         order.keys.retain(|key| {
             let stays = map.get(key).is_some_and(|kept| !kept.is_idle(now) || kept.is_pinned());
@@ -119,7 +126,7 @@ impl<V: Keep> Bounded<V> {
 
     /// Forgets the oldest keys until there is room for one more. Whether there is.
     fn make_room(&self, order: &mut Order, bytes: usize, now: Instant) -> bool {
-        let map = self.map.pin();
+        let map = self.map().pin();
         let most_bytes = self.max_keys.saturating_mul(BYTES_PER_KEY);
         let mut looked_at = 0;
         while order.keys.len() >= self.max_keys || (order.bytes + bytes > most_bytes && !order.keys.is_empty()) {
@@ -150,7 +157,7 @@ impl<V: Keep> Bounded<V> {
 
     /// How many keys there are.
     pub fn len(&self) -> usize {
-        self.map.len()
+        self.map.get().map_or(0, Map::len)
     }
 }
 
