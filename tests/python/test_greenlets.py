@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from support.server import ROOT
 
 GEVENT = """
@@ -45,3 +47,36 @@ def test_gevent_after_an_outage(start):
     done = subprocess.run([sys.executable, "-c", GEVENT, str(server.port), str(server.process.pid)], text=True,
                           env=os.environ | {"PYTHONPATH": f"{ROOT}/src/python"}, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+PATCHED_LATE = """
+import os, sys
+import redis, swlimit
+
+limiter = swlimit.Limiter(redis.Redis(port=int(sys.argv[1])), 50, "1h", timeout=20.0, on_failure="error")
+holds = swlimit.HoldLimiter(redis.Redis(port=int(sys.argv[1])), 50, timeout=20.0, on_failure="error")
+if "used" in sys.argv:
+    assert limiter.allow("warm") and limiter.acquire("warm", timeout=1)
+if "forked" in sys.argv and (child := os.fork()):
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+from gevent import monkey
+monkey.patch_all()
+import gevent
+
+asked = [gevent.spawn(limiter.allow, "k") for _ in range(100)]
+asked += [gevent.spawn(holds.hold, "h") for _ in range(100)]
+asked += [gevent.spawn(limiter.acquire, "k", timeout=1) for _ in range(10)]
+for one in gevent.joinall(asked, timeout=30):
+    assert one.get(block=False) is not None
+granted = [bool(one.value) for one in asked]
+assert [sum(granted[:100]) + sum(granted[200:]), sum(granted[100:200])] == [50, 50], granted
+"""
+
+
+@pytest.mark.parametrize("before", [[], ["used", "forked"]], ids=["made", "used, forked"])
+def test_gevent_after_the_limiter(start, before):
+    """As gunicorn does with --preload: the program is loaded, then forked, then patched."""
+    server = start()
+    done = subprocess.run([sys.executable, "-c", PATCHED_LATE, str(server.port), *before], text=True,
+                          env=os.environ | {"PYTHONPATH": f"{ROOT}/src/python"}, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-3000:]

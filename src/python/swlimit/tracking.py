@@ -144,6 +144,9 @@ class Subscribers:
 class Tracker:
     """Hears of one server's changes, in a worker that ends when nobody subscribes any more, or it is closed."""
 
+    _generation = 0
+    """Raised when a worker is not needed any more."""
+
     def __init__(self, outside: Outside, server: Server, subscribers: Subscribers) -> None:
         self._outside = outside
         self._server = server
@@ -160,8 +163,7 @@ class Tracker:
         """Held for the asker and its register together. Reentrant: a link may be collected, and closed, meanwhile."""
         self._asker: Conversation | None = None
         self._worker: Any = None
-        self._generation = 0
-        """Raised when a worker is not needed any more."""
+        self._generation += 1
 
     @property
     def is_up(self) -> bool:

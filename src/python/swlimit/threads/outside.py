@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import redis
 
+from .. import fork
 from ..commands import Words
 from ..errors import BROKEN
 from ..outside import Conversation
@@ -23,6 +24,8 @@ T = TypeVar("T")
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """The outcome of a coroutine that awaits this outside only."""
+    if threading.Lock is not fork.lock_kind:
+        fork.patched()
     try:
         coroutine.send(None)
     except StopIteration as done:
