@@ -248,7 +248,12 @@ def search(request):
     return HttpResponse("found")
 
 
-urlpatterns = [path("", lambda request: HttpResponse("hello")), path("search", search)]
+@limited(swlimit.Rule(swlimit.Limiter(client, 2, "1h", timeout=5.0), lambda request: "later", name="later"))
+async def later(request):
+    return HttpResponse("at last")
+
+
+urlpatterns = [path("", lambda request: HttpResponse("hello")), path("search", search), path("later", later)]
 
 from wsgiref.simple_server import make_server
 server = make_server("127.0.0.1", 0, get_wsgi_application())
@@ -272,7 +277,27 @@ def test_django(server, tmp_path):
         assert answers[0].headers["RateLimit-Policy"] == '"all";q=3;w=3600'
         assert "X-RateLimit-Limit" not in answers[0].headers
         assert [fetch(f"{url}search").status for _ in range(2)] == [200, 429]
+        later = [fetch(f"{url}later") for _ in range(3)]
+        assert [(one.status, one.headers["RateLimit"].split(";")[1]) for one in later] == [
+            (200, "r=1"), (200, "r=0"), (429, "r=0")]
         assert fetch(url).status == 200
     finally:
         process.terminate()
         process.wait()
+
+
+def test_asynchronous_views_of_flask():
+    from flask import Flask
+
+    from swlimit.flask import limited
+    app = Flask("asynchronous")
+
+    @app.get("/")
+    @limited(swlimit.Rule(swlimit.Limiter(None, 2, "1h"), lambda request: "all"))
+    async def view():
+        return "hello"
+
+    client = app.test_client()
+    responses = [client.get("/") for _ in range(3)]
+    assert [(one.status_code, one.headers["RateLimit"].split(";")[1]) for one in responses] == [
+        (200, "r=1"), (200, "r=0"), (429, "r=0")]

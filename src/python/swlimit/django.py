@@ -8,9 +8,11 @@ request.
 """
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.utils.module_loading import import_string
@@ -42,10 +44,18 @@ class RateLimitMiddleware:
 
 
 def limited(*rules: Rule[Limiter, Any], **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorates a view that is a function."""
+    """Decorates a view that is a function, also an asynchronous one; its rules are asked in a thread then."""
     limits: Rules[Limiter, Any] = Rules(rules, READING, **options)
 
     def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.iscoroutinefunction(view):
+            @functools.wraps(view)
+            async def limited_async_view(request: Any, *args: Any, **kwargs: Any) -> Any:
+                answer = await sync_to_async(_answer)(limits, request)
+                denied = _denied(answer)
+                return _tell(answer, await view(request, *args, **kwargs) if denied is None else denied)
+            return limited_async_view
+
         @functools.wraps(view)
         def limited_view(request: Any, *args: Any, **kwargs: Any) -> Any:
             return _respond(limits, request, lambda: view(request, *args, **kwargs))
@@ -54,11 +64,24 @@ def limited(*rules: Rule[Limiter, Any], **options: Any) -> Callable[[Callable[..
 
 
 def _respond(rules: Rules[Limiter, Any], request: Any, view: Callable[[], Any]) -> Any:
+    answer = _answer(rules, request)
+    denied = _denied(answer)
+    return _tell(answer, view() if denied is None else denied)
+
+
+def _answer(rules: Rules[Limiter, Any], request: Any) -> Answer | None:
+    """None where no rule applies."""
     asked = rules.asked(request)
-    if not asked:
-        return view()
-    answer: Answer = rules.answer(request, asked, allow_all(*(one for _, one in asked)))
-    response = view() if answer.decisions else HttpResponse(answer.body, answer.content_type, 429)
-    for name, value in answer.headers.items():
+    return rules.answer(request, asked, allow_all(*(one for _, one in asked))) if asked else None
+
+
+def _denied(answer: Answer | None) -> HttpResponse | None:
+    if answer is None or answer.decisions:
+        return None
+    return HttpResponse(answer.body, answer.content_type, 429)
+
+
+def _tell(answer: Answer | None, response: Any) -> Any:
+    for name, value in (answer.headers if answer is not None else {}).items():
         response[name] = value
     return response

@@ -1,8 +1,9 @@
 """What makes two of everything: a limiter for threads carries coroutines out, one of asyncio has them awaited."""
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 import redis
@@ -26,6 +27,10 @@ class command(Generic[P, T]):
 
     def __init__(self, coroutine: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
         self.coroutine = coroutine
+        self.__doc__ = coroutine.__doc__
+
+    @overload
+    def __get__(self, limiter: None, owner: object) -> "command[P, T]": ...
 
     @overload
     def __get__(self, limiter: "Threaded", owner: object) -> Callable[P, T]: ...
@@ -34,7 +39,14 @@ class command(Generic[P, T]):
     def __get__(self, limiter: "Awaited", owner: object) -> Callable[P, Coroutine[Any, Any, T]]: ...
 
     def __get__(self, limiter: Any, owner: object) -> Any:
-        raise NotImplementedError  # each kind of limiter has a function in its place
+        return self  # each kind of limiter has a function in its place
+
+
+def check_decorated(function: Callable[..., Any], refused: Sequence[Callable[[Any], bool]], hint: str) -> None:
+    """Raise TypeError for a function whose calls return before anything of it has run."""
+    called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+    if any(kind(function) or kind(called) for kind in refused):
+        raise TypeError(f"{getattr(function, '__qualname__', function)!s} is {hint}")
 
 
 class Kind:
@@ -81,6 +93,15 @@ class Threaded(Kind):
 
     @staticmethod
     def _within(context: Callable[P, Any], function: Callable[P, R]) -> Callable[P, R]:
+        check_decorated(function, (inspect.iscoroutinefunction, inspect.isasyncgenfunction),
+                        "asynchronous: use a limiter of asyncio")
+        if inspect.isgeneratorfunction(function):
+            @functools.wraps(function)
+            def generating(*args: P.args, **kwargs: P.kwargs) -> Any:
+                with context(*args, **kwargs):
+                    return (yield from function(*args, **kwargs))
+            return cast(Callable[P, R], generating)
+
         @functools.wraps(function)
         def within(*args: P.args, **kwargs: P.kwargs) -> R:
             with context(*args, **kwargs):
@@ -113,6 +134,15 @@ class Awaited(Kind):
 
     @staticmethod
     def _within(context: Callable[P, Any], function: Callable[P, R]) -> Callable[P, R]:
+        check_decorated(function, (inspect.isgeneratorfunction,), "a generator: use a limiter for threads")
+        if inspect.isasyncgenfunction(function):
+            @functools.wraps(function)
+            async def generating(*args: P.args, **kwargs: P.kwargs) -> Any:
+                async with context(*args, **kwargs), contextlib.aclosing(function(*args, **kwargs)) as values:
+                    async for value in values:
+                        yield value
+            return cast(Callable[P, R], generating)
+
         @functools.wraps(function)
         async def within(*args: P.args, **kwargs: P.kwargs) -> Any:
             async with context(*args, **kwargs):

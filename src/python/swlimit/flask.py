@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from flask import Flask, Request, Response, g, make_response, request
+from flask import Flask, Request, Response, current_app, g, make_response, request
 
 from .limiter import Limiter, allow_all
 from .rules import Reading, Rule, Rules, client_network
@@ -51,14 +51,16 @@ class RateLimit:
 
 
 def limited(*rules: Rule[Limiter, Request], **options: Any) -> Callable[[Callable[P, R]], Callable[P, Any]]:
-    """Decorates a view: below the route, above what is not to be run for a request that is denied."""
+    """Decorates a view, also an asynchronous one: below the route, above what is not to be run for a request that is
+    denied."""
     limits = RateLimit(*rules, **options)
 
     def decorate(view: Callable[P, R]) -> Callable[P, Any]:
         @functools.wraps(view)
         def limited_view(*args: P.args, **kwargs: P.kwargs) -> Any:
+            called = current_app.ensure_sync(view)  # before anything is counted, as it fails without asgiref
             denied = limits.check()
-            return denied if denied is not None else _tell(make_response(view(*args, **kwargs)))
+            return denied if denied is not None else _tell(make_response(called(*args, **kwargs)))
         return limited_view
     return decorate
 
