@@ -32,6 +32,8 @@ pub struct Settings {
     pub prefix: String,
     pub max_keys: usize,
     pub max_waiting: usize,
+    /// The most bytes of all requests and replies that are under way.
+    pub max_bytes_in_flight: usize,
     /// Whether the module decides, or a script on servers that have not loaded it.
     pub module: Module,
     #[serde(deserialize_with = "duration::with_unit")]
@@ -83,6 +85,7 @@ impl Default for Settings {
             prefix: String::new(),
             max_keys: 100_000,
             max_waiting: 10,
+            max_bytes_in_flight: 64 * 1024 * 1024,
             module: Module::Auto,
             max_untracked_age: Duration(100),
             grpc: Grpc::default(),
@@ -205,6 +208,9 @@ pub struct Http {
     pub tls: Option<Tls>,
     /// The longest time for a request's headers, and between requests of a connection.
     pub header_timeout: Duration,
+    /// The longest time for a request's body, and for a reply to be read.
+    pub body_timeout: Duration,
+    pub reply_timeout: Duration,
     pub max_headers: usize,
     pub max_header_bytes: usize,
     /// The most connections of an address that is not a trusted proxy's.
@@ -217,6 +223,8 @@ impl Default for Http {
             address: vec![Address::Tcp(([127, 0, 0, 1], 8080).into())],
             tls: None,
             header_timeout: Duration(75_000), // longer than proxies keep idle connections
+            body_timeout: Duration(10_000),
+            reply_timeout: Duration(30_000),
             max_headers: 100,
             max_header_bytes: 128 * 1024,
             max_connections_per_address: 1000,
@@ -392,6 +400,9 @@ impl Settings {
             ("grpc.max_connection_age_grace", grpc.max_connection_age_grace == others_grpc.max_connection_age_grace),
             ("http.address", http.address == others_http.address),
             ("http.tls", http.tls.is_some() == others_http.tls.is_some()),
+            ("max_bytes_in_flight", self.max_bytes_in_flight == other.max_bytes_in_flight),
+            ("http.body_timeout", http.body_timeout == others_http.body_timeout),
+            ("http.reply_timeout", http.reply_timeout == others_http.reply_timeout),
             ("http.header_timeout", http.header_timeout == others_http.header_timeout),
             ("http.max_headers", http.max_headers == others_http.max_headers),
             ("http.max_header_bytes", http.max_header_bytes == others_http.max_header_bytes),

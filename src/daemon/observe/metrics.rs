@@ -154,10 +154,16 @@ pub enum Rejection {
     Slow,
     Connections,
     Tls,
+    /// All requests and replies together held too many bytes.
+    Memory,
 }
 
 impl Rejection {
-    const NAMES: [&str; 5] = ["malformed", "too_large", "slow", "connections", "tls"];
+    const NAMES: [&str; 6] = ["malformed", "too_large", "slow", "connections", "tls", "memory"];
+
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
 }
 
 /// All metrics.
@@ -333,7 +339,7 @@ pub fn control_plane(is_connected: bool) {
 /// Counts a rejected connection or request, and logs the first of each minute.
 pub fn rejected(rejection: Rejection, peer: &Option<IpAddr>) {
     static REJECTIONS: Throttle = Throttle::new();
-    let why = Rejection::NAMES[rejection as usize];
+    let why = rejection.name();
     counter!("swlimitd_rejected_total", "why" => why).increment(1);
     if matches!(rejection, Rejection::Slow) {
         return; // idle connections end like this, too

@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use super::listen::Listener;
 use super::tls::Acceptor;
+use super::transfer::Transfers;
 use crate::observe::metrics::{self, Rejection};
 use crate::protocol::peer::Peer;
 
@@ -77,6 +78,21 @@ pub async fn drive<C: GracefulConnection>(connection: C, over: impl Future<Outpu
         () = over => connection.as_mut().graceful_shutdown(),
     }
     connection.await
+}
+
+/// Serves a connection until it ends, or a reply has to be given up.
+pub async fn until_given_up(
+    serving: impl Future<Output = Result<(), Box<dyn Error + Send + Sync>>>,
+    transfers: &Transfers,
+    peer: Peer,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
+    tokio::select! {
+        served = serving => served,
+        rejection = transfers.given_up() => {
+            metrics::rejected(rejection, &peer.0);
+            Ok(())
+        }
+    }
 }
 
 enum Stream {

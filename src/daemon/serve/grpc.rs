@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::future::{ready, BoxFuture, FutureExt};
+use futures_util::future::{ready, BoxFuture, FutureExt, TryFutureExt};
 use hyper::body::Incoming;
 use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;
@@ -25,10 +25,13 @@ use tonic_health::server::HealthReporter;
 use tonic_health::ServingStatus;
 use tower_service::Service as _;
 
-use super::connections::{self, drive, Protocol};
+use super::connections::{self, drive, until_given_up, Protocol};
+use super::in_flight::InFlight;
 use super::listen::Listener;
-use super::read_timeout::ReadTimeout;
+use super::timeouts::Timeouts;
 use super::tls::Acceptor;
+use super::transfer::{ReplyBody, TransferLimits, Transfers};
+use crate::observe::metrics::Rejection;
 use crate::protocol::envoy;
 use crate::protocol::peer::Peer;
 use crate::service::Service;
@@ -43,8 +46,12 @@ const MAX_REQUEST: usize = 4 * 1024 * 1024;
 /// How long a client may take for the first bytes of HTTP/2.
 const PREFACE: Duration = Duration::from_secs(10);
 
+/// How long a request may take to come, and how long its reply to be read.
+const BODY: Duration = Duration::from_secs(10);
+const REPLY: Duration = Duration::from_secs(30);
+
 /// Serves gRPC until `end`, and then completes running requests.
-pub async fn serve(service: Arc<Service>, listener: Listener, end: watch::Receiver<bool>) {
+pub async fn serve(service: Arc<Service>, in_flight: Arc<InFlight>, listener: Listener, end: watch::Receiver<bool>) {
     let (reporter, health) = tonic_health::server::health_reporter();
     report(&reporter, ServingStatus::Serving).await;
     let stopping = service.clone();
@@ -57,7 +64,8 @@ pub async fn serve(service: Arc<Service>, listener: Listener, end: watch::Receiv
         let live = service.live();
         let settings = &live.configuration.settings.grpc;
         let (age, grace) = (settings.max_connection_age.into(), settings.max_connection_age_grace.map(Into::into));
-        Grpc { methods: Methods { service, health }, builder: builder(), age, grace }
+        let limits = TransferLimits { in_flight, body_timeout: BODY, reply_timeout: REPLY };
+        Grpc { methods: Methods { service, health }, builder: builder(), limits, age, grace }
     };
     connections::serve(grpc, listener, tls, end).await;
 }
@@ -72,6 +80,7 @@ async fn report(reporter: &HealthReporter, status: ServingStatus) {
 struct Grpc<H> {
     methods: Methods<H>,
     builder: Builder<TokioExecutor>,
+    limits: TransferLimits,
     /// After this time a connection takes no more requests.
     age: Duration,
     /// How long it may take for those that it has begun.
@@ -88,14 +97,15 @@ impl<H: Health> Protocol for Grpc<H> {
     async fn serve<S>(
         &self,
         stream: S,
-        _: Peer,
+        peer: Peer,
         over: impl Future<Output = ()> + Send,
     ) -> Result<(), Box<dyn Error + Send + Sync>>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let service = service_fn(|request| self.methods.call(request));
-        let stream = TokioIo::new(ReadTimeout::of_preface(stream, PREFACE));
+        let transfers = Transfers::new(self.limits.clone(), peer);
+        let service = service_fn(|request| self.methods.call(request, transfers.clone()));
+        let stream = TokioIo::new(Timeouts::new(stream, PREFACE, REPLY));
         let over = async {
             tokio::select! {
                 () = over => {}
@@ -103,11 +113,14 @@ impl<H: Health> Protocol for Grpc<H> {
             }
         };
         let driving = drive(self.builder.serve_connection(stream, service), over);
-        match self.grace {
-            None => driving.await?,
-            Some(grace) => timeout(self.age.saturating_add(grace), driving).await.unwrap_or(Ok(()))?,
-        }
-        Ok(())
+        let driving = async {
+            match self.grace {
+                None => driving.await?,
+                Some(grace) => timeout(self.age.saturating_add(grace), driving).await.unwrap_or(Ok(()))?,
+            }
+            Ok(())
+        };
+        until_given_up(driving, &transfers, peer).await
     }
 }
 
@@ -124,25 +137,36 @@ struct Methods<H> {
 }
 
 impl<H: Health> Methods<H> {
-    fn call(&self, request: Request<Incoming>) -> Answering {
+    fn call(&self, request: Request<Incoming>, transfers: Arc<Transfers>) -> Answering {
+        let (request, receiving) = transfers.request(request);
+        let reply = move |reply| transfers.reply(receiving, reply, rejected);
         let path = request.uri().path();
         if path == envoy::grpc::PATH {
             let answer = envoy::grpc::should_rate_limit(self.service.clone(), request, MAX_REQUEST);
-            return Answering(Box::pin(answer.map(Ok)));
+            return Answering(Box::pin(answer.map(reply).map(Ok)));
         }
         if path.split('/').nth(1) == Some(HealthServer::<H>::NAME) {
-            return Answering(self.health.clone().call(request));
+            return Answering(Box::pin(self.health.clone().call(request).map_ok(reply)));
         }
-        Answering(ready(Ok(Status::unimplemented("").into_http())).boxed())
+        Answering(ready(Ok(reply(Status::unimplemented("").into_http()))).boxed())
     }
+}
+
+/// The reply to a request that was rejected while it came.
+fn rejected(rejection: Rejection) -> Response<Body> {
+    let status = match rejection {
+        Rejection::Memory => Status::resource_exhausted("too many bytes are under way"),
+        _ => Status::deadline_exceeded("the request took too long"),
+    };
+    status.into_http()
 }
 
 /// The answer to a request. It is boxed, as it is moved again and again until it is a task; and it has a name, as the
 /// compiler forgets that the future inside borrows nothing (<https://github.com/rust-lang/rust/issues/110338>).
-struct Answering(BoxFuture<'static, Result<Response<Body>, Infallible>>);
+struct Answering(BoxFuture<'static, Result<Response<ReplyBody<Body>>, Infallible>>);
 
 impl Future for Answering {
-    type Output = Result<Response<Body>, Infallible>;
+    type Output = Result<Response<ReplyBody<Body>>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.0.as_mut().poll(cx)

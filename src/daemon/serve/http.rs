@@ -22,11 +22,14 @@ use tokio::sync::watch;
 use tower_service::Service as _;
 
 use super::addresses::{Addresses, Place};
-use super::connections::{self, drive, Protocol};
+use super::connections::{self, drive, until_given_up, Protocol};
+use super::in_flight::InFlight;
 use super::listen::Listener;
-use super::read_timeout::ReadTimeout;
+use super::timeouts::Timeouts;
 use super::tls::Acceptor;
+use super::transfer::{TransferLimits, Transfers};
 use crate::config::settings;
+use crate::observe::metrics::Rejection;
 use crate::observe::snapshots::Snapshots;
 use crate::page;
 use crate::protocol::peer::Peer;
@@ -37,14 +40,22 @@ use crate::service::Service;
 const MAX_REQUEST: usize = 1024 * 1024;
 
 /// Serves HTTP until `end`, and then completes running requests.
-pub async fn serve(service: Arc<Service>, views: Arc<Views>, listener: Listener, end: watch::Receiver<bool>) {
+pub async fn serve(
+    service: Arc<Service>,
+    views: Arc<Views>,
+    in_flight: Arc<InFlight>,
+    listener: Listener,
+    end: watch::Receiver<bool>,
+) {
     let tls = Acceptor::new(&service, |configuration| configuration.http_tls.as_ref());
     let http = {
         let live = service.live();
         let settings = &live.configuration.settings.http;
         let (builder, timeout) = (builder(settings), settings.header_timeout.into());
         let router = router(service.clone(), views);
-        Http { service, router, builder, timeout, addresses: Arc::default() }
+        let (body_timeout, reply_timeout) = (settings.body_timeout.into(), settings.reply_timeout.into());
+        let limits = TransferLimits { in_flight, body_timeout, reply_timeout };
+        Http { service, router, builder, timeout, limits, addresses: Arc::default() }
     };
     connections::serve(http, listener, tls, end).await;
 }
@@ -55,6 +66,7 @@ struct Http {
     router: Router,
     builder: Builder<TokioExecutor>,
     timeout: Duration,
+    limits: TransferLimits,
     addresses: Arc<Addresses>,
 }
 
@@ -74,12 +86,24 @@ impl Protocol for Http {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let transfers = Transfers::new(self.limits.clone(), peer);
         let service = service_fn(|mut request: Request<Incoming>| {
             request.extensions_mut().insert(ConnectInfo(peer));
-            self.router.clone().call(request)
+            let (request, receiving) = transfers.request(request);
+            let (answering, transfers) = (self.router.clone().call(request), transfers.clone());
+            async move { answering.await.map(|reply| transfers.reply(receiving, reply, rejected)) }
         });
-        let stream = TokioIo::new(ReadTimeout::of_preface(stream, self.timeout));
-        drive(self.builder.serve_connection(stream, service), over).await
+        let stream = TokioIo::new(Timeouts::new(stream, self.timeout, self.limits.reply_timeout));
+        let driving = drive(self.builder.serve_connection(stream, service), over);
+        until_given_up(driving, &transfers, peer).await
+    }
+}
+
+/// The reply to a request that was rejected while it came.
+fn rejected(rejection: Rejection) -> Response {
+    match rejection {
+        Rejection::Memory => (StatusCode::SERVICE_UNAVAILABLE, "too many bytes are under way\n").into_response(),
+        _ => (StatusCode::REQUEST_TIMEOUT, "the body took too long\n").into_response(),
     }
 }
 

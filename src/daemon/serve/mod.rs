@@ -4,11 +4,13 @@ mod addresses;
 mod connections;
 pub mod grpc;
 pub mod http;
+mod in_flight;
 pub mod listen;
-mod read_timeout;
 pub mod reload;
 pub mod shutdown;
+mod timeouts;
 mod tls;
+mod transfer;
 mod xds;
 
 /// An error that ends the daemon.

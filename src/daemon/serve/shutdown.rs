@@ -10,6 +10,7 @@ use tokio::task::{spawn_blocking, JoinSet};
 use tokio::time::{interval, sleep, timeout};
 
 use super::http::{self, Views};
+use super::in_flight::InFlight;
 use super::listen::Listener;
 use super::{grpc, reload, xds, FatalError};
 use crate::core;
@@ -62,9 +63,10 @@ pub async fn serve_until_stopped(
     let end = watch::Sender::new(false);
     let mut servers = JoinSet::new();
     let views = Arc::new(Views::new(&service));
-    servers.spawn(grpc::serve(service.clone(), grpc, end.subscribe()));
+    let in_flight = InFlight::new(service.live().configuration.settings.max_bytes_in_flight);
+    servers.spawn(grpc::serve(service.clone(), in_flight.clone(), grpc, end.subscribe()));
     for listener in http {
-        servers.spawn(http::serve(service.clone(), views.clone(), listener, end.subscribe()));
+        servers.spawn(http::serve(service.clone(), views.clone(), in_flight.clone(), listener, end.subscribe()));
     }
     tokio::spawn(count_steps(service.clone()));
     tokio::spawn(check_server(service.clone()));

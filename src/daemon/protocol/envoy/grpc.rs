@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
-use hyper::body::Incoming;
 use tokio::time::Instant;
 use tonic::body::Body;
-use tonic::codegen::{http, BoxFuture};
+use tonic::codegen::{http, BoxFuture, StdError};
 use tonic::server::{Grpc, UnaryService};
 use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
@@ -21,11 +20,15 @@ use crate::service::Service;
 pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// Answers a request of at most this many bytes.
-pub async fn should_rate_limit(
+pub async fn should_rate_limit<B>(
     service: Arc<Service>,
-    request: http::Request<Incoming>,
+    request: http::Request<B>,
     max_request: usize,
-) -> http::Response<Body> {
+) -> http::Response<Body>
+where
+    B: hyper::body::Body + Send + 'static,
+    B::Error: Into<StdError> + Send,
+{
     let deadline = timeout(request.headers()).and_then(|timeout| Instant::now().checked_add(timeout));
     let codec = ProstCodec::<RateLimitResponse, RateLimitRequest>::default(); // our own request messages
     let mut grpc = Grpc::new(codec).max_decoding_message_size(max_request);

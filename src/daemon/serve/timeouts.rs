@@ -1,4 +1,4 @@
-//! A time-out for what a connection reads.
+//! Time-outs for what a connection reads and writes.
 
 use std::future::Future;
 use std::io;
@@ -12,21 +12,37 @@ use tokio::time::{sleep, Sleep};
 /// The length of HTTP/2's preface. hyper reads this many bytes to tell HTTP/1 from HTTP/2, and has no time-out for it.
 const PREFACE: usize = 24;
 
-/// A stream that fails if some bytes take too long.
-pub struct ReadTimeout<S> {
+/// A stream that fails if its first bytes take too long, or if nobody reads what it writes.
+pub struct Timeouts<S> {
     stream: S,
     /// When it fails, and how many bytes have to be read before; `None` once they have been.
     waiting: Option<(Pin<Box<Sleep>>, usize)>,
+    write_timeout: Duration,
+    /// When a write fails that has begun.
+    writing: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> ReadTimeout<S> {
-    /// The preface has to come within this time.
-    pub fn of_preface(stream: S, timeout: Duration) -> Self {
-        Self { stream, waiting: Some((Box::pin(sleep(timeout)), PREFACE)) }
+impl<S> Timeouts<S> {
+    /// The preface has to come within one time, and what is written has to be accepted within the other.
+    pub fn new(stream: S, preface_timeout: Duration, write_timeout: Duration) -> Self {
+        let waiting = Some((Box::pin(sleep(preface_timeout)), PREFACE));
+        Self { stream, waiting, write_timeout, writing: None }
+    }
+
+    /// The result of a write, if it takes no longer than it may.
+    fn written<T>(&mut self, result: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if result.is_ready() {
+            self.writing = None;
+            return result;
+        }
+        let timeout = self.write_timeout;
+        let writing = self.writing.get_or_insert_with(|| Box::pin(sleep(timeout)));
+        ready!(writing.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for ReadTimeout<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for Timeouts<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buffer.filled().len();
@@ -49,17 +65,23 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadTimeout<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for ReadTimeout<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Timeouts<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write(cx, bytes);
+        this.written(written, cx)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+        let this = self.get_mut();
+        let flushed = Pin::new(&mut this.stream).poll_flush(cx);
+        this.written(flushed, cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+        let this = self.get_mut();
+        let shut = Pin::new(&mut this.stream).poll_shutdown(cx);
+        this.written(shut, cx)
     }
 
     fn poll_write_vectored(
@@ -67,7 +89,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ReadTimeout<S> {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, slices)
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write_vectored(cx, slices);
+        this.written(written, cx)
     }
 
     fn is_write_vectored(&self) -> bool {
