@@ -39,6 +39,7 @@ export class Server implements Owner {
   /** What is still to be ended, and what wants to hear that the server is back. */
   private readonly endings = new Set<Promise<void>>();
   private readonly awaiting = new Set<() => void>();
+  private isClosed = false;
 
   /** The server behind a client. */
   static of(client: Client): Server {
@@ -108,7 +109,7 @@ export class Server implements Owner {
     if ((await isEnded()) || !this.isReachable) return;
     const insist = async () => {
       do await this.recovery(lasts / AGAIN);
-      while (this.isReachable && performance.now() < until && !(await isEnded()));
+      while (!this.isClosed && this.isReachable && performance.now() < until && !(await isEnded()));
     };
     const ending = insist().finally(() => this.endings.delete(ending));
     this.endings.add(ending);
@@ -116,6 +117,7 @@ export class Server implements Owner {
 
   /** Somebody uses it, and may want to be told of changes. */
   join(user: object, memory?: Memory): void {
+    this.isClosed = false;
     this.users.add(user);
     if (memory) this.memories.add(memory);
   }
@@ -137,6 +139,7 @@ export class Server implements Owner {
       if (this.users.size > 0) return;
     }
     saysLost(this.backlog.giveUp());
+    this.isClosed = true;
     this.hangUp();
     this.transport.close?.();
   }

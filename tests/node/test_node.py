@@ -124,8 +124,8 @@ def test_types_with_settings_of_users(users):
     lines = [f'import * as m{at} from "swlimit{name[1:]}";\n' for at, name in enumerate(names)]
     with tempfile.TemporaryDirectory(dir=HERE) as folder:
         program = Path(folder, f"users.{suffix}")
-        program.write_text("".join([*lines, "export const wrong: number[] = [", *(f"m{at}," for at in range(len(names))),
-                                    "];\n"]))
+        modules = "".join(f"m{at}," for at in range(len(names)))
+        program.write_text("".join([*lines, f"export const wrong: number[] = [{modules}];\n"]))
         done = node.run(compiler, "--noEmit", "--strict", "--esModuleInterop", "--target", "es2022", *types, *words,
                         program)
     wrong = [line for line in done.stdout.splitlines() if "dist/" in line.split("(")[0]]

@@ -12,10 +12,12 @@ import pytest
 import redis
 
 import swlimit.limits
-from swlimit.deciding import Deciding
+from swlimit import commands
 
 PORT = int(os.environ["SWLIMIT_PORT"])
-words = Deciding._words
+STRETCH = float(os.environ.get("SWLIMIT_STRETCH", 1))
+"""How much faster than the test's the server's clock goes."""
+words = commands._rate
 
 
 class Storage(swlimit.limits.SwlimitStorage):
@@ -25,11 +27,11 @@ class Storage(swlimit.limits.SwlimitStorage):
         super().__init__(f"swlimit+redis://127.0.0.1:{PORT}", **options | {"mode": "direct", "subintervals": 1000})
 
 
-def dated(self, *args, **options):
-    return (*words(self, *args, **options), "AT", int(time.time() * 1000))
+def dated(*args, **options):
+    return (*words(*args, **options), "AT", int(time.time() * 1000 * STRETCH))
 
 
-Deciding._words = dated
+commands._rate = dated
 limits.strategies.STRATEGIES["fixed-window"] = limits.strategies.MovingWindowRateLimiter
 
 
