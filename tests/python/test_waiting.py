@@ -2,12 +2,14 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, TimeoutError
 
 import pytest
+import redis
 
 from support.contents import info
 from support.relay import Relay
-from support.resp import encode
+from support.resp import Connection, encode
 from support.waiting import eventually
 
 
@@ -193,3 +195,65 @@ def test_a_free_key_never_waits_for_a_place(limiter, server):
         return granted
 
     assert in_threads(lambda: limiter.acquire("k", timeout="2h").granted, other) == [1, 1]
+
+
+def test_waiters_of_one_key_do_not_starve_those_of_others(kind, limiter, server):
+    """The only connection waits for another key; a key that comes free is noticed all the same."""
+    limiter = limiter(1, "1h", max_waiting=1, mode="direct")
+    holds = kind.hold_limiter(kind.client(kind.redis, port=server.port), 1, timeout=5.0, max_waiting=1)
+    with Connection(server.port) as other:
+        for key in "ab":
+            assert limiter.allow(key)
+            other.call("SWLIMIT.HOLD", f"h{key}", 1, "1h", "theirs")
+
+        def wait_for(ask, give_back):
+            with ThreadPoolExecutor() as pool:
+                first = pool.submit(ask, "a")
+                eventually(lambda: int(info(server)["swlimit_waiting"]), 1)
+                second = pool.submit(ask, "b")
+                with pytest.raises(TimeoutError):
+                    second.result(0.3)
+                give_back("b")
+                assert second.result(20)
+                assert not first.done()
+                give_back("a")
+                assert first.result(20)
+
+        wait_for(lambda key: limiter.acquire(key, timeout="2h"),
+                 lambda key: other.call("SWLIMIT.REFUND", key, 1))
+        wait_for(lambda key: holds.hold(f"h{key}", wait="5m"),
+                 lambda key: other.call("SWLIMIT.RELEASE", f"h{key}", "theirs"))
+    holds.close()
+
+
+def test_waits_survive_a_restart(kind, limiter, start):
+    """The order is lost, and who waits goes on waiting, in the server's queue again."""
+    server = start(options={"save": ""})
+    limiter = limiter(1, "1h", client=kind.client(kind.redis, port=server.port), mode="direct", on_failure="deny")
+    assert limiter.allow("k")
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(limiter.acquire, "k", timeout="2h")
+        eventually(lambda: int(info(server)["swlimit_waiting"]), 1)
+        server.cli("CLIENT", "KILL", "TYPE", "normal")
+        eventually(lambda: int(info(server)["swlimit_waiting"]), 1)
+        assert not waiting.done()
+        assert server.cli("SWLIMIT.REFUND", "k", 1) == "1"
+        assert waiting.result(20).source == "server"
+
+
+def test_another_client_waits_for_the_same_id(kind, server, monkeypatch):
+    """That wait is over: nothing is asked or released for it, and the other's hold stays."""
+    drawn = b"0123456789abcdef"
+    monkeypatch.setattr("swlimit.holding.os.urandom", lambda _: drawn)
+    holds = kind.hold_limiter(kind.client(kind.redis, port=server.port), 1, timeout=5.0)
+    with Connection(server.port) as holder, Connection(server.port) as other, ThreadPoolExecutor() as pool:
+        holder.call("SWLIMIT.HOLD", "h", 1, "1h", "theirs")
+        ours = pool.submit(holds.hold, "h", wait="5m")
+        eventually(lambda: int(info(server)["swlimit_waiting"]), 1)
+        waiting = pool.submit(other.call, "SWLIMIT.HOLD", "h", 1, "1h", drawn, "WAIT", "5m")
+        with pytest.raises(redis.ResponseError, match="this id"):
+            ours.result(20)
+        holder.call("SWLIMIT.RELEASE", "h", "theirs")
+        assert waiting.result(20)[0] == 1
+        assert holder.call("SWLIMIT.HOLDERS", "h")[0][0] == drawn
+    holds.close()

@@ -23,6 +23,8 @@ from .waiting import Turns, Waiting
 Key = str | bytes
 OnFailure = Literal["local", "allow", "deny", "error"]
 
+ASK_AGAIN = 0.1
+"""Seconds after which who waits without a place in the server's queue asks again."""
 LONGEST_WAIT = 20 * 24 * 60 * 60.0  # about the most that the system waits for at once
 
 

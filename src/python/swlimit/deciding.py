@@ -10,14 +10,14 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 import redis.exceptions as of_redis
 
 from . import commands
-from .asking import Asking, Key, OnFailure, instant_after, one_of
+from .asking import ASK_AGAIN, Asking, Key, OnFailure, instant_after, one_of
 from .backend import Module
 from .breaker import LAST_PROBE
 from .clock import shown
 from .commands import Command
 from .decision import Decision, Decisions, Source
 from .denials import Demand, Denials, Ticket
-from .errors import NeedsModule, NoFreeConnection, ServerAway, is_unknown_command
+from .errors import NeedsModule, NoFreeConnection, ServerAway, is_let_go, is_unknown_command
 from .link import Kept
 from .local import Local, instant
 from .quota import Duration, Quota, checked_flag, checked_integer, milliseconds, seconds
@@ -260,17 +260,18 @@ class Deciding(Asking):
             queue.release()
 
     async def _queueing(self, demand: Demand, ends: float) -> Decision | None:
-        """Wait in the server's queue until the instant `ends`; None where that is not to be had."""
+        """Ask without waiting, and wait in the server's queue until the instant `ends`; None where that is not to be
+        had."""
         if self._link is None or not self._has_queue(demand.key):
             return None
+        first = await self._first_look(demand)
+        if first is not None and (first or (first.retry_after or 0.0) > ends - time.monotonic()):
+            self.statistics.add("server")
+            return first
 
         def acquiring(left: float) -> Command:
             return commands.acquire(demand.key, demand.quota, int(left * 1000), demand.cost)
 
-        first = await self._first_look(demand, acquiring(0.0))
-        if first is not None and (first or (first.retry_after or 0.0) > ends - time.monotonic()):
-            self.statistics.add("server")
-            return first
         while self._link is not None and self._has_queue(demand.key):
             server = self._link.of(demand.key)
             if server is None or server.breaker.is_open:
@@ -285,7 +286,7 @@ class Deciding(Asking):
             except ServerAway:
                 return None
             except of_redis.ResponseError as error:
-                if str(error).startswith("UNBLOCKED ") and time.monotonic() < ends:
+                if is_let_go(error) and time.monotonic() < ends:
                     with suppress(ServerAway):  # where the key is now is learnt by it
                         await self._asking(commands.peek(demand.key, demand.quota), self._timeout)
                     await self._outside.sleep(0.05)
@@ -303,10 +304,10 @@ class Deciding(Asking):
         server = None if self._link is None else self._link.topology.of(key)
         return server is None or not (server.backend.uses_script or server.backend.lacks_acquire)
 
-    async def _first_look(self, demand: Demand, command: Command) -> Decision | None:
+    async def _first_look(self, demand: Demand) -> Decision | None:
         """Asked with no wait over the connections that all share, so that a free key never waits for a place."""
         try:
-            reply = await self._asking(command, self._timeout)
+            reply = await self._asking(commands.acquire(demand.key, demand.quota, 0, demand.cost), self._timeout)
         except (ServerAway, NeedsModule):
             return None
         except of_redis.ResponseError as error:
@@ -316,14 +317,21 @@ class Deciding(Asking):
         return Decision.of(reply, demand.quota)
 
     async def _awaiting(self, demand: Demand, ends: float) -> Decision:
-        """Ask, and ask again when there is hope, until the instant `ends`."""
+        """Ask, and ask again when there is hope, until the instant `ends`; best in the server's queue, as soon as there
+        is a place."""
         while True:
             decision = self._known(demand)
             if decision is None:
                 decision = await self._deciding("ALLOW", demand, demand.cost, self._timeout)
-            if decision or time.monotonic() + (decision.retry_after or 0.0) > ends:
+            pause = decision.retry_after or 0.0
+            if decision or time.monotonic() + pause > ends:
                 return decision
-            await self._outside.sleep(max(0.001, decision.retry_after or 0.0))
+            if self._link is not None and self._has_queue(demand.key):
+                pause = min(pause, ASK_AGAIN)
+            await self._outside.sleep(max(0.001, pause))
+            queued = await self._queueing(demand, ends)
+            if queued is not None:
+                return queued
 
 
 def _block(demand: Demand) -> int | None:

@@ -42,7 +42,7 @@ class NeedsModule(ModuleMissing):
 
 
 class NoFreeConnection(SwlimitError):
-    """All connections that may wait did, for as long as this request would have."""
+    """All connections that may wait do."""
 
 
 class DeniedError(SwlimitError):
@@ -57,6 +57,12 @@ class DeniedError(SwlimitError):
 def is_failure(error: BaseException) -> bool:
     """Whether the server's own state made it reply so, not what was asked of it."""
     return isinstance(error, _FAILURES) or str(error).startswith(_FAILURE_CODES)
+
+
+def is_let_go(error: BaseException) -> bool:
+    """Whether the server ended a wait that may be begun again. Not where another client waits in its place."""
+    text = str(error)
+    return text.startswith("UNBLOCKED ") and "this id" not in text
 
 
 def is_unknown_command(error: BaseException) -> bool:

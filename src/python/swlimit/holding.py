@@ -13,21 +13,19 @@ from typing import Any, NamedTuple
 import redis.exceptions as of_redis
 
 from . import commands, fork
-from .asking import Asking, Key, OnFailure, instant_after
+from .asking import ASK_AGAIN, Asking, Key, OnFailure, instant_after
 from .backend import Module
 from .breaker import LAST_PROBE
 from .clock import running
 from .commands import Command
 from .decision import Source
-from .errors import NoFreeConnection, ServerAway
+from .errors import NoFreeConnection, ServerAway, is_let_go
 from .outside import Outside, Signal
 from .quota import Duration, checked_integer, milliseconds, part, seconds
 from .renewing import Held, errand
 
 LEAST_TTL = 3000  # ms
 LONGEST_HOLD_WAIT = 3600.0
-ASK_AGAIN = 0.1
-"""Seconds after which who waits without a place in the server's queue asks again."""
 
 
 class HoldDecision(NamedTuple):
@@ -392,7 +390,8 @@ class Taking:
         except ServerAway:
             self._is_in_doubt = True
         except of_redis.ResponseError as error:
-            if not str(error).startswith("UNBLOCKED ") and "too many clients are waiting" not in str(error):
+            if not is_let_go(error) and "too many clients are waiting" not in str(error):
+                self._is_in_doubt = False  # where another client waits with this id, it is that client's
                 raise
         else:
             return await self._renewed(reply) if reply[0] else self._told(reply, 0.0)

@@ -105,7 +105,8 @@ class Waiting:
         self._idle: defaultdict[str, list[Conversation]] = defaultdict(list)
 
     async def acquire(self, server: Server, command: Callable[[float], Command], ends: float) -> Any:
-        """The reply to a command that the server answers by the instant `ends`, or soon after.
+        """The reply to a command that the server answers by the instant `ends`, or soon after. Raises NoFreeConnection
+        where all places are taken: others may wait there for another key, and for long.
 
         The command is made once a connection is free, of the seconds that are left then. For somebody who is cancelled
         meanwhile it is undone.
@@ -114,7 +115,7 @@ class Waiting:
             self._scene = scene
             self.begin_anew()
         places, idle = self._places, self._idle[server.home.name]
-        if not await places.take(ends - time.monotonic()):
+        if not await places.take(0.0):
             raise NoFreeConnection
         try:
             connection = idle.pop() if idle else self._outside.conversation(server.home)
