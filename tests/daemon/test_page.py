@@ -331,6 +331,19 @@ def test_it_says_when_something_is_away(open_page, start):
     page.sees("status", "The counting server is away")
 
 
+def test_it_says_when_requests_fail(open_page, server, tokens):
+    page = open_page(**tokens)
+    server.cli("SET", "{d}|three=ann|1d", "other")
+    with pytest.raises(grpc.RpcError):
+        page.daemon.ask("three=ann")
+    page.sees("status", r"^[\d.]+ requests per second fail: the server refuses commands$")  # errors may name keys
+    page.type("token", TOKEN)
+    page.press("token-form", "Use")
+    page.sees("status", r"^[\d.]+ requests per second fail: WRONGTYPE .*")
+    server.cli("DEL", "{d}|three=ann|1d")
+    page.sees("status", "^Running.$")
+
+
 def bars(page, kind):
     return page.browser.find_elements(By.CSS_SELECTOR, f"#decisions-chart .{kind}")
 

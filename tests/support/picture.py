@@ -75,6 +75,7 @@ def main(seconds=300, width=1100):
             visit(daemon, float(seconds))
             look_like(browser, int(width))
             browser.get(f"http://127.0.0.1:{daemon.http_port}/")
+            browser.find_element(By.CSS_SELECTOR, "[data-range=five_minutes]").click()
             browser.find_element(By.ID, "key").send_keys(SHOWN)
             browser.find_element(By.CSS_SELECTOR, "#look-up button").click()
             browser.execute_async_script("setTimeout(arguments[0], 1000)")

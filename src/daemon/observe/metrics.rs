@@ -15,6 +15,7 @@ use tracing::Span;
 use super::configuration::ConfigurationMetrics;
 use super::denied::DeniedHere;
 use super::recent::Recent;
+use super::refusals;
 use super::rules::Rules;
 use super::throttle::Throttle;
 use super::traces;
@@ -359,8 +360,11 @@ pub fn refused(refusal: &Refusal) {
     };
     counter!("swlimitd_server_errors_total", "why" => why).increment(1);
     static REFUSALS: Throttle = Throttle::new();
-    if let (Refusal::Refused(error), Some(count)) = (refusal, REFUSALS.count(Instant::now())) {
-        tracing::error!(%error, count, "the server refuses commands, counted since the last such line");
+    if let Refusal::Refused(error) = refusal {
+        refusals::count(error);
+        if let Some(count) = REFUSALS.count(Instant::now()) {
+            tracing::error!(%error, count, "the server refuses commands, counted since the last such line");
+        }
     }
 }
 

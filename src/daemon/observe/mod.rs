@@ -5,6 +5,7 @@ pub mod denied;
 pub mod metrics;
 pub mod process;
 pub mod recent;
+pub mod refusals;
 pub mod rules;
 pub mod snapshots;
 mod throttle;

@@ -22,6 +22,7 @@ use crate::observe::denied::DeniedKey;
 use crate::observe::metrics::{Metrics, SECONDS, WAIT_SECONDS};
 use crate::observe::process;
 use crate::observe::recent::TimeRange;
+use crate::observe::refusals;
 use crate::observe::rules::{RecentRule, SHOWN_OUTCOMES};
 use crate::observe::snapshots::Snapshots;
 use crate::observe::waiting::AwaitedKey;
@@ -126,6 +127,7 @@ impl PageState {
             "host": process::host(),
             "uptime": process::started().elapsed().as_secs(),
             "server": server(denied),
+            "refusals": refusals(access.is_ok()),
             "servers": servers(service, access.is_ok()),
             "configuration": {
                 "read": api::unix(live.read),
@@ -157,6 +159,12 @@ fn server<T>(top: &Result<T, Refusal>) -> &'static str {
         Err(Refusal::NeedsServer) => "none",
         Ok(_) | Err(_) => "there",
     }
+}
+
+/// What the server refuses. Its errors may name keys.
+fn refusals(has_access: bool) -> Value {
+    let shown = |(rate, error)| json!({"rate": rate, "error": if has_access { error } else { String::new() }});
+    refusals::recent().map_or(Value::Null, shown)
 }
 
 /// Each counting server, and how it is. Messages may name more than its address.

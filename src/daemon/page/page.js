@@ -61,7 +61,7 @@ function span(seconds) {
 
 const ago = (ms) => `${span((Date.now() - ms) / 1000)} ago`;
 
-/** Per second. */
+/** So many in so many seconds, per second. */
 const rate = (count, seconds) => `${+(count / seconds).toPrecision(2)}/s`;
 
 function amount(count, one, more = `${one}s`) {
@@ -230,6 +230,9 @@ function show(state) {
     const which = away.map(({address, reason, message}) => ` ${address}: ${message || reason}.`).join("");
     const all = away.length < state.servers.length ? "One of the counting servers" : "The counting server";
     say(at("status"), `${all} is away.${which} Each limit decides by its on_failure.`, true);
+  } else if (state.refusals) {
+    const {rate: failing, error} = state.refusals;
+    say(at("status"), `${+failing.toPrecision(2)} requests per second fail: ${error || "the server refuses commands"}`, true);
   } else if (state.shadow_mode) {
     say(at("status"), "Shadow mode: everything is counted, nothing is denied.", true);
   } else {
