@@ -33,8 +33,8 @@ def build():
         if built.exists() and built.stat().st_mtime > max(path.stat().st_mtime for path in MODULE.iterdir()):
             return
         print("Building helm; the first time that takes minutes", file=sys.stderr, flush=True)
-        subprocess.run([GO, "build", "-ldflags=-s -w", "-o", f"{PROGRAMS}/", ".", "helm.sh/helm/v4/cmd/helm"],
-                       cwd=MODULE, env=os.environ | {"GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}, check=True)
+        words = [GO, "build", "-buildvcs=false", "-ldflags=-s", "-o", f"{PROGRAMS}/", ".", "helm.sh/helm/v4/cmd/helm"]
+        subprocess.run(words, cwd=MODULE, env=os.environ | {"GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}, check=True)
         built.touch()
 
 
