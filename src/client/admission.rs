@@ -15,7 +15,7 @@ use crate::demand::Demand;
 use crate::error::Error;
 use crate::hold::{Asked, Hold, HoldLimiter, HoldRequest, Keeper, Moment, Settlement, Taken};
 use crate::limiter::{Limiter, Policy, Strategy};
-use crate::link::{Batch, Link, Settled};
+use crate::link::{Batch, Link, Settle, Settled};
 use crate::request::Request;
 use crate::statistics::Count;
 use crate::wire::{Command, Failure, Reply};
@@ -402,11 +402,12 @@ async fn asked(keeper: &Keeper, asking: &[Asking], ahead: Option<Ahead>, deadlin
     let mut tries = 0;
     loop {
         let unsettled = unsettled(asking);
-        let late = {
+        // Without a hold of its own, the exchange undoes itself.
+        let late = unsettled.map(|unsettled| {
             let (keeper, link) = (keeper.clone(), Arc::clone(link));
-            Box::new(move |settled: Settled| undo(&keeper, &link, unsettled, &settled.reply))
-        };
-        let settled = link.exchange(Batch::One(command.clone()), deadline, Some(late)).await?;
+            Box::new(move |settled: Settled| undo(&keeper, &link, Some(unsettled), &settled.reply)) as Settle
+        });
+        let settled = link.exchange(Batch::One(command.clone()), deadline, late).await?;
         tries += 1;
         match settled.reply {
             // A hold that is live is not counted again, nor is what it has reserved.

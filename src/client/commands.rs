@@ -230,6 +230,55 @@ pub(crate) fn granted(command: &Command, reply: &Reply) -> u64 {
     }
 }
 
+/// What gives back what this reply to a command granted, if nobody took it: units that were counted since an instant of
+/// the server's clock, by a command that was sent so many ms ago.
+///
+/// A hold is released by its keeper, and with it what it has reserved. Of ALLOW and MALLOW nothing is given back: whoever
+/// gives up there is often a proxy that lets its request pass.
+pub(crate) fn undo(command: &Command, reply: &Reply, since: u64, passed: u64) -> Vec<Command> {
+    let words: Vec<&[u8]> = command.words().collect();
+    match command.name() {
+        b"SWLIMIT.ACQUIRE" | b"SWLIMIT.BUDGET" => match words.as_slice() {
+            [name, key, clause @ ..] => clause_undone(name, key, clause, reply, since, passed).into_iter().collect(),
+            _ => Vec::new(),
+        },
+        b"SWLIMIT.ADMIT" => admission_undone(&words, reply, since, passed).unwrap_or_default(),
+        _ => Vec::new(),
+    }
+}
+
+fn clause_undone(kind: &[u8], key: &[u8], words: &[&[u8]], reply: &Reply, since: u64, passed: u64) -> Option<Command> {
+    let Decision { granted, reset_after, .. } = reply.decision().ok().filter(|decision| decision.granted > 0)?;
+    match kind {
+        // Once its period has ended, the units are another one's.
+        b"BUDGET" | b"SWLIMIT.BUDGET" if passed < reset_after && !words.contains(&&b"FORCE"[..]) => {
+            Some(refund(key, granted, None))
+        }
+        b"RATE" | b"SWLIMIT.ACQUIRE" => Some(refund_since(key, granted, since)),
+        _ => None,
+    }
+}
+
+/// `numkeys key [key …] clause [clause …]`; nothing where one of them is a hold.
+fn admission_undone(words: &[&[u8]], reply: &Reply, since: u64, passed: u64) -> Option<Vec<Command>> {
+    let (granted, replies) = reply.clauses().ok()?;
+    let count: usize = std::str::from_utf8(words.get(1)?).ok()?.parse().ok()?;
+    let (keys, mut clauses) = words.get(2..)?.split_at_checked(count)?;
+    let mut undone = Vec::new();
+    for (key, reply) in keys.iter().zip(replies).filter(|_| granted) {
+        let kind = *clauses.first()?;
+        let length = match kind {
+            b"RATE" => 5,
+            b"BUDGET" => 4,
+            _ => return None,
+        };
+        let (clause, rest) = clauses.split_at_checked(length)?;
+        undone.extend(clause_undone(kind, key, &clause[1..], reply, since, passed));
+        clauses = rest;
+    }
+    Some(undone)
+}
+
 /// The server's decision about a hold, durations in ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
@@ -325,5 +374,51 @@ impl Reply {
 
     fn unclear(&self) -> Error {
         Error::Answer(format!("{self:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIVE: [i64; 5] = [3, 9, 6, 0, 1_000];
+
+    fn integers(integers: &[i64]) -> Reply {
+        Reply::Array(integers.iter().copied().map(Reply::Integer).collect())
+    }
+
+    /// What undoes a command that was sent so long ago.
+    fn undone(name: &str, words: &str, reply: &Reply, passed: u64) -> Vec<String> {
+        let command = words.split(' ').fold(Command::named(name, 1), |command, word| command.word(word.as_bytes()));
+        let text = |command: &Command| {
+            command.words().map(|word| String::from_utf8_lossy(word).into_owned()).collect::<Vec<_>>().join(" ")
+        };
+        undo(&command, reply, 7_000, passed).iter().map(text).collect()
+    }
+
+    #[test]
+    fn each_command_is_undone_as_it_counts() {
+        let granted = integers(&FIVE);
+        for (name, words, expected) in [
+            ("SWLIMIT.ACQUIRE", "k 9 60s 5s 0", &["SWLIMIT.REFUND k 3 SINCE 7000"][..]),
+            ("SWLIMIT.BUDGET", "k 9 12345 COST 3", &["SWLIMIT.REFUND k 3"]),
+            ("SWLIMIT.BUDGET", "k 9 12345 COST 3 FORCE", &[]),
+            ("SWLIMIT.ALLOW", "k 9 60s 5s COST 3", &[]),
+            ("SWLIMIT.RECORD", "k 9 60s 5s COST 3", &[]),
+        ] {
+            assert_eq!(undone(name, words, &granted, 999), expected, "{name} {words}");
+            assert_eq!(undone(name, words, &integers(&[0, 9, 0, 5, 5]), 1), [""; 0], "denied: {name} {words}");
+        }
+        assert_eq!(undone("SWLIMIT.BUDGET", "k 9 12345", &granted, 1_000), [""; 0], "its period may have ended");
+    }
+
+    #[test]
+    fn an_admission_without_a_hold_is_undone_clause_by_clause() {
+        let both = "2 a b RATE 9 60s 5s 3 BUDGET 9 12345 3";
+        let reply = |granted: i64| Reply::Array(vec![Reply::Integer(granted), integers(&FIVE), integers(&FIVE)]);
+        let undo = |words: &str, granted| undone("SWLIMIT.ADMIT", words, &reply(granted), 5);
+        assert_eq!(undo(both, 1), ["SWLIMIT.REFUND a 3 SINCE 7000", "SWLIMIT.REFUND b 3"]);
+        assert_eq!(undo(both, 0), [""; 0]);
+        assert_eq!(undo("2 a b RATE 9 60s 5s 3 HOLD 9 30s id 1", 1), [""; 0], "its keeper settles it");
     }
 }

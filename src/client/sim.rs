@@ -33,10 +33,10 @@ use crate::{Client, Decision, Error, Limiter, Mode, OnFailure, Quota, Request, S
 /// reply had just come opened no breaker (1,917,113,231,870); a key for which there was no room got its share
 /// twice (1,670,117,525,903).
 ///
-/// The simulator expected too much: of clients that did not ask meanwhile (910,000,354: a key that had been refused), or had to make a connection or follow a
-/// redirection first, for which there was no time (13,000,116, 15,000,105, 1,296,058,849,558), or whose connection refused
-/// writes (5,000,172, 7,000,229); and of denials that hold for a short time, while leases were given
-/// back (1,192,107,374,201).
+/// The simulator expected too much: of clients that did not ask meanwhile (910,000,354: for a key that had been refused),
+/// or had to make a connection or follow a redirection first, for which there was no time (13,000,116, 15,000,105,
+/// 1,296,058,849,558), or whose connection refused writes (5,000,172, 7,000,229); and of denials that hold for a short
+/// time, while leases were given back (1,192,107,374,201).
 const FOUND: [u64; 17] = [
     0,
     11,

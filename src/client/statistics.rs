@@ -35,7 +35,7 @@ pub struct Statistics {
     /// Units of leases that could not be given back: they stay counted for a window.
     pub written_off: u64,
     /// Units that the server granted, beside leases, when nobody waited any more: the request had been decided without
-    /// the server, or was dropped. They stay counted for a window.
+    /// the server, or was dropped. They stay counted for a window; those of `acquire`, budgets and admissions go back.
     pub unclaimed: u64,
     /// Requests for leases whose reply never came, so that nobody knows whether the server counted them.
     pub in_doubt: u64,

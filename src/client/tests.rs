@@ -621,6 +621,29 @@ fn late_grants_of_one_limit() {
     }
 }
 
+/// What a request that waits was granted when it was gone goes back, exactly; what others were granted stays.
+#[test]
+fn what_is_acquired_for_nobody_goes_back() {
+    paused(async {
+        let fake = Fake::new();
+        let client = client(&fake);
+        let limiter = client.limiter(quota(10, 60_000, 12)).build().unwrap();
+        connected(&limiter).await;
+        fake.delay([(15_000, 15_000)]);
+        let patience = Duration::from_millis(10);
+        let gone = tokio::time::timeout(patience, limiter.acquire(Request::of("k").cost(3), patience * 100)).await;
+        assert!(gone.is_err());
+        let gone = tokio::time::timeout(patience, limiter.allow("passed")).await;
+        assert!(gone.is_err());
+        sleep(Duration::from_millis(200)).await;
+        assert_eq!((fake.total("k"), fake.total("passed"), client.statistics().unclaimed), (0, 1, 4));
+        let commands = fake.commands();
+        let refund = commands.iter().find(|words| words.starts_with("SWLIMIT.REFUND k 3 SINCE ")).unwrap();
+        let since: u64 = refund.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!((fake.unix_ms() - 221..=fake.unix_ms() - 205).contains(&since), "{refund}");
+    });
+}
+
 /// Dropped requests lose no units: late leases are leases, too.
 #[test]
 fn dropped_requests_lose_no_units() {

@@ -352,6 +352,11 @@ impl Fake {
         self.0.state.lock().ahead += ms;
     }
 
+    /// What time the server has.
+    pub fn unix_ms(&self) -> u64 {
+        self.0.now(&self.0.state.lock())
+    }
+
     /// How many connections are open.
     pub fn connections(&self) -> usize {
         self.lines().iter().filter(|line| !line.way.lock().is_cut).count()

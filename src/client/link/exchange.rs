@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::task::yield_now;
-use tokio::time::{timeout_at, Duration, Instant};
+use tokio::time::{timeout, timeout_at, Duration, Instant};
 
 use super::health::{failure, is_read_only};
 use super::line::Line;
 use super::node::Node;
 use super::reaper::Reaper;
+use crate::clock::ms_up;
 use crate::commands;
 use crate::wire::{Command, Failure, Pending, Reply};
 
@@ -78,6 +79,15 @@ pub(crate) struct Settled {
 }
 
 impl Settled {
+    /// What gives back what was granted, if nobody takes it.
+    fn undo(&self) -> Vec<Command> {
+        let (Batch::One(command), Ok(reply), Some(since)) = (&self.batch, &self.reply, self.line.unix_ms(self.sent))
+        else {
+            return Vec::new();
+        };
+        commands::undo(command, reply, since, ms_up(self.sent.elapsed()))
+    }
+
     /// Drops the replies to ASKING, and the commands.
     fn forget_asking(&mut self) {
         let Batch::Several(commands) = &mut self.batch else { return };
@@ -179,7 +189,15 @@ impl Owned {
         let mut settled = self.see_through().await;
         match settled.settle.take() {
             Some(settle) => settle(settled),
-            None => node.unclaimed(settled.batch.granted(&settled.reply)),
+            None => {
+                node.unclaimed(settled.batch.granted(&settled.reply));
+                let (undo, line) = (settled.undo(), settled.line);
+                if !undo.is_empty() {
+                    // To the server that counted it: over the same connection.
+                    node.sent(undo.len());
+                    let _ = timeout(GIVEN_UP, line.send_all(&undo)).await;
+                }
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
 use super::rights::{Right, Rights};
+use crate::clock::ms;
 use crate::commands;
 use crate::servers::Backend;
 use crate::wire::{Command, Connection, Failure, Pending, Reply};
@@ -22,6 +23,8 @@ pub(crate) struct Line {
     is_closed: Arc<AtomicBool>,
     account: Mutex<Account>,
     identity: OnceLock<Identity>,
+    /// What time the server had, in Unix ms, no later than an instant.
+    time: OnceLock<(u64, Instant)>,
     made: Instant,
 }
 
@@ -41,7 +44,7 @@ pub(crate) struct Identity {
 impl Line {
     pub fn new(connection: Box<dyn Connection>, is_closed: Arc<AtomicBool>) -> Self {
         let account = Mutex::new(Account { unanswered: 0, quiet_since: Instant::now() });
-        Self { connection, is_closed, account, identity: OnceLock::new(), made: Instant::now() }
+        Self { connection, is_closed, account, identity: OnceLock::new(), time: OnceLock::new(), made: Instant::now() }
     }
 
     /// Whether commands may still be sent.
@@ -122,6 +125,14 @@ impl Line {
         self.identity.get()
     }
 
+    /// An instant of the server's clock, in Unix ms, that is no later than this one; `None` where it has not told the time
+    /// before. The thousandth is for clocks that drift.
+    pub fn unix_ms(&self, instant: Instant) -> Option<u64> {
+        let (unix_ms, at) = self.time.get().filter(|_| self.identity().is_some())?;
+        let passed = ms(instant.checked_duration_since(*at)?);
+        Some(unix_ms + passed - passed.div_ceil(1000))
+    }
+
     /// Asks the server who it is, and whether it tells the time: without either, nothing can be given back to it.
     pub async fn identify(&self, rights: &Rights) -> Result<(), Failure> {
         let info = |section: &[u8]| Command::named("INFO", usize::MAX).word(section);
@@ -130,9 +141,8 @@ impl Line {
         let [sections @ .., time] = replies.as_slice() else { return Ok(()) };
         rights.heard(Right::Time, time);
         sections.iter().for_each(|section| rights.heard(Right::Info, section));
-        if time.unix_ms().is_none() {
-            return Ok(());
-        }
+        let Some(unix_ms) = time.unix_ms() else { return Ok(()) };
+        let _ = self.time.set((unix_ms, Instant::now()));
         let text: Vec<_> = sections
             .iter()
             .filter_map(|section| match section {
