@@ -76,7 +76,7 @@ pub fn decode(version: i32, bytes: &[u8]) -> Result<Holds, Invalid> {
     if !rest.is_empty() {
         return Err(Invalid("bytes left over"));
     }
-    Holds::with_holds(last_token, holds.into_iter())
+    Holds::with_holds(last_token, holds)
 }
 
 const MOST_RESERVATIONS: u64 = MAX_RESERVATIONS as u64;

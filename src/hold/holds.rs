@@ -82,6 +82,11 @@ impl Hold {
         self.reserved.as_deref().unwrap_or_default()
     }
 
+    /// By which holds are ordered.
+    fn place(&self) -> (u64, u64, &[u8]) {
+        (self.end, self.token, &self.id)
+    }
+
     pub(crate) fn reserve(&mut self, reserved: Option<Box<[Reservation]>>) {
         self.reserved = reserved.filter(|reserved| !reserved.is_empty());
     }
@@ -134,11 +139,7 @@ struct ByEnd<'a>(&'a [Hold]);
 
 impl Order<u64> for ByEnd<'_> {
     fn compare(&self, one: u32, other: u32) -> Ordering {
-        let key = |slot: u32| {
-            let hold = &self.0[slot as usize];
-            (hold.end, hold.token, &hold.id)
-        };
-        key(one).cmp(&key(other))
+        self.0[one as usize].place().cmp(&self.0[other as usize].place())
     }
 
     fn weight(&self, slot: u32) -> u64 {
@@ -158,27 +159,34 @@ impl Order<()> for ById<'_> {
 
 impl Holds {
     /// These holds, by end, then token, then id, if they are such as granting could have led to.
-    pub(crate) fn with_holds(last_token: u64, holds: impl Iterator<Item = Hold>) -> Result<Self, Invalid> {
+    pub(crate) fn with_holds(last_token: u64, holds: Vec<Hold>) -> Result<Self, Invalid> {
         if last_token == 0 || last_token > MAX_EXACT {
             return Err(Invalid("a token out of range"));
         }
-        let mut all = Self { last_token, ..Self::default() };
-        for hold in holds {
+        let mut units = 0;
+        for hold in &holds {
             if hold.token > last_token {
                 return Err(Invalid("a token beyond the last one"));
             }
-            let key = (hold.end, hold.token, &hold.id);
-            if all.holds.last().is_some_and(|before| (before.end, before.token, &before.id) >= key) {
-                return Err(Invalid("holds out of order"));
-            }
-            if all.find(&hold.id).is_some() {
-                return Err(Invalid("an id twice"));
-            }
-            if hold.units > MAX_EXACT - all.by_end.total() {
+            if hold.units > MAX_EXACT - units {
                 return Err(Invalid("units out of range"));
             }
-            all.insert(hold);
+            units += hold.units;
         }
+        if !holds.is_sorted_by(|one, other| one.place() < other.place()) {
+            return Err(Invalid("holds out of order"));
+        }
+        let by_end: Vec<u32> = (0..holds.len() as u32).collect();
+        let mut by_id = by_end.clone();
+        by_id.sort_unstable_by(|one, other| ById(&holds).compare(*one, *other));
+        if by_id.windows(2).any(|pair| holds[pair[0] as usize].id == holds[pair[1] as usize].id) {
+            return Err(Invalid("an id twice"));
+        }
+        let (heap, allocations) = holds
+            .iter()
+            .fold((0, 0), |(heap, allocations), hold| (heap + hold.heap(), allocations + hold.allocations()));
+        let mut all = Self { last_token, holds, heap, allocations, ..Self::default() };
+        all.index(&by_end, &by_id);
         Ok(all)
     }
 
@@ -241,17 +249,54 @@ impl Holds {
 
     /// Let go of what has ended at `now`; how many holds that were.
     pub fn sweep(&mut self, now: u64) -> u64 {
-        let mut swept = 0;
-        while let Some(slot) = self.by_end.first().filter(|slot| self.holds[*slot as usize].end <= now) {
-            self.remove_slot(slot);
-            swept += 1;
+        let swept = self.ended(now).0 as usize;
+        if self.are_many(swept) {
+            self.retain(|_, hold| now < hold.end);
+            return swept as u64;
         }
-        swept
+        for _ in 0..swept {
+            self.by_end.first().map(|slot| self.remove_slot(slot));
+        }
+        swept as u64
     }
 
     /// End the hold of this id. What has ended has been swept.
     pub fn release(&mut self, id: &[u8]) -> Option<Hold> {
         self.find(id).map(|slot| self.remove_slot(slot))
+    }
+
+    /// End the holds of these ids; the units of each, and 0 for one that is not held, or was named before. What has ended
+    /// has been swept.
+    pub fn release_all<'i>(&mut self, ids: impl ExactSizeIterator<Item = &'i [u8]>) -> Vec<u64> {
+        if !self.are_many(ids.len()) {
+            return ids.map(|id| self.release(id).map_or(0, |hold| hold.units)).collect();
+        }
+        let mut is_released = vec![false; self.holds.len()];
+        let mut release = |slot: u32| match std::mem::replace(&mut is_released[slot as usize], true) {
+            true => 0,
+            false => self.holds[slot as usize].units,
+        };
+        let units = ids.map(|id| self.find(id).map_or(0, &mut release)).collect();
+        self.retain(|slot, _| !is_released[slot]);
+        units
+    }
+
+    /// Let the holds of these ids end then, in ms; of each whether that is another end than before. What has ended has
+    /// been swept.
+    pub fn renew_all<'i>(&mut self, ids: impl ExactSizeIterator<Item = &'i [u8]>, end: u64) -> Vec<bool> {
+        if !self.are_many(ids.len()) {
+            return ids.map(|id| self.renew(id, end)).collect();
+        }
+        let end = end.min(MAX_END);
+        let mut by_end: Vec<u32> = self.by_end.iter().collect();
+        let renew = |id| {
+            let hold = self.find(id).map(|slot| &mut self.holds[slot as usize]);
+            hold.is_some_and(|hold| mem::replace(&mut hold.end, end) != end)
+        };
+        let renewed = ids.map(renew).collect();
+        by_end.sort_by(|one, other| ByEnd(&self.holds).compare(*one, *other));
+        self.by_end.rebuild(&by_end, &ByEnd(&self.holds));
+        renewed
     }
 
     /// Let the hold of this id end then, in ms; whether that is another end than before. What has ended has been swept.
@@ -352,16 +397,62 @@ impl Holds {
         self.by_id.push(&ById(&self.holds));
     }
 
+    /// Whether so many changes are so many that indexing all holds anew is cheaper than changing the indexes one by one.
+    fn are_many(&self, changes: usize) -> bool {
+        changes > self.holds.len() / 4
+    }
+
+    /// Keep those holds only, told by their slot, for which something is true, and index them anew.
+    fn retain(&mut self, mut is_kept: impl FnMut(usize, &Hold) -> bool) {
+        const GONE: u32 = u32::MAX;
+        const FEW: usize = 16;
+        let (mut moved, mut kept) = (Vec::with_capacity(self.holds.len()), 0);
+        self.holds.retain(|hold| {
+            let stays = is_kept(moved.len(), hold);
+            moved.push(if stays { kept } else { GONE });
+            if stays {
+                kept += 1;
+            } else {
+                self.heap -= hold.heap();
+                self.allocations -= hold.allocations();
+            }
+            stays
+        });
+        let (mut by_end, mut by_id): (Vec<u32>, Vec<u32>);
+        if self.holds.len() < moved.len() / FEW {
+            // To sort these is cheaper than to go through all that there were.
+            (by_end, by_id) = ((0..kept).collect(), (0..kept).collect());
+            by_end.sort_unstable_by(|one, other| ByEnd(&self.holds).compare(*one, *other));
+            by_id.sort_unstable_by(|one, other| ById(&self.holds).compare(*one, *other));
+        } else {
+            let slot = |before: u32| Some(moved[before as usize]).filter(|slot| *slot != GONE);
+            by_end = self.by_end.iter().filter_map(slot).collect();
+            by_id = self.by_id.iter().filter_map(slot).collect();
+        }
+        self.index(&by_end, &by_id);
+        self.shrink();
+    }
+
+    /// Make both trees anew, of all slots by end, and by id.
+    fn index(&mut self, by_end: &[u32], by_id: &[u32]) {
+        self.by_end.rebuild(by_end, &ByEnd(&self.holds));
+        self.by_id.rebuild(by_id, &ById(&self.holds));
+    }
+
+    /// Give memory back where half of it is empty: then it has been emptied by as many removals as it takes to copy the rest.
+    fn shrink(&mut self) {
+        if self.holds.capacity() > 2 * roomy(self.holds.len()) {
+            self.resize(roomy(self.holds.len()));
+        }
+    }
+
     fn remove_slot(&mut self, slot: u32) -> Hold {
         self.by_end.swap_remove(slot, &ByEnd(&self.holds));
         self.by_id.swap_remove(slot, &ById(&self.holds));
         let hold = self.holds.swap_remove(slot as usize);
         self.heap -= hold.heap();
         self.allocations -= hold.allocations();
-        // Half of it empty: then it has been emptied by as many removals as it takes to copy the rest.
-        if self.holds.capacity() > 2 * roomy(self.holds.len()) {
-            self.resize(roomy(self.holds.len()));
-        }
+        self.shrink();
         hold
     }
 

@@ -6,7 +6,8 @@
 //!
 //! Everything is a function of the state and an instant: no clock, no I/O, no `unsafe`. Deciding changes nothing. What
 //! changes something [sweeps](Holds::sweep) what has ended first, so that whoever repeats the changes stores the same.
-//! All of it takes logarithmic time in the number of holds.
+//! All of it takes logarithmic time in the number of holds; to remove or renew more than a quarter of them takes linear
+//! time.
 //!
 //! ```
 //! use swlimit_hold::{Request, Holds, Verdict};

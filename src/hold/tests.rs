@@ -76,7 +76,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let ids = || vec(0..24u8, 1..4);
+    let ids = || vec(0..24u8, 1..9);
     prop_oneof![
         6 => (0..40u64, 1..300u64, 0..24u8, 1..6u64)
             .prop_map(|(limit, ttl, id, cost)| Step::Hold { limit, ttl, id, cost }),
@@ -145,21 +145,26 @@ proptest! {
                     if live {
                         holds.sweep(now);
                         model.stored.retain(|hold| now < hold.end);
-                        let freed: u64 = ids.iter().filter_map(|id| holds.release(&name(*id))).map(|h| h.units()).sum();
-                        let before: u64 = model.stored.iter().map(|hold| hold.units).sum();
-                        model.stored.retain(|hold| !ids.iter().any(|id| name(*id) == hold.id));
-                        prop_assert_eq!(freed, before - model.stored.iter().map(|hold| hold.units).sum::<u64>());
+                        let names: Vec<_> = ids.into_iter().map(name).collect();
+                        let mut freed = vec![];
+                        for id in &names {
+                            let place = model.stored.iter().position(|hold| hold.id == *id);
+                            freed.push(place.map_or(0, |place| model.stored.remove(place).units));
+                        }
+                        prop_assert_eq!(holds.release_all(names.iter().map(|id| &id[..])), freed);
                     }
                 }
                 Step::Renew(ids, ttl) => {
                     if ids.iter().any(|id| holds.get(&name(*id), now).is_some()) {
                         holds.sweep(now);
                         model.stored.retain(|hold| now < hold.end);
-                        for id in ids {
-                            let found = model.stored.iter_mut().find(|hold| hold.id == name(id));
-                            let changed = found.is_some_and(|hold| std::mem::replace(&mut hold.end, now + ttl) != now + ttl);
-                            prop_assert_eq!(holds.renew(&name(id), now + ttl), changed);
+                        let names: Vec<_> = ids.into_iter().map(name).collect();
+                        let mut changed = vec![];
+                        for id in &names {
+                            let found = model.stored.iter_mut().find(|hold| hold.id == *id);
+                            changed.push(found.is_some_and(|hold| std::mem::replace(&mut hold.end, now + ttl) != now + ttl));
                         }
+                        prop_assert_eq!(holds.renew_all(names.iter().map(|id| &id[..]), now + ttl), changed);
                     }
                 }
                 Step::Put { id, units, end, token } => {

@@ -69,6 +69,14 @@ impl<S: Sum> Tree<S> {
         self.root = self.insert_below(self.root, slot, order);
     }
 
+    /// Put all elements of a list anew into the tree, which are these, in order. As balanced as can be, in linear time.
+    pub fn rebuild(&mut self, sorted: &[u32], order: &impl Order<S>) {
+        self.nodes.clear();
+        self.nodes.reserve_exact(sorted.len());
+        self.nodes.resize(sorted.len(), Node { left: NONE, right: NONE, count: 0, sum: S::default() });
+        self.root = self.build(sorted, order);
+    }
+
     /// Remove an element; the last one takes its place, in this tree as in the list afterwards.
     pub fn swap_remove(&mut self, slot: u32, order: &impl Order<S>) {
         self.root = self.remove_below(self.root, slot, order);
@@ -209,6 +217,17 @@ impl<S: Sum> Tree<S> {
 
     fn sum(&self, place: u32) -> S {
         self.nodes.get(place as usize).map_or_else(S::default, |node| node.sum)
+    }
+
+    /// Make a subtree of these elements; its root.
+    fn build(&mut self, sorted: &[u32], order: &impl Order<S>) -> u32 {
+        let (before, rest) = sorted.split_at(sorted.len() / 2);
+        let Some((place, after)) = rest.split_first() else { return NONE };
+        let (left, right) = (self.build(before, order), self.build(after, order));
+        let node = &mut self.nodes[*place as usize];
+        (node.left, node.right) = (left, right);
+        self.add_up(*place, order);
+        *place
     }
 
     /// Add a node below another one; the subtree's new root.
