@@ -26,6 +26,9 @@ pub static MAX_HOLDS: Setting = Setting::new("max-holds", 100_000, 1..=1_000_000
 /// How many keys `SWLIMIT.TOP` keeps for each minute; 0 turns it off.
 pub static TOP_KEYS: Setting = Setting::new("top-keys", 100, 0..=10_000);
 
+/// The most keys or holds that one command shows.
+pub const MOST_SHOWN: u64 = 10_000;
+
 /// All settings.
 pub static SETTINGS: [&Setting; 4] = [&MAX_SUBINTERVALS, &MAX_WAITING, &MAX_HOLDS, &TOP_KEYS];
 

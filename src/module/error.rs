@@ -5,7 +5,7 @@ use std::fmt;
 use swlimit_hold::{Refusal, MAX_ID, MAX_RESERVATIONS};
 use swlimit_window::{Overflow, MAX_EXACT};
 
-use crate::commands::MOST_KEYS;
+use crate::configuration::MOST_SHOWN;
 
 /// Why a command was refused. Whatever it is, nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +57,8 @@ pub enum Error {
     Used,
     /// `swlimit.max-holds` holds are live.
     TooManyHolds,
+    /// The key has granted the largest token.
+    NoToken,
     /// Not a reservation.
     Reservation,
     /// Not the end of a period.
@@ -67,8 +69,8 @@ pub enum Error {
     Server(String),
     /// The count would pass 2^53 − 1.
     Overflow,
-    /// The ACL does not let a waiting user run its command any more.
-    NoCommandPermission,
+    /// The ACL does not let a waiting user run the command of this name any more.
+    NoCommandPermission(&'static str),
     /// The ACL does not let a waiting user access its key any more.
     NoKeyPermission,
     /// As many clients wait as `swlimit.max-waiting` allows.
@@ -103,7 +105,7 @@ impl fmt::Display for Error {
             Error::Syntax(word) => {
                 write!(to, "ERR syntax error near '{}'", word[..word.len().min(QUOTED)].escape_ascii())
             }
-            Error::Count => write!(to, "ERR count must be an integer between 1 and {MOST_KEYS}"),
+            Error::Count => write!(to, "ERR count must be an integer between 1 and {MOST_SHOWN}"),
             Error::NumKeys => to.write_str("ERR numkeys must be a positive integer that matches the keys given"),
             Error::KeyTwice => to.write_str("ERR key named twice"),
             Error::CrossSlot => to.write_str("CROSSSLOT Keys in request don't hash to the same slot"),
@@ -114,6 +116,7 @@ impl fmt::Display for Error {
             Error::OtherKeys => to.write_str("ERR keys are not those of the reservation"),
             Error::Used => write!(to, "ERR used must be an integer between 0 and {MAX_EXACT}"),
             Error::TooManyHolds => to.write_str("ERR too many holds"),
+            Error::NoToken => to.write_str("ERR the fencing token of this key is used up"),
             Error::Reservation => write!(to, "ERR RESERVED must be 1 to {MAX_RESERVATIONS} reservations"),
             Error::PeriodEnd => {
                 to.write_str("ERR until must be a Unix time in milliseconds after now, at most 3650 days")
@@ -123,8 +126,8 @@ impl fmt::Display for Error {
             }
             Error::Server(error) => to.write_str(error),
             Error::Overflow => to.write_str("ERR count would overflow"),
-            Error::NoCommandPermission => {
-                to.write_str("NOPERM this user has no permissions to run the 'swlimit.acquire' command")
+            Error::NoCommandPermission(name) => {
+                write!(to, "NOPERM this user has no permissions to run the '{name}' command")
             }
             Error::NoKeyPermission => {
                 to.write_str("NOPERM this user has no permissions to access one of the keys used as arguments")
@@ -149,7 +152,7 @@ impl From<Refusal> for Error {
         match refusal {
             Refusal::OtherUnits(units) => Error::OtherUnits(units),
             Refusal::TooMany => Error::TooManyHolds,
-            Refusal::NoToken => Error::Instant("AT"),
+            Refusal::NoToken => Error::NoToken,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! swlimit: server-side sliding-window rate limiting for Redis and Valkey.
 //!
 //! The arithmetic is in the crates `swlimit_window`, `swlimit_hold` and `swlimit_budget`: functions of state and instant. [`arguments`] parses commands, [`error`]
-//! words what they refuse. [`commands`] has one file a command; [`queues`] orders the clients of ACQUIRE, and [`denials`]
-//! counts denied requests for TOP. [`server`] wraps the module API and holds all `unsafe` code.
+//! words what they refuse. [`commands`] has one file a command; [`waiting`] lets clients of ACQUIRE and HOLD wait for
+//! their turn, and [`denials`] counts denied requests for TOP. [`server`] wraps the module API and holds all `unsafe` code.
 //!
 //! `#[inline(always)]` marks the functions on the path of every decision: inlined into the command, they take a quarter
 //! fewer instructions, 2 to 4 % of the whole command's time (`make bench` counts them).
@@ -14,10 +14,10 @@ mod commands;
 mod configuration;
 mod denials;
 mod error;
-mod queues;
 #[allow(unsafe_code)]
 mod server;
 mod statistics;
+mod waiting;
 
 use commands::{
     Acquire, Admit, Allow, Block, Budget as BudgetCommand, Hold, Holders, Info, Mallow, Peek, Record, Refund, Release,
@@ -27,6 +27,7 @@ use server::Loading;
 use swlimit_budget::Budget;
 use swlimit_hold::Holds;
 use swlimit_window::Entry;
+use waiting::Turns;
 
 /// Registers the module's types, commands and settings. On an error the server does not load it.
 fn load(loading: &Loading) -> Result<(), String> {
@@ -51,5 +52,6 @@ fn load(loading: &Loading) -> Result<(), String> {
     loading.register::<BudgetCommand>()?;
     loading.register::<Admit>()?;
     loading.register::<Settle>()?;
+    loading.let_wait::<Turns>(Turns::LISTENER)?;
     loading.configure(settings)
 }

@@ -144,7 +144,7 @@ def test_effects(start):
     allow = ["SWLIMIT.ALLOW", "k", "1", "60", "60", "block", "1H", *at]
     record = ["SWLIMIT.RECORD", "k", "1", "60", "60", "COST", "3", *at]
     assert written(server, allow) == [
-        ["SWLIMIT.RECORD", "k", "1", "60", "60", "COST", "1", *at, "UNTIL", expiry(server)]]
+        ["SWLIMIT.RECORD", "k", "1", "60", "60", *at, "UNTIL", expiry(server)]]
     assert written(server, allow, allow) == [["SWLIMIT.BLOCK", "k", f"{HOUR}ms", *at, "UNTIL", expiry(server)]]
     during = [["SWLIMIT.BLOCK", "k", "2h", "NX", *at], ["SWLIMIT.PEEK", *allow[1:5], *at],
               ["SWLIMIT.MALLOW", "2", "other", "k", "1", "60", "60", "1", "1", "60", "60", "1", *at],

@@ -124,6 +124,40 @@ def test_too_many_holds(start):
         assert ask(server, "SWLIMIT.HOLD", "k", 0, "1ms", id, "AT", T, "END", 4_000_000_000_000, "TOKEN", 7)[0] == 1
 
 
+def test_a_key_whose_tokens_are_used_up_says_so(server):
+    now = ask(server, "TIME")[0] * 1_000
+    ask(server, "SWLIMIT.HOLD", "k", 9, "1ms", "a", "AT", now, "END", now + 60_000, "TOKEN", 2**53 - 1)
+    with unchanged(server):
+        used_up = "ERR the fencing token of this key is used up"
+        assert server.cli("SWLIMIT.HOLD", "k", 9, "1h", "b") == used_up
+        assert server.cli("SWLIMIT.ADMIT", 1, "k", "HOLD", 9, "1h", "b", 1) == used_up
+
+
+@pytest.mark.parametrize("command", [
+    ("HOLD", "k", 9, "1h", "b"), ("RENEW", "k", "1h", "live"), ("ADMIT", 1, "k", "HOLD", 9, "1h", "b", 1),
+], ids=lambda words: words[0])
+def test_a_hold_from_the_future_shortens_no_other(server, command):
+    """A hold lives as long as its ttl by the clock, although one that ends later, seen from its AT, is there."""
+    now = ask(server, "TIME")[0] * 1_000
+    ask(server, "SWLIMIT.HOLD", "k", 9, "2s", "future", "AT", now + 10 * 86_400_000)
+    ask(server, "SWLIMIT.HOLD", "k", 9, "2s", "live")
+    assert 0 < ask(server, "PTTL", "k") <= 2_000
+    assert server.cli(f"SWLIMIT.{command[0]}", *command[1:])
+    assert 3_500_000 < ask(server, "PTTL", "k") <= 3_600_000
+    ask(server, "SWLIMIT.RENEW", "k", "2s", "live")
+    ask(server, "SWLIMIT.HOLD", "k", 9, "11d", "later", "AT", now + 10 * 86_400_000 + 1)
+    assert ask(server, "PTTL", "k") > 10 * 86_400_000
+
+
+def test_a_hold_that_ends_later_than_one_from_the_future_is_kept(server):
+    now = ask(server, "TIME")[0] * 1_000
+    ask(server, "SWLIMIT.HOLD", "k", 9, "20d", "long")
+    ask(server, "SWLIMIT.HOLD", "k", 9, "11d", "future", "AT", now + 10 * 86_400_000)
+    assert ask(server, "PTTL", "k") > 19 * 86_400_000
+    ask(server, "SWLIMIT.RELEASE", "k", "future", "AT", now + 10 * 86_400_000)
+    assert ask(server, "PTTL", "k") > 19 * 86_400_000
+
+
 def test_only_effects_are_written(start):
     server = start(options={"appendonly": "yes", "appendfsync": "always"})
     hour, end = 3_600_000, T + 86_400_000
@@ -150,11 +184,11 @@ def test_only_effects_are_written(start):
     assert written == [[str(word) for word in words] for words in [
         ["SWLIMIT.HOLD", "k", 0, "1ms", "a", "COST", 2, "AT", T, "END", T + hour, "TOKEN", T * 1_000],
         ["SWLIMIT.RENEW", "k", f"{2 * hour}ms", "a", "AT", T],
-        ["SWLIMIT.HOLD", "k", 0, "1ms", "b", "COST", 1, "AT", T + 1, "END", T + 1 + hour, "TOKEN", T * 1_000 + 1_000],
+        ["SWLIMIT.HOLD", "k", 0, "1ms", "b", "AT", T + 1, "END", T + 1 + hour, "TOKEN", T * 1_000 + 1_000],
         ["SWLIMIT.RENEW", "k", f"{3 * hour}ms", "a", "b", "AT", T + 2],
         ["SWLIMIT.RELEASE", "k", "b", "AT", T + 3],
         ["SWLIMIT.BUDGET", "p", 0, end, "COST", 4, "FORCE", "AT", T],
-        ["SWLIMIT.BUDGET", "p", 0, end, "COST", 1, "FORCE", "AT", T],
+        ["SWLIMIT.BUDGET", "p", 0, end, "FORCE", "AT", T],
         ["SWLIMIT.BUDGET", "p", 0, end, "COST", 4, "FORCE", "AT", T + 1],
         ["SWLIMIT.REFUND", "p", 2, "SINCE", T + 2, "AT", T + 2],
     ]]

@@ -8,7 +8,7 @@ import pytest
 
 from support.contents import digest, statistics, unchanged
 from support.holding_workload import answers
-from support.resp import Connection
+from support.resp import Connection, encode
 from support.waiters import waiters, waiting
 from support.waiting import eventually
 
@@ -100,6 +100,53 @@ def test_a_release_of_an_id_that_waits_ends_its_wait(server, hold):
     assert ask(server, "SWLIMIT.RELEASE", "k", "b") == 0
     assert waiter.answer()[:2] == [0, 1]
     assert waiting(server) == 0
+
+
+def test_released_and_unblocked_at_once(server, hold):
+    """CLIENT UNBLOCK … TIMEOUT before the server has answered the end of the wait: one reply, no more and no less."""
+    ask(server, "SWLIMIT.HOLD", "k", 1, "1h", "a")
+    waiter = hold("b")
+    with Connection(server.port) as connection:
+        connection.calls([("MULTI",), ("SWLIMIT.RELEASE", "k", "b"), ("CLIENT", "UNBLOCK", waiter.id), ("EXEC",)])
+    waiter.connection.send(encode("ECHO", "in step"))
+    assert waiter.answer()[:2] == [0, 1]
+    assert waiter.answer() == b"in step"
+
+
+def test_taken_over_and_unblocked_at_once(server, hold):
+    """All in one pass of the server, which sleeps until everything has arrived."""
+    ask(server, "SWLIMIT.HOLD", "k", 1, "1h", "a")
+    waiter = hold("b")
+    with Connection(server.port) as sleeper, Connection(server.port) as second, Connection(server.port) as admin:
+        sleeper.send(encode("DEBUG", "SLEEP", "0.3"))
+        second.send(encode("SWLIMIT.HOLD", "k", 1, "1h", "b", "WAIT", "1h"))
+        admin.send(encode("CLIENT", "UNBLOCK", waiter.id))
+        assert (sleeper.reply(), admin.reply()) == (b"OK", 1)
+        waiter.connection.send(encode("ECHO", "in step"))
+        assert waiter.answer()
+        assert waiter.answer() == b"in step"
+
+
+def test_rights_are_those_of_the_command_that_waits(server):
+    server.cli("ACL", "SETUSER", "ann", "on", "nopass", "allkeys", "+@all")
+    ask(server, "SWLIMIT.HOLD", "k", 1, "1h", "a")
+    with waiters(server) as wait:
+        waiter = wait("k", 1, "1h", "b", "WAIT", "1h", first=[("AUTH", "ann", "")], command="SWLIMIT.HOLD")
+        server.cli("ACL", "SETUSER", "ann", "-swlimit.hold")
+        ask(server, "SWLIMIT.RELEASE", "k", "a")
+        assert waiter.answer() == "NOPERM this user has no permissions to run the 'swlimit.hold' command"
+    server.cli("ACL", "DELUSER", "ann")
+
+
+def test_while_others_wait_a_denial_comes_before_the_bound(start):
+    server = start(module_args=["max-holds", 1])
+    ask(server, "SWLIMIT.HOLD", "k", 3, "1h", "a")
+    assert str(ask(server, "SWLIMIT.HOLD", "k", 3, "1h", "x")) == "too many holds"
+    with waiters(server) as wait:
+        wait("k", 3, "1h", "b", "COST", 3, "WAIT", "1h", command="SWLIMIT.HOLD")
+        assert ask(server, "SWLIMIT.HOLD", "k", 3, "1h", "x")[:3] == [0, 3, 2]
+        admitted = ask(server, "SWLIMIT.ADMIT", 1, "k", "HOLD", 3, "1h", "x", 1)
+        assert admitted[0] == 0
 
 
 @pytest.mark.parametrize("command", [["DEL", "k"], ["FLUSHALL"], ["RENAME", "k", "l"], ["PEXPIRE", "k", 1],

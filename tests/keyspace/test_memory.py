@@ -14,6 +14,7 @@ from support.cli import batch, stored
 from support.commands import random_commands
 from support.contents import agrees, info, same_data
 from support.lacking import lacking, needed
+from support.memcheck import FROM_MODULE, memcheck, records
 from support.payloads import Frame, blocked, damaged, value_of
 from support.replication import PROMPT, replica_of, synchronised
 from support.resp import Connection, Failed, storm
@@ -153,22 +154,6 @@ def test_refused_payloads_leave_nothing(start, tries):
         print(f"\n{tries} refused payloads and commands: {before} bytes before, {after} after")
         assert after < before + SLACK
         assert info(pipe)["swlimit_keys"] == info(pipe)["swlimit_memory"] == 0
-
-
-MEMCHECK = ("valgrind", "--trace-children=yes", "--leak-check=full", "--show-leak-kinds=all", "--num-callers=40",
-            "--read-var-info=no")
-FROM_MODULE = re.compile(r"libswlimit\.so|\.rs:\d+\)")  # nothing else is written in Rust
-
-
-def memcheck(folder):
-    return [*MEMCHECK, f"--log-file={folder}/memcheck.%p.log"]
-
-
-def records(folder):
-    """Memcheck's records from all processes, forked ones too: what each says, its stack included."""
-    for log in sorted(folder.glob("memcheck.*.log")):
-        text = re.sub(r"^==\d+== ?", "", log.read_text(errors="replace"), flags=re.MULTILINE)
-        yield from (record for record in re.split(r"\n\s*\n", text) if re.search(r"^\s+(at|by) 0x", record, re.M))
 
 
 ROUNDS = 20_000

@@ -48,9 +48,9 @@ def test_only_effects_are_written(server):
     assert aof.commands(server) == [
         ["SWLIMIT.RECORD", "k", "10", "1m", "5S", "COST", "4", "AT", f"{T}", "UNTIL", ANY],
         ["SWLIMIT.RECORD", "k", "10", "60", "5", "COST", "6", "AT", f"{T + 61_000}", "UNTIL", ANY],
-        ["SWLIMIT.RECORD", "k", "20", "60", "5", "COST", "1", "AT", f"{T + 60_000}"],
+        ["SWLIMIT.RECORD", "k", "20", "60", "5", "AT", f"{T + 60_000}"],
         ["SWLIMIT.RECORD", "k", "10", "60", "5", "COST", "9", "AT", f"{T + 7_000}"],
-        ["SWLIMIT.RECORD", "k", "10", "60", "5", "COST", "1", "AT", f"{T + 58_002}"],
+        ["SWLIMIT.RECORD", "k", "10", "60", "5", "AT", f"{T + 58_002}"],
         ["SWLIMIT.REFUND", "k", "2", "AT", f"{T + 61_001}"],
         ["SWLIMIT.REFUND", "k", "6", "SINCE", f"{T + 58_001}", "AT", f"{T + 61_001}", "UNTIL", ANY],
     ]
@@ -88,7 +88,7 @@ def test_mallow_is_one_transaction(server):
     ask(server, "SWLIMIT.MALLOW", 2, "a", "b", 10, 60, 5, 1, 20, "1h", "1m", 19, "AT", T)  # denied
     assert aof.commands(server) == [
         ["MULTI"],
-        ["SWLIMIT.RECORD", "a", "10", "60", "5", "COST", "1", "AT", f"{T}", "UNTIL", ANY],
+        ["SWLIMIT.RECORD", "a", "10", "60", "5", "AT", f"{T}", "UNTIL", ANY],
         ["SWLIMIT.RECORD", "b", "20", "1h", "1m", "COST", "2", "AT", f"{T}", "UNTIL", ANY],
         ["SWLIMIT.RECORD", "c", "30", "2m", "1m", "COST", "3", "AT", f"{T}", "UNTIL", ANY],
         ["EXEC"],
@@ -97,7 +97,7 @@ def test_mallow_is_one_transaction(server):
 
 def test_transactions_and_scripts_write_their_effects(server):
     allow = f"SWLIMIT.ALLOW k 2 60 5 AT {T}"
-    again = ["SWLIMIT.RECORD", "k", "2", "60", "5", "COST", "1", "AT", f"{T}"]
+    again = ["SWLIMIT.RECORD", "k", "2", "60", "5", "AT", f"{T}"]
     record = [*again, "UNTIL", ANY]
     feed(server, "MULTI", allow, "SET s 1", allow, allow, "EXEC")
     feed(server, "MULTI", allow, allow, "EXEC")  # all denied

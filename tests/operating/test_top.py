@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import os
-import subprocess
 
 import pytest
 
@@ -14,7 +12,7 @@ from support.commands import mallow
 from support.contents import info
 from support.replication import PROMPT, follow
 from support.resp import Connection, Failed, storm
-from support.server import ROOT
+from support.server_modules import built
 from support.waiting import eventually
 
 NAME = "swlimit.top-keys"
@@ -212,10 +210,7 @@ def test_who_may_not_run_it(server):
 
 def test_modules_see_all_unless_they_call_for_their_client(start, tmp_path):
     """Without a user, some servers crash when asked who calls."""
-    module = tmp_path / "caller.so"
-    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", module, ROOT / "tests/support/caller.c"],
-                   check=True)
-    server = start(options={"loadmodule": module})
+    server = start(options={"loadmodule": built("caller", tmp_path)})
     deny(server, "a", "b")
     assert server.cli("ACL", "SETUSER", "ann", "reset", "on", ">x", "+@all", "~a") == "OK"
     errors = info(server, "errorstats")

@@ -5,8 +5,8 @@ use swlimit_window::{Entry, Quota, Request, Verdict};
 use super::request::{self, KEY};
 use crate::arguments::{Keyword, Options, Parse, Words};
 use crate::error::Error;
-use crate::queues::Wish;
 use crate::server::{Call, Command, Declaration, Keys, Parameter, Reply};
+use crate::waiting::Wish;
 
 /// ALLOW that waits for its turn.
 pub struct Acquire;
@@ -55,8 +55,8 @@ impl Command for Acquire {
         let moment = call.moment(None);
         let now = moment.now();
 
-        let key = call.write(name)?;
         let first = call.due(name);
+        let key = call.write(name)?;
         let decision = match (Entry::decide(key.entry(), now, &request)?, first) {
             (Verdict::Granted(grant), None) => return request::grant(call, key, name, grant, moment),
             (Verdict::Granted(_), Some(_)) => Entry::peek(key.entry(), now, &request)?,
@@ -65,7 +65,7 @@ impl Command for Acquire {
         let due = key.next_check(now, decision.retry_after);
         drop(key);
         let in_time = decision.retry_after.is_some_and(|ms| ms <= timeout);
-        if timeout > 0 && in_time && call.may_wait() {
+        if timeout > 0 && in_time && call.may_block() {
             return call.wait(name, Wish::Units(request), timeout, due);
         }
         request::deny(call, [name], request.cost, moment);

@@ -12,7 +12,6 @@ use super::budget::{check_end, count};
 use super::holding;
 use super::request;
 use crate::arguments::{distinct, Keyword, Options, Parse, Words};
-use crate::configuration::MAX_HOLDS;
 use crate::error::Error;
 use crate::server::{
     Admitted, Call, Command, Declaration, Effect, Expiry, HoldEffect, Key, Keys, Moment, OwnText, Parameter, Reply,
@@ -99,21 +98,21 @@ impl Clause {
 }
 
 /// A clause with its open key.
-enum Opened<'a> {
+enum Opened<'c, 'a> {
     Rate {
-        key: Key<'a, Entry>,
+        key: Key<'c, Entry>,
         request: Request,
         quota: &'a [Text; 3],
     },
     /// With when the first of those that wait for the key is due.
     Hold {
-        key: Key<'a, Holds>,
+        key: Key<'c, Holds>,
         request: holds::Request<'a>,
         id: &'a Text,
         due: Option<u64>,
     },
     Budget {
-        key: Key<'a, Budget>,
+        key: Key<'c, Budget>,
         request: budgets::Request,
     },
 }
@@ -130,8 +129,8 @@ enum Outcome {
     Reserved,
 }
 
-impl<'a> Opened<'a> {
-    fn open(call: &'a Call, name: &'a Text, placed: &Placed, strict: bool) -> Result<Self, Error> {
+impl<'c, 'a> Opened<'c, 'a> {
+    fn open(call: &'c Call<'a>, name: &'a Text, placed: &Placed, strict: bool) -> Result<Self, Error> {
         Ok(match placed.clause {
             Clause::Rate { quota, cost } => Opened::Rate {
                 key: call.write(name)?,
@@ -141,7 +140,8 @@ impl<'a> Opened<'a> {
             Clause::Hold { limit, ttl, cost } => {
                 let [id] = call.words(placed.words + 2)?;
                 let request = holds::Request { limit, ttl, id: id.bytes(), cost };
-                Opened::Hold { key: call.write(name)?, request, id, due: call.due(name) }
+                let due = call.due(name);
+                Opened::Hold { key: call.write(name)?, request, id, due }
             }
             Clause::Budget { limit, until, cost } => Opened::Budget {
                 key: call.write(name)?,
@@ -165,7 +165,7 @@ impl<'a> Opened<'a> {
                 Verdict::Denied(_) => Outcome::Denied,
             },
             Opened::Hold { key, request, due, .. } => {
-                match Holds::decide(key.entry(), now, request, MAX_HOLDS.get())? {
+                match Holds::decide(key.entry(), now, request, holding::most(*due))? {
                     // Others wait for their turn.
                     holds::Verdict::Granted(_) if due.is_some() => Outcome::Denied,
                     holds::Verdict::Granted(grant) => Outcome::Hold(grant),
@@ -224,7 +224,9 @@ impl Command for Admit {
     const DECLARATION: Declaration = Declaration {
         name: c"swlimit.admit",
         summary: c"Decides rates, holds and budgets in one, and takes all of them or none.",
-        complexity: c"O(K log C), K being the number of keys and C that of subintervals or holds of a key",
+        complexity:
+            c"O(K log C), K being the number of keys and C that of subintervals or holds of a key; O(K C) when windows \
+            or resolutions change, or more than a quarter of the holds has ended",
         since: c"0.2.0",
         arity: -7,
         flags: c"write deny-oom",
@@ -269,11 +271,8 @@ impl Command for Admit {
             }
         }
         call.check_slots(names)?;
-        let mut opened = names
-            .iter()
-            .zip(&clauses)
-            .map(|(name, placed)| Opened::open(call, name, placed, options.strict))
-            .collect::<Result<Vec<_>, _>>()?;
+        let open = |(name, placed)| Opened::open(call, name, placed, options.strict);
+        let mut opened = call.open_all(|| names.iter().zip(&clauses).map(open).collect::<Result<Vec<_>, _>>())?;
 
         let first = opened.iter().position(|opened| matches!(opened, Opened::Hold { .. }));
         let repeated = match first.and_then(|first| opened[first].live(now)) {
@@ -313,8 +312,8 @@ impl Command for Admit {
 }
 
 /// All clauses of a decision that is granted.
-struct Taking<'a> {
-    call: &'a Call<'a>,
+struct Taking<'c, 'a> {
+    call: &'c Call<'a>,
     names: &'a [Text],
     moment: Moment,
     /// The place of the first HOLD clause.
@@ -323,12 +322,12 @@ struct Taking<'a> {
     repeated: Option<Vec<Reservation>>,
 }
 
-impl Taking<'_> {
+impl<'a> Taking<'_, 'a> {
     /// Take all, the first hold last, which remembers the others.
-    fn apply(self, opened: &mut [Opened], outcomes: Vec<Outcome>) -> Result<Reply, Error> {
+    fn apply(self, opened: &mut [Opened<'_, 'a>], outcomes: Vec<Outcome>) -> Result<Reply, Error> {
         let now = self.moment.now();
         let mut decisions: Vec<Option<Admitted>> = outcomes.iter().map(|_| None).collect();
-        let (mut events, mut reserved, mut own, mut counted) = (Vec::new(), Vec::new(), None, None::<u64>);
+        let (mut reserved, mut own, mut counted) = (Vec::new(), None, None::<u64>);
         let mut before = self.repeated.clone().unwrap_or_default().into_iter();
         for (place, (opened, outcome)) in opened.iter_mut().zip(outcomes).enumerate() {
             if self.first == Some(place) {
@@ -344,31 +343,27 @@ impl Taking<'_> {
             if units > 0 {
                 counted = Some(counted.unwrap_or(0).saturating_add(units));
             }
-            let (decision, of, event) = self.take(name, opened, outcome, now)?;
+            let (decision, of) = self.take(name, opened, outcome, now)?;
             decisions[place] = Some(decision);
-            events.extend(event.map(|event| (place, event)));
-            let units = opened_cost(opened);
-            reserved.extend(of.map(|of| Reservation { key: KeyDigest::of(name.bytes()), units, of }).or(known));
+            if self.first.is_some() {
+                let units = opened_cost(opened);
+                reserved.extend(of.map(|of| Reservation { key: KeyDigest::of(name.bytes()), units, of }).or(known));
+            }
         }
         if let (Some(place), Some((opened, outcome))) = (self.first, own) {
             if matches!(outcome, Outcome::Hold(_)) {
                 counted = Some(counted.unwrap_or(0).saturating_add(opened_cost(opened)));
             }
-            let (decision, event) = self.take_first(&self.names[place], opened, outcome, reserved)?;
-            decisions[place] = Some(decision);
-            events.extend(event.map(|event| (place, event)));
+            decisions[place] = Some(self.take_first(&self.names[place], opened, outcome, reserved)?);
         }
         if let Some(units) = counted {
             statistics::granted(units);
         }
-        for (place, event) in events {
-            self.call.notify(event, &self.names[place]);
-        }
         Ok(Reply::Admission { granted: true, decisions: decisions.into_iter().flatten().collect() })
     }
 
-    /// Take one clause: its decision, where its units count now, and the event to raise.
-    fn take(&self, name: &Text, opened: &mut Opened, outcome: Outcome, now: u64) -> Result<Taken, Error> {
+    /// Take one clause: its decision, and where its units count now.
+    fn take(&self, name: &'a Text, opened: &mut Opened<'_, 'a>, outcome: Outcome, now: u64) -> Result<Taken, Error> {
         let Self { call, moment, .. } = *self;
         match (opened, outcome) {
             (Opened::Rate { key, request, quota }, Outcome::Rate(grant)) => {
@@ -377,39 +372,41 @@ impl Taking<'_> {
                 let decision = grant.apply(change.entry());
                 let until = change.done(Expiry::AfterEnd(moment));
                 call.replicate(name, Effect::Record { quota, units, age: None, instant, until });
+                call.notify(c"swlimit.granted", name);
                 let of = Reserved::Rate { instant, geometry: request.quota.geometry };
-                Ok((Admitted::Units(decision), Some(of), Some(c"swlimit.granted")))
+                Ok((Admitted::Units(decision), Some(of)))
             }
             (Opened::Budget { key, .. }, Outcome::Budget(counted, decision)) => {
                 let until = counted.budget().until();
                 call.replicate(name, count(key, counted, Expiry::AfterEnd(moment))?);
-                let of = Reserved::Budget { until };
-                Ok((Admitted::Units(decision), Some(of), Some(c"swlimit.granted")))
+                call.notify(c"swlimit.granted", name);
+                Ok((Admitted::Units(decision), Some(Reserved::Budget { until })))
             }
             (Opened::Hold { key, id, .. }, Outcome::Hold(grant)) => {
                 let (decision, effect) = holding::grant(call, key, id, grant, moment, None)?;
                 call.replicate(name, effect);
                 statistics::HELD.add(1);
+                call.notify(c"swlimit.held", name);
                 let of = Reserved::Hold { id: id.bytes().into(), token: decision.token };
-                Ok((Admitted::Hold(decision), Some(of), Some(c"swlimit.held")))
+                Ok((Admitted::Hold(decision), Some(of)))
             }
             (Opened::Hold { key, request, id, .. }, Outcome::Live(decision)) => {
                 holding::renew(call, key, name, request.ttl, std::slice::from_ref(*id), moment, None)?;
                 let of = Reserved::Hold { id: id.bytes().into(), token: decision.token };
-                Ok((Admitted::Hold(decision), Some(of), None))
+                Ok((Admitted::Hold(decision), Some(of)))
             }
-            (opened, _) => Ok((opened.reserved(now)?, None, None)),
+            (opened, _) => Ok((opened.reserved(now)?, None)),
         }
     }
 
     /// Take the first HOLD clause, which reserves the others.
     fn take_first(
         &self,
-        name: &Text,
-        opened: &mut Opened,
+        name: &'a Text,
+        opened: &mut Opened<'_, 'a>,
         outcome: Outcome,
         reserved: Vec<Reservation>,
-    ) -> Result<(Admitted, Option<&'static std::ffi::CStr>), Error> {
+    ) -> Result<Admitted, Error> {
         let Self { call, moment, .. } = *self;
         let now = moment.now();
         let Opened::Hold { key, request, id, .. } = opened else { return Err(Error::WrongType) };
@@ -421,11 +418,12 @@ impl Taking<'_> {
                 let (decision, effect) = holding::grant(call, key, id, grant, moment, reserved)?;
                 call.replicate(name, effect);
                 statistics::HELD.add(1);
-                Ok((Admitted::Hold(decision), Some(c"swlimit.held")))
+                call.notify(c"swlimit.held", name);
+                Ok(Admitted::Hold(decision))
             }
             Outcome::Live(decision) if self.repeated.as_deref().unwrap_or_default() == reserved => {
                 holding::renew(call, key, name, request.ttl, std::slice::from_ref(*id), moment, None)?;
-                Ok((Admitted::Hold(decision), None))
+                Ok(Admitted::Hold(decision))
             }
             // What it reserves is new, or another than before: the hold is told as a whole.
             Outcome::Live(decision) => {
@@ -436,19 +434,21 @@ impl Taking<'_> {
                 holding::sweep(call, held, now);
                 held.renew(request.id, end);
                 held.reserve(request.id, reserved.into_boxed_slice());
+                change.lasts_until(end);
                 let until = change.done(Expiry::AfterEnd(moment));
                 let effect = HoldEffect::Put { id, units, end, token, reserved: &words };
                 call.replicate(name, Effect::Holds { effect, instant: now, until });
                 statistics::RENEWED.add(1);
-                Ok((Admitted::Hold(decision), Some(c"swlimit.renewed")))
+                call.notify(c"swlimit.renewed", name);
+                Ok(Admitted::Hold(decision))
             }
             _ => Err(Error::WrongType),
         }
     }
 }
 
-/// A clause's decision, where its units count now, and the event to raise.
-type Taken = (Admitted, Option<Reserved>, Option<&'static std::ffi::CStr>);
+/// A clause's decision, and where its units count now.
+type Taken = (Admitted, Option<Reserved>);
 
 fn opened_cost(opened: &Opened) -> u64 {
     match opened {

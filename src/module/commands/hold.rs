@@ -9,11 +9,10 @@ use swlimit_window::{duration_or_zero, integer};
 use super::holding;
 use super::request::{self, KEY};
 use crate::arguments::{positive, Keyword, Options, Parse, Words};
-use crate::configuration::MAX_HOLDS;
 use crate::error::Error;
-use crate::queues::Wish;
 use crate::server::{Call, Command, Declaration, Effect, Expiry, HoldEffect, Keys, OwnText, Parameter, Reply};
 use crate::statistics;
+use crate::waiting::Wish;
 
 /// Take units of a limit until they are released.
 pub struct Hold;
@@ -97,7 +96,9 @@ impl Command for Hold {
         name: c"swlimit.hold",
         summary:
             c"Takes units of a limit on what is under way, until they are released or their time to live has passed.",
-        complexity: c"O(log H + log W), H being the number of holds of the key and W that of waiting clients",
+        complexity:
+            c"O(log H + log W), H being the number of holds of the key and W that of waiting clients; O(H) when more \
+            than a quarter of the holds has ended since the last change",
         since: c"0.2.0",
         arity: -5,
         flags: c"write deny-oom blocking",
@@ -132,11 +133,11 @@ impl Command for Hold {
             return apply(call, limit, &options, put);
         }
 
-        let mut key = call.write::<Holds>(name)?;
-        let request = Request { limit, ttl, id: id.bytes(), cost };
         // Who wants a new hold takes its turn behind those that wait.
         let first = call.due(name);
-        let decision = match (Holds::decide(key.entry(), now, &request, MAX_HOLDS.get())?, first) {
+        let mut key = call.write::<Holds>(name)?;
+        let request = Request { limit, ttl, id: id.bytes(), cost };
+        let decision = match (Holds::decide(key.entry(), now, &request, holding::most(first))?, first) {
             (Verdict::Granted(grant), None) => {
                 let (decision, effect) = holding::grant(call, &mut key, id, grant, moment, None)?;
                 drop(key);
@@ -155,7 +156,7 @@ impl Command for Hold {
         };
         let due = key.next_check(now, decision.retry_after);
         drop(key);
-        if wait > 0 && decision.retry_after.is_some() && call.may_wait() {
+        if wait > 0 && decision.retry_after.is_some() && call.may_block() {
             return call.wait(name, Wish::Hold { limit, ttl, id: id.bytes().into(), cost }, wait, due);
         }
         request::deny(call, [name], cost, moment);
@@ -186,6 +187,7 @@ fn apply(call: &Call, limit: u64, options: &Options, put: Put) -> Result<Reply, 
     holding::sweep(call, holds, now);
     holds.put(hold);
     let remaining = limit.saturating_sub(holds.live(now).units);
+    change.lasts_until(end);
     let until = change.done(Expiry::of(options.until, moment));
     drop(key);
     let effect = HoldEffect::Put { id, units, end, token, reserved: &words };

@@ -4,8 +4,8 @@ use swlimit_hold::Holds;
 use swlimit_window::integer;
 
 use super::request::{self, KEY};
-use super::top::MOST_KEYS as MOST;
 use crate::arguments::{Keyword, Options, Parse, Words};
+use crate::configuration::MOST_SHOWN;
 use crate::error::Error;
 use crate::server::{Call, Command, Declaration, Holder, Keys, Parameter, Reply};
 
@@ -26,7 +26,7 @@ impl Parse for HoldersArguments {
         let mut words = words.peekable();
         let count = match words.next_if(|word| !word.eq_ignore_ascii_case(b"AT")) {
             None => DEFAULT,
-            Some(word) => integer(word).filter(|count| (1..=MOST).contains(count)).ok_or(Error::Count)? as usize,
+            Some(word) => integer(word).filter(|count| (1..=MOST_SHOWN).contains(count)).ok_or(Error::Count)? as usize,
         };
         Ok(Self { count, options: words.options(&[Keyword::At])? })
     }

@@ -4,6 +4,7 @@ use swlimit_hold::{Decision, Grant, Holds, Reservation, MAX_INSTANT};
 use swlimit_window::integer;
 
 use crate::arguments::Words;
+use crate::configuration::MAX_HOLDS;
 use crate::error::Error;
 use crate::server::{Call, Effect, Expiry, HoldEffect, Key, Moment, OwnText, Parameter, Text};
 use crate::statistics;
@@ -62,6 +63,11 @@ pub fn check_instant(at: Option<u64>) -> Result<(), Error> {
     }
 }
 
+/// The most live holds that a key may have. While others wait, a denial comes before this bound.
+pub fn most(first_due: Option<u64>) -> u64 {
+    first_due.map_or(MAX_HOLDS.get(), |_| u64::MAX)
+}
+
 /// Let go of what has ended. Every change of holds begins with this, and nothing else does it, so that all servers store
 /// the same.
 pub fn sweep(call: &Call, holds: &mut Holds, now: u64) {
@@ -86,16 +92,17 @@ pub fn grant<'a>(
     let mut change = key.change()?;
     sweep(call, change.entry(), now);
     let decision = grant.apply(change.entry(), reserved);
+    change.lasts_until(end);
     let until = change.done(Expiry::AfterEnd(moment));
     let effect = HoldEffect::Put { id, units, end, token, reserved: words };
     Ok((decision, Effect::Holds { effect, instant: now, until }))
 }
 
 /// Let the holds of these ids that are live go on for `ttl` ms, tell replicas of those that changed.
-pub fn renew(
-    call: &Call,
+pub fn renew<'a>(
+    call: &Call<'a>,
     key: &mut Key<Holds>,
-    name: &Text,
+    name: &'a Text,
     ttl: u64,
     ids: &[Text],
     moment: Moment,
@@ -111,7 +118,10 @@ pub fn renew(
     let mut change = key.change()?;
     let holds = change.entry();
     sweep(call, holds, now);
-    let renewed: Vec<&Text> = ids.iter().filter(|id| holds.renew(id.bytes(), end)).collect();
+    let is_renewed = holds.renew_all(ids.iter().map(Text::bytes), end);
+    let renewed: Vec<&Text> =
+        ids.iter().zip(is_renewed).filter(|(_, is_renewed)| *is_renewed).map(|(id, _)| id).collect();
+    change.lasts_until(end);
     let until = change.done(Expiry::of(until, moment));
     call.replicate(name, Effect::Holds { effect: HoldEffect::Renew { ttl, ids: &renewed }, instant: now, until });
     statistics::RENEWED.add(renewed.len() as u64);

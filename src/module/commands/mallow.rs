@@ -78,7 +78,7 @@ impl Command for Mallow {
         call.check_slots(names)?;
         let units = quotas.iter().fold(0u64, |units, (_, cost)| units.saturating_add(*cost));
 
-        let mut keys = names.iter().map(|name| call.write(name)).collect::<Result<Vec<_>, _>>()?;
+        let mut keys = call.open_all(|| names.iter().map(|name| call.write(name)).collect::<Result<Vec<_>, _>>())?;
         let requests = quotas.iter().map(|(quota, cost)| Request {
             quota: *quota,
             cost: *cost,
@@ -116,9 +116,7 @@ impl Command for Mallow {
             call.replicate(name, effect);
         }
         statistics::granted(units);
-        for name in names {
-            call.notify(c"swlimit.granted", name);
-        }
+        call.notify_all(c"swlimit.granted", names);
         Ok(Reply::Decisions { granted: true, decisions })
     }
 }

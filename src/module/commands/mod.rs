@@ -34,7 +34,6 @@ pub use record::Record;
 pub use refund::Refund;
 pub use release::Release;
 pub use renew::Renew;
-pub use request::QUOTA;
 pub use settle::Settle;
-pub use top::{Top, MOST_KEYS};
+pub use top::Top;
 pub use unblock::Unblock;

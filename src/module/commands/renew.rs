@@ -34,7 +34,9 @@ impl Command for Renew {
     const DECLARATION: Declaration = Declaration {
         name: c"swlimit.renew",
         summary: c"Lets live holds go on for another time to live.",
-        complexity: c"O(K log H), K being the number of ids and H that of holds of the key",
+        complexity:
+            c"O(K log H), K being the number of ids and H that of holds of the key; O(K log H + H) when more than a \
+            quarter of them has ended or is renewed",
         since: c"0.2.0",
         arity: -4,
         flags: c"write fast",

@@ -53,7 +53,7 @@ impl<C> QuotaRequest<C> {
 
 /// Count and notify a denial of so many units, by each of these keys.
 #[inline(always)]
-pub fn deny<'a>(call: &Call, names: impl IntoIterator<Item = &'a Text>, units: u64, moment: Moment) {
+pub fn deny<'a>(call: &Call<'a>, names: impl IntoIterator<Item = &'a Text>, units: u64, moment: Moment) {
     statistics::denied(units);
     for name in names {
         call.count_denial(name, moment);
@@ -63,7 +63,7 @@ pub fn deny<'a>(call: &Call, names: impl IntoIterator<Item = &'a Text>, units: u
 
 /// Count, replicate and notify a grant.
 #[inline(always)]
-pub fn grant(call: &Call, mut key: Key, name: &Text, grant: Grant, moment: Moment) -> Result<Reply, Error> {
+pub fn grant<'a>(call: &Call<'a>, mut key: Key, name: &'a Text, grant: Grant, moment: Moment) -> Result<Reply, Error> {
     let quota = call.words(QUOTA)?;
     let (units, instant) = (grant.units(), grant.instant());
     let mut change = key.change()?;
@@ -76,8 +76,8 @@ pub fn grant(call: &Call, mut key: Key, name: &Text, grant: Grant, moment: Momen
     Ok(Reply::Decision(decision))
 }
 
-/// Count and notify a block that began. Call it after replicating: a subscriber may change the key again.
-pub fn announce_block(call: &Call, name: &Text) {
+/// Count and notify a block that began.
+pub fn announce_block<'a>(call: &Call<'a>, name: &'a Text) {
     statistics::BLOCKED.add(1);
     call.notify(c"swlimit.blocked", name);
 }

@@ -3,6 +3,7 @@
 use swlimit_window::integer;
 
 use crate::arguments::{Parse, Words};
+use crate::configuration::MOST_SHOWN;
 use crate::denials::Denied;
 use crate::error::Error;
 use crate::server::{Call, Command, Declaration, DeniedKey, Keys, Parameter, Reply};
@@ -14,14 +15,12 @@ pub struct Top;
 struct TopArguments(usize);
 
 const DEFAULT: usize = 10;
-/// The most keys that may be asked for.
-pub const MOST_KEYS: u64 = 10_000;
 
 impl Parse for TopArguments {
     fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, _max_subintervals: u64) -> Result<Self, Error> {
         let Some(word) = words.next() else { return Ok(Self(DEFAULT)) };
         words.end()?;
-        let count = integer(word).filter(|count| (1..=MOST_KEYS).contains(count)).ok_or(Error::Count)?;
+        let count = integer(word).filter(|count| (1..=MOST_SHOWN).contains(count)).ok_or(Error::Count)?;
         Ok(Self(count as usize))
     }
 }
@@ -31,7 +30,8 @@ impl Command for Top {
     const DECLARATION: Declaration = Declaration {
         name: c"swlimit.top",
         summary: c"Shows the keys with the most denied requests of this minute and the last one on this server.",
-        complexity: c"O(E log E), E being swlimit.top-keys",
+        complexity: c"O(E + L log E), E being swlimit.top-keys and L the number of keys that are looked at: those shown, and those \
+            before them that the caller may not read",
         since: c"0.2.0",
         arity: -1,
         flags: c"readonly",
@@ -44,7 +44,7 @@ impl Command for Top {
         let TopArguments(count) = call.parse()?;
         let caller = call.caller();
         let keys = call.denied(|denied| {
-            let readable = denied.into_iter().filter(|Denied { key, .. }| caller.may_read(*key)).take(count);
+            let readable = denied.filter(|Denied { key, .. }| caller.may_read(*key)).take(count);
             readable.map(DeniedKey::from).collect()
         });
         Ok(Reply::Denied(keys))

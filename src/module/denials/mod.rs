@@ -8,6 +8,7 @@ mod sketch;
 mod tests;
 
 use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 use sketch::Sketch;
 
@@ -65,12 +66,13 @@ impl Denials {
         true
     }
 
-    /// By the sum of both minutes, most first; then by database and name.
-    pub fn most_first(&self) -> Vec<Denied<'_>> {
+    /// By the sum of both minutes, most first; then by database and name. Only those that are taken are put in order.
+    pub fn most_first(&self) -> impl Iterator<Item = Denied<'_>> {
         let this = self.this.counts().map(|(key, this)| Denied { key, this, last: self.last.count_of(key) });
         let last = self.last.counts().filter(|(key, _)| self.this.count_of(*key) == 0);
-        let mut denied: Vec<_> = this.chain(last.map(|(key, last)| Denied { key, this: 0, last })).collect();
-        denied.sort_unstable_by_key(|denied| (Reverse(denied.this + denied.last), denied.key));
-        denied
+        let denied = this.chain(last.map(|(key, last)| Denied { key, this: 0, last }));
+        let mut heap: BinaryHeap<_> =
+            denied.map(|Denied { key, this, last }| (this + last, Reverse(key), this)).collect();
+        std::iter::from_fn(move || heap.pop()).map(|(sum, Reverse(key), this)| Denied { key, this, last: sum - this })
     }
 }

@@ -92,7 +92,7 @@ proptest! {
             denials.turn(now as u64, 10);
             named(number, |key| denials.count(key));
             *expected[0].entry(number).or_default() += 1;
-            let shown = denials.most_first();
+            let shown = denials.most_first().collect::<Vec<_>>();
             prop_assert!(shown.is_sorted_by_key(|denied| (Reverse(denied.this + denied.last), denied.key)));
             prop_assert_eq!(shown.len(), expected[0].keys().chain(expected[1].keys().filter(|n| !expected[0].contains_key(n))).count());
             for number in 0..5 {

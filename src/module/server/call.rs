@@ -1,13 +1,18 @@
-//! One call of a command: its arguments and its time.
+//! One call of a command: its arguments, its time, its keys, and what is told of its changes.
 
-use std::ffi::c_int;
+use std::cell::Cell;
+use std::ffi::{c_int, CStr};
+use std::marker::PhantomData;
 use std::ops::Deref;
+use std::slice;
 
 use redis_module::raw;
 use swlimit_window::MAX_SUBINTERVALS;
 
 use super::caller::Caller;
 use super::context::Context;
+use super::effect::Effect;
+use super::events::{self, Events};
 use super::key::{AnyKey, Key, Mode, Moment};
 use super::text::Text;
 use super::types::Value;
@@ -19,6 +24,9 @@ use crate::error::Error;
 pub struct Call<'a> {
     context: Context,
     arguments: &'a [Text],
+    events: Events,
+    /// No shorter lifetime will do: events are about names that live as long as the arguments.
+    lifetime: PhantomData<Cell<&'a ()>>,
 }
 
 impl Deref for Call<'_> {
@@ -40,7 +48,8 @@ impl<'a> Call<'a> {
         argc: c_int,
     ) -> Self {
         // SAFETY: the caller's promise.
-        unsafe { Self { context: Context::new(ctx), arguments: Text::borrow_all(argv, argc as usize) } }
+        let (context, arguments) = unsafe { (Context::new(ctx), Text::borrow_all(argv, argc as usize)) };
+        Self { context, arguments, events: Events::default(), lifetime: PhantomData }
     }
 
     /// The arguments; the first is the command's name.
@@ -76,23 +85,75 @@ impl<'a> Call<'a> {
 
     /// Open a key for reading; WRONGTYPE if it holds another type.
     #[inline(always)]
-    pub fn read<'c, V: Value>(&'c self, name: &'c Text) -> Result<Key<'c, V>, Error> {
-        Key::open(self.context, name, Mode::Read)
+    pub fn read<'c, V: Value>(&'c self, name: &'a Text) -> Result<Key<'c, V>, Error> {
+        self.context.read(name)
     }
 
     /// Open a key for writing; WRONGTYPE if it holds another type. Nothing is signalled unless it is changed.
     #[inline(always)]
-    pub fn write<'c, V: Value>(&'c self, name: &'c Text) -> Result<Key<'c, V>, Error> {
-        Key::open(self.context, name, Mode::Write)
+    pub fn write<'c, V: Value>(&'c self, name: &'a Text) -> Result<Key<'c, V>, Error> {
+        // SAFETY: the name lives as long as the arguments, with which the events end.
+        unsafe { Key::open(self.context, name, Mode::Write, Some(&self.events)) }
+    }
+
+    /// Open several keys, with nothing between. Opening one may raise `expired`, and a subscriber may then remove keys that
+    /// are open already: if it was raised, all are closed and opened once more. The clock stands still within a command, so
+    /// none expires again, unless a subscriber puts an expired one there.
+    #[inline(always)]
+    pub fn open_all<T>(&self, open: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+        let before = events::expired();
+        let opened = open();
+        if events::expired() == before {
+            return opened;
+        }
+        drop(opened);
+        Self::open_again(open)
+    }
+
+    #[cold]
+    fn open_again<T>(open: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+        let before = events::expired();
+        let opened = open();
+        match events::expired() == before {
+            true => opened,
+            false => Err(Error::NotOpened),
+        }
     }
 
     /// Open a key for reading, whichever of the module's types it holds; `None` if it does not exist.
-    pub fn read_any<'c>(&'c self, name: &'c Text) -> Result<Option<AnyKey<'c>>, Error> {
-        AnyKey::open(self.context, name, Mode::Read)
+    pub fn read_any<'c>(&'c self, name: &'a Text) -> Result<Option<AnyKey<'c>>, Error> {
+        // SAFETY: as in `write`.
+        unsafe { AnyKey::open(self.context, name, Mode::Read, None) }
     }
 
     /// Open a key for writing, whichever of the module's types it holds; `None` if it does not exist.
-    pub fn write_any<'c>(&'c self, name: &'c Text) -> Result<Option<AnyKey<'c>>, Error> {
-        AnyKey::open(self.context, name, Mode::Write)
+    pub fn write_any<'c>(&'c self, name: &'a Text) -> Result<Option<AnyKey<'c>>, Error> {
+        // SAFETY: as in `write`.
+        unsafe { AnyKey::open(self.context, name, Mode::Write, Some(&self.events)) }
+    }
+
+    /// Replicate an effect on a key, also into the append-only file.
+    #[inline(always)]
+    pub fn replicate(&self, key: &Text, effect: Effect) {
+        effect.replicate(self.context, key);
+    }
+
+    /// Raise a key event of the module class when the command has closed its keys.
+    #[inline(always)]
+    pub fn notify(&self, event: &'static CStr, key: &'a Text) {
+        self.notify_all(event, slice::from_ref(key));
+    }
+
+    /// Raise a key event for each of some keys when the command has closed them.
+    #[inline(always)]
+    pub fn notify_all(&self, event: &'static CStr, keys: &'a [Text]) {
+        // SAFETY: the names live as long as the arguments, with which the events end.
+        unsafe { self.events.add(event, keys) };
+    }
+
+    /// Raise the events of the command, which has closed its keys.
+    #[inline(always)]
+    pub(super) fn raise_events(&self) {
+        self.events.raise(self.context);
     }
 }

@@ -27,12 +27,12 @@ pub enum CallReply {
 impl Context {
     /// Call a command as a script would. The server refuses it with MISCONF, NOREPLICAS or READONLY where it refuses a
     /// client's. Its effects replicate and go into the append-only file.
-    pub(super) fn call(self, command: &CStr, words: &[&Text]) -> CallReply {
+    pub fn call(self, command: &CStr, words: &[&Text]) -> CallReply {
         self.call_as(command, words, c"!vSE")
     }
 
     /// Call a command that the server also refuses with OOM, as it does those flagged deny-oom.
-    pub(super) fn call_deny_oom(self, command: &CStr, words: &[&Text]) -> CallReply {
+    pub fn call_deny_oom(self, command: &CStr, words: &[&Text]) -> CallReply {
         // The server's own check (M) uses the memory state of before the last client's command. The flag is current, but
         // only the server knows whether eviction helps.
         if !self.has_flags(raw::REDISMODULE_CTX_FLAGS_OOM) {
@@ -45,7 +45,7 @@ impl Context {
     }
 
     /// Whether another node serves the key's slot, or the key has left with its migrating slot.
-    pub(super) fn slot_is_elsewhere(self, key: &Text) -> bool {
+    pub fn slot_is_elsewhere(self, key: &Text) -> bool {
         self.has_flags(raw::REDISMODULE_CTX_FLAGS_CLUSTER)
             && matches!(self.call(c"EXISTS", &[key]), CallReply::SlotElsewhere)
     }
@@ -102,7 +102,7 @@ const DOWN_FOR_WRITING: &str = "CLUSTERDOWN The cluster is down and only accepts
 
 impl CallReply {
     /// The integer, if it is one.
-    pub(super) fn integer(&self) -> Option<i64> {
+    pub fn integer(&self) -> Option<i64> {
         match self {
             CallReply::Integer(integer) => Some(*integer),
             _ => None,

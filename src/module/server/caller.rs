@@ -33,20 +33,20 @@ impl Caller<'_> {
         }
     }
 
-    /// NOPERM unless the ACL lets this caller run its command, which changes `key`, in a database.
-    pub(super) fn check(&self, key: &Text, database: c_int) -> Result<(), Error> {
+    /// NOPERM unless the ACL lets this caller run its command, which is `name` and changes `key`, in a database.
+    pub fn check(&self, name: &'static str, key: &Text, database: c_int) -> Result<(), Error> {
         match self {
             Caller::Server => Ok(()),
             Caller::User(user) if user.may_run(database) => Ok(()),
             Caller::User(user) if !user.may_access(key, CHANGE) => Err(Error::NoKeyPermission),
-            Caller::User(_) | Caller::Unknown => Err(Error::NoCommandPermission),
+            Caller::User(_) | Caller::Unknown => Err(Error::NoCommandPermission(name)),
         }
     }
 }
 
 impl<'a> Caller<'a> {
     /// The user of this name, as the caller of a command with these arguments.
-    pub(super) fn named(name: &Text, words: &'a [Text]) -> Self {
+    pub fn named(name: &Text, words: &'a [Text]) -> Self {
         // SAFETY: a string that is alive; the user is ours to free.
         let user = unsafe { api!(RedisModule_GetModuleUserFromUserName(name.raw())) };
         match user.is_null() {
@@ -116,7 +116,7 @@ impl Context {
     }
 
     /// The name of the client's user; `None` where it has no user.
-    pub(super) fn user_name(self) -> Option<OwnText> {
+    pub fn user_name(self) -> Option<OwnText> {
         // SAFETY: a valid context whose client has a user; the name is the caller's to free.
         self.has_user().then(|| unsafe { OwnText::from_raw(api!(RedisModule_GetCurrentUserName(self.raw()))) })
     }

@@ -1,11 +1,8 @@
-//! A module context: the server's clock, flags, databases, replication and key events.
+//! A module context: the server's clock, flags and databases.
 
-use std::ffi::{c_int, CStr};
+use std::ffi::c_int;
 
 use redis_module::raw;
-
-use super::effect::Effect;
-use super::text::Text;
 
 /// A context of the server's, used only while it is valid.
 #[derive(Clone, Copy)]
@@ -49,30 +46,14 @@ impl Context {
     }
 
     /// The number of the database that is selected.
-    pub(super) fn database(self) -> c_int {
+    pub fn database(self) -> c_int {
         // SAFETY: a valid context.
         unsafe { api!(RedisModule_GetSelectedDb(self.0)) }
     }
 
     /// Select a database that there is.
-    pub(super) fn select(self, database: c_int) {
+    pub fn select(self, database: c_int) {
         // SAFETY: a valid context.
         unsafe { api!(RedisModule_SelectDb(self.0, database)) };
-    }
-
-    /// Replicate an effect on a key, also into the append-only file.
-    #[inline(always)]
-    pub fn replicate(self, key: &Text, effect: Effect) {
-        effect.replicate(self, key);
-    }
-
-    /// Raise a key event of the module class.
-    pub fn notify(self, event: &CStr, key: &Text) {
-        self.notify_as(raw::REDISMODULE_NOTIFY_MODULE, event, key);
-    }
-
-    pub(super) fn notify_as(self, class: c_int, event: &CStr, key: &Text) {
-        // SAFETY: a valid context and a string that is alive.
-        unsafe { api!(RedisModule_NotifyKeyspaceEvent(self.0, class, event.as_ptr(), key.raw())) };
     }
 }

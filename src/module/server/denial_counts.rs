@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::LazyLock;
 
+use lazy_static::lazy_static;
 use redis_module::{RedisGILGuard, RedisLockIndicator};
 
 use super::context::Context;
@@ -12,8 +12,10 @@ use super::text::Text;
 use crate::configuration::TOP_KEYS;
 use crate::denials::{Denials, Denied, Key};
 
-/// Guarded by the server's own lock, which every holder of a context has; another lock would only slow counting down.
-static DENIALS: LazyLock<RedisGILGuard<RefCell<Denials>>> = LazyLock::new(RedisGILGuard::default);
+lazy_static! {
+    /// Guarded by the server's own lock, which every holder of a context has; another lock would only slow counting down.
+    static ref DENIALS: RedisGILGuard<RefCell<Denials>> = RedisGILGuard::default();
+}
 /// Whether denials are counted: there is a sketch, or there may be one from the next minute on.
 static ENABLED: AtomicBool = AtomicBool::new(true);
 
@@ -42,8 +44,8 @@ impl Context {
     }
 
     /// Calls `look` with the keys that have denied requests, those with the most first.
-    pub fn denied<T>(self, look: impl FnOnce(Vec<Denied>) -> T) -> T {
-        self.with_denials(self.clock(), |denials| look(denials.most_first()))
+    pub fn denied<T>(self, look: impl FnOnce(&mut dyn Iterator<Item = Denied>) -> T) -> T {
+        self.with_denials(self.clock(), |denials| look(&mut denials.most_first()))
     }
 
     /// The denials as they are at this instant by the server's clock, in ms.

@@ -1,6 +1,6 @@
 //! An open key, and the one place that changes one: its value, its expiry, and its signals.
 
-use std::ffi::{c_int, c_longlong};
+use std::ffi::{c_int, c_longlong, c_void};
 use std::marker::PhantomData;
 use std::ptr;
 
@@ -10,9 +10,10 @@ use swlimit_hold::Holds;
 use swlimit_window::Entry;
 
 use super::context::Context;
+use super::events::{self, Events};
 use super::text::Text;
 use super::types::{self, Value};
-use super::{blocked_clients, OK};
+use super::{changes, OK};
 use crate::error::Error;
 use crate::statistics;
 
@@ -77,8 +78,6 @@ impl Expiry {
 /// A key that holds a value of one type or nothing, open until dropped.
 pub struct Key<'a, V = Entry> {
     handle: Handle<'a>,
-    /// The value, which the key owns: null if there is none.
-    entry: *mut V,
     own: PhantomData<&'a mut V>,
 }
 
@@ -87,6 +86,12 @@ struct Handle<'a> {
     context: Context,
     name: &'a Text,
     raw: *mut raw::RedisModuleKey,
+    /// The module's value, which the key owns: null if there is none.
+    value: *mut c_void,
+    /// Where its deletion is told of, if it is open for writing.
+    events: Option<&'a Events>,
+    /// How often `expired` had been raised when it was opened.
+    expired: u64,
 }
 
 /// A key that holds a value of any of the module's types.
@@ -100,15 +105,21 @@ pub enum AnyKey<'a> {
 }
 
 impl Drop for Handle<'_> {
+    #[inline(always)]
     fn drop(&mut self) {
+        if self.expired != events::expired() && !self.may_be_closed() {
+            return;
+        }
         // SAFETY: opened in `open` and closed only here. The server accepts null, the handle of a missing key.
         unsafe { api!(RedisModule_CloseKey(self.raw)) }
     }
 }
 
 impl<'a> Handle<'a> {
+    /// # Safety
+    /// The name is alive when the events are raised.
     #[inline(always)]
-    fn open(context: Context, name: &'a Text, mode: Mode) -> Result<Self, Error> {
+    unsafe fn open(context: Context, name: &'a Text, mode: Mode, events: Option<&'a Events>) -> Result<Self, Error> {
         let flags = match mode {
             Mode::Read => raw::REDISMODULE_READ,
             Mode::Write => raw::REDISMODULE_READ | raw::REDISMODULE_WRITE,
@@ -118,7 +129,33 @@ impl<'a> Handle<'a> {
         // Null is a missing key where it is only read. For writing there is a handle for that, too: null is a refusal.
         match mode == Mode::Write && raw.is_null() {
             true => Err(Error::NotOpened),
-            false => Ok(Self { context, name, raw }),
+            false => Ok(Self { context, name, raw, value: ptr::null_mut(), events, expired: events::expired() }),
+        }
+    }
+
+    /// Whether the server can close the handle, although `expired` was raised since it was opened: closing looks at the
+    /// value, which a subscriber may have removed. The handle of a name that is missing now is made to forget its value; one
+    /// of a name that a subscriber has given another value cannot be, and stays for ever.
+    #[cold]
+    fn may_be_closed(&self) -> bool {
+        if self.value.is_null() {
+            return true;
+        }
+        // SAFETY: a valid context, a string that is alive, and handles that are open; this one's value is not looked into.
+        // Where one is deleted, its name is missing.
+        unsafe {
+            let flags = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as c_int;
+            let now = api!(RedisModule_OpenKey(self.context.raw(), self.name.raw(), flags));
+            if now.is_null() {
+                return false;
+            }
+            let is_empty = api!(RedisModule_KeyType(now)) == EMPTY;
+            let is_same = api!(RedisModule_ModuleTypeGetValue(now)) == self.value;
+            api!(RedisModule_CloseKey(now));
+            if is_empty {
+                api!(RedisModule_DeleteKey(self.raw));
+            }
+            is_empty || is_same
         }
     }
 
@@ -140,19 +177,27 @@ impl<'a> Handle<'a> {
     /// # Safety
     /// The key holds a value of this type.
     #[inline(always)]
-    unsafe fn with<V: Value>(self) -> Key<'a, V> {
+    unsafe fn with<V: Value>(mut self) -> Key<'a, V> {
         // SAFETY: the caller's promise: what a key of this type holds is a value of this type.
-        let entry = unsafe { api!(RedisModule_ModuleTypeGetValue(self.raw)) }.cast();
-        Key { handle: self, entry, own: PhantomData }
+        self.value = unsafe { api!(RedisModule_ModuleTypeGetValue(self.raw)) };
+        Key { handle: self, own: PhantomData }
     }
 }
 
 impl<'a> AnyKey<'a> {
     /// Open a key; `None` if it does not exist, and an error if it holds something else.
-    pub(super) fn open(context: Context, name: &'a Text, mode: Mode) -> Result<Option<Self>, Error> {
-        let handle = Handle::open(context, name, mode)?;
-        // SAFETY: of the type that was found.
+    ///
+    /// # Safety
+    /// The name is alive when the events are raised.
+    pub(super) unsafe fn open(
+        context: Context,
+        name: &'a Text,
+        mode: Mode,
+        events: Option<&'a Events>,
+    ) -> Result<Option<Self>, Error> {
+        // SAFETY: the caller's promise, and of the type that was found.
         unsafe {
+            let handle = Handle::open(context, name, mode, events)?;
             if handle.is_empty() {
                 Ok(None)
             } else if handle.holds::<Entry>() {
@@ -170,14 +215,23 @@ impl<'a> AnyKey<'a> {
 
 impl<'a, V: Value> Key<'a, V> {
     /// Open a key; an error if it holds something else.
+    ///
+    /// # Safety
+    /// The name is alive when the events are raised.
     #[inline(always)]
-    pub(super) fn open(context: Context, name: &'a Text, mode: Mode) -> Result<Self, Error> {
-        let handle = Handle::open(context, name, mode)?;
+    pub(super) unsafe fn open(
+        context: Context,
+        name: &'a Text,
+        mode: Mode,
+        events: Option<&'a Events>,
+    ) -> Result<Self, Error> {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { Handle::open(context, name, mode, events)? };
         if handle.holds::<V>() {
             // SAFETY: of the type that was found.
             Ok(unsafe { handle.with() })
         } else if handle.is_empty() {
-            Ok(Self { handle, entry: ptr::null_mut(), own: PhantomData })
+            Ok(Self { handle, own: PhantomData })
         } else {
             Err(Error::WrongType)
         }
@@ -186,8 +240,9 @@ impl<'a, V: Value> Key<'a, V> {
     /// The value stored here, if any.
     #[inline(always)]
     pub fn entry(&self) -> Option<&V> {
-        // SAFETY: the key owns it, and this borrows the key: whatever changes or frees it borrows the key exclusively.
-        unsafe { self.entry.as_ref() }
+        // SAFETY: the key owns it, and this borrows the key: whatever changes or frees it here borrows the key exclusively.
+        // Nobody else can: events are raised when keys are closed, but for `expired`, for which see `Call::open_all`.
+        unsafe { self.handle.value.cast::<V>().as_ref() }
     }
 
     /// When to check a request again that is denied for `retry_after` ms from `now` on, in ms by the server's clock: when it
@@ -205,7 +260,7 @@ impl<'a, V: Value> Key<'a, V> {
     /// When the key expires, in ms by the server's clock; `None` for never, and for a missing key.
     fn expiry(&self) -> Option<u64> {
         // A missing key that is open for writing has a handle, too, and Redis 8.6 crashes when it is asked about that.
-        if self.entry.is_null() {
+        if self.handle.value.is_null() {
             return None;
         }
         // SAFETY: an open key that holds a value.
@@ -218,13 +273,13 @@ impl<'a, V: Value> Key<'a, V> {
     /// Opened for writing, and found to hold a value of this type or nothing.
     #[inline(always)]
     pub fn change(&mut self) -> Result<Change<'_, 'a, V>, Error> {
-        if self.entry.is_null() {
+        if self.handle.value.is_null() {
             self.create()?;
         }
         // SAFETY: not null; see `entry`, this borrows the key exclusively.
-        let entry = unsafe { &*self.entry };
+        let entry = unsafe { &*self.handle.value.cast::<V>() };
         let (bytes, end) = (entry.bytes(), entry.end());
-        Ok(Change { key: self, bytes, end })
+        Ok(Change { key: self, bytes, end, least: 0 })
     }
 
     fn create(&mut self) -> Result<(), Error> {
@@ -237,16 +292,21 @@ impl<'a, V: Value> Key<'a, V> {
                 return Err(Error::NotCreated);
             }
         }
-        self.entry = value.cast();
+        self.handle.value = value;
         Ok(())
     }
 
     #[cold]
     fn delete(&mut self) {
-        // SAFETY: the key is open for writing; nobody borrows the entry any more.
-        unsafe { api!(RedisModule_DeleteKey(self.handle.raw)) };
-        self.entry = ptr::null_mut();
-        self.handle.context.notify_as(raw::REDISMODULE_NOTIFY_GENERIC, c"del", self.handle.name);
+        // SAFETY: the key is open for writing; nobody borrows the entry any more. Whoever opened it has promised that the
+        // name is alive when the events are raised.
+        unsafe {
+            api!(RedisModule_DeleteKey(self.handle.raw));
+            if let Some(events) = self.handle.events {
+                events.add_deletion(self.handle.name);
+            }
+        }
+        self.handle.value = ptr::null_mut();
     }
 
     #[inline(always)]
@@ -263,6 +323,8 @@ pub struct Change<'k, 'a, V = Entry> {
     key: &'k mut Key<'a, V>,
     bytes: usize,
     end: u64,
+    /// What the change has put there ends then: the key does not expire before that.
+    least: u64,
 }
 
 impl<V: Value> Change<'_, '_, V> {
@@ -270,7 +332,13 @@ impl<V: Value> Change<'_, '_, V> {
     #[inline(always)]
     pub fn entry(&mut self) -> &mut V {
         // SAFETY: not null, as `Key::change` saw to, and the key is borrowed exclusively.
-        unsafe { &mut *self.key.entry }
+        unsafe { &mut *self.key.handle.value.cast() }
+    }
+
+    /// What the change puts there ends then, in ms, seen from its moment (the moment itself if it puts nothing there). The key
+    /// does not expire before that, nor before the end of what was put there at another moment, which `AT` may have said.
+    pub fn lasts_until(&mut self, end: u64) {
+        self.least = end;
     }
 
     /// Set the expiry even if it is unchanged, so that the last of several effects replicates it.
@@ -291,6 +359,21 @@ impl<V: Value> Change<'_, '_, V> {
                 None
             }
             Expiry::Until(until, _) => Some(until),
+            Expiry::AfterEnd(moment) if self.least > 0 => {
+                let by_clock = |end: u64| moment.by_clock(end, key.handle.context);
+                let until = by_clock(if end != self.end { end } else { self.least });
+                if end != self.end {
+                    // An AT ahead of the clock: what was there before may end later than it says.
+                    let before = if until < end { key.expiry() } else { None };
+                    Some(until.max(before.map_or(0, |before| before.min(end))))
+                } else if self.least > moment.now() {
+                    // Who repeats an effect is told of a new expiry, and has a clock of its own.
+                    let is_early = |before: &u64| *before < until && !key.handle.context.must_obey();
+                    key.expiry().filter(is_early).map(|_| until)
+                } else {
+                    None
+                }
+            }
             Expiry::AfterEnd(moment) => (end != self.end).then(|| moment.by_clock(end, key.handle.context)),
         };
         // SAFETY: a valid context and a string that is alive.
@@ -300,8 +383,17 @@ impl<V: Value> Change<'_, '_, V> {
         if let Some(until) = until {
             key.expire_at(until);
         }
-        blocked_clients::wake(|| key.handle.context.database(), key.handle.name);
+        changes::key_changed(|| key.handle.context.database(), key.handle.name);
         until
+    }
+}
+
+impl Context {
+    /// Open a key for reading; WRONGTYPE if it holds another type.
+    #[inline(always)]
+    pub fn read<V: Value>(self, name: &Text) -> Result<Key<'_, V>, Error> {
+        // SAFETY: what is only read raises no event at the end.
+        unsafe { Key::open(self, name, Mode::Read, None) }
     }
 }
 
@@ -335,7 +427,8 @@ mod tests {
         }
         // SAFETY: the functions above look at neither.
         let (context, name) = unsafe { (Context::new(ptr::null_mut()), Text::borrow(&ptr::null_mut())) };
-        let open = |mode| Handle::open(context, name, mode).map(|_| ());
+        // SAFETY: there are no events.
+        let open = |mode| unsafe { Handle::open(context, name, mode, None) }.map(|_| ());
         assert_eq!(open(Mode::Write).unwrap_err().to_string(), "TRYAGAIN the server refuses to open the key now");
         assert!(open(Mode::Read).is_ok());
     }

@@ -7,14 +7,16 @@
 mod api;
 
 mod allocator;
-mod blocked_clients;
+mod blocking;
 mod call;
 mod call_server;
 mod caller;
+mod changes;
 mod command;
 mod context;
 mod denial_counts;
 mod effect;
+mod events;
 mod key;
 mod module;
 mod redirection;
@@ -23,11 +25,17 @@ mod slots;
 mod text;
 mod types;
 
+pub use blocking::{wall_clock, Answer, BlockedClient, Timer, Waiting};
 pub use call::Call;
+pub use call_server::CallReply;
+pub use caller::Caller;
+pub use changes::Listener;
 pub use command::{Command, Declaration, Keys, Parameter};
+pub use context::Context;
 pub use effect::{milliseconds, Effect, HoldEffect};
 pub use key::{AnyKey, Expiry, Key, Moment};
 pub use module::Loading;
+pub use redirection::redirection;
 pub use reply::{Admitted, DeniedKey, Holder, Info, Reply};
 pub use text::{OwnText, Text};
 pub use types::Value;

@@ -6,11 +6,13 @@ use std::ptr;
 use redis_module::{raw, RedisString, Status};
 
 use super::allocator::ServerAllocator;
+use super::blocking::Waiting;
+use super::changes::Listener;
 use super::command::{self, Command};
 use super::denial_counts::settings_changed;
 use super::reply::c_string;
 use super::types::{self, Value};
-use super::{api, blocked_clients, OK};
+use super::{api, blocking, changes, events, OK};
 use crate::configuration::{Chosen, Setting};
 use crate::statistics;
 
@@ -80,6 +82,15 @@ impl Loading<'_> {
         unsafe { command::register::<C>(self.ctx, self.own_category) }
     }
 
+    /// Let clients wait, by these rules, which hear of changed keys.
+    pub fn let_wait<W: Waiting>(&self, listener: Listener) -> Result<(), String> {
+        // SAFETY: the context of the module's loading.
+        match unsafe { blocking::subscribe::<W>(self.ctx) && changes::listen(self.ctx, listener) } {
+            true => Ok(()),
+            false => Err("cannot subscribe to the server's events".into()),
+        }
+    }
+
     /// Register the settings with their initial values, the INFO section, events, and module options.
     pub fn configure(&self, settings: Vec<Chosen>) -> Result<(), String> {
         for (setting, value) in settings {
@@ -90,7 +101,7 @@ impl Loading<'_> {
             if api!(RedisModule_LoadConfigs(self.ctx)) != OK {
                 return Err("cannot load the configuration".into());
             }
-            if !blocked_clients::subscribe(self.ctx) {
+            if !events::subscribe(self.ctx) {
                 return Err("cannot subscribe to the server's events".into());
             }
             api!(RedisModule_RegisterInfoFunc(self.ctx, Some(info)));

@@ -7,7 +7,7 @@ use super::context::Context;
 use super::text::{OwnText, Text};
 
 /// The error that redirects a client to the node that serves the key, or that its slot is migrating to.
-pub(super) fn redirection(context: Context, key: &Text) -> String {
+pub fn redirection(context: Context, key: &Text) -> String {
     let [keyslot, nodes] = [&b"KEYSLOT"[..], b"NODES"].map(OwnText::new);
     let (CallReply::Integer(slot), CallReply::Text(nodes)) =
         (context.call(c"CLUSTER", &[&keyslot, key]), context.call(c"CLUSTER", &[&nodes]))

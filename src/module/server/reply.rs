@@ -82,8 +82,16 @@ impl Info {
 }
 
 impl Admitted {
+    /// The same decision for somebody whose turn it is not before so many ms.
+    pub fn behind(self, ms: u64) -> Self {
+        match self {
+            Admitted::Units(decision) => Admitted::Units(decision.behind(ms)),
+            Admitted::Hold(decision) => Admitted::Hold(decision.behind(ms)),
+        }
+    }
+
     /// The decision as a reply of its own.
-    pub(super) fn into_reply(self) -> Reply {
+    pub fn into_reply(self) -> Reply {
         match self {
             Admitted::Units(decision) => Reply::Decision(decision),
             Admitted::Hold(decision) => Reply::Hold(decision),

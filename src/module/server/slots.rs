@@ -16,7 +16,9 @@ impl Call<'_> {
         if keys.len() == 1 || !self.has_flags(raw::REDISMODULE_CTX_FLAGS_CLUSTER) {
             return Ok(());
         }
-        if keys.windows(2).any(|pair| slot(pair[0].bytes()) != slot(pair[1].bytes())) {
+        let mut slots = keys.iter().map(|key| slot(key.bytes()));
+        let first = slots.next();
+        if slots.any(|slot| Some(slot) != first) {
             return Err(Error::CrossSlot);
         }
         let all: Vec<&Text> = keys.iter().collect();
@@ -39,11 +41,24 @@ fn slot(key: &[u8]) -> u16 {
 
 /// CRC-16/XMODEM.
 fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc, byte| {
-        let shift = |crc: u16, _| if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
-        (0..8).fold(crc ^ (u16::from(*byte) << 8), shift)
-    })
+    bytes.iter().fold(0, |crc, byte| (crc << 8) ^ REMAINDERS[usize::from((crc >> 8) as u8 ^ byte)])
 }
+
+/// Of each byte.
+static REMAINDERS: [u16; 256] = {
+    let mut remainders = [0; 256];
+    let mut byte = 0;
+    while byte < remainders.len() {
+        let (mut crc, mut bit) = ((byte as u16) << 8, 0);
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+            bit += 1;
+        }
+        remainders[byte] = crc;
+        byte += 1;
+    }
+    remainders
+};
 
 #[cfg(test)]
 mod tests {

@@ -4,13 +4,13 @@ use std::ffi::CStr;
 
 use redis_module::raw;
 
-use super::{milliseconds, AT, COST, END, EXPIRY, INSTANT, UNITS, UNTIL, ZERO};
+use super::words::{milliseconds, AT, COST, END, EXPIRY, INSTANT, UNITS, UNTIL, ZERO};
 use crate::server::context::Context;
 use crate::server::text::{FixedText, NumberText, OwnText, Text};
 
 /// What happened to holds of one key.
 pub enum HoldEffect<'a> {
-    /// One came: `SWLIMIT.HOLD key 0 1ms id COST units AT instant END end TOKEN token [RESERVED count reserved …]
+    /// One came: `SWLIMIT.HOLD key 0 1ms id [COST units] AT instant END end TOKEN token [RESERVED count reserved …]
     /// [UNTIL until]`.
     Put {
         /// Its id.
@@ -80,7 +80,10 @@ impl HoldEffect<'_> {
         let (mut words, mut own) = (Vec::with_capacity(14), None);
         let name = match *self {
             HoldEffect::Put { id, units, .. } => {
-                words.extend([ZERO.raw(), TTL.raw(), id.raw(), COST.raw(), UNITS.raw(units)]);
+                words.extend([ZERO.raw(), TTL.raw(), id.raw()]);
+                if units != 1 {
+                    words.extend([COST.raw(), UNITS.raw(units)]);
+                }
                 c"SWLIMIT.HOLD"
             }
             HoldEffect::Renew { ttl, ids } => {

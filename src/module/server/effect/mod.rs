@@ -5,6 +5,7 @@
 //! where the command has set it.
 
 mod holds;
+mod words;
 
 use std::ffi::{c_char, CStr};
 use std::ptr;
@@ -12,13 +13,15 @@ use std::ptr;
 use redis_module::raw;
 
 use super::context::Context;
-use super::text::{FixedText, NumberText, OwnText, Text};
+use super::text::{OwnText, Text};
+use words::{AGE, AT, COST, END, EXPIRY, FORCE, INSTANT, SINCE, SINCE_INSTANT, UNITS, UNTIL, ZERO};
 
 pub use holds::HoldEffect;
+pub use words::{milliseconds, NEVER};
 
 /// An effect on a key.
 pub enum Effect<'a> {
-    /// Units were counted: `SWLIMIT.RECORD key limit window resolution COST units [AGE age] AT instant [UNTIL until]`.
+    /// Units were counted: `SWLIMIT.RECORD key limit window resolution [COST units] [AGE age] AT instant [UNTIL until]`.
     Record {
         /// The quota's words: limit, window, resolution.
         quota: &'a [Text; 3],
@@ -58,7 +61,7 @@ pub enum Effect<'a> {
         /// When the key expires.
         until: Option<u64>,
     },
-    /// Units were counted in a budget: `SWLIMIT.BUDGET key 0 end COST units FORCE AT instant [UNTIL until]`.
+    /// Units were counted in a budget: `SWLIMIT.BUDGET key 0 end [COST units] FORCE AT instant [UNTIL until]`.
     Budget {
         /// The end of the period, in ms.
         end: u64,
@@ -79,22 +82,6 @@ pub enum Effect<'a> {
         until: Option<u64>,
     },
 }
-
-/// The expiry in effects that the append-only file is rewritten with: none.
-pub(super) const NEVER: Option<u64> = Some(0);
-
-static ZERO: FixedText = FixedText::new(c"0");
-static FORCE: FixedText = FixedText::new(c"FORCE");
-static COST: FixedText = FixedText::new(c"COST");
-static AGE: FixedText = FixedText::new(c"AGE");
-static SINCE: FixedText = FixedText::new(c"SINCE");
-static AT: FixedText = FixedText::new(c"AT");
-static UNTIL: FixedText = FixedText::new(c"UNTIL");
-static UNITS: NumberText = NumberText::new();
-static INSTANT: NumberText = NumberText::new();
-static END: NumberText = NumberText::new();
-static SINCE_INSTANT: NumberText = NumberText::new();
-static EXPIRY: NumberText = NumberText::new();
 
 /// The maximum number of arguments of an effect.
 const MOST: usize = 12;
@@ -118,11 +105,30 @@ impl Words {
         self.len += 1;
     }
 
+    /// A cost of 1 goes without saying.
+    #[inline(always)]
+    fn push_cost(&mut self, units: u64) {
+        if units != 1 {
+            self.push(COST.raw());
+            self.push(UNITS.raw(units));
+        }
+    }
+
     #[inline(always)]
     fn push_age(&mut self, age: Option<u64>) {
         if let Some(age) = age {
             self.push(AGE.raw());
             self.push_own(milliseconds(age));
+        }
+    }
+
+    #[inline(always)]
+    fn push_moment(&mut self, instant: u64, until: Option<u64>) {
+        self.push(AT.raw());
+        self.push(INSTANT.raw(instant));
+        if let Some(until) = until {
+            self.push(UNTIL.raw());
+            self.push(EXPIRY.raw(until));
         }
     }
 
@@ -179,13 +185,20 @@ impl Effect<'_> {
         };
         let mut words = Words { name, words: [ptr::null_mut(); MOST], len: 0, own: None };
         words.push(key.raw());
+        // Most effects: spelled out, so that each word's place is known.
+        if let Effect::Record { quota: [limit, window, resolution], units: 1, age: None, .. } = *self {
+            words.push(limit.raw());
+            words.push(window.raw());
+            words.push(resolution.raw());
+            words.push_moment(instant, until);
+            return words;
+        }
         match *self {
             Effect::Record { quota: [limit, window, resolution], units, age, .. } => {
                 words.push(limit.raw());
                 words.push(window.raw());
                 words.push(resolution.raw());
-                words.push(COST.raw());
-                words.push(UNITS.raw(units));
+                words.push_cost(units);
                 words.push_age(age);
             }
             Effect::Refund { units, since, .. } => {
@@ -199,23 +212,12 @@ impl Effect<'_> {
             Effect::Budget { end, units, .. } => {
                 words.push(ZERO.raw());
                 words.push(END.raw(end));
-                words.push(COST.raw());
-                words.push(UNITS.raw(units));
+                words.push_cost(units);
                 words.push(FORCE.raw());
             }
             Effect::Unblock { .. } | Effect::Holds { .. } => {}
         }
-        words.push(AT.raw());
-        words.push(INSTANT.raw(instant));
-        if let Some(until) = until {
-            words.push(UNTIL.raw());
-            words.push(EXPIRY.raw(until));
-        }
+        words.push_moment(instant, until);
         words
     }
-}
-
-/// A duration as commands take it.
-pub fn milliseconds(ms: u64) -> OwnText {
-    OwnText::new(format!("{ms}ms").as_bytes())
 }

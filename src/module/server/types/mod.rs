@@ -14,7 +14,7 @@ use redis_module::raw;
 use swlimit_hold::Relocate;
 use swlimit_window::Invalid;
 
-use super::blocked_clients;
+use super::changes;
 use super::effect::Effect;
 use super::reply::c_string;
 use super::text::Text;
@@ -180,7 +180,7 @@ unsafe extern "C" fn unlinked(ctx: *mut raw::RedisModuleKeyOptCtx, _value: *cons
     // SAFETY: the context of this callback, and the key's name, which outlives it.
     unsafe {
         let key = api!(RedisModule_GetKeyNameFromOptCtx(ctx)).cast_mut();
-        blocked_clients::wake(|| api!(RedisModule_GetDbIdFromOptCtx(ctx)), Text::borrow(&key));
+        changes::key_changed(|| api!(RedisModule_GetDbIdFromOptCtx(ctx)), Text::borrow(&key));
     }
 }
 

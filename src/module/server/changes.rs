@@ -1,0 +1,93 @@
+//! Tells a listener of changed keys: those whose value the module changed, or whose value left, and whole databases.
+
+use std::ffi::{c_char, c_int, c_void, CStr};
+use std::sync::OnceLock;
+
+use redis_module::raw;
+
+use super::context::Context;
+use super::text::Text;
+use super::OK;
+use crate::statistics;
+
+/// Hears of changed keys, while anybody waits.
+pub struct Listener {
+    /// A key of a database was changed or removed. It may be open, and the command or transaction has not ended.
+    pub key_changed: fn(c_int, &[u8]),
+    /// All keys of one database, or of all, may have changed.
+    pub all_changed: fn(Option<c_int>),
+}
+
+static LISTENER: OnceLock<Listener> = OnceLock::new();
+
+/// Tell the listener of a key that was changed or removed.
+#[inline(always)]
+pub(super) fn key_changed(database: impl FnOnce() -> c_int, name: &Text) {
+    if statistics::WAITING.get() > 0 {
+        tell(database(), name);
+    }
+}
+
+#[cold]
+fn tell(database: c_int, name: &Text) {
+    if let Some(listener) = LISTENER.get() {
+        (listener.key_changed)(database, name.bytes());
+    }
+}
+
+/// Register the listener, and subscribe to the server's events that change keys without calling their type's methods;
+/// whether the server agrees.
+///
+/// # Safety
+/// `ctx` is the context of the module's loading.
+pub(super) unsafe fn listen(ctx: *mut raw::RedisModuleCtx, listener: Listener) -> bool {
+    let _ = LISTENER.set(listener);
+    [raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_EVENT_SWAPDB].into_iter().all(|id| {
+        let event = raw::RedisModuleEvent { id, dataver: 1 };
+        // SAFETY: the caller's promise, and a callback of the right type.
+        unsafe { api!(RedisModule_SubscribeToServerEvent(ctx, event, Some(on_event))) == OK }
+    })
+}
+
+/// Hear of changes of keys' expiries, too. The server then calls this module for every DEL, RENAME and the like, so it is
+/// done only when a client waits for the first time.
+pub(super) fn listen_to_expiries(context: Context) {
+    let class = raw::REDISMODULE_NOTIFY_GENERIC as c_int;
+    // SAFETY: a valid context, and a callback of the right type.
+    unsafe { api!(RedisModule_SubscribeToKeyspaceEvents(context.raw(), class, Some(on_key_event))) };
+}
+
+unsafe extern "C" fn on_key_event(
+    ctx: *mut raw::RedisModuleCtx,
+    _class: c_int,
+    event: *const c_char,
+    key: *mut raw::RedisModuleString,
+) -> c_int {
+    // SAFETY: the event's name, and the context and key of this callback.
+    unsafe {
+        if CStr::from_ptr(event) == c"expire" {
+            key_changed(|| Context::new(ctx).database(), Text::borrow(&key));
+        }
+    }
+    OK
+}
+
+unsafe extern "C" fn on_event(
+    _ctx: *mut raw::RedisModuleCtx,
+    event: raw::RedisModuleEvent,
+    subevent: u64,
+    data: *mut c_void,
+) {
+    let database = match (event.id, subevent) {
+        (raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_SUBEVENT_FLUSHDB_END) => {
+            // SAFETY: the data of this event.
+            let database = unsafe { (*data.cast::<raw::RedisModuleFlushInfo>()).dbnum };
+            (database >= 0).then_some(database)
+        }
+        (raw::REDISMODULE_EVENT_SWAPDB, _) => None,
+        _ => return,
+    };
+    if let Some(listener) = LISTENER.get().filter(|_| statistics::WAITING.get() > 0) {
+        (listener.all_changed)(database);
+    }
+}
