@@ -29,6 +29,9 @@ use crate::strategy::{eventual, lease};
 use crate::wait::Wait;
 use crate::wire::{Command, ConnectionOptions, Event, Reply, Servers, Spelling, Transport};
 
+/// What the strings of the script begin with.
+const SCRIPTED_KEYS: [&[u8]; 2] = [b"swl1", b"swb1"];
+
 /// How long [`Client::close`] takes, at most, unless round trips are long: then so many of them.
 const CLOSING: Duration = Duration::from_millis(1_500);
 const CLOSING_ROUND_TRIPS: u32 = 6;
@@ -287,6 +290,16 @@ impl Client {
             Err(Error::Refused(text)) if text == NO_SUCH_KEY => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether the script wrote a key, which the module refuses with `WRONGTYPE`. It needs the right `+getrange`.
+    ///
+    /// # Errors
+    /// [`Error::Away`], [`Error::Refused`], [`Error::NoServer`].
+    pub async fn is_written_by_script<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<bool, Error> {
+        let key = self.0.key(key.as_ref());
+        let reply = self.ask("is_written_by_script", commands::beginning(&key)).await?;
+        Ok(matches!(reply, Reply::Bytes(bytes) if SCRIPTED_KEYS.contains(&bytes.as_slice())))
     }
 
     pub(crate) async fn ask(&self, what: &'static str, command: Command) -> Result<Reply, Error> {

@@ -55,6 +55,11 @@ pub(crate) fn pttl(key: &[u8]) -> Command {
     Command::on("PTTL", key)
 }
 
+/// The first four bytes of a string.
+pub(crate) fn beginning(key: &[u8]) -> Command {
+    Command::on("GETRANGE", key).number(0).number(3)
+}
+
 /// A write that changes nothing, of servers on which the script decides.
 pub(crate) fn empty_write(key: &[u8]) -> Command {
     Command::on("SETRANGE", key).number(0).word(b"")

@@ -208,7 +208,7 @@ impl Service {
 
     /// All metrics in Prometheus's text format. It takes long.
     pub fn render_metrics(&self) -> String {
-        self.metrics.render(&self.client)
+        self.metrics.render(&self.client, self.started.module)
     }
 
     /// Makes health checks fail, so that load balancers choose other instances.

@@ -88,7 +88,7 @@ def test_alerts():
     tested = (ROOT / "tests/daemon/prometheus-alerts-test.yaml").read_text()
     alerts = re.findall(r"alert: (\w+)", ALERTS.read_text())
     fire = set(re.findall(r"alertname: (\w+)\n\s+exp_alerts:", tested))
-    assert len(alerts) == 11 and set(alerts) == fire
+    assert len(alerts) == 12 and set(alerts) == fire
 
 
 @pytest.fixture

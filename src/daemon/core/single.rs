@@ -41,6 +41,13 @@ impl<'a> Demand<'a> {
 impl Limiters {
     /// Decides one demand.
     pub async fn decide_one(&self, limit: &Limit, verb: Verb, demand: Demand<'_>) -> Result<Answer, Refusal> {
+        match self.decide_demand(limit, verb, demand).await {
+            Err(refusal) => Err(Box::pin(refusal.explained(&self.client, [demand.key].into_iter())).await),
+            answer => answer,
+        }
+    }
+
+    async fn decide_demand(&self, limit: &Limit, verb: Verb, demand: Demand<'_>) -> Result<Answer, Refusal> {
         let (limiter, request) = (self.of(limit), demand.request());
         let limiter = limiter.window()?;
         let decision = match verb {

@@ -1,8 +1,8 @@
 //! Metrics for Prometheus, and the recent counts for the page.
 
 use std::net::IpAddr;
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
 
 use metrics::{
     counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram, Counter, Gauge, Histogram,
@@ -20,7 +20,8 @@ use super::rules::Rules;
 use super::throttle::Throttle;
 use super::traces;
 use super::waiting::Waiting;
-use crate::core::{Client, Refusal, Source, State, Statistics};
+use crate::config::policy::Module;
+use crate::core::{Backend, Client, Refusal, Source, State, Statistics};
 
 /// 50 µs … 1 s.
 pub const SECONDS: [f64; 13] =
@@ -145,7 +146,10 @@ impl Unmatched {
 }
 
 /// Why the server decided nothing.
-const SERVER_ERRORS: [&str; 2] = ["away", "refused"];
+const SERVER_ERRORS: [&str; 3] = ["away", "refused", "written_by_script"];
+
+/// The key of the script's that the module refused last, and when.
+static SCRIPT_KEY: Mutex<Option<(SystemTime, String)>> = Mutex::new(None);
 
 /// Why a connection or request was rejected before any protocol.
 #[derive(Clone, Copy)]
@@ -252,13 +256,17 @@ impl Metrics {
     }
 
     /// All metrics in Prometheus's text format, with those of the client and the process. It takes long.
-    pub fn render(&self, client: &Client) -> String {
+    pub fn render(&self, client: &Client, module: Module) -> String {
         client.publish_metrics();
         self.process.collect();
         gauge!("swlimitd_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
         self.configuration.publish();
         gauge!(WAITING).set(self.waiting.count() as f64);
         CONTROL_PLANE.get().into_iter().for_each(|gauge| gauge.increment(0.0));
+        for server in client.servers() {
+            let lacks = module == Module::Auto && server.backend == Some(Backend::Script);
+            gauge!("swlimitd_server_lacks_module", "server" => server.address).set(u8::from(lacks));
+        }
         for server in client.servers().into_iter().filter(|server| server.state == State::Away) {
             let away = server.since.elapsed().unwrap_or_default();
             let reason = server.reason.map_or("other", |reason| reason.name());
@@ -350,15 +358,28 @@ pub fn rejected(rejection: Rejection, peer: &Option<IpAddr>) {
     }
 }
 
+/// The key of the script's that the module refused last, and when.
+pub fn script_key() -> Option<(SystemTime, String)> {
+    SCRIPT_KEY.lock().expect("no code panics while it holds this lock").clone()
+}
+
 /// Counts a request without a decision.
 pub fn refused(refusal: &Refusal) {
-    let [away, refused] = SERVER_ERRORS;
+    let [away, refused, written_by_script] = SERVER_ERRORS;
     let why = match refusal {
         Refusal::Unavailable => away,
         Refusal::Refused(_) => refused,
+        Refusal::WrittenByScript(_) => written_by_script,
         Refusal::Invalid(_) | Refusal::NeedsServer => return,
     };
     counter!("swlimitd_server_errors_total", "why" => why).increment(1);
+    if let Refusal::WrittenByScript(key) = refusal {
+        static KEYS: Throttle = Throttle::new();
+        *SCRIPT_KEY.lock().expect("no code panics while it holds this lock") = Some((SystemTime::now(), key.clone()));
+        if let Some(count) = KEYS.count(Instant::now()) {
+            tracing::error!(key, count, "the module cannot read keys of the script, counted since the last such line");
+        }
+    }
     static REFUSALS: Throttle = Throttle::new();
     if let Refusal::Refused(error) = refusal {
         refusals::count(error);
@@ -389,6 +410,7 @@ fn describe() {
     describe_counter!("swlimitd_rejected_total", "Connections and requests rejected before any protocol");
     describe_gauge!("swlimitd_control_plane_connected", "1 while the control plane that sends limits is connected");
     describe_gauge!("swlimitd_build_info", "1, with the version");
+    describe_gauge!("swlimitd_server_lacks_module", "1 while the script decides because the module is not loaded");
     describe_gauge!("swlimitd_server_away_seconds", "How long a server has been away, by reason; absent unless it is");
     describe_gauge!("swlimit_client_server_away", "1 while decisions are made without the server");
     describe_gauge!("swlimit_client_server_slow", "1 while replies of the server come after the timeout");

@@ -19,7 +19,7 @@ use crate::config::access::Access;
 use crate::config::limits::{Domain, Limit, Limits, Per, Rule};
 use crate::core::{self, Denied, Refusal, Source};
 use crate::observe::denied::DeniedKey;
-use crate::observe::metrics::{Metrics, SECONDS, WAIT_SECONDS};
+use crate::observe::metrics::{self, Metrics, SECONDS, WAIT_SECONDS};
 use crate::observe::process;
 use crate::observe::recent::TimeRange;
 use crate::observe::refusals;
@@ -135,6 +135,8 @@ impl PageState {
                 "hash": configuration.hash,
                 "restart_keys": metrics.configuration.restart_keys(),
             },
+            "script_key": script_key(access.is_ok()),
+            "module": settings.module,
             "shadow_mode": settings.shadow_mode,
             "prefix": settings.prefix,
             "needs_token": matches!(configuration.access, Access::Tokens(_)),
@@ -178,10 +180,19 @@ fn servers(service: &Service, has_access: bool) -> Vec<Value> {
             "message": if has_access { &*server.message } else { "" },
             "since": api::unix(server.since),
             "lacks": server.lacks,
+            "backend": server.backend.map(|backend| backend.name()),
             "round_trip": server.round_trip.map(|took| took.as_secs_f64()),
         })
     });
     shown.collect()
+}
+
+/// The key of the script's that the module refused last. Keys may name people.
+fn script_key(has_access: bool) -> Value {
+    match metrics::script_key() {
+        None => Value::Null,
+        Some((at, key)) => json!({"at": api::unix(at), "key": if has_access { key } else { String::new() }}),
+    }
 }
 
 /// The invalid configuration that was read last. Its error may quote a file.

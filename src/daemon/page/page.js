@@ -215,6 +215,7 @@ function show(state) {
   at("version").textContent = state.version;
   at("token-form").hidden = !state.needs_token;
   showAbout(state);
+  showScriptKey(state.script_key);
   showDecisions(state);
   showUnmatched(state.unmatched);
   showSources(state.sources);
@@ -236,8 +237,17 @@ function show(state) {
   } else if (state.shadow_mode) {
     say(at("status"), "Shadow mode: everything is counted, nothing is denied.", true);
   } else {
-    say(at("status"), state.server === "none" ? "Running, without a counting server." : "Running.");
+    const byScript = state.module === "auto" && state.servers.some(({backend}) => backend === "script");
+    say(at("status"), byScript ? "Running. The script decides: the counting server has not loaded the module."
+      : state.server === "none" ? "Running, without a counting server." : "Running.", byScript);
   }
+}
+
+/** The key of the script's that the module refused last. */
+function showScriptKey(refused) {
+  at("script-key").hidden = refused === null;
+  say(at("script-key"), refused === null ? "" : `The script wrote the key ${refused.key}, which the module cannot read: `
+    + `at ${clock(new Date(refused.at))} a request had no decision. Set another prefix, or module: never.`, true);
 }
 
 /** Which process this is, its servers, and its configuration. */

@@ -13,6 +13,7 @@ use super::http::{self, Views};
 use super::in_flight::InFlight;
 use super::listen::Listener;
 use super::{grpc, reload, xds, FatalError};
+use crate::config::policy::Module;
 use crate::core;
 use crate::observe::recent::STEP;
 use crate::service::Service;
@@ -114,7 +115,12 @@ async fn check_server(service: Arc<Service>) {
         let is_news = service.set_unusable(reason.clone());
         match (reason, checked) {
             (Some(reason), _) if is_news => tracing::error!(reason, "no limit is counted"),
-            (None, Ok(core::Checked { forbidden, .. })) => {
+            (None, Ok(core::Checked { forbidden, by_script, .. })) => {
+                if by_script && service.live().configuration.settings.module == Module::Auto {
+                    tracing::warn!(
+                        "the script decides: load the module and set module: always, or set module: never"
+                    );
+                }
                 if !forbidden.is_empty() {
                     let rights = forbidden.join(", ");
                     tracing::warn!(rights, "the server forbids its user these rights, see its ACL");
