@@ -50,6 +50,9 @@ struct State {
     /// When units of a key were given back the last time, and when somebody else lets it expire.
     given_back: HashMap<Vec<u8>, Instant>,
     expiries: HashMap<Vec<u8>, Instant>,
+    /// Replies that are to be lost, and how many were.
+    losing: Option<Losing>,
+    lost_replies: u64,
     numbers: u64,
     /// Units that were counted and whose reply never came, and those given back so, by key.
     pub undelivered: u64,
@@ -58,6 +61,14 @@ struct State {
 
 /// A key, and the id with which somebody waits for it.
 type WaitingId = (Vec<u8>, Vec<u8>);
+
+/// The next replies to batches with such a command are lost.
+struct Losing {
+    command: &'static [u8],
+    left: usize,
+    /// The connection falls silent; otherwise it is cut.
+    is_silent: bool,
+}
 
 /// What is wrong with the network before a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +145,8 @@ impl Fake {
             waiting_ids: HashMap::new(),
             given_back: HashMap::new(),
             expiries: HashMap::new(),
+            losing: None,
+            lost_replies: 0,
             numbers: 0,
             undelivered: 0,
             events: 0,
@@ -255,6 +268,22 @@ impl Fake {
     /// All connections there are fall silent for ever, and nobody is told.
     pub fn half_open(&self) {
         self.lines().iter().for_each(|line| line.way.lock().is_silent = true);
+    }
+
+    /// So many of the next replies to batches with a command of this name are lost, and their connections: they are
+    /// cut, or fall silent and nobody is told.
+    pub fn lose_replies(&self, command: &'static str, count: usize, is_silent: bool) {
+        self.0.state.lock().losing = Some(Losing { command: command.as_bytes(), left: count, is_silent });
+    }
+
+    /// No more replies are to be lost.
+    pub fn keep_replies(&self) {
+        self.0.state.lock().losing = None;
+    }
+
+    /// How many replies were lost so.
+    pub fn lost_replies(&self) -> u64 {
+        self.0.state.lock().lost_replies
     }
 
     /// A server starts again, with its data or without.
@@ -487,6 +516,18 @@ impl State {
         let owner = self.owner(key);
         let moved = || format!("MOVED {} {}", slot_of(key), address(owner));
         (owner != node).then(|| Reply::Error(moved()))
+    }
+
+    /// Whether the reply to these is to be lost, and if so, whether silently.
+    fn loses_reply(&mut self, commands: &[Vec<Vec<u8>>]) -> Option<bool> {
+        let losing = self.losing.as_mut().filter(|losing| commands.iter().any(|words| words[0] == losing.command))?;
+        let is_silent = losing.is_silent;
+        losing.left -= 1;
+        if losing.left == 0 {
+            self.losing = None;
+        }
+        self.lost_replies += 1;
+        Some(is_silent)
     }
 
     fn slots(&self) -> Reply {
@@ -725,6 +766,12 @@ impl Line {
             _ => To::Primary,
         };
         let (reply, units) = self.inner.execute(self.node, commands, tracking, to);
+        let loses_reply = self.inner.state.lock().loses_reply(commands);
+        match loses_reply {
+            Some(true) => self.way.lock().is_silent = true,
+            Some(false) => self.cut(),
+            None => {}
+        }
         // One that waits is answered when it is granted, or its time is up.
         let again = waits(commands, &reply).or_else(|| waits_for_hold(commands, &reply));
         if let (Purpose::Waiting, Some(again)) = (self.purpose, again) {

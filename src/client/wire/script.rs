@@ -215,7 +215,7 @@ impl Speaker {
         }
         let lacks_read_only = lacks(text, "EVALSHA_RO");
         if !lacks_read_only && lacks(text, "EVALSHA") {
-            // It has neither. What it has is found out anew by the next command: it may be loading the module.
+            // It has neither. What it has is found out again by the next command: it may be loading the module.
             self.dialect.store(Dialect::of(self.module).0, Ordering::Relaxed);
             return false;
         }
