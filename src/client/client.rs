@@ -125,8 +125,8 @@ impl ClientBuilder {
         Self { max_keys: keys, ..self }
     }
 
-    /// How many requests wait on the server, each over a connection of its own: 10 unless set. Others wait for them in
-    /// the process.
+    /// How many requests wait on the server, each over a connection of its own: 10 unless set. Of the others, one for
+    /// each key asks again and again.
     pub fn max_waiting(self, waiting: usize) -> Self {
         Self { max_waiting: waiting, ..self }
     }

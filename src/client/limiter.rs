@@ -21,7 +21,7 @@ use crate::request::Request;
 use crate::strategy::eventual::{Decided, Eventual};
 use crate::strategy::lease::Leases;
 use crate::strategy::local::Windows;
-use crate::wait::Wait;
+use crate::wait::{Wait, POLL};
 use crate::wire::{Command, Reply};
 
 /// One quota, and any number of keys that it holds for. Cheap to clone.
@@ -416,8 +416,19 @@ impl Limiter {
                 Some(Err(error)) => return Err(error),
             }
         }
-        let ask = || async move { self.decide(key, demand, None).await };
-        match self.0.client.fair_queue.wait(key, wait, ask).await {
+        // Where only a place is missing, one may become free, or units be given back.
+        let link = self.0.strategy.link().ok().filter(|link| link.lets_wait(key));
+        let longest = if link.is_some() { POLL } else { Duration::MAX };
+        let ask = || async move {
+            if let Some(link) = link.filter(|link| link.lets_wait(key)) {
+                match self.wait_in_place(link, key, demand, wait).await {
+                    None | Some(Err(Error::Away(_))) => {}
+                    Some(waited) => return waited,
+                }
+            }
+            self.decide(key, demand, None).await
+        };
+        match self.0.client.fair_queue.wait(key, wait, longest, ask).await {
             Some(decided) => decided,
             // Others were before, to the end.
             None => {
@@ -454,10 +465,22 @@ impl Limiter {
         if at_once.retry_after().is_none_or(|pause| pause > wait.left()) {
             return Some(Ok(at_once));
         }
-        match link.wait(key, wait, |left| commands::acquire(key, demand, ms(left))).await {
+        match self.wait_in_place(link, key, demand, wait).await {
             None if wait.is_over() => Some(Ok(at_once)),
-            waited => waited.map(|reply| reply.and_then(decided)),
+            waited => waited,
         }
+    }
+
+    /// Waits over a connection of its own; `None` where there is no place.
+    async fn wait_in_place(
+        &self,
+        link: &Arc<Link>,
+        key: &[u8],
+        demand: &Demand,
+        wait: &Wait,
+    ) -> Option<Result<Decision, Error>> {
+        let waited = link.wait(key, wait, |left| commands::acquire(key, demand, ms(left))).await?;
+        Some(waited.and_then(|reply| Ok(Source::Server.decided(reply.decision()?))))
     }
 
     /// The name of a key on the server.

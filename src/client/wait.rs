@@ -6,6 +6,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout_at, Instant};
 
+/// Who waits, and has no place to wait on the server, asks it again after so long, at most.
+pub(crate) const POLL: Duration = Duration::from_millis(100);
+
 /// A wait. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Wait {

@@ -29,7 +29,7 @@ use crate::link::{Batch, Link, Settled, WAITS_ELSEWHERE};
 use crate::mode::{OnFailure, Share, SHARE};
 use crate::operating::{held_of, unix, NO_SUCH_KEY};
 use crate::quota::checked_limit;
-use crate::wait::Wait;
+use crate::wait::{Wait, POLL};
 use crate::wire::{Command, Failure, Reply};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -38,8 +38,6 @@ const MAX_ID: usize = 128;
 const MAX_WAIT: Duration = Duration::from_secs(60 * 60);
 /// While the server is away, somebody who waits asks it again after so long.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Who waits, and has no place to wait on the server, asks it again after so long, at most.
-const POLL: Duration = Duration::from_millis(100);
 
 /// How many at once, for any number of keys: streams, jobs, connections, seats of a plan. Cheap to clone.
 ///
@@ -121,7 +119,8 @@ impl<'a> HoldRequest<'a> {
     }
 
     /// The id by which the server knows the hold, 1 … 128 bytes, instead of 16 random ones. An id is for one hold: it
-    /// must be fresh, and nobody must guess it.
+    /// must be fresh, and nobody must guess it. What it is granted when nobody waits any more is not released: the next
+    /// try with it may have been told.
     #[must_use]
     pub fn id(self, id: &'a [u8]) -> Self {
         Self { id: Some(id), ..self }

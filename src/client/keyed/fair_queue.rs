@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio::sync::OwnedMutexGuard;
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
 use super::{Bounded, Keep};
 use crate::decision::Decision;
@@ -28,9 +28,15 @@ impl FairQueue {
         wait.during(Arc::clone(&turn.0).lock_owned()).await
     }
 
-    /// Waits for its turn, then asks again and again, each time after as long as the reply says, until it is granted or
-    /// there is nothing to hope for. The last decision; `None` when its turn has not come in time.
-    pub async fn wait<F>(&self, key: &[u8], wait: &Wait, ask: impl Fn() -> F) -> Option<Result<Decision, Error>>
+    /// Waits for its turn, then asks again and again, each time after as long as the reply says, at the latest after a
+    /// pause, until it is granted or there is nothing to hope for. The last decision; `None` when its turn has not come in time.
+    pub async fn wait<F>(
+        &self,
+        key: &[u8],
+        wait: &Wait,
+        longest: Duration,
+        ask: impl Fn() -> F,
+    ) -> Option<Result<Decision, Error>>
     where
         F: std::future::Future<Output = Result<Decision, Error>>,
     {
@@ -41,7 +47,7 @@ impl FairQueue {
                 decided => return Some(decided),
             };
             match decision.retry_after() {
-                Some(pause) if pause <= wait.left() => wait.sleep_until(Instant::now() + pause).await,
+                Some(pause) if pause <= wait.left() => wait.sleep_until(Instant::now() + pause.min(longest)).await,
                 _ => return Some(Ok(decision)),
             }
         }

@@ -315,6 +315,13 @@ impl Link {
         }
     }
 
+    /// Whether somebody can wait on the server of a key, if there is a place.
+    pub fn lets_wait(&self, key: &[u8]) -> bool {
+        let is_offered = self.context.transport.offers(Purpose::Waiting);
+        // The script does not know of waiting.
+        is_offered && !self.lets_nobody_wait.load(Ordering::Relaxed) && !self.is_scripted(key) && !self.is_away(key)
+    }
+
     /// A server is back that was away, some time after this was called.
     pub fn is_back(&self) -> impl std::future::Future<Output = ()> + '_ {
         self.context.is_back.notified()
