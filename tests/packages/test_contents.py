@@ -38,8 +38,9 @@ def output(*words):
 def test_dist_holds_these_packages_and_their_checksums(packages):
     expected = {packages.node()}
     for name in CONTENTS:
-        expected |= {packages.tarball(target, name) for target in TARGETS}
-        expected |= {packages.debian(architecture, name) for architecture in DEBIAN_NAMES.values()}
+        expected |= {packages.tarball(target, name) for target in TARGETS if packages.has(target)}
+        expected |= {packages.debian(architecture, name) for processor, architecture in DEBIAN_NAMES.items()
+                     if packages.has(f"{processor}-unknown-linux-gnu")}
     expected |= {packages.folder / f"swlimit-{packages.version}{end}" for end in (".tar.gz", "-py3-none-any.whl")}
     sums = packages.folder / "SHA256SUMS"
     assert set(packages.folder.iterdir()) == expected | {sums}

@@ -24,7 +24,8 @@ SERVERS = {
 def test_a_module_decides_and_what_it_counted_outlives_the_server(target, server, packages, module_for):
     """Every command answers as it should, the module is the version it is named for, and a restarted server goes on
     from its RDB, and then from its AOF, with the same counts."""
-    with Server(server(), module=module_for(target), ready_seconds=READY_SECONDS) as server:
+    module = module_for(target)
+    with Server(server(), module=module, ready_seconds=READY_SECONDS) as server:
         client = server.client()
 
         def ask(command, *words):
