@@ -91,7 +91,7 @@ impl Calendar {
     /// # Errors
     /// [`Error::Invalid`] for a name that there is not.
     pub fn time_zone(self, name: &str) -> Result<Self, Error> {
-        let unknown = |_| Error::Invalid(format!("time_zone must be a name such as Europe/Berlin, not {name:?}"));
+        let unknown = |_| Error::Invalid(format!("time_zone must be a name such as Europe/Berlin, not '{name}'"));
         Ok(Self { zone: TimeZone::get(name).map_err(unknown)?, ..self })
     }
 

@@ -378,7 +378,7 @@ impl Reply {
     }
 
     fn unclear(&self) -> Error {
-        Error::Answer(format!("{self:?}"))
+        Error::Answer(self.to_string())
     }
 }
 

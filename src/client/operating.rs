@@ -145,5 +145,5 @@ pub(crate) fn unix(ms: u64) -> SystemTime {
 }
 
 fn unclear(reply: &Reply) -> Error {
-    Error::Answer(format!("{reply:?}"))
+    Error::Answer(reply.to_string())
 }

@@ -18,7 +18,7 @@ use crate::request::Request;
 use crate::statistics::Count;
 use crate::strategy::lease::{Beside, Leases};
 use crate::strategy::local::Windows;
-use crate::wire::Reply;
+use crate::wire::{joined, Reply};
 
 /// The requests, checked.
 pub(crate) struct Several<'a>(Vec<Member<'a>>);
@@ -192,13 +192,13 @@ struct Holder {
 fn kept(link: &Link, holders: &[Option<Holder>], settled: &Settled, is_abandoned: bool) -> Result<Reply, Error> {
     let replies = match &settled.reply {
         Ok(Reply::Array(replies)) => replies.as_slice(),
-        Ok(reply) => return Err(Error::Answer(format!("{reply:?}"))),
+        Ok(reply) => return Err(Error::Answer(reply.to_string())),
         Err(failure) => {
             link.count(Count::InDoubt, 1);
             return Err(Error::Away(failure.to_string()));
         }
     };
-    let [time, decision, ahead @ ..] = replies else { return Err(Error::Answer(format!("{replies:?}"))) };
+    let [time, decision, ahead @ ..] = replies else { return Err(Error::Answer(joined(replies))) };
     let with_ahead = holders.iter().flatten().filter(|holder| holder.is_ahead);
     for (holder, reply) in with_ahead.zip(ahead) {
         if let Ok(decision) = reply.decision() {

@@ -34,7 +34,7 @@ def in_force(daemon):
 
 @pytest.mark.parametrize("settings, text, expected", [
     ({}, limits(3), (0, "swlimitd.yaml is valid: 1 limits")),
-    ({}, limits("many"), (1, "limits.yaml:3:57: invalid")),
+    ({}, limits("many"), (1, "limits.yaml:3:57: a whole number is expected here, 0 or more")),
     ({}, "domain: d\ndescriptor: []\n", (1, "limits.yaml:2:1: unknown field `descriptor`")),
     ({"limits": ["missing.yaml"]}, "", (1, "missing.yaml: No such file")),
     ({"overlays": ["limits.yaml"], "limits": []}, limits(3), (1, "limits.yaml: no other file has the domain")),

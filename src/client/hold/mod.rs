@@ -540,7 +540,7 @@ impl Client {
     pub async fn holders<K: AsRef<[u8]> + ?Sized>(&self, key: &K, count: usize) -> Result<Vec<Holder>, Error> {
         let key = self.0.key(key.as_ref());
         let reply = self.ask("holders", commands::holders(&key, count as u64)).await?;
-        let Reply::Array(holders) = &reply else { return Err(Error::Answer(format!("{reply:?}"))) };
+        let Reply::Array(holders) = &reply else { return Err(Error::Answer(reply.to_string())) };
         holders.iter().map(Holder::of).collect()
     }
 
@@ -569,14 +569,14 @@ impl Client {
         let key = self.0.key(key.as_ref());
         match self.ask("renew", commands::renew(&key, ttl, ids)).await? {
             Reply::Array(each) => each.iter().map(|one| Ok(one.natural()? == 1)).collect(),
-            reply => Err(Error::Answer(format!("{reply:?}"))),
+            reply => Err(Error::Answer(reply.to_string())),
         }
     }
 }
 
 impl Holder {
     fn of(reply: &Reply) -> Result<Self, Error> {
-        let unclear = || Error::Answer(format!("{reply:?}"));
+        let unclear = || Error::Answer(reply.to_string());
         let Reply::Array(fields) = reply else { return Err(unclear()) };
         let [Reply::Bytes(id), units, held, left, token] = fields.as_slice() else { return Err(unclear()) };
         let ms = |reply: &Reply| reply.natural().map(Duration::from_millis);
@@ -671,7 +671,7 @@ async fn renewed(link: &Arc<Link>, asked: &Asked) -> Result<Option<Moment>, Erro
     let command = commands::renew(key, *ttl, &[id]);
     match link.insist(command, sent.instant + link.timeout(), None).await? {
         Reply::Array(each) if each.len() == 1 => Ok((each[0].natural()? == 1).then_some(sent)),
-        reply => Err(Error::Answer(format!("{reply:?}"))),
+        reply => Err(Error::Answer(reply.to_string())),
     }
 }
 

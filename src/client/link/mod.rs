@@ -310,7 +310,7 @@ impl Link {
         }
         match Tracking::read(&node, commands).await {
             Ok(Reply::Array(replies)) => Ok(replies),
-            Ok(reply) => Err(Error::Answer(format!("{reply:?}"))),
+            Ok(reply) => Err(Error::Answer(reply.to_string())),
             Err(failure) => Err(Error::Away(failure.to_string())),
         }
     }

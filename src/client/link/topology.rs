@@ -233,7 +233,7 @@ async fn ask(context: &Arc<Context>, address: String) -> Result<Vec<Range>, Fail
     if let Reply::Error(text) = reply {
         return Err(Failure::Refused(text));
     }
-    ranges(&reply, &address).ok_or_else(|| Failure::Connection(format!("slots that are not understood: {reply:?}")))
+    ranges(&reply, &address).ok_or_else(|| Failure::Connection(format!("slots that are not understood: {reply}")))
 }
 
 fn ranges(reply: &Reply, asked: &str) -> Option<Vec<Range>> {

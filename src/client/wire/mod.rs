@@ -1,6 +1,7 @@
 //! The wire: connections to servers, and what travels over them. The rest of the client knows no Redis library: it
 //! needs a [`Transport`]. `redis` implements it with the crate `redis`.
 
+mod certificates;
 mod command;
 mod given;
 mod redis;
@@ -8,6 +9,7 @@ mod script;
 mod sentinel;
 mod url;
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -110,4 +112,22 @@ pub enum Reply {
     Array(Vec<Reply>),
     /// An error, which begins with a code.
     Error(String),
+}
+
+/// In one line, for errors about replies that are not understood.
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nil => f.write_str("nil"),
+            Self::Integer(number) => write!(f, "{number}"),
+            Self::Bytes(bytes) => write!(f, "\"{}\"", bytes.escape_ascii()),
+            Self::Array(replies) => write!(f, "[{}]", joined(replies)),
+            Self::Error(text) => write!(f, "(error) {text}"),
+        }
+    }
+}
+
+/// Replies with commas between them.
+pub(crate) fn joined(replies: &[Reply]) -> String {
+    replies.iter().map(Reply::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -7,6 +7,7 @@ use redis::{AsyncConnectionConfig, ConnectionInfo, ErrorKind, ProtocolVersion, P
 use tokio::sync::oneshot;
 use tokio::task::unconstrained;
 
+use super::certificates;
 use super::sentinel::{Sentinels, Tenure};
 use super::url::{at, Place};
 use super::{Command, Connection, ConnectionOptions, Event, Events, Failure, Pending, Purpose, Reply, Transport};
@@ -227,7 +228,7 @@ impl From<redis::RedisError> for Failure {
     fn from(error: redis::RedisError) -> Self {
         match server_error(&error) {
             Some(text) => Self::Refused(text),
-            None => Self::Connection(error.to_string()),
+            None => Self::Connection(certificates::explained(&error.to_string())),
         }
     }
 }
@@ -258,7 +259,7 @@ impl Reply {
             Value::Attribute { data, .. } => Self::of(*data),
             Value::Double(number) => Ok(Self::Bytes(number.to_string().into_bytes())),
             Value::ServerError(error) => Self::of_error(error.into()),
-            other => Err(Failure::Connection(format!("unexpected {other:?}"))),
+            _ => Err(Failure::Connection("the server sent a reply of another kind".into())),
         }
     }
 

@@ -354,7 +354,8 @@ pub fn rejected(rejection: Rejection, peer: &Option<IpAddr>) {
         return; // idle connections end like this, too
     }
     if let Some(count) = REJECTIONS.count(Instant::now()) {
-        tracing::warn!(why, ?peer, count, "connections or requests were rejected, counted since the last such line");
+        let peer = peer.map(|address| address.to_string());
+        tracing::warn!(why, peer, count, "connections or requests were rejected, counted since the last such line");
     }
 }
 

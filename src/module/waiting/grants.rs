@@ -50,7 +50,7 @@ pub fn try_grant(context: Context, now: u64, key: &QueueKey) {
             };
             Outcome::Granted(reply, Some(PendingRefund { key: key.clone(), of }))
         }
-        other => Outcome::Error(format!("ERR unexpected reply {other:?}")),
+        _ => Outcome::Error("ERR unexpected reply".into()),
     };
     end(id, outcome);
 }

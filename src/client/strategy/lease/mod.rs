@@ -26,7 +26,7 @@ use crate::keyed::{Bounded, Keep};
 use crate::link::{Batch, Identity, Link, Settled};
 use crate::quota::Quota;
 use crate::statistics::Count;
-use crate::wire::{Command, Reply};
+use crate::wire::{joined, Command, Reply};
 
 /// The longest that units are kept in hand, whatever the resolution.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -262,14 +262,14 @@ impl Core {
     ) -> Result<(Exact, Option<u64>), Error> {
         let replies = match &settled.reply {
             Ok(Reply::Array(replies)) => replies.as_slice(),
-            Ok(reply) => return Err(Error::Answer(format!("{reply:?}"))),
+            Ok(reply) => return Err(Error::Answer(reply.to_string())),
             Err(failure) => {
                 // Whether the units were counted is in doubt. They are never refunded.
                 self.link.count(Count::InDoubt, 1);
                 return Err(Error::Away(failure.to_string()));
             }
         };
-        let [time, own, ahead @ ..] = replies else { return Err(Error::Answer(format!("{replies:?}"))) };
+        let [time, own, ahead @ ..] = replies else { return Err(Error::Answer(joined(replies))) };
         let since = time.unix_ms();
         for decision in ahead.iter().filter_map(|reply| reply.decision().ok()) {
             self.keep(key, leased, &decision, since, settled);

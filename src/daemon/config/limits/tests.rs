@@ -150,7 +150,7 @@ fn periods_of_the_calendar() {
     for (written, expected) in [
         ("period: month, anchor: 32", "anchor must be a day of the month, 1 to 31"),
         ("period: day, anchor: 1", "anchor must be left out: it is for week, month and year"),
-        ("period: day, time_zone: Mars/Base", "time_zone must be a name such as Europe/Berlin, not \"Mars/Base\""),
+        ("period: day, time_zone: Mars/Base", "time_zone must be a name such as Europe/Berlin, not 'Mars/Base'"),
         ("period: day, unit: day", "`period` excludes `unit`"),
         ("period: day, window: 1d", "`period` excludes `window`"),
         ("period: day, resolution: 1h", "`period` excludes `resolution`"),
