@@ -34,7 +34,13 @@ mod tests {
     #[test]
     fn only_the_least_recently_used_are_forgotten() {
         let (brought, mut made) = (Brought::default(), Vec::new());
-        let mut of = |kind| brought.of(kind, || Ok::<_, ()>(made.push(kind))).unwrap();
+        let mut of = |kind| {
+            let new = || {
+                made.push(kind);
+                Ok::<_, ()>(())
+            };
+            brought.of(kind, new).unwrap();
+        };
         for kind in 0..2 * MAX.get() {
             of(kind);
             of(0);
