@@ -215,7 +215,8 @@ class Renewer:
                     self.send(release(mail.key, mail.id, mail.ttl))
                 await self._send(self._due(running()))
         finally:
-            await self._disconnect()
+            if self._mailbox is mailbox:  # else the connection is another worker's by now
+                await self._disconnect()
 
     def _ends(self, mailbox: Any) -> bool:
         """Whether the worker is not needed any more; else it is said when it wakes."""
