@@ -1190,9 +1190,7 @@ proptest! {
                 let micros = Duration::from_micros(micros);
                 advance(if step > 5 && nearly > micros { nearly - micros / 20 } else { micros }).await;
                 // The clock jumps before what is due by then has run, and a message goes through several tasks.
-                for _ in 0..20 {
-                    yield_now().await;
-                }
+                settle().await;
                 let partial = step == 1;
                 let request = Request { partial, ..Request::of("k").cost(cost) };
                 match step {
