@@ -66,7 +66,8 @@ impl<'a> Call<'a> {
     /// migrated commands may use more, because they were accepted once.
     #[inline(always)]
     pub fn parse<T: Parse>(&self) -> Result<T, Error> {
-        let parse = |max| T::parse(self.arguments[1..].iter().map(Text::bytes), max);
+        let arguments = &self.arguments[1..];
+        let parse = |max| T::parse(arguments.iter().map(Text::bytes), max);
         match parse(SETTING.get()) {
             Err(Error::TooManySubintervals { .. }) if self.must_obey() => parse(MAX_SUBINTERVALS),
             parsed => parsed,
@@ -151,9 +152,10 @@ impl<'a> Call<'a> {
         unsafe { self.events.add(event, keys) };
     }
 
-    /// Raise the events of the command, which has closed its keys.
+    /// Raise the events of the command, which has closed its keys, before its reply.
     #[inline(always)]
-    pub(super) fn raise_events(&self) {
+    pub(super) fn end(self) -> Context {
         self.events.raise(self.context);
+        self.context
     }
 }

@@ -148,11 +148,9 @@ unsafe extern "C" fn handle<C: Command>(
 ) -> c_int {
     // SAFETY: this is a command's handler, and these are its words.
     let call = unsafe { Call::new(ctx, argv, argc) };
-    let reply = C::run(&call);
-    call.raise_events();
-    match reply {
-        Ok(reply) => reply.send(*call),
-        Err(error) => call.reply_error(&error),
+    match C::run(&call) {
+        Ok(reply) => reply.send(call.end()),
+        Err(error) => call.end().reply_error(&error),
     }
     OK
 }

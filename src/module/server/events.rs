@@ -46,7 +46,7 @@ impl Events {
         let event = Event::new(name, keys);
         match self.first.get() {
             None => self.first.set(Some(event)),
-            Some(_) => self.add_later(|later| later.events.push(event)),
+            Some(_) => self.later.set(Some(with_event(self.later.take(), event))),
         }
     }
 
@@ -54,31 +54,43 @@ impl Events {
     ///
     /// # Safety
     /// The key's name is alive when the events are raised.
+    #[inline(always)]
     pub(super) unsafe fn add_deletion(&self, key: &Text) {
-        self.add_later(|later| later.deletions.push(Event::new(DELETED, slice::from_ref(key))));
-    }
-
-    #[cold]
-    fn add_later(&self, add: impl FnOnce(&mut Later)) {
-        let mut later = self.later.take().unwrap_or_default();
-        add(&mut later);
-        self.later.set(Some(later));
+        let deletion = Event::new(DELETED, slice::from_ref(key));
+        self.later.set(Some(with_deletion(self.later.take(), deletion)));
     }
 
     /// Raise the events. No key of the command is open.
     #[inline(always)]
-    pub(super) fn raise(&self, context: Context) {
-        if let Some(event) = self.first.get() {
+    pub(super) fn raise(self, context: Context) {
+        if let Some(event) = self.first.into_inner() {
             event.raise(context, raw::REDISMODULE_NOTIFY_MODULE);
         }
-        if let Some(later) = self.later.take() {
-            raise_later(context, *later);
+        if let Some(later) = self.later.into_inner() {
+            raise_later(context, later);
         }
     }
 }
 
+// By value: a reference would keep the whole call in memory, on the way of every decision.
 #[cold]
-fn raise_later(context: Context, Later { events, deletions }: Later) {
+fn with_event(later: Option<Box<Later>>, event: Event) -> Box<Later> {
+    let mut later = later.unwrap_or_default();
+    later.events.push(event);
+    later
+}
+
+#[cold]
+fn with_deletion(later: Option<Box<Later>>, deletion: Event) -> Box<Later> {
+    let mut later = later.unwrap_or_default();
+    later.deletions.push(deletion);
+    later
+}
+
+#[cold]
+#[expect(clippy::boxed_local, reason = "a box is a pointer on the way here")]
+fn raise_later(context: Context, later: Box<Later>) {
+    let Later { events, deletions } = *later;
     events.into_iter().for_each(|event| event.raise(context, raw::REDISMODULE_NOTIFY_MODULE));
     deletions.into_iter().for_each(|event| event.raise(context, raw::REDISMODULE_NOTIFY_GENERIC));
 }
@@ -91,12 +103,25 @@ impl Event {
 
     #[inline(always)]
     fn raise(self, context: Context, class: c_int) {
-        // SAFETY: a valid context, and the name of an event. Whoever added the event has promised that its keys are alive.
+        if self.keys == 1 {
+            self.raise_for(0, context, class);
+        } else {
+            self.raise_for_all(context, class);
+        }
+    }
+
+    #[cold]
+    fn raise_for_all(self, context: Context, class: c_int) {
+        (0..self.keys).for_each(|place| self.raise_for(place, context, class));
+    }
+
+    #[inline(always)]
+    fn raise_for(self, place: usize, context: Context, class: c_int) {
+        // SAFETY: a valid context, and the name of an event. Whoever added the event has promised that its keys are alive,
+        // and there are more of them than this place says.
         unsafe {
-            for place in 0..self.keys {
-                let key = (*self.first.add(place)).raw();
-                api!(RedisModule_NotifyKeyspaceEvent(context.raw(), class, self.name.as_ptr(), key));
-            }
+            let key = (*self.first.add(place)).raw();
+            api!(RedisModule_NotifyKeyspaceEvent(context.raw(), class, self.name.as_ptr(), key));
         }
     }
 }

@@ -107,7 +107,7 @@ pub enum AnyKey<'a> {
 impl Drop for Handle<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.expired != events::expired() && !self.may_be_closed() {
+        if self.expired != events::expired() && !may_be_closed(self.context, self.name, self.raw, self.value) {
             return;
         }
         // SAFETY: opened in `open` and closed only here. The server accepts null, the handle of a missing key.
@@ -133,32 +133,6 @@ impl<'a> Handle<'a> {
         }
     }
 
-    /// Whether the server can close the handle, although `expired` was raised since it was opened: closing looks at the
-    /// value, which a subscriber may have removed. The handle of a name that is missing now is made to forget its value; one
-    /// of a name that a subscriber has given another value cannot be, and stays for ever.
-    #[cold]
-    fn may_be_closed(&self) -> bool {
-        if self.value.is_null() {
-            return true;
-        }
-        // SAFETY: a valid context, a string that is alive, and handles that are open; this one's value is not looked into.
-        // Where one is deleted, its name is missing.
-        unsafe {
-            let flags = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as c_int;
-            let now = api!(RedisModule_OpenKey(self.context.raw(), self.name.raw(), flags));
-            if now.is_null() {
-                return false;
-            }
-            let is_empty = api!(RedisModule_KeyType(now)) == EMPTY;
-            let is_same = api!(RedisModule_ModuleTypeGetValue(now)) == self.value;
-            api!(RedisModule_CloseKey(now));
-            if is_empty {
-                api!(RedisModule_DeleteKey(self.raw));
-            }
-            is_empty || is_same
-        }
-    }
-
     /// Whether the key holds a value of this type.
     #[inline(always)]
     fn holds<V: Value>(&self) -> bool {
@@ -181,6 +155,32 @@ impl<'a> Handle<'a> {
         // SAFETY: the caller's promise: what a key of this type holds is a value of this type.
         self.value = unsafe { api!(RedisModule_ModuleTypeGetValue(self.raw)) };
         Key { handle: self, own: PhantomData }
+    }
+}
+
+/// Whether the server can close a handle, although `expired` was raised since it was opened: closing looks at the
+/// value, which a subscriber may have removed. The handle of a name that is missing now is made to forget its value; one
+/// of a name that a subscriber has given another value cannot be, and stays for ever.
+#[cold]
+fn may_be_closed(context: Context, name: &Text, handle: *mut raw::RedisModuleKey, value: *mut c_void) -> bool {
+    if value.is_null() {
+        return true;
+    }
+    // SAFETY: a valid context, a string that is alive, and handles that are open; this one's value is not looked into.
+    // Where one is deleted, its name is missing.
+    unsafe {
+        let flags = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as c_int;
+        let now = api!(RedisModule_OpenKey(context.raw(), name.raw(), flags));
+        if now.is_null() {
+            return false;
+        }
+        let is_empty = api!(RedisModule_KeyType(now)) == EMPTY;
+        let is_same = api!(RedisModule_ModuleTypeGetValue(now)) == value;
+        api!(RedisModule_CloseKey(now));
+        if is_empty {
+            api!(RedisModule_DeleteKey(handle));
+        }
+        is_empty || is_same
     }
 }
 
@@ -274,7 +274,7 @@ impl<'a, V: Value> Key<'a, V> {
     #[inline(always)]
     pub fn change(&mut self) -> Result<Change<'_, 'a, V>, Error> {
         if self.handle.value.is_null() {
-            self.create()?;
+            self.handle.value = create::<V>(self.handle.raw)?;
         }
         // SAFETY: not null; see `entry`, this borrows the key exclusively.
         let entry = unsafe { &*self.handle.value.cast::<V>() };
@@ -282,31 +282,14 @@ impl<'a, V: Value> Key<'a, V> {
         Ok(Change { key: self, bytes, end, least: 0 })
     }
 
-    fn create(&mut self) -> Result<(), Error> {
-        let value = types::into_raw(V::default());
-        // SAFETY: the key is open for writing and the value one of the type's; the key owns it from here on, unless the
-        // server refuses, which it does only for keys not open for writing.
-        unsafe {
-            if api!(RedisModule_ModuleTypeSetValue(self.handle.raw, V::value_type().raw(), value)) != OK {
-                types::free::<V>(value);
-                return Err(Error::NotCreated);
-            }
-        }
-        self.handle.value = value;
-        Ok(())
-    }
-
-    #[cold]
+    #[inline(always)]
     fn delete(&mut self) {
-        // SAFETY: the key is open for writing; nobody borrows the entry any more. Whoever opened it has promised that the
-        // name is alive when the events are raised.
-        unsafe {
-            api!(RedisModule_DeleteKey(self.handle.raw));
-            if let Some(events) = self.handle.events {
-                events.add_deletion(self.handle.name);
-            }
-        }
+        delete(self.handle.raw);
         self.handle.value = ptr::null_mut();
+        if let Some(events) = self.handle.events {
+            // SAFETY: whoever opened the key has promised that the name is alive when the events are raised.
+            unsafe { events.add_deletion(self.handle.name) };
+        }
     }
 
     #[inline(always)]
@@ -315,6 +298,28 @@ impl<'a, V: Value> Key<'a, V> {
         // SAFETY: the key is open for writing.
         unsafe { api!(RedisModule_SetAbsExpire(self.handle.raw, until)) };
     }
+}
+
+/// Create the value of a missing key that is open for writing; a pointer to it.
+#[cold]
+fn create<V: Value>(handle: *mut raw::RedisModuleKey) -> Result<*mut c_void, Error> {
+    let value = types::into_raw(V::default());
+    // SAFETY: the key is open for writing and the value one of the type's; the key owns it from here on, unless the
+    // server refuses, which it does only for keys not open for writing.
+    unsafe {
+        if api!(RedisModule_ModuleTypeSetValue(handle, V::value_type().raw(), value)) != OK {
+            types::free::<V>(value);
+            return Err(Error::NotCreated);
+        }
+    }
+    Ok(value)
+}
+
+/// Delete a key that is open for writing.
+#[cold]
+fn delete(handle: *mut raw::RedisModuleKey) {
+    // SAFETY: the key is open for writing; nobody borrows the value any more.
+    unsafe { api!(RedisModule_DeleteKey(handle)) };
 }
 
 /// A change of a value in progress.

@@ -83,6 +83,8 @@ pub enum Effect<'a> {
     },
 }
 
+/// The command of most effects.
+const RECORD: &CStr = c"SWLIMIT.RECORD";
 /// The maximum number of arguments of an effect.
 const MOST: usize = 12;
 /// The format of as many strings.
@@ -136,24 +138,49 @@ impl Words {
         self.push(word.raw());
         self.own = Some(word);
     }
+}
 
-    /// The format for `len` strings; the server ignores the rest.
-    #[inline(always)]
-    fn format(&self) -> *const c_char {
-        STRINGS.to_bytes_with_nul()[MOST - self.len..].as_ptr().cast()
-    }
+/// The format for so many strings; the server ignores the rest.
+#[inline(always)]
+fn format_of(len: usize) -> *const c_char {
+    STRINGS.to_bytes_with_nul()[MOST - len..].as_ptr().cast()
 }
 
 impl Effect<'_> {
-    /// Replicate it, also into the append-only file. One variadic argument each, because the server allocates those at
-    /// once, and a vector's one by one.
+    /// Replicate it, also into the append-only file.
     #[inline(always)]
     pub(super) fn replicate(&self, context: Context, key: &Text) {
+        let Effect::Record { quota: [limit, window, resolution], units: 1, age: None, instant, until } = *self else {
+            return self.replicate_words(context, key);
+        };
+        // Most effects: spelled out, so that nothing has to be counted.
+        let (key, at, instant) = (key.raw(), AT.raw(), INSTANT.raw(instant));
+        let (limit, window, resolution) = (limit.raw(), window.raw(), resolution.raw());
+        // SAFETY: as many strings as the format names.
+        unsafe {
+            let (context, name, six, eight) = (context.raw(), RECORD.as_ptr(), format_of(6), format_of(8));
+            match until {
+                None => api!(RedisModule_Replicate(context, name, six, key, limit, window, resolution, at, instant)),
+                Some(until) => {
+                    let (word, until) = (UNTIL.raw(), EXPIRY.raw(until));
+                    api!(RedisModule_Replicate(
+                        context, name, eight, key, limit, window, resolution, at, instant, word, until
+                    ))
+                }
+            };
+        }
+    }
+
+    /// Replicate its words. One variadic argument each, because the server allocates those at once, and a vector's one by
+    /// one.
+    #[inline(never)]
+    fn replicate_words(&self, context: Context, key: &Text) {
         if let Effect::Holds { effect, instant, until } = self {
             return effect.replicate(context, key, *instant, *until);
         }
         let words = self.words(key);
-        let ([a, b, c, d, e, f, g, h, i, j, k, l], name, format) = (words.words, words.name.as_ptr(), words.format());
+        let ([a, b, c, d, e, f, g, h, i, j, k, l], name, format) =
+            (words.words, words.name.as_ptr(), format_of(words.len));
         // SAFETY: as many strings as the format names come first.
         unsafe { api!(RedisModule_Replicate(context.raw(), name, format, a, b, c, d, e, f, g, h, i, j, k, l)) };
     }
@@ -168,7 +195,8 @@ impl Effect<'_> {
             return unsafe { effect.write(io, key, *instant, *until) };
         }
         let words = self.words(key);
-        let ([a, b, c, d, e, f, g, h, i, j, k, l], name, format) = (words.words, words.name.as_ptr(), words.format());
+        let ([a, b, c, d, e, f, g, h, i, j, k, l], name, format) =
+            (words.words, words.name.as_ptr(), format_of(words.len));
         // SAFETY: the caller's promise; as many strings as the format names come first.
         unsafe { api!(RedisModule_EmitAOF(io, name, format, a, b, c, d, e, f, g, h, i, j, k, l)) };
     }
@@ -176,7 +204,7 @@ impl Effect<'_> {
     #[inline(always)]
     fn words(&self, key: &Text) -> Words {
         let (name, instant, until) = match *self {
-            Effect::Record { instant, until, .. } => (c"SWLIMIT.RECORD", instant, until),
+            Effect::Record { instant, until, .. } => (RECORD, instant, until),
             Effect::Refund { instant, until, .. } => (c"SWLIMIT.REFUND", instant, until),
             Effect::Block { instant, until, .. } => (c"SWLIMIT.BLOCK", instant, until),
             Effect::Unblock { instant, until } => (c"SWLIMIT.UNBLOCK", instant, until),
@@ -185,14 +213,6 @@ impl Effect<'_> {
         };
         let mut words = Words { name, words: [ptr::null_mut(); MOST], len: 0, own: None };
         words.push(key.raw());
-        // Most effects: spelled out, so that each word's place is known.
-        if let Effect::Record { quota: [limit, window, resolution], units: 1, age: None, .. } = *self {
-            words.push(limit.raw());
-            words.push(window.raw());
-            words.push(resolution.raw());
-            words.push_moment(instant, until);
-            return words;
-        }
         match *self {
             Effect::Record { quota: [limit, window, resolution], units, age, .. } => {
                 words.push(limit.raw());
