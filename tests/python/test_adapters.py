@@ -2,11 +2,13 @@
 
 import asyncio
 import http.client
+import importlib
 import json
 import os
 import subprocess
 import sys
 from contextlib import contextmanager
+from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
@@ -202,18 +204,127 @@ def test_an_answer_of_one_s_own(serving, server, headers, names):
     assert wait == {"wait": int(denied.headers["Retry-After"])}
 
 
+def limits(*rules, **options):
+    return Rules(rules, None, swlimit.Limiter, **options)
+
+
 @pytest.mark.parametrize("make, sentence", [
     (lambda limiter: swlimit.Rule(limiter, methods="POST"), "methods must be a collection"),
+    (lambda limiter: swlimit.Rule(limiter, methods=[1]), "methods must be a collection"),
+    (lambda limiter: swlimit.Rule(limiter, methods=1), "methods must be a collection"),
     (lambda limiter: swlimit.Rule(limiter, name='a"b'), "name must be printable ASCII without quotes"),
-    (lambda limiter: Rules((), None), "one or more swlimit.Rule"),
-    (lambda limiter: Rules((limiter,), None), "one or more swlimit.Rule"),
-    (lambda limiter: Rules((swlimit.Rule(limiter), swlimit.Rule(swlimit.Limiter(None, 1, 60, strict=True))), None),
+    (lambda limiter: swlimit.Rule(limiter, name=1), "name must be printable ASCII without quotes"),
+    (lambda limiter: swlimit.Rule(limiter, path=1), "path must be a str"),
+    (lambda limiter: swlimit.Rule(limiter, "user"), "key must be a function"),
+    (lambda limiter: swlimit.Rule(limiter, cost=2), "cost must be a function"),
+    (lambda limiter: limits(), "one or more swlimit.Rule"),
+    (lambda limiter: limits(limiter), "one or more swlimit.Rule"),
+    (lambda limiter: limits(swlimit.Rule("user")), "limiter must be a Limiter, not a str"),
+    (lambda limiter: limits(swlimit.Rule(limiter), swlimit.Rule(swlimit.Limiter(None, 1, 60, strict=True))),
      "have one client, and are all strict or all not"),
-    (lambda limiter: Rules((swlimit.Rule(limiter),), None, headers="ietf"), "headers must be one of all, standard"),
+    (lambda limiter: limits(swlimit.Rule(limiter), headers="ietf"), "headers must be one of all, standard"),
+    (lambda limiter: limits(swlimit.Rule(limiter), headers=["all"]), "headers must be one of all, standard"),
+    (lambda limiter: limits(swlimit.Rule(limiter), denied="no"), "denied must be a function"),
+    (lambda limiter: limits(swlimit.Rule(limiter), header="all"), "unexpected keyword argument 'header'"),
 ])
 def test_what_is_wrong_is_refused(make, sentence):
     with pytest.raises((TypeError, ValueError), match=sentence):
         make(swlimit.Limiter(None, 1, 60))
+
+
+def adapters():
+    """Each adapter, as a function that makes one of rules, and whether it is of asyncio."""
+    import swlimit.aiohttp
+    import swlimit.asgi
+    import swlimit.django
+    import swlimit.fastapi
+    import swlimit.flask
+    import swlimit.wsgi
+    app = pytest.fail
+    return {
+        "asgi": (partial(swlimit.asgi.RateLimit, app), True), "wsgi": (partial(swlimit.wsgi.RateLimit, app), False),
+        "fastapi": (swlimit.fastapi.RateLimit, True), "aiohttp": (swlimit.aiohttp.rate_limit, True),
+        "flask": (swlimit.flask.RateLimit, False), "flask_view": (swlimit.flask.limited, False),
+        "django_view": (swlimit.django.limited, False),
+    }
+
+
+@pytest.mark.parametrize("name", adapters())
+def test_adapters_check_what_they_are_made_of(name):
+    """Not at the first request, which may be weeks after that."""
+    make, is_async = adapters()[name]
+    kinds = [swlimit.Limiter, swlimit.AsyncLimiter]
+    right, wrong = (swlimit.Rule(kind(None, 1, 60)) for kind in (kinds[is_async], kinds[not is_async]))
+    make(right)
+    for rules, options, sentence in [
+        ([wrong], {}, f"limiter must be an? {kinds[is_async].__name__}, not a swlimit.*{kinds[not is_async].__name__}"),
+        ([right, wrong], {}, "limiter must be"),
+        ([swlimit.Rule(swlimit.HoldLimiter(None, 1))], {}, "limiter must be an? .*, not a swlimit.*HoldLimiter"),
+        ([], {}, "one or more swlimit.Rule"), ([None], {}, "one or more swlimit.Rule"),
+        ([right], {"headers": "ietf"}, "headers must be one of"), ([right], {"denied": 429}, "denied must be"),
+    ]:
+        with pytest.raises((TypeError, ValueError), match=sentence):
+            make(*rules, **options)
+
+
+@pytest.mark.parametrize("make, of", [("swlimit.asgi", swlimit.AsyncLimiter), ("swlimit.wsgi", swlimit.Limiter)])
+def test_an_application_that_is_forgotten(make, of):
+    rule = swlimit.Rule(of(None, 1, 60))
+    with pytest.raises(TypeError, match="app must be an application"):
+        importlib.import_module(make).RateLimit(rule, rule)
+
+
+@pytest.mark.parametrize("decorate", ["swlimit.flask", "swlimit.django"])
+@pytest.mark.parametrize("view", [type("View", (), {}), None], ids=["a class", "nothing"])
+def test_what_is_no_view_is_not_decorated(decorate, view):
+    limited = importlib.import_module(decorate).limited(swlimit.Rule(swlimit.Limiter(None, 1, 60)))
+    with pytest.raises(TypeError, match="a view that is a function"):
+        limited(view)
+
+
+@pytest.mark.parametrize("told, sentence", [
+    (None, "SWLIMIT must be a dictionary"), ({}, "needs RULES"), ({"RULES": "one.rule"}, "RULES must be"),
+    ({"RULES": ["nowhere.rule"]}, "nowhere"), ({"RULES": ["json.dumps"]}, "one or more swlimit.Rule"),
+    ({"RULES": [], "HEADER": "all"}, "HEADER"), ({"RULES": ["site_of_test.rule"], "HEADERS": "ietf"}, "one of all"),
+    ({"RULES": ["site_of_test.rule"], "DENIED": "site_of_test.rule"}, "denied must be"),
+])
+def test_django_s_settings(told, sentence, tmp_path):
+    """The middleware is made when the application is, before any request."""
+    site_of_django(tmp_path, f"""
+settings.configure(SWLIMIT={told!r}, MIDDLEWARE=["swlimit.django.RateLimitMiddleware"])
+django.setup()
+from django.core.wsgi import get_wsgi_application
+get_wsgi_application()
+""", sentence)
+
+
+@pytest.mark.parametrize("told, sentence", [
+    (None, "SWLIMIT must be a dictionary"), ({}, "LOCATION"), ({"LOCATION": "127.0.0.1"}, "must specify one of"),
+    ({"LOCATION": "redis://127.0.0.1", "OPTIONS": {"on_failure": "shrug"}}, "on_failure must be"),
+    ({"LOCATION": "redis://127.0.0.1", "OPTIONS": {"on_failures": "deny"}}, "on_failures"),
+])
+def test_settings_of_django_rest_framework(told, sentence, tmp_path):
+    """Views name their throttles when they are made, before any request."""
+    site_of_django(tmp_path, f"""
+settings.configure(SWLIMIT={told!r}, REST_FRAMEWORK={{
+    "DEFAULT_THROTTLE_CLASSES": ["swlimit.drf.AnonRateThrottle"], "DEFAULT_THROTTLE_RATES": {{"anon": "5/second"}}}})
+django.setup()
+import rest_framework.views
+""", sentence)
+
+
+def site_of_django(folder, program, sentence):
+    """A program whose settings are wrong fails with that sentence."""
+    (folder / "site_of_test.py").write_text(f"""
+import django, swlimit
+from django.conf import settings
+rule = swlimit.Rule(swlimit.Limiter(None, 1, 60))
+if __name__ == "__main__":
+    {program.replace(chr(10), chr(10) + "    ")}
+""")
+    done = subprocess.run([sys.executable, "site_of_test.py"], cwd=folder, capture_output=True, text=True, timeout=60,
+                          env=os.environ | {"PYTHONPATH": f"{ROOT}/src/python"})
+    assert done.returncode == 1 and sentence in done.stderr.splitlines()[-1], done.stderr
 
 
 DJANGO = """

@@ -17,7 +17,7 @@ def rate_limit(*rules: Rule[AsyncLimiter, web.Request], **options: Any) -> Middl
 
     Keys, costs and `denied` are functions of aiohttp's request.
     """
-    limits = Rules(rules, READING, **options)
+    limits = Rules(rules, READING, AsyncLimiter, **options)
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:

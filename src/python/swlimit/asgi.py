@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from .limiter import AsyncLimiter, allow_all
-from .rules import Reading, Rule, Rules, client_network
+from .rules import Reading, Rule, Rules, checked_function, client_network
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -39,7 +39,8 @@ class RateLimit:
     """
 
     def __init__(self, app: App, *rules: ASGIRule, **options: Any) -> None:
-        self._app, self._rules = app, Rules(rules, READING, **options)
+        checked_function("app", app, "an application")
+        self._app, self._rules = app, Rules(rules, READING, AsyncLimiter, **options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked = self._rules.asked(scope) if scope["type"] == "http" else None

@@ -14,14 +14,30 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
 from django.utils.module_loading import import_string
 
 from .limiter import Limiter, allow_all
-from .rules import Answer, Reading, Rule, Rules, client_network
+from .rules import Answer, Reading, Rule, Rules, checked_view, client_network
 
 READING = Reading(lambda request: client_network(request.META.get("REMOTE_ADDR")), lambda request: str(request.method),
                   lambda request: str(request.path))
+
+
+NAMES = ("RULES", "DENIED", "HEADERS", "LOCATION", "OPTIONS")
+
+
+def configured(needed: str) -> dict[str, Any]:
+    """The setting SWLIMIT, which needs that name."""
+    told = getattr(settings, "SWLIMIT", None)
+    if not isinstance(told, dict):
+        raise ImproperlyConfigured(f"the setting SWLIMIT must be a dictionary, not {told!r}")
+    if unknown := [name for name in told if name not in NAMES]:
+        raise ImproperlyConfigured(f"SWLIMIT knows {', '.join(NAMES)}, not {unknown[0]!r}")
+    if needed not in told:
+        raise ImproperlyConfigured(f"SWLIMIT needs {needed}")
+    return told
 
 
 class RateLimitMiddleware:
@@ -33,11 +49,14 @@ class RateLimitMiddleware:
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response
-        options = {name.lower(): value for name, value in settings.SWLIMIT.items() if name in ("DENIED", "HEADERS")}
+        told = configured("RULES")
+        options = {name.lower(): value for name, value in told.items() if name in ("DENIED", "HEADERS")}
+        if isinstance(told["RULES"], str):
+            raise ImproperlyConfigured(f"RULES must be the names of rules, not {told['RULES']!r}")
         if "denied" in options:
             options["denied"] = import_string(options["denied"])
         self._rules: Rules[Limiter, Any] = Rules(
-            tuple(import_string(name) for name in settings.SWLIMIT["RULES"]), READING, **options)
+            tuple(import_string(name) for name in told["RULES"]), READING, Limiter, **options)
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         return _respond(self._rules, request, lambda: self._get_response(request))
@@ -45,9 +64,10 @@ class RateLimitMiddleware:
 
 def limited(*rules: Rule[Limiter, Any], **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorates a view that is a function, also an asynchronous one; its rules are asked in a thread then."""
-    limits: Rules[Limiter, Any] = Rules(rules, READING, **options)
+    limits: Rules[Limiter, Any] = Rules(rules, READING, Limiter, **options)
 
     def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
+        checked_view(view)
         if inspect.iscoroutinefunction(view):
             @functools.wraps(view)
             async def limited_async_view(request: Any, *args: Any, **kwargs: Any) -> Any:

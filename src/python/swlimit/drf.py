@@ -15,17 +15,22 @@ from django.conf import settings
 from rest_framework import throttling
 
 from .decision import Decision
+from .django import configured
 from .limiter import Limiter
 
 
 @functools.cache
 def _client() -> Any:
-    return redis.Redis.from_url(settings.SWLIMIT["LOCATION"])
+    return redis.Redis.from_url(configured("LOCATION")["LOCATION"])
 
 
 @functools.cache
 def _limiter(limit: int, seconds: int) -> Limiter:
     return Limiter(_client(), limit, seconds, **settings.SWLIMIT.get("OPTIONS", {}))
+
+
+_limiter.__wrapped__(1, 1)  # what is wrong in the settings is said when the program begins
+_client.cache_clear()  # not in which database tests, say, count then
 
 
 class SimpleRateThrottle(throttling.SimpleRateThrottle):  # type: ignore[misc]

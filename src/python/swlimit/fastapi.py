@@ -21,7 +21,7 @@ class RateLimit:
     where no rule applies."""
 
     def __init__(self, *rules: Rule[AsyncLimiter, Request], **options: Any) -> None:
-        self._rules = Rules(rules, _READING, **options)
+        self._rules = Rules(rules, _READING, AsyncLimiter, **options)
 
     async def __call__(self, request: Request, response: Response) -> Decisions | None:
         asked = self._rules.asked(request)

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 from flask import Flask, Request, Response, current_app, g, make_response, request
 
 from .limiter import Limiter, allow_all
-from .rules import Reading, Rule, Rules, client_network
+from .rules import Reading, Rule, Rules, checked_view, client_network
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,7 +29,7 @@ class RateLimit:
     """
 
     def __init__(self, *rules: Rule[Limiter, Request], app: Flask | None = None, **options: Any) -> None:
-        self._rules = Rules(rules, READING, **options)
+        self._rules = Rules(rules, READING, Limiter, **options)
         if app is not None:
             self.init_app(app)
 
@@ -56,6 +56,8 @@ def limited(*rules: Rule[Limiter, Request], **options: Any) -> Callable[[Callabl
     limits = RateLimit(*rules, **options)
 
     def decorate(view: Callable[P, R]) -> Callable[P, Any]:
+        checked_view(view)
+
         @functools.wraps(view)
         def limited_view(*args: P.args, **kwargs: P.kwargs) -> Any:
             called = current_app.ensure_sync(view)  # before anything is counted, as it fails without asgiref

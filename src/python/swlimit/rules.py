@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast, get_args
 from .asking import Key
 from .deciding import Request, check_together
 from .decision import Decisions
+from .facade import kind_of
 from .limiter import AsyncLimiter, Limiter
 
 L = TypeVar("L", bound=Limiter | AsyncLimiter)
@@ -33,9 +34,16 @@ class Rule(Generic[L, S]):
     """Methods of requests are compared with those in capitals, and GET does not limit HEAD."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.methods, str):
+        if (isinstance(self.methods, str) or not isinstance(self.methods, Collection)
+                or not all(isinstance(one, str) for one in self.methods)):
             raise ValueError(f"methods must be a collection of names, not {self.methods!r}")
-        if not self.name or not self.name.isascii() or not self.name.isprintable() or '"' in self.name:
+        if self.key is not None:
+            checked_function("key", self.key)
+        checked_function("cost", self.cost)
+        if not isinstance(self.path, str):
+            raise TypeError(f"path must be a str, not {kind_of(self.path)}")
+        if (not isinstance(self.name, str) or not self.name or not self.name.isascii() or not self.name.isprintable()
+                or '"' in self.name):
             raise ValueError(f"name must be printable ASCII without quotes, not {self.name!r}")
 
     def limits_method(self, method: str) -> bool:
@@ -76,6 +84,8 @@ class Rules(Generic[L, S]):
 
     rules: tuple[Rule[L, S], ...]
     reading: Reading
+    kind: type[L]
+    """Of which all limiters are: Limiter where threads answer requests, AsyncLimiter where tasks do."""
     denied: Callable[[S, Decisions], tuple[str, bytes]] = too_many
     """Makes the body of a 429, and is told of each."""
     headers: Headers = "all"
@@ -83,7 +93,12 @@ class Rules(Generic[L, S]):
     def __post_init__(self) -> None:
         if not self.rules or not all(isinstance(rule, Rule) for rule in self.rules):
             raise TypeError("what limits requests is one or more swlimit.Rule")
+        for rule in self.rules:
+            if not isinstance(rule.limiter, self.kind):
+                wanted = "an AsyncLimiter" if self.kind is AsyncLimiter else "a Limiter"
+                raise TypeError(f"a rule's limiter must be {wanted}, not {kind_of(rule.limiter)}")
         check_together([rule.limiter for rule in self.rules])
+        checked_function("denied", self.denied)
         if self.headers not in get_args(Headers):
             raise ValueError(f"headers must be one of {', '.join(get_args(Headers))}, not {self.headers!r}")
 
@@ -110,6 +125,18 @@ class Rules(Generic[L, S]):
         if name == "Retry-After" or self.headers == "all":
             return True
         return self.headers != "none" and name.startswith("X-") == (self.headers == "legacy")
+
+
+def checked_function(name: str, function: object, what: str = "a function") -> None:
+    """Raise TypeError unless it can be called."""
+    if not callable(function):
+        raise TypeError(f"{name} must be {what}, not {kind_of(function)}")
+
+
+def checked_view(view: object) -> None:
+    """Raise TypeError unless `limited` can decorate it: to call a class makes a view, and answers nothing."""
+    if isinstance(view, type) or not callable(view):
+        raise TypeError(f"limited decorates a view that is a function, not {view!r}")
 
 
 def client_network(address: str | None) -> str | None:

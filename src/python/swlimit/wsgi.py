@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from .limiter import Limiter, allow_all
-from .rules import Reading, Rule, Rules, client_network
+from .rules import Reading, Rule, Rules, checked_function, client_network
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -29,7 +29,8 @@ class RateLimit:
     """
 
     def __init__(self, app: "WSGIApplication", *rules: "WSGIRule", **options: Any) -> None:
-        self._app, self._rules = app, Rules(rules, READING, **options)
+        checked_function("app", app, "an application")
+        self._app, self._rules = app, Rules(rules, READING, Limiter, **options)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         asked = self._rules.asked(environ)
