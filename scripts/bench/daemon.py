@@ -10,7 +10,6 @@ import subprocess
 import time
 from contextlib import ExitStack, contextmanager
 from itertools import product
-from pathlib import Path
 from statistics import median
 
 from support.daemon import READY_SECONDS, Daemon
@@ -123,8 +122,8 @@ def once(server, port, process, kind, tasks, seconds):
 
 
 def cpu_of(process):
-    """What all threads of a process have run for, in ns."""
-    return sum(int(one.read_text().split()[0]) for one in Path(f"/proc/{process.pid}/task").glob("*/schedstat"))
+    """What all threads of a process have run for, in ns, also those that have ended."""
+    return time.clock_gettime_ns(~process.pid << 3 | 2)  # as clock_getcpuclockid(3) names its clock
 
 
 def exactness(server, name, kind, seconds):

@@ -22,6 +22,7 @@ from . import (
     scale,
     script,
     sizing,
+    strain,
     top,
     waiting,
 )
@@ -145,6 +146,14 @@ SECTIONS = {
         "`max_keys`, so memory has an end.",
         lambda options: sizing.measure(),
         sizing.table),
+    "strain": Section(
+        "swlimitd under strain",
+        "It counts by itself, without a server, and shares two cores with all others. Decisions are asked for over gRPC, "
+        f"one at a time, by {strain.RULES} rules, while {strain.READERS} processes of the lowest priority read `/metrics` "
+        "without a pause. CPU is that of all threads; requests match the last rule. Few and many take turns, and "
+        "ratios are taken within a round, with quartiles. A descriptor's CPU is its share of the request's.",
+        lambda options: strain.measure(*((2, 1000) if options.quick else (7, 5000))),
+        lambda result: strain.table(*result)),
     "instructions": Section(
         "Instructions per command",
         "Counted by valgrind's callgrind, one key, no pipeline: hardly any time plays a part. The module's own count "

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.daemon import Daemon
+from support.http2 import PREFACE, SETTINGS, frame
 from support.server import Binaries, Server
 from support.waiting import eventually
 
 THREADS = 8
 POD = 256 << 20  # bytes, the memory that the chart and the manifests allow
-HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def with_connections(protocol):
             opened = stack.enter_context(socket.create_connection(
                 ("127.0.0.1", made.port if protocol == "grpc" else made.http_port)))
             if protocol == "grpc":
-                opened.sendall(HTTP2_PREFACE)
+                opened.sendall(PREFACE + frame(SETTINGS, 0, 0))
                 opened.recv(1)
             else:
                 opened.sendall(b"GET /healthcheck HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -91,10 +91,10 @@ KINDS = [
 ]
 
 
-def memory(process):
-    """The resident memory of a process in bytes, once it grows no more."""
+def memory(process, figure="VmRSS"):
+    """The resident memory of a process in bytes, once it grows no more. `VmHWM`: the most that it has been."""
     def resident():
-        kilobytes = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
+        kilobytes = re.search(rf"{figure}:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
         return int(kilobytes[1]) * 1024
     seen = [0]
 

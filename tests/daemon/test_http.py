@@ -6,6 +6,8 @@ import socket
 
 import pytest
 
+from support.http2 import HEADERS, PREFACE, RESET, SETTINGS, frame
+
 REQUEST = {"domain": "d", "descriptors": [{"entries": [{"key": "three", "value": "x"}]}]}
 
 
@@ -103,16 +105,13 @@ def test_many_that_do_not_come_to_an_end(daemon, begun):
         connection.close()
 
 
-def frame(kind, flags, stream, payload=b""):
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
-
-
 @pytest.mark.parametrize("port", ["port", "http_port"])
 def test_requests_that_are_taken_back_at_once(daemon, port):
     """HTTP/2's rapid reset."""
-    begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0)
+    begin = PREFACE + frame(SETTINGS, 0, 0)
     get = b"\x82\x86\x84\x41\x01a"  # GET http / a, in HPACK
-    both = b"".join(frame(1, 5, stream, get) + frame(3, 0, stream, bytes(4)) for stream in range(1, 200_000, 2))
+    both = b"".join(frame(HEADERS, 5, stream, get) + frame(RESET, 0, stream, bytes(4))
+                    for stream in range(1, 200_000, 2))
     with socket.create_connection(("127.0.0.1", getattr(daemon, port)), timeout=10) as connection:
         try:
             connection.sendall(begin + both)
