@@ -148,10 +148,10 @@ SECTIONS = {
         sizing.table),
     "strain": Section(
         "swlimitd under strain",
-        "It counts by itself, without a server, and shares two cores with all others. Decisions are asked for over gRPC, "
-        f"one at a time, by {strain.RULES} rules, while {strain.READERS} processes of the lowest priority read `/metrics` "
-        "without a pause. CPU is that of all threads; requests match the last rule. Few and many take turns, and "
-        "ratios are taken within a round, with quartiles. A descriptor's CPU is its share of the request's.",
+        "It counts by itself, without a server, and shares two cores with all others. Decisions are asked for over "
+        f"gRPC, one at a time, by {strain.RULES} rules, while {strain.READERS} processes of the lowest priority read "
+        "`/metrics` without a pause. CPU is that of all threads; requests match the last rule. Few and many take "
+        "turns, and ratios are taken within a round, with quartiles. A descriptor's CPU is its share of the request's.",
         lambda options: strain.measure(*((2, 1000) if options.quick else (7, 5000))),
         lambda result: strain.table(*result)),
     "instructions": Section(
