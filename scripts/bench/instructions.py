@@ -34,10 +34,12 @@ CASES = {
     "peek": ("SWLIMIT.PEEK", "instructions:key", *QUOTA),
     "record": ("SWLIMIT.RECORD", "instructions:key", *QUOTA),
     "mallow of three granted": mallow([f"instructions:m{number}" for number in range(3)], *QUOTA),
+    "admit of a rate": ("SWLIMIT.ADMIT", 1, "instructions:adm", "RATE", *QUOTA, 1),
 }
 # A HOLD and a RELEASE by turns, beside so many live holds: per command, half of what a pair costs.
 HOLD_AND_RELEASE = {f"hold and release, {live} live": live for live in (1, 100, 10_000)}
 COUNTED_FOR_TOP = {"denied, counted for TOP": CASES["denied"]}
+TOP = {"top 10 of 100": ("SWLIMIT.TOP", 10)}
 MOST = 1.01  # times the module's own instructions at the revision that is compared with
 
 
@@ -105,7 +107,7 @@ def measure(revision=None):
 def count(module, older=False):
     """The cost of each case with this module; an older one may refuse some of them, which are left out."""
     pairs = {case: hold_and_release(live) for case, live in HOLD_AND_RELEASE.items()}
-    return count_with(0, CASES | pairs, module, older) | count_with(100, COUNTED_FOR_TOP, module, older)
+    return count_with(0, CASES | pairs, module, older) | count_with(100, COUNTED_FOR_TOP | TOP, module, older)
 
 
 def count_with(top_keys, cases, module, older):
@@ -124,6 +126,8 @@ def count_with(top_keys, cases, module, older):
                 load.run_all([(command, key, limit, f"{2 * 86_400 + held}s", f"held:{held}") for held in range(live)])
         if server.cli("CONFIG", "SET", "swlimit.top-keys", top_keys) != "OK" and top_keys:
             return {}
+        if TOP.keys() & cases.keys() and not older:
+            load.run_all([("SWLIMIT.ALLOW", f"instructions:{number}", 0, *QUOTA[1:]) for number in range(top_keys)])
         for case, words in cases.items():
             print(f"instructions: {case}", flush=True)
             try:

@@ -19,10 +19,12 @@ from . import (
     memory,
     node,
     plots,
+    replicated,
     scale,
     script,
     sizing,
     strain,
+    sweeps,
     top,
     waiting,
 )
@@ -140,6 +142,17 @@ SECTIONS = {
         f"limited to {from_limits.LOG_LIMIT} in {from_limits.LOG_WINDOW} s for each address.",
         lambda options: from_limits.measure(*((5, 0.1) if options.quick else (15, 0.3)), options.log),
         lambda result: from_limits.table(*result)),
+    "replicated": Section(
+        "Bytes replicated",
+        "What a command adds to the replication stream, and so to the append-only file; keys have 13 bytes.",
+        lambda options: replicated.measure(),
+        replicated.table),
+    "sweeps": Section(
+        "Holds that have ended",
+        "They stay stored until the next change of their key sweeps them. How long a client waits for that `HOLD`, "
+        "beside one that sweeps nothing.",
+        lambda options: sweeps.measure(1 if options.quick else 5),
+        sweeps.table),
     "sizing": Section(
         "Memory of swlimitd",
         "Growth of its resident memory, for each of many; keys have values of 16 bytes. Keys are forgotten beyond "
