@@ -17,7 +17,7 @@ VERSIONS = ["5.2.1", "8.1.0"]
 TESTS = [
     "test_limiter.py::test_allow_peek_and_deny", "test_limiter.py::test_options_of_commands",
     "test_line.py::test_one_connection_for_all", "test_line.py::test_a_busy_loop_is_not_the_server_s_failure",
-    "test_cancelling.py", "test_undoing.py",
+    "test_cancelling.py", "test_undoing.py", "test_lost.py",
     "test_waiting.py::test_no_hope", "test_waiting.py::test_quota_that_comes_back_early",
     "test_denials.py::test_no_command_is_sent", "test_denials.py::test_tracking_is_lost_and_regained",
     "test_away.py::test_a_server_that_is_killed_and_returns", "test_topologies.py::test_clusters",

@@ -38,6 +38,11 @@ class Relay(socketserver.ThreadingTCPServer):
         """What is passed on in place of this part of a request."""
         return data
 
+    def answered(self, data):
+        """What is passed on in place of this part of a reply; an OSError breaks the connection."""
+        time.sleep(self.chance.uniform(0, self.delay))
+        return data
+
     def handle_error(self, *_):
         """Connections that break are what it is for."""
 
@@ -48,16 +53,12 @@ class _Passing(socketserver.BaseRequestHandler):
         with socket.create_connection(("127.0.0.1", relay.target)) as target:
             def back():
                 with suppress(OSError):
-                    self._pass(target, self.request, self._late)
+                    self._pass(target, self.request, relay.answered)
             thread = threading.Thread(target=back, daemon=True)
             thread.start()
             with suppress(OSError):
                 self._pass(self.request, target, relay.asked)
             thread.join()
-
-    def _late(self, data):
-        time.sleep(self.server.chance.uniform(0, self.server.delay))
-        return data
 
     def _pass(self, source, sink, change):
         for one in (source, sink):
