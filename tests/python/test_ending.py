@@ -51,3 +51,63 @@ def test_while_a_lock_is_held(server, rest, lock):
     done = subprocess.run([sys.executable, "-c", BEGINNING + rest, str(server.port), lock], capture_output=True,
                           text=True, timeout=60, cwd=ROOT / "src/python")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+CLOSED = """
+import asyncio, gc, logging, sys, threading, time
+import redis, redis.asyncio
+import swlimit, swlimit.renewing
+
+swlimit.renewing.IDLE = 1e6
+logging.getLogger("swlimit").disabled = True
+port = int(sys.argv[1])
+
+
+def in_threads():
+    holds = swlimit.HoldLimiter(redis.Redis(port=port), 2, "1h", timeout=20.0)
+    limiter = swlimit.Limiter(redis.Redis(port=port), 1, "1h", timeout=20.0)
+    guard = holds.hold("held")
+    while limiter.allow("k").source != "cache":
+        pass
+    assert guard and threading.active_count() > 1
+    holds.close()
+    limiter.close()
+    deadline = time.monotonic() + 20
+    while threading.active_count() > 1:
+        assert time.monotonic() < deadline, threading.enumerate()
+        time.sleep(0.01)
+
+
+async def in_a_loop():
+    holds = swlimit.AsyncHoldLimiter(redis.asyncio.Redis(port=port), 2, "1h", timeout=20.0)
+    limiter = swlimit.AsyncLimiter(redis.asyncio.Redis(port=port), 1, "1h", timeout=20.0)
+    nobody = swlimit.AsyncLimiter(redis.asyncio.Redis(port=1), 1, "1h", timeout=20.0)
+    guard = await holds.hold("held")
+    while (await limiter.allow("k")).source != "cache":
+        pass
+    while nobody.servers()[0].state != "away":
+        await nobody.allow("k")
+    assert guard and len(asyncio.all_tasks()) > 1
+    for one in (holds, limiter, nobody):
+        await one.close()
+
+
+def in_asyncio():
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(in_a_loop())
+    left = asyncio.all_tasks(loop)
+    assert not left, left
+    loop.close()
+    gc.collect()
+
+
+locals()[sys.argv[2]]()
+"""
+
+
+@pytest.mark.parametrize("way", ["in_threads", "in_asyncio"])
+def test_nothing_is_left_when_all_are_closed(server, way):
+    """No thread; and no task, which asyncio would complain about when its loop is closed."""
+    done = subprocess.run([sys.executable, "-c", CLOSED, str(server.port), way], capture_output=True, text=True,
+                          timeout=100, cwd=ROOT / "src/python")
+    assert (done.returncode, done.stderr) == (0, "")

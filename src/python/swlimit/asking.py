@@ -102,7 +102,7 @@ class Asking:
         self._is_closed = True
         self._link = self._denials = None
         if link is not None and link.leave(self, denials):
-            link.close_connections()
+            await self._outside.ended(link.close_connections())
 
     async def _asking(self, command: Command, wait: float) -> Any:
         """The reply to a command. Raises ServerAway where the failure policy decides."""

@@ -79,9 +79,16 @@ class Link:
     def is_used(self) -> bool:
         return bool(self._users)
 
-    def close_connections(self) -> None:
+    def close_connections(self) -> list[Any]:
+        """Returns the workers, which end soon."""
+        workers = list(self._probing.values())
+        for prober in workers:
+            self.outside.end(prober)
         for server in self.topology.all():
+            workers += server.workers
             server.close()
+            server.renewer.look()
+        return workers
 
     # Servers.
 

@@ -47,6 +47,10 @@ class Wire(Protocol):
     async def probe(self, key: bytes) -> None:
         """Ask over a connection made anew. Raises ServerAway unless the server answers."""
 
+    @property
+    def worker(self) -> Any:
+        """What reads the replies; None where whoever asks does."""
+
     def close(self) -> None:
         """Take nothing new on the connections there are; from any thread."""
 
@@ -126,6 +130,9 @@ class Outside(Protocol):
 
     def end(self, worker: Any) -> None:
         """It is not needed any more; from any thread."""
+
+    async def ended(self, workers: list[Any]) -> None:
+        """Wait a while until these have ended; not for threads, which end by themselves."""
 
     def wire(self, server: Server) -> Wire: ...
 

@@ -25,7 +25,7 @@ from .servers import SILENCE, Server
 
 MOST_IDS = 1000
 IDLE = 10.0
-"""Seconds after which a worker without anything to do ends."""
+"""Seconds after which a worker without anything to do ends, unless all limiters are closed: then it ends at once."""
 SLICE = 0.1
 """The longest that a worker listens to the server before it looks whether it has more to do."""
 log = logging.getLogger("swlimit")
@@ -81,6 +81,10 @@ class Together:
         if oldest is None:
             return math.inf
         return min(oldest.ends, max(oldest.renewed + self.ttl / 3000, self._asked + self.ttl / 10_000))
+
+    @property
+    def is_over(self) -> bool:
+        return all(held.is_over for held in self.helds.values())
 
     def asked(self, now: float) -> None:
         self._asked = now
@@ -160,7 +164,7 @@ class Renewer:
         """By instants that are not later than what is due there."""
         self._together: dict[tuple[bytes, int], Together] = {}
         self._numbers = count()
-        self._worker: Any = None
+        self.worker: Any = None
         self._mailbox: Any = None
         self._wakes = 0.0
         """When the worker wakes by itself."""
@@ -171,14 +175,14 @@ class Renewer:
     def add(self, one: Held | Errand) -> None:
         """Renew this hold, or run this errand, until it is over."""
         with self._lock:
-            if not self._outside.is_running(self._worker):
+            if not self._outside.is_running(self.worker):
                 self._heap.clear()  # what is here is of a loop that has ended
                 self._together.clear()
                 self._unanswered.clear()
                 self._conversation = None
                 self._idle_since = running()
                 self._mailbox = self._outside.mailbox()
-                self._worker = self._outside.spawn(self._run(self._mailbox))
+                self.worker = self._outside.spawn(self._run(self._mailbox))
             if isinstance(one, Held):
                 together = self._together.get((one.key, one.ttl))
                 if together is not None:
@@ -200,6 +204,15 @@ class Renewer:
             held.is_over = True
             self._mailbox.put(held)
 
+    def look(self) -> None:
+        """Have the worker see whether it is still wanted. Takes no lock, as `dropped`."""
+        if self._mailbox is not None:
+            self._mailbox.put(None)
+
+    def _is_wanted(self) -> bool:
+        link = self._link()
+        return link is not None and link.is_used
+
     def _push(self, one: Together | Errand) -> None:
         heapq.heappush(self._heap, (one.due, next(self._numbers), one))
 
@@ -220,12 +233,16 @@ class Renewer:
 
     def _ends(self, mailbox: Any) -> bool:
         """Whether the worker is not needed any more; else it is said when it wakes."""
+        is_wanted = self._is_wanted()
         with self._lock:
             now = running()
+            if not is_wanted and all(one.is_over for _, _, one in self._heap):
+                self._heap.clear()
+                self._together.clear()
             if self._heap or self._unanswered or mailbox.is_full:
                 self._idle_since = now
-            elif now - self._idle_since >= IDLE:
-                self._worker = None
+            elif not is_wanted or now - self._idle_since >= IDLE:
+                self.worker = None
                 return True
             self._wakes = self._heap[0][0] if self._heap else now + IDLE
             return False

@@ -144,6 +144,11 @@ class Server:
                         round_trip * 1000, timeout * 1000)
         return self.heard(command, reply, in_time=False)
 
+    @property
+    def workers(self) -> list[Any]:
+        """What goes on for it beside the requests."""
+        return [one for one in (self.wire.worker, self.tracker.worker, self.renewer.worker) if one is not None]
+
     def undoing(self, command: Command, reply: Any, sent: float) -> list[Command]:
         """What is to be sent next over the same connection, as nobody takes this reply; None: none came. What has to
         be repeated, the renewer sends."""

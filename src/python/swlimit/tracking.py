@@ -162,21 +162,21 @@ class Tracker:
         self._lock = threading.RLock()
         """Held for the asker and its register together. Reentrant: a link may be collected, and closed, meanwhile."""
         self._asker: Conversation | None = None
-        self._worker: Any = None
+        self.worker: Any = None
         self._generation += 1
 
     @property
     def is_up(self) -> bool:
-        return self._asker is not None and self._outside.is_running(self._worker)
+        return self._asker is not None and self._outside.is_running(self.worker)
 
     def start(self) -> None:
         with self._lock:
-            if self._outside.is_running(self._worker):
+            if self._outside.is_running(self.worker):
                 return
             self._asker = None
             self._generation += 1
             self._subscribers.lost()  # where a loop has ended, its tracker may not have
-            self._worker = self._outside.spawn(self._track(self._generation))
+            self.worker = self._outside.spawn(self._track(self._generation))
 
     def ask(self, denials: Denials, ticket: Ticket) -> bool:
         """Have the key of a denial registered, and the denial remembered; whether that is on its way."""
@@ -190,7 +190,7 @@ class Tracker:
     def close(self) -> None:
         """From any thread; who asks again begins anew."""
         with self._lock:
-            worker, self._worker, self._asker = self._worker, None, None
+            worker, self.worker, self._asker = self.worker, None, None
             self._generation += 1
         self._subscribers.lost()
         if worker is not None:

@@ -292,6 +292,10 @@ class Wire:
     def begin_anew(self) -> None:
         self._line: Line | None = None
 
+    @property
+    def worker(self) -> "asyncio.Task[None] | None":
+        return None if self._line is None else self._line.task
+
     def send(self, command: Command, timeout: float, wait: float, asking: bool = False) -> Coroutine[Any, Any, Any]:
         line = self._line
         if line is None or not line.takes_more or line.loop is not asyncio.get_running_loop():

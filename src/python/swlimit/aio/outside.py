@@ -169,6 +169,10 @@ class Tasks:
             with contextlib.suppress(RuntimeError):
                 worker.get_loop().call_soon_threadsafe(worker.cancel)
 
+    async def ended(self, workers: "list[asyncio.Task[None]]") -> None:
+        if here := [one for one in workers if self.is_running(one)]:
+            await asyncio.wait(here, timeout=SILENCE)
+
     def wire(self, server: Server) -> Wire:
         return Wire(server)
 

@@ -134,6 +134,9 @@ class Threads:
     def end(self, worker: threading.Thread) -> None:
         """It looks itself whether it is needed."""
 
+    async def ended(self, workers: list[threading.Thread]) -> None:
+        """They look themselves."""
+
     def wire(self, server: Server) -> Pool:
         return Pool(server)
 

@@ -42,6 +42,8 @@ class Late:
 class Pool:
     """What requests to one server are sent with. Connecting is nobody's: it has a thread and a time of its own."""
 
+    worker = None
+
     def __init__(self, server: Server) -> None:
         self._server = server
         self.begin_anew()
