@@ -21,6 +21,7 @@ TESTS = [
     "test_waiting.py::test_no_hope", "test_waiting.py::test_quota_that_comes_back_early",
     "test_denials.py::test_no_command_is_sent", "test_denials.py::test_tracking_is_lost_and_regained",
     "test_away.py::test_a_server_that_is_killed_and_returns", "test_topologies.py::test_clusters",
+    "test_topologies.py::test_a_primary_that_does_not_know_that_it_was_replaced",
     "test_topologies.py::test_a_slot_that_moves", "test_topologies.py::test_what_the_client_says_is_kept",
     "test_holds.py::test_taken_denied_and_released", "test_holds.py::test_a_lost_hold_tells_its_holder",
     "test_holds.py::test_waiting", "test_script.py::test_the_script_is_forgotten",

@@ -11,18 +11,19 @@ from support.cluster import Cluster
 from support.contents import info
 from support.replication import in_step
 from support.resp import Connection
-from support.sentinel import watched
+from support.sentinel import watched, watching
 from support.tls import encrypted
 from support.waiting import eventually
+from swlimit.sentinels import Primary
 from swlimit.servers import Cluster as ClusterOfClient
 from swlimit.servers import Server
 
 
-def uses_all(limiter, server_of):
+def uses_all(limiter, server_of, keys="abcd"):
     """Decide, be denied here, hear of what comes back, and wait, on a few keys."""
-    eventually(lambda: limiter.peek("a").source == "server")
+    eventually(lambda: limiter.peek(keys[0]).source == "server")
     failed = limiter.statistics.failure
-    for key in ("a", "b", "c", "d"):
+    for key in keys:
         assert [limiter.allow(key).granted for _ in range(3)] == [1, 1, 0]
         eventually(lambda: limiter.allow(key).source == "cache")
         assert server_of(key).cli("-c", "SWLIMIT.REFUND", key, 1) == "1"
@@ -143,6 +144,68 @@ def test_sentinels(kind, limiter, sentinel):
     eventually(lambda: limiter.allow("a").source == "cache")
     assert replica.cli("SWLIMIT.REFUND", "a", 1) == "1"
     eventually(lambda: limiter.allow("a").granted)
+
+
+def test_a_primary_that_does_not_know_that_it_was_replaced(kind, limiter, start, binaries, tmp_path, caplog):
+    """It goes on granting, and is never told: only the sentinels know. What is under way there is in doubt."""
+    sentinel, master, replica = watched(start, binaries, tmp_path, "ours", ("failover-timeout", 60_000),
+                                        of_master={"rename-command": ("SLAVEOF", "")})
+    client = kind.call(lambda: kind.sentinel([("127.0.0.1", sentinel.port)]).master_for("ours"))
+    short = limiter(1, "50s", client=client, on_failure="deny")
+    limiter = limiter(2, "1h", "1m", client=client, on_failure="deny", max_untracked_age=0.0, timeout=50)
+    uses_all(limiter, lambda _key: master)
+    assert short.allow("waited")
+    eventually(lambda: "sub=1" in sentinel.cli("CLIENT", "LIST"))
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(short.acquire, "waited", timeout=55)
+        eventually(lambda: info(master, "swlimit")["swlimit_waiting"], 1)
+        in_step(replica, master)
+        assert master.cli("CLIENT", "PAUSE", 600_000, "WRITE") == "OK"
+        in_doubt = pool.submit(limiter.allow, "b")
+        eventually(lambda: "blocked_clients:2" in master.cli("INFO", "clients"))
+        assert sentinel.cli("SENTINEL", "FAILOVER", "ours") == "OK"
+        decided = in_doubt.result(40)
+        assert (decided.granted, decided.source) == (0, "failure")
+        eventually(lambda: info(replica, "swlimit")["swlimit_waiting"], 1)
+        assert replica.cli("SWLIMIT.REFUND", "waited", 1) == "1"
+        assert waiting.result().granted
+    assert master.cli("CLIENT", "UNPAUSE") == "OK"
+    uses_all(limiter, lambda _key: replica, "efgh")
+    assert master.client().info("replication")["role"] == "master"
+    assert [master.cli("EXISTS", key) for key in "efgh"] == ["0"] * 4
+    assert limiter.servers()[0].failovers == 1
+    assert f"the primary of ours is 127.0.0.1:{replica.port}, and no longer 127.0.0.1:{master.port}" in caplog.text
+
+
+def test_sentinels_that_others_name(kind, limiter, sentinel, start, binaries, tmp_path):
+    known, master, _replica = sentinel
+    (tmp_path / "other").mkdir()
+    other = watching(start, binaries, tmp_path / "other", "ours", master)
+    client = kind.call(lambda: kind.sentinel([("127.0.0.1", known.port)]).master_for("ours"))
+    limiter = limiter(2, client=client)
+    eventually(lambda: limiter.peek("a") and "sub=1" in other.cli("CLIENT", "LIST"))
+    limiter.close()
+    eventually(lambda: not any("sub=1" in one.cli("CLIENT", "LIST") for one in (known, other)))
+
+
+def test_only_the_latest_epoch_leads_to_a_primary():
+    """A sentinel that was cut off names an earlier one."""
+    class Made:
+        def __init__(self, connection_pool, **_options):
+            self.host, self.port = connection_pool.get_master_address()
+
+    cut = []
+    pool = SimpleNamespace(service_name="ours", sentinel_manager=None, check_connection=False, connection_class=Made,
+                           connection_kwargs={"connection_pool": SimpleNamespace(get_master_address=lambda: ("h", 1))})
+    primary = Primary(pool, SimpleNamespace(cut=lambda connection: cut.append(connection.port)))
+    primary.server = SimpleNamespace(failovers=0, close=lambda: None)
+    made = []
+    for port, epoch in ((1, 4), (2, 5), (1, 4), (2, 5), (3, 6)):
+        made.append(primary.home.connection())
+        primary.told("h", port, epoch)
+    assert [one.port for one in made] == [1, 1, 2, 2, 2]
+    assert primary.get_master_address() == ("h", 3) and primary.server.failovers == 2
+    assert {*cut} == {1, 2} and cut[:2] == [1, 1]
 
 
 def test_tls(kind, limiter, start, tmp_path):

@@ -20,10 +20,15 @@ def watched(start, binaries, folder, name, *settings, module=MODULE, of_master=N
     master = start(options=options | (of_master or {}), module=module)
     replica = start(options=options | {"replicaof": ("127.0.0.1", master.port)}, module=module)
     eventually(lambda: replica.client().info("replication")["master_link_status"], "up")
+    sentinel = watching(start, binaries, folder, name, master, *settings)
+    eventually(lambda: len(sentinel.client().execute_command("SENTINEL", "REPLICAS", name)), 1)
+    return Watched(sentinel, master, replica)
+
+
+def watching(start, binaries, folder, name, master, *settings):
+    """Start a sentinel, with its configuration in this folder."""
     configuration = folder / "sentinel.conf"
     configuration.write_text("".join([f"sentinel monitor {name} 127.0.0.1 {master.port} 1\n",
                                       *(f"sentinel {setting} {name} {value}\n" for setting, value in settings)]))
     words = [*binaries.command, str(configuration), "--sentinel"]
-    sentinel = start(binaries=Binaries("sentinel", words, binaries.cli, binaries.env), module=None)
-    eventually(lambda: len(sentinel.client().execute_command("SENTINEL", "REPLICAS", name)), 1)
-    return Watched(sentinel, master, replica)
+    return start(binaries=Binaries("sentinel", words, binaries.cli, binaries.env), module=None)

@@ -18,7 +18,8 @@ from .denials import Denials, Ticket
 from .errors import ServerAway, SwlimitError
 from .outside import Outside, Signal
 from .renewing import Renewer
-from .servers import Home, Server, topology
+from .sentinels import Sentinels
+from .servers import Cluster, Home, OneServer, Server, Servers, home_of
 from .tracking import Subscribers, Tracker
 
 
@@ -42,7 +43,7 @@ class Link:
         self.outside = outside
         self._module = module
         self.subscribers = Subscribers()
-        self.topology = topology(client, self._server)
+        self.topology = topology(client, self._server, outside)
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
         self.begin_anew()
         fork.remember(self)
@@ -81,9 +82,9 @@ class Link:
 
     def close_connections(self) -> list[Any]:
         """Returns the workers, which end soon."""
-        workers = list(self._probing.values())
-        for prober in workers:
-            self.outside.end(prober)
+        workers = [*self._probing.values(), *self.topology.leave()]
+        for worker in workers:
+            self.outside.end(worker)
         for server in self.topology.all():
             workers += server.workers
             server.close()
@@ -219,6 +220,15 @@ async def probing(weak: "weakref.ref[Link]", server: Server) -> None:
         except Exception as error:  # it is there, and refuses this key
             server.refused(probe(server.breaker.key).words, error)
         del link
+
+
+def topology(client: Any, make: Servers, outside: Outside) -> OneServer | Cluster:
+    if hasattr(client, "nodes_manager"):
+        return Cluster(client, make)
+    pool = client.connection_pool
+    if hasattr(pool, "sentinel_manager") and pool.is_master:
+        return Sentinels(client, make, outside)
+    return OneServer(home_of(pool), make)
 
 
 class Links:

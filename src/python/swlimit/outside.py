@@ -138,6 +138,9 @@ class Outside(Protocol):
 
     def conversation(self, home: Home) -> Conversation: ...
 
+    def cut(self, connection: Any) -> None:
+        """Break a connection of redis-py that others may be using."""
+
     def ears(self, *conversations: Conversation) -> Ears: ...
 
     def post(self, conversation: Conversation, *commands: Words) -> None:

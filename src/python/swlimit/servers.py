@@ -51,7 +51,7 @@ _UNPOOLED: dict[str, Any] = {
 }
 
 
-def _home(name: str, connection_class: Any, connection_kwargs: dict[str, Any]) -> Home:
+def home(name: str, connection_class: Any, connection_kwargs: dict[str, Any]) -> Home:
     """What says how to connect; not what a pool does about it."""
     kwargs = {key: value for key, value in connection_kwargs.items()
               if key not in _OF_POOLS and not key.startswith("maint_notifications")}
@@ -78,6 +78,8 @@ class ServerState(NamedTuple):
     """Of the last reply, in seconds; None before the first."""
     backend: Literal["module", "script"] | None
     """What it decides with; None before it is known."""
+    failovers: int
+    """How often sentinels have named another primary."""
 
 
 class Server:
@@ -92,6 +94,7 @@ class Server:
         self.tracker: Any = None
         self.renewer: Any = None
         self.round_trip: float | None = None
+        self.failovers = 0
         self._is_slow = False
         self._slow_changed = 0.0
         self._served = False
@@ -106,7 +109,7 @@ class Server:
         backend: Literal["module", "script"] = "script" if self.backend.uses_script else "module"
         return ServerState(self.home.name, state, reason(message) if away else None, message,
                            datetime.fromtimestamp(since, timezone.utc), tuple(sorted(self.lacks)), self.round_trip,
-                           backend if self._served else None)
+                           backend if self._served else None, self.failovers)
 
     def heard(self, command: Command, reply: Any, in_time: bool = True) -> Any:
         """Take in a reply, an error's too, and say what it comes to: itself, or an error that is to be raised."""
@@ -223,18 +226,21 @@ def reason(message: str) -> str:
     return next((word for word, parts in _REASONS.items() if any(part in text for part in parts)), "other")
 
 
+def home_of(pool: Any) -> Home:
+    """Of a client that has one server, by its pool; a replica's sentinels say with each connection where it is."""
+    kwargs = pool.connection_kwargs
+    address = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+    return home(getattr(pool, "service_name", address), pool.connection_class, kwargs)
+
+
 Servers = Callable[[Home], Server]
 
 
 class OneServer:
-    """The server of a client that has one; a sentinel says anew with each connection where it is."""
+    """The server of a client that has one."""
 
-    def __init__(self, client: Any, make: Servers) -> None:
-        pool = client.connection_pool
-        kwargs = pool.connection_kwargs
-        address = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
-        name = getattr(pool, "service_name", address)
-        self._server = make(_home(name, pool.connection_class, kwargs))
+    def __init__(self, home: Home, make: Servers) -> None:
+        self._server = make(home)
 
     def of(self, key: bytes) -> Server | None:
         return self._server
@@ -250,6 +256,10 @@ class OneServer:
 
     def learnt(self) -> None:
         pass
+
+    def leave(self) -> list[Any]:
+        """Nobody asks any more. Returns what goes on beside the servers, and is not needed then."""
+        return []
 
 
 class Cluster:
@@ -298,6 +308,9 @@ class Cluster:
         nodes = {node.name for node in self._client.get_nodes()}
         return [self._servers.pop(name) for name in list(self._servers) if name not in nodes]
 
+    def leave(self) -> list[Any]:
+        return []
+
     def _server(self, node: Any) -> Server:
         server = self._servers.get(node.name)
         if server is None:
@@ -305,9 +318,5 @@ class Cluster:
             if not hasattr(node, "connection_kwargs"):
                 maker = self._client.get_redis_connection(node).connection_pool
             server = self._servers.setdefault(node.name, self._make(
-                _home(node.name, maker.connection_class, maker.connection_kwargs)))
+                home(node.name, maker.connection_class, maker.connection_kwargs)))
         return server
-
-
-def topology(client: Any, make: Servers) -> OneServer | Cluster:
-    return (Cluster if hasattr(client, "nodes_manager") else OneServer)(client, make)

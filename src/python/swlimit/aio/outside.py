@@ -179,6 +179,11 @@ class Tasks:
     def conversation(self, home: Home) -> Conversation:
         return TaskConversation(home)
 
+    def cut(self, connection: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # its loop has ended
+            if (writer := connection._writer) is not None:
+                writer.transport.abort()
+
     def ears(self, *conversations: Conversation) -> Ears:
         return Ears(*conversations)
 

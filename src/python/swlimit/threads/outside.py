@@ -143,6 +143,11 @@ class Threads:
     def conversation(self, home: Home) -> Conversation:
         return ThreadConversation(home)
 
+    def cut(self, connection: Any) -> None:
+        with suppress(OSError):
+            if (used := connection._sock) is not None:
+                socket.socket.shutdown(used, socket.SHUT_RDWR)  # with TLS too; who reads sees its end
+
     def ears(self, *conversations: Conversation) -> Ears:
         return Ears(*conversations)
 
