@@ -134,12 +134,12 @@ def test_the_server_is_checked(start_daemon, server, address):
 
 
 def test_permissions_are_checked(start_daemon, server):
-    server.cli("ACL", "SETUSER", "some", "on", ">secret", "~*", "+@all", "-pttl", "-swlimit.block")
+    server.cli("ACL", "SETUSER", "some", "on", ">secret", "~*", "+@all", "-pttl", "-swlimit.peek")
     daemon = start_daemon(limits(3))
     daemon.write_settings(server=f"redis://some:secret@127.0.0.1:{server.port}")
     try:
         status, printed = daemon.run("--check", "--server")
-        assert (status, "PTTL" in printed.upper(), "BLOCK" in printed.upper()) == (1, True, True), printed
+        assert (status, "PTTL" in printed.upper(), "PEEK" in printed.upper()) == (1, True, True), printed
     finally:
         server.cli("ACL", "DELUSER", "some")
 

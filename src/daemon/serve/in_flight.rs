@@ -100,6 +100,7 @@ mod tests {
         held[1].0.grow(1000);
         assert_eq!(given_up(), [false, true, false]);
         drop(held);
-        assert_eq!((in_flight.lock().bytes, in_flight.lock().by_age.len()), (0, 0));
+        let all = in_flight.lock();
+        assert_eq!((all.bytes, all.by_age.len()), (0, 0));
     }
 }

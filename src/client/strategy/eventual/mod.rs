@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use swlimit_window::Decision as Exact;
-use tokio::sync::Notify;
+use tokio::sync::{watch, Notify};
 use tokio::time::{sleep, timeout_at, Duration, Instant};
 
 use self::counted::{Batch as Units, Counted, Known, Outcome};
@@ -70,7 +70,7 @@ struct Core {
     /// When the limiter was dropped.
     dropped: OnceLock<Instant>,
     /// What is unsent is given up now.
-    given_up: Notify,
+    is_giving_up: watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -115,7 +115,7 @@ impl Eventual {
             is_urgent: Notify::new(),
             is_running: AtomicBool::new(false),
             dropped: OnceLock::new(),
-            given_up: Notify::new(),
+            is_giving_up: watch::Sender::new(false),
         }))
     }
 
@@ -214,12 +214,31 @@ impl Closing {
         if core.is_told() {
             return;
         }
-        let done = core.is_done.notified();
-        core.given_up.notify_waiters();
-        if core.under_way.load(Ordering::Acquire) > 0 {
-            let _ = timeout_at(Instant::now() + LATE, done).await;
+        let (_giving_up, until) = (GivingUp::begin(&core), Instant::now() + LATE);
+        loop {
+            let done = core.is_done.notified();
+            core.give_up();
+            // What was being sent is queued again when that ends.
+            if core.under_way.load(Ordering::Acquire) == 0 || timeout_at(until, done).await.is_err() {
+                return;
+            }
         }
-        core.give_up();
+    }
+}
+
+/// While this lives, synchronizations end at once, and none begins.
+struct GivingUp<'a>(&'a Core);
+
+impl<'a> GivingUp<'a> {
+    fn begin(core: &'a Core) -> Self {
+        core.is_giving_up.send_replace(true);
+        Self(core)
+    }
+}
+
+impl Drop for GivingUp<'_> {
+    fn drop(&mut self) {
+        self.0.is_giving_up.send_replace(false);
     }
 }
 
@@ -381,8 +400,13 @@ impl Core {
     async fn unless_given_up<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             done = future => Some(done),
-            () = self.given_up.notified() => None,
+            () = self.gives_up(true) => None,
         }
+    }
+
+    /// Waits until what is unsent is given up, or is no longer.
+    async fn gives_up(&self, gives_up: bool) {
+        let _ = self.is_giving_up.subscribe().wait_for(|is_giving_up| *is_giving_up == gives_up).await;
     }
 
     /// A synchronization is over for these keys. `None`: nothing was sent. Without replies, all is in doubt.
@@ -478,6 +502,7 @@ async fn run(core: Arc<Core>) {
             continue;
         }
         let _ = timeout_at(next, core.is_urgent.notified()).await;
+        core.gives_up(false).await;
         next = Instant::now() + core.interval;
         core.synchronize().await;
         let is_long_ago = dropped.is_some_and(|dropped| dropped.elapsed() >= PATIENCE);
