@@ -69,8 +69,8 @@ struct Core {
     is_running: AtomicBool,
     /// When the limiter was dropped.
     dropped: OnceLock<Instant>,
-    /// What is unsent is given up now.
-    is_giving_up: watch::Sender<bool>,
+    /// How many give up what is unsent now.
+    giving_up: watch::Sender<usize>,
 }
 
 #[derive(Default)]
@@ -115,7 +115,7 @@ impl Eventual {
             is_urgent: Notify::new(),
             is_running: AtomicBool::new(false),
             dropped: OnceLock::new(),
-            is_giving_up: watch::Sender::new(false),
+            giving_up: watch::Sender::new(0),
         }))
     }
 
@@ -208,21 +208,31 @@ impl Closing {
         }
     }
 
-    /// Gives up what could not be told.
+    /// Gives up what could not be told, after a last try: what a silent connection leaves in doubt is sent once more.
     pub async fn give_up(&self) {
         let Some(core) = self.0.upgrade() else { return };
         if core.is_told() {
             return;
         }
-        let (_giving_up, until) = (GivingUp::begin(&core), Instant::now() + LATE);
-        loop {
-            let done = core.is_done.notified();
-            core.give_up();
-            // What was being sent is queued again when that ends.
-            if core.under_way.load(Ordering::Acquire) == 0 || timeout_at(until, done).await.is_err() {
-                return;
-            }
+        let last_try = async {
+            core.cut().await;
+            self.close().await;
+        };
+        if timeout_at(Instant::now() + AGAIN, last_try).await.is_ok() {
+            return;
         }
+        let _giving_up = GivingUp::begin(&core);
+        let rest = async {
+            loop {
+                core.cut().await;
+                core.give_up();
+                // One that had just begun, and had taken what was queued, ends at once and queues it again.
+                if core.under_way.load(Ordering::Acquire) == 0 {
+                    return;
+                }
+            }
+        };
+        let _ = timeout_at(Instant::now() + AGAIN, rest).await;
     }
 }
 
@@ -231,14 +241,14 @@ struct GivingUp<'a>(&'a Core);
 
 impl<'a> GivingUp<'a> {
     fn begin(core: &'a Core) -> Self {
-        core.is_giving_up.send_replace(true);
+        core.giving_up.send_modify(|count| *count += 1);
         Self(core)
     }
 }
 
 impl Drop for GivingUp<'_> {
     fn drop(&mut self) {
-        self.0.is_giving_up.send_replace(false);
+        self.0.giving_up.send_modify(|count| *count -= 1);
     }
 }
 
@@ -247,6 +257,18 @@ impl Core {
     fn is_told(&self) -> bool {
         let is_told = |queued: &Queued| queued.counts.0.lock().unsent() == 0;
         self.under_way.load(Ordering::Acquire) == 0 && self.queue.lock().iter().all(is_told)
+    }
+
+    /// Ends the synchronization under way; what it sent is in doubt.
+    async fn cut(&self) {
+        let _giving_up = GivingUp::begin(self);
+        loop {
+            let done = self.is_done.notified();
+            if self.under_way.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            done.await;
+        }
     }
 
     /// Nothing of what is unsent will be sent.
@@ -406,7 +428,7 @@ impl Core {
 
     /// Waits until what is unsent is given up, or is no longer.
     async fn gives_up(&self, gives_up: bool) {
-        let _ = self.is_giving_up.subscribe().wait_for(|is_giving_up| *is_giving_up == gives_up).await;
+        let _ = self.giving_up.subscribe().wait_for(|count| (*count > 0) == gives_up).await;
     }
 
     /// A synchronization is over for these keys. `None`: nothing was sent. Without replies, all is in doubt.
