@@ -28,7 +28,8 @@ interface Denial {
   readonly blocks: boolean;
   /** Until when, on the monotonic clock. */
   readonly until: number;
-  readonly sent: number;
+  /** When the reply came: the wait that it tells began no later, so that nobody is told to come too early. */
+  readonly heard: number;
   readonly reply: Reply;
 }
 
@@ -72,7 +73,7 @@ export class Denials implements Memory {
     for (const denial of denials) {
       if (now >= denial.until || least < denial.least || !isSame(denial, demand)) continue;
       if (blocks && !denial.blocks) continue;
-      const passed = now - denial.sent;
+      const passed = now - denial.heard;
       const [, limit, remaining, retryAfter, resetAfter] = denial.reply;
       const left = (ms: number) => Math.max(1, Math.ceil(ms - passed));
       return [0, limit, remaining, left(retryAfter), left(resetAfter)];
@@ -90,6 +91,7 @@ export class Denials implements Memory {
     if (granted > 0 || retryAfter <= 0 || this.generations[shard(name)] !== asked.generation) return;
     const known = Math.min(deniedFor(retryAfter), longest, block > 0 ? block : Number.POSITIVE_INFINITY);
     const { limit, window, resolution, strict } = demand;
+    const now = performance.now();
     const denial: Denial = {
       limit,
       window,
@@ -98,10 +100,9 @@ export class Denials implements Memory {
       least: demand.partial ? 1 : demand.cost,
       blocks: block > 0,
       until: asked.sent + known,
-      sent: asked.sent,
+      heard: now,
       reply,
     };
-    const now = performance.now();
     if (denial.until <= now) return;
     const key = copied(remembered(name));
     const others = (this.denials.get(key) ?? []).filter((other) => now < other.until && !covers(denial, other));

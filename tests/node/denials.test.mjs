@@ -34,6 +34,22 @@ function asked(three, k, options) {
 
 const QUOTA = [3, "10s", "1s"];
 
+test("a reply that took long tells nobody to come too early", async (test) => {
+  const client = await connect(test);
+  const slow = async (words) => {
+    await sleep(50);
+    return client.sendCommand(words);
+  };
+  const three = limiter(test, { client: slow, maxUntrackedAge: "5s" });
+  const k = key();
+  await three.record(k, { cost: 3 });
+  assert.equal((await three.allow(k)).source, "server");
+  const [, , , left] = await asker(client)("SWLIMIT.PEEK", k, ...QUOTA);
+  const told = await three.allow(k);
+  assert.equal(told.source, "cache");
+  assert.ok(told.retryAfter >= left - 20, `${told.retryAfter} of ${left}`);
+});
+
 // What pushes an invalidation, and what is decided then.
 for (const [what, change] of Object.entries({
   REFUND: (k) => [["SWLIMIT.REFUND", k, 1]],
@@ -368,7 +384,7 @@ test("with a client library that does not turn tracking on, a denial is known fo
   const k = key();
   await three.record(k, { cost: 3 });
   await known(three, k);
-  for (const { until, sent } of three.denials.denials.get(k)) assert.ok(until - sent <= 100);
+  for (const { until, heard } of three.denials.denials.get(k)) assert.ok(until - heard <= 100);
 });
 
 test("no denial is remembered from before changes are heard of", async (test) => {

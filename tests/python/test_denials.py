@@ -52,6 +52,14 @@ class TestMemory:
         assert (known.granted, known.source, known.remaining) == (0, "cache", 0)
         assert (known.retry_after, known.reset_after) == (pytest.approx(20), pytest.approx(51))
 
+    def test_a_reply_that_took_long_tells_nobody_to_come_too_early(self):
+        denials = Denials()
+        demand = Demand(b"k", QUOTA, 1)
+        denials.learn(denials.ticket(demand, NOW), denial(), NOW + 2)  # the server decided in between
+        known = denials.known(demand, NOW + 10)
+        assert (known.retry_after, known.reset_after) == (pytest.approx(22), pytest.approx(53))
+        assert denials.known(demand, NOW + 29.97) is None
+
     @pytest.mark.parametrize("remembered, asked, known", [
         ((5, 0), (5, 0), True), ((5, 0), (6, 0), True), ((5, 0), (4, 0), False),
         ((1, 0), (1, 20), False), ((1, 20), (1, 20), True), ((1, 20), (1, 0), True), ((1, 0.5), (1, 0.5), False),

@@ -42,7 +42,8 @@ class Ticket(NamedTuple):
 class _Denial(NamedTuple):
     cost: int
     block_ends: float
-    sent: float
+    heard: float
+    """When the reply came: the wait that it tells began no later, so that nobody is told to come too early."""
     ends: float
     decision: Decision
 
@@ -99,7 +100,7 @@ class Denials:
                 return None
         if demand.cost < denial.cost or demand.block and now >= denial.block_ends:
             return None
-        return denial.decision.later(now - denial.sent)
+        return denial.decision.later(now - denial.heard)
 
     def ticket(self, demand: Demand, now: float, block_ends: float = 0.0) -> Ticket:
         """To be taken before the request is written; `block_ends` is that of an earlier one of the same demand."""
@@ -124,7 +125,7 @@ class Denials:
             held = shard.denials.get((name, quota))
             if held and held.ends > now and (held.cost, -held.block_ends) < (cost, -block_ends):
                 return  # it denies more than this one would
-            shard.denials[name, quota] = _Denial(cost, block_ends, sent, ends, decision)
+            shard.denials[name, quota] = _Denial(cost, block_ends, now, ends, decision)
             shard.denials.move_to_end((name, quota))
             shard.quotas.setdefault(name, set()).add(quota)
             shard.make_room(now, self._most)
