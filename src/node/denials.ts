@@ -28,7 +28,7 @@ interface Denial {
   readonly blocks: boolean;
   /** Until when, on the monotonic clock. */
   readonly until: number;
-  /** When the reply came: the wait that it tells began no later, so that nobody is told to come too early. */
+  /** When the reply came: its wait began no later, so `retryAfter` is never too short. */
   readonly heard: number;
   readonly reply: Reply;
 }

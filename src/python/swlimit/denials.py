@@ -43,7 +43,7 @@ class _Denial(NamedTuple):
     cost: int
     block_ends: float
     heard: float
-    """When the reply came: the wait that it tells began no later, so that nobody is told to come too early."""
+    """When the reply came: its wait began no later, so `retry_after` is never too short."""
     ends: float
     decision: Decision
 
