@@ -41,6 +41,8 @@ for (const [name, open] of Object.entries({ redis: nodeRedis, ioredis })) {
     const opened = sockets(test);
     const three = limiter(test, { client: await open(test), mode: "direct", timeout: 2000, onFailure: "deny" });
     await eventually(async () => (await three.allow(key())).source === "server", "its connection");
+    // Whether the server has the module is found out for each connection, by a reply.
+    for (let asked = 0; asked < 5; asked++) await three.allow(key());
     await losesReply(three, opened, async (k) => (await direct("SWLIMIT.PEEK", k, 3, "10000ms", "1000ms"))[2]);
   });
 }
