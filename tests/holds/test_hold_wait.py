@@ -121,7 +121,8 @@ def test_taken_over_and_unblocked_at_once(server, hold):
         sleeper.send(encode("DEBUG", "SLEEP", "0.3"))
         second.send(encode("SWLIMIT.HOLD", "k", 1, "1h", "b", "WAIT", "1h"))
         admin.send(encode("CLIENT", "UNBLOCK", waiter.id))
-        assert (sleeper.reply(), admin.reply()) == (b"OK", 1)
+        # With I/O threads it may be two passes: then the wait has ended before.
+        assert (sleeper.reply(), admin.reply()) in ((b"OK", 1), (b"OK", 0))
         waiter.connection.send(encode("ECHO", "in step"))
         assert waiter.answer()
         assert waiter.answer() == b"in step"
