@@ -22,7 +22,7 @@ from .memory import settled as settled_memory
 from .peers import NODE_FOLDER
 
 PROGRAM = node.ROOT / "scripts/bench/stores.mjs"
-STORE = node.PACKAGE / "dist/esm/express-rate-limit.js"
+STORE = node.PACKAGE / "dist/esm/adapters/express-rate-limit.js"
 STORES = {
     "swlimit": None,
     "swlimit-direct": None,

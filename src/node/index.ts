@@ -1,11 +1,11 @@
 /** Sliding-window rate limiting in Redis and Valkey, with the module swlimit. */
 
-export { Admission, admit, type Part } from "./admit.js";
-export type { AskerOptions, Counts, WaitOptions } from "./asker.js";
-export { BudgetLimiter, type BudgetLimiterOptions, type BudgetOptions } from "./budget.js";
-export { type CalendarOptions, type Period, type PeriodName, periodAt } from "./calendar.js";
-export { Decision, type Source } from "./decision.js";
-export type { Duration } from "./duration.js";
+export type { Client, Send } from "./clients/client.js";
+export type { IoredisClient } from "./clients/ioredis.js";
+export type { NodeRedisClient, NodeRedisCluster, NodeRedisPool, NodeRedisSentinel } from "./clients/node-redis.js";
+export { type CalendarOptions, type Period, type PeriodName, periodAt } from "./core/calendar.js";
+export { Decision, type Source } from "./core/decision.js";
+export type { Duration } from "./core/duration.js";
 export {
   DeniedError,
   LostError,
@@ -13,11 +13,15 @@ export {
   NeedsModuleError,
   RefusedError,
   UnavailableError,
-} from "./errors.js";
-export type { Draft, HeaderOptions } from "./headers.js";
-export type { ServerState } from "./health.js";
-export { Hold, type Holder, HoldLimiter, type HoldLimiterOptions, type HoldOptions } from "./hold.js";
-export type { IoredisClient } from "./ioredis.js";
+} from "./core/errors.js";
+export type { Draft, HeaderOptions } from "./core/headers.js";
+export type { Mode, ModuleUse, OnFailure, QuotaOptions, Settings, WaitOptions } from "./core/options.js";
+export { type Demand, Entry, type Quota, type Reply } from "./core/window.js";
+export { Admission, admit, type Part } from "./limiters/admission.js";
+export { allowAll, Decisions, type Share } from "./limiters/all-of.js";
+export type { AskerOptions, Counts } from "./limiters/base.js";
+export { BudgetLimiter, type BudgetLimiterOptions, type BudgetOptions } from "./limiters/budget.js";
+export { Hold, type Holder, HoldLimiter, type HoldLimiterOptions, type HoldOptions } from "./limiters/hold.js";
 export {
   type AcquireOptions,
   type AllowOptions,
@@ -25,9 +29,5 @@ export {
   type LimiterOptions,
   type PeekOptions,
   type RecordOptions,
-} from "./limiter.js";
-export type { NodeRedisClient, NodeRedisCluster, NodeRedisPool, NodeRedisSentinel } from "./node-redis.js";
-export type { Mode, ModuleUse, OnFailure, QuotaOptions, Settings } from "./options.js";
-export { allowAll, Decisions, type Share } from "./several.js";
-export type { Client, Send } from "./transport.js";
-export { type Demand, Entry, type Quota, type Reply } from "./window.js";
+} from "./limiters/rate.js";
+export type { ServerState } from "./transport/server-health.js";

@@ -82,7 +82,10 @@ async function edgeFunction(handler) {
     return modules.get(name);
   };
   const program = new SourceTextModule(handler, { identifier: "middleware.js", context: edge.context });
-  await program.link((name) => load(name === "swlimit/edge" ? "edge.js" : name.replace(/^\.\//, "")));
+  const at = (name, from) => (name.startsWith(".") ? new URL(name, `file:///${from}`).pathname.slice(1) : name);
+  await program.link((name, { identifier }) =>
+    load(name === "swlimit/edge" ? "adapters/edge.js" : at(name, identifier)),
+  );
   await program.evaluate();
   return edge;
 }

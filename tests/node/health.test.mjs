@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import diagnostics from "node:diagnostics_channel";
 import { test } from "node:test";
 import { Redis } from "ioredis";
-import { Patience } from "../../src/node/dist/esm/patience.js";
+import { Patience } from "../../src/node/dist/esm/transport/batch-timeout.js";
 import { connect, eventually, key, limiter, port, sleep } from "./support.mjs";
 
 /** The messages of a channel, from now on. */

@@ -14,7 +14,7 @@ import * as forExpress from "swlimit/express";
 import * as forFastify from "swlimit/fastify";
 import * as forHono from "swlimit/hono";
 import * as forKoa from "swlimit/koa";
-import { addressKey, limitsMethod } from "../../src/node/dist/esm/http.js";
+import { addressKey, limitsMethod } from "../../src/node/dist/esm/adapters/http.js";
 import { asking, assertRetryAfter, connect, eventually, key, limiter, serve, statuses } from "./support.mjs";
 
 /** How each framework serves one route behind the middleware, and how it reads a header. */

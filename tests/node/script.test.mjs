@@ -6,7 +6,7 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { Redis } from "ioredis";
 import { admit, allowAll, BudgetLimiter, HoldLimiter, ModuleMissingError, NeedsModuleError } from "swlimit";
-import { Dialect, SHA } from "../../src/node/dist/esm/dialect.js";
+import { Dialect, SHA } from "../../src/node/dist/esm/protocol/script-fallback.js";
 import { connect, eventually, key, limiter, port, told } from "./support.mjs";
 
 const RIGHT = { timeout: 20_000 };

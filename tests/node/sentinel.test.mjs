@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Redis } from "ioredis";
 import { createSentinel } from "redis";
-import { Sentinels } from "../../src/node/dist/esm/sentinel.js";
+import { Sentinels } from "../../src/node/dist/esm/clients/sentinels.js";
 import { asker, connect, eventually, key, limiter, losesReply, port, sockets } from "./support.mjs";
 
 const sentinel = { host: "127.0.0.1", port: port("sentinel") };

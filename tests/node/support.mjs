@@ -5,7 +5,7 @@ import { createServer } from "node:http";
 import { Socket } from "node:net";
 import { createClient } from "redis";
 import { Limiter } from "swlimit";
-import { Dialect } from "../../src/node/dist/esm/dialect.js";
+import { Dialect } from "../../src/node/dist/esm/protocol/script-fallback.js";
 
 /** The port of a server: of "main", or of another one that test_node.py names. */
 export function port(of = "main") {

@@ -5,9 +5,9 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { createClient as createClient4, createCluster as createCluster4 } from "redis-4";
 import { admit, allowAll, BudgetLimiter, Entry, HoldLimiter, Limiter } from "swlimit";
-import { deniedFor } from "../../src/node/dist/esm/denials.js";
-import { parseDuration, patience, usualResolution } from "../../src/node/dist/esm/duration.js";
-import { shareOf } from "../../src/node/dist/esm/local.js";
+import { parseDuration, patience, usualResolution } from "../../src/node/dist/esm/core/duration.js";
+import { shareOf } from "../../src/node/dist/esm/core/local-windows.js";
+import { deniedFor } from "../../src/node/dist/esm/limiters/denial-cache.js";
 
 const vectors = (name) => JSON.parse(readFileSync(new URL(`../vectors/${name}.json`, import.meta.url), "utf8"));
 

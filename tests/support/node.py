@@ -34,9 +34,9 @@ def build():
     Another process that runs tests waits meanwhile, and afterwards finds nothing to build.
     """
     built = PACKAGE / "dist/cjs/package.json"  # what is written last
-    parts = [part for part in PACKAGE.iterdir() if part.name not in ("node_modules", "dist", "script-text.ts")]
+    parts = [part for part in PACKAGE.iterdir() if part.name not in ("node_modules", "dist")]
     parts.append(SCRIPT)
-    sources = [path for part in parts for path in (part, *part.rglob("*"))]
+    sources = [path for part in parts for path in (part, *part.rglob("*")) if path.name != "script-text.ts"]
     with open(PACKAGE / "node_modules/lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not built.exists() or built.stat().st_mtime < max(path.stat().st_mtime for path in sources):

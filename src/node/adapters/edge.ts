@@ -1,0 +1,157 @@
+/**
+ * A limiter where there are no sockets: in edge functions and middleware of Next.js, it asks swlimitd by `fetch`. It
+ * uses nothing of Node.js.
+ */
+
+import { Decision, type Source, type Told } from "../core/decision.js";
+import { type Duration, flag, integer, milliseconds, patience } from "../core/duration.js";
+import { RefusedError, UnavailableError } from "../core/errors.js";
+import { clock, instead, LocalWindows } from "../core/local-windows.js";
+import {
+  type QuotaOptions,
+  quotaLike,
+  quotaOf,
+  type RateOptions,
+  requested,
+  type Settings,
+  settingsOf,
+} from "../core/options.js";
+import type { Demand, Quota, Reply } from "../core/window.js";
+
+export interface HttpLimiterOptions extends Omit<RateOptions, "mode" | "maxWaiting"> {
+  /** Where swlimitd serves its HTTP API, such as "https://limits.example:8443". */
+  readonly url: string | URL;
+  /** One of swlimitd's tokens. */
+  readonly token?: string | undefined;
+  /** Asks in place of the global `fetch`. */
+  readonly fetch?: typeof globalThis.fetch;
+}
+
+export interface HttpAllowOptions {
+  /** Units that are asked for: 1 … 2^53 − 1. */
+  readonly cost?: number;
+  /** Grant as much of the cost as fits. */
+  readonly partial?: boolean;
+  /** When denied, block the key for so long. */
+  readonly block?: Duration;
+  /** The caller waits so much longer, from now on: decided by `onFailure` a little before that. */
+  readonly deadline?: Duration;
+  /** Ends the wait without a decision. */
+  readonly signal?: AbortSignal | undefined;
+}
+
+const PEEKED = new Set(["cost", "partial", "deadline", "signal"]);
+const ALLOWED = new Set([...PEEKED, "block"]);
+
+/** What swlimitd answers. */
+interface Answer {
+  readonly granted: number;
+  readonly limit: number;
+  readonly remaining?: number;
+  readonly retry_after?: number;
+  readonly reset_after?: number;
+  readonly source: Source;
+  readonly error?: string;
+}
+
+export class HttpLimiter {
+  /** The quota; durations in ms. */
+  readonly quota: Quota;
+  readonly settings: Settings;
+  private readonly base: string;
+  private readonly headers: Record<string, string>;
+  private readonly fetch: typeof globalThis.fetch;
+  private readonly windows: LocalWindows;
+
+  constructor({ url, token, fetch = globalThis.fetch, ...options }: HttpLimiterOptions) {
+    this.settings = settingsOf(options);
+    this.quota = quotaOf(options);
+    this.base = new URL("/v1/", url).href;
+    this.headers = { "content-type": "application/json", ...(token && { authorization: `Bearer ${token}` }) };
+    this.fetch = fetch;
+    this.windows = new LocalWindows(this.settings.maxKeys);
+  }
+
+  /** A limiter of the same keys with another quota. */
+  with(options: Partial<QuotaOptions>): HttpLimiter {
+    return Object.create(this, { quota: { value: quotaLike(this.quota, options), enumerable: true } });
+  }
+
+  /** Decide, and count what is granted. */
+  allow(key: string, options: HttpAllowOptions = {}): Promise<Decision> {
+    return this.decide("allow", key, options);
+  }
+
+  /** The same decision, with nothing counted. */
+  peek(key: string, options: Omit<HttpAllowOptions, "block"> = {}): Promise<Decision> {
+    return this.decide("peek", key, options);
+  }
+
+  private async decide(how: "allow" | "peek", key: string, options: HttpAllowOptions): Promise<Decision> {
+    if (typeof key !== "string") throw new TypeError(`key must be a string, not ${String(key)}`);
+    const { cost = 1, partial = false, signal, deadline } = requested(options, how === "peek" ? PEEKED : ALLOWED);
+    const block = options.block === undefined ? 0 : milliseconds(options.block, "block");
+    const name = this.settings.prefix + key;
+    const demand: Demand = { ...this.quota, cost: integer(cost, "cost", 1), partial: flag(partial, "partial") };
+    try {
+      const left = deadline === undefined ? undefined : patience(milliseconds(deadline, "deadline", 0));
+      const told = await this.ask(how, name, demand, block, Math.min(this.settings.timeout, left ?? Infinity), signal);
+      return this.decision(...told);
+    } catch (error) {
+      if (!(error instanceof UnavailableError) || this.settings.onFailure === "error") throw error;
+      const decide = (asked: Demand): Reply => {
+        const entry = this.windows.entry(name);
+        return how === "peek" ? entry.peek(asked, clock()) : entry.allow(asked, clock(), block);
+      };
+      return this.decision(instead(this.settings, demand, decide), "failure");
+    }
+  }
+
+  private async ask(
+    how: string,
+    key: string,
+    { limit, window, resolution, strict, cost, partial }: Demand,
+    block: number,
+    timeout: number,
+    signal: AbortSignal | undefined,
+  ): Promise<[Told, Source]> {
+    signal?.throwIfAborted();
+    const question = {
+      ...{ key, limit, window: `${window}ms`, resolution: `${resolution}ms`, cost, strict, partial },
+      ...(block > 0 && { block: `${block}ms` }),
+    };
+    const ends = new AbortController(); // AbortSignal.any is missing in some of these places
+    const abort = () => ends.abort(signal?.reason);
+    const timer = setTimeout(() => ends.abort(new Error(`no reply within ${timeout} ms`)), timeout);
+    signal?.addEventListener("abort", abort);
+    let response: Response;
+    let answer: Answer;
+    try {
+      response = await this.fetch(`${this.base}${how}`, {
+        method: "POST",
+        headers: this.headers,
+        body: JSON.stringify(question),
+        signal: ends.signal,
+      });
+      answer = (await response.json()) as Answer;
+    } catch (cause) {
+      signal?.throwIfAborted();
+      throw new UnavailableError(`swlimitd does not answer: ${cause instanceof Error ? cause.message : cause}`, {
+        cause,
+      });
+    } finally {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", abort);
+    }
+    if (response.status === 200 || response.status === 429) {
+      const { granted, limit: units, remaining, retry_after, reset_after, source } = answer;
+      return [[granted, units, remaining, retry_after, reset_after], source];
+    }
+    const error = `swlimitd answers ${response.status}: ${answer.error ?? "no reason"}`;
+    throw response.status === 503 ? new UnavailableError(error) : new RefusedError(error);
+  }
+
+  private decision(told: Told, source: Source): Decision {
+    return new Decision(told, { name: this.settings.name, window: this.quota.window }, source);
+  }
+}

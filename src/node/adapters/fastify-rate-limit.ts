@@ -1,0 +1,90 @@
+/** A store for the plugin @fastify/rate-limit. */
+
+import { Limiter, type LimiterOptions } from "../limiters/rate.js";
+import { type FixedOptions, limiterOf } from "./fixed.js";
+
+/** As a limiter's; the limit and the window are those of the plugin, which may be functions there. */
+export type StoreOptions = Omit<LimiterOptions, "limit" | "window" | "resolution" | "name"> & FixedOptions;
+
+/** What is used of the plugin's options. */
+interface PluginOptions {
+  readonly ban?: number;
+  readonly continueExceeding?: boolean;
+  readonly exponentialBackoff?: boolean;
+  readonly routeInfo?: { readonly method?: unknown; readonly url?: string };
+}
+
+interface Usage {
+  readonly current: number;
+  readonly ttl: number;
+}
+
+type Callback = (error: Error | null, usage?: Usage) => void;
+
+/** The class that the plugin takes as its option `store`. */
+export function swlimitStore(options: StoreOptions) {
+  const { prefix: usualPrefix = "swlimit:" } = options;
+  const any = limiterOf({ ...options, prefix: "", limit: 1, window: 1000 });
+
+  return class SwlimitStore {
+    /** So many denials in a window are answered as such; the next one blocks the key. −1: any number. */
+    /** @internal */ readonly ban: number;
+
+    constructor(
+      options: object,
+      readonly prefix = usualPrefix,
+    ) {
+      const { ban = -1, continueExceeding = false, exponentialBackoff = false } = options as PluginOptions;
+      if (ban > 0 && !(any instanceof Limiter)) throw new TypeError("fixed windows have no `ban` above 0: no blocks");
+      if (continueExceeding) throw new TypeError("swlimit has no `continueExceeding`: what is denied changes nothing");
+      if (exponentialBackoff) throw new TypeError("swlimit has no `exponentialBackoff`: block the key instead");
+      this.ban = ban;
+    }
+
+    /** Count a request, if the limit allows it. */
+    incr(key: string, callback: Callback, timeWindow: number, max: number): void {
+      this.count(key, timeWindow, max).then(...answer(callback));
+    }
+
+    /** The same without counting. */
+    read(key: string, callback: Callback, timeWindow: number, max: number): void {
+      this.look(key, timeWindow, max).then(...answer(callback));
+    }
+
+    /** The store of a route with options of its own. */
+    child(options: object): SwlimitStore {
+      const { method = "", url = "" } = (options as PluginOptions).routeInfo ?? {};
+      return new SwlimitStore(options, `${this.prefix}${method}${url}-`);
+    }
+
+    /** @internal */
+    async look(key: string, window: number, limit: number): Promise<Usage> {
+      const { remaining = limit, resetAfter = 0 } = await any.with({ limit, window }).peek(this.prefix + key);
+      return { current: limit - remaining, ttl: resetAfter };
+    }
+
+    /** @internal */
+    async count(key: string, window: number, limit: number): Promise<Usage> {
+      const name = this.prefix + key;
+      const { granted, remaining, retryAfter, resetAfter } = await any.with({ limit, window }).allow(name);
+      if (granted > 0) return { current: limit - (remaining ?? limit - 1), ttl: resetAfter ?? window };
+      const ttl = retryAfter === undefined || retryAfter < 0 ? window : retryAfter;
+      const strikes = this.ban > 0 ? await this.strike(any as Limiter, name, window) : 1;
+      return { current: limit + strikes, ttl };
+    }
+
+    /** The denials of a key within the window, this one included; the one beyond the last blocks it for as long. */
+    /** @internal */
+    async strike(limiter: Limiter, name: string, window: number): Promise<number> {
+      const strikes = limiter.with({ limit: this.ban, window });
+      const { granted, source, remaining } = await strikes.allow(`${name}:denied`, { block: window });
+      if (granted > 0) return this.ban - (remaining ?? this.ban - 1);
+      if (source !== "cache") await limiter.block(name, window, { unlessBlocked: true }).catch(() => {});
+      return this.ban + 1;
+    }
+  };
+}
+
+function answer(callback: Callback) {
+  return [(usage: Usage) => callback(null, usage), (error: Error) => callback(error)] as const;
+}

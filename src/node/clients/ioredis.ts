@@ -1,0 +1,335 @@
+/** Clients of the package `ioredis`. */
+
+import type { Socket } from "node:net";
+import calculateSlot from "cluster-key-slot";
+import { isPacked, type Word } from "../protocol/script-fallback.js";
+import { saysFailover } from "../transport/server-health.js";
+import type { Connection, Transport } from "../transport/transport.js";
+import { type Address, type SentinelLines, Sentinels } from "./sentinels.js";
+
+/** What is used of a client or a cluster. */
+export interface IoredisClient {
+  call(command: string, ...args: (string | Buffer)[]): Promise<unknown>;
+}
+
+/** What is used of a Redis or Cluster beyond `call`. */
+interface Ioredis extends IoredisClient {
+  callBuffer?(command: string, ...args: (string | Buffer)[]): Promise<unknown>;
+  readonly options: Options;
+  readonly stream: Socket | undefined;
+  readonly status: string;
+  readonly condition?: { readonly select?: number } | undefined;
+  duplicate(overrides?: object): Ioredis;
+  connect(): Promise<void>;
+  disconnect(): void;
+  subscribe(channel: string): Promise<unknown>;
+  on(event: string, listener: () => void): unknown;
+}
+
+interface IoredisCluster extends Omit<Ioredis, "duplicate"> {
+  readonly slots: string[][];
+  readonly startupNodes: readonly (string | number | { readonly host?: string; readonly port?: number })[];
+  nodes(role: "master"): Ioredis[];
+  duplicate(startupNodes: [], overrides: object): IoredisCluster;
+}
+
+interface Options {
+  readonly host?: string;
+  readonly port?: number;
+  readonly path?: string;
+  readonly name?: string;
+  readonly db?: number;
+  readonly autoResendUnfulfilledCommands?: boolean;
+  /** Behind sentinels. */
+  readonly sentinels?: readonly Partial<Address>[] | null;
+  readonly role?: string;
+  readonly tls?: object;
+  readonly enableTLSForSentinelMode?: boolean;
+  readonly sentinelUsername?: string;
+  readonly sentinelPassword?: string;
+  readonly sentinelTLS?: object;
+  readonly natMap?: Record<string, Address> | ((key: string) => Address | null | undefined) | null;
+  /** Of clusters. */
+  readonly redisOptions?: { readonly autoResendUnfulfilledCommands?: boolean };
+  readonly clusterNodeRetryStrategy?: unknown;
+  readonly retryDelayOnFailover?: number;
+}
+
+export function transport(client: IoredisClient): Transport {
+  return (client as { isCluster?: boolean }).isCluster === true
+    ? cluster(client as IoredisCluster)
+    : (client as Ioredis).options?.sentinels
+      ? behindSentinels(client as Ioredis)
+      : single(client as Ioredis);
+}
+
+function call(client: Ioredis | IoredisCluster, words: Word[]): Promise<unknown> {
+  const [command, ...args] = words as [string, ...Word[]];
+  writeTogether(client.stream);
+  return isPacked(words) && client.callBuffer ? client.callBuffer(command, ...args) : client.call(command, ...args);
+}
+
+/** ioredis makes a system call of each command: have it make one of all that are asked in this turn of the event loop. */
+function writeTogether(stream: Socket | undefined): void {
+  if (!stream || stream.writableCorked > 0) return;
+  stream.cork();
+  process.nextTick(() => stream.uncork());
+}
+
+/** Whether a client gives replies of bytes as they are. */
+const takesBytes = (client: object) => "callBuffer" in client && typeof client.callBuffer === "function";
+
+const state = (node: object) => ((node as Ioredis).status === "ready" ? "ready" : "connecting");
+
+const connection = (node: object) => (state(node) === "ready" ? (node as Ioredis).stream : undefined);
+
+function address(node: object): string {
+  const { options, startupNodes } = node as IoredisCluster;
+  if (startupNodes) return startupNodes.map(addressOfSeed).join(",");
+  const { host, port, path, name } = options;
+  return path ?? name ?? `${host}:${port}`;
+}
+
+/** A node of a cluster as the caller has named it: an address, a port, or both. */
+function addressOfSeed(seed: IoredisCluster["startupNodes"][number]): string {
+  if (typeof seed !== "object") return String(seed);
+  const { host = "127.0.0.1", port = 6379 } = seed;
+  return `${host}:${port}`;
+}
+
+/**
+ * The caller's client, or one like it that sends nothing twice: of a command whose connection is lost nobody knows whether
+ * it was executed. It ends with the caller's.
+ */
+class Once<Any extends { readonly status: string; disconnect(): void; on: Ioredis["on"] }> {
+  private made: Any | null = null;
+
+  constructor(
+    private readonly client: Any,
+    private readonly make: (() => Any) | null,
+  ) {
+    client.on("end", () => this.close());
+  }
+
+  get(): Any {
+    if (!this.make || this.client.status === "end") return this.client;
+    if (!this.made) {
+      this.made = this.make();
+      this.made.on("error", () => {}); // whoever waits for a reply hears of it
+    }
+    return this.made;
+  }
+
+  close(): void {
+    this.made?.disconnect();
+    this.made = null;
+  }
+}
+
+/** What makes a duplicate of a client send nothing twice. */
+const ONCE = {
+  lazyConnect: true,
+  autoResendUnfulfilledCommands: false,
+  maxRetriesPerRequest: 0,
+  reconnectOnError: null,
+};
+
+/** A client that does not keep the process from ending: the caller's own does. */
+function beside(made: Ioredis): Ioredis {
+  made.on("connect", () => made.stream?.unref());
+  made.on("error", () => {}); // whoever waits for a reply hears of it
+  return made;
+}
+
+function single(client: Ioredis): Transport {
+  if (typeof client.duplicate !== "function" && client.options?.autoResendUnfulfilledCommands !== false) {
+    throw new TypeError("client sends again what is unanswered: make it with `autoResendUnfulfilledCommands: false`");
+  }
+  const duplicate = () => beside(client.duplicate({ ...ONCE, db: client.condition?.select ?? client.options.db }));
+  const once = new Once(client, client.options.autoResendUnfulfilledCommands === false ? null : duplicate);
+  return {
+    send: (args) => call(once.get(), args),
+    node: () => client,
+    address,
+    open: openTo,
+    state: () => state(once.get()),
+    connection: () => connection(once.get()),
+    isOpen: () => client.status !== "end",
+    ended: (listener) => client.on("end", listener),
+    close: () => once.close(),
+    takesBytes: takesBytes(client),
+    isOrdered: true,
+    tracks: false,
+  };
+}
+
+/** The primary that sentinels tell of. When that is another one, the connection to the one before is given up at once. */
+class Followed {
+  node: Ioredis | null = null;
+  failovers = 0;
+  private readonly sentinels: Sentinels;
+  private found = () => {};
+  /** Once there is one. */
+  readonly first = new Promise<void>((resolve) => {
+    this.found = resolve;
+  });
+
+  constructor(private readonly client: Ioredis) {
+    const { name = "", sentinels } = client.options;
+    const seeds = (sentinels ?? []).map(({ host = "127.0.0.1", port = 26379 }) => ({ host, port }));
+    const asked = (address: Address) => this.lines(address);
+    this.sentinels = new Sentinels(name, seeds, asked, (primary) => this.follow(name, primary));
+  }
+
+  close(): void {
+    this.sentinels.close();
+    this.node?.disconnect();
+  }
+
+  private follow(name: string, primary: Address): void {
+    const { client, node: before } = this;
+    const { natMap, tls, enableTLSForSentinelMode, db } = client.options;
+    const key = `${primary.host}:${primary.port}`;
+    const { host, port } = (typeof natMap === "function" ? natMap(key) : natMap?.[key]) ?? primary;
+    const at = { sentinels: null, name: null, host, port, tls: enableTLSForSentinelMode ? tls : undefined };
+    this.node = beside(client.duplicate({ ...ONCE, ...at, db: client.condition?.select ?? db }));
+    this.found();
+    if (!before) return;
+    this.failovers++;
+    saysFailover({ name, from: address(before), to: address(this.node) });
+    before.disconnect();
+  }
+
+  private lines({ host, port }: Address): SentinelLines {
+    const { sentinelUsername: username, sentinelPassword: password, sentinelTLS: tls } = this.client.options;
+    const line = () =>
+      beside(
+        this.client.duplicate({
+          ...ONCE,
+          ...{ sentinels: null, name: null, host, port, username, password, tls, db: 0, protocol: 2 },
+          ...{ enableReadyCheck: false, retryStrategy: () => 1000 },
+        }),
+      );
+    const [asking, hearing] = [line(), line()];
+    return {
+      ask: (words) => call(asking, words),
+      listen: (heard) => {
+        hearing.on("ready", heard);
+        hearing.on("message", heard);
+        hearing.subscribe("+switch-master").catch(() => {}); // which is repeated with each connection
+      },
+      close: () => {
+        asking.disconnect();
+        hearing.disconnect();
+      },
+    };
+  }
+}
+
+function behindSentinels(client: Ioredis): Transport {
+  let followed: Followed | null = null;
+  const close = () => {
+    followed?.close();
+    followed = null;
+  };
+  client.on("end", close);
+  const follow = () => {
+    followed ??= new Followed(client);
+    return followed;
+  };
+  return {
+    send: async (args) => {
+      if (client.status === "end") return call(client, args); // which says so
+      const { node, first } = follow();
+      if (!node) await first;
+      return call(follow().node ?? client, args);
+    },
+    node: () => follow().node ?? client,
+    knows: (node) => node === followed?.node,
+    address,
+    open: openTo,
+    state: (node) => (node === client ? "connecting" : state(node)),
+    connection,
+    failovers: () => followed?.failovers ?? 0,
+    isOpen: () => client.status !== "end",
+    ended: (listener) => client.on("end", listener),
+    close,
+    takesBytes: takesBytes(client),
+    isOrdered: true,
+    tracks: false,
+  };
+}
+
+/** It knows the keys of the server's own commands only: it would ask any node, and be sent on to another one. */
+function cluster(client: IoredisCluster): Transport {
+  const { redisOptions, clusterNodeRetryStrategy, retryDelayOnFailover } = client.options;
+  const isOnce =
+    retryDelayOnFailover === 0 &&
+    (typeof clusterNodeRetryStrategy !== "function" || redisOptions?.autoResendUnfulfilledCommands === false);
+  const duplicate = () =>
+    client.duplicate([], {
+      retryDelayOnFailover: 0,
+      redisOptions: { ...redisOptions, autoResendUnfulfilledCommands: false, maxRetriesPerRequest: 0 },
+    });
+  const once = new Once(client, isOnce ? null : duplicate);
+  const node = (key: string) => {
+    const asked = once.get();
+    const [address] = asked.slots[calculateSlot(key)] ?? [];
+    return asked.nodes("master").find(({ options }) => `${options.host}:${options.port}` === address) ?? asked;
+  };
+  const send: Transport["send"] = async (args, key) => {
+    try {
+      return await call(node(key), args);
+    } catch (error) {
+      if (error instanceof Error && /^(MOVED|ASK|CLUSTERDOWN|TRYAGAIN) /.test(error.message)) {
+        return call(once.get(), args); // which follows, and learns where the slot is
+      }
+      throw error;
+    }
+  };
+  /** The whole cluster stands for its nodes until they are known. */
+  const knows = (one: object) => {
+    const asked = once.get();
+    return one === asked ? asked.nodes("master").length === 0 : asked.nodes("master").includes(one as Ioredis);
+  };
+  return {
+    send,
+    node,
+    address,
+    knows,
+    open: (node) => openTo(node),
+    state,
+    connection,
+    isOpen: () => client.status !== "end",
+    ended: (listener) => client.on("end", listener),
+    close: () => once.close(),
+    takesBytes: takesBytes(client),
+    isOrdered: false,
+    tracks: false,
+  };
+}
+
+async function openTo(node: object): Promise<Connection> {
+  const parent = node as Ioredis;
+  const connection = parent.duplicate({
+    lazyConnect: true,
+    enableOfflineQueue: false,
+    retryStrategy: null,
+    autoResendUnfulfilledCommands: false,
+    maxRetriesPerRequest: 0,
+  });
+  connection.on("error", () => {}); // whoever waits for a reply hears of it
+  await connection.connect();
+  if (parent.status === "end") {
+    connection.disconnect();
+    throw new Error("Connection is closed."); // by whoever it is of
+  }
+  return {
+    get isOpen() {
+      return connection.status === "ready";
+    },
+    send: (args) => call(connection, args),
+    hold: (process) => void (process ? connection.stream?.ref() : connection.stream?.unref()),
+    close: () => connection.disconnect(),
+  };
+}

@@ -1,0 +1,101 @@
+/** How HTTP says what a limiter answers. */
+
+/** The drafts of the standard's headers, by the names that express-rate-limit gave them. */
+export type Draft = "draft-6" | "draft-7" | "draft-8";
+
+export interface HeaderOptions {
+  /** The draft of `RateLimit` and `RateLimit-Policy`, "draft-8" as a rule; false: none of them. */
+  readonly standard?: Draft | false;
+  /** Add `X-RateLimit-Limit`, `-Remaining` and `-Reset`. */
+  readonly legacy?: boolean;
+}
+
+/** What a decision was about, for its headers. */
+export interface Policy {
+  /** The name in the headers `RateLimit` and `RateLimit-Policy`. */
+  readonly name: string;
+  /** The window, in ms. */
+  readonly window: number;
+}
+
+/** What headers say of one limit. */
+export interface LimitState {
+  readonly policy: Policy;
+  readonly limit: number;
+  readonly remaining: number | undefined;
+  readonly resetAfter: number | undefined;
+}
+
+type Headers = Record<string, string>;
+
+/** A limit of which it is known what is left. */
+interface Known extends LimitState {
+  readonly remaining: number;
+  readonly resetAfter: number;
+}
+
+/** The headers of a response to which limits apply. The older ones have room for one: that of which least remains. */
+export function headersOf(
+  decisions: readonly LimitState[],
+  { granted, retryAfter }: { readonly granted: number | boolean; readonly retryAfter: number | undefined },
+  { standard = "draft-8", legacy = false }: HeaderOptions = {},
+): Headers {
+  const known = decisions.filter(isKnown).sort((a, b) => a.remaining - b.remaining);
+  const headers: Headers = standard === false ? {} : DRAFTS[standard](decisions, known);
+  const [least] = known;
+  if (legacy && least) {
+    headers["X-RateLimit-Limit"] = String(least.limit);
+    headers["X-RateLimit-Remaining"] = String(least.remaining);
+    headers["X-RateLimit-Reset"] = String(Math.floor(Date.now() / 1000) + seconds(least.resetAfter));
+  }
+  if (!granted && retryAfter !== undefined && retryAfter >= 0) headers["Retry-After"] = String(seconds(retryAfter));
+  return headers;
+}
+
+const DRAFTS: Record<Draft, (decisions: readonly LimitState[], known: readonly Known[]) => Headers> = {
+  "draft-6": (decisions, [least]) => ({
+    "RateLimit-Policy": decisions.map(brief).join(", "),
+    ...(least && {
+      "RateLimit-Limit": String(least.limit),
+      "RateLimit-Remaining": String(least.remaining),
+      "RateLimit-Reset": String(seconds(least.resetAfter)),
+    }),
+  }),
+  "draft-7": (decisions, [least]) => ({
+    "RateLimit-Policy": decisions.map(brief).join(", "),
+    ...(least && {
+      RateLimit: `limit=${least.limit}, remaining=${least.remaining}, reset=${seconds(least.resetAfter)}`,
+    }),
+  }),
+  "draft-8": (decisions) => {
+    const states = decisions.filter(isKnown);
+    return {
+      "RateLimit-Policy": decisions
+        .map(({ policy, limit }) => `${quoted(policy.name)};q=${limit};w=${seconds(policy.window)}`)
+        .join(", "),
+      ...(states.length > 0 && {
+        RateLimit: states
+          .map(({ policy, remaining, resetAfter }) => `${quoted(policy.name)};r=${remaining};t=${seconds(resetAfter)}`)
+          .join(", "),
+      }),
+    };
+  },
+};
+
+function brief({ limit, policy }: LimitState): string {
+  return `${limit};w=${seconds(policy.window)}`;
+}
+
+function isKnown(decision: LimitState): decision is Known {
+  return decision.remaining !== undefined && decision.resetAfter !== undefined;
+}
+
+/** A string of a structured field, which holds printable ASCII only. */
+function quoted(name: string): string {
+  return `"${name.replace(/[^ -~]/g, "?").replace(/["\\]/g, "\\$&")}"`;
+}
+
+/** Whole seconds, rounded up: whoever waits that long does not come too early. */
+export function seconds(ms: number): number {
+  return Math.ceil(ms / 1000);
+}

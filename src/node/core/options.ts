@@ -1,0 +1,191 @@
+/** What a limiter can be told, and what it is unless it is told otherwise. Whatever is wrong is refused at once. */
+
+import { type Duration, flag, integer, milliseconds, resolutionOf } from "./duration.js";
+import type { Quota } from "./window.js";
+
+/** How much may be used in which window. */
+export interface QuotaOptions {
+  /** Units admitted per window, 0 … 2^53 − 1. */
+  readonly limit: number;
+  /** The length of the window: ms, or a text such as "60s"; 1 ms … 3650 days. */
+  readonly window: Duration;
+  /** The length of one subinterval, which divides the window evenly; a twelfth of the window where that does. */
+  readonly resolution?: Duration | undefined;
+  /** Never more than the limit in any span of a window; capacity comes back up to one resolution later. */
+  readonly strict?: boolean;
+}
+
+/**
+ * The strategy of a limiter. "direct" asks the server for every request, "cached" for every one but those that are
+ * known to be denied; "local" decides in this process alone.
+ */
+export type Mode = "direct" | "cached" | "local";
+
+/** What decides when the server does not answer: a window of this process, a grant, a denial, or an error. */
+export type OnFailure = "local" | "allow" | "deny" | "error";
+
+/** Whether the module decides, or the script in place of it. */
+export type ModuleUse = "auto" | "always" | "never";
+
+/** How long a request may take. */
+export interface WaitOptions {
+  /** The caller waits so much longer, from now on: decided by `onFailure` a little before that. */
+  readonly deadline?: Duration;
+  /** Ends the wait without a decision; what the server still grants is given back. */
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** What all kinds of limiters can be told, whomever they ask. */
+export interface CommonOptions {
+  /** What decides when the server does not answer; "local" as a rule. */
+  readonly onFailure?: OnFailure;
+  /** The part of the limit that this process grants by `onFailure: "local"`: 0.000001 … 1, as a rule 0.1. */
+  readonly localShare?: number;
+  /**
+   * Whether the module decides ("always"), the script that is for servers without it ("never"), or, as a rule, the
+   * script where the server does not know the module's commands ("auto").
+   */
+  readonly module?: ModuleUse;
+  /** The longest that a request waits for the server; 50 ms as a rule. */
+  readonly timeout?: Duration;
+  /** The most keys that this process remembers; 100 000 as a rule. */
+  readonly maxKeys?: number;
+  /** Put before every key. */
+  readonly prefix?: string;
+  /** The limiter's name in the headers of responses. */
+  readonly name?: string;
+}
+
+/** What a limiter of rates can be told, whomever it asks. */
+export interface RateOptions extends CommonOptions, QuotaOptions {
+  /** The strategy: "cached" as a rule, and "local" without a client. */
+  readonly mode?: Mode;
+  /** The most connections on which requests wait for their turn, of all limiters of a client; 10 as a rule. */
+  readonly maxWaiting?: number;
+  /** The longest that a denial is remembered of which no server tells when it ends; 100 ms as a rule. */
+  readonly maxUntrackedAge?: Duration;
+}
+
+/** The options, complete and checked; durations in ms. */
+export interface Settings {
+  readonly mode: Mode;
+  readonly onFailure: OnFailure;
+  readonly localShare: number;
+  readonly module: ModuleUse;
+  readonly timeout: number;
+  readonly maxKeys: number;
+  readonly maxWaiting: number;
+  readonly maxUntrackedAge: number;
+  readonly prefix: string;
+  readonly name: string;
+}
+
+export const DEFAULTS: Settings = {
+  mode: "cached",
+  onFailure: "local",
+  localShare: 0.1,
+  module: "auto",
+  timeout: 50,
+  maxKeys: 100_000,
+  maxWaiting: 10,
+  maxUntrackedAge: 100,
+  prefix: "",
+  name: "default",
+};
+
+const QUOTA = ["limit", "window", "resolution", "strict"];
+const COMMON = ["client", "onFailure", "localShare", "module", "timeout", "maxKeys", "prefix", "name"];
+const OF_RATES = [...QUOTA, "mode", "maxWaiting", "maxUntrackedAge"];
+
+/** Names that options had, or have in other languages. */
+const RENAMED: Record<string, string> = {
+  decide: "mode",
+  deciding: "mode",
+  whenAway: "onFailure",
+  when_away: "onFailure",
+  on_failure: "onFailure",
+  raise: "onFailure",
+  share: "localShare, or the Rust client's leaseShare",
+  local_share: "localShare",
+  untracked: "maxUntrackedAge",
+  mostKeys: "maxKeys",
+  max_keys: "maxKeys",
+  keyPrefix: "prefix",
+};
+
+/** The settings of a limiter, which has options of its own beside those that all have. */
+export function settingsOf(options: CommonOptions, own: readonly string[] = OF_RATES): Settings {
+  if (typeof options !== "object" || options === null) throw new TypeError("options must be an object");
+  for (const name of Object.keys(options)) known(name, new Set([...COMMON, ...own]));
+  const given = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
+  const {
+    client,
+    mode = client === undefined ? "local" : "cached",
+    ...rest
+  }: Partial<RateOptions> & { client?: unknown } = given;
+  const found = { ...DEFAULTS, ...rest };
+  if (client === undefined && mode !== "local") throw new TypeError(`mode "${String(mode)}" needs a client`);
+  if (!(found.localShare >= 0.000001 && found.localShare <= 1)) {
+    throw new RangeError(`localShare must be a number between 0.000001 and 1, not ${String(found.localShare)}`);
+  }
+  return {
+    mode: oneOf(mode, "mode", ["direct", "cached", "local"]),
+    onFailure: oneOf(found.onFailure, "onFailure", ["local", "allow", "deny", "error"]),
+    localShare: found.localShare,
+    module: oneOf(found.module, "module", ["auto", "always", "never"]),
+    timeout: milliseconds(found.timeout, "timeout"),
+    maxKeys: integer(found.maxKeys, "maxKeys", 1),
+    maxWaiting: integer(found.maxWaiting, "maxWaiting", 1),
+    maxUntrackedAge: milliseconds(found.maxUntrackedAge, "maxUntrackedAge", 0),
+    prefix: text(found.prefix, "prefix"),
+    name: text(found.name, "name"),
+  };
+}
+
+/** The quota; durations in ms. */
+export function quotaOf({ limit, window, resolution, strict = false }: QuotaOptions): Quota {
+  const length = milliseconds(window, "window");
+  const cut = resolutionOf(length, resolution);
+  return { limit: integer(limit, "limit", 0), window: length, resolution: cut, strict: flag(strict, "strict") };
+}
+
+/** A quota like another one, with some of it changed. */
+export function quotaLike(quota: Quota, changes: Partial<QuotaOptions>): Quota {
+  for (const name of Object.keys(changes)) known(name, new Set(QUOTA));
+  const given = Object.fromEntries(Object.entries(changes).filter(([, value]) => value !== undefined));
+  const resolution = "window" in given ? undefined : quota.resolution;
+  return quotaOf({ ...quota, resolution, ...given });
+}
+
+/** What a request is told: nothing but what these names say, and a deadline and a signal that are such. */
+export function requested<Options extends object>(options: Options, names: ReadonlySet<string>): Options {
+  if (typeof options !== "object" || options === null) {
+    throw new TypeError(`options must be an object, not ${String(options)}`);
+  }
+  for (const name in options) known(name, names);
+  const { deadline, signal } = options as WaitOptions;
+  if (deadline !== undefined) milliseconds(deadline, "deadline", 0);
+  if (signal === undefined) return options;
+  if (typeof signal?.throwIfAborted !== "function") {
+    throw new TypeError(`signal must be an AbortSignal, not ${String(signal)}`);
+  }
+  signal.throwIfAborted();
+  return options;
+}
+
+function known(name: string, names: ReadonlySet<string>): void {
+  if (names.has(name)) return;
+  const now = RENAMED[name];
+  throw new TypeError(now ? `the option ${name} is called ${now}` : `there is no option ${name}`);
+}
+
+function oneOf<T extends string>(value: unknown, what: string, values: readonly T[]): T {
+  if (values.includes(value as T)) return value as T;
+  const all = values.map((one) => `"${one}"`).join(", ");
+  throw new RangeError(`${what} must be one of ${all}, not ${JSON.stringify(value) ?? String(value)}`);
+}
+
+function text(value: unknown, what: string): string {
+  if (typeof value !== "string") throw new TypeError(`${what} must be a string, not ${String(value)}`);
+  return value;
+}

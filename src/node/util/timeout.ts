@@ -1,0 +1,63 @@
+/** Not waiting for ever. */
+
+/** The longest that a timer of Node.js can be set to; a longer one would fire at once. */
+const LONGEST_TIMER = 2 ** 31 - 1;
+
+/** What a promise comes to, if it does so within so many ms, and before its caller gives up; else an error. */
+export function within<T>(promise: Promise<T>, ms: number, signal?: AbortSignal): Promise<T> {
+  return first(promise, ms, signal, (_, reject) => reject(new Error(`no reply within ${ms} ms`)));
+}
+
+/** Whether a promise comes to something before so many ms have passed. */
+export function inTime(promise: Promise<unknown>, ms: number, signal?: AbortSignal): Promise<boolean> {
+  const found = promise.then(() => true);
+  return first(found, ms, signal, (resolve) => resolve(false));
+}
+
+/** Wait so many ms, unless the caller gives up before. */
+export async function pause(ms: number, signal?: AbortSignal): Promise<void> {
+  await inTime(new Promise(() => {}), ms, signal);
+}
+
+/** The first of: the promise, what happens after so many ms, and the signal. */
+function first<T>(
+  promise: Promise<T>,
+  ms: number,
+  signal: AbortSignal | undefined,
+  late: (resolve: (value: T) => void, reject: (error: unknown) => void) => void,
+): Promise<T> {
+  return new Promise((resolve, reject) => {
+    // Timers run before input is read: after a stall of the event loop, a reply that is there already still counts.
+    let immediate: NodeJS.Immediate | undefined;
+    const timer = setTimeout(
+      () => {
+        immediate = setImmediate(() => {
+          end();
+          late(resolve, reject);
+        });
+      },
+      Math.min(ms, LONGEST_TIMER),
+    );
+    const abort = () => {
+      end();
+      reject(signal?.reason);
+    };
+    const end = () => {
+      clearTimeout(timer);
+      clearImmediate(immediate);
+      signal?.removeEventListener("abort", abort);
+    };
+    promise.then(
+      (value) => {
+        end();
+        resolve(value);
+      },
+      (error) => {
+        end();
+        reject(error);
+      },
+    );
+    if (signal?.aborted) abort();
+    else signal?.addEventListener("abort", abort);
+  });
+}
