@@ -20,13 +20,14 @@ def sha():
 
 def scripted(words, sha, read_only="EVALSHA_RO"):
     """A call of the script instead of one of the module's commands; other commands as they are."""
-    name = str(words[0]).upper()
+    name = words[0].decode() if isinstance(words[0], bytes) else words[0].upper()
     if not name.startswith("SWLIMIT."):
         return words
     name = name.removeprefix("SWLIMIT.")
     evalsha = read_only if name in ("PEEK", "INFO") else "EVALSHA"
     if name in ("MALLOW", "ADMIT"):
-        return [evalsha, sha, *words[1:2 + words[1]], name, *words[2 + words[1]:]]
+        end = 2 + int(words[1])
+        return [evalsha, sha, *words[1:end], name, *words[end:]]
     return [evalsha, sha, 1, words[1], name, *words[2:]]
 
 

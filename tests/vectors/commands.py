@@ -146,7 +146,7 @@ def rates():
     asked = [{"key": "k"} | RATE | chosen for chosen in combined(cost=[1, 3], partial=BOTH, strict=BOTH)]
     edges = [asked[0] | edge for edge in (
         {"key": ""}, {"key": "t\u00eate\r\n"}, {"limit": 0}, {"limit": 2, "cost": 3},
-        {"limit": MAX, "window": MAX_WINDOW, "resolution": 86_400_000, "cost": MAX - 2},
+        {"limit": MAX, "window": MAX_WINDOW, "resolution": 86_400_000, "cost": MAX - 3},
         {"window": 1, "resolution": 1}, {"window": 60_000, "resolution": 60_000}, {"window": 4_096, "resolution": 1},
         {"key": b"\xff\x00k"}, {"window": 4_097, "resolution": 1})]
     for fields in [one | {"block": block} for block in (0, 900_000) for one in asked + edges * (block == 0)]:

@@ -5,9 +5,11 @@ import struct
 
 import pytest
 
+from support.bounds import MAX
+from support.comparing import Clock
 from support.resp import Connection, Failed
-from support.script import load, sha, unpacked
-from vectors.commands import NOW
+from support.script import load, scripted, sha, unpacked
+from vectors.commands import LATER, NOW
 from vectors.make import HERE
 
 ENTRIES = json.loads((HERE / "commands.json").read_text())
@@ -30,6 +32,11 @@ def sent(words):
 
 def shape(reply):
     return [shape(one) for one in reply] if isinstance(reply, list) else type(reply)
+
+
+def is_too_fine(entry):
+    """Whether the script refuses it, with an error that only its words have."""
+    return entry["fields"].get("window") == 4_097
 
 
 @pytest.fixture
@@ -74,19 +81,18 @@ def test_the_server_finds_the_keys(pipe, entry):
 def test_the_script_takes_both_spellings(plain, entry):
     """One packed argument decides as the words do."""
     script, keys = entry["script"], sent(entry["keys"])
-    rest = sent(entry["words"])[1 + (entry["command"] in ("MALLOW", "ADMIT")) + len(keys):]
-    words = [entry["command"].encode(), *rest]
+    *call, name = scripted(sent(entry["words"]), sha())[:4 + len(keys)]
+    words = [name.encode(), *scripted(sent(entry["words"]), sha())[4 + len(keys):]]
     assert script.get("words") is None or sent(script["words"]) == words
 
     def reply(*arguments):
         plain.call("FLUSHALL")
         if entry["command"] in ("ALLOW", "PEEK", "INFO"):  # of a window that slides, so that all flags matter
             for at in NOW - 60_000, NOW:
-                plain.call("EVALSHA", sha(), 1, *keys, "RECORD", 10, 60, 5, "COST", 4, "AT", at)
-        call = "EVALSHA_RO" if entry["reads"] else "EVALSHA"
-        return unpacked(plain.call(call, sha(), len(keys), *keys, *arguments), entry["fields"].get("limit"))
+                plain.call(*scripted(["SWLIMIT.RECORD", *keys, 10, 60, 5, "COST", 4, "AT", at], sha()))
+        return unpacked(plain.call(*call, *arguments), entry["fields"].get("limit"))
 
-    if entry["fields"].get("window") == 4_097:
+    if is_too_fine(entry):
         assert "above swlimit.max-subintervals" in reply(*words)
         return
     assert is_as_told(entry, reply(*words))
@@ -97,3 +103,65 @@ def test_the_script_takes_both_spellings(plain, entry):
     if "dated" in script:
         dated = [bytes.fromhex(script["dated"])] if "packed" in script else sent(script["dated"])
         assert reply(*dated) == reply(*words, "AT", NOW)
+
+
+# What takes a command back.
+
+
+@pytest.fixture(scope="module")
+def at_once(starting, tmp_path_factory):
+    """How commands are executed while the clock stands: by the module, or by the script in place of it."""
+    clock = Clock(tmp_path_factory.mktemp("clock"))
+    clock.set(NOW)
+    with starting() as start, Connection(start(env=clock.environment).port) as module, \
+            Connection(start(env=clock.environment, module=None).port) as plain:
+        load(plain)
+        module.call("CONFIG", "SET", "swlimit.max-subintervals", 10_000)
+        yield {"module": module.call, "script": lambda *words: plain.call(*scripted(words, sha()))}
+
+
+def parts(entry):
+    fields = entry["fields"]
+    for one in fields.get("members") or fields.get("clauses") or [fields]:
+        yield {"kind": "HOLD" if "ttl" in one else "RATE" if "window" in one else "BUDGET"} | one
+
+
+def neighbours(part, units):
+    """Commands of others before and after, that take units of a key: of a window in the subintervals beside."""
+    key = as_bytes(part["key"])
+    if part["kind"] == "HOLD":
+        return [["SWLIMIT.HOLD", key, MAX, "1h", *id_and_cost] for id_and_cost in (["one", "COST", units], ["other"])]
+    if part["kind"] == "BUDGET":
+        return [["SWLIMIT.BUDGET", key, 0, part["until"], "COST", cost, "FORCE"] for cost in (units, 1)]
+    record = ["SWLIMIT.RECORD", key, 0, f"{part['window']}ms", f"{part['resolution']}ms", "COST"]
+    return [*record, units, "AT", NOW - part["resolution"]], [*record, 1, "AT", NOW + part["resolution"]]
+
+
+def contents(call, key):
+    """What a key holds, but for the last token and bytes."""
+    shown = call("SWLIMIT.INFO", key)
+    return {name: value for name, value in zip(shown[::2], shown[1::2]) if name not in (b"token", b"memory")}
+
+
+@pytest.mark.parametrize("decider, entry, case", [
+    pytest.param(decider, entry, case, id=f"{decider} {as_text(entry)} {case['reply']}")
+    for entry in ENTRIES for case in entry["undo"] if case["commands"] and case.get("passed", 0) < LATER - NOW
+    for decider in ("module", "script") if decider == "module" or (entry["script"] and not is_too_fine(entry))])
+def test_an_undo_takes_back_what_the_command_took(at_once, decider, entry, case):
+    """And nothing of its neighbours', which leave as much as the reply tells."""
+    call, keys = at_once[decider], sent(entry["keys"])
+    told = case["reply"] or entry["undo"][0]["reply"]
+    replies = told[1:] if entry["command"] in ("MALLOW", "ADMIT") else [told]
+    before, after = zip(*(neighbours(part, limit - granted - remaining)
+                          for part, (granted, limit, remaining, *_) in zip(parts(entry), replies)))
+
+    def left(command, *undo):
+        call("FLUSHALL")
+        replies = [call(*words) for words in (*before, *command, *after, *undo)]
+        assert [reply for reply in replies if isinstance(reply, Failed)] == []
+        assert not command or replies[len(before)] == told
+        return [contents(call, key) for key in keys]
+
+    without, command = left([]), [sent(entry["words"])]
+    assert all(one != other for one, other in zip(left(command), without))
+    assert left(command, *map(sent, case["commands"])) == without
