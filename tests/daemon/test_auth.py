@@ -1,11 +1,14 @@
 """What `/auth` answers, without a proxy in between."""
 
 import http.client
+import json
+import re
 import socket
 
 import pytest
 
 from support.contents import info_of
+from support.server import ROOT
 from support.waiting import eventually
 
 POLICIES = """
@@ -73,6 +76,15 @@ def test_keys_of_networks(start_daemon, server):
     assert sorted(server.cli("KEYS", "*").split("\n")) == [
         f"{{d}}||p={network}|1d" for network in ("192.0.2.0/24", "192.0.3.0/24", "192.0.4.0/24", "2001:db8:0:100::/56",
                                                  "2001:db8::/56")]
+
+
+def test_keys_of_addresses(start_daemon, server):
+    daemon = start_daemon(by_path('{name: p, key: "{client}", rate_limit: {unit: day, requests_per_unit: 99}}'), server)
+    for case in json.loads((ROOT / "tests/vectors/addresses.json").read_text()):
+        if re.fullmatch("[0-9a-fA-F:.]+", case["address"]):
+            assert status(daemon, X_Forwarded_For=case["address"]) == 200
+            assert server.cli("KEYS", "*") == f"{{d}}||p={case['key']}|1d", case
+            server.cli("FLUSHALL")
 
 
 DENY = "networks: {deny: [192.0.2.0/24, 2001:db8::/32], allow: [192.0.2.1, 198.51.100.0/24]}\n"

@@ -20,7 +20,7 @@ from python.serving import serve_asgi, serve_wsgi
 from support.http import fetch
 from support.server import ROOT, free_port
 from support.waiting import eventually
-from swlimit.rules import Rules
+from swlimit.rules import Rules, client_network
 
 told = []
 
@@ -167,6 +167,11 @@ def test_which_methods_are_limited():
         rule = swlimit.Rule(limiter, methods=case["methods"], method_exact=case["exact"])
         tried = case["matching"] + case["other"]
         assert [method for method in tried if rule.limits_method(method)] == case["matching"], case
+
+
+def test_keys_of_addresses():
+    for case in json.loads((ROOT / "tests/vectors/addresses.json").read_text()):
+        assert client_network(case["address"]) == case["key"]
 
 
 @ALL

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from ipaddress import IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast, get_args
 
 from .asking import Key
@@ -14,6 +14,7 @@ from .limiter import AsyncLimiter, Limiter
 L = TypeVar("L", bound=Limiter | AsyncLimiter)
 S = TypeVar("S")
 Headers = Literal["all", "standard", "legacy", "none"]
+NAT64 = IPv6Network("64:ff9b::/96")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +141,13 @@ def checked_view(view: object) -> None:
 
 
 def client_network(address: str | None) -> str | None:
-    """Who sits at an address: an IPv6 client's network of 64 bits, all of which is its own, else the address itself."""
+    """The key of a client's address: of IPv6 the network of 64 bits, within which a client may take any address. One
+    that stands for an IPv4 address is that address: behind NAT64 all clients would otherwise share a key."""
     if address is None or ":" not in address:
         return address
     try:
         found = IPv6Address(address.partition("%")[0])
     except ValueError:
         return address
-    return str(found.ipv4_mapped or IPv6Network((found, 64), strict=False))
+    behind_nat64 = IPv4Address(int(found) & 0xFFFF_FFFF) if found in NAT64 else None
+    return str(found.ipv4_mapped or behind_nat64 or IPv6Network((found, 64), strict=False))
