@@ -13,7 +13,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from support import model  # noqa: E402
-from support.bounds import MAX, MAX_WINDOW, T  # noqa: E402
+from support.bounds import MAX, MAX_SUBINTERVALS, MAX_WINDOW, T  # noqa: E402
 from support.commands import mallow  # noqa: E402
 from support.holding import Refused  # noqa: E402
 from support.holding_workload import BudgetWorkload, HoldingWorkload  # noqa: E402
@@ -177,6 +177,14 @@ OPTIONS = {
 }
 BREAKER = {"failures": 3, "silent_timeouts": 3, "first_probe": 100, "last_probe": 500, "jitter": 0.2,
            "probe_timeout": 500}
+NUMBERS = {
+    "poll": 100, "silence": 1_000, "connect": 1_000, "late": 10_000, "max_unanswered": 1_000,
+    "sentinel_interval": 1_000, "loop_turns": 3, "script_tries": 5, "script_subintervals": 4_096, "look_from": 20,
+    "look_round_trips": 4, "closing": 1_500, "closing_round_trips": 6, "max_kept": 100_000, "hold_ttl": 30_000,
+    "min_hold_ttl": 3_000, "max_hold_wait": 3_600_000, "max_hold_id": 128, "ids_per_renewal": 1_000,
+    "renewals_per_ttl": 3, "retries_per_ttl": 10, "drift": 1_000, "max_admitted": 64, "max_limit": MAX,
+    "max_window": MAX_WINDOW, "max_subintervals": MAX_SUBINTERVALS,
+}
 WINDOWS = [*range(1, 40), 59, 60, 97, 100, 144, 250, 500, 1_000, 1_001, 1_500, 4_093, 4_099, 8_186, 8_198, 9_999,
            10_000, 30_000, 60_000, 90_000, 3_600_000, 16_769_023, 16_777_216, 86_400_000, 86_400_001, 604_800_000,
            2_592_000_000, MAX_WINDOW]
@@ -191,6 +199,7 @@ def defaults():
     return {
         "options": OPTIONS,
         "breaker": BREAKER,
+        "numbers": NUMBERS,
         "resolutions": [{"window": window, "resolution": default_resolution(window)} for window in WINDOWS],
         "shares": [{"limit": limit, "share": share, "units": math.ceil(limit * Fraction(str(share)))}
                    for limit in LIMITS for share in SHARES],
