@@ -14,8 +14,9 @@ use crate::config::source::Source;
 use crate::config::watched::Watched;
 use crate::config::{Configuration, Origin};
 use crate::core::{Answer, Client, Explanation, Limiters, Plan, Refusal, State};
-use crate::observe::metrics::{self, Api, Metrics, Outcome, Unmatched};
-use crate::observe::traces;
+use crate::observe::labels::{Api, Outcome, Unmatched};
+use crate::observe::metrics::Metrics;
+use crate::observe::{refusals, traces};
 
 /// The target of the log lines that say why each request was decided as it was.
 const DECISIONS: &str = "swlimitd::decisions";
@@ -258,6 +259,6 @@ impl Service {
 
 /// Counts and logs a refusal by the server.
 pub fn refused(refusal: Refusal) -> Refusal {
-    metrics::refused(&refusal);
+    refusals::refused(&refusal);
     refusal
 }

@@ -38,7 +38,9 @@ def test_keys_of_the_script_have_an_error_of_their_own(start_daemon, start):
     for key, kept in ("k", "{d}|k=x|1d"), ("plan", "{d}|plan=x|year"):
         status, text = daemon.json({"domain": "d", "descriptors": [{"entries": [{"key": key, "value": "x"}]}]})
         assert status == 500 and "the script wrote this key" in text and "set another prefix" in text
-        assert state(daemon)["script_key"]["key"] == kept
+        shown = state(daemon)
+        assert shown["script_key"]["key"] == kept
+        assert shown["refusals"]["rate"] > 0 and "the script wrote this key" in shown["refusals"]["error"]
     status, _, text = daemon.http("/v1/allow", LIMIT | {"key": "own"}, headers=JSON)
     assert status == 502 and "the script wrote this key" in text
     assert daemon.metrics("swlimitd_server_errors_total")["written_by_script",] == 3

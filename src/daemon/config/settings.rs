@@ -12,7 +12,7 @@ use super::error::{parse, ConfigError};
 use super::policy::{Defaults, Mode, Module, OnFailure, PolicyKeys, Share};
 use super::proxy::Auth;
 use super::source::Source;
-use super::tls::Tls;
+use super::tls::{ServerTls, Tls};
 use super::xds::Xds;
 
 /// The environment variable that overrides `server`, whose URL may hold a password.
@@ -154,16 +154,6 @@ impl fmt::Display for Server {
             None => f.write_str(url),
         }
     }
-}
-
-/// PEM files for a server with TLS. Without an authority, the system's authorities are trusted.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
-#[serde(deny_unknown_fields, default)]
-pub struct ServerTls {
-    pub authority: Option<PathBuf>,
-    /// Shown to the server, with its key.
-    pub certificate: Option<PathBuf>,
-    pub key: Option<PathBuf>,
 }
 
 /// How sentinels are asked.

@@ -31,6 +31,16 @@ pub struct Tls {
     pub client_name: Option<String>,
 }
 
+/// PEM files for a server with TLS. Without an authority, the system's authorities are trusted.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServerTls {
+    pub authority: Option<PathBuf>,
+    /// Shown to the server, with its key.
+    pub certificate: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+}
+
 impl Tls {
     /// Reads the files, adds them to `sources`, and makes a configuration for these ALPN protocols.
     pub fn server(&self, protocols: &[&str], sources: &mut Vec<Source>) -> Result<Arc<ServerConfig>, ConfigError> {

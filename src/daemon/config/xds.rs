@@ -17,8 +17,8 @@ use serde_json::{json, Value};
 
 use super::duration::{self, Duration};
 use super::error::ConfigError;
-use super::settings::ServerTls;
 use super::source::Source;
+use super::tls::ServerTls;
 
 /// A control plane that speaks the aggregated discovery service, state of the world.
 #[derive(Clone, Debug, Deserialize, PartialEq)]

@@ -1,12 +1,10 @@
 //! Metrics for Prometheus, and the recent counts for the page.
 
 use std::net::IpAddr;
-use std::sync::{Mutex, OnceLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
-use metrics::{
-    counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram, Counter, Gauge, Histogram,
-};
+use metrics::{counter, gauge, histogram, Counter, Gauge, Histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use metrics_process::Collector;
 use metrics_util::MetricKindMask;
@@ -14,14 +12,16 @@ use tracing::Span;
 
 use super::configuration::ConfigurationMetrics;
 use super::denied::DeniedHere;
+use super::descriptions::{describe, DURATIONS, WAITING, WAITS};
+use super::labels::{Api, Outcome, Rejection, Unmatched};
 use super::recent::Recent;
-use super::refusals;
+use super::refusals::SERVER_ERRORS;
 use super::rules::Rules;
 use super::throttle::Throttle;
 use super::traces;
 use super::waiting::Waiting;
 use crate::config::policy::Module;
-use crate::core::{Backend, Client, Refusal, Source, State, Statistics};
+use crate::core::{Backend, Client, Source, State, Statistics};
 
 /// 50 µs … 1 s.
 pub const SECONDS: [f64; 13] =
@@ -29,147 +29,6 @@ pub const SECONDS: [f64; 13] =
 
 /// 1 ms … 1 h.
 pub const WAIT_SECONDS: [f64; 13] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0];
-
-const DURATIONS: &str = "swlimitd_request_duration_seconds";
-const WAITS: &str = "swlimitd_wait_duration_seconds";
-const WAITING: &str = "swlimitd_waiting";
-
-/// The protocol of a request, or its command in the HTTP API.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Api {
-    Grpc,
-    Json,
-    Auth,
-    Allow,
-    AllowAll,
-    Peek,
-    Record,
-    Acquire,
-    Refund,
-    Block,
-    Unblock,
-    Hold,
-    Release,
-    Renew,
-    Budget,
-    Admit,
-    Settle,
-    Demo,
-}
-
-impl Api {
-    const NAMES: [&str; 18] = [
-        "grpc",
-        "json",
-        "auth",
-        "v1/allow",
-        "v1/allow_all",
-        "v1/peek",
-        "v1/record",
-        "v1/acquire",
-        "v1/refund",
-        "v1/block",
-        "v1/unblock",
-        "v1/hold",
-        "v1/release",
-        "v1/renew",
-        "v1/budget",
-        "v1/admit",
-        "v1/settle",
-        "demo",
-    ];
-
-    /// The commands that decide.
-    pub const DECIDING: [Self; 9] = [
-        Self::Allow,
-        Self::AllowAll,
-        Self::Peek,
-        Self::Record,
-        Self::Acquire,
-        Self::Hold,
-        Self::Budget,
-        Self::Admit,
-        Self::Demo,
-    ];
-
-    /// The commands that may wait for their turn.
-    const WAITING: [Self; 2] = [Self::Acquire, Self::Hold];
-
-    fn waits(self) -> bool {
-        Self::WAITING.contains(&self)
-    }
-
-    pub fn name(self) -> &'static str {
-        Self::NAMES[self as usize]
-    }
-}
-
-/// The result of a request.
-#[derive(Clone, Copy)]
-pub enum Outcome {
-    Ok,
-    OverLimit,
-    Error,
-    /// The caller gave up first.
-    Cancelled,
-}
-
-impl Outcome {
-    const NAMES: [&str; 4] = ["ok", "over_limit", "error", "cancelled"];
-
-    pub fn name(self) -> &'static str {
-        Self::NAMES[self as usize]
-    }
-}
-
-impl<E> From<Result<bool, E>> for Outcome {
-    /// From whether the request was denied.
-    fn from(denied: Result<bool, E>) -> Self {
-        match denied {
-            Ok(true) => Self::OverLimit,
-            Ok(false) => Self::Ok,
-            Err(_) => Self::Error,
-        }
-    }
-}
-
-/// Why a request or descriptor has no limit.
-#[derive(Clone, Copy)]
-pub enum Unmatched {
-    Domain,
-    Rule,
-    Policy,
-}
-
-impl Unmatched {
-    const NAMES: [&str; 3] = ["domain", "rule", "policy"];
-}
-
-/// Why the server decided nothing.
-const SERVER_ERRORS: [&str; 3] = ["away", "refused", "written_by_script"];
-
-/// The key of the script's that the module refused last, and when.
-static SCRIPT_KEY: Mutex<Option<(SystemTime, String)>> = Mutex::new(None);
-
-/// Why a connection or request was rejected before any protocol.
-#[derive(Clone, Copy)]
-pub enum Rejection {
-    Malformed,
-    TooLarge,
-    Slow,
-    Connections,
-    Tls,
-    /// All requests and replies together held too many bytes.
-    Memory,
-}
-
-impl Rejection {
-    const NAMES: [&str; 6] = ["malformed", "too_large", "slow", "connections", "tls", "memory"];
-
-    pub fn name(self) -> &'static str {
-        Self::NAMES[self as usize]
-    }
-}
 
 /// All metrics.
 pub struct Metrics {
@@ -356,89 +215,5 @@ pub fn rejected(rejection: Rejection, peer: &Option<IpAddr>) {
     if let Some(count) = REJECTIONS.count(Instant::now()) {
         let peer = peer.map(|address| address.to_string());
         tracing::warn!(why, peer, count, "connections or requests were rejected, counted since the last such line");
-    }
-}
-
-/// The key of the script's that the module refused last, and when.
-pub fn script_key() -> Option<(SystemTime, String)> {
-    SCRIPT_KEY.lock().expect("no code panics while it holds this lock").clone()
-}
-
-/// Counts a request without a decision.
-pub fn refused(refusal: &Refusal) {
-    let [away, refused, written_by_script] = SERVER_ERRORS;
-    let why = match refusal {
-        Refusal::Unavailable => away,
-        Refusal::Refused(_) => refused,
-        Refusal::WrittenByScript(_) => written_by_script,
-        Refusal::Invalid(_) | Refusal::NeedsServer => return,
-    };
-    counter!("swlimitd_server_errors_total", "why" => why).increment(1);
-    if let Refusal::WrittenByScript(key) = refusal {
-        static KEYS: Throttle = Throttle::new();
-        *SCRIPT_KEY.lock().expect("no code panics while it holds this lock") = Some((SystemTime::now(), key.clone()));
-        if let Some(count) = KEYS.count(Instant::now()) {
-            tracing::error!(key, count, "the module cannot read keys of the script, counted since the last such line");
-        }
-    }
-    static REFUSALS: Throttle = Throttle::new();
-    if let Refusal::Refused(error) = refusal {
-        refusals::count(error);
-        if let Some(count) = REFUSALS.count(Instant::now()) {
-            tracing::error!(%error, count, "the server refuses commands, counted since the last such line");
-        }
-    }
-}
-
-fn describe() {
-    describe_counter!("swlimitd_requests_total", "Requests, by protocol or command, and result");
-    describe_histogram!(DURATIONS, "Duration of requests in seconds, without those that may wait");
-    describe_histogram!(WAITS, "Duration of requests that may wait for their turn, in seconds");
-    describe_gauge!(WAITING, "Requests that wait for their turn now");
-    describe_counter!("swlimitd_rule_requests_total", "Requests, by rule and outcome");
-    describe_counter!("swlimitd_hits_total", "Hits of requests, by rule");
-    describe_counter!("swlimitd_decisions_total", "Decisions of limits, by rule, decision and source");
-    describe_counter!("swlimitd_near_limit_total", "Grants that left less than 20 % of the limit");
-    describe_counter!("swlimitd_shadowed_total", "Denials of rules in shadow mode");
-    describe_counter!(
-        "swlimitd_unmatched_total",
-        "Descriptors and requests without a limit: unknown domain, no rule, no policy"
-    );
-    describe_counter!(
-        "swlimitd_server_errors_total",
-        "Requests without a decision: the server was away, or refused the command"
-    );
-    describe_counter!("swlimitd_rejected_total", "Connections and requests rejected before any protocol");
-    describe_gauge!("swlimitd_control_plane_connected", "1 while the control plane that sends limits is connected");
-    describe_gauge!("swlimitd_build_info", "1, with the version");
-    describe_gauge!("swlimitd_server_lacks_module", "1 while the script decides because the module is not loaded");
-    describe_gauge!("swlimitd_server_away_seconds", "How long a server has been away, by reason; absent unless it is");
-    describe_gauge!("swlimit_client_server_away", "1 while decisions are made without the server");
-    describe_gauge!("swlimit_client_server_slow", "1 while replies of the server come after the timeout");
-    describe_gauge!("swlimit_client_server_script", "1 if the server has not the module, and its script decides");
-    describe_gauge!("swlimit_client_server_round_trip_seconds", "Duration of the last exchange with the server");
-    describe_gauge!("swlimit_client_lacks", "1 if the server refuses this right");
-    for (name, description) in [
-        ("decisions", "Decisions of the client, by source"),
-        ("commands", "Commands sent to the server"),
-        ("failures", "Exchanges that the server did not answer in time, or could not decide; connections not made"),
-        ("slow", "Replies that came late"),
-        ("opened", "How often a server was found away"),
-        ("failovers", "How often sentinels named another primary"),
-        ("changes", "Changes of keys that the server announced"),
-        ("forgotten", "How often all cached denials were forgotten"),
-        ("leased", "Units leased"),
-        ("returned", "Units of leases given back unused"),
-        ("written_off", "Units of leases that could not be given back"),
-        ("in_doubt", "Requests for leases without a reply"),
-        ("synchronized", "Synchronizations of mode eventual that succeeded"),
-        ("unsynchronized", "Synchronizations of mode eventual that failed"),
-        ("refused", "Units that the server refused to synchronize"),
-        ("sent_again", "Units sent once more because nobody knows whether they were counted"),
-        ("lost", "Units given up after two synchronizations in doubt"),
-        ("holds_lost", "Holds that ended before they were released"),
-        ("unclaimed", "Units granted to requests that had been decided otherwise by then"),
-    ] {
-        describe_counter!(format!("swlimit_client_{name}_total"), description);
     }
 }

@@ -2,6 +2,8 @@
 
 pub mod configuration;
 pub mod denied;
+mod descriptions;
+pub mod labels;
 pub mod metrics;
 pub mod process;
 pub mod recent;

@@ -1,9 +1,19 @@
-//! The commands that the server refused in the last seconds, and its last error.
+//! Requests that the server did not decide, and the last error.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
+
+use metrics::counter;
 
 use super::process;
+use super::throttle::Throttle;
+use crate::core::Refusal;
+
+/// Why the server decided nothing.
+pub const SERVER_ERRORS: [&str; 3] = ["away", "refused", "written_by_script"];
+
+/// The key of the script's that the module refused last, and when.
+static SCRIPT_KEY: Mutex<Option<(SystemTime, String)>> = Mutex::new(None);
 
 /// The seconds that are remembered.
 const SECONDS: u64 = 10;
@@ -16,9 +26,42 @@ struct Refusals {
     error: String,
 }
 
-/// Counts a refused command.
-pub fn count(error: &str) {
-    with(|refusals, now| refusals.count(error, now));
+/// The key of the script's that the module refused last, and when.
+pub fn script_key() -> Option<(SystemTime, String)> {
+    SCRIPT_KEY.lock().expect("no code panics while it holds this lock").clone()
+}
+
+/// Counts and logs a request that the server did not decide.
+pub fn refused(refusal: &Refusal) {
+    static LOGGED: [Throttle; 2] = [Throttle::new(), Throttle::new()];
+    let [away, refused, written_by_script] = SERVER_ERRORS;
+    let log = |throttle: &Throttle, line: &dyn Fn(u64)| throttle.count(Instant::now()).into_iter().for_each(line);
+    let why = match refusal {
+        Refusal::Unavailable => away,
+        Refusal::Refused(error) => {
+            log(&LOGGED[0], &|count| {
+                tracing::error!(%error, count, "the server refuses commands, counted since the last such line");
+            });
+            refused
+        }
+        Refusal::WrittenByScript(key) => {
+            let at = SystemTime::now();
+            *SCRIPT_KEY.lock().expect("no code panics while it holds this lock") = Some((at, key.clone()));
+            log(&LOGGED[1], &|count| {
+                tracing::error!(
+                    key,
+                    count,
+                    "the module cannot read keys of the script, counted since the last such line"
+                );
+            });
+            written_by_script
+        }
+        Refusal::Invalid(_) | Refusal::NeedsServer => return,
+    };
+    counter!("swlimitd_server_errors_total", "why" => why).increment(1);
+    if why != away {
+        with(|refusals, now| refusals.count(refusal.message(), now));
+    }
 }
 
 /// How many commands are refused per second, and the last error; `None` without any.

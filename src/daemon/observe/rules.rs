@@ -1,6 +1,5 @@
 //! Metrics by rule.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard};
 
@@ -8,7 +7,7 @@ use ahash::RandomState;
 use metrics::{counter, Counter};
 use serde::Serialize;
 
-use super::metrics::Api;
+use super::labels::{shortened, Api};
 use super::recent::{Recent, TimeRange};
 use crate::config::limits::{Limits, Rule};
 use crate::config::policy::Mode;
@@ -16,9 +15,6 @@ use crate::core::{Answer, Plan, Refusal, Source};
 
 /// Maximum distinct rule labels; the rest share `(other)`.
 const MAX_RULES: usize = 10_000;
-
-/// The longest label in bytes; longer ones are cut, and share what is left.
-const MAX_LABEL: usize = 200;
 
 const OTHER: &str = "(other)";
 
@@ -298,13 +294,4 @@ impl RuleMetrics {
             counter!("swlimitd_decisions_total", &labels)
         })
     }
-}
-
-/// A label of at most [`MAX_LABEL`] bytes.
-pub fn shortened(label: &str) -> Cow<'_, str> {
-    if label.len() <= MAX_LABEL {
-        return Cow::Borrowed(label);
-    }
-    let end = (0..=MAX_LABEL).rev().find(|at| label.is_char_boundary(*at)).unwrap_or_default();
-    Cow::Owned(format!("{}…", &label[..end]))
 }

@@ -15,9 +15,8 @@ use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::Layer;
 
-use super::metrics::{Api, Outcome};
+use super::labels::{shortened, Api, Outcome};
 use super::process;
-use super::rules::shortened;
 use crate::config::settings::Traces;
 use crate::core::{Answer, Descriptor, Plan, Refusal};
 

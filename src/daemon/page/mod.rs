@@ -19,7 +19,7 @@ use crate::config::access::Access;
 use crate::config::limits::{Domain, Limit, Limits, Per, Rule};
 use crate::core::{self, Denied, Refusal, Source};
 use crate::observe::denied::DeniedKey;
-use crate::observe::metrics::{self, Metrics, SECONDS, WAIT_SECONDS};
+use crate::observe::metrics::{Metrics, SECONDS, WAIT_SECONDS};
 use crate::observe::process;
 use crate::observe::recent::TimeRange;
 use crate::observe::refusals;
@@ -189,7 +189,7 @@ fn servers(service: &Service, has_access: bool) -> Vec<Value> {
 
 /// The key of the script's that the module refused last. Keys may name people.
 fn script_key(has_access: bool) -> Value {
-    match metrics::script_key() {
+    match refusals::script_key() {
         None => Value::Null,
         Some((at, key)) => json!({"at": api::unix(at), "key": if has_access { key } else { String::new() }}),
     }

@@ -16,7 +16,8 @@ use tokio::time::{sleep, timeout};
 use super::listen::Listener;
 use super::tls::Acceptor;
 use super::transfer::Transfers;
-use crate::observe::metrics::{self, Rejection};
+use crate::observe::labels::Rejection;
+use crate::observe::metrics;
 use crate::protocol::peer::Peer;
 
 /// How long a client may take for the handshake of TLS.

@@ -31,7 +31,7 @@ use super::listen::Listener;
 use super::timeouts::Timeouts;
 use super::tls::Acceptor;
 use super::transfer::{ReplyBody, TransferLimits, Transfers};
-use crate::observe::metrics::Rejection;
+use crate::observe::labels::Rejection;
 use crate::protocol::envoy;
 use crate::protocol::peer::Peer;
 use crate::service::Service;

@@ -29,7 +29,7 @@ use super::timeouts::Timeouts;
 use super::tls::Acceptor;
 use super::transfer::{TransferLimits, Transfers};
 use crate::config::settings;
-use crate::observe::metrics::Rejection;
+use crate::observe::labels::Rejection;
 use crate::observe::snapshots::Snapshots;
 use crate::page;
 use crate::protocol::peer::Peer;

@@ -16,7 +16,8 @@ use tokio::sync::Notify;
 use tokio::time::{interval, sleep, Sleep};
 
 use super::in_flight::{self, InFlight};
-use crate::observe::metrics::{self, Rejection};
+use crate::observe::labels::Rejection;
+use crate::observe::metrics;
 use crate::protocol::peer::Peer;
 
 /// What a request or reply holds uncounted, if it does not have to be waited for: nearly all are smaller.

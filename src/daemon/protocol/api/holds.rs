@@ -20,7 +20,7 @@ use super::{prefix, read, Body};
 use crate::config::limits::{Anchor, Periods};
 use crate::config::policy::OnFailure;
 use crate::core::{AdmitPart, BudgetKind, HoldKind, Taken};
-use crate::observe::metrics::Api;
+use crate::observe::labels::Api;
 use crate::protocol::object::Object;
 use crate::service::{refused, Live, Service};
 

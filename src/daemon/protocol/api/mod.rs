@@ -29,7 +29,7 @@ use super::peer::Peer;
 use crate::config::limits::{default_geometry, Limit};
 use crate::config::policy::{OnFailure, PolicyKeys};
 use crate::core::{self, Explanation, Operation, Plan, Question, Role, Verb};
-use crate::observe::metrics::{Api, Outcome};
+use crate::observe::labels::{Api, Outcome};
 use crate::observe::traces;
 use crate::service::{refused, Live, Service};
 use decode::{BlockRequest, Command, KeyRequest, LimitRequest, RefundRequest, TopRequest};

@@ -16,7 +16,7 @@ use super::peer::Peer;
 use crate::config::limits::{Limits, MissingHeader, NetworkDecision, OriginalRequest};
 use crate::config::settings::Settings;
 use crate::core::Refusal;
-use crate::observe::metrics::{Api, Outcome, Unmatched};
+use crate::observe::labels::{Api, Outcome, Unmatched};
 use crate::observe::traces;
 use crate::service::Service;
 

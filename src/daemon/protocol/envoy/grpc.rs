@@ -13,7 +13,7 @@ use tonic_prost::ProstCodec;
 
 use super::messages::RateLimitRequest;
 use crate::core::Refusal;
-use crate::observe::metrics::Api;
+use crate::observe::labels::Api;
 use crate::service::Service;
 
 /// The path of the only method.

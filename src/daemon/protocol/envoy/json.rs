@@ -17,7 +17,7 @@ use super::request::{Descriptor, Request};
 use super::should_rate_limit;
 use crate::config::limits;
 use crate::core::Refusal;
-use crate::observe::metrics::Api;
+use crate::observe::labels::Api;
 use crate::protocol::access::is_from_page;
 use crate::protocol::object::Object;
 use crate::service::Service;

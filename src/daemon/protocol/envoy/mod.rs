@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::config::policy::OnFailure;
 use crate::config::Configuration;
 use crate::core::{Plan, Refusal};
-use crate::observe::metrics::{Api, Unmatched};
+use crate::observe::labels::{Api, Unmatched};
 use crate::observe::traces;
 use crate::service::Service;
 use encode::ReplyOptions;
