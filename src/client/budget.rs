@@ -179,16 +179,9 @@ impl BudgetLimiter {
     /// [`Error::Invalid`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::Away`].
     pub async fn refund<'a>(&self, request: impl Into<Request<'a>>) -> Result<u64, Error> {
         let request = request.into().checked()?;
-        let (key, age) = (self.key(request.key), request.age.map(ms_up));
-        match &self.0.client.link {
-            None => Ok(self.give_back(&key, request.cost, age)),
-            Some(link) => {
-                let command = match request.since {
-                    Some(since) => commands::refund_since(&key, request.cost, since),
-                    None => commands::refund(&key, request.cost, age),
-                };
-                link.ask(command, link.deadline(request.deadline)?).await?.natural()
-            }
+        match self.has_server() {
+            false => Ok(self.give_back(&self.key(request.key), request.cost, request.age.map(ms_up))),
+            true => self.0.client.refund(request).await,
         }
     }
 
@@ -197,10 +190,10 @@ impl BudgetLimiter {
     /// # Errors
     /// As [`refund`](Self::refund).
     pub async fn reset<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<bool, Error> {
-        let key = self.key(key.as_ref());
-        match &self.0.client.link {
-            None => Ok(self.with_local(&key, |budget, _| std::mem::take(budget).is_some())),
-            Some(link) => Ok(link.ask(commands::reset(&key), link.deadline(None)?).await?.natural()? > 0),
+        let key = key.as_ref();
+        match self.has_server() {
+            false => Ok(self.with_local(&self.key(key), |budget, _| std::mem::take(budget).is_some())),
+            true => self.0.client.reset(key).await,
         }
     }
 

@@ -2,13 +2,15 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
+use swlimit_window::MAX_WINDOW;
 use tokio::sync::watch;
 use tokio::time::{timeout, Instant};
 
+use crate::clock::{ms, ms_up};
 use crate::commands;
 use crate::decision::Decisions;
 use crate::demand::Demand;
@@ -18,7 +20,7 @@ use crate::keyed::FairQueue;
 use crate::limiter::{Limiter, LimiterBuilder};
 use crate::link::Link;
 use crate::mode::Module;
-use crate::operating::{Denied, Held, NO_SUCH_KEY};
+use crate::operating::{unix, Denied, Held, NO_SUCH_KEY};
 use crate::quota::Quota;
 use crate::request::Request;
 use crate::servers::ServerState;
@@ -72,6 +74,57 @@ impl Shared {
     pub fn wait(&self, until: Instant) -> Wait {
         Wait::new(until, &self.closed)
     }
+
+    pub async fn refund(&self, request: Request<'_>) -> Result<u64, Error> {
+        let (key, cost) = (self.key(request.key), request.cost);
+        let command = match request.since {
+            Some(since) => commands::refund_since(&key, cost, since),
+            None => commands::refund(&key, cost, request.age.map(ms_up)),
+        };
+        self.change("refund", &key, command, request.deadline).await
+    }
+
+    /// `duration` in ms.
+    pub async fn block(&self, key: &[u8], duration: u64, unless_blocked: bool) -> Result<SystemTime, Error> {
+        let key = self.key(key);
+        self.change("block", &key, commands::block(&key, duration, unless_blocked), None).await.map(unix)
+    }
+
+    pub async fn unblock(&self, key: &[u8]) -> Result<bool, Error> {
+        let key = self.key(key);
+        self.change("unblock", &key, commands::unblock(&key), None).await.map(|lifted| lifted > 0)
+    }
+
+    pub async fn reset(&self, key: &[u8]) -> Result<bool, Error> {
+        let key = self.key(key);
+        self.change("reset", &key, commands::reset(&key), None).await.map(|deleted| deleted > 0)
+    }
+
+    /// Sends a change that may make a remembered denial wrong. Nobody is denied by it once this has returned.
+    async fn change(
+        &self,
+        what: &'static str,
+        key: &[u8],
+        command: Command,
+        deadline: Option<Instant>,
+    ) -> Result<u64, Error> {
+        let link = self.link.as_ref().ok_or(Error::NoServer(what))?;
+        let reply = match link.deadline(deadline) {
+            Ok(deadline) => Box::pin(link.ask(command, deadline)).await,
+            Err(error) => Err(error),
+        };
+        self.deny_cache.forget(key);
+        reply?.natural()
+    }
+}
+
+/// The length of a block in ms.
+///
+/// # Errors
+/// [`Error::Invalid`] for what no server takes.
+pub(crate) fn block_ms(duration: Duration) -> Result<u64, Error> {
+    let invalid = || Error::Invalid("duration must be a duration such as 60, 500ms, 5m, 1h or 7d".into());
+    Some(ms(duration)).filter(|ms| (1..=MAX_WINDOW).contains(ms)).ok_or_else(invalid)
 }
 
 /// What is to be given back or told at the end.
@@ -290,6 +343,52 @@ impl Client {
             Err(Error::Refused(text)) if text == NO_SUCH_KEY => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Gives back up to `cost` units of a window or a budget: those that count [since](Request::since) an instant, or of
+    /// an [age](Request::age), else the youngest. How many were given back. An age includes the way to the server: add
+    /// the [timeout](ClientBuilder::timeout). Never refund the same units twice.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], [`Error::Away`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
+    pub async fn refund<'a>(&self, request: impl Into<Request<'a>>) -> Result<u64, Error> {
+        self.0.refund(request.into().checked()?).await
+    }
+
+    /// Blocks a key for so long, whatever its block was before; until when it is blocked.
+    ///
+    /// # Errors
+    /// As [`refund`](Self::refund); [`Error::Invalid`] for a duration out of range: whole ms, 1 ms … 3650 d.
+    pub async fn block<K: AsRef<[u8]> + ?Sized>(&self, key: &K, duration: Duration) -> Result<SystemTime, Error> {
+        self.0.block(key.as_ref(), block_ms(duration)?, false).await
+    }
+
+    /// Blocks a key for so long, unless it is blocked already; until when it is blocked.
+    ///
+    /// # Errors
+    /// As [`block`](Self::block).
+    pub async fn block_unless_blocked<K: AsRef<[u8]> + ?Sized>(
+        &self,
+        key: &K,
+        duration: Duration,
+    ) -> Result<SystemTime, Error> {
+        self.0.block(key.as_ref(), block_ms(duration)?, true).await
+    }
+
+    /// Lifts a block; whether the key was blocked.
+    ///
+    /// # Errors
+    /// As [`refund`](Self::refund).
+    pub async fn unblock<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<bool, Error> {
+        self.0.unblock(key.as_ref()).await
+    }
+
+    /// Deletes a key, whatever it holds: counts, a block, a budget, holds. Whether there was anything.
+    ///
+    /// # Errors
+    /// As [`refund`](Self::refund).
+    pub async fn reset<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<bool, Error> {
+        self.0.reset(key.as_ref()).await
     }
 
     /// Whether the script wrote a key, which the module refuses with `WRONGTYPE`. It needs the right `+getrange`.

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use swlimit_window::{Decision as Exact, MAX_WINDOW};
 use tokio::time::Instant;
 
-use crate::client::{Client, Shared};
+use crate::client::{block_ms, Client, Shared};
 use crate::clock::{ms, ms_up};
 use crate::commands;
 use crate::decision::{Decision, Source};
@@ -15,7 +15,6 @@ use crate::demand::Demand;
 use crate::error::Error;
 use crate::link::Link;
 use crate::mode::{Mode, OnFailure, Share, SHARE, SYNC_INTERVAL};
-use crate::operating::unix;
 use crate::quota::Quota;
 use crate::request::Request;
 use crate::strategy::eventual::{Decided, Eventual};
@@ -300,26 +299,19 @@ impl Limiter {
     /// [`Error::Invalid`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::Away`].
     pub async fn refund<'a>(&self, request: impl Into<Request<'a>>) -> Result<u64, Error> {
         let request = request.into().checked()?;
-        let (key, age) = (self.key(request.key), request.age.map(ms_up));
-        if let Strategy::Local(windows) = &self.0.strategy {
-            return Ok(windows.refund(&key, request.cost, age));
-        }
         let unsent = match &self.0.strategy {
+            Strategy::Local(windows) => {
+                return Ok(windows.refund(&self.key(request.key), request.cost, request.age.map(ms_up)));
+            }
             // Of an age, the server looks for the units that were counted then.
-            Strategy::Eventual(_, eventual) if age.is_none() && request.since.is_none() => {
-                eventual.take_back(&key, request.cost)
+            Strategy::Eventual(_, eventual) if request.age.is_none() && request.since.is_none() => {
+                eventual.take_back(&self.key(request.key), request.cost)
             }
             _ => 0,
         };
         let sent = match request.cost - unsent {
             0 => 0,
-            left => {
-                let command = match request.since {
-                    Some(since) => commands::refund_since(&key, left, since),
-                    None => commands::refund(&key, left, age),
-                };
-                self.change(&key, command, request.deadline).await?
-            }
+            left => self.0.client.refund(Request { cost: left, ..request }).await?,
         };
         Ok(unsent + sent)
     }
@@ -345,15 +337,14 @@ impl Limiter {
     }
 
     async fn begin_block(&self, key: &[u8], duration: Duration, unless_blocked: bool) -> Result<SystemTime, Error> {
-        let key = self.key(key);
-        let duration = Some(ms(duration)).filter(|ms| (1..=MAX_WINDOW).contains(ms));
-        let invalid = || Error::Invalid("duration must be a duration such as 60, 500ms, 5m, 1h or 7d".into());
-        let duration = duration.ok_or_else(invalid)?;
-        if let Strategy::Local(windows) = &self.0.strategy {
-            let left = windows.block(&key, duration, unless_blocked);
-            return Ok(SystemTime::now() + Duration::from_millis(left));
+        let duration = block_ms(duration)?;
+        match &self.0.strategy {
+            Strategy::Local(windows) => {
+                let left = windows.block(&self.key(key), duration, unless_blocked);
+                Ok(SystemTime::now() + Duration::from_millis(left))
+            }
+            _ => self.0.client.block(key, duration, unless_blocked).await,
         }
-        self.change(&key, commands::block(&key, duration, unless_blocked), None).await.map(unix)
     }
 
     /// Lifts a block; whether the key was blocked.
@@ -361,11 +352,10 @@ impl Limiter {
     /// # Errors
     /// As [`refund`](Self::refund).
     pub async fn unblock<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<bool, Error> {
-        let key = self.key(key.as_ref());
-        if let Strategy::Local(windows) = &self.0.strategy {
-            return Ok(windows.unblock(&key));
+        match &self.0.strategy {
+            Strategy::Local(windows) => Ok(windows.unblock(&self.key(key.as_ref()))),
+            _ => self.0.client.unblock(key.as_ref()).await,
         }
-        self.change(&key, commands::unblock(&key), None).await.map(|lifted| lifted > 0)
     }
 
     /// Forgets all that was counted for a key, and its block; whether there was anything.
@@ -373,18 +363,10 @@ impl Limiter {
     /// # Errors
     /// As [`refund`](Self::refund).
     pub async fn reset<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<bool, Error> {
-        let key = self.key(key.as_ref());
-        if let Strategy::Local(windows) = &self.0.strategy {
-            return Ok(windows.reset(&key));
+        match &self.0.strategy {
+            Strategy::Local(windows) => Ok(windows.reset(&self.key(key.as_ref()))),
+            _ => self.0.client.reset(key.as_ref()).await,
         }
-        self.change(&key, commands::reset(&key), None).await.map(|deleted| deleted > 0)
-    }
-
-    /// Sends something that may make a remembered denial wrong. Nobody is denied by it once this has returned.
-    async fn change(&self, key: &[u8], command: Command, deadline: Option<Instant>) -> Result<u64, Error> {
-        let reply = self.ask(self.0.strategy.link()?, command, deadline).await;
-        self.0.client.deny_cache.forget(key);
-        reply?.natural()
     }
 
     /// Waits for one's turn, at most so long: first come, first served, whatever each one's cost. The server keeps the

@@ -148,6 +148,14 @@ fn own_changes_are_heard_of_without_tracking() {
         settle().await;
         assert_eq!(limiter.unblock("k").await, Ok(true));
         assert_eq!(allow(&limiter, "k").await.source(), Source::Server);
+        // A limiter is not needed for that.
+        settle().await;
+        assert_eq!(allow(&limiter, "k").await.source(), Source::Cache);
+        let client = limiter.client();
+        assert_eq!(client.refund(Request::of("k").cost(1)).await, Ok(1));
+        assert!(allow(&limiter, "k").await.granted());
+        settle().await;
+        assert!(!allow(&limiter, "k").await.granted());
         // What others give back is noticed that much later.
         settle().await;
         assert_eq!(allow(&limiter, "k").await.source(), Source::Cache);

@@ -9,7 +9,7 @@ use tokio::sync::{watch, Notify};
 use tracing::{Instrument, Level, Span};
 
 use crate::config::error::ConfigError;
-use crate::config::settings::{Server, Settings};
+use crate::config::settings::Settings;
 use crate::config::source::Source;
 use crate::config::watched::Watched;
 use crate::config::{Configuration, Origin};
@@ -27,7 +27,6 @@ pub struct Service {
     /// What this process was started with.
     started: Settings,
     client: Client,
-    pub has_server: bool,
     live: ArcSwap<Live>,
     /// The error of the configuration that was read last, and when, if it is not the one in force.
     refused: Mutex<Option<(SystemTime, ConfigError)>>,
@@ -77,7 +76,6 @@ impl Service {
     /// The service of a configuration that was read from there.
     pub fn new(origin: Origin, configuration: Configuration, client: Client, metrics: Metrics) -> Self {
         let started = configuration.settings.clone();
-        let has_server = started.server != Server::None;
         metrics.configuration.changed(&configuration.hash);
         let live = ArcSwap::from_pointee(Live::first(configuration, &client));
         metrics.rules.keep(&live.load().configuration.limits);
@@ -85,7 +83,6 @@ impl Service {
             origin,
             started,
             client,
-            has_server,
             live,
             refused: Mutex::default(),
             files_read: Notify::new(),

@@ -521,9 +521,7 @@ impl HoldLimiter {
     /// # Errors
     /// As [`holders`](Self::holders).
     pub async fn reset<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<bool, Error> {
-        let client = Client(Arc::clone(&self.0.client));
-        let key = self.0.client.key(key.as_ref());
-        Ok(client.ask("reset", commands::reset(&key)).await?.natural()? > 0)
+        self.0.client.reset(key.as_ref()).await
     }
 }
 

@@ -64,29 +64,21 @@ impl Limiters {
     }
 
     /// Gives units back; how many.
-    pub async fn refund(&self, limit: &Limit, demand: Demand<'_>) -> Result<u64, Refusal> {
-        Ok(self.of(limit).window()?.refund(demand.request()).await?)
+    pub async fn refund(&self, demand: Demand<'_>) -> Result<u64, Refusal> {
+        Ok(self.client.refund(demand.request()).await?)
     }
 
     /// Blocks a key; until when it is blocked.
-    pub async fn block(
-        &self,
-        limit: &Limit,
-        key: &str,
-        duration: Duration,
-        unless_blocked: bool,
-    ) -> Result<SystemTime, Refusal> {
-        let limiter = self.of(limit);
-        let limiter = limiter.window()?;
+    pub async fn block(&self, key: &str, duration: Duration, unless_blocked: bool) -> Result<SystemTime, Refusal> {
         Ok(match unless_blocked {
-            true => limiter.block_unless_blocked(key, duration).await,
-            false => limiter.block(key, duration).await,
+            true => self.client.block_unless_blocked(key, duration).await,
+            false => self.client.block(key, duration).await,
         }?)
     }
 
     /// Lifts a key's block; whether it was blocked.
-    pub async fn unblock(&self, limit: &Limit, key: &str) -> Result<bool, Refusal> {
-        Ok(self.of(limit).window()?.unblock(key).await?)
+    pub async fn unblock(&self, key: &str) -> Result<bool, Refusal> {
+        Ok(self.client.unblock(key).await?)
     }
 }
 

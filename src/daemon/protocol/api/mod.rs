@@ -17,7 +17,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use axum::{Json, Router};
 use serde::de::DeserializeOwned;
-use swlimit_window::Quota;
 use tokio::time::timeout;
 
 pub use encode::{denied, unix};
@@ -26,8 +25,8 @@ use super::access::Barred;
 use super::explain::{self, ExplainRequest};
 use super::object::Object;
 use super::peer::Peer;
-use crate::config::limits::{default_geometry, Limit};
-use crate::config::policy::{OnFailure, PolicyKeys};
+use crate::config::limits::Limit;
+use crate::config::policy::OnFailure;
 use crate::core::{self, Explanation, Operation, Plan, Question, Role, Verb};
 use crate::observe::labels::{Api, Outcome};
 use crate::observe::traces;
@@ -218,39 +217,27 @@ async fn allow_all(
     Ok(encode::several(answers.iter().map(DecisionReply::from).collect()))
 }
 
-/// A limit for operations on keys, which do not depend on the quota.
-fn any_limit(service: &Service) -> Result<Limit, ErrorReply> {
-    if !service.has_server {
-        return Err(core::Refusal::NeedsServer.into());
-    }
-    let settings = &service.live().configuration.settings;
-    let policy = PolicyKeys::default().policy(settings.defaults(OnFailure::Error)).map_err(ErrorReply::invalid)?;
-    let quota = Quota { limit: 1, geometry: default_geometry(1000).expect("1 s is a valid window") };
-    Ok(Limit::from_request(quota, policy))
-}
-
 async fn refund(
     State(service): State<Arc<Service>>,
     body: Body<Object<RefundRequest>>,
 ) -> Result<Response, ErrorReply> {
     let (Object(request), live) = (read(body)?, service.live());
     let key = request.key.name(prefix(&live))?;
-    let refunded = live.limiters.refund(&any_limit(&service)?, request.demand(&key)).await.map_err(refused)?;
+    let refunded = live.limiters.refund(request.demand(&key)).await.map_err(refused)?;
     Ok(Json(serde_json::json!({ "refunded": refunded })).into_response())
 }
 
 async fn block(State(service): State<Arc<Service>>, body: Body<Object<BlockRequest>>) -> Result<Response, ErrorReply> {
     let (Object(BlockRequest { key, duration, unless_blocked }), live) = (read(body)?, service.live());
     let key = key.name(prefix(&live))?;
-    let blocking = live.limiters.block(&any_limit(&service)?, &key, duration.into(), unless_blocked).await;
-    let until = blocking.map_err(refused)?;
+    let until = live.limiters.block(&key, duration.into(), unless_blocked).await.map_err(refused)?;
     Ok(Json(serde_json::json!({ "blocked_until": encode::unix(until) })).into_response())
 }
 
 async fn unblock(State(service): State<Arc<Service>>, body: Body<Object<KeyRequest>>) -> Result<Response, ErrorReply> {
     let (Object(request), live) = (read(body)?, service.live());
     let key = request.key.name(prefix(&live))?;
-    let unblocked = live.limiters.unblock(&any_limit(&service)?, &key).await.map_err(refused)?;
+    let unblocked = live.limiters.unblock(&key).await.map_err(refused)?;
     Ok(Json(serde_json::json!({ "unblocked": unblocked })).into_response())
 }
 
