@@ -4,7 +4,7 @@ import json
 import re
 
 from docs.pages import page_named
-from support.server import ROOT
+from support.server import ROOT, free_port
 from support.waiting import eventually
 
 DASHBOARD = json.loads((ROOT / "src/daemon/grafana-dashboard.json").read_text())
@@ -43,7 +43,8 @@ def test_queries_ask_for_what_there_is(start_daemon, start):
     server.stop()
     asked = {"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "y"}]}]}
     eventually(lambda: daemon.json(asked)[0] == 503 and daemon.metrics("swlimitd_server_away_seconds"))
-    there = series(daemon)
+    discovering = start_daemon("domain: d", xds={"server": f"http://127.0.0.1:{free_port()}", "start_without": True})
+    there = series(discovering) | series(daemon)
     for query in queries():
         names = re.findall(r"\b(?:swlimitd?|process)_\w+", query)
         assert len(names) == 1 and names[0] in there, query
@@ -56,12 +57,14 @@ def test_queries_ask_for_what_there_is(start_daemon, start):
 
 
 def test_every_metric_is_shown(daemon):
-    """Of those that the page promises."""
-    assert "a dashboard of all that begin with `swlimitd_`" in " ".join(page_named("swlimitd.md").read_text().split())
+    """Of those that the page promises, also what only some have, such as a control plane."""
+    page = page_named("swlimitd.md").read_text()
+    assert "a dashboard of all that begin with `swlimitd_`" in " ".join(page.split())
     daemon.codes("shadow=x", "nothing=x")
     told = set(re.findall(r"^# TYPE (swlimitd_\w+)", daemon.get("/metrics")[1], re.MULTILINE))
+    described = set(re.findall(r"^\| `(swlimitd_\w+)`", page, re.MULTILINE))
     shown = {re.sub("_bucket$", "", name) for query in queries() for name in re.findall(r"swlimitd_\w+", query)}
-    assert len(told) >= 9 and told <= shown
+    assert len(told) >= 9 and told <= described == shown
 
 
 def test_legends_and_places():
