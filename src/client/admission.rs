@@ -9,16 +9,16 @@ use tokio::time::{timeout_at, Instant};
 use crate::budget::{has_ended, server_time, BudgetLimiter, Way};
 use crate::client::{Client, Shared};
 use crate::clock::ms_up;
-use crate::commands::{self, Clause};
 use crate::decision::{Decision, Decisions, Source};
 use crate::demand::Demand;
 use crate::error::Error;
-use crate::hold::{Asked, Hold, HoldLimiter, HoldRequest, Keeper, Moment, Settlement, Taken};
+use crate::hold::{Hold, HoldLimiter, HoldRequest, Keeper, Moment, PendingHold, Settlement, Taken};
 use crate::limiter::{Limiter, Policy, Strategy};
 use crate::link::{Batch, Link, Settle, Settled};
+use crate::protocol::{Clause, Command, Counted};
 use crate::request::Request;
 use crate::statistics::Count;
-use crate::wire::{Command, Failure, Reply};
+use crate::transport::{Failure, Reply};
 
 /// The most limits of one decision.
 const MOST: usize = 64;
@@ -65,7 +65,7 @@ enum Of {
     Rate(Limiter, Demand),
     /// And its cost.
     Budget(BudgetLimiter, u64),
-    Hold(HoldLimiter, Asked),
+    Hold(HoldLimiter, PendingHold),
 }
 
 /// One decision of several limits. It is granted only if each of them is.
@@ -146,9 +146,9 @@ impl Client {
         id: &[u8],
         used: &[(&[u8], u64)],
     ) -> Result<Option<Vec<i64>>, Error> {
-        let used: Vec<_> = used.iter().map(|(key, units)| (self.0.key(key), *units)).collect();
-        let used: Vec<_> = used.iter().map(|(key, units)| (&**key, *units)).collect();
-        self.ask("settle", commands::settle(&self.0.key(key.as_ref()), id, &used)).await?.changes()
+        let reserved = used.iter().map(|(key, units)| (self.0.key(key).as_ref().into(), *units)).collect();
+        let command = Command::Settle { key: self.0.key(key.as_ref()).as_ref().into(), id: id.into(), reserved };
+        self.ask("settle", command).await?.changes()
     }
 
     async fn decided(&self, asking: Vec<Asking>, deadline: Option<Instant>) -> Result<Admission, Error> {
@@ -375,16 +375,16 @@ impl Asking {
     }
 
     /// As it is sent; of budgets with the end of the server's period where its clock is ahead.
-    fn clause(&self, ahead: Option<Ahead>) -> Result<Clause<'_>, Error> {
+    fn clause(&self, ahead: Option<Ahead>) -> Result<Clause, Error> {
         Ok(match &self.of {
             Of::Rate(_, demand) => Clause::Rate(*demand),
-            Of::Hold(_, asked) => Clause::Hold(asked.words()),
+            Of::Hold(_, asked) => Clause::Hold(asked.clause()),
             Of::Budget(limiter, cost) => {
                 let until = match ahead {
                     None => limiter.until()?,
                     Some(Ahead(server_time)) => limiter.until_there(server_time)?,
                 };
-                Clause::Budget(limiter.limit(), until, *cost)
+                Clause::Budget(limiter.clause(until, *cost))
             }
         })
     }
@@ -396,12 +396,14 @@ struct Ahead(Option<u64>);
 
 /// The server's reply. What it grants to nobody is given back, as far as a hold has reserved it.
 async fn asked(keeper: &Keeper, asking: &[Asking], ahead: Option<Ahead>, deadline: Instant) -> Result<Reply, Error> {
-    let clauses = asking.iter().map(|one| Ok((one.key.as_slice(), one.clause(ahead)?)));
-    let command = commands::admit(&clauses.collect::<Result<Vec<_>, Error>>()?);
+    let members = asking.iter().map(|one| Ok((one.key.as_slice().into(), one.clause(ahead)?)));
+    let members = members.collect::<Result<Vec<_>, Error>>()?;
+    let strict = asking.iter().any(|one| one.is_strict() == Some(true));
+    let command = Command::Admit { members, strict };
     let link = keeper.link();
     let mut tries = 0;
     loop {
-        let unsettled = unsettled(asking);
+        let unsettled = unsettled(&command, asking);
         // Without a hold of its own, the exchange undoes itself.
         let late = unsettled.map(|unsettled| {
             let (keeper, link) = (keeper.clone(), Arc::clone(link));
@@ -414,7 +416,7 @@ async fn asked(keeper: &Keeper, asking: &[Asking], ahead: Option<Ahead>, deadlin
             Err(_) if tries == 1 && asking.iter().any(|one| matches!(one.of, Of::Hold(..))) => {}
             Err(failure) => {
                 let why = failure.to_string();
-                undo(keeper, link, self::unsettled(asking), &Err(failure));
+                undo(keeper, link, self::unsettled(&command, asking), &Err(failure));
                 return Err(Error::Away(why));
             }
             reply => return link.understood(reply, &asking[0].key),
@@ -423,14 +425,12 @@ async fn asked(keeper: &Keeper, asking: &[Asking], ahead: Option<Ahead>, deadlin
 }
 
 /// How to give back all that an admission takes; `None` without a hold, and of one whose id its caller chose.
-fn unsettled(asking: &[Asking]) -> Option<Settlement> {
+fn unsettled(admit: &Command, asking: &[Asking]) -> Option<Settlement> {
     let asked = asking.iter().find_map(|one| match &one.of {
         Of::Hold(_, asked) if asked.is_own => Some(asked),
         _ => None,
     })?;
-    let others = asking.iter().filter(|one| !matches!(one.of, Of::Hold(..)));
-    let unused: Vec<_> = others.map(|one| (one.key.as_slice(), 0)).collect();
-    let command = commands::settle(&asked.name.key, &asked.name.id, &unused);
+    let command = admit.undo(None, 0, 0).pop()?;
     Some(Settlement { name: asked.name.clone(), command, beyond: Vec::new(), done: oneshot::channel().0 })
 }
 
@@ -510,8 +510,8 @@ impl Admission {
         name: crate::hold::Name,
         used: &[u64],
     ) -> Result<Option<Vec<i64>>, Error> {
-        let keys: Vec<_> = self.reserved.iter().zip(used).map(|(one, used)| (one.key.as_slice(), *used)).collect();
-        let command = commands::settle(&name.key, &name.id, &keys);
+        let reserved = self.reserved.iter().zip(used).map(|(one, used)| (one.key.as_slice().into(), *used)).collect();
+        let command = Command::Settle { key: Arc::clone(&name.key), id: Arc::clone(&name.id), reserved };
         let each = self.reserved.iter().zip(used);
         let beyond = each.filter(|(one, used)| **used > one.units).map(|(one, used)| one.record(*used - one.units));
         let beyond = beyond.collect::<Result<Vec<Command>, Error>>()?;
@@ -542,7 +542,7 @@ impl Admission {
                     Some(_) if !one.is_in_force() => 0,
                     until => {
                         let age = until.is_none().then_some(age);
-                        let refund = commands::refund(&one.key, one.units - used, age);
+                        let refund = Command::refund(&one.key, one.units - used, Counted::of(None, age));
                         link.ask(refund, deadline).await?.natural()?
                     }
                 };
@@ -573,9 +573,12 @@ impl Reserved {
         Ok(match &self.of {
             Of::Rate(_, demand) => {
                 let exact = swlimit_window::Request { cost: units, partial: false, ..demand.exact };
-                commands::record(&self.key, &Demand { exact, block: None }, None)
+                Command::record(&self.key, &Demand { exact, block: None }, 0)
             }
-            Of::Budget(limiter, _) => limiter.command(&self.key, limiter.until()?, units, true),
+            Of::Budget(limiter, _) => {
+                let budget = limiter.clause(limiter.until()?, units);
+                Command::Budget { key: self.key.as_slice().into(), budget, partial: false, force: true }
+            }
             Of::Hold(..) => return Err(Error::Invalid("a hold has no usage".into())),
         })
     }

@@ -10,16 +10,15 @@ use tokio::time::Instant;
 use crate::calendar::Calendar;
 use crate::client::{Client, Shared};
 use crate::clock::{ms, ms_up};
-use crate::commands;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::keyed::{Bounded, Keep};
 use crate::link::Link;
 use crate::mode::{OnFailure, Share, SHARE};
-use crate::operating::{unix, wrong_type, Held, NO_SUCH_KEY};
+use crate::protocol::{unix, wrong_type, BudgetClause, Command, KeyInfo, NO_SUCH_KEY};
 use crate::quota::checked_limit;
 use crate::request::Request;
-use crate::wire::{Command, Reply};
+use crate::transport::Reply;
 
 /// A clock that is so far behind the server's is logged, and how often.
 const FAR_BEHIND: Duration = Duration::from_secs(1);
@@ -238,24 +237,16 @@ impl BudgetLimiter {
         self.0.calendar.period_at(unix(there)).map(|(_, end)| unix_ms(end))
     }
 
-    pub(crate) fn command(&self, key: &[u8], until: u64, cost: u64, force: bool) -> Command {
-        let command = commands::budget(key, self.0.limit, until, cost);
-        if force {
-            command.word(b"FORCE")
-        } else {
-            command
-        }
+    /// What is asked of the server.
+    pub(crate) fn clause(&self, until: u64, cost: u64) -> BudgetClause {
+        BudgetClause { limit: self.0.limit, until, cost }
     }
 
     async fn ask(&self, link: &Link, key: &[u8], request: &Request<'_>, force: bool) -> Result<Decision, Error> {
         let deadline = link.deadline(request.deadline)?;
         let command = |until| {
-            let command = self.command(key, until, request.cost, force);
-            if request.partial {
-                command.word(b"PARTIAL")
-            } else {
-                command
-            }
+            let budget = self.clause(until, request.cost);
+            Command::Budget { key: key.into(), budget, partial: request.partial, force }
         };
         let reply: Reply = match link.ask(command(self.until()?), deadline).await {
             Err(Error::Refused(text)) if has_ended(&text) => {
@@ -269,9 +260,9 @@ impl BudgetLimiter {
 
     /// What the server would say: it has no command that looks, but tells what is counted, and until when.
     async fn look(&self, link: &Link, key: &[u8], request: &Request<'_>) -> Result<Decision, Error> {
-        let held = match link.ask(commands::info(key), link.deadline(request.deadline)?).await {
+        let held = match link.ask(Command::info(key), link.deadline(request.deadline)?).await {
             Err(Error::Refused(text)) if text == NO_SUCH_KEY => None,
-            reply => Some(Held::of(&reply?)?),
+            reply => Some(KeyInfo::of(&reply?)?),
         };
         let counted = held.map(|held| held.budget().ok_or_else(wrong_type)).transpose()?;
         let now = unix_ms(SystemTime::now());
@@ -358,7 +349,7 @@ pub(crate) fn has_ended(error: &str) -> bool {
 /// The server's time in Unix ms; `None` if it refuses to tell. Logs, once a minute, a clock that is far behind it.
 pub(crate) async fn server_time(link: &Link, deadline: Instant) -> Option<u64> {
     static LOGGED: Mutex<Option<Instant>> = Mutex::new(None);
-    let there = link.ask(commands::time(), deadline).await.ok()?.unix_ms()?;
+    let there = link.ask(Command::TIME, deadline).await.ok()?.unix_ms()?;
     let behind = Duration::from_millis(there.saturating_sub(unix_ms(SystemTime::now())));
     if behind >= FAR_BEHIND {
         let (mut logged, now) = (LOGGED.lock(), Instant::now());

@@ -11,7 +11,6 @@ use tokio::sync::watch;
 use tokio::time::{timeout, Instant};
 
 use crate::clock::{ms, ms_up};
-use crate::commands;
 use crate::decision::Decisions;
 use crate::demand::Demand;
 use crate::error::Error;
@@ -20,7 +19,7 @@ use crate::keyed::FairQueue;
 use crate::limiter::{Limiter, LimiterBuilder};
 use crate::link::Link;
 use crate::mode::Module;
-use crate::operating::{unix, Denied, Held, NO_SUCH_KEY};
+use crate::protocol::{unix, Command, Counted, DeniedKey, Encoding, KeyInfo, NO_SUCH_KEY};
 use crate::quota::Quota;
 use crate::request::Request;
 use crate::servers::ServerState;
@@ -28,8 +27,8 @@ use crate::several::Several;
 use crate::statistics::{Count, Counters, Statistics};
 use crate::strategy::deny_cache::DenyCache;
 use crate::strategy::{eventual, lease};
+use crate::transport::{ConnectionOptions, Event, Reply, Servers, Transport};
 use crate::wait::Wait;
-use crate::wire::{Command, ConnectionOptions, Event, Reply, Servers, Spelling, Transport};
 
 /// What the strings of the script begin with.
 const SCRIPTED_KEYS: [&[u8]; 2] = [b"swl1", b"swb1"];
@@ -76,28 +75,26 @@ impl Shared {
     }
 
     pub async fn refund(&self, request: Request<'_>) -> Result<u64, Error> {
-        let (key, cost) = (self.key(request.key), request.cost);
-        let command = match request.since {
-            Some(since) => commands::refund_since(&key, cost, since),
-            None => commands::refund(&key, cost, request.age.map(ms_up)),
-        };
+        let key = self.key(request.key);
+        let command = Command::refund(&key, request.cost, Counted::of(request.since, request.age.map(ms_up)));
         self.change("refund", &key, command, request.deadline).await
     }
 
     /// `duration` in ms.
     pub async fn block(&self, key: &[u8], duration: u64, unless_blocked: bool) -> Result<SystemTime, Error> {
         let key = self.key(key);
-        self.change("block", &key, commands::block(&key, duration, unless_blocked), None).await.map(unix)
+        let command = Command::Block { key: key.as_ref().into(), duration, unless_blocked };
+        self.change("block", &key, command, None).await.map(unix)
     }
 
     pub async fn unblock(&self, key: &[u8]) -> Result<bool, Error> {
         let key = self.key(key);
-        self.change("unblock", &key, commands::unblock(&key), None).await.map(|lifted| lifted > 0)
+        self.change("unblock", &key, Command::Unblock { key: key.as_ref().into() }, None).await.map(|lifted| lifted > 0)
     }
 
     pub async fn reset(&self, key: &[u8]) -> Result<bool, Error> {
         let key = self.key(key);
-        self.change("reset", &key, commands::reset(&key), None).await.map(|deleted| deleted > 0)
+        self.change("reset", &key, Command::delete(&key), None).await.map(|deleted| deleted > 0)
     }
 
     /// Sends a change that may make a remembered denial wrong. Nobody is denied by it once this has returned.
@@ -219,7 +216,7 @@ impl ClientBuilder {
         Ok(client)
     }
 
-    /// A client over a transport that somebody else made, such as [`Given`](crate::wire::Given).
+    /// A client over a transport that somebody else made, such as [`ExistingConnection`](crate::transport::ExistingConnection).
     ///
     /// # Errors
     /// [`Error::Invalid`] for a setting that is wrong.
@@ -257,7 +254,7 @@ impl ClientBuilder {
                     cache.forget_all();
                 }
             });
-            let transport = Box::new(Spelling::new(transport, self.module));
+            let transport = Encoding::new(transport, self.module);
             Arc::new(Link::new(transport, Arc::clone(&counters), changes, self.timeout, self.max_waiting))
         });
         let keeper = link.as_ref().map(Keeper::new);
@@ -322,24 +319,23 @@ impl Client {
         Ok(decisions)
     }
 
-    /// Who is being limited: the keys with the most denied requests on the server, as `SWLIMIT.TOP` says. Of a cluster,
+    /// Who is being limited: the keys with the most denied requests on the server, as TOP says. Of a cluster,
     /// of one of its nodes.
     ///
     /// # Errors
     /// [`Error::Away`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
-    pub async fn top(&self, count: usize) -> Result<Vec<Denied>, Error> {
-        let command = Command::named("SWLIMIT.TOP", usize::MAX).number(count as u64);
-        Denied::all_of(&self.ask("top", command).await?)
+    pub async fn top(&self, count: usize) -> Result<Vec<DeniedKey>, Error> {
+        DeniedKey::all_of(&self.ask("top", Command::Top { count: count as u64 }).await?)
     }
 
-    /// What the server holds of a key, as `SWLIMIT.INFO` says; `None` of a key that it has not.
+    /// What the server holds of a key, as INFO says; `None` of a key that it has not.
     ///
     /// # Errors
     /// [`Error::Away`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
-    pub async fn info<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<Option<Held>, Error> {
+    pub async fn info<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<Option<KeyInfo>, Error> {
         let key = self.0.key(key.as_ref());
-        match self.ask("info", commands::info(&key)).await {
-            Ok(reply) => Held::of(&reply).map(Some),
+        match self.ask("info", Command::info(&key)).await {
+            Ok(reply) => KeyInfo::of(&reply).map(Some),
             Err(Error::Refused(text)) if text == NO_SUCH_KEY => Ok(None),
             Err(error) => Err(error),
         }
@@ -397,7 +393,7 @@ impl Client {
     /// [`Error::Away`], [`Error::Refused`], [`Error::NoServer`].
     pub async fn is_written_by_script<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<bool, Error> {
         let key = self.0.key(key.as_ref());
-        let reply = self.ask("is_written_by_script", commands::beginning(&key)).await?;
+        let reply = self.ask("is_written_by_script", Command::beginning(&key)).await?;
         Ok(matches!(reply, Reply::Bytes(bytes) if SCRIPTED_KEYS.contains(&bytes.as_slice())))
     }
 
@@ -487,7 +483,7 @@ impl Client {
         let demand = Demand::of(&Quota::new(1, "1m")?);
         let key = self.0.key(b"swlimit:connected");
         let deadline = Instant::now() + Duration::from_secs(1).max(link.timeout());
-        match link.ask(commands::peek(&key, &demand), deadline).await {
+        match link.ask(Command::peek(&key, &demand), deadline).await {
             // Not every user may read every key.
             Err(Error::Refused(text)) if text.starts_with("NOPERM") => Ok(()),
             Err(error) => Err(error),

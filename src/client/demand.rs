@@ -21,6 +21,13 @@ impl Demand {
         Self { exact, block: None }
     }
 
+    /// A unit of a limit that grants nothing.
+    pub fn nothing() -> Self {
+        let geometry = swlimit_window::Geometry::new(1, 1).expect("1 ms is a window");
+        let quota = swlimit_window::Quota { limit: 0, geometry };
+        Self { exact: swlimit_window::Request { quota, cost: 1, partial: false, strict: false }, block: None }
+    }
+
     /// The fewest units that would be a grant.
     pub fn least(&self) -> u64 {
         if self.exact.partial {

@@ -9,19 +9,19 @@ use tokio::time::Instant;
 
 use crate::client::{block_ms, Client, Shared};
 use crate::clock::{ms, ms_up};
-use crate::commands;
 use crate::decision::{Decision, Source};
 use crate::demand::Demand;
 use crate::error::Error;
 use crate::link::Link;
 use crate::mode::{Mode, OnFailure, Share, SHARE, SYNC_INTERVAL};
+use crate::protocol::Command;
 use crate::quota::Quota;
 use crate::request::Request;
 use crate::strategy::eventual::{Decided, Eventual};
 use crate::strategy::lease::Leases;
 use crate::strategy::local::Windows;
+use crate::transport::Reply;
 use crate::wait::{Wait, POLL};
-use crate::wire::{Command, Reply};
 
 /// One quota, and any number of keys that it holds for. Cheap to clone.
 #[derive(Clone)]
@@ -197,7 +197,7 @@ impl Limiter {
                 Decided::Here(decision) => return Ok(decision),
                 Decided::ByPolicy => Err(Error::Away("nothing could be synchronized lately".into())),
                 Decided::ByServer => {
-                    let asked = self.ask(link, commands::allow(key, demand), deadline).await;
+                    let asked = self.ask(link, Command::allow(key, demand), deadline).await;
                     asked.and_then(|reply| reply.decision()).map(|exact| {
                         eventual.heard(key, &exact);
                         Source::Server.decided(exact)
@@ -218,7 +218,7 @@ impl Limiter {
                     return Ok(decision);
                 }
                 let (ticket, sent) = (self.0.client.deny_cache.ticket(key), Instant::now());
-                let asked = self.ask(link, commands::allow(key, demand), deadline).await;
+                let asked = self.ask(link, Command::allow(key, demand), deadline).await;
                 asked.and_then(|reply| reply.decision()).map(|exact| {
                     if exact.granted == 0 {
                         self.0.client.deny_cache.denied(link, key, demand, &exact, sent, ticket);
@@ -227,7 +227,7 @@ impl Limiter {
                 })
             }
             Strategy::Direct(link) => {
-                let asked = self.ask(link, commands::allow(key, demand), deadline).await;
+                let asked = self.ask(link, Command::allow(key, demand), deadline).await;
                 asked.and_then(|reply| Ok(Source::Server.decided(reply.decision()?)))
             }
         };
@@ -266,7 +266,7 @@ impl Limiter {
             Strategy::Local(windows) => return Ok(Source::Local.decided(windows.peek(&key, &demand)?)),
             strategy => strategy.link()?,
         };
-        let reply = self.ask(link, commands::peek(&key, &demand), request.deadline).await;
+        let reply = self.ask(link, Command::peek(&key, &demand), request.deadline).await;
         let decided = reply.and_then(|reply| Ok(Source::Server.decided(reply.decision()?)));
         self.or_on_failure(decided, &demand, |windows, demand| windows.peek(&key, demand))
     }
@@ -284,7 +284,7 @@ impl Limiter {
             Strategy::Local(windows) => Ok(Source::Local.decided(windows.record(&key, &demand, age)?)),
             Strategy::Eventual(_, eventual) => Ok(eventual.record(&key, &demand, request.age.unwrap_or_default())),
             strategy => {
-                let command = commands::record(&key, &demand, age);
+                let command = Command::record(&key, &demand, age.unwrap_or_default());
                 let reply = self.ask(strategy.link()?, command, request.deadline).await?;
                 Ok(Source::Server.decided(reply.decision()?))
             }
@@ -435,7 +435,7 @@ impl Limiter {
             return None;
         }
         let decided = |reply: Reply| Ok(Source::Server.decided(reply.decision()?));
-        let at_once = match self.ask(link, commands::acquire(key, demand, 0), None).await {
+        let at_once = match self.ask(link, Command::acquire(key, demand, 0), None).await {
             Ok(reply) => decided(reply),
             Err(error) if error.is_unknown_or_forbidden() => return None,
             Err(error) => Err(error),
@@ -461,7 +461,7 @@ impl Limiter {
         demand: &Demand,
         wait: &Wait,
     ) -> Option<Result<Decision, Error>> {
-        let waited = link.wait(key, wait, |left| commands::acquire(key, demand, ms(left))).await?;
+        let waited = link.wait(key, wait, |left| Command::acquire(key, demand, ms(left))).await?;
         Some(waited.and_then(|reply| Ok(Source::Server.decided(reply.decision()?))))
     }
 

@@ -8,17 +8,17 @@ use ahash::RandomState;
 use tokio::time::Instant;
 
 use crate::client::Shared;
-use crate::commands;
 use crate::decision::{Decision, Decisions, Source};
 use crate::demand::Demand;
 use crate::error::Error;
 use crate::limiter::{Limiter, Policy, Strategy};
 use crate::link::{Batch, Link, Settled};
+use crate::protocol::Command;
 use crate::request::Request;
 use crate::statistics::Count;
 use crate::strategy::lease::{Beside, Leases};
 use crate::strategy::local::Windows;
-use crate::wire::{joined, Reply};
+use crate::transport::{joined, Reply};
 
 /// The requests, checked.
 pub(crate) struct Several<'a>(Vec<Member<'a>>);
@@ -118,11 +118,13 @@ impl<'a> Several<'a> {
         let members: Vec<_> = self.0.iter().map(|member| (&*member.key, member.demand)).collect();
         let tickets: Vec<_> = members.iter().map(|(key, _)| client.deny_cache.ticket(key)).collect();
         let sent = Instant::now();
-        let mallow = commands::mallow(&members);
+        let strict = members.iter().any(|(_, demand)| demand.exact.strict);
+        let mallow =
+            Command::Mallow { members: members.iter().map(|(key, demand)| ((*key).into(), *demand)).collect(), strict };
         let reply = if self.0.iter().all(|member| member.leases().is_none()) {
             link.ask(mallow, deadline).await?
         } else {
-            let mut several = vec![commands::time(), mallow];
+            let mut several = vec![Command::TIME, mallow];
             let holders = self.0.iter().map(|member| {
                 let (ahead, beside) = member.leases()?.beside(&member.key, &member.demand);
                 let is_ahead = ahead.is_some();

@@ -3,7 +3,7 @@
 use swlimit_hold::{Decision, Holds, Request, Verdict};
 
 use super::server::Server;
-use crate::wire::Reply;
+use crate::transport::Reply;
 
 impl Server {
     /// `HOLD key limit ttl id [COST n] [WAIT ms]`; whoever waits asks again.

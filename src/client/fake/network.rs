@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, sleep_until, Instant};
 
 use super::server::Server;
-use crate::wire::{Command, Connection, Event, Events, Failure, Pending, Purpose, Reply, Transport};
+use crate::transport::{Connection, Event, Events, Failure, Pending, Purpose, Reply, Transport, Words};
 
 /// A server behind a network. Cheap to clone.
 #[derive(Clone)]
@@ -696,13 +696,13 @@ impl Transport for Fake {
 struct Handle(Arc<Line>);
 
 impl Connection for Handle {
-    fn send(&self, command: &Command) -> Pending<Reply> {
+    fn send(&self, command: &dyn Words) -> Pending<Reply> {
         let (line, words) = (Arc::clone(&self.0), vec![words(command)]);
         Box::pin(async move { line.send(words).await })
     }
 
-    fn send_all(&self, commands: &[Command]) -> Pending<Reply> {
-        let (line, words) = (Arc::clone(&self.0), commands.iter().map(words).collect::<Vec<_>>());
+    fn send_all(&self, commands: &[&dyn Words]) -> Pending<Reply> {
+        let (line, words) = (Arc::clone(&self.0), commands.iter().map(|command| words(*command)).collect::<Vec<_>>());
         let is_one = words.len() == 1;
         Box::pin(async move {
             let reply = line.send(words).await?;
@@ -711,8 +711,10 @@ impl Connection for Handle {
     }
 }
 
-fn words(command: &Command) -> Vec<Vec<u8>> {
-    command.words().map(<[u8]>::to_vec).collect()
+fn words(command: &dyn Words) -> Vec<Vec<u8>> {
+    let mut words = Vec::new();
+    command.each(&mut |word| words.push(word.to_vec()));
+    words
 }
 
 impl Line {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use swlimit_hold::Holds;
 use swlimit_window::{Decision, Entry, Geometry, Quota, Recording, Verdict};
 
-use crate::wire::Reply;
+use crate::transport::Reply;
 
 /// What a server holds.
 #[derive(Clone, Default)]

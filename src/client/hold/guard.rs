@@ -9,7 +9,6 @@ use tokio::time::Instant;
 
 use super::keeper::{Keeper, Life, Name};
 use super::seats::Seat;
-use crate::commands;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 
@@ -130,7 +129,7 @@ impl Hold {
         let Taken::There(keeper, name, _) = &self.taken else { return Ok(units) };
         keeper.forget(name.clone());
         let deadline = Instant::now() + keeper.link().timeout();
-        let freed = keeper.link().insist(commands::release(&name.key, &[&name.id]), deadline, None).await?.natural()?;
+        let freed = keeper.link().insist(name.release(), deadline, None).await?.natural()?;
         self.taken = Taken::Nothing;
         Ok(freed)
     }

@@ -15,24 +15,35 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep_until, Instant};
 
 use super::moment::Moment;
-use crate::commands;
+use crate::clock::ms;
 use crate::error::Error;
 use crate::link::{Link, Settled};
+use crate::protocol::{Bytes, Command};
 use crate::statistics::Count;
-use crate::wire::{Command, Reply};
+use crate::transport::Reply;
 
 /// The most ids of one command.
 const MOST_IDS: usize = 1000;
 
 /// 16 random bytes, or what the caller chose.
-pub(crate) type Id = Arc<[u8]>;
+pub(crate) type Id = Bytes;
 
 /// Which hold: the key's name on the server, the id, and the time to live.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Name {
-    pub key: Arc<[u8]>,
+    pub key: Bytes,
     pub id: Id,
     pub ttl: Duration,
+}
+
+impl Name {
+    pub fn release(&self) -> Command {
+        Command::Release { key: Arc::clone(&self.key), ids: vec![Arc::clone(&self.id)] }
+    }
+
+    pub fn renew(&self) -> Command {
+        Command::Renew { key: Arc::clone(&self.key), ttl: ms(self.ttl), ids: vec![Arc::clone(&self.id)] }
+    }
 }
 
 /// Until when a hold is live, and whether it was lost: what the guard and the keeper share.
@@ -375,7 +386,7 @@ impl Task {
 /// Renews holds of a key once. A reply that comes later is told by itself.
 async fn renew(link: Arc<Link>, inbox: WeakUnboundedSender<Message>, group: Group, ids: Vec<Id>) -> Done {
     let sent = Moment::now();
-    let command = commands::renew(&group.0, group.1, &ids);
+    let command = Command::Renew { key: Arc::clone(&group.0), ttl: ms(group.1), ids: ids.clone() };
     let late = {
         let (link, group, ids) = (Arc::clone(&link), group.clone(), ids.clone());
         Box::new(move |settled: Settled| {
@@ -391,9 +402,8 @@ async fn renew(link: Arc<Link>, inbox: WeakUnboundedSender<Message>, group: Grou
 
 /// Releases holds of a key, again and again until that is answered, or they have ended.
 async fn release(link: Arc<Link>, group: Group, ids: Vec<Id>) -> Done {
-    let (key, ttl) = &group;
-    let command = commands::release(key, &ids);
-    let _ = until_answered(&link, &command, *ttl, Instant::now() + *ttl).await;
+    let (key, ttl) = group;
+    let _ = until_answered(&link, &Command::Release { key, ids }, ttl, Instant::now() + ttl).await;
     Done::Released
 }
 

@@ -22,15 +22,14 @@ pub(crate) use self::moment::Moment;
 use self::seats::Seats;
 use crate::client::{Client, Shared};
 use crate::clock::{ms, ms_up};
-use crate::commands::{self, Held, HoldWords};
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::link::{Batch, Link, Settled, WAITS_ELSEWHERE};
 use crate::mode::{OnFailure, Share, SHARE};
-use crate::operating::{held_of, unix, NO_SUCH_KEY};
+use crate::protocol::{held_of, unix, Bytes, Command, HoldClause, HoldReply, NO_SUCH_KEY};
 use crate::quota::checked_limit;
+use crate::transport::{Failure, Reply};
 use crate::wait::{Wait, POLL};
-use crate::wire::{Command, Failure, Reply};
 
 const TTL: Duration = Duration::from_secs(30);
 const MAX_ID: usize = 128;
@@ -215,7 +214,7 @@ fn check_ids(ids: &[&[u8]]) -> Result<(), Error> {
 
 /// What is sent for a hold.
 #[derive(Clone)]
-pub(crate) struct Asked {
+pub(crate) struct PendingHold {
     pub name: Name,
     /// The id was drawn here, and nobody was told: what nobody waits for any more is given back. What an id that its
     /// caller chose is granted belongs to the caller, whose next try, or other process, may know of it by now.
@@ -224,9 +223,10 @@ pub(crate) struct Asked {
     pub cost: u64,
 }
 
-impl Asked {
-    pub fn words(&self) -> HoldWords<'_> {
-        HoldWords { limit: self.limit, ttl: ms(self.name.ttl), id: &self.name.id, cost: self.cost }
+impl PendingHold {
+    pub fn clause(&self) -> HoldClause {
+        let (ttl, id) = (ms(self.name.ttl), Arc::clone(&self.name.id));
+        HoldClause { limit: self.limit, ttl, id, cost: self.cost, own_id: self.is_own }
     }
 
     /// Another id, unless the caller chose it.
@@ -243,18 +243,18 @@ impl Asked {
     }
 
     fn command(&self, wait: Option<Duration>) -> Command {
-        commands::hold(&self.name.key, &self.words(), wait.map(ms_up))
+        Command::Hold { key: Arc::clone(&self.name.key), hold: self.clause(), wait: wait.map(ms_up) }
     }
 
     /// A decision of the server's. What matters to nobody else is no field of it.
-    pub fn decision(&self, held: &Held) -> Decision {
-        let Held { granted, remaining, retry_after, .. } = *held;
+    pub fn decision(&self, held: &HoldReply) -> Decision {
+        let HoldReply { granted, remaining, retry_after, .. } = *held;
         let unknown = Source::Server.unknown(granted, self.limit, retry_after);
         Decision { remaining: Some(remaining), ..unknown }
     }
 
     /// What was granted, or renewed, by what was sent at a moment.
-    pub fn kept(self, keeper: &Keeper, held: &Held, sent: Moment) -> Hold {
+    pub fn kept(self, keeper: &Keeper, held: &HoldReply, sent: Moment) -> Hold {
         let decision = self.decision(held);
         let life = keeper.keep(self.name.clone(), sent);
         Hold::there(decision, held.expires_after, held.token, Taken::There(keeper.clone(), self.name, life))
@@ -323,7 +323,7 @@ impl HoldLimiter {
 
     /// # Errors
     /// [`Error::Invalid`] for what no server would take.
-    pub(crate) fn asked(&self, request: &HoldRequest<'_>) -> Result<Asked, Error> {
+    pub(crate) fn asked(&self, request: &HoldRequest<'_>) -> Result<PendingHold, Error> {
         let HoldRequest { key, cost, ttl, wait, id, .. } = *request;
         if !(1..=MAX_EXACT).contains(&cost) {
             return Err(Error::Invalid(format!("cost must be an integer between 1 and {MAX_EXACT}")));
@@ -340,14 +340,14 @@ impl HoldLimiter {
             }
         };
         let key = self.0.client.key(key).into();
-        Ok(Asked { name: Name { key, id, ttl }, is_own, limit: self.0.limit, cost })
+        Ok(PendingHold { name: Name { key, id, ttl }, is_own, limit: self.0.limit, cost })
     }
 
     /// Of the server, or of the failure policy for as long as it is away.
     async fn take(
         &self,
         keeper: &Keeper,
-        mut asked: Asked,
+        mut asked: PendingHold,
         request: &HoldRequest<'_>,
         wait: &Wait,
     ) -> Result<Hold, Error> {
@@ -370,7 +370,7 @@ impl HoldLimiter {
     ///
     /// # Errors
     /// [`Error::Away`] with [`OnFailure::Error`].
-    pub(crate) async fn by_policy(&self, asked: &Asked, reason: String, wait: &Wait) -> Result<Hold, Error> {
+    pub(crate) async fn by_policy(&self, asked: &PendingHold, reason: String, wait: &Wait) -> Result<Hold, Error> {
         let granted = Source::Failure.unknown(asked.cost, self.0.limit, Some(0));
         Ok(match self.0.on_failure {
             OnFailure::Error => return Err(Error::Away(reason)),
@@ -384,7 +384,7 @@ impl HoldLimiter {
     }
 
     /// A seat in this process.
-    pub(crate) async fn sit(&self, asked: &Asked, limit: u64, wait: &Wait, source: Source) -> Hold {
+    pub(crate) async fn sit(&self, asked: &PendingHold, limit: u64, wait: &Wait, source: Source) -> Hold {
         let seat = self.0.seats.take(&asked.name.key, limit, asked.cost, wait).await;
         let remaining = Some(self.0.seats.remaining(&asked.name.key, limit));
         let retry_after = (asked.cost <= limit).then_some(ms(AGAIN));
@@ -401,7 +401,7 @@ impl HoldLimiter {
     async fn take_there(
         &self,
         keeper: &Keeper,
-        mut asked: Asked,
+        mut asked: PendingHold,
         request: &HoldRequest<'_>,
         wait: &Wait,
     ) -> Result<Hold, Error> {
@@ -459,8 +459,8 @@ impl HoldLimiter {
         }
     }
 
-    async fn look_there(&self, link: &Link, asked: &Asked, deadline: Option<Instant>) -> Result<Decision, Error> {
-        let (units, end) = match link.ask(commands::info(&asked.name.key), link.deadline(deadline)?).await {
+    async fn look_there(&self, link: &Link, asked: &PendingHold, deadline: Option<Instant>) -> Result<Decision, Error> {
+        let (units, end) = match link.ask(Command::info(&asked.name.key), link.deadline(deadline)?).await {
             Err(Error::Refused(text)) if text == NO_SUCH_KEY => (0, 0),
             reply => held_of(&reply?)?,
         };
@@ -468,11 +468,11 @@ impl HoldLimiter {
         Ok(self.looked(asked, self.0.limit.saturating_sub(units), ms_up(left).max(1), Source::Server))
     }
 
-    fn look_here(&self, asked: &Asked, limit: u64, source: Source) -> Decision {
+    fn look_here(&self, asked: &PendingHold, limit: u64, source: Source) -> Decision {
         self.looked(asked, self.0.seats.remaining(&asked.name.key, limit), ms(AGAIN), source)
     }
 
-    fn looked(&self, asked: &Asked, remaining: u64, wait: u64, source: Source) -> Decision {
+    fn looked(&self, asked: &PendingHold, remaining: u64, wait: u64, source: Source) -> Decision {
         let (granted, retry_after) = match asked.cost {
             cost if cost <= remaining => (cost, Some(0)),
             cost => (0, (cost <= self.0.limit).then_some(wait)),
@@ -499,7 +499,7 @@ impl HoldLimiter {
         check_ids(request.id.as_slice())?;
         let name = self.asked(&request)?.name;
         let keeper = self.0.client.keeper.as_ref().ok_or(Error::NoServer("end"))?;
-        let command = commands::release(&name.key, &[&name.id]);
+        let command = name.release();
         let unanswered = InDoubt { keeper, name: Some(name) };
         let link = keeper.link();
         let freed = link.ask(command, link.deadline(request.deadline)?).await?.natural()?;
@@ -537,7 +537,8 @@ impl Client {
     /// [`Error::Away`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
     pub async fn holders<K: AsRef<[u8]> + ?Sized>(&self, key: &K, count: usize) -> Result<Vec<Holder>, Error> {
         let key = self.0.key(key.as_ref());
-        let reply = self.ask("holders", commands::holders(&key, count as u64)).await?;
+        let command = Command::Holders { key: key.as_ref().into(), count: count as u64 };
+        let reply = self.ask("holders", command).await?;
         let Reply::Array(holders) = &reply else { return Err(Error::Answer(reply.to_string())) };
         holders.iter().map(Holder::of).collect()
     }
@@ -550,7 +551,9 @@ impl Client {
     pub async fn release<K: AsRef<[u8]> + ?Sized>(&self, key: &K, ids: &[&[u8]]) -> Result<u64, Error> {
         check_ids(ids)?;
         let key = self.0.key(key.as_ref());
-        self.ask("release", commands::release(&key, ids)).await?.natural()
+        let command =
+            Command::Release { key: key.as_ref().into(), ids: ids.iter().copied().map(Bytes::from).collect() };
+        self.ask("release", command).await?.natural()
     }
 
     /// Renews holds of a key by their ids, for whoever holds for others; whether each is live. A [`Hold`] renews itself.
@@ -565,7 +568,8 @@ impl Client {
     ) -> Result<Vec<bool>, Error> {
         check_ids(ids)?;
         let key = self.0.key(key.as_ref());
-        match self.ask("renew", commands::renew(&key, ttl, ids)).await? {
+        let ids = ids.iter().copied().map(Bytes::from).collect();
+        match self.ask("renew", Command::Renew { key: key.as_ref().into(), ttl: ms(ttl), ids }).await? {
             Reply::Array(each) => each.iter().map(|one| Ok(one.natural()? == 1)).collect(),
             reply => Err(Error::Answer(reply.to_string())),
         }
@@ -589,7 +593,11 @@ impl Holder {
 }
 
 /// Asks without waiting, at most twice, as the id takes nothing twice. What is granted to nobody is released.
-async fn ask_at_once(keeper: &Keeper, asked: &Asked, deadline: Option<Instant>) -> Result<(Held, Moment), Error> {
+async fn ask_at_once(
+    keeper: &Keeper,
+    asked: &PendingHold,
+    deadline: Option<Instant>,
+) -> Result<(HoldReply, Moment), Error> {
     let link = keeper.link();
     let deadline = link.deadline(deadline)?;
     let first = ask_once(keeper, asked, deadline).await?;
@@ -607,7 +615,7 @@ async fn ask_at_once(keeper: &Keeper, asked: &Asked, deadline: Option<Instant>) 
     Ok((link.understood(settled.reply, &asked.name.key)?.hold()?, sent))
 }
 
-async fn ask_once(keeper: &Keeper, asked: &Asked, deadline: Instant) -> Result<(Settled, Moment), Error> {
+async fn ask_once(keeper: &Keeper, asked: &PendingHold, deadline: Instant) -> Result<(Settled, Moment), Error> {
     let late = {
         let (keeper, name) = (keeper.clone(), asked.released_in_doubt());
         Box::new(move |settled: Settled| {
@@ -630,14 +638,14 @@ fn may_be_granted(reply: &Result<Reply, Failure>) -> bool {
 
 enum Waited {
     /// And renewed, by what was sent at a moment.
-    Granted(Held, Moment),
-    Denied(Held),
+    Granted(HoldReply, Moment),
+    Denied(HoldReply),
     /// It ended before it could be renewed.
     Lost,
 }
 
 /// Waits for one's turn on the server; `None` where nobody can, there is no place, or the client was closed.
-async fn wait_there(keeper: &Keeper, asked: &Asked, wait: &Wait) -> Option<Result<Waited, Error>> {
+async fn wait_there(keeper: &Keeper, asked: &PendingHold, wait: &Wait) -> Option<Result<Waited, Error>> {
     let link = keeper.link();
     let in_doubt = InDoubt { keeper, name: asked.released_in_doubt() };
     let waited = link.wait(&asked.name.key, wait, |left| asked.command(Some(left.min(MAX_WAIT)))).await;
@@ -663,11 +671,9 @@ async fn wait_there(keeper: &Keeper, asked: &Asked, wait: &Wait) -> Option<Resul
 }
 
 /// Renews a hold that was granted after a wait: when that was sent; `None` if it has ended.
-async fn renewed(link: &Arc<Link>, asked: &Asked) -> Result<Option<Moment>, Error> {
-    let Name { key, id, ttl } = &asked.name;
+async fn renewed(link: &Arc<Link>, asked: &PendingHold) -> Result<Option<Moment>, Error> {
     let sent = Moment::now();
-    let command = commands::renew(key, *ttl, &[id]);
-    match link.insist(command, sent.instant + link.timeout(), None).await? {
+    match link.insist(asked.name.renew(), sent.instant + link.timeout(), None).await? {
         Reply::Array(each) if each.len() == 1 => Ok((each[0].natural()? == 1).then_some(sent)),
         reply => Err(Error::Answer(reply.to_string())),
     }

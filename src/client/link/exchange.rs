@@ -16,8 +16,8 @@ use super::line::Line;
 use super::node::Node;
 use super::reaper::Reaper;
 use crate::clock::ms_up;
-use crate::commands;
-use crate::wire::{Command, Failure, Pending, Reply};
+use crate::protocol::Command;
+use crate::transport::{Failure, Pending, Reply};
 
 /// An exchange without a reply is given up after so long, at the latest, and its connection with it.
 const GIVEN_UP: Duration = Duration::from_secs(10);
@@ -56,7 +56,7 @@ impl Batch {
             Err(_) => &[],
         };
         let granted = self.commands().iter().zip(replies);
-        granted.map(|(command, reply)| commands::granted(command, reply)).sum()
+        granted.map(|(command, reply)| command.granted(reply)).sum()
     }
 
     fn send(&self, line: &Line) -> Pending<Reply> {
@@ -85,13 +85,13 @@ impl Settled {
         else {
             return Vec::new();
         };
-        commands::undo(command, reply, since, ms_up(self.sent.elapsed()))
+        command.undo(Some(reply), since, ms_up(self.sent.elapsed()))
     }
 
     /// Drops the replies to ASKING, and the commands.
     fn forget_asking(&mut self) {
         let Batch::Several(commands) = &mut self.batch else { return };
-        let is_asking = |command: &Command| command.name() == b"ASKING";
+        let is_asking = |command: &Command| *command == Command::ASKING;
         if !commands.first().is_some_and(is_asking) {
             return;
         }

@@ -1,7 +1,8 @@
 //! What a reply says about the server's health.
 
+use crate::protocol::is_unknown_command;
 use crate::servers::Reason;
-use crate::wire::{is_unknown_command, Failure, Reply};
+use crate::transport::{Failure, Reply};
 
 /// Codes of errors with which a server says that it cannot decide now, but may later.
 const FAILURES: [&str; 11] = [

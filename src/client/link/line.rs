@@ -8,9 +8,9 @@ use tokio::time::{Duration, Instant};
 
 use super::rights::{Right, Rights};
 use crate::clock::ms;
-use crate::commands;
+use crate::protocol::{Command, Encoded};
 use crate::servers::Backend;
-use crate::wire::{Command, Connection, Failure, Pending, Reply};
+use crate::transport::{Failure, Pending, Reply};
 
 /// A connection that owes something and has been silent for so long takes nothing new.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ const MOST_UNANSWERED: usize = 1000;
 
 /// A connection that many requests share.
 pub(crate) struct Line {
-    connection: Box<dyn Connection>,
+    connection: Encoded,
     is_closed: Arc<AtomicBool>,
     account: Mutex<Account>,
     identity: OnceLock<Identity>,
@@ -42,7 +42,7 @@ pub(crate) struct Identity {
 }
 
 impl Line {
-    pub fn new(connection: Box<dyn Connection>, is_closed: Arc<AtomicBool>) -> Self {
+    pub fn new(connection: Encoded, is_closed: Arc<AtomicBool>) -> Self {
         let account = Mutex::new(Account { unanswered: 0, quiet_since: Instant::now() });
         Self { connection, is_closed, account, identity: OnceLock::new(), time: OnceLock::new(), made: Instant::now() }
     }
@@ -135,8 +135,8 @@ impl Line {
 
     /// Asks the server who it is, and whether it tells the time: without either, nothing can be given back to it.
     pub async fn identify(&self, rights: &Rights) -> Result<(), Failure> {
-        let info = |section: &[u8]| Command::named("INFO", usize::MAX).word(section);
-        let reply = self.connection.send_all(&[info(b"server"), info(b"replication"), commands::time()]).await?;
+        let asked = [Command::server(&["INFO", "server"]), Command::server(&["INFO", "replication"]), Command::TIME];
+        let reply = self.connection.send_all(&asked).await?;
         let Reply::Array(replies) = reply else { return Ok(()) };
         let [sections @ .., time] = replies.as_slice() else { return Ok(()) };
         rights.heard(Right::Time, time);

@@ -35,10 +35,11 @@ use self::topology::Topology;
 use self::tracking::Tracking;
 use self::waiting::Waiting;
 use crate::error::Error;
+use crate::protocol::{is_unknown_command, Command, Encoding, PREFIX};
 use crate::servers::{Backend, ServerState, State};
 use crate::statistics::{Count, Counters};
+use crate::transport::{Events, Purpose, Reply};
 use crate::wait::Wait;
-use crate::wire::{is_unknown_command, Command, Events, Purpose, Reply, Transport};
 
 /// With less time than this a request is decided at once.
 const TOO_LITTLE: Duration = Duration::from_millis(2);
@@ -58,7 +59,7 @@ pub(crate) struct Link {
 
 /// What all nodes share.
 pub(crate) struct Context {
-    pub transport: Box<dyn Transport>,
+    pub transport: Encoding,
     pub timeout: Duration,
     pub counters: Arc<Counters>,
     /// Who hears of changed keys.
@@ -81,7 +82,7 @@ fn is_unblocked(error: &str) -> bool {
 impl Link {
     /// A link on which requests wait for `timeout`, and at most `max_waiting` wait on the server.
     pub fn new(
-        transport: Box<dyn Transport>,
+        transport: Encoding,
         counters: Arc<Counters>,
         changes: Events,
         timeout: Duration,
@@ -251,15 +252,12 @@ impl Link {
         let (node, batch) = match redirection {
             Redirection::Moved(address) => (self.topology.redirected(&key, &address, true), batch),
             Redirection::Ask(address) => {
-                let mut commands = vec![Command::named("ASKING", usize::MAX)];
+                let mut commands = vec![Command::ASKING];
                 match batch {
                     Batch::One(command) => commands.push(command),
                     // Each command needs a word of its own that it may ask here.
                     Batch::Several(several) => {
-                        commands = several
-                            .into_iter()
-                            .flat_map(|command| [Command::named("ASKING", usize::MAX), command])
-                            .collect();
+                        commands = several.into_iter().flat_map(|command| [Command::ASKING, command]).collect();
                     }
                 }
                 (self.topology.redirected(&key, &address, false), Batch::Several(commands))
@@ -271,7 +269,7 @@ impl Link {
     }
 
     /// A reply, or the error that it is.
-    pub fn understood(&self, reply: Result<Reply, crate::wire::Failure>, key: &[u8]) -> Result<Reply, Error> {
+    pub fn understood(&self, reply: Result<Reply, crate::transport::Failure>, key: &[u8]) -> Result<Reply, Error> {
         match reply {
             Ok(Reply::Error(text)) => Err(self.error(text, key)),
             Ok(reply) => Ok(reply),
@@ -288,7 +286,7 @@ impl Link {
             let node = self.topology.known(key);
             return match node.as_ref().and_then(|node| node.backend()) {
                 // EVALSHA itself may be what is unknown.
-                Some(Backend::Script) if text.contains("SWLIMIT.") => Error::NeedsModule,
+                Some(Backend::Script) if text.contains(PREFIX) => Error::NeedsModule,
                 // A server that was replaced by one without the module is away.
                 _ if node.is_some_and(|node| node.was_served()) => Error::Away(text),
                 _ => Error::ModuleMissing,

@@ -14,11 +14,12 @@ use super::line::Line;
 use super::tracking::Tracking;
 use super::waiting::Waiting;
 use super::Context;
-use crate::commands::{self, is_refused_with_writes};
+use crate::demand::Demand;
 use crate::error::Error;
+use crate::protocol::{is_unknown_command, Command};
 use crate::servers::{Backend, ServerState};
 use crate::statistics::Count;
-use crate::wire::{is_unknown_command, Command, Event, Failure, Purpose, Reply};
+use crate::transport::{Event, Failure, Purpose, Reply};
 
 /// A connection that takes longer to be made opens the breaker, and goes on as its first probe.
 const CONNECTING: Duration = Duration::from_secs(1);
@@ -237,7 +238,7 @@ impl Node {
         // The script denies without writing.
         let is_write = match is_scripted(line) {
             true => batch.granted(reply) > 0,
-            false => batch.commands().iter().any(is_refused_with_writes),
+            false => batch.commands().iter().any(Command::is_refused_with_writes),
         };
         self.breaker.succeeded(is_write);
     }
@@ -299,10 +300,9 @@ impl Node {
     /// Asks for what a write would be refused, and what is otherwise denied without a trace.
     async fn probe(&self, line: &Line) -> Result<(), String> {
         let key = self.failed_key.lock().clone();
-        let command = Command::on("SWLIMIT.ALLOW", &key).number(0).ms(1).ms(1);
-        let mut reply = line.send(&command).await;
+        let mut reply = line.send(&Command::allow(&key, &Demand::nothing())).await;
         if is_scripted(line) && failure(&reply, false).is_none() {
-            reply = line.send(&commands::empty_write(&key)).await;
+            reply = line.send(&Command::empty_write(&key)).await;
         }
         if reply.as_ref().is_ok_and(|reply| redirection(reply).is_some()) {
             // Another node has the key by now; this one has others, and answers.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::health::is_failure;
-use crate::wire::Reply;
+use crate::transport::Reply;
 
 /// A right that can be missing.
 #[derive(Clone, Copy)]

@@ -15,9 +15,10 @@ use super::node::Node;
 use super::rights::Right;
 use super::Context;
 use crate::error::Error;
+use crate::protocol::Command;
 use crate::servers::ServerState;
 use crate::statistics::Count;
-use crate::wire::{Command, Failure, Purpose, Reply};
+use crate::transport::{Failure, Purpose, Reply};
 
 /// How long a node may take to tell the slots.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -228,7 +229,7 @@ type Range = (u16, u16, String);
 
 async fn ask(context: &Arc<Context>, address: String) -> Result<Vec<Range>, Failure> {
     let connection = context.transport.connect(Some(&address), Purpose::Requests, Arc::new(|_| ())).await?;
-    let reply = connection.send(&Command::named("CLUSTER", usize::MAX).word(b"SLOTS")).await?;
+    let reply = connection.send(&Command::server(&["CLUSTER", "SLOTS"])).await?;
     context.rights.heard(Right::ClusterSlots, &reply);
     if let Reply::Error(text) = reply {
         return Err(Failure::Refused(text));

@@ -11,7 +11,8 @@ use super::line::Line;
 use super::node::Node;
 use super::rights::Right;
 use super::Context;
-use crate::wire::{Command, Event, Failure, Purpose, Reply};
+use crate::protocol::Command;
+use crate::transport::{Event, Failure, Purpose, Reply};
 
 /// A tracking connection that was silent for so long is asked for a sign of life.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -103,8 +104,10 @@ async fn watch(node: Weak<Node>, line: Arc<Line>) {
         if line.is_closed() {
             return;
         }
-        let ping = Command::named("PING", usize::MAX);
-        if !matches!(timeout(node.timeout().max(Duration::from_millis(1)), line.send(&ping)).await, Ok(Ok(_))) {
+        if !matches!(
+            timeout(node.timeout().max(Duration::from_millis(1)), line.send(&Command::server(&["PING"]))).await,
+            Ok(Ok(_))
+        ) {
             node.tracking.lost(&line, node.context());
             return;
         }

@@ -6,7 +6,8 @@ use parking_lot::Mutex;
 
 use super::line::Line;
 use super::node::Node;
-use crate::wire::{Command, Failure, Purpose, Reply};
+use crate::protocol::Command;
+use crate::transport::{Failure, Purpose, Reply};
 
 /// The idle ones.
 #[derive(Default)]

@@ -7,8 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use swlimit_client::wire::ConnectionOptions;
-use swlimit_client::{self as client, Backend, BudgetLimiter, Client};
+use swlimit_client::{self as client, Backend, BudgetLimiter, Client, ConnectionOptions};
 
 use super::brought::Brought;
 use super::holds::BudgetKind;

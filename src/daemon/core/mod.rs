@@ -24,4 +24,4 @@ pub use plan::COMPARISONS;
 pub use plan::{retry_after, Descriptor, Operation, Plan, Question, Role};
 pub use refusal::Refusal;
 pub use single::{info, top, Demand, Verb};
-pub use swlimit_client::{headers, Backend, Client, Denied, Error, Held, State, Statistics};
+pub use swlimit_client::{headers, Backend, Client, DeniedKey, Error, KeyInfo, State, Statistics};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use swlimit_client::{Client, Denied, Held, Request};
+use swlimit_client::{Client, DeniedKey, KeyInfo, Request};
 
 use super::answer::{Answer, Source};
 use super::limiters::Limiters;
@@ -83,11 +83,11 @@ impl Limiters {
 }
 
 /// The keys with the most denied requests on the server.
-pub async fn top(client: &Client, count: usize) -> Result<Vec<Denied>, Refusal> {
+pub async fn top(client: &Client, count: usize) -> Result<Vec<DeniedKey>, Refusal> {
     Ok(client.top(count).await?)
 }
 
 /// What the server holds of a key.
-pub async fn info(client: &Client, key: &str) -> Result<Option<Held>, Refusal> {
+pub async fn info(client: &Client, key: &str) -> Result<Option<KeyInfo>, Refusal> {
     Ok(client.info(key).await?)
 }

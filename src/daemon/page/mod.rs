@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 
 use crate::config::access::Access;
 use crate::config::limits::{Domain, Limit, Limits, Per, Rule};
-use crate::core::{self, Denied, Refusal, Source};
+use crate::core::{self, Refusal, Source};
 use crate::observe::denied::DeniedKey;
 use crate::observe::metrics::{Metrics, SECONDS, WAIT_SECONDS};
 use crate::observe::process;
@@ -110,7 +110,7 @@ async fn state(
 
 struct PageState {
     service: Arc<Service>,
-    denied: Result<Vec<Denied>, Refusal>,
+    denied: Result<Vec<core::DeniedKey>, Refusal>,
 }
 
 impl PageState {
@@ -235,7 +235,7 @@ fn sources(metrics: &Metrics, range: TimeRange) -> Vec<Value> {
 /// The keys that were denied most, or why they are hidden.
 fn keys(
     access: Result<(), Barred>,
-    denied: &Result<Vec<Denied>, Refusal>,
+    denied: &Result<Vec<core::DeniedKey>, Refusal>,
     here: &[DeniedKey],
     waiting: &[AwaitedKey],
 ) -> Value {

@@ -21,12 +21,12 @@ use tokio::time::Instant;
 pub(crate) use self::memory::Ticket;
 use self::memory::{Epoch, Generation, Memory};
 use crate::clock::{ms, ms_up};
-use crate::commands;
 use crate::decision::{Decision, Source};
 use crate::demand::Demand;
 use crate::keyed::{Bounded, Keep};
 use crate::link::{Link, Right};
-use crate::wire::Reply;
+use crate::protocol::Command;
+use crate::transport::Reply;
 
 /// The denials of all keys that the server is asked about.
 pub(crate) struct DenyCache {
@@ -185,7 +185,7 @@ impl Reading {
     /// Reads the key where its changes are told, and remembers what that read says.
     async fn read(self, link: Arc<Link>, key: Vec<u8>, demand: Demand) {
         let (ticket, sent) = (self.cache.ticket(&key), Instant::now());
-        let commands = [commands::peek(&key, &demand), commands::pttl(&key)];
+        let commands = [Command::peek(&key, &demand), Command::pttl(&key)];
         let Ok(replies) = link.read_tracked(&key, &commands).await else { return };
         let [peeked, ttl] = replies.as_slice() else { return };
         link.heard_right(Right::Pttl, ttl);

@@ -18,15 +18,15 @@ use tokio::time::{sleep, timeout_at, Duration, Instant};
 
 use self::counted::{Batch as Units, Counted, Known, Outcome};
 use crate::clock::{ms, Clock};
-use crate::commands;
 use crate::decision::{Decision, Source};
 use crate::demand::Demand;
 use crate::error::Error;
 use crate::keyed::{Bounded, Keep};
 use crate::link::{is_failure, Batch, Link, Node};
+use crate::protocol::Command;
 use crate::quota::Quota;
 use crate::statistics::Count;
-use crate::wire::{Command, Reply};
+use crate::transport::Reply;
 
 /// So many failed synchronizations in a row, and the failure policy takes over.
 const FAILURES: u32 = 3;
@@ -499,11 +499,11 @@ impl Queued {
             Demand { exact, ..self.demand }
         };
         if units.is_empty() {
-            return vec![commands::peek(&self.key, &of(1))];
+            return vec![Command::peek(&self.key, &of(1))];
         }
         let record = |batch: &Units| {
             let age = ms(now.saturating_duration_since(batch.at));
-            commands::record(&self.key, &of(batch.units), (age > 0).then_some(age))
+            Command::record(&self.key, &of(batch.units), age)
         };
         units.iter().map(record).collect()
     }

@@ -18,15 +18,15 @@ use tokio::sync::Notify;
 use tokio::time::{timeout_at, Duration, Instant};
 
 use self::hand::{Batch as Units, Hand};
-use crate::commands;
 use crate::decision::{Decision, Source};
 use crate::demand::Demand;
 use crate::error::Error;
 use crate::keyed::{Bounded, Keep};
 use crate::link::{Batch, Identity, Link, Settled};
+use crate::protocol::{Command, Counted};
 use crate::quota::Quota;
 use crate::statistics::Count;
-use crate::wire::{joined, Command, Reply};
+use crate::transport::{joined, Reply};
 
 /// The longest that units are kept in hand, whatever the resolution.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -143,7 +143,7 @@ impl Leases {
                 false => 0,
             }
         };
-        let mut several = vec![commands::time(), commands::allow(key, demand)];
+        let mut several = vec![Command::TIME, Command::allow(key, demand)];
         several.extend(lease_of(key, demand, ahead));
         let (core, key, demand) = (Arc::clone(&self.0), Arc::<[u8]>::from(key), *demand);
         let settle = {
@@ -231,7 +231,7 @@ impl Beside {
 
 fn lease_of(key: &[u8], demand: &Demand, units: u64) -> Option<Command> {
     let ahead = Demand { block: None, ..demand.of_up_to(units) };
-    (units > 0).then(|| commands::allow(key, &ahead))
+    (units > 0).then(|| Command::allow(key, &ahead))
 }
 
 impl Core {
@@ -388,7 +388,7 @@ impl Core {
                 if its.is_empty() {
                     continue;
                 }
-                let refund = |units: &Return| commands::refund_since(&units.key, units.units, units.since);
+                let refund = |units: &Return| Command::refund(&units.key, units.units, Counted::Since(units.since));
                 let batch = Batch::Several(its.iter().map(refund).collect());
                 // Sent once, whatever becomes of it.
                 let settled = self.unless_given_up(self.link.see_through_on(&node, line, batch)).await;

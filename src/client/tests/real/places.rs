@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use swlimit_client::wire::Given;
+use swlimit_client::transport::ExistingConnection;
 use swlimit_client::{Client, ClientBuilder, ConnectionOptions, Error, Mode, Quota, Reason, Request, Source};
 use tokio::time::Instant;
 
@@ -173,7 +173,7 @@ async fn denied_for_a_moment(server: &Server, client: &Client) {
 async fn a_connection_that_is_given() {
     let server = Server::new();
     let connection = redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
-    let client = patient().over(Given::new(connection)).unwrap();
+    let client = patient().over(ExistingConnection::new(connection)).unwrap();
     denied_for_a_moment(&server, &client).await;
     assert!(!limiter(&client, one_an_hour(), Mode::Cached).acquire("key", Duration::ZERO).await.unwrap().granted());
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{json, Value};
 
 use crate::config::explained;
-use crate::core::{Answer, Denied, Held, Refusal};
+use crate::core::{Answer, DeniedKey, KeyInfo, Refusal};
 use crate::protocol::headers::{self, Told};
 
 /// In ms: the next of those under way may end at once.
@@ -105,7 +105,7 @@ fn with_status(denied: bool, retry_after: i64, body: impl IntoResponse) -> Respo
 }
 
 /// What the server holds of a key.
-pub fn held(held: &Held) -> Value {
+pub fn held(held: &KeyInfo) -> Value {
     let counts = held.counts.iter().map(|(start, units)| json!([unix(*start), units]));
     json!({
         "window": ms(held.window),
@@ -120,7 +120,7 @@ pub fn held(held: &Held) -> Value {
 }
 
 /// A key that was denied lately.
-pub fn denied(denied: &Denied) -> Value {
+pub fn denied(denied: &DeniedKey) -> Value {
     json!({
         "database": denied.database,
         "key": String::from_utf8_lossy(&denied.key),

@@ -1,61 +1,59 @@
 //! The module's commands on servers that have not loaded it: a script makes the same decisions.
 //!
-//! Whoever sends commands names those of the module. Each connection finds out by the first reply which of both its server has,
-//! and from then on spells commands for that. A command that the server did not know, or whose script it did not know, was
-//! not executed, so it is asked again at once. An error of that kind quotes the command's words, and a quotation that
-//! is not UTF-8 ends the connection: what might be quoted so is only sent where it is known.
+//! Each connection learns from the first reply whether its server has the module or needs the script, and from then on
+//! writes commands for that. A command that the server did not know, or whose script it did not know, was not executed,
+//! so it is sent again at once. An error of that kind quotes the command's words, and a quotation that is not UTF-8 ends
+//! the connection: words that are not ASCII are only sent once the server is known.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
 
-use swlimit_window::{duration, integer};
-
-use super::{Backend, Command, Connection, Events, Failure, Module, Pending, Purpose, Reply, Transport};
+use super::command::{Command, Writer, PREFIX};
+use crate::mode::Module;
+use crate::servers::Backend;
+use crate::transport::{Connection, Events, Failure, Pending, Purpose, Reply, Transport, Words};
 
 /// The script.
 pub(crate) const SCRIPT: &str = include_str!("../../lua/swlimit.lua");
 /// By which servers know the script.
 static DIGEST: LazyLock<redis::Script> = LazyLock::new(|| redis::Script::new(SCRIPT));
+/// Makes the script known to a server.
+const LOAD: Command = Command::server(&["SCRIPT", "LOAD", SCRIPT]);
 
-/// The commands that the script has; ADMIT unless it names a hold.
-const SCRIPTED: [&[u8]; 10] =
-    [b"ALLOW", b"PEEK", b"RECORD", b"REFUND", b"BLOCK", b"UNBLOCK", b"INFO", b"MALLOW", b"BUDGET", b"ADMIT"];
-/// Those of several keys, whose number comes before them.
-const COUNTED: [&[u8]; 2] = [b"MALLOW", b"ADMIT"];
-const PREFIX: &[u8] = b"SWLIMIT.";
 /// The script refuses windows of more subintervals, with an error that only its words have.
 const MAX_SUBINTERVALS: u64 = 4096;
-/// How often commands are asked again: once for the script in place of the module, once for EVALSHA in place of
-/// EVALSHA_RO, once for a script that was not loaded, once by this machine's clock.
+/// How often commands are sent again: once for the script in place of the module, once for EVALSHA in place of
+/// EVALSHA_RO, once for a script that was not loaded, once with this machine's clock.
 const ROUNDS: usize = 4;
 /// With this the script says that it could not ask for the time.
 const NO_CLOCK: &str = "ERR no clock: ";
-/// So begins the error of a server that knows a command of which it was told the name alone.
+/// So begins the error of a server that knows a command and got its name alone.
 const KNOWN: &str = "ERR wrong number of arguments";
 
-/// A transport whose connections spell the module's commands as their server knows them.
-pub(crate) struct Spelling {
+/// A transport whose connections write commands as their server knows them.
+pub(crate) struct Encoding {
     transport: Box<dyn Transport>,
     module: Module,
 }
 
-/// A connection that spells.
-struct Spelled(Arc<Speaker>);
+/// A connection that writes commands as its server knows them. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Encoded(Arc<Inner>);
 
-struct Speaker {
+struct Inner {
     connection: Box<dyn Connection>,
     module: Module,
     /// A [`Dialect`]. What a server lacks is only learned from what it refuses.
     dialect: AtomicU8,
 }
 
-/// How commands are spelt.
+/// How commands are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Dialect(u8);
 
 impl Dialect {
-    /// As the module's, which may be missing.
+    /// The module's, which may be missing.
     const UNTRIED: Self = Self(0);
     const MODULE: Self = Self(1);
     const SCRIPT: Self = Self(2);
@@ -63,7 +61,7 @@ impl Dialect {
     const NO_READ_ONLY: Self = Self(4);
     /// Besides: the script may not ask the server for the time, so this machine's clock decides.
     const OWN_CLOCK: Self = Self(8);
-    /// Besides: the script has answered, and that was said.
+    /// Besides: the script has answered, and that was logged.
     const ANSWERED: Self = Self(16);
 
     fn has(self, other: Self) -> bool {
@@ -79,41 +77,39 @@ impl Dialect {
     }
 }
 
-impl Spelling {
+impl Encoding {
     pub fn new(transport: Box<dyn Transport>, module: Module) -> Self {
         Self { transport, module }
     }
-}
 
-impl Transport for Spelling {
-    fn connect(&self, node: Option<&str>, purpose: Purpose, events: Events) -> Pending<Box<dyn Connection>> {
+    /// Connects, as [`Transport::connect`] says.
+    pub fn connect(&self, node: Option<&str>, purpose: Purpose, events: Events) -> Pending<Encoded> {
         let (connecting, module) = (self.transport.connect(node, purpose, events), self.module);
-        Box::pin(async move {
-            let dialect = AtomicU8::new(Dialect::of(module).0);
-            let speaker = Speaker { connection: connecting.await?, module, dialect };
-            Ok(Box::new(Spelled(Arc::new(speaker))) as Box<dyn Connection>)
-        })
+        Box::pin(async move { Ok(Encoded::new(connecting.await?, module)) })
     }
 
-    fn seeds(&self) -> Vec<String> {
+    pub fn seeds(&self) -> Vec<String> {
         self.transport.seeds()
     }
 
-    fn address(&self) -> String {
+    pub fn address(&self) -> String {
         self.transport.address()
     }
 
-    fn offers(&self, purpose: Purpose) -> bool {
+    pub fn offers(&self, purpose: Purpose) -> bool {
         self.transport.offers(purpose)
     }
 }
 
-impl Connection for Spelled {
-    fn send(&self, command: &Command) -> Pending<Reply> {
+impl Encoded {
+    fn new(connection: Box<dyn Connection>, module: Module) -> Self {
+        let dialect = AtomicU8::new(Dialect::of(module).0);
+        Self(Arc::new(Inner { connection, module, dialect }))
+    }
+
+    /// Sends a command, as [`Connection::send`] says.
+    pub fn send(&self, command: &Command) -> Pending<Reply> {
         let dialect = self.0.dialect();
-        if dialect == Dialect::MODULE {
-            return self.0.connection.send(command);
-        }
         if dialect == Dialect::UNTRIED && command.is_to_be_known() {
             let replies = self.send_all(std::slice::from_ref(command));
             return Box::pin(tokio::task::unconstrained(async move {
@@ -123,52 +119,53 @@ impl Connection for Spelled {
                 }
             }));
         }
-        let sent = match command.in_dialect(dialect) {
-            Some(scripted) => self.0.connection.send(&scripted),
-            None => self.0.connection.send(command),
-        };
-        let (speaker, command) = (Arc::clone(&self.0), command.clone());
+        let sent = self.0.connection.send(&InDialect { command, dialect });
+        if dialect == Dialect::MODULE {
+            return sent;
+        }
+        let (inner, command) = (Arc::clone(&self.0), command.clone());
         Box::pin(tokio::task::unconstrained(async move {
             let reply = sent.await?;
-            if !speaker.is_refused(&command, &reply) {
-                return Ok(speaker.understood(&command, reply));
+            if !inner.is_refused(&command, &reply) {
+                return Ok(inner.understood(&command, reply));
             }
-            let mut replies = speaker.ask_again(&[command], vec![reply]).await?;
+            let mut replies = inner.send_again(&[command], vec![reply]).await?;
             replies.pop().ok_or_else(|| Failure::Connection("no reply".into()))
         }))
     }
 
-    fn send_all(&self, commands: &[Command]) -> Pending<Reply> {
+    /// Sends several commands in one go, as [`Connection::send_all`] says.
+    pub fn send_all(&self, commands: &[Command]) -> Pending<Reply> {
         let dialect = self.0.dialect();
-        if dialect == Dialect::MODULE {
-            return self.0.connection.send_all(commands);
-        }
         if dialect == Dialect::UNTRIED && commands.iter().any(Command::is_to_be_known) {
-            let (speaker, commands) = (Arc::clone(&self.0), commands.to_vec());
+            let (encoded, commands) = (self.clone(), commands.to_vec());
             return Box::pin(tokio::task::unconstrained(async move {
-                match speaker.find_out().await? {
+                match encoded.0.find_out().await? {
                     Some(missing) => Ok(Reply::Array(vec![missing; commands.len()])),
-                    None => Spelled(speaker).send_all(&commands).await,
+                    None => encoded.send_all(&commands).await,
                 }
             }));
         }
-        let spelt: Vec<_> =
-            commands.iter().map(|command| command.in_dialect(dialect).unwrap_or_else(|| command.clone())).collect();
-        let sent = self.0.connection.send_all(&spelt);
-        let (speaker, commands) = (Arc::clone(&self.0), commands.to_vec());
+        let sent = self.0.send_in(dialect, commands);
+        if dialect == Dialect::MODULE {
+            return sent;
+        }
+        let (inner, commands) = (Arc::clone(&self.0), commands.to_vec());
         Box::pin(tokio::task::unconstrained(async move {
             match sent.await? {
-                Reply::Array(replies) => speaker.ask_again(&commands, replies).await.map(Reply::Array),
+                Reply::Array(replies) => inner.send_again(&commands, replies).await.map(Reply::Array),
                 reply => Ok(reply),
             }
         }))
     }
 
-    fn address(&self) -> Option<String> {
+    /// The server's address, where the transport has found it itself.
+    pub fn address(&self) -> Option<String> {
         self.0.connection.address()
     }
 
-    fn backend(&self) -> Option<Backend> {
+    /// Which of both decides on this connection's server; `None` while that is not known.
+    pub fn backend(&self) -> Option<Backend> {
         match self.0.dialect() {
             dialect if dialect.has(Dialect::SCRIPT) => Some(Backend::Script),
             Dialect::MODULE => Some(Backend::Module),
@@ -177,14 +174,20 @@ impl Connection for Spelled {
     }
 }
 
-impl Speaker {
+impl Inner {
     fn dialect(&self) -> Dialect {
         Dialect(self.dialect.load(Ordering::Relaxed))
     }
 
+    fn send_in(&self, dialect: Dialect, commands: &[Command]) -> Pending<Reply> {
+        let commands: Vec<_> = commands.iter().map(|command| InDialect { command, dialect }).collect();
+        let words: Vec<&dyn Words> = commands.iter().map(|command| command as &dyn Words).collect();
+        self.connection.send_all(&words)
+    }
+
     /// Finds out by asking; the error where the server decides by neither, or not now.
     async fn find_out(&self) -> Result<Option<Reply>, Failure> {
-        let reply = self.connection.send(&Command::named("SWLIMIT.PEEK", usize::MAX)).await?;
+        let reply = self.connection.send(&Command::PEEK_BY_NAME).await?;
         match &reply {
             Reply::Error(text) if is_unknown_command(text) && self.module == Module::Auto => {
                 self.learn(Dialect::SCRIPT);
@@ -197,7 +200,7 @@ impl Speaker {
 
     /// Whether a command was not executed for what the server lacks. Learns from the reply what that is.
     fn is_refused(&self, command: &Command, reply: &Reply) -> bool {
-        if command.scripted_name().is_none() {
+        if !command.is_scripted() {
             let has_module = self.module == Module::Auto && command.is_known_by_name(reply);
             if has_module {
                 tracing::info!("the rate limit server has loaded swlimit: the module decides");
@@ -215,11 +218,11 @@ impl Speaker {
         }
         let lacks_read_only = lacks(text, "EVALSHA_RO");
         if !lacks_read_only && lacks(text, "EVALSHA") {
-            // It has neither. What it has is found out again by the next command: it may be loading the module.
+            // It has neither. The next command finds out again what it has: it may be loading the module.
             self.dialect.store(Dialect::of(self.module).0, Ordering::Relaxed);
             return false;
         }
-        if is_scripted && text.starts_with(NO_CLOCK) && command.name() != b"SWLIMIT.INFO" {
+        if is_scripted && text.starts_with(NO_CLOCK) && !matches!(command, Command::Info { .. }) {
             if self.learn(Dialect::OWN_CLOCK) {
                 tracing::warn!(error = text, "the script may not ask for the time: this machine's clock decides");
             }
@@ -230,7 +233,7 @@ impl Speaker {
         } else if dialect == Dialect::UNTRIED && self.module == Module::Auto && is_unknown_command(text) {
             self.learn(Dialect::SCRIPT);
         }
-        // Perhaps it was sent before another one's reply said what there is.
+        // Perhaps it was sent before another command's reply said what there is.
         self.dialect().has(Dialect::SCRIPT) && is_unknown_command(text)
     }
 
@@ -239,7 +242,7 @@ impl Speaker {
         let _ = self.dialect.compare_exchange(untried, module, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// What was asked in this dialect was answered.
+    /// The server answered a command in this dialect.
     fn learn_from_answer(&self) {
         let dialect = self.dialect();
         if !dialect.has(Dialect::SCRIPT) {
@@ -254,8 +257,8 @@ impl Speaker {
         self.dialect.fetch_or(more.0, Ordering::Relaxed) & more.0 == 0
     }
 
-    /// The replies, once what was not executed has been asked again in the order it was sent.
-    async fn ask_again(&self, commands: &[Command], mut replies: Vec<Reply>) -> Result<Vec<Reply>, Failure> {
+    /// The replies, once what was not executed has been sent again in its order.
+    async fn send_again(&self, commands: &[Command], mut replies: Vec<Reply>) -> Result<Vec<Reply>, Failure> {
         for _ in 0..ROUNDS {
             let refused = commands.iter().zip(&replies).enumerate();
             let refused = refused.filter(|(_, (command, reply))| self.is_refused(command, reply));
@@ -266,18 +269,18 @@ impl Speaker {
             let unloaded = refused.iter().any(|place| replies.get(*place).is_some_and(is_unloaded));
             let mut again = Vec::with_capacity(2 * refused.len() + 1);
             if unloaded {
-                again.push(load());
+                again.push(LOAD);
             }
             let mut answers = Vec::with_capacity(refused.len());
             for place in &refused {
-                // A node that takes over a slot is told of each command by itself.
+                // A node that takes over a slot needs ASKING before each command.
                 let asking = place.checked_sub(1).and_then(|before| commands.get(before));
-                again.extend(asking.filter(|command| command.name() == b"ASKING").cloned());
+                again.extend(asking.filter(|command| **command == Command::ASKING).cloned());
                 let Some(command) = commands.get(*place) else { continue };
                 answers.push(again.len());
-                again.push(command.in_dialect(self.dialect()).unwrap_or_else(|| command.clone()));
+                again.push(command.clone());
             }
-            let Reply::Array(mut came) = self.connection.send_all(&again).await? else { break };
+            let Reply::Array(mut came) = self.send_in(self.dialect(), &again).await? else { break };
             let loaded = if unloaded { came.first().cloned() } else { None };
             for (place, answer) in refused.into_iter().zip(answers) {
                 let (Some(reply), Some(answer)) = (replies.get_mut(place), came.get_mut(answer)) else { continue };
@@ -293,15 +296,10 @@ impl Speaker {
     /// The reply as the module gives it. A command that the script has not is unknown where nothing else may be asked.
     fn understood(&self, command: &Command, reply: Reply) -> Reply {
         if self.module == Module::Never && command.is_known_by_name(&reply) {
-            return Reply::Error(format!("ERR unknown command '{}'", String::from_utf8_lossy(command.name())));
+            return Reply::Error(format!("ERR unknown command '{}'", command.name()));
         }
         command.unpacked(reply)
     }
-}
-
-/// A command that makes the script known to a server.
-fn load() -> Command {
-    Command::named("SCRIPT", usize::MAX).word(b"LOAD").word(SCRIPT.as_bytes())
 }
 
 fn is_unloaded(reply: &Reply) -> bool {
@@ -314,78 +312,115 @@ pub(crate) fn is_unknown_command(error: &str) -> bool {
     is("ERR unknown command") || is("ERR command is not available") || is("ERR unsupported command")
 }
 
-/// Whether an error says that there is no command of a name that begins so. Behind the name, its words may be quoted.
+/// Whether an error says that there is no command of a name that begins so. After the name, it may quote the words.
 fn lacks(error: &str, name: &str) -> bool {
     let name_only = error.split(',').next().unwrap_or_default();
     is_unknown_command(error) && name_only.to_ascii_uppercase().contains(name)
 }
 
+/// A command as a server knows it: what the script has as a call of it, and what it has not as a name alone, which the
+/// server says it does not know.
+struct InDialect<'a> {
+    command: &'a Command,
+    dialect: Dialect,
+}
+
+impl Words for InDialect<'_> {
+    fn each(&self, word: &mut dyn FnMut(&[u8])) {
+        let Self { command, dialect } = *self;
+        if !dialect.has(Dialect::SCRIPT) || matches!(command, Command::Server { .. }) {
+            return command.each(word);
+        }
+        let mut to = Writer(word);
+        if !command.is_scripted() {
+            to.text(command.name());
+            return;
+        }
+        let is_read = command.reads() && !dialect.has(Dialect::NO_READ_ONLY);
+        to.text(if is_read { "EVALSHA_RO" } else { "EVALSHA" }).text(DIGEST.get_hash());
+        to.number(command.counted_keys().unwrap_or(1) as u64);
+        command.keys().for_each(|key| (to.0)(key));
+        command.write_arguments(dialect.has(Dialect::OWN_CLOCK).then(unix_ms), &mut to);
+    }
+}
+
+const COUNT: u8 = 1;
+const PARTIAL: u8 = 2;
+const STRICT: u8 = 4;
+
 impl Command {
-    /// The name without its prefix, of what the script has, too.
-    fn scripted_name(&self) -> Option<&[u8]> {
-        let name = self.name().strip_prefix(PREFIX).filter(|name| SCRIPTED.contains(name))?;
-        (name != b"ADMIT" || !self.names_hold()).then_some(name)
+    /// Whether the script has it, too.
+    pub fn is_scripted(&self) -> bool {
+        match self {
+            Self::Allow { .. } | Self::Peek { .. } | Self::Record { .. } | Self::Refund { .. } => true,
+            Self::Block { .. } | Self::Unblock { .. } | Self::Info { .. } => true,
+            Self::Mallow { .. } | Self::Budget { .. } => true,
+            Self::Admit { .. } => self.admitted_hold().is_none(),
+            _ => false,
+        }
     }
 
     /// Whether it was sent as a name alone, for the script has not got it, to a server that has the module.
     fn is_known_by_name(&self, reply: &Reply) -> bool {
-        let is_lacking = self.name().starts_with(PREFIX) && self.scripted_name().is_none();
+        let is_lacking = !matches!(self, Self::Server { .. }) && !self.is_scripted();
         is_lacking && matches!(reply, Reply::Error(text) if text.starts_with(KNOWN))
     }
 
     /// Whether it must not be sent to a server that perhaps does not know it: its error would quote the words, cut anywhere.
     fn is_to_be_known(&self) -> bool {
-        self.name().starts_with(PREFIX) && !self.words().all(<[u8]>::is_ascii)
+        let mut is_ascii = true;
+        self.each(&mut |word| is_ascii &= word.is_ascii());
+        !is_ascii && !matches!(self, Self::Server { .. })
     }
 
-    /// Whether a clause of this ADMIT is a hold's.
-    fn names_hold(&self) -> bool {
-        let mut words = self.words().skip(1);
-        let keys = words.next().and_then(integer).and_then(|count| usize::try_from(count).ok()).unwrap_or_default();
-        words.skip(keys).any(|word| word == b"HOLD")
+    /// What the script gets behind the keys; where its caller's clock decides, with the time.
+    pub fn write_arguments(&self, at: Option<u64>, to: &mut Writer<'_>) {
+        let at = at.filter(|_| !matches!(self, Self::Info { .. }));
+        match (self.packed(), at) {
+            (Some(packed), Some(at)) => {
+                to.word(&[packed.as_slice(), &at.to_le_bytes()].concat());
+            }
+            (Some(packed), None) => {
+                to.word(&packed);
+            }
+            (None, at) => {
+                to.text(self.name().trim_start_matches(PREFIX));
+                self.write_options(to);
+                if let Some(at) = at {
+                    to.text("AT").number(at);
+                }
+            }
+        }
     }
 
-    /// The call of the script that does the same; `None` where this is sent as it is. What the script has not is sent as
-    /// a name alone, and the server says that it does not know it.
-    fn in_dialect(&self, dialect: Dialect) -> Option<Self> {
-        if !dialect.has(Dialect::SCRIPT) {
+    /// An ALLOW's or a PEEK's numbers in one argument, which costs the script less than words. `None` where only words say
+    /// it.
+    fn packed(&self) -> Option<[u8; 33]> {
+        let (demand, flags) = match self {
+            Self::Allow { demand, .. } if demand.block.is_none() => (demand, COUNT),
+            Self::Peek { demand, .. } => (demand, 0),
+            _ => return None,
+        };
+        let swlimit_window::Request { quota, cost, partial, strict } = demand.exact;
+        let (resolution, subintervals) =
+            (quota.geometry.resolution(), quota.geometry.window() / quota.geometry.resolution());
+        if subintervals > MAX_SUBINTERVALS {
             return None;
         }
-        let Some(name) = self.scripted_name() else {
-            let name = std::str::from_utf8(self.name()).ok().filter(|name| name.as_bytes().starts_with(PREFIX))?;
-            return Some(Self::named(name, usize::MAX));
-        };
-        let is_read = matches!(name, b"PEEK" | b"INFO") && !dialect.has(Dialect::NO_READ_ONLY);
-        let call = Self::named(if is_read { "EVALSHA_RO" } else { "EVALSHA" }, 3).word(DIGEST.get_hash().as_bytes());
-        let mut words = self.words().skip(1);
-        let keys = if COUNTED.contains(&name) { words.next()? } else { b"1" };
-        let count = integer(keys)?;
-        let call = (0..count).try_fold(call.word(keys), |call, _| Some(call.word(words.next()?)))?;
-        let flags = match name {
-            b"ALLOW" => Some(COUNT),
-            b"PEEK" => Some(0),
-            _ => None,
-        };
-        let at = (dialect.has(Dialect::OWN_CLOCK) && name != b"INFO").then(unix_ms);
-        let rest = words.clone();
-        Some(match flags.and_then(|flags| packed(flags, rest)) {
-            Some(packed) => match at {
-                Some(at) => call.word(&[packed.as_slice(), &at.to_le_bytes()].concat()),
-                None => call.word(&packed),
-            },
-            None => {
-                let call = words.fold(call.word(name), Self::word);
-                at.into_iter().fold(call, |call, at| call.word(b"AT").number(at))
-            }
-        })
+        let options = if partial { PARTIAL } else { 0 } | if strict { STRICT } else { 0 };
+        let mut packed = [flags | options; 33];
+        for (bytes, number) in packed[1..].chunks_exact_mut(8).zip([quota.limit, resolution, subintervals, cost]) {
+            bytes.copy_from_slice(&number.to_le_bytes());
+        }
+        Some(packed)
     }
-}
 
-impl Command {
     /// The reply in the module's numbers, where the script has packed these into bytes: an ALLOW's or a PEEK's.
     fn unpacked(&self, reply: Reply) -> Reply {
-        let (Reply::Bytes(bytes), Some(b"ALLOW" | b"PEEK")) = (&reply, self.scripted_name()) else { return reply };
-        let limit = self.words().nth(2).and_then(integer).and_then(|limit| i64::try_from(limit).ok());
+        let (Reply::Bytes(bytes), Self::Allow { demand, .. } | Self::Peek { demand, .. }) = (&reply, self) else {
+            return reply;
+        };
+        let limit = i64::try_from(demand.exact.quota.limit).ok();
         let (Some(limit), Some([first, second, reset_after])) = (limit, numbers(bytes)) else { return reply };
         let (granted, remaining, retry_after) = if first > 0 { (first, second, 0) } else { (0, -first, second) };
         Reply::Array([granted, limit, remaining, retry_after, reset_after].map(Reply::Integer).to_vec())
@@ -410,35 +445,6 @@ fn unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-const COUNT: u8 = 1;
-const PARTIAL: u8 = 2;
-const STRICT: u8 = 4;
-
-/// `limit window resolution [COST n] [PARTIAL] [STRICT]` in one argument, which costs the script less than words. `None`
-/// of anything else.
-fn packed<'a>(mut flags: u8, mut words: impl Iterator<Item = &'a [u8]>) -> Option<[u8; 33]> {
-    let limit = integer(words.next()?)?;
-    let (window, resolution) = (duration(words.next()?)?, duration(words.next()?)?);
-    let subintervals = window / resolution;
-    let mut cost = 1;
-    while let Some(option) = words.next() {
-        match option {
-            b"COST" => cost = integer(words.next()?)?,
-            b"PARTIAL" => flags |= PARTIAL,
-            b"STRICT" => flags |= STRICT,
-            _ => return None,
-        }
-    }
-    if window % resolution != 0 || subintervals > MAX_SUBINTERVALS || cost == 0 {
-        return None;
-    }
-    let mut packed = [flags; 33];
-    for (bytes, number) in packed[1..].chunks_exact_mut(8).zip([limit, resolution, subintervals, cost]) {
-        bytes.copy_from_slice(&number.to_le_bytes());
-    }
-    Some(packed)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
@@ -446,21 +452,26 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
+    use crate::demand::Demand;
+    use crate::protocol::command::HoldClause;
+    use crate::quota::Quota;
 
     /// A server that says what it was told to, in turn; and the names of what it was asked.
     #[derive(Clone, Default)]
     struct Scripted(Arc<Mutex<(VecDeque<Reply>, Vec<String>)>>);
 
     impl Connection for Scripted {
-        fn send(&self, command: &Command) -> Pending<Reply> {
+        fn send(&self, command: &dyn Words) -> Pending<Reply> {
             let mut inner = self.0.lock();
-            inner.1.push(String::from_utf8_lossy(command.name()).into_owned());
+            let mut words = Vec::new();
+            command.each(&mut |word| words.push(String::from_utf8_lossy(word).into_owned()));
+            inner.1.push(words.swap_remove(0));
             let reply = inner.0.pop_front().unwrap();
             Box::pin(async move { Ok(reply) })
         }
 
-        fn send_all(&self, commands: &[Command]) -> Pending<Reply> {
-            let replies: Vec<_> = commands.iter().map(|command| self.send(command)).collect();
+        fn send_all(&self, commands: &[&dyn Words]) -> Pending<Reply> {
+            let replies: Vec<_> = commands.iter().map(|command| self.send(*command)).collect();
             Box::pin(async move {
                 let mut all = Vec::new();
                 for reply in replies {
@@ -472,9 +483,8 @@ mod tests {
     }
 
     impl Scripted {
-        fn connected(&self, module: Module) -> Spelled {
-            let (connection, dialect) = (Box::new(self.clone()), AtomicU8::new(Dialect::of(module).0));
-            Spelled(Arc::new(Speaker { connection, module, dialect }))
+        fn connected(&self, module: Module) -> Encoded {
+            Encoded::new(Box::new(self.clone()), module)
         }
 
         fn says(&self, replies: impl IntoIterator<Item = Reply>) {
@@ -491,8 +501,17 @@ mod tests {
         Reply::Error(text.into())
     }
 
+    fn demand() -> Demand {
+        Demand::of(&Quota::new(5, "1m").unwrap())
+    }
+
     fn allow() -> Command {
-        Command::on("SWLIMIT.ALLOW", b"k").number(5).ms(60_000).ms(5000)
+        Command::allow(b"k", &demand())
+    }
+
+    fn hold(id: &[u8]) -> Command {
+        let hold = HoldClause { limit: 5, ttl: 60_000, id: id.into(), cost: 1, own_id: true };
+        Command::Hold { key: b"k"[..].into(), hold, wait: None }
     }
 
     #[tokio::test]
@@ -514,7 +533,7 @@ mod tests {
         assert_eq!(server.was_asked(), ["SWLIMIT.ALLOW", "EVALSHA", "SCRIPT", "EVALSHA"]);
         // What it has not is asked for as it is.
         server.says([error("ERR unknown command 'SWLIMIT.TOP'")]);
-        connection.send(&Command::named("SWLIMIT.TOP", usize::MAX)).await.unwrap();
+        connection.send(&Command::Top { count: 10 }).await.unwrap();
         assert_eq!(server.was_asked(), ["SWLIMIT.TOP"]);
 
         let connection = server.connected(Module::Always);
@@ -527,7 +546,7 @@ mod tests {
     #[tokio::test]
     async fn found_out_before_bytes_are_sent() {
         let unknown = "ERR unknown command 'SWLIMIT.PEEK', with args beginning with: ";
-        let hold = Command::on("SWLIMIT.HOLD", b"k").number(5).ms(60_000).word(b"\xff");
+        let hold = hold(b"\xff");
         let server = Scripted::default();
         let connection = server.connected(Module::Auto);
         server.says([error(unknown), error("ERR unknown command 'SWLIMIT.HOLD'")]);
@@ -579,7 +598,7 @@ mod tests {
     /// What the script has not got tells whether the module has been loaded meanwhile.
     #[tokio::test]
     async fn a_module_that_is_loaded_later() {
-        let hold = Command::on("SWLIMIT.HOLD", b"k").number(5).ms(60_000).word(b"h");
+        let hold = hold(b"h");
         let known = || error("ERR wrong number of arguments for 'swlimit.hold' command");
         let server = Scripted::default();
         let connection = server.connected(Module::Auto);
@@ -604,9 +623,8 @@ mod tests {
         let server = Scripted::default();
         let connection = server.connected(Module::Never);
         server.was_asked();
-        let asking = Command::named("ASKING", usize::MAX);
-        let peek = Command::on("SWLIMIT.PEEK", b"k").number(5).ms(60_000).ms(5000);
-        let commands = [Command::named("TIME", usize::MAX), asking.clone(), allow(), asking, peek];
+        let peek = Command::peek(b"k", &demand());
+        let commands = [Command::TIME, Command::ASKING, allow(), Command::ASKING, peek];
         let replies = [Reply::Integer(0), Reply::Nil, Reply::Integer(2), Reply::Nil, error("NOSCRIPT x")];
         server.says(replies);
         server.says([Reply::Nil, Reply::Nil, error("ERR unknown command 'EVALSHA_RO'")]);
@@ -643,31 +661,5 @@ mod tests {
         assert_eq!(connection.send(&allow()).await, Ok(decision([2, 5, most, 0, 60_000])));
         let both = vec![decision([0, 5, 0, -1, 0]), decision([0, 5, 3, 7, 9])];
         assert_eq!(connection.send_all(&[allow(), allow()]).await, Ok(Reply::Array(both)));
-    }
-
-    #[test]
-    fn spelt_for_the_script() {
-        let spelt = |command: Command, dialect| {
-            let spelt = command.in_dialect(dialect).unwrap();
-            assert_eq!(spelt.key(), Some(&b"k"[..]));
-            spelt.words().skip(2).map(|word| String::from_utf8_lossy(word).into_owned()).collect::<Vec<_>>()
-        };
-        let packed = spelt(allow().word(b"STRICT").word(b"COST").number(7), Dialect::SCRIPT);
-        let numbers: Vec<u8> = [5_u64, 5000, 12, 7].into_iter().flat_map(u64::to_le_bytes).collect();
-        assert_eq!(packed[2].as_bytes(), String::from_utf8_lossy(&[&[5], numbers.as_slice()].concat()).as_bytes());
-        let blocking = spelt(allow().word(b"BLOCK").ms(1000), Dialect::SCRIPT);
-        assert_eq!(blocking, ["1", "k", "ALLOW", "5", "60000ms", "5000ms", "BLOCK", "1000ms"]);
-        let wide = Command::on("SWLIMIT.PEEK", b"k").number(5).ms(5000).ms(1);
-        assert_eq!(spelt(wide.clone(), Dialect::SCRIPT), ["1", "k", "PEEK", "5", "5000ms", "1ms"]);
-        assert_eq!(wide.in_dialect(Dialect::SCRIPT).unwrap().name(), b"EVALSHA_RO");
-        assert_eq!(wide.in_dialect(Dialect(Dialect::SCRIPT.0 | Dialect::NO_READ_ONLY.0)).unwrap().name(), b"EVALSHA");
-        let mallow = Command::named("SWLIMIT.MALLOW", 2).number(2).word(b"k").word(b"l").word(b"5");
-        assert_eq!(spelt(mallow, Dialect::SCRIPT), ["2", "k", "l", "MALLOW", "5"]);
-        let admit = Command::named("SWLIMIT.ADMIT", 2).number(2).word(b"k").word(b"HOLD").word(b"BUDGET").word(b"5");
-        assert_eq!(spelt(admit, Dialect::SCRIPT), ["2", "k", "HOLD", "ADMIT", "BUDGET", "5"]);
-        let holding = Command::named("SWLIMIT.ADMIT", 2).number(1).word(b"k").word(b"HOLD").word(b"5");
-        assert_eq!(holding.in_dialect(Dialect::SCRIPT), Some(Command::named("SWLIMIT.ADMIT", usize::MAX)));
-        assert!(allow().in_dialect(Dialect::MODULE).is_none());
-        assert!(Command::on("DEL", b"k").in_dialect(Dialect::SCRIPT).is_none());
     }
 }

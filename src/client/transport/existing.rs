@@ -3,7 +3,7 @@
 use redis::aio::ConnectionLike;
 
 use super::redis::{send, send_all};
-use super::{Command, Connection, Events, Failure, Pending, Purpose, Reply, Transport};
+use super::{Connection, Events, Failure, Pending, Purpose, Reply, Transport, Words};
 
 /// A transport over an asynchronous connection of the crate `redis`: multiplexed, managed, or to a cluster.
 ///
@@ -11,18 +11,18 @@ use super::{Command, Connection, Events, Failure, Pending, Purpose, Reply, Trans
 /// [`max_untracked_age`](crate::ClientBuilder::max_untracked_age); `acquire` waits in the process; and `leased`
 /// limiters decide as `cached` ones, since nobody knows which server answers. The connection should repeat nothing by
 /// itself: set its retries to 0.
-pub struct Given<C>(C);
+pub struct ExistingConnection<C>(C);
 
-impl<C> Given<C> {
+impl<C> ExistingConnection<C> {
     /// Shares this connection with its owner.
     pub fn new(connection: C) -> Self {
         Self(connection)
     }
 }
 
-impl<C: ConnectionLike + Clone + Send + Sync + 'static> Transport for Given<C> {
+impl<C: ConnectionLike + Clone + Send + Sync + 'static> Transport for ExistingConnection<C> {
     fn connect(&self, _: Option<&str>, purpose: Purpose, _: Events) -> Pending<Box<dyn Connection>> {
-        let connection = Given(self.0.clone());
+        let connection = ExistingConnection(self.0.clone());
         let is_offered = self.offers(purpose);
         Box::pin(async move {
             match is_offered {
@@ -45,12 +45,12 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Transport for Given<C> {
     }
 }
 
-impl<C: ConnectionLike + Clone + Send + Sync + 'static> Connection for Given<C> {
-    fn send(&self, command: &Command) -> Pending<Reply> {
+impl<C: ConnectionLike + Clone + Send + Sync + 'static> Connection for ExistingConnection<C> {
+    fn send(&self, command: &dyn Words) -> Pending<Reply> {
         send(self.0.clone(), command)
     }
 
-    fn send_all(&self, commands: &[Command]) -> Pending<Reply> {
+    fn send_all(&self, commands: &[&dyn Words]) -> Pending<Reply> {
         send_all(self.0.clone(), commands)
     }
 }

@@ -10,12 +10,11 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ConnectionInfo};
+use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::url::with_host;
 use super::Failure;
 
 /// How often a sentinel is asked; and how long one may take to answer.
@@ -186,6 +185,17 @@ impl Sentinel {
         let epoch = fields.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or_default();
         Ok(Primary { epoch, host, port })
     }
+}
+
+/// The same settings at another host.
+pub(super) fn with_host(info: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
+    let address = match info.addr() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    info.clone().set_addr(address)
 }
 
 impl std::fmt::Display for Sentinels {

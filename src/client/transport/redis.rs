@@ -10,7 +10,7 @@ use tokio::task::unconstrained;
 use super::certificates;
 use super::sentinel::{Sentinels, Tenure};
 use super::url::{at, Place};
-use super::{Command, Connection, ConnectionOptions, Event, Events, Failure, Pending, Purpose, Reply, Transport};
+use super::{Connection, ConnectionOptions, Event, Events, Failure, Pending, Purpose, Reply, Transport, Words};
 
 /// Commands that a connection queues, at least as many as may be unanswered: a command that was polled once is queued.
 const QUEUE: usize = 4096;
@@ -66,7 +66,7 @@ impl Transport for Servers {
 async fn primary(sentinels: &Sentinels, purpose: Purpose, events: Events) -> Result<Box<dyn Connection>, Failure> {
     let (info, tenure) = sentinels.primary().await?;
     let connection = connected(info, purpose, Arc::clone(&events)).await?;
-    let role = connection.send(&Command::named("ROLE", usize::MAX)).await?;
+    let role = connection.send(&["ROLE"]).await?;
     match &role {
         Reply::Array(fields) if fields.first() != Some(&Reply::Bytes(b"master".to_vec())) => {
             Err(Failure::Connection("the sentinels name a server that is not the primary".into()))
@@ -108,11 +108,11 @@ impl OfPrimary {
 }
 
 impl Connection for OfPrimary {
-    fn send(&self, command: &Command) -> Pending<Reply> {
+    fn send(&self, command: &dyn Words) -> Pending<Reply> {
         self.in_tenure(self.connection.send(command))
     }
 
-    fn send_all(&self, commands: &[Command]) -> Pending<Reply> {
+    fn send_all(&self, commands: &[&dyn Words]) -> Pending<Reply> {
         self.in_tenure(self.connection.send_all(commands))
     }
 
@@ -147,8 +147,7 @@ async fn connected(info: ConnectionInfo, purpose: Purpose, events: Events) -> Re
     let shared = Shared(connection);
     if purpose == Purpose::Tracking {
         // Not NOLOOP: a key that has expired is deleted by the read that finds it so, and that has to be told, too.
-        let tracking = Command::named("CLIENT", usize::MAX).word(b"TRACKING").word(b"ON");
-        if let Reply::Error(text) = shared.send(&tracking).await? {
+        if let Reply::Error(text) = shared.send(&["CLIENT", "TRACKING", "ON"]).await? {
             return Err(Failure::Refused(text));
         }
     }
@@ -180,18 +179,18 @@ fn hear(push: &PushInfo, events: &Events) {
 struct Shared(MultiplexedConnection);
 
 impl Connection for Shared {
-    fn send(&self, command: &Command) -> Pending<Reply> {
+    fn send(&self, command: &dyn Words) -> Pending<Reply> {
         send(self.0.clone(), command)
     }
 
-    fn send_all(&self, commands: &[Command]) -> Pending<Reply> {
+    fn send_all(&self, commands: &[&dyn Words]) -> Pending<Reply> {
         send_all(self.0.clone(), commands)
     }
 }
 
 /// Sends a command over any connection of the crate. Tokio's budget must not delay the first poll: it queues.
-pub(super) fn send<C: ConnectionLike + Send + 'static>(mut connection: C, command: &Command) -> Pending<Reply> {
-    let command = redis::Cmd::from(command);
+pub(super) fn send<C: ConnectionLike + Send + 'static>(mut connection: C, command: &dyn Words) -> Pending<Reply> {
+    let command = packed(command);
     Box::pin(unconstrained(async move {
         match connection.req_packed_command(&command).await {
             Ok(value) => Reply::of(value),
@@ -200,11 +199,14 @@ pub(super) fn send<C: ConnectionLike + Send + 'static>(mut connection: C, comman
     }))
 }
 
-pub(super) fn send_all<C: ConnectionLike + Send + 'static>(mut connection: C, commands: &[Command]) -> Pending<Reply> {
+pub(super) fn send_all<C: ConnectionLike + Send + 'static>(
+    mut connection: C,
+    commands: &[&dyn Words],
+) -> Pending<Reply> {
     let count = commands.len();
     let mut pipeline = redis::Pipeline::with_capacity(count);
     for command in commands {
-        pipeline.add_command(redis::Cmd::from(command));
+        pipeline.add_command(packed(*command));
     }
     Box::pin(unconstrained(async move {
         // What `Pipeline` offers itself stops at the first error.
@@ -213,15 +215,13 @@ pub(super) fn send_all<C: ConnectionLike + Send + 'static>(mut connection: C, co
     }))
 }
 
-impl From<&Command> for redis::Cmd {
-    fn from(command: &Command) -> Self {
-        let (words, bytes) = command.size();
-        let mut packed = redis::Cmd::with_capacity(words, bytes);
-        for word in command.words() {
-            packed.arg(word);
-        }
-        packed
-    }
+/// With room for the words of most commands, and their bytes together.
+fn packed(command: &dyn Words) -> redis::Cmd {
+    let mut packed = redis::Cmd::with_capacity(12, 128);
+    command.each(&mut |word| {
+        packed.arg(word);
+    });
+    packed
 }
 
 impl From<redis::RedisError> for Failure {

@@ -2,7 +2,7 @@
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
-use super::sentinel::Sentinels;
+use super::sentinel::{with_host, Sentinels};
 use super::Failure;
 
 /// Options of connections that a URL has no room for. Server names are always checked against their certificates.
@@ -153,16 +153,6 @@ pub(super) fn at(seed: &ConnectionInfo, node: &str) -> Result<ConnectionInfo, Fa
     let unclear = || Failure::Connection(format!("{node} is no address"));
     let (host, port) = node.rsplit_once(':').ok_or_else(unclear)?;
     Ok(with_host(seed, host.to_owned(), port.parse().map_err(|_| unclear())?))
-}
-
-pub(super) fn with_host(info: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
-    let address = match info.addr() {
-        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-            ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
-        }
-        _ => ConnectionAddr::Tcp(host, port),
-    };
-    info.clone().set_addr(address)
 }
 
 #[cfg(test)]

@@ -1,11 +1,9 @@
-//! The wire: connections to servers, and what travels over them. The rest of the client knows no Redis library: it
-//! needs a [`Transport`]. `redis` implements it with the crate `redis`.
+//! Connections to servers, and what travels over them: words there, replies back. The rest of the client needs no Redis
+//! library but a [`Transport`]; `redis` implements it with the crate `redis`.
 
 mod certificates;
-mod command;
-mod given;
+mod existing;
 mod redis;
-mod script;
 mod sentinel;
 mod url;
 
@@ -14,13 +12,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::mode::Module;
-use crate::servers::Backend;
-
-pub use command::Command;
-pub use given::Given;
+pub use existing::ExistingConnection;
 pub(crate) use redis::Servers;
-pub(crate) use script::{is_unknown_command, Spelling, SCRIPT};
 pub use url::ConnectionOptions;
 
 /// A reply that will come. Dropping it may throw the reply away, but the server still executes what was sent.
@@ -47,19 +40,26 @@ pub trait Transport: Send + Sync + 'static {
 /// A connection. Dropping it closes it, once nothing that was sent over it is waited for any more.
 pub trait Connection: Send + Sync + 'static {
     /// Sends a command. The first poll queues it, whole; the replies come in the order of the commands.
-    fn send(&self, command: &Command) -> Pending<Reply>;
+    fn send(&self, command: &dyn Words) -> Pending<Reply>;
 
     /// Sends several commands in one go, in their order. The reply is an array with one reply for each.
-    fn send_all(&self, commands: &[Command]) -> Pending<Reply>;
+    fn send_all(&self, commands: &[&dyn Words]) -> Pending<Reply>;
 
     /// The server's address, where the transport has found it itself.
     fn address(&self) -> Option<String> {
         None
     }
+}
 
-    /// Which of both decides on this connection's server; `None` while that is not known.
-    fn backend(&self) -> Option<Backend> {
-        None
+/// A command as it is written to a socket.
+pub trait Words {
+    /// Hands over each of its words, the name first.
+    fn each(&self, word: &mut dyn FnMut(&[u8]));
+}
+
+impl<const N: usize> Words for [&str; N] {
+    fn each(&self, word: &mut dyn FnMut(&[u8])) {
+        self.iter().for_each(|one| word(one.as_bytes()));
     }
 }
 

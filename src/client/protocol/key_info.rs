@@ -1,4 +1,4 @@
-//! What an operator asks of the server.
+//! What the server holds of a key, and which keys it denies.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,12 +6,12 @@ use swlimit_budget::{Budget, Count};
 
 use crate::clock::ms;
 use crate::error::Error;
-use crate::wire::Reply;
+use crate::transport::Reply;
 
-/// A key that was denied lately, as `SWLIMIT.TOP` tells.
+/// A key that was denied lately, as TOP tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Denied {
+pub struct DeniedKey {
     /// The number of the database.
     pub database: u64,
     /// The key's name, cut after 512 bytes.
@@ -25,10 +25,10 @@ pub struct Denied {
 /// The server's words for a key that it has not.
 pub(crate) const NO_SUCH_KEY: &str = "ERR no such key";
 
-/// What the server holds of a key, as `SWLIMIT.INFO` tells.
+/// What the server holds of a key, as INFO tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Held {
+pub struct KeyInfo {
     /// The window; zero of a key with a block and no counts, and of a budget.
     pub window: Duration,
     /// The length of one subinterval; zero as the window.
@@ -47,7 +47,7 @@ pub struct Held {
     pub until: Option<SystemTime>,
 }
 
-impl Denied {
+impl DeniedKey {
     pub(crate) fn all_of(reply: &Reply) -> Result<Vec<Self>, Error> {
         let Reply::Array(keys) = reply else { return Err(unclear(reply)) };
         keys.iter().map(Self::of).collect()
@@ -69,7 +69,7 @@ impl Denied {
     }
 }
 
-impl Held {
+impl KeyInfo {
     pub(crate) fn of(reply: &Reply) -> Result<Self, Error> {
         let number = |name: &str| field(reply, name)?.natural();
         if let Ok(used) = number("used") {

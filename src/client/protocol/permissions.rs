@@ -1,0 +1,46 @@
+//! What a user needs to be allowed. Each is tried with words that the server refuses after it has checked the user's rights:
+//! nothing is counted, changed or shown.
+
+use super::command::KEY;
+use super::script_fallback::SCRIPT;
+
+/// A right as ACLs name it, and the words with which it is tried.
+pub(crate) type Trial = (&'static str, &'static [&'static str]);
+
+/// Of the module.
+pub(crate) const MODULE: [Trial; 13] = [
+    ("swlimit.peek", &["swlimit.peek", KEY, "?", "1ms", "1ms"]),
+    ("swlimit.allow", &["swlimit.allow", KEY, "?", "1ms", "1ms"]),
+    ("swlimit.mallow", &["swlimit.mallow", "1", KEY, "?", "1ms", "1ms", "1"]),
+    ("swlimit.record", &["swlimit.record", KEY, "?", "1ms", "1ms"]),
+    ("swlimit.refund", &["swlimit.refund", KEY, "?"]),
+    ("swlimit.block", &["swlimit.block", KEY, "?"]),
+    ("swlimit.unblock", &["swlimit.unblock", KEY, "AT", "?"]),
+    ("swlimit.info", &["swlimit.info", KEY]),
+    ("swlimit.top", &["swlimit.top", "1"]),
+    ("swlimit.budget", &["swlimit.budget", KEY, "?", "?"]),
+    ("swlimit.hold", &["swlimit.hold", KEY, "?", "3s", "?"]),
+    ("swlimit.release", &["swlimit.release", KEY, "?"]),
+    ("swlimit.admit", &["swlimit.admit", "1", KEY, "?"]),
+];
+
+/// What the script needs.
+pub(crate) const SCRIPTED: [Trial; 7] = [
+    ("evalsha", &["EVALSHA", "?", "1", KEY]),
+    ("evalsha_ro", &["EVALSHA_RO", "?", "1", KEY]),
+    ("script|load", &["SCRIPT", "LOAD", SCRIPT]),
+    ("getrange", &["GETRANGE", KEY, "0", "0"]),
+    ("setrange", &["SETRANGE", KEY, "0", ""]),
+    ("set", &["SET", KEY, "?", "?"]),
+    ("del", &["DEL", KEY]),
+];
+
+/// What both need.
+pub(crate) const BOTH: [Trial; 6] = [
+    ("time", &["TIME"]),
+    ("pttl", &["PTTL", KEY]),
+    ("client|id", &["CLIENT", "ID"]),
+    ("client|tracking", &["CLIENT", "TRACKING", "OFF"]),
+    ("ping", &["PING"]),
+    ("info", &["INFO", "replication"]),
+];
