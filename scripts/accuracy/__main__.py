@@ -18,6 +18,7 @@ from .survey import SUBINTERVALS, GuaranteeBroken, Survey
 
 HOME = Path(__file__).resolve().parent
 PAGE = HOME / "ACCURACY.md"
+LOADS = "LOADS.md"  # not in the repository
 UNITS = {"ms": 1, "": 1000, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 QUICK_SCALE = 0.05
 TELL = Console(stderr=True)
@@ -68,6 +69,7 @@ def run(options):
         print(f"\n## {name}\n\n{table}")
     if output:
         (output / PAGE.name).write_text(report.fill(PAGE.read_text(), tables))
+        (output / LOADS).write_text(f"# Each load\n\n{tables['loads']}\n")
 
 
 def choose(options):

@@ -13,7 +13,7 @@ from support.server import ROOT
 from .cpu import rounded, spread
 from .load import cores, start_server
 
-PROGRAM = "target/client-bench/release/client-bench"  # from the top, where all of this runs
+PROGRAM = "target/bench/program/client-bench"  # from the top, where all of this runs
 NEAR = {"cached": "a denial that is known", "leased": "a unit of a lease", "eventual": "synchronized later",
         "local granted": "only local, granted", "governor granted": "`governor`, granted",
         "local denied": "only local, denied", "governor denied": "`governor`, denied"}

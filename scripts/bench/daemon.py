@@ -18,7 +18,7 @@ from support.server import ROOT, free_port
 from .cpu import rounded, spread
 from .load import cores, cpu_nanoseconds, start_server
 
-PROGRAM = "target/daemon-bench/release/daemon-bench"  # from the top, where all of this runs
+PROGRAM = "target/bench/release/daemon-bench"  # from the top, where all of this runs
 PLENTY, HOUR, LIMIT, WINDOW = 1_000_000_000, 3600, 1000, 60
 # What descriptors' keys are called: their limits, windows in seconds, and how swlimitd decides upon them.
 KINDS = {"granted": (PLENTY, HOUR, "direct"), "denied": (1, HOUR, "cached"), "leased": (PLENTY, HOUR, "leased"),

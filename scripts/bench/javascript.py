@@ -20,9 +20,7 @@ def main():
     print("| decision | swlimit | client | ratio |\n|---|---:|---:|---:|", flush=True)
     program = ROOT / "scripts/bench/client.mjs"
     with Server() as server:
-        # From standard input, so that its imports are looked for where the tests have them.
-        subprocess.run([node.NODE, "--input-type=module", "-", str(server.port)], input=program.read_bytes(),
-                       cwd=node.MODULES, check=True)
+        subprocess.run(**node.command(program, server.port), check=True)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from support.server import ROOT, Binaries, Server
 
 CLIENTS = 8
 PIPELINE = 32
-FLOOR_MODULE = ROOT / "target/floor/release/libfloor.so"
+FLOOR_MODULE = ROOT / "target/bench/release/libfloor.so"
 CELL_MODULE = ROOT / "target/cell/release/libredis_cell.so"
 
 

@@ -4,7 +4,6 @@ CPU is the server's main thread's, divided by the requests that the library was 
 server whose clock is that of the log, request by request, beside an exact log of timestamps.
 """
 
-import json
 import subprocess
 import tempfile
 from collections import defaultdict
@@ -19,17 +18,10 @@ from support.server import Binaries, Server
 from .cpu import ratio, settled, spread
 from .load import start_server
 from .memory import settled as settled_memory
-from .peers import NODE_FOLDER
 
 PROGRAM = node.ROOT / "scripts/bench/stores.mjs"
-STORE = node.PACKAGE / "dist/esm/adapters/express-rate-limit.js"
-STORES = {
-    "swlimit": None,
-    "swlimit-direct": None,
-    "rate-limit-redis": "rate-limit-redis",
-    "rate-limiter-flexible": "rate-limiter-flexible",
-}
 LABELS = {"swlimit": "`SwlimitStore`", "swlimit-direct": '`SwlimitStore`, `mode: "direct"`'}
+STORES = (*LABELS, "rate-limit-redis", "rate-limiter-flexible")
 HOUR = 3_600_000
 LOADS = {"granted": ("all granted", 1_000_000), "denied": ("ten times the limit", 20)}  # name -> label, limit
 KEYS, TIMES = 100, 200
@@ -37,27 +29,16 @@ MEMORY_KEYS = {1: 100_000, 20: 20_000}  # requests a key -> keys
 LOG_LIMIT, LOG_WINDOW = 20, HOUR
 
 
-def installed():
-    """The stores that can be measured here."""
-    modules = NODE_FOLDER / "node_modules"
-    return [name for name, package in STORES.items() if not package or (modules / package).exists()]
-
-
 def label(name):
     """How a store is called in tables."""
-    if name in LABELS:
-        return LABELS[name]
-    manifest = NODE_FOLDER / "node_modules" / STORES[name] / "package.json"
-    return f"`{name}` {json.loads(manifest.read_text())['version']}"
+    return LABELS.get(name) or f"`{name}` {node.version(name)}"
 
 
 @contextmanager
 def driven(name, server, limit, window):
     """A function that gives the program of a store one line, and returns the number it answers with."""
-    program = NODE_FOLDER / PROGRAM.name
-    program.write_bytes(PROGRAM.read_bytes())  # imports are looked for from where a program lies
-    words = [node.NODE, program, name, str(server.port), str(limit), str(window), str(STORE)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    command = node.command(PROGRAM, name, server.port, limit, window)
+    with subprocess.Popen(**command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         def ask(line):
             process.stdin.write(f"{line}\n")
             process.stdin.flush()
@@ -78,7 +59,7 @@ def cpu(rounds):
     for number in range(rounds):
         print(f"node: round {number + 1} of {rounds}", flush=True)
         for load, (_, limit) in LOADS.items():
-            for name in installed():
+            for name in STORES:
                 with start_server() as server, server.client() as client, driven(name, server, limit, HOUR) as ask:
                     ask("1 1")
                     client.flushall()
@@ -96,7 +77,7 @@ def memory():
     """Bytes per key: `{requests a key: {store: bytes}}`."""
     used = {requests: {} for requests in MEMORY_KEYS}
     for requests, keys in MEMORY_KEYS.items():
-        for name in installed():
+        for name in STORES:
             if name == "swlimit-direct":
                 continue  # keeps what the other one keeps
             print(f"node: memory of {name}, {requests} requests a key", flush=True)
@@ -116,7 +97,7 @@ def exactness(path):
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         skewed = skewing(folder)
-        for name in installed():
+        for name in STORES:
             if name == "swlimit":
                 continue  # what it knows by itself it knows by the clock of the process
             print(f"node: the log with {name}", flush=True)
@@ -151,7 +132,7 @@ def table(cpu, memory, log):
     """What came out, as Markdown tables."""
     rows = [f"| {' | '.join(('store', *(text for text, _ in LOADS.values()), 'commands a request', '÷ swlimit'))} |",
             "|---|---:|---:|---:|---:|"]
-    for name in installed():
+    for name in STORES:
         cells = [f"{middle:.0f} ns ({low:.0f}–{high:.0f})"
                  for low, middle, high in (spread(cpu[load][0][name]) for load in LOADS)]
         cells.append(", ".join(f"{cpu[load][1][name]:.2f}" for load in LOADS))
@@ -160,7 +141,7 @@ def table(cpu, memory, log):
     counted = [f"{requests} request{'s' * (requests > 1)} a key" for requests in memory]
     rows += ["", f"| bytes per key | {' | '.join(counted)} |", f"|---|{'---:|' * len(counted)}"]
     rows += [f"| {label(name)} | {' | '.join(f'{used[name]:,.0f}' for used in memory.values())} |"
-             for name in installed() if name in memory[1]]
+             for name in STORES if name in memory[1]]
     if not log:
         return [*rows, "", "No log was given (`--log FILE`), so decisions were not compared with an exact log."]
     found, total = log

@@ -5,20 +5,19 @@ Nothing is copied from the libraries that are installed for this. Each is asked 
 """
 
 import json
-import shutil
 import subprocess
 import tomllib
 from importlib import metadata
 
 import redis
 
+from support import node
 from support.server import ROOT
 
 from .load import CELL_MODULE
 
-NODE_FOLDER = ROOT / ".cache/bench/node"
 UPSTASH_SCRIPT = ROOT / "scripts/bench/upstash.mjs"
-CELL_LOCK = ROOT / "scripts/bench/cell/Cargo.lock"
+CELL_LOCK = ROOT / "scripts/bench/Cargo.lock"
 
 
 class RecordingConnection(redis.Connection):
@@ -103,16 +102,12 @@ class Upstash:
 
     @staticmethod
     def version():
-        manifest = NODE_FOLDER / "node_modules/@upstash/ratelimit/package.json"
-        if not manifest.exists():
-            raise ModuleNotFoundError("the package is not installed")
-        return json.loads(manifest.read_text())["version"]
+        return node.version("@upstash/ratelimit")
 
     @staticmethod
     def commands(server, names, limit, window, cost):
-        shutil.copy(UPSTASH_SCRIPT, NODE_FOLDER)  # imports are looked for from where a script lies
-        done = subprocess.run(["node", UPSTASH_SCRIPT.name, str(limit), str(window), str(cost)], cwd=NODE_FOLDER,
-                              input="\n".join(names), check=True, capture_output=True, text=True)
+        done = subprocess.run(**node.command(UPSTASH_SCRIPT, limit, window, cost), input="\n".join(names), check=True,
+                              capture_output=True, text=True)
         sent = [json.loads(line) for line in done.stdout.splitlines()]
         script = next(one["script"] for one in sent if "script" in one)
         with server.client() as client:

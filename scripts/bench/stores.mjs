@@ -1,14 +1,15 @@
 // Drives one of the stores that Express applications limit with, on a real server, through its own library.
 //
-// Arguments: the store, the server's port, the limit, the window in ms, and where the package swlimit is. Of each line of
-// standard input, "KEYS TIMES" or a key, it prints a line: after each of so many keys had its requests, how many were
+// Arguments: the store, the server's port, the limit, and the window in ms. Of each line of standard
+// input, "KEYS TIMES" or a key, it prints a line: after each of so many keys had its requests, how many were
 // granted; of the next request of this key, 1 if it was granted, else 0.
 import { createInterface } from "node:readline";
 import { RedisStore } from "rate-limit-redis";
 import { RateLimiterRedis } from "rate-limiter-flexible";
 import { createClient } from "redis";
+import { SwlimitStore } from "swlimit/express-rate-limit";
 
-const [store, port, limit, window, swlimit] = process.argv.slice(2);
+const [store, port, limit, window] = process.argv.slice(2);
 const UNDER_WAY = 32;
 const client = await createClient({ socket: { port: Number(port), host: "127.0.0.1" } }).connect();
 
@@ -17,8 +18,7 @@ async function incrementing(store) {
   return async (key) => (await store.increment(key)).totalHits <= limit;
 }
 
-async function swlimitStore(mode) {
-  const { SwlimitStore } = await import(swlimit);
+function swlimitStore(mode) {
   return incrementing(new SwlimitStore({ client, mode, timeout: 10_000 }));
 }
 

@@ -12,7 +12,7 @@ VERSION = WORKSPACE["package"]["version"]
 
 def test_every_part_has_the_version_of_the_workspace():
     found = {name: crate["version"] for name, crate in WORKSPACE["dependencies"].items() if "path" in crate}
-    for lock in [ROOT / "Cargo.lock", *(ROOT / "scripts/bench").glob("*/Cargo.lock")]:
+    for lock in (ROOT / "Cargo.lock", ROOT / "scripts/bench/Cargo.lock"):
         packages = tomllib.loads(lock.read_text())["package"]
         found |= {f"{lock}: {package['name']}": package["version"] for package in packages
                   if package["name"].startswith("swlimit")}
@@ -28,6 +28,19 @@ def test_every_part_has_the_version_of_the_workspace():
         found[f"{name} of the chart"] = version
     assert len(found) > 20
     assert found == dict.fromkeys(found, VERSION)
+
+
+def test_one_rust_builds_the_module_and_one_all_the_rest():
+    """The manifests say which: pages and the recipe of the image name no other."""
+    manifests = {path.parent.name: tomllib.loads(path.read_text())["package"]["rust-version"]
+                 for path in (ROOT / "src").glob("*/Cargo.toml")}
+    rest, = {manifests.pop("client"), manifests.pop("daemon")}
+    assert len(manifests) > 3 and all(needed == {"workspace": True} for needed in manifests.values())
+    files = [ROOT / "src/daemon/packaging/Containerfile", ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    named = re.compile(r"\b[Rr]ust[ :](1\.\d+)")
+    found = {(file.name, version) for file in files for version in named.findall(file.read_text())}
+    assert found == {(name, rest) for name in ("Containerfile", "README.md", "swlimitd.md", "rust.md")} | {
+        ("rust.md", WORKSPACE["package"]["rust-version"])}
 
 
 def test_the_changelog_begins_with_this_version():

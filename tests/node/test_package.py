@@ -83,7 +83,7 @@ def test_versions_agree():
     assert json.loads((node.PACKAGE / "package.json").read_text())["version"] == version
 
 
-@pytest.mark.parametrize("folder", ["src/node", "tests/node", "scripts/bench"])
+@pytest.mark.parametrize("folder", ["src/node", "tests/node"])
 def test_lock_files_name_what_all_packages_hold(folder):
     packages = json.loads((ROOT / folder / "package-lock.json").read_text())["packages"]
     assert [path for path, package in packages.items()

@@ -1,6 +1,7 @@
 """Node.js, and the package `swlimit` built from src/node."""
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -60,6 +61,17 @@ def run(*words, **options):
     build()
     defaults = {"cwd": MODULES, "env": ENVIRONMENT} | ({} if "input" in options else {"stdin": subprocess.DEVNULL})
     return subprocess.run([NODE, *words], capture_output=True, text=True, timeout=300, **defaults | options)
+
+
+def command(program, *words):
+    """How `subprocess` runs a program that lies elsewhere, with imports from MODULES."""
+    return {"args": [NODE, "--input-type=module", "--eval", program.read_text(), program.name, *map(str, words)],
+            "cwd": MODULES}
+
+
+def version(package):
+    """The version of a package below MODULES."""
+    return json.loads((MODULES / "node_modules" / package / "package.json").read_text())["version"]
 
 
 if __name__ == "__main__":
