@@ -39,7 +39,7 @@ def main():
 def arguments():
     parser = argparse.ArgumentParser(prog="measure-accuracy", description="""Play traffic through the module and
         through an exact sliding log, and compare. Without options: all loads; then ACCURACY.md and its pictures
-        are written anew. With --quick or --log nothing is written but what --output asks for.""")
+        are written again. With --quick or --log nothing is written but what --output asks for.""")
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--quick", action="store_true", help="generated loads only, with few clients")
     choice.add_argument("--log", metavar="FILE", help="this access log or auth.log, and no other load; .gz is fine")

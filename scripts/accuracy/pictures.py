@@ -20,7 +20,7 @@ STYLE = {
     "axes.axisbelow": True, "legend.frameon": False, "lines.linewidth": 1.5, "lines.markersize": 4.5,
     "figure.constrained_layout.use": True,
 }
-# Okabe and Ito's colours, which the colour-blind tell apart.
+# Okabe and Ito's colours, which the colour-blind distinguish.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#777777")
 MARKERS = "osD^vPX"
 LOG, RING, TWO = "#222222", "#0072b2", "#d55e00"

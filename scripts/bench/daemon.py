@@ -20,7 +20,7 @@ from .load import cores, cpu_nanoseconds, start_server
 
 PROGRAM = "target/bench/release/daemon-bench"  # from the top, where all of this runs
 PLENTY, HOUR, LIMIT, WINDOW = 1_000_000_000, 3600, 1000, 60
-# What descriptors' keys are called: their limits, windows in seconds, and how swlimitd decides upon them.
+# What descriptors' keys are called: their limits, windows in seconds, and how swlimitd decides them.
 KINDS = {"granted": (PLENTY, HOUR, "direct"), "denied": (1, HOUR, "cached"), "leased": (PLENTY, HOUR, "leased"),
          "exact": (LIMIT, WINDOW, "cached"), "exact_direct": (LIMIT, WINDOW, "direct")}
 SERVICES = ("floor", "swlimitd", "redis", "redis_cached")  # the last two are limitador's, by its storage

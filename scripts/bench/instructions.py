@@ -47,7 +47,7 @@ MOST = 1.01  # times the module's own instructions at the revision that is compa
 class Cost:
     """Instructions per command: in the module and what it calls, and in the module alone.
 
-    Rounded down: what is made anew once a millisecond adds a fraction that depends on the time.
+    Rounded down: what is made once a millisecond adds a fraction that depends on the time.
     """
 
     inclusive: int

@@ -79,7 +79,7 @@ def disturb(disturbances, over):
 
 
 def changes(daemon):
-    """Change the limits, now and then to what is refused, and tell of that by a signal as well."""
+    """Change the limits, now and then to what is refused, and send the signal for it as well."""
     for version in count(1):
         yield CHANGE
         daemon.write_limits(limits(version) if version % 10 else "domain: [")

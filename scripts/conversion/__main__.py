@@ -1,4 +1,4 @@
-"""Copy keys, but for holds, from a server with the module to one where the script takes its place, or back. Counts,
+"""Copy keys, except holds, from a server with the module to one where the script takes its place, or back. Counts,
 blocks, budgets and the time to live stay what they are; the keys copied from stay, too. On one server give the copies
 another prefix. What is counted while this runs may be missing from the copy: stop first what counts."""
 

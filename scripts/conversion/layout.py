@@ -29,7 +29,7 @@ class Budget(NamedTuple):
 
 
 def encode(entry):
-    """The bytes of an entry or a budget. Raises `ValueError` if the script does not take such a one."""
+    """The bytes of an entry or a budget. Raises `ValueError` if the script does not take it."""
     if isinstance(entry, Budget):
         return _BUDGET.pack(BUDGET_MAGIC, *entry)
     if not entry.counts:

@@ -51,7 +51,7 @@ def keys_in(first, last):
 
 def test_clients_route_every_command(cluster, report):
     """A cluster-aware client finds the node of every command, MALLOW with hash tags included, from what the server
-    tells of the commands; replicas answer PEEK."""
+    says about the commands; replicas answer PEEK."""
     client = cluster.connect()
     for number in range(100):
         tag = f"{{user:{number}}}"

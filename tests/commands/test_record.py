@@ -78,7 +78,7 @@ def test_record_up_to_the_largest_count_and_no_further(server):
     assert ask(server, "SWLIMIT.RECORD", *quota, "AT", T + 120_000) == [1, MAX, MAX - 1, 0, 120_000]
 
 
-# Whoever asks for a limit near 2^53 - 1 could be granted more than the trailing and the full subintervals may hold.
+# Who asks for a limit near 2^53 - 1 could be granted more than the trailing and the full subintervals may hold.
 @pytest.mark.parametrize("command", [
     ("SWLIMIT.ALLOW", "k", MAX, 60, 60), ("SWLIMIT.PEEK", "k", MAX, 60, 60),
     ("SWLIMIT.ALLOW", "k", MAX, 60, 60, "COST", 5, "PARTIAL"),

@@ -64,7 +64,7 @@ def shared_daemon(starting_daemons, shared_server):
 
 @pytest.fixture
 def daemon(shared_daemon, server):
-    """A daemon upon an empty server, which knows that it is empty: a reply comes after what it invalidates."""
+    """A daemon on an empty server, which knows that it is empty: a reply comes after what it invalidates."""
     shared_daemon.ask(descriptor("five=empty", hits=0))
     yield shared_daemon
     assert shared_daemon.process.poll() is None, shared_daemon.log

@@ -28,7 +28,7 @@ def status(daemon, path="/auth", **headers):
 
 def test_proxies_are_trusted_by_configuration(start_daemon, server):
     daemon = start_daemon(POLICIES, server, auth={"trusted_proxies": ["10.0.0.0/8"]})
-    # Whoever asks is not one of them, and is the client himself.
+    # The peer is not one of them: it is the client itself.
     assert [status(daemon, X_Forwarded_For=f"192.0.2.{number}") for number in range(3)] == [200, 200, 429]
     daemon.write_settings(auth={"trusted_proxies": ["127.0.0.1", "10.0.0.0/8"]})
     eventually(lambda: status(daemon, X_Forwarded_For="192.0.2.9, 10.1.1.1"), 200)

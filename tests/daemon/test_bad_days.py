@@ -102,7 +102,7 @@ def test_a_retry_owns_what_its_id_was_granted(daemon, own_server, way):
         first = trying_over_grpc(daemon, made) if way == "concurrency" else trying(daemon, f"/v1/{way}", made)
         with first:
             eventually(sent, before + 1)
-        time.sleep(0.2)  # the daemon hears of it; later, the first one would merely be granted what it asked for
+        time.sleep(0.2)  # the daemon notices it; later, the first one would merely be granted what it asked for
         with ThreadPoolExecutor() as pool:
             second = pool.submit(ask, daemon, made, 60) if way == "concurrency" else pool.submit(
                 post, daemon, f"/v1/{way}", made)

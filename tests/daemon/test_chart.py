@@ -62,7 +62,7 @@ def test_by_default_it_is_what_the_manifests_say():
     found = by_kind(server={"url": "redis://redis:6379"})
     assert found.keys() - expected.keys() == {"PodDisruptionBudget"}
     container, = expected["Deployment"]["spec"]["template"]["spec"]["containers"]
-    del container["env"]  # the chart names the secret that it is told of, and no other
+    del container["env"]  # the chart names the secret of its values, and no other
     for kind in ("Deployment", "Service"):
         assert plain(found[kind]) == plain(expected[kind])
     texts, own = expected["ConfigMap"]["data"], found["ConfigMap"]["data"]

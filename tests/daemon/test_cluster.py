@@ -1,4 +1,4 @@
-"""swlimitd upon a cluster, where only keys of one slot are decided together."""
+"""swlimitd on a cluster, where only keys of one slot are decided together."""
 
 import pytest
 

@@ -70,7 +70,7 @@ def test_so_many_at_once(start_daemon, server):
 
 
 class Slow(BaseHTTPRequestHandler):
-    """Answers when it is told to."""
+    """Answers when the test says so."""
 
     protocol_version = "HTTP/1.1"
 
@@ -119,7 +119,7 @@ def proxy(start_daemon, server, app, tmp_path):
 
 def test_envoy_says_when_a_request_has_ended(proxy, app, server):
     key = "{edge}|user=ann|concurrency"
-    # Whoever comes from outside chooses no id.
+    # A client from outside chooses no id.
     headers = {"x-user": "ann", "x-request-id": "00000000-0000-4000-8000-000000000000"}
     with ThreadPoolExecutor() as pool:
         under_way = [pool.submit(fetch, f"{proxy}/slow", headers=headers) for _ in range(5)]

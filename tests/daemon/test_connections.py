@@ -120,7 +120,7 @@ def test_what_is_being_answered_when_a_connection_ends_is_answered(start_daemon,
             body = b'{"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "y"}]}]}'
             over_http.sendall(b"POST /json HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
             eventually(lambda: commands(daemon), asked_before + 2)
-            # Whoever comes later is sent away meanwhile.
+            # Who comes later is sent away meanwhile.
             with connect(daemon) as idle, socket.create_connection(("127.0.0.1", daemon.port), 20) as old:
                 until_it_is_sent_away(old)
                 while idle.recv(1000):

@@ -126,7 +126,7 @@ def test_a_denial_blocks(daemon, server):
     assert [daemon.codes("penalty=x")[0] for _ in range(2)] == ["OK", "OVER_LIMIT"]
     blocked = server.cli("SWLIMIT.INFO", "{d}|penalty=x|1s").split("\n")
     assert int(blocked[blocked.index("blocked") + 1]) > 0
-    # Behind a decision upon several limits, too.
+    # Behind a decision by several limits, too.
     assert [daemon.codes("penalty=y", "five=y")[0] for _ in range(2)] == ["OK", "OVER_LIMIT"]
     assert 3_500 < daemon.ask("penalty=y").statuses[0].duration_until_reset.seconds <= 3_600
 
@@ -134,7 +134,7 @@ def test_a_denial_blocks(daemon, server):
 def test_leased_and_eventual_decide_near_the_request(daemon, server):
     for _ in range(40):
         assert daemon.codes("leased=x")[0] == "OK"
-    # Of a key that it has not heard of it grants a tenth.
+    # It grants a tenth for a key that it does not know yet.
     assert daemon.codes("background=x", hits=10)[0] == "OK"
     eventually(lambda: counted(server, "{d}|background=x|1d") == 10)
     eventually(lambda: daemon.codes("background=x", hits=30)[0], "OK")
@@ -145,7 +145,7 @@ def test_leased_and_eventual_decide_near_the_request(daemon, server):
 
 
 def test_a_denied_request_leaves_nothing_to_be_told(daemon, server):
-    """One background limit has granted, but nobody was told, when the other one denies."""
+    """One background limit has granted, but nobody has the answer, when the other one denies."""
     for _ in range(20):
         assert daemon.codes("background=x", "small=x", hits=5) == ("OVER_LIMIT", "OK", "OVER_LIMIT")
     assert daemon.codes("background=x") == ("OK", "OK")

@@ -75,7 +75,7 @@ def test_admissions(api):
 
 
 def test_the_page(api):
-    """What it shows is what is answered, but for the token."""
+    """What it shows is what is answered, except the token."""
     block, = [block for block in blocks(page_named("http-api.md")) if "test_holds" in block.comment]
     lines = iter(block.text.splitlines())
     for command, shown in zip(lines, lines):

@@ -49,7 +49,7 @@ def test_a_file_that_takes_its_time_keeps_nobody_waiting(start_daemon, monkeypat
     monkeypatch.setenv("TOKIO_WORKER_THREADS", "1")
     daemon = start_daemon(LIMITS)
     pipe = daemon.folder / "pipe"
-    os.mkfifo(pipe)  # whoever reads waits for somebody who writes
+    os.mkfifo(pipe)  # a reader waits for somebody who writes
     pipe.rename(daemon.folder / "limits.yaml")
     written = os.open(daemon.folder / "limits.yaml", os.O_WRONLY)  # which is when somebody reads
     assert daemon.codes("k=x") == ("OK", "OK")

@@ -84,7 +84,7 @@ def test_hostile_connections(daemon, sent):
 
 
 def test_a_body_has_one_length(daemon):
-    """Of two that are told, the chunks' goes before the other, and nothing is left over to be a request."""
+    """Of two lengths the chunks' overrides the other, and nothing is left over to be a request."""
     sent = (b"POST /healthcheck HTTP/1.1\r\nHost: a\r\nContent-Length: 40\r\nTransfer-Encoding: chunked\r\n"
             b"Connection: close\r\n\r\n0\r\n\r\nGET /healthcheck HTTP/1.1\r\nHost: a\r\n\r\n")
     with socket.create_connection(("127.0.0.1", daemon.http_port), timeout=10) as connection:

@@ -191,9 +191,9 @@ def test_the_end_is_told_and_then_comes(start_daemon, server):
         daemon.send_signal(signal.SIGTERM)
         assert next(watched).status == NOT_SERVING
         assert daemon.get("/healthcheck") == (503, "stopping\n")
-        assert daemon.codes("k=x")[0] == "OK"  # whoever comes is still answered
+        assert daemon.codes("k=x")[0] == "OK"  # who comes is still answered
     assert daemon.stop() < SOON
-    # What was counted in the background has been told.
+    # What was counted in the background has been sent.
     assert "6" in server.cli("SWLIMIT.INFO", "{d}|k=x|1d").split("\n")
 
 
@@ -240,7 +240,7 @@ def test_systemd_is_told(start_daemon, tmp_path, monkeypatch):
 
 
 def test_connections_end_with_age(start_daemon):
-    """So that clients connect anew, and reach instances that have started since. Here one does not hear of it."""
+    """So that clients connect again, and reach instances that have started since. Here one does not notice it."""
     daemon = start_daemon(limits(3))
     daemon.stop()
     daemon.write_settings(grpc=daemon.settings["grpc"] | {"max_connection_age": "1s", "max_connection_age_grace": "1s"})

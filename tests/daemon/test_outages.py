@@ -170,7 +170,7 @@ def test_a_server_that_is_slow(healthy):
     asked = 100 + max(0, rig.envoys().total() - calls.total() - 100)
     sent = rig.client("commands") - commands
     assert statuses.keys() <= {200, 429} and 0 < sent <= asked
-    # Whoever had given up by then, each command was executed, and counted once.
+    # Although clients had given up by then, each command was executed, and counted once.
     eventually(lambda: total(rig.server, "{edge}|deny=slow|1d"), sent)
     eventually(rig.is_served)
 

@@ -81,7 +81,7 @@ class Page:
             pytest.fail(f"{name} says {shown!r}, not {text!r}", pytrace=False)
 
     def points_at(self, found):
-        """Move the pointer to an element, which is found again where the page has been drawn anew meanwhile."""
+        """Move the pointer to an element, which is found again where the page has been drawn again meanwhile."""
         waiting = WebDriverWait(self.browser, SECONDS, 0.05, [StaleElementReferenceException])
         waiting.until(lambda browser: ActionChains(browser).move_to_element(found()).perform() or True)
 

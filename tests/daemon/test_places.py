@@ -1,4 +1,4 @@
-"""Counting servers behind sentinels and TLS, and those that cannot be reached: the operator is told which, and why."""
+"""Counting servers behind sentinels and TLS, and those that cannot be reached: the log says which, and why."""
 
 import itertools
 import json
@@ -141,7 +141,7 @@ def test_of_whom_it_does_not_reach_it_says_why(at, start, tmp_path, reason):
     assert daemon.metrics("swlimit_client_server_away") == {(address,): 1}
     server, = json.loads(daemon.get("/page/state")[1])["servers"]
     assert (server["address"], server["state"], server["reason"]) == (address, "away", reason)
-    # Whoever asked, and the check at the start, say it once each.
+    # The client's request, and the check at the start, say it once each.
     lines = [line for line in daemon.log.splitlines() if "is away" in line]
     assert 1 <= len(lines) <= 2 and all(address in line for line in lines), daemon.log
     assert any(server["message"] in line for line in lines) and "secret" not in daemon.log

@@ -157,7 +157,7 @@ def test_a_server_without_the_module(start_daemon, start):
 
 
 def test_a_server_whose_script_decides(start_daemon, start):
-    """Unless it is told otherwise; and what only the module has, says so."""
+    """Unless it is configured otherwise; and what only the module has, says so."""
     bare = start(module=None)
     daemon = start_daemon(limits(3), bare)
     status, printed = daemon.run("--check", "--server")

@@ -68,7 +68,7 @@ def start_with_tls(start_daemon, mount):
 
 
 def shown(port):
-    """The certificate that whoever connects is shown, or none."""
+    """The certificate that a client is shown, or none."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -172,7 +172,7 @@ def test_broken_files_are_refused_whole(start_with_tls, mount, authority, broken
     eventually(lambda: "the old one stays" in daemon.log)
     assert why in daemon.log
     daemon.write_limits(LIMITS.replace("100", "7"))
-    daemon.send_signal(signal.SIGHUP)  # upon which the same error is said again
+    daemon.send_signal(signal.SIGHUP)  # after which the same error is logged again
     eventually(lambda: daemon.log.count("the old one stays") > 1)
     assert shown(daemon.port) == shown(daemon.http_port) == der(mount.first)
     assert limit() == 100

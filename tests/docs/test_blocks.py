@@ -39,13 +39,13 @@ def typed(block):
 
 
 def is_typed(block):
-    """Whether the block is to be run in its page's order."""
+    """Whether the block must run in its page's order."""
     return not block.excused and block.language in TYPED and (
         block.language not in SHELL or all(map(HARMLESS.match, typed(block)[0])))
 
 
 def of_language(language):
-    """A parametrization: all blocks in this language that are to be run."""
+    """A parametrization: all blocks in this language that must run."""
     return pytest.mark.parametrize("block", [
         pytest.param(block, id=block.place) for page in PAGES for block in BLOCKS[page]
         if block.language == language and not block.excused])

@@ -15,7 +15,7 @@ MINUTES = 60
 
 
 def test_crashes_under_load(start, report):
-    """kill -9 with `appendfsync always`, again and again: whoever was told goes on holding, and tokens grow."""
+    """kill -9 with `appendfsync always`, again and again: who has an answer goes on holding, and tokens grow."""
     server = start(options=ALWAYS)
     with HoldLoad(to(server), KEYS, ttl=4.0) as load:
         for _ in range(3):

@@ -196,7 +196,7 @@ def test_ci_needs_more(machine):
 
 @pytest.fixture
 def apt(machine, tmp_path):
-    """Gives the machine an apt-get that notes what it is asked for, and does as it is told. Returns the notes."""
+    """Gives the machine an apt-get that notes its arguments, and then does what a test says. Returns the notes."""
     def apt(does):
         machine.write("apt-get", f'echo "$@" >> {tmp_path}/notes; [ "$1" = update ] || {does}')
         machine.write("sudo", 'exec "$@"')

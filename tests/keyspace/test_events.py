@@ -1,4 +1,4 @@
-"""Who is told of what: key events."""
+"""Which changes have which key events."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Client tracking: who keeps what PEEK and INFO answered is told when it is no longer true, and not otherwise."""
+"""Client tracking: who keeps what PEEK and INFO answered gets a message when it is no longer true, and else none."""
 
 import pytest
 
@@ -141,7 +141,7 @@ def test_opting_in_and_out_for_one_command(server, track):
 
 @pytest.mark.parametrize("mode", [(), ("BCAST",)], ids=" ".join)
 def test_ones_own_changes(server, track, mode):
-    """A client is told of its own grants unless it says NOLOOP; then, of those of others."""
+    """A client gets messages about its own grants unless it says NOLOOP; then, about those of others."""
     loop, noloop = track(*mode), track(*mode, "NOLOOP")
     for changer, told in [(loop, (["k"], ["k"])), (noloop, (["k"], []))]:
         for tracker in (loop, noloop):

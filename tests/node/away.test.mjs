@@ -20,7 +20,7 @@ async function kill() {
   process.kill(await pid(), "SIGKILL");
 }
 
-/** Pause the server, until the test ends or it is told to go on. */
+/** Pause the server, until the test ends or says to go on. */
 async function pause(test) {
   const server = await pid();
   process.kill(server, "SIGSTOP");

@@ -20,7 +20,7 @@ async function stepping(test) {
       steps.under_way++;
       try {
         step();
-        await null; // whoever gives up now does so before the command is written
+        await null; // who gives up now does so before the command is written
         return await sendCommand.apply(client, words);
       } finally {
         step();

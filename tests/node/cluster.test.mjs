@@ -157,10 +157,10 @@ test("nothing is kept of a node that has left the cluster, though it lives on", 
   assert.equal(three.servers().length, 3);
   const isTracked = async () => / flags=t /.test(await at.sendCommand(["CLIENT", "LIST"]));
   assert.equal(await isTracked(), true);
-  // As after the slots of that node have gone to others, and the client has heard of it.
+  // As after the slots of that node have gone to others, and the client has noticed it.
   const others = cluster.masters.filter((one) => one !== node);
   Object.defineProperty(cluster, "masters", { get: () => others });
   await eventually(async () => !(await isTracked()), "the end of its tracking connection");
-  assert.equal(three.denials.size, 0, "nobody tells of those any more");
+  assert.equal(three.denials.size, 0, "no message announces those any more");
   assert.equal(three.servers().length, 2);
 });

@@ -75,7 +75,7 @@ for (const [what, change] of Object.entries({
   FLUSHALL: () => [["FLUSHALL"]],
   BLOCK: (k) => [["SWLIMIT.BLOCK", k, "1m"]],
 })) {
-  test(`${what} is heard of`, async (test) => {
+  test(`${what} is announced`, async (test) => {
     const { three, k, run } = await denied(test);
     for (const words of change(k)) await run(...words);
     if (what === "expiry") await sleep(5);
@@ -84,14 +84,14 @@ for (const [what, change] of Object.entries({
   });
 }
 
-test("RESTORE is heard of", async (test) => {
+test("RESTORE is announced", async (test) => {
   const { three, k, other } = await denied(test);
   const value = await other.withTypeMapping({ 36: Buffer }).sendCommand(["DUMP", k]);
   await other.sendCommand(["RESTORE", k, "1000", value, "REPLACE"]);
   await asked(three, k);
 });
 
-test("eviction is heard of", async (test) => {
+test("eviction is announced", async (test) => {
   const { three, run } = await denied(test);
   await run("CONFIG", "SET", "maxmemory-policy", "allkeys-random");
   try {
@@ -103,7 +103,7 @@ test("eviction is heard of", async (test) => {
   }
 });
 
-test("UNBLOCK is heard of", async (test) => {
+test("UNBLOCK is announced", async (test) => {
   const client = await connect(test);
   const three = limiter(test, { client });
   const k = key();
@@ -113,7 +113,7 @@ test("UNBLOCK is heard of", async (test) => {
   assert.ok(await eventually(async () => (await three.allow(k)).granted), "granted again");
 });
 
-test("what changes nothing is not heard of", async (test) => {
+test("what changes nothing is not announced", async (test) => {
   const { three, k, run } = await denied(test);
   const { server } = three.counts;
   await run("SWLIMIT.ALLOW", k, ...QUOTA);
@@ -165,7 +165,7 @@ test("a denial ends, and not after the server would grant", async (test) => {
   }
 });
 
-test("costs, parts, quotas and blocks are told apart", async (test) => {
+test("costs, parts, quotas and blocks are distinguished", async (test) => {
   const client = await connect(test);
   const three = limiter(test, { client });
   const k = key();
@@ -267,7 +267,7 @@ test("a push that is handled before the reply it belongs behind is not lost", as
   assert.deepEqual(stale, []);
 });
 
-test("expiry that the question itself brings about is heard of", async (test) => {
+test("expiry that the question itself brings about is announced", async (test) => {
   // Two are known to be denied. One is denied just before the key expires: what deletes it is the question after.
   const client = await connect(test);
   const three = limiter(test, { client, window: "1h" });
@@ -387,7 +387,7 @@ test("with a client library that does not turn tracking on, a denial is known fo
   for (const { until, heard } of three.denials.denials.get(k)) assert.ok(until - heard <= 100);
 });
 
-test("no denial is remembered from before changes are heard of", async (test) => {
+test("no denial is remembered from before changes are announced", async (test) => {
   const client = await connect(test);
   const three = limiter(test, { client, window: 300, resolution: 300 });
   const k = key();
@@ -453,7 +453,7 @@ test("keys are what the server has them as, or are refused", async (test) => {
   await asked(three, k);
 });
 
-test("long names are remembered by their hash, and heard of", async (test) => {
+test("long names are remembered by their hash, and announced", async (test) => {
   const { three, k, run } = await denied(test, { key: `${key()}${"x".repeat(100_000)}` });
   assert.ok([...three.denials.denials.keys()].every((name) => name.length < 200));
   await run("SWLIMIT.REFUND", k, 1);

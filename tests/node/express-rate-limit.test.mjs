@@ -165,7 +165,7 @@ test("express-rate-limit: three and no more, with the headers of each draft", as
   }
 });
 
-test("express-rate-limit: whoever waits as told is let in", async (test) => {
+test("express-rate-limit: who waits as told is let in", async (test) => {
   const { ask } = await application(test, { windowMs: 1000, limit: 1 });
   assert.equal((await ask()).status, 200);
   const { status, headers } = await ask();
@@ -184,7 +184,7 @@ test("express-rate-limit: failed requests that are skipped give back what was co
   assert.deepEqual(await statuses(ask, 10, "/bad"), Array(10).fill(400));
   await eventually(async () => (await made.get("k")) === undefined, "all given back");
   assert.deepEqual(await statuses(ask, 3), [200, 200, 200]);
-  // Denials are failures, too. They were never counted, so nothing is to be given back for them.
+  // Denials are failures, too. They were never counted, so nothing must be given back for them.
   assert.deepEqual(await statuses(ask, 10), Array(10).fill(429));
   assert.equal((await made.get("k")).totalHits, 3);
 });

@@ -33,7 +33,7 @@ test("three and no more, and an exact Retry-After", async (test) => {
   assert.equal((await three.peek("k")).remaining, 0);
 });
 
-test("whoever waits as told is let in", async (test) => {
+test("who waits as told is let in", async (test) => {
   const { ask } = await application(test, { max: 1, timeWindow: 1000 });
   assert.deepEqual(await statuses(ask, 2), [200, 429]);
   await sleep(Number((await ask()).headers["retry-after"]) * 1000);

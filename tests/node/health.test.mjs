@@ -89,7 +89,7 @@ for (const [lack, isTracked] of [
       await eventually(async () => (await three.allow(k)).source === "cache", "a local denial");
       await sleep(lack === "-ping" ? 400 : 120); // a tracking connection that is silent for a second is pinged
     }
-    // Where changes are not heard of, a denial is forgotten after a tenth of a second.
+    // Where changes are not announced, a denial is forgotten after a tenth of a second.
     assert.equal((await three.allow(k)).source, isTracked ? "cache" : "server");
     const right = lack.slice(1);
     await eventually(() => lacks.length > 0, "the message");

@@ -34,7 +34,7 @@ for (const [name, open] of Object.entries(CLIENTS)) {
   });
 }
 
-test("a client that sends again, and cannot be told not to, is refused", (test) => {
+test("a client that sends again, and cannot be stopped from it, is refused", (test) => {
   const call = () => Promise.resolve([1, 3, 2, 0, 1000]);
   assert.throws(
     () => limiter(test, { client: { call, options: {}, on() {} } }),

@@ -134,7 +134,7 @@ test("a load that goes to another node of a cluster does not keep it from the on
   }
 });
 
-test("it is found out once a connection, and anew for another server", async (test) => {
+test("it is found out once a connection, and again for another server", async (test) => {
   const client = await connect(test, { of: "spare" });
   const commands = sent(client);
   const three = limiter(test, { client, ...RIGHT, mode: "direct" });

@@ -47,7 +47,7 @@ for (const [name, open] of Object.entries({ redis: nodeRedis, ioredis })) {
   });
 }
 
-/** Sentinels that say what they are told to say. */
+/** Sentinels that say what the test says. */
 function said(test) {
   const lines = new Map();
   const followed = [];

@@ -1,4 +1,4 @@
-/** A caller that gives up: it is told at once, and what the server still grants goes back. */
+/** A caller that gives up: it learns that at once, and what the server still grants goes back. */
 
 import assert from "node:assert/strict";
 import { createServer, connect as dial } from "node:net";
@@ -25,7 +25,7 @@ async function slow(test, command) {
   return { client, sent, goOn };
 }
 
-test("a caller that gives up is told at once, and what is granted to it is given back by the server's clock", async (test) => {
+test("a caller that gives up learns that at once, and its grant is given back by the server's clock", async (test) => {
   const { client, sent, goOn } = await slow(test, "SWLIMIT.ALLOW");
   const three = limiter(test, { client, timeout: 20_000 });
   const k = key();
@@ -70,7 +70,7 @@ test("a signal that is not used changes nothing", async (test) => {
   assert.ok(sent.every(([command]) => command !== "SWLIMIT.REFUND"));
 });
 
-test("whoever has given up is not asked for", async (test) => {
+test("who has given up is not asked for", async (test) => {
   const { client, sent } = await slow(test);
   const three = limiter(test, { client });
   const signal = AbortSignal.abort(new Error("gone"));

@@ -1,4 +1,4 @@
-"""The tests of the package for Node, each file of them on real servers, whose ports it is told."""
+"""The tests of the package for Node, each file of them on real servers, whose ports it gets."""
 
 import json
 import os
@@ -24,12 +24,12 @@ once = pytest.mark.skipif(bool(os.environ.get("SWLIMIT_SERVERS")), reason="depen
 
 
 def test_denials(server):
-    """What is heard of is what a server tells."""
+    """What is announced is what a server sends."""
     passes("denials.test.mjs", main=server.port)
 
 
 def test_script(server, start):
-    """Where there is no module a script decides the same, and the same is heard of."""
+    """Where there is no module a script decides the same, and the same is announced."""
     bare, spare = start(module=None), start(module=None)
     passes("denials.test.mjs", main=bare.port)
     passes("limiter.test.mjs", main=bare.port)
@@ -74,7 +74,7 @@ def test_script_in_a_cluster(start):
 @once
 @pytest.mark.parametrize("module", [MODULE, pytest.param(None, marks=pytest.mark.long)], ids=["module", "script"])
 def test_sentinel(start, binaries, tmp_path, module):
-    """A sentinel that makes the replica the master when it is told to."""
+    """A sentinel that makes the replica the master when the test says so."""
     sentinel, master, replica = watched(start, binaries, tmp_path, "main", ("failover-timeout", 2000), module=module)
     passes("sentinel.test.mjs", main=master.port, replica=replica.port, sentinel=sentinel.port)
 

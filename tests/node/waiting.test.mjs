@@ -64,7 +64,7 @@ for (const [name, open] of Object.entries({
   });
 }
 
-test("whoever waits stalls nobody", async (test) => {
+test("who waits stalls nobody", async (test) => {
   const client = await connect(test);
   const two = limiter(test, { client, ...FAST, window: 2000 });
   const k = key();

@@ -180,7 +180,7 @@ for (const [what, options, message] of [
     { limit: 1, window: "1m", client: "redis://127.0.0.1" },
     /client must be a client of .* string/,
   ],
-  ["no client for want of one", { limit: 1, window: "1m", client: null }, /client must be .* object/],
+  ["no client where there is none", { limit: 1, window: "1m", client: null }, /client must be .* object/],
   ["release 4 of redis", { limit: 1, window: "1m", client: createClient4() }, /needs release 5 or later/],
   [
     "a cluster of release 4",

@@ -61,7 +61,7 @@ def test_counters(server, command, counted):
 
 
 def test_units_stop_at_the_largest_number_that_every_reader_takes(start):
-    """Whoever sends the largest costs makes no counter begin anew; 2^63 - 1 is the most that a signed reader holds."""
+    """The largest costs make no counter begin again; 2^63 - 1 is the most that a signed reader holds."""
     server = start()
     with Connection(server.port) as connection:
         for name, limit in [("granted", MAX), ("denied", 0)]:
@@ -75,7 +75,7 @@ def test_units_stop_at_the_largest_number_that_every_reader_takes(start):
 
 
 def test_counters_of_a_blocked_key(server):
-    """Requests during a block are denied and begin none; nor does BLOCK with NX, or whoever lifts it."""
+    """Requests during a block are denied and begin none; nor does BLOCK with NX, or what lifts it."""
     ask(server, "SWLIMIT.BLOCK", "k", "1m", "AT", T)
     before = statistics(server)
     batch(server, [["SWLIMIT.ALLOW", *QUOTA, "COST", 3, "BLOCK", "1h", "AT", T],

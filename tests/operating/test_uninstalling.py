@@ -13,7 +13,7 @@ from support.waiting import eventually
 
 @pytest.fixture(scope="module")
 def documented():
-    """The two blocks of commands that uninstalling takes: to delete the windows, and to write the files anew."""
+    """The two blocks of commands that uninstalling takes: to delete the windows, and to write the files again."""
     chapter = page_named("install.md").read_text().split("\n## Uninstalling\n")[1]
     deleting, writing = re.findall(r"^ *```sh\n(.*?)^ *```$", chapter, re.MULTILINE | re.DOTALL)
     return deleting, writing

@@ -66,7 +66,7 @@ again() {
     curl --fail --silent --retry 20 --retry-all-errors --retry-delay 1 "$@" http://localhost:8080/healthcheck
 }
 
-: as it is installed, but for the time that a busy machine takes
+: as it is installed, except the time that a busy machine takes
 sed --in-place 's,^#timeout: .*,timeout: 5s,' /etc/swlimitd/swlimitd.yaml
 again
 user 200 100

@@ -123,7 +123,7 @@ def kind(request):
 
 @pytest.fixture
 def limiter(kind, server):
-    """Make a limiter on the server under test: 3 a minute, unless it is told."""
+    """Make a limiter on the server under test: 3 a minute, unless it says otherwise."""
     made = []
 
     def limiter(limit=3, window="1m", resolution="1s", client=None, client_options=None, **options):

@@ -1,4 +1,4 @@
-"""What is wrong is refused at once, with a sentence that says what is to be there."""
+"""What is wrong is refused at once, with a sentence that says what must be there."""
 
 import asyncio
 import math

@@ -142,7 +142,7 @@ def test_a_server_without_the_module(kind, limiter, start):
 
 def test_a_wrong_password_is_told(kind, limiter, server):
     client = kind.client(kind.redis, port=server.port, username="nobody", password="wrong")
-    """No request can be asked; what is wrong is in the log, and in the error where there is to be one."""
+    """No request can be asked; what is wrong is in the log, and in the error where there must be one."""
     limiter = limiter(client=client, on_failure="error")
     with pytest.raises(ServerAway, match="invalid username-password"):
         limiter.allow("k")
@@ -150,14 +150,14 @@ def test_a_wrong_password_is_told(kind, limiter, server):
 
 @pytest.fixture
 def told(caplog):
-    """What the log tells of a server, in order: the lines that have one of these words."""
+    """What the log says about a server, in order: the lines that have one of these words."""
     caplog.set_level(logging.INFO, "swlimit")
     return lambda *words: [line for record in caplog.records if any(word in (line := record.getMessage())
                                                                     for word in words)]
 
 
 def assert_in_turn(told, first, second):
-    """Each change is told once: one, then the other, and so on, and the other at last."""
+    """Each change is logged once: one, then the other, and so on, and the other at last."""
     eventually(lambda: second in told(first, second)[-1])
     lines = told(first, second)
     assert [first in line for line in lines] == [number % 2 == 0 for number in range(len(lines))]

@@ -12,7 +12,7 @@ from swlimit.periods import Calendar
 
 @pytest.fixture
 def budgets(kind, server):
-    """Make a limiter of budgets on the server under test: ten a year, unless it is told."""
+    """Make a limiter of budgets on the server under test: ten a year, unless it says otherwise."""
     made = []
 
     def budgets(limit=10, period="year", *words, client=None, **options):

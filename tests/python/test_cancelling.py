@@ -1,4 +1,4 @@
-"""Whoever stops waiting has no decision, and nothing is counted for it: units counted = used + given back."""
+"""Who stops waiting has no decision, and nothing is counted for it: units counted = used + given back."""
 
 import asyncio
 import random

@@ -89,7 +89,7 @@ class TestMemory:
 
     @pytest.mark.parametrize("forget", [lambda denials: denials.forget([b"k"]), Denials.forget_all])
     def test_what_was_asked_before_is_not_remembered_after(self, forget):
-        """An invalidation may be heard of before the reply that it makes stale."""
+        """An invalidation may arrive before the reply that it makes stale."""
         denials = self.remembering()
         ticket = denials.ticket(Demand(b"k", QUOTA, 1), NOW)
         forget(denials)
@@ -362,7 +362,7 @@ def test_a_server_that_says_nothing_more(kind, limiter, start):
 
 
 def test_nothing_stale(kind, limiter, server):
-    """Units are given back by another client all the time; whoever is denied for longer than a moment is wrong."""
+    """Units are given back by another client all the time; who is denied for longer than a moment is wrong."""
     client = kind.client(kind.redis, port=server.port)
     limiter = limiter(1, "1h", "1m", client=client, max_untracked_age=0.0)
     draw, local = random.Random(1), 0
@@ -400,7 +400,7 @@ def test_limiters_let_go(server):
 
 
 def test_a_forked_process(server):
-    """It connects anew: threads and connections are its parent's."""
+    """It connects again: threads and connections are its parent's."""
     limiter = swlimit.Limiter(redis.Redis(port=server.port), 1, "1m", "1s", timeout=2.0, max_untracked_age=0.0)
     limiter.allow("k")
     denied_locally(limiter)
@@ -460,7 +460,7 @@ def test_a_block_that_is_shorter_than_the_window(limiter):
 
 
 def test_a_denial_from_before_tracking_is_not_remembered(limiter, server):
-    """A refund that nobody tells of is noticed: the first denial is asked for again until tracking is up."""
+    """A refund that nobody announces is noticed: the first denial is asked for again until tracking is up."""
     for number in range(20):
         one = limiter(max_untracked_age=100.0)
         key = f"k:{number}"
@@ -470,7 +470,7 @@ def test_a_denial_from_before_tracking_is_not_remembered(limiter, server):
 
 
 def test_no_longer_than_the_key_lives(limiter, server):
-    """An expiry that the server does not notice is told to nobody."""
+    """An expiry that the server does not notice has no message."""
     server.cli("DEBUG", "SET-ACTIVE-EXPIRE", 0)
     try:
         one = limiter(max_untracked_age=0.0)

@@ -22,7 +22,7 @@ SHORTEST = "3s"
 
 @pytest.fixture
 def holds(kind, server):
-    """Make a limiter of holds on the server under test: two at once, unless it is told."""
+    """Make a limiter of holds on the server under test: two at once, unless it says otherwise."""
     made = []
 
     def holds(limit=2, ttl="30s", client=None, **options):
@@ -103,7 +103,7 @@ def test_a_lost_hold_tells_its_holder(holds, server):
 
 
 def test_a_hold_ends_by_the_clock(holds):
-    """At every call: whoever was suspended finds it over at once, whatever anybody says later."""
+    """At every call: who was suspended finds it over at once, whatever anybody says later."""
     limiter = holds()
     guard = limiter.hold("k")
     at = time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -59,7 +59,7 @@ def test_denials_are_known(uri, server):
 
 
 def test_reset_forgets_denials(uri):
-    """All at once, also those that no message would have told of yet."""
+    """All at once, also those that no message would have announced yet."""
     storage = storage_from_string(uri)
     strategy = STRATEGIES["moving-window"](storage)
     names = [f"user:{number}" for number in range(20)]

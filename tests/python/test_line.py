@@ -74,7 +74,7 @@ def test_a_loop_that_is_busy_before_anything_is_sent(run):
 
 
 def test_tasks_that_are_cancelled_leave_the_line_in_step(run, server):
-    """Each reply goes to its own exchange, whoever is gone; what was sent is counted."""
+    """Each reply goes to its own exchange, also when others are gone; what was sent is counted."""
     async def main(limiter):
         async def one(number):
             return (await limiter.allow(f"k:{number}", cost=number + 1)).remaining
@@ -130,7 +130,7 @@ def test_the_deadline_of_the_caller(run):
 
 
 def test_several_loops_one_after_the_other(server):
-    """A limiter that outlives its loop connects anew; so do probes."""
+    """A limiter that outlives its loop connects again; so do probes."""
     client = redis.asyncio.Redis(port=free_port())
     away = swlimit.AsyncLimiter(client, 5, "1m", on_failure="deny")
     limiter = swlimit.AsyncLimiter(redis.asyncio.Redis(port=server.port), 5, "1m", timeout=1.0)

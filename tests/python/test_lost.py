@@ -35,7 +35,7 @@ def relay(server):
 
 
 def repeating(kind, relay):
-    """A client that sends anew what was not answered, as redis-py 8 does by itself."""
+    """A client that sends again what was not answered, as redis-py 8 does by itself."""
     return kind.client(kind.redis, port=relay.port, retry=RETRIES[kind.name], retry_on_error=[redis.ConnectionError])
 
 

@@ -20,7 +20,7 @@ from swlimit.servers import Server
 
 
 def uses_all(limiter, server_of, keys="abcd"):
-    """Decide, be denied here, hear of what comes back, and wait, on a few keys."""
+    """Decide, be denied here, notice what comes back, and wait, on a few keys."""
     eventually(lambda: limiter.peek(keys[0]).source == "server")
     failed = limiter.statistics.failure
     for key in keys:

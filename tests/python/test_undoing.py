@@ -166,7 +166,7 @@ class Stepping:
     def cancel(self, task, future):
         loop = asyncio.get_running_loop()
         if self.moment == "with the reply" and future is not None:
-            future.add_done_callback(lambda _: task.cancel())  # before the task itself is told
+            future.add_done_callback(lambda _: task.cancel())  # before the task itself knows
             return
         rounds = {"at once": 0, "under way": 2}.get(self.moment, 1)
 

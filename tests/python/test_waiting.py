@@ -148,7 +148,7 @@ def test_too_many_wait_at_the_server(limiter, server):
 
 
 def test_the_server_goes_away(kind, limiter, start):
-    """Whoever waits is then told by the failure policy."""
+    """Who waits then gets what the failure policy says."""
     server = start()
     limiter = limiter(100, "1h", "1m", client=kind.client(kind.redis, port=server.port), on_failure="allow")
     limiter.allow("k", cost=100)

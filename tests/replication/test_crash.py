@@ -65,7 +65,7 @@ def test_many_crashes_lose_nothing_acknowledged(start, report, preamble):
 
 
 def state(client):
-    """All that the module tells of the keys below."""
+    """All that the module says about the keys below."""
     pipeline = client.pipeline(transaction=False)
     for key in KEYS:
         pipeline.exists(key)

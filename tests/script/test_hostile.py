@@ -167,7 +167,7 @@ def test_names_and_words_of_any_bytes(plain, run):
 
 
 def test_a_flushed_script_cache_is_refilled(plain, run):
-    """NOSCRIPT changes nothing; whoever hears it loads the script and asks again."""
+    """NOSCRIPT changes nothing; who gets it loads the script and asks again."""
     assert run("SWLIMIT.ALLOW", "k", 5, 60, 5)[2] == 4
     plain.call("SCRIPT", "FLUSH")
     assert run("SWLIMIT.ALLOW", "k", 5, 60, 5).startswith("NOSCRIPT")

@@ -10,7 +10,7 @@ QUOTA = "k", 3, 60, 5
 
 
 class Tracker(Connection):
-    """A connection that is told what has changed of what it has read."""
+    """A connection that gets a message when what it has read has changed."""
 
     def __init__(self, server):
         super().__init__(server.port)
@@ -40,7 +40,7 @@ READS = [("PEEK", "EVALSHA", []), ("PEEK", "EVALSHA_RO", []), ("ALLOW", "EVALSHA
 @pytest.mark.parametrize("name, call, options", READS, ids=lambda value: str(value))
 @pytest.mark.parametrize("missing", [False, True])
 def test_what_is_read_is_told_once(plain, run, tracker, name, call, options, missing):
-    """PEEK, and a denied ALLOW, register the key, also one that is missing; a grant is told once, a denial never."""
+    """PEEK, and a denied ALLOW, register the key, also one that is missing; a grant sends a message, a denial none."""
     if not missing:
         run("SWLIMIT.ALLOW", *QUOTA, "AT", T)
     tracker.run(name, *QUOTA, *options, "AT", T, call=call)
@@ -66,7 +66,7 @@ def test_what_changes_is_told(plain, run, tracker, change):
 
 
 def test_after_its_own_grant_a_connection_is_not_told(plain, run, tracker):
-    """What it has granted itself is told once, and it hears of no later change until it reads again."""
+    """Its own grant sends one message, and a later change none until it reads again."""
     assert tracker.run("ALLOW", *QUOTA, "AT", T)[0] == 1
     tracker.told()
     run("SWLIMIT.ALLOW", *QUOTA, "AT", T)

@@ -266,7 +266,7 @@ class Difference(AssertionError):
 def compare(module, plain, clock, commands, count):
     """Give random commands to a server with the module, and their like to one without; the number of bytes compared.
 
-    Raises `Difference` with the first command whose replies are not the same, byte by byte, but for INFO's `memory`.
+    Raises `Difference` with the first command whose replies are not the same, byte by byte, except INFO's `memory`.
     """
     with _Raw(module.port) as ours, _Raw(plain.port) as theirs:
         load(theirs)

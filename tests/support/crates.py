@@ -21,8 +21,8 @@ def buildable():
 def built(crate, *target):
     """The program that cargo makes of a crate's target, such as `--example axum`.
 
-    `make build-all` has made it, so that cargo only says where it is: asked for one crate alone, cargo would build what
-    it depends on anew, because it chooses features for all crates that it is asked for. Skips the test, and says why,
+    `make build-all` has made it, so that cargo only says where it is: asked for one crate alone, cargo would build its
+    dependencies again, because it chooses features for all crates that it is asked for. Skips the test, and says why,
     where this machine's Rust is too old for the crate: that is no defect of it.
     """
     crates, left_out = buildable()
@@ -40,7 +40,7 @@ def unit_tests():
 
 
 def made(*words):
-    """What cargo makes when it is told so, from which manifest, each as often as there are programs."""
+    """What cargo makes with these words, from which manifest, each as often as there are programs."""
     done = subprocess.run(["cargo", *words, "--message-format", "json"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     messages = map(json.loads, done.stdout.splitlines())

@@ -100,7 +100,7 @@ def kept(load, client_of):
 
 
 def all_end(load, client_of):
-    """Whoever is dead leaves: the whole limit is free again, once all have ended."""
+    """Who is dead leaves: the whole limit is free again, once all have ended."""
     for key in load.keys:
         free = ("SWLIMIT.HOLD", key, load.limit, "1m", "all", "COST", load.limit, "WAIT", "30s")
         assert client_of(key).execute_command(*free)[0] == load.limit

@@ -1,4 +1,4 @@
-"""An independent model of holds and budgets: lists that are looked through anew for each answer, and no cleverness."""
+"""An independent model of holds and budgets: lists that are looked through again for each answer, and no cleverness."""
 
 from dataclasses import dataclass, field
 from typing import Any

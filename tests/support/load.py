@@ -56,7 +56,7 @@ class Workers:
     """Threads that work until told to stop, each with a client of its own that `connect` makes.
 
     Use as a context manager: leaving it stops the threads, which have made progress by then. A failed connection ends
-    its thread unless `endure`, which tries again; any other failure fails whoever waits.
+    its thread unless `endure`, which tries again; any other failure fails the one that waits.
     """
 
     PATIENCE = 30

@@ -194,7 +194,7 @@ class Key:
     def _retry_after(self, limit, length, resolution, now, cost, partial, strict):
         """The first instant from which on the same request fits, by asking again and again.
 
-        Whoever asks later for a resolution that is not the key's own sees its newest units placed later, perhaps.
+        Who asks later for a resolution that is not the key's own sees its newest units placed later, perhaps.
         """
         needed = 1 if partial else cost
         if needed > limit:

@@ -45,7 +45,7 @@ def build():
 
 
 def pack(folder):
-    """The package, as it would be published, in a folder: made of a copy, because that builds it anew."""
+    """The package, as it would be published, in a folder: made of a copy, because that builds it again."""
     copy = folder / "sources/src/node"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("node_modules", "dist"))
     (copy / "node_modules").symlink_to(PACKAGE / "node_modules")

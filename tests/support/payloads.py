@@ -71,7 +71,7 @@ class Frame:
         return self.head + length + value + b"\0"
 
     def around(self, value):
-        """A payload, complete but for its checksum."""
+        """A payload, complete except its checksum."""
         return self.body(value) + self.foot
 
 

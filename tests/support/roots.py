@@ -1,6 +1,6 @@
 """Debian systems as small as debootstrap makes them, in folders of their own, to try there what a newcomer does.
 
-Each starts as a copy of one that is kept in .cache/roots; remove that folder to have them made anew. What is mounted
+Each starts as a copy of one that is kept in .cache/roots; remove that folder to have them made again. What is mounted
 and what runs in a system is in namespaces of its own, so that nothing is left behind, whatever happens.
 """
 

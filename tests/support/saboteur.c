@@ -1,4 +1,4 @@
-/* A module that changes keys when it hears of an event, as subscribers may. SABOTEUR.ARM event deed [key …] arms it once:
+/* A module that changes keys when it gets an event, as subscribers may. SABOTEUR.ARM event deed [key …] arms it once:
    `delete` and `rename` are done to those keys, `flush` to all of them; `hold key` sends a HOLD of that key, with room for
    many. SABOTEUR.DISARM disarms it, and replies how often it has acted since it was loaded. Without the servers' header,
    which this project has no copy of. */

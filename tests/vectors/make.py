@@ -193,7 +193,7 @@ SHARES = [0.000001, 0.01, 0.05, 0.1, 0.29, 0.333333, 0.5, 0.57, 0.999999, 1]
 
 
 def defaults():
-    """What clients and swlimitd do unless they are told otherwise, and how they round."""
+    """What clients and swlimitd do unless they are configured otherwise, and how they round."""
     waits = [0, 1, 2, 3, 10, 100, 999, 1_000, 60_000, 3_600_000, MAX_WINDOW]
     times = [0, 1, 1_000, 1_999, 2_000, 2_001, 9_999, 10_000, 10_010, 20_000, 49_990, 50_000, 50_010, 60_000, 1_000_000]
     return {

@@ -64,7 +64,7 @@ def test_gone_in_the_moment_of_the_grant(server, queue, end):
 
 def test_many_gone_in_the_moment_of_the_grant(start):
     """With threads that read, some are gone between the grant and the answer. However they go, those who remain are
-    granted all there is, and what the key holds in the end is what clients were told."""
+    granted all there is, and what the key holds in the end is what clients were answered."""
     server = start(options={"io-threads": 4, "io-threads-do-reads": "yes"})
     limit, rounds = 5, 30
     with waiters(server) as wait, Connection(server.port) as admin:

@@ -1,4 +1,4 @@
-"""A waiter's rights are checked again at its turn: whoever lost them meanwhile is refused, and the next one goes on."""
+"""A waiter's rights are checked again at its turn: who lost them meanwhile is refused, and the next one goes on."""
 
 import pytest
 

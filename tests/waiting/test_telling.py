@@ -1,4 +1,4 @@
-"""What replicas, the append-only file, statistics and subscribers hear of grants that come after waiting."""
+"""What replicas, the append-only file, statistics and subscribers see of grants that come after waiting."""
 
 import random
 
@@ -51,7 +51,7 @@ def test_replicas_and_files_hold_exactly_what_was_granted(start):
 
 
 def test_what_somebody_has_not_taken_is_given_back(start, tmp_path):
-    """Another module hears of a grant, and kills the client before it is answered."""
+    """Another module gets the event of a grant, and kills the client before it is answered."""
     primary = start(options=PROMPT | {"appendonly": "yes", "loadmodule": built("executioner", tmp_path)})
     replica = start(options=replica_of(primary))
     synchronised(replica)

@@ -21,7 +21,7 @@ def acquire(server, *words):
 
 
 def near(reply, expected, ms=2_000):
-    """The same reply but for the times, which have gone on meanwhile."""
+    """The same reply except the times, which have gone on meanwhile."""
     return reply[:3] == expected[:3] and all(abs(one - other) < ms for one, other in zip(reply[3:], expected[3:]))
 
 

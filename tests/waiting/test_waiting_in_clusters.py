@@ -121,7 +121,7 @@ def test_a_slot_that_nobody_serves(cluster, moving, coverage, error):
 @pytest.mark.parametrize("end, endpoint", [("turn", "ip"), ("timeout", "ip"), ("unblocked", "ip"),
                                            ("turn", "hostname"), ("turn", "unknown-endpoint")])
 def test_a_slot_that_has_moved(cluster, moving, end, endpoint):
-    """The node that no longer has it sends everybody to the one that does, and does not count in vain."""
+    """The node that no longer has it sends everybody to the one that does, and counts nothing."""
     source, target, key = moving
     source.cli("CONFIG", "SET", "cluster-preferred-endpoint-type", endpoint)  # the fixture puts it back
     with waiters(source) as wait:

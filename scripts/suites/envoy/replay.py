@@ -104,7 +104,7 @@ class Replay:
 
     @contextmanager
     def started(self, files, **variables):
-        """swlimitd with these files and variables, upon an empty server."""
+        """swlimitd with these files and variables, on an empty server."""
         self.server.cli("FLUSHALL")
         with FromEnvironment(files, self.server, **variables) as daemon:
             yield daemon

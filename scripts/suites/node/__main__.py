@@ -23,7 +23,7 @@ LATER = "a window slides, and ends up to a subinterval later: `RateLimit`'s rese
 CLOCK = "the test sets a clock; the server's own decides"
 MEMORY = "how that store keeps its memory: maps and timers"
 MISSING = "`resetAll` is missing"
-EMPTY = "of a key that counts nothing nothing is told"
+EMPTY = "a key that counts nothing has no answer"
 UNTOLD = "a store that nobody told its window"
 REFUSED = "`continueExceeding` and `exponentialBackoff` are refused"
 

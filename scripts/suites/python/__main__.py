@@ -17,7 +17,7 @@ FOLDER = ROOT / ".cache/suites/python"
 NEEDED = ["hiro", "six", "pymemcache", "pymongo", "dnspython", "flask-restful", "aniso8601", "pytz", "pytest-mock",
           "pytest-check", "asgiref", "httpx", "httpcore", "mock"]
 SLIDES = "the test looks exactly one window later; a unit counts for the window and up to one subinterval more"
-ROUNDED = "the end of a window is told in whole seconds, rounded up, and is when nothing counts any more"
+ROUNDED = "the end of a window is given in whole seconds, rounded up, and is when nothing counts any more"
 INSIDE = "the test replaces parts of the fixed window, or looks into the storage in memory"
 WHOLE = "costs are whole units"
 STARLETTE = "the test needs an older Starlette"

@@ -1,5 +1,5 @@
-//! A server that is stopped for a while: how soon the client decides without it, who waited in vain, and how soon the
-//! server is asked again.
+//! A server that is stopped for a while: how soon the client decides without it, who waited without result, and how soon
+//! the server is asked again.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};

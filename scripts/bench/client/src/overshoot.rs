@@ -84,7 +84,7 @@ async fn probe(limiter: Limiter, end: Instant) -> Result<(Duration, Duration)> {
 /// When one client was granted a unit.
 async fn ask(limiter: Limiter, key: &'static str, rate: f64, end: Instant) -> Vec<Instant> {
     let (begun, mut asked, mut granted) = (Instant::now(), 0, Vec::new());
-    // Whoever was held up does not ask for what it missed, or the rate would not be the one that the bound is for.
+    // A client that was held up does not ask for what it missed: the bound is for this rate.
     let most = (2.0 * TICK.as_secs_f64() * rate).ceil() as u64;
     while Instant::now() < end {
         let due = (begun.elapsed().as_secs_f64() * rate) as u64 + 1;

@@ -31,7 +31,7 @@ pub struct Options {
     seconds: f64,
 }
 
-/// The longest latency that is told from others, in ns.
+/// The longest latency that the histogram distinguishes, in ns.
 const LONGEST: u64 = 60_000_000_000;
 
 /// Who is asked.
