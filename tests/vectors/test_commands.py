@@ -138,7 +138,7 @@ def neighbours(part, units):
 
 
 def contents(call, key):
-    """What a key holds, but for the last token and bytes."""
+    """What a key holds, except the last token and bytes."""
     shown = call("SWLIMIT.INFO", key)
     return {name: value for name, value in zip(shown[::2], shown[1::2]) if name not in (b"token", b"memory")}
 
