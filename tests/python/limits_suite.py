@@ -18,7 +18,7 @@ DO_NOT_APPLY = {
 }
 
 # These tests look within fractions of a second whether units have slid out: subintervals as short as those.
-for windows in (swlimit.limits._Windows, swlimit.limits._AsyncWindows):
+for windows in (swlimit.contrib.limits._Windows, swlimit.contrib.limits._AsyncWindows):
     windows.__init__.__kwdefaults__["subintervals"] = 50
 
 

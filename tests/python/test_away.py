@@ -11,14 +11,14 @@ import pytest
 from support.server import free_port
 from support.waiting import eventually
 from swlimit import ModuleMissing, ServerAway
-from swlimit.breaker import Breaker
-from swlimit.servers import reason
+from swlimit._protocol.replies import reason
+from swlimit._transport.circuit_breaker import CircuitBreaker
 
 
 def test_a_breaker():
     """Three failures in a row open it, an answer closes it; probes begin after 100 ms, doubled up to 500, ± 20 %."""
     opened, draws = [], iter([0.5, 0.5, 0.5, 0.0, 1.0, 0.5])
-    breaker = Breaker("there", lambda: next(draws))
+    breaker = CircuitBreaker("there", lambda: next(draws))
     breaker.on_open = lambda: opened.append(breaker.reason)
     breaker.failed("once", b"k")
     breaker.answered()

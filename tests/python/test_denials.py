@@ -1,4 +1,4 @@
-"""Denials that are decided without the server: only what it would deny, and for no longer."""
+"""DenialCache that are decided without the server: only what it would deny, and for no longer."""
 
 import asyncio
 import gc
@@ -20,10 +20,10 @@ import swlimit
 from support.cli import ask
 from support.resp import Connection
 from support.waiting import eventually
-from swlimit.deciding import Deciding
-from swlimit.decision import Decision
-from swlimit.denials import Demand, Denials
-from swlimit.quota import Quota
+from swlimit import Decision
+from swlimit._core.denial_cache import Demand, DenialCache
+from swlimit._core.quota import Quota
+from swlimit._rate_base import RateLimiterBase
 
 QUOTA = Quota.of(10, "1m", "1s")
 NOW = 1000.0
@@ -37,7 +37,7 @@ class TestMemory:
     """The memory itself, which has neither clock nor connection."""
 
     def remembering(self, cost=1, block=0.0, retry_after=30_000, **options):
-        denials = Denials()
+        denials = DenialCache()
         denials.learn(denials.ticket(Demand(b"k", QUOTA, cost, block), NOW), denial(retry_after), NOW, **options)
         return denials
 
@@ -53,7 +53,7 @@ class TestMemory:
         assert (known.retry_after, known.reset_after) == (pytest.approx(20), pytest.approx(51))
 
     def test_a_reply_that_took_long_tells_nobody_to_come_too_early(self):
-        denials = Denials()
+        denials = DenialCache()
         demand = Demand(b"k", QUOTA, 1)
         denials.learn(denials.ticket(demand, NOW), denial(), NOW + 2)  # the server decided in between
         known = denials.known(demand, NOW + 10)
@@ -87,7 +87,7 @@ class TestMemory:
             assert denials.known(Demand(b"k", QUOTA, known), NOW) is not None
             assert denials.known(Demand(b"k", QUOTA, known - 1), NOW) is None
 
-    @pytest.mark.parametrize("forget", [lambda denials: denials.forget([b"k"]), Denials.forget_all])
+    @pytest.mark.parametrize("forget", [lambda denials: denials.forget([b"k"]), DenialCache.forget_all])
     def test_what_was_asked_before_is_not_remembered_after(self, forget):
         """An invalidation may arrive before the reply that it makes stale."""
         denials = self.remembering()
@@ -99,12 +99,12 @@ class TestMemory:
 
     def test_grants_and_what_never_can_be_are_not_remembered(self):
         for reply in ([1, 10, 9, 0, 61_000], [0, 10, 9, -1, 61_000], [0, 10, 0, 1, 61_000]):
-            denials = Denials()
+            denials = DenialCache()
             denials.learn(denials.ticket(Demand(b"k", QUOTA, 1), NOW), Decision.of(reply, QUOTA), NOW)
             assert len(denials) == 0
 
     def test_it_is_bounded_and_lets_go_of_what_has_ended(self):
-        denials = Denials(max_keys=160)
+        denials = DenialCache(max_keys=160)
         for number in range(1000):
             demand = Demand(b"%d" % number, QUOTA, 1)
             denials.learn(denials.ticket(demand, NOW + number), denial(500_000), NOW + number)
@@ -232,13 +232,13 @@ def test_expiry_that_the_question_itself_brings_about(kind, limiter, server):
 @contextmanager
 def slow_replies(seconds):
     """Replies take so long to be heard."""
-    learn = Deciding._learn
+    learn = RateLimiterBase._learn
 
     def slow(*args):
         time.sleep(seconds)
         learn(*args)
 
-    with patch.object(Deciding, "_learn", slow):
+    with patch.object(RateLimiterBase, "_learn", slow):
         yield
 
 
@@ -484,7 +484,7 @@ def test_no_longer_than_the_key_lives(limiter, server):
 
 
 def test_long_names_take_no_more_memory():
-    denials = Denials()
+    denials = DenialCache()
     for key in (b"k" * 10_000, b"k" * 10_001):
         denials.learn(denials.ticket(Demand(key, QUOTA, 1), NOW), denial(), NOW)
     assert len(denials) == 2
@@ -500,7 +500,7 @@ def test_long_names_take_no_more_memory():
 ])
 def test_many_of_them(number, max_keys):
     """The oldest are forgotten."""
-    denials = Denials(max_keys)
+    denials = DenialCache(max_keys)
     for one in range(number):
         demand = Demand(b"%d" % one, QUOTA, 1)
         denials.learn(denials.ticket(demand, NOW), denial(), NOW)

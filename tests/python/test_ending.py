@@ -11,25 +11,25 @@ BEGINNING = """
 import gc, sys, threading
 import redis
 import swlimit
-from swlimit.link import Link
+from swlimit._transport.client_state import ClientState
 
 limiter = swlimit.Limiter(redis.Redis(port=int(sys.argv[1])), 1, "1h", timeout="5s")
 assert [bool(limiter.allow("k")) for _ in range(2)] == [True, False]
-link = next(one for one in gc.get_objects() if isinstance(one, Link))
-server, = link.topology.all()
-locks = {"tracker": server.tracker._lock, "subscribers": link.subscribers._lock, "pool": server.wire._changed}
+state = next(one for one in gc.get_objects() if isinstance(one, ClientState))
+server, = state.topology.all()
+locks = {"tracker": server.tracker._lock, "subscribers": state.subscribers._lock, "pool": server.wire._changed}
 lock = locks[sys.argv[2]]
-del locks, server, link
+del locks, server, state
 """
 # As where a thread stands still in the middle of something, because the interpreter ends. Which objects the
-# interpreter then collects is chance: here it is the link, for certain.
+# interpreter then collects is chance: here it is the client's state, for certain.
 THE_PROGRAM_ENDS = """
 class Last:
     def __init__(self):
-        self.link = next(one for one in gc.get_objects() if isinstance(one, Link))
+        self.state = next(one for one in gc.get_objects() if isinstance(one, ClientState))
 
     def __del__(self):
-        self.link.__del__()
+        self.state.__del__()
 
 last = Last()
 holder = threading.Thread(target=lock.acquire)
@@ -41,7 +41,7 @@ IT_IS_COLLECTED = """
 with lock:
     del limiter
     gc.collect()
-    assert not any(isinstance(one, Link) for one in gc.get_objects())
+    assert not any(isinstance(one, ClientState) for one in gc.get_objects())
 """
 
 
@@ -56,9 +56,9 @@ def test_while_a_lock_is_held(server, rest, lock):
 CLOSED = """
 import asyncio, gc, logging, sys, threading, time
 import redis, redis.asyncio
-import swlimit, swlimit.renewing
+import swlimit, swlimit._transport.hold_renewer
 
-swlimit.renewing.IDLE = 1e6
+swlimit._transport.hold_renewer.IDLE = 1e6
 logging.getLogger("swlimit").disabled = True
 port = int(sys.argv[1])
 

@@ -107,9 +107,9 @@ def test_a_hold_ends_by_the_clock(holds):
     limiter = holds()
     guard = limiter.hold("k")
     at = time.clock_gettime(time.CLOCK_BOOTTIME)
-    with patch("swlimit.renewing.running", lambda: at + 29.9):
+    with patch("swlimit._transport.hold_renewer.running", lambda: at + 29.9):
         assert guard.is_live
-    with patch("swlimit.renewing.running", lambda: at + 30):
+    with patch("swlimit._transport.hold_renewer.running", lambda: at + 30):
         assert not guard.is_live
 
 
@@ -269,7 +269,7 @@ def test_contexts_and_decorators_of_asyncio(server):
                 await task
             assert not await limiter.holders("k")
             for rounds in range(40):
-                task = asyncio.create_task(limiter._holding(b"k"))
+                task = asyncio.create_task(limiter._hold(b"k"))
                 for _ in range(rounds % 8):
                     await asyncio.sleep(0)
                 task.cancel()
@@ -278,7 +278,7 @@ def test_contexts_and_decorators_of_asyncio(server):
                     await task.result().release()
             await asyncio.to_thread(eventually, lambda: live(server), [])
             guard = await limiter.hold("k")
-            waiting = asyncio.create_task(limiter._holding(b"k", wait="10m"))
+            waiting = asyncio.create_task(limiter._hold(b"k", wait="10m"))
             await asyncio.to_thread(eventually, lambda: count(server, "waiting"), 1)
             waiting.cancel()
             await asyncio.wait([waiting])

@@ -49,15 +49,15 @@ def test_a_busy_loop_is_not_the_server_s_failure(run):
     """60 ms of work at least while the reply comes, with a timeout of 50; also where an earlier one was just up."""
     async def main(limiter):
         await limiter.allow("k")
-        line = limiter._link.of(b"k").wire._line
+        pipeline = limiter._state.of(b"k").wire._pipeline
         for number in range(20):
-            line._look_at(time.monotonic())
+            pipeline._check_at(time.monotonic())
             for _ in range(number % 5):
                 await asyncio.sleep(0)
             asking = asyncio.create_task(limiter.allow("k"))
             await asyncio.sleep(0)
             time.sleep(0.06)
-            select.select([line._connection._writer.get_extra_info("socket")], [], [], 20)
+            select.select([pipeline._connection._writer.get_extra_info("socket")], [], [], 20)
             assert (await asking).source == "server"
     run(main, mode="direct", timeout=0.05)
 
@@ -112,7 +112,7 @@ def test_cancelled_requests_tell_the_breaker_too(run):
                 except TimeoutError:
                     await asyncio.sleep(0.02)
             assert (await limiter.allow("k")).source == "failure"
-            server = limiter._link.of(b"k")
+            server = limiter._state.of(b"k")
             assert server.breaker.is_open
         run(main, mode="direct", timeout=0.05, client={"port": silent.getsockname()[1]})
 
@@ -125,7 +125,7 @@ def test_the_deadline_of_the_caller(run):
             assert (await limiter.allow("k", deadline="20ms")).source == "failure"
             assert time.monotonic() - began > 0.017
             assert (await limiter.allow("k", deadline=0.001)).source == "failure"
-            assert not limiter._link.of(b"k").breaker.failures
+            assert not limiter._state.of(b"k").breaker.failures
         run(main, mode="direct", timeout=5.0, client={"port": silent.getsockname()[1]})
 
 
@@ -171,7 +171,7 @@ def test_a_message_to_a_server_that_comes_back(run, start):
     async def main(limiter):
         assert await limiter.allow("k")
         await asyncio.to_thread(server.kill)
-        while (await limiter.allow("k")).source == "server" or not limiter._link.of(b"k").breaker.is_open:
+        while (await limiter.allow("k")).source == "server" or not limiter._state.of(b"k").breaker.is_open:
             await asyncio.sleep(0.01)
         with pytest.raises(swlimit.ServerAway):
             await limiter.record("k", cost=5)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from support.lacking import lacking
-from swlimit.periods import WEEKDAYS, Calendar
+from swlimit._core.calendar import WEEKDAYS, Calendar
 
 EPOCH = datetime(1970, 1, 1)
 DAY, HOUR = 86_400, 3_600

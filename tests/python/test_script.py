@@ -14,7 +14,7 @@ from support.releases import TOO_OLD
 from support.script import scripted, sha
 from support.server import MODULE
 from support.waiting import eventually
-from swlimit import backend
+from swlimit._protocol import script_fallback
 
 from .test_budgets import (  # noqa: F401
     budgets,
@@ -61,7 +61,7 @@ class Scripted:
     def cli(self, *words):
         if str(words[0]).startswith("SWLIMIT."):
             with self.server.client() as client:
-                client.script_load(backend.source())
+                client.script_load(script_fallback.source())
         return self.server.cli(*scripted(words, sha()))
 
 
@@ -100,7 +100,7 @@ def test_one_round_trip_once_it_is_known(kind, limiter, server):
     assert limiter.record("k", 5, age="1s") and limiter.block("k", "1s") > 0
     found = calls(server)
     assert (found["evalsha"], found["evalsha_ro"]) == (24, 20)
-    assert "script|load" not in found and sha() == backend.sha()
+    assert "script|load" not in found and sha() == script_fallback.sha()
 
 
 def test_the_script_is_forgotten(kind, limiter, server):
@@ -129,7 +129,7 @@ def test_this_machine_s_clock(kind, limiter, server, caplog):
     server.cli("ACL", "SETUSER", "timeless", "reset", "on", ">x", "~*", "&*", "+@all", "-time")
     client = kind.client(kind.redis, port=server.port, username="timeless", password="x")
     limiter = limiter(3, "1h", "5m", client=client, mode="direct")
-    with patch("swlimit.backend.time.time_ns", lambda: 4_000_000_000_000_999_999):
+    with patch("swlimit._protocol.script_fallback.time.time_ns", lambda: 4_000_000_000_000_999_999):
         assert limiter.allow("{k}1").remaining == 2
         assert not limiter.allow("{k}1", 4, block="1s")
         assert limiter.block("{k}2", "1m") == 4_000_000_060

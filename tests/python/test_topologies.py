@@ -14,9 +14,9 @@ from support.resp import Connection
 from support.sentinel import watched, watching
 from support.tls import encrypted
 from support.waiting import eventually
-from swlimit.sentinels import Primary
-from swlimit.servers import Cluster as ClusterOfClient
-from swlimit.servers import Server
+from swlimit._transport.sentinels import Primary
+from swlimit._transport.server_health import ServerHealth
+from swlimit._transport.topology import Cluster as ClusterOfClient
 
 
 def uses_all(limiter, server_of, keys="abcd"):
@@ -197,12 +197,12 @@ def test_only_the_latest_epoch_leads_to_a_primary():
     cut = []
     pool = SimpleNamespace(service_name="ours", sentinel_manager=None, check_connection=False, connection_class=Made,
                            connection_kwargs={"connection_pool": SimpleNamespace(get_master_address=lambda: ("h", 1))})
-    primary = Primary(pool, SimpleNamespace(cut=lambda connection: cut.append(connection.port)))
+    primary = Primary(pool, SimpleNamespace(abort=lambda connection: cut.append(connection.port)))
     primary.server = SimpleNamespace(failovers=0, close=lambda: None)
     made = []
     for port, epoch in ((1, 4), (2, 5), (1, 4), (2, 5), (3, 6)):
-        made.append(primary.home.connection())
-        primary.told("h", port, epoch)
+        made.append(primary.endpoint.connection())
+        primary.announced("h", port, epoch)
     assert [one.port for one in made] == [1, 1, 2, 2, 2]
     assert primary.get_master_address() == ("h", 3) and primary.server.failovers == 2
     assert {*cut} == {1, 2} and cut[:2] == [1, 1]
@@ -241,17 +241,17 @@ def test_servers_that_leave_a_cluster():
                                    connection_kwargs={"host": "h", "port": port}) for port in (1, 2)}
     client = SimpleNamespace(get_nodes=lambda: list(nodes.values()), nodes_manager=SimpleNamespace(
         slots_cache={slot: [nodes[1 + slot % 2]] for slot in range(16384)}, remap_host_port=lambda *address: address))
-    cluster = ClusterOfClient(client, Server)
+    cluster = ClusterOfClient(client, ServerHealth)
     key = b"k"
     slot = key_slot(key)
     before = cluster.of(key)
     moved = cluster.redirected(redis.exceptions.MovedError(f"{slot} h:3"))
-    assert (moved.home.name, moved.home.connection_kwargs["port"]) == ("h:3", 3)
+    assert (moved.endpoint.name, moved.endpoint.connection_kwargs["port"]) == ("h:3", 3)
     assert cluster.of(key) is moved and moved is not before
     nodes[3] = SimpleNamespace(**vars(nodes[1]) | {"name": "h:3", "port": 3})
     del nodes[1 + slot % 2]
     client.nodes_manager.slots_cache[slot] = [nodes[3]]
-    assert cluster.learnt() == [before]
+    assert cluster.refreshed() == [before]
     assert cluster.of(key) is moved
     with pytest.raises(redis.exceptions.TryAgainError):
         cluster.redirected(redis.exceptions.TryAgainError())

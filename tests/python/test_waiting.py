@@ -73,7 +73,7 @@ def test_no_hope(waiting):
 
 def in_line(limiter, server):
     """How many wait: at the server, or in this process, where one waits for the quota and the others for their turn."""
-    queue = limiter._turns._queues.get(b"k")
+    queue = limiter._queues._queues.get(b"k")
     return int(info(server, "swlimit")["swlimit_waiting"]) + (len(queue) + 1 if queue is not None else 0)
 
 
@@ -244,7 +244,7 @@ def test_waits_survive_a_restart(kind, limiter, start):
 def test_another_client_waits_for_the_same_id(kind, server, monkeypatch):
     """That wait is over: nothing is asked or released for it, and the other's hold stays."""
     drawn = b"0123456789abcdef"
-    monkeypatch.setattr("swlimit.holding.os.urandom", lambda _: drawn)
+    monkeypatch.setattr("swlimit._hold_attempt.os.urandom", lambda _: drawn)
     holds = kind.hold_limiter(kind.client(kind.redis, port=server.port), 1, timeout=5.0)
     with Connection(server.port) as holder, Connection(server.port) as other, ThreadPoolExecutor() as pool:
         holder.call("SWLIMIT.HOLD", "h", 1, "1h", "theirs")

@@ -9,14 +9,14 @@ import pytest
 from support.bounds import MAX
 from support.server import ROOT
 from support.workload import OVERFLOW, Workload
-from swlimit import breaker
-from swlimit.asking import time_before
-from swlimit.deciding import Deciding
-from swlimit.decision import Decision
-from swlimit.denials import Demand, Denials
-from swlimit.local import Local
-from swlimit.quota import Geometry, Quota, checked_share, default_resolution, milliseconds, part
-from swlimit.window import CountOverflow, Key, Window
+from swlimit import Decision
+from swlimit._base import time_before
+from swlimit._core.denial_cache import Demand, DenialCache
+from swlimit._core.local_windows import LocalWindows
+from swlimit._core.quota import Geometry, Quota, checked_share, default_resolution, milliseconds, part
+from swlimit._core.window import CountOverflow, Key, Window
+from swlimit._rate_base import RateLimiterBase
+from swlimit._transport import circuit_breaker as breaker
 
 VECTORS = ROOT / "tests/vectors"
 
@@ -89,14 +89,14 @@ def answer(local, words):
 @pytest.mark.parametrize("sequence", [one for one in vectors("replies.json") if one["name"] != "errors"],
                          ids=lambda sequence: sequence["name"])
 def test_replies(sequence):
-    local = Local()
+    local = LocalWindows()
     for step in sequence["steps"]:
         assert answer(local, step["command"]) == step["reply"], step["command"]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_model(seed):
-    workload, local = Workload(seed), Local()
+    workload, local = Workload(seed), LocalWindows()
     for _ in range(400):
         words, expected = workload.next()
         if words[0] != "SWLIMIT.INFO":
@@ -106,7 +106,7 @@ def test_the_model(seed):
 
 
 def test_a_share_of_the_limit():
-    local = Local(share=100_000)
+    local = LocalWindows(share=100_000)
     minute = Quota.of(25, "1m", "1s")
     assert local.execute("ALLOW", b"k", minute, 0) == [1, 3, 2, 0, 61_000]
     assert local.execute("ALLOW", b"k", minute.at(5), 0)[:2] == [0, 1]
@@ -114,7 +114,7 @@ def test_a_share_of_the_limit():
 
 
 def test_memory_is_bounded():
-    local, quota = Local(max_keys=10), Quota.of(1, "1m", "1s")
+    local, quota = LocalWindows(max_keys=10), Quota.of(1, "1m", "1s")
     names = [f"key:{number}".encode() for number in range(100)]
     random.Random(1).shuffle(names)
     for name in names:
@@ -126,7 +126,7 @@ def test_memory_is_bounded():
 def test_defaults():
     """The same in every language."""
     found = vectors("defaults.json")
-    signature = inspect.signature(Deciding)
+    signature = inspect.signature(RateLimiterBase)
     options = found["options"]
     for name in ("on_failure", "local_share", "max_keys", "max_waiting"):
         assert signature.parameters[name].default == options[name], name
@@ -141,7 +141,7 @@ def test_defaults():
     for case in found["deadlines"]:
         assert time_before(case["left_us"] / 1e6) == pytest.approx(case["wait_us"] / 1e6, abs=2e-6), case
     for case in found["denials"]:
-        denials, quota, us = Denials(), Quota.of(1, "1m"), case["denied_for_us"]
+        denials, quota, us = DenialCache(), Quota.of(1, "1m"), case["denied_for_us"]
         demand = Demand(b"k", quota, 1)
         denials.learn(denials.ticket(demand, 0.0), Decision.of([0, 1, 0, case["retry_after"], 0], quota), 0.0)
         known = [denials.known(demand, at) is not None for at in ((us - 1) / 1e6, (us + 1) / 1e6)]

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 import swlimit.limits
-from swlimit import commands
+from swlimit._protocol import commands
 
 PORT = int(os.environ["SWLIMIT_PORT"])
 STRETCH = float(os.environ.get("SWLIMIT_STRETCH", 1))

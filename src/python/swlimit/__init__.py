@@ -1,17 +1,17 @@
 """Sliding-window rate limiting that a Redis or Valkey server with the module swlimit decides."""
 
-from .admitting import Admission, AsyncAdmission, admit
-from .asking import Statistics
-from .budgets import AsyncBudgetLimiter, BudgetLimiter
-from .deciding import Request
-from .decision import Decision, Decisions
+from ._all_of import allow_all
+from ._base import Statistics
+from ._core.calendar import Calendar
+from ._core.decision import Decision, Decisions, HoldDecision, Holder
+from ._rate_base import Request
+from ._transport.server_health import ServerState
+from .admission import Admission, AsyncAdmission, admit
+from .budget_limiter import AsyncBudgetLimiter, BudgetLimiter
 from .errors import DeniedError, ModuleMissing, NeedsModule, ServerAway, SwlimitError
-from .holding import HoldDecision, Holder
-from .holds import AsyncHold, AsyncHoldLimiter, Hold, HoldLimiter
-from .limiter import AsyncLimiter, Limiter, allow_all
-from .periods import Calendar
+from .hold_limiter import AsyncHold, AsyncHoldLimiter, Hold, HoldLimiter
+from .rate_limiter import AsyncLimiter, Limiter
 from .rules import Rule
-from .servers import ServerState
 
 __all__ = ["Admission", "AsyncAdmission", "AsyncBudgetLimiter", "AsyncHold", "AsyncHoldLimiter", "AsyncLimiter",
            "BudgetLimiter", "Calendar", "Decision", "Decisions", "DeniedError", "Hold", "HoldDecision", "HoldLimiter",

@@ -1,39 +1,5 @@
-"""Middleware for aiohttp's server: `web.Application(middlewares=[rate_limit(Rule(limiter, key))])`."""
+"""Middleware for aiohttp's server."""
 
-from typing import Any
+from .contrib.aiohttp import rate_limit
 
-from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
-
-from .limiter import AsyncLimiter, allow_all
-from .rules import Reading, Rule, Rules, client_network
-
-READING = Reading(lambda request: client_network(request.remote), lambda request: str(request.method),
-                  lambda request: str(request.path))
-
-
-def rate_limit(*rules: Rule[AsyncLimiter, web.Request], **options: Any) -> Middleware:
-    """Answers 429 to what a rule denies, and then none counts it; tells the limits in the headers of every response.
-
-    Keys, costs and `denied` are functions of aiohttp's request.
-    """
-    limits = Rules(rules, READING, AsyncLimiter, **options)
-
-    @web.middleware
-    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        asked = limits.asked(request)
-        if not asked:
-            return await handler(request)
-        answer = limits.answer(request, asked, await allow_all(*(one for _, one in asked)))
-        if not answer.decisions:
-            return web.Response(status=429, body=answer.body,
-                                headers=answer.headers | {"Content-Type": answer.content_type})
-        try:
-            response = await handler(request)
-        except web.HTTPException as error:
-            error.headers.update(answer.headers)
-            raise
-        if not response.prepared:
-            response.headers.update(answer.headers)
-        return response
-    return middleware
+__all__ = ["rate_limit"]

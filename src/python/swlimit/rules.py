@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast, get_args
 
-from .asking import Key
-from .deciding import Request, check_together
-from .decision import Decisions
-from .facade import kind_of
-from .limiter import AsyncLimiter, Limiter
+from ._all_of import check_together
+from ._base import Key
+from ._core.decision import Decisions
+from ._rate_base import Request
+from ._sync_async import kind_of
+from .rate_limiter import AsyncLimiter, Limiter
 
 L = TypeVar("L", bound=Limiter | AsyncLimiter)
 S = TypeVar("S")

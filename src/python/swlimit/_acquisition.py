@@ -1,0 +1,107 @@
+"""`acquire`: a request that waits until its units are granted."""
+
+import time
+from contextlib import suppress
+
+import redis.exceptions as redis_errors
+
+from ._base import POLLING
+from ._core.decision import Decision
+from ._core.denial_cache import Demand
+from ._protocol import commands
+from ._protocol.commands import Command
+from ._protocol.replies import can_wait_again, is_queue_full, is_unknown_command
+from ._rate_base import RateLimiterBase
+from .errors import NeedsModule, NoFreeConnection, ServerAway
+
+
+class Acquisition:
+    """One request that waits until the instant `ends` at most: in the server's queue if possible, else by polling."""
+
+    def __init__(self, limiter: RateLimiterBase, demand: Demand, ends: float) -> None:
+        self._limiter, self._demand, self._ends = limiter, demand, ends
+
+    async def outcome(self) -> Decision:
+        decision = await self._queue()
+        if decision is not None:
+            return decision
+        queue = self._limiter._queues.of(self._demand.key)
+        if not await queue.take(self._ends - time.monotonic()):
+            return await self._poll(0.0)
+        try:
+            return await self._poll(self._ends)
+        finally:
+            queue.release()
+
+    async def _queue(self) -> Decision | None:
+        """Ask without waiting, then wait in the server's queue; None when there is no such queue."""
+        limiter, demand, ends = self._limiter, self._demand, self._ends
+        if limiter._state is None or not self._has_queue():
+            return None
+        first = await self._first_try()
+        if first is not None and (first or (first.retry_after or 0.0) > ends - time.monotonic()):
+            limiter.statistics.add("server")
+            return first
+        while limiter._state is not None and self._has_queue():
+            server = limiter._state.of(demand.key)
+            if server is None or server.breaker.is_open:
+                return None
+            try:
+                reply = await limiter._blocking.send(server, self._command, ends)
+            except (NoFreeConnection, ServerAway):
+                return None
+            except redis_errors.AskError as error:
+                limiter._state.redirected(error)
+                await limiter._interface.sleep(0.05)
+            except redis_errors.ResponseError as error:
+                if can_wait_again(error) and time.monotonic() < ends:
+                    with suppress(ServerAway):  # its redirection says where the key is now
+                        await limiter._send(commands.peek(demand.key, demand.quota))
+                    await limiter._interface.sleep(0.05)
+                    continue
+                if not is_queue_full(error) and not is_unknown_command(error):
+                    raise
+                return None
+            else:
+                limiter.statistics.add("server")
+                return Decision.of(reply, demand.quota)
+        return None
+
+    def _command(self, left: float) -> Command:
+        return commands.acquire(self._demand.key, self._demand.quota, int(left * 1000), self._demand.cost)
+
+    def _has_queue(self) -> bool:
+        """Whether the server lets clients wait, as far as is known: neither the script nor the first release does."""
+        state = self._limiter._state
+        server = None if state is None else state.topology.of(self._demand.key)
+        return server is None or not (server.dialect.uses_script or server.dialect.lacks_acquire)
+
+    async def _first_try(self) -> Decision | None:
+        """Ask without waiting, over the shared connections, so that a free key never waits for a place."""
+        try:
+            reply = await self._limiter._send(self._command(0.0))
+        except (ServerAway, NeedsModule):
+            return None
+        except redis_errors.ResponseError as error:
+            if not is_unknown_command(error) and not is_queue_full(error):
+                raise
+            return None
+        return Decision.of(reply, self._demand.quota)
+
+    async def _poll(self, ends: float) -> Decision:
+        """Ask, and ask again while there is hope, until the instant `ends`; in the server's queue as soon as it has a
+        place."""
+        limiter, demand = self._limiter, self._demand
+        while True:
+            decision = limiter._known(demand)
+            if decision is None:
+                decision = await limiter._decide("ALLOW", demand, demand.cost, limiter._timeout)
+            pause = decision.retry_after or 0.0
+            if decision or time.monotonic() + pause > ends:
+                return decision
+            if limiter._state is not None and self._has_queue():
+                pause = min(pause, POLLING)
+            await limiter._interface.sleep(max(0.001, pause))
+            queued = await self._queue()
+            if queued is not None:
+                return queued

@@ -1,0 +1,145 @@
+"""The members of an admission: what it asks of each limiter, and how each counts and gives back."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ._core.calendar import Span
+from ._core.clock import shown
+from ._core.decision import Decision, HoldDecision
+from ._core.local_windows import instant
+from ._hold_base import Claim, HoldRequest
+from ._protocol import commands
+from ._protocol.commands import Command, Words
+from ._rate_base import Request
+from .budget_limiter import BudgetRequest, budget_decision
+
+
+class RateMember:
+    """A request to a limiter of rates."""
+
+    def __init__(self, request: Request[Any]) -> None:
+        self.limiter, self._demand = request.limiter, request.demand
+        self.key, self.cost, self.is_strict = request.demand.key, request.demand.cost, request.demand.quota.strict
+
+    def clause(self, id: bytes) -> Words:
+        return "RATE", *self._demand.quota.words, self.cost
+
+    def decision(self, reply: Sequence[int]) -> Decision:
+        self.limiter.statistics.add("server")
+        return Decision.of(reply, self._demand.quota)
+
+    def take_here(self) -> Decision:
+        decision: Decision = self.limiter._count_here("ALLOW", self._demand, self.cost, self.limiter._local_source)
+        return decision
+
+    def by_policy(self) -> Decision:
+        decision: Decision = self.limiter._by_policy(self._demand.quota, self.cost)
+        return decision
+
+    def refund_here(self, units: int) -> None:
+        self.limiter._local.change("REFUND", self.key, instant(), units=units, age=None)
+
+    def record_here(self, units: int) -> None:
+        self.limiter._count_here("RECORD", self._demand, units, self.limiter._local_source)
+
+    def refund(self, units: int, age: int) -> Command | None:
+        """Gives back units that were counted at most `age` ms ago."""
+        return commands.refund(self.key, units, "AGE", f"{age}ms")
+
+    def record(self, units: int) -> Command:
+        return commands.record(self.key, self._demand.quota, units)
+
+    def forget(self) -> None:
+        """Forget the key's denials: units were given back."""
+        if self.limiter._denials is not None:
+            self.limiter._denials.forget([self.key])
+
+
+class BudgetMember:
+    """A request to a limiter of budgets."""
+
+    is_strict = None
+
+    def __init__(self, request: BudgetRequest) -> None:
+        self.limiter, self._request = request.limiter, request
+        self.key, self.cost = request.key, request.cost
+        self.span: Span = self.limiter.period_at(shown())
+
+    def clause(self, id: bytes) -> Words:
+        return "BUDGET", self._request.limit, self.span.end, self.cost
+
+    def decision(self, reply: Sequence[int]) -> Decision:
+        self.limiter.statistics.add("server")
+        return budget_decision(reply, self.span, "server")
+
+    def take_here(self) -> Decision:
+        decision: Decision = self.limiter._count_here(self._request)
+        return decision
+
+    def by_policy(self) -> Decision:
+        decision: Decision = self.limiter._by_policy(self._request)
+        return decision
+
+    def refund_here(self, units: int) -> None:
+        self.limiter._local.refund(self.key, units, shown())
+
+    def record_here(self, units: int) -> None:
+        self.limiter._count_here(self._request._replace(cost=units), force=True)
+
+    def refund(self, units: int, age: int) -> Command | None:
+        """Gives back units; None when their period is over."""
+        return None if shown() >= self.span.end else commands.refund(self.key, units)
+
+    def record(self, units: int) -> Command:
+        until = self.limiter.period_at(shown()).end
+        return self._request._replace(cost=units).command(until, force=True)
+
+    def forget(self) -> None:
+        """Denials of budgets are not remembered."""
+
+
+class HoldMember:
+    """A request to a limiter of holds."""
+
+    is_strict = None
+
+    def __init__(self, request: HoldRequest) -> None:
+        self.limiter, self.request = request.limiter, request
+        self.key, self.cost = request.key, request.cost
+        self.claim: Claim = None
+
+    def clause(self, id: bytes) -> Words:
+        return "HOLD", self.request.limit, f"{self.request.ttl}ms", id, self.cost
+
+    def decision(self, reply: Sequence[int]) -> HoldDecision:
+        self.limiter.statistics.add("server")
+        return HoldDecision.of(reply)
+
+    def take_here(self) -> HoldDecision:
+        return self._taken(self.limiter._take_here(self.request))
+
+    def by_policy(self) -> HoldDecision:
+        return self._taken(self.limiter._by_policy(self.request))
+
+    def _taken(self, outcome: tuple[HoldDecision, Claim]) -> HoldDecision:
+        decision, self.claim = outcome
+        self.limiter.statistics.add(decision.source)
+        return decision
+
+    def refund_here(self, units: int) -> None:
+        self.limiter._local.release(self.claim)
+
+
+CountedMember = RateMember | BudgetMember
+Member = CountedMember | HoldMember
+AnyRequest = Request[Any] | BudgetRequest | HoldRequest
+
+
+def member_of(request: AnyRequest) -> Member:
+    if isinstance(request, Request):
+        return RateMember(request)
+    if isinstance(request, BudgetRequest):
+        return BudgetMember(request)
+    if isinstance(request, HoldRequest):
+        return HoldMember(request)
+    raise TypeError(f"admit takes what `limiter.request(key)` returns, not {request!r}")

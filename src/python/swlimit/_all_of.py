@@ -1,0 +1,92 @@
+"""Several limits that decide together: all grant a request, or none counts it."""
+
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any, overload
+
+from ._core.decision import Decision, Decisions, Source
+from ._core.local_windows import instant
+from ._core.quota import Duration
+from ._protocol import commands
+from ._rate_base import RateLimiterBase, Request
+from ._transport.thread_backend import run
+from .errors import ServerAway
+from .rate_limiter import AsyncLimiter, Limiter
+
+
+@overload
+def allow_all(*requests: Request[Limiter], deadline: Duration | None = None) -> Decisions: ...
+
+
+@overload
+def allow_all(*requests: Request[AsyncLimiter],
+              deadline: Duration | None = None) -> Coroutine[Any, Any, Decisions]: ...
+
+
+def allow_all(*requests: Request[Any], deadline: Duration | None = None) -> Any:
+    """Grant what all of these limits grant, or count nothing: `allow_all(a.request("k"), b.request("l", cost=2))`.
+
+    With AsyncLimiters it is awaited. Keys differ, and in a cluster have one slot. The first limiter's `on_failure`
+    decides while the server is unavailable.
+    """
+    if not requests or not all(isinstance(one, Request) for one in requests):
+        raise TypeError("allow_all takes one or more of what `limiter.request(key)` returns")
+    kinds = {type(one.limiter) for one in requests}
+    if len(kinds) > 1:
+        raise TypeError("limits that are decided together are all of Limiters, or all of AsyncLimiters")
+    deciding = _decide(requests, deadline)
+    return deciding if isinstance(requests[0].limiter, AsyncLimiter) else run(deciding)
+
+
+async def _decide(requests: Sequence[Request[Any]], deadline: Duration | None) -> Decisions:
+    first: RateLimiterBase = requests[0].limiter
+    wait = first._wait(deadline)
+    demands = [one.demand for one in requests]
+    if len(requests) == 1:
+        decision = first._known(demands[0])
+        if decision is None:
+            decision = await first._decide("ALLOW", demands[0], demands[0].cost, wait)
+        return Decisions(bool(decision), (decision,))
+    check_together([one.limiter for one in requests])
+    if len({demand.key for demand in demands}) < len(demands):
+        raise ValueError("a key is named twice; limits that are decided together have keys that differ")
+    known = [one.limiter._known(one.demand) for one in requests]
+    if any(member is not None for member in known):
+        return Decisions(False, tuple(
+            Decision.unasked(demand.quota, 0, None, "cache") if member is None else member
+            for member, demand in zip(known, demands)))
+    if first._state is None:
+        return _count_here(first, requests, "local")
+    now = time.monotonic()
+    tickets = [None if (denials := one.limiter._denials) is None else denials.ticket(one.demand, now)
+               for one in requests]
+    try:
+        reply = await first._send(commands.allow_all([demand[:3] for demand in demands]), wait)
+    except ServerAway:
+        if first._on_failure == "error":
+            raise
+        if first._on_failure == "local":
+            return _count_here(first, requests, "failure")
+        members = tuple(first._by_policy(demand.quota, demand.cost) for demand in demands)
+        return Decisions(all(members), members)
+    members = tuple(Decision.of(member, demand.quota) for demand, member in zip(demands, reply[1:]))
+    for one, ticket, decision in zip(requests, tickets, members):
+        one.limiter.statistics.add("server")
+        if ticket is not None and not decision:
+            one.limiter._learn(ticket, decision)
+    return Decisions(bool(reply[0]), members)
+
+
+def check_together(limiters: Sequence[RateLimiterBase]) -> None:
+    """Raise ValueError unless these limiters can decide in one command."""
+    if len({(one._state, one.quota.strict) for one in limiters}) > 1:
+        raise ValueError("limits that are decided together have one client, and are all strict or all not")
+
+
+def _count_here(first: RateLimiterBase, requests: Sequence[Request[Any]], source: Source) -> Decisions:
+    demands = [one.demand for one in requests]
+    replies = first._local.allow_all([demand[:3] for demand in demands], instant())
+    for one in requests:
+        one.limiter.statistics.add(source)
+    members = tuple(Decision.of(reply, demand.quota, source) for reply, demand in zip(replies, demands))
+    return Decisions(all(members), members)

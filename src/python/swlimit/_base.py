@@ -1,0 +1,158 @@
+"""What all limiters have in common: a client's servers, and the options for failures."""
+
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Literal, get_args
+
+from ._core import fork
+from ._core.decision import Source
+from ._core.denial_cache import DenialCache
+from ._core.quota import Duration, checked_integer, checked_share, seconds
+from ._protocol.commands import Command
+from ._protocol.script_fallback import MODULES, Module
+from ._transport.blocking_connections import BlockingConnections
+from ._transport.client_state import ClientState, ClientStates
+from ._transport.hold_renewer import LiveHold, RepeatedCommand
+from ._transport.interface import Interface
+from ._transport.server_health import ServerState
+from ._transport.wait_queue import KeyQueues
+from .errors import ServerAway, SwlimitError
+
+Key = str | bytes
+KeyOf = Key | Callable[..., Key]
+"""A key, or a function of a call's arguments that returns it."""
+OnFailure = Literal["local", "allow", "deny", "error"]
+
+POLLING = 0.1
+"""Seconds between two requests of a caller that waits without a place in the server's queue."""
+LONGEST_WAIT = 20 * 24 * 60 * 60.0  # about the longest that the system can wait at once
+
+
+class Statistics:
+    """How many decisions came from which source."""
+
+    def __init__(self) -> None:
+        self.server = self.cache = self.failure = self.local = 0
+        self.reset()
+        fork.remember(self)
+
+    def reset(self) -> None:
+        self._lock = threading.Lock()
+
+    def add(self, source: Source) -> None:
+        with self._lock:
+            self.__dict__[source] += 1
+
+    def __repr__(self) -> str:
+        return f"<{', '.join(f'{source}: {getattr(self, source)}' for source in get_args(Source))}>"
+
+
+class BaseLimiter:
+    """The base of all limiters."""
+
+    _states: ClientStates
+    _interface: Interface
+    _state: ClientState | None
+    """None without a client, and when the limiter is closed."""
+    _denials: DenialCache | None = None
+
+    def _set_up(self, client: Any, on_failure: OnFailure, local_share: float, timeout: Duration, max_keys: int,
+                max_waiting: int, prefix: Key, module: Module) -> None:
+        """Check and keep the options that all limiters have."""
+        one_of("on_failure", on_failure, get_args(OnFailure))
+        one_of("module", module, MODULES)
+        self.statistics = Statistics()
+        self._module: Module = module
+        self._on_failure = on_failure
+        self._timeout = seconds(timeout, "timeout")
+        self._prefix = as_bytes(prefix, "prefix")
+        checked_integer(max_keys, "max_keys", least=1)
+        checked_integer(max_waiting, "max_waiting", least=1)
+        share = checked_share(local_share, "local_share")
+        self._share = 1_000_000 if client is None else share
+        """This process's share of each limit, in millionths, when it decides alone."""
+        self._local_source: Source = "local" if client is None else "failure"
+        self._is_closed = False
+        self._blocking = BlockingConnections(self._interface, max_waiting)
+        self._queues = KeyQueues(self._interface)
+        self._state = None
+
+    def _connect(self, client: Any) -> None:
+        """Join the other limiters of this client, if there is a client."""
+        if client is not None:
+            self._check_client(client)
+            self._state = self._states.of(client, self._module)
+            self._state.join(self, self._denials)
+
+    def _check_client(self, client: Any) -> None:
+        """Raise TypeError unless the client is of this limiter's kind."""
+        raise NotImplementedError
+
+    def servers(self) -> tuple[ServerState, ...]:
+        """The state of each server that was used so far; none without a client."""
+        return () if self._state is None else tuple(server.state for server in self._state.topology.all())
+
+    def _name(self, key: Key) -> bytes:
+        if self._is_closed:
+            raise SwlimitError("the limiter is closed")
+        return self._prefix + as_bytes(key)
+
+    async def _close(self) -> None:
+        """Close connections, and forget everything."""
+        await self._blocking.close()
+        state, denials = self._state, self._denials
+        self._is_closed = True
+        self._state = self._denials = None
+        if state is not None and state.leave(self, denials):
+            await self._interface.ended(state.close_connections())
+
+    def _send(self, command: Command, wait: float | None = None) -> Coroutine[Any, Any, Any]:
+        """The reply to a command. Raises ServerAway when the failure policy must decide."""
+        if self._state is None:
+            raise ServerAway("the limiter was closed meanwhile")
+        return self._state.send(command, self._timeout, self._timeout if wait is None else wait)
+
+    def _in_background(self, key: bytes, one: LiveHold | RepeatedCommand) -> None:
+        """Have the renewer of the key's server do it."""
+        renewer = None if self._state is None else self._state.renewer_of(key)
+        if renewer is not None:
+            renewer.add(one)
+
+    def _wait(self, deadline: Duration | None) -> float:
+        """How long a request may wait for a server when its caller waits until this deadline."""
+        if deadline is None:
+            return self._timeout
+        return min(self._timeout, time_before(seconds(deadline, "deadline", least=0)))
+
+
+def as_bytes(key: Key, name: str = "key") -> bytes:
+    """Keys are bytes internally."""
+    if isinstance(key, str):
+        return key.encode()
+    if isinstance(key, bytes):
+        return key
+    if isinstance(key, (bytearray, memoryview)):
+        return bytes(key)
+    raise TypeError(f"{name} must be str or bytes, not {key!r}")
+
+
+def key_of(key: KeyOf, *args: Any, **kwargs: Any) -> Key:
+    """The key of a call."""
+    return key(*args, **kwargs) if callable(key) else key
+
+
+def instant_after(timeout: Duration | None, name: str = "timeout") -> float:
+    """When a wait ends; None is as good as never."""
+    waits = LONGEST_WAIT if timeout is None else min(seconds(timeout, name, least=0), LONGEST_WAIT)
+    return time.monotonic() + waits
+
+
+def time_before(deadline: float) -> float:
+    """How long to wait for a server before a deadline: until a tenth before it, 1 to 5 ms."""
+    return 0.0 if deadline < 0.002 else deadline - min(0.005, max(0.001, deadline / 10))
+
+
+def one_of(name: str, value: object, values: Iterable[object]) -> None:
+    if value not in values:
+        raise ValueError(f"{name} must be {', '.join(repr(one) for one in values if one)}, not {value!r}")

@@ -1,0 +1,1 @@
+"""Decisions, quotas and windows: no I/O, no server."""

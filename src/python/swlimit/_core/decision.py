@@ -1,0 +1,141 @@
+"""What a limiter answers."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from .quota import Quota
+
+Source = Literal["server", "cache", "failure", "local"]
+"""What decided: the server; a known denial of the server; the failure policy; a limiter without a server."""
+
+
+class Decision(NamedTuple):
+    """The answer to one request; true when it is granted. Durations are in seconds; what nobody knows is None."""
+
+    granted: int
+    """Units granted: the cost, with `partial` possibly less; 0 is a denial."""
+    limit: int
+    remaining: int | None
+    """Units that are still available."""
+    retry_after: float | None
+    """Until the same request would be granted: 0 when it was, infinity when it never can be."""
+    reset_after: float | None
+    """Until nothing counts any more."""
+    window: float
+    source: Source
+
+    def __bool__(self) -> bool:
+        return self.granted > 0
+
+    @classmethod
+    def of(cls, reply: Sequence[int], quota: Quota, source: Source = "server") -> "Decision":
+        """The decision that five integers tell, whose durations are in ms; −1: never."""
+        granted, limit, remaining, retry_after, reset_after = reply
+        return cls(granted, limit, remaining, math.inf if retry_after < 0 else retry_after / 1000, reset_after / 1000,
+                   quota.seconds, source)
+
+    @classmethod
+    def unasked(cls, quota: Quota, granted: int, retry_after: float | None, source: Source) -> "Decision":
+        """A decision about a window of which nothing is known."""
+        return cls(granted, quota.limit, None, retry_after, None, quota.seconds, source)
+
+    def later(self, seconds: float) -> "Decision":
+        """The same denial, remembered for so long."""
+        return Decision(0, self.limit, self.remaining, max(0.0, (self.retry_after or 0.0) - seconds),
+                        max(0.0, (self.reset_after or 0.0) - seconds), self.window, "cache")
+
+    @property
+    def wait(self) -> int | None:
+        """`retry_after` in whole seconds, rounded up, as HTTP has it; None where there is nothing to wait for."""
+        if self.granted or self.retry_after is None or math.isinf(self.retry_after):
+            return None
+        return math.ceil(self.retry_after)
+
+    def headers(self, name: str = "default") -> dict[str, str]:
+        """What to send with an HTTP response: `RateLimit-Policy`, `RateLimit`, the older three, and `Retry-After`."""
+        return _headers([(name, self)], self)
+
+
+class HoldDecision(NamedTuple):
+    """The answer to a request for a hold; true when granted. Durations are in seconds; what nobody knows is None."""
+
+    granted: int
+    """Units held: the cost; 0 is a denial."""
+    limit: int
+    remaining: int | None
+    """Units that are still available."""
+    retry_after: float | None
+    """Until there is room, if nobody releases or renews: 0 when granted, infinity when there never can be."""
+    expires_after: float | None
+    """Until the hold ends unless it is renewed; None for a denial, and for a hold without a server."""
+    token: int | None
+    """Larger than that of every hold granted on this key before; None for a denial, and for a hold without a server."""
+    source: Source
+
+    def __bool__(self) -> bool:
+        return self.granted > 0
+
+    @classmethod
+    def of(cls, reply: Any) -> "HoldDecision":
+        """The decision that the server's six integers tell."""
+        granted, limit, remaining, retry_after, expires_after, token = reply
+        return cls(granted, limit, remaining, math.inf if retry_after < 0 else retry_after / 1000,
+                   expires_after / 1000 if granted and token else None, token or None, "server")
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """The answer to a request that several limits have to grant; true when all do. Otherwise nothing is counted."""
+
+    granted: bool
+    members: tuple[Decision, ...]
+    """Each limit's own decision, in order; that of a limit which nobody asked knows neither `remaining` nor more."""
+
+    def __bool__(self) -> bool:
+        return self.granted
+
+    @property
+    def retry_after(self) -> float:
+        """Until all of them would grant it."""
+        return max(member.retry_after or 0.0 for member in self.members)
+
+    @property
+    def tightest(self) -> Decision:
+        """The decision that tells a caller most: who waits longest, else who has the least left."""
+        return min(self.members, key=lambda member: (
+            -(member.retry_after or 0.0), math.inf if member.remaining is None else member.remaining))
+
+    def headers(self, *names: str) -> dict[str, str]:
+        """What to send with an HTTP response, where the limits have these names. The older headers have room for one
+        limit, the tightest."""
+        if len(names) != len(self.members):
+            raise ValueError(f"headers need a name for each of {len(self.members)} limits, not {len(names)}")
+        return _headers(list(zip(names, self.members)), self.tightest)
+
+
+class Holder(NamedTuple):
+    """A live hold of a key, as the server knows it; durations are in seconds."""
+
+    id: bytes
+    units: int
+    held_for: float
+    expires_after: float
+    token: int
+
+
+def _headers(told: Sequence[tuple[str, Decision]], tightest: Decision) -> dict[str, str]:
+    headers = {"RateLimit-Policy": ", ".join(f'"{name}";q={one.limit};w={math.ceil(one.window)}' for name, one in told)}
+    known = [(name, one) for name, one in told if one.remaining is not None and one.reset_after is not None]
+    if known:
+        headers["RateLimit"] = ", ".join(
+            f'"{name}";r={one.remaining};t={math.ceil(one.reset_after or 0)}' for name, one in known)
+    headers["X-RateLimit-Limit"] = str(tightest.limit)
+    if tightest.remaining is not None and tightest.reset_after is not None:
+        headers["X-RateLimit-Remaining"] = str(tightest.remaining)
+        headers["X-RateLimit-Reset"] = str(int(time.time()) + math.ceil(tightest.reset_after))
+    if tightest.wait is not None:
+        headers["Retry-After"] = str(tightest.wait)
+    return headers

@@ -1,0 +1,61 @@
+"""Budgets in this process: the module's arithmetic, without a server."""
+
+import threading
+from collections import OrderedDict
+
+from . import fork
+from .quota import MAX_EXACT
+from .window import CountOverflow, Reply
+
+
+class LocalBudgets:
+    """The newest `max_keys` keys."""
+
+    def __init__(self, max_keys: int) -> None:
+        self._max_keys = max_keys
+        self._used: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        """Units, and the end of their period."""
+        self.reset()
+        fork.remember(self)
+
+    def reset(self) -> None:
+        self._lock = threading.Lock()
+
+    def execute(self, key: bytes, limit: int, until: int, now: int, cost: int, *, partial: bool = False,
+                force: bool = False) -> Reply:
+        """What the module would reply to BUDGET at the instant `now`."""
+        with self._lock:
+            used, ends = self._used.get(key, (0, until))
+            if now >= ends:
+                used, ends = 0, until
+            room = max(0, limit - used)
+            granted = cost if cost <= room else room if partial else 0
+            counted = cost if force else granted
+            if used + counted > MAX_EXACT:
+                raise CountOverflow
+            if counted:
+                self._keep(key, used + counted, ends)
+            never = (1 if partial else cost) > limit
+            retry_after = 0 if granted else -1 if never else ends - now
+            return [granted, limit, max(0, limit - used - counted), retry_after, ends - now if used + counted else 0]
+
+    def refund(self, key: bytes, units: int, now: int) -> int:
+        """Give back units of the period in force; how many."""
+        with self._lock:
+            used, ends = self._used.get(key, (0, 0))
+            taken = min(units, used) if now < ends else 0
+            if taken == used:
+                self._used.pop(key, None)
+            elif taken:
+                self._keep(key, used - taken, ends)
+            return taken
+
+    def forget(self, key: bytes) -> bool:
+        with self._lock:
+            return self._used.pop(key, None) is not None
+
+    def _keep(self, key: bytes, used: int, ends: int) -> None:
+        self._used[key] = used, ends
+        self._used.move_to_end(key)
+        if len(self._used) > self._max_keys:
+            self._used.popitem(last=False)

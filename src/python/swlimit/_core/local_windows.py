@@ -1,0 +1,78 @@
+"""Windows in this process: the module's arithmetic, without a server."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from . import fork
+from .quota import Quota, part
+from .window import Key, Reply
+
+_EPOCH = time.time() - time.monotonic()
+
+
+def instant() -> int:
+    """Unix time in ms, by a clock that nobody sets."""
+    return int((_EPOCH + time.monotonic()) * 1000)
+
+
+class LocalWindows:
+    """The newest `max_keys` keys. share: this process's share of each limit, in millionths."""
+
+    def __init__(self, share: int = 1_000_000, max_keys: int = 100_000) -> None:
+        self._share = share
+        self._max_keys = max_keys
+        self._keys: OrderedDict[bytes, Key] = OrderedDict()
+        self.reset()
+        fork.remember(self)
+
+    def reset(self) -> None:
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def execute(self, command: str, key: bytes, quota: Quota, now: int, cost: int = 1, partial: bool = False,
+                age: int = 0, block: int | None = None) -> Reply:
+        """What the module would reply to ALLOW, PEEK or RECORD at the instant `now`."""
+        mine = self._mine(quota)
+        with self._lock:
+            if command == "ALLOW":
+                return self._kept(key).allow(mine, now, cost, partial, block)
+            if command == "PEEK":
+                return self._keys.get(key, Key()).peek(mine, now, cost, partial)
+            return self._kept(key).record(mine, now, cost, age, block)
+
+    def change(self, command: str, key: bytes, now: int, **options: Any) -> int:
+        """What the module would reply to REFUND, BLOCK or UNBLOCK, and the server to DEL."""
+        with self._lock:
+            if command == "DEL":
+                return int(self._keys.pop(key, None) is not None)
+            found = self._kept(key) if command == "BLOCK" else self._keys.get(key, Key())
+            changed: int = getattr(found, command.lower())(now=now, **options)
+            return changed
+
+    def allow_all(self, members: Sequence[tuple[bytes, Quota, int]], now: int) -> list[Reply]:
+        """What the module would reply to MALLOW: all are granted, or none is counted."""
+        asked = [(key, self._mine(quota), cost) for key, quota, cost in members]
+        with self._lock:
+            replies = [self._keys.get(key, Key()).peek(quota, now, cost) for key, quota, cost in asked]
+            if all(reply[0] for reply in replies):
+                replies = [self._kept(key).allow(quota, now, cost) for key, quota, cost in asked]
+            return replies
+
+    def _mine(self, quota: Quota) -> Quota:
+        return quota if self._share == 1_000_000 else quota.at(part(quota.limit, self._share))
+
+    def _kept(self, name: bytes) -> Key:
+        key = self._keys.get(name)
+        if key is None:
+            key = self._keys[name] = Key()
+            if len(self._keys) > self._max_keys:
+                self._keys.popitem(last=False)
+        else:
+            self._keys.move_to_end(name)
+        return key
+

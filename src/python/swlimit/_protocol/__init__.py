@@ -1,0 +1,1 @@
+"""Commands, replies, and how a server without the module is asked."""

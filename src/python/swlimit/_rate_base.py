@@ -1,0 +1,163 @@
+"""How limiters of rates decide: by a known denial, by the server, or in this process."""
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar, get_args
+
+from ._base import BaseLimiter, Key, OnFailure, one_of
+from ._core.decision import Decision, Source
+from ._core.denial_cache import Demand, DenialCache, Ticket
+from ._core.local_windows import LocalWindows, instant
+from ._core.quota import Duration, Quota, checked_flag, checked_integer, milliseconds, seconds
+from ._protocol import commands
+from ._protocol.script_fallback import Module
+from ._transport.circuit_breaker import LAST_PROBE
+from .errors import ServerAway
+
+Mode = Literal["cached", "direct", "local"]
+
+
+class RateLimiterBase(BaseLimiter):
+    """What `Limiter` and `AsyncLimiter` decide by."""
+
+    def __init__(
+        self, client: Any, limit: int, window: Duration, resolution: Duration | None = None, *, strict: bool = False,
+        mode: Mode | None = None, on_failure: OnFailure = "local", local_share: float = 0.1, timeout: Duration = 0.05,
+        max_untracked_age: Duration = 0.1, max_keys: int = 100_000, max_waiting: int = 10, prefix: Key = b"",
+        module: Module = "auto",
+    ) -> None:
+        """At most `limit` units in each `window`, which slides in steps of `resolution`.
+
+        client: of redis-py; None for a limiter without a server, whose windows are in this process.
+        resolution: by default the largest that divides the window into 12 to 4096 parts.
+        strict: no span of the window ever sees more than the limit.
+        mode: "cached" repeats known denials without asking, "direct" always asks the server, "local" is the only mode
+            without a client.
+        on_failure: while the server is unavailable, "allow" or "deny" everything, raise ServerAway ("error"), or decide
+            in this process ("local") with a part of the limit, `local_share`, 0.000001 to 1.
+        timeout: the longest that a request waits for the server.
+        max_untracked_age: how long a denial is remembered when the server can't send invalidations; 0: not at all.
+        max_keys: maximum cached keys. max_waiting: how many connections may wait in `acquire`.
+        prefix: begins the names of all keys.
+        module: "always" uses the module's commands, "never" the script, which works where no module can be loaded, and
+            "auto" the script when the server does not know the module.
+        """
+        one_of("mode", mode, (None, *get_args(Mode)))
+        if (client is None) != (mode == "local") and not (client is None and mode is None):
+            raise ValueError(f"mode {mode!r} needs {'no client' if client is not None else 'a client'}")
+        self.quota = Quota.of(limit, window, resolution, strict)
+        self._set_up(client, on_failure, local_share, timeout, max_keys, max_waiting, prefix, module)
+        self._untracked = seconds(max_untracked_age, "max_untracked_age", least=0)
+        self._local = LocalWindows(self._share, max_keys)
+        self._denials = DenialCache(max_keys) if client is not None and mode != "direct" else None
+        self._connect(client)
+
+    def __repr__(self) -> str:
+        limit, window, resolution = self.quota.words
+        return f"<{type(self).__name__} {limit} {window} {resolution}{' STRICT' * self.quota.strict}>"
+
+    def forget(self, key: Key) -> None:
+        """Ask the server about this key again. Use it after changing a key by other commands, if the server's
+        invalidation would come too late."""
+        if self._denials is not None:
+            self._denials.forget([self._name(key)])
+
+    def forget_all(self) -> None:
+        """Ask the server about every key again."""
+        if self._denials is not None:
+            self._denials.forget_all()
+
+    def _demand(self, key: Key, cost: int, partial: bool, block: Duration | None, limit: int | None) -> Demand:
+        checked_integer(cost, "cost", 1)
+        if partial is not False:
+            checked_flag(partial, "partial")
+        quota = self.quota if limit is None else self.quota.at(limit)
+        blocked = 0.0 if block is None else milliseconds(block, "block") / 1000
+        return Demand(self._name(key), quota, 1 if partial else cost, blocked)
+
+    def _known(self, demand: Demand) -> Decision | None:
+        """A denial that needs no request."""
+        if self._denials is None:
+            return None
+        if demand.cost > demand.quota.limit:
+            if demand.block:
+                return None
+            known: Decision | None = Decision.unasked(demand.quota, 0, math.inf, "cache")
+        else:
+            known = self._denials.known(demand, time.monotonic())
+        if known is not None:
+            self.statistics.add("cache")
+        return known
+
+    async def _decide(self, name: str, demand: Demand, cost: int, wait: float, *, partial: bool = False,
+                      age: int = 0) -> Decision:
+        """Ask the server, or apply the failure policy; remember a denial."""
+        if self._state is None:
+            return self._count_here(name, demand, cost, "local", partial, age)
+        ticket = None
+        if self._denials is not None and name != "RECORD":
+            ticket = self._denials.ticket(demand, time.monotonic())
+        key, quota, blocked = demand.key, demand.quota, block_ms(demand) or 0
+        if name == "ALLOW":
+            command = commands.allow(key, quota, cost, partial=partial, block=blocked)
+        elif name == "PEEK":
+            command = commands.peek(key, quota, cost, partial=partial)
+        else:
+            command = commands.record(key, quota, cost, age=age, block=blocked)
+        try:
+            reply = await self._send(command, wait)
+        except ServerAway:
+            if name == "RECORD" or self._on_failure == "error":
+                raise
+            if self._on_failure == "local":
+                return self._count_here(name, demand, cost, "failure", partial, age)
+            return self._by_policy(quota, cost)
+        decision = Decision.of(reply, quota)
+        self.statistics.add("server")
+        if ticket is not None and reply[2] < demand.cost:
+            self._learn(ticket, decision)
+        return decision
+
+    def _count_here(self, name: str, demand: Demand, cost: int, source: Source, partial: bool = False,
+                    age: int = 0) -> Decision:
+        """Decide by a window in this process."""
+        self.statistics.add(source)
+        reply = self._local.execute(name, demand.key, demand.quota, instant(), cost, partial, age, block_ms(demand))
+        return Decision.of(reply, demand.quota, source)
+
+    def _by_policy(self, quota: Quota, cost: int) -> Decision:
+        """The decision of the failure policies `allow` and `deny`."""
+        self.statistics.add("failure")
+        if self._on_failure == "allow":
+            return Decision.unasked(quota, cost, 0.0, "failure")
+        return Decision.unasked(quota, 0, LAST_PROBE, "failure")
+
+    def _learn(self, ticket: Ticket, decision: Decision) -> None:
+        """Remember a denial. The tracker asks the server for what to remember; until it has answered, or without it,
+        this decision is remembered for a short time."""
+        if self._denials is None or self._state is None:
+            return
+        server = self._state.of(ticket.demand.key)
+        if server is None:
+            return
+        at_most = self._state.track(server, self._denials, ticket, decision.retry_after or 0.0)
+        age = self._untracked if at_most is None else min(at_most, self._untracked)
+        if age > 0:
+            self._denials.learn(ticket, decision, time.monotonic(), age)
+
+
+def block_ms(demand: Demand) -> int | None:
+    """For how many ms a denial of this request blocks the key."""
+    return round(demand.block * 1000) if demand.block else None
+
+
+L = TypeVar("L", bound=RateLimiterBase, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Generic[L]):
+    """A part of a request that several limits must grant."""
+
+    limiter: L
+    demand: Demand

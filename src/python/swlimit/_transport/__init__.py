@@ -1,0 +1,1 @@
+"""Connections to servers, and everything that runs beside the requests."""

@@ -1,0 +1,36 @@
+"""One server, with everything that is connected to it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from .._protocol.commands import Command
+from .._protocol.script_fallback import Module
+from .endpoint import Endpoint
+from .hold_renewer import Client, HoldRenewer
+from .interface import Interface, Wire
+from .invalidation import Subscribers, Tracker
+from .server_health import ServerHealth
+
+
+class Server(ServerHealth):
+    """`wire` sends requests, `tracker` receives invalidations, `renewer` renews holds."""
+
+    def __init__(self, endpoint: Endpoint, module: Module, interface: Interface, subscribers: Subscribers,
+                 client: Callable[[], Client | None]) -> None:
+        super().__init__(endpoint, module)
+        self.wire: Wire = interface.wire(self)
+        self.tracker = Tracker(interface, self, subscribers)
+        self.renewer = HoldRenewer(interface, self, client)
+
+    @property
+    def workers(self) -> list[Any]:
+        """The threads or tasks that run for it."""
+        return [one for one in (self.wire.worker, self.tracker.worker, self.renewer.worker) if one is not None]
+
+    def repeat(self, command: Command) -> None:
+        self.renewer.repeat(command)
+
+    def close(self) -> None:
+        self.dialect.reset()
+        self.wire.close()
+        self.tracker.close()

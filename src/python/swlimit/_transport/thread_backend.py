@@ -1,0 +1,160 @@
+"""The interface for programs with threads, or without: every call blocks."""
+
+import queue
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import redis
+
+from .._core import fork
+from .._protocol.commands import Words
+from .._protocol.replies import BROKEN
+from .endpoint import Endpoint
+from .interface import DedicatedConnection
+from .server_health import ServerHealth
+from .thread_pool import ThreadPool, read
+
+T = TypeVar("T")
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The outcome of a coroutine that awaits nothing but this backend, and so never suspends."""
+    if threading.Lock is not fork.lock_type:
+        fork.reset_after_patch()
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        outcome: T = done.value
+        return outcome
+    raise AssertionError("a coroutine suspended in a thread")
+
+
+class Signal(threading.Event):
+    async def wait(self, seconds: float) -> bool:  # type: ignore[override]
+        return super().wait(max(0.0, min(seconds, threading.TIMEOUT_MAX)))
+
+
+class Mailbox:
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    @property
+    def has_mail(self) -> bool:
+        return not self._queue.empty()
+
+    def put(self, mail: Any) -> None:
+        self._queue.put(mail)
+
+    async def get(self, seconds: float) -> Any:
+        with suppress(queue.Empty):
+            return self._queue.get(seconds > 0, max(0.0, min(seconds, threading.TIMEOUT_MAX)))
+
+
+class ThreadConnection(DedicatedConnection):
+    async def connect(self) -> None:
+        try:
+            if self.redis._sock and self.redis.can_read(0):
+                self.redis.disconnect()
+        except (*BROKEN, redis.RedisError):
+            self.redis.disconnect()  # the server has closed it
+        if not self.redis._sock:
+            self.run_id = b""
+            self.redis.connect()
+
+    async def write(self, *commands: Words) -> None:
+        self.redis.send_packed_command(self.redis.pack_commands(commands), check_health=False)
+
+    async def read(self, seconds: float) -> Any:
+        if not self.redis.can_read(max(0.0, min(seconds, threading.TIMEOUT_MAX))):
+            raise redis.TimeoutError("no reply in time")
+        return read(self.redis)
+
+    @property
+    def is_connected(self) -> bool:
+        return self.redis._sock is not None
+
+    def shut_down(self) -> None:
+        socket.socket.shutdown(self.redis._sock, socket.SHUT_WR)  # also with TLS, which goes on reading
+
+    async def close(self) -> None:
+        self.redis.disconnect()
+
+
+class ReplyReader:
+    def __init__(self, *connections: DedicatedConnection) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._all = deque(connections)
+        for one in connections:
+            self._selector.register(one.redis._sock, selectors.EVENT_READ)
+
+    async def next(self, seconds: float) -> tuple[DedicatedConnection, Any] | None:
+        self._all.rotate()  # so that each gets its turn
+        ready = next((one for one in self._all if one.redis.can_read(0)), None)
+        if ready is None and self._selector.select(seconds):
+            ready = next((one for one in self._all if one.redis.can_read(0)), None)
+        return None if ready is None else (ready, read(ready.redis))
+
+    async def close(self) -> None:
+        self._selector.close()
+
+
+class ThreadBackend:
+    def current_loop(self) -> object:
+        return None
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def signal(self) -> Signal:
+        return Signal()
+
+    def event(self) -> threading.Event:
+        return threading.Event()
+
+    def mailbox(self) -> Mailbox:
+        return Mailbox()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> threading.Thread:
+        thread = threading.Thread(target=run, args=(coroutine,), name="swlimit", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no thread could be started; an interrupt here comes after the start
+            coroutine.close()
+            raise
+        return thread
+
+    def is_running(self, worker: threading.Thread | None) -> bool:
+        return worker is not None and worker.is_alive()
+
+    def end(self, worker: threading.Thread) -> None:
+        """Threads stop by themselves."""
+
+    async def ended(self, workers: list[threading.Thread]) -> None:
+        """Threads stop by themselves."""
+
+    def wire(self, health: ServerHealth) -> ThreadPool:
+        return ThreadPool(health)
+
+    def connection(self, endpoint: Endpoint) -> DedicatedConnection:
+        return ThreadConnection(endpoint)
+
+    def abort(self, connection: Any) -> None:
+        with suppress(OSError):
+            if (used := connection._sock) is not None:
+                socket.socket.shutdown(used, socket.SHUT_RDWR)  # also with TLS; the reader sees the end
+
+    def reply_reader(self, *connections: DedicatedConnection) -> ReplyReader:
+        return ReplyReader(*connections)
+
+    def post(self, connection: DedicatedConnection, *commands: Words) -> None:
+        with suppress(*BROKEN, redis.RedisError):  # the reader sees it closed
+            run(connection.write(*commands))
+
+
+THREADS = ThreadBackend()

@@ -1,0 +1,176 @@
+"""Limiters of budgets: so many units an hour, a day, a week, a month or a year of the calendar."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import redis.exceptions as redis_errors
+
+from ._base import BaseLimiter, Key, OnFailure
+from ._core.calendar import Calendar, Period, Span
+from ._core.clock import shown
+from ._core.decision import Decision, Source
+from ._core.local_budgets import LocalBudgets
+from ._core.quota import Duration, checked_flag, checked_integer, milliseconds, part
+from ._protocol import commands
+from ._protocol.commands import Command
+from ._protocol.replies import is_period_over
+from ._protocol.script_fallback import Module
+from ._sync_async import Awaited, Threaded, dual_method
+from ._transport.circuit_breaker import LAST_PROBE
+from .errors import ServerAway
+
+
+class BudgetRequest(NamedTuple):
+    """A request for units of a budget. `limiter` is a BudgetLimiter or an AsyncBudgetLimiter."""
+
+    limiter: Any
+    key: bytes
+    cost: int
+    limit: int
+
+    def command(self, until: int, **options: bool) -> Command:
+        return commands.budget(self.key, self.limit, until, self.cost, **options)
+
+
+class _BudgetLimiter(BaseLimiter):
+    """The methods of `BudgetLimiter` and `AsyncBudgetLimiter`."""
+
+    def __init__(
+        self, client: Any, limit: int, period: Period = "month", time_zone: str = "UTC",
+        anchor: int | str | None = None, *, on_failure: OnFailure = "local", local_share: float = 0.1,
+        timeout: Duration = 0.05, max_keys: int = 100_000, prefix: Key = b"",
+        module: Module = "auto",
+    ) -> None:
+        """At most `limit` units in each period of the calendar.
+
+        client: of redis-py; None for a limiter without a server, whose budgets are in this process.
+        period: "hour", "day", "week", "month" or "year". time_zone: a name of the IANA database.
+        anchor: where periods begin: of a week "monday" to "sunday", of a month 1 to 31 (in shorter months: the last
+            day), of a year "MM-DD". Hours and days have none.
+        on_failure: while the server is unavailable, "allow" or "deny" everything, raise ServerAway ("error"), or count
+            in this process ("local"), up to a part of the limit, `local_share`.
+        timeout: the longest that a request waits for the server. max_keys: maximum keys counted in this process.
+        prefix: begins the names of all keys.
+        module: "always" uses the module's commands, "never" the script, which works where no module can be loaded, and
+            "auto" the script when the server does not know the module.
+        """
+        self.limit = checked_integer(limit, "limit", least=0)
+        self.calendar = Calendar(period, time_zone, anchor)
+        self._set_up(client, on_failure, local_share, timeout, max_keys, 1, prefix, module)
+        self._local = LocalBudgets(max_keys)
+        self._span = Span(0, 0)
+        self._connect(client)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.limit} {self.calendar}>"
+
+    def request(self, key: Key, cost: int = 1, *, limit: int | None = None) -> BudgetRequest:
+        """A part of what `admit` decides."""
+        checked_integer(cost, "cost", least=1)
+        most = self.limit if limit is None else checked_integer(limit, "limit", least=0)
+        return BudgetRequest(self, self._name(key), cost, most)
+
+    def period_at(self, instant: int) -> Span:
+        """The period of an instant (Unix time in ms): from `start` up to `end`."""
+        span = self._span
+        if not span.start <= instant < span.end:
+            span = self._span = self.calendar.period_at(instant)
+        return span
+
+    async def _allow(self, key: Key, cost: int = 1, *, partial: bool = False, limit: int | None = None,
+                     deadline: Duration | None = None) -> Decision:
+        """Decide, and count if granted.
+
+        cost: units, 1 … 2^53 − 1. partial: grant as much of it as is left. limit: another limit, for this request.
+        deadline: how long the caller waits at most; the decision is made a little before.
+        """
+        request = self.request(key, cost, limit=limit)
+        checked_flag(partial, "partial")
+        wait = self._wait(deadline)
+        if self._state is not None:
+            try:
+                return await self._decide(request, wait, partial=partial)
+            except ServerAway:
+                if self._on_failure == "error":
+                    raise
+        return self._by_policy(request, partial=partial)
+
+    async def _record(self, key: Key, cost: int = 1, *, limit: int | None = None) -> Decision:
+        """Count, whatever the limit. Raises ServerAway."""
+        request = self.request(key, cost, limit=limit)
+        if self._state is None:
+            return self._count_here(request, force=True)
+        return await self._decide(request, self._timeout, force=True)
+
+    async def _refund(self, key: Key, units: int = 1, *, age: Duration | None = None) -> int:
+        """Give back units of the period in force; of units counted `age` ago, nothing if the first unit of the period
+        is younger. Returns how many. Raises ServerAway."""
+        checked_integer(units, "units", least=1)
+        dated = () if age is None else ("AGE", f"{milliseconds(age, 'age', least=0)}ms")
+        name = self._name(key)
+        if self._state is None:
+            return self._local.refund(name, units, shown())
+        taken: int = await self._send(commands.refund(name, units, *dated))
+        return taken
+
+    async def _reset(self, key: Key) -> bool:
+        """Forget what is counted for a key; whether there was anything. Raises ServerAway."""
+        name = self._name(key)
+        forgotten = self._local.forget(name)
+        if self._state is None:
+            return forgotten
+        return bool(await self._send(commands.delete(name)))
+
+    async def _decide(self, request: BudgetRequest, wait: float, **options: bool) -> Decision:
+        """Ask the server. When this clock is behind the server's at the end of a period, ask with the next period."""
+        span = self.period_at(shown())
+        try:
+            reply = await self._send(request.command(span.end, **options), wait)
+        except redis_errors.ResponseError as error:
+            if not is_period_over(error):
+                raise
+            span = self.calendar.period_at(span.end)
+            reply = await self._send(request.command(span.end, **options), wait)
+        self.statistics.add("server")
+        return budget_decision(reply, span, "server")
+
+    def _count_here(self, request: BudgetRequest, **options: bool) -> Decision:
+        """Decide in this process."""
+        now = shown()
+        span = self.period_at(now)
+        self.statistics.add(self._local_source)
+        limit = part(request.limit, self._share)
+        reply = self._local.execute(request.key, limit, span.end, now, request.cost, **options)
+        return budget_decision(reply, span, self._local_source)
+
+    def _by_policy(self, request: BudgetRequest, **options: bool) -> Decision:
+        """The decision without a server."""
+        if self._state is None or self._on_failure == "local":
+            return self._count_here(request, **options)
+        self.statistics.add("failure")
+        span = self.period_at(shown())
+        window = (span.end - span.start) / 1000
+        granted, retry_after = (request.cost, 0.0) if self._on_failure == "allow" else (0, LAST_PROBE)
+        return Decision(granted, request.limit, None, retry_after, None, window, "failure")
+
+    allow = dual_method(_allow)
+    record = dual_method(_record)
+    refund = dual_method(_refund)
+    reset = dual_method(_reset)
+    close = dual_method(BaseLimiter._close)
+
+
+class BudgetLimiter(Threaded, _BudgetLimiter):
+    """So many units in each period of the calendar, for any number of keys. Many threads may use one limiter."""
+
+
+class AsyncBudgetLimiter(Awaited, _BudgetLimiter):
+    """So many units in each period of the calendar, for any number of keys, on a client of redis.asyncio."""
+
+
+def budget_decision(reply: Sequence[int], span: Span, source: Source) -> Decision:
+    """A decision about a period, from the five integers of a reply."""
+    granted, limit, remaining, retry_after, reset_after = reply
+    return Decision(granted, limit, remaining, math.inf if retry_after < 0 else retry_after / 1000, reset_after / 1000,
+                    (span.end - span.start) / 1000, source)

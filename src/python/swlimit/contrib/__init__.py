@@ -1,0 +1,1 @@
+"""Adapters for web frameworks and for the package limits."""

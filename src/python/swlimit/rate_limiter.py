@@ -1,0 +1,183 @@
+"""Limiters of rates: at most so many units in a sliding window."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+from ._acquisition import Acquisition
+from ._base import Key, KeyOf, instant_after, key_of
+from ._core.clock import shown
+from ._core.decision import Decision
+from ._core.local_windows import instant
+from ._core.quota import Duration, checked_flag, checked_integer, milliseconds
+from ._protocol import commands
+from ._protocol.commands import Command
+from ._rate_base import RateLimiterBase, Request, block_ms
+from ._sync_async import Awaited, Threaded, dual_method
+from ._transport.client_state import PendingRecord
+from ._transport.thread_backend import run
+from .errors import DeniedError, ServerAway
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _RateLimiter(RateLimiterBase):
+    """The methods of `Limiter` and `AsyncLimiter`."""
+
+    async def _allow(self, key: Key, cost: int = 1, *, partial: bool = False, block: Duration | None = None,
+                     limit: int | None = None, deadline: Duration | None = None) -> Decision:
+        """Decide, and count if granted.
+
+        cost: units, 1 … 2^53 − 1. partial: grant as much of it as is left.
+        block: for how long a denial blocks the key. limit: another limit, for this request.
+        deadline: how long the caller waits at most; the decision is made a little before.
+        """
+        demand, wait = self._demand(key, cost, partial, block, limit), self._wait(deadline)
+        known = self._known(demand)
+        return known if known is not None else await self._decide("ALLOW", demand, cost, wait, partial=partial)
+
+    async def _peek(self, key: Key, cost: int = 1, *, partial: bool = False, limit: int | None = None,
+                    deadline: Duration | None = None) -> Decision:
+        """The same decision, without counting."""
+        demand, wait = self._demand(key, cost, partial, None, limit), self._wait(deadline)
+        known = self._known(demand)
+        return known if known is not None else await self._decide("PEEK", demand, cost, wait, partial=partial)
+
+    async def _record(self, key: Key, cost: int = 1, *, age: Duration = 0, block: Duration | None = None,
+                      limit: int | None = None, keep: bool = False) -> Decision:
+        """Count, whatever the limit; `age` ago.
+
+        While the server is unavailable, raises ServerAway; with `keep` it is counted here, and on the server when that
+        is back.
+        """
+        demand = self._demand(key, cost, False, block, limit)
+        checked_flag(keep, "keep")
+        aged = milliseconds(age, "age", least=0)
+        began = time.monotonic()
+        try:
+            return await self._decide("RECORD", demand, cost, self._timeout, age=aged)
+        except ServerAway:
+            server = self._state.of(demand.key) if keep and self._state is not None else None
+            if self._state is None or server is None:
+                raise
+
+            def make(passed: int) -> Command:
+                return commands.record(
+                    demand.key, demand.quota, cost, age=aged + passed, block=block_ms(demand) or 0)
+
+            self._state.keep(PendingRecord(server, began, demand.quota.geometry.window / 1000, make))
+        return self._count_here("RECORD", demand, cost, "failure", age=aged)
+
+    async def _refund(self, key: Key, units: int = 1, *, age: Duration | None = None) -> int:
+        """Give back units: the newest, or those counted that long ago. Returns how many. Raises ServerAway."""
+        checked_integer(units, "units", least=1)
+        aged = None if age is None else milliseconds(age, "age", least=0)
+        dated = () if aged is None else ("AGE", f"{aged}ms")
+        command = commands.refund(self._name(key), units, *dated)
+        taken: int = await self._change(command, units=units, age=aged)
+        return taken
+
+    async def _block(self, key: Key, duration: Duration, *, nx: bool = False) -> float:
+        """Let the key grant nothing for so long; `nx`: unless it is blocked. Returns until when (Unix time).
+        Raises ServerAway."""
+        ms = milliseconds(duration)
+        command = commands.block(self._name(key), ms, checked_flag(nx, "nx"))
+        until: int = await self._change(command, duration=ms, nx=nx)
+        if self._state is None:  # the windows of this process go by a clock that nobody sets
+            until += shown() - instant()
+        return until / 1000
+
+    async def _unblock(self, key: Key) -> bool:
+        """Lift a block; whether there was one. Raises ServerAway."""
+        return bool(await self._change(commands.unblock(self._name(key))))
+
+    async def _reset(self, key: Key) -> bool:
+        """Forget what is counted for a key, and its block; whether there was anything. Raises ServerAway."""
+        return bool(await self._change(commands.delete(self._name(key))))
+
+    async def _change(self, command: Command, **options: Any) -> Any:
+        """Send a command that decides nothing; this process forgets the key's denials at once."""
+        name, key = command.words[0].removeprefix("SWLIMIT."), command.key
+        if self._state is None:
+            return self._local.change(name, key, instant(), **options)
+        reply = await self._send(command)
+        if self._denials is not None:
+            self._denials.forget([key])
+        if name == "DEL":
+            self._local.change("DEL", key, 0)
+        return reply
+
+    async def _acquire(self, key: Key, cost: int = 1, timeout: Duration | None = None) -> Decision:
+        """`allow` that waits for its turn, at most so long; it does not wait when that would be too short."""
+        demand = self._demand(key, cost, False, None, None)
+        return await Acquisition(self, demand, instant_after(timeout)).outcome()
+
+    allow = dual_method(_allow)
+    peek = dual_method(_peek)
+    record = dual_method(_record)
+    refund = dual_method(_refund)
+    block = dual_method(_block)
+    unblock = dual_method(_unblock)
+    reset = dual_method(_reset)
+    acquire = dual_method(_acquire)
+    close = dual_method(RateLimiterBase._close)
+
+    def request(self, key: Key, cost: int = 1, *, limit: int | None = None) -> "Request[Self]":
+        """A part of a request that several limits must grant; see `allow_all`."""
+        return Request(self, self._demand(key, cost, False, None, limit))
+
+    def limit(self, key: KeyOf, cost: int = 1, *, timeout: Duration | None = 0) -> "Limit":
+        """A context, or a decorator, that is entered only when granted, and raises DeniedError otherwise.
+
+        As a decorator, the key may be a function of the call's arguments. A timeout waits; None for ever.
+        """
+        return Limit(self, key, cost, timeout)
+
+
+class Limiter(Threaded, _RateLimiter):
+    """Decides for any number of keys with one quota. Many threads may use one limiter."""
+
+
+class AsyncLimiter(Awaited, _RateLimiter):
+    """Decides for any number of keys with one quota, on a client of redis.asyncio."""
+
+
+class Limit:
+    """See `Limiter.limit`. With an AsyncLimiter it is a context for `async with`, and decorates coroutines."""
+
+    def __init__(self, limiter: Any, key: KeyOf, cost: int, timeout: Duration | None) -> None:
+        self._limiter, self._key, self._cost, self._timeout = limiter, key, cost, timeout
+
+    def __enter__(self) -> Decision:
+        if isinstance(self._limiter, AsyncLimiter):
+            raise TypeError("an AsyncLimiter's limit is entered by `async with`")
+        return run(self._enter())
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    async def __aenter__(self) -> Decision:
+        return await self._enter()
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        def limit(*args: Any, **kwargs: Any) -> Limit:
+            return Limit(self._limiter, key_of(self._key, *args, **kwargs), self._cost, self._timeout)
+
+        return cast(Callable[P, R], self._limiter._within(limit, function))
+
+    async def _enter(self) -> Decision:
+        key = key_of(self._key)
+        if self._timeout == 0:
+            decision = await self._limiter._allow(key, self._cost)
+        else:
+            decision = await self._limiter._acquire(key, self._cost, self._timeout)
+        if not decision:
+            raise DeniedError(key, decision)
+        return cast(Decision, decision)

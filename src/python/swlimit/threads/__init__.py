@@ -1,1 +1,0 @@
-"""The outside for programs with threads, or without."""
