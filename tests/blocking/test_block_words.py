@@ -1,6 +1,5 @@
 """What is refused, word for word, with nothing changed; and who may block."""
 
-import json
 
 import pytest
 
@@ -112,16 +111,6 @@ def test_who_may(server, rules, words, allowed):
     finally:
         server.cli("ACL", "DELUSER", "ann")
     assert len(numbers(reply)) == 1 if allowed else reply.startswith("NOPERM")
-
-
-def test_categories(server, release):
-    """ACL CAT leaves modules out before Redis 8, COMMAND INFO does not."""
-    if not release.at_least(redis=(7, 2)):
-        pytest.skip("modules cannot set the categories of their commands before Redis 7.2")
-    own = {"@swlimit"} if release.at_least(redis=(7, 4)) else set()
-    replies = json.loads(server.cli("COMMAND", "INFO", "swlimit.block", "swlimit.unblock", flags=["-3", "--json"]))
-    for reply in replies:
-        assert set(reply[6]) - {"@slow"} == {"@write", "@fast"} | own
 
 
 @pytest.mark.parametrize("protocol", [2, 3])

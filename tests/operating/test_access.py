@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from commands.declared import COMMANDS
 from support.bounds import T
 from support.cli import ask
 
@@ -55,24 +56,21 @@ def test_keys_and_commands(server, user, rules, command, first):
         assert server.cli("DEBUG", "DIGEST") == before
 
 
-CATEGORIES = {"swlimit.allow": {"@write", "@fast"}, "swlimit.peek": {"@read", "@fast"},
-              "swlimit.record": {"@write", "@fast"}, "swlimit.refund": {"@write", "@fast"},
-              "swlimit.info": {"@read"}, "swlimit.mallow": {"@write"}}
-
-
 @pytest.fixture
 def categories(server, release):
     """The categories of each command, as COMMAND INFO has them: ACL CAT leaves modules out before Redis 8."""
     if not release.at_least(redis=(7, 2)):
         pytest.skip("modules cannot set the categories of their commands before Redis 7.2")
-    replies = json.loads(server.cli("COMMAND", "INFO", *CATEGORIES, flags=["-3", "--json"]))
-    return {reply[0]: set(reply[6]) for reply in replies}
+    replies = json.loads(server.cli("COMMAND", "INFO", *COMMANDS, flags=["-3", "--json"]))
+    return {reply[0].upper(): set(reply[6]) for reply in replies}
 
 
-@pytest.mark.parametrize("command", CATEGORIES)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_categories(categories, command):
-    """MALLOW takes as long as it has keys and so is not fast."""
-    assert categories[command] - {"@swlimit", "@slow"} == CATEGORIES[command]
+    """As the flags are."""
+    names = {"READONLY": "@read", "WRITE": "@write", "FAST": "@fast", "BLOCKING": "@blocking"}
+    flags = set(COMMANDS[command]["command_flags"]) & set(names)
+    assert categories[command] - {"@swlimit", "@slow"} == {names[flag] for flag in flags}
 
 
 def test_users_limited_to_a_category(user, categories):

@@ -1,7 +1,6 @@
 """SWLIMIT.TOP: who is being limited."""
 
 import itertools
-import json
 
 import pytest
 
@@ -343,14 +342,3 @@ def test_who_is_denied_more_than_its_share_is_in(server):
     for name, count in lines.items():
         if name not in heavy:
             assert count <= 1 + len(stream) / 100
-
-
-def test_documentation(server, release):
-    docs, = json.loads(server.cli("COMMAND", "DOCS", "SWLIMIT.TOP", flags=["-3", "--json"])).values()
-    argument, = docs["arguments"]
-    assert (argument["name"], argument["type"], argument["flags"]) == ("count", "integer", ["optional"])
-    assert docs["since"] == "0.2.0" and docs["complexity"].startswith("O(") and docs["summary"].endswith(".")
-    found, = json.loads(server.cli("COMMAND", "INFO", "SWLIMIT.TOP", flags=["-3", "--json"]))
-    assert found[:6] == ["swlimit.top", -1, ["readonly", "module"], 0, 0, 0] and found[8] == []
-    if release.at_least(redis=(7, 2)):
-        assert {"@read", "@slow"} >= set(found[6]) - {"@swlimit"} >= {"@read"}

@@ -70,9 +70,12 @@ def test_the_module_takes_the_words(pipe, entry):
 
 @each_entry
 def test_the_server_finds_the_keys(pipe, entry):
-    found = pipe.call("COMMAND", "GETKEYS", *sent(entry["words"]))
-    keys = sent(entry["keys"])
-    assert found == keys if keys else found == "ERR The command has no key arguments"
+    found = pipe.call("COMMAND", "GETKEYSANDFLAGS", *sent(entry["words"]))
+    if not entry["keys"]:
+        assert found == "ERR The command has no key arguments"
+    else:
+        flags = {b"RO", b"access"} if entry["reads"] else {b"RW", b"access", b"update"}
+        assert [(key, set(shown)) for key, shown in found] == [(key, flags) for key in sent(entry["keys"])]
     (_, _, flags, *_), = pipe.call("COMMAND", "INFO", entry["words"][0])
     assert {b"readonly", b"write"} & set(flags) == {b"readonly" if entry["reads"] else b"write"}
 

@@ -213,16 +213,6 @@ def test_errors(server, counted, words, error):
     assert counted() == {} and server.cli("DBSIZE") == "1"
 
 
-def test_what_the_server_tells_of_it(server, release):
-    assert server.cli("COMMAND", "GETKEYS", "SWLIMIT.ACQUIRE", "k", 1, 60, 5, "1s") == "k"
-    about = server.cli("COMMAND", "INFO", "SWLIMIT.ACQUIRE").split("\n")
-    assert {"write", "denyoom", "blocking"} <= {flag.strip() for flag in about} and "fast" not in about
-    if release.at_least(redis=(7, 2)):
-        assert {"@write", "@blocking"} <= {category.strip() for category in about}
-    documented = server.cli("COMMAND", "DOCS", "SWLIMIT.ACQUIRE")
-    assert all(word in documented for word in ("Waits until", "since", "timeout", "COST", "STRICT"))
-
-
 def test_access_control(server):
     server.cli("ACL", "SETUSER", "worker", "on", "nopass", "~jobs:*", "+swlimit.acquire", "+client")
     with Connection(server.port) as connection:

@@ -43,7 +43,7 @@ impl Command for Acquire {
             request::LIMIT,
             request::WINDOW,
             request::RESOLUTION,
-            Parameter::String(c"timeout"),
+            Parameter::string(c"timeout"),
             request::COST,
             request::STRICT,
         ],

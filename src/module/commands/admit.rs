@@ -233,28 +233,20 @@ impl Command for Admit {
         categories: "write",
         keys: Keys::ChangeCounted,
         parameters: &[
-            Parameter::Integer(c"numkeys"),
-            Parameter::Keys(c"key"),
-            Parameter::OneOfRepeated(
+            Parameter::integer(c"numkeys"),
+            Parameter::key(c"key").multiple(),
+            Parameter::one_of(
                 c"clause",
                 &[
-                    Parameter::Block(
-                        c"rate",
-                        c"RATE",
-                        &[request::LIMIT, request::WINDOW, request::RESOLUTION, Parameter::Integer(c"cost")],
-                    ),
-                    Parameter::Block(
-                        c"hold",
-                        c"HOLD",
-                        &[request::LIMIT, holding::TTL, holding::ID, Parameter::Integer(c"cost")],
-                    ),
-                    Parameter::Block(
-                        c"budget",
-                        c"BUDGET",
-                        &[request::LIMIT, Parameter::Integer(c"until"), Parameter::Integer(c"cost")],
-                    ),
+                    Parameter::block(c"rate", &[request::LIMIT, request::WINDOW, request::RESOLUTION, request::UNITS])
+                        .after(c"RATE"),
+                    Parameter::block(c"hold", &[request::LIMIT, holding::TTL, holding::ID, request::UNITS])
+                        .after(c"HOLD"),
+                    Parameter::block(c"budget", &[request::LIMIT, Parameter::integer(c"until"), request::UNITS])
+                        .after(c"BUDGET"),
                 ],
-            ),
+            )
+            .multiple(),
             request::STRICT,
             request::AT,
         ],

@@ -34,8 +34,8 @@ impl Command for Block {
         keys: Keys::Change,
         parameters: &[
             request::KEY_PARAMETER,
-            Parameter::String(c"duration"),
-            Parameter::Flag(c"nx", c"NX"),
+            Parameter::string(c"duration"),
+            Parameter::flag(c"nx", c"NX").optional(),
             request::AT,
             request::UNTIL,
         ],

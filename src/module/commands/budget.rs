@@ -50,10 +50,13 @@ impl Command for Budget {
         parameters: &[
             request::KEY_PARAMETER,
             request::LIMIT,
-            Parameter::Integer(c"until"),
+            Parameter::integer(c"until"),
             request::COST,
-            request::PARTIAL,
-            Parameter::Flag(c"force", c"FORCE"),
+            Parameter::one_of(
+                c"beyond",
+                &[Parameter::flag(c"partial", c"PARTIAL"), Parameter::flag(c"force", c"FORCE")],
+            )
+            .optional(),
             request::AT,
             request::UNTIL,
         ],

@@ -1,5 +1,5 @@
-//! `SWLIMIT.HOLD key limit ttl id [COST n] [WAIT timeout] [AT unix-ms] [END unix-ms TOKEN n [RESERVED count word [word …]]
-//! [UNTIL unix-ms]]`
+//! `SWLIMIT.HOLD key limit ttl id [COST n] [WAIT timeout | AT unix-ms [END unix-ms TOKEN n [RESERVED count word [word …]]
+//! [UNTIL unix-ms]]]`
 
 use std::slice;
 
@@ -91,6 +91,19 @@ impl Parse for HoldArguments {
     }
 }
 
+/// How a hold as a primary, an AOF file or a moving slot has it is declared.
+const PUT: Parameter = Parameter::block(
+    c"put",
+    &[
+        Parameter::unix_time(c"end-unix-ms").after(c"END"),
+        Parameter::integer(c"token").after(c"TOKEN"),
+        RESERVED.after(c"RESERVED").optional(),
+        request::UNTIL,
+    ],
+);
+const RESERVED: Parameter =
+    Parameter::block(c"reservations", &[Parameter::integer(c"count"), Parameter::string(c"reservation").multiple()]);
+
 impl Command for Hold {
     const DECLARATION: Declaration = Declaration {
         name: c"swlimit.hold",
@@ -110,16 +123,14 @@ impl Command for Hold {
             holding::TTL,
             holding::ID,
             request::COST,
-            Parameter::StringAfter(c"WAIT", c"timeout"),
-            request::AT,
-            Parameter::UnixTimeAfter(c"END", c"end-unix-ms"),
-            Parameter::IntegerAfter(c"TOKEN", c"token"),
-            Parameter::BlockAfter(
-                c"RESERVED",
-                c"reservations",
-                &[Parameter::Integer(c"count"), Parameter::Strings(c"reservation")],
-            ),
-            request::UNTIL,
+            Parameter::one_of(
+                c"when",
+                &[
+                    Parameter::string(c"timeout").after(c"WAIT"),
+                    Parameter::block(c"at", &[Parameter::unix_time(c"unix-ms").after(c"AT"), PUT.optional()]),
+                ],
+            )
+            .optional(),
         ],
     };
 

@@ -43,7 +43,7 @@ impl Command for Holders {
         flags: c"readonly",
         categories: "read",
         keys: Keys::Read,
-        parameters: &[request::KEY_PARAMETER, Parameter::OptionalInteger(c"count"), request::AT],
+        parameters: &[request::KEY_PARAMETER, Parameter::integer(c"count").optional(), request::AT],
     };
 
     fn run(call: &Call) -> Result<Reply, Error> {

@@ -10,11 +10,11 @@ use crate::server::{Call, Effect, Expiry, HoldEffect, Key, Moment, OwnText, Para
 use crate::statistics;
 
 /// How `ttl` is declared.
-pub const TTL: Parameter = Parameter::String(c"ttl");
+pub const TTL: Parameter = Parameter::string(c"ttl");
 /// How `id` is declared.
-pub const ID: Parameter = Parameter::String(c"id");
+pub const ID: Parameter = Parameter::string(c"id");
 /// How `id [id …]` is declared.
-pub const IDS: Parameter = Parameter::Strings(c"id");
+pub const IDS: Parameter = Parameter::string(c"id").multiple();
 
 /// What follows the ids of RENEW and RELEASE. Ids may be any bytes: only what stands at the end, in this order, is an
 /// option.

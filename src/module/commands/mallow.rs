@@ -60,12 +60,10 @@ impl Command for Mallow {
         categories: "write",
         keys: Keys::ChangeCounted,
         parameters: &[
-            Parameter::Integer(c"numkeys"),
-            Parameter::Keys(c"key"),
-            Parameter::Repeated(
-                c"limits",
-                &[request::LIMIT, request::WINDOW, request::RESOLUTION, Parameter::Integer(c"cost")],
-            ),
+            Parameter::integer(c"numkeys"),
+            Parameter::key(c"key").multiple(),
+            Parameter::block(c"limits", &[request::LIMIT, request::WINDOW, request::RESOLUTION, request::UNITS])
+                .multiple(),
             request::STRICT,
             request::AT,
         ],

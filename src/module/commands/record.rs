@@ -35,7 +35,7 @@ impl Command for Record {
             request::RESOLUTION,
             request::COST,
             request::STRICT,
-            request::AGE,
+            request::AGE.optional(),
             request::BLOCK,
             request::AT,
             request::UNTIL,

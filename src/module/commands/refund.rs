@@ -38,8 +38,12 @@ impl Command for Refund {
         keys: Keys::Change,
         parameters: &[
             request::KEY_PARAMETER,
-            Parameter::Integer(c"units"),
-            Parameter::OptionalOneOf(c"from", &[request::AGE, Parameter::UnixTimeAfter(c"SINCE", c"since-unix-ms")]),
+            Parameter::integer(c"units"),
+            Parameter::one_of(
+                c"from",
+                &[request::AGE, Parameter::unix_time(c"since-unix-ms").after(c"SINCE")],
+            )
+            .optional(),
             request::AT,
             request::UNTIL,
         ],

@@ -83,24 +83,26 @@ pub fn announce_block<'a>(call: &Call<'a>, name: &'a Text) {
 }
 
 /// How `key` is declared.
-pub const KEY_PARAMETER: Parameter = Parameter::Key(c"key");
+pub const KEY_PARAMETER: Parameter = Parameter::key(c"key");
 /// How `limit` is declared.
-pub const LIMIT: Parameter = Parameter::Integer(c"limit");
+pub const LIMIT: Parameter = Parameter::integer(c"limit");
 /// How `window` is declared.
-pub const WINDOW: Parameter = Parameter::String(c"window");
+pub const WINDOW: Parameter = Parameter::string(c"window");
 /// How `resolution` is declared.
-pub const RESOLUTION: Parameter = Parameter::String(c"resolution");
+pub const RESOLUTION: Parameter = Parameter::string(c"resolution");
+/// How `cost` is declared.
+pub const UNITS: Parameter = Parameter::integer(c"cost");
 /// How `[COST n]` is declared.
-pub const COST: Parameter = Parameter::IntegerAfter(c"COST", c"n");
+pub const COST: Parameter = Parameter::integer(c"n").after(c"COST").optional();
 /// How `[PARTIAL]` is declared.
-pub const PARTIAL: Parameter = Parameter::Flag(c"partial", c"PARTIAL");
+pub const PARTIAL: Parameter = Parameter::flag(c"partial", c"PARTIAL").optional();
 /// How `[STRICT]` is declared.
-pub const STRICT: Parameter = Parameter::Flag(c"strict", c"STRICT");
-/// How `[AGE duration]` is declared.
-pub const AGE: Parameter = Parameter::StringAfter(c"AGE", c"age");
+pub const STRICT: Parameter = Parameter::flag(c"strict", c"STRICT").optional();
+/// How `AGE duration` is declared.
+pub const AGE: Parameter = Parameter::string(c"age").after(c"AGE");
 /// How `[BLOCK duration]` is declared.
-pub const BLOCK: Parameter = Parameter::StringAfter(c"BLOCK", c"duration");
+pub const BLOCK: Parameter = Parameter::string(c"duration").after(c"BLOCK").optional();
 /// How `[AT unix-ms]` is declared.
-pub const AT: Parameter = Parameter::UnixTimeAfter(c"AT", c"unix-ms");
+pub const AT: Parameter = Parameter::unix_time(c"unix-ms").after(c"AT").optional();
 /// How `[UNTIL unix-ms]` is declared.
-pub const UNTIL: Parameter = Parameter::UnixTimeAfter(c"UNTIL", c"until-unix-ms");
+pub const UNTIL: Parameter = Parameter::unix_time(c"until-unix-ms").after(c"UNTIL").optional();

@@ -201,10 +201,10 @@ impl Command for Settle {
         categories: "write",
         keys: Keys::ChangeCounted,
         parameters: &[
-            Parameter::Integer(c"numkeys"),
-            Parameter::Keys(c"key"),
+            Parameter::integer(c"numkeys"),
+            Parameter::key(c"key").multiple(),
             holding::ID,
-            Parameter::OptionalIntegers(c"used"),
+            Parameter::integer(c"used").optional().multiple(),
             request::AT,
         ],
     };

@@ -37,7 +37,7 @@ impl Command for Top {
         flags: c"readonly",
         categories: "read",
         keys: Keys::None,
-        parameters: &[Parameter::OptionalInteger(c"count")],
+        parameters: &[Parameter::integer(c"count").optional()],
     };
 
     fn run(call: &Call) -> Result<Reply, Error> {

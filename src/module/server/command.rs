@@ -55,39 +55,71 @@ pub enum Keys {
 }
 
 /// One argument in COMMAND DOCS.
-pub enum Parameter {
+#[derive(Clone, Copy)]
+pub struct Parameter {
+    name: &'static CStr,
+    kind: raw::RedisModuleCommandArgType,
+    /// The word before it.
+    token: Option<&'static CStr>,
+    flags: u32,
+    /// Of a block, or of one of several.
+    inner: &'static [Parameter],
+}
+
+impl Parameter {
     /// A key of the command's key specification.
-    Key(&'static CStr),
-    /// Keys of the command's key specification, side by side.
-    Keys(&'static CStr),
+    pub const fn key(name: &'static CStr) -> Self {
+        Self::of(name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY)
+    }
+
     /// A string.
-    String(&'static CStr),
+    pub const fn string(name: &'static CStr) -> Self {
+        Self::of(name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING)
+    }
+
     /// An integer.
-    Integer(&'static CStr),
-    /// An optional integer.
-    OptionalInteger(&'static CStr),
-    /// An optional token: the argument's name, then the token.
-    Flag(&'static CStr, &'static CStr),
-    /// An optional token followed by an integer.
-    IntegerAfter(&'static CStr, &'static CStr),
-    /// An optional token followed by a string.
-    StringAfter(&'static CStr, &'static CStr),
-    /// An optional token followed by a Unix time in ms.
-    UnixTimeAfter(&'static CStr, &'static CStr),
-    /// Any words, at least one.
-    Strings(&'static CStr),
-    /// A block of arguments after a token, optional.
-    BlockAfter(&'static CStr, &'static CStr, &'static [Parameter]),
-    /// Integers, any number of them.
-    OptionalIntegers(&'static CStr),
-    /// A block of arguments after a token, as one of several.
-    Block(&'static CStr, &'static CStr, &'static [Parameter]),
-    /// One of several arguments, again and again.
-    OneOfRepeated(&'static CStr, &'static [Parameter]),
-    /// One of these, or none of them.
-    OptionalOneOf(&'static CStr, &'static [Parameter]),
-    /// A block of arguments that repeats.
-    Repeated(&'static CStr, &'static [Parameter]),
+    pub const fn integer(name: &'static CStr) -> Self {
+        Self::of(name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER)
+    }
+
+    /// A Unix time in ms.
+    pub const fn unix_time(name: &'static CStr) -> Self {
+        Self::of(name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_UNIX_TIME)
+    }
+
+    /// A token by itself.
+    pub const fn flag(name: &'static CStr, token: &'static CStr) -> Self {
+        Self::of(name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN).after(token)
+    }
+
+    /// Several arguments, one after the other.
+    pub const fn block(name: &'static CStr, inner: &'static [Self]) -> Self {
+        Self { inner, ..Self::of(name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK) }
+    }
+
+    /// One of several arguments.
+    pub const fn one_of(name: &'static CStr, inner: &'static [Self]) -> Self {
+        Self { inner, ..Self::of(name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF) }
+    }
+
+    const fn of(name: &'static CStr, kind: raw::RedisModuleCommandArgType) -> Self {
+        Self { name, kind, token: None, flags: 0, inner: &[] }
+    }
+
+    /// With this word before it.
+    pub const fn after(self, token: &'static CStr) -> Self {
+        Self { token: Some(token), ..self }
+    }
+
+    /// It can be left out.
+    pub const fn optional(self) -> Self {
+        Self { flags: self.flags | raw::REDISMODULE_CMD_ARG_OPTIONAL, ..self }
+    }
+
+    /// Once or more often.
+    pub const fn multiple(self) -> Self {
+        Self { flags: self.flags | raw::REDISMODULE_CMD_ARG_MULTIPLE, ..self }
+    }
 }
 
 /// The ACL category of all the module's commands.
@@ -237,70 +269,15 @@ fn arguments(
 }
 
 fn argument(parameter: &Parameter, nested: &mut Vec<Vec<raw::RedisModuleCommandArg>>) -> raw::RedisModuleCommandArg {
-    let optional = raw::REDISMODULE_CMD_ARG_OPTIONAL;
-    let (name, kind, token, flags) = match parameter {
-        Parameter::Key(name) => (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY, None, 0),
-        Parameter::Keys(name) => {
-            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY, None, raw::REDISMODULE_CMD_ARG_MULTIPLE)
-        }
-        Parameter::String(name) => (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING, None, 0),
-        Parameter::Integer(name) => (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER, None, 0),
-        Parameter::OptionalInteger(name) => {
-            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER, None, optional)
-        }
-        Parameter::Flag(name, token) => {
-            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN, Some(token), optional)
-        }
-        Parameter::IntegerAfter(token, name) => {
-            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER, Some(token), optional)
-        }
-        Parameter::StringAfter(token, name) => {
-            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING, Some(token), optional)
-        }
-        Parameter::UnixTimeAfter(token, name) => {
-            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_UNIX_TIME, Some(token), optional)
-        }
-        Parameter::Strings(name) => {
-            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING, None, raw::REDISMODULE_CMD_ARG_MULTIPLE)
-        }
-        Parameter::OptionalIntegers(name) => (
-            name,
-            raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
-            None,
-            optional | raw::REDISMODULE_CMD_ARG_MULTIPLE,
-        ),
-        Parameter::Block(name, token, _) => {
-            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK, Some(token), 0)
-        }
-        Parameter::OneOfRepeated(name, _) => {
-            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF, None, raw::REDISMODULE_CMD_ARG_MULTIPLE)
-        }
-        Parameter::BlockAfter(token, name, _) => {
-            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK, Some(token), optional)
-        }
-        Parameter::OptionalOneOf(name, _) => {
-            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF, None, optional)
-        }
-        Parameter::Repeated(name, _) => {
-            (name, raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK, None, raw::REDISMODULE_CMD_ARG_MULTIPLE)
-        }
-    };
     let mut argument = NO_ARGUMENT;
-    argument.name = name.as_ptr();
-    argument.type_ = kind;
-    argument.key_spec_index = if matches!(parameter, Parameter::Key(_) | Parameter::Keys(_)) { 0 } else { -1 };
-    argument.token = token.map_or(ptr::null(), |token| token.as_ptr());
-    argument.flags = flags as c_int;
-    if let Parameter::Repeated(_, parameters)
-    | Parameter::OneOfRepeated(_, parameters)
-    | Parameter::Block(_, _, parameters)
-    | Parameter::OptionalOneOf(_, parameters)
-    | Parameter::BlockAfter(_, _, parameters) = parameter
-    {
-        let mut list = arguments(parameters, nested);
-        if matches!(parameter, Parameter::OptionalOneOf(..)) {
-            list.iter_mut().for_each(|argument| argument.flags = 0);
-        }
+    argument.name = parameter.name.as_ptr();
+    argument.type_ = parameter.kind;
+    let is_key = parameter.kind == raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY;
+    argument.key_spec_index = if is_key { 0 } else { -1 };
+    argument.token = parameter.token.map_or(ptr::null(), CStr::as_ptr);
+    argument.flags = parameter.flags as c_int;
+    if !parameter.inner.is_empty() {
+        let mut list = arguments(parameter.inner, nested);
         argument.subargs = list.as_mut_ptr();
         nested.push(list);
     }
