@@ -1,25 +1,21 @@
 //! The state that all protocols share: the current configuration, its limiters, and the metrics.
 
-use std::future::Future;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use tokio::sync::{watch, Notify};
-use tracing::{Instrument, Level, Span};
 
 use crate::config::error::ConfigError;
 use crate::config::settings::Settings;
 use crate::config::source::Source;
 use crate::config::watched::Watched;
 use crate::config::{Configuration, Origin};
-use crate::core::{Answer, Client, Explanation, Limiters, Plan, Refusal, State};
-use crate::observe::labels::{Api, Outcome, Unmatched};
+use crate::core::{Answer, Client, Limiters, Plan, Refusal, State};
+use crate::observe::decisions::Decision;
+use crate::observe::labels::Unmatched;
 use crate::observe::metrics::Metrics;
-use crate::observe::{refusals, traces};
-
-/// The target of the log lines that say why each request was decided as it was.
-const DECISIONS: &str = "swlimitd::decisions";
 
 /// The daemon's state.
 pub struct Service {
@@ -96,6 +92,11 @@ impl Service {
         &self.client
     }
 
+    /// What every key begins with.
+    pub fn prefix(&self) -> String {
+        self.live().configuration.settings.prefix.clone()
+    }
+
     /// The current configuration. A request keeps the one it began with.
     pub fn live(&self) -> Arc<Live> {
         self.live.load_full()
@@ -160,40 +161,11 @@ impl Service {
         self.refused.lock().expect("no code panics while it holds this lock")
     }
 
-    /// Decides a plan and counts its rules. `unmatched` is the reason of descriptors without a rule.
+    /// Decides a plan, observed. `unmatched` is the reason of descriptors without a rule.
     pub async fn decide(&self, live: &Live, plan: &Plan<'_>, unmatched: Unmatched) -> Result<Vec<Answer>, Refusal> {
-        let shadow_mode = live.configuration.settings.shadow_mode;
-        let counting = self.metrics.rules.count(plan, shadow_mode);
-        let decided = live.limiters.decide(plan).await.map_err(refused);
-        traces::decided(plan, &decided);
-        if tracing::enabled!(target: DECISIONS, Level::DEBUG) {
-            let answers = match &decided {
-                Ok(answers) => answers.iter().copied().map(Ok).collect(),
-                Err(refusal) => vec![Err(refusal.clone()); plan.questions.len()],
-            };
-            let explanation = Explanation::new(plan, &answers, shadow_mode);
-            tracing::debug!(target: DECISIONS, "{}", explanation.to_string().replace('\n', "; "));
-        }
-        let is_current = std::ptr::eq(live, &**self.live.load());
-        counting.end(&decided, is_current, || self.metrics.unmatched(unmatched));
-        let answers = decided?;
-        let denied = plan.questions.iter().zip(&answers).filter(|(_, answer)| !answer.granted);
-        denied.for_each(|(question, _)| self.metrics.denied_here.count(&question.key));
-        Ok(answers)
-    }
-
-    /// Answers a request in its span, and counts its outcome and duration.
-    pub async fn observed<T>(
-        &self,
-        api: Api,
-        span: Span,
-        answering: impl Future<Output = T>,
-        outcome: impl FnOnce(&T) -> Outcome,
-    ) -> T {
-        let request = self.metrics.began(api, span.clone());
-        let answer = answering.instrument(span).await;
-        request.finished(outcome(&answer));
-        answer
+        let deciding = pin!(live.limiters.decide(plan)); // large to move
+        let decision = Decision { plan, unmatched, shadow_mode: live.configuration.settings.shadow_mode };
+        self.metrics.observe_decision(decision, deciding, || std::ptr::eq(live, &**self.live.load())).await
     }
 
     /// Ends a step of the recent counts. It takes long.
@@ -252,10 +224,4 @@ impl Service {
     pub async fn close(&self) {
         self.client.close().await;
     }
-}
-
-/// Counts and logs a refusal by the server.
-pub fn refused(refusal: Refusal) -> Refusal {
-    refusals::refused(&refusal);
-    refusal
 }

@@ -15,7 +15,7 @@ pub const MAX_EXACT: u64 = (1 << 53) - 1;
 ///
 /// Packed into one word (`R` above, `N` in the low 20 bits), because every key holds one. The word is never 0, which is
 /// room for [`Entry`](crate::Entry) to tell a key with a block from one without.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry(NonZeroU64);
 
 const SUBINTERVAL_BITS: u32 = 20;

@@ -11,9 +11,9 @@ use tokio::time::{timeout_at, Instant};
 
 use super::answer::{Answer, Source};
 use super::keys;
-use super::limiter::{AnyLimiter, Asked};
 use super::limiters::Limiters;
-use super::plan::{Operation, Plan, Question};
+use super::plan::Plan;
+use super::question::{Operation, Question};
 use super::refusal::Refusal;
 use crate::config::limits::Per;
 use crate::config::policy::{Mode, OnFailure};
@@ -44,7 +44,7 @@ impl Limiters {
             // The most frequent case; it needs neither a large future nor an order. It is one exchange, which the
             // client's time-out bounds: giving back is two.
             [only] if only.operation != Operation::Refund => {
-                Ok(vec![self.ask(only, only.operation, plan.deadline).await?])
+                Ok(vec![self.answer_or_fail(only, only.operation, plan.deadline).await?])
             }
             _ => Box::pin(self.deciding(plan).decide_all()).await,
         }
@@ -52,7 +52,7 @@ impl Limiters {
 
     /// What each limit of a plan would answer now. Nothing is counted.
     pub async fn peek(&self, plan: &Plan<'_>) -> Vec<Result<Answer, Refusal>> {
-        let peeks = plan.questions.iter().map(|question| self.ask(question, Operation::Peek, plan.deadline));
+        let peeks = plan.questions.iter().map(|question| self.answer_or_fail(question, Operation::Peek, plan.deadline));
         let answers = join_all(peeks).await.into_iter().zip(&plan.questions);
         let answers = answers.map(|(answer, question)| match question.operation {
             Operation::Refund => answer.map(|answer| Answer { granted: true, ..answer }), // always
@@ -61,21 +61,18 @@ impl Limiters {
         answers.collect()
     }
 
-    /// The answer to one question before this deadline, and the client's time-out.
-    async fn ask(
+    /// The answer to one question, by `on_failure` while the server is away.
+    async fn answer_or_fail(
         &self,
         question: &Question<'_>,
         operation: Operation,
         deadline: Option<Instant>,
     ) -> Result<Answer, Refusal> {
-        let limiter = self.of(&question.limit);
-        let decision = match limiter.decide(operation, Asked::of(question, deadline)).await {
-            Ok(decision) => decision,
-            Err(client::Error::Away(_)) => return failed(question),
-            Err(error) => return Err(error.into()),
-        };
-        let answer = Answer::from(&decision);
-        Ok(if operation == Operation::Refund { Answer { granted: true, ..answer } } else { answer })
+        match self.answer(question, operation, deadline).await {
+            Ok(answer) if operation == Operation::Refund => Ok(Answer { granted: true, ..answer }),
+            Err(client::Error::Away(_)) => failed(question),
+            answer => Ok(answer?),
+        }
     }
 
     fn deciding<'a>(&'a self, plan: &'a Plan<'a>) -> Deciding<'a> {
@@ -231,7 +228,7 @@ impl Deciding<'_> {
     }
 
     async fn ask(&self, question: &Question<'_>, operation: Operation) -> Result<Answer, Refusal> {
-        self.limiters.ask(question, operation, Some(self.deadline)).await
+        self.limiters.answer_or_fail(question, operation, Some(self.deadline)).await
     }
 
     /// Asks questions as one decision: all grant, or nothing is counted.
@@ -240,29 +237,23 @@ impl Deciding<'_> {
             return self.ask_each(vec![*only]).await;
         }
         let questions: Vec<_> = group.iter().map(|at| &self.plan.questions[*at]).collect();
-        let limiters: Vec<_> =
-            questions.iter().map(|question| self.limiters.of(&question.limit).into_owned()).collect();
-        let decided = self.decide_together(&questions, &limiters).await?;
+        let decided = self.decide_together(&questions).await?;
         self.block(questions.iter().copied().zip(&decided)).await;
         self.store(group, decided.iter().map(Answer::from).collect());
         Ok(())
     }
 
-    async fn decide_together(
-        &self,
-        questions: &[&Question<'_>],
-        limiters: &[AnyLimiter],
-    ) -> Result<Vec<client::Decision>, client::Error> {
-        let asked = questions.iter().map(|question| Asked::of(question, Some(self.deadline)));
-        let client = &self.limiters.client;
+    async fn decide_together(&self, questions: &[&Question<'_>]) -> Result<Vec<client::Decision>, client::Error> {
+        let (limiters, deadline) = (self.limiters, Some(self.deadline));
         if questions.iter().any(|question| !question.limit.per.is_window()) {
-            let mut admission = client.admit(limiters.iter().zip(asked).map(|(it, asked)| it.member(asked))).await?;
+            let mut admission = limiters.admission(questions, deadline).await?;
             admission.take_hold().map(Hold::detach);
             return Ok(admission.each().to_vec());
         }
-        let windows = limiters.iter().map(AnyLimiter::window).collect::<Result<Vec<_>, _>>()?;
-        let requests: Vec<_> = windows.into_iter().zip(asked.map(Asked::request)).collect();
-        Ok(client.allow_all(&requests).await?.each().to_vec())
+        let known = questions.iter().map(|question| limiters.of(&question.limit)).collect::<Result<Vec<_>, _>>()?;
+        let requests = known.iter().zip(questions).map(|(it, question)| Ok((it.window()?, question.request(deadline))));
+        let requests = requests.collect::<Result<Vec<_>, client::Error>>()?;
+        Ok(limiters.client.allow_all(&requests).await?.each().to_vec())
     }
 
     /// Begins the blocks of limits that denied: a decision of several limits does not.
@@ -271,9 +262,9 @@ impl Deciding<'_> {
         let blocking =
             denied.filter_map(|(question, _)| Some((question, Duration::from_millis(question.limit.block?))));
         let blocking = blocking.map(|(question, duration)| {
-            let (limiter, key) = (self.limiters.of(&question.limit).into_owned(), question.key.clone());
+            let (client, key) = (self.limiters.client.clone(), question.key.clone());
             async move {
-                if let Err(error) = limiter.block_unless_blocked(&key, duration).await {
+                if let Err(error) = client.block_unless_blocked(&key, duration).await {
                     tracing::warn!(key, %error, "cannot block the key");
                 }
             }
@@ -284,23 +275,22 @@ impl Deciding<'_> {
     /// Refunds what was counted for a request that other limits denied.
     async fn give_back(&self) {
         let age = self.began.elapsed() + self.limiters.timeout;
-        let refunds = self.counted.iter().map(|at| {
-            let Question { limit, key, hits, id, .. } = &self.plan.questions[*at];
-            let (limiter, key) = (self.limiters.of(limit).into_owned(), key.clone());
-            let (cost, id) = (*hits, id.map(<[u8]>::to_vec));
-            // In mode `eventual` they are the youngest units, of which the server hardly knows yet.
-            let age = (limit.policy.mode != Mode::Eventual).then_some(age);
+        let refunds = self.counted.iter().filter_map(|at| {
+            let question = &self.plan.questions[*at];
+            let limit = &question.limit;
             let reset_after = self.answers[*at].and_then(|answer| answer.reset_after);
-            let has_ended = matches!(limit.per, Per::Period(_)) && reset_after <= age;
-            async move {
-                if has_ended {
-                    return; // the units are those of a period
-                }
-                let asked = Asked { key: &key, cost, id: id.as_deref(), deadline: None };
-                if let Err(error) = limiter.refund(asked, age).await {
-                    tracing::warn!(key, %error, "cannot refund the units of a denied request");
-                }
+            if matches!(limit.per, Per::Period(_)) && reset_after <= Some(age) {
+                return None; // the units are those of a period that has ended
             }
+            // In mode `eventual` they are the youngest units, of which the server hardly knows yet.
+            let has_age = limit.per.is_window() && limit.policy.mode != Mode::Eventual;
+            let limiter = self.limiters.of(limit).ok()?.into_owned();
+            let question = Question { age: has_age.then_some(age), ..question.clone().into_owned() };
+            Some(async move {
+                if let Err(error) = limiter.refund(&question, None).await {
+                    tracing::warn!(key = question.key, %error, "cannot refund the units of a denied request");
+                }
+            })
         });
         self.finish(refunds.collect()).await;
     }

@@ -5,7 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::answer::Answer;
-use super::plan::{Descriptor, Operation, Plan, Question, Role};
+use super::plan::{Descriptor, Plan};
+use super::question::{Operation, Question, Role};
 use super::refusal::Refusal;
 use crate::config::limits::{NetworkDecision, OriginalRequest};
 

@@ -1,13 +1,12 @@
 //! A limiter of any kind: a window, a budget of the calendar, or how many at once.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use swlimit_client::{BudgetLimiter, Client, Decision, Error, HoldLimiter, HoldRequest};
-use swlimit_client::{Limiter, Member, Quota, Request};
+use swlimit_client::{BudgetLimiter, Client, Decision, Error, HoldLimiter, Limiter, Member, Quota};
 use swlimit_window::Geometry;
 use tokio::time::Instant;
 
-use super::plan::{Operation, Question};
+use super::question::{Operation, Question};
 use crate::config::limits::{Lifetime, Limit, Per, Periods};
 use crate::config::policy::{DecisionPolicy, Mode};
 
@@ -19,66 +18,46 @@ pub enum AnyLimiter {
     Hold(HoldLimiter),
 }
 
-/// What is asked of a limiter.
-#[derive(Clone, Copy)]
-pub struct Asked<'a> {
-    pub key: &'a str,
-    pub cost: u64,
-    /// Which request it is, of a hold.
-    pub id: Option<&'a [u8]>,
-    /// When the caller gives up, if that is known.
-    pub deadline: Option<Instant>,
-}
-
-impl<'a> Asked<'a> {
-    pub fn of(question: &'a Question<'_>, deadline: Option<Instant>) -> Self {
-        Self { key: &question.key, cost: question.hits, id: question.id, deadline }
-    }
-
-    pub fn request(self) -> Request<'a> {
-        let request = Request::of(self.key).cost(self.cost);
-        self.deadline.map_or(request, |deadline| request.deadline(deadline))
-    }
-
-    fn hold(self) -> HoldRequest<'a> {
-        let request = HoldRequest::of(self.key).cost(self.cost);
-        let request = self.deadline.map_or(request, |deadline| request.deadline(deadline));
-        self.id.map_or(request, |id| request.id(id))
-    }
-}
-
 impl AnyLimiter {
-    /// The limiter of a valid limit.
-    pub fn new(client: &Client, limit: &Limit) -> Self {
-        let built = match &limit.per {
+    /// The limiter of a limit.
+    ///
+    /// # Errors
+    /// A request brought along what no limit can be.
+    pub fn new(client: &Client, limit: &Limit) -> Result<Self, Error> {
+        match &limit.per {
             Per::Window(geometry) => window(client, limit, *geometry).map(Self::Window),
             Per::Period(periods) => budget(client, limit, periods).map(Self::Budget),
             Per::Hold(lifetime) => holds(client, limit, *lifetime).map(Self::Hold),
-        };
-        built.expect("the configuration is valid")
+        }
     }
 
-    /// What it says to an operation. All but the most frequent one are boxed, so that their futures, which are larger,
-    /// make no other request's larger.
-    pub async fn decide(&self, operation: Operation, asked: Asked<'_>) -> Result<Decision, Error> {
+    /// What it says to a question. All but the most frequent operation are boxed, so that their futures, which are
+    /// larger, make no other request's larger.
+    pub async fn decide(
+        &self,
+        question: &Question<'_>,
+        operation: Operation,
+        deadline: Option<Instant>,
+    ) -> Result<Decision, Error> {
         match operation {
-            Operation::Allow => self.allow(asked).await,
-            Operation::Peek => Box::pin(self.peek(asked)).await,
-            Operation::Record => Box::pin(self.record(asked)).await,
+            Operation::Allow => self.allow(question, deadline).await,
+            Operation::Peek => Box::pin(self.peek(question, question.hits, deadline)).await,
+            Operation::Record => Box::pin(self.record(question, deadline)).await,
             Operation::Refund => {
-                Box::pin(self.refund(asked, None)).await?;
-                Box::pin(self.peek(Asked { cost: 1, ..asked })).await
+                Box::pin(self.refund(question, deadline)).await?;
+                Box::pin(self.peek(question, 1, deadline)).await
             }
         }
     }
 
     /// A hold is granted to the request, whose end releases it: nothing here does.
-    async fn allow(&self, asked: Asked<'_>) -> Result<Decision, Error> {
-        match self {
-            Self::Window(limiter) => limiter.allow(asked.request()).await,
-            Self::Budget(limiter) => Box::pin(limiter.allow(asked.request())).await,
-            Self::Hold(limiter) => {
-                let hold = Box::pin(limiter.hold(asked.hold())).await?;
+    async fn allow(&self, question: &Question<'_>, deadline: Option<Instant>) -> Result<Decision, Error> {
+        match (self, question.wait) {
+            (Self::Window(limiter), None) => limiter.allow(question.request(deadline)).await,
+            (Self::Window(limiter), Some(wait)) => Box::pin(limiter.acquire(question.request(deadline), wait)).await,
+            (Self::Budget(limiter), _) => Box::pin(limiter.allow(question.request(deadline))).await,
+            (Self::Hold(limiter), _) => {
+                let hold = Box::pin(limiter.hold(question.hold_request(deadline))).await?;
                 let decision = *hold.decision();
                 hold.detach();
                 Ok(decision)
@@ -86,50 +65,45 @@ impl AnyLimiter {
         }
     }
 
-    async fn peek(&self, asked: Asked<'_>) -> Result<Decision, Error> {
+    async fn peek(&self, question: &Question<'_>, hits: u64, deadline: Option<Instant>) -> Result<Decision, Error> {
         match self {
-            Self::Window(limiter) => limiter.peek(asked.request()).await,
-            Self::Budget(limiter) => limiter.peek(asked.request()).await,
-            Self::Hold(limiter) => limiter.peek(asked.hold()).await,
+            Self::Window(limiter) => limiter.peek(question.request(deadline).cost(hits)).await,
+            Self::Budget(limiter) => limiter.peek(question.request(deadline).cost(hits)).await,
+            Self::Hold(limiter) => limiter.peek(question.hold_request(deadline).cost(hits)).await,
         }
     }
 
-    async fn record(&self, asked: Asked<'_>) -> Result<Decision, Error> {
+    async fn record(&self, question: &Question<'_>, deadline: Option<Instant>) -> Result<Decision, Error> {
         match self {
-            Self::Window(limiter) => limiter.record(asked.request()).await,
-            Self::Budget(limiter) => limiter.record(asked.request()).await,
-            Self::Hold(_) => Err(Error::Invalid("what is under way is not recorded".into())),
+            Self::Window(limiter) => limiter.record(question.request(deadline)).await,
+            Self::Budget(limiter) => limiter.record(question.request(deadline)).await,
+            Self::Hold(_) => Err(Error::Invalid("holds cannot be recorded".into())),
         }
     }
 
-    /// Gives units back: those of an age, of a window, if one is said; of a hold, those of this request.
-    pub async fn refund(&self, asked: Asked<'_>, age: Option<Duration>) -> Result<u64, Error> {
-        let request = || age.map_or(asked.request(), |age| asked.request().age(age));
+    /// Gives units back; of a hold, those of its id.
+    pub async fn refund(&self, question: &Question<'_>, deadline: Option<Instant>) -> Result<u64, Error> {
         match self {
-            Self::Window(limiter) => limiter.refund(request()).await,
-            Self::Budget(limiter) => limiter.refund(asked.request()).await,
-            Self::Hold(limiter) => limiter.end(asked.hold()).await,
+            Self::Window(limiter) => limiter.refund(question.request(deadline)).await,
+            Self::Budget(limiter) => limiter.refund(question.request(deadline)).await,
+            Self::Hold(limiter) => limiter.end(question.hold_request(deadline)).await,
         }
-    }
-
-    pub async fn block_unless_blocked(&self, key: &str, duration: Duration) -> Result<SystemTime, Error> {
-        self.window()?.block_unless_blocked(key, duration).await
     }
 
     /// What only windows can do.
     pub fn window(&self) -> Result<&Limiter, Error> {
         match self {
             Self::Window(limiter) => Ok(limiter),
-            Self::Budget(_) | Self::Hold(_) => Err(Error::Invalid("only a window waits and blocks".into())),
+            Self::Budget(_) | Self::Hold(_) => Err(Error::Invalid("only windows can be waited for and blocked".into())),
         }
     }
 
-    /// One of several in one decision.
-    pub fn member<'a>(&'a self, asked: Asked<'a>) -> Member<'a> {
+    /// One of several limits in one decision.
+    pub fn member<'a>(&'a self, question: &'a Question<'_>, deadline: Option<Instant>) -> Member<'a> {
         match self {
-            Self::Window(limiter) => (limiter, asked.request()).into(),
-            Self::Budget(limiter) => (limiter, asked.request()).into(),
-            Self::Hold(limiter) => (limiter, asked.hold()).into(),
+            Self::Window(limiter) => (limiter, question.request(deadline)).into(),
+            Self::Budget(limiter) => (limiter, question.request(deadline)).into(),
+            Self::Hold(limiter) => (limiter, question.hold_request(deadline)).into(),
         }
     }
 }

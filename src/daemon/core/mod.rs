@@ -3,7 +3,8 @@
 //! This is the only part that asks the crate `swlimit_client`.
 
 mod answer;
-mod brought;
+mod caches;
+mod client;
 mod decide;
 mod explanation;
 mod holds;
@@ -11,17 +12,18 @@ pub mod keys;
 mod limiter;
 mod limiters;
 mod plan;
+mod question;
 mod refusal;
 mod rights;
-mod single;
 
 pub use answer::{Answer, Source};
+pub use client::{check, checker, client, Checked};
 pub use explanation::{Explanation, Mismatch};
-pub use holds::{AdmitPart, BudgetKind, HoldKind, Taken};
-pub use limiters::{check, checker, client, Checked, Limiters};
+pub use holds::Taken;
+pub use limiters::Limiters;
+pub use plan::{retry_after, Descriptor, Plan};
 #[cfg(test)]
-pub use plan::COMPARISONS;
-pub use plan::{retry_after, Descriptor, Operation, Plan, Question, Role};
+pub use question::COMPARISONS;
+pub use question::{Operation, Question, Role};
 pub use refusal::Refusal;
-pub use single::{info, top, Demand, Verb};
 pub use swlimit_client::{headers, Backend, Client, DeniedKey, Error, KeyInfo, State, Statistics};

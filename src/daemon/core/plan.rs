@@ -9,7 +9,8 @@ use tokio::time::Instant;
 
 use super::answer::Answer;
 use super::keys;
-use crate::config::limits::{Entry, Limit, OriginalRequest, Per, Rule};
+use super::question::{Operation, Question, Role};
+use crate::config::limits::{Entry, OriginalRequest, Per, Rule};
 
 /// The questions of a request, and the descriptors that they belong to.
 #[derive(Debug, Default)]
@@ -29,62 +30,6 @@ pub struct Plan<'a> {
 pub struct Index {
     places: HashTable<usize>,
     hasher: RandomState,
-}
-
-/// A question about one key.
-#[derive(Debug, PartialEq)]
-pub struct Question<'a> {
-    pub operation: Operation,
-    pub role: Role,
-    pub limit: Cow<'a, Limit>,
-    pub key: String,
-    /// Which request it is, of a limit upon those under way.
-    pub id: Option<&'a [u8]>,
-    /// Units; of a PEEK, those that would be asked for.
-    pub hits: u64,
-}
-
-#[cfg(test)]
-thread_local! {
-    /// How many questions were compared with each other.
-    pub static COMPARISONS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-}
-
-impl Question<'_> {
-    /// Equal questions are asked once.
-    fn equality(&self) -> (&str, Operation, Role, Option<&[u8]>) {
-        (&self.key, self.operation, self.role, self.id)
-    }
-
-    fn is_equal(&self, other: &Self) -> bool {
-        #[cfg(test)]
-        COMPARISONS.with(|count| count.set(count.get() + 1));
-        self.equality() == other.equality()
-    }
-}
-
-/// What a question does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Operation {
-    /// Count the hits if all limits of the request grant them.
-    Allow,
-    /// Count nothing.
-    Peek,
-    /// Count the hits whatever the limit says.
-    Record,
-    /// Give the hits back.
-    Refund,
-}
-
-/// What a denial means for the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// The request is denied.
-    Decides,
-    /// The request is denied if all of this role deny it.
-    Quota,
-    /// Nothing.
-    Shadow,
 }
 
 /// A descriptor of the request: the rule that it matched, and its questions.

@@ -36,7 +36,7 @@ struct Part {
 
 /// A key, and its denied requests.
 #[derive(Debug, PartialEq, Eq)]
-pub struct DeniedKey {
+pub struct KeyDenials {
     pub key: Box<str>,
     pub this_minute: u64,
     pub last_minute: u64,
@@ -61,7 +61,7 @@ impl DeniedHere {
     }
 
     /// The keys with the most denials.
-    pub fn top(&self, count: usize) -> Vec<DeniedKey> {
+    pub fn top(&self, count: usize) -> Vec<KeyDenials> {
         self.turn();
         self.most_denied(count)
     }
@@ -78,7 +78,7 @@ impl DeniedHere {
         }
     }
 
-    fn most_denied(&self, count: usize) -> Vec<DeniedKey> {
+    fn most_denied(&self, count: usize) -> Vec<KeyDenials> {
         let mut all: Vec<_> = self.parts.iter().flat_map(|part| lock(part).keys()).collect();
         all.sort_by_cached_key(|denied| (Reverse(denied.this_minute + denied.last_minute), denied.key.clone()));
         all.truncate(count);
@@ -87,10 +87,10 @@ impl DeniedHere {
 }
 
 impl Part {
-    fn keys(&self) -> Vec<DeniedKey> {
+    fn keys(&self) -> Vec<KeyDenials> {
         let of = |counts: &Counts, key: &str| counts.get(key).copied().unwrap_or_default();
         let only_last = self.last.keys().filter(|key| !self.this.contains_key(*key));
-        let keys = self.this.keys().chain(only_last).map(|key| DeniedKey {
+        let keys = self.this.keys().chain(only_last).map(|key| KeyDenials {
             key: key.clone(),
             this_minute: of(&self.this, key),
             last_minute: of(&self.last, key),

@@ -1,5 +1,6 @@
 //! Metrics for Prometheus, and the recent counts for the page.
 
+use std::future::Future;
 use std::net::IpAddr;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use metrics::{counter, gauge, histogram, Counter, Gauge, Histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use metrics_process::Collector;
 use metrics_util::MetricKindMask;
-use tracing::Span;
+use tracing::{Instrument, Span};
 
 use super::configuration::ConfigurationMetrics;
 use super::denied::DeniedHere;
@@ -21,7 +22,7 @@ use super::throttle::Throttle;
 use super::traces;
 use super::waiting::Waiting;
 use crate::config::policy::Module;
-use crate::core::{Backend, Client, Source, State, Statistics};
+use crate::core::{Answer, Backend, Client, Operation, Question, Source, State, Statistics};
 
 /// 50 µs … 1 s.
 pub const SECONDS: [f64; 13] =
@@ -58,7 +59,7 @@ pub struct Metrics {
 }
 
 /// A request under way.
-pub struct Running<'a> {
+struct Running<'a> {
     metrics: &'a Metrics,
     api: Api,
     span: Span,
@@ -159,22 +160,33 @@ impl Metrics {
         }
     }
 
-    /// A request that begins; dropped before its outcome is known, it was cancelled.
-    pub fn began(&self, api: Api, span: Span) -> Running<'_> {
-        Running { metrics: self, api, span, began: Instant::now(), outcome: Outcome::Cancelled }
+    /// Answers a request in its span, and counts its outcome and duration. Dropped before it has ended, it counts as
+    /// cancelled.
+    pub async fn observe<T>(
+        &self,
+        api: Api,
+        span: Span,
+        answering: impl Future<Output = T>,
+        outcome: impl FnOnce(&T) -> Outcome,
+    ) -> T {
+        let mut running = Running { metrics: self, api, span, began: Instant::now(), outcome: Outcome::Cancelled };
+        let answer = answering.instrument(running.span.clone()).await;
+        running.outcome = outcome(&answer);
+        answer
+    }
+
+    /// Counts a decision of the HTTP API.
+    pub fn command(&self, api: Api, questions: &[&Question<'_>], answers: &[Answer]) {
+        let counted = questions.iter().zip(answers).filter(|(question, _)| question.operation != Operation::Peek);
+        let denied = counted.clone().filter(|(_, answer)| !answer.granted);
+        denied.for_each(|(question, _)| self.denied_here.count(&question.key));
+        self.rules.count_command(api, counted.map(|(question, _)| question.hits).sum(), answers);
     }
 
     /// Counts a descriptor without a limit, or a request without a policy.
     pub fn unmatched(&self, why: Unmatched) {
         self.unmatched[why as usize].increment(1);
         self.recent_unmatched.count(why as usize);
-    }
-}
-
-impl Running<'_> {
-    /// Ends the request.
-    pub fn finished(mut self, outcome: Outcome) {
-        self.outcome = outcome;
     }
 }
 

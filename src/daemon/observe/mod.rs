@@ -1,6 +1,7 @@
 //! What operators see: metrics, traces, and logs that stay readable.
 
 pub mod configuration;
+pub mod decisions;
 pub mod denied;
 mod descriptions;
 pub mod labels;

@@ -32,11 +32,12 @@ pub fn script_key() -> Option<(SystemTime, String)> {
 }
 
 /// Counts and logs a request that the server did not decide.
-pub fn refused(refusal: &Refusal) {
+pub fn refused(refusal: impl Into<Refusal>) -> Refusal {
+    let refusal = refusal.into();
     static LOGGED: [Throttle; 2] = [Throttle::new(), Throttle::new()];
     let [away, refused, written_by_script] = SERVER_ERRORS;
     let log = |throttle: &Throttle, line: &dyn Fn(u64)| throttle.count(Instant::now()).into_iter().for_each(line);
-    let why = match refusal {
+    let why = match &refusal {
         Refusal::Unavailable => away,
         Refusal::Refused(error) => {
             log(&LOGGED[0], &|count| {
@@ -56,12 +57,13 @@ pub fn refused(refusal: &Refusal) {
             });
             written_by_script
         }
-        Refusal::Invalid(_) | Refusal::NeedsServer => return,
+        Refusal::Invalid(_) | Refusal::NeedsServer => return refusal,
     };
     counter!("swlimitd_server_errors_total", "why" => why).increment(1);
     if why != away {
         with(|refusals, now| refusals.count(refusal.message(), now));
     }
+    refusal
 }
 
 /// How many commands are refused per second, and the last error; `None` without any.

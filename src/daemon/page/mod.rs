@@ -17,8 +17,8 @@ use tokio::runtime::Handle;
 
 use crate::config::access::Access;
 use crate::config::limits::{Domain, Limit, Limits, Per, Rule};
-use crate::core::{self, Refusal, Source};
-use crate::observe::denied::DeniedKey;
+use crate::core::{DeniedKey, Refusal, Source};
+use crate::observe::denied::KeyDenials;
 use crate::observe::metrics::{Metrics, SECONDS, WAIT_SECONDS};
 use crate::observe::process;
 use crate::observe::recent::TimeRange;
@@ -86,7 +86,7 @@ pub type States = Snapshots<Question, Bytes>;
 pub fn states(service: Arc<Service>) -> States {
     let runtime = Handle::current();
     Snapshots::new("page", move || {
-        let denied = runtime.block_on(core::top(service.client(), MAX_KEYS));
+        let denied = runtime.block_on(service.client().top(MAX_KEYS)).map_err(Refusal::from);
         let state = PageState { service: service.clone(), denied };
         move |question: &Question| state.shown(question).to_string().into()
     })
@@ -110,7 +110,7 @@ async fn state(
 
 struct PageState {
     service: Arc<Service>,
-    denied: Result<Vec<core::DeniedKey>, Refusal>,
+    denied: Result<Vec<DeniedKey>, Refusal>,
 }
 
 impl PageState {
@@ -235,8 +235,8 @@ fn sources(metrics: &Metrics, range: TimeRange) -> Vec<Value> {
 /// The keys that were denied most, or why they are hidden.
 fn keys(
     access: Result<(), Barred>,
-    denied: &Result<Vec<core::DeniedKey>, Refusal>,
-    here: &[DeniedKey],
+    denied: &Result<Vec<DeniedKey>, Refusal>,
+    here: &[KeyDenials],
     waiting: &[AwaitedKey],
 ) -> Value {
     let waiting = || {
@@ -246,7 +246,7 @@ fn keys(
         shown.collect::<Vec<_>>()
     };
     let here = || {
-        let shown = here.iter().map(|DeniedKey { key, this_minute, last_minute }| {
+        let shown = here.iter().map(|KeyDenials { key, this_minute, last_minute }| {
             json!({"key": key, "this_minute": this_minute, "last_minute": last_minute})
         });
         shown.collect::<Vec<_>>()

@@ -442,7 +442,9 @@ impl RateLimit {
             _ if !context.defaults.has_server || context.by_script => {
                 Err("concurrency needs a server with the module".into())
             }
-            Some(Duration(ttl)) if u128::from(ttl) >= HoldLimiter::MIN_TTL.as_millis() => Ok(Lifetime { ttl, id }),
+            Some(Duration(ttl)) if u128::from(ttl) >= HoldLimiter::MIN_TTL.as_millis() => {
+                Ok(Lifetime { ttl, id: Some(id) })
+            }
             _ => Err("concurrency needs a ttl of at least 3s: the longest that a request counts".into()),
         }
     }

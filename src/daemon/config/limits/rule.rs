@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use swlimit_window::{Geometry, Quota};
+use swlimit_window::Geometry;
 
 use super::document::{Metadata, Unit};
 use super::entry::Entry;
@@ -33,7 +33,7 @@ pub struct Rule {
 }
 
 /// One limit of a rule, and how it is decided.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
     /// Its number among all configured limits; `None` if a request brought it along.
     pub id: Option<usize>,
@@ -54,7 +54,7 @@ pub struct Limit {
 }
 
 /// What the units of a limit last for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Per {
     Window(Geometry),
     Period(Periods),
@@ -67,8 +67,9 @@ pub enum Per {
 pub struct Lifetime {
     /// The longest, in ms.
     pub ttl: u64,
-    /// The level of the descriptor's entry that says which request it is, and is no part of the key.
-    pub id: usize,
+    /// The level of the descriptor's entry that identifies the request, and is no part of the key; `None` if a request
+    /// brought the limit along.
+    pub id: Option<usize>,
 }
 
 impl Per {
@@ -105,7 +106,7 @@ impl Per {
     /// The level of the entry that is the id of a hold.
     pub fn id(&self) -> Option<usize> {
         match self {
-            Self::Hold(lifetime) => Some(lifetime.id),
+            Self::Hold(lifetime) => lifetime.id,
             Self::Window(_) | Self::Period(_) => None,
         }
     }
@@ -113,11 +114,15 @@ impl Per {
 
 impl Limit {
     /// A limit that a request brought along.
-    pub fn from_request(quota: Quota, policy: DecisionPolicy) -> Self {
-        let (id, name, is_shared) = (None, String::new(), false);
-        let (units, per) = (quota.limit, Per::Window(quota.geometry));
-        let suffix = per.spelled();
+    pub fn from_request(units: u64, per: Per, policy: DecisionPolicy) -> Self {
+        let (id, name, suffix, is_shared) = (None, String::new(), per.spelled(), false);
         Self { id, name, units, per, suffix, strict: false, block: None, record: false, is_shared, policy }
+    }
+
+    /// The limit without what its limiter does not depend on.
+    pub fn unnamed(&self) -> Self {
+        let Self { units, per, strict, block, policy, .. } = self;
+        Self { strict: *strict, block: *block, ..Self::from_request(*units, per.clone(), *policy) }
     }
 }
 

@@ -27,7 +27,7 @@ pub const PATH: &str = "/auth";
 pub async fn authorize(service: &Service, parts: &Parts, peer: Peer) -> Result<Permission, Refusal> {
     let span = traces::span(Api::Auth, &parts.headers);
     let outcome = |permission: &Result<Permission, _>| Outcome::from(permission.as_ref().map(|it| it.is_denied()));
-    service.observed(Api::Auth, span, decide(service, parts, peer), outcome).await
+    service.metrics.observe(Api::Auth, span, decide(service, parts, peer), outcome).await
 }
 
 async fn decide(service: &Service, parts: &Parts, peer: Peer) -> Result<Permission, Refusal> {

@@ -13,13 +13,11 @@ pub fn plan<'a>(limits: &'a Limits, prefix: &str, request: &'a OriginalRequest<'
         let rule = &policy.rule;
         let questions = rule.limits.iter().map(|limit| {
             let name = if limit.is_shared { "" } else { &rule.name };
+            let key = keys::of_policy(prefix, &domain.name, name, &key, &limit.suffix);
             let question = Question {
                 operation: if limit.record { Operation::Record } else { Operation::Allow },
                 role: if rule.shadow_mode { Role::Shadow } else { Role::Decides },
-                limit: Cow::Borrowed(limit),
-                key: keys::of_policy(prefix, &domain.name, name, &key, &limit.suffix),
-                id: None,
-                hits: policy.cost,
+                ..Question::new(Cow::Borrowed(limit), key, policy.cost)
             };
             // Policies with priorities may ask about one key: the request counts once.
             plan.ask(question, |own, others| Ok(own.max(others)))

@@ -11,6 +11,7 @@ use tonic::server::{Grpc, UnaryService};
 use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 
+use super::answer::answer;
 use super::messages::RateLimitRequest;
 use crate::core::Refusal;
 use crate::observe::labels::Api;
@@ -46,8 +47,7 @@ impl UnaryService<RateLimitRequest> for ShouldRateLimit {
         let (service, deadline) = (self.0.clone(), self.1);
         Box::pin(async move {
             let (metadata, _, request) = request.into_parts();
-            let reply =
-                super::should_rate_limit(&service, Api::Grpc, metadata.as_ref(), &request.into(), deadline).await;
+            let reply = answer(&service, Api::Grpc, metadata.as_ref(), &request.into(), deadline).await;
             reply.map(Response::new).map_err(status)
         })
     }

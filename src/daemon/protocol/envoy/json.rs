@@ -13,8 +13,8 @@ use envoy_types::pb::google::protobuf::value::Kind;
 use serde::{de, Deserialize, Deserializer};
 use serde_json::{json, Map, Value};
 
+use super::answer;
 use super::request::{Descriptor, Request};
-use super::should_rate_limit;
 use crate::config::limits;
 use crate::core::Refusal;
 use crate::observe::labels::Api;
@@ -31,7 +31,7 @@ pub async fn answer(service: &Service, headers: &HeaderMap, body: &Bytes) -> Res
         Ok(Object(request)) => request.into(),
         Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
     };
-    match should_rate_limit(service, Api::Json, headers, &request, None).await {
+    match answer::answer(service, Api::Json, headers, &request, None).await {
         Ok(reply) if reply.overall_code() == Code::OverLimit => {
             (StatusCode::TOO_MANY_REQUESTS, Json(response(reply))).into_response()
         }

@@ -5,10 +5,10 @@ use std::collections::HashSet;
 
 use ahash::RandomState;
 use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
-use swlimit_window::{Quota, MAX_EXACT};
+use swlimit_window::MAX_EXACT;
 
 use super::request::{self, Request};
-use crate::config::limits::{default_geometry, Domain, Limit, Limits, Rule, Unit};
+use crate::config::limits::{default_geometry, Domain, Limit, Limits, Per, Rule, Unit};
 use crate::config::policy::DecisionPolicy;
 use crate::core::{keys, Descriptor, Operation, Plan, Question, Refusal, Role};
 
@@ -74,8 +74,8 @@ impl<'a> Planner<'a> {
                         _ => Operation::Allow,
                     };
                     let key = self.key(matched.domain, matched.rule, descriptor, &limit);
-                    let id = limit.per.id().map(|level| id_of(descriptor, level)).transpose()?;
-                    let question = Question { operation, role, limit, key, id, hits: hits.max(1) };
+                    let id = limit.per.id().map(|level| id_of(descriptor, level)).transpose()?.map(Cow::Borrowed);
+                    let question = Question { operation, role, id, ..Question::new(limit, key, hits.max(1)) };
                     plan.ask(question, |own, others| match operation {
                         Operation::Peek => Ok(own),
                         _ if own + others > MAX_EXACT => {
@@ -108,8 +108,8 @@ impl<'a> Planner<'a> {
             RateLimitUnit::Unknown => return Err(Refusal::invalid("the unit of a descriptor's limit is unknown")),
         };
         let geometry = default_geometry(unit.window()).expect("units are windows");
-        let quota = Quota { limit: limit.requests_per_unit.into(), geometry };
-        let brought = Some(Box::new(Limit::from_request(quota, self.policy)));
+        let units = limit.requests_per_unit.into();
+        let brought = Some(Box::new(Limit::from_request(units, Per::Window(geometry), self.policy)));
         Ok(Some(Matched { domain, rule: &domain.from_requests, brought }))
     }
 
