@@ -1,6 +1,7 @@
 """What frameworks take for `POST /login`: the tables of proxies.md, and no way round a policy."""
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -9,11 +10,14 @@ import sys
 import pytest
 
 from docs.pages import page_named
+from support.kubernetes import GO
 from support.node import NODE
 from support.server import ROOT
 
 SERVERS = {"python": [sys.executable, ROOT / "tests/daemon/frameworks/serve.py"],
-           "node": [NODE, ROOT / "tests/node/frameworks.mjs"]}
+           "node": [NODE, ROOT / "tests/node/frameworks.mjs"],
+           "go": [GO, "run", ROOT / "tests/daemon/frameworks/serve.go"]}
+ENVIRONMENT = os.environ | {"GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
 PAGE = page_named("proxies.md").read_text()
 SHOWN = ["/LOGIN", "/login/", "/login;a=b"]
 
@@ -21,7 +25,7 @@ SHOWN = ["/LOGIN", "/login/", "/login;a=b"]
 def rows(title):
     """The rows of the page's first table with this title."""
     table = PAGE.split(title, 1)[1].split("\n\n")[0]
-    row = r"^\| ([A-Za-z][^|]*?)(?:, on \w+)? \| ((?:same|other|redirect|refused)[^\n]*) \|$"
+    row = r"^\| ([A-Za-z@][^|]*?)(?:, on \w+)? \| ((?:same|other|redirect|refused)[^\n]*) \|$"
     return dict(re.findall(row, table, re.MULTILINE))
 
 
@@ -45,7 +49,8 @@ def status(port, path, method="POST", headers="", body=""):
 
 @pytest.fixture(scope="module", params=SERVERS)
 def ports(request):
-    with subprocess.Popen(SERVERS[request.param], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(SERVERS[request.param], env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True) as process:
         yield json.loads(process.stdout.readline())
         process.stdin.close()
 

@@ -56,3 +56,16 @@ def test_no_command_came_with_a_later_version():
     since = {name: numbers(match[1]) for name, match in found.items() if match}
     assert len(since) > 15
     assert not [name for name, version in since.items() if version > numbers(VERSION)]
+
+
+def test_the_lock_file_of_the_benchmark_is_of_these_manifests():
+    """Else `make bench` refuses it: after a new dependency, `cargo update --workspace` there."""
+    locked = {package["name"]: {name.split()[0] for name in package.get("dependencies", ())}
+              for package in tomllib.loads((ROOT / "scripts/bench/Cargo.lock").read_text())["package"]}
+    manifests = [ROOT / f"src/{part}/Cargo.toml" for part in ("budget", "client", "window")]
+    for path in [*manifests, *(ROOT / "scripts/bench").glob("*/Cargo.toml")]:
+        manifest = tomllib.loads(path.read_text())
+        parts = [manifest, *manifest.get("target", {}).values()]
+        needed = {name for part in parts for name, how in part.get("dependencies", {}).items()
+                  if isinstance(how, str) or not how.get("optional")}
+        assert locked[manifest["package"]["name"]] == needed, path

@@ -3,6 +3,8 @@
 
 import { once } from "node:events";
 import { createServer } from "node:http";
+import hapi from "@hapi/hapi";
+import Router from "@koa/router";
 import express from "express";
 import fastify from "fastify";
 import { Hono } from "hono";
@@ -40,6 +42,20 @@ ofKoa.use((context) => {
   if (["POST /login", "GET /page", "DELETE /item"].includes(`${context.method} ${context.path}`)) context.body = "ok";
 });
 
+const koaText = (context) => {
+  context.body = "ok";
+};
+const router = new Router().post("/login", koaText).get("/page", koaText).delete("/item", koaText);
+const ofRouter = new Koa().use(router.routes()).use(router.allowedMethods());
+
+const ofHapi = async () => {
+  const server = hapi.server({ port: 0, host: "127.0.0.1" });
+  const routes = { POST: "/login", GET: "/page", DELETE: "/item" };
+  for (const [method, path] of Object.entries(routes)) server.route({ method, path, handler: () => "ok" });
+  await server.start();
+  return server.info.port;
+};
+
 const ports = {
   Express: await listen(ofExpress),
   Fastify: await ofFastify({}),
@@ -49,6 +65,8 @@ const ports = {
   }),
   Hono: await listen(hono),
   "Koa, comparing `ctx.path`": await listen(ofKoa.callback()),
+  "@koa/router": await listen(ofRouter.callback()),
+  hapi: await ofHapi(),
 };
 console.log(JSON.stringify(ports));
 process.stdin.resume();
