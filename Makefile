@@ -67,6 +67,7 @@ test-releases: build-all ## The tests that depend on the server, on the other re
 
 # Only Valkey 9 moves slots atomically.
 test-long: build-all ## The tests that take minutes
+	@case "$(CRATES)" in *"exclude swlimitd"*) ;; *) cargo check --package swlimitd --no-default-features;; esac
 	$(PARALLEL) tests --long -m "long or threaded"
 	SWLIMIT_SERVERS=$(THREADED_RELEASES) $(PARALLEL) tests --long -m "threaded and not long"
 	SWLIMIT_SERVERS=valkey-9.1 $(PARALLEL) tests --long -m long -k atomically

@@ -25,7 +25,7 @@ use config::environment::Environment;
 use config::settings::LogFormat;
 use config::{Configuration, Origin};
 use observe::metrics::Metrics;
-use observe::traces;
+use observe::opentelemetry::Exporter;
 use serve::listen::Listener;
 use serve::shutdown::{serve_until_stopped, Signals};
 use serve::FatalError;
@@ -102,7 +102,7 @@ async fn run(arguments: Arguments) -> Result<(), FatalError> {
     let in_file = |error: &dyn Error| format!("{origin}: {error}");
     let client = core::client(settings).map_err(|error| in_file(&error))?;
     let filter = EnvFilter::try_new(&settings.log.level).map_err(|error| in_file(&error))?;
-    let tracer = settings.traces.as_ref().map(traces::provider).transpose().map_err(|error| in_file(&error))?;
+    let exporter = settings.traces.as_ref().map(Exporter::new).transpose().map_err(|error| in_file(&error))?;
     let limits = configuration.limits.by_id().len();
     if arguments.check {
         if arguments.server {
@@ -119,7 +119,7 @@ async fn run(arguments: Arguments) -> Result<(), FatalError> {
         LogFormat::Json => tracing_subscriber::fmt::layer().json().with_writer(std::io::stderr).boxed(),
     };
     let registry = tracing_subscriber::registry().with(format.with_filter(filter));
-    registry.with(tracer.as_ref().map(traces::layer)).init();
+    registry.with(exporter.as_ref().map(Exporter::layer)).init();
     // Each connection is an open file, and the usual soft limit is 1024.
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         tracing::warn!(%error, "cannot raise the limit of open files; few connections are possible");
@@ -134,8 +134,8 @@ async fn run(arguments: Arguments) -> Result<(), FatalError> {
 
     let service = Arc::new(Service::new(origin, configuration, client, Metrics::install()));
     serve_until_stopped(service, grpc, http, signals).await?;
-    if let Some(tracer) = tracer {
-        let last = tokio::task::spawn_blocking(move || tracer.shutdown_with_timeout(LAST_TRACES));
+    if let Some(exporter) = exporter {
+        let last = tokio::task::spawn_blocking(move || exporter.shutdown(LAST_TRACES));
         if let Err(error) = last.await? {
             tracing::warn!(%error, "the last traces are lost");
         }

@@ -6,6 +6,8 @@ pub mod denied;
 mod descriptions;
 pub mod labels;
 pub mod metrics;
+#[cfg_attr(not(feature = "opentelemetry"), path = "no_opentelemetry.rs")]
+pub mod opentelemetry;
 pub mod process;
 pub mod recent;
 pub mod refusals;

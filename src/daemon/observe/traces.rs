@@ -1,51 +1,15 @@
-//! OpenTelemetry traces: a span for each decision, in the caller's trace.
+//! Traces: a span for each decision, in the caller's trace.
 
 use axum::http::HeaderMap;
-use opentelemetry::propagation::{Extractor, TextMapPropagator};
-use opentelemetry::trace::TracerProvider;
-use opentelemetry::KeyValue;
-use opentelemetry_otlp::{ExporterBuildError, WithExportConfig};
-use opentelemetry_sdk::propagation::TraceContextPropagator;
-use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
-use opentelemetry_sdk::Resource;
 use tracing::field::Empty;
-use tracing::{Span, Subscriber};
-use tracing_opentelemetry::OpenTelemetrySpanExt;
-use tracing_subscriber::filter::filter_fn;
-use tracing_subscriber::registry::LookupSpan;
-use tracing_subscriber::Layer;
+use tracing::Span;
 
 use super::labels::{shortened, Api, Outcome};
-use super::process;
-use crate::config::settings::Traces;
+use super::opentelemetry;
 use crate::core::{Answer, Descriptor, Plan, Refusal};
 
 /// The target that separates spans from logs.
-const TARGET: &str = "swlimitd::traces";
-
-/// The provider of the configured collector.
-pub fn provider(traces: &Traces) -> Result<SdkTracerProvider, ExporterBuildError> {
-    let exporter = opentelemetry_otlp::SpanExporter::builder().with_tonic().with_endpoint(&traces.endpoint).build()?;
-    Ok(SdkTracerProvider::builder()
-        .with_batch_exporter(exporter)
-        .with_sampler(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(traces.share.fraction()))))
-        .with_resource(resource())
-        .build())
-}
-
-/// This process, to tell it from others. `OTEL_RESOURCE_ATTRIBUTES` adds to it.
-fn resource() -> Resource {
-    let instance = format!("{}:{}", process::host(), std::process::id());
-    let attributes =
-        [KeyValue::new("service.version", env!("CARGO_PKG_VERSION")), KeyValue::new("service.instance.id", instance)];
-    Resource::builder().with_service_name("swlimitd").with_attributes(attributes).build()
-}
-
-/// The layer that sends spans to the provider.
-pub fn layer<S: Subscriber + for<'a> LookupSpan<'a>>(provider: &SdkTracerProvider) -> impl Layer<S> {
-    let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("swlimitd"));
-    layer.with_filter(filter_fn(|metadata| metadata.target() == TARGET))
-}
+pub const TARGET: &str = "swlimitd::traces";
 
 /// The span of a request with these headers. Without traces it costs nothing.
 pub fn span(api: Api, headers: &HeaderMap) -> Span {
@@ -62,8 +26,7 @@ pub fn span(api: Api, headers: &HeaderMap) -> Span {
         result = Empty
     );
     if !span.is_disabled() {
-        let caller = TraceContextPropagator::new().extract(&Headers(headers));
-        let _ = span.set_parent(caller); // fails if the trace is not sampled
+        opentelemetry::set_parent(&span, headers);
     }
     span
 }
@@ -95,17 +58,5 @@ pub fn finished(span: &Span, outcome: Outcome) {
     span.record("result", outcome.name());
     if let Outcome::Error = outcome {
         span.record("otel.status_code", "ERROR");
-    }
-}
-
-struct Headers<'a>(&'a HeaderMap);
-
-impl Extractor for Headers<'_> {
-    fn get(&self, key: &str) -> Option<&str> {
-        self.0.get(key)?.to_str().ok()
-    }
-
-    fn keys(&self) -> Vec<&str> {
-        self.0.keys().map(|name| name.as_str()).collect()
     }
 }
