@@ -8,17 +8,18 @@ use swlimit_budget::{Budget, Request as Exact};
 use tokio::time::Instant;
 
 use crate::calendar::Calendar;
-use crate::client::{Client, Shared};
+use crate::client::Client;
 use crate::clock::{ms, ms_up};
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::keyed::{Bounded, Keep};
-use crate::link::Link;
 use crate::mode::{OnFailure, Share, SHARE};
 use crate::protocol::{unix, wrong_type, BudgetClause, Command, KeyInfo, NO_SUCH_KEY};
 use crate::quota::checked_limit;
 use crate::request::Request;
+use crate::shared::Shared;
 use crate::transport::Reply;
+use crate::upstream::Link;
 
 /// A clock that is so far behind the server's is logged, and how often.
 const FAR_BEHIND: Duration = Duration::from_secs(1);

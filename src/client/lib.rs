@@ -10,32 +10,29 @@ mod budget;
 mod calendar;
 mod client;
 mod clock;
+mod deciding;
 mod decision;
 mod demand;
 mod error;
-#[cfg(test)]
-mod fake;
 pub mod headers;
 mod hold;
 mod keyed;
+mod keys;
 mod limiter;
-mod link;
 mod mode;
 mod permissions;
 mod protocol;
 mod quota;
 mod request;
 mod servers;
-mod several;
+mod shared;
 #[cfg(test)]
-mod sim;
+mod simulation;
 mod statistics;
-mod strategy;
-#[cfg(test)]
-mod tests;
 #[cfg(feature = "tower")]
 pub mod tower;
 pub mod transport;
+mod upstream;
 mod wait;
 
 pub use admission::{Admission, Member};

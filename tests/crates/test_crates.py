@@ -27,7 +27,7 @@ def test_simulation(programs, report):
     """Seeds that nobody has seen: the first is printed, and the one that fails, which repeats the failure."""
     if "client" not in programs:
         pytest.skip(buildable()[1])
-    words = [programs["client"], "sim::any_number_of_events", "--exact", "--ignored", "--nocapture"]
+    words = [programs["client"], "simulation::runs::any_number_of_events", "--exact", "--ignored", "--nocapture"]
     done = subprocess.run(words, cwd=CRATES["client"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     report("; ".join(done.stderr.splitlines()[:2]))

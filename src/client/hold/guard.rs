@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::keeper::{Keeper, Life, Name};
-use super::seats::Seat;
+use super::local::LocalHold;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
+use crate::upstream::{HoldName, HoldRenewer, Lifetime};
 
 /// Units of a limit that are held, or the denial of them. It renews itself, and is released once when it is dropped,
 /// also when its task is cancelled; nobody waits for that. A client that is closed has released what was dropped.
@@ -29,9 +29,9 @@ pub struct Hold {
 pub(crate) enum Taken {
     Nothing,
     /// A hold on the server.
-    There(Keeper, Name, Arc<Life>),
-    /// A seat in this process, by the failure policy or without a server.
-    Here(#[expect(dead_code, reason = "it is dropped")] Seat),
+    There(HoldRenewer, HoldName, Arc<Lifetime>),
+    /// A hold of this process, by the failure policy or without a server.
+    Here(#[expect(dead_code, reason = "it is dropped")] LocalHold),
     /// Nothing that is counted anywhere: the failure policy grants everything.
     Uncounted,
 }
@@ -62,7 +62,7 @@ impl Hold {
         Self { decision, expires_after: None, token: None, taken }
     }
 
-    /// One of the server's, which the keeper renews.
+    /// One of the server's, which the renewer renews.
     pub(crate) fn there(decision: Decision, expires_after: u64, token: u64, taken: Taken) -> Self {
         let expires_after = Some(Duration::from_millis(expires_after));
         Self { decision, expires_after, token: Some(token), taken }
@@ -126,10 +126,10 @@ impl Hold {
     /// [`Error::Away`] and [`Error::Refused`]; it is released all the same, as soon as the server can be asked.
     pub async fn release(mut self) -> Result<u64, Error> {
         let units = self.decision.units();
-        let Taken::There(keeper, name, _) = &self.taken else { return Ok(units) };
-        keeper.forget(name.clone());
-        let deadline = Instant::now() + keeper.link().timeout();
-        let freed = keeper.link().insist(name.release(), deadline, None).await?.natural()?;
+        let Taken::There(renewer, name, _) = &self.taken else { return Ok(units) };
+        renewer.forget(name.clone());
+        let deadline = Instant::now() + renewer.link().timeout();
+        let freed = renewer.link().insist(name.release(), deadline, None).await?.natural()?;
         self.taken = Taken::Nothing;
         Ok(freed)
     }
@@ -138,9 +138,9 @@ impl Hold {
     /// to live. The id; `None` where it was denied, or is local.
     pub fn detach(mut self) -> Option<Vec<u8>> {
         match self.hand_over() {
-            Taken::There(keeper, name, _) => {
+            Taken::There(renewer, name, _) => {
                 let id = name.id.to_vec();
-                keeper.forget(name);
+                renewer.forget(name);
                 Some(id)
             }
             _ => None,
@@ -155,8 +155,8 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if let Taken::There(keeper, name, _) = self.hand_over() {
-            keeper.release(name);
+        if let Taken::There(renewer, name, _) = self.hand_over() {
+            renewer.release(name);
         }
     }
 }

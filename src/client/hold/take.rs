@@ -1,0 +1,246 @@
+//! How holds are taken: from the server, at once or after a wait, or in this process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use swlimit_window::MAX_EXACT;
+use tokio::time::Instant;
+
+use super::guard::{Hold, Taken};
+use super::limiter::{HoldLimiter, AGAIN};
+use super::request::{check_ids, checked_ttl, fresh_id, HoldRequest, InDoubt, PendingHold, MAX_WAIT};
+use crate::clock::ms;
+use crate::decision::{Decision, Source};
+use crate::error::Error;
+use crate::mode::OnFailure;
+use crate::protocol::HoldReply;
+use crate::transport::{Failure, Reply};
+use crate::upstream::{Batch, HoldName, HoldRenewer, Link, Moment, Settled, WAITS_ELSEWHERE};
+use crate::wait::{Wait, POLL};
+
+impl HoldLimiter {
+    /// Takes units of a key until the guard is dropped. Denied, the guard holds nothing.
+    ///
+    /// Dropped at any time, it leaves nothing held for longer than a moment, or than the time to live if the server
+    /// cannot be asked.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for what is out of range; [`Error::Refused`] and [`Error::ModuleMissing`] as the server says;
+    /// [`Error::Away`] only with [`OnFailure::Error`].
+    pub async fn hold<'a>(&self, request: impl Into<HoldRequest<'a>>) -> Result<Hold, Error> {
+        let request = request.into();
+        let asked = self.asked(&request)?;
+        let until = Instant::now() + request.wait;
+        let until = request.deadline.map_or(until, |deadline| deadline.min(until));
+        let wait = self.0.client.wait(until);
+        let hold = match &self.0.client.renewer {
+            None => self.sit(&asked, self.0.limit, &wait, Source::Local).await,
+            Some(renewer) => self.take(renewer, asked, &request, &wait).await?,
+        };
+        self.0.client.counters.decided(hold.decision());
+        Ok(hold)
+    }
+
+    /// # Errors
+    /// [`Error::Invalid`] for what no server would take.
+    pub(crate) fn asked(&self, request: &HoldRequest<'_>) -> Result<PendingHold, Error> {
+        let HoldRequest { key, cost, ttl, wait, id, .. } = *request;
+        if !(1..=MAX_EXACT).contains(&cost) {
+            return Err(Error::Invalid(format!("cost must be an integer between 1 and {MAX_EXACT}")));
+        }
+        if wait > MAX_WAIT {
+            return Err(Error::Invalid("wait must be at most 1h".into()));
+        }
+        let ttl = ttl.map_or(Ok(self.0.ttl), checked_ttl)?;
+        let (id, is_own) = match id {
+            None => (fresh_id()?, true),
+            Some(id) => {
+                check_ids(&[id])?;
+                (id.into(), false)
+            }
+        };
+        let key = self.0.client.key(key).into();
+        Ok(PendingHold { name: HoldName { key, id, ttl }, is_own, limit: self.0.limit, cost })
+    }
+
+    /// Of the server, or of the failure policy for as long as it is away.
+    async fn take(
+        &self,
+        renewer: &HoldRenewer,
+        mut asked: PendingHold,
+        request: &HoldRequest<'_>,
+        wait: &Wait,
+    ) -> Result<Hold, Error> {
+        loop {
+            let reason = match self.take_there(renewer, asked.clone(), request, wait).await {
+                Err(Error::Away(reason)) => reason,
+                taken => return taken,
+            };
+            let again = Instant::now() + AGAIN;
+            let hold = self.by_policy(&asked, reason, &wait.by(again)).await?;
+            if hold.granted() || wait.is_over() {
+                return Ok(hold);
+            }
+            wait.sleep_until(again).await;
+            asked.renew_id()?; // the former one is being released
+        }
+    }
+
+    /// Who decides where the server does not.
+    ///
+    /// # Errors
+    /// [`Error::Away`] with [`OnFailure::Error`].
+    pub(crate) async fn by_policy(&self, asked: &PendingHold, reason: String, wait: &Wait) -> Result<Hold, Error> {
+        let granted = Source::Failure.unknown(asked.cost, self.0.limit, Some(0));
+        Ok(match self.0.on_failure {
+            OnFailure::Error => return Err(Error::Away(reason)),
+            OnFailure::Allow => Hold::local(granted, Taken::Uncounted),
+            OnFailure::Deny => Hold::denied(Source::Failure.unknown(0, self.0.limit, Some(ms(AGAIN)))),
+            OnFailure::Local => {
+                let share = self.0.local_share.units(self.0.limit);
+                self.sit(asked, share, wait, Source::Failure).await
+            }
+        })
+    }
+
+    /// A seat in this process.
+    pub(crate) async fn sit(&self, asked: &PendingHold, limit: u64, wait: &Wait, source: Source) -> Hold {
+        let seat = self.0.local.take(&asked.name.key, limit, asked.cost, wait).await;
+        let remaining = Some(self.0.local.remaining(&asked.name.key, limit));
+        let retry_after = (asked.cost <= limit).then_some(ms(AGAIN));
+        let decision =
+            |granted, retry_after| Decision { remaining, ..source.unknown(granted, self.0.limit, retry_after) };
+        match seat {
+            Some(seat) => Hold::local(decision(asked.cost, Some(0)), Taken::Here(seat)),
+            None => Hold::denied(decision(0, retry_after)),
+        }
+    }
+
+    /// Of the server: at once over the connection that all share, so that a free key never waits for a place; else
+    /// waiting, over one of its own.
+    async fn take_there(
+        &self,
+        renewer: &HoldRenewer,
+        mut asked: PendingHold,
+        request: &HoldRequest<'_>,
+        wait: &Wait,
+    ) -> Result<Hold, Error> {
+        let (mut deadline, mut turn) = (request.deadline, None);
+        loop {
+            let (held, sent) = ask_at_once(renewer, &asked, deadline).await?;
+            if held.granted > 0 {
+                return Ok(asked.kept(renewer, &held, sent));
+            }
+            if held.retry_after.is_none() || wait.is_over() {
+                return Ok(Hold::denied(asked.decision(&held)));
+            }
+            match wait_there(renewer, &asked, wait).await {
+                Some(Err(Error::Refused(text))) if text == WAITS_ELSEWHERE => {
+                    return Ok(Hold::denied(asked.decision(&held)));
+                }
+                Some(waited) => match waited? {
+                    Waited::Granted(held, renewed) => return Ok(asked.kept(renewer, &held, renewed)),
+                    Waited::Denied(held) => return Ok(Hold::denied(asked.decision(&held))),
+                    // It ended before it was renewed.
+                    Waited::Lost => {}
+                },
+                None if wait.is_over() => return Ok(Hold::denied(asked.decision(&held))),
+                // Of those who wait for a key here, one polls.
+                None if turn.is_none() => turn = self.0.client.fair_queue.turn(&asked.name.key, wait).await,
+                None => {
+                    let pause = held.retry_after.map_or(POLL, |ms| POLL.min(Duration::from_millis(ms.max(1))));
+                    wait.sleep_until(Instant::now() + pause).await;
+                }
+            }
+            asked.renew_id()?; // an id is for one hold
+            deadline = None;
+        }
+    }
+}
+
+/// Asks without waiting, at most twice, as the id takes nothing twice. What is granted to nobody is released.
+async fn ask_at_once(
+    renewer: &HoldRenewer,
+    asked: &PendingHold,
+    deadline: Option<Instant>,
+) -> Result<(HoldReply, Moment), Error> {
+    let link = renewer.link();
+    let deadline = link.deadline(deadline)?;
+    let first = ask_once(renewer, asked, deadline).await?;
+    let (settled, sent) = match first {
+        (Settled { reply: Err(_), .. }, _) => {
+            let in_doubt = InDoubt { renewer, name: asked.released_in_doubt() };
+            let second = ask_once(renewer, asked, deadline).await?;
+            if second.0.reply.is_ok() {
+                in_doubt.settle();
+            }
+            second
+        }
+        first => first,
+    };
+    Ok((link.understood(settled.reply, &asked.name.key)?.hold()?, sent))
+}
+
+async fn ask_once(renewer: &HoldRenewer, asked: &PendingHold, deadline: Instant) -> Result<(Settled, Moment), Error> {
+    let late = {
+        let (renewer, name) = (renewer.clone(), asked.released_in_doubt());
+        Box::new(move |settled: Settled| {
+            if let Some(name) = name.filter(|_| may_be_granted(&settled.reply)) {
+                renewer.release(name);
+            }
+        })
+    };
+    let sent = Moment::now();
+    let settled = renewer.link().exchange(Batch::One(asked.command(None)), deadline, Some(late)).await?;
+    Ok((settled, sent))
+}
+
+fn may_be_granted(reply: &Result<Reply, Failure>) -> bool {
+    match reply {
+        Err(_) => true,
+        Ok(reply) => reply.hold().is_ok_and(|held| held.granted > 0),
+    }
+}
+
+enum Waited {
+    /// And renewed, by what was sent at a moment.
+    Granted(HoldReply, Moment),
+    Denied(HoldReply),
+    /// It ended before it could be renewed.
+    Lost,
+}
+
+/// Waits for one's turn on the server; `None` where nobody can, there is no place, or the client was closed.
+async fn wait_there(renewer: &HoldRenewer, asked: &PendingHold, wait: &Wait) -> Option<Result<Waited, Error>> {
+    let link = renewer.link();
+    let in_doubt = InDoubt { renewer, name: asked.released_in_doubt() };
+    let waited = link.wait(&asked.name.key, wait, |left| asked.command(Some(left.min(MAX_WAIT)))).await;
+    let held = match waited.map(|waited| waited.and_then(|reply| reply.hold())) {
+        Some(Ok(held)) => held,
+        Some(Err(error @ Error::Away(_))) => return Some(Err(error)),
+        None if wait.is_closed() => return None,
+        refused => {
+            in_doubt.settle();
+            return refused.map(|refused| refused.map(Waited::Denied));
+        }
+    };
+    if held.granted == 0 {
+        in_doubt.settle();
+        return Some(Ok(Waited::Denied(held)));
+    }
+    // The time to live runs from the grant, which may be older than its reply.
+    let renewed = renewed(link, asked).await;
+    if renewed.is_ok() {
+        in_doubt.settle();
+    }
+    Some(renewed.map(|renewed| renewed.map_or(Waited::Lost, |sent| Waited::Granted(held, sent))))
+}
+
+/// Renews a hold that was granted after a wait: when that was sent; `None` if it has ended.
+async fn renewed(link: &Arc<Link>, asked: &PendingHold) -> Result<Option<Moment>, Error> {
+    let sent = Moment::now();
+    match link.insist(asked.name.renew(), sent.instant + link.timeout(), None).await? {
+        Reply::Array(each) if each.len() == 1 => Ok((each[0].natural()? == 1).then_some(sent)),
+        reply => Err(Error::Answer(reply.to_string())),
+    }
+}

@@ -1,0 +1,116 @@
+//! How requests wait for their turn.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use swlimit_window::MAX_WINDOW;
+use tokio::time::Instant;
+
+use super::Limiter;
+use crate::clock::ms;
+use crate::decision::{Decision, Source};
+use crate::demand::Demand;
+use crate::error::Error;
+use crate::protocol::Command;
+use crate::request::Request;
+use crate::transport::Reply;
+use crate::upstream::Link;
+use crate::wait::{Wait, POLL};
+
+impl Limiter {
+    /// Waits for one's turn, at most so long: first come, first served, whatever each one's cost. The server keeps the
+    /// queue where it can; elsewhere each process keeps its own and asks when the wait is over. Denied at once where
+    /// there is nothing to hope for.
+    ///
+    /// # Errors
+    /// As [`allow`](Self::allow), and [`Error::Invalid`] for a partial request, and [`Error::Refused`] when too many
+    /// wait.
+    pub async fn acquire<'a>(&self, request: impl Into<Request<'a>>, timeout: Duration) -> Result<Decision, Error> {
+        let request = request.into().checked()?;
+        if request.partial {
+            return Err(Error::Invalid("a request that waits is granted the whole cost or nothing".into()));
+        }
+        let (key, demand) = (self.key(request.key), Demand { block: None, ..self.demand(&request) });
+        let until = Instant::now() + timeout.min(Duration::from_millis(MAX_WINDOW));
+        let until = request.deadline.map_or(until, |deadline| deadline.min(until));
+        let decision = self.wait(&key, &request, &demand, &self.0.client.wait(until)).await?;
+        self.0.client.counters.decided(&decision);
+        Ok(decision)
+    }
+
+    async fn wait(&self, key: &[u8], request: &Request<'_>, demand: &Demand, wait: &Wait) -> Result<Decision, Error> {
+        if let Ok(link) = self.0.deciding.link() {
+            match self.wait_there(link, key, demand, wait).await {
+                Some(Ok(decision)) => return Ok(decision),
+                // Nobody can wait there now: who decides instead is asked again and again.
+                None | Some(Err(Error::Away(_))) => {}
+                Some(Err(error)) => return Err(error),
+            }
+        }
+        // Where only a place is missing, one may become free, or units be given back.
+        let link = self.0.deciding.link().ok().filter(|link| link.lets_wait(key));
+        let longest = if link.is_some() { POLL } else { Duration::MAX };
+        let ask = || async move {
+            if let Some(link) = link.filter(|link| link.lets_wait(key)) {
+                match self.wait_in_place(link, key, demand, wait).await {
+                    None | Some(Err(Error::Away(_))) => {}
+                    Some(waited) => return waited,
+                }
+            }
+            self.decide(key, demand, None).await
+        };
+        match self.0.client.fair_queue.wait(key, wait, longest, ask).await {
+            Some(decided) => decided,
+            // Others were before, to the end.
+            None => {
+                let peeked = self.peek(*request).await?;
+                let retry_after = peeked.retry_after.map(|ms| ms.max(1));
+                Ok(Decision { granted: 0, retry_after, ..peeked })
+            }
+        }
+    }
+
+    /// Waits on the server. A free key is granted over the connection that all share, so that it never waits for a
+    /// place.
+    async fn wait_there(
+        &self,
+        link: &Arc<Link>,
+        key: &[u8],
+        demand: &Demand,
+        wait: &Wait,
+    ) -> Option<Result<Decision, Error>> {
+        // The script does not know of waiting.
+        if link.is_scripted(key) {
+            return None;
+        }
+        let decided = |reply: Reply| Ok(Source::Server.decided(reply.decision()?));
+        let at_once = match self.ask(link, Command::acquire(key, demand, 0), None).await {
+            Ok(reply) => decided(reply),
+            Err(error) if error.is_unknown_or_forbidden() => return None,
+            Err(error) => Err(error),
+        };
+        let at_once = match at_once {
+            Ok(decision) if !decision.granted() => decision,
+            done => return Some(done),
+        };
+        if at_once.retry_after().is_none_or(|pause| pause > wait.left()) {
+            return Some(Ok(at_once));
+        }
+        match self.wait_in_place(link, key, demand, wait).await {
+            None if wait.is_over() => Some(Ok(at_once)),
+            waited => waited,
+        }
+    }
+
+    /// Waits over a connection of its own; `None` where there is no place.
+    async fn wait_in_place(
+        &self,
+        link: &Arc<Link>,
+        key: &[u8],
+        demand: &Demand,
+        wait: &Wait,
+    ) -> Option<Result<Decision, Error>> {
+        let waited = link.wait(key, wait, |left| Command::acquire(key, demand, ms(left))).await?;
+        Some(waited.and_then(|reply| Ok(Source::Server.decided(reply.decision()?))))
+    }
+}

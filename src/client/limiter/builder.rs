@@ -1,0 +1,130 @@
+//! How limiters are made.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use swlimit_window::MAX_WINDOW;
+
+use super::{DecidingMode, Inner, Limiter};
+use crate::client::Client;
+use crate::clock::ms;
+use crate::deciding::eventual::Eventual;
+use crate::deciding::leased::Leases;
+use crate::deciding::local::Windows;
+use crate::error::Error;
+use crate::mode::{Mode, OnFailure, Share, SHARE, SYNC_INTERVAL};
+use crate::quota::Quota;
+
+/// Builder for [`Limiter`].
+#[derive(Clone)]
+#[must_use = "nothing is built yet"]
+pub struct LimiterBuilder {
+    client: Client,
+    quota: Quota,
+    strict: bool,
+    block: Option<u64>,
+    mode: Option<Mode>,
+    on_failure: OnFailure,
+    local_share: f64,
+    lease_share: f64,
+    sync_interval: Duration,
+}
+
+impl LimiterBuilder {
+    pub(crate) fn new(client: Client, quota: Quota) -> Self {
+        let (mode, on_failure) = (None, OnFailure::default());
+        let (local_share, lease_share, sync_interval) = (SHARE, SHARE, SYNC_INTERVAL);
+        Self { client, quota, strict: false, block: None, mode, on_failure, local_share, lease_share, sync_interval }
+    }
+
+    /// Counts the trailing subinterval whole: no span of the window ever sees more than the limit.
+    pub fn strict(self) -> Self {
+        Self { strict: true, ..self }
+    }
+
+    /// Blocks the key for so long when the window denies a request: a penalty. Whole ms, 1 ms … 3650 d.
+    pub fn blocking(self, duration: Duration) -> Self {
+        Self { block: Some(ms(duration)), ..self }
+    }
+
+    /// Who decides: [`Mode::Cached`] unless set; of a client without a server [`Mode::Local`].
+    pub fn mode(self, mode: Mode) -> Self {
+        Self { mode: Some(mode), ..self }
+    }
+
+    /// Who decides when the server does not answer: [`OnFailure::Local`] unless set.
+    pub fn on_failure(self, on_failure: OnFailure) -> Self {
+        Self { on_failure, ..self }
+    }
+
+    /// The part of the limit, 0 … 1, that is granted in this process by [`OnFailure::Local`], and by
+    /// [`Mode::Eventual`] before the first reply: 0.1 unless set. Rounded up to whole units.
+    pub fn local_share(self, share: f64) -> Self {
+        Self { local_share: share, ..self }
+    }
+
+    /// The most of the limit, 0 … 1, that one lease takes: 0.1 unless set. Rounded up to whole units.
+    pub fn lease_share(self, share: f64) -> Self {
+        Self { lease_share: share, ..self }
+    }
+
+    /// How often [`Mode::Eventual`] synchronizes: every 100 ms unless set, at least 1 ms.
+    pub fn sync_interval(self, interval: Duration) -> Self {
+        Self { sync_interval: interval, ..self }
+    }
+
+    /// The limiter.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a share, an interval or a block out of range, and for a mode that needs a server which
+    /// the client has not.
+    pub fn build(self) -> Result<Limiter, Error> {
+        let invalid = |text: &str| Error::Invalid(text.into());
+        let local_share = Share::named("local_share", self.local_share)?;
+        let lease_share = Share::named("lease_share", self.lease_share)?;
+        if self.sync_interval < Duration::from_millis(1) {
+            return Err(invalid("sync_interval must be at least 1 ms"));
+        }
+        if self.block.is_some_and(|block| !(1..=MAX_WINDOW).contains(&block)) {
+            return Err(invalid("BLOCK must be a duration such as 60, 500ms, 5m, 1h or 7d"));
+        }
+        let Self { client: Client(client), quota, strict, block, mode, on_failure, sync_interval, .. } = self;
+        let max_keys = client.max_keys;
+        let deciding = match (&client.link, mode) {
+            (None, None) | (_, Some(Mode::Local)) => DecidingMode::Local(Windows::new(max_keys)),
+            (None, Some(_)) => return Err(invalid("mode must be local: the client has no server")),
+            (Some(link), Some(Mode::Direct)) => DecidingMode::Direct(Arc::clone(link)),
+            (Some(link), None | Some(Mode::Cached)) => DecidingMode::Cached(Arc::clone(link)),
+            (Some(link), Some(Mode::Leased)) => {
+                let most = lease_share.units(quota.limit());
+                let leases = Leases::new(Arc::clone(link), &quota, most, max_keys);
+                client.close_later(leases.closing());
+                DecidingMode::Leased(Arc::clone(link), leases)
+            }
+            (Some(link), Some(Mode::Eventual)) => {
+                let share = local_share.units(quota.limit());
+                let eventual = Eventual::new(Arc::clone(link), &quota, sync_interval, share, max_keys);
+                client.close_later(eventual.closing());
+                DecidingMode::Eventual(Arc::clone(link), eventual)
+            }
+        };
+        let failure_windows = OnceLock::new();
+        Ok(Limiter(Arc::new(Inner {
+            client,
+            quota,
+            strict,
+            block,
+            deciding,
+            on_failure,
+            local_share,
+            failure_windows,
+        })))
+    }
+}
+
+impl Client {
+    /// A limiter of this quota, for any number of keys.
+    pub fn limiter(&self, quota: Quota) -> LimiterBuilder {
+        LimiterBuilder::new(self.clone(), quota)
+    }
+}

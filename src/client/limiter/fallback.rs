@@ -1,0 +1,63 @@
+//! How requests are decided where the server does not answer.
+
+use swlimit_window::Decision as Exact;
+
+use super::{DecidingMode, Limiter};
+use crate::deciding::local::Windows;
+use crate::decision::{Decision, Source};
+use crate::demand::Demand;
+use crate::error::Error;
+use crate::mode::OnFailure;
+
+/// Who decides where the server does not.
+pub(crate) enum Policy<'a> {
+    /// The policy, whatever was used.
+    Decided(Decision),
+    /// A window in this process, with its share of the limit.
+    Window(&'a Windows, Demand, Source),
+}
+
+impl Limiter {
+    /// The decision, or the failure policy's if the server is away: of its window, where it has one, as `local` asks
+    /// it.
+    pub(super) fn or_on_failure(
+        &self,
+        decided: Result<Decision, Error>,
+        demand: &Demand,
+        local: impl FnOnce(&Windows, &Demand) -> Result<Exact, Error>,
+    ) -> Result<Decision, Error> {
+        let Err(Error::Away(reason)) = decided else { return decided };
+        match self.policy(demand, reason)? {
+            Policy::Decided(decision) => Ok(decision),
+            Policy::Window(windows, share, source) => Ok(source.decided(local(windows, &share)?).of(demand)),
+        }
+    }
+
+    /// Who decides where the server does not.
+    ///
+    /// # Errors
+    /// [`Error::Away`] with [`OnFailure::Error`].
+    pub(crate) fn policy(&self, demand: &Demand, reason: String) -> Result<Policy<'_>, Error> {
+        if let DecidingMode::Local(windows) = &self.0.deciding {
+            return Ok(Policy::Window(windows, *demand, Source::Local));
+        }
+        Ok(match self.0.on_failure {
+            OnFailure::Error => return Err(Error::Away(reason)),
+            OnFailure::Allow => Policy::Decided(demand.allowed()),
+            OnFailure::Deny => Policy::Decided(demand.denied()),
+            OnFailure::Local => {
+                let windows = self.0.failure_windows.get_or_init(|| Windows::new(self.0.client.max_keys));
+                let quota = self.0.quota.with_limit(self.0.local_share.units(self.0.quota.limit()));
+                let exact = swlimit_window::Request { quota, ..demand.exact };
+                Policy::Window(windows, Demand { exact, ..*demand }, Source::Failure)
+            }
+        })
+    }
+}
+
+impl Decision {
+    /// Made with a share of the limit, of which nobody is told.
+    pub(crate) fn of(self, demand: &Demand) -> Self {
+        Self { limit: demand.exact.quota.limit, ..self }
+    }
+}

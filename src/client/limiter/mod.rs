@@ -1,0 +1,199 @@
+//! A limiter: one quota, any number of keys.
+
+mod acquire;
+mod all_of;
+mod builder;
+mod decide;
+mod fallback;
+
+use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+pub use self::builder::LimiterBuilder;
+pub(crate) use self::fallback::Policy;
+use crate::client::Client;
+use crate::clock::{ms, ms_up};
+use crate::deciding::eventual::Eventual;
+use crate::deciding::leased::Leases;
+use crate::deciding::local::Windows;
+use crate::decision::{Decision, Source};
+use crate::demand::Demand;
+use crate::error::Error;
+use crate::mode::{Mode, OnFailure, Share};
+use crate::protocol::Command;
+use crate::quota::Quota;
+use crate::request::Request;
+use crate::shared::{block_ms, Shared};
+use crate::upstream::Link;
+
+/// One quota, and any number of keys that it holds for. Cheap to clone.
+#[derive(Clone)]
+pub struct Limiter(Arc<Inner>);
+
+struct Inner {
+    client: Arc<Shared>,
+    quota: Quota,
+    strict: bool,
+    /// The block that a denial begins, in ms.
+    block: Option<u64>,
+    deciding: DecidingMode,
+    on_failure: OnFailure,
+    local_share: Share,
+    failure_windows: OnceLock<Windows>,
+}
+
+/// A mode with what it needs.
+pub(crate) enum DecidingMode {
+    Direct(Arc<Link>),
+    Cached(Arc<Link>),
+    Leased(Arc<Link>, Leases),
+    Eventual(Arc<Link>, Eventual),
+    Local(Windows),
+}
+
+impl Limiter {
+    /// Its quota.
+    pub fn quota(&self) -> &Quota {
+        &self.0.quota
+    }
+
+    /// Its mode.
+    pub fn mode(&self) -> Mode {
+        match &self.0.deciding {
+            DecidingMode::Direct(_) => Mode::Direct,
+            DecidingMode::Cached(_) => Mode::Cached,
+            DecidingMode::Leased(..) => Mode::Leased,
+            DecidingMode::Eventual(..) => Mode::Eventual,
+            DecidingMode::Local(_) => Mode::Local,
+        }
+    }
+
+    /// The client it belongs to.
+    pub fn client(&self) -> Client {
+        Client(Arc::clone(&self.0.client))
+    }
+
+    /// Counts a request whatever the limit says: usage that is known afterwards. The decision is the one it would have
+    /// been, with what remains after counting.
+    ///
+    /// # Errors
+    /// As [`allow`](Self::allow), and [`Error::Away`].
+    pub async fn record<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
+        let request = request.into().checked()?;
+        let (key, demand) = (self.key(request.key), self.demand(&Request { partial: false, ..request }));
+        let age = request.age.map(ms);
+        match &self.0.deciding {
+            DecidingMode::Local(windows) => Ok(Source::Local.decided(windows.record(&key, &demand, age)?)),
+            DecidingMode::Eventual(_, eventual) => Ok(eventual.record(&key, &demand, request.age.unwrap_or_default())),
+            mode => {
+                let command = Command::record(&key, &demand, age.unwrap_or_default());
+                let reply = self.ask(mode.link()?, command, request.deadline).await?;
+                Ok(Source::Server.decided(reply.decision()?))
+            }
+        }
+    }
+
+    /// Gives back up to `cost` units of the request: those that count [since](Request::since) an instant, or of an
+    /// [age](Request::age), else the youngest. How many were given back. An age includes the way to the server: add the
+    /// [timeout](crate::ClientBuilder::timeout). Never refund the same units twice.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::Away`].
+    pub async fn refund<'a>(&self, request: impl Into<Request<'a>>) -> Result<u64, Error> {
+        let request = request.into().checked()?;
+        let unsent = match &self.0.deciding {
+            DecidingMode::Local(windows) => {
+                return Ok(windows.refund(&self.key(request.key), request.cost, request.age.map(ms_up)));
+            }
+            // Of an age, the server looks for the units that were counted then.
+            DecidingMode::Eventual(_, eventual) if request.age.is_none() && request.since.is_none() => {
+                eventual.take_back(&self.key(request.key), request.cost)
+            }
+            _ => 0,
+        };
+        let sent = match request.cost - unsent {
+            0 => 0,
+            left => self.0.client.refund(Request { cost: left, ..request }).await?,
+        };
+        Ok(unsent + sent)
+    }
+
+    /// Blocks a key for so long, whatever its block was before; until when it is blocked.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a duration out of range, otherwise as [`refund`](Self::refund).
+    pub async fn block<K: AsRef<[u8]> + ?Sized>(&self, key: &K, duration: Duration) -> Result<SystemTime, Error> {
+        self.begin_block(key.as_ref(), duration, false).await
+    }
+
+    /// Blocks a key for so long, unless it is blocked already; until when it is blocked.
+    ///
+    /// # Errors
+    /// As [`block`](Self::block).
+    pub async fn block_unless_blocked<K: AsRef<[u8]> + ?Sized>(
+        &self,
+        key: &K,
+        duration: Duration,
+    ) -> Result<SystemTime, Error> {
+        self.begin_block(key.as_ref(), duration, true).await
+    }
+
+    async fn begin_block(&self, key: &[u8], duration: Duration, unless_blocked: bool) -> Result<SystemTime, Error> {
+        let duration = block_ms(duration)?;
+        match &self.0.deciding {
+            DecidingMode::Local(windows) => {
+                let left = windows.block(&self.key(key), duration, unless_blocked);
+                Ok(SystemTime::now() + Duration::from_millis(left))
+            }
+            _ => self.0.client.block(key, duration, unless_blocked).await,
+        }
+    }
+
+    /// Lifts a block; whether the key was blocked.
+    ///
+    /// # Errors
+    /// As [`refund`](Self::refund).
+    pub async fn unblock<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<bool, Error> {
+        match &self.0.deciding {
+            DecidingMode::Local(windows) => Ok(windows.unblock(&self.key(key.as_ref()))),
+            _ => self.0.client.unblock(key.as_ref()).await,
+        }
+    }
+
+    /// Forgets all that was counted for a key, and its block; whether there was anything.
+    ///
+    /// # Errors
+    /// As [`refund`](Self::refund).
+    pub async fn reset<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<bool, Error> {
+        match &self.0.deciding {
+            DecidingMode::Local(windows) => Ok(windows.reset(&self.key(key.as_ref()))),
+            _ => self.0.client.reset(key.as_ref()).await,
+        }
+    }
+
+    /// The name of a key on the server.
+    pub(crate) fn key<'a>(&self, key: &'a [u8]) -> Cow<'a, [u8]> {
+        self.0.client.key(key)
+    }
+
+    /// A request with this limiter's quota.
+    pub(crate) fn demand(&self, request: &Request<'_>) -> Demand {
+        let (cost, partial) = (request.cost, request.partial);
+        let exact = swlimit_window::Request { quota: self.0.quota.exact(), cost, partial, strict: self.0.strict };
+        Demand { exact, block: self.0.block }
+    }
+
+    pub(crate) fn deciding(&self) -> &DecidingMode {
+        &self.0.deciding
+    }
+}
+
+impl DecidingMode {
+    pub fn link(&self) -> Result<&Arc<Link>, Error> {
+        match self {
+            Self::Direct(link) | Self::Cached(link) | Self::Leased(link, _) | Self::Eventual(link, _) => Ok(link),
+            Self::Local(_) => Err(Error::NoServer("this")),
+        }
+    }
+}

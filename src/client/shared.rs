@@ -1,0 +1,154 @@
+//! What all limiters of a client share.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
+use swlimit_window::MAX_WINDOW;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::clock::{ms, ms_up};
+use crate::deciding::cached::DenyCache;
+use crate::deciding::{eventual, leased};
+use crate::error::Error;
+use crate::keyed::FairQueue;
+use crate::protocol::{unix, Command, Counted};
+use crate::request::Request;
+use crate::statistics::Counters;
+#[cfg(feature = "metrics")]
+use crate::statistics::Statistics;
+use crate::upstream::{HoldRenewer, Link};
+use crate::wait::Wait;
+
+/// What all limiters of a client share.
+pub(crate) struct Shared {
+    pub link: Option<Arc<Link>>,
+    pub deny_cache: Arc<DenyCache>,
+    pub fair_queue: FairQueue,
+    /// Renews and releases what this client holds; `None` without a server.
+    pub renewer: Option<HoldRenewer>,
+    pub counters: Arc<Counters>,
+    pub max_keys: usize,
+    pub prefix: Vec<u8>,
+    pub closing: Mutex<Vec<Closing>>,
+    /// Whether the client was closed: nobody waits any more.
+    pub closed: watch::Sender<bool>,
+    #[cfg(feature = "metrics")]
+    pub published: Mutex<Statistics>,
+}
+
+impl Shared {
+    /// The name of a key on the server.
+    pub fn key<'a>(&self, key: &'a [u8]) -> Cow<'a, [u8]> {
+        match self.prefix.as_slice() {
+            [] => Cow::Borrowed(key),
+            prefix => Cow::Owned([prefix, key].concat()),
+        }
+    }
+
+    /// A wait until an instant, or the end of the client.
+    pub fn wait(&self, until: Instant) -> Wait {
+        Wait::new(until, &self.closed)
+    }
+
+    pub async fn refund(&self, request: Request<'_>) -> Result<u64, Error> {
+        let key = self.key(request.key);
+        let command = Command::refund(&key, request.cost, Counted::of(request.since, request.age.map(ms_up)));
+        self.change("refund", &key, command, request.deadline).await
+    }
+
+    /// `duration` in ms.
+    pub async fn block(&self, key: &[u8], duration: u64, unless_blocked: bool) -> Result<SystemTime, Error> {
+        let key = self.key(key);
+        let command = Command::Block { key: key.as_ref().into(), duration, unless_blocked };
+        self.change("block", &key, command, None).await.map(unix)
+    }
+
+    pub async fn unblock(&self, key: &[u8]) -> Result<bool, Error> {
+        let key = self.key(key);
+        self.change("unblock", &key, Command::Unblock { key: key.as_ref().into() }, None).await.map(|lifted| lifted > 0)
+    }
+
+    pub async fn reset(&self, key: &[u8]) -> Result<bool, Error> {
+        let key = self.key(key);
+        self.change("reset", &key, Command::delete(&key), None).await.map(|deleted| deleted > 0)
+    }
+
+    /// Sends a change that may make a remembered denial wrong. Nobody is denied by it once this has returned.
+    async fn change(
+        &self,
+        what: &'static str,
+        key: &[u8],
+        command: Command,
+        deadline: Option<Instant>,
+    ) -> Result<u64, Error> {
+        let link = self.link.as_ref().ok_or(Error::NoServer(what))?;
+        let reply = match link.deadline(deadline) {
+            Ok(deadline) => Box::pin(link.ask(command, deadline)).await,
+            Err(error) => Err(error),
+        };
+        self.deny_cache.forget(key);
+        reply?.natural()
+    }
+}
+
+/// The length of a block in ms.
+///
+/// # Errors
+/// [`Error::Invalid`] for what no server takes.
+pub(crate) fn block_ms(duration: Duration) -> Result<u64, Error> {
+    let invalid = || Error::Invalid("duration must be a duration such as 60, 500ms, 5m, 1h or 7d".into());
+    Some(ms(duration)).filter(|ms| (1..=MAX_WINDOW).contains(ms)).ok_or_else(invalid)
+}
+
+/// What is to be given back or told at the end.
+pub(crate) enum Closing {
+    Leases(leased::Closing),
+    Eventual(eventual::Closing),
+}
+
+impl Shared {
+    /// Keeps in mind what is to be closed at the end, and no longer what is gone.
+    pub fn close_later(&self, one: impl Into<Closing>) {
+        let mut closing = self.closing.lock();
+        closing.retain(|closing| !closing.is_over());
+        closing.push(one.into());
+    }
+}
+
+impl Closing {
+    pub fn is_over(&self) -> bool {
+        match self {
+            Self::Leases(leases) => leases.is_over(),
+            Self::Eventual(eventual) => eventual.is_over(),
+        }
+    }
+
+    pub async fn close(&self) {
+        match self {
+            Self::Leases(leases) => leases.close().await,
+            Self::Eventual(eventual) => eventual.close().await,
+        }
+    }
+
+    pub async fn give_up(&self) {
+        match self {
+            Self::Leases(leases) => leases.write_off().await,
+            Self::Eventual(eventual) => eventual.give_up().await,
+        }
+    }
+}
+
+impl From<leased::Closing> for Closing {
+    fn from(leases: leased::Closing) -> Self {
+        Self::Leases(leases)
+    }
+}
+
+impl From<eventual::Closing> for Closing {
+    fn from(eventual: eventual::Closing) -> Self {
+        Self::Eventual(eventual)
+    }
+}

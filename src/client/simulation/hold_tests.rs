@@ -1,0 +1,249 @@
+//! Holds upon a fake server, in paused time: whose an id is, and who waits for what.
+
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout, Instant};
+
+use crate::simulation::fake::{paused, Fake, Fault};
+use crate::{Client, Error, HoldLimiter, HoldRequest, OnFailure, Source};
+
+const TTL: Duration = Duration::from_secs(30);
+const MS: Duration = Duration::from_millis(1);
+
+/// One at a time, of a client that has connected.
+async fn one_at_a_time(fake: &Fake, client: &Client) -> HoldLimiter {
+    let limiter = client.holds(1).ttl(TTL).on_failure(OnFailure::Error).build().unwrap();
+    let _ = limiter.hold("another").await;
+    sleep(500 * MS).await;
+    drop(limiter.hold("another").await.unwrap());
+    sleep(500 * MS).await;
+    assert_eq!(fake.held("another"), 0);
+    limiter
+}
+
+fn client(fake: &Fake) -> Client {
+    Client::builder().over(fake.clone()).unwrap()
+}
+
+#[derive(Clone, Copy, Debug)]
+enum GivenUp {
+    ByItsDeadline,
+    ByItsCaller,
+    /// Its connection is cut before the reply.
+    Cut,
+    WhileItWaits,
+}
+
+/// The first try is given up; what it is granted late belongs to whoever chose the id, and tries again.
+#[test]
+fn what_a_chosen_id_is_granted_late_is_not_given_back() {
+    for how in [GivenUp::ByItsDeadline, GivenUp::ByItsCaller, GivenUp::Cut, GivenUp::WhileItWaits] {
+        paused(async {
+            let fake = Fake::new().waiting();
+            let (client, other) = (client(&fake), client(&fake));
+            let (limiter, others) = (one_at_a_time(&fake, &client).await, one_at_a_time(&fake, &other).await);
+            let request = HoldRequest::of("key").id(b"mine");
+            fake.delay([(15_000, 15_000)]);
+            match how {
+                GivenUp::ByItsDeadline => {
+                    let first = limiter.hold(request.deadline(Instant::now() + 20 * MS)).await;
+                    assert!(matches!(first, Err(Error::Away(_))), "{first:?}");
+                }
+                GivenUp::ByItsCaller => assert!(timeout(20 * MS, limiter.hold(request)).await.is_err()),
+                GivenUp::Cut => {
+                    let (first, ()) = tokio::join!(limiter.hold(request), async {
+                        sleep(20 * MS).await;
+                        fake.fault(Fault::Down);
+                    });
+                    assert!(matches!(first, Err(Error::Away(_))), "{first:?}");
+                    fake.fault(Fault::None);
+                    let _ = tokio::join!(limiter.hold("another"), others.hold("another"));
+                    sleep(Duration::from_secs(1)).await;
+                }
+                GivenUp::WhileItWaits => {
+                    let before = others.hold("key").await.unwrap();
+                    let (first, ()) = tokio::join!(timeout(100 * MS, limiter.hold(request.wait(TTL))), async {
+                        sleep(80 * MS).await;
+                        drop(before);
+                    });
+                    assert!(first.is_err());
+                }
+            }
+            // Another process tries again; the first one's reply comes meanwhile.
+            let second = others.hold(request.wait(TTL)).await.unwrap();
+            assert!(second.granted());
+            sleep(Duration::from_secs(4)).await;
+            assert!(fake.is_held("key", b"mine"), "{how:?}");
+            assert!(!limiter.hold("key").await.unwrap().granted(), "{how:?}");
+            assert!(second.is_live());
+            drop(second);
+            sleep(100 * MS).await;
+            assert_eq!(fake.held("key"), 0, "whoever holds it gives it back");
+        });
+    }
+}
+
+/// Nobody knows of an id that was drawn here: what is granted late is nobody's.
+#[test]
+fn what_an_own_id_is_granted_late_is_given_back() {
+    paused(async {
+        let fake = Fake::new();
+        let client = client(&fake);
+        let limiter = one_at_a_time(&fake, &client).await;
+        fake.delay([(15_000, 15_000)]);
+        assert!(limiter.hold(HoldRequest::of("key").deadline(Instant::now() + 20 * MS)).await.is_err());
+        sleep(5 * MS).await;
+        assert_eq!(fake.held("key"), 1);
+        sleep(100 * MS).await;
+        assert_eq!(fake.held("key"), 0);
+    });
+}
+
+/// Two callers wait with one id: the second takes over the place, and the first one's wait is over.
+#[test]
+fn a_wait_that_another_has_taken_over_ends() {
+    paused(async {
+        let fake = Fake::new().waiting();
+        let client = client(&fake);
+        let limiter = one_at_a_time(&fake, &client).await;
+        let before = limiter.hold("key").await.unwrap();
+        fake.delay([(1_000, 1_000)]);
+        let asked = client.statistics().commands;
+        let request = HoldRequest::of("key").id(b"mine").wait(Duration::from_secs(5));
+        let waiting = async || {
+            let hold = limiter.hold(request).await.unwrap();
+            (hold.granted(), Instant::now(), hold)
+        };
+        let ((first, answered, _denied), (second, granted, hold), ()) = tokio::join!(
+            waiting(),
+            async {
+                sleep(100 * MS).await;
+                waiting().await
+            },
+            async {
+                sleep(Duration::from_secs(2)).await;
+                drop(before);
+            }
+        );
+        assert!(!first && second && answered + Duration::from_secs(1) < granted);
+        let asked = client.statistics().commands - asked;
+        assert_eq!(asked, 6, "each asks at once and then waits, one releases and one renews");
+        sleep(100 * MS).await;
+        assert!(hold.is_live() && fake.is_held("key", b"mine"), "nothing was released for the first");
+    });
+}
+
+/// All connections for waiting are taken by those who wait for one key: who waits for another is granted in its time.
+#[test]
+fn waiters_of_a_key_starve_no_others() {
+    paused(async {
+        let fake = Fake::new().waiting();
+        let client = Client::builder().max_waiting(2).over(fake.clone()).unwrap();
+        let limiter = one_at_a_time(&fake, &client).await;
+        let (busy, free) = (limiter.hold("busy").await.unwrap(), limiter.hold("free").await.unwrap());
+        let wait = |key: &'static str| limiter.hold(HoldRequest::of(key).wait(Duration::from_secs(5)));
+        let begun = Instant::now();
+        let (first, second, hold, ()) = tokio::join!(
+            wait("busy"),
+            wait("busy"),
+            async {
+                sleep(100 * MS).await;
+                let hold = wait("free").await.unwrap();
+                assert!(begun.elapsed() < 700 * MS);
+                hold
+            },
+            async {
+                sleep(500 * MS).await;
+                drop(free);
+            }
+        );
+        assert!(hold.granted() && hold.source() == Source::Server);
+        assert!(!first.unwrap().granted() && !second.unwrap().granted());
+        drop(busy);
+    });
+}
+
+/// Who waits when the client is closed is answered at once, wherever it waits; nothing stays held or waited for.
+#[test]
+fn who_waits_is_answered_at_the_end() {
+    paused(async {
+        let fake = Fake::new().waiting();
+        let client = Client::builder().max_waiting(1).over(fake.clone()).unwrap();
+        let limiter = one_at_a_time(&fake, &client).await;
+        let held = limiter.hold("key").await.unwrap();
+        let in_process = Client::local();
+        let local = in_process.holds(1).build().unwrap();
+        let begun = Instant::now();
+        let wait = || limiter.hold(HoldRequest::of("key").wait(Duration::from_secs(60)));
+        let (place, poll, ()) = tokio::join!(wait(), wait(), async {
+            sleep(200 * MS).await;
+            client.close().await;
+        });
+        for hold in [place.unwrap(), poll.unwrap()] {
+            assert!(!hold.granted() && hold.source() == Source::Server);
+        }
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+        let seat = local.hold("key").await.unwrap();
+        let (waited, ()) = tokio::join!(local.hold(HoldRequest::of("key").wait(TTL)), async {
+            sleep(200 * MS).await;
+            in_process.close().await;
+        });
+        assert!(!waited.unwrap().granted() && begun.elapsed() < Duration::from_secs(2));
+        drop((held, seat));
+    });
+}
+
+/// Whoever is told that a hold has ended has a deadline; the hold ends all the same.
+#[test]
+fn an_end_goes_on_behind_its_deadline() {
+    paused(async {
+        let fake = Fake::new();
+        let client = client(&fake);
+        let limiter = one_at_a_time(&fake, &client).await;
+        let request = HoldRequest::of("key").id(b"mine");
+        let begin = async || assert!(limiter.hold(request).await.unwrap().detach().is_some());
+        begin().await;
+        assert_eq!(limiter.end(request).await.unwrap(), 1);
+        for fault in [Fault::Down, Fault::BlackHole] {
+            begin().await;
+            fake.fault(fault);
+            let begun = Instant::now();
+            assert!(matches!(limiter.end(request.deadline(begun + 20 * MS)).await, Err(Error::Away(_))));
+            assert!(begun.elapsed() <= 20 * MS, "{:?}", begun.elapsed());
+            sleep(500 * MS).await;
+            fake.fault(Fault::None);
+            sleep(TTL / 10).await;
+            assert_eq!(fake.held("key"), 0, "{fault:?}");
+            let _ = limiter.hold("another").await;
+            sleep(Duration::from_secs(2)).await;
+        }
+        assert!(matches!(limiter.end("key").await, Err(Error::Invalid(_))));
+    });
+}
+
+/// A RELEASE that failed is sent again when the server is back, however long the time to live is.
+#[test]
+fn a_release_that_failed_is_repeated_when_the_server_is_back() {
+    for fault in [Fault::Down, Fault::BlackHole] {
+        paused(async {
+            let fake = Fake::new();
+            let client = client(&fake);
+            let limiter = client.holds(1).ttl(60 * TTL).on_failure(OnFailure::Deny).build().unwrap();
+            let _ = limiter.hold("another").await;
+            sleep(500 * MS).await;
+            let hold = limiter.hold("key").await.unwrap();
+            assert!(hold.granted());
+            fake.fault(fault);
+            drop(hold);
+            for _ in 0..20 {
+                let _ = limiter.hold("another").await;
+                sleep(100 * MS).await;
+            }
+            assert!(!client.is_connected(), "{fault:?}");
+            fake.fault(Fault::None);
+            sleep(Duration::from_millis(1_500)).await;
+            assert!(client.is_connected(), "{fault:?}");
+            assert_eq!(fake.held("key"), 0, "{fault:?}");
+        });
+    }
+}

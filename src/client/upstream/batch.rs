@@ -1,0 +1,48 @@
+//! Commands that go out together.
+
+use super::line::Line;
+use crate::protocol::Command;
+use crate::transport::{Failure, Pending, Reply};
+
+/// One command, or several that go out together to one node.
+#[derive(Clone, Debug)]
+pub(crate) enum Batch {
+    One(Command),
+    Several(Vec<Command>),
+}
+
+impl Batch {
+    /// The key by which a cluster finds the node: that of the last command.
+    pub fn key(&self) -> &[u8] {
+        self.commands().last().and_then(Command::key).unwrap_or_default()
+    }
+
+    pub fn commands(&self) -> &[Command] {
+        match self {
+            Self::One(command) => std::slice::from_ref(command),
+            Self::Several(commands) => commands,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.commands().len()
+    }
+
+    /// Units that the replies granted.
+    pub fn granted(&self, reply: &Result<Reply, Failure>) -> u64 {
+        let replies = match reply {
+            Ok(Reply::Array(replies)) if matches!(self, Self::Several(_)) => replies.as_slice(),
+            Ok(reply) => std::slice::from_ref(reply),
+            Err(_) => &[],
+        };
+        let granted = self.commands().iter().zip(replies);
+        granted.map(|(command, reply)| command.granted(reply)).sum()
+    }
+
+    pub(super) fn send(&self, line: &Line) -> Pending<Reply> {
+        match self {
+            Self::One(command) => line.send(command),
+            Self::Several(commands) => line.send_all(commands),
+        }
+    }
+}

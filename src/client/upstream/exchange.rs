@@ -1,0 +1,245 @@
+//! One exchange with the server, which outlives the request that began it.
+//!
+//! What was sent is executed and answered, whether or not anybody waits. So an exchange that is dropped before its
+//! reply goes to the [`Reaper`], which waits for the reply, reports to the breaker, and settles.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::task::yield_now;
+use tokio::time::{timeout, timeout_at, Duration, Instant};
+
+use super::batch::Batch;
+use super::health::{failure, is_read_only};
+use super::line::Line;
+use super::node_health::NodeHealth;
+use super::reaper::Reaper;
+use crate::clock::ms_up;
+use crate::protocol::Command;
+use crate::transport::{Failure, Pending, Reply};
+
+/// An exchange without a reply is given up after so long, at the latest, and its connection with it.
+const GIVEN_UP: Duration = Duration::from_secs(10);
+/// How often it is looked whether the server is back without that connection.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What became of an exchange.
+pub(crate) struct Settled {
+    pub reply: Result<Reply, Failure>,
+    /// Before it was written.
+    pub sent: Instant,
+    pub line: Arc<Line>,
+    pub batch: Batch,
+    /// What would have been done had nobody waited.
+    pub settle: Option<Settle>,
+}
+
+impl Settled {
+    /// What gives back what was granted, if nobody takes it.
+    fn undo(&self) -> Vec<Command> {
+        let (Batch::One(command), Ok(reply), Some(since)) = (&self.batch, &self.reply, self.line.unix_ms(self.sent))
+        else {
+            return Vec::new();
+        };
+        command.undo(Some(reply), since, ms_up(self.sent.elapsed()))
+    }
+
+    /// Drops the replies to ASKING, and the commands.
+    fn forget_asking(&mut self) {
+        let Batch::Several(commands) = &mut self.batch else { return };
+        let is_asking = |command: &Command| *command == Command::ASKING;
+        if !commands.first().is_some_and(is_asking) {
+            return;
+        }
+        commands.retain(|command| !is_asking(command));
+        let Ok(Reply::Array(replies)) = &mut self.reply else { return };
+        let mut answers: Vec<_> = std::mem::take(replies).into_iter().skip(1).step_by(2).collect();
+        match (commands.len(), answers.pop()) {
+            (1, Some(only)) => self.reply = Ok(only),
+            (_, last) => {
+                answers.extend(last);
+                self.reply = Ok(Reply::Array(answers));
+            }
+        }
+    }
+}
+
+/// What is done with a reply that nobody waits for.
+pub(crate) type Settle = Box<dyn FnOnce(Settled) + Send>;
+
+/// A reply that will come; dropped, it goes to the reaper.
+pub(crate) struct Exchange {
+    owned: Option<Owned>,
+    reaper: Reaper,
+}
+
+struct Owned {
+    reply: Pending<Reply>,
+    node: Arc<NodeHealth>,
+    line: Arc<Line>,
+    batch: Batch,
+    settle: Option<Settle>,
+    /// When it was first polled, and so queued.
+    sent: Option<Instant>,
+    /// It has followed a redirection.
+    is_redirected: bool,
+    /// The breaker was told that it is late.
+    is_late: bool,
+}
+
+impl Exchange {
+    pub fn new(
+        node: Arc<NodeHealth>,
+        line: Arc<Line>,
+        batch: Batch,
+        settle: Option<Settle>,
+        is_redirected: bool,
+        reaper: &Reaper,
+    ) -> Self {
+        let reply = batch.send(&line);
+        let owned = Owned { reply, node, line, batch, settle, sent: None, is_redirected, is_late: false };
+        Self { owned: Some(owned), reaper: reaper.clone() }
+    }
+
+    /// Waits for as long as the reply may come, and tells the breaker meanwhile: for owners that have the time.
+    pub async fn see_through(mut self) -> Settled {
+        let owned = self.owned.take().expect("it is taken once");
+        owned.see_through().await
+    }
+}
+
+impl Future for Exchange {
+    type Output = Settled;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Settled> {
+        let owned = self.owned.as_mut().expect("it is not polled after its end");
+        owned.begin();
+        let Poll::Ready(reply) = owned.reply.as_mut().poll(context) else { return Poll::Pending };
+        let owned = self.owned.take().expect("it was there just now");
+        Poll::Ready(owned.answered(reply))
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        // What was never polled was never sent.
+        if let Some(owned) = self.owned.take_if(|owned| owned.sent.is_some()) {
+            self.reaper.take(Box::pin(owned.reap()));
+        }
+    }
+}
+
+impl Owned {
+    fn begin(&mut self) {
+        if self.sent.is_none() {
+            let now = Instant::now();
+            self.sent = Some(now);
+            self.line.sent(self.batch.len(), now);
+            self.node.sent(self.batch.len());
+        }
+    }
+
+    /// Hears the reply, however late, and does with it what is to be done where nobody waits.
+    async fn reap(self) {
+        let node = Arc::clone(&self.node);
+        let mut settled = self.see_through().await;
+        match settled.settle.take() {
+            Some(settle) => settle(settled),
+            None => {
+                node.unclaimed(settled.batch.granted(&settled.reply));
+                let (undo, line) = (settled.undo(), settled.line);
+                if !undo.is_empty() {
+                    // To the server that counted it: over the same connection.
+                    node.sent(undo.len());
+                    let _ = timeout(GIVEN_UP, line.send_all(&undo)).await;
+                }
+            }
+        }
+    }
+
+    async fn see_through(mut self) -> Settled {
+        self.begin();
+        let sent = self.sent.unwrap_or_else(Instant::now);
+        let timeout = self.node.timeout();
+        if let Some(reply) = self.reply_until(sent + timeout).await {
+            return self.answered(reply);
+        }
+        self.late();
+        // Others may be answered on the connection after this was sent, and nobody from then on.
+        while sent.elapsed() < GIVEN_UP {
+            let silent = self.line.quiet_since().max(sent) + 3 * timeout;
+            if let Some(reply) = self.reply_until(silent.min(sent + GIVEN_UP)).await {
+                return self.answered(reply);
+            }
+            if self.line.is_silent(3 * timeout, Instant::now()) {
+                self.node.open("the connection is silent", self.batch.key());
+                break;
+            }
+        }
+        while sent.elapsed() < GIVEN_UP && !self.node.is_back_without(&self.line) {
+            if let Some(reply) = self.reply_until((Instant::now() + LOOK).min(sent + GIVEN_UP)).await {
+                return self.answered(reply);
+            }
+        }
+        self.line.retire();
+        self.answered(Err(Failure::Connection("given up: the connection is silent".into())))
+    }
+
+    async fn reply_until(&mut self, until: Instant) -> Option<Result<Reply, Failure>> {
+        if let Ok(reply) = timeout_at(until, &mut self.reply).await {
+            return Some(reply);
+        }
+        // If the event loop stalled, the reply may have arrived and not been read.
+        for _ in 0..3 {
+            yield_now().await;
+            if let Ok(reply) = timeout_at(until, &mut self.reply).await {
+                return Some(reply);
+            }
+        }
+        None
+    }
+
+    fn late(&mut self) {
+        self.is_late = true;
+        self.node.failed("no reply in time", self.batch.key());
+    }
+
+    /// Tells the breaker what came.
+    fn answered(mut self, reply: Result<Reply, Failure>) -> Settled {
+        let now = Instant::now();
+        let sent = self.sent.unwrap_or(now);
+        self.line.heard(self.batch.len(), now);
+        if reply.is_err() || is_read_only(&reply) {
+            self.line.retire();
+        }
+        let round_trip = now.saturating_duration_since(sent);
+        match failure(&reply, self.is_redirected) {
+            Some(_) if self.is_late => {}
+            Some(reason) => self.node.failed(reason, self.batch.key()),
+            None if self.is_late => self.node.slow(round_trip),
+            None => self.node.answered(&self.line, &reply, round_trip, &self.batch),
+        }
+        self.sent = None; // the account is settled
+        let mut settled = Settled {
+            reply,
+            sent,
+            line: Arc::clone(&self.line),
+            batch: std::mem::replace(&mut self.batch, Batch::Several(Vec::new())),
+            settle: self.settle.take(),
+        };
+        if self.is_redirected {
+            settled.forget_asking();
+        }
+        settled
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if self.sent.is_some() {
+            self.line.given_up(self.batch.len());
+        }
+    }
+}

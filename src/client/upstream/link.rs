@@ -1,0 +1,344 @@
+//! The server, or the cluster, as the rest of the client sees it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{timeout_at, Instant};
+
+use super::batch::Batch;
+use super::connector::Context;
+use super::exchange::{Exchange, Settle, Settled};
+use super::health::{is_failure, redirection, Redirection};
+use super::line::Line;
+use super::node::Node;
+use super::reaper::Reaper;
+use super::rights::{Right, Rights};
+use super::topology::Topology;
+use crate::error::Error;
+use crate::protocol::{is_unknown_command, Command, Encoding, PREFIX};
+use crate::servers::{Backend, ServerState, State};
+use crate::statistics::{Count, Counters};
+use crate::transport::{Events, Failure, Purpose, Reply};
+use crate::wait::Wait;
+
+/// With less time than this a request is decided at once.
+const TOO_LITTLE: Duration = Duration::from_millis(2);
+/// A request is decided a tenth of its time before its deadline, at least and at most so much.
+const EARLY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(5));
+
+/// The server, or the cluster, as the strategies see it.
+pub(crate) struct Link {
+    context: Arc<Context>,
+    topology: Topology,
+    reaper: Reaper,
+    /// How many may wait on the server, each over a connection of its own.
+    places: Semaphore,
+    /// The server is older than ACQUIRE, or does not let this user use it.
+    lets_nobody_wait: AtomicBool,
+}
+
+/// What the server says to whoever waits with an id with which another client waits from then on. That wait is over.
+pub(crate) const WAITS_ELSEWHERE: &str = "UNBLOCKED another client now waits for this id";
+
+/// Whether the server only lets somebody go who may ask again.
+fn is_unblocked(error: &str) -> bool {
+    error.starts_with("UNBLOCKED") && error != WAITS_ELSEWHERE
+}
+
+impl Link {
+    /// A link on which requests wait for `timeout`, and at most `max_waiting` wait on the server.
+    pub fn new(
+        transport: Encoding,
+        counters: Arc<Counters>,
+        changes: Events,
+        timeout: Duration,
+        max_waiting: usize,
+    ) -> Self {
+        let (slots_are_stale, rights) = (AtomicBool::new(false), Rights::default());
+        let is_back = Notify::new();
+        let context = Arc::new(Context { transport, timeout, counters, changes, slots_are_stale, rights, is_back });
+        let topology = Topology::new(&context);
+        let places = Semaphore::new(max_waiting.min(Semaphore::MAX_PERMITS));
+        Self { context, topology, reaper: Reaper::default(), places, lets_nobody_wait: AtomicBool::new(false) }
+    }
+
+    /// How long a request waits for the server, at most.
+    pub fn timeout(&self) -> Duration {
+        self.context.timeout
+    }
+
+    /// Until when a request that comes now may wait.
+    ///
+    /// # Errors
+    /// [`Error::Away`] where its own deadline leaves it no time.
+    pub fn deadline(&self, asked: Option<Instant>) -> Result<Instant, Error> {
+        let now = Instant::now();
+        let deadline = now + self.context.timeout;
+        let Some(asked) = asked else { return Ok(deadline) };
+        let left = asked.saturating_duration_since(now);
+        match left >= TOO_LITTLE {
+            true => Ok(deadline.min(asked - (left / 10).clamp(EARLY.0, EARLY.1))),
+            false => Err(Error::Away("the request has no time left".into())),
+        }
+    }
+
+    /// Whether the server of a key is believed to be away.
+    pub fn is_away(&self, key: &[u8]) -> bool {
+        self.topology.is_away(key)
+    }
+
+    /// Whether all servers are believed to be there.
+    pub fn is_there(&self) -> bool {
+        self.servers().iter().all(|server| server.state != State::Away)
+    }
+
+    /// What is known of each server, by address.
+    pub fn servers(&self) -> Vec<ServerState> {
+        self.topology.states()
+    }
+
+    /// The server's reply to what needs a right beside the module's commands.
+    pub fn heard_right(&self, right: Right, reply: &Reply) {
+        self.context.rights.heard(right, reply);
+    }
+
+    #[cfg(feature = "metrics")]
+    pub fn publish_rights(&self) {
+        self.context.rights.publish();
+    }
+
+    /// Whether the script decides upon a key.
+    pub fn is_scripted(&self, key: &[u8]) -> bool {
+        self.topology.known(key).is_some_and(|node| node.health.backend() == Some(Backend::Script))
+    }
+
+    /// The mean round trip to the server of a key.
+    pub fn round_trip(&self, key: &[u8]) -> Duration {
+        self.topology.known(key).map_or(Duration::ZERO, |node| node.health.round_trip())
+    }
+
+    /// Asks one thing.
+    ///
+    /// # Errors
+    /// [`Error::Away`] where the server does not answer by the deadline or cannot decide; else as it refuses.
+    pub async fn ask(&self, command: Command, deadline: Instant) -> Result<Reply, Error> {
+        let settled = self.exchange(Batch::One(command), deadline, None).await?;
+        self.understood(settled.reply, settled.batch.key())
+    }
+
+    /// Sends commands that have keys of one slot, and waits for their replies until a deadline. If this is dropped, or
+    /// late, the exchange is seen through all the same, and `settle` hears its end.
+    pub async fn exchange(&self, batch: Batch, deadline: Instant, settle: Option<Settle>) -> Result<Settled, Error> {
+        self.exchange_by(false, batch, deadline, settle).await
+    }
+
+    /// Asks one thing, whatever the breaker says: for owners that nobody can decide in place of.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    pub async fn insist(&self, command: Command, deadline: Instant, settle: Option<Settle>) -> Result<Reply, Error> {
+        let settled = self.exchange_by(true, Batch::One(command), deadline, settle).await?;
+        self.understood(settled.reply, settled.batch.key())
+    }
+
+    async fn exchange_by(
+        &self,
+        insists: bool,
+        batch: Batch,
+        deadline: Instant,
+        settle: Option<Settle>,
+    ) -> Result<Settled, Error> {
+        self.reaper.begin();
+        let exchanging = async {
+            let node = self.topology.node(batch.key()).await?;
+            let line = match insists {
+                true => node.any_line(batch.key()).await?,
+                false => node.line(batch.key()).await?,
+            };
+            let settled = Exchange::new(Arc::clone(&node.health), line, batch, settle, false, &self.reaper).await;
+            match settled.reply.as_ref().ok().and_then(redirection) {
+                Some(redirection) => Box::pin(self.follow(redirection, settled)).await, // rare, and large
+                None => Ok(settled),
+            }
+        };
+        let late = |_| Error::Away("no reply in time".into());
+        timeout_at(deadline, exchanging).await.unwrap_or_else(|elapsed| Err(late(elapsed)))
+    }
+
+    /// Sends commands over a connection that was chosen already, and waits for their replies for as long as they may
+    /// come: for owners that have the time. Redirections are not followed, but noticed.
+    pub async fn see_through_on(&self, node: &Arc<Node>, line: Arc<Line>, batch: Batch) -> Settled {
+        self.reaper.begin();
+        let exchange = Exchange::new(Arc::clone(&node.health), line, batch, None, true, &self.reaper);
+        let settled = exchange.see_through().await;
+        let has_moved = |reply: &Reply| matches!(reply, Reply::Error(text) if text.starts_with("MOVED "));
+        if matches!(&settled.reply, Ok(Reply::Array(replies)) if replies.iter().any(has_moved)) {
+            self.context.slots_are_stale.store(true, Ordering::Release);
+        }
+        settled
+    }
+
+    /// Groups what belongs to keys by the node that has them; and what has none that is known.
+    pub async fn by_node<T>(&self, all: Vec<T>, key: impl Fn(&T) -> &[u8]) -> (Vec<(Arc<Node>, Vec<T>)>, Vec<T>) {
+        let (mut groups, mut others): (Vec<(Arc<Node>, Vec<T>)>, _) = (Vec::new(), Vec::new());
+        if let Some(first) = all.first() {
+            // Where no slot is known yet, the first key has them looked up.
+            let _ = self.topology.node(key(first)).await;
+        }
+        for one in all {
+            let Some(node) = self.topology.known(key(&one)) else {
+                others.push(one);
+                continue;
+            };
+            match groups.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &node)) {
+                Some((_, group)) => group.push(one),
+                None => groups.push((node, vec![one])),
+            }
+        }
+        (groups, others)
+    }
+
+    /// Whether the server of a key has said who it is.
+    pub fn is_identified(&self, key: &[u8]) -> bool {
+        let line = self.topology.known(key).and_then(|node| node.health.current());
+        line.is_some_and(|line| line.identity().is_some())
+    }
+
+    /// Whether a request would go to that address at once, or be decided at once because the server there is away.
+    #[cfg(test)]
+    pub fn finds(&self, key: &[u8], address: &str) -> bool {
+        let node = self.topology.known(key).filter(|node| node.health.state().address == address);
+        node.is_some_and(|node| node.health.is_unavailable() || node.health.current().is_some())
+    }
+
+    /// Follows a redirection, once: nothing was executed.
+    async fn follow(&self, redirection: Redirection, settled: Settled) -> Result<Settled, Error> {
+        let Settled { batch, settle, .. } = settled;
+        let key = batch.key().to_vec();
+        let (node, batch) = match redirection {
+            Redirection::Moved(address) => (self.topology.redirected(&key, &address, true), batch),
+            Redirection::Ask(address) => {
+                let mut commands = vec![Command::ASKING];
+                match batch {
+                    Batch::One(command) => commands.push(command),
+                    // Each command needs a word of its own that it may ask here.
+                    Batch::Several(several) => {
+                        commands = several.into_iter().flat_map(|command| [Command::ASKING, command]).collect();
+                    }
+                }
+                (self.topology.redirected(&key, &address, false), Batch::Several(commands))
+            }
+            Redirection::TryAgain => (self.topology.node(&key).await?, batch),
+        };
+        let line = node.line(&key).await?;
+        Ok(Exchange::new(Arc::clone(&node.health), line, batch, settle, true, &self.reaper).await)
+    }
+
+    /// A reply, or the error that it is.
+    pub fn understood(&self, reply: Result<Reply, Failure>, key: &[u8]) -> Result<Reply, Error> {
+        match reply {
+            Ok(Reply::Error(text)) => Err(self.error(text, key)),
+            Ok(reply) => Ok(reply),
+            Err(failure) => Err(Error::Away(failure.to_string())),
+        }
+    }
+
+    /// What an error of the server's means to a caller.
+    pub fn error(&self, text: String, key: &[u8]) -> Error {
+        if is_failure(&text) {
+            return Error::Away(text);
+        }
+        if is_unknown_command(&text) {
+            let node = self.topology.known(key);
+            return match node.as_ref().and_then(|node| node.health.backend()) {
+                // EVALSHA itself may be what is unknown.
+                Some(Backend::Script) if text.contains(PREFIX) => Error::NeedsModule,
+                // A server that was replaced by one without the module is away.
+                _ if node.is_some_and(|node| node.health.was_served()) => Error::Away(text),
+                _ => Error::ModuleMissing,
+            };
+        }
+        Error::Refused(text)
+    }
+
+    /// Whether changes of a key can be heard of.
+    pub fn is_tracked(&self, key: &[u8]) -> bool {
+        self.topology.known(key).is_some_and(|node| node.tracking.is_offered())
+    }
+
+    /// Reads a key so that its changes are heard of from then on. No request waits for this.
+    pub async fn read_tracked(&self, key: &[u8], commands: &[Command]) -> Result<Vec<Reply>, Error> {
+        let node = self.topology.node(key).await?;
+        if node.health.is_unavailable() {
+            return Err(Error::Away("the breaker is open".into()));
+        }
+        match node.tracking.read(commands).await {
+            Ok(Reply::Array(replies)) => Ok(replies),
+            Ok(reply) => Err(Error::Answer(reply.to_string())),
+            Err(failure) => Err(Error::Away(failure.to_string())),
+        }
+    }
+
+    /// Whether somebody can wait on the server of a key, if there is a place.
+    pub fn lets_wait(&self, key: &[u8]) -> bool {
+        let is_offered = self.context.transport.offers(Purpose::Waiting);
+        // The script does not know of waiting.
+        is_offered && !self.lets_nobody_wait.load(Ordering::Relaxed) && !self.is_scripted(key) && !self.is_away(key)
+    }
+
+    /// A server is back that was away, some time after this was called.
+    pub fn is_back(&self) -> impl std::future::Future<Output = ()> + '_ {
+        self.context.is_back.notified()
+    }
+
+    /// Asks something that the server may answer as late as the end of a wait, which the command is told. `None` where
+    /// nobody can wait on the server, there is no place for one more, or the client was closed.
+    pub async fn wait(
+        &self,
+        key: &[u8],
+        wait: &Wait,
+        command: impl Fn(Duration) -> Command,
+    ) -> Option<Result<Reply, Error>> {
+        if self.lets_nobody_wait.load(Ordering::Relaxed) || !self.context.transport.offers(Purpose::Waiting) {
+            return None;
+        }
+        // Whoever waits for another key must not wait for a place, too.
+        let _place = self.places.try_acquire().ok()?;
+        loop {
+            let left = wait.left();
+            let waiting = async {
+                let node = self.topology.node(key).await?;
+                let reply = node.waiting.send(&command(left)).await;
+                if let Some(Redirection::Moved(address)) = reply.as_ref().ok().and_then(redirection) {
+                    self.topology.redirected(key, &address, true);
+                }
+                self.understood(reply, key)
+            };
+            let late = || Error::Away("no reply in time".into());
+            let reply = wait.with(self.context.timeout, waiting).await;
+            if reply.is_none() && wait.is_closed() {
+                return None;
+            }
+            return match reply.unwrap_or_else(|| Err(late())) {
+                Err(Error::Refused(text)) if is_unblocked(&text) && !left.is_zero() => continue,
+                Err(error) if error.is_unknown_or_forbidden() => {
+                    self.lets_nobody_wait.store(true, Ordering::Relaxed);
+                    None
+                }
+                reply => Some(reply),
+            };
+        }
+    }
+
+    /// Counts something beside decisions.
+    pub fn count(&self, what: Count, by: u64) {
+        self.context.counters.count(what, by);
+    }
+
+    /// Waits until all exchanges have been seen through.
+    pub async fn settled(&self) {
+        self.reaper.settled().await;
+    }
+}

@@ -1,0 +1,258 @@
+//! Which node has a key: the only one, or, of a cluster, the primary of its slot.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use futures_util::future::select_ok;
+use parking_lot::{Mutex, RwLock};
+use redis::cluster_routing::Slot;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout, Duration};
+
+use super::breaker::{pauses, Breaker};
+use super::connector::Context;
+use super::node::Node;
+use super::rights::Right;
+use crate::error::Error;
+use crate::protocol::Command;
+use crate::servers::ServerState;
+use crate::statistics::Count;
+use crate::transport::{Failure, Purpose, Reply};
+
+/// How long a node may take to tell the slots.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+pub(super) enum Topology {
+    Server(Arc<Node>),
+    Cluster(Arc<Cluster>),
+}
+
+/// The nodes of a cluster, and the slots of each.
+pub(super) struct Cluster {
+    context: Arc<Context>,
+    nodes: RwLock<Nodes>,
+    /// The lookup of the slots that is under way, and what came of it first. It is nobody's: requests only wait for it.
+    lookup: Mutex<Option<Lookup>>,
+    /// Open while no node tells the slots.
+    breaker: Breaker,
+}
+
+type Lookup = watch::Receiver<Option<Result<(), String>>>;
+
+#[derive(Default)]
+struct Nodes {
+    by_address: HashMap<Arc<str>, Arc<Node>>,
+    by_slot: BySlot,
+}
+
+/// An entry for each of the 16,384 slots, whose numbers the library keeps to itself.
+type BySlot = HashMap<Slot, Arc<Node>, ahash::RandomState>;
+
+impl Topology {
+    pub fn new(context: &Arc<Context>) -> Self {
+        match context.transport.seeds().is_empty() {
+            true => Self::Server(Node::new(None, Arc::clone(context))),
+            false => Self::Cluster(Arc::new(Cluster {
+                context: Arc::clone(context),
+                nodes: RwLock::default(),
+                lookup: Mutex::default(),
+                breaker: Breaker::default(),
+            })),
+        }
+    }
+
+    /// The node that has a key, as far as is known already.
+    pub fn known(&self, key: &[u8]) -> Option<Arc<Node>> {
+        match self {
+            Self::Server(node) => Some(Arc::clone(node)),
+            Self::Cluster(cluster) => cluster.known(key),
+        }
+    }
+
+    /// The node that has a key.
+    pub async fn node(&self, key: &[u8]) -> Result<Arc<Node>, Error> {
+        match self {
+            Self::Server(node) => Ok(Arc::clone(node)),
+            Self::Cluster(cluster) => cluster.node(key).await,
+        }
+    }
+
+    /// The node at an address that another one named. Where a slot has moved there, it stays there.
+    pub fn redirected(&self, key: &[u8], address: &str, has_moved: bool) -> Arc<Node> {
+        match self {
+            Self::Server(node) => Arc::clone(node),
+            Self::Cluster(cluster) => {
+                let node = cluster.at(address);
+                if has_moved {
+                    cluster.nodes.write().by_slot.insert(Slot::for_key(key), Arc::clone(&node));
+                    cluster.context.slots_are_stale.store(true, Ordering::Release);
+                }
+                node
+            }
+        }
+    }
+
+    /// Whether the node that has a key is believed to be away.
+    pub fn is_away(&self, key: &[u8]) -> bool {
+        match self {
+            Self::Server(node) => node.health.is_unavailable(),
+            Self::Cluster(cluster) => match cluster.known(key) {
+                Some(node) => node.health.is_unavailable(),
+                None => cluster.breaker.is_open(),
+            },
+        }
+    }
+
+    /// What is known of each node; of a cluster of which nobody tells the slots, that.
+    pub fn states(&self) -> Vec<ServerState> {
+        match self {
+            Self::Server(node) => vec![node.health.state()],
+            Self::Cluster(cluster) => {
+                let nodes = cluster.nodes.read();
+                let mut states: Vec<_> = nodes.by_address.values().map(|node| node.health.state()).collect();
+                if states.is_empty() || cluster.breaker.is_open() {
+                    let address = cluster.context.transport.address();
+                    states.push(cluster.breaker.state(address, cluster.context.rights.missing(), None));
+                }
+                states.sort_by(|one, other| one.address.cmp(&other.address));
+                states
+            }
+        }
+    }
+}
+
+impl Cluster {
+    fn known(self: &Arc<Self>, key: &[u8]) -> Option<Arc<Node>> {
+        if self.context.slots_are_stale.swap(false, Ordering::AcqRel) {
+            // Requests go on by what is known meanwhile.
+            self.lookup();
+        }
+        self.nodes.read().by_slot.get(&Slot::for_key(key)).map(Arc::clone)
+    }
+
+    async fn node(self: &Arc<Self>, key: &[u8]) -> Result<Arc<Node>, Error> {
+        if let Some(node) = self.known(key) {
+            return Ok(node);
+        }
+        if self.breaker.is_open() {
+            return Err(Error::Away(self.breaker.reason()));
+        }
+        let mut lookup = self.lookup();
+        if let Ok(Some(Err(reason))) = lookup.wait_for(Option::is_some).await.as_deref() {
+            return Err(Error::Away(reason.clone()));
+        }
+        self.known(key).ok_or_else(|| Error::Away("CLUSTERDOWN no node has the key's slot".into()))
+    }
+
+    fn lookup(self: &Arc<Self>) -> Lookup {
+        let mut lookup = self.lookup.lock();
+        let begin = || {
+            let (done, lookup) = watch::channel(None);
+            tokio::spawn(look_up(Arc::downgrade(self), done));
+            lookup
+        };
+        lookup.get_or_insert_with(begin).clone()
+    }
+
+    fn at(&self, address: &str) -> Arc<Node> {
+        let mut nodes = self.nodes.write();
+        if let Some(node) = nodes.by_address.get(address) {
+            return Arc::clone(node);
+        }
+        let address: Arc<str> = address.into();
+        let node = Node::new(Some(Arc::clone(&address)), Arc::clone(&self.context));
+        nodes.by_address.insert(address, Arc::clone(&node));
+        node
+    }
+
+    /// Asks all nodes that are known for the slots; the first that answers is believed.
+    async fn refresh(&self) -> Result<(), Failure> {
+        let mut addresses = self.context.transport.seeds();
+        addresses.extend(self.nodes.read().by_address.keys().map(|address| address.to_string()));
+        addresses.sort_unstable();
+        addresses.dedup();
+        let asking = addresses.into_iter().map(|address| Box::pin(timed(ask(&self.context, address))));
+        let (ranges, _) = select_ok(asking).await?;
+        let slots = ranges.iter().map(|(first, last, _)| usize::from(last.saturating_sub(*first)) + 1).sum();
+        let mut by_slot = BySlot::with_capacity_and_hasher(slots, ahash::RandomState::default());
+        for (first, last, address) in &ranges {
+            let node = self.at(address);
+            by_slot.extend((*first..=*last).filter_map(Slot::new).map(|slot| (slot, Arc::clone(&node))));
+        }
+        let mut nodes = self.nodes.write();
+        nodes.by_address.retain(|address, _| ranges.iter().any(|(_, _, told)| **told == **address));
+        nodes.by_slot = by_slot;
+        Ok(())
+    }
+}
+
+/// Looks up the slots, again and again until some node tells them.
+async fn look_up(cluster: Weak<Cluster>, done: watch::Sender<Option<Result<(), String>>>) {
+    let mut pauses = pauses();
+    loop {
+        {
+            let Some(cluster) = cluster.upgrade() else { return };
+            let address = cluster.context.transport.address();
+            match cluster.refresh().await {
+                Ok(()) => {
+                    if cluster.breaker.is_open() {
+                        tracing::info!(address, "the rate limit cluster is back");
+                    }
+                    cluster.breaker.close();
+                    *cluster.lookup.lock() = None;
+                    done.send_replace(Some(Ok(())));
+                    return;
+                }
+                Err(failure) => {
+                    let reason = failure.to_string();
+                    cluster.context.counters.count(Count::Failures, 1);
+                    if cluster.breaker.open(&reason) {
+                        cluster.context.counters.count(Count::Opened, 1);
+                        tracing::warn!(address, reason, "no node of the rate limit cluster tells who has which keys");
+                    }
+                    done.send_replace(Some(Err(reason)));
+                }
+            }
+        }
+        sleep(pauses.next().unwrap_or(PATIENCE)).await;
+    }
+}
+
+async fn timed<T>(asking: impl std::future::Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let late = |_| Failure::Connection("no node tells the slots".into());
+    timeout(PATIENCE, asking).await.map_err(late).and_then(|asked| asked)
+}
+
+/// First and last slot, and the primary's address.
+type Range = (u16, u16, String);
+
+async fn ask(context: &Arc<Context>, address: String) -> Result<Vec<Range>, Failure> {
+    let connection = context.transport.connect(Some(&address), Purpose::Requests, Arc::new(|_| ())).await?;
+    let reply = connection.send(&Command::server(&["CLUSTER", "SLOTS"])).await?;
+    context.rights.heard(Right::ClusterSlots, &reply);
+    if let Reply::Error(text) = reply {
+        return Err(Failure::Refused(text));
+    }
+    ranges(&reply, &address).ok_or_else(|| Failure::Connection(format!("slots that are not understood: {reply}")))
+}
+
+fn ranges(reply: &Reply, asked: &str) -> Option<Vec<Range>> {
+    let number = |reply: &Reply| match reply {
+        Reply::Integer(number) => u16::try_from(*number).ok(),
+        _ => None,
+    };
+    let Reply::Array(ranges) = reply else { return None };
+    let range = |range: &Reply| {
+        let Reply::Array(range) = range else { return None };
+        let [first, last, Reply::Array(primary), ..] = range.as_slice() else { return None };
+        let [host, port, ..] = primary.as_slice() else { return None };
+        let host = match host {
+            Reply::Bytes(host) if !host.is_empty() => String::from_utf8_lossy(host).into_owned(),
+            // The node does not know its own name: it is where it was asked.
+            _ => asked.rsplit_once(':')?.0.to_owned(),
+        };
+        Some((number(first)?, number(last)?, format!("{host}:{}", number(port)?)))
+    };
+    ranges.iter().map(range).collect()
+}
