@@ -6,16 +6,31 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from support.cluster import Cluster, ClusterLoad
+from support.cluster import Cluster
 from support.commands import mallow
 from support.contents import same_data
 from support.hold_load import HoldLoad, all_end, kept
-from support.load import LIMIT, nothing_lost, only_the_rest, total
+from support.load import LIMIT, Load, nothing_lost, only_the_rest, total
 from support.waiting import eventually
 
 pytestmark = pytest.mark.as_run
 
 NOW = 1_800_000_000_123
+
+
+class ClusterLoad(Load):
+    """Load on a cluster, command by command; WAIT goes to the node that has answered."""
+
+    def __init__(self, cluster, single, pairs=(), **options):
+        super().__init__(cluster.connect, single, pairs, batch=1, endure=True, **options)
+
+    def _execute(self, client, commands):
+        command, = commands
+        key = command[2] if command[0] == "SWLIMIT.MALLOW" else command[1]
+        replies = [client.execute_command(*command)]
+        if self.wait:
+            replies.append(client.execute_command("WAIT", 1, 500, target_nodes=client.get_node_from_key(key)))
+        return replies
 
 
 @pytest.fixture(scope="module")

@@ -63,6 +63,12 @@ def shared_daemon(starting_daemons, shared_server):
 
 
 @pytest.fixture
+def own_server(start):
+    """A server of the test's own."""
+    return start()
+
+
+@pytest.fixture
 def daemon(shared_daemon, server):
     """A daemon on an empty server, which knows that it is empty: a reply comes after what it invalidates."""
     shared_daemon.ask(descriptor("five=empty", hits=0))

@@ -70,11 +70,6 @@ def assert_policies(daemon):
 
 
 @pytest.fixture
-def own_server(start):
-    return start()
-
-
-@pytest.fixture
 def daemon(start_daemon, own_server):
     daemon = start_daemon(LIMITS, own_server, timeout=f"{int(TIMEOUT * 1000)}ms")
     eventually(lambda: asked(daemon, "error=first") == ("OK", "OK"))

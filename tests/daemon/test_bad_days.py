@@ -30,11 +30,6 @@ RATE = {"key": "first", "limit": 10, "window": "1d"}
 
 
 @pytest.fixture
-def own_server(start):
-    return start()
-
-
-@pytest.fixture
 def daemon(start_daemon, own_server):
     daemon = start_daemon(LIMITS, own_server)  # with a timeout beyond all deadlines
     assert post(daemon, "/v1/allow", RATE)[1]["source"] == "server"

@@ -22,11 +22,6 @@ UNAVAILABLE = "14"
 
 
 @pytest.fixture
-def own_server(start):
-    return start()
-
-
-@pytest.fixture
 def daemon(start_daemon, own_server):
     daemon = start_daemon(LIMITS, own_server)  # with a timeout beyond all deadlines
     assert daemon.codes("deny=first")[0] == "OK"

@@ -23,11 +23,6 @@ OUTCOMES = ("denied", "granted", "shadowed", "denied_elsewhere", "error", "cance
 
 
 @pytest.fixture
-def own_server(start):
-    return start()
-
-
-@pytest.fixture
 def daemon(start_daemon, own_server):
     return start_daemon(LIMITS, own_server)
 

@@ -7,11 +7,19 @@ import pytest
 from support import aof
 from support.bounds import T
 from support.contents import agrees, digest, expiries
-from support.holding_workload import HoldingWorkload, answers, disagreement
+from support.holding_workload import HoldingWorkload, answers
 from support.replication import PROMPT, follow, in_step
 
 pytestmark = pytest.mark.as_run
 FUTURE = 4_000_000_000_000
+
+
+def disagreement(expected, replies):
+    """The first command that was answered otherwise than the model does, in words; None if all agree."""
+    for number, ((words, answer), reply) in enumerate(zip(expected, replies, strict=True)):
+        if (str(answer), type(answer)) != (str(reply), type(reply)):
+            return f"command {number}: {' '.join(map(str, words))}: {reply!r} instead of {answer!r}"
+    return None
 
 
 @pytest.mark.parametrize("start_at", [T, FUTURE])

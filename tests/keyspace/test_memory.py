@@ -14,7 +14,7 @@ from support.cli import batch, stored
 from support.commands import random_commands
 from support.contents import agrees, info, same_data
 from support.lacking import lacking, needed
-from support.memcheck import FROM_MODULE, memcheck, records
+from support.memcheck import memcheck, records
 from support.payloads import Frame, blocked, damaged, value_of
 from support.replication import PROMPT, replica_of, synchronised
 from support.resp import Connection, Failed, storm
@@ -23,6 +23,7 @@ from support.waiting import eventually
 
 NOW = 1_700_000_000_000
 SLACK = 192 << 10  # what a server's own needs vary by
+FROM_MODULE = re.compile(r"libswlimit\.so|\.rs:\d+\)")  # nothing else is written in Rust
 
 
 def used_memory(pipe):

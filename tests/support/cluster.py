@@ -1,10 +1,9 @@
-"""Clusters, and load on them."""
+"""Clusters."""
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from .load import Load
 from .waiting import eventually
 
 
@@ -87,18 +86,3 @@ class Cluster:
         """A client that knows clusters, and sends nothing twice."""
         return redis.RedisCluster(host="127.0.0.1", port=self.masters()[0].port, socket_timeout=5,
                                   retry=Retry(NoBackoff(), 0))
-
-
-class ClusterLoad(Load):
-    """Load on a cluster, command by command; WAIT goes to the node that has answered."""
-
-    def __init__(self, cluster, single, pairs=(), **options):
-        super().__init__(cluster.connect, single, pairs, batch=1, endure=True, **options)
-
-    def _execute(self, client, commands):
-        command, = commands
-        key = command[2] if command[0] == "SWLIMIT.MALLOW" else command[1]
-        replies = [client.execute_command(*command)]
-        if self.wait:
-            replies.append(client.execute_command("WAIT", 1, 500, target_nodes=client.get_node_from_key(key)))
-        return replies

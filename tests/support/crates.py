@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -30,13 +29,6 @@ def built(crate, *target):
         pytest.skip(left_out)
     (_, program), = made("build", *crates, *target)
     return program
-
-
-def unit_tests():
-    """The programs of the crates' own tests, by the crate's name in `CRATES`; those left out are missing."""
-    crates, _ = buildable()
-    programs = made("test", "--no-run", *crates, "--lib", "--bins")
-    return {Path(manifest).parent.name: program for manifest, program in programs}
 
 
 def made(*words):

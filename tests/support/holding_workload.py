@@ -143,23 +143,6 @@ class HoldingWorkload:
         return self._run(words, lambda: settle(self.keys, names, id, used, self.now))
 
 
-class BudgetWorkload(HoldingWorkload):
-    """The same without holds."""
-
-    def __init__(self, seed):
-        super().__init__(seed)
-        self.keys = {key: value for key, value in self.keys.items() if "hold" not in key}
-
-    def _look(self):
-        key, until = self._key("budget"), self.now + HOUR
-        words = ["SWLIMIT.BUDGET", key, 0, until, "AT", self.now]
-        return words, self.keys[key].budget(0, until, self.now, 1)
-
-    def _step(self):
-        kinds = [self._budget] * 4 + [self._refund] * 2 + [self._admit] * 4
-        return self.random.choice(kinds)()
-
-
 DURATIONS = {("HOLD", 2), ("RATE", 2), ("RATE", 3)}
 
 
@@ -171,11 +154,3 @@ def answers(server, commands):
             pipeline.execute_command(*words)
         replies = pipeline.execute(raise_on_error=False)
     return [Refused(str(reply)) if isinstance(reply, Exception) else reply for reply in replies]
-
-
-def disagreement(expected, replies):
-    """The first command that was answered otherwise than the model does, in words; None if all agree."""
-    for number, ((words, answer), reply) in enumerate(zip(expected, replies, strict=True)):
-        if (str(answer), type(answer)) != (str(reply), type(reply)):
-            return f"command {number}: {' '.join(map(str, words))}: {reply!r} instead of {answer!r}"
-    return None

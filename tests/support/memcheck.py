@@ -4,7 +4,6 @@ import re
 
 MEMCHECK = ("valgrind", "--trace-children=yes", "--leak-check=full", "--show-leak-kinds=all", "--num-callers=40",
             "--read-var-info=no")
-FROM_MODULE = re.compile(r"libswlimit\.so|\.rs:\d+\)")  # nothing else is written in Rust
 
 
 def memcheck(folder):

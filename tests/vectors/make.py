@@ -16,7 +16,7 @@ from support import model  # noqa: E402
 from support.bounds import MAX, MAX_SUBINTERVALS, MAX_WINDOW, T  # noqa: E402
 from support.commands import mallow  # noqa: E402
 from support.holding import Refused  # noqa: E402
-from support.holding_workload import BudgetWorkload, HoldingWorkload  # noqa: E402
+from support.holding_workload import HOUR, HoldingWorkload  # noqa: E402
 from support.workload import Workload  # noqa: E402
 from vectors.commands import commands  # noqa: E402
 
@@ -132,6 +132,23 @@ def replies():
 def holds():
     """The same of holds, budgets, and decisions of everything."""
     return of_holding(HoldingWorkload, "holds", range(3))
+
+
+class BudgetWorkload(HoldingWorkload):
+    """The same without holds."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.keys = {key: value for key, value in self.keys.items() if "hold" not in key}
+
+    def _look(self):
+        key, until = self._key("budget"), self.now + HOUR
+        words = ["SWLIMIT.BUDGET", key, 0, until, "AT", self.now]
+        return words, self.keys[key].budget(0, until, self.now, 1)
+
+    def _step(self):
+        kinds = [self._budget] * 4 + [self._refund] * 2 + [self._admit] * 4
+        return self.random.choice(kinds)()
 
 
 def budgets():
