@@ -19,7 +19,7 @@ export type { Mode, ModuleUse, OnFailure, QuotaOptions, Settings, WaitOptions } 
 export { type Demand, Entry, type Quota, type Reply } from "./core/window.js";
 export { Admission, admit, type Part } from "./limiters/admission.js";
 export { allowAll, Decisions, type Share } from "./limiters/all-of.js";
-export type { AskerOptions, Counts } from "./limiters/base.js";
+export type { BaseOptions, Counts } from "./limiters/base.js";
 export { BudgetLimiter, type BudgetLimiterOptions, type BudgetOptions } from "./limiters/budget.js";
 export { Hold, type Holder, HoldLimiter, type HoldLimiterOptions, type HoldOptions } from "./limiters/hold.js";
 export {

@@ -53,7 +53,7 @@ for (const [onFailure, granted] of [
     assert.equal((await ten.allow(k)).source, "server");
     const goOn = await pause(test);
     const decisions = [];
-    const { breaker } = ten.server.primary(k);
+    const { breaker } = ten.clientState.server(k);
     for (let i = 0; i < granted.length; i++) {
       assert.equal(breaker.isOpen, i === 3, "three are waited for"); // and of the fourth, nobody is asked
       const [decision, took] = await timed(ten.allow(k));
@@ -139,16 +139,16 @@ test("what is unanswered while nothing is heard counts, however few ask", async 
   await ten.allow("k");
   await pause(test);
   await ten.allow("k");
-  const { breaker } = ten.server.primary("k");
+  const { breaker } = ten.clientState.server("k");
   await eventually(() => breaker.isOpen, "its opening");
-  assert.match(breaker.reason, /nothing heard/);
+  assert.match(breaker.reason, /nothing received/);
 });
 
 test("a reply that comes late closes nothing, and does not count as an answer", async (test) => {
   let answer;
   const client = () => new Promise((resolve) => (answer = () => resolve([1, 3, 2, 0, 1000])));
   const three = limiter(test, { client, timeout: 5 });
-  const { breaker } = three.server.primary("k");
+  const { breaker } = three.clientState.server("k");
   for (let i = 0; i < 3; i++) {
     assert.equal((await three.allow("k")).source, "failure");
     answer();
@@ -171,7 +171,7 @@ test("a caller's deadline says nothing about the server", async (test) => {
     answer();
   }
   assert.equal((await three.allow("k", { deadline: 1 })).source, "failure");
-  assert.equal(three.server.primary("k").breaker.isOpen, false);
+  assert.equal(three.clientState.server("k").breaker.isOpen, false);
   const patient = three.allow("k", { deadline: 20_000 });
   answer();
   assert.equal((await patient).source, "server");
@@ -201,7 +201,7 @@ test("errors that are the server's count, and those that are the caller's do not
       if (counts) assert.equal((await three.allow("k")).source, "failure", message);
       else await assert.rejects(three.allow("k"), RefusedError);
     }
-    assert.equal(three.server.primary("k").breaker.isOpen, counts, message);
+    assert.equal(three.clientState.server("k").breaker.isOpen, counts, message);
   }
 });
 
@@ -290,7 +290,7 @@ for (const onFailure of ["deny", "error", "local"]) {
           : admin.sendCommand(["SWLIMIT.RECORD", k, "1", "1h", "5m"]);
       await fill();
       if (onFailure === "local")
-        isHold ? holds.heldHere("failure", holds.wish(k, {})) : none.window(k).allow(none.demand({}), Date.now(), 0);
+        isHold ? holds.heldHere("failure", holds.request(k, {})) : none.window(k).allow(none.demand({}), Date.now(), 0);
       const waiting = isHold ? holds.hold(k, { wait: "60s" }) : none.acquire(k, "2h");
       await eventually(isWaiting, "its wait");
       await kill();

@@ -7,7 +7,8 @@ import { runInNewContext } from "node:vm";
 import { createClient } from "redis";
 import { createClient as createClient5 } from "redis-5";
 import { Limiter } from "swlimit";
-import { asker, connect, eventually, key, limiter, port, sleep } from "./support.mjs";
+import { serverCommand } from "../../src/node/dist/esm/protocol/commands.js";
+import { connect, eventually, key, limiter, port, sender, sleep } from "./support.mjs";
 
 setFlagsFromString("--expose-gc");
 const collect = runInNewContext("gc");
@@ -19,7 +20,7 @@ async function denied(test, { key: k = key(), ...options } = {}) {
   const three = limiter(test, { client, ...options });
   await three.record(k, { cost: 3 });
   await known(three, k);
-  return { three, k, other, run: asker(other) };
+  return { three, k, other, run: sender(other) };
 }
 
 /** Ask until denials come without the server. */
@@ -44,7 +45,7 @@ test("a reply that took long tells nobody to come too early", async (test) => {
   const k = key();
   await three.record(k, { cost: 3 });
   assert.equal((await three.allow(k)).source, "server");
-  const [, , , left] = await asker(client)("SWLIMIT.PEEK", k, ...QUOTA);
+  const [, , , left] = await sender(client)("SWLIMIT.PEEK", k, ...QUOTA);
   const told = await three.allow(k);
   assert.equal(told.source, "cache");
   assert.ok(told.retryAfter >= left - 20, `${told.retryAfter} of ${left}`);
@@ -109,7 +110,7 @@ test("UNBLOCK is announced", async (test) => {
   const k = key();
   await three.block(k, "1h");
   await known(three, k);
-  await asker(await connect(test))("SWLIMIT.UNBLOCK", k);
+  await sender(await connect(test))("SWLIMIT.UNBLOCK", k);
   assert.ok(await eventually(async () => (await three.allow(k)).granted), "granted again");
 });
 
@@ -233,13 +234,13 @@ test("no denial is stale while a key is given back under load", async (test) => 
   // Someone else gives back and takes; after each refund has been answered, and its push has come, the next is granted.
   const hour = [3, "1h", "1h"]; // so that nothing comes back by time meanwhile
   const { three, k, run } = await denied(test, { window: "1h", resolution: "1h" });
-  const { tracked } = three.server.primary(k);
+  const { invalidations } = three.clientState.server(k);
   let [local, stale] = [0, 0];
   for (let round = 0; round < 200; round++) {
     const asking = Array.from({ length: 8 }, () => three.allow(k));
     await run("SWLIMIT.REFUND", k, 1);
     local += (await Promise.all(asking)).filter((decision) => decision.source !== "server").length;
-    await tracked.dialect?.ask(["PING"], k, "auto"); // whose reply comes behind the push
+    await invalidations.dialect?.ask(serverCommand(k, "PING"), "auto"); // whose reply comes behind the push
     const decisions = await Promise.all([three.allow(k), three.allow(k)]);
     const truth = await run("SWLIMIT.PEEK", k, ...hour);
     if (decisions.every(({ source }) => source !== "server") && truth[0] > 0) stale++;
@@ -251,15 +252,15 @@ test("no denial is stale while a key is given back under load", async (test) => 
 test("a push that is handled before the reply it belongs behind is not lost", async (test) => {
   const { three, k } = await denied(test);
   // Change the key between PEEK and its reply's continuation: both arrive in one piece.
-  const { dialect: tracked } = three.server.primary(k).tracked;
+  const { dialect } = three.clientState.server(k).invalidations;
   const stale = [];
   for (let round = 0; round < 200; round++) {
     const name = key();
     await three.record(name, { cost: 3 });
-    const asked = three.denials.asked(name);
-    const reply = tracked.ask(["SWLIMIT.PEEK", name, "3", "10000ms", "1000ms"], name, "auto");
-    const changed = tracked.ask(["SWLIMIT.REFUND", name, "1"], name, "auto");
-    three.denials.remember(name, three.demand({}), asked, (await reply).map(Number), 0, Number.POSITIVE_INFINITY);
+    const [before, demand] = [three.denials.snapshot(name), three.demand({})];
+    const reply = dialect.ask({ name: "PEEK", key: name, demand }, "auto");
+    const changed = dialect.ask({ name: "REFUND", key: name, units: 1 }, "auto");
+    three.denials.remember(name, demand, before, (await reply).map(Number), 0, Number.POSITIVE_INFINITY);
     await changed;
     await sleep(0);
     if ((await three.allow(name)).source === "cache") stale.push(name);
@@ -353,7 +354,7 @@ test("without tracking, a denial is known for a tenth of a second", async (test)
   const before = performance.now();
   await three.allow(k);
   assert.equal((await three.allow(k)).source, "cache");
-  await asker(other)("SWLIMIT.REFUND", k, 1);
+  await sender(other)("SWLIMIT.REFUND", k, 1);
   await eventually(async () => (await three.allow(k)).granted);
   const took = performance.now() - before;
   assert.ok(took > 50 && took < 8000, `${took}`);
@@ -370,7 +371,7 @@ test("release 5 of the package redis hears the same", async (test) => {
   const k = key();
   await three.record(k, { cost: 3 });
   await known(three, k);
-  await asker(await connect(test))("SWLIMIT.REFUND", k, 1);
+  await sender(await connect(test))("SWLIMIT.REFUND", k, 1);
   assert.equal((await asked(three, k).then(() => three.peek(k))).remaining, 0, "the one given back has been granted");
 });
 
@@ -384,7 +385,7 @@ test("with a client library that does not turn tracking on, a denial is known fo
   const k = key();
   await three.record(k, { cost: 3 });
   await known(three, k);
-  for (const { until, heard } of three.denials.denials.get(k)) assert.ok(until - heard <= 100);
+  for (const { until, received } of three.denials.denials.get(k)) assert.ok(until - received <= 100);
 });
 
 test("no denial is remembered from before changes are announced", async (test) => {
@@ -413,7 +414,7 @@ test("a block shorter than the window begins again when it has ended", async (te
   const k = key();
   await three.record(k, { cost: 3 });
   const blockedUntil = async () => {
-    const info = await asker(other)("SWLIMIT.INFO", k);
+    const info = await sender(other)("SWLIMIT.INFO", k);
     return Number(info.blocked ?? info[info.indexOf("blocked") + 1]);
   };
   await three.allow(k, { block: 100 });
@@ -468,7 +469,7 @@ test("a million denials take bounded memory, and end", async (test) => {
   const before = process.memoryUsage().heapUsed;
   for (let i = 0; i < 1_000_000; i++) {
     const name = `user:${i}`;
-    denials.remember(name, demand, denials.asked(name), [0, 1, 0, 2000, 2000], 0, 10_000);
+    denials.remember(name, demand, denials.snapshot(name), [0, 1, 0, 2000, 2000], 0, 10_000);
   }
   // At most a sixteenth is forgotten at once; and what ends while this process stands still is not remembered.
   assert.ok(denials.size > 90_000 && denials.size <= 100_000, `${denials.size}`);

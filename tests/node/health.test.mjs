@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import diagnostics from "node:diagnostics_channel";
 import { test } from "node:test";
 import { Redis } from "ioredis";
-import { Patience } from "../../src/node/dist/esm/transport/batch-timeout.js";
+import { BatchTimeouts } from "../../src/node/dist/esm/transport/batch-timeouts.js";
 import { connect, eventually, key, limiter, port, sleep } from "./support.mjs";
 
 /** The messages of a channel, from now on. */
@@ -153,10 +153,10 @@ test("a stalled event loop is not the server's failure", async (test) => {
 });
 
 test("time is up for whom it was before the event loop stalled, and not for those who asked since", async () => {
-  const [patience, late] = [new Patience(), []];
+  const [timeouts, late] = [new BatchTimeouts(), []];
   const wait = (name) =>
     new Promise((resolve) => {
-      patience.wait({ isOver: false, overdue: () => resolve(late.push(name)) }, 50);
+      timeouts.add({ isOver: false, overdue: () => resolve(late.push(name)) }, 50);
     });
   const before = wait("before");
   await null; // by now it is written, and its timer set

@@ -212,7 +212,7 @@ test("what is asked at once costs redis no timer each, and is one write of iored
     const three = limiter(test, { client, mode: "direct", timeout: 20_000 });
     await eventually(async () => (await three.allow(key())).source === "server", "its connection");
     const timers = test.mock.method(AbortSignal, "timeout");
-    const stream = client.stream && three.server.primary("k").connection; // not the caller's own
+    const stream = client.stream && three.clientState.server("k").connection; // not the caller's own
     const writes = stream && ["_write", "_writev"].map((how) => test.mock.method(stream, how));
     const decided = await Promise.all(Array.from({ length: 50 }, () => three.allow(key())));
     assert.ok(decided.every(({ granted, source }) => granted === 1 && source === "server"));

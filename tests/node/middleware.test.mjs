@@ -2,7 +2,6 @@
 
 import assert from "node:assert/strict";
 import { once } from "node:events";
-import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { serve as serveHono } from "@hono/node-server";
 import express from "express";
@@ -15,7 +14,7 @@ import * as forFastify from "swlimit/fastify";
 import * as forHono from "swlimit/hono";
 import * as forKoa from "swlimit/koa";
 import { addressKey, limitsMethod } from "../../src/node/dist/esm/adapters/http.js";
-import { asking, assertRetryAfter, connect, eventually, key, limiter, serve, statuses } from "./support.mjs";
+import { asking, assertRetryAfter, connect, eventually, key, limiter, serve, statuses, vectors } from "./support.mjs";
 
 /** How each framework serves one route behind the middleware, and how it reads a header. */
 const FRAMEWORKS = {
@@ -198,8 +197,7 @@ for (const [name, framework] of Object.entries(FRAMEWORKS)) {
 }
 
 test("which methods are limited", () => {
-  const vectors = JSON.parse(readFileSync(new URL("../vectors/methods.json", import.meta.url), "utf8"));
-  for (const { methods, exact: methodExact, matching, other } of vectors) {
+  for (const { methods, exact: methodExact, matching, other } of vectors("methods")) {
     const limited = [...matching, ...other].filter((method) => limitsMethod({ methods, methodExact }, method));
     assert.deepEqual(limited, matching, `${methods} ${methodExact}`);
   }
@@ -209,6 +207,11 @@ test("addresses as keys", () => {
   for (const [address, expected] of [
     ["192.0.2.1", "192.0.2.1"],
     ["::ffff:192.0.2.1", "192.0.2.1"],
+    ["::ffff:c000:201", "192.0.2.1"],
+    ["64:ff9b::192.0.2.1", "192.0.2.1"],
+    ["64:FF9B::c000:201", "192.0.2.1"],
+    ["64:ff9b::1:0:0", "64:ff9b:0:0::/64"],
+    ["64:ff9b:1::192.0.2.1", "64:ff9b:1:0::/64"],
     ["2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"],
     ["2001:DB8:1:2::6", "2001:db8:1:2::/64"],
     ["2001:db8::1", "2001:db8:0:0::/64"],

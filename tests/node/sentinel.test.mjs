@@ -5,7 +5,7 @@ import { test } from "node:test";
 import { Redis } from "ioredis";
 import { createSentinel } from "redis";
 import { Sentinels } from "../../src/node/dist/esm/clients/sentinels.js";
-import { asker, connect, eventually, key, limiter, losesReply, port, sockets } from "./support.mjs";
+import { connect, eventually, key, limiter, losesReply, port, sender, sockets } from "./support.mjs";
 
 const sentinel = { host: "127.0.0.1", port: port("sentinel") };
 
@@ -37,7 +37,7 @@ for (const [name, open] of Object.entries({ redis: nodeRedis, ioredis })) {
 
 for (const [name, open] of Object.entries({ redis: nodeRedis, ioredis })) {
   test(`a request whose reply is lost is counted once, with ${name}`, async (test) => {
-    const direct = asker(await connect(test));
+    const direct = sender(await connect(test));
     const opened = sockets(test);
     const three = limiter(test, { client: await open(test), mode: "direct", timeout: 2000, onFailure: "deny" });
     await eventually(async () => (await three.allow(key())).source === "server", "its connection");
@@ -115,7 +115,7 @@ test("through a failover: counts stay, and who was master grants nothing any mor
   const [master, replica, told] = await Promise.all(
     ["main", "replica", "sentinel"].map((of) => connect(test, { of, RESP: 2 })),
   );
-  assert.equal((await asker(master)("SWLIMIT.ALLOW", k, 3, "3600000ms", "1000ms", "COST", 2))[0], 2);
+  assert.equal((await sender(master)("SWLIMIT.ALLOW", k, 3, "3600000ms", "1000ms", "COST", 2))[0], 2);
   assert.equal(await master.sendCommand(["WAIT", "1", "5000"]), 1);
   await eventually(() => told.sendCommand(["SENTINEL", "FAILOVER", "main"]).catch(() => false), "the failover");
   const role = async (client) => (await client.sendCommand(["ROLE"]).catch(() => [""]))[0];
@@ -132,7 +132,7 @@ test("through a failover: counts stay, and who was master grants nothing any mor
   assert.match(limiters[1].servers()[0].address, new RegExp(`:${port("replica")}$`));
   const other = key();
   await eventually(async () => (await limiters[1].allow(other)).source === "server", "its new connection", 60_000);
-  assert.equal((await asker(replica)("SWLIMIT.PEEK", other, 3, "3600000ms", "1000ms"))[2], 2);
+  assert.equal((await sender(replica)("SWLIMIT.PEEK", other, 3, "3600000ms", "1000ms"))[2], 2);
   await eventually(async () => (await role(master)) === "slave", "the old master's end", 60_000);
   for (const three of limiters) {
     await eventually(async () => (await three.peek(k)).source === "server", "its return", 60_000);

@@ -1,17 +1,24 @@
 /** Clients of the servers that test_node.py has started, and the patience that tests need. */
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { Socket } from "node:net";
 import { createClient } from "redis";
 import { Limiter } from "swlimit";
-import { Dialect } from "../../src/node/dist/esm/protocol/script-fallback.js";
+import { SCRIPT } from "../../src/node/dist/esm/protocol/script-text.js";
 
 /** The port of a server: of "main", or of another one that test_node.py names. */
 export function port(of = "main") {
   const ports = JSON.parse(process.env.SWLIMIT_PORTS);
   assert.ok(ports[of], `no server ${of}`);
   return ports[of];
+}
+
+/** What tests/vectors say, where `{"hex": "…"}` stands for bytes. */
+export function vectors(name) {
+  const text = readFileSync(new URL(`../vectors/${name}.json`, import.meta.url), "utf8");
+  return JSON.parse(text, (_, value) => (typeof value?.hex === "string" ? Buffer.from(value.hex, "hex") : value));
 }
 
 /** A client of the package redis, which ends with the test. */
@@ -23,10 +30,16 @@ export async function connect(test, { of, ...options } = {}) {
   return client;
 }
 
-/** Asks a server in the module's commands, by the script where it has none. */
-export function asker(client) {
-  const dialect = new Dialect((words) => client.sendCommand(words), false);
-  return (...words) => dialect.ask(words.map(String), "", "auto");
+/** Sends commands to a server; by the script where it lacks the module. */
+export function sender(client) {
+  return (...words) => {
+    const [command, ...rest] = words.map(String);
+    return client.sendCommand([command, ...rest]).catch((error) => {
+      if (!error.message.includes("unknown command")) throw error;
+      const keys = command === "SWLIMIT.MALLOW" ? rest.splice(0, 1 + Number(rest[0])) : ["1", rest.shift()];
+      return client.sendCommand(["EVAL", SCRIPT, ...keys, command.replace("SWLIMIT.", ""), ...rest]);
+    });
+  };
 }
 
 /** A limiter that ends with the test: 3 of 10 s, unless other things are asked for. */

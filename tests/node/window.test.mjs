@@ -1,15 +1,14 @@
 /** The window of this process decides as the module does: tests/vectors. */
 
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { createClient as createClient4, createCluster as createCluster4 } from "redis-4";
 import { admit, allowAll, BudgetLimiter, Entry, HoldLimiter, Limiter } from "swlimit";
-import { parseDuration, patience, usualResolution } from "../../src/node/dist/esm/core/duration.js";
+import { callerDeadline, parseDuration, usualResolution } from "../../src/node/dist/esm/core/duration.js";
 import { shareOf } from "../../src/node/dist/esm/core/local-windows.js";
 import { deniedFor } from "../../src/node/dist/esm/limiters/denial-cache.js";
 
-const vectors = (name) => JSON.parse(readFileSync(new URL(`../vectors/${name}.json`, import.meta.url), "utf8"));
+import { vectors } from "./support.mjs";
 
 test("durations", () => {
   for (const { text, ms } of vectors("durations")) assert.equal(parseDuration(text) || null, ms, JSON.stringify(text));
@@ -261,7 +260,7 @@ test("defaults", () => {
     assert.equal(Math.floor(deniedFor(wait) * 1000 + 0.001), us, `${wait}`);
   }
   for (const { left_us: left, wait_us: us } of deadlines) {
-    assert.equal(Math.floor(patience(left / 1000) * 1000 + 0.001), us, `${left}`);
+    assert.equal(Math.floor(callerDeadline(left / 1000) * 1000 + 0.001), us, `${left}`);
   }
 });
 

@@ -1,9 +1,9 @@
-/** Workers of BullMQ that wait for their turn. */
+/** BullMQ workers that wait for units before each job. */
 
 import type { Duration } from "../core/duration.js";
 import type { Limiter } from "../limiters/rate.js";
 
-/** What is used of a job. */
+/** The used part of a job. */
 interface AnyJob {
   readonly name: string;
   moveToDelayed(timestamp: number, token?: string): Promise<void>;
@@ -11,18 +11,18 @@ interface AnyJob {
 
 export interface TurnOptions<Job> {
   readonly limiter: Limiter;
-  /** Whose turn it is; the name of the job as a rule. */
+  /** The key of a job; by default its name. */
   readonly key?: (job: Job) => string;
-  /** Units that a job takes; 1 as a rule. */
+  /** The units of a job; 1 by default. */
   readonly cost?: (job: Job) => number;
   /**
-   * A worker waits so long for a job's turn, as a rule "5s", which is less than BullMQ locks a job for. Then the job goes
-   * back into the queue until its turn may come.
+   * How long a worker waits for the units, by default "5s": less than BullMQ locks a job for. Then the job goes back into
+   * the queue for as long as they will take.
    */
   readonly timeout?: Duration;
 }
 
-/** A processor that does its work when it is the job's turn. The worker needs no limiter of its own. */
+/** A processor that waits for a job's units and then does its work. The worker needs no limiter of its own. */
 export function inTurn<Job extends AnyJob, Result>(
   { limiter, key = (job) => job.name, cost = () => 1, timeout = "5s" }: TurnOptions<Job>,
   work: (job: Job, token?: string) => Promise<Result>,
@@ -30,13 +30,14 @@ export function inTurn<Job extends AnyJob, Result>(
   return async (job, token) => {
     const { granted, retryAfter = 1000 } = await limiter.acquire(key(job), timeout, { cost: cost(job) });
     if (granted > 0) return work(job, token);
-    if (retryAfter < 0) throw told("UnrecoverableError", "the job costs more than the limit, so its turn never comes");
+    if (retryAfter < 0)
+      throw errorNamed("UnrecoverableError", "the job costs more than the limit, so its turn never comes");
     await job.moveToDelayed(Date.now() + Math.max(1, retryAfter), token);
-    throw told("DelayedError", "it is not yet the job's turn");
+    throw errorNamed("DelayedError", "it is not yet the job's turn");
   };
 }
 
-/** An error by whose name BullMQ knows what became of a job. */
-function told(name: string, message: string): Error {
+/** An error; BullMQ acts on its name. */
+function errorNamed(name: string, message: string): Error {
   return Object.assign(new Error(message), { name });
 }

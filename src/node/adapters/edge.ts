@@ -1,12 +1,12 @@
 /**
- * A limiter where there are no sockets: in edge functions and middleware of Next.js, it asks swlimitd by `fetch`. It
- * uses nothing of Node.js.
+ * A limiter for edge functions and middleware of Next.js, which have no sockets: it asks swlimitd by `fetch`, and needs
+ * nothing of Node.js.
  */
 
-import { Decision, type Source, type Told } from "../core/decision.js";
-import { type Duration, flag, integer, milliseconds, patience } from "../core/duration.js";
+import { Decision, type KnownReply, type Source } from "../core/decision.js";
+import { callerDeadline, type Duration, flag, integer, milliseconds } from "../core/duration.js";
 import { RefusedError, UnavailableError } from "../core/errors.js";
-import { clock, instead, LocalWindows } from "../core/local-windows.js";
+import { clock, LocalWindows, withoutServer } from "../core/local-windows.js";
 import {
   type QuotaOptions,
   quotaLike,
@@ -19,22 +19,22 @@ import {
 import type { Demand, Quota, Reply } from "../core/window.js";
 
 export interface HttpLimiterOptions extends Omit<RateOptions, "mode" | "maxWaiting"> {
-  /** Where swlimitd serves its HTTP API, such as "https://limits.example:8443". */
+  /** The URL of swlimitd's HTTP API, such as "https://limits.example:8443". */
   readonly url: string | URL;
   /** One of swlimitd's tokens. */
   readonly token?: string | undefined;
-  /** Asks in place of the global `fetch`. */
+  /** Replaces the global `fetch`. */
   readonly fetch?: typeof globalThis.fetch;
 }
 
 export interface HttpAllowOptions {
-  /** Units that are asked for: 1 … 2^53 − 1. */
+  /** Requested units: 1 … 2^53 − 1. */
   readonly cost?: number;
   /** Grant as much of the cost as fits. */
   readonly partial?: boolean;
   /** When denied, block the key for so long. */
   readonly block?: Duration;
-  /** The caller waits so much longer, from now on: decided by `onFailure` a little before that. */
+  /** How much longer the caller waits. A little earlier, `onFailure` decides. */
   readonly deadline?: Duration;
   /** Ends the wait without a decision. */
   readonly signal?: AbortSignal | undefined;
@@ -43,7 +43,7 @@ export interface HttpAllowOptions {
 const PEEKED = new Set(["cost", "partial", "deadline", "signal"]);
 const ALLOWED = new Set([...PEEKED, "block"]);
 
-/** What swlimitd answers. */
+/** An answer of swlimitd. */
 interface Answer {
   readonly granted: number;
   readonly limit: number;
@@ -82,7 +82,7 @@ export class HttpLimiter {
     return this.decide("allow", key, options);
   }
 
-  /** The same decision, with nothing counted. */
+  /** Decide without counting. */
   peek(key: string, options: Omit<HttpAllowOptions, "block"> = {}): Promise<Decision> {
     return this.decide("peek", key, options);
   }
@@ -94,16 +94,23 @@ export class HttpLimiter {
     const name = this.settings.prefix + key;
     const demand: Demand = { ...this.quota, cost: integer(cost, "cost", 1), partial: flag(partial, "partial") };
     try {
-      const left = deadline === undefined ? undefined : patience(milliseconds(deadline, "deadline", 0));
-      const told = await this.ask(how, name, demand, block, Math.min(this.settings.timeout, left ?? Infinity), signal);
-      return this.decision(...told);
+      const left = deadline === undefined ? undefined : callerDeadline(milliseconds(deadline, "deadline", 0));
+      const answer = await this.ask(
+        how,
+        name,
+        demand,
+        block,
+        Math.min(this.settings.timeout, left ?? Infinity),
+        signal,
+      );
+      return this.decision(...answer);
     } catch (error) {
       if (!(error instanceof UnavailableError) || this.settings.onFailure === "error") throw error;
       const decide = (asked: Demand): Reply => {
         const entry = this.windows.entry(name);
         return how === "peek" ? entry.peek(asked, clock()) : entry.allow(asked, clock(), block);
       };
-      return this.decision(instead(this.settings, demand, decide), "failure");
+      return this.decision(withoutServer(this.settings, demand, decide), "failure");
     }
   }
 
@@ -114,13 +121,13 @@ export class HttpLimiter {
     block: number,
     timeout: number,
     signal: AbortSignal | undefined,
-  ): Promise<[Told, Source]> {
+  ): Promise<[KnownReply, Source]> {
     signal?.throwIfAborted();
-    const question = {
+    const body = {
       ...{ key, limit, window: `${window}ms`, resolution: `${resolution}ms`, cost, strict, partial },
       ...(block > 0 && { block: `${block}ms` }),
     };
-    const ends = new AbortController(); // AbortSignal.any is missing in some of these places
+    const ends = new AbortController(); // some edge runtimes lack AbortSignal.any
     const abort = () => ends.abort(signal?.reason);
     const timer = setTimeout(() => ends.abort(new Error(`no reply within ${timeout} ms`)), timeout);
     signal?.addEventListener("abort", abort);
@@ -130,7 +137,7 @@ export class HttpLimiter {
       response = await this.fetch(`${this.base}${how}`, {
         method: "POST",
         headers: this.headers,
-        body: JSON.stringify(question),
+        body: JSON.stringify(body),
         signal: ends.signal,
       });
       answer = (await response.json()) as Answer;
@@ -151,7 +158,7 @@ export class HttpLimiter {
     throw response.status === 503 ? new UnavailableError(error) : new RefusedError(error);
   }
 
-  private decision(told: Told, source: Source): Decision {
-    return new Decision(told, { name: this.settings.name, window: this.quota.window }, source);
+  private decision(reply: KnownReply, source: Source): Decision {
+    return new Decision(reply, { name: this.settings.name, window: this.quota.window }, source);
   }
 }

@@ -6,10 +6,10 @@ import type { BudgetLimiter } from "../limiters/budget.js";
 import type { Limiter, LimiterOptions } from "../limiters/rate.js";
 import { ALL, type FixedOptions, limiterOf } from "./fixed.js";
 
-/** As a limiter's; the limit and the window are those of the middleware. */
+/** A limiter's options. The limit and the window come from the middleware. */
 export type StoreOptions = Omit<LimiterOptions, "limit" | "window" | "name"> & FixedOptions;
 
-/** What is used of the middleware's options. */
+/** The used options of the middleware. */
 export interface MiddlewareOptions {
   readonly windowMs: number;
   /** A number, or a function of the request. */
@@ -18,13 +18,13 @@ export interface MiddlewareOptions {
   readonly skipSuccessfulRequests?: boolean;
 }
 
-/** How much a client has used. */
+/** The used units of a client. */
 export interface Usage {
   readonly totalHits: number;
   readonly resetTime: Date;
 }
 
-/** What became of the request that this piece of asynchronous work belongs to. */
+/** The decision for the request that an asynchronous context belongs to. */
 interface Hit {
   readonly key: string;
   readonly since: number;
@@ -38,13 +38,13 @@ export class SwlimitStore {
   private limiter: Limiter | BudgetLimiter | null = null;
   private windowMs = 0;
   /**
-   * The middleware asks its limit of a function only after the store has answered. Then all requests are counted, denied
-   * ones, too, and the middleware compares.
+   * Whether the middleware's limit is a function, which it calls only after the store has answered. Then all requests are
+   * counted, even denied ones, and the middleware compares.
    */
   private counts = false;
   /**
-   * The middleware decrements by key, whether the request was counted or denied; and what was not counted must not be
-   * given back. Which request it means is known by the asynchronous context that both calls are made in.
+   * The middleware decrements by key, whether the request was counted or denied, and what was not counted must not be
+   * given back. The asynchronous context of both calls tells which request is meant.
    */
   private readonly hits: AsyncLocalStorage<Hit> = new AsyncLocalStorage();
   private decrements = false;
@@ -71,18 +71,18 @@ export class SwlimitStore {
     return { totalHits: hit.granted ? used(decision) : decision.limit + 1, resetTime: this.resetTime(decision) };
   }
 
-  /** Give back the unit of a request that is not to count; of one that was denied, there is none. */
+  /** Give back the unit of a request that shall not count. A denied request has none. */
   async decrement(key: string): Promise<void> {
     const hit = this.hits.getStore();
     const isKnown = hit?.key === key;
     if (isKnown && !hit.granted) return;
     const limiter = this.ready();
-    // Its own unit, and not a younger one. The refund's way to the server counts as age, too.
+    // Its own unit, and not a younger one. The refund's way to the server adds to the age.
     const age = isKnown ? { age: Math.ceil(performance.now() - hit.since) + limiter.settings.timeout } : {};
-    await limiter.refund(key, 1, age).catch(() => {}); // the unit goes on counting; nobody waits to hear of it
+    await limiter.refund(key, 1, age).catch(() => {}); // the unit stays counted; nobody waits for the result
   }
 
-  /** What a key has used, without counting; undefined where nothing is counted. */
+  /** The used units of a key; undefined when there are none. */
   async get(key: string): Promise<Usage | undefined> {
     const decision = await this.ready().peek(key);
     if (decision.resetAfter === 0) return undefined;
@@ -97,7 +97,7 @@ export class SwlimitStore {
     this.limiter?.close();
   }
 
-  /** When the same request would be granted, if it was denied: the middleware makes Retry-After of it. */
+  /** For a denial, when the same request is granted: the middleware makes Retry-After of it. */
   private resetTime({ granted, retryAfter, resetAfter }: Decision): Date {
     const wait = granted > 0 ? resetAfter : retryAfter;
     return new Date(Date.now() + (wait === undefined || wait < 0 ? this.windowMs : wait));
@@ -109,7 +109,7 @@ export class SwlimitStore {
   }
 }
 
-/** What counts, with this request; that alone where nobody knows. */
+/** The used units, including this request; 1 when unknown. */
 function used({ limit, remaining = limit - 1 }: Decision): number {
   return limit - remaining;
 }

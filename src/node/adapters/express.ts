@@ -1,16 +1,16 @@
-/** Middleware for Express, and whatever else has its form. */
+/** Middleware for Express and compatible frameworks. */
 
 import type { Request, Response } from "express";
 import { addressKey, DENIED, type HttpOptions, headersFor, judge, type Rule, type Verdict } from "./http.js";
 
 export interface ExpressOptions extends HttpOptions {
-  /** Answers a request that is denied; as a rule with status 429 and a line of text. */
+  /** Answers a denied request; by default with status 429 and a line of text. */
   onDenied?(request: Request, response: Response, next: Next, verdict: Verdict): unknown;
 }
 
 type Next = (error?: unknown) => void;
 
-/** Middleware that lets through what all rules grant. The decision is left in `response.locals.rateLimit`. */
+/** Middleware that passes a request if all rules grant it. The decision is in `response.locals.rateLimit`. */
 export function rateLimit(rules: Rule<Request> | readonly Rule<Request>[], options: ExpressOptions = {}) {
   return async (request: Request, response: Response, next: Next): Promise<void> => {
     try {

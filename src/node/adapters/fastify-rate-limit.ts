@@ -3,10 +3,10 @@
 import { Limiter, type LimiterOptions } from "../limiters/rate.js";
 import { type FixedOptions, limiterOf } from "./fixed.js";
 
-/** As a limiter's; the limit and the window are those of the plugin, which may be functions there. */
+/** A limiter's options. The limit and the window come from the plugin, where they may be functions. */
 export type StoreOptions = Omit<LimiterOptions, "limit" | "window" | "resolution" | "name"> & FixedOptions;
 
-/** What is used of the plugin's options. */
+/** The used options of the plugin. */
 interface PluginOptions {
   readonly ban?: number;
   readonly continueExceeding?: boolean;
@@ -21,14 +21,13 @@ interface Usage {
 
 type Callback = (error: Error | null, usage?: Usage) => void;
 
-/** The class that the plugin takes as its option `store`. */
+/** The class for the plugin's option `store`. */
 export function swlimitStore(options: StoreOptions) {
   const { prefix: usualPrefix = "swlimit:" } = options;
   const any = limiterOf({ ...options, prefix: "", limit: 1, window: 1000 });
 
   return class SwlimitStore {
-    /** So many denials in a window are answered as such; the next one blocks the key. −1: any number. */
-    /** @internal */ readonly ban: number;
+    /** @internal The denials in a window before the next one blocks the key; −1: unlimited. */ readonly ban: number;
 
     constructor(
       options: object,
@@ -46,12 +45,12 @@ export function swlimitStore(options: StoreOptions) {
       this.count(key, timeWindow, max).then(...answer(callback));
     }
 
-    /** The same without counting. */
+    /** Decide without counting. */
     read(key: string, callback: Callback, timeWindow: number, max: number): void {
       this.look(key, timeWindow, max).then(...answer(callback));
     }
 
-    /** The store of a route with options of its own. */
+    /** The store of a route with its own options. */
     child(options: object): SwlimitStore {
       const { method = "", url = "" } = (options as PluginOptions).routeInfo ?? {};
       return new SwlimitStore(options, `${this.prefix}${method}${url}-`);
@@ -73,8 +72,7 @@ export function swlimitStore(options: StoreOptions) {
       return { current: limit + strikes, ttl };
     }
 
-    /** The denials of a key within the window, this one included; the one beyond the last blocks it for as long. */
-    /** @internal */
+    /** @internal The denials of a key within the window, including this one. One too many blocks the key for a window. */
     async strike(limiter: Limiter, name: string, window: number): Promise<number> {
       const strikes = limiter.with({ limit: this.ban, window });
       const { granted, source, remaining } = await strikes.allow(`${name}:denied`, { block: window });

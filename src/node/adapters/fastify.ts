@@ -4,11 +4,11 @@ import type { FastifyReply, FastifyRequest } from "fastify";
 import { addressKey, DENIED, type HttpOptions, headersFor, judge, type Rule, type Verdict } from "./http.js";
 
 export interface FastifyOptions extends HttpOptions {
-  /** Answers a request that is denied; as a rule with status 429 and a line of text. */
+  /** Answers a denied request; by default with status 429 and a line of text. */
   onDenied?(request: FastifyRequest, reply: FastifyReply, verdict: Verdict): unknown;
 }
 
-/** A hook (`onRequest`, `preHandler`), of all routes or of one, that lets through what all rules grant. */
+/** A hook (`onRequest`, `preHandler`) of all routes or of one: it passes a request if all rules grant it. */
 export function rateLimit(rules: Rule<FastifyRequest> | readonly Rule<FastifyRequest>[], options: FastifyOptions = {}) {
   return async (request: FastifyRequest, reply: FastifyReply): Promise<unknown> => {
     const verdict = await judge(rules, request, {

@@ -4,11 +4,11 @@ import type { Context } from "hono";
 import { addressKey, DENIED, type HttpOptions, headersFor, judge, type Rule, type Verdict } from "./http.js";
 
 export interface HonoOptions extends HttpOptions {
-  /** Answers a request that is denied; as a rule with status 429 and a line of text. */
+  /** Answers a denied request; by default with status 429 and a line of text. */
   onDenied?(context: Context, verdict: Verdict): Response | Promise<Response>;
 }
 
-/** Middleware that lets through what all rules grant. */
+/** Middleware that passes a request if all rules grant it. */
 export function rateLimit(rules: Rule<Context> | readonly Rule<Context>[], options: HonoOptions = {}) {
   return async (context: Context, next: () => Promise<void>): Promise<Response | undefined> => {
     const verdict = await judge(rules, context, { method: ({ req }) => req.method, address: remoteAddress });
@@ -25,11 +25,11 @@ export function rateLimit(rules: Rule<Context> | readonly Rule<Context>[], optio
   };
 }
 
-/** Who asks, as @hono/node-server knows it. Elsewhere the rules have to say it. */
+/** The client's address as @hono/node-server knows it. With other servers, each rule needs a `key`. */
 function remoteAddress({ env }: Context): string {
   const { incoming } = (env ?? {}) as { incoming?: { socket?: { remoteAddress?: string } } };
   const address = incoming?.socket?.remoteAddress;
   if (address === undefined)
-    throw new TypeError("give each rule a `key`: who asks is known with @hono/node-server only");
+    throw new TypeError("give each rule a `key`: the client's address is known with @hono/node-server only");
   return addressKey(address);
 }

@@ -1,4 +1,4 @@
-/** What the middleware for all frameworks has in common. */
+/** The common part of the middleware for all frameworks. */
 
 import { isIPv6 } from "node:net";
 import type { Decision } from "../core/decision.js";
@@ -6,33 +6,36 @@ import type { HeaderOptions } from "../core/headers.js";
 import { allowAll, type Decisions } from "../limiters/all-of.js";
 import type { Limiter } from "../limiters/rate.js";
 
-/** One limit that requests are to keep. */
+/** One limit for requests. */
 export interface Rule<Request> {
   /** The limiter, or the one for this request: `limiter.with({ limit })` is another limit of the same keys. */
   readonly limiter: Limiter | ((request: Request) => Limiter | Promise<Limiter>);
-  /** Whose requests are counted; as a rule, the client's address. Without a key, the request is not limited. */
+  /** The key of a request; by default the client's address. Without a key, the request is not limited. */
   readonly key?: (request: Request) => string | undefined | Promise<string | undefined>;
-  /** Units that the request takes, 1 as a rule. */
+  /** The units of a request; 1 by default. */
   readonly cost?: number | ((request: Request) => number | Promise<number>);
-  /** The methods that are limited, in any case; GET limits HEAD, too. All, if there are none. */
+  /** The limited methods, in upper or lower case; GET includes HEAD. All by default. */
   readonly methods?: readonly string[];
-  /** Methods of requests are compared with those in capitals, and GET does not limit HEAD. */
+  /** Requests match only methods in capitals, and GET does not include HEAD. */
   readonly methodExact?: boolean;
 }
 
-/** How a framework tells what a request is. */
+/** How to read a framework's requests. */
 export interface Reading<Request> {
   method(request: Request): string;
   address(request: Request): string | undefined;
 }
 
-/** What a request has been told. */
+/** The decision for a request. */
 export type Verdict = Decision | Decisions;
 
 export interface HttpOptions {
-  /** Which headers responses have; false: none. */
+  /** The headers of responses; false: none. */
   readonly headers?: HeaderOptions | false;
 }
+
+/** The first 96 bits of IPv6 addresses that stand for those of IPv4. */
+const STANDS_FOR_IPV4 = new Set(["0:0:0:0:0:ffff", "64:ff9b:0:0:0:0"]);
 
 /** The body of a response with status 429. */
 export const DENIED = "Too many requests, please try again later.";
@@ -73,20 +76,25 @@ export function limitsMethod(
   return named.includes(folded) || (folded === "HEAD" && named.includes("GET"));
 }
 
-/** The headers that say it. */
+/** The headers of a response. */
 export function headersFor(verdict: Verdict, { headers = {} }: HttpOptions): Record<string, string> {
   return headers === false ? {} : verdict.headers(headers);
 }
 
-/** A client's address as a key: of IPv6 the network of 64 bits, within which a client may take any address. */
+/**
+ * A client's address as a key. Of an IPv6 address it is the network of 64 bits, within which a client may take any
+ * address; of one that stands for an IPv4 address, mapped or behind NAT64 (RFC 6052), that address.
+ */
 export function addressKey(address: string): string {
-  const v4 = /^::ffff:([0-9.]+)$/i.exec(address)?.[1];
-  if (v4 !== undefined) return v4;
   const bare = address.replace(/%.*$/, "");
   if (!isIPv6(bare)) return address;
   const [head = "", tail] = new URL(`http://[${bare}]`).hostname.slice(1, -1).split("::");
   const groups = head === "" ? [] : head.split(":");
   const after = tail === undefined || tail === "" ? [] : tail.split(":");
   const all = [...groups, ...Array(8 - groups.length - after.length).fill("0"), ...after];
+  if (STANDS_FOR_IPV4.has(all.slice(0, 6).join(":"))) {
+    const [high, low] = all.slice(6).map((group) => Number.parseInt(group, 16)) as [number, number];
+    return [high >> 8, high & 255, low >> 8, low & 255].join(".");
+  }
   return `${all.slice(0, 4).join(":")}::/64`;
 }

@@ -4,10 +4,10 @@ import type { BudgetLimiter } from "../limiters/budget.js";
 import { Limiter, type LimiterOptions } from "../limiters/rate.js";
 import { type FixedOptions, limiterOf } from "./fixed.js";
 
-/** As a limiter's; the limit and the window are those of the throttler. */
+/** A limiter's options. The limit and the window come from the throttler. */
 export type StorageOptions = Omit<LimiterOptions, "limit" | "window" | "resolution" | "name"> & FixedOptions;
 
-/** What the guard is told; times in whole seconds. */
+/** The result for the guard; times in whole seconds. */
 export interface ThrottlerRecord {
   totalHits: number;
   timeToExpire: number;

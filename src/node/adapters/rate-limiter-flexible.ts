@@ -6,28 +6,28 @@ import type { BudgetLimiter } from "../limiters/budget.js";
 import { Limiter, type LimiterOptions } from "../limiters/rate.js";
 import { ALL, type FixedOptions, limiterOf } from "./fixed.js";
 
-/** As a limiter's; the limit and the window have that package's names, and its unit: seconds. */
+/** A limiter's options. The limit and the window have that package's names, and its unit: seconds. */
 export interface FlexibleOptions extends Omit<LimiterOptions, "limit" | "window" | "name">, FixedOptions {
   /** The limit: points per duration, 0 … 2^53 − 1. */
   readonly points: number;
   /** The window, in seconds: 0.001 … 3650 days. */
   readonly duration: number;
-  /** When denied, block the key for so many seconds; 0, as a rule: not at all. */
+  /** When denied, block the key for so many seconds; 0, the default: do not. */
   readonly blockDuration?: number;
-  /** Stands before every key, with a colon, behind `prefix`; "rlflx" as a rule. */
+  /** Prepended to every key, with a colon, after `prefix`; "rlflx" by default. */
   readonly keyPrefix?: string;
 }
 
-/** What promises come to. A denial is rejected with it, too, as that package does. */
+/** The result of promises. A denial rejects with it, as in that package. */
 export class RateLimiterRes {
   constructor(
-    /** Points that are left. */
+    /** Remaining points. */
     readonly remainingPoints: number,
-    /** ms until the same request would be granted if it was denied, else until nothing counts any more. */
+    /** ms until a denied request is granted, otherwise until no points are consumed any more. */
     readonly msBeforeNext: number,
-    /** Points that count; more than there are, if it was denied. */
+    /** Consumed points; more than the limit if denied. */
     readonly consumedPoints: number,
-    /** Whether nothing else counts. */
+    /** Whether no other points are consumed. */
     readonly isFirstInDuration = false,
   ) {}
 
@@ -50,7 +50,7 @@ export class RateLimiterSwlimit {
   readonly blockDuration: number;
   readonly keyPrefix: string;
   private readonly limiter: Limiter | BudgetLimiter;
-  /** Of the same keys; it denies only those that are blocked, and so tells how much counts, however much that is. */
+  /** A limiter of the same keys that denies only blocked ones, and so shows all consumed points. */
   private readonly counter: Limiter | BudgetLimiter;
   private readonly blocks: { block?: number } = {};
 
@@ -67,33 +67,33 @@ export class RateLimiterSwlimit {
     this.blocks.block = ofSeconds(blockDuration, "blockDuration");
   }
 
-  /** Take so many points. A denial is rejected with a RateLimiterRes, and takes nothing. */
+  /** Take so many points. A denial rejects with a RateLimiterRes, and takes none. */
   async consume(key: Key, points = 1): Promise<RateLimiterRes> {
     const decision = await this.limiter.allow(this.getKey(key), { cost: points, ...this.blocks });
-    const found = this.told(decision, points);
+    const found = this.result(decision, points);
     return decision.granted > 0 ? found : Promise.reject(found);
   }
 
-  /** Count so many points, whatever the limit says. */
+  /** Count so many points, whatever the limit is. */
   async penalty(key: Key, points = 1): Promise<RateLimiterRes> {
-    return this.told(await this.counter.record(this.getKey(key), { cost: points }), points);
+    return this.result(await this.counter.record(this.getKey(key), { cost: points }), points);
   }
 
-  /** Give back up to so many points that count. */
+  /** Give back up to so many consumed points. */
   async reward(key: Key, points = 1): Promise<RateLimiterRes> {
     const name = this.getKey(key);
     await this.limiter.refund(name, points);
-    return this.told(await this.counter.peek(name));
+    return this.result(await this.counter.peek(name));
   }
 
   /**
-   * What counts; null where nothing does. Without a `blockDuration`, a key that has no points left is told as denied:
-   * programs that look, and then let somebody try, would otherwise let him try for ever.
+   * The consumed points; null when there are none. Without a `blockDuration`, a key without remaining points is shown as
+   * denied: programs that check before each try would otherwise allow tries without end.
    */
   async get(key: Key): Promise<RateLimiterRes | null> {
     const { limiter, counter, blockDuration } = this;
     const decision = await (blockDuration > 0 ? counter : limiter).peek(this.getKey(key));
-    return decision.resetAfter === 0 ? null : this.told(decision);
+    return decision.resetAfter === 0 ? null : this.result(decision);
   }
 
   /** Deny everything for so many seconds from now on. */
@@ -111,12 +111,12 @@ export class RateLimiterSwlimit {
     return resetAfter !== 0;
   }
 
-  /** Connections beside the client's own are closed, once no limiter needs them. */
+  /** When no limiter uses the client any more, all connections but the client's own are closed. */
   close(): void {
     this.limiter.close();
   }
 
-  /** A key as the server has it, but for `prefix`. */
+  /** A key at the server, without `prefix`. */
   getKey(key: Key): string {
     if (typeof key !== "string" && typeof key !== "number") {
       throw new TypeError(`key must be a string or a number, not ${String(key)}`);
@@ -124,8 +124,8 @@ export class RateLimiterSwlimit {
     return this.keyPrefix === "" ? String(key) : `${this.keyPrefix}:${key}`;
   }
 
-  /** What a decision about so many points says; of a denial no more is known than that there are too few. */
-  private told({ granted, limit, remaining, retryAfter, resetAfter }: Decision, asked = 0): RateLimiterRes {
+  /** The result for a decision about so many points. Of a denial it is only known that too few remain. */
+  private result({ granted, limit, remaining, retryAfter, resetAfter }: Decision, asked = 0): RateLimiterRes {
     const { points } = this;
     const isGranted = granted > 0;
     const known = remaining === undefined ? (isGranted ? asked : points) : limit - remaining;
@@ -140,7 +140,7 @@ export class RateLimiterSwlimit {
     );
   }
 
-  /** What blocks keys. */
+  /** The limiter, if it can block keys. */
   private sliding(): Limiter {
     if (this.limiter instanceof Limiter) return this.limiter;
     throw new TypeError("fixed windows have no blocks");

@@ -3,16 +3,16 @@
 import type { Socket } from "node:net";
 import calculateSlot from "cluster-key-slot";
 import { isPacked, type Word } from "../protocol/script-fallback.js";
-import { saysFailover } from "../transport/server-health.js";
+import { announceFailover } from "../transport/server-health.js";
 import type { Connection, Transport } from "../transport/transport.js";
-import { type Address, type SentinelLines, Sentinels } from "./sentinels.js";
+import { type Address, type SentinelConnections, Sentinels } from "./sentinels.js";
 
-/** What is used of a client or a cluster. */
+/** The used part of a client or a cluster. */
 export interface IoredisClient {
   call(command: string, ...args: (string | Buffer)[]): Promise<unknown>;
 }
 
-/** What is used of a Redis or Cluster beyond `call`. */
+/** The used part of a Redis or Cluster beyond `call`. */
 interface Ioredis extends IoredisClient {
   callBuffer?(command: string, ...args: (string | Buffer)[]): Promise<unknown>;
   readonly options: Options;
@@ -40,7 +40,7 @@ interface Options {
   readonly name?: string;
   readonly db?: number;
   readonly autoResendUnfulfilledCommands?: boolean;
-  /** Behind sentinels. */
+  /** With sentinels. */
   readonly sentinels?: readonly Partial<Address>[] | null;
   readonly role?: string;
   readonly tls?: object;
@@ -49,7 +49,7 @@ interface Options {
   readonly sentinelPassword?: string;
   readonly sentinelTLS?: object;
   readonly natMap?: Record<string, Address> | ((key: string) => Address | null | undefined) | null;
-  /** Of clusters. */
+  /** For clusters. */
   readonly redisOptions?: { readonly autoResendUnfulfilledCommands?: boolean };
   readonly clusterNodeRetryStrategy?: unknown;
   readonly retryDelayOnFailover?: number;
@@ -69,14 +69,14 @@ function call(client: Ioredis | IoredisCluster, words: Word[]): Promise<unknown>
   return isPacked(words) && client.callBuffer ? client.callBuffer(command, ...args) : client.call(command, ...args);
 }
 
-/** ioredis makes a system call of each command: have it make one of all that are asked in this turn of the event loop. */
+/** ioredis writes each command by itself: let it write all commands of one turn of the event loop together. */
 function writeTogether(stream: Socket | undefined): void {
   if (!stream || stream.writableCorked > 0) return;
   stream.cork();
   process.nextTick(() => stream.uncork());
 }
 
-/** Whether a client gives replies of bytes as they are. */
+/** Whether a client can return replies as bytes. */
 const takesBytes = (client: object) => "callBuffer" in client && typeof client.callBuffer === "function";
 
 const state = (node: object) => ((node as Ioredis).status === "ready" ? "ready" : "connecting");
@@ -90,7 +90,7 @@ function address(node: object): string {
   return path ?? name ?? `${host}:${port}`;
 }
 
-/** A node of a cluster as the caller has named it: an address, a port, or both. */
+/** A node of a cluster as the caller named it: by address, port, or both. */
 function addressOfSeed(seed: IoredisCluster["startupNodes"][number]): string {
   if (typeof seed !== "object") return String(seed);
   const { host = "127.0.0.1", port = 6379 } = seed;
@@ -98,10 +98,10 @@ function addressOfSeed(seed: IoredisCluster["startupNodes"][number]): string {
 }
 
 /**
- * The caller's client, or one like it that sends nothing twice: of a command whose connection is lost nobody knows whether
- * it was executed. It ends with the caller's.
+ * The caller's client, or a duplicate that sends no command twice: after a lost connection nobody knows whether a command
+ * was executed. The duplicate ends with the caller's client.
  */
-class Once<Any extends { readonly status: string; disconnect(): void; on: Ioredis["on"] }> {
+class WithoutResending<Any extends { readonly status: string; disconnect(): void; on: Ioredis["on"] }> {
   private made: Any | null = null;
 
   constructor(
@@ -115,7 +115,7 @@ class Once<Any extends { readonly status: string; disconnect(): void; on: Ioredi
     if (!this.make || this.client.status === "end") return this.client;
     if (!this.made) {
       this.made = this.make();
-      this.made.on("error", () => {}); // whoever waits for a reply hears of it
+      this.made.on("error", () => {}); // callers that wait for a reply get it
     }
     return this.made;
   }
@@ -126,50 +126,54 @@ class Once<Any extends { readonly status: string; disconnect(): void; on: Ioredi
   }
 }
 
-/** What makes a duplicate of a client send nothing twice. */
-const ONCE = {
+/** The options of a duplicate that sends nothing twice. */
+const NO_RESENDING = {
   lazyConnect: true,
   autoResendUnfulfilledCommands: false,
   maxRetriesPerRequest: 0,
   reconnectOnError: null,
 };
 
-/** A client that does not keep the process from ending: the caller's own does. */
-function beside(made: Ioredis): Ioredis {
+/** Let a client not keep the process alive: the caller's own does. */
+function inBackground(made: Ioredis): Ioredis {
   made.on("connect", () => made.stream?.unref());
-  made.on("error", () => {}); // whoever waits for a reply hears of it
+  made.on("error", () => {}); // callers that wait for a reply get it
   return made;
 }
 
 function single(client: Ioredis): Transport {
   if (typeof client.duplicate !== "function" && client.options?.autoResendUnfulfilledCommands !== false) {
-    throw new TypeError("client sends again what is unanswered: make it with `autoResendUnfulfilledCommands: false`");
+    throw new TypeError("the client resends unanswered commands: make it with `autoResendUnfulfilledCommands: false`");
   }
-  const duplicate = () => beside(client.duplicate({ ...ONCE, db: client.condition?.select ?? client.options.db }));
-  const once = new Once(client, client.options.autoResendUnfulfilledCommands === false ? null : duplicate);
+  const duplicate = () =>
+    inBackground(client.duplicate({ ...NO_RESENDING, db: client.condition?.select ?? client.options.db }));
+  const resendless = new WithoutResending(
+    client,
+    client.options.autoResendUnfulfilledCommands === false ? null : duplicate,
+  );
   return {
-    send: (args) => call(once.get(), args),
+    send: (args) => call(resendless.get(), args),
     node: () => client,
     address,
     open: openTo,
-    state: () => state(once.get()),
-    connection: () => connection(once.get()),
+    state: () => state(resendless.get()),
+    connection: () => connection(resendless.get()),
     isOpen: () => client.status !== "end",
     ended: (listener) => client.on("end", listener),
-    close: () => once.close(),
+    close: () => resendless.close(),
     takesBytes: takesBytes(client),
     isOrdered: true,
     tracks: false,
   };
 }
 
-/** The primary that sentinels tell of. When that is another one, the connection to the one before is given up at once. */
-class Followed {
+/** The primary that sentinels announce. When it changes, the connection to the old one is closed at once. */
+class FollowedPrimary {
   node: Ioredis | null = null;
   failovers = 0;
   private readonly sentinels: Sentinels;
   private found = () => {};
-  /** Once there is one. */
+  /** Resolves when the first primary is known. */
   readonly first = new Promise<void>((resolve) => {
     this.found = resolve;
   });
@@ -177,8 +181,8 @@ class Followed {
   constructor(private readonly client: Ioredis) {
     const { name = "", sentinels } = client.options;
     const seeds = (sentinels ?? []).map(({ host = "127.0.0.1", port = 26379 }) => ({ host, port }));
-    const asked = (address: Address) => this.lines(address);
-    this.sentinels = new Sentinels(name, seeds, asked, (primary) => this.follow(name, primary));
+    const connect = (address: Address) => this.connections(address);
+    this.sentinels = new Sentinels(name, seeds, connect, (primary) => this.follow(name, primary));
   }
 
   close(): void {
@@ -192,54 +196,54 @@ class Followed {
     const key = `${primary.host}:${primary.port}`;
     const { host, port } = (typeof natMap === "function" ? natMap(key) : natMap?.[key]) ?? primary;
     const at = { sentinels: null, name: null, host, port, tls: enableTLSForSentinelMode ? tls : undefined };
-    this.node = beside(client.duplicate({ ...ONCE, ...at, db: client.condition?.select ?? db }));
+    this.node = inBackground(client.duplicate({ ...NO_RESENDING, ...at, db: client.condition?.select ?? db }));
     this.found();
     if (!before) return;
     this.failovers++;
-    saysFailover({ name, from: address(before), to: address(this.node) });
+    announceFailover({ name, from: address(before), to: address(this.node) });
     before.disconnect();
   }
 
-  private lines({ host, port }: Address): SentinelLines {
+  private connections({ host, port }: Address): SentinelConnections {
     const { sentinelUsername: username, sentinelPassword: password, sentinelTLS: tls } = this.client.options;
-    const line = () =>
-      beside(
+    const open = () =>
+      inBackground(
         this.client.duplicate({
-          ...ONCE,
+          ...NO_RESENDING,
           ...{ sentinels: null, name: null, host, port, username, password, tls, db: 0, protocol: 2 },
           ...{ enableReadyCheck: false, retryStrategy: () => 1000 },
         }),
       );
-    const [asking, hearing] = [line(), line()];
+    const [asking, subscribed] = [open(), open()];
     return {
       ask: (words) => call(asking, words),
-      listen: (heard) => {
-        hearing.on("ready", heard);
-        hearing.on("message", heard);
-        hearing.subscribe("+switch-master").catch(() => {}); // which is repeated with each connection
+      listen: (listener) => {
+        subscribed.on("ready", listener);
+        subscribed.on("message", listener);
+        subscribed.subscribe("+switch-master").catch(() => {}); // ioredis repeats it on each connection
       },
       close: () => {
         asking.disconnect();
-        hearing.disconnect();
+        subscribed.disconnect();
       },
     };
   }
 }
 
 function behindSentinels(client: Ioredis): Transport {
-  let followed: Followed | null = null;
+  let followed: FollowedPrimary | null = null;
   const close = () => {
     followed?.close();
     followed = null;
   };
   client.on("end", close);
   const follow = () => {
-    followed ??= new Followed(client);
+    followed ??= new FollowedPrimary(client);
     return followed;
   };
   return {
     send: async (args) => {
-      if (client.status === "end") return call(client, args); // which says so
+      if (client.status === "end") return call(client, args); // it throws the error
       const { node, first } = follow();
       if (!node) await first;
       return call(follow().node ?? client, args);
@@ -260,7 +264,7 @@ function behindSentinels(client: Ioredis): Transport {
   };
 }
 
-/** It knows the keys of the server's own commands only: it would ask any node, and be sent on to another one. */
+/** A cluster client knows no keys of module commands: it would send them to any node, and be redirected. */
 function cluster(client: IoredisCluster): Transport {
   const { redisOptions, clusterNodeRetryStrategy, retryDelayOnFailover } = client.options;
   const isOnce =
@@ -271,9 +275,9 @@ function cluster(client: IoredisCluster): Transport {
       retryDelayOnFailover: 0,
       redisOptions: { ...redisOptions, autoResendUnfulfilledCommands: false, maxRetriesPerRequest: 0 },
     });
-  const once = new Once(client, isOnce ? null : duplicate);
+  const resendless = new WithoutResending(client, isOnce ? null : duplicate);
   const node = (key: string) => {
-    const asked = once.get();
+    const asked = resendless.get();
     const [address] = asked.slots[calculateSlot(key)] ?? [];
     return asked.nodes("master").find(({ options }) => `${options.host}:${options.port}` === address) ?? asked;
   };
@@ -282,14 +286,14 @@ function cluster(client: IoredisCluster): Transport {
       return await call(node(key), args);
     } catch (error) {
       if (error instanceof Error && /^(MOVED|ASK|CLUSTERDOWN|TRYAGAIN) /.test(error.message)) {
-        return call(once.get(), args); // which follows, and learns where the slot is
+        return call(resendless.get(), args); // which follows redirections, and learns the slot's node
       }
       throw error;
     }
   };
-  /** The whole cluster stands for its nodes until they are known. */
+  /** The cluster client stands for its nodes until they are known. */
   const knows = (one: object) => {
-    const asked = once.get();
+    const asked = resendless.get();
     return one === asked ? asked.nodes("master").length === 0 : asked.nodes("master").includes(one as Ioredis);
   };
   return {
@@ -302,7 +306,7 @@ function cluster(client: IoredisCluster): Transport {
     connection,
     isOpen: () => client.status !== "end",
     ended: (listener) => client.on("end", listener),
-    close: () => once.close(),
+    close: () => resendless.close(),
     takesBytes: takesBytes(client),
     isOrdered: false,
     tracks: false,
@@ -318,11 +322,11 @@ async function openTo(node: object): Promise<Connection> {
     autoResendUnfulfilledCommands: false,
     maxRetriesPerRequest: 0,
   });
-  connection.on("error", () => {}); // whoever waits for a reply hears of it
+  connection.on("error", () => {}); // callers that wait for a reply get it
   await connection.connect();
   if (parent.status === "end") {
     connection.disconnect();
-    throw new Error("Connection is closed."); // by whoever it is of
+    throw new Error("Connection is closed."); // by the caller
   }
   return {
     get isOpen() {

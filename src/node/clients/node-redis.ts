@@ -2,45 +2,45 @@
 
 import calculateSlot from "cluster-key-slot";
 import { isPacked, type Word } from "../protocol/script-fallback.js";
-import { saysFailover } from "../transport/server-health.js";
-import type { Connection, Listener, Transport } from "../transport/transport.js";
+import { announceFailover } from "../transport/server-health.js";
+import type { Connection, InvalidationListener, Transport } from "../transport/transport.js";
 
-/** What is used of a client. */
+/** The used part of a client. */
 export interface NodeRedisClient {
   readonly isReady: boolean;
   sendCommand(args: Word[], options?: SendOptions): Promise<unknown>;
   duplicate(overrides?: object): unknown;
 }
 
-/** What is used of a pool. */
+/** The used part of a pool. */
 export interface NodeRedisPool {
   sendCommand(args: Word[], options?: SendOptions): Promise<unknown>;
 }
 
-/** What is used of a cluster. */
+/** The used part of a cluster. */
 export interface NodeRedisCluster {
   sendCommand(firstKey: string, isReadonly: boolean, args: Word[], options?: SendOptions): Promise<unknown>;
   nodeClient(node: never): unknown;
 }
 
-/** What is used of a sentinel client. */
+/** The used part of a sentinel client. */
 export interface NodeRedisSentinel {
   sendCommand(isReadonly: boolean, args: Word[], options?: SendOptions): Promise<unknown>;
   getMasterNode(): unknown;
 }
 
-/** What is used of a command's options. */
+/** The used options of a command. */
 interface SendOptions {
-  /** How replies of a type of the protocol are given. */
+  /** The JavaScript type for each type of reply. */
   readonly typeMapping?: { readonly [type: number]: typeof Buffer };
-  /** How long it may wait to be written, in ms; 0: as long as it takes. */
+  /** How long a command may wait to be written, in ms; 0: without limit. */
   readonly timeout?: number;
 }
 
-/** Strings, which begin with `$`, as they are. */
+/** Strings, whose type byte is `$`, as bytes. */
 const AS_BYTES: SendOptions = { typeMapping: { 36: Buffer } };
 
-/** While a client is connected it writes at once. The timeout of its own until then would cost each command a timer. */
+/** A connected client writes at once. Its own timeout for that would cost a timer for each command. */
 const AT_ONCE: SendOptions = { timeout: 0 };
 
 const AT_ONCE_AS_BYTES: SendOptions = { ...AT_ONCE, ...AS_BYTES };
@@ -54,7 +54,7 @@ type Any = NodeRedisClient | NodeRedisPool | NodeRedisCluster | NodeRedisSentine
 
 export function transport(client: Any): Transport {
   if (!("destroy" in client)) {
-    throw new TypeError("client is of an old release of the package redis: swlimit needs release 5 or later");
+    throw new TypeError("client is from an old release of the package redis: swlimit needs release 5 or later");
   }
   if ("getMasterNode" in client) return sentinel(client as Sentinel);
   if ("nodeClient" in client) return cluster(client);
@@ -62,11 +62,11 @@ export function transport(client: Any): Transport {
   return pool(client as NodeRedisPool & Pool);
 }
 
-/** What is used of the clients that `duplicate` makes. */
+/** The used part of a client from `duplicate`. */
 interface Duplicate extends NodeRedisClient {
   readonly options?: { readonly socket?: object };
   readonly isOpen: boolean;
-  /** Another number for each connection that the client has had. */
+  /** Changes with each connection of the client. */
   readonly socketEpoch: number;
   on(event: string, listener: (argument: never) => void): unknown;
   connect(): Promise<unknown>;
@@ -91,7 +91,7 @@ function single(client: Duplicate): Transport {
   };
 }
 
-/** What is used of a sentinel client, and of what its `duplicate` makes. */
+/** The used part of a sentinel client, and of its duplicates. */
 interface Sentinel extends NodeRedisSentinel {
   readonly isOpen: boolean;
   readonly isReady: boolean;
@@ -101,56 +101,57 @@ interface Sentinel extends NodeRedisSentinel {
   destroy(): unknown;
 }
 
-/** What a sentinel client says of a change. */
-interface Topology {
+/** A sentinel client's event about a change. */
+interface TopologyChange {
   readonly type: string;
   readonly node: { readonly host: string; readonly port: number };
 }
 
-/** The sentinel is asked so often, in ms, which server is the primary: its word of a change may be lost. */
-const ASKED_EVERY = 1000;
+/** The interval at which the sentinel is asked for the primary, in ms: announcements may be lost. */
+const ASK_INTERVAL = 1000;
 
 /**
- * By a client like the caller's, which does not send again what is unanswered: nobody knows whether that was executed. It
- * ends with the caller's, of which release 5 says nothing.
+ * Uses a duplicate of the caller's client that resends no unanswered commands: they may have been executed. It ends with
+ * the caller's client; release 5 has no event for that.
  */
 function sentinel(client: Sentinel): Transport {
-  let made: { readonly like: Sentinel; readonly ready: Promise<unknown>; readonly watch: NodeJS.Timeout } | null = null;
+  let made: { readonly duplicate: Sentinel; readonly ready: Promise<unknown>; readonly watch: NodeJS.Timeout } | null =
+    null;
   let failovers = 0;
   const close = () => {
     const ended = made;
     made = null;
     clearInterval(ended?.watch);
-    ended?.ready.then(() => ended.like.destroy()).catch(() => {});
+    ended?.ready.then(() => ended.duplicate.destroy()).catch(() => {});
   };
   const open = () => {
-    const like = client.duplicate({ maxCommandRediscovers: 0, scanInterval: ASKED_EVERY });
-    like.on("error", () => {}); // whoever waits for a reply hears of it
+    const duplicate = client.duplicate({ maxCommandRediscovers: 0, scanInterval: ASK_INTERVAL });
+    duplicate.on("error", () => {}); // callers that wait for a reply get it
     let before = "";
-    like.on("topology-change", ({ type, node }: Topology) => {
+    duplicate.on("topology-change", ({ type, node }: TopologyChange) => {
       if (type !== "MASTER_CHANGE") return;
       const to = `${node.host}:${node.port}`;
       if (before !== "" && before !== to) {
         failovers++;
-        saysFailover({ name: "the sentinels", from: before, to });
+        announceFailover({ name: "the sentinels", from: before, to });
       }
       before = to;
     });
-    const ready = like.connect();
+    const ready = duplicate.connect();
     ready.catch(() => {
-      if (made?.like === like) close();
+      if (made?.duplicate === duplicate) close();
     });
-    return { like, ready, watch: setInterval(() => client.isOpen || close(), ASKED_EVERY).unref() };
+    return { duplicate, ready, watch: setInterval(() => client.isOpen || close(), ASK_INTERVAL).unref() };
   };
   return {
     ...whole(client, "the sentinels' primary"),
     send: async (args) => {
-      if (!client.isOpen) return client.sendCommand(false, args, optionsOf(args)); // which says so
+      if (!client.isOpen) return client.sendCommand(false, args, optionsOf(args)); // it throws the error
       made ??= open();
       await made.ready;
-      return made.like.sendCommand(false, args, optionsOf(args));
+      return made.duplicate.sendCommand(false, args, optionsOf(args));
     },
-    state: () => (made?.like.isReady ? "ready" : "connecting"),
+    state: () => (made?.duplicate.isReady ? "ready" : "connecting"),
     isOpen: () => client.isOpen,
     failovers: () => failovers,
     close,
@@ -174,20 +175,20 @@ function whole(client: object, name: string) {
   return { node: () => client, address: () => name, takesBytes: true, isOrdered: false, tracks: false };
 }
 
-/** What is known of where a client, or a node of a cluster, is. */
-interface Place {
+/** The address of a client, or of a node of a cluster. */
+interface Located {
   readonly address?: string;
   readonly options?: { readonly socket?: { readonly host?: string; readonly port?: number; readonly path?: string } };
 }
 
 function address(node: object): string {
-  const { address, options } = node as Place;
+  const { address, options } = node as Located;
   const { host = "localhost", port = 6379, path } = options?.socket ?? {};
   return address ?? path ?? `${host}:${port}`;
 }
 
-/** What is used of a cluster beyond what is asked of it. */
-interface Slots {
+/** The used part of a cluster beyond sending commands. */
+interface Topology {
   readonly isOpen: boolean;
   readonly slots: { readonly master?: { readonly client?: { readonly isReady?: boolean } } }[];
   readonly masters: object[];
@@ -195,31 +196,31 @@ interface Slots {
 }
 
 function cluster(client: NodeRedisCluster): Transport {
-  const { slots } = client as unknown as Slots;
-  if (!Array.isArray(slots)) throw new TypeError("client is a cluster of which the slots cannot be told");
-  const known = client as unknown as Slots; // its properties change with the cluster
-  const master = (key: string) => known.slots[calculateSlot(key)]?.master;
+  const { slots } = client as unknown as Topology;
+  if (!Array.isArray(slots)) throw new TypeError("client is a cluster whose slots are unknown");
+  const topology = client as unknown as Topology; // its properties change with the cluster
+  const master = (key: string) => topology.slots[calculateSlot(key)]?.master;
   return {
     send: (args, key) => client.sendCommand(key, false, args, optionsOf(args, master(key)?.client?.isReady)),
     node: (key) => master(key) ?? client,
     address,
-    isOpen: () => known.isOpen,
-    knows: (node) => known.isOpen && known.masters.includes(node),
+    isOpen: () => topology.isOpen,
+    knows: (node) => topology.isOpen && topology.masters.includes(node),
     connection: (node) => {
       const { client } = node as { readonly client?: Duplicate };
       return client?.isReady ? `${client.socketEpoch}` : undefined;
     },
-    open: async (node, listener) => openTo(await known.nodeClient(node), listener),
+    open: async (node, listener) => openTo(await topology.nodeClient(node), listener),
     takesBytes: true,
     isOrdered: false, // a command without a key may go to any node
     tracks: true,
   };
 }
 
-async function openTo(node: object, listener?: Listener): Promise<Connection> {
+async function openTo(node: object, listener?: InvalidationListener): Promise<Connection> {
   const { options } = node as Duplicate;
   const connection = (node as Duplicate).duplicate({
-    socket: { ...options?.socket, reconnectStrategy: false }, // once lost, another one is opened when it is wanted
+    socket: { ...options?.socket, reconnectStrategy: false }, // another one is opened when needed
     disableOfflineQueue: true,
     clientSideCache: undefined,
     ...(listener && { RESP: 3, emitInvalidate: true }),
@@ -232,7 +233,7 @@ async function openTo(node: object, listener?: Listener): Promise<Connection> {
   await connection.connect();
   if (!(node as Duplicate).isOpen) {
     connection.destroy();
-    throw new Error("The client is closed"); // by whoever it is of
+    throw new Error("The client is closed"); // by the caller
   }
   return {
     get isOpen() {

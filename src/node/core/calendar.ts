@@ -1,5 +1,5 @@
 /**
- * Periods of the calendar, in any time zone: a function of an instant, with the zones that this Node.js has.
+ * Periods of the calendar in any time zone that this Node.js knows.
  *
  * A day begins at the first instant at which the zone's clock shows its midnight or later. So a day whose midnight was
  * skipped begins when clocks went forward, and one whose midnight came twice begins at the first of both. Weeks, months
@@ -12,11 +12,11 @@ export type PeriodName = (typeof PERIODS)[number];
 
 export interface CalendarOptions {
   readonly period: PeriodName;
-  /** A name of the IANA database such as "Europe/Berlin"; "UTC" as a rule. */
+  /** A name of the IANA database such as "Europe/Berlin"; "UTC" by default. */
   readonly timeZone?: string | undefined;
   /**
-   * When a period begins: of a month the day, 1 … 31, where shorter months have their last day; of a week its day, such
-   * as "monday", which is the rule; of a year its day as "MM-DD".
+   * When a period begins: for months a day, 1 … 31, or the last day of shorter months; for weeks a day such as "monday",
+   * the default; for years a day as "MM-DD".
    */
   readonly anchor?: number | string | undefined;
 }
@@ -31,7 +31,7 @@ const MINUTE = 60_000;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
 
-/** Further apart, clocks of a zone and of UTC have not been since there are zones; and a change within it. */
+/** The clocks of a zone and of UTC never differ by more, including a change of the zone's clocks. */
 const FURTHEST = 26 * HOUR;
 
 const WEEKDAYS = ["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"];

@@ -1,15 +1,15 @@
-/** What a limiter answers. */
+/** Decisions of limiters. */
 
 import { type HeaderOptions, headersOf, type Policy } from "./headers.js";
 
 /**
- * Who decided: the server; a denial that was known, or a cost above the limit ("cache"); `onFailure` ("failure"); or
- * a window of this process, for a limiter of the mode "local".
+ * Where a decision was made: by the server; from a known denial or a cost above the limit ("cache"); by `onFailure`
+ * ("failure"); or in this process, in the mode "local".
  */
 export type Source = "server" | "cache" | "failure" | "local";
 
 /** The five fields of a reply, as far as they are known. */
-export type Told = readonly [
+export type KnownReply = readonly [
   granted: number,
   limit: number,
   remaining?: number | undefined,
@@ -19,21 +19,21 @@ export type Told = readonly [
 
 /** One decision. All durations are milliseconds. */
 export class Decision {
-  /** Units granted: the cost, or less where part of it was welcome; 0 is a denial. */
+  /** Granted units: the cost, or with `partial` a part of it; 0 is a denial. */
   readonly granted: number;
   /** Units per window. */
   readonly limit: number;
-  /** Units still available; undefined where the server was not asked, and nothing else is known. */
+  /** Units still available; undefined when unknown. */
   readonly remaining: number | undefined;
-  /** ms until the same request would be granted; 0 when it was, −1 when it never can be, undefined when unknown. */
+  /** ms until the same request is granted; 0 when it was, −1 when it never can be, undefined when unknown. */
   readonly retryAfter: number | undefined;
-  /** ms until nothing counts any more; undefined when unknown. */
+  /** ms until all units have expired; undefined when unknown. */
   readonly resetAfter: number | undefined;
 
   constructor(
-    [granted, limit, remaining, retryAfter, resetAfter]: Told,
+    [granted, limit, remaining, retryAfter, resetAfter]: KnownReply,
     /** @internal */ readonly policy: Policy,
-    /** Who decided. */
+    /** Where the decision was made. */
     readonly source: Source,
   ) {
     this.granted = granted;

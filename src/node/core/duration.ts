@@ -77,6 +77,6 @@ export function usualResolution(window: number): number {
  * How long the limiter may wait, in ms, for a caller that waits for `left` ms: it decides a tenth before that, at least
  * 1 and at most 5 ms.
  */
-export function patience(left: number): number {
+export function callerDeadline(left: number): number {
   return left < 2 ? 0 : left - Math.min(5, Math.max(1, left / 10));
 }

@@ -1,9 +1,9 @@
-/** What can go wrong. */
+/** The errors of limiters. */
 
 import type { Decision } from "./decision.js";
 
 /**
- * The server refused a command, for a reason that lies with the caller: wrong words, the wrong type of key, no right.
+ * The server refused a command because of the caller: a wrong argument, a key of another type, a missing right.
  */
 export class RefusedError extends Error {
   override name = "RefusedError";
@@ -22,7 +22,7 @@ export class ModuleMissingError extends RefusedError {
   }
 }
 
-/** The script decides, in place of the module, and it does not have this command. */
+/** The script decides in place of the module, and it lacks this command. */
 export class NeedsModuleError extends ModuleMissingError {
   override name = "NeedsModuleError";
 
@@ -32,17 +32,17 @@ export class NeedsModuleError extends ModuleMissingError {
   }
 }
 
-/** The server could not be asked, or did not answer in time. Limiters then decide by `onFailure`. */
+/** The server could not be asked, or did not answer in time. Then `onFailure` decides. */
 export class UnavailableError extends Error {
   override name = "UnavailableError";
 }
 
-/** The server was not asked, because it did not answer before. */
+/** The command was not sent. */
 export class NotAskedError extends UnavailableError {
   override name = "NotAskedError";
 }
 
-/** Nothing was granted, and nobody looks at a decision. */
+/** A denial, where no decision is returned. */
 export class DeniedError extends Error {
   override name = "DeniedError";
 
@@ -51,7 +51,7 @@ export class DeniedError extends Error {
   }
 }
 
-/** A hold has ended before it was released: it could not be renewed in time, or somebody else has ended it. */
+/** A hold ended before it was released: it could not be renewed in time, or somebody else ended it. */
 export class LostError extends Error {
   override name = "LostError";
 
@@ -60,17 +60,17 @@ export class LostError extends Error {
   }
 }
 
-/** Replies that tell of the server's condition, and not of a mistake of the caller's. */
+/** Error replies about the server's state, and not about the caller's mistake. */
 const CONDITION = new RegExp(
   "^(NOAUTH|WRONGPASS|LOADING|MASTERDOWN|READONLY|MISCONF|OOM|NOREPLICAS|CLUSTERDOWN|BUSY|FAILOVER|MOVED|ASK|TRYAGAIN" +
     "|ERR max number of clients)\\b",
 );
 
-/** How error replies begin: a code in capitals. Errors of the network do not. */
+/** Error replies begin with a code in capitals; errors of the network do not. */
 const REPLY = /^[A-Z]{3,} /;
 
 /** An error of a client library, as one of the above. */
-export function understood(error: unknown): RefusedError | UnavailableError {
+export function classify(error: unknown): RefusedError | UnavailableError {
   const cause = error instanceof Error ? error : new Error(String(error));
   if (cause instanceof RefusedError || cause instanceof UnavailableError) return cause;
   const text = cause.message.replace(/^EXECABORT .*?: /, "");

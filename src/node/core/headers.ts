@@ -1,16 +1,16 @@
-/** How HTTP says what a limiter answers. */
+/** HTTP response headers of decisions. */
 
-/** The drafts of the standard's headers, by the names that express-rate-limit gave them. */
+/** The drafts of the standard headers, by the names of express-rate-limit. */
 export type Draft = "draft-6" | "draft-7" | "draft-8";
 
 export interface HeaderOptions {
-  /** The draft of `RateLimit` and `RateLimit-Policy`, "draft-8" as a rule; false: none of them. */
+  /** The draft of `RateLimit` and `RateLimit-Policy`, by default "draft-8"; false: no such headers. */
   readonly standard?: Draft | false;
   /** Add `X-RateLimit-Limit`, `-Remaining` and `-Reset`. */
   readonly legacy?: boolean;
 }
 
-/** What a decision was about, for its headers. */
+/** The policy of a decision, for its headers. */
 export interface Policy {
   /** The name in the headers `RateLimit` and `RateLimit-Policy`. */
   readonly name: string;
@@ -18,7 +18,7 @@ export interface Policy {
   readonly window: number;
 }
 
-/** What headers say of one limit. */
+/** The fields of a decision that headers show. */
 export interface LimitState {
   readonly policy: Policy;
   readonly limit: number;
@@ -28,13 +28,13 @@ export interface LimitState {
 
 type Headers = Record<string, string>;
 
-/** A limit of which it is known what is left. */
+/** A limit with known remaining units. */
 interface Known extends LimitState {
   readonly remaining: number;
   readonly resetAfter: number;
 }
 
-/** The headers of a response to which limits apply. The older ones have room for one: that of which least remains. */
+/** The headers of a response to which limits apply. Older ones show only the limit with the fewest remaining units. */
 export function headersOf(
   decisions: readonly LimitState[],
   { granted, retryAfter }: { readonly granted: number | boolean; readonly retryAfter: number | undefined },
@@ -90,12 +90,12 @@ function isKnown(decision: LimitState): decision is Known {
   return decision.remaining !== undefined && decision.resetAfter !== undefined;
 }
 
-/** A string of a structured field, which holds printable ASCII only. */
+/** A string in a structured field: printable ASCII only. */
 function quoted(name: string): string {
   return `"${name.replace(/[^ -~]/g, "?").replace(/["\\]/g, "\\$&")}"`;
 }
 
-/** Whole seconds, rounded up: whoever waits that long does not come too early. */
+/** Whole seconds, rounded up, so that a client never comes too early. */
 export function seconds(ms: number): number {
   return Math.ceil(ms / 1000);
 }

@@ -2,25 +2,24 @@
 
 import { createHash } from "node:crypto";
 
-/** Longer names are remembered by their hash, so that memory is bounded in bytes, too. */
+/** Longer keys are remembered by their hash, which limits memory in bytes, too. */
 const LONGEST = 128;
 
 /**
- * The name of a key at the server. Half a surrogate pair has no bytes of its own: it becomes what is sent, so that
- * an invalidation names the same key.
+ * A key at the server. Lone surrogates are replaced as they are when sent, so that an invalidation names the same key.
  */
-export function nameOf(prefix: string, key: string): string {
+export function keyWithPrefix(prefix: string, key: string): string {
   if (typeof key !== "string") throw new TypeError(`key must be a string, not ${String(key)}`);
   const name = prefix + key;
   return name.isWellFormed() ? name : name.toWellFormed();
 }
 
-/** What stands for a name in this process. */
-export function remembered(name: string): string {
+/** What stands for a key in this process's memory. */
+export function shortKey(name: string): string {
   return name.length <= LONGEST ? name : createHash("sha256").update(name).digest("base64");
 }
 
-/** The same text in memory of its own: part of a request would keep all of that request. */
-export function copied(text: string): string {
+/** The same text in memory of its own: a part of a request's text would keep all of that text. */
+export function independentCopy(text: string): string {
   return Buffer.from(text).toString();
 }

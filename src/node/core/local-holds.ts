@@ -1,19 +1,20 @@
-/** Holds of this process: for limits without a server, and for the time that it does not answer. */
+/** Holds of this process: for limiters without a server, and while it does not answer. */
 
-import type { Told } from "./decision.js";
-import type { Wanted } from "./local-windows.js";
+import type { KnownReply } from "./decision.js";
+import type { LimitDemand } from "./local-windows.js";
 
-interface Taken {
+/** The units that are held of a key. */
+interface HeldUnits {
   units: number;
-  /** Called when units are given back. */
+  /** Callbacks for when units are given back. */
   readonly waiting: Set<() => void>;
 }
 
 export class LocalHolds {
-  private readonly taken = new Map<string, Taken>();
+  private readonly taken = new Map<string, HeldUnits>();
 
-  /** Take units if they fit, or only look whether they would. */
-  decide(name: string, { limit, cost }: Wanted, how: "look" | "take" = "take"): Told {
+  /** Take units if they fit, or only check whether they do. */
+  decide(name: string, { limit, cost }: LimitDemand, how: "look" | "take" = "take"): KnownReply {
     const held = this.taken.get(name);
     const units = held?.units ?? 0;
     const left = Math.max(0, limit - units);
@@ -32,7 +33,7 @@ export class LocalHolds {
     for (const call of held.waiting) call();
   }
 
-  /** When units are given back for the next time. */
+  /** Resolves when units are given back next. */
   freed(name: string): Promise<void> {
     const held = this.taken.get(name);
     if (!held) return Promise.resolve();

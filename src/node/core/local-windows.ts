@@ -1,19 +1,19 @@
-/** Windows of this process: for limits without a server, and for the time that it does not answer. */
+/** Windows of this process: for limiters without a server, and while it does not answer. */
 
-import { Bounded } from "../util/bounded-map.js";
-import type { Told } from "./decision.js";
+import { BoundedMap } from "../util/bounded-map.js";
+import type { KnownReply } from "./decision.js";
 import type { Settings } from "./options.js";
 import { Entry, scale } from "./window.js";
 
 export class LocalWindows {
-  private readonly entries: Bounded<Entry>;
+  private readonly entries: BoundedMap<Entry>;
 
-  /** `most` keys are held, those that were made first forgotten first. */
-  constructor(most: number) {
-    this.entries = new Bounded(most);
+  /** The oldest of more than `maxKeys` keys are forgotten. */
+  constructor(maxKeys: number) {
+    this.entries = new BoundedMap(maxKeys);
   }
 
-  /** What a key holds. */
+  /** The window of a key: a new one if there is none. */
   entry(key: string): Entry {
     let entry = this.entries.get(key);
     if (!entry) {
@@ -23,7 +23,7 @@ export class LocalWindows {
     return entry;
   }
 
-  /** What a key holds, if it holds anything. */
+  /** The window of a key, if there is one. */
   find(key: string): Entry | undefined {
     return this.entries.get(key);
   }
@@ -33,28 +33,28 @@ export class LocalWindows {
   }
 }
 
-/** Unix time in ms as it was when this process began, and has gone on since: nobody can set it. */
+/** Unix time in ms by the monotonic clock: setting the system's clock does not change it. */
 export function clock(): number {
   return Math.floor(performance.timeOrigin + performance.now());
 }
 
-/** What a request asks of any limit. */
-export interface Wanted {
+/** What a request demands of a limit of any kind. */
+export interface LimitDemand {
   readonly limit: number;
   readonly cost: number;
 }
 
-/** The same demand of a share of its limit: rounded up, so at least one unit, unless the limit admits nothing. */
-export function shareOf<Asked extends Wanted>(demand: Asked, share: number): Asked {
+/** The same demand of a share of its limit, rounded up: at least one unit, unless the limit is 0. */
+export function shareOf<D extends LimitDemand>(demand: D, share: number): D {
   return { ...demand, limit: scale(demand.limit, Math.round(share * 1_000_000), 1_000_000, "up") };
 }
 
-/** What `onFailure` decides of a demand, where `decide` asks what this process counts. */
-export function instead<Asked extends Wanted>(
+/** Decide by `onFailure`; `decide` decides by what this process counts. */
+export function withoutServer<D extends LimitDemand>(
   { onFailure, localShare }: Settings,
-  demand: Asked,
-  decide: (asked: Asked) => Told,
-): Told {
+  demand: D,
+  decide: (demand: D) => KnownReply,
+): KnownReply {
   if (onFailure === "local") return decide(shareOf(demand, localShare));
   return onFailure === "allow" ? [demand.cost, demand.limit, undefined, 0] : [0, demand.limit];
 }

@@ -1,68 +1,68 @@
-/** What a limiter can be told, and what it is unless it is told otherwise. Whatever is wrong is refused at once. */
+/** Options of limiters, their defaults, and their checks. */
 
 import { type Duration, flag, integer, milliseconds, resolutionOf } from "./duration.js";
 import type { Quota } from "./window.js";
 
-/** How much may be used in which window. */
+/** A quota: units per window. */
 export interface QuotaOptions {
-  /** Units admitted per window, 0 … 2^53 − 1. */
+  /** Units per window, 0 … 2^53 − 1. */
   readonly limit: number;
-  /** The length of the window: ms, or a text such as "60s"; 1 ms … 3650 days. */
+  /** The window: ms, or a text such as "60s"; 1 ms … 3650 days. */
   readonly window: Duration;
-  /** The length of one subinterval, which divides the window evenly; a twelfth of the window where that does. */
+  /** The length of a subinterval, which divides the window evenly; by default a twelfth of the window if that does. */
   readonly resolution?: Duration | undefined;
-  /** Never more than the limit in any span of a window; capacity comes back up to one resolution later. */
+  /** Never exceed the limit in any span of a window. Capacity comes back up to one resolution later. */
   readonly strict?: boolean;
 }
 
 /**
- * The strategy of a limiter. "direct" asks the server for every request, "cached" for every one but those that are
- * known to be denied; "local" decides in this process alone.
+ * Where a limiter makes its decisions. "direct" asks the server for every request; "cached" repeats known denials without
+ * asking; "local" decides in this process.
  */
 export type Mode = "direct" | "cached" | "local";
 
-/** What decides when the server does not answer: a window of this process, a grant, a denial, or an error. */
+/** What happens when the server does not answer: this process decides, grants, denies, or throws an error. */
 export type OnFailure = "local" | "allow" | "deny" | "error";
 
-/** Whether the module decides, or the script in place of it. */
+/** Whether the module or the script decides. */
 export type ModuleUse = "auto" | "always" | "never";
 
 /** How long a request may take. */
 export interface WaitOptions {
-  /** The caller waits so much longer, from now on: decided by `onFailure` a little before that. */
+  /** How much longer the caller waits. A little earlier, `onFailure` decides. */
   readonly deadline?: Duration;
-  /** Ends the wait without a decision; what the server still grants is given back. */
+  /** Ends the wait without a decision. What the server still grants is given back. */
   readonly signal?: AbortSignal | undefined;
 }
 
-/** What all kinds of limiters can be told, whomever they ask. */
+/** The options of all limiters. */
 export interface CommonOptions {
-  /** What decides when the server does not answer; "local" as a rule. */
+  /** What happens when the server does not answer; "local" by default. */
   readonly onFailure?: OnFailure;
-  /** The part of the limit that this process grants by `onFailure: "local"`: 0.000001 … 1, as a rule 0.1. */
+  /** This process's share of the limit with `onFailure: "local"`: 0.000001 … 1, by default 0.1. */
   readonly localShare?: number;
   /**
-   * Whether the module decides ("always"), the script that is for servers without it ("never"), or, as a rule, the
-   * script where the server does not know the module's commands ("auto").
+   * Whether the module decides ("always"), or the script for servers without it ("never"); by default the script where
+   * the server lacks the module ("auto").
    */
   readonly module?: ModuleUse;
-  /** The longest that a request waits for the server; 50 ms as a rule. */
+  /** The longest that a request waits for the server; 50 ms by default. */
   readonly timeout?: Duration;
-  /** The most keys that this process remembers; 100 000 as a rule. */
+  /** The maximum number of keys that this process remembers; 100 000 by default. */
   readonly maxKeys?: number;
-  /** Put before every key. */
+  /** Prepended to every key. */
   readonly prefix?: string;
-  /** The limiter's name in the headers of responses. */
+  /** The limiter's name in response headers. */
   readonly name?: string;
 }
 
-/** What a limiter of rates can be told, whomever it asks. */
+/** The options of rate limiters. */
 export interface RateOptions extends CommonOptions, QuotaOptions {
-  /** The strategy: "cached" as a rule, and "local" without a client. */
+  /** Where decisions are made: "cached" by default, "local" without a client. */
   readonly mode?: Mode;
-  /** The most connections on which requests wait for their turn, of all limiters of a client; 10 as a rule. */
+  /** The maximum of connections for waiting requests of all limiters of a client; 10 by default. */
   readonly maxWaiting?: number;
-  /** The longest that a denial is remembered of which no server tells when it ends; 100 ms as a rule. */
+  /** How long a denial is cached at most when the server can't send invalidations; 100 ms by default. */
   readonly maxUntrackedAge?: Duration;
 }
 
@@ -97,7 +97,7 @@ const QUOTA = ["limit", "window", "resolution", "strict"];
 const COMMON = ["client", "onFailure", "localShare", "module", "timeout", "maxKeys", "prefix", "name"];
 const OF_RATES = [...QUOTA, "mode", "maxWaiting", "maxUntrackedAge"];
 
-/** Names that options had, or have in other languages. */
+/** Former names of options, and their names in other languages. */
 const RENAMED: Record<string, string> = {
   decide: "mode",
   deciding: "mode",
@@ -113,7 +113,7 @@ const RENAMED: Record<string, string> = {
   keyPrefix: "prefix",
 };
 
-/** The settings of a limiter, which has options of its own beside those that all have. */
+/** The settings of a limiter; `own` are the names of its options beyond those that all limiters have. */
 export function settingsOf(options: CommonOptions, own: readonly string[] = OF_RATES): Settings {
   if (typeof options !== "object" || options === null) throw new TypeError("options must be an object");
   for (const name of Object.keys(options)) known(name, new Set([...COMMON, ...own]));
@@ -149,7 +149,7 @@ export function quotaOf({ limit, window, resolution, strict = false }: QuotaOpti
   return { limit: integer(limit, "limit", 0), window: length, resolution: cut, strict: flag(strict, "strict") };
 }
 
-/** A quota like another one, with some of it changed. */
+/** A quota with some changes. */
 export function quotaLike(quota: Quota, changes: Partial<QuotaOptions>): Quota {
   for (const name of Object.keys(changes)) known(name, new Set(QUOTA));
   const given = Object.fromEntries(Object.entries(changes).filter(([, value]) => value !== undefined));
@@ -157,7 +157,7 @@ export function quotaLike(quota: Quota, changes: Partial<QuotaOptions>): Quota {
   return quotaOf({ ...quota, resolution, ...given });
 }
 
-/** What a request is told: nothing but what these names say, and a deadline and a signal that are such. */
+/** Check the options of a request: their names, the deadline and the signal. */
 export function requested<Options extends object>(options: Options, names: ReadonlySet<string>): Options {
   if (typeof options !== "object" || options === null) {
     throw new TypeError(`options must be an object, not ${String(options)}`);

@@ -1,109 +1,112 @@
-/** Waiting for one's turn, with nobody of this process before one. */
+/** ACQUIRE: one request of this process at a time waits for the units of a key. */
 
 import type { Decision } from "../core/decision.js";
-import { ModuleMissingError, RefusedError, understood } from "../core/errors.js";
+import { classify, ModuleMissingError, RefusedError } from "../core/errors.js";
 import type { Settings } from "../core/options.js";
 import type { Demand, Reply } from "../core/window.js";
-import { acquire, type Command, instantOf, replyOf } from "../protocol/commands.js";
-import { type Lanes, type Leave, POLL } from "../transport/blocking-pool.js";
-import type { Server } from "../transport/client-state.js";
+import { type Command, instantOf, replyOf, serverCommand, type Undo, undoOf, wordsOf } from "../protocol/commands.js";
+import { type BlockingConnections, type EndWait, POLL } from "../transport/blocking-connections.js";
+import type { ClientState } from "../transport/client-state.js";
 import type { Connection } from "../transport/transport.js";
 import { pause, within } from "../util/timeout.js";
 
-/** One request that waits for its turn, and what its limiter does for it. */
-export interface Wait {
+/** A request that waits, and what its limiter does for it. */
+export interface WaitingRequest {
+  /** The key at the server. */
   readonly name: string;
   readonly demand: Demand;
-  readonly server: Server | null;
+  readonly clientState: ClientState | null;
   readonly settings: Settings;
   readonly signal: AbortSignal | undefined;
-  /** ms until it ends. */
+  /** ms until the wait ends. */
   left(): number;
   /** The reply to a command. */
   ask(command: Command): Promise<unknown>;
-  /** The same request, decided at once. */
+  /** Decide the same request at once. */
   allow(): Promise<Decision>;
-  /** The decision that the server's reply is. */
+  /** The decision for a reply of the server. */
   decided(reply: Reply): Decision;
-  /** Whether it would be granted now, were the server away. */
+  /** Whether it would be granted now without the server. */
   grantsWithout(): boolean;
-  /** The decision when the server failed; other errors are the caller's. */
+  /** The decision after the server failed; it throws other errors. */
   failed(error: Error): Decision;
 }
 
-/** The decision once it is granted, or when the wait would not be long enough. */
-export async function waitInTurn(wait: Wait): Promise<Decision> {
-  const { server, left, signal } = wait;
-  if (!server?.lanes) return sleep(wait);
-  const { lanes } = server;
+/** The decision once units are granted, or when the wait would be too short. */
+export async function waitInTurn(request: WaitingRequest): Promise<Decision> {
+  const { clientState, left, signal } = request;
+  if (!clientState?.blocking) return poll(request);
+  const { blocking } = clientState;
   for (let hasWaited = false; ; hasWaited = true) {
     let ms = POLL;
     try {
-      // What is granted at once needs no connection of its own, nor does what there is no hope for.
-      const now = replyOf(await wait.ask(acquire(wait, 0)));
+      // Ask without waiting first: a grant, or a hopeless request, needs no connection of its own.
+      const now = replyOf(await request.ask(acquire(request, 0)));
       const [granted, , , retryAfter] = now;
-      const reply =
-        granted > 0 || retryAfter < 0 || retryAfter > left() || server.isLeft
-          ? now
-          : await inQueue(wait, server, lanes);
-      if (reply) return wait.decided(replyOf(reply));
+      const isFinal = granted > 0 || retryAfter < 0 || retryAfter > left() || clientState.isLeft;
+      const reply = isFinal ? now : await inQueue(request, clientState, blocking);
+      if (reply) return request.decided(replyOf(reply));
       ms = Math.min(POLL, retryAfter);
     } catch (cause) {
       if (signal?.aborted) throw signal.reason;
-      const error = understood(cause);
-      if (error instanceof ModuleMissingError) return sleep(wait);
+      const error = classify(cause);
+      if (error instanceof ModuleMissingError) return poll(request);
       if (error instanceof RefusedError) throw error;
-      // Whoever waits already goes on waiting, unless a request that came now would be granted.
-      if (!hasWaited || left() === 0 || server.isLeft || wait.grantsWithout()) {
-        return wait.failed(error);
-      }
+      // A request that has waited goes on waiting, unless a new one would be granted.
+      if (!hasWaited || left() === 0 || clientState.isLeft || request.grantsWithout()) return request.failed(error);
     }
-    if (!server.isLeft) await pause(Math.max(1, Math.min(ms, left())), signal);
+    if (!clientState.isLeft) await pause(Math.max(1, Math.min(ms, left())), signal);
   }
 }
 
-/** What the server's queue comes to; null when it is to be asked anew. */
-function inQueue(wait: Wait, server: Server, lanes: Lanes): Promise<unknown> {
-  const { name, left, signal, settings } = wait;
+function acquire({ name, demand }: WaitingRequest, timeout: number): Command {
+  return { name: "ACQUIRE", key: name, demand, timeout };
+}
+
+/** The reply after waiting in the server's queue; null when the request must be sent again. */
+function inQueue(request: WaitingRequest, clientState: ClientState, blocking: BlockingConnections): Promise<unknown> {
+  const { name, left, signal, settings } = request;
   const { timeout, maxWaiting } = settings;
-  return lanes.ask(name, left, (ms) => acquire(wait, ms).words, {
-    grace: timeout,
-    most: maxWaiting,
-    signal,
-    leave: (connection) => leaver(server, name, connection, timeout),
+  return blocking.ask({
+    ...{ key: name, left, grace: timeout, maxWaiting, signal },
+    command: (ms) => acquire(request, ms),
+    starts: (connection) => waitEnder(clientState, request, connection),
   });
 }
 
 /**
- * What is done when the caller has given up: the server is told to end its wait, and closes nothing, so that a grant that
- * is on its way just then still arrives, and can be given back over the connection on which it was counted.
+ * When the caller gives up, the server is asked to end its wait, and the connection stays open: a grant that was already
+ * under way still arrives, and is given back on the connection on which it was counted.
  */
-function leaver(server: Server, name: string, connection: Connection, timeout: number): Leave {
-  const [id, time] = [["CLIENT", "ID"], ["TIME"]].map((words) => known(connection.send(words)));
-  const giveBack = async (asking: Promise<unknown>) => {
-    const [units] = replyOf(await asking);
-    const since = instantOf(await time);
-    if (units === 0) return;
-    server.forget(name);
-    await connection.send(["SWLIMIT.REFUND", name, String(units), "SINCE", String(since)]);
-    server.forget(name);
+function waitEnder(clientState: ClientState, request: WaitingRequest, connection: Connection): EndWait {
+  const { name } = request;
+  const { timeout } = request.settings;
+  const ask = (...words: string[]) => handled(connection.send(words));
+  const [id, time] = [ask("CLIENT", "ID"), ask("TIME")];
+  const giveBack = async (reply: Promise<unknown>) => {
+    const { after } = undoOf(acquire(request, 0)) as Undo;
+    for (const refund of after(await reply, instantOf(await time), 0)) {
+      clientState.forget(name);
+      await connection.send(wordsOf(refund));
+      clientState.forget(name);
+    }
   };
-  return async (asking) => {
-    const over = known(giveBack(asking));
-    const number = String(await within(id as Promise<unknown>, timeout));
-    await server.ask(["CLIENT", "UNBLOCK", number], name, { timeout });
+  return async (reply) => {
+    const over = handled(giveBack(reply));
+    const number = String(await within(id, timeout));
+    await clientState.ask(serverCommand(name, "CLIENT", "UNBLOCK", number), { timeout });
     await within(over, timeout);
   };
 }
 
-/** The same promise, whose failure somebody knows of. */
-function known<T>(promise: Promise<T>): Promise<T> {
+/** The same promise; its rejection does not end the process. */
+function handled<T>(promise: Promise<T>): Promise<T> {
   promise.catch(() => {});
   return promise;
 }
 
 /** Ask again when it may fit, until it does. */
-async function sleep({ allow, left, signal }: Wait): Promise<Decision> {
+async function poll({ allow, left, signal }: WaitingRequest): Promise<Decision> {
   for (let hasWaited = false; ; hasWaited = true) {
     let ms = POLL;
     try {
@@ -116,7 +119,7 @@ async function sleep({ allow, left, signal }: Wait): Promise<Decision> {
         if (ms > left()) return decision;
       }
     } catch (error) {
-      if (signal?.aborted || !hasWaited || left() === 0 || understood(error) instanceof RefusedError) throw error;
+      if (signal?.aborted || !hasWaited || left() === 0 || classify(error) instanceof RefusedError) throw error;
     }
     await pause(Math.max(1, ms), signal);
   }

@@ -1,18 +1,27 @@
-/** What all kinds of limiters have in common: whom they ask, and how. */
+/** What all kinds of limiters have in common: their keys, and how they send commands. */
 
 import { type Client, transportOf } from "../clients/client.js";
 import type { Source } from "../core/decision.js";
-import { milliseconds, patience } from "../core/duration.js";
-import { NotAskedError, UnavailableError } from "../core/errors.js";
-import { nameOf } from "../core/keys.js";
+import { callerDeadline, milliseconds } from "../core/duration.js";
+import { classify, NotAskedError, RefusedError, UnavailableError } from "../core/errors.js";
+import { keyWithPrefix } from "../core/keys.js";
 import type { CommonOptions, Settings, WaitOptions } from "../core/options.js";
-import { type Command, type Counted, type Ending, instantOf } from "../protocol/commands.js";
-import { Server } from "../transport/client-state.js";
-import type { AskOptions } from "../transport/server.js";
+import {
+  type AnyCommand,
+  type Command,
+  instantOf,
+  keyOf,
+  serverCommand,
+  takesHold,
+  type Undo,
+  undoOf,
+} from "../protocol/commands.js";
+import { ClientState } from "../transport/client-state.js";
+import type { RequestOptions } from "../transport/server.js";
 import type { ServerState } from "../transport/server-health.js";
 
-/** What all kinds of limiters can be told. */
-export interface AskerOptions extends CommonOptions {
+/** The options of all kinds of limiters. */
+export interface BaseOptions extends CommonOptions {
   /**
    * A client of the packages redis or ioredis, or a function that sends a command with any other. Without one, this
    * process decides.
@@ -20,118 +29,110 @@ export interface AskerOptions extends CommonOptions {
   readonly client?: Client | undefined;
 }
 
-/** How many decisions were made by whom. */
+/** The number of decisions by their source. */
 export interface Counts extends Record<Source, number> {
   /** Records that were kept and could not be sent. */
   lost: number;
 }
 
-export abstract class Asker {
-  /** How many decisions were made by whom. */
+export abstract class BaseLimiter {
+  /** The number of decisions by their source. */
   readonly counts: Counts = { server: 0, cache: 0, failure: 0, local: 0, lost: 0 };
 
-  /** @internal Null where nobody is asked. */ readonly server: Server | null;
+  /** @internal Null where this process decides alone. */ readonly clientState: ClientState | null;
 
   constructor(
     readonly settings: Settings,
     client: Client | undefined,
   ) {
-    this.server =
-      client !== undefined && settings.mode !== "local" ? Server.of(client, () => transportOf(client)) : null;
+    const isLocal = client === undefined || settings.mode === "local";
+    this.clientState = isLocal ? null : ClientState.of(client, () => transportOf(client));
   }
 
-  /** How the servers are that were asked so far: one, or the primaries of a cluster. All limiters of a client share them. */
+  /** The state of each server that was asked so far: one, or the primaries of a cluster. All limiters of a client share them. */
   servers(): ServerState[] {
-    return this.server?.states ?? [];
+    return this.clientState?.states ?? [];
   }
 
-  /** Forget all that a key holds. */
+  /** Forget everything about a key. */
   async reset(key: string): Promise<void> {
     const name = this.name(key);
-    if (this.server) await this.change(["UNLINK", name], name);
+    if (this.clientState) await this.change(serverCommand(name, "UNLINK", name));
   }
 
-  /** @internal The name of a key at the server. */
+  /** @internal The key at the server. */
   name(key: string): string {
-    return nameOf(this.settings.prefix, key);
+    return keyWithPrefix(this.settings.prefix, key);
   }
 
-  /** @internal The reply to a command. What it grants to a caller that has gone is taken back. */
-  ask({ words, undo }: Command, name: string, options: WaitOptions): Promise<unknown> {
-    if (typeof undo === "object") return this.askOnce(words, name, options, undo);
+  /** @internal The reply to a command. What it grants to a caller that has left is given back. */
+  ask(command: Command, options: WaitOptions = {}): Promise<unknown> {
+    if (takesHold(command)) return this.askForHold(command, options);
     const { signal } = options;
-    if (!undo || !signal) return this.send(words, name, options);
+    const undo = signal && undoOf(command);
+    if (!undo) return this.send(command, options);
     signal.throwIfAborted();
-    const { server, settings } = this as { server: Server; settings: Settings };
-    const primary = server.primary(name);
-    const { connection } = primary;
-    // An instant before the grant by the server's own clock: a refund that names it takes nobody else's units.
-    const time = server.isOrdered ? primary.ask(["TIME"], name, { timeout: settings.timeout }) : Promise.reject();
-    time.catch(() => {});
+    const { clientState, settings } = this as { clientState: ClientState; settings: Settings };
+    const key = keyOf(command);
+    const server = clientState.server(key);
+    const { connection } = server;
+    // An instant of the server's clock before the grant: a refund since then takes nobody else's units.
+    const asked = clientState.isOrdered && server.ask(serverCommand(key, "TIME"), { timeout: settings.timeout });
+    const since = asked ? asked.then(instantOf).catch(() => null) : null;
     const sent = performance.now();
     const late = async (reply: Promise<unknown>) => {
       if (!signal.aborted) return;
-      const refunds = await refundsOf(undo(await reply), time, sent);
-      await Promise.all(refunds.map(({ key, refund }) => this.change(refund, key, connection ?? null)));
+      const undos = undo.after(await reply, await since, performance.now() - sent);
+      await Promise.all(undos.map((refund) => this.change(refund, connection ?? null)));
     };
-    return this.send(words, name, options, (reply) => void late(reply).catch(() => {}));
+    return this.send(command, options, (reply) => void late(reply).catch(() => {}));
   }
 
-  /** The reply to a command that begins something with an id of its own, which ends where nobody hears of it. */
-  private async askOnce(words: string[], name: string, options: WaitOptions, undo: Ending): Promise<unknown> {
+  /** The reply to a command that takes a hold: one that nobody gets is released, even when no reply comes. */
+  private async askForHold(command: Command, options: WaitOptions): Promise<unknown> {
+    const undo = undoOf(command) as Undo;
+    const undoAfter = (reply: unknown) => {
+      for (const one of undo.after(reply, null, 0)) void this.askUntilAnswered(one, undo.repeatFor);
+    };
     let isComing = false;
-    const over = () => void this.insist(undo, name);
     const late = (reply: Promise<unknown>) => {
       isComing = true;
-      reply.then(over, over);
+      reply.then(undoAfter, (error) => undoAfter(classify(error) instanceof RefusedError ? error : null));
     };
     try {
-      return await this.send(words, name, options, late);
+      return await this.send(command, options, late);
     } catch (error) {
-      if (error instanceof UnavailableError && !(error instanceof NotAskedError) && !isComing) over();
+      if (error instanceof UnavailableError && !(error instanceof NotAskedError) && !isComing) undoAfter(null);
       throw error;
     }
   }
 
-  /** @internal Have done what is done once, however often it is asked for, also while the server is away. */
-  insist(ending: Ending, name: string): Promise<void> {
-    return (this.server as Server).insist(ending, name, this.settings.timeout);
+  /** @internal Send a command that may be repeated until it is answered, for at most `repeatFor` ms. */
+  askUntilAnswered(command: Command, repeatFor: number): Promise<void> {
+    return (this.clientState as ClientState).askUntilAnswered(command, repeatFor, this.settings.timeout);
   }
 
-  /** The reply to a command; `late` is told of what still comes when the caller has been sent away. */
-  private send(words: string[], name: string, { deadline, signal }: WaitOptions, late?: AskOptions["late"]) {
+  private send(command: Command, { deadline, signal }: WaitOptions, late?: RequestOptions["late"]): Promise<unknown> {
     signal?.throwIfAborted();
-    const { server, settings } = this as { server: Server; settings: Settings };
-    return server.ask(words, name, {
+    const { clientState, settings } = this as { clientState: ClientState; settings: Settings };
+    return clientState.ask(command, {
       timeout: settings.timeout,
-      patience: deadline === undefined ? undefined : patience(milliseconds(deadline, "deadline", 0)),
+      deadline: deadline === undefined ? undefined : callerDeadline(milliseconds(deadline, "deadline", 0)),
       signal,
       module: settings.module,
       late,
     });
   }
 
-  /** @internal A change that gives something back: with it, what was known is known no longer. `over`: see AskOptions. */
-  async change(words: string[], name: string, over?: unknown): Promise<unknown> {
-    const server = this.server as Server;
+  /** @internal The reply to a command that gives something back, so that cached denials of its key end. */
+  async change(command: AnyCommand, over?: unknown): Promise<unknown> {
+    const clientState = this.clientState as ClientState;
     const { timeout, module } = this.settings;
-    server.forget(name);
+    clientState.forget(keyOf(command));
     try {
-      return await server.ask(words, name, { timeout, module, over });
+      return await clientState.ask(command, { timeout, module, over });
     } finally {
-      server.forget(name);
+      clientState.forget(keyOf(command));
     }
   }
-}
-
-/** The refunds of what was counted, where it can be told from what others have used. */
-async function refundsOf(counted: Counted[], time: Promise<unknown>, sent: number) {
-  const refunds: { readonly key: string; readonly refund: string[] }[] = [];
-  for (const { name: key, units, period } of counted) {
-    const words = ["SWLIMIT.REFUND", key, String(units)];
-    if (units === 0) continue;
-    if (period === undefined) refunds.push({ key, refund: [...words, "SINCE", String(instantOf(await time))] });
-    else if (performance.now() < sent + period) refunds.push({ key, refund: words });
-  }
-  return refunds;
 }

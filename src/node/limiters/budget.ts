@@ -1,27 +1,26 @@
-/** Quotas of the calendar: so many units until a period ends, then everything anew. */
+/** Quotas of the calendar: so many units until a period ends, then all units are free again. */
 
 import { Calendar, type CalendarOptions, type Period, type PeriodName } from "../core/calendar.js";
-import { Decision, type Source, type Told } from "../core/decision.js";
+import { Decision, type KnownReply, type Source } from "../core/decision.js";
 import { type Duration, flag, integer, MAX_EXACT, milliseconds } from "../core/duration.js";
 import { RefusedError, UnavailableError } from "../core/errors.js";
-import { clock, instead, type Wanted } from "../core/local-windows.js";
+import { clock, type LimitDemand, withoutServer } from "../core/local-windows.js";
 import { requested, settingsOf, type WaitOptions } from "../core/options.js";
 import { CountOverflow, type Reply } from "../core/window.js";
-import * as commands from "../protocol/commands.js";
-import { instantOf, replyOf } from "../protocol/commands.js";
-import { Bounded } from "../util/bounded-map.js";
-import { Asker, type AskerOptions } from "./base.js";
+import { instantOf, replyOf, serverCommand } from "../protocol/commands.js";
+import { BoundedMap } from "../util/bounded-map.js";
+import { BaseLimiter, type BaseOptions } from "./base.js";
 
 /** A quota of the calendar, or of fixed windows: `period` or `window`. */
-export interface BudgetLimiterOptions extends AskerOptions, Partial<CalendarOptions> {
+export interface BudgetLimiterOptions extends BaseOptions, Partial<CalendarOptions> {
   /** Units per period, 0 … 2^53 − 1. */
   readonly limit: number;
-  /** In place of `period`: everything begins anew so long after the first unit was counted; 1 ms … 3650 days. */
+  /** In place of `period`: all units are free again so long after the first was counted; 1 ms … 3650 days. */
   readonly window?: Duration | undefined;
 }
 
 export interface BudgetOptions extends WaitOptions {
-  /** Units that are asked for: 1 … 2^53 − 1. */
+  /** Requested units: 1 … 2^53 − 1. */
   readonly cost?: number;
   /** Grant as much of the cost as fits. */
   readonly partial?: boolean;
@@ -33,18 +32,18 @@ const RECORDED = new Set(["cost", "deadline", "signal"]);
 const ALLOWED = new Set([...RECORDED, "partial"]);
 const CHANGED = new Set(["limit", "window"]);
 
-/** What the server says to whoever asks with the end of a period that is over by its clock. */
-const IS_OVER = /^ERR until must be /;
+/** The server's error when the period's end has passed by its clock. */
+const PERIOD_OVER = /^ERR until must be /;
 
-export class BudgetLimiter extends Asker {
+export class BudgetLimiter extends BaseLimiter {
   /** Units per period. */
   readonly limit: number;
-  /** The length of its fixed windows, in ms; null where the calendar says when a period ends. */
+  /** The length of fixed windows, in ms; null for periods of the calendar. */
   readonly window: number | null;
   private readonly calendar: Calendar | null;
   private readonly budgets: LocalBudgets;
   private current: Period = { start: 0, end: 0 };
-  /** How much further the server's clock is than this process's; asked for once, of fixed windows only. */
+  /** How far the server's clock is ahead of this process's; asked once, for fixed windows only. */
   private readonly serverClock: { ahead: Promise<number> | null } = { ahead: null };
 
   constructor(options: BudgetLimiterOptions) {
@@ -56,10 +55,10 @@ export class BudgetLimiter extends Asker {
     this.calendar = period === undefined ? null : new Calendar({ period, timeZone, anchor });
     if (!this.calendar && (timeZone ?? anchor) !== undefined) throw new TypeError("a window has no timeZone or anchor");
     this.budgets = new LocalBudgets(this.settings.maxKeys);
-    this.server?.join(this);
+    this.clientState?.join(this);
   }
 
-  /** The name of its periods; null of fixed windows. */
+  /** The name of its periods; null for fixed windows. */
   get period(): PeriodName | null {
     return this.calendar?.period ?? null;
   }
@@ -77,41 +76,40 @@ export class BudgetLimiter extends Asker {
 
   /** Decide, and count what is granted. */
   async allow(key: string, options: BudgetOptions = {}): Promise<Decision> {
-    const wanted = this.wanted(requested(options, ALLOWED));
-    return this.decide(key, wanted, options, "take");
+    return this.decide(key, this.demand(requested(options, ALLOWED)), options, "take");
   }
 
-  /** The same decision, with nothing counted. */
+  /** Decide without counting. */
   async peek(key: string, options: BudgetOptions = {}): Promise<Decision> {
     const name = this.name(key);
-    const wanted = this.wanted(requested(options, ALLOWED));
-    if (!this.server) return this.here("local", name, wanted, "look");
+    const demand = this.demand(requested(options, ALLOWED));
+    if (!this.clientState) return this.here("local", name, demand, "look");
     const period = await this.periodNow();
     try {
-      const info = await this.ask({ words: ["SWLIMIT.INFO", name] }, name, options);
+      const info = await this.ask({ name: "INFO", key: name }, options);
       this.counts.server++;
       const { used = 0, until = 0 } = fieldsOf(info);
       const now = this.calendar ? Date.now() : period.start;
-      return this.decision(decided(used, until, wanted, now), "server", period);
+      return this.decision(decided(used, until, demand, now), "server", period);
     } catch (error) {
       if (error instanceof RefusedError && /^ERR no such key/.test(error.message)) {
-        return this.decision(decided(0, 0, wanted, 0), "server", period);
+        return this.decision(decided(0, 0, demand, 0), "server", period);
       }
-      return this.failed(error, name, wanted, "look");
+      return this.failed(error, name, demand, "look");
     }
   }
 
-  /** Count, whatever the limit says. */
+  /** Count, whatever the limit is. */
   async record(key: string, options: Omit<BudgetOptions, "partial"> = {}): Promise<Decision> {
-    return this.decide(key, this.wanted(requested(options, RECORDED)), options, "force");
+    return this.decide(key, this.demand(requested(options, RECORDED)), options, "force");
   }
 
-  /** Give back up to so many units of the period; how many were given back. Never sent twice. */
+  /** Give back up to so many units of the period; how many were given back. It is never sent twice. */
   async refund(key: string, units = 1): Promise<number> {
     const name = this.name(key);
     integer(units, "units", 1);
-    if (!this.server) return this.budgets.refund(name, units, this.now());
-    return Number(await this.change(["SWLIMIT.REFUND", name, String(units)], name));
+    if (!this.clientState) return this.budgets.refund(name, units, this.now());
+    return Number(await this.change({ name: "REFUND", key: name, units }));
   }
 
   override async reset(key: string): Promise<void> {
@@ -119,16 +117,16 @@ export class BudgetLimiter extends Asker {
     this.budgets.delete(this.name(key));
   }
 
-  /** Connections beside the client's own are closed, once no limiter needs them. */
+  /** When no limiter uses the client any more, all connections but the client's own are closed. */
   async close(): Promise<void> {
-    await this.server?.leave(this);
+    await this.clientState?.leave(this);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }
 
-  /** @internal The period to ask with now, or the one after it. */
+  /** @internal The current period, or the next one. */
   async periodNow(isLater = false): Promise<Period> {
     if (this.window !== null) {
       if (isLater) this.serverClock.ahead = null; // it was set
@@ -141,69 +139,69 @@ export class BudgetLimiter extends Asker {
     return isLater ? calendar.at(this.current.end) : this.current;
   }
 
-  /** @internal Ask with the end of the period; where that is over by the server's clock, with the next one's. */
-  static async inForce<T>(ask: (isLater: boolean) => Promise<T>): Promise<T> {
+  /** @internal Ask with the current period's end; if the server's clock has passed it, with the next period's. */
+  static async inPeriod<T>(ask: (isLater: boolean) => Promise<T>): Promise<T> {
     try {
       return await ask(false);
     } catch (error) {
-      if (!(error instanceof RefusedError && IS_OVER.test(error.message))) throw error;
+      if (!(error instanceof RefusedError && PERIOD_OVER.test(error.message))) throw error;
       return ask(true);
     }
   }
 
   /** @internal */
-  decision(told: Told, source: Source, { start, end }: Period): Decision {
-    return new Decision(told, { name: this.settings.name, window: end - start }, source);
+  decision(reply: KnownReply, source: Source, { start, end }: Period): Decision {
+    return new Decision(reply, { name: this.settings.name, window: end - start }, source);
   }
 
-  /** @internal What this process decides, and counts where it is to. */
-  here(by: "local" | "failure", name: string, wanted: Budgeted, how: How): Decision {
+  /** @internal Decide in this process. */
+  here(by: "local" | "failure", name: string, demand: BudgetDemand, how: How): Decision {
     this.counts[by]++;
     const now = this.now();
     const period = this.calendar?.at(now) ?? { start: now, end: now + (this.window as number) };
-    const decide = (asked: Budgeted) => this.budgets.decide(name, asked, now, period.end, how);
-    const told = by === "local" ? decide(wanted) : instead(this.settings, wanted, decide);
-    return this.decision(told, by, period);
+    const decide = (asked: BudgetDemand) => this.budgets.decide(name, asked, now, period.end, how);
+    return this.decision(by === "local" ? decide(demand) : withoutServer(this.settings, demand, decide), by, period);
   }
 
   /** @internal */
-  wanted({ cost = 1, partial = false }: { cost?: number; partial?: boolean }): Budgeted {
+  demand({ cost = 1, partial = false }: { cost?: number; partial?: boolean }): BudgetDemand {
     return { limit: this.limit, cost: integer(cost, "cost", 1), partial: flag(partial, "partial") };
   }
 
-  /** Unix time in ms: for fixed windows as it was when this process began, and has gone on since, whoever sets it. */
+  /** Unix time in ms; for fixed windows by the monotonic clock. */
   private now(): number {
     return this.calendar ? Date.now() : clock();
   }
 
-  private async decide(key: string, wanted: Budgeted, options: WaitOptions, how: How) {
+  private async decide(key: string, demand: BudgetDemand, options: WaitOptions, how: How) {
     const name = this.name(key);
-    const { limit, cost, partial } = wanted;
-    if (!this.server) return this.here("local", name, wanted, how);
-    const option = how === "force" ? "FORCE" : partial ? "PARTIAL" : undefined;
+    if (!this.clientState) return this.here("local", name, demand, how);
+    const force = how === "force";
     try {
-      return await BudgetLimiter.inForce(async (isLater) => {
+      return await BudgetLimiter.inPeriod(async (isLater) => {
         const period = await this.periodNow(isLater);
-        const command = commands.budget(name, limit, period.end, cost, option);
-        const reply = replyOf(await this.ask(command, name, options));
+        const reply = replyOf(
+          await this.ask({ name: "BUDGET", key: name, until: period.end, force, ...demand }, options),
+        );
         this.counts.server++;
         return this.decision(reply, "server", period);
       });
     } catch (error) {
-      if (how === "force") throw error;
-      return this.failed(error, name, wanted, how);
+      if (force) throw error;
+      return this.failed(error, name, demand, how);
     }
   }
 
-  private failed(error: unknown, name: string, wanted: Budgeted, how: How): Decision {
+  private failed(error: unknown, name: string, demand: BudgetDemand, how: How): Decision {
     if (!(error instanceof UnavailableError) || this.settings.onFailure === "error") throw error;
-    return this.here("failure", name, wanted, how);
+    return this.here("failure", name, demand, how);
   }
 
-  /** By how many ms the server's clock is ahead of this process's; 0 where it does not say. */
+  /** How many ms the server's clock is ahead of this process's; 0 when unknown. */
   private serverAhead(): Promise<number> {
     const { serverClock } = this;
-    const ask = async () => instantOf(await this.ask({ words: ["TIME"] }, "", {})) - this.now();
+    const { timeout } = this.settings;
+    const ask = async () => instantOf(await this.clientState?.ask(serverCommand("", "TIME"), { timeout })) - this.now();
     serverClock.ahead ??= ask().catch(() => {
       serverClock.ahead = null;
       return 0;
@@ -212,32 +210,32 @@ export class BudgetLimiter extends Asker {
   }
 }
 
-/** What a request asks of a budget. */
-export interface Budgeted extends Wanted {
+/** What a request demands of a budget. */
+export interface BudgetDemand extends LimitDemand {
   readonly partial: boolean;
 }
 
-/** Look, count what is granted, or count whatever the limit is. */
+/** Only decide, count what is granted, or count whatever the limit is. */
 type How = "look" | "take" | "force";
 
 /** Budgets of this process. */
 class LocalBudgets {
-  private readonly used: Bounded<{ units: number; end: number }>;
+  private readonly used: BoundedMap<{ units: number; end: number }>;
 
-  constructor(most: number) {
-    this.used = new Bounded(most);
+  constructor(maxKeys: number) {
+    this.used = new BoundedMap(maxKeys);
   }
 
-  decide(name: string, wanted: Budgeted, now: number, end: number, how: How): Reply {
+  decide(name: string, demand: BudgetDemand, now: number, end: number, how: How): Reply {
     const found = this.used.get(name);
     const held = found && now < found.end ? found : { units: 0, end };
-    const reply = decided(held.units, held.units > 0 ? held.end : 0, wanted, now);
-    const counted = how === "force" ? wanted.cost : how === "take" ? reply[0] : 0;
+    const reply = decided(held.units, held.units > 0 ? held.end : 0, demand, now);
+    const counted = how === "force" ? demand.cost : how === "take" ? reply[0] : 0;
     if (counted === 0) return reply;
     if (held.units + counted > MAX_EXACT) throw new CountOverflow();
     this.used.set(name, { units: held.units + counted, end: held.end });
-    const left = Math.max(0, wanted.limit - held.units - counted);
-    return [reply[0], wanted.limit, left, reply[3], held.end - now];
+    const left = Math.max(0, demand.limit - held.units - counted);
+    return [reply[0], demand.limit, left, reply[3], held.end - now];
   }
 
   refund(name: string, units: number, now: number): number {
@@ -254,8 +252,8 @@ class LocalBudgets {
   }
 }
 
-/** What a budget of so many used units until an instant says to a request, before it is counted. */
-function decided(used: number, end: number, { limit, cost, partial }: Budgeted, now: number): Reply {
+/** The reply of a budget with so many used units until an instant, before the request is counted. */
+function decided(used: number, end: number, { limit, cost, partial }: BudgetDemand, now: number): Reply {
   const left = Math.max(0, limit - used);
   const granted = partial ? Math.min(cost, left) : cost <= left ? cost : 0;
   const reset = used > 0 ? Math.max(0, end - now) : 0;
@@ -263,7 +261,7 @@ function decided(used: number, end: number, { limit, cost, partial }: Budgeted, 
   return [granted, limit, left, granted > 0 ? 0 : isHopeless ? -1 : reset, reset];
 }
 
-/** The numbers of INFO's reply: an object or a map in RESP3, a flat list in RESP2. */
+/** The numbers in INFO's reply: an object or a map in RESP3, a flat list in RESP2. */
 function fieldsOf(info: unknown): Record<string, number> {
   const pairs = Array.isArray(info)
     ? info.flatMap((name, at) => (at % 2 === 0 ? [[String(name), info[at + 1]]] : []))

@@ -1,52 +1,52 @@
 /**
- * What is known to be denied: after a denial, nothing as large can be granted before the server said so, unless
- * something is given back.
+ * Known denials: after a denial, the server grants nothing as large before the time it replied, unless something is
+ * given back.
  */
 
-import { copied, remembered } from "../core/keys.js";
+import { independentCopy, shortKey } from "../core/keys.js";
 import type { Demand, Quota, Reply } from "../core/window.js";
-import type { Memory } from "../transport/invalidation.js";
-import { Bounded } from "../util/bounded-map.js";
+import type { KeyCache } from "../transport/invalidation.js";
+import { BoundedMap } from "../util/bounded-map.js";
 
-/** The generations, by hash of the key, so that keys hardly disturb one another. */
+/** The number of generations. Keys share them by hash, and so hardly disturb one another. */
 const SHARDS = 256;
 
-/** More different denials of one key are not worth remembering. */
-const A_KEY = 4;
+/** The maximum number of different denials of one key. */
+const MAX_DENIALS = 4;
 
-/** Denials that have ended are looked for every so many ms. */
+/** Expired denials are removed every so many ms. */
 const SWEEP_MS = 1000;
 
-interface Denial {
+interface KnownDenial {
   readonly limit: number;
   readonly window: number;
   readonly resolution: number;
   readonly strict: boolean;
-  /** What is denied, and all that costs more. */
+  /** Requests for so many units, or more, are denied. */
   readonly least: number;
-  /** Whether it was denied to a request that begins a block. */
+  /** Whether the request would have begun a block. */
   readonly blocks: boolean;
-  /** Until when, on the monotonic clock. */
+  /** When it expires, on the monotonic clock. */
   readonly until: number;
   /** When the reply came: its wait began no later, so `retryAfter` is never too short. */
-  readonly heard: number;
+  readonly received: number;
   readonly reply: Reply;
 }
 
 /** What was known when a request was sent. */
-export interface Asked {
+export interface Snapshot {
   readonly generation: number;
   readonly sent: number;
 }
 
-export class Denials implements Memory {
-  private readonly denials: Bounded<Denial[]>;
+export class DenialCache implements KeyCache {
+  private readonly denials: BoundedMap<readonly KnownDenial[]>;
   private readonly generations = new Uint32Array(SHARDS);
   private sweeping: NodeJS.Timeout | null = null;
 
-  /** `most` keys are remembered, the oldest forgotten first. */
-  constructor(most: number) {
-    this.denials = new Bounded(most);
+  /** The oldest of more than `maxKeys` keys are forgotten. */
+  constructor(maxKeys: number) {
+    this.denials = new BoundedMap(maxKeys);
   }
 
   get size(): number {
@@ -54,65 +54,64 @@ export class Denials implements Memory {
   }
 
   /**
-   * Moves on whenever something about a key has to be forgotten. Read it before you ask, and give it to `remember`: an
-   * invalidation may be handled before the reply that it belongs behind.
+   * Take it before a request, and pass it to `remember`. The generation changes whenever a key is forgotten: an
+   * invalidation may be handled before a reply that was sent before it.
    */
-  asked(name: string): Asked {
+  snapshot(name: string): Snapshot {
     return { generation: this.generations[shard(name)] as number, sent: performance.now() };
   }
 
-  /** The decision about a request that is known to be denied; undefined where the server has to be asked. */
+  /** The reply to a request that is known to be denied; undefined where the server must be asked. */
   find(name: string, demand: Demand, blocks: boolean): Reply | readonly [0, number, undefined, -1] | undefined {
     const least = demand.partial ? 1 : demand.cost;
     if (least > demand.limit && !blocks) return [0, demand.limit, undefined, -1];
     if (this.denials.size === 0) return undefined;
-    const key = remembered(name);
+    const key = shortKey(name);
     const denials = this.denials.get(key);
     if (!denials) return undefined;
     const now = performance.now();
     for (const denial of denials) {
-      if (now >= denial.until || least < denial.least || !isSame(denial, demand)) continue;
+      if (now >= denial.until || least < denial.least || !hasSameQuota(denial, demand)) continue;
       if (blocks && !denial.blocks) continue;
-      const passed = now - denial.heard;
+      const passed = now - denial.received;
       const [, limit, remaining, retryAfter, resetAfter] = denial.reply;
-      const left = (ms: number) => Math.max(1, Math.ceil(ms - passed));
-      return [0, limit, remaining, left(retryAfter), left(resetAfter)];
+      return [0, limit, remaining, waitLeft(retryAfter, passed), waitLeft(resetAfter, passed)];
     }
     if (denials.every((denial) => now >= denial.until)) this.denials.delete(key);
     return undefined;
   }
 
   /**
-   * Remember a denial for `longest` ms at most, unless its key has moved on since it was asked about. `block` is how
-   * long the request would block the key: then it begins another block.
+   * Cache a denial for at most `longest` ms, unless its key was forgotten since the snapshot. A request with `block`
+   * would begin another block once the first one, of so many ms, has ended.
    */
-  remember(name: string, demand: Demand, asked: Asked, reply: Reply, block: number, longest: number): void {
+  remember(name: string, demand: Demand, before: Snapshot, reply: Reply, block: number, longest: number): void {
     const [granted, , , retryAfter] = reply;
-    if (granted > 0 || retryAfter <= 0 || this.generations[shard(name)] !== asked.generation) return;
+    if (granted > 0 || retryAfter <= 0 || this.generations[shard(name)] !== before.generation) return;
     const known = Math.min(deniedFor(retryAfter), longest, block > 0 ? block : Number.POSITIVE_INFINITY);
     const { limit, window, resolution, strict } = demand;
     const now = performance.now();
-    const denial: Denial = {
+    const denial: KnownDenial = {
       limit,
       window,
       resolution,
       strict,
       least: demand.partial ? 1 : demand.cost,
       blocks: block > 0,
-      until: asked.sent + known,
-      heard: now,
+      until: before.sent + known,
+      received: now,
       reply,
     };
     if (denial.until <= now) return;
-    const key = copied(remembered(name));
+    const key = independentCopy(shortKey(name));
     const others = (this.denials.get(key) ?? []).filter((other) => now < other.until && !covers(denial, other));
-    this.denials.delete(key); // so that it comes last
-    this.denials.set(key, [denial, ...others].slice(0, A_KEY));
+    this.denials.delete(key); // so that it becomes the newest
+    this.denials.set(key, [denial, ...others].slice(0, MAX_DENIALS));
     this.sweeping ??= setInterval(() => this.sweep(), SWEEP_MS).unref();
   }
 
   forget(name: string): void {
-    this.denials.delete(remembered(name));
+    this.denials.delete(shortKey(name));
     const at = shard(name);
     this.generations[at] = (this.generations[at] as number) + 1;
   }
@@ -123,7 +122,7 @@ export class Denials implements Memory {
     for (let at = 0; at < SHARDS; at++) this.generations[at] = (this.generations[at] as number) + 1;
   }
 
-  /** Forget those that have ended. */
+  /** Remove expired denials. */
   private sweep(): void {
     const now = performance.now();
     for (const [key, denials] of this.denials) {
@@ -139,19 +138,24 @@ export class Denials implements Memory {
 }
 
 /**
- * How long after it was asked for a denial holds, in ms: a millisecond less, because the server's clock is cut down to
- * one, and a thousandth, because clocks are slewed.
+ * How long after its request a denial holds, in ms: a millisecond less, because the server's clock is cut to whole ones,
+ * and a thousandth less, because clocks are slewed.
  */
 export function deniedFor(retryAfter: number): number {
   return Math.max(0, retryAfter - 1 - retryAfter / 1000);
 }
 
-/** Whether whatever the second denies the first denies, too. */
-function covers(a: Denial, b: Denial): boolean {
-  return isSame(a, b) && a.least <= b.least && a.blocks >= b.blocks && a.until >= b.until;
+/** What is left of a wait in ms, of which so many have passed. */
+function waitLeft(ms: number, passed: number): number {
+  return Math.max(1, Math.ceil(ms - passed));
 }
 
-function isSame(a: Quota, b: Quota): boolean {
+/** Whether the first denies everything that the second denies. */
+function covers(a: KnownDenial, b: KnownDenial): boolean {
+  return hasSameQuota(a, b) && a.least <= b.least && a.blocks >= b.blocks && a.until >= b.until;
+}
+
+function hasSameQuota(a: Quota, b: Quota): boolean {
   return a.limit === b.limit && a.window === b.window && a.resolution === b.resolution && a.strict === b.strict;
 }
 

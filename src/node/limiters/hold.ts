@@ -1,41 +1,40 @@
-/** How many at once: units that are held while something is under way. */
+/** Limits of concurrency: units are held while work is under way. */
 
 import { randomBytes } from "node:crypto";
-import { Decision, type Told } from "../core/decision.js";
+import { Decision, type KnownReply } from "../core/decision.js";
 import { type Duration, integer, milliseconds } from "../core/duration.js";
-import { DeniedError, LostError, RefusedError, UnavailableError } from "../core/errors.js";
+import { DeniedError, LostError, UnavailableError } from "../core/errors.js";
 import { LocalHolds } from "../core/local-holds.js";
-import { instead } from "../core/local-windows.js";
+import { type LimitDemand, withoutServer } from "../core/local-windows.js";
 import { requested, settingsOf, type WaitOptions } from "../core/options.js";
-import type { Wish } from "../protocol/commands.js";
-import * as commands from "../protocol/commands.js";
-import { POLL } from "../transport/blocking-pool.js";
-import type { Server } from "../transport/client-state.js";
-import type { Held } from "../transport/hold-renewer.js";
-import { Turns } from "../util/fair-queue.js";
+import { type HoldReply, type HoldRequest, holdReplyOf } from "../protocol/commands.js";
+import { POLL } from "../transport/blocking-connections.js";
+import type { ClientState } from "../transport/client-state.js";
+import type { RenewedHold } from "../transport/hold-renewer.js";
+import { FairQueue } from "../util/fair-queue.js";
 import { type Instant, instant } from "../util/suspend-clock.js";
 import { inTime, pause } from "../util/timeout.js";
-import { Asker, type AskerOptions } from "./base.js";
+import { BaseLimiter, type BaseOptions } from "./base.js";
 
-export interface HoldLimiterOptions extends AskerOptions {
-  /** Units that are held at once, 0 … 2^53 − 1. */
+export interface HoldLimiterOptions extends BaseOptions {
+  /** The maximum of units held at once, 0 … 2^53 − 1. */
   readonly limit: number;
-  /** A hold that is not renewed ends after so long: at least 3 s, as a rule "30s". */
+  /** A hold that is not renewed ends after so long: at least 3 s, by default "30s". */
   readonly ttl?: Duration;
-  /** The most connections on which requests wait for their turn, of all limiters of a client; 10 as a rule. */
+  /** The maximum of connections for waiting requests of all limiters of a client; 10 by default. */
   readonly maxWaiting?: number;
 }
 
 export interface HoldOptions extends WaitOptions {
-  /** Units that are asked for: 1 … 2^53 − 1. */
+  /** Requested units: 1 … 2^53 − 1. */
   readonly cost?: number;
-  /** In place of the limiter's. */
+  /** Overrides the limiter's. */
   readonly ttl?: Duration;
-  /** How long to wait for one's turn, at most an hour; not at all as a rule. */
+  /** How long to wait for the units, at most an hour; by default not at all. */
   readonly wait?: Duration;
 }
 
-/** A hold, as `holders` shows it. */
+/** A hold in the list of `holders`. */
 export interface Holder {
   readonly id: string;
   readonly units: number;
@@ -46,11 +45,11 @@ export interface Holder {
   readonly token: number;
 }
 
-/** Who is told what becomes of a hold. */
-interface Keeper {
-  /** It is over: released, settled or lost. */
+/** The owner of a hold. */
+interface HoldOwner {
+  /** The hold is over: released, settled or lost. */
   over(hold: Hold): void;
-  /** Its units are to be given back. */
+  /** Give the hold's units back. */
   giveBack(): Promise<void>;
 }
 
@@ -60,11 +59,11 @@ const CHANGED = new Set(["limit"]);
 const LEAST_TTL = 3000;
 const LONGEST_WAIT = 3_600_000;
 
-/** Units that are held until they are released; or, with `granted` 0, a denial. */
+/** Units that are held until they are released; with `granted` 0, a denial. */
 export class Hold extends Decision {
-  /** What its holder is known by at the server: 16 random bytes, as hexadecimal digits. */
+  /** The hold's id at the server: 16 random bytes, as hexadecimal digits. */
   readonly id: string;
-  /** Larger than that of every grant before it; undefined of a denial, and of what the server does not know. */
+  /** Larger than that of every earlier grant; undefined for a denial, and for a hold without the server. */
   readonly token: number | undefined;
   /** @internal */ readonly name: string;
   /** @internal */ readonly ttl: number;
@@ -76,10 +75,10 @@ export class Hold extends Decision {
   /** @internal */
   constructor(
     decision: Decision,
-    { id, name, ttl, timeout }: Omit<Held, "lost">,
+    { id, name, ttl, timeout }: Omit<RenewedHold, "lost">,
     token: number | undefined,
-    private readonly server: Server | null,
-    private readonly keeper: Keeper,
+    private readonly clientState: ClientState | null,
+    private readonly owner: HoldOwner,
   ) {
     const { granted, limit, remaining, retryAfter } = decision;
     super([granted, limit, remaining, retryAfter], decision.policy, decision.source);
@@ -91,12 +90,12 @@ export class Hold extends Decision {
     this.isOver = granted === 0;
   }
 
-  /** Whether it is held still, by a clock that goes on while the machine sleeps. Ask before what must not be done twice. */
+  /** Whether it is still held, by a clock that includes suspend. Check it before what must not be done twice. */
   get isLive(): boolean {
-    return !this.isOver && (this.server === null || this.server.renewals.isLive(this));
+    return !this.isOver && (this.clientState === null || this.clientState.renewer.isLive(this));
   }
 
-  /** Aborts when the hold is lost. That may be noticed late: `isLive` is not. */
+  /** Aborts when the hold is lost. That may come late; `isLive` is exact. */
   get signal(): AbortSignal {
     if (!this.controller) {
       this.controller = new AbortController();
@@ -105,47 +104,47 @@ export class Hold extends Decision {
     return this.controller.signal;
   }
 
-  /** Give the units back. Once is enough; further calls do nothing. While the server does not answer, the hold ends by its time. */
+  /** Give the units back; more calls do nothing. While the server does not answer, the hold ends after its ttl. */
   async release(): Promise<void> {
     if (this.isReleased || this.granted === 0) return;
     this.end();
-    await this.keeper.giveBack();
+    await this.owner.giveBack();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.release();
   }
 
-  /** @internal It is over, without a word to the server. */
+  /** @internal It is over; nothing is sent to the server. */
   end(): void {
     this.isReleased = true;
     this.isOver = true;
-    this.server?.renewals.remove(this);
-    this.keeper.over(this);
+    this.clientState?.renewer.remove(this);
+    this.owner.over(this);
   }
 
   /** @internal */
   lost(): void {
     this.isOver = true;
-    this.keeper.over(this);
+    this.owner.over(this);
     this.controller?.abort(new LostError());
   }
 }
 
-export class HoldLimiter extends Asker {
-  /** Units that are held at once. */
+export class HoldLimiter extends BaseLimiter {
+  /** The maximum of units held at once. */
   readonly limit: number;
   /** A hold that is not renewed ends after so many ms. */
   readonly ttl: number;
   private readonly local = new LocalHolds();
-  private readonly turns = new Turns();
+  private readonly turns = new FairQueue();
   private readonly holds = new Set<Hold>();
 
   constructor(options: HoldLimiterOptions) {
     super(settingsOf(options, ["limit", "ttl", "maxWaiting"]), options.client);
     this.limit = integer(options.limit, "limit", 0);
     this.ttl = milliseconds(options.ttl ?? "30s", "ttl", LEAST_TTL);
-    this.server?.join(this);
+    this.clientState?.join(this);
   }
 
   /** A limiter of the same keys with another limit. */
@@ -154,9 +153,9 @@ export class HoldLimiter extends Asker {
     return Object.create(this, { limit: { value: integer(limit, "limit", 0), enumerable: true } });
   }
 
-  /** Take units, until they are released: `await using hold = await limiter.hold(key)`. Look at `granted`. */
+  /** Take units until they are released: `await using hold = await limiter.hold(key)`. Check `granted`. */
   hold(key: string, options?: HoldOptions): Promise<Hold>;
-  /** Take units while `work` is under way; what it comes to. A denial is a DeniedError. */
+  /** Take units while `work` is under way; its result. A denial throws a DeniedError. */
   hold<Result>(key: string, options: HoldOptions, work: (hold: Hold) => Promise<Result>): Promise<Result>;
   async hold<Result>(
     key: string,
@@ -173,12 +172,11 @@ export class HoldLimiter extends Asker {
     }
   }
 
-  /** Who holds units of a key, oldest first; at most `count`, 1 … 10 000. */
+  /** The holds of a key, oldest first; at most `count`, 1 … 10 000. */
   async holders(key: string, count = 100): Promise<Holder[]> {
     const name = this.name(key);
-    if (!this.server) return [];
-    const words = ["SWLIMIT.HOLDERS", name, String(integer(count, "count", 1))];
-    const reply = await this.ask({ words }, name, {});
+    if (!this.clientState) return [];
+    const reply = await this.ask({ name: "HOLDERS", key: name, count: integer(count, "count", 1) });
     return (reply as unknown[][]).map(([id, ...numbers]) => {
       const [units, heldFor, expiresAfter, token] = numbers.map(Number) as [number, number, number, number];
       return { id: String(id), units, heldFor, expiresAfter, token };
@@ -190,186 +188,196 @@ export class HoldLimiter extends Asker {
     this.local.delete(this.name(key));
   }
 
-  /** Release what is held. Connections beside the client's own are closed, once no limiter needs them. */
+  /** Release all holds. When no limiter uses the client any more, all connections but the client's own are closed. */
   async close(): Promise<void> {
     await Promise.all([...this.holds].map((hold) => hold.release()));
-    await this.server?.leave(this);
+    await this.clientState?.leave(this);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }
 
-  /** @internal What a new hold is to be. */
-  wish(key: string, { cost = 1, ttl }: HoldOptions): Wish {
+  /** @internal */
+  request(key: string, { cost = 1, ttl }: HoldOptions): HoldRequest {
     return {
-      name: this.name(key),
+      key: this.name(key),
+      limit: this.limit,
       cost: integer(cost, "cost", 1),
       ttl: ttl === undefined ? this.ttl : milliseconds(ttl, "ttl", LEAST_TTL),
       id: freshId(),
     };
   }
 
-  /** @internal The hold that the server granted or denied, when it was asked then. */
-  held(wish: Wish, reply: SixIntegers, since: Instant): Hold {
+  /** @internal The hold, or the denial, that the server replied; it was asked at `since`. */
+  held(request: HoldRequest, reply: HoldReply, since: Instant): Hold {
     this.counts.server++;
     const [granted, limit, remaining, retryAfter, , token] = reply;
     const decision = this.decision([granted, limit, remaining, retryAfter], "server");
-    const hold = this.made(wish, decision, granted > 0 ? token : undefined, this.server);
-    if (granted > 0) this.server?.renewals.add(hold, since);
+    const hold = this.made(request, decision, granted > 0 ? token : undefined, this.clientState);
+    if (granted > 0) this.clientState?.renewer.add(hold, since);
     return hold;
   }
 
-  /** @internal What this process decides, for want of a server, or because it does not answer. */
-  heldHere(by: "local" | "failure", wish: Wish): Hold {
+  /** @internal Decide in this process: there is no server, or it does not answer. */
+  heldHere(by: "local" | "failure", request: HoldRequest): Hold {
     this.counts[by]++;
-    const decide = (asked: { limit: number; cost: number }) => this.local.decide(wish.name, asked);
-    return this.made(wish, this.decision(this.toldHere(by, wish, decide), by), undefined, null);
+    const decide = (demand: LimitDemand) => this.local.decide(request.key, demand);
+    return this.made(request, this.decision(this.decidedHere(by, request, decide), by), undefined, null);
   }
 
-  /** @internal What this process would decide. */
-  lookHere(by: "local" | "failure", wish: Wish): Decision {
-    return this.decision(
-      this.toldHere(by, wish, (asked) => this.local.decide(wish.name, asked, "look")),
-      by,
-    );
+  /** @internal The same decision, with nothing held. */
+  lookHere(by: "local" | "failure", request: HoldRequest): Decision {
+    const look = (demand: LimitDemand) => this.local.decide(request.key, demand, "look");
+    return this.decision(this.decidedHere(by, request, look), by);
   }
 
-  /** @internal What a hold of this limiter decides of, for headers. */
-  decision(told: Told, source: Decision["source"]): Decision {
-    return new Decision(told, { name: this.settings.name, window: this.ttl }, source);
+  /** @internal */
+  decision(reply: KnownReply, source: Decision["source"]): Decision {
+    return new Decision(reply, { name: this.settings.name, window: this.ttl }, source);
   }
 
-  private toldHere(by: "local" | "failure", { cost }: Wish, decide: (asked: { limit: number; cost: number }) => Told) {
-    const asked = { limit: this.limit, cost };
-    return by === "local" ? decide(asked) : instead(this.settings, asked, decide);
+  private decidedHere(
+    by: "local" | "failure",
+    { limit, cost }: HoldRequest,
+    decide: (demand: LimitDemand) => KnownReply,
+  ): KnownReply {
+    const demand = { limit, cost };
+    return by === "local" ? decide(demand) : withoutServer(this.settings, demand, decide);
   }
 
-  private made(wish: Wish, decision: Decision, token: number | undefined, server: Server | null) {
-    const { name, id, ttl, cost } = wish;
-    const isCounted = server === null && (decision.source === "local" || this.settings.onFailure === "local");
+  private made(
+    request: HoldRequest,
+    decision: Decision,
+    token: number | undefined,
+    clientState: ClientState | null,
+  ): Hold {
+    const { key: name, id, ttl, cost } = request;
+    const isCounted = clientState === null && (decision.source === "local" || this.settings.onFailure === "local");
     const giveBack = async () => {
       if (isCounted) this.local.give(name, cost);
-      if (server) await this.insist(commands.release(wish), name);
+      if (clientState) await this.releaseAtServer(request);
     };
-    const keeper: Keeper = { over: (hold) => void this.holds.delete(hold), giveBack };
-    const hold = new Hold(decision, { id, name, ttl, timeout: this.settings.timeout }, token, server, keeper);
+    const owner: HoldOwner = { over: (hold) => void this.holds.delete(hold), giveBack };
+    const hold = new Hold(decision, { id, name, ttl, timeout: this.settings.timeout }, token, clientState, owner);
     if (hold.granted > 0) this.holds.add(hold);
     return hold;
   }
 
   private async take(key: string, options: HoldOptions): Promise<Hold> {
-    const wish = this.wish(key, requested(options, HELD));
+    const request = this.request(key, requested(options, HELD));
     const { wait = 0, signal } = options;
     const longest = milliseconds(wait, "wait", 0);
     if (longest > LONGEST_WAIT) throw new RangeError("wait must be at most 1h");
     const deadline = performance.now() + longest;
     const left = () => Math.max(0, deadline - performance.now());
-    if (!this.server) return this.takeHere(wish, left, signal);
-    if (longest === 0) return this.askedOrHere(wish, () => this.once(wish, options));
+    if (!this.clientState) return this.takeHere(request, left, signal);
+    if (longest === 0) return this.askedOrHere(request, () => this.once(request, options));
     return this.turns.take(
-      wish.name,
+      request.key,
       longest,
       signal,
-      () => this.askedOrHere(wish, () => this.inTurn(wish, left, options)),
-      () => this.askedOrHere(wish, () => this.once(wish, options)),
+      () => this.askedOrHere(request, () => this.inTurn(request, left, options)),
+      () => this.askedOrHere(request, () => this.once(request, options)),
     );
   }
 
-  private async askedOrHere(wish: Wish, ask: () => Promise<Hold>): Promise<Hold> {
+  private async askedOrHere(request: HoldRequest, ask: () => Promise<Hold>): Promise<Hold> {
     try {
       return await ask();
     } catch (error) {
       if (!(error instanceof UnavailableError) || this.settings.onFailure === "error") throw error;
-      return this.heldHere("failure", wish);
+      return this.heldHere("failure", request);
     }
   }
 
-  private async takeHere(wish: Wish, left: () => number, signal: AbortSignal | undefined): Promise<Hold> {
+  private async takeHere(request: HoldRequest, left: () => number, signal: AbortSignal | undefined): Promise<Hold> {
     const take = async () => {
       for (;;) {
-        const hold = this.heldHere("local", wish);
+        const hold = this.heldHere("local", request);
         if (hold.granted > 0 || hold.retryAfter === -1 || left() === 0) return hold;
-        await inTime(this.local.freed(wish.name), left(), signal);
+        await inTime(this.local.freed(request.key), left(), signal);
       }
     };
-    return this.turns.take(wish.name, left(), signal, take, async () => this.heldHere("local", wish));
+    return this.turns.take(request.key, left(), signal, take, async () => this.heldHere("local", request));
   }
 
   /** Ask once, without a wait. */
-  private async once(wish: Wish, options: WaitOptions): Promise<Hold> {
+  private async once(request: HoldRequest, options: WaitOptions): Promise<Hold> {
     const since = instant();
-    return this.held(wish, await this.askFor(wish, options), since);
+    return this.held(request, await this.askFor(request, options), since);
   }
 
-  private async askFor(wish: Wish, options: WaitOptions): Promise<SixIntegers> {
-    return sixOf(await this.ask(commands.hold(wish, this.limit), wish.name, options));
+  private async askFor(request: HoldRequest, options: WaitOptions): Promise<HoldReply> {
+    return holdReplyOf(await this.ask({ name: "HOLD", ...request }, options));
   }
 
-  /** Wait in the server's queue, or where there is none ask again and again. Who waits outlasts what a request outlasts. */
-  private async inTurn(wanted: Wish, left: () => number, options: HoldOptions): Promise<Hold> {
+  /** Wait in the server's queue, or where there is none ask again and again. A wait survives restarts and failovers. */
+  private async inTurn(first: HoldRequest, left: () => number, options: HoldOptions): Promise<Hold> {
     const { signal } = options;
-    const isLast = () => left() === 0 || this.server?.isLeft === true;
-    let wish = wanted;
+    const isLast = () => left() === 0 || this.clientState?.isLeft === true;
+    let request = first;
     for (let hasWaited = false; ; hasWaited = true) {
       try {
         const since = instant();
-        const now = await this.askFor(wish, options);
+        const now = await this.askFor(request, options);
         const [granted, , , retryAfter] = now;
-        if (granted > 0 || retryAfter < 0 || isLast()) return this.held(wish, now, since);
-        const found = await this.queued(wish, left, signal);
-        if (found?.[0] === 0) return this.held(wish, found, since);
-        // The time to live runs from the grant, which may be older than its reply.
+        if (granted > 0 || retryAfter < 0 || isLast()) return this.held(request, now, since);
+        const found = await this.queued(request, left, signal);
+        if (found?.[0] === 0) return this.held(request, found, since);
+        // The ttl runs from the grant, which may be older than its reply.
         const renewed = instant();
-        if (found && (await this.renewed(wish, signal))) return this.held(wish, found, renewed);
+        if (found && (await this.renewed(request, signal))) return this.held(request, found, renewed);
       } catch (error) {
         if (!(error instanceof UnavailableError) || !hasWaited || isLast()) throw error;
-        if (this.lookHere("failure", wish).granted > 0) throw error;
+        if (this.lookHere("failure", request).granted > 0) throw error;
       }
-      wish = { ...wish, id: freshId() };
+      request = { ...request, id: freshId() };
       if (!isLast()) await pause(Math.min(POLL, left()), signal);
     }
   }
 
-  /** What the server's queue comes to; null where there is no place in it, or it is to be asked anew. */
-  private async queued(wish: Wish, left: () => number, signal: AbortSignal | undefined): Promise<SixIntegers | null> {
-    const { server, settings } = this;
-    if (!server?.lanes) return null;
-    const end = async () => this.insist(commands.release(wish), wish.name); // which ends its wait, too
+  /** The reply after waiting in the server's queue; null when there was no place, or the request must be sent again. */
+  private async queued(
+    request: HoldRequest,
+    left: () => number,
+    signal: AbortSignal | undefined,
+  ): Promise<HoldReply | null> {
+    const { clientState, settings } = this;
+    if (!clientState?.blocking) return null;
+    const { timeout: grace, maxWaiting } = settings;
     let isSent = false;
-    const leave = () => {
-      isSent = true;
-      return end;
-    };
-    const words = (ms: number) => commands.hold(wish, this.limit, ms).words;
-    const { timeout: grace, maxWaiting: most } = settings;
-    const reply = await server.lanes.ask(wish.name, left, words, { grace, most, signal, leave });
-    if (reply !== null) return sixOf(reply);
-    if (isSent) void end();
+    const reply = await clientState.blocking.ask({
+      ...{ key: request.key, left, grace, maxWaiting, signal },
+      command: (wait) => ({ name: "HOLD", ...request, wait }),
+      starts: () => {
+        isSent = true;
+        return () => this.releaseAtServer(request); // which also ends the wait
+      },
+    });
+    if (reply !== null) return holdReplyOf(reply);
+    if (isSent) void this.releaseAtServer(request);
     return null;
   }
 
-  /** Whether what was granted after a wait is live still. */
-  private async renewed(wish: Wish, signal: AbortSignal | undefined): Promise<boolean> {
-    const { name, id, ttl } = wish;
-    const reply = await this.ask(
-      { words: ["SWLIMIT.RENEW", name, `${ttl}ms`, id], undo: commands.release(wish) },
-      name,
-      { signal },
-    );
-    return Array.isArray(reply) && Number(reply[0]) === 1;
+  /** Whether a hold that was granted after a wait is still live. */
+  private async renewed(request: HoldRequest, signal: AbortSignal | undefined): Promise<boolean> {
+    const { key, ttl, id } = request;
+    try {
+      const reply = await this.ask({ name: "RENEW", key, ttl, ids: [id] }, { signal });
+      return Array.isArray(reply) && Number(reply[0]) === 1;
+    } catch (error) {
+      void this.releaseAtServer(request);
+      throw error;
+    }
+  }
+
+  private releaseAtServer({ key, id, ttl }: HoldRequest): Promise<void> {
+    return this.askUntilAnswered({ name: "RELEASE", key, ids: [id] }, ttl);
   }
 }
 
-/** HOLD's reply: granted, limit, remaining, retry_after, expires_after, token. */
-export type SixIntegers = [number, number, number, number, number, number];
-
-export function sixOf(reply: unknown): SixIntegers {
-  if (!Array.isArray(reply) || reply.length !== 6) throw new RefusedError(`unexpected reply: ${JSON.stringify(reply)}`);
-  return reply.map(Number) as SixIntegers;
-}
-
-/** 16 random bytes, which are one acquisition's: a late release takes nobody else's units. */
+/** 16 random bytes, drawn for one request: a late release ends no other hold. */
 function freshId(): string {
   return randomBytes(16).toString("hex");
 }

@@ -1,9 +1,9 @@
 /** One quota, for any number of keys. */
 
-import { Decision, type Source, type Told } from "../core/decision.js";
+import { Decision, type KnownReply, type Source } from "../core/decision.js";
 import { type Duration, flag, integer, milliseconds } from "../core/duration.js";
 import { NotAskedError, UnavailableError } from "../core/errors.js";
-import { clock, instead, LocalWindows } from "../core/local-windows.js";
+import { clock, LocalWindows, withoutServer } from "../core/local-windows.js";
 import {
   type QuotaOptions,
   quotaLike,
@@ -14,19 +14,18 @@ import {
   type WaitOptions,
 } from "../core/options.js";
 import type { Demand, Quota, Reply } from "../core/window.js";
-import * as commands from "../protocol/commands.js";
-import { replyOf } from "../protocol/commands.js";
-import { Turns } from "../util/fair-queue.js";
-import { type Wait, waitInTurn } from "./acquire.js";
-import { Asker, type AskerOptions } from "./base.js";
-import { Cached } from "./cached-mode.js";
-import { Denials } from "./denial-cache.js";
+import { type CommandNamed, replyOf } from "../protocol/commands.js";
+import { FairQueue } from "../util/fair-queue.js";
+import { type WaitingRequest, waitInTurn } from "./acquire.js";
+import { BaseLimiter, type BaseOptions } from "./base.js";
+import { CachedMode } from "./cached-mode.js";
+import { DenialCache } from "./denial-cache.js";
 
-/** What a limiter of rates can be told. */
-export interface LimiterOptions extends AskerOptions, RateOptions {}
+/** The options of a Limiter. */
+export interface LimiterOptions extends BaseOptions, RateOptions {}
 
 export interface PeekOptions extends WaitOptions {
-  /** Units that are asked for: 1 … 2^53 − 1. */
+  /** Requested units: 1 … 2^53 − 1. */
   readonly cost?: number;
   /** Grant as much of the cost as fits. */
   readonly partial?: boolean;
@@ -40,18 +39,18 @@ export interface AllowOptions extends PeekOptions {
 export interface RecordOptions {
   /** Units that were used: 1 … 2^53 − 1. */
   readonly cost?: number;
-  /** The units are that old. */
+  /** The age of the units. */
   readonly age?: Duration;
-  /** When that is above the limit, block the key for so long. */
+  /** When the cost does not fit, block the key for so long. */
   readonly block?: Duration;
-  /** When the server does not answer, keep them, and send them once it does, instead of an error. */
+  /** When the server does not answer, keep the record and send it later, instead of throwing an error. */
   readonly keep?: boolean;
 }
 
 export interface AcquireOptions {
-  /** Units that are asked for: 1 … 2^53 − 1. */
+  /** Requested units: 1 … 2^53 − 1. */
   readonly cost?: number;
-  /** Ends the wait without a decision; what the server still grants is given back. */
+  /** Ends the wait without a decision. What the server still grants is given back. */
   readonly signal?: AbortSignal | undefined;
 }
 
@@ -62,31 +61,31 @@ const RECORDED = new Set(["cost", "age", "block", "keep"]);
 const REFUNDED = new Set(["age"]);
 const BLOCKED = new Set(["unlessBlocked"]);
 
-/** A decision of this process. */
-type Here = (demand: Demand, now: number) => Reply;
+/** Decides in this process. */
+type LocalDecider = (demand: Demand, now: number) => Reply;
 
-export class Limiter extends Asker {
+export class Limiter extends BaseLimiter {
   /** The quota; durations in ms. */
   readonly quota: Quota;
-  /** @internal */ readonly denials: Denials;
-  /** @internal What is known to be denied; null where the server is asked every time, or never. */
-  readonly cached: Cached | null;
+  /** @internal */ readonly denials: DenialCache;
+  /** @internal Null where the server is asked every time, or never. */ readonly cached: CachedMode | null;
   private readonly windows: LocalWindows;
-  private readonly turns = new Turns();
+  private readonly turns = new FairQueue();
 
   constructor(options: LimiterOptions) {
     super(settingsOf(options), options.client);
     this.quota = quotaOf(options);
     const { mode, module, maxKeys, maxUntrackedAge } = this.settings;
     this.windows = new LocalWindows(maxKeys);
-    this.denials = new Denials(maxKeys);
-    this.server?.join(this.denials, this.denials);
+    this.denials = new DenialCache(maxKeys);
+    const { clientState, denials } = this;
+    clientState?.join(denials, denials);
     this.cached =
-      this.server && mode === "cached" ? new Cached(this.server, this.denials, module, maxUntrackedAge) : null;
+      clientState && mode === "cached" ? new CachedMode(clientState, denials, module, maxUntrackedAge) : null;
   }
 
   /**
-   * A limiter of the same keys with another quota: limits that depend on who asks. The key's window should stay one.
+   * A limiter of the same keys with another quota, such as a customer's own. A key should always have the same window.
    */
   with(options: Partial<QuotaOptions>): Limiter {
     return Object.create(this, { quota: { value: quotaLike(this.quota, options), enumerable: true } });
@@ -99,27 +98,27 @@ export class Limiter extends Asker {
     const block = options.block === undefined ? 0 : milliseconds(options.block, "block");
     const known = this.known(name, demand, block);
     if (known) return known;
-    const here: Here = (asked, now) => this.windows.entry(name).allow(asked, now, block);
-    if (!this.server) return this.here("local", demand, here);
-    const asked = this.cached?.asked(name);
+    const here: LocalDecider = (asked, now) => this.windows.entry(name).allow(asked, now, block);
+    if (!this.clientState) return this.here("local", demand, here);
+    const before = this.cached?.snapshot(name);
     try {
-      const reply = replyOf(await this.ask(commands.allow({ name, demand }, block), name, options));
+      const reply = replyOf(await this.ask({ name: "ALLOW", key: name, demand, block }, options));
       this.counts.server++;
-      if (asked && reply[0] === 0) this.cached?.denied(name, demand, reply, asked, block);
+      if (before && reply[0] === 0) this.cached?.denied(name, demand, reply, before, block);
       return this.decision(reply, "server");
     } catch (error) {
       return this.failed(error, demand, here);
     }
   }
 
-  /** The same decision, with nothing counted. */
+  /** Decide without counting. */
   async peek(key: string, options: PeekOptions = {}): Promise<Decision> {
     const name = this.name(key);
     const demand = this.demand(requested(options, PEEKED));
-    const here: Here = (asked, now) => this.windows.entry(name).peek(asked, now);
-    if (!this.server) return this.here("local", demand, here);
+    const here: LocalDecider = (asked, now) => this.windows.entry(name).peek(asked, now);
+    if (!this.clientState) return this.here("local", demand, here);
     try {
-      const reply = replyOf(await this.ask(commands.peek({ name, demand }), name, options));
+      const reply = replyOf(await this.ask({ name: "PEEK", key: name, demand }, options));
       this.counts.server++;
       return this.decision(reply, "server");
     } catch (error) {
@@ -128,8 +127,8 @@ export class Limiter extends Asker {
   }
 
   /**
-   * Count, whatever the limit says. When the server does not answer, that fails with an UnavailableError, or is kept
-   * and sent later where `keep` says so.
+   * Count, whatever the limit is. When the server does not answer, this throws an UnavailableError, or with `keep` the
+   * record is sent later.
    */
   async record(key: string, options: RecordOptions = {}): Promise<Decision> {
     const name = this.name(key);
@@ -137,85 +136,76 @@ export class Limiter extends Asker {
     const block = options.block === undefined ? 0 : milliseconds(options.block, "block");
     const age = options.age === undefined ? 0 : milliseconds(options.age, "age", 0);
     const keep = flag(options.keep ?? false, "keep");
-    const words = (ms: number) => commands.record({ name, demand }, ms, block).words;
-    const here: Here = (asked, now) =>
+    const here: LocalDecider = (asked, now) =>
       this.windows.entry(name).record(asked, now, age > 0 ? Math.max(0, now - age) : undefined, block);
-    const { server } = this;
-    if (!server) return this.here("local", demand, here);
+    const { clientState } = this;
+    if (!clientState) return this.here("local", demand, here);
+    const command: CommandNamed<"RECORD"> = { name: "RECORD", key: name, demand, age, block };
     const since = performance.now() - age;
-    const { timeout, module } = this.settings;
     const until = since + demand.window + demand.resolution;
-    const usage = {
-      name,
-      words,
-      units: demand.cost,
-      since,
-      until,
-      timeout,
-      module,
-      lost: () => void this.counts.lost++,
-    };
+    const { timeout, module } = this.settings;
+    const record = { command, since, until, timeout, module, lost: () => void this.counts.lost++ };
     let isComing = false;
     const late = (reply: Promise<unknown>) => {
       isComing = true;
-      if (keep) reply.catch(() => server.backlog.keep(usage, true));
+      if (keep) reply.catch(() => clientState.retryQueue.keep(record, true));
     };
     try {
-      const reply = replyOf(await server.ask(words(age), name, { timeout, module, late }));
+      const reply = replyOf(await clientState.ask(command, { timeout, module, late }));
       this.counts.server++;
       return this.decision(reply, "server");
     } catch (error) {
       if (!(error instanceof UnavailableError && keep)) throw error;
-      if (!isComing) server.backlog.keep(usage, !(error instanceof NotAskedError));
+      if (!isComing) clientState.retryQueue.keep(record, !(error instanceof NotAskedError));
       this.counts.failure++;
       const [granted, limit] = here(demand, clock());
       return this.decision([granted, limit], "failure");
     }
   }
 
-  /** Give back up to so many units; how many were given back. Never sent twice. */
+  /** Give back up to so many units; how many were given back. It is never sent twice. */
   async refund(key: string, units = 1, options: { readonly age?: Duration } = {}): Promise<number> {
     const name = this.name(key);
     const { age } = requested(options, REFUNDED);
     integer(units, "units", 1);
     const ms = age === undefined ? undefined : milliseconds(age, "age", 0);
-    if (!this.server) return this.windows.find(name)?.refund(units, clock(), ms) ?? 0;
-    const dated = ms === undefined ? [] : ["AGE", `${ms}ms`];
-    return Number(await this.change(["SWLIMIT.REFUND", name, String(units), ...dated], name));
+    if (!this.clientState) return this.windows.find(name)?.refund(units, clock(), ms) ?? 0;
+    const dated = ms === undefined ? undefined : { age: ms };
+    return Number(await this.change({ name: "REFUND", key: name, units, dated }));
   }
 
   /**
-   * Block a key for so long from now on, with `unlessBlocked` only if it is not; the Unix time in ms at which that
-   * ends.
+   * Block a key for so long from now on, with `unlessBlocked` only if it is not blocked. The Unix time in ms at which the
+   * block ends.
    */
   async block(key: string, duration: Duration, options: { readonly unlessBlocked?: boolean } = {}): Promise<number> {
     const name = this.name(key);
     const ms = milliseconds(duration, "duration");
     const { unlessBlocked = false } = requested(options, BLOCKED);
     flag(unlessBlocked, "unlessBlocked");
-    if (!this.server) {
+    if (!this.clientState) {
       const now = clock();
       return this.windows.entry(name).block(ms, now, unlessBlocked) - now + Date.now();
     }
-    return Number(await this.change(["SWLIMIT.BLOCK", name, `${ms}ms`, ...(unlessBlocked ? ["NX"] : [])], name));
+    return Number(await this.change({ name: "BLOCK", key: name, duration: ms, nx: unlessBlocked }));
   }
 
   /** Lift a block; whether there was one. */
   async unblock(key: string): Promise<boolean> {
     const name = this.name(key);
-    if (!this.server) return this.windows.find(name)?.unblock(clock()) ?? false;
-    return Number(await this.change(["SWLIMIT.UNBLOCK", name], name)) === 1;
+    if (!this.clientState) return this.windows.find(name)?.unblock(clock()) ?? false;
+    return Number(await this.change({ name: "UNBLOCK", key: name })) === 1;
   }
 
-  /** Forget all that a key holds: its counts and its block. */
+  /** Forget a key's counts and its block. */
   override async reset(key: string): Promise<void> {
     await super.reset(key);
     this.windows.delete(this.name(key));
   }
 
   /**
-   * An allow that waits for its turn, up to `timeout`: first come, first served. The server keeps the queue; where it
-   * has no ACQUIRE, or the client can open no connections of its own, this process does for its own requests.
+   * Allow, waiting up to `timeout` for the units: first come, first served. The server keeps the queue. Where it has no
+   * ACQUIRE, or the client can open no connections, this process queues its own requests.
    */
   async acquire(key: string, timeout: Duration, options: AcquireOptions = {}): Promise<Decision> {
     const name = this.name(key);
@@ -223,10 +213,10 @@ export class Limiter extends Asker {
     const deadline = performance.now() + milliseconds(timeout, "timeout", 0);
     const { signal } = options;
     const left = () => Math.max(0, deadline - performance.now());
-    const { server, settings } = this;
-    const wait: Wait = {
-      ...{ name, demand, server, settings, signal, left },
-      ask: (command) => this.ask(command, name, { signal }),
+    const { clientState, settings } = this;
+    const request: WaitingRequest = {
+      ...{ name, demand, clientState, settings, signal, left },
+      ask: (command) => this.ask(command, { signal }),
       allow: () => this.allow(key, { cost: demand.cost, signal }),
       decided: (reply) => {
         this.counts.server++;
@@ -242,65 +232,66 @@ export class Limiter extends Asker {
       name,
       left(),
       signal,
-      () => waitInTurn(wait),
+      () => waitInTurn(request),
       async () => this.late(await this.peek(key, options)),
     );
   }
 
   /**
-   * Forget what is known of the server. Connections beside the client's own are closed, once no limiter needs them: after
-   * whoever waits is answered, and what was kept is sent, while that takes no longer than a second and a half.
+   * Forget known denials. When no limiter uses the client any more, this answers waiting requests and sends kept records,
+   * for up to 1.5 seconds, and closes all connections but the client's own.
    */
   async close(): Promise<void> {
     this.denials.forgetAll();
-    await this.server?.leave(this.denials, this.denials);
+    await this.clientState?.leave(this.denials, this.denials);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }
 
-  /** @internal What a request demands. */
+  /** @internal */
   demand({ cost = 1, partial = false }: { cost?: number; partial?: boolean }): Demand {
-    return { ...this.quota, cost: integer(cost, "cost", 1), partial: flag(partial, "partial") };
+    const { limit, window, resolution, strict } = this.quota;
+    return { limit, window, resolution, strict, cost: integer(cost, "cost", 1), partial: flag(partial, "partial") };
   }
 
-  /** @internal The decision that a reply is. */
-  decision(told: Told, source: Source): Decision {
-    return new Decision(told, { name: this.settings.name, window: this.quota.window }, source);
+  /** @internal */
+  decision(reply: KnownReply, source: Source): Decision {
+    return new Decision(reply, { name: this.settings.name, window: this.quota.window }, source);
   }
 
-  /** @internal What is known without the server; undefined where it has to be asked. */
+  /** @internal The decision if it is known; undefined where the server must be asked. */
   known(name: string, demand: Demand, block: number): Decision | undefined {
-    const told = this.cached?.find(name, demand, block);
-    if (!told) return undefined;
+    const reply = this.cached?.find(name, demand, block);
+    if (!reply) return undefined;
     this.counts.cache++;
-    return this.decision(told, "cache");
+    return this.decision(reply, "cache");
   }
 
-  /** @internal What this process decides: for want of a server, or because it does not answer. */
+  /** @internal Decide in this process: there is no server, or it does not answer. */
   decisionHere(by: "local" | "failure", demand: Demand, decide: (asked: Demand) => Reply): Decision {
-    return this.decision(by === "local" ? decide(demand) : instead(this.settings, demand, decide), by);
+    return this.decision(by === "local" ? decide(demand) : withoutServer(this.settings, demand, decide), by);
   }
 
-  /** @internal The window of this process for a key. */
+  /** @internal A key's window in this process. */
   window(name: string) {
     return this.windows.entry(name);
   }
 
-  /** What is decided when the server failed; other errors are the caller's. */
-  private failed(error: unknown, demand: Demand, here: Here): Decision {
+  /** The decision after the server failed; other errors are thrown. */
+  private failed(error: unknown, demand: Demand, decide: LocalDecider): Decision {
     if (!(error instanceof UnavailableError) || this.settings.onFailure === "error") throw error;
-    return this.here("failure", demand, here);
+    return this.here("failure", demand, decide);
   }
 
-  /** Decide in this process, and count that. */
-  private here(by: "local" | "failure", demand: Demand, decide: Here): Decision {
+  /** Decide in this process, and count the decision. */
+  private here(by: "local" | "failure", demand: Demand, decide: LocalDecider): Decision {
     this.counts[by]++;
     return this.decisionHere(by, demand, (asked) => decide(asked, clock()));
   }
 
-  /** Denied, because its turn did not come in time. */
+  /** A denial, because its turn did not come in time. */
   private late({ limit, remaining, retryAfter, resetAfter, source }: Decision): Decision {
     return this.decision([0, limit, remaining, retryAfter, resetAfter], source);
   }

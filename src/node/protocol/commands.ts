@@ -1,158 +1,258 @@
-/** The commands: their words, what takes back what each has granted, and the reply that most of them have. */
+/** The commands: typed, as the words that the module reads, and how each is undone when nobody waits for its reply. */
 
 import { RefusedError } from "../core/errors.js";
 import type { Demand, Reply } from "../core/window.js";
 
-/** A command, and how what it grants to somebody who has gone is taken back. */
-export interface Command {
-  readonly words: string[];
-  /** None where nothing is granted, or units were used whatever the limit says. */
-  readonly undo?: Undo;
-}
-
-/** What a reply says was counted; or a command that takes it back whether or not a reply comes. */
-export type Undo = ((reply: unknown) => Counted[]) | Ending;
-
-/** A command that ends what has an id of its own: sent as often as one likes, it does so once. */
-export interface Ending {
-  readonly words: string[];
-  /** After so many ms it has ended by itself. */
-  readonly lasts: number;
-}
-
-/** Units of a key that were counted. */
-export interface Counted {
-  readonly name: string;
-  readonly units: number;
-  /** They can be told from units of others for so many ms after they were asked for; undefined: by their date. */
-  readonly period?: number;
-}
-
 /** A key, and what is demanded of its window. */
 export interface Rate {
-  readonly name: string;
+  readonly key: string;
   readonly demand: Demand;
 }
 
-export function allow({ name, demand }: Rate, block: number): Command {
-  return {
-    words: ["SWLIMIT.ALLOW", name, ...quotaWords(demand), ...blockWords(block)],
-    undo: (reply) => [counted(name, reply)],
-  };
-}
-
-export function peek({ name, demand }: Rate): Command {
-  return { words: ["SWLIMIT.PEEK", name, ...quotaWords(demand)] };
-}
-
-export function record({ name, demand }: Rate, age: number, block: number): Command {
-  const dated = age > 0 ? ["AGE", `${age}ms`] : [];
-  return { words: ["SWLIMIT.RECORD", name, ...quotaWords(demand), ...dated, ...blockWords(block)] };
-}
-
-/** An ALLOW that waits for its turn for up to so many ms. */
-export function acquire({ name, demand }: Rate, wait: number): Command {
-  const [limit, window, resolution, ...options] = quotaWords(demand) as [string, string, string, ...string[]];
-  return {
-    words: ["SWLIMIT.ACQUIRE", name, limit, window, resolution, `${wait}ms`, ...options],
-    undo: (reply) => [counted(name, reply)],
-  };
-}
-
-/** All or nothing. */
-export function mallow(rates: readonly Rate[]): Command {
-  const words = ["SWLIMIT.MALLOW", String(rates.length), ...rates.map(({ name }) => name)];
-  for (const { demand } of rates) {
-    words.push(String(demand.limit), `${demand.window}ms`, `${demand.resolution}ms`, String(demand.cost));
-  }
-  if (rates[0]?.demand.strict) words.push("STRICT");
-  return {
-    words,
-    undo: (reply) => countedAtOnce(reply, (replies) => rates.map(({ name }, at) => counted(name, replies[at]))),
-  };
-}
-
-/** Of a budget until an instant, in Unix ms. */
-export function budget(name: string, limit: number, end: number, cost: number, option?: "PARTIAL" | "FORCE"): Command {
-  const costs = cost === 1 ? [] : ["COST", String(cost)];
-  const words = ["SWLIMIT.BUDGET", name, String(limit), String(end), ...costs, ...(option ? [option] : [])];
-  return option === "FORCE" ? { words } : { words, undo: (reply) => [countedInPeriod(name, reply)] };
-}
-
-/** What is to be held, under an id that was drawn for it. */
-export interface Wish {
-  readonly name: string;
+/** Units of a budget until an instant, in Unix ms. */
+export interface Budget {
+  readonly key: string;
+  readonly limit: number;
+  readonly until: number;
   readonly cost: number;
+}
+
+/** Units to hold for `ttl` ms, under an id that was drawn for this command alone. */
+export interface HoldRequest {
+  readonly key: string;
+  readonly limit: number;
   readonly ttl: number;
   readonly id: string;
+  readonly cost: number;
 }
 
-export function hold(wish: Wish, limit: number, wait?: number): Command {
-  const { name, ttl, id, cost } = wish;
-  const costs = cost === 1 ? [] : ["COST", String(cost)];
-  const waits = wait === undefined ? [] : ["WAIT", `${wait}ms`];
-  return {
-    words: ["SWLIMIT.HOLD", name, String(limit), `${ttl}ms`, id, ...costs, ...waits],
-    undo: release(wish),
-  };
+/** One of the limits that ADMIT decides together. */
+export type Clause =
+  | ({ readonly kind: "RATE" } & Rate)
+  | ({ readonly kind: "BUDGET" } & Budget)
+  | ({ readonly kind: "HOLD" } & HoldRequest);
+
+/** A command of the module's. Durations are in ms; a `block` or an `age` of 0 is none. */
+export type Command =
+  | ({ readonly name: "ALLOW"; readonly block: number } & Rate)
+  | ({ readonly name: "PEEK" } & Rate)
+  | ({ readonly name: "RECORD"; readonly age: number; readonly block: number } & Rate)
+  | ({ readonly name: "ACQUIRE"; readonly timeout: number } & Rate)
+  | { readonly name: "MALLOW"; readonly rates: readonly [Rate, ...Rate[]] }
+  | { readonly name: "REFUND"; readonly key: string; readonly units: number; readonly dated?: Dated | undefined }
+  | { readonly name: "BLOCK"; readonly key: string; readonly duration: number; readonly nx: boolean }
+  | { readonly name: "UNBLOCK" | "INFO"; readonly key: string }
+  | ({ readonly name: "BUDGET"; readonly partial: boolean; readonly force: boolean } & Budget)
+  | ({ readonly name: "HOLD"; readonly wait?: number | undefined } & HoldRequest)
+  | { readonly name: "RELEASE"; readonly key: string; readonly ids: readonly string[] }
+  | { readonly name: "RENEW"; readonly key: string; readonly ttl: number; readonly ids: readonly string[] }
+  | { readonly name: "HOLDERS"; readonly key: string; readonly count: number }
+  | { readonly name: "ADMIT"; readonly clauses: readonly [Clause, ...Clause[]]; readonly strict: boolean }
+  | { readonly name: "SETTLE"; readonly key: string; readonly id: string; readonly reserved: readonly Reserved[] };
+
+export type CommandNamed<Name> = Extract<Command, { readonly name: Name }>;
+
+/** When the units of a refund were counted: so many ms ago, or at an instant of the server's clock or later. */
+export type Dated = { readonly age: number } | { readonly since: number };
+
+/** What was really used of a key whose units a hold had reserved. */
+export interface Reserved {
+  readonly key: string;
+  readonly used: number;
 }
 
-export function release({ name, id, ttl }: Omit<Wish, "cost">): Ending {
-  return { words: ["SWLIMIT.RELEASE", name, id], lasts: ttl };
-}
-
-/** One of what ADMIT decides: its clause, and what its reply says was counted. */
-export interface Clause {
-  readonly name: string;
+/** A command of the server's own; `key` says which server of a cluster gets it. */
+export interface ServerCommand {
+  readonly name: null;
+  readonly key: string;
   readonly words: string[];
-  readonly counted: ((reply: unknown) => Counted) | null;
 }
 
-/** All or nothing; with a hold, `settle` takes it all back. */
-export function admit(clauses: readonly Clause[], isStrict: boolean, settle: Ending | null): Command {
-  const names = clauses.map(({ name }) => name);
-  const words = clauses.flatMap((clause) => clause.words);
-  return {
-    words: ["SWLIMIT.ADMIT", String(names.length), ...names, ...words, ...(isStrict ? ["STRICT"] : [])],
-    undo:
-      settle ??
-      ((reply) =>
-        countedAtOnce(reply, (replies) => clauses.flatMap(({ counted }, at) => counted?.(replies[at]) ?? []))),
-  };
+export type AnyCommand = Command | ServerCommand;
+
+export function serverCommand(key: string, ...words: string[]): ServerCommand {
+  return { name: null, key, words };
 }
 
-/** Where a command decides all or nothing: what was counted if it was all. */
-function countedAtOnce(reply: unknown, all: (replies: unknown[]) => Counted[]): Counted[] {
-  const [granted, ...replies] = reply as unknown[];
-  return Number(granted) === 1 ? all(replies) : [];
+/** A command's first key, which says where it goes. */
+export function keyOf(command: AnyCommand): string {
+  if (command.name === "MALLOW") return command.rates[0].key;
+  return command.name === "ADMIT" ? command.clauses[0].key : command.key;
 }
 
-/** What a rate's reply says was counted. */
-export function counted(name: string, reply: unknown): Counted {
-  return { name, units: replyOf(reply)[0] };
+export function keysOf(command: Command): string[] {
+  if (command.name === "MALLOW") return command.rates.map(({ key }) => key);
+  if (command.name === "ADMIT") return command.clauses.map(({ key }) => key);
+  return command.name === "SETTLE" ? [command.key, ...command.reserved.map(({ key }) => key)] : [command.key];
 }
 
-/** What a budget's reply says was counted. */
-export function countedInPeriod(name: string, reply: unknown): Counted {
-  const [units, , , , period] = replyOf(reply);
-  return { name, units, period };
+/** Whether a command only reads. */
+export function isRead({ name }: Command): boolean {
+  return name === "PEEK" || name === "INFO" || name === "HOLDERS";
 }
 
-/** A quota and what is demanded of it. */
-export function quotaWords({ limit, window, resolution, cost, partial, strict }: Demand): string[] {
-  const words = [String(limit), `${window}ms`, `${resolution}ms`];
-  if (cost !== 1) words.push("COST", String(cost));
-  if (partial) words.push("PARTIAL");
-  if (strict) words.push("STRICT");
+/** Whether a command takes a hold. */
+export function takesHold(command: Command): boolean {
+  return command.name === "HOLD" || (command.name === "ADMIT" && command.clauses.some(({ kind }) => kind === "HOLD"));
+}
+
+/** What is sent. */
+export function wordsOf(command: AnyCommand): string[] {
+  if (command.name === null) return command.words;
+  const rest = argumentsOf(command);
+  if (command.name !== "MALLOW" && command.name !== "ADMIT" && command.name !== "SETTLE") {
+    return [fullName(command), command.key, ...rest];
+  }
+  const keys = keysOf(command);
+  return [fullName(command), String(keys.length), ...keys, ...rest];
+}
+
+type ByName<Result> = { readonly [Name in Command["name"]]: (command: CommandNamed<Name>) => Result };
+
+/** The words of each command that follow its keys. */
+const ARGUMENTS: ByName<string[]> = {
+  ALLOW: ({ demand, block }) => (block === 0 ? demanded(demand) : [...demanded(demand), "BLOCK", `${block}ms`]),
+  PEEK: ({ demand }) => demanded(demand),
+  RECORD: ({ demand, age, block }) => [
+    ...demanded(demand),
+    ...(age > 0 ? ["AGE", `${age}ms`] : []),
+    ...(block > 0 ? ["BLOCK", `${block}ms`] : []),
+  ],
+  ACQUIRE: ({ demand, timeout }) => demanded(demand, [...quota(demand), `${timeout}ms`]),
+  MALLOW: ({ rates }) => [
+    ...rates.flatMap(({ demand }) => [...quota(demand), String(demand.cost)]),
+    ...flag("STRICT", rates[0].demand.strict),
+  ],
+  REFUND: ({ units, dated }) => [String(units), ...(dated ? dateOf(dated) : [])],
+  BLOCK: ({ duration, nx }) => [`${duration}ms`, ...flag("NX", nx)],
+  UNBLOCK: () => [],
+  INFO: () => [],
+  BUDGET: ({ limit, until, cost, partial, force }) => [
+    ...[String(limit), String(until), ...costOf(cost)],
+    ...[...flag("PARTIAL", partial), ...flag("FORCE", force)],
+  ],
+  HOLD: ({ limit, ttl, id, cost, wait }) => [
+    ...[String(limit), `${ttl}ms`, id, ...costOf(cost)],
+    ...(wait === undefined ? [] : ["WAIT", `${wait}ms`]),
+  ],
+  RELEASE: ({ ids }) => [...ids],
+  RENEW: ({ ttl, ids }) => [`${ttl}ms`, ...ids],
+  HOLDERS: ({ count }) => [String(count)],
+  ADMIT: ({ clauses, strict }) => [...clauses.flatMap(clauseOf), ...flag("STRICT", strict)],
+  SETTLE: ({ id, reserved }) => [id, ...reserved.map(({ used }) => String(used))],
+};
+
+const FULL_NAMES = Object.fromEntries(Object.keys(ARGUMENTS).map((name) => [name, `SWLIMIT.${name}`]));
+
+/** A command's name at the server. */
+export function fullName({ name }: Command): string {
+  return FULL_NAMES[name] as string;
+}
+
+/** The words of a command that follow its keys. */
+export function argumentsOf(command: Command): string[] {
+  return (ARGUMENTS[command.name] as (command: Command) => string[])(command);
+}
+
+function clauseOf(clause: Clause): string[] {
+  const { kind } = clause;
+  if (kind === "RATE") return [kind, ...quota(clause.demand), String(clause.demand.cost)];
+  const { limit, cost } = clause;
+  if (kind === "BUDGET") return [kind, String(limit), String(clause.until), String(cost)];
+  return [kind, String(limit), `${clause.ttl}ms`, clause.id, String(cost)];
+}
+
+function quota({ limit, window, resolution }: Demand): string[] {
+  return [String(limit), `${window}ms`, `${resolution}ms`];
+}
+
+/** A quota and the options of a demand; `words`: what stands before the options. */
+function demanded(demand: Demand, words = quota(demand)): string[] {
+  if (demand.cost !== 1) words.push("COST", String(demand.cost));
+  if (demand.partial) words.push("PARTIAL");
+  if (demand.strict) words.push("STRICT");
   return words;
 }
 
-/** Of a block of so many ms, if any. */
-function blockWords(block: number): string[] {
-  return block > 0 ? ["BLOCK", `${block}ms`] : [];
+function costOf(cost: number): string[] {
+  return cost === 1 ? [] : ["COST", String(cost)];
 }
 
-/** The instant that TIME says, in ms of Unix time. */
+function flag(word: string, isSet: boolean): string[] {
+  return isSet ? [word] : [];
+}
+
+function dateOf(dated: Dated): string[] {
+  return "age" in dated ? ["AGE", `${dated.age}ms`] : ["SINCE", String(dated.since)];
+}
+
+/** How a command is undone whose caller has gone. */
+export interface Undo {
+  /**
+   * The commands to send after the reply, or the error; null: none came. `since`: an instant of the server's clock not
+   * after the grant, where it is known; `passed`: ms from sending the command to giving its reply up.
+   */
+  after(reply: unknown, since: number | null, passed: number): Command[];
+  /** Send them until they are answered, for at most so many ms; 0: once. Then also without a reply. */
+  readonly repeatFor: number;
+}
+
+const UNDOS: ByName<Undo | null> = {
+  ALLOW: (rate) => refunds((reply) => [[{ kind: "RATE", ...rate }, reply]]),
+  ACQUIRE: (rate) => refunds((reply) => [[{ kind: "RATE", ...rate }, reply]]),
+  MALLOW: ({ rates }) => refunds(together(rates.map((rate) => ({ kind: "RATE", ...rate })))),
+  BUDGET: (budget) => (budget.force ? null : refunds((reply) => [[{ kind: "BUDGET", ...budget }, reply]])),
+  HOLD: ({ key, id, ttl }) => ends({ name: "RELEASE", key, ids: [id] }, ttl),
+  ADMIT: ({ clauses }) => {
+    const hold = clauses.find((clause) => clause.kind === "HOLD");
+    if (!hold) return refunds(together(clauses));
+    const reserved = clauses.filter((clause) => clause !== hold).map(({ key }) => ({ key, used: 0 }));
+    return ends({ name: "SETTLE", key: hold.key, id: hold.id, reserved }, hold.ttl);
+  },
+  ...{ PEEK: stays, RECORD: stays, REFUND: stays, BLOCK: stays, UNBLOCK: stays, INFO: stays, HOLDERS: stays },
+  ...{ RELEASE: stays, RENEW: stays, SETTLE: stays },
+};
+
+/** It grants nothing, or what it granted stays. */
+function stays(): null {
+  return null;
+}
+
+/** How to undo a command; null where nothing must be. */
+export function undoOf(command: Command): Undo | null {
+  return (UNDOS[command.name] as (command: Command) => Undo | null)(command);
+}
+
+/** The hold is ended, unless the server has denied it. */
+function ends(command: Command, ttl: number): Undo {
+  const isDenied = (reply: unknown) => reply instanceof Error || (Array.isArray(reply) && Number(reply[0]) === 0);
+  return { after: (reply) => (isDenied(reply) ? [] : [command]), repeatFor: ttl };
+}
+
+/** What is granted of each limit goes back. */
+function refunds(granted: (reply: unknown) => readonly (readonly [Clause, unknown])[]): Undo {
+  const after: Undo["after"] = (reply, since, passed) => {
+    if (!Array.isArray(reply)) return [];
+    return granted(reply).flatMap(([{ kind, key }, part]): Command[] => {
+      const [units, , , , resetAfter] = replyOf(part);
+      if (units === 0) return [];
+      // Units of a window are refunded by their date; those of a budget only while its period lasts.
+      if (kind === "RATE") return since === null ? [] : [{ name: "REFUND", key, units, dated: { since } }];
+      return passed < resetAfter ? [{ name: "REFUND", key, units }] : [];
+    });
+  };
+  return { after, repeatFor: 0 };
+}
+
+/** The replies of limits that are decided together, if all have granted. */
+function together(clauses: readonly Clause[]) {
+  return (reply: unknown) => {
+    const [granted, ...replies] = reply as unknown[];
+    return Number(granted) === 1 ? clauses.map((clause, at) => [clause, replies[at]] as const) : [];
+  };
+}
+
+/** The instant in TIME's reply, in Unix ms. */
 export function instantOf(time: unknown): number {
   const [seconds, micros] = (time as unknown[]).map(Number) as [number, number];
   return seconds * 1000 + Math.floor(micros / 1000);
@@ -160,6 +260,25 @@ export function instantOf(time: unknown): number {
 
 /** A reply of five integers, which some clients give as texts. */
 export function replyOf(reply: unknown): Reply {
-  if (!Array.isArray(reply) || reply.length !== 5) throw new RefusedError(`unexpected reply: ${JSON.stringify(reply)}`);
+  if (!Array.isArray(reply) || reply.length !== 5) throw unexpected(reply);
   return (typeof reply[0] === "number" ? reply : reply.map(Number)) as Reply;
+}
+
+/** HOLD's reply: granted, limit, remaining, retry_after, expires_after, token. */
+export type HoldReply = [number, number, number, number, number, number];
+
+export function holdReplyOf(reply: unknown): HoldReply {
+  if (!Array.isArray(reply) || reply.length !== 6) throw unexpected(reply);
+  return reply.map(Number) as HoldReply;
+}
+
+/** The reply to a command that decides several limits: whether all have granted, and the reply of each. */
+export function repliesOf(reply: unknown): [granted: boolean, ...replies: unknown[]] {
+  if (!Array.isArray(reply)) throw unexpected(reply);
+  const [granted, ...replies] = reply as unknown[];
+  return [Number(granted) === 1, ...replies];
+}
+
+function unexpected(reply: unknown): RefusedError {
+  return new RefusedError(`unexpected reply: ${JSON.stringify(reply)}`);
 }

@@ -1,11 +1,24 @@
 /**
- * How one connection is asked: in the module's commands, or where the server does not know them by the script that
- * decides the same. It is found out by asking, and forgotten when the server is another one.
+ * How a connection is asked: in the module's commands, or, where the server lacks the module, by a script that decides
+ * the same. It learns which from the server's replies, and forgets it when the server may be another one.
  */
 
 import { createHash } from "node:crypto";
 import { ModuleMissingError, NeedsModuleError } from "../core/errors.js";
 import type { ModuleUse } from "../core/options.js";
+import type { Demand } from "../core/window.js";
+import {
+  type AnyCommand,
+  argumentsOf,
+  type Command,
+  type CommandNamed,
+  fullName,
+  isRead,
+  keyOf,
+  keysOf,
+  takesHold,
+  wordsOf,
+} from "./commands.js";
 import { SCRIPT } from "./script-text.js";
 
 /** A word of a command: text, or bytes. */
@@ -15,56 +28,54 @@ type Send = (words: Word[], key: string) => Promise<unknown>;
 
 export const SHA = createHash("sha1").update(SCRIPT).digest("hex");
 
-/** The module's commands that the script has, too; ADMIT unless it names a hold. */
-const SCRIPTED = new Set("ALLOW PEEK RECORD REFUND BLOCK UNBLOCK INFO MALLOW BUDGET ADMIT".split(" "));
+/** The commands that the script has; ADMIT only without a hold. */
+const SCRIPTED: ReadonlySet<string> = new Set(
+  "ALLOW PEEK RECORD REFUND BLOCK UNBLOCK INFO MALLOW BUDGET ADMIT".split(" "),
+);
 
-const PREFIX = "SWLIMIT.";
-
-/** Whether an error says that there is no such command. Managed servers say it in words of their own. */
+/** Errors of servers that lack a command. Managed servers have their own texts. */
 const UNKNOWN = /^ERR (unknown command|command is not available|unsupported command)/i;
 
-/** The error of a server that knows a command of which it was told the name alone. */
+/** The error of a server that has a command, of which it got only the name. */
 const KNOWN = /^ERR wrong number of arguments/i;
 
-/** With this the script says that it could not ask for the time. */
+/** The script's error when it may not call TIME. */
 const NO_CLOCK = "ERR no clock: ";
 
-/** A command is sent so often at most: the module may come, and scripts be forgotten, meanwhile. */
+/** A command is sent at most so often: meanwhile the module may be loaded, or the script forgotten. */
 const ROUNDS = 5;
 
-/** The most subintervals that the script has. */
+/** The script's maximum of subintervals. */
 const MOST_SUBINTERVALS = 4096;
 
 export class Dialect {
-  /** Which of them decides; null until that is known. */
+  /** What decides; null until that is known. */
   backend: "module" | "script" | null = null;
   private readOnly = "EVALSHA_RO";
-  /** The script may not ask the server for the time, so that this machine's clock decides. */
+  /** The script may not call TIME, so this machine's clock decides. */
   private usesOwnClock = false;
   private loading: Promise<unknown> | null = null;
   private isLoaded = false;
-  /** Commands that the server does not know. */
-  private readonly lacks = new Set<string>();
+  /** Commands that the server lacks. */
+  private readonly lacks = new Set<Command["name"]>();
 
-  /** `takesBytes`: whether words may be bytes, and replies, which cost the script less. */
+  /** `takesBytes`: whether words and replies may be bytes, which cost the script less. */
   constructor(
     private readonly send: Send,
     private readonly takesBytes: boolean,
   ) {}
 
-  /** The reply to a command of the module's, or to any other one. */
-  ask(args: string[], key: string, use: ModuleUse): Promise<unknown> {
-    const [name] = args as [string];
-    if (use === "always" || !name.startsWith(PREFIX)) return this.send(args, key);
-    if (use === "never" || this.backend !== "module" || this.lacks.size > 0) return this.find(args, key, use);
-    return this.send(args, key).catch((error) => {
+  ask(command: AnyCommand, use: ModuleUse): Promise<unknown> {
+    if (use === "always" || command.name === null) return this.send(wordsOf(command), keyOf(command));
+    if (use === "never" || this.backend !== "module" || this.lacks.size > 0) return this.find(command, use);
+    return this.send(wordsOf(command), keyOf(command)).catch((error) => {
       if (!(error instanceof Error && UNKNOWN.test(error.message))) throw error;
       this.forget();
-      return this.find(args, key, use);
+      return this.find(command, use);
     });
   }
 
-  /** Find out anew: the connection, or the server, may be another one. */
+  /** Start over: the server may be another one. */
   forget(): void {
     this.backend = null;
     this.isLoaded = false;
@@ -73,59 +84,59 @@ export class Dialect {
     this.lacks.clear();
   }
 
-  private async find(args: string[], key: string, use: ModuleUse): Promise<unknown> {
+  private async find(command: Command, use: ModuleUse): Promise<unknown> {
+    const key = keyOf(command);
     let isLacking = false;
     for (let round = 1; ; round++) {
-      const words = this.words(args, use);
+      const call = this.call(command, use);
       try {
-        const reply = await this.send(words, key);
-        const isScript = words !== args;
+        const reply = await this.send(call.words, key);
+        const { isScript } = call;
         this.backend ??= isScript ? "script" : "module";
         if (isScript) this.isLoaded = true;
-        return unpacked(reply, args);
+        return unpacked(reply, command);
       } catch (error) {
         if (round === ROUNDS || !(error instanceof Error)) throw error;
         if (error.message.startsWith("NOSCRIPT")) {
-          if (isLacking) return unpacked(await this.send(withScript(words), key), args);
+          if (isLacking) return unpacked(await this.send(withScript(call.words), key), command);
           isLacking = true;
         }
-        await this.mend(error, args[0] as string, words, key, use);
+        await this.mend(error, command, call, use);
       }
     }
   }
 
-  /** The words to send. */
-  private words(args: string[], use: ModuleUse): Word[] {
-    const name = (args[0] as string).slice(PREFIX.length);
+  /** What to send now. */
+  private call(command: Command, use: ModuleUse): Call {
+    const { name } = command;
     const byScript = use === "never" || this.backend === "script";
-    const isHold = name === "ADMIT" && args.includes("HOLD", 2 + Number(args[1]));
-    if (this.lacks.has(name) || (byScript && (isHold || !SCRIPTED.has(name)))) {
-      if (use === "never") throw needsModule(args[0] as string);
-      return args.slice(0, 1); // perhaps there is the module by now
+    if (this.lacks.has(name) || (byScript && !isScripted(command))) {
+      if (use === "never") throw needsModule(command);
+      return { words: [fullName(command)], isCheck: true, isScript: false }; // the module may be loaded by now
     }
-    if (!byScript) return args;
+    if (!byScript) return { words: wordsOf(command), isCheck: false, isScript: false };
     const at = this.usesOwnClock && name !== "INFO" ? Date.now() : null;
-    return scripted(name, args, this.readOnly, this.takesBytes, at);
+    return { words: scriptCall(command, this.readOnly, this.takesBytes, at), isCheck: false, isScript: true };
   }
 
-  /** Make that it may be asked again, or fail. */
-  private async mend(error: Error, command: string, words: Word[], key: string, use: ModuleUse): Promise<void> {
+  /** Prepare for another try, or fail. */
+  private async mend(error: Error, command: Command, { words, isCheck }: Call, use: ModuleUse): Promise<void> {
     if (error.message.startsWith("NOSCRIPT")) {
       // A server that has lost its scripts may be another one.
       if (use === "auto" && this.isLoaded) this.forget();
-      else await this.load(key);
+      else await this.load(keyOf(command));
       return;
     }
-    if (error.message.startsWith(NO_CLOCK) && command !== "SWLIMIT.INFO") {
+    if (error.message.startsWith(NO_CLOCK) && command.name !== "INFO") {
       this.usesOwnClock = true;
       return;
     }
-    if (words.length === 1 && KNOWN.test(error.message)) {
+    if (isCheck && KNOWN.test(error.message)) {
       this.forget();
       return;
     }
     if (!UNKNOWN.test(error.message)) throw error;
-    if (words.length === 1) throw needsModule(command, error);
+    if (isCheck) throw needsModule(command, error);
     const [sent] = words;
     if (sent === "EVALSHA_RO") {
       this.readOnly = "EVALSHA";
@@ -135,16 +146,14 @@ export class Dialect {
       this.forget();
       throw new ModuleMissingError(error);
     }
-    const name = command.slice(PREFIX.length);
-    if (SCRIPTED.has(name)) {
+    if (SCRIPTED.has(command.name)) {
       this.backend = "script";
       return;
     }
-    this.lacks.add(name);
+    this.lacks.add(command.name);
     throw needsModule(command, error);
   }
 
-  /** Have the server know the script. */
   private async load(key: string): Promise<void> {
     this.loading ??= this.send(["SCRIPT", "LOAD", SCRIPT], key).finally(() => {
       this.loading = null;
@@ -154,57 +163,75 @@ export class Dialect {
   }
 }
 
-const needsModule = (command: string, cause?: Error) =>
-  new NeedsModuleError(command === "SWLIMIT.ADMIT" ? "SWLIMIT.ADMIT of a hold" : command, cause);
+/** The words that stand for a command. */
+interface Call {
+  readonly words: Word[];
+  /** Whether they only check that the server has it. */
+  readonly isCheck: boolean;
+  readonly isScript: boolean;
+}
+
+const needsModule = (command: Command, cause?: Error) =>
+  new NeedsModuleError(command.name === "ADMIT" ? `${fullName(command)} of a hold` : fullName(command), cause);
+
+/** Whether the script can decide in place of the module. */
+export function isScripted(command: Command): boolean {
+  return SCRIPTED.has(command.name) && !takesHold(command);
+}
 
 /**
- * The same call with the script itself, which goes where the key is: a load names none, and in a cluster that has just
- * changed may have gone to another node.
+ * The same call with the script's text. It goes where the key is; a load names no key, and in a cluster that has just
+ * changed it may have gone to another node.
  */
 function withScript([call, , ...words]: Word[]): Word[] {
   return [(call as string).replace("SHA", ""), SCRIPT, ...words];
 }
 
-/** A call of the script in place of a command of the module's; `at`: the instant, where this machine's clock decides. */
-function scripted(name: string, args: string[], readOnly: string, takesBytes: boolean, at: number | null): Word[] {
-  const dated = at === null ? [] : ["AT", String(at)];
-  const evalsha = name === "PEEK" || name === "INFO" ? readOnly : "EVALSHA";
-  if (name === "MALLOW" || name === "ADMIT") {
-    const end = 2 + Number(args[1]);
-    return [evalsha, SHA, args[1] as string, ...args.slice(2, end), name, ...args.slice(end), ...dated];
-  }
-  const [, key, ...words] = args as [string, string, ...string[]];
-  const packed = takesBytes && (name === "ALLOW" || name === "PEEK") ? pack(name, words, at) : null;
-  return packed ? [evalsha, SHA, "1", key, packed] : [evalsha, SHA, "1", key, name, ...words, ...dated];
+/** A call of the script in place of a command; `at`: the instant, where this machine's clock decides. */
+export function scriptCall(command: Command, readOnly: string, takesBytes: boolean, at: number | null): Word[] {
+  const keys = keysOf(command);
+  const words: Word[] = [isRead(command) ? readOnly : "EVALSHA", SHA, String(keys.length), ...keys];
+  const packed = takesBytes ? pack(command, at) : null;
+  if (packed) return [...words, packed];
+  return [...words, command.name, ...argumentsOf(command), ...(at === null ? [] : ["AT", String(at)])];
 }
 
 /** Whether the last word is bytes, which ask for a reply of bytes. */
 export const isPacked = (words: Word[]): boolean => words.at(-1) instanceof Buffer;
 
-/** The module's reply to an ALLOW or a PEEK, where the script has packed it into bytes. */
-function unpacked(reply: unknown, [, , limit]: string[]): unknown {
+/** The module's reply, where the script has packed it into bytes. */
+function unpacked(reply: unknown, command: Command): unknown {
   if (!(reply instanceof Buffer)) return reply;
+  const { limit } = (command as CommandNamed<"ALLOW" | "PEEK">).demand;
   const [first, second, resetAfter] = [0, 8, 16].map((at) => reply.readDoubleLE(at)) as [number, number, number];
-  const decided = first > 0 ? [first, Number(limit), second, 0] : [0, Number(limit), Math.abs(first), second];
-  return [...decided, resetAfter];
+  return first > 0 ? [first, limit, second, 0, resetAfter] : [0, limit, Math.abs(first), second, resetAfter];
 }
 
-/** ALLOW or PEEK as one word, which spares the server to read several; null where that cannot be. */
-function pack(name: string, [limit, window, resolution, ...options]: string[], instant: number | null): Buffer | null {
-  if (options.includes("BLOCK")) return null;
-  const length = Number.parseInt(resolution as string, 10);
-  const subintervals = Number.parseInt(window as string, 10) / length;
+/** Where a demand's options stand among the packed flags; an option without a place here does not compile. */
+const FLAGS: { readonly [option in Exclude<keyof Demand, "limit" | "window" | "resolution" | "cost">]: number } = {
+  partial: 2,
+  strict: 4,
+};
+
+/** ALLOW or PEEK as one word, which the server reads faster than several; null where that is impossible. */
+function pack(command: Command, instant: number | null): Buffer | null {
+  if (command.name !== "ALLOW" && command.name !== "PEEK") return null;
+  if (command.name === "ALLOW" && command.block > 0) return null;
+  const { limit, window, resolution, cost, partial, strict } = command.demand;
+  const subintervals = window / resolution;
   if (subintervals > MOST_SUBINTERVALS) return null;
-  const at = options.indexOf("COST");
-  const cost = at < 0 ? 1 : Number(options[at + 1]);
-  const flags =
-    (name === "ALLOW" ? 1 : 0) + (options.includes("PARTIAL") ? 2 : 0) + (options.includes("STRICT") ? 4 : 0);
-  const numbers = [Number(limit), length, subintervals, cost, ...(instant === null ? [] : [instant])];
-  const packed = Buffer.allocUnsafe(1 + 8 * numbers.length);
-  packed[0] = flags;
-  numbers.forEach((number, at) => {
-    packed.writeUInt32LE(number % 2 ** 32, 1 + 8 * at);
-    packed.writeUInt32LE(Math.floor(number / 2 ** 32), 5 + 8 * at);
-  });
+  const packed = Buffer.allocUnsafe(instant === null ? 33 : 41);
+  packed[0] = (command.name === "ALLOW" ? 1 : 0) + (partial ? FLAGS.partial : 0) + (strict ? FLAGS.strict : 0);
+  writeInteger(packed, limit, 1);
+  writeInteger(packed, resolution, 9);
+  writeInteger(packed, subintervals, 17);
+  writeInteger(packed, cost, 25);
+  if (instant !== null) writeInteger(packed, instant, 33);
   return packed;
+}
+
+/** A whole number of up to 2^53 − 1, in 8 bytes. */
+function writeInteger(bytes: Buffer, number: number, at: number): void {
+  bytes.writeUInt32LE(number % 2 ** 32, at);
+  bytes.writeUInt32LE(Math.floor(number / 2 ** 32), at + 4);
 }

@@ -1,25 +1,25 @@
-/** A circuit that opens when a server keeps failing: while it is open, nobody waits for that server. */
+/** A circuit breaker opens when a server keeps failing: while it is open, no request waits for that server. */
 
-import type { Health } from "./server-health.js";
+import type { ServerHealth } from "./server-health.js";
 
-/** So many failures in a row open it. */
+/** It opens after so many failures in a row. */
 const FAILURES = 3;
 
-/** The server is looked for after so many ms, then each time after twice as many, up to the second number. */
+/** The first probe comes after so many ms; the interval then doubles, up to the second number. */
 const FIRST_PROBE = 100;
 const LAST_PROBE = 500;
 
-/** So much of a pause is left to chance, to either side: the processes of a fleet do not all ask at once. */
+/** Each interval is longer or shorter by up to this part, so that the processes of a fleet do not probe at once. */
 const JITTER = 0.2;
 
-export class Breaker {
+export class CircuitBreaker {
   private failures = 0;
-  private pause = FIRST_PROBE;
+  private interval = FIRST_PROBE;
   private timer: NodeJS.Timeout | null = null;
 
-  /** `probe` succeeds when the server answers again, or says that nobody wants to know. */
+  /** `probe` resolves when the server answers again, or is no longer wanted. `closed` is called when the breaker closes. */
   constructor(
-    private readonly health: Health,
+    private readonly health: ServerHealth,
     private readonly probe: () => Promise<"back" | "unwanted">,
     private readonly closed: () => void,
   ) {}
@@ -30,7 +30,7 @@ export class Breaker {
 
   /** Why it is open. */
   get reason(): string | null {
-    return this.health.away;
+    return this.health.unavailable;
   }
 
   succeeded(): void {
@@ -43,16 +43,16 @@ export class Breaker {
 
   open(reason: string): void {
     if (this.isOpen) return;
-    this.pause = FIRST_PROBE;
-    this.health.isAway(reason);
-    this.look();
+    this.interval = FIRST_PROBE;
+    this.health.setUnavailable(reason);
+    this.schedule();
   }
 
-  /** Look for the server from time to time, unless that is being done. */
-  look(): void {
+  /** Probe the server at intervals, unless a probe is scheduled already. */
+  schedule(): void {
     if (this.timer) return;
-    const pause = this.pause * (1 - JITTER + 2 * JITTER * Math.random());
-    this.pause = Math.min(2 * this.pause, LAST_PROBE);
+    const interval = this.interval * (1 - JITTER + 2 * JITTER * Math.random());
+    this.interval = Math.min(2 * this.interval, LAST_PROBE);
     this.timer = setTimeout(() => {
       this.probe().then(
         (found) => {
@@ -61,13 +61,13 @@ export class Breaker {
         },
         () => {
           this.timer = null;
-          this.look();
+          this.schedule();
         },
       );
-    }, pause).unref();
+    }, interval).unref();
   }
 
-  /** Look no more. */
+  /** Stop probing. */
   stop(): void {
     if (this.timer) clearTimeout(this.timer);
     this.timer = null;
@@ -75,7 +75,7 @@ export class Breaker {
 
   private close(): void {
     this.failures = 0;
-    this.health.isAway(null);
+    this.health.setUnavailable(null);
     this.closed();
   }
 }

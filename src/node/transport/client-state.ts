@@ -1,55 +1,54 @@
-/** One server (or cluster), as all limiters share it that were given the same client. */
+/** What all limiters with the same client share: the servers behind it, and the work that outlives requests. */
 
 import { RefusedError } from "../core/errors.js";
-import type { Ending } from "../protocol/commands.js";
+import { type AnyCommand, type Command, keyOf } from "../protocol/commands.js";
 import { pause } from "../util/timeout.js";
-import { Lanes } from "./blocking-pool.js";
-import { Renewals } from "./hold-renewer.js";
-import type { Memory } from "./invalidation.js";
-import { Backlog } from "./retry-queue.js";
-import { type Ask, type AskOptions, type Owner, Primary } from "./server.js";
-import { type ServerState, saysLost } from "./server-health.js";
+import { BlockingConnections } from "./blocking-connections.js";
+import { HoldRenewer } from "./hold-renewer.js";
+import type { KeyCache } from "./invalidation.js";
+import { RetryQueue } from "./retry-queue.js";
+import { type Ask, type RequestOptions, Server, type ServerOwner } from "./server.js";
+import { type ServerState, warnOfLoss } from "./server-health.js";
 import type { Transport } from "./transport.js";
 
-const servers = new WeakMap<object, Server>();
+const states = new WeakMap<object, ClientState>();
 
-/** What ends by an id is ended again after such a part of its time, unless the server is back before. */
-const AGAIN = 10;
+/** An unanswered undo is sent again after its time divided by this, or when the server is back. */
+const REPEATS = 10;
 
-/** Closing may take so many ms, or so many round trips, and looks that often, in ms, whether it is done. */
+/** Closing may take so many ms, or so many round trips, and checks every `CLOSING_INTERVAL` ms whether it is done. */
 const CLOSING = 1500;
 const CLOSING_TRIPS = 6;
-const CLOSING_LOOKS = 10;
+const CLOSING_INTERVAL = 10;
 
-export class Server implements Owner {
+export class ClientState implements ServerOwner {
   /** Connections to wait on; null where the client opens none. */
-  readonly lanes: Lanes | null;
-  readonly backlog: Backlog;
-  /** The holds of this process. */
-  readonly renewals: Renewals;
-  readonly memories = new Set<Memory>();
+  readonly blocking: BlockingConnections | null;
+  readonly retryQueue: RetryQueue;
+  readonly renewer: HoldRenewer;
+  readonly caches = new Set<KeyCache>();
   private readonly users = new Set<object>();
-  private readonly primaries = new Map<object, Primary>();
-  /** What is still to be ended, and what wants to hear that the server is back. */
-  private readonly endings = new Set<Promise<void>>();
+  private readonly servers = new Map<object, Server>();
+  /** Undos that the server has not answered yet, and callbacks for when it is back. */
+  private readonly repeating = new Set<Promise<void>>();
   private readonly awaiting = new Set<() => void>();
   private isClosed = false;
 
-  /** The server behind a client; `transport` makes the way to it. */
-  static of(client: object, transport: () => Transport): Server {
-    let server = servers.get(client);
-    if (!server) {
-      server = new Server(transport());
-      servers.set(client, server);
+  /** The state of a client; `transport` is called for its first limiter. */
+  static of(client: object, transport: () => Transport): ClientState {
+    let state = states.get(client);
+    if (!state) {
+      state = new ClientState(transport());
+      states.set(client, state);
     }
-    return server;
+    return state;
   }
 
   private constructor(private readonly transport: Transport) {
-    const ask: Ask = (...words) => this.ask(...words);
-    this.lanes = transport.open ? new Lanes(transport) : null;
-    this.backlog = new Backlog(ask, (key) => this.primary(key).breaker.isOpen);
-    this.renewals = new Renewals(ask);
+    const ask: Ask = (command, options) => this.ask(command, options);
+    this.blocking = transport.open ? new BlockingConnections(transport) : null;
+    this.retryQueue = new RetryQueue(ask, (key) => this.server(key).breaker.isOpen);
+    this.renewer = new HoldRenewer(ask);
     transport.ended?.(() => this.hangUp());
   }
 
@@ -59,110 +58,110 @@ export class Server implements Owner {
   }
 
   /** The reply to a command: a RefusedError, or an UnavailableError when it does not come in time. */
-  ask(args: string[], key: string, options: AskOptions): Promise<unknown> {
-    return this.primary(key).ask(args, key, options);
+  ask(command: AnyCommand, options: RequestOptions): Promise<unknown> {
+    return this.server(keyOf(command)).ask(command, options);
   }
 
-  /** The primary that has a key. */
-  primary(key: string): Primary {
+  /** The server that has a key: in a cluster, one of its primaries. */
+  server(key: string): Server {
     const node = this.transport.node(key);
-    let primary = this.primaries.get(node);
-    if (!primary) {
-      this.primaries.forEach((departed, other) => {
+    let server = this.servers.get(node);
+    if (!server) {
+      this.servers.forEach((departed, other) => {
         if (departed.isKnown) return;
-        this.primaries.delete(other);
+        this.servers.delete(other);
         departed.close();
       });
-      primary = new Primary(this.transport, node, this);
-      this.primaries.set(node, primary);
+      server = new Server(this.transport, node, this);
+      this.servers.set(node, server);
     }
-    return primary;
+    return server;
   }
 
-  /** How those are that have been asked so far. */
+  /** The states of the servers that were asked so far. */
   get states(): ServerState[] {
-    return [...this.primaries.values()].filter(({ isKnown }) => isKnown).map(({ health }) => health.state);
+    return [...this.servers.values()].filter(({ isKnown }) => isKnown).map(({ health }) => health.state);
   }
 
   /** One of them answers again. */
   recovered(): void {
-    void this.backlog.send();
+    void this.retryQueue.send();
     for (const end of this.awaiting) end();
   }
 
-  /** Have something ended: again while the server is away, until it has ended by itself. Resolves after the first try. */
-  async insist({ words, lasts }: Ending, key: string, timeout: number): Promise<void> {
-    const until = performance.now() + lasts;
-    const isEnded = async () => {
+  /** Send a command until it is answered, for at most `repeatFor` ms. Resolves after the first try. */
+  async askUntilAnswered(command: Command, repeatFor: number, timeout: number): Promise<void> {
+    const until = performance.now() + repeatFor;
+    const isAnswered = async () => {
       try {
-        await this.ask(words, key, { timeout, always: true });
+        await this.ask(command, { timeout, always: true });
       } catch (error) {
         return error instanceof RefusedError;
       }
       return true;
     };
-    if ((await isEnded()) || !this.isReachable) return;
-    const insist = async () => {
-      do await this.recovery(lasts / AGAIN);
-      while (!this.isClosed && this.isReachable && performance.now() < until && !(await isEnded()));
+    if ((await isAnswered()) || !this.isReachable) return;
+    const repeat = async () => {
+      do await this.recovery(repeatFor / REPEATS);
+      while (!this.isClosed && this.isReachable && performance.now() < until && !(await isAnswered()));
     };
-    const ending = insist().finally(() => this.endings.delete(ending));
-    this.endings.add(ending);
+    const repeated = repeat().finally(() => this.repeating.delete(repeated));
+    this.repeating.add(repeated);
   }
 
-  /** Somebody uses it, and may want to be told of changes. */
-  join(user: object, memory?: Memory): void {
+  /** A limiter uses it; its cache, if it has one, gets invalidations. */
+  join(user: object, cache?: KeyCache): void {
     this.isClosed = false;
     this.users.add(user);
-    if (memory) this.memories.add(memory);
+    if (cache) this.caches.add(cache);
   }
 
   /**
-   * Without anybody who uses it, the connections beside the caller's are closed: once who waits is answered, what is held
-   * is released and what was kept is sent, if that can be had in time. What cannot is said.
+   * The last limiter to leave closes all connections but the caller's own. That waits, for a limited time, until waiting
+   * requests are answered, holds released and kept records sent, and warns of what is lost.
    */
-  async leave(user: object, memory?: Memory): Promise<void> {
+  async leave(user: object, cache?: KeyCache): Promise<void> {
     this.users.delete(user);
-    if (memory) this.memories.delete(memory);
+    if (cache) this.caches.delete(cache);
     if (this.users.size > 0) return;
-    this.lanes?.close();
-    const trips = [...this.primaries.values()].map(({ roundTrip }) => CLOSING_TRIPS * roundTrip);
+    this.blocking?.close();
+    const trips = [...this.servers.values()].map(({ roundTrip }) => CLOSING_TRIPS * roundTrip);
     const until = performance.now() + Math.max(CLOSING, ...trips);
     while (!this.isSettled && this.isReachable && performance.now() < until) {
-      void this.backlog.send();
-      await pause(CLOSING_LOOKS);
+      void this.retryQueue.send();
+      await pause(CLOSING_INTERVAL);
       if (this.users.size > 0) return;
     }
-    saysLost(this.backlog.giveUp());
+    warnOfLoss(this.retryQueue.giveUp());
     this.isClosed = true;
     this.hangUp();
     this.transport.close?.();
   }
 
-  /** Whether it is not waited for any more: nobody uses it, or the caller has closed the client. */
+  /** Whether nobody waits for the server any more: no limiter uses it, or the caller has closed the client. */
   get isLeft(): boolean {
     return this.users.size === 0 || !this.isReachable;
   }
 
-  /** Whether the caller has left a way to it. */
+  /** Whether the caller's client is still open. */
   private get isReachable(): boolean {
     return this.transport.isOpen?.() !== false;
   }
 
-  /** Whether nothing is under way that closing waits for. */
+  /** Whether closing has nothing to wait for. */
   private get isSettled(): boolean {
-    return this.backlog.isEmpty && this.endings.size === 0 && !this.lanes?.isUsed;
+    return this.retryQueue.isEmpty && this.repeating.size === 0 && !this.blocking?.isUsed;
   }
 
-  /** Close the connections beside the caller's. */
+  /** Close all connections but the caller's. */
   private hangUp(): void {
-    this.lanes?.close();
-    for (const primary of this.primaries.values()) primary.close();
-    this.primaries.clear();
+    this.blocking?.close();
+    for (const server of this.servers.values()) server.close();
+    this.servers.clear();
     for (const end of this.awaiting) end();
   }
 
-  /** The server is back, or so many ms have passed. */
+  /** Resolves when the server is back, or after so many ms. */
   private recovery(ms: number): Promise<void> {
     return new Promise((resolve) => {
       const end = () => {
@@ -175,8 +174,8 @@ export class Server implements Owner {
     });
   }
 
-  /** Something was given back: what was known of a key is known no longer, by any limiter. */
-  forget(name: string): void {
-    for (const memory of this.memories) memory.forget(name);
+  /** Units of a key were given back: no limiter's cache may repeat a denial of it. */
+  forget(key: string): void {
+    for (const cache of this.caches) cache.forget(key);
   }
 }

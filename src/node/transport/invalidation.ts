@@ -1,46 +1,45 @@
 /**
- * Hearing at once what is given back: connections with client tracking, one a node.
+ * Invalidations: a connection with client tracking to each server.
  *
- * After a denial, PEEK of the same key goes out on such a connection. That registers the key: the server then says
- * when it changes, once. PEEK's own reply, and not the denial's, is what is remembered.
+ * After a denial, PEEK of the same key goes out on that connection. This registers the key: the server then sends one
+ * invalidation when it changes. PEEK's reply is cached, and not the denial's.
  */
 
 import type { ModuleUse } from "../core/options.js";
+import { type AnyCommand, type CommandNamed, serverCommand } from "../protocol/commands.js";
 import { Dialect } from "../protocol/script-fallback.js";
 import { within } from "../util/timeout.js";
-import type { Health } from "./server-health.js";
-import type { Connection, Listener } from "./transport.js";
+import type { ServerHealth } from "./server-health.js";
+import type { Connection, InvalidationListener } from "./transport.js";
 
-/**
- * A connection that has been silent for so long, in ms, is asked whether it is still there; it has as long to answer.
- */
+/** A connection that was silent for so long, in ms, is pinged; it has as long to answer. */
 const SILENCE = 1000;
 
-/** After a connection could not be had, none is asked for during so many ms. */
+/** After a connection failed, none is opened for so many ms. */
 const PAUSE = 1000;
 
-/** Nor during so many ms after one was of no use for lack of a right. */
+/** The same after a right was missing. */
 const PAUSE_WITHOUT_RIGHTS = 60_000;
 
-/** Who remembers something of keys. */
-export interface Memory {
+/** What is remembered of keys, until they are invalidated. */
+export interface KeyCache {
   readonly size: number;
-  forget(name: string): void;
+  forget(key: string): void;
   forgetAll(): void;
 }
 
-export class Tracked implements Listener {
+export class InvalidationConnection implements InvalidationListener {
   private connection: Connection | null = null;
   private dialect: Dialect | null = null;
   private opening: Promise<void> | null = null;
   private refusedUntil = Number.NEGATIVE_INFINITY;
-  private heard = 0;
+  private received = 0;
   private watch: NodeJS.Timeout | undefined;
 
   constructor(
-    private readonly connect: (listener: Listener) => Promise<Connection>,
-    private readonly memories: ReadonlySet<Memory>,
-    private readonly health: Health,
+    private readonly connect: (listener: InvalidationListener) => Promise<Connection>,
+    private readonly caches: ReadonlySet<KeyCache>,
+    private readonly health: ServerHealth,
     private readonly takesBytes: boolean,
     private readonly isKnown: () => boolean,
   ) {}
@@ -49,41 +48,41 @@ export class Tracked implements Listener {
     return this.connection !== null;
   }
 
-  /** Whether a connection could not be had just now. */
+  /** Whether opening a connection has just failed. */
   get isRefused(): boolean {
     return this.connection === null && performance.now() < this.refusedUntil;
   }
 
   open(): Promise<void> {
     if (this.connection || this.isRefused) return Promise.resolve();
-    this.opening ??= this.reallyOpen().finally(() => {
+    this.opening ??= this.openNow().finally(() => {
       this.opening = null;
     });
     return this.opening;
   }
 
-  /** Have the server tell when a key changes: the reply to a PEEK of it, and that to PTTL. */
-  async register(peek: string[], name: string, module: ModuleUse): Promise<[unknown, unknown]> {
+  /** Have the server announce when a key changes; the replies to a PEEK of it and to PTTL. */
+  async register(peek: CommandNamed<"PEEK">, module: ModuleUse): Promise<[unknown, unknown]> {
     const { dialect } = this;
     if (!dialect) throw new Error("not connected");
-    const ask = async (words: string[]) => {
+    const ask = async (command: AnyCommand) => {
       try {
-        const reply = await dialect.ask(words, name, module);
-        this.health.allowed(words);
+        const reply = await dialect.ask(command, module);
+        this.health.allowed(command);
         return reply;
       } catch (error) {
-        if (this.health.refused(words, error)) this.refuse(PAUSE_WITHOUT_RIGHTS);
+        if (this.health.refused(command, error)) this.refuse(PAUSE_WITHOUT_RIGHTS);
         throw error;
       }
     };
-    const replies = await Promise.all([ask(peek), ask(["PTTL", name])]);
-    this.heard = performance.now();
+    const replies = await Promise.all([ask(peek), ask(serverCommand(peek.key, "PTTL", peek.key))]);
+    this.received = performance.now();
     return replies;
   }
 
   invalidated(key: string | null): void {
-    this.heard = performance.now();
-    for (const memory of this.memories) key === null ? memory.forgetAll() : memory.forget(key);
+    this.received = performance.now();
+    for (const cache of this.caches) key === null ? cache.forgetAll() : cache.forget(key);
   }
 
   lost(): void {
@@ -95,7 +94,7 @@ export class Tracked implements Listener {
     const { connection } = this;
     this.connection = null;
     this.dialect = null;
-    for (const memory of this.memories) memory.forgetAll();
+    for (const cache of this.caches) cache.forgetAll();
     if (connection?.isOpen) connection.close();
   }
 
@@ -104,63 +103,64 @@ export class Tracked implements Listener {
     this.close();
   }
 
-  private async reallyOpen(): Promise<void> {
+  private async openNow(): Promise<void> {
     let connection: Connection | undefined;
-    let gone = false;
-    let asking = ["CLIENT", "TRACKING"];
+    let isGone = false;
+    let asked = serverCommand("", "CLIENT", "TRACKING");
     try {
       connection = await this.connect({
         invalidated: (key) => this.invalidated(key),
         lost: () => {
-          gone = true;
+          isGone = true;
           if (this.connection === connection) this.lost();
         },
       });
-      asking = ["CLIENT", "TRACKINGINFO"];
-      // A client library that does not turn tracking on would leave everything that is remembered to go stale.
-      const info = JSON.stringify(await connection.send(asking));
+      asked = serverCommand("", "CLIENT", "TRACKINGINFO");
+      // A client library may not have turned tracking on: then cached denials would become stale.
+      const info = JSON.stringify(await connection.send(asked.words));
       if (!info.includes('"on"')) throw new Error("client tracking is off");
-      for (const right of ["TRACKING", "TRACKINGINFO"]) this.health.allowed(["CLIENT", right]);
-      if (gone || this.memories.size === 0) throw new Error("lost at once, or not wanted any more");
+      for (const right of ["TRACKING", "TRACKINGINFO"]) this.health.allowed(serverCommand("", "CLIENT", right));
+      if (isGone || this.caches.size === 0) throw new Error("lost at once, or no longer needed");
       connection.hold(false);
       const opened = connection;
       this.connection = opened;
       this.dialect = new Dialect((words) => opened.send(words), this.takesBytes);
-      this.heard = performance.now();
+      this.received = performance.now();
       this.listen();
     } catch (error) {
       if (connection?.isOpen) connection.close();
-      this.refusedUntil = performance.now() + (this.health.refused(asking, error) ? PAUSE_WITHOUT_RIGHTS : PAUSE);
+      this.refusedUntil = performance.now() + (this.health.refused(asked, error) ? PAUSE_WITHOUT_RIGHTS : PAUSE);
     }
   }
 
   /**
-   * Nobody else notices a connection that is half open while everything is denied without asking, or one to a server
-   * that has left the cluster and lives on.
+   * While everything is denied from the cache, nothing else notices a half-open connection, or one to a server that has
+   * left the cluster and goes on running.
    */
   private listen(): void {
     const { connection } = this;
-    const silence = performance.now() - this.heard;
+    const silence = performance.now() - this.received;
     const wait = silence < SILENCE ? SILENCE - silence : SILENCE;
     this.watch = setTimeout(async () => {
-      const idle = [...this.memories].every((memory) => memory.size === 0);
+      const isIdle = [...this.caches].every((cache) => cache.size === 0);
       if (!this.isKnown()) this.lost();
-      else if (!idle && performance.now() - this.heard >= SILENCE) await this.ping();
+      else if (!isIdle && performance.now() - this.received >= SILENCE) await this.ping();
       if (this.connection && this.connection === connection) this.listen();
     }, wait).unref();
   }
 
   private async ping(): Promise<void> {
     const { connection } = this;
+    const ping = serverCommand("", "PING");
     try {
-      await within((connection as Connection).send(["PING"]), SILENCE);
-      this.health.allowed(["PING"]);
+      await within((connection as Connection).send(ping.words), SILENCE);
+      this.health.allowed(ping);
     } catch (error) {
-      if (!this.health.refused(["PING"], error)) {
+      if (!this.health.refused(ping, error)) {
         if (this.connection === connection) this.lost();
         return;
       }
     }
-    this.heard = performance.now();
+    this.received = performance.now();
   }
 }

@@ -1,41 +1,45 @@
-/** Usage that could not be reported when it was: it is sent, dated, once the server answers again. */
+/** Records that could not be sent: they are kept, and sent with their age once the server answers again. */
 
 import { NotAskedError, RefusedError } from "../core/errors.js";
 import type { ModuleUse } from "../core/options.js";
+import type { CommandNamed } from "../protocol/commands.js";
 import type { Ask } from "./server.js";
 
-/** So much is kept; the oldest is given up first. */
-const MOST = 100_000;
+/** The maximum number of kept records; the oldest are dropped first. */
+const MAX_RECORDS = 100_000;
 
-export interface Usage {
-  readonly name: string;
-  readonly units: number;
-  /** The command, of units that are `age` ms old. */
-  words(age: number): string[];
-  /** When it was, on the monotonic clock, plus the `age` it had then. */
+export interface KeptRecord {
+  readonly command: CommandNamed<"RECORD">;
+  /** When the units were used, on the monotonic clock. */
   readonly since: number;
-  /** When it no longer matters. */
+  /** When they no longer matter. */
   readonly until: number;
   readonly timeout: number;
   readonly module: ModuleUse;
-  /** It will not be sent. */
+  /** Called when it is dropped unsent. */
   lost(): void;
 }
 
-export class Backlog {
-  private readonly kept: { usage: Usage; isInDoubt: boolean }[] = [];
+/** A record; `isInDoubt`: it may have been counted already. */
+interface Item {
+  readonly record: KeptRecord;
+  readonly isInDoubt: boolean;
+}
+
+export class RetryQueue {
+  private readonly kept: Item[] = [];
   private sending: Promise<void> | null = null;
 
   constructor(
     private readonly ask: Ask,
-    private readonly isAway: (key: string) => boolean,
+    private readonly isUnavailable: (key: string) => boolean,
   ) {}
 
-  /** Keep it. What may have been counted is sent once more at most. */
-  keep(usage: Usage, isInDoubt: boolean): void {
-    if (this.kept.length >= MOST) this.kept.shift()?.usage.lost();
-    this.kept.push({ usage, isInDoubt });
-    if (!this.isAway(usage.name)) void this.send();
+  /** Keep a record. What may have been counted is sent at most once more. */
+  keep(record: KeptRecord, isInDoubt: boolean): void {
+    if (this.kept.length >= MAX_RECORDS) this.kept.shift()?.record.lost();
+    this.kept.push({ record, isInDoubt });
+    if (!this.isUnavailable(record.command.key)) void this.send();
   }
 
   /** Whether nothing is kept or being sent. */
@@ -51,11 +55,12 @@ export class Backlog {
     return this.sending;
   }
 
-  /** Give up what is still kept; how much that is. */
+  /** Drop what is still kept; how much that is. */
   giveUp(): { readonly units: number; readonly keys: number } {
-    const lost = this.kept.splice(0).map(({ usage }) => usage);
-    for (const usage of lost) usage.lost();
-    return { units: lost.reduce((sum, { units }) => sum + units, 0), keys: new Set(lost.map(({ name }) => name)).size };
+    const lost = this.kept.splice(0).map(({ record }) => record);
+    for (const record of lost) record.lost();
+    const units = lost.reduce((sum, { command }) => sum + command.demand.cost, 0);
+    return { units, keys: new Set(lost.map(({ command }) => command.key)).size };
   }
 
   private async sendAll(): Promise<void> {
@@ -65,27 +70,27 @@ export class Backlog {
     }
   }
 
-  private async sendOne(item: { usage: Usage; isInDoubt: boolean }): Promise<void> {
-    const { usage, isInDoubt } = item;
+  private async sendOne(item: Item): Promise<void> {
+    const { record } = item;
+    const { command, since, until, timeout, module } = record;
     const now = performance.now();
-    if (now >= usage.until) return;
-    const words = usage.words(Math.ceil(now - usage.since));
+    if (now >= until) return;
     let isComing = false;
     const late = (reply: Promise<unknown>) => {
       isComing = true;
-      reply.catch(() => this.again(usage, isInDoubt));
+      reply.catch(() => this.keepAgain(item));
     };
     try {
-      await this.ask(words, usage.name, { timeout: usage.timeout, module: usage.module, late });
+      await this.ask({ ...command, age: Math.ceil(now - since) }, { timeout, module, late });
     } catch (error) {
-      if (error instanceof RefusedError) usage.lost();
+      if (error instanceof RefusedError) record.lost();
       else if (error instanceof NotAskedError) this.kept.push(item);
-      else if (!isComing) this.again(usage, isInDoubt);
+      else if (!isComing) this.keepAgain(item);
     }
   }
 
-  private again(usage: Usage, isInDoubt: boolean): void {
-    if (isInDoubt) usage.lost();
-    else this.keep(usage, true);
+  private keepAgain({ record, isInDoubt }: Item): void {
+    if (isInDoubt) record.lost();
+    else this.keep(record, true);
   }
 }

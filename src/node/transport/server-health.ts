@@ -1,26 +1,27 @@
-/** What a limiter knows of how a server is, and who is told when that changes. */
+/** The state of a server as a limiter sees it, and the messages when it changes. */
 
 import diagnostics from "node:diagnostics_channel";
+import { type AnyCommand, fullName } from "../protocol/commands.js";
 
-/** How a server is, as far as this process can tell. */
+/** The state of a server, as far as this process knows. */
 export interface ServerState {
-  /** Its host and port, or what the client has in place of them. */
+  /** Its host and port, or what the client has instead. */
   readonly address: string;
-  /** "up": it answers in time, or was not asked yet; "slow": its last reply came too late; "away": it is not asked now. */
+  /** "up": it answers in time, or was not asked yet; "slow": its last reply was late; "away": it does not answer. */
   readonly state: "up" | "slow" | "away";
-  /** Why it is away, in one word that is the same in every language; null unless it is. */
+  /** Why it is away: one word, the same in every language; else null. */
   readonly reason: string | null;
-  /** The same in the words of the server, the system or the client; empty unless it is away. */
+  /** The text of the server, the system or the client about that; else empty. */
   readonly message: string;
-  /** Since when its state is what it is. */
+  /** When its state changed last. */
   readonly since: Date;
-  /** The rights that it refused when they were needed last, such as "client|tracking", and that limiters do without. */
+  /** The rights that it refused last time, such as "client|tracking". Limiters do without them. */
   readonly lacks: readonly string[];
-  /** ms that its last reply took; null before the first. */
+  /** The time of its last reply, in ms; null before the first. */
   readonly roundTrip: number | null;
   /** What decides there; null until that is known. */
   readonly backend: "module" | "script" | null;
-  /** How often another server has become the primary, as far as sentinels have told. */
+  /** How often another server became the primary, according to the sentinels. */
   readonly failovers: number;
 }
 
@@ -30,29 +31,29 @@ const changed = diagnostics.channel("swlimit:state");
 /** A message for each right that is missing: `{ address, right, message }`. */
 const lacks = diagnostics.channel("swlimit:lacks");
 
-/** A message whenever another server is the primary: `{ name, from, to }`. */
+/** A message when another server becomes the primary: `{ name, from, to }`. */
 const failover = diagnostics.channel("swlimit:failover");
 
-/** Say that another server is the primary. */
-export function saysFailover(change: { readonly name: string; readonly from: string; readonly to: string }): void {
+/** Announce that another server is the primary. */
+export function announceFailover(change: { readonly name: string; readonly from: string; readonly to: string }): void {
   failover.publish(change);
   process.emitWarning(`the primary of ${change.name} is ${change.to}, and no longer ${change.from}`, {
     code: "SWLIMIT_FAILOVER",
   });
 }
 
-/** Say what was counted nowhere when the last limiter was closed. */
-export function saysLost({ units, keys }: { readonly units: number; readonly keys: number }): void {
+/** Warn of records that were still unsent when the last limiter was closed. */
+export function warnOfLoss({ units, keys }: { readonly units: number; readonly keys: number }): void {
   if (units === 0) return;
   process.emitWarning(`${units} units of ${keys} keys were recorded while the server was away, and are lost`, {
     code: "SWLIMIT_LOST",
   });
 }
 
-/** Codes of the server's that are reasons themselves. */
+/** Codes of servers that are reasons themselves. */
 const CODE = /^(READONLY|OOM|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|CLUSTERDOWN|BUSY|FAILOVER)\b/;
 
-/** What a failure comes to, by the words of the server, the system or the client. */
+/** The reason of a failure, by the text of the server, the system or the client. */
 const REASONS: readonly [RegExp, string][] = [
   [/^(NOAUTH|WRONGPASS)\b/, "password"],
   [/ECONNREFUSED|connection refused|ENOENT|no such file/i, "refused"],
@@ -61,7 +62,7 @@ const REASONS: readonly [RegExp, string][] = [
   [/password|authentication/i, "password"],
   [/max number of clients/i, "too_many_clients"],
   [/unknown command|does not have the module/i, "module_missing"],
-  [/no reply|nothing heard|cannot connect|timed? ?out/i, "no_answer"],
+  [/no reply|nothing received|cannot connect|timed? ?out/i, "no_answer"],
   [/EPIPE|ECONNRESET|reset|closed|disconnect|end of file|connection is|terminated|max retries/i, "disconnected"],
 ];
 
@@ -69,9 +70,9 @@ function reasonOf(message: string): string {
   return CODE.exec(message)?.[1] ?? REASONS.find(([words]) => words.test(message))?.[1] ?? "other";
 }
 
-export class Health {
-  /** Why it is not asked now; null: it is asked. */
-  away: string | null = null;
+export class ServerHealth {
+  /** Why the server is not asked now; null: it is asked. */
+  unavailable: string | null = null;
   private slow = false;
   private since = new Date();
   private roundTrip: number | null = null;
@@ -84,12 +85,12 @@ export class Health {
   ) {}
 
   get state(): ServerState {
-    const { address, away, slow, since, lacking, roundTrip } = this;
+    const { address, unavailable, slow, since, lacking, roundTrip } = this;
     return {
       address,
-      state: away !== null ? "away" : slow ? "slow" : "up",
-      reason: away === null ? null : reasonOf(away),
-      message: away ?? "",
+      state: unavailable !== null ? "away" : slow ? "slow" : "up",
+      reason: unavailable === null ? null : reasonOf(unavailable),
+      message: unavailable ?? "",
       since,
       lacks: [...lacking].sort(),
       roundTrip,
@@ -98,29 +99,29 @@ export class Health {
     };
   }
 
-  /** The server is not asked any more, for this reason; or, without one, it is asked again. */
-  isAway(reason: string | null): void {
-    this.away = reason;
+  /** The server is not asked now, for this reason; null: it is asked again. */
+  setUnavailable(reason: string | null): void {
+    this.unavailable = reason;
     this.changed();
   }
 
-  /** A reply has come, in time or late, so many ms after it was asked for. */
+  /** A reply came, in time or late, after so many ms. */
   answered(isSlow: boolean, roundTrip: number): void {
     this.roundTrip = roundTrip;
     if (this.slow === isSlow) return;
     this.slow = isSlow;
-    if (this.away === null) this.changed();
+    if (this.unavailable === null) this.changed();
   }
 
-  /** The server has let a command through that it may have refused before. */
-  allowed(words: readonly string[]): void {
-    if (this.lacking.size > 0) this.lacking.delete(rightOf(words));
+  /** The server has executed a command that it may have refused before. */
+  allowed(command: AnyCommand): void {
+    if (this.lacking.size > 0) this.lacking.delete(rightOf(command));
   }
 
-  /** The server has refused a command beside the requests: whether that is for lack of a right, which is said once. */
-  refused(words: readonly string[], error: unknown): boolean {
+  /** The server has refused a command. Whether a right is missing, of which it warns once. */
+  refused(command: AnyCommand, error: unknown): boolean {
     if (!(error instanceof Error && /^NOPERM\b/.test(error.message))) return false;
-    const right = rightOf(words);
+    const right = rightOf(command);
     if (this.lacking.has(right)) return true;
     this.lacking.add(right);
     const { address } = this;
@@ -137,7 +138,8 @@ export class Health {
   }
 }
 
-/** A right as ACLs name it. */
-function rightOf([name = "", word = ""]: readonly string[]): string {
+/** The name of a right in ACLs. */
+function rightOf(command: AnyCommand): string {
+  const [name = "", word = ""] = command.name === null ? command.words : [fullName(command)];
   return (name === "CLIENT" ? `${name}|${word}` : name).toLowerCase();
 }

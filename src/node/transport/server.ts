@@ -1,82 +1,85 @@
 /**
- * One server that grants: a single one, or a primary of a cluster. What is known of it is owned here and by no request:
- * what was sent is heard of, however long ago its caller gave up.
+ * One server: a single one, or a primary of a cluster. It owns every exchange with it, so that late replies are handled
+ * however long ago their callers gave up.
  */
 
 import {
+  classify,
   ModuleMissingError,
   NeedsModuleError,
   NotAskedError,
   RefusedError,
   UnavailableError,
-  understood,
 } from "../core/errors.js";
 import type { ModuleUse } from "../core/options.js";
+import { type AnyCommand, keyOf, serverCommand } from "../protocol/commands.js";
 import { Dialect } from "../protocol/script-fallback.js";
 import { within } from "../util/timeout.js";
-import { type Awaited, Patience } from "./batch-timeout.js";
-import { Breaker } from "./circuit-breaker.js";
-import { type Memory, Tracked } from "./invalidation.js";
-import { Health } from "./server-health.js";
-import type { Connection, Listener, Transport } from "./transport.js";
+import { BatchTimeouts, type PendingReply } from "./batch-timeouts.js";
+import { CircuitBreaker } from "./circuit-breaker.js";
+import { InvalidationConnection, type KeyCache } from "./invalidation.js";
+import { ServerHealth } from "./server-health.js";
+import type { Connection, InvalidationListener, Transport } from "./transport.js";
 
 /** A probe is given up after so many ms. */
 const PROBE_TIMEOUT = 500;
 
-/** A connection may take so many ms to come up before that says something of the server. */
+/** A connection may take so many ms to come up before the breaker opens. */
 const CONNECTING = 1000;
 
-/** The server is away when something is unanswered and nothing was heard for so many timeouts. */
+/** The breaker opens when a command is unanswered and nothing was received for so many timeouts. */
 const SILENT_TIMEOUTS = 3;
+
+/** What a probe asks of the last key that failed: any write would do, and this one changes nothing. */
+const PROBE = { limit: 0, window: 1, resolution: 1, strict: false, cost: 1, partial: false };
 
 const REDIRECTION = /^(MOVED|ASK|TRYAGAIN) /;
 
-export interface AskOptions {
-  /** The longest to wait from when the command is written, in ms. */
+export interface RequestOptions {
+  /** The longest to wait for the reply from when the command is written, in ms. */
   readonly timeout: number;
-  /** The longest that its caller waits, in ms. That it does not wait longer says nothing about the server. */
-  readonly patience?: number | undefined;
+  /** The longest that the caller waits, in ms. A caller that leaves earlier says nothing about the server. */
+  readonly deadline?: number | undefined;
   readonly signal?: AbortSignal | undefined;
-  /** Whether the module is asked, or the script; "auto" as a rule. */
+  /** Whether the module or the script decides; "auto" by default. */
   readonly module?: ModuleUse | undefined;
-  /** Ask also while the server is known not to answer. */
+  /** Send it even while the breaker is open. */
   readonly always?: boolean | undefined;
-  /** Ask on this connection only, as `Primary.connection` said: another one may lead to another server. */
+  /** Send it on this connection only, a value of `Server.connection`: another one may lead to another server. */
   readonly over?: unknown;
-  /** Told of what still comes when the caller has been sent away. */
+  /** Called with the reply that may still come after the caller has left. */
   readonly late?: ((reply: Promise<unknown>) => void) | undefined;
 }
 
-/** Asks for the reply to a command about a key. */
-export type Ask = (args: string[], key: string, options: AskOptions) => Promise<unknown>;
+/** Sends a command, and resolves to its reply. */
+export type Ask = (command: AnyCommand, options: RequestOptions) => Promise<unknown>;
 
-/** Who hears what becomes of a primary. */
-export interface Owner {
-  /** What is told when a key changes. */
-  readonly memories: ReadonlySet<Memory>;
-  /** It answers again. */
+export interface ServerOwner {
+  /** They get the invalidations of the server. */
+  readonly caches: ReadonlySet<KeyCache>;
+  /** The server answers again. */
   recovered(): void;
 }
 
 /** A connection in place of the caller's client. */
-interface Line {
+interface Replacement {
   readonly connection: Connection;
   readonly dialect: Dialect;
 }
 
-export class Primary {
-  readonly breaker: Breaker;
-  readonly health: Health;
-  /** The connection on which it tells of changes; null where the client opens none that does. */
-  readonly tracked: Tracked | null;
-  /** The longest that a reply took lately, in ms. */
+export class Server {
+  readonly breaker: CircuitBreaker;
+  readonly health: ServerHealth;
+  /** The connection for invalidations; null where the client can open none. */
+  readonly invalidations: InvalidationConnection | null;
+  /** The longest recent round trip, in ms. */
   roundTrip = 0;
-  private readonly patience = new Patience();
-  /** What is asked in place of the caller's client, since that stopped answering. */
-  private line: Line | null = null;
-  /** How the caller's client is asked. */
+  private readonly timeouts = new BatchTimeouts();
+  /** Used since the caller's client stopped answering. */
+  private replacement: Replacement | null = null;
+  /** The dialect of the caller's client. */
   private readonly dialect: Dialect;
-  private heard = 0;
+  private received = 0;
   private connectingSince: number | null = null;
   private hasServed = false;
   /** The last key that failed, and how it was asked for. */
@@ -86,59 +89,60 @@ export class Primary {
   constructor(
     private readonly transport: Transport,
     private readonly node: object,
-    owner: Owner,
+    owner: ServerOwner,
   ) {
     const { open, tracks, takesBytes } = transport;
     this.dialect = new Dialect((words, key) => transport.send(words, key), takesBytes);
-    this.health = new Health(
+    this.health = new ServerHealth(
       transport.address(node),
-      () => (this.line?.dialect ?? this.dialect).backend,
+      () => (this.replacement?.dialect ?? this.dialect).backend,
       transport.failovers,
     );
-    this.breaker = new Breaker(
+    this.breaker = new CircuitBreaker(
       this.health,
       () => this.probe(),
       () => owner.recovered(),
     );
-    const connect = open && tracks ? (listener: Listener) => open(node, listener) : null;
-    this.tracked = connect && new Tracked(connect, owner.memories, this.health, takesBytes, () => this.isKnown);
+    const connect = open && tracks ? (listener: InvalidationListener) => open(node, listener) : null;
+    this.invalidations =
+      connect && new InvalidationConnection(connect, owner.caches, this.health, takesBytes, () => this.isKnown);
   }
 
-  /** Whether it is still one of the cluster's. */
+  /** Whether it still belongs to the cluster. */
   get isKnown(): boolean {
     return this.transport.knows?.(this.node) !== false;
   }
 
-  /** The connection on which commands go out now; undefined where that cannot be told, or there is none. */
+  /** The connection on which commands go out now; undefined when that is unknown, or there is none. */
   get connection(): unknown {
-    return this.line?.connection ?? this.transport.connection?.(this.node);
+    return this.replacement?.connection ?? this.transport.connection?.(this.node);
   }
 
   /** The reply to a command: a RefusedError, or an UnavailableError when it does not come in time. */
   ask(
-    args: string[],
-    key: string,
-    { timeout, patience, signal, module = "auto", always, over, late }: AskOptions,
+    command: AnyCommand,
+    { timeout, deadline, signal, module = "auto", always, over, late }: RequestOptions,
   ): Promise<unknown> {
     this.use = module;
     if (over !== undefined && over !== this.connection) {
-      return Promise.reject(new NotAskedError("another server may be asked now"));
+      return Promise.reject(new NotAskedError("the connection has changed, perhaps to another server"));
     }
+    const key = keyOf(command);
     if (this.breaker.isOpen && !always) {
       this.key = key;
-      this.breaker.look();
+      this.breaker.schedule();
       return Promise.reject(new NotAskedError(`the server does not answer: ${this.breaker.reason}`));
     }
-    if (patience !== undefined && patience <= 0) {
+    if (deadline !== undefined && deadline <= 0) {
       return Promise.reject(new NotAskedError("no time is left to ask the server"));
     }
     const sent = performance.now();
-    const state = this.line ? "ready" : this.state(sent);
-    const reply = this.send(args, key, module);
+    const state = this.replacement ? "ready" : this.state(sent);
+    const reply = this.send(command, module);
     return new Promise((resolve, reject) => {
       const exchange = new Exchange(this, { key, sent, timeout, state }, reply, late, reject);
-      const batch = this.patience.wait(exchange, timeout);
-      const leaving = signal || (patience !== undefined && patience < timeout) ? exchange.left(signal, patience) : null;
+      const batch = this.timeouts.add(exchange, timeout);
+      const leaving = signal || (deadline !== undefined && deadline < timeout) ? exchange.left(signal, deadline) : null;
       const end = () => {
         exchange.isOver = true;
         batch.over();
@@ -153,7 +157,7 @@ export class Primary {
         },
         (cause) => {
           end();
-          reject(this.refused(understood(cause), key, sent, exchange.isLate));
+          reject(this.failed(classify(cause), key, sent, exchange.isLate));
         },
       );
     });
@@ -161,11 +165,11 @@ export class Primary {
 
   close(): void {
     this.breaker.stop();
-    this.tracked?.close();
-    this.leaveLine();
+    this.invalidations?.close();
+    this.dropReplacement();
   }
 
-  /** What is known of the way there: ready, busy connecting, or busy with the caller's other commands. */
+  /** Whether the command is written at once, or waits for the connection or for the caller's other commands. */
   private state(now: number): "ready" | "connecting" | "queued" {
     const state = this.transport.state?.(this.node) ?? "ready";
     if (state !== "connecting") this.connectingSince = null;
@@ -173,43 +177,44 @@ export class Primary {
     return state;
   }
 
-  private send(args: string[], key: string, module: ModuleUse): Promise<unknown> {
-    if (this.line && !this.line.connection.isOpen) this.leaveLine();
-    return this.line ? this.sendOver(this.line, args, key, module) : this.dialect.ask(args, key, module);
+  private send(command: AnyCommand, module: ModuleUse): Promise<unknown> {
+    if (this.replacement && !this.replacement.connection.isOpen) this.dropReplacement();
+    return this.replacement ? this.sendOver(this.replacement, command, module) : this.dialect.ask(command, module);
   }
 
-  private async sendOver({ dialect }: Line, args: string[], key: string, module: ModuleUse): Promise<unknown> {
+  private async sendOver({ dialect }: Replacement, command: AnyCommand, module: ModuleUse): Promise<unknown> {
     try {
-      return await dialect.ask(args, key, module);
+      return await dialect.ask(command, module);
     } catch (error) {
       if (!(error instanceof Error && REDIRECTION.test(error.message))) throw error;
-      this.leaveLine();
-      return this.dialect.ask(args, key, module); // which follows
+      this.dropReplacement();
+      return this.dialect.ask(command, module); // the caller's client follows redirections
     }
   }
 
-  private leaveLine(): void {
-    if (this.line?.connection.isOpen) this.line.connection.close();
-    this.line = null;
+  private dropReplacement(): void {
+    if (this.replacement?.connection.isOpen) this.replacement.connection.close();
+    this.replacement = null;
   }
 
   private answered(sent: number, isLate: boolean): void {
-    this.heard = performance.now();
-    this.health.answered(isLate, this.heard - sent);
+    this.received = performance.now();
+    this.health.answered(isLate, this.received - sent);
     if (isLate) return;
-    this.roundTrip = Math.max(this.heard - sent, 0.9 * this.roundTrip);
+    this.roundTrip = Math.max(this.received - sent, 0.9 * this.roundTrip);
     this.breaker.succeeded();
   }
 
-  /** What an error reply is to the caller. */
-  private refused(error: Error, key: string, sent: number, isLate: boolean): Error {
+  /** Record an error reply or a lost connection; the error for the caller. */
+  private failed(error: Error, key: string, sent: number, isLate: boolean): Error {
     if (error instanceof ModuleMissingError && !(error instanceof NeedsModuleError) && this.hasServed) {
-      return this.refused(away(error), key, sent, isLate);
+      // A module that has served before is expected back.
+      return this.failed(new UnavailableError(error.message, { cause: error }), key, sent, isLate);
     }
     if (error instanceof RefusedError) this.answered(sent, isLate);
     else if (!isLate) {
       this.key = key;
-      this.dialect.forget(); // the next connection may be to another server
+      this.dialect.forget(); // the next connection may lead to another server
       if (/^READONLY/.test(error.message)) this.breaker.open(error.message);
       else this.breaker.failed(error.message);
     }
@@ -217,7 +222,7 @@ export class Primary {
   }
 
   /** @internal A reply has not come within its timeout. */
-  overdue({ key, sent, timeout, state }: Asked, exchange: Exchange): void {
+  overdue({ key, sent, timeout, state }: PendingRequest, exchange: Exchange): void {
     this.key = key;
     const now = performance.now();
     if (state === "queued") return;
@@ -227,32 +232,31 @@ export class Primary {
       return;
     }
     this.breaker.failed(`no reply within ${timeout} ms`);
-    const look = () => {
-      if (exchange.isOver || this.heard >= sent) return;
-      this.breaker.open(`nothing heard for ${SILENT_TIMEOUTS * timeout} ms`);
+    const check = () => {
+      if (exchange.isOver || this.received >= sent) return;
+      this.breaker.open(`nothing received for ${SILENT_TIMEOUTS * timeout} ms`);
     };
-    setTimeout(look, (SILENT_TIMEOUTS - 1) * timeout).unref();
+    setTimeout(check, (SILENT_TIMEOUTS - 1) * timeout).unref();
   }
 
-  /** Ask over a connection made anew, for a write that is otherwise denied without a trace. */
+  /** Ask over a new connection. */
   private async probe(): Promise<"back" | "unwanted"> {
     const { transport, node, key } = this;
     if (!this.isKnown) return "unwanted";
     const ends = performance.now() + PROBE_TIMEOUT;
     const left = () => ends - performance.now();
     const { use } = this;
-    const words = ["SWLIMIT.ALLOW", key, "0", "1ms", "1ms"];
-    /** The script denies also where nothing can be written. */
     const ask = async (dialect: Dialect) => {
-      const reply = await dialect.ask(words, key, use);
-      if (dialect.backend === "script") await dialect.ask(["SETRANGE", key, "0", ""], key, use);
+      const reply = await dialect.ask({ name: "ALLOW", key, demand: PROBE, block: 0 }, use);
+      // The script denies even where nothing can be written.
+      if (dialect.backend === "script") await dialect.ask(serverCommand(key, "SETRANGE", key, "0", ""), use);
       return reply;
     };
     const answers = async (send: () => Promise<unknown>, ms: number) => {
       try {
         await within(send(), ms);
       } catch (cause) {
-        const error = understood(cause);
+        const error = classify(cause);
         if (REDIRECTION.test(error.message)) return; // the key has moved, and the server is there
         if (error instanceof UnavailableError || error instanceof ModuleMissingError) throw error;
       }
@@ -266,16 +270,16 @@ export class Primary {
       const fresh = await within(opening, left());
       const dialect = new Dialect((words) => fresh.send(words), transport.takesBytes);
       await answers(() => ask(dialect), left());
-      // The caller's client may be connected to what has gone. If it does not answer, the new connection takes its place.
+      // The caller's client may be connected to a dead server. If it does not answer, the new connection replaces it.
       const own = answers(() => ask(this.dialect), left() / 2).then(
         () => true,
         () => false,
       );
-      this.leaveLine();
+      this.dropReplacement();
       if (await own) fresh.close();
       else {
         fresh.hold(false);
-        this.line = { connection: fresh, dialect };
+        this.replacement = { connection: fresh, dialect };
       }
       return "back";
     } catch (error) {
@@ -288,41 +292,41 @@ export class Primary {
   }
 }
 
-/** What was asked, when, for how long, and what was known of the way there. */
-interface Asked {
+/** A request that was sent, and the state of the connection then. */
+interface PendingRequest {
   readonly key: string;
   readonly sent: number;
   readonly timeout: number;
   readonly state: "ready" | "connecting" | "queued";
 }
 
-/** A command and its reply, however long that takes, and the caller who may have left meanwhile. */
-class Exchange implements Awaited {
+/** A command and its reply, however long that takes. Its caller may leave meanwhile. */
+class Exchange implements PendingReply {
   isOver = false;
   isLate = false;
   private hasLeft = false;
 
   constructor(
-    private readonly primary: Primary,
-    private readonly asked: Asked,
+    private readonly server: Server,
+    private readonly request: PendingRequest,
     private readonly reply: Promise<unknown>,
-    private readonly late: AskOptions["late"],
+    private readonly late: RequestOptions["late"],
     private readonly reject: (why: unknown) => void,
   ) {}
 
   overdue(): void {
     this.isLate = true;
-    this.primary.overdue(this.asked, this);
-    this.leave(new UnavailableError(`no reply within ${this.asked.timeout} ms`));
+    this.server.overdue(this.request, this);
+    this.leave(new UnavailableError(`no reply within ${this.request.timeout} ms`));
   }
 
-  /** The caller leaves when its signal says so, or after so many ms; what ends that. */
-  left(signal: AbortSignal | undefined, patience: number | undefined): () => void {
+  /** The caller leaves when its signal aborts, or after `deadline` ms. Call what this returns to cancel that. */
+  left(signal: AbortSignal | undefined, deadline: number | undefined): () => void {
     const abort = () => this.leave(signal?.reason);
     signal?.addEventListener("abort", abort);
-    if (signal?.aborted) queueMicrotask(abort); // while it was written
-    const deadline = () => setImmediate(() => this.leave(new UnavailableError("the caller's deadline")));
-    const timer = patience !== undefined && patience < this.asked.timeout ? setTimeout(deadline, patience) : undefined;
+    if (signal?.aborted) queueMicrotask(abort); // while the command was written
+    const end = () => setImmediate(() => this.leave(new UnavailableError("the caller's deadline")));
+    const timer = deadline !== undefined && deadline < this.request.timeout ? setTimeout(end, deadline) : undefined;
     return () => {
       clearTimeout(timer);
       signal?.removeEventListener("abort", abort);
@@ -335,9 +339,4 @@ class Exchange implements Awaited {
     this.late?.(this.reply);
     this.reject(why);
   }
-}
-
-/** A module that has been there is away, and not missing. */
-function away(error: Error): UnavailableError {
-  return new UnavailableError(error.message, { cause: error });
 }

@@ -1,51 +1,51 @@
-/** How commands reach a server: through the caller's own client, of whatever library. */
+/** How commands reach a server: through the caller's own client, whatever its library. */
 
 import type { Word } from "../protocol/script-fallback.js";
 
-/** A connection that nobody else uses. */
+/** A connection of the limiters' own. */
 export interface Connection {
   readonly isOpen: boolean;
   send(words: Word[]): Promise<unknown>;
-  /** Whether it keeps the process from ending. */
+  /** Whether it keeps the process alive. */
   hold(process: boolean): void;
   close(): void;
 }
 
-/** Who wants to hear what a connection with client tracking is told. */
-export interface Listener {
-  /** This key has changed; null: any may have. */
+/** Gets the events of a connection with client tracking. */
+export interface InvalidationListener {
+  /** This key has changed; null: any key may have. */
   invalidated(key: string | null): void;
-  /** The connection is gone, and with it what it would have been told. */
+  /** The connection is lost, and invalidations with it. */
   lost(): void;
 }
 
 /** A way to a server, or to the servers of a cluster. */
 export interface Transport {
   readonly send: (words: Word[], key: string) => Promise<unknown>;
-  /** Whether the last word may be bytes; the reply to such a command is bytes, too, where it is not a number. */
+  /** Whether the last word may be bytes; the reply to such a command is bytes, too, unless it is a number. */
   readonly takesBytes: boolean;
-  /** The primary that has a key; the same object as long as it is the same primary. */
+  /** The primary that has a key: the same object as long as it is the same primary. */
   node(key: string): object;
-  /** What people call a primary: its host and port, where they are known. */
+  /** A primary's address for people: host and port, where they are known. */
   address(node: object): string;
-  /** Whether a primary is still one of the cluster's. */
+  /** Whether a primary still belongs to the cluster. */
   readonly knows?: (node: object) => boolean;
-  /** The connection on which a command for a primary goes out now; undefined where that cannot be told, or there is none. */
+  /** The connection on which commands go to a primary now; undefined when that is unknown, or there is none. */
   readonly connection?: (node: object) => unknown;
-  /** Whether the caller has not closed the client. */
+  /** Whether the caller's client is still open. */
   readonly isOpen?: () => boolean;
-  /** Calls when the caller closes the client. */
+  /** Calls the listener when the caller closes the client. */
   readonly ended?: (listener: () => void) => void;
-  /** How often another server has become the primary. */
+  /** How often another server became the primary. */
   readonly failovers?: () => number;
   /** Closes what was opened in place of the caller's client. */
   readonly close?: () => void;
-  /** Opens a connection of its own to a primary; with a listener, one that has client tracking on. */
-  readonly open?: (node: object, listener?: Listener) => Promise<Connection>;
-  /** Whether a command is written at once, or the client is connecting, or busy with commands of others. */
+  /** Opens a separate connection to a primary; with a listener, one that has client tracking on. */
+  readonly open?: (node: object, listener?: InvalidationListener) => Promise<Connection>;
+  /** Whether a command is written at once, or the client is connecting, or busy with other commands. */
   readonly state?: (node: object) => "ready" | "connecting" | "queued";
   /** Whether commands of one turn of the event loop arrive at one server, and in order. */
   readonly isOrdered: boolean;
-  /** Whether `open` knows what to do with a listener. */
+  /** Whether `open` takes a listener. */
   readonly tracks: boolean;
 }

@@ -1,10 +1,10 @@
 import { inTime } from "./timeout.js";
 
-/** Turns by key, first come, first served within this process. */
-export class Turns {
+/** Requests of this process that wait for the same key take turns: first come, first served. */
+export class FairQueue {
   private readonly last = new Map<string, Promise<void>>();
 
-  /** Do something when all that came before have done theirs; or, once `ms` have passed before that, give up. */
+  /** Do `work` when all earlier requests for the key are done; `giveUp` when that takes longer than `ms`. */
   async take<T>(
     key: string,
     ms: number,

@@ -1,15 +1,15 @@
-/** Time that also passes while the machine sleeps, which the timers and the monotonic clock of Node.js do not see. */
+/** Time including suspend: the timers and the monotonic clock of Node.js stop while the machine sleeps. */
 
 import os from "node:os";
 
-/** How coarse the system's own count of that is, in ms. */
+/** The precision of the system's uptime, in ms. */
 const COARSE = process.platform === "darwin" ? 1000 : 20;
 
 /** An instant of this machine. */
 export interface Instant {
-  /** ms for which the machine has been awake. */
+  /** The monotonic clock, in ms: it stops while the machine sleeps. */
   readonly awake: number;
-  /** ms since it was started. */
+  /** ms since the machine was started. */
   readonly up: number;
 }
 
@@ -17,7 +17,7 @@ export function instant(): Instant {
   return { awake: performance.now(), up: os.uptime() * 1000 };
 }
 
-/** ms that have passed since then; never less than there were. */
+/** ms since then; rounded up rather than down. */
 export function passed(since: Instant, now = instant()): number {
   const awake = now.awake - since.awake;
   const up = now.up - since.up;

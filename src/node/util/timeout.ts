@@ -1,25 +1,25 @@
-/** Not waiting for ever. */
+/** Waiting for a limited time. */
 
 /** The longest that a timer of Node.js can be set to; a longer one would fire at once. */
 const LONGEST_TIMER = 2 ** 31 - 1;
 
-/** What a promise comes to, if it does so within so many ms, and before its caller gives up; else an error. */
+/** The promise's result; an error when it takes longer than so many ms, or the signal aborts. */
 export function within<T>(promise: Promise<T>, ms: number, signal?: AbortSignal): Promise<T> {
   return first(promise, ms, signal, (_, reject) => reject(new Error(`no reply within ${ms} ms`)));
 }
 
-/** Whether a promise comes to something before so many ms have passed. */
+/** Whether a promise resolves within so many ms. */
 export function inTime(promise: Promise<unknown>, ms: number, signal?: AbortSignal): Promise<boolean> {
   const found = promise.then(() => true);
   return first(found, ms, signal, (resolve) => resolve(false));
 }
 
-/** Wait so many ms, unless the caller gives up before. */
+/** Wait for so many ms, or until the signal aborts. */
 export async function pause(ms: number, signal?: AbortSignal): Promise<void> {
   await inTime(new Promise(() => {}), ms, signal);
 }
 
-/** The first of: the promise, what happens after so many ms, and the signal. */
+/** Settles with the promise, by `late` after so many ms, or with the signal. */
 function first<T>(
   promise: Promise<T>,
   ms: number,
@@ -27,7 +27,7 @@ function first<T>(
   late: (resolve: (value: T) => void, reject: (error: unknown) => void) => void,
 ): Promise<T> {
   return new Promise((resolve, reject) => {
-    // Timers run before input is read: after a stall of the event loop, a reply that is there already still counts.
+    // Timers run before input is read. After a stall of the event loop, a reply that has already come still counts.
     let immediate: NodeJS.Immediate | undefined;
     const timer = setTimeout(
       () => {
