@@ -22,6 +22,18 @@ def test_what_is_said(start_daemon, example, quoted, said):
     assert re.fullmatch(r"swlimitd: \S+limits.yaml:4:\d+: (.*)\n", printed)[1] == (said or quoted.strip())
 
 
+def test_why_a_server_is_not_taken(start_daemon, server):
+    daemon = start_daemon("domain: d")
+    for url, why in (
+            ("redis://127.0.0.1:99999", "Redis URL did not parse"),
+            ("redis://127.0.0.1/a", "Invalid database number"),
+            (f"redis://127.0.0.1:{daemon.http_port}", "the server is away: the reply is not Redis's protocol"),
+            (f"redis-sentinel://127.0.0.1:{server.port}/a", "the server is away: ERR unknown command 'SENTINEL', .*")):
+        daemon.write_settings(server=url)
+        status, printed = daemon.run("--check", "--server")
+        assert status == 1 and re.fullmatch(f"swlimitd: [^ ]+: {why}\n", printed), printed
+
+
 def test_why_a_certificate_is_not_accepted(start, start_daemon, tmp_path):
     authority, other = trustme.CA(), trustme.CA()
     issued = authority.issue_cert("127.0.0.1")

@@ -228,6 +228,7 @@ impl From<redis::RedisError> for Failure {
     fn from(error: redis::RedisError) -> Self {
         match server_error(&error) {
             Some(text) => Self::Refused(text),
+            None if error.kind() == ErrorKind::Parse => Self::Connection("the reply is not Redis's protocol".into()),
             None => Self::Connection(certificates::explained(&error.to_string())),
         }
     }
@@ -238,6 +239,9 @@ fn server_error(error: &redis::RedisError) -> Option<String> {
     if !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed) {
         return None;
     }
+    let first = error.clone().into_server_errors().and_then(|all| all.first().cloned());
+    let of_several = first.map(|(_, first)| redis::RedisError::from(first));
+    let error = of_several.as_ref().unwrap_or(error);
     Some(match error.code() {
         Some(code) => format!("{code} {}", error.detail().unwrap_or_default()).trim_end().to_owned(),
         None => error.detail().map_or_else(|| error.to_string(), str::to_owned),

@@ -138,7 +138,9 @@ impl Place {
 }
 
 fn info(url: &str) -> Result<ConnectionInfo, String> {
-    let info = url.into_connection_info().map_err(|error| error.to_string())?;
+    // The library's name of the error stands behind the dash.
+    let in_words = |error: redis::RedisError| error.to_string().split(" - ").next().unwrap_or_default().to_owned();
+    let info = url.into_connection_info().map_err(in_words)?;
     let keepalive = redis::io::tcp::socket2::TcpKeepalive::new().with_time(std::time::Duration::from_secs(10));
     let tcp = info.tcp_settings().clone().set_nodelay(true).set_keepalive(keepalive);
     Ok(info.set_tcp_settings(tcp))

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::de::DeserializeOwned;
-use serde_saphyr::Location;
+use serde_saphyr::{Location, UserMessageFormatter};
 
 use super::renamed;
 
@@ -51,7 +51,8 @@ pub fn parse<T: DeserializeOwned>(file: &str, text: &str) -> Result<T, ConfigErr
 
 /// The error message without its location, which `ConfigError` displays itself.
 fn message(error: &serde_saphyr::Error) -> String {
-    let text = error.without_snippet().to_string();
+    let text = error.without_snippet().render_with_formatter(&UserMessageFormatter);
     let end = text.rfind(" at line ").unwrap_or(text.len());
-    renamed::explained(&text[..end])
+    // Which of the parser's bounds it was says its Debug text.
+    renamed::explained(text[..end].split(": limits breached").next().unwrap_or_default())
 }

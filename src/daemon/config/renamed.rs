@@ -15,7 +15,7 @@ const RENAMED: [(&str, &str); 10] = [
 ];
 
 /// What messages of parsers end with, and what that means.
-const WORDS: [(&str, &str); 14] = [
+const WORDS: [(&str, &str); 15] = [
     ("invalid u64", "a whole number is expected here, 0 or more"),
     ("invalid u32", "a whole number is expected here, 0 or more"),
     ("invalid u16", "a whole number from 0 to 65535 is expected here"),
@@ -23,6 +23,7 @@ const WORDS: [(&str, &str); 14] = [
     ("invalid boolean", "true or false is expected here"),
     ("invalid floating point", "a number is expected here"),
     ("expected string scalar", "one value is expected here, not a list or keys"),
+    ("externally tagged enum expected scalar or mapping", "one value is expected here, not a list"),
     ("expected sequence start", "a list is expected here, such as [a, b]"),
     ("expected mapping start", "keys are expected here, such as {key: value}"),
     ("expected u64", "expected a whole number of 0 or more"),

@@ -434,7 +434,7 @@ fn errors_have_a_position() {
         (&with_lines("    key: again"), "file1.yaml:4:5: duplicate mapping key"),
         ("domain: d\ndescriptors: [a]\n", "file1.yaml:2:15: "),
         ("domain: 'd\n", "file1.yaml:"),
-        ("domain: d\n---\ndomain: e\n", "file1.yaml:3:1: multiple YAML documents"),
+        ("domain: d\n---\ndomain: e\n", "file1.yaml:3:1: only single YAML document expected"),
         (&"[".repeat(100_000), "file1.yaml:1:"),
         (&format!("descriptors: {}", "[{key: a, descriptors: ".repeat(3000)), "file1.yaml:1:"),
         (&format!("k: {}", "[{k: ".repeat(3000)), "file1.yaml:1:1: unknown field"),
