@@ -81,7 +81,7 @@ def test_every_error_of_commands_is_explained():
 
 @pytest.mark.parametrize("place, pattern", [("client/error.rs", r"^    (\w+)(?:\(.*\))?,$"),
                                             ("python/swlimit/errors.py", r"^class (\w+)\("),
-                                            ("node/errors.ts", r"^export class (\w+)")])
+                                            ("node/core/errors.ts", r"^export class (\w+)")])
 def test_every_error_of_a_client_is_explained(place, pattern):
     names = re.findall(pattern, (ROOT / "src" / place).read_text(), re.MULTILINE)
     said = " ".join(SPANS)
