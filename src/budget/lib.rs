@@ -21,6 +21,8 @@ mod budget;
 mod codec;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod vectors;
 
 pub use budget::{Budget, Count, Request};
 pub use codec::{decode, encode, VERSION};

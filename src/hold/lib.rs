@@ -32,6 +32,8 @@ mod reservation;
 #[cfg(test)]
 mod tests;
 mod tree;
+#[cfg(test)]
+mod vectors;
 
 pub use codec::{decode, decode_reservation, encode, encode_reservation, VERSION};
 pub use decision::{Decision, Grant, Refusal, Request, Verdict};

@@ -14,12 +14,15 @@ SOON = 10 * 60_000  # what ends so soon might expire by the real clock while a t
 class HoldingWorkload:
     """A random sequence of commands for some keys, with the model's answers; a `Refused` is an error."""
 
+    keys_of = ["hold"] * 5 + ["budget"] * 3 + ["rate"] * 3
+    often = {"hold": 6, "release": 3, "renew": 2, "holders": 2, "budget": 4, "refund": 2, "admit": 6, "settle": 3}
+
     def __init__(self, seed, start=T):
         self.random = random.Random(seed)
         self.now = start
-        self.keys = {f"{{h}}hold:{number}": Holds() for number in range(5)}
-        self.keys |= {f"{{h}}budget:{number}": Budget() for number in range(3)}
-        self.keys |= {f"{{h}}rate:{number}": Key() for number in range(3)}
+        models = {"hold": Holds, "budget": Budget, "rate": Key}
+        self.keys = {f"{{h}}{kind}:{self.keys_of[:place].count(kind)}": models[kind]()
+                     for place, kind in enumerate(self.keys_of)}
         self.admitted = []
 
     def next(self):
@@ -35,13 +38,16 @@ class HoldingWorkload:
 
     def _look(self):
         """A command that changes nothing."""
-        key = self._key("hold")
-        return ["SWLIMIT.HOLDERS", key, "AT", self.now], self.keys[key].holders(self.now)
+        if "hold" in self.keys_of:
+            key = self._key("hold")
+            return ["SWLIMIT.HOLDERS", key, "AT", self.now], self.keys[key].holders(self.now)
+        key, until = self._key("budget"), self.now + HOUR
+        words = ["SWLIMIT.BUDGET", key, 0, until, "AT", self.now]
+        return words, self.keys[key].budget(0, until, self.now, 1)
 
     def _step(self):
-        kinds = [self._hold] * 6 + [self._release] * 3 + [self._renew] * 2 + [self._holders] * 2 + [
-            self._budget] * 4 + [self._refund] * 2 + [self._admit] * 6 + [self._settle] * 3
-        return self.random.choice(kinds)()
+        kinds = [kind for kind, times in self.often.items() for _ in range(times)]
+        return getattr(self, f"_{self.random.choice(kinds)}")()
 
     def _key(self, kind):
         return self.random.choice([key for key in self.keys if kind in key])

@@ -16,7 +16,7 @@ from support import model  # noqa: E402
 from support.bounds import MAX, MAX_SUBINTERVALS, MAX_WINDOW, T  # noqa: E402
 from support.commands import mallow  # noqa: E402
 from support.holding import Refused  # noqa: E402
-from support.holding_workload import HOUR, HoldingWorkload  # noqa: E402
+from support.holding_workload import HoldingWorkload  # noqa: E402
 from support.workload import Workload  # noqa: E402
 from vectors.commands import commands  # noqa: E402
 
@@ -131,36 +131,35 @@ def replies():
 
 def holds():
     """The same of holds, budgets, and decisions of everything."""
-    return of_holding(HoldingWorkload, "holds", range(3))
-
-
-class BudgetWorkload(HoldingWorkload):
-    """The same without holds."""
-
-    def __init__(self, seed):
-        super().__init__(seed)
-        self.keys = {key: value for key, value in self.keys.items() if "hold" not in key}
-
-    def _look(self):
-        key, until = self._key("budget"), self.now + HOUR
-        words = ["SWLIMIT.BUDGET", key, 0, until, "AT", self.now]
-        return words, self.keys[key].budget(0, until, self.now, 1)
-
-    def _step(self):
-        kinds = [self._budget] * 4 + [self._refund] * 2 + [self._admit] * 4
-        return self.random.choice(kinds)()
+    return of_holding({
+        "holds alone": (HoldsAlone, 0), "holds 0": (HoldingWorkload, 0), "holds 1": (HoldingWorkload, 1)})
 
 
 def budgets():
     """The same without holds."""
-    return of_holding(BudgetWorkload, "budgets", [3])
+    return of_holding({"budgets alone": (BudgetsAlone, 0), "budgets 3": (BudgetWorkload, 3)})
 
 
-def of_holding(kind, name, seeds):
-    for seed in seeds:
+class BudgetWorkload(HoldingWorkload):
+    keys_of = ["budget"] * 3 + ["rate"] * 3
+    often = {"budget": 4, "refund": 2, "admit": 4}
+
+
+class BudgetsAlone(HoldingWorkload):
+    keys_of = ["budget"] * 3
+    often = {"budget": 4, "refund": 2}
+
+
+class HoldsAlone(HoldingWorkload):
+    keys_of = ["hold"] * 5
+    often = {"hold": 6, "release": 3, "renew": 2, "holders": 2}
+
+
+def of_holding(sequences):
+    for name, (kind, seed) in sequences.items():
         workload = kind(seed)
-        steps = [workload.next() for _ in range(250)]
-        yield {"name": f"{name} {seed}", "steps": [
+        steps = [workload.next() for _ in range(200)]
+        yield {"name": name, "steps": [
             {"command": [str(word) for word in words],
              "reply": {"error": f"ERR {reply}"} if isinstance(reply, Refused) else reply} for words, reply in steps]}
 
