@@ -1,0 +1,414 @@
+package swlimit
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"math"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	closing      = 1500 * time.Millisecond // Close takes so long at most, or so many round trips
+	closingTrips = 6
+	closingLooks = 5 * time.Millisecond
+	endAgain     = 10 // what ends by an id is ended again after such a part of its time
+	mostTries    = 5  // a command that was not executed is sent so often
+)
+
+// A Transport finds the servers. [Server] is the one of a single server; goredis and valkeygo have those of clusters and
+// of Sentinel.
+type Transport interface {
+	// Primary is the server that has a key now.
+	Primary(ctx context.Context, key string) (Server, error)
+	// Moved is the server at an address to which another has redirected a key.
+	Moved(ctx context.Context, addr string) (Server, error)
+}
+
+// Primary makes a Server the [Transport] of a single server.
+func (s Server) Primary(context.Context, string) (Server, error) { return s, nil }
+
+// Moved says that a single server redirects nowhere.
+func (s Server) Moved(context.Context, string) (Server, error) {
+	return Server{}, errors.New("the server is one of a cluster")
+}
+
+// A Conn is what limiters share: connections to a server, or to the servers of a cluster, and what is known of them. It
+// connects when it is first asked. All its methods may be called by several goroutines at once.
+type Conn struct {
+	transport Transport
+	ctx       context.Context
+	cancel    context.CancelFunc
+
+	mu        sync.Mutex
+	closed    bool
+	primaries map[string]*primary
+	lost      atomic.Int64 // when no server was known for a key
+
+	starting sync.Mutex
+	stopped  bool
+	running  sync.WaitGroup // goroutines
+	pending  atomic.Int64   // what Close waits for, while there is time
+
+	denials denials
+	waits   waits
+	renewer renewer
+}
+
+// NewConn returns a Conn to the servers that a Transport finds: mostly a [Server].
+func NewConn(t Transport) *Conn {
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &Conn{transport: t, ctx: ctx, cancel: cancel, primaries: map[string]*primary{}}
+	c.denials.init()
+	c.waits.conn = c
+	c.renewer.conn = c
+	return c
+}
+
+// Servers says how the servers are that were asked so far.
+func (c *Conn) Servers() []ServerState {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var states []ServerState
+	for _, p := range c.primaries {
+		states = append(states, p.state())
+	}
+	return states
+}
+
+// Close ends all waits, releases all holds, gives back what was granted to nobody, and closes the connections. It takes
+// 1.5 s at most, or six round trips where these are longer.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		c.running.Wait()
+		return nil
+	}
+	c.closed = true
+	grace := closing
+	for _, p := range c.primaries {
+		grace = max(grace, closingTrips*p.trip())
+	}
+	c.mu.Unlock()
+	c.waits.close()
+	c.renewer.releaseAll()
+	for until := now() + grace; c.pending.Load() > 0; sleep(c.ctx, closingLooks) {
+		if now() >= until {
+			slog.Warn("swlimit: closed before everything was given back", "unsettled", c.pending.Load(), "after", grace)
+			break
+		}
+	}
+	c.starting.Lock()
+	c.stopped = true
+	c.starting.Unlock()
+	c.cancel()
+	c.mu.Lock()
+	for _, p := range c.primaries {
+		p.close()
+	}
+	c.mu.Unlock()
+	c.running.Wait()
+	if closer, ok := c.transport.(io.Closer); ok {
+		return closer.Close()
+	}
+	return nil
+}
+
+// close fails its connections, so that nobody waits for them.
+func (p *primary) close() {
+	p.tracker.close()
+	p.mu.Lock()
+	l := p.link
+	p.mu.Unlock()
+	if l != nil {
+		l.fail(ErrClosed)
+	}
+}
+
+// spawn runs f in a goroutine that Close waits for; false after that.
+func (c *Conn) spawn(f func()) bool {
+	c.starting.Lock()
+	defer c.starting.Unlock()
+	if c.stopped {
+		return false
+	}
+	c.running.Go(f)
+	return true
+}
+
+// settle runs f in a goroutine that Close gives time to end by itself.
+func (c *Conn) settle(f func()) {
+	c.pending.Add(1)
+	if !c.spawn(func() { defer c.pending.Add(-1); f() }) {
+		c.pending.Add(-1)
+	}
+}
+
+// sleep tells whether so much time has passed before ctx ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// primary is what is known of the server that has a key.
+func (c *Conn) primary(ctx context.Context, key string) (*primary, error) {
+	if lost := time.Duration(c.lost.Load()); lost > 0 && now()-lost < firstProbe {
+		return nil, &unavailable{reason: "no server was known just now"}
+	}
+	server, err := c.transport.Primary(ctx, key)
+	if err != nil {
+		if !errors.Is(err, context.Canceled) {
+			c.lost.Store(int64(now()))
+		}
+		return nil, &unavailable{reason: "no server is known for the key", cause: err}
+	}
+	return c.primaryAt(server)
+}
+
+func (c *Conn) primaryAt(server Server) (*primary, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx.Err() != nil {
+		return nil, ErrClosed
+	}
+	p := c.primaries[server.Addr]
+	if p == nil {
+		p = newPrimary(c, server)
+		c.primaries[server.Addr] = p
+	}
+	return p, nil
+}
+
+// An asking says how a command is asked.
+type asking struct {
+	timeout time.Duration
+	always  bool // also while the server is known not to answer
+}
+
+// ask is the reply to a command: a RefusedError, or an error that is ErrUnavailable when it does not come in time. ctx's
+// deadline counts as such; when ctx is cancelled the error is its own, and what the command is granted is given back.
+func (c *Conn) ask(ctx context.Context, cmd command, how asking) (any, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	wait := how.timeout
+	if deadline, ok := ctx.Deadline(); ok {
+		if wait = min(wait, patience(time.Until(deadline))); wait <= 0 {
+			return nil, &unavailable{reason: "no time is left to ask the server"}
+		}
+	}
+	until := now() + wait
+	finding, cancel := context.WithTimeout(ctx, wait)
+	p, err := c.primary(finding, cmd.key)
+	cancel()
+	if err != nil {
+		if canceled := ctx.Err(); errors.Is(canceled, context.Canceled) {
+			return nil, canceled
+		}
+		return nil, err
+	}
+	next := &call{command: cmd, timeout: how.timeout, owner: p}
+	for try := 1; ; try++ {
+		if !how.always {
+			if err := p.unavailable(); err != nil {
+				return nil, err
+			}
+		}
+		next.done = make(chan struct{})
+		p.current().add(next)
+		reply, err := c.await(ctx, next, until)
+		text, isReply := err.(serverError)
+		if !isReply {
+			return reply, err
+		}
+		again, to := c.again(ctx, next, string(text))
+		if again == nil || try == mostTries || now() >= until {
+			if redirection.MatchString(string(text)) {
+				p.fail(cmd.key, string(text))
+			}
+			return nil, understood(text)
+		}
+		next = again
+		if to != nil {
+			p = to
+			next.owner = to
+		}
+	}
+}
+
+// again is a call in place of one that the server has not executed; nil where there is none. The server may be another.
+func (c *Conn) again(ctx context.Context, failed *call, text string) (*call, *primary) {
+	next := &call{command: failed.command, timeout: failed.timeout, owner: failed.owner}
+	l := failed.link
+	switch {
+	case strings.HasPrefix(text, "MOVED "), strings.HasPrefix(text, "ASK "):
+		words := strings.Fields(text)
+		server, err := c.transport.Moved(ctx, words[len(words)-1])
+		if err != nil || failed.asking {
+			return nil, nil
+		}
+		p, err := c.primaryAt(server)
+		if err != nil {
+			return nil, nil
+		}
+		next.asking = words[0] == "ASK"
+		return next, p
+	case strings.HasPrefix(text, "TRYAGAIN "):
+		if !sleep(ctx, 10*time.Millisecond) {
+			return nil, nil
+		}
+		return next, nil
+	case strings.HasPrefix(text, "NOSCRIPT"):
+		next.whole = true
+		return next, nil
+	case strings.HasPrefix(text, "ERR no clock: "):
+		if l.adapt(func(d *dialect) bool { was := d.clock; d.clock = unixMilli; return was == nil }) {
+			slog.Warn("swlimit: the script may not ask for the time: this machine's clock decides", "error", text)
+		}
+		return next, nil
+	case unknownCommand.MatchString(text):
+		name, isOurs := strings.CutPrefix(failed.words[0], "SWLIMIT.")
+		if isOurs && scripted[name] && l.adapt(func(d *dialect) bool { was := d.byScript; d.byScript = true; return !was }) {
+			return next, nil // the module was unloaded, or this is another server
+		}
+	}
+	return nil, nil
+}
+
+// await is the reply to a call, or why nobody waits for it any more.
+func (c *Conn) await(ctx context.Context, asked *call, until time.Duration) (any, error) {
+	timer := time.NewTimer(until - now())
+	defer timer.Stop()
+	var why error
+	select {
+	case <-asked.done:
+		return asked.reply, asked.err
+	case <-ctx.Done():
+		if why = ctx.Err(); errors.Is(why, context.DeadlineExceeded) {
+			why = &unavailable{reason: "the caller's deadline", sent: true}
+		}
+	case <-timer.C:
+		runtime.Gosched() // a reply that is there already counts
+		why = &unavailable{reason: "no reply within " + asked.timeout.String(), sent: true}
+	}
+	_, isUnavailable := why.(*unavailable)
+	isLeft, written := asked.leave(func(answered *call) { c.late(answered, !isUnavailable) })
+	if !isLeft {
+		<-asked.done
+		return asked.reply, asked.err
+	}
+	if written {
+		if left := asked.written + asked.timeout - now(); left > 0 {
+			time.AfterFunc(left, func() { asked.owner.overdue(asked) })
+		} else {
+			asked.owner.overdue(asked)
+		}
+	}
+	return nil, why
+}
+
+// late settles what came for a caller who has gone. What a cancelled caller was granted goes back; one whose time was up
+// had a decision, and what has an id that nobody else knows ends.
+func (c *Conn) late(asked *call, cancelled bool) {
+	switch {
+	case asked.ends(asked.reply, asked.err):
+		c.insist(command{words: asked.ending, key: asked.key}, asked.lasts, asked.timeout)
+	case asked.undo != nil && cancelled && asked.err == nil:
+		if counted := asked.undo(asked.reply); len(counted) > 0 {
+			c.settle(func() { c.giveBack(asked, counted) })
+		}
+	}
+}
+
+// giveBack refunds what was counted, on the connection on which it was, and nowhere else.
+func (c *Conn) giveBack(asked *call, all []counted) {
+	ctx, cancel := context.WithTimeout(c.ctx, drain)
+	defer cancel()
+	since := func() (int64, error) {
+		reply, err := asked.link.do(ctx, command{words: []string{"TIME"}})
+		if err != nil {
+			return 0, err
+		}
+		instant, err := instantOf(reply)
+		return max(0, instant-passed(asked)), err
+	}
+	commands, _ := refunds(all, (now() - asked.written).Milliseconds(), since)
+	for _, refund := range commands {
+		c.denials.forget(refund.key)
+		_, _ = asked.link.do(ctx, refund)
+		c.denials.forget(refund.key)
+	}
+}
+
+// passed is how long ago a call was sent, in ms, a thousandth more because clocks drift.
+func passed(asked *call) int64 {
+	return int64(math.Ceil(float64(now()-asked.written) / float64(time.Millisecond) * 1.001))
+}
+
+// insist has something ended: again while the server is away, until it has ended by itself.
+func (c *Conn) insist(ending command, lasts int64, timeout time.Duration) {
+	c.settle(func() { c.end(c.ctx, ending, lasts, timeout) })
+}
+
+func (c *Conn) end(ctx context.Context, ending command, lasts int64, timeout time.Duration) {
+	until := now() + time.Duration(lasts)*time.Millisecond
+	for {
+		_, err := c.ask(c.ctx, ending, asking{timeout: timeout, always: true})
+		if !errors.Is(err, ErrUnavailable) || now() >= until {
+			return
+		}
+		var back <-chan struct{}
+		if p, err := c.primary(ctx, ending.key); err == nil {
+			back = p.recovery()
+		}
+		timer := time.NewTimer(time.Duration(lasts) * time.Millisecond / endAgain)
+		select {
+		case <-back:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// change asks for something that gives units back: with it, what was known of the key is known no longer.
+func (c *Conn) change(ctx context.Context, cmd command, timeout time.Duration) (any, error) {
+	c.denials.forget(cmd.key)
+	defer c.denials.forget(cmd.key)
+	return c.ask(ctx, cmd, asking{timeout: timeout})
+}
+
+func unixMilli() int64 { return time.Now().UnixMilli() }
+
+// instantOf is what TIME says, in Unix ms.
+func instantOf(time any) (int64, error) {
+	list, _ := time.([]any)
+	if len(list) != 2 {
+		return 0, unexpected(time)
+	}
+	var numbers [2]int64
+	for i, each := range list {
+		text, _ := each.(string)
+		n, err := parseInt([]byte(text))
+		if err != nil {
+			return 0, unexpected(time)
+		}
+		numbers[i] = n
+	}
+	return numbers[0]*1000 + numbers[1]/1000, nil
+}

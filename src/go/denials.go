@@ -1,0 +1,187 @@
+package swlimit
+
+import (
+	"crypto/sha256"
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	shards        = 64  // of what is remembered, so that keys hardly disturb one another
+	longestName   = 128 // longer keys are remembered by their hash
+	denialsOfAKey = 4   // more different denials of one key are not worth remembering
+)
+
+// A denial says what the server would deny without being asked.
+type denial struct {
+	quota
+	least  int64 // this cost, and all that is more
+	blocks bool  // it was denied to a request that begins a block
+	until  time.Duration
+	heard  time.Duration // when the reply came
+	reply  reply
+}
+
+// A question is what was known when a request was sent.
+type question struct {
+	generation uint64
+	sent       time.Duration
+	tracked    bool
+}
+
+// denials are what is known to be denied, the oldest keys forgotten first.
+type denials struct {
+	seed   maphash.Seed
+	most   atomic.Int64 // keys
+	size   atomic.Int64
+	shards [shards]denialShard
+}
+
+type denialShard struct {
+	mu sync.Mutex
+	// generation moves on whenever something of a key has to be forgotten: an invalidation may be handled before the
+	// reply that it belongs behind.
+	generation uint64
+	known      bounded[[]denial]
+	_          [64]byte // no two of them share a cache line
+}
+
+func (d *denials) init() { d.seed = maphash.MakeSeed() }
+
+// atMost has so many keys remembered, or more where another limiter says so.
+func (d *denials) atMost(keys int64) {
+	for most := d.most.Load(); keys > most && !d.most.CompareAndSwap(most, keys); most = d.most.Load() {
+	}
+}
+
+func (d *denials) shard(key string) *denialShard {
+	return &d.shards[maphash.String(d.seed, key)%shards]
+}
+
+// remembered stands for a key in this process.
+func remembered(key string) string {
+	if len(key) <= longestName {
+		return key
+	}
+	sum := sha256.Sum256([]byte(key))
+	return string(sum[:])
+}
+
+// ask reads the generation: do it before you ask, and give it to remember.
+func (d *denials) ask(key string, tracked bool) question {
+	s := d.shard(remembered(key))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return question{s.generation, now(), tracked}
+}
+
+// find is the decision about a request that is known to be denied.
+func (d *denials) find(key string, wanted *demand, blocks bool) (reply, bool) {
+	least := wanted.least()
+	if least > wanted.limit && !blocks {
+		return unknown(0, wanted.limit, -1), true
+	}
+	if d.size.Load() == 0 {
+		return reply{}, false
+	}
+	key = remembered(key)
+	s := d.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found, ok := s.known.get(key)
+	if !ok {
+		return reply{}, false
+	}
+	at := now()
+	live := false
+	for i := range found {
+		each := &found[i]
+		if at >= each.until {
+			continue
+		}
+		live = true
+		if least < each.least || each.quota != wanted.quota || (blocks && !each.blocks) {
+			continue
+		}
+		passed := at - each.heard
+		r := each.reply
+		r.retryAfter, r.resetAfter = leftOf(r.retryAfter, passed), leftOf(r.resetAfter, passed)
+		return r, true
+	}
+	if !live {
+		s.known.remove(key)
+		d.size.Add(-1)
+	}
+	return reply{}, false
+}
+
+// leftOf is what is left of so many ms, rounded up.
+func leftOf(ms int64, passed time.Duration) int64 {
+	return max(1, ms-passed.Milliseconds())
+}
+
+// remember a denial for so long at most, unless its key has moved on since it was asked about. block is how long the
+// request would block the key, in ms: then it begins another block.
+func (d *denials) remember(key string, wanted *demand, asked question, r reply, block int64, longest time.Duration) {
+	if r.granted > 0 || r.retryAfter <= 0 {
+		return
+	}
+	known := min(deniedFor(r.retryAfter), longest)
+	if block > 0 {
+		known = min(known, time.Duration(block)*time.Millisecond)
+	}
+	at := now()
+	made := denial{wanted.quota, wanted.least(), block > 0, asked.sent + known, at, r}
+	if made.until <= at {
+		return
+	}
+	key = remembered(key)
+	s := d.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.generation != asked.generation {
+		return
+	}
+	others, found := s.known.get(key)
+	if found {
+		s.known.remove(key) // so that it comes last
+		d.size.Add(-1)
+	}
+	all := make([]denial, 1, 1+len(others))
+	all[0] = made
+	for _, other := range others {
+		if at < other.until && !made.covers(&other) && len(all) < denialsOfAKey {
+			all = append(all, other)
+		}
+	}
+	d.size.Add(1 - s.known.put(key, all, int(max(1, d.most.Load()/shards))))
+}
+
+// covers tells whether it denies whatever the other does.
+func (d *denial) covers(other *denial) bool {
+	return d.quota == other.quota && d.least <= other.least && (d.blocks || !other.blocks) && d.until >= other.until
+}
+
+func (d *denials) forget(key string) {
+	key = remembered(key)
+	s := d.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.generation++
+	if s.known.remove(key) {
+		d.size.Add(-1)
+	}
+}
+
+func (d *denials) forgetAll() {
+	for i := range d.shards {
+		s := &d.shards[i]
+		s.mu.Lock()
+		s.generation++
+		d.size.Add(-int64(s.known.len()))
+		s.known = bounded[[]denial]{}
+		s.mu.Unlock()
+	}
+}

@@ -1,0 +1,583 @@
+package swlimit
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	leastTTL    = 3000 // ms
+	mostIDs     = 1000 // are renewed by one command
+	renewPart   = 3    // a hold is renewed when a third of its time to live has passed
+	renewAgain  = 10   // without an answer, again after so much of it
+	mostHolders = 10_000
+)
+
+// Holds limit how many units of a key are held at once: streams, jobs, seats of a plan.
+type Holds struct {
+	asker
+	limit, ttl int64
+	local      *localHolds
+}
+
+// NewHolds returns a limiter of so many units at once. A hold is renewed until it is released; one that is not renewed,
+// because its process died, ends after ttl: 3 s … 3650 days, in whole milliseconds.
+func NewHolds(conn *Conn, limit int64, ttl time.Duration, options ...Option) (*Holds, error) {
+	if err := integer(limit, "limit", 0); err != nil {
+		return nil, err
+	}
+	lasts, err := milliseconds(ttl, "ttl", leastTTL)
+	if err != nil {
+		return nil, err
+	}
+	asker, err := newAsker(conn, options)
+	if err != nil {
+		return nil, err
+	}
+	if asker.block != 0 {
+		return nil, wrong("holds do not block")
+	}
+	return &Holds{asker, limit, lasts, &localHolds{taken: map[string]int64{}}}, nil
+}
+
+// A Hold is units that are held until Release.
+type Hold struct {
+	// ID is what its holder is known by at the server.
+	ID string
+	// Token is larger than that of every hold granted on this key before; 0 where the server was not asked.
+	Token int64
+	// Units is how many are held.
+	Units int64
+	// Source says who granted it.
+	Source Source
+
+	key     string
+	ttl     int64
+	timeout time.Duration
+	conn    *Conn // nil: it is this process's
+	release func()
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	once    sync.Once
+	since   time.Duration // when the server was asked last that then said it is live; guarded by the renewer
+}
+
+// Context is cancelled when the hold is released or lost, with the cause ErrLost when it is lost. It has the values of
+// the context that the hold was asked for with.
+func (h *Hold) Context() context.Context { return h.ctx }
+
+// Done is closed when the hold is released or lost.
+func (h *Hold) Done() <-chan struct{} { return h.ctx.Done() }
+
+// Live tells whether it is held still, by a clock that goes on while the machine sleeps. Ask before what must not be
+// done twice: Done may come late.
+func (h *Hold) Live() bool {
+	return h.ctx.Err() == nil && (h.conn == nil || h.conn.renewer.live(h))
+}
+
+// Release gives the units back. Further calls do nothing. While the server does not answer, the release is
+// repeated until the hold ends by its time.
+func (h *Hold) Release() {
+	h.once.Do(func() {
+		lost := h.ctx.Err() != nil
+		h.over(nil)
+		if !lost || h.conn != nil {
+			h.release()
+		}
+	})
+}
+
+// over ends it here, without a word to the server.
+func (h *Hold) over(cause error) {
+	if h.conn != nil {
+		h.conn.renewer.remove(h)
+	}
+	h.cancel(cause)
+}
+
+// lifetime is for how long after the server was asked a hold is sure: a thousandth less, because clocks drift.
+func lifetime(ttl int64) time.Duration {
+	d := time.Duration(ttl) * time.Millisecond
+	return d - d/1000
+}
+
+// Acquire takes one unit, and waits for its turn until ctx's deadline. A denial is ErrDenied.
+func (h *Holds) Acquire(ctx context.Context, key string) (*Hold, error) {
+	return h.AcquireN(ctx, key, 1)
+}
+
+// AcquireN is Acquire of n units.
+func (h *Holds) AcquireN(ctx context.Context, key string, n int64) (*Hold, error) {
+	return h.take(ctx, key, n, leftUntil(ctx))
+}
+
+// TryAcquire is Acquire without a wait.
+func (h *Holds) TryAcquire(ctx context.Context, key string) (*Hold, error) {
+	return h.TryAcquireN(ctx, key, 1)
+}
+
+// TryAcquireN is TryAcquire of n units.
+func (h *Holds) TryAcquireN(ctx context.Context, key string, n int64) (*Hold, error) {
+	return h.take(ctx, key, n, func() time.Duration { return 0 })
+}
+
+// wish describes a new hold.
+type wish struct {
+	key, id   string
+	cost, ttl int64
+}
+
+func (h *Holds) wish(key string, cost int64) wish {
+	return wish{h.prefix + key, freshID(), cost, h.ttl}
+}
+
+// freshID is one acquisition's: a late release takes nobody else's units.
+func freshID() string { return rand.Text() }
+
+func (h *Holds) take(ctx context.Context, key string, cost int64, left func() time.Duration) (*Hold, error) {
+	if err := integer(cost, "cost", 1); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	w := h.wish(key, cost)
+	if h.conn == nil {
+		return h.takeHere(ctx, w, left)
+	}
+	hold, err := h.ask(ctx, w, left)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, &DeniedError{unknown(0, h.limit, unknownMS).decision(FromFailure)}
+	case !h.decides(err):
+		return hold, err
+	}
+	return h.heldHere(ctx, w, FromFailure)
+}
+
+// ask takes a hold of the server's: at once, or in its turn.
+func (h *Holds) ask(ctx context.Context, w wish, left func() time.Duration) (*Hold, error) {
+	if left() == 0 {
+		r, since, err := h.once(ctx, w)
+		if err != nil {
+			return nil, err
+		}
+		return h.held(ctx, w, r, since)
+	}
+	over, isMine := h.conn.waits.turn(ctx, w.key, left())
+	defer over()
+	if !isMine {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		return h.ask(ctx, w, func() time.Duration { return 0 })
+	}
+	for waited := false; ; waited = true {
+		hold, err := h.inTurn(ctx, w, left)
+		if hold != nil {
+			return hold, err
+		}
+		if err != nil && (!errors.Is(err, ErrUnavailable) || !waited || left() == 0 || h.looks(w)) {
+			return nil, err
+		}
+		w.id = freshID()
+		if left() > 0 && !sleep(ctx, min(poll, left())) {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// inTurn asks with no wait over the shared connection, then in the server's queue; nil means: try again.
+func (h *Holds) inTurn(ctx context.Context, w wish, left func() time.Duration) (*Hold, error) {
+	r, since, err := h.once(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	if r[0] > 0 || r[3] < 0 || left() == 0 {
+		return h.held(ctx, w, r, since)
+	}
+	raw, err := h.conn.waits.ask(ctx, w.key, left, func(ms int64) command {
+		return holdCommand(w.key, h.limit, w.ttl, w.id, w.cost, ms)
+	}, h.settings)
+	if err != nil || raw == nil {
+		return nil, err
+	}
+	if r, err = integersOf(raw, 6); err != nil || r[0] == 0 {
+		if err == nil {
+			return h.held(ctx, w, r, since)
+		}
+		return nil, err
+	}
+	// The time to live runs from the grant, which may be older than its reply.
+	renewed := sinceBoot()
+	cmd := renewCommand(w.key, w.ttl, []string{w.id})
+	cmd.ending, cmd.lasts = releaseCommand(w.key, w.id).words, w.ttl
+	raw, err = h.asker.ask(ctx, cmd)
+	if err != nil {
+		return nil, err
+	}
+	if list, ok := raw.([]any); !ok || len(list) != 1 || list[0] != int64(1) {
+		return nil, nil
+	}
+	return h.held(ctx, w, r, renewed)
+}
+
+func (h *Holds) once(ctx context.Context, w wish) (numbers [6]int64, since time.Duration, err error) {
+	since = sinceBoot()
+	raw, err := h.asker.ask(ctx, holdCommand(w.key, h.limit, w.ttl, w.id, w.cost, -1))
+	if err != nil {
+		return numbers, since, err
+	}
+	numbers, err = integersOf(raw, 6)
+	return numbers, since, err
+}
+
+// held is the hold that the server granted or denied, when it was asked then.
+func (h *Holds) held(ctx context.Context, w wish, r [6]int64, since time.Duration) (*Hold, error) {
+	decision := h.decided(reply{r[0], r[1], r[2], r[3], unknownMS}, FromServer)
+	if r[0] == 0 {
+		return nil, &DeniedError{decision}
+	}
+	hold := h.made(ctx, w, FromServer)
+	hold.Token, hold.since, hold.conn = r[5], since, h.conn
+	hold.release = func() {
+		cmd := releaseCommand(w.key, w.id)
+		_, err := h.conn.ask(h.conn.ctx, cmd, asking{timeout: h.timeout, always: true})
+		if errors.Is(err, ErrUnavailable) {
+			h.conn.insist(cmd, w.ttl, h.timeout)
+		}
+	}
+	if !h.conn.renewer.add(hold) {
+		h.conn.insist(releaseCommand(w.key, w.id), w.ttl, h.timeout)
+		return nil, ErrClosed
+	}
+	return hold, nil
+}
+
+func (h *Holds) made(ctx context.Context, w wish, source Source) *Hold {
+	hold := &Hold{ID: w.id, Units: w.cost, Source: source, key: w.key, ttl: w.ttl, timeout: h.timeout}
+	hold.ctx, hold.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	return hold
+}
+
+// heldHere is what this process decides.
+func (h *Holds) heldHere(ctx context.Context, w wish, source Source) (*Hold, error) {
+	take := func(limit int64) (reply, error) { return h.local.take(w.key, limit, w.cost, true), nil }
+	var r reply
+	if source == FromLocal {
+		r, _ = take(h.limit)
+	} else {
+		r, _ = h.instead(h.limit, w.cost, take)
+	}
+	decision := h.decided(r, source)
+	if r.granted == 0 {
+		return nil, &DeniedError{decision}
+	}
+	hold := h.made(ctx, w, source)
+	hold.release = func() {
+		if source == FromLocal || h.onFailure == Local {
+			h.local.give(w.key, w.cost)
+		}
+	}
+	return hold, nil
+}
+
+// looks tells whether a request would be granted now, were the server away.
+func (h *Holds) looks(w wish) bool {
+	if h.onFailure == Error {
+		return false
+	}
+	r, _ := h.instead(h.limit, w.cost, func(limit int64) (reply, error) {
+		return h.local.take(w.key, limit, w.cost, false), nil
+	})
+	return r.granted > 0
+}
+
+func (h *Holds) takeHere(ctx context.Context, w wish, left func() time.Duration) (*Hold, error) {
+	for {
+		freed := h.local.freed()
+		hold, err := h.heldHere(ctx, w, FromLocal)
+		if err == nil || left() == 0 || w.cost > h.limit {
+			return hold, err
+		}
+		timer := time.NewTimer(left())
+		select {
+		case <-freed:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// A Holder is somebody who holds units of a key.
+type Holder struct {
+	ID                 string
+	Units, Token       int64
+	HeldFor, ExpiresIn time.Duration
+}
+
+// Holders are those who hold units of a key, the oldest first: at most so many of them, 1 … 10,000.
+func (h *Holds) Holders(ctx context.Context, key string, most int64) ([]Holder, error) {
+	if most < 1 || most > mostHolders {
+		return nil, wrong("most must be from 1 to %d, not %d", mostHolders, most)
+	}
+	if err := ctx.Err(); err != nil || h.conn == nil {
+		return nil, err
+	}
+	raw, err := h.asker.ask(ctx, holdersCommand(h.prefix+key, most))
+	if err != nil {
+		return nil, err
+	}
+	list, _ := raw.([]any)
+	holders := make([]Holder, 0, len(list))
+	for _, each := range list {
+		fields, _ := each.([]any)
+		if len(fields) != 5 {
+			return nil, unexpected(raw)
+		}
+		id, _ := fields[0].(string)
+		var n [4]int64
+		for i := range n {
+			n[i], _ = fields[i+1].(int64)
+		}
+		holders = append(holders, Holder{id, n[0], n[3], duration(n[1]), duration(n[2])})
+	}
+	return holders, nil
+}
+
+// Reset ends all holds of a key, those of other processes too.
+func (h *Holds) Reset(ctx context.Context, key string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	h.local.give(h.prefix+key, maxExact)
+	return h.reset(ctx, key)
+}
+
+// localHolds are those of this process.
+type localHolds struct {
+	mu     sync.Mutex
+	taken  map[string]int64
+	change chan struct{} // closed when units are given back
+}
+
+func (l *localHolds) take(key string, limit, cost int64, count bool) reply {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	left := max(0, limit-l.taken[key])
+	switch {
+	case cost > limit:
+		return reply{0, limit, left, -1, unknownMS}
+	case cost > left:
+		return reply{0, limit, left, unknownMS, unknownMS}
+	case count:
+		l.taken[key] += cost
+		left -= cost
+	}
+	return reply{cost, limit, left, 0, unknownMS}
+}
+
+func (l *localHolds) give(key string, cost int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.taken[key] -= cost; l.taken[key] <= 0 {
+		delete(l.taken, key)
+	}
+	if l.change != nil {
+		close(l.change)
+		l.change = nil
+	}
+}
+
+// freed is closed when units are given back for the next time.
+func (l *localHolds) freed() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.change == nil {
+		l.change = make(chan struct{})
+	}
+	return l.change
+}
+
+// renewer renews the holds of a Conn, all of a key in one command, and ends those that could not be renewed in time.
+type renewer struct {
+	conn *Conn
+
+	mu      sync.Mutex
+	groups  map[groupKey]*group
+	running bool
+	closed  bool
+	wake    chan struct{}
+}
+
+type groupKey struct {
+	key string
+	ttl int64
+}
+
+type group struct {
+	holds map[*Hold]bool
+	due   time.Duration
+}
+
+func (r *renewer) add(h *Hold) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false
+	}
+	if r.groups == nil {
+		r.groups, r.wake = map[groupKey]*group{}, make(chan struct{}, 1)
+	}
+	key := groupKey{h.key, h.ttl}
+	due := h.since + time.Duration(h.ttl)*time.Millisecond/renewPart
+	g := r.groups[key]
+	if g == nil {
+		g = &group{map[*Hold]bool{}, due}
+		r.groups[key] = g
+	}
+	g.holds[h] = true
+	g.due = min(g.due, due)
+	if !r.running {
+		r.running = r.conn.spawn(r.run)
+	}
+	r.poke()
+	return r.running
+}
+
+func (r *renewer) poke() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (r *renewer) remove(h *Hold) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := groupKey{h.key, h.ttl}
+	if g := r.groups[key]; g != nil {
+		if delete(g.holds, h); len(g.holds) == 0 {
+			delete(r.groups, key)
+			r.poke() // so that nothing runs while nothing is held
+		}
+	}
+}
+
+func (r *renewer) live(h *Hold) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return sinceBoot()-h.since < lifetime(h.ttl)
+}
+
+// releaseAll ends all holds of the Conn, before it closes.
+func (r *renewer) releaseAll() {
+	r.mu.Lock()
+	r.closed = true
+	var all []*Hold
+	for _, g := range r.groups {
+		for h := range g.holds {
+			all = append(all, h)
+		}
+	}
+	r.mu.Unlock()
+	for _, h := range all {
+		r.conn.settle(h.Release)
+	}
+}
+
+func (r *renewer) run() {
+	for {
+		at := sinceBoot()
+		next := at + time.Hour
+		var lost []*Hold
+		r.mu.Lock()
+		if len(r.groups) == 0 {
+			r.running = false
+			r.mu.Unlock()
+			return
+		}
+		for key, g := range r.groups {
+			for h := range g.holds {
+				if ends := h.since + lifetime(h.ttl); ends <= at {
+					lost = append(lost, h)
+				} else {
+					next = min(next, ends)
+				}
+			}
+			if g.due <= at {
+				g.due = at + time.Duration(key.ttl)*time.Millisecond/renewAgain
+				holds := make([]*Hold, 0, len(g.holds))
+				for h := range g.holds {
+					holds = append(holds, h)
+				}
+				r.conn.spawn(func() { r.renew(key, holds) })
+			}
+			next = min(next, g.due)
+		}
+		r.mu.Unlock()
+		for _, h := range lost {
+			h.over(ErrLost)
+			slog.Warn("swlimit: a hold is lost, as it could not be renewed in time", "key", h.key)
+		}
+		timer := time.NewTimer(next - sinceBoot())
+		select {
+		case <-timer.C:
+		case <-r.wake:
+		case <-r.conn.ctx.Done():
+			timer.Stop()
+			return
+		}
+		timer.Stop()
+	}
+}
+
+// renew asks no breaker: a hold ends at its time, and not before.
+func (r *renewer) renew(key groupKey, holds []*Hold) {
+	for some := range slices.Chunk(holds, mostIDs) {
+		ids := make([]string, len(some))
+		timeout := time.Duration(0)
+		for i, h := range some {
+			ids[i], timeout = h.ID, max(timeout, h.timeout)
+		}
+		since := sinceBoot()
+		raw, err := r.conn.ask(r.conn.ctx, renewCommand(key.key, key.ttl, ids), asking{timeout: timeout, always: true})
+		live, ok := raw.([]any)
+		if err != nil || !ok || len(live) != len(some) {
+			return // which is done again soon
+		}
+		r.mu.Lock()
+		var lost []*Hold
+		g := r.groups[key]
+		for i, h := range some {
+			switch {
+			case g == nil || !g.holds[h]: // released meanwhile
+			case live[i] == int64(1):
+				h.since = max(h.since, since)
+			default:
+				lost = append(lost, h)
+			}
+		}
+		if g != nil {
+			oldest := since
+			for h := range g.holds {
+				oldest = min(oldest, h.since)
+			}
+			g.due = oldest + time.Duration(key.ttl)*time.Millisecond/renewPart
+		}
+		r.mu.Unlock()
+		for _, h := range lost {
+			h.over(ErrLost)
+		}
+		r.poke()
+	}
+}

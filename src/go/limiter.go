@@ -1,0 +1,510 @@
+package swlimit
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// A Decider says where decisions are made: the value of [Mode] and of [OnFailure].
+type Decider string
+
+const (
+	// Direct asks the server for every request.
+	Direct Decider = "direct"
+	// Cached asks for every one but those that are known to be denied. It is the mode unless another is given.
+	Cached Decider = "cached"
+	// Local decides in this process alone: as a mode with the whole limit, when the server fails with part of it.
+	Local Decider = "local"
+	// Allow grants everything while the server does not answer.
+	Allow Decider = "allow"
+	// Deny denies everything while the server does not answer.
+	Deny Decider = "deny"
+	// Error returns an error that is [ErrUnavailable] while the server does not answer.
+	Error Decider = "error"
+)
+
+// settings are the options, complete and checked.
+type settings struct {
+	mode, onFailure Decider
+	localShare      float64
+	timeout         time.Duration
+	maxKeys         int64
+	maxWaiting      int
+	maxUntrackedAge time.Duration
+	prefix, name    string
+	block           int64 // ms; 0: none
+}
+
+// An Option changes what a limiter does.
+type Option func(*settings) error
+
+// Mode says where decisions are made: [Direct], [Cached] or [Local].
+func Mode(d Decider) Option {
+	return func(s *settings) error {
+		s.mode = d
+		if !slices.Contains([]Decider{Direct, Cached, Local}, d) {
+			return wrong("mode must be direct, cached or local, not %q", d)
+		}
+		return nil
+	}
+}
+
+// OnFailure says what decides while the server does not answer: [Local] (unless another is given), [Allow], [Deny] or
+// [Error].
+func OnFailure(d Decider) Option {
+	return func(s *settings) error {
+		s.onFailure = d
+		if !slices.Contains([]Decider{Local, Allow, Deny, Error}, d) {
+			return wrong("on failure must be local, allow, deny or error, not %q", d)
+		}
+		return nil
+	}
+}
+
+// LocalShare is the part of the limit that this process grants with OnFailure(Local): 0.000001 … 1, 0.1 unless another
+// is given.
+func LocalShare(part float64) Option {
+	return func(s *settings) error {
+		s.localShare = part
+		if !(part >= 0.000001 && part <= 1) {
+			return wrong("local share must be a number between 0.000001 and 1, not %v", part)
+		}
+		return nil
+	}
+}
+
+// Timeout is the longest that a request waits for the server, in whole milliseconds: 50 ms unless another is given.
+func Timeout(d time.Duration) Option {
+	return func(s *settings) error {
+		s.timeout = d
+		_, err := milliseconds(d, "timeout", 1)
+		return err
+	}
+}
+
+// MaxKeys is the most keys that this process remembers: 100,000 unless another number is given.
+func MaxKeys(n int64) Option {
+	return func(s *settings) error {
+		s.maxKeys = n
+		return integer(n, "max keys", 1)
+	}
+}
+
+// MaxWaiting is the most connections on which calls of Wait and Acquire wait for their turn: 10 unless another number is
+// given. All limiters of a Conn share them.
+func MaxWaiting(n int) Option {
+	return func(s *settings) error {
+		s.maxWaiting = n
+		return integer(int64(n), "max waiting", 1)
+	}
+}
+
+// MaxUntrackedAge is the longest that a denial is remembered whose end the server does not tell, in whole milliseconds:
+// 100 ms unless another is given.
+func MaxUntrackedAge(d time.Duration) Option {
+	return func(s *settings) error {
+		s.maxUntrackedAge = d
+		_, err := milliseconds(d, "max untracked age", 0)
+		return err
+	}
+}
+
+// Prefix is put before every key.
+func Prefix(text string) Option {
+	return func(s *settings) error {
+		s.prefix = text
+		return nil
+	}
+}
+
+// Name is the limiter's name in the headers of responses: "default" unless another is given.
+func Name(text string) Option {
+	return func(s *settings) error {
+		s.name = text
+		return nil
+	}
+}
+
+// BlockFor blocks a key for so long, in whole milliseconds, when a request is denied.
+func BlockFor(d time.Duration) Option {
+	return func(s *settings) (err error) {
+		s.block, err = milliseconds(d, "block", 1)
+		return err
+	}
+}
+
+func settingsOf(conn *Conn, options []Option) (*settings, error) {
+	s := &settings{mode: Cached, onFailure: Local, localShare: 0.1, timeout: 50 * time.Millisecond, maxKeys: 100_000,
+		maxWaiting: 10, maxUntrackedAge: 100 * time.Millisecond, name: "default"}
+	if conn == nil {
+		s.mode = Local
+	}
+	for _, option := range options {
+		if err := option(s); err != nil {
+			return nil, err
+		}
+	}
+	if conn == nil && s.mode != Local {
+		return nil, wrong("mode %q needs a Conn", s.mode)
+	}
+	return s, nil
+}
+
+// asker is what all kinds of limiters have in common.
+type asker struct {
+	*settings
+	conn   *Conn // nil: this process decides
+	counts *[4]atomic.Int64
+}
+
+func newAsker(conn *Conn, options []Option) (asker, error) {
+	s, err := settingsOf(conn, options)
+	if err != nil {
+		return asker{}, err
+	}
+	if s.mode == Local {
+		conn = nil
+	}
+	if conn != nil {
+		conn.denials.atMost(s.maxKeys)
+	}
+	return asker{s, conn, new([4]atomic.Int64)}, nil
+}
+
+// Statistics says how many decisions were made by whom.
+type Statistics struct {
+	Server, Cache, Failure, Local int64
+}
+
+// Statistics says how many decisions were made by whom, since the limiter was made.
+func (a asker) Statistics() Statistics {
+	return Statistics{a.counts[0].Load(), a.counts[1].Load(), a.counts[2].Load(), a.counts[3].Load()}
+}
+
+func (a asker) decided(r reply, source Source) Decision {
+	at := 0
+	switch source {
+	case FromCache:
+		at = 1
+	case FromFailure:
+		at = 2
+	case FromLocal:
+		at = 3
+	}
+	a.counts[at].Add(1)
+	return r.decision(source)
+}
+
+func (a asker) ask(ctx context.Context, cmd command) (any, error) {
+	return a.conn.ask(ctx, cmd, asking{timeout: a.timeout})
+}
+
+func (a asker) change(ctx context.Context, cmd command) (any, error) {
+	return a.conn.change(ctx, cmd, a.timeout)
+}
+
+// decides tells whether OnFailure decides in place of an error.
+func (a asker) decides(err error) bool {
+	return errors.Is(err, ErrUnavailable) && a.onFailure != Error
+}
+
+// instead is what OnFailure decides of a cost, where count asks what this process counts of so many units.
+func (a asker) instead(limit, cost int64, count func(limit int64) (reply, error)) (reply, error) {
+	switch a.onFailure {
+	case Allow:
+		return unknown(cost, limit, 0), nil
+	case Deny:
+		return unknown(0, limit, unknownMS), nil
+	}
+	return count(shareOf(limit, a.localShare))
+}
+
+// A Limiter decides for one quota and any number of keys. All its methods may be called by several goroutines at once.
+type Limiter struct {
+	asker
+	quota   quota
+	windows *windows
+}
+
+// New returns a limiter. Limiters are cheap to make, need not be closed, and share what the Conn knows. Without a Conn,
+// that is with nil, this process decides alone.
+func New(conn *Conn, q Quota, options ...Option) (*Limiter, error) {
+	checked, err := q.checked()
+	if err != nil {
+		return nil, err
+	}
+	asker, err := newAsker(conn, options)
+	if err != nil {
+		return nil, err
+	}
+	return &Limiter{asker, checked, newWindows(asker.maxKeys)}, nil
+}
+
+// With returns a limiter of the same keys and options with another quota: for limits that depend on who asks. The key's
+// window should stay one.
+func (l *Limiter) With(q Quota) (*Limiter, error) {
+	checked, err := q.checked()
+	if err != nil {
+		return nil, err
+	}
+	return &Limiter{l.asker, checked, l.windows}, nil
+}
+
+// Allow decides one unit, and counts it if it is granted. A denial is no error.
+func (l *Limiter) Allow(ctx context.Context, key string) (Decision, error) {
+	return l.allow(ctx, key, demand{l.quota, 1, false})
+}
+
+// AllowN is Allow of n units, all or none of them.
+func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (Decision, error) {
+	return l.allow(ctx, key, demand{l.quota, n, false})
+}
+
+// AllowAtMost grants as many of n units as fit.
+func (l *Limiter) AllowAtMost(ctx context.Context, key string, n int64) (Decision, error) {
+	return l.allow(ctx, key, demand{l.quota, n, true})
+}
+
+func (l *Limiter) allow(ctx context.Context, key string, d demand) (Decision, error) {
+	if err := l.check(ctx, d.cost); err != nil {
+		return Decision{}, err
+	}
+	if l.conn == nil {
+		return l.here(key, &d, l.block, FromLocal)
+	}
+	name := l.prefix + key
+	var asked question
+	var p *primary
+	if l.mode == Cached {
+		if r, ok := l.conn.denials.find(name, &d, l.block > 0); ok {
+			return l.decided(r, FromCache), nil
+		}
+		if p, _ = l.conn.primary(ctx, name); p != nil {
+			asked = l.conn.denials.ask(name, p.tracker.isOpen())
+		}
+	}
+	raw, err := l.ask(ctx, allowCommand(name, &d, l.block))
+	if err != nil {
+		return l.failed(err, key, &d, l.block)
+	}
+	r, err := replyOf(raw)
+	if err != nil {
+		return Decision{}, err
+	}
+	if r.granted == 0 && p != nil {
+		wanted := d
+		p.tracker.denied(name, &wanted, r, asked, l.block, l.settings)
+	}
+	return l.decided(r, FromServer), nil
+}
+
+// check refuses wrong costs, and callers who have gone.
+func (l *Limiter) check(ctx context.Context, cost int64) error {
+	if cost < 1 || cost > maxExact {
+		return integer(cost, "cost", 1)
+	}
+	return ctx.Err()
+}
+
+// here decides in this process.
+func (l *Limiter) here(key string, d *demand, block int64, source Source) (Decision, error) {
+	e, unlock := l.windows.lock(key)
+	defer unlock()
+	r, err := e.allow(d, clock(), block)
+	if err != nil {
+		return Decision{}, err
+	}
+	return l.decided(r, source), nil
+}
+
+// failed is what OnFailure decides; other errors are the caller's.
+func (l *Limiter) failed(err error, key string, d *demand, block int64) (Decision, error) {
+	if !l.decides(err) {
+		return Decision{}, err
+	}
+	r, err := l.instead(d.limit, d.cost, func(limit int64) (reply, error) {
+		wanted := *d
+		wanted.limit = limit
+		e, unlock := l.windows.lock(key)
+		defer unlock()
+		return e.allow(&wanted, clock(), block)
+	})
+	if err != nil {
+		return Decision{}, err
+	}
+	return l.decided(r, FromFailure), nil
+}
+
+// Peek is Allow with nothing counted.
+func (l *Limiter) Peek(ctx context.Context, key string) (Decision, error) {
+	return l.PeekN(ctx, key, 1)
+}
+
+// PeekN is AllowN with nothing counted.
+func (l *Limiter) PeekN(ctx context.Context, key string, n int64) (Decision, error) {
+	if err := l.check(ctx, n); err != nil {
+		return Decision{}, err
+	}
+	d := demand{l.quota, n, false}
+	look := func(limit int64) (reply, error) {
+		wanted := d
+		wanted.limit = limit
+		e, unlock := l.windows.lock(key)
+		defer unlock()
+		return e.peek(&wanted, clock())
+	}
+	if l.conn == nil {
+		r, err := look(d.limit)
+		return l.decided(r, FromLocal), err
+	}
+	raw, err := l.ask(ctx, peekCommand(l.prefix+key, &d))
+	if err != nil {
+		if !l.decides(err) {
+			return Decision{}, err
+		}
+		r, err := l.instead(d.limit, n, look)
+		return l.decided(r, FromFailure), err
+	}
+	r, err := replyOf(raw)
+	return l.decided(r, FromServer), err
+}
+
+// Record counts n units whatever the limit says: for usage that is known only afterwards. When the server does not
+// answer, that is an error, whatever OnFailure says.
+func (l *Limiter) Record(ctx context.Context, key string, n int64) (Decision, error) {
+	return l.RecordAged(ctx, key, n, 0)
+}
+
+// RecordAged is Record of units that were used so long ago, in whole milliseconds.
+func (l *Limiter) RecordAged(ctx context.Context, key string, n int64, age time.Duration) (Decision, error) {
+	if err := l.check(ctx, n); err != nil {
+		return Decision{}, err
+	}
+	ago, err := milliseconds(age, "age", 0)
+	if err != nil {
+		return Decision{}, err
+	}
+	d := demand{l.quota, n, false}
+	if l.conn == nil {
+		e, unlock := l.windows.lock(key)
+		defer unlock()
+		r, err := e.record(&d, clock(), ago, l.block)
+		return l.decided(r, FromLocal), err
+	}
+	raw, err := l.ask(ctx, recordCommand(l.prefix+key, &d, ago, l.block))
+	if err != nil {
+		return Decision{}, err
+	}
+	r, err := replyOf(raw)
+	return l.decided(r, FromServer), err
+}
+
+// Refund gives back up to n units, the newest first; how many were given back. It is never sent twice.
+func (l *Limiter) Refund(ctx context.Context, key string, n int64) (int64, error) {
+	return l.refund(ctx, key, n, -1)
+}
+
+// RefundAged gives back units that were counted so long ago, in whole milliseconds: it takes nobody else's younger units
+// while the age is not understated.
+func (l *Limiter) RefundAged(ctx context.Context, key string, n int64, age time.Duration) (int64, error) {
+	ago, err := milliseconds(age, "age", 0)
+	if err != nil {
+		return 0, err
+	}
+	return l.refund(ctx, key, n, ago)
+}
+
+func (l *Limiter) refund(ctx context.Context, key string, n, age int64) (int64, error) {
+	if err := integer(n, "units", 1); err != nil {
+		return 0, err
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	if l.conn == nil {
+		e, unlock := l.windows.lock(key)
+		defer unlock()
+		return e.refund(n, clock(), age), nil
+	}
+	var dated []string
+	if age >= 0 {
+		dated = []string{"AGE", ms(age)}
+	}
+	return integerOf(l.change(ctx, refundCommand(l.prefix+key, n, dated...)))
+}
+
+// Block blocks a key from now on for so long, in whole milliseconds. It returns when that ends.
+func (l *Limiter) Block(ctx context.Context, key string, d time.Duration) (time.Time, error) {
+	return l.blocked(ctx, key, d, false)
+}
+
+// BlockUnlessBlocked is Block of a key that is not blocked; else the block stays as it is.
+func (l *Limiter) BlockUnlessBlocked(ctx context.Context, key string, d time.Duration) (time.Time, error) {
+	return l.blocked(ctx, key, d, true)
+}
+
+func (l *Limiter) blocked(ctx context.Context, key string, d time.Duration, unless bool) (time.Time, error) {
+	length, err := milliseconds(d, "duration", 1)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	if l.conn == nil {
+		e, unlock := l.windows.lock(key)
+		defer unlock()
+		at := clock()
+		return time.Now().Add(duration(e.block(length, at, unless) - at)), nil
+	}
+	until, err := integerOf(l.change(ctx, blockCommand(l.prefix+key, length, unless)))
+	if err != nil {
+		return time.Time{}, err
+	}
+	return time.UnixMilli(until), nil
+}
+
+// Unblock lifts a key's block, and tells whether there was one.
+func (l *Limiter) Unblock(ctx context.Context, key string) (bool, error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	if l.conn == nil {
+		e, unlock := l.windows.lock(key)
+		defer unlock()
+		return e.unblock(clock()), nil
+	}
+	lifted, err := integerOf(l.change(ctx, unblockCommand(l.prefix+key)))
+	return lifted == 1, err
+}
+
+// Reset forgets all that a key holds: its counts and its block.
+func (l *Limiter) Reset(ctx context.Context, key string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	l.windows.forget(key)
+	return l.reset(ctx, key)
+}
+
+func (a asker) reset(ctx context.Context, key string) error {
+	if a.conn == nil {
+		return nil
+	}
+	_, err := a.change(ctx, unlinkCommand(a.prefix+key))
+	return err
+}
+
+func integerOf(raw any, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	n, ok := raw.(int64)
+	if !ok {
+		return 0, unexpected(raw)
+	}
+	return n, nil
+}

@@ -1,0 +1,178 @@
+package swlimit
+
+import (
+	"errors"
+	"math"
+	"testing"
+	"time"
+)
+
+// kinds are limiters of which each decides somewhere else.
+func kinds(t *testing.T, limit int64, f func(*testing.T, *Limiter)) {
+	t.Run("direct", func(t *testing.T) { f(t, limiter(t, server(t), limit, Mode(Direct))) })
+	t.Run("cached", func(t *testing.T) { f(t, limiter(t, server(t), limit)) })
+	t.Run("local", func(t *testing.T) { f(t, limiter(t, nil, limit)) })
+}
+
+func TestLimiter(t *testing.T) {
+	kinds(t, 10, func(t *testing.T, l *Limiter) {
+		k := key()
+		d := must(l.Allow(background, k))
+		if left, ok := d.Remaining(); !d.Allowed() || d.Granted != 1 || d.Limit != 10 || left != 9 || !ok || d.RetryAfter != 0 ||
+			d.ResetAfter < time.Minute {
+			t.Errorf("%+v", d)
+		}
+		if d := must(l.AllowN(background, k, 4)); d.Granted != 4 {
+			t.Errorf("%+v", d)
+		}
+		if d := must(l.PeekN(background, k, 6)); d.Allowed() || d.RetryAfter <= 0 {
+			t.Errorf("%+v", d)
+		}
+		if d := must(l.AllowAtMost(background, k, 9)); d.Granted != 5 {
+			t.Errorf("%+v", d)
+		}
+		if d := must(l.Allow(background, k)); d.Allowed() || d.RetryAfter <= 0 || d.RetryAfter > 70*time.Second {
+			t.Errorf("%+v", d)
+		}
+		if d := must(l.AllowN(background, k, 11)); d.Allowed() || d.RetryAfter != Never {
+			t.Errorf("%+v", d)
+		}
+		if n := must(l.Refund(background, k, 3)); n != 3 {
+			t.Errorf("%d given back", n)
+		}
+		if d := must(l.AllowN(background, k, 3)); !d.Allowed() {
+			t.Errorf("after a refund: %+v", d)
+		}
+		if n := must(l.RefundAged(background, k, 1, time.Second)); n != 1 {
+			t.Errorf("%d given back", n)
+		}
+		if d := must(l.Record(background, k, 5)); d.Allowed() {
+			t.Errorf("%+v", d)
+		}
+		if d := must(l.RecordAged(background, k, 5, time.Second)); d.Allowed() {
+			t.Errorf("%+v", d)
+		}
+		if err := l.Reset(background, k); err != nil {
+			t.Error(err)
+		}
+		if left, _ := must(l.Peek(background, k)).Remaining(); left != 10 {
+			t.Errorf("%d left", left)
+		}
+	})
+}
+
+func TestBlock(t *testing.T) {
+	kinds(t, 10, func(t *testing.T, l *Limiter) {
+		k := key()
+		until := must(l.Block(background, k, time.Hour))
+		if left := time.Until(until); left < 59*time.Minute || left > 61*time.Minute {
+			t.Errorf("blocked for %v", left)
+		}
+		if again := must(l.BlockUnlessBlocked(background, k, time.Minute)); again.Sub(until).Abs() > time.Minute {
+			t.Errorf("blocked until %v instead of %v", again, until)
+		}
+		if d := must(l.Allow(background, k)); d.Allowed() || d.RetryAfter < 58*time.Minute {
+			t.Errorf("%+v", d)
+		}
+		if !must(l.Unblock(background, k)) || must(l.Unblock(background, k)) {
+			t.Error("unblocked once")
+		}
+		if d := must(l.Allow(background, k)); !d.Allowed() {
+			t.Errorf("%+v", d)
+		}
+	})
+}
+
+func TestBlockFor(t *testing.T) {
+	for _, conn := range []*Conn{server(t), nil} {
+		l := limiter(t, conn, 1, BlockFor(time.Hour))
+		k := key()
+		must(l.Allow(background, k))
+		if d := must(l.Allow(background, k)); d.Allowed() || d.RetryAfter < 59*time.Minute {
+			t.Errorf("%+v", d)
+		}
+	}
+}
+
+func TestSeveralLimits(t *testing.T) {
+	for _, conn := range []*Conn{server(t), nil} {
+		k := key()
+		few := limiter(t, conn, 2, Prefix("few:"))
+		many := limiter(t, conn, 10, Prefix("many:"))
+		for range 2 {
+			if d := must(AllowAll(background, few.Request(k, 1), many.Request(k, 3))); !d.Allowed || len(d.Each) != 2 {
+				t.Errorf("%+v", d)
+			}
+		}
+		d := must(AllowAll(background, few.Request(k, 1), many.Request(k, 3)))
+		if d.Allowed || d.RetryAfter() <= 0 || d.Each[0].Allowed() {
+			t.Errorf("%+v", d)
+		}
+		if left, _ := must(many.Peek(background, k)).Remaining(); left != 4 {
+			t.Errorf("%d left: a denial has counted", left)
+		}
+		for _, wrong := range [][]Request{{}, {few.Request(k, 1), few.Request(k, 1)}, {few.Request(k, 0)},
+			{few.Request(k, 1), limiter(t, connect(t, Server{Addr: "127.0.0.1:1"}), 1).Request("other", 1)}} {
+			if _, err := AllowAll(background, wrong...); !errors.Is(err, ErrArgument) {
+				t.Errorf("%v", err)
+			}
+		}
+	}
+}
+
+func TestWrongArguments(t *testing.T) {
+	conn := connect(t, Server{Addr: "127.0.0.1:1"})
+	good := Quota{Limit: 1, Window: time.Second}
+	for i, err := range []error{
+		second(New(conn, Quota{Limit: -1, Window: time.Second})),
+		second(New(conn, Quota{Limit: 1 << 53, Window: time.Second})),
+		second(New(conn, Quota{Limit: 1})),
+		second(New(conn, Quota{Limit: 1, Window: time.Microsecond})),
+		second(New(conn, Quota{Limit: 1, Window: math.MaxInt64})),
+		second(New(conn, Quota{Limit: 1, Window: time.Second, Resolution: 7 * time.Millisecond})),
+		second(New(conn, Quota{Limit: 1, Window: time.Hour, Resolution: time.Millisecond})),
+		second(New(conn, good, Mode(Allow))),
+		second(New(nil, good, Mode(Direct))),
+		second(New(conn, good, OnFailure(Cached))),
+		second(New(conn, good, LocalShare(0))),
+		second(New(conn, good, LocalShare(math.NaN()))),
+		second(New(conn, good, Timeout(0))),
+		second(New(conn, good, MaxKeys(0))),
+		second(New(conn, good, MaxWaiting(0))),
+		second(New(conn, good, BlockFor(0))),
+		second(NewHolds(conn, 1, time.Second)),
+		second(NewHolds(conn, -1, time.Minute)),
+	} {
+		if !errors.Is(err, ErrArgument) {
+			t.Errorf("case %d: %v", i, err)
+		}
+	}
+	l := limiter(t, nil, 1)
+	if _, err := l.AllowN(background, "k", 0); !errors.Is(err, ErrArgument) {
+		t.Error(err)
+	}
+	if _, err := l.Refund(background, "k", 0); !errors.Is(err, ErrArgument) {
+		t.Error(err)
+	}
+	if _, err := l.Block(background, "k", 0); !errors.Is(err, ErrArgument) {
+		t.Error(err)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestRefused(t *testing.T) {
+	conn := server(t)
+	l := limiter(t, conn, 1)
+	k := key()
+	if _, err := conn.ask(background, command{words: []string{"SET", k, "text"}, key: k}, asking{timeout: 20 * time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	var refused RefusedError
+	if _, err := l.Allow(background, k); !errors.As(err, &refused) {
+		t.Error(err)
+	}
+	if states := conn.Servers(); len(states) != 1 || states[0].State != "up" || states[0].Backend == "" {
+		t.Errorf("%+v", states)
+	}
+}

@@ -1,0 +1,58 @@
+package swlimit
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+)
+
+// clock is Unix time in ms as it was when this process began, and has gone on since: nobody can set it.
+func clock() int64 { return began.UnixMilli() + now().Milliseconds() }
+
+// windows are those of this process: for limits without a server, and for the time that it does not answer.
+type windows struct {
+	number int64 // no two have the same
+	seed   maphash.Seed
+	most   int // keys of a shard
+	shards [shards]windowShard
+}
+
+type windowShard struct {
+	mu      sync.Mutex
+	entries bounded[*entry]
+	_       [64]byte // no two of them share a cache line
+}
+
+var numbers atomic.Int64
+
+func newWindows(most int64) *windows {
+	return &windows{number: numbers.Add(1), seed: maphash.MakeSeed(), most: int(max(1, most/shards))}
+}
+
+// lock is what a key holds, for one goroutine alone until it unlocks.
+func (w *windows) lock(key string) (*entry, func()) {
+	key = remembered(key)
+	at := maphash.String(w.seed, key) % shards
+	s := &w.shards[at]
+	s.mu.Lock()
+	return w.entry(at, key), s.mu.Unlock
+}
+
+// entry is what a key holds. Its shard is locked.
+func (w *windows) entry(shard uint64, key string) *entry {
+	s := &w.shards[shard]
+	e, ok := s.entries.get(key)
+	if !ok {
+		e = new(entry)
+		s.entries.put(key, e, w.most)
+	}
+	return e
+}
+
+func (w *windows) forget(key string) {
+	key = remembered(key)
+	s := &w.shards[maphash.String(w.seed, key)%shards]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.entries.remove(key)
+}

@@ -1,0 +1,67 @@
+package swlimit
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+)
+
+// port is that of a server that pytest has started for these tests: SWLIMIT_PORTS says which there are.
+func port(t testing.TB, name string) int {
+	t.Helper()
+	var ports map[string]int
+	_ = json.Unmarshal([]byte(os.Getenv("SWLIMIT_PORTS")), &ports)
+	if ports[name] == 0 {
+		t.Skipf("there is no server %q: run `make test-go`", name)
+	}
+	return ports[name]
+}
+
+func address(t testing.TB, name string) string { return fmt.Sprintf("127.0.0.1:%d", port(t, name)) }
+
+func connect(t testing.TB, transport Transport) *Conn {
+	t.Helper()
+	conn := NewConn(transport)
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func server(t testing.TB) *Conn { return connect(t, Server{Addr: address(t, "main")}) }
+
+func limiter(t testing.TB, conn *Conn, limit int64, options ...Option) *Limiter {
+	t.Helper()
+	// Generous, as machines are busy.
+	options = append([]Option{Timeout(20 * time.Second), OnFailure(Error)}, options...)
+	l, err := New(conn, Quota{Limit: limit, Window: time.Minute}, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func key() string { return "go:" + rand.Text() }
+
+// must is what nothing has failed at.
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+// eventually waits until something is so.
+func eventually(t testing.TB, what string, isSo func() bool) {
+	t.Helper()
+	for until := time.Now().Add(20 * time.Second); !isSo(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("never:", what)
+		}
+	}
+}
+
+// background is a context without an end.
+var background = context.Background()

@@ -1,0 +1,142 @@
+package swlimit
+
+import (
+	"encoding/json"
+	"os"
+	"testing"
+	"time"
+)
+
+// vectors are what several languages share.
+func vectors(t *testing.T, name string, into any) {
+	t.Helper()
+	text, err := os.ReadFile("../../tests/vectors/" + name + ".json")
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDecisions(t *testing.T) {
+	var cases []struct {
+		Stored *struct {
+			Window, Resolution int64
+			Counts             [][2]int64
+		}
+		BlockedUntil int64 `json:"blocked_until"`
+		Now          int64
+		Request      struct {
+			Limit, Window, Resolution, Cost int64
+			Partial, Strict                 bool
+		}
+		Decision [5]int64
+	}
+	vectors(t, "decisions", &cases)
+	for i, c := range cases {
+		e := entry{blockedUntil: c.BlockedUntil}
+		if c.Stored != nil {
+			e.counts = counts{window: c.Stored.Window, resolution: c.Stored.Resolution}
+			for _, at := range c.Stored.Counts {
+				e.counts.list = append(e.counts.list, count{at[0] / c.Stored.Resolution, at[1]})
+			}
+		}
+		r := c.Request
+		d := demand{quota{r.Limit, r.Window, r.Resolution, r.Strict}, r.Cost, r.Partial}
+		got, err := e.peek(&d, c.Now)
+		if err != nil || [5]int64{got.granted, got.limit, got.remaining, got.retryAfter, got.resetAfter} != c.Decision {
+			t.Errorf("case %d: %+v, %v instead of %v", i, got, err, c.Decision)
+		}
+		if got.granted > 0 {
+			if got, err := e.allow(&d, c.Now, 0); err != nil || got.granted != c.Decision[0] || got.remaining != c.Decision[2]-c.Decision[0] {
+				t.Errorf("case %d: allow says %+v, %v", i, got, err)
+			}
+		}
+	}
+	if len(cases) < 100 {
+		t.Errorf("only %d cases", len(cases))
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	var defaults struct {
+		Options struct {
+			Mode, OnFailure string  `json:"-"`
+			ModeName        string  `json:"mode"`
+			FailureName     string  `json:"on_failure"`
+			LocalShare      float64 `json:"local_share"`
+			Timeout         int64
+			MaxKeys         int64 `json:"max_keys"`
+			MaxWaiting      int   `json:"max_waiting"`
+			MaxUntrackedAge int64 `json:"max_untracked_age"`
+			Prefix          string
+		}
+		Breaker struct {
+			Failures     int
+			SilentTimes  int   `json:"silent_timeouts"`
+			FirstProbe   int64 `json:"first_probe"`
+			LastProbe    int64 `json:"last_probe"`
+			Jitter       float64
+			ProbeTimeout int64 `json:"probe_timeout"`
+		}
+		Resolutions []struct{ Window, Resolution int64 }
+		Shares      []struct {
+			Limit, Units int64
+			Share        float64
+		}
+		Denials []struct {
+			RetryAfter int64 `json:"retry_after"`
+			DeniedFor  int64 `json:"denied_for_us"`
+		}
+		Deadlines []struct {
+			Left int64 `json:"left_us"`
+			Wait int64 `json:"wait_us"`
+		}
+	}
+	vectors(t, "defaults", &defaults)
+	conn := NewConn(Server{Addr: "127.0.0.1:1"})
+	defer conn.Close()
+	s, err := settingsOf(conn, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := defaults.Options
+	if string(s.mode) != o.ModeName || string(s.onFailure) != o.FailureName || s.localShare != o.LocalShare ||
+		s.timeout.Milliseconds() != o.Timeout || s.maxKeys != o.MaxKeys || s.maxWaiting != o.MaxWaiting ||
+		s.maxUntrackedAge.Milliseconds() != o.MaxUntrackedAge || s.prefix != o.Prefix {
+		t.Errorf("%+v instead of %+v", s, o)
+	}
+	b := defaults.Breaker
+	if b.Failures != failures || b.SilentTimes != silentTimes || b.FirstProbe != firstProbe.Milliseconds() ||
+		b.LastProbe != lastProbe.Milliseconds() || b.Jitter != probeJitter || b.ProbeTimeout != probeTimeout.Milliseconds() {
+		t.Errorf("the breaker is not %+v", b)
+	}
+	for _, r := range defaults.Resolutions {
+		if got := usualResolution(r.Window); got != r.Resolution {
+			t.Errorf("window %d: resolution %d instead of %d", r.Window, got, r.Resolution)
+		}
+	}
+	for _, r := range defaults.Shares {
+		if got := shareOf(r.Limit, r.Share); got != r.Units {
+			t.Errorf("%v of %d: %d instead of %d", r.Share, r.Limit, got, r.Units)
+		}
+	}
+	for _, r := range defaults.Denials {
+		if got := deniedFor(r.RetryAfter).Microseconds(); got != r.DeniedFor {
+			t.Errorf("retry after %d: denied for %d instead of %d", r.RetryAfter, got, r.DeniedFor)
+		}
+	}
+	for _, r := range defaults.Deadlines {
+		if got := patience(time.Duration(r.Left) * time.Microsecond).Microseconds(); got != r.Wait {
+			t.Errorf("%d µs left: %d instead of %d", r.Left, got, r.Wait)
+		}
+	}
+}
+
+func TestScriptIsTheOneOfAllClients(t *testing.T) {
+	shared, err := os.ReadFile("../lua/swlimit.lua")
+	if err != nil || string(shared) != script {
+		t.Error("copy src/lua/swlimit.lua to src/go/swlimit.lua:", err)
+	}
+}

@@ -1,0 +1,354 @@
+package swlimit
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	poll        = 100 * time.Millisecond // who waits without a place in the server's queue asks again after so long
+	longestWait = time.Hour
+)
+
+// elsewhere matches the end of a wait that goes on for another client; again, what a wait survives.
+var (
+	elsewhere = regexp.MustCompile("^UNBLOCKED (another client now waits for this id|this id waits elsewhere)")
+	again     = regexp.MustCompile("^UNBLOCKED |too many clients are waiting")
+)
+
+// waits are the calls that wait for their turn. A wait stalls its connection, so each has one of its own.
+type waits struct {
+	conn *Conn
+
+	mu      sync.Mutex
+	taken   int
+	idle    []*link
+	lines   map[string][]chan struct{} // who waits for a key in this process, the first of them at the server
+	closed  bool
+	closing chan struct{}
+}
+
+// turn waits until all who came before have had theirs; false when ctx ends, or so much time has passed. Call over in
+// both cases.
+func (w *waits) turn(ctx context.Context, key string, left time.Duration) (over func(), isMine bool) {
+	mine := make(chan struct{})
+	w.mu.Lock()
+	if w.lines == nil {
+		w.lines = map[string][]chan struct{}{}
+	}
+	line := append(w.lines[key], mine)
+	w.lines[key] = line
+	if len(line) == 1 {
+		close(mine)
+	}
+	closing := w.ending()
+	w.mu.Unlock()
+	over = func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		line := w.lines[key]
+		at := slices.Index(line, mine)
+		line = slices.Delete(line, at, at+1)
+		switch {
+		case len(line) == 0:
+			delete(w.lines, key)
+			return
+		case at == 0:
+			close(line[0])
+		}
+		w.lines[key] = line
+	}
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	select {
+	case <-mine:
+		return over, true
+	default:
+	}
+	select {
+	case <-mine:
+		return over, true
+	case <-ctx.Done():
+	case <-timer.C:
+	case <-closing:
+	}
+	return over, false
+}
+
+// ending is closed when waits are to end. w.mu is held.
+func (w *waits) ending() chan struct{} {
+	if w.closing == nil {
+		w.closing = make(chan struct{})
+		if w.closed {
+			close(w.closing)
+		}
+	}
+	return w.closing
+}
+
+func (w *waits) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	closing := w.ending()
+	if !w.closed {
+		w.closed = true
+		close(closing)
+	}
+	for _, l := range w.idle {
+		l.fail(ErrClosed)
+	}
+	w.idle = nil
+}
+
+// ask is the reply to a command that may wait. It is nil where no connection is free, or the wait ended without a
+// decision: ask again then, a little later.
+func (w *waits) ask(ctx context.Context, key string, left func() time.Duration, cmd func(ms int64) command,
+	s *settings) (any, error) {
+	c := w.conn
+	finding, cancel := context.WithTimeout(ctx, left()+s.timeout)
+	p, err := c.primary(finding, key)
+	cancel()
+	if err != nil {
+		return nil, err
+	}
+	l, closing := w.take(p, s.maxWaiting)
+	if l == nil {
+		return nil, nil
+	}
+	var asked *call
+	free := func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.taken--
+		if asked != nil && asked.over.Load() && asked.err == nil && !w.closed && !l.isGone() {
+			w.idle = append(w.idle, l)
+		} else if asked == nil {
+			l.fail(ErrClosed)
+		}
+	}
+	defer free()
+	timer := time.NewTimer(left() + s.timeout)
+	defer timer.Stop()
+	select {
+	case <-l.ready:
+	case <-timer.C:
+		return nil, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-closing:
+		return nil, ErrClosed
+	}
+	asked = &call{command: cmd(left().Milliseconds()), done: make(chan struct{})}
+	l.add(asked)
+	select {
+	case <-asked.done:
+		return w.ended(asked, l)
+	case <-timer.C:
+		err = nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-closing:
+		err = ErrClosed
+	}
+	c.settle(func() { w.giveUp(asked, l, s.timeout) })
+	return nil, err
+}
+
+// take is a connection to wait on; nil where so many are taken already.
+func (w *waits) take(p *primary, most int) (*link, chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	closing := w.ending()
+	if w.closed || w.taken >= most {
+		return nil, closing
+	}
+	w.taken++
+	w.idle = slices.DeleteFunc(w.idle, (*link).isGone)
+	for i, l := range w.idle {
+		if l.server.Addr == p.server.Addr {
+			w.idle = slices.Delete(w.idle, i, i+1)
+			return l, closing
+		}
+	}
+	if len(w.idle) > 0 && len(w.idle)+w.taken > most {
+		w.idle[0].fail(ErrClosed)
+		w.idle = slices.Delete(w.idle, 0, 1)
+	}
+	return w.conn.connect(p.server, nil, nil), closing
+}
+
+// ended is what a wait came to; nil means: ask again.
+func (w *waits) ended(asked *call, l *link) (any, error) {
+	text, isReply := asked.err.(serverError)
+	switch {
+	case asked.err == nil:
+		return asked.reply, nil
+	case !isReply: // the connection was lost
+		if asked.ending != nil {
+			w.conn.insist(command{words: asked.ending, key: asked.key}, asked.lasts, closing)
+		}
+		return nil, nil
+	}
+	l.fail(asked.err)
+	switch {
+	case elsewhere.MatchString(string(text)):
+		return nil, RefusedError(text)
+	case again.MatchString(string(text)):
+		return nil, nil
+	}
+	return nil, understood(text)
+}
+
+// giveUp ends a wait whose caller has gone, and gives back what was granted all the same. The connection stays until the
+// reply is there: a grant that is on its way arrives, and goes back where it was counted.
+func (w *waits) giveUp(asked *call, l *link, timeout time.Duration) {
+	defer l.fail(ErrClosed)
+	c := w.conn
+	ctx, cancel := context.WithTimeout(c.ctx, closing)
+	defer cancel()
+	if asked.ending != nil { // which ends the wait, too
+		c.end(c.ctx, command{words: asked.ending, key: asked.key}, asked.lasts, timeout)
+		return
+	}
+	_, _ = c.ask(ctx, command{words: []string{"CLIENT", "UNBLOCK", number(l.id)}, key: asked.key},
+		asking{timeout: closing, always: true})
+	select {
+	case <-asked.done:
+	case <-ctx.Done():
+		return
+	}
+	if asked.err == nil {
+		if counted := asked.undo(asked.reply); len(counted) > 0 {
+			c.giveBack(asked, counted)
+		}
+	}
+}
+
+// Wait is an Allow that waits for its turn, first come, first served, until ctx's deadline. It returns nil when one unit
+// is granted, and only then. A denial is ErrDenied, at once where there is no hope for one before the deadline.
+func (l *Limiter) Wait(ctx context.Context, key string) error { return l.WaitN(ctx, key, 1) }
+
+// WaitN is Wait for n units.
+func (l *Limiter) WaitN(ctx context.Context, key string, n int64) error {
+	if err := l.check(ctx, n); err != nil {
+		return err
+	}
+	d := demand{l.quota, n, false}
+	decision, err := l.wait(ctx, key, &d)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return &DeniedError{unknown(0, d.limit, unknownMS).decision(FromFailure)}
+	case err != nil:
+		return err
+	case !decision.Allowed():
+		return &DeniedError{decision}
+	}
+	return nil
+}
+
+// leftUntil is how long one may wait for a caller.
+func leftUntil(ctx context.Context) func() time.Duration {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return func() time.Duration { return longestWait }
+	}
+	return func() time.Duration { return min(longestWait, max(0, patience(time.Until(deadline)))) }
+}
+
+func (l *Limiter) wait(ctx context.Context, key string, d *demand) (Decision, error) {
+	left := leftUntil(ctx)
+	if l.conn == nil || d.cost > d.limit {
+		return l.poll(ctx, key, d, left)
+	}
+	w := &l.conn.waits
+	name := l.prefix + key
+	over, isMine := w.turn(ctx, name, left())
+	defer over()
+	if !isMine {
+		if err := ctx.Err(); err != nil {
+			return Decision{}, err
+		}
+		decision, err := l.PeekN(ctx, key, d.cost)
+		decision.Granted = 0
+		return decision, err
+	}
+	for waited := false; ; waited = true {
+		pause := poll
+		r, err := l.acquire(ctx, name, d, left)
+		switch {
+		case err == nil && (r.granted > 0 || r.retryAfter < 0 || time.Duration(r.retryAfter)*time.Millisecond > left()):
+			return l.decided(r, FromServer), nil
+		case err == nil:
+			pause = min(poll, time.Duration(r.retryAfter)*time.Millisecond)
+		case errors.Is(err, ErrModuleMissing): // the script has no queue
+			return l.poll(ctx, key, d, left)
+		case !errors.Is(err, ErrUnavailable):
+			return Decision{}, err
+		// A caller that waits already goes on waiting, unless a request that came now would be granted.
+		case !waited || left() == 0 || l.grantsWithout(key, d):
+			return l.failed(err, key, d, l.block)
+		}
+		if !sleep(ctx, max(time.Millisecond, min(pause, left()))) {
+			return Decision{}, ctx.Err()
+		}
+	}
+}
+
+// acquire asks with no wait over the shared connection, so that a free key needs no place; then in the server's queue.
+func (l *Limiter) acquire(ctx context.Context, name string, d *demand, left func() time.Duration) (reply, error) {
+	raw, err := l.ask(ctx, acquireCommand(name, d, 0))
+	if err != nil {
+		return reply{}, err
+	}
+	r, err := replyOf(raw)
+	if err != nil || r.granted > 0 || r.retryAfter < 0 || time.Duration(r.retryAfter)*time.Millisecond > left() {
+		return r, err
+	}
+	raw, err = l.conn.waits.ask(ctx, name, left, func(ms int64) command { return acquireCommand(name, d, ms) }, l.settings)
+	if err != nil || raw == nil {
+		return r, err
+	}
+	if r, err = replyOf(raw); err == nil && r.granted == 0 && r.retryAfter >= 0 {
+		r.retryAfter = max(r.retryAfter, left().Milliseconds()+1) // its time was up
+	}
+	return r, err
+}
+
+// grantsWithout tells whether a request would be granted now, were the server away.
+func (l *Limiter) grantsWithout(key string, d *demand) bool {
+	if l.onFailure == Error {
+		return false
+	}
+	r, err := l.instead(d.limit, d.cost, func(limit int64) (reply, error) {
+		wanted := *d
+		wanted.limit = limit
+		e, unlock := l.windows.lock(key)
+		defer unlock()
+		return e.peek(&wanted, clock())
+	})
+	return err == nil && r.granted > 0
+}
+
+// poll asks again when it may fit.
+func (l *Limiter) poll(ctx context.Context, key string, d *demand, left func() time.Duration) (Decision, error) {
+	for waited := false; ; waited = true {
+		decision, err := l.allow(ctx, key, *d)
+		if err != nil || decision.Allowed() || decision.RetryAfter == Never {
+			return decision, err
+		}
+		pause := decision.RetryAfter
+		if pause == Unknown || (decision.Source == FromFailure && waited) {
+			pause = poll
+		}
+		if pause > left() {
+			return decision, nil
+		}
+		if !sleep(ctx, max(time.Millisecond, pause)) {
+			return Decision{}, ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,47 @@
+"""The tests of the modules for Go, on real servers: SWLIMIT_PORTS has their ports."""
+
+import json
+import subprocess
+
+import pytest
+
+from support import golang
+from support.cluster import Cluster
+from support.server import ROOT
+from support.tls import encrypted
+
+CORE = "github.com/swlimit/swlimit/src/go"
+MODULES = [path.parent for path in sorted((ROOT / "src/go").rglob("go.mod"))]
+
+
+def passes(folder, only=None, env=None, **ports):
+    """The tests of a folder, of which at least one is run, none is skipped, and all pass."""
+    done = golang.run("test", "-race", "-count=1", "-v", *(["-run", only] if only else []), ".",
+                      cwd=golang.MODULES / folder, env={"SWLIMIT_PORTS": json.dumps(ports)} | (env or {}))
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
+    assert "--- PASS" in done.stdout and "--- SKIP" not in done.stdout, done.stdout
+
+
+def test_core(server, start):
+    """`bare` has no module; `spare` is killed and starts again."""
+    bare = start(module=None)
+    passes(".", main=server.port, bare=bare.port)
+
+
+def test_goredis(server, start, tmp_path):
+    cluster, tls = Cluster(start), encrypted(start, tmp_path)
+    passes("goredis", main=server.port, cluster=cluster.servers[0].port, tls=tls.port,
+           env={"SWLIMIT_CA": str(tls.authority)})
+
+
+@pytest.mark.parametrize("module", MODULES, ids=[str(path.relative_to(golang.MODULES)) for path in MODULES])
+def test_is_in_good_order(module):
+    """Formatted and vetted."""
+    assert subprocess.check_output([golang.FORMAT, "-l", "."], cwd=module, text=True) == ""
+    done = golang.run("vet", "./...", cwd=module)
+    assert done.returncode == 0, done.stderr
+
+
+def test_core_depends_on_nothing():
+    others = golang.run("list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", CORE).stdout.split()
+    assert others == [CORE]
