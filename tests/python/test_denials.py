@@ -36,7 +36,7 @@ def denial(retry_after=30_000):
 class TestMemory:
     """The memory itself, which has neither clock nor connection."""
 
-    def remembering(self, cost=1, block=0.0, retry_after=30_000, **options):
+    def remembering(self, cost=1, block=0, retry_after=30_000, **options):
         denials = DenialCache()
         denials.learn(denials.ticket(Demand(b"k", QUOTA, cost, block), NOW), denial(retry_after), NOW, **options)
         return denials
@@ -62,7 +62,8 @@ class TestMemory:
 
     @pytest.mark.parametrize("remembered, asked, known", [
         ((5, 0), (5, 0), True), ((5, 0), (6, 0), True), ((5, 0), (4, 0), False),
-        ((1, 0), (1, 20), False), ((1, 20), (1, 20), True), ((1, 20), (1, 0), True), ((1, 0.5), (1, 0.5), False),
+        ((1, 0), (1, 20_000), False), ((1, 20_000), (1, 20_000), True), ((1, 20_000), (1, 0), True),
+        ((1, 500), (1, 500), False),
     ])
     def test_only_what_is_as_large_and_blocks_no_more(self, remembered, asked, known):
         denials = self.remembering(*remembered)

@@ -17,7 +17,7 @@ from swlimit._protocol import commands
 PORT = int(os.environ["SWLIMIT_PORT"])
 STRETCH = float(os.environ.get("SWLIMIT_STRETCH", 1))
 """How much faster than the test's the server's clock goes."""
-words = commands._rate
+arguments = commands.RateCommand.arguments
 
 
 class Storage(swlimit.limits.SwlimitStorage):
@@ -27,11 +27,11 @@ class Storage(swlimit.limits.SwlimitStorage):
         super().__init__(f"swlimit+redis://127.0.0.1:{PORT}", **options | {"mode": "direct", "subintervals": 1000})
 
 
-def dated(*args, **options):
-    return (*words(*args, **options), "AT", int(time.time() * 1000 * STRETCH))
+def dated(command):
+    return *arguments(command), "AT", int(time.time() * 1000 * STRETCH)
 
 
-commands._rate = dated
+commands.RateCommand.arguments = dated
 limits.strategies.STRATEGIES["fixed-window"] = limits.strategies.MovingWindowRateLimiter
 
 

@@ -8,8 +8,7 @@ import redis.exceptions as redis_errors
 from ._base import POLLING
 from ._core.decision import Decision
 from ._core.denial_cache import Demand
-from ._protocol import commands
-from ._protocol.commands import Command
+from ._protocol.commands import Acquire, Allow, Peek
 from ._protocol.replies import can_wait_again, is_queue_full, is_unknown_command
 from ._rate_base import RateLimiterBase
 from .errors import NeedsModule, NoFreeConnection, ServerAway
@@ -56,7 +55,7 @@ class Acquisition:
             except redis_errors.ResponseError as error:
                 if can_wait_again(error) and time.monotonic() < ends:
                     with suppress(ServerAway):  # its redirection says where the key is now
-                        await limiter._send(commands.peek(demand.key, demand.quota))
+                        await limiter._send(Peek(demand.key, demand.quota))
                     await limiter._interface.sleep(0.05)
                     continue
                 if not is_queue_full(error) and not is_unknown_command(error):
@@ -67,8 +66,8 @@ class Acquisition:
                 return Decision.of(reply, demand.quota)
         return None
 
-    def _command(self, left: float) -> Command:
-        return commands.acquire(self._demand.key, self._demand.quota, int(left * 1000), self._demand.cost)
+    def _command(self, left: float) -> Acquire:
+        return Acquire(self._demand.key, self._demand.quota, int(left * 1000), self._demand.cost)
 
     def _has_queue(self) -> bool:
         """Whether the server lets clients wait, as far as is known: neither the script nor the first release does."""
@@ -95,7 +94,7 @@ class Acquisition:
         while True:
             decision = limiter._known(demand)
             if decision is None:
-                decision = await limiter._decide("ALLOW", demand, demand.cost, limiter._timeout)
+                decision = await limiter._decide(demand, Allow(*demand[:3]), limiter._timeout)
             pause = decision.retry_after or 0.0
             if decision or time.monotonic() + pause > ends:
                 return decision

@@ -8,8 +8,7 @@ from ._core.clock import shown
 from ._core.decision import Decision, HoldDecision
 from ._core.local_windows import instant
 from ._hold_base import Claim, HoldRequest
-from ._protocol import commands
-from ._protocol.commands import Command, Words
+from ._protocol.commands import Allow, Budget, BudgetClause, HoldClause, RateClause, Record, Refund
 from ._rate_base import Request
 from .budget_limiter import BudgetRequest, budget_decision
 
@@ -21,15 +20,15 @@ class RateMember:
         self.limiter, self._demand = request.limiter, request.demand
         self.key, self.cost, self.is_strict = request.demand.key, request.demand.cost, request.demand.quota.strict
 
-    def clause(self, id: bytes) -> Words:
-        return "RATE", *self._demand.quota.words, self.cost
+    def clause(self) -> RateClause:
+        return RateClause(*self._demand[:3])
 
     def decision(self, reply: Sequence[int]) -> Decision:
         self.limiter.statistics.add("server")
         return Decision.of(reply, self._demand.quota)
 
     def take_here(self) -> Decision:
-        decision: Decision = self.limiter._count_here("ALLOW", self._demand, self.cost, self.limiter._local_source)
+        decision: Decision = self.limiter._count_here(Allow(*self._demand[:3]), self.limiter._local_source)
         return decision
 
     def by_policy(self) -> Decision:
@@ -40,14 +39,14 @@ class RateMember:
         self.limiter._local.change("REFUND", self.key, instant(), units=units, age=None)
 
     def record_here(self, units: int) -> None:
-        self.limiter._count_here("RECORD", self._demand, units, self.limiter._local_source)
+        self.limiter._count_here(self.record(units), self.limiter._local_source)
 
-    def refund(self, units: int, age: int) -> Command | None:
+    def refund(self, units: int, age: int) -> Refund | None:
         """Gives back units that were counted at most `age` ms ago."""
-        return commands.refund(self.key, units, "AGE", f"{age}ms")
+        return Refund(self.key, units, age=age)
 
-    def record(self, units: int) -> Command:
-        return commands.record(self.key, self._demand.quota, units)
+    def record(self, units: int) -> Record:
+        return Record(self.key, self._demand.quota, units)
 
     def forget(self) -> None:
         """Forget the key's denials: units were given back."""
@@ -65,8 +64,8 @@ class BudgetMember:
         self.key, self.cost = request.key, request.cost
         self.span: Span = self.limiter.period_at(shown())
 
-    def clause(self, id: bytes) -> Words:
-        return "BUDGET", self._request.limit, self.span.end, self.cost
+    def clause(self) -> BudgetClause:
+        return BudgetClause(self.key, self._request.limit, self.span.end, self.cost)
 
     def decision(self, reply: Sequence[int]) -> Decision:
         self.limiter.statistics.add("server")
@@ -86,13 +85,13 @@ class BudgetMember:
     def record_here(self, units: int) -> None:
         self.limiter._count_here(self._request._replace(cost=units), force=True)
 
-    def refund(self, units: int, age: int) -> Command | None:
+    def refund(self, units: int, age: int) -> Refund | None:
         """Gives back units; None when their period is over."""
-        return None if shown() >= self.span.end else commands.refund(self.key, units)
+        return None if shown() >= self.span.end else Refund(self.key, units)
 
-    def record(self, units: int) -> Command:
+    def record(self, units: int) -> Budget:
         until = self.limiter.period_at(shown()).end
-        return self._request._replace(cost=units).command(until, force=True)
+        return Budget(self.key, self._request.limit, until, units, force=True)
 
     def forget(self) -> None:
         """Denials of budgets are not remembered."""
@@ -108,8 +107,8 @@ class HoldMember:
         self.key, self.cost = request.key, request.cost
         self.claim: Claim = None
 
-    def clause(self, id: bytes) -> Words:
-        return "HOLD", self.request.limit, f"{self.request.ttl}ms", id, self.cost
+    def clause(self, id: bytes, own_id: bool) -> HoldClause:
+        return HoldClause(self.key, self.request.limit, self.request.ttl, id, self.cost, own_id)
 
     def decision(self, reply: Sequence[int]) -> HoldDecision:
         self.limiter.statistics.add("server")

@@ -7,7 +7,7 @@ from typing import Any, overload
 from ._core.decision import Decision, Decisions, Source
 from ._core.local_windows import instant
 from ._core.quota import Duration
-from ._protocol import commands
+from ._protocol.commands import Allow, AllowAll, RateClause
 from ._rate_base import RateLimiterBase, Request
 from ._transport.thread_backend import run
 from .errors import ServerAway
@@ -45,7 +45,7 @@ async def _decide(requests: Sequence[Request[Any]], deadline: Duration | None) -
     if len(requests) == 1:
         decision = first._known(demands[0])
         if decision is None:
-            decision = await first._decide("ALLOW", demands[0], demands[0].cost, wait)
+            decision = await first._decide(demands[0], Allow(*demands[0][:3]), wait)
         return Decisions(bool(decision), (decision,))
     check_together([one.limiter for one in requests])
     if len({demand.key for demand in demands}) < len(demands):
@@ -60,8 +60,9 @@ async def _decide(requests: Sequence[Request[Any]], deadline: Duration | None) -
     now = time.monotonic()
     tickets = [None if (denials := one.limiter._denials) is None else denials.ticket(one.demand, now)
                for one in requests]
+    command = AllowAll([RateClause(*demand[:3]) for demand in demands], strict=first.quota.strict)
     try:
-        reply = await first._send(commands.allow_all([demand[:3] for demand in demands]), wait)
+        reply = await first._send(command, wait)
     except ServerAway:
         if first._on_failure == "error":
             raise

@@ -10,7 +10,7 @@ from ._base import POLLING
 from ._core.clock import running
 from ._core.decision import HoldDecision
 from ._hold_base import Claim, HoldLimiterBase, HoldRequest
-from ._protocol import commands
+from ._protocol.commands import Renew
 from ._protocol.replies import can_wait_again, is_queue_full
 from ._transport.hold_renewer import LiveHold, RepeatedCommand
 from .errors import NoFreeConnection, ServerAway
@@ -89,7 +89,7 @@ class HoldAttempt:
         limiter, request, sent = self._limiter, self._request, running()
         self._is_in_doubt = True
         try:
-            is_live, = await limiter._send(commands.renew(request.key, request.ttl, [self.id]))
+            is_live, = await limiter._send(Renew(request.key, request.ttl, [self.id]))
         except ServerAway:
             return None
         self._is_in_doubt = False

@@ -11,8 +11,7 @@ from ._base import BaseLimiter, Key, OnFailure
 from ._core.decision import HoldDecision
 from ._core.quota import Duration, checked_integer, milliseconds, part
 from ._local_holds import LocalHold, LocalHolds
-from ._protocol import commands
-from ._protocol.commands import Command
+from ._protocol.commands import Hold, Release, Repeat
 from ._protocol.script_fallback import Module
 from ._transport.circuit_breaker import LAST_PROBE
 from ._transport.hold_renewer import LiveHold, RepeatedCommand
@@ -30,9 +29,9 @@ class HoldRequest(NamedTuple):
     ttl: int
     limit: int
 
-    def command(self, id: bytes, wait: float | None = None) -> Command:
+    def command(self, id: bytes, wait: float | None = None) -> Hold:
         """wait: in seconds."""
-        return commands.hold(self.key, self.limit, self.ttl, id, self.cost, None if wait is None else int(wait * 1000))
+        return Hold(self.key, self.limit, self.ttl, id, self.cost, None if wait is None else int(wait * 1000))
 
 
 Claim = LiveHold | LocalHold | None
@@ -163,7 +162,7 @@ class HoldLimiterBase(BaseLimiter):
         if not isinstance(claim, LiveHold) or not claim.is_live:
             return
         claim.is_over = True
-        command = commands.release(claim.key, claim.id, claim.ttl)
+        command = Release(claim.key, [claim.id], Repeat(claim.ttl / 1000))
         try:
             await self._send(command)
         except BaseException as error:

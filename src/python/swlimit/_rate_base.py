@@ -10,7 +10,7 @@ from ._core.decision import Decision, Source
 from ._core.denial_cache import Demand, DenialCache, Ticket
 from ._core.local_windows import LocalWindows, instant
 from ._core.quota import Duration, Quota, checked_flag, checked_integer, milliseconds, seconds
-from ._protocol import commands
+from ._protocol.commands import RateCommand, Record
 from ._protocol.script_fallback import Module
 from ._transport.circuit_breaker import LAST_PROBE
 from .errors import ServerAway
@@ -73,7 +73,7 @@ class RateLimiterBase(BaseLimiter):
         if partial is not False:
             checked_flag(partial, "partial")
         quota = self.quota if limit is None else self.quota.at(limit)
-        blocked = 0.0 if block is None else milliseconds(block, "block") / 1000
+        blocked = 0 if block is None else milliseconds(block, "block")
         return Demand(self._name(key), quota, 1 if partial else cost, blocked)
 
     def _known(self, demand: Demand) -> Decision | None:
@@ -90,41 +90,33 @@ class RateLimiterBase(BaseLimiter):
             self.statistics.add("cache")
         return known
 
-    async def _decide(self, name: str, demand: Demand, cost: int, wait: float, *, partial: bool = False,
-                      age: int = 0) -> Decision:
+    async def _decide(self, demand: Demand, command: RateCommand, wait: float) -> Decision:
         """Ask the server, or apply the failure policy; remember a denial."""
         if self._state is None:
-            return self._count_here(name, demand, cost, "local", partial, age)
+            return self._count_here(command, "local")
         ticket = None
-        if self._denials is not None and name != "RECORD":
+        if self._denials is not None and command.name != Record.name:
             ticket = self._denials.ticket(demand, time.monotonic())
-        key, quota, blocked = demand.key, demand.quota, block_ms(demand) or 0
-        if name == "ALLOW":
-            command = commands.allow(key, quota, cost, partial=partial, block=blocked)
-        elif name == "PEEK":
-            command = commands.peek(key, quota, cost, partial=partial)
-        else:
-            command = commands.record(key, quota, cost, age=age, block=blocked)
         try:
             reply = await self._send(command, wait)
         except ServerAway:
-            if name == "RECORD" or self._on_failure == "error":
+            if command.name == Record.name or self._on_failure == "error":
                 raise
             if self._on_failure == "local":
-                return self._count_here(name, demand, cost, "failure", partial, age)
-            return self._by_policy(quota, cost)
-        decision = Decision.of(reply, quota)
+                return self._count_here(command, "failure")
+            return self._by_policy(command.quota, command.cost)
+        decision = Decision.of(reply, command.quota)
         self.statistics.add("server")
         if ticket is not None and reply[2] < demand.cost:
             self._learn(ticket, decision)
         return decision
 
-    def _count_here(self, name: str, demand: Demand, cost: int, source: Source, partial: bool = False,
-                    age: int = 0) -> Decision:
+    def _count_here(self, command: RateCommand, source: Source) -> Decision:
         """Decide by a window in this process."""
         self.statistics.add(source)
-        reply = self._local.execute(name, demand.key, demand.quota, instant(), cost, partial, age, block_ms(demand))
-        return Decision.of(reply, demand.quota, source)
+        reply = self._local.execute(command.name, command.key, command.quota, instant(), command.cost,
+                                    command.partial, command.age, command.block or None)
+        return Decision.of(reply, command.quota, source)
 
     def _by_policy(self, quota: Quota, cost: int) -> Decision:
         """The decision of the failure policies `allow` and `deny`."""
@@ -145,11 +137,6 @@ class RateLimiterBase(BaseLimiter):
         age = self._untracked if at_most is None else min(at_most, self._untracked)
         if age > 0:
             self._denials.learn(ticket, decision, time.monotonic(), age)
-
-
-def block_ms(demand: Demand) -> int | None:
-    """For how many ms a denial of this request blocks the key."""
-    return round(demand.block * 1000) if demand.block else None
 
 
 L = TypeVar("L", bound=RateLimiterBase, covariant=True)

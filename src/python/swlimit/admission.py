@@ -14,8 +14,7 @@ from ._core.clock import running, shown
 from ._core.decision import Decision, HoldDecision
 from ._core.quota import checked_integer
 from ._hold_base import Claim
-from ._protocol import commands
-from ._protocol.commands import Command, Repeat
+from ._protocol.commands import Admit, Repeat, Settle
 from ._protocol.replies import is_period_over
 from ._sync_async import AwaitableContext, Awaited
 from ._transport.hold_renewer import LiveHold, RepeatedCommand
@@ -96,9 +95,10 @@ class AdmissionBase:
         held = self._held
         self._decided(bool(reply[0]), LiveHold(held.key, self._id, held.request.ttl, self._sent) if held else None)
 
-    def _command(self) -> Command:
-        return commands.admit([(member.key, member.clause(self._id)) for member in self._members],
-                              strict=any(member.is_strict for member in self._members), is_own_id=self._is_own_id)
+    def _command(self) -> Admit:
+        clauses = [member.clause(self._id, self._is_own_id) if isinstance(member, HoldMember) else member.clause()
+                   for member in self._members]
+        return Admit(clauses, strict=any(member.is_strict for member in self._members))
 
     async def _send(self) -> Any:
         """The reply. When this clock is behind the server's at the end of a period, ask with the next period."""
@@ -184,7 +184,7 @@ class AdmissionBase:
     async def _settle_once(self, used: Sequence[int]) -> list[int] | None:
         assert self._held is not None
         limiter, key = self._held.limiter, self._held.key
-        command = commands.settle(key, self._id, [member.key for member in self._counted], used)
+        command = Settle(key, self._id, [(member.key, units) for member, units in zip(self._counted, used)])
         claim = self.hold._give_up()
         server = limiter._state.of(key) if limiter._state is not None else None
         is_sent = server is not None and not server.breaker.is_open
@@ -207,7 +207,7 @@ class AdmissionBase:
     def _beyond(self, used: Sequence[int]) -> list[tuple[CountedMember, int]]:
         return [(member, units - member.cost) for member, units in zip(self._counted, used) if units > member.cost]
 
-    def _settle_in_background(self, command: Command, claim: LiveHold, used: Sequence[int], is_sent: bool) -> None:
+    def _settle_in_background(self, command: Settle, claim: LiveHold, used: Sequence[int], is_sent: bool) -> None:
         """Send it until the server has answered. A hold that is not live has ended before only if this was the first
         command sent: an earlier one may have settled it."""
         assert self._held is not None
@@ -220,7 +220,8 @@ class AdmissionBase:
                         member.key, RepeatedCommand(member.record(change), math.inf, running() + lasts))
             return True
 
-        settling = RepeatedCommand.of(command._replace(repeat=Repeat(lasts, is_done)))
+        command.repeat = Repeat(lasts, is_done)
+        settling = RepeatedCommand.of(command)
         limiter._in_background(claim.key, settling)
 
 

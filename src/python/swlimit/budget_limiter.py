@@ -12,8 +12,7 @@ from ._core.clock import shown
 from ._core.decision import Decision, Source
 from ._core.local_budgets import LocalBudgets
 from ._core.quota import Duration, checked_flag, checked_integer, milliseconds, part
-from ._protocol import commands
-from ._protocol.commands import Command
+from ._protocol.commands import Budget, Delete, Refund
 from ._protocol.replies import is_period_over
 from ._protocol.script_fallback import Module
 from ._sync_async import Awaited, Threaded, dual_method
@@ -29,8 +28,8 @@ class BudgetRequest(NamedTuple):
     cost: int
     limit: int
 
-    def command(self, until: int, **options: bool) -> Command:
-        return commands.budget(self.key, self.limit, until, self.cost, **options)
+    def command(self, until: int, **options: bool) -> Budget:
+        return Budget(self.key, self.limit, until, self.cost, **options)
 
 
 class _BudgetLimiter(BaseLimiter):
@@ -107,11 +106,11 @@ class _BudgetLimiter(BaseLimiter):
         """Give back units of the period in force; of units counted `age` ago, nothing if the first unit of the period
         is younger. Returns how many. Raises ServerAway."""
         checked_integer(units, "units", least=1)
-        dated = () if age is None else ("AGE", f"{milliseconds(age, 'age', least=0)}ms")
+        aged = None if age is None else milliseconds(age, "age", least=0)
         name = self._name(key)
         if self._state is None:
             return self._local.refund(name, units, shown())
-        taken: int = await self._send(commands.refund(name, units, *dated))
+        taken: int = await self._send(Refund(name, units, age=aged))
         return taken
 
     async def _reset(self, key: Key) -> bool:
@@ -120,7 +119,7 @@ class _BudgetLimiter(BaseLimiter):
         forgotten = self._local.forget(name)
         if self._state is None:
             return forgotten
-        return bool(await self._send(commands.delete(name)))
+        return bool(await self._send(Delete(name)))
 
     async def _decide(self, request: BudgetRequest, wait: float, **options: bool) -> Decision:
         """Ask the server. When this clock is behind the server's at the end of a period, ask with the next period."""

@@ -1,39 +1,36 @@
 """The exceptions of this package."""
 
-from typing import Any
-
 
 class SwlimitError(Exception):
     """What this package raises."""
 
 
 class ServerAway(SwlimitError):
-    """The server does not answer, or cannot do its work at the moment."""
+    """The server is unavailable: it does not answer, or cannot do its work at the moment."""
 
 
 class ModuleMissing(SwlimitError):
-    """The server answers, but has no swlimit, or too old a one for what was asked."""
+    """The server answers, but has no swlimit, or one that is too old for this command."""
 
-    def __init__(self, command: str = "SWLIMIT.*") -> None:
+    def __init__(self, command: str) -> None:
         super().__init__(f"the server has no command {command}: load the module swlimit, with `loadmodule "
                          "/path/to/swlimit.so` in its configuration, or with MODULE LOAD")
 
 
 class NeedsModule(ModuleMissing):
-    """The server decides with the script, which has not got what was asked for."""
+    """The server decides with the script, which lacks this command."""
 
-    def __init__(self, words: tuple[Any, ...]) -> None:
-        command = "SWLIMIT.ADMIT of a hold" if words[0] == "SWLIMIT.ADMIT" else words[0]
+    def __init__(self, command: str) -> None:
         SwlimitError.__init__(
             self, f"{command} needs the module, and the server decides with the script: load the module")
 
 
 class NoFreeConnection(SwlimitError):
-    """All connections that may wait do."""
+    """All connections that may wait are in use."""
 
 
 class DeniedError(SwlimitError):
-    """A request was denied where only a granted one may go on."""
+    """A request was denied, and its block or function was not entered."""
 
     def __init__(self, key: str | bytes, decision: object) -> None:
         super().__init__(f"{key!r} is limited: {decision}")

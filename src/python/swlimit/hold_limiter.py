@@ -8,7 +8,7 @@ from ._core.decision import Holder
 from ._core.quota import Duration, checked_integer, seconds
 from ._hold_attempt import HoldAttempt
 from ._hold_base import HoldGuard, HoldLimiterBase
-from ._protocol import commands
+from ._protocol.commands import Holders
 from ._sync_async import AwaitableContext, Awaited, Threaded, dual_method
 from ._transport.thread_backend import run
 from .errors import DeniedError
@@ -78,7 +78,7 @@ class _HoldLimiter(HoldLimiterBase):
     async def _holders(self, key: Key, count: int = 100) -> list[Holder]:
         """The live holds of a key, oldest first, at most `count` (1 to 10,000). Raises ServerAway."""
         checked_integer(count, "count", least=1)
-        rows = await self._send(commands.holders(self._name(key), count))
+        rows = await self._send(Holders(self._name(key), count))
         return [Holder(id, units, held / 1000, left / 1000, token) for id, units, held, left, token in rows]
 
     holders = dual_method(_holders)

@@ -10,9 +10,8 @@ from ._core.clock import shown
 from ._core.decision import Decision
 from ._core.local_windows import instant
 from ._core.quota import Duration, checked_flag, checked_integer, milliseconds
-from ._protocol import commands
-from ._protocol.commands import Command
-from ._rate_base import RateLimiterBase, Request, block_ms
+from ._protocol.commands import Allow, Block, Command, Delete, Peek, Record, Refund, Unblock
+from ._rate_base import RateLimiterBase, Request
 from ._sync_async import Awaited, Threaded, dual_method
 from ._transport.client_state import PendingRecord
 from ._transport.thread_backend import run
@@ -38,14 +37,19 @@ class _RateLimiter(RateLimiterBase):
         """
         demand, wait = self._demand(key, cost, partial, block, limit), self._wait(deadline)
         known = self._known(demand)
-        return known if known is not None else await self._decide("ALLOW", demand, cost, wait, partial=partial)
+        if known is not None:
+            return known
+        command = Allow(demand.key, demand.quota, cost, partial=partial, block=demand.block)
+        return await self._decide(demand, command, wait)
 
     async def _peek(self, key: Key, cost: int = 1, *, partial: bool = False, limit: int | None = None,
                     deadline: Duration | None = None) -> Decision:
         """The same decision, without counting."""
         demand, wait = self._demand(key, cost, partial, None, limit), self._wait(deadline)
         known = self._known(demand)
-        return known if known is not None else await self._decide("PEEK", demand, cost, wait, partial=partial)
+        if known is not None:
+            return known
+        return await self._decide(demand, Peek(demand.key, demand.quota, cost, partial=partial), wait)
 
     async def _record(self, key: Key, cost: int = 1, *, age: Duration = 0, block: Duration | None = None,
                       limit: int | None = None, keep: bool = False) -> Decision:
@@ -57,58 +61,53 @@ class _RateLimiter(RateLimiterBase):
         demand = self._demand(key, cost, False, block, limit)
         checked_flag(keep, "keep")
         aged = milliseconds(age, "age", least=0)
+
+        def make(passed: int) -> Record:
+            return Record(demand.key, demand.quota, cost, age=aged + passed, block=demand.block)
+
         began = time.monotonic()
         try:
-            return await self._decide("RECORD", demand, cost, self._timeout, age=aged)
+            return await self._decide(demand, make(0), self._timeout)
         except ServerAway:
             server = self._state.of(demand.key) if keep and self._state is not None else None
             if self._state is None or server is None:
                 raise
-
-            def make(passed: int) -> Command:
-                return commands.record(
-                    demand.key, demand.quota, cost, age=aged + passed, block=block_ms(demand) or 0)
-
             self._state.keep(PendingRecord(server, began, demand.quota.geometry.window / 1000, make))
-        return self._count_here("RECORD", demand, cost, "failure", age=aged)
+        return self._count_here(make(0), "failure")
 
     async def _refund(self, key: Key, units: int = 1, *, age: Duration | None = None) -> int:
         """Give back units: the newest, or those counted that long ago. Returns how many. Raises ServerAway."""
         checked_integer(units, "units", least=1)
         aged = None if age is None else milliseconds(age, "age", least=0)
-        dated = () if aged is None else ("AGE", f"{aged}ms")
-        command = commands.refund(self._name(key), units, *dated)
-        taken: int = await self._change(command, units=units, age=aged)
+        taken: int = await self._change(Refund(self._name(key), units, age=aged), units=units, age=aged)
         return taken
 
     async def _block(self, key: Key, duration: Duration, *, nx: bool = False) -> float:
         """Let the key grant nothing for so long; `nx`: unless it is blocked. Returns until when (Unix time).
         Raises ServerAway."""
         ms = milliseconds(duration)
-        command = commands.block(self._name(key), ms, checked_flag(nx, "nx"))
-        until: int = await self._change(command, duration=ms, nx=nx)
+        until: int = await self._change(Block(self._name(key), ms, checked_flag(nx, "nx")), duration=ms, nx=nx)
         if self._state is None:  # the windows of this process go by a clock that nobody sets
             until += shown() - instant()
         return until / 1000
 
     async def _unblock(self, key: Key) -> bool:
         """Lift a block; whether there was one. Raises ServerAway."""
-        return bool(await self._change(commands.unblock(self._name(key))))
+        return bool(await self._change(Unblock(self._name(key))))
 
     async def _reset(self, key: Key) -> bool:
         """Forget what is counted for a key, and its block; whether there was anything. Raises ServerAway."""
-        return bool(await self._change(commands.delete(self._name(key))))
+        return bool(await self._change(Delete(self._name(key))))
 
     async def _change(self, command: Command, **options: Any) -> Any:
         """Send a command that decides nothing; this process forgets the key's denials at once."""
-        name, key = command.words[0].removeprefix("SWLIMIT."), command.key
         if self._state is None:
-            return self._local.change(name, key, instant(), **options)
+            return self._local.change(command.name, command.key, instant(), **options)
         reply = await self._send(command)
         if self._denials is not None:
-            self._denials.forget([key])
-        if name == "DEL":
-            self._local.change("DEL", key, 0)
+            self._denials.forget([command.key])
+        if command.name == Delete.name:
+            self._local.change(Delete.name, command.key, 0)
         return reply
 
     async def _acquire(self, key: Key, cost: int = 1, timeout: Duration | None = None) -> Decision:

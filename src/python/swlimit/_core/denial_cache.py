@@ -25,8 +25,8 @@ class Demand(NamedTuple):
     key: bytes
     quota: Quota
     cost: int
-    block: float = 0.0
-    """Seconds for which a denial of it blocks the key; 0: it does not."""
+    block: int = 0
+    """ms for which a denial of it blocks the key; 0: it does not."""
 
 
 class Ticket(NamedTuple):
@@ -104,7 +104,7 @@ class DenialCache:
 
     def ticket(self, demand: Demand, now: float, block_ends: float = 0.0) -> Ticket:
         """Take it before the request is written; `block_ends` is that of an earlier request for the same demand."""
-        ends = block_ends or (now + demand.block if demand.block else 0.0)
+        ends = block_ends or (now + demand.block / 1000 if demand.block else 0.0)
         return Ticket(demand, now, self._shard(_name(demand.key)).generation, ends)
 
     def learn(self, ticket: Ticket, decision: Decision, now: float, at_most: float = math.inf) -> None:

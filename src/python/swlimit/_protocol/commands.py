@@ -1,234 +1,484 @@
-"""The commands that limiters send: the words of each, and what takes back what its reply grants.
+"""The commands that limiters send.
+
+A command keeps its arguments as fields: durations in ms, instants in Unix ms, keys and ids in bytes. `words` spells it
+when it is sent.
 
 A caller may be cancelled, or interrupted by an exception, while its command is under way. The server executes it all
-the same. `Command.undo` then says what is to be sent next; every command has one, and it is said here only.
+the same. `undo` then returns what to send next; every command has one, and nothing else decides about that.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from .._core.quota import Quota
 
-Words = tuple[Any, ...]
-"""A command: its name, then its arguments."""
-Clause = tuple[bytes, Words]
-"""A key of an ADMIT, and what is asked of it: `RATE …`, `BUDGET …` or `HOLD …`."""
-TIME: Words = ("TIME",)
+Words = Sequence[Any]
+"""A command as it is sent: its name, then its arguments."""
 
 
 class Repeat(NamedTuple):
-    """A command is sent again until the server answers it."""
+    """How a command is sent again until the server answers it."""
 
     seconds: float
-    """Afterwards it does not matter any more."""
+    """Afterwards it no longer matters."""
     is_done: Callable[[Any], bool] = lambda reply: True
     """Whether a reply is the last."""
 
 
-class Command(NamedTuple):
+class Command(ABC):
     """A command for the server of a key."""
 
+    __slots__ = ()
+    name: ClassVar[str] = ""
+    """Its name in the script."""
+    spelling: ClassVar[str] = ""
+    """Its name on the server."""
+    reads: ClassVar[bool] = False
+    is_newer: ClassVar[bool] = False
+    """Whether an older module may lack it."""
+    in_script: ClassVar[bool] = True
+    """Whether the script has a command of this name."""
     key: bytes
-    words: Words
-    undo: "Undo"
     repeat: Repeat | None = None
-    """Of commands whose effect has to come; all others are sent once."""
+    """For commands that must reach the server; all others are sent once."""
+
+    def __init_subclass__(cls) -> None:
+        cls.spelling = f"SWLIMIT.{cls.name}"
+
+    def __str__(self) -> str:
+        return self.spelling
+
+    @property
+    def needs_module(self) -> bool:
+        """Whether the script lacks it."""
+        return not self.in_script
+
+    @property
+    def keys(self) -> Sequence[bytes]:
+        return (self.key,)
+
+    @abstractmethod
+    def arguments(self) -> Words:
+        """The words after the keys."""
+
+    def words(self) -> Words:
+        return self.spelling, self.key, *self.arguments()
+
+    @abstractmethod
+    def undo(self, reply: Any, sent: float) -> "list[Command]":
+        """What to send when nobody takes this reply (None: no reply); to the server that replied, and to no other.
+
+        sent: when the command was sent (monotonic).
+        """
 
 
-Undo = Callable[[Any, float], list[Command]]
-"""What takes back a reply that nobody takes: of the reply, None where none came, and of the instant (monotonic) at
-which the command was sent. It is for the server that replied, and for no other."""
+class _Plain(Command):
+    """A command that grants nothing, or whose grant belongs to the caller's id."""
 
+    __slots__ = ()
 
-def nothing(reply: Any, sent: float) -> list[Command]:
-    """The undo of commands that grant nothing, and of those whose grant belongs to whoever chose its id."""
-    return []
+    def undo(self, reply: Any, sent: float) -> list[Command]:
+        return []
 
 
 # One rate.
 
 
-def allow(key: bytes, quota: Quota, cost: int = 1, *, partial: bool = False, block: int = 0) -> Command:
-    return Command(key, _rate("ALLOW", key, quota, cost, partial=partial, block=block), _undo_rate(key))
+class RateCommand(Command):
+    """The options that a command does not have stay at their defaults."""
+
+    __slots__ = ("age", "block", "cost", "key", "partial", "quota")
+
+    def __init__(self, key: bytes, quota: Quota, cost: int = 1, *, partial: bool = False, age: int = 0,
+                 block: int = 0) -> None:
+        self.key = key
+        self.quota = quota
+        self.cost = cost
+        self.partial = partial
+        self.age = age
+        self.block = block
+
+    def arguments(self) -> Words:
+        quota = self.quota
+        if self.cost == 1 and not (self.partial or quota.strict or self.age or self.block):
+            return quota.words
+        words = [*quota.words]
+        if self.cost != 1:
+            words += "COST", self.cost
+        if self.partial:
+            words.append("PARTIAL")
+        if quota.strict:
+            words.append("STRICT")
+        if self.age:
+            words += "AGE", f"{self.age}ms"
+        if self.block:
+            words += "BLOCK", f"{self.block}ms"
+        return words
 
 
-def peek(key: bytes, quota: Quota, cost: int = 1, *, partial: bool = False) -> Command:
-    return Command(key, _rate("PEEK", key, quota, cost, partial=partial), nothing)
+class Allow(RateCommand):
+    __slots__ = ()
+    name = "ALLOW"
+
+    def undo(self, reply: Any, sent: float) -> list[Command]:
+        return _refund_dated([(self.key, reply[0])], sent) if reply else []
 
 
-def record(key: bytes, quota: Quota, cost: int = 1, *, age: int = 0, block: int = 0) -> Command:
-    return Command(key, _rate("RECORD", key, quota, cost, age=age, block=block), nothing)
+class Peek(RateCommand, _Plain):
+    __slots__ = ()
+    name = "PEEK"
+    reads = True
 
 
-def acquire(key: bytes, quota: Quota, timeout: int, cost: int = 1) -> Command:
-    return Command(key, _rate("ACQUIRE", key, quota, cost, timeout), _undo_rate(key))
+class Record(RateCommand, _Plain):
+    __slots__ = ()
+    name = "RECORD"
 
 
-def refund(key: bytes, units: int, *dated: Any) -> Command:
-    return Command(key, ("SWLIMIT.REFUND", key, units, *dated), nothing)
+class Acquire(Allow):
+    """timeout: how long to wait in the server."""
+
+    __slots__ = ("timeout",)
+    name = "ACQUIRE"
+    in_script = False
+
+    def __init__(self, key: bytes, quota: Quota, timeout: int, cost: int = 1) -> None:
+        super().__init__(key, quota, cost)
+        self.timeout = timeout
+
+    def arguments(self) -> Words:
+        limit, window, resolution, *options = super().arguments()
+        return limit, window, resolution, f"{self.timeout}ms", *options
 
 
-def block(key: bytes, duration: int, nx: bool) -> Command:
-    return Command(key, ("SWLIMIT.BLOCK", key, f"{duration}ms", *(["NX"] if nx else [])), nothing)
+class Refund(_Plain):
+    """age: of the units. since: the instant before which they were not counted."""
+
+    __slots__ = ("age", "key", "since", "units")
+    name = "REFUND"
+
+    def __init__(self, key: bytes, units: int, *, age: int | None = None, since: int | None = None) -> None:
+        self.key, self.units, self.age, self.since = key, units, age, since
+
+    def arguments(self) -> Words:
+        words: list[Any] = [self.units]
+        if self.age is not None:
+            words += "AGE", f"{self.age}ms"
+        if self.since is not None:
+            words += "SINCE", self.since
+        return words
 
 
-def unblock(key: bytes) -> Command:
-    return Command(key, ("SWLIMIT.UNBLOCK", key), nothing)
+class Block(_Plain):
+    """nx: unless the key is blocked."""
+
+    __slots__ = ("duration", "key", "nx")
+    name = "BLOCK"
+
+    def __init__(self, key: bytes, duration: int, nx: bool = False) -> None:
+        self.key, self.duration, self.nx = key, duration, nx
+
+    def arguments(self) -> Words:
+        return (f"{self.duration}ms", "NX") if self.nx else (f"{self.duration}ms",)
 
 
-def delete(key: bytes) -> Command:
-    return Command(key, ("DEL", key), nothing)
+class Unblock(_Plain):
+    __slots__ = ("key",)
+    name = "UNBLOCK"
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+
+    def arguments(self) -> Words:
+        return ()
 
 
-def probe(key: bytes) -> Command:
-    """What is refused as any write would be, and is otherwise denied without a trace."""
-    return Command(key, ("SWLIMIT.ALLOW", key, 0, "1ms", "1ms"), nothing)
+class Probe(Unblock):
+    """Changes nothing, but the server refuses it whenever it would refuse a write."""
 
+    __slots__ = ()
+    name = "ALLOW"
 
-# Several rates.
-
-
-def allow_all(members: Sequence[tuple[bytes, Quota, int]]) -> Command:
-    """Members are keys, quotas and costs."""
-    keys = [key for key, _, _ in members]
-    quotas = [word for _, quota, cost in members for word in (*quota.words, cost)]
-    strict = ["STRICT"] if members[0][1].strict else []
-
-    def undo(reply: Any, sent: float) -> list[Command]:
-        return _dated([(key, member[0]) for key, member in zip(keys, reply[1:])], sent) if reply else []
-
-    return Command(keys[0], ("SWLIMIT.MALLOW", len(keys), *keys, *quotas, *strict), undo)
+    def arguments(self) -> Words:
+        return 0, "1ms", "1ms"
 
 
 # Budgets.
 
 
-def budget(key: bytes, limit: int, until: int, cost: int = 1, *, partial: bool = False, force: bool = False) -> Command:
-    words: list[Any] = ["SWLIMIT.BUDGET", key, limit, until]
-    words += ["COST", cost] if cost != 1 else []
-    words += ["PARTIAL"] * partial + ["FORCE"] * force
+class Budget(Command):
+    """until: the end of the period. force: count whatever the limit."""
 
-    def undo(reply: Any, sent: float) -> list[Command]:
-        return _undated(key, reply, sent) if reply else []
+    __slots__ = ("cost", "force", "key", "limit", "partial", "until")
+    name = "BUDGET"
+    is_newer = True
 
-    return Command(key, tuple(words), nothing if force else undo)
+    def __init__(self, key: bytes, limit: int, until: int, cost: int = 1, *, partial: bool = False,
+                 force: bool = False) -> None:
+        self.key, self.limit, self.until, self.cost, self.partial, self.force = key, limit, until, cost, partial, force
+
+    def arguments(self) -> Words:
+        words: list[Any] = [self.limit, self.until]
+        if self.cost != 1:
+            words += "COST", self.cost
+        return words + ["PARTIAL"] * self.partial + ["FORCE"] * self.force
+
+    def undo(self, reply: Any, sent: float) -> list[Command]:
+        return _refund_undated(self.key, reply, sent) if reply and not self.force else []
 
 
 # Holds.
 
 
-def hold(key: bytes, limit: int, ttl: int, id: bytes, cost: int = 1, wait: int | None = None) -> Command:
-    """The id was drawn by whoever asks, and told to nobody. ttl, wait: in ms."""
-    words: list[Any] = ["SWLIMIT.HOLD", key, limit, f"{ttl}ms", id]
-    words += ["COST", cost] if cost != 1 else []
-    words += ["WAIT", f"{wait}ms"] if wait is not None else []
+class HoldCommand(_Plain):
+    """A command that only the module has."""
 
-    def undo(reply: Any, sent: float) -> list[Command]:
-        if reply is None:
-            return [release(key, id, ttl, is_certain=False)]
-        return [release(key, id, ttl)] if reply[0] else []
-
-    return Command(key, tuple(words), undo)
+    __slots__ = ()
+    is_newer, in_script = True, False
 
 
-def release(key: bytes, id: bytes, ttl: int, *, is_certain: bool = True) -> Command:
-    """is_certain: whether the hold is known to have been granted; else it is released until something was."""
-    return Command(key, ("SWLIMIT.RELEASE", key, id), nothing,
-                   Repeat(ttl / 1000, (lambda freed: True) if is_certain else bool))
+class Hold(HoldCommand):
+    """wait: for room; None: not at all. own_id: the id was drawn for this command alone."""
+
+    __slots__ = ("cost", "id", "key", "limit", "own_id", "ttl", "wait")
+    name = "HOLD"
+
+    def __init__(self, key: bytes, limit: int, ttl: int, id: bytes, cost: int = 1, wait: int | None = None,
+                 own_id: bool = True) -> None:
+        self.key, self.limit, self.ttl, self.id, self.cost, self.wait, self.own_id = (
+            key, limit, ttl, id, cost, wait, own_id)
+
+    def arguments(self) -> Words:
+        words: list[Any] = [self.limit, f"{self.ttl}ms", self.id]
+        if self.cost != 1:
+            words += "COST", self.cost
+        if self.wait is not None:
+            words += "WAIT", f"{self.wait}ms"
+        return words
+
+    def undo(self, reply: Any, sent: float) -> list[Command]:
+        if not self.own_id or reply is not None and not reply[0]:
+            return []
+        return [Release(self.key, [self.id], _repeat_undo(self.ttl, reply, bool))]
 
 
-def renew(key: bytes, ttl: int, ids: Iterable[bytes]) -> Command:
-    return Command(key, ("SWLIMIT.RENEW", key, f"{ttl}ms", *ids), nothing)
+class Release(HoldCommand):
+    __slots__ = ("ids", "key", "repeat")
+    name = "RELEASE"
+
+    def __init__(self, key: bytes, ids: Sequence[bytes], repeat: Repeat | None = None) -> None:
+        self.key, self.ids, self.repeat = key, ids, repeat
+
+    def arguments(self) -> Words:
+        return self.ids
 
 
-def holders(key: bytes, count: int) -> Command:
-    return Command(key, ("SWLIMIT.HOLDERS", key, count), nothing)
+class Renew(HoldCommand):
+    __slots__ = ("ids", "key", "ttl")
+    name = "RENEW"
+
+    def __init__(self, key: bytes, ttl: int, ids: Sequence[bytes]) -> None:
+        self.key, self.ttl, self.ids = key, ttl, ids
+
+    def arguments(self) -> Words:
+        return f"{self.ttl}ms", *self.ids
 
 
-# One decision of everything.
+class Holders(HoldCommand):
+    __slots__ = ("count", "key")
+    name = "HOLDERS"
+    reads = True
+
+    def __init__(self, key: bytes, count: int) -> None:
+        self.key, self.count = key, count
+
+    def arguments(self) -> Words:
+        return (self.count,)
 
 
-def admit(clauses: Sequence[Clause], *, strict: bool, is_own_id: bool) -> Command:
-    """is_own_id: the hold's id was drawn by whoever asks, and told to nobody."""
-    keys = [key for key, _ in clauses]
-    asked = [word for _, words in clauses for word in words]
-    words = ("SWLIMIT.ADMIT", len(keys), *keys, *asked, *(["STRICT"] if strict else []))
-    held = next((clause for clause in clauses if clause[1][0] == "HOLD"), None)
-    counted = [key for key, words in clauses if words[0] != "HOLD"]
+# Several keys.
 
-    def undo(reply: Any, sent: float) -> list[Command]:
+
+class RateClause(NamedTuple):
+    """A member of MALLOW or ADMIT."""
+
+    key: bytes
+    quota: Quota
+    cost: int
+
+    def words(self) -> Words:
+        return "RATE", *self.quota.words, self.cost
+
+
+class BudgetClause(NamedTuple):
+    key: bytes
+    limit: int
+    until: int
+    cost: int
+
+    def words(self) -> Words:
+        return "BUDGET", self.limit, self.until, self.cost
+
+
+class HoldClause(NamedTuple):
+    key: bytes
+    limit: int
+    ttl: int
+    id: bytes
+    cost: int
+    own_id: bool = True
+    """Whether the id was drawn for this command alone."""
+
+    def words(self) -> Words:
+        return "HOLD", self.limit, f"{self.ttl}ms", self.id, self.cost
+
+
+Clause = RateClause | BudgetClause | HoldClause
+
+
+class _SeveralKeys(Command):
+    __slots__ = ("key", "keys")
+    keys: Sequence[bytes]
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self.key, self.keys = keys[0], keys
+
+    def words(self) -> Words:
+        return self.spelling, len(self.keys), *self.keys, *self.arguments()
+
+
+class AllowAll(_SeveralKeys):
+    __slots__ = ("members", "strict")
+    name = "MALLOW"
+
+    def __init__(self, members: Sequence[RateClause], *, strict: bool) -> None:
+        super().__init__([member.key for member in members])
+        self.members, self.strict = members, strict
+
+    def arguments(self) -> Words:
+        return [word for _, quota, cost in self.members for word in (*quota.words, cost)] + ["STRICT"] * self.strict
+
+    def undo(self, reply: Any, sent: float) -> list[Command]:
+        return _refund_dated([(key, member[0]) for key, member in zip(self.keys, reply[1:])], sent) if reply else []
+
+
+class Admit(_SeveralKeys):
+    """One decision about rates, budgets and a hold."""
+
+    __slots__ = ("clauses", "held", "strict")
+    name = "ADMIT"
+    is_newer = True
+
+    def __init__(self, clauses: Sequence[Clause], *, strict: bool) -> None:
+        super().__init__([clause.key for clause in clauses])
+        self.clauses, self.strict = clauses, strict
+        self.held = next((clause for clause in clauses if isinstance(clause, HoldClause)), None)
+
+    def __str__(self) -> str:
+        return f"{self.spelling} of a hold" if self.held else self.spelling
+
+    @property
+    def needs_module(self) -> bool:
+        return self.held is not None
+
+    def arguments(self) -> Words:
+        return [word for clause in self.clauses for word in clause.words()] + ["STRICT"] * self.strict
+
+    def undo(self, reply: Any, sent: float) -> list[Command]:
+        if self.held is not None:
+            if not self.held.own_id or reply is not None and not reply[0]:
+                return []
+            reserved = [(clause.key, 0) for clause in self.clauses if clause is not self.held]
+            repeat = _repeat_undo(self.held.ttl, reply, lambda settled: bool(settled[0]))
+            return [Settle(self.held.key, self.held.id, reserved, repeat)]
         if not reply or not reply[0]:
             return []
-        members = list(zip(clauses, reply[1:]))
-        rates = [(key, member[0]) for (key, words), member in members if words[0] == "RATE"]
-        budgets = [one for (key, words), member in members if words[0] == "BUDGET"
-                   for one in _undated(key, member, sent)]
-        return [*_dated(rates, sent), *budgets]
-
-    def undo_hold(reply: Any, sent: float) -> list[Command]:
-        assert held is not None
-        key, (_, _, ttl, id, _) = held
-        if reply is not None and not reply[0]:
-            return []
-        is_done = (lambda reply: bool(reply[0])) if reply is None else (lambda reply: True)
-        return [settle(key, id, counted, [0] * len(counted), Repeat(int(ttl.removesuffix("ms")) / 1000, is_done))]
-
-    return Command(keys[0], words, undo if held is None else undo_hold if is_own_id else nothing)
+        members = list(zip(self.clauses, reply[1:]))
+        rates = [(clause.key, member[0]) for clause, member in members if isinstance(clause, RateClause)]
+        budgets = [one for clause, member in members if isinstance(clause, BudgetClause)
+                   for one in _refund_undated(clause.key, member, sent)]
+        return [*_refund_dated(rates, sent), *budgets]
 
 
-def settle(key: bytes, id: bytes, counted: Sequence[bytes], used: Sequence[int],
-           repeat: Repeat | None = None) -> Command:
-    """key: the hold's. counted, used: the other keys, and how many units of each were used."""
-    return Command(key, ("SWLIMIT.SETTLE", 1 + len(counted), key, *counted, id, *used), nothing, repeat)
+class Settle(_SeveralKeys, HoldCommand):
+    """reserved: the keys beside the hold's, and how many units of each were used."""
+
+    __slots__ = ("id", "repeat", "reserved")
+    name = "SETTLE"
+
+    def __init__(self, key: bytes, id: bytes, reserved: Sequence[tuple[bytes, int]],
+                 repeat: Repeat | None = None) -> None:
+        super().__init__([key, *(other for other, _ in reserved)])
+        self.id, self.reserved, self.repeat = id, reserved, repeat
+
+    def arguments(self) -> Words:
+        return self.id, *(used for _, used in self.reserved)
 
 
-# What they have in common.
+# Commands of the server.
 
 
-def _rate(name: str, key: bytes, quota: Quota, cost: int, timeout: int | None = None, *, partial: bool = False,
-          age: int = 0, block: int = 0) -> Words:
-    """The durations are in ms."""
-    words: list[Any] = [f"SWLIMIT.{name}", key, *quota.words]
-    if timeout is not None:
-        words.append(f"{timeout}ms")
-    if cost != 1:
-        words += ["COST", cost]
-    if partial:
-        words.append("PARTIAL")
-    if quota.strict:
-        words.append("STRICT")
-    if age:
-        words += ["AGE", f"{age}ms"]
-    if block:
-        words += ["BLOCK", f"{block}ms"]
-    return tuple(words)
+class ServerCommand(_Plain):
+    """A command that every server has."""
+
+    __slots__ = ("_words", "key")
+
+    def __init__(self, key: bytes, *words: Any) -> None:
+        self.key, self._words = key, words
+
+    def __str__(self) -> str:
+        return str(self._words[0])
+
+    def arguments(self) -> Words:
+        return ()
+
+    def words(self) -> Words:
+        return self._words
 
 
-def _undo_rate(key: bytes) -> Undo:
-    return lambda reply, sent: _dated([(key, reply[0])], sent) if reply else []
+class Delete(ServerCommand):
+    __slots__ = ()
+    name = "DEL"
+
+    def __init__(self, key: bytes) -> None:
+        super().__init__(key, "DEL", key)
 
 
-def _dated(units: Sequence[tuple[bytes, int]], sent: float) -> list[Command]:
-    """Refund units of windows, as of an instant at which they were not granted yet.
+class Time(ServerCommand):
+    """Asks for the server's time, by which to refund units as of an instant before they were granted. An age would be
+    relative to the refund's departure, and the refund may be late."""
 
-    The server's clock tells it: what is sent first is a TIME, and what has passed since the command was sent is
-    subtracted. An age would be that of the refund's departure, and the refund may be late.
-    """
-    granted = [(key, number) for key, number in units if number]
+    __slots__ = ("_granted", "_sent")
 
-    def refunds(reply: Any, _: float) -> list[Command]:
+    def __init__(self, granted: Sequence[tuple[bytes, int]], sent: float) -> None:
+        super().__init__(granted[0][0], "TIME")
+        self._granted, self._sent = granted, sent
+
+    def undo(self, reply: Any, sent: float) -> list[Command]:
+        """The refunds."""
         if reply is None:
             return []
         now = int(reply[0]) * 1000 + int(reply[1]) // 1000
-        since = now - math.ceil((time.monotonic() - sent) * 1001)  # a thousandth more, as clocks drift
-        return [refund(key, number, "SINCE", max(0, since)) for key, number in granted]
-
-    return [Command(granted[0][0], TIME, refunds)] if granted else []
+        since = now - math.ceil((time.monotonic() - self._sent) * 1001)  # a thousandth more, as clocks drift
+        return [Refund(key, units, since=max(0, since)) for key, units in self._granted]
 
 
-def _undated(key: bytes, reply: Sequence[int], sent: float) -> list[Command]:
+def _refund_dated(units: Sequence[tuple[bytes, int]], sent: float) -> list[Command]:
+    """Refund units of windows, by the server's time."""
+    granted = [(key, number) for key, number in units if number]
+    return [Time(granted, sent)] if granted else []
+
+
+def _refund_undated(key: bytes, reply: Sequence[int], sent: float) -> list[Command]:
     """Refund units of a budget, unless its period may be over."""
     granted, _, _, _, reset_after = reply
-    return [refund(key, granted)] if granted and time.monotonic() < sent + reset_after / 1000 else []
+    return [Refund(key, granted)] if granted and time.monotonic() < sent + reset_after / 1000 else []
+
+
+def _repeat_undo(ttl: int, reply: Any, is_undone: Callable[[Any], bool]) -> Repeat:
+    """Any reply is the last when the hold was granted; otherwise it may still be granted, until a reply says that
+    something was undone."""
+    return Repeat(ttl / 1000) if reply is not None else Repeat(ttl / 1000, is_undone)

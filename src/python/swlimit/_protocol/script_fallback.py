@@ -14,23 +14,20 @@ from typing import Any, Literal, get_args
 import redis.exceptions as redis_errors
 
 from ..errors import NeedsModule
-from .commands import Words, probe
+from .commands import Acquire, Allow, Command, Peek, Probe, ServerCommand, Words
 from .replies import is_unknown_command
 
 Module = Literal["auto", "always", "never"]
 MODULES = get_args(Module)
 
-SCRIPTED = frozenset(f"SWLIMIT.{name}" for name in (
-    "ALLOW", "PEEK", "RECORD", "REFUND", "BLOCK", "UNBLOCK", "INFO", "MALLOW", "BUDGET", "ADMIT"))
-"""The commands that the script has; ADMIT unless it names a hold."""
-MOST_ROUNDS = 5
-"""How often a command is sent until it is taken for answered."""
+MOST_TRIES = 5
+"""How often one command is sent at most."""
 MOST_SUBINTERVALS = 4096
 """The most that the script takes."""
 COUNT, PARTIAL, STRICT = 1, 2, 4
+_PACKED, _PACKED_AT = struct.Struct("<B4Q"), struct.Struct("<B5Q")
 NO_CLOCK = "no clock: "
 """How the script's error begins when it could not ask for the time."""
-
 KNOWN = "wrong number of arguments"
 """How a server's error begins when it knows a command that was sent without arguments."""
 
@@ -63,55 +60,52 @@ class Dialect:
         self.lacks_acquire = False
         self.read_only = "EVALSHA_RO"
         self.uses_own_clock = False
-        """The script may not ask the server for the time, so that this machine's clock decides."""
+        """The script may not ask the server for the time, so this machine's clock decides."""
 
-    def lacks(self, words: Words) -> bool:
+    def lacks(self, command: Command) -> bool:
         """Whether the script decides, and has no command like this."""
-        if not self.uses_script or not str(words[0]).startswith("SWLIMIT."):
-            return False
-        is_hold = words[0] == "SWLIMIT.ADMIT" and "HOLD" in words[2 + words[1]:]
-        return is_hold or words[0] not in SCRIPTED
+        return self.uses_script and command.needs_module
 
-    def check(self, words: Words) -> None:
-        """Raise NeedsModule where the script has no command like this, and nothing else may be asked."""
-        if self._module == "never" and self.lacks(words):
-            raise NeedsModule(words)
+    def check(self, command: Command) -> None:
+        """Raise NeedsModule when the script has no command like this, and the module must not be used."""
+        if self._module == "never" and command.needs_module:
+            raise NeedsModule(str(command))
 
-    def spelled(self, words: Words) -> Words:
-        """A command as it is sent.
+    def encode(self, command: Command) -> Words:
+        """The words to send.
 
-        Of one that the script has not got it is the name alone: the reply tells whether there is the module by now.
+        A command that the script lacks is sent as its name alone: the reply shows whether the module is there by now.
         """
-        if self.lacks(words):
-            return (words[0],)
-        if not self.uses_script or words[0] not in SCRIPTED:
-            return words
-        if words == probe(words[1]).words:  # the script denies where it could not grant, too
-            return "SETRANGE", words[1], 0, b""
-        name = words[0].removeprefix("SWLIMIT.")
-        call = self.read_only if name in ("PEEK", "INFO") else "EVALSHA"
-        at = time.time_ns() // 1_000_000 if self.uses_own_clock and name != "INFO" else None
+        if not self.uses_script:
+            return command.words()
+        if command.needs_module:
+            return (command.spelling,)
+        at = time.time_ns() // 1_000_000 if self.uses_own_clock else None
+        call = self.read_only if command.reads else "EVALSHA"
+        if packed := _packed(command, at):
+            return call, sha(), 1, command.key, packed
+        if isinstance(command, ServerCommand):
+            return command.words()
+        if isinstance(command, Probe):  # the script denies where it could not grant, too
+            return "SETRANGE", command.key, 0, b""
         dated = () if at is None else ("AT", at)
-        if name in ("MALLOW", "ADMIT"):
-            return call, sha(), *words[1:2 + words[1]], name, *words[2 + words[1]:], *dated
-        packed = _packed(name, words, at) if name in ("ALLOW", "PEEK") else None
-        return call, sha(), 1, words[1], *((name, *words[2:], *dated) if packed is None else (packed,))
+        return call, sha(), len(command.keys), *command.keys, command.name, *command.arguments(), *dated
 
-    def again(self, words: Words, sent: Words, reply: Any) -> tuple[Words, ...] | None:
-        """What is to be sent before these words are sent once more, as the server has done nothing; None: it has.
+    def again(self, command: Command, sent: Words, reply: Any) -> tuple[Words, ...] | None:
+        """What to send before the command is sent once more, as the server has done nothing; None: it has.
 
-        sent: as they were spelt.
+        sent: the words that were sent.
         """
         if isinstance(reply, redis_errors.NoScriptError):
             return (("SCRIPT", "LOAD", source()),)
         if not isinstance(reply, redis_errors.ResponseError):
             return None
-        if str(reply).startswith(NO_CLOCK) and words[0] != "SWLIMIT.INFO":
+        if str(reply).startswith(NO_CLOCK):
             if not self.uses_own_clock:
                 log.warning("the script may not ask for the time: this machine's clock decides (%s)", reply)
             self.uses_own_clock = True
             return ()
-        if len(sent) < len(words) and str(reply).startswith(KNOWN):
+        if command.needs_module and len(sent) == 1 and str(reply).startswith(KNOWN):
             log.info("the server has loaded the module, which decides from now on")
             self.reset()
             return ()
@@ -120,31 +114,29 @@ class Dialect:
         if sent[0] == "EVALSHA_RO":
             self.read_only = "EVALSHA"
             return ()
-        if self._module == "auto" and words[0] in SCRIPTED and sent is words:
+        if self._module == "auto" and command.in_script and sent[0] == command.spelling and len(sent) > 1:
             self.uses_script = True
             return ()
-        if words[0] == "SWLIMIT.ACQUIRE":
+        if isinstance(command, Acquire):
             self.lacks_acquire = True
         return None
 
 
-def unpacked(reply: Any, limit: int) -> Any:
-    """The module's reply to an ALLOW or a PEEK, where the script has packed it into bytes."""
-    if not isinstance(reply, bytes):
-        return reply
+def _packed(command: Command, at: int | None) -> bytes | None:
+    """All arguments of an ALLOW or a PEEK in one, which the script reads faster; None when it has no place for them:
+    the script then reads the words, and refuses options that it does not know."""
+    if type(command) is not Allow and type(command) is not Peek:
+        return None
+    quota = command.quota
+    subintervals = quota.geometry.subintervals
+    if command.block or command.age or subintervals > MOST_SUBINTERVALS:
+        return None
+    flags = COUNT * (not command.reads) | PARTIAL * command.partial | STRICT * quota.strict
+    numbers = quota.limit, quota.geometry.resolution, subintervals, command.cost
+    return _PACKED.pack(flags, *numbers) if at is None else _PACKED_AT.pack(flags, *numbers, at)
+
+
+def unpacked(reply: bytes, limit: int) -> list[int]:
+    """The module's reply to an ALLOW or a PEEK, from the bytes that the script replies."""
     first, second, reset_after = map(int, struct.unpack("<3d", reply))
     return [first, limit, second, 0, reset_after] if first > 0 else [0, limit, -first, second, reset_after]
-
-
-def _packed(name: str, words: Words, at: int | None) -> bytes | None:
-    """All arguments of an ALLOW or a PEEK in one, which the server reads faster; None where that is impossible."""
-    _, _, limit, window, resolution, *options = words
-    if "BLOCK" in options:
-        return None
-    length, cut = (int(duration.removesuffix("ms")) for duration in (window, resolution))
-    if length // cut > MOST_SUBINTERVALS:
-        return None
-    cost = options[options.index("COST") + 1] if "COST" in options else 1
-    flags = COUNT * (name == "ALLOW") | PARTIAL * ("PARTIAL" in options) | STRICT * ("STRICT" in options)
-    numbers = [limit, cut, length // cut, cost, *([] if at is None else [at])]
-    return struct.pack(f"<B{len(numbers)}Q", flags, *numbers)

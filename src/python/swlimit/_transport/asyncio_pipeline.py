@@ -17,9 +17,9 @@ from typing import Any
 import redis
 
 from .._core import fork
-from .._protocol.commands import Command, Words, nothing, probe
+from .._protocol.commands import Command, Probe, ServerCommand, Words
 from .._protocol.replies import BROKEN, ERROR_REPLIES
-from .._protocol.script_fallback import MOST_ROUNDS
+from .._protocol.script_fallback import MOST_TRIES
 from ..errors import ServerAway
 from .circuit_breaker import PROBE_TIMEOUT, SILENT_TIMEOUTS
 from .endpoint import SILENCE
@@ -41,8 +41,8 @@ ROUNDS = 3
 class Request:
     """A command, and the future of its caller."""
 
-    __slots__ = ("asking", "command", "due", "is_late", "is_wanted", "owes_asking", "reply", "rounds", "sent",
-                 "spelled", "timeout", "wait")
+    __slots__ = ("asking", "command", "due", "is_late", "is_wanted", "owes_asking", "reply", "sent",
+                 "timeout", "tries", "wait", "words")
 
     def __init__(self, command: Command, timeout: float, wait: float, asking: bool, due: float,
                  reply: "asyncio.Future[Any]") -> None:
@@ -55,9 +55,9 @@ class Request:
         self.is_late = False
         self.is_wanted = True
         """False when the caller was cancelled: the command is undone then."""
-        self.spelled = command.words
+        self.words: Words = ()
         """The command as it was sent."""
-        self.rounds = 0
+        self.tries = 0
         self.owes_asking = False
         """Whether the reply to ASKING comes first."""
 
@@ -119,7 +119,7 @@ class Pipeline:
 
     async def send(self, command: Command, timeout: float, wait: float, asking: bool = False) -> Any:
         """See `Wire.send`."""
-        self._health.dialect.check(command.words)
+        self._health.dialect.check(command)
         due = time.monotonic() + wait
         request = Request(command, timeout, wait, asking, due, self.loop.create_future())
         self._unsent.append(request)
@@ -241,11 +241,12 @@ class Pipeline:
                 continue  # given up before it was sent
             request.sent = now
             request.owes_asking = request.asking
-            request.spelled = dialect.spelled(request.command.words)
+            request.words = dialect.encode(request.command)
+            request.tries += 1
             self._unanswered.append(request)
             if request.asking:
                 commands.append(("ASKING",))
-            commands.append(request.spelled)
+            commands.append(request.words)
         if commands:
             await self._connection.send_packed_command(self._connection.pack_commands(commands), check_health=False)
 
@@ -278,13 +279,12 @@ class Pipeline:
 
     def _is_sent_again(self, request: Request, reply: redis.ResponseError) -> bool:
         """Whether the server has done nothing, and gets the command in another form."""
-        before = self._health.dialect.again(request.command.words, request.spelled, reply)
-        if before is None or request.rounds == MOST_ROUNDS:
+        before = self._health.dialect.again(request.command, request.words, reply)
+        if before is None or request.tries == MOST_TRIES:
             return False
-        request.rounds += 1
         self._unsent.appendleft(request)
         for words in before:
-            self._unsent.appendleft(self._own(Command(request.command.key, words, nothing)))
+            self._unsent.appendleft(self._own(ServerCommand(request.command.key, *words)))
         self._wake.set()
         return True
 
@@ -315,7 +315,7 @@ class PipelineWire:
         """See `Wire.probe`. When the server answers, the new pipeline replaces the old one."""
         pipeline = Pipeline(self._health, connect_within=PROBE_TIMEOUT)
         try:
-            await pipeline.send(probe(key), PROBE_TIMEOUT, PROBE_TIMEOUT)
+            await pipeline.send(Probe(key), PROBE_TIMEOUT, PROBE_TIMEOUT)
         except ServerAway:
             pipeline.close()
             raise

@@ -58,7 +58,7 @@ class BlockingConnections:
                 await self._identify(health, connection)
                 left = max(0.0, ends - time.monotonic())
                 command, sent = make(left), time.monotonic()
-                await connection.write(command.words)
+                await connection.write(command.words())
                 reply = await connection.read(left + SILENCE)
             except (*BROKEN, redis.RedisError) as error:
                 await connection.close()
@@ -104,7 +104,7 @@ class BlockingConnections:
                 return
             while commands:
                 command, sent = commands.pop(), time.monotonic()
-                reply = await connection.exchange(health.dialect.spelled(command.words))
+                reply = await connection.exchange(health.dialect.encode(command))
                 commands += health.undo(command, reply, sent)
         finally:
             await connection.close()

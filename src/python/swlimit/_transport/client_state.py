@@ -14,7 +14,7 @@ import redis.exceptions as redis_errors
 
 from .._core import fork
 from .._core.denial_cache import DenialCache, Ticket
-from .._protocol.commands import Command, probe
+from .._protocol.commands import Command, Probe
 from .._protocol.script_fallback import Module
 from ..errors import ServerAway, SwlimitError
 from .circuit_breaker import PROBE_TIMEOUT
@@ -233,7 +233,7 @@ class ClientState:
                         await self.interface.sleep(0.05)
                         continue
                     except Exception as error:
-                        server.refused(command.words, error)
+                        server.refused(command.words(), error)
                 self._records.popleft()
         finally:
             self._is_sending_records = False
@@ -255,7 +255,7 @@ async def probe_until_back(weak: "weakref.ref[ClientState]", server: Server) -> 
             with suppress(SwlimitError):
                 await state.refresh(PROBE_TIMEOUT)
         except Exception as error:  # the server answers, and refuses this key
-            server.refused(probe(server.breaker.key).words, error)
+            server.refused(Probe(server.breaker.key).words(), error)
         del state
 
 

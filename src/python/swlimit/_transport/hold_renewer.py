@@ -18,7 +18,7 @@ import redis
 
 from .._core import fork
 from .._core.clock import running
-from .._protocol.commands import Command, Words, release, renew
+from .._protocol.commands import Command, Release, Renew, Repeat
 from .._protocol.replies import BROKEN, ERROR_REPLIES, is_failure
 from .endpoint import SILENCE
 from .interface import DedicatedConnection, Interface
@@ -112,7 +112,7 @@ class RepeatedCommand:
                  is_done: Callable[[Any], bool] = lambda reply: True) -> None:
         """every: seconds between two tries; infinity: one try. ends: when it no longer matters.
         is_done: whether a reply is the last."""
-        self.key, self.words, self._every, self._ends, self._is_done = *command[:2], every, ends, is_done
+        self.key, self.command, self._every, self._ends, self._is_done = command.key, command, every, ends, is_done
         self.is_over = False
         self.due = running()
         """When to send it."""
@@ -238,7 +238,7 @@ class HoldRenewer:
                 else:
                     hold = await mailbox.get(max(0.0, self._wakes - running()))
                 if hold is not None:
-                    self.repeat(release(hold.key, hold.id, hold.ttl))
+                    self.repeat(Release(hold.key, [hold.id], Repeat(hold.ttl / 1000)))
                 await self._send(self._take_due(running()))
         finally:
             if self._mailbox is mailbox:  # otherwise another worker has the connection now
@@ -304,7 +304,7 @@ class HoldRenewer:
                 await self._connection.connect()
             sent = running()
             self._pending.extend((one, sent) for one in due)
-            await self._connection.write(*map(_words, due))
+            await self._connection.write(*(_command(request).words() for request in due))
         except (*BROKEN, redis.RedisError) as error:
             await self._broken(error)
 
@@ -336,7 +336,7 @@ class HoldRenewer:
         elif is_failure(error):
             await self._broken(error)
         elif not isinstance(error, (redis.exceptions.AskError, redis.exceptions.TryAgainError)):
-            self._health.refused(_words(request), error)
+            self._health.refused(_command(request).words(), error)
             if isinstance(request, RepeatedCommand):
                 request.is_over = True
 
@@ -352,7 +352,7 @@ class HoldRenewer:
             await connection.close()
 
 
-def _words(request: PendingRequest) -> Words:
+def _command(request: PendingRequest) -> Command:
     if isinstance(request, RepeatedCommand):
-        return request.words
-    return renew(request[0].key, request[0].ttl, (hold.id for hold in request)).words
+        return request.command
+    return Renew(request[0].key, request[0].ttl, [hold.id for hold in request])

@@ -21,7 +21,8 @@ from redis.exceptions import NoPermissionError
 from .._core import fork
 from .._core.decision import Decision
 from .._core.denial_cache import DenialCache, Ticket
-from .._protocol.commands import Words
+from .._core.quota import Quota
+from .._protocol.commands import Peek, Words
 from .._protocol.replies import BROKEN
 from .._protocol.script_fallback import unpacked
 from .endpoint import SILENCE
@@ -30,6 +31,7 @@ from .server_health import ServerHealth
 
 CHANNEL = "__redis__:invalidate"
 MAX_PENDING = 1000
+_ANY_PEEK = Peek(b"", Quota.of(0, 1))
 log = logging.getLogger("swlimit")
 
 
@@ -69,14 +71,12 @@ class PendingPeeks:
     def is_asking(self, key: bytes) -> bool:
         return key in self._keys or len(self._pending) >= MAX_PENDING
 
-    def ask(self, denials: DenialCache, ticket: Ticket, now: float) -> tuple[Words, Words]:
+    def ask(self, denials: DenialCache, ticket: Ticket, now: float) -> tuple[Peek, Words]:
         """The PEEK and the PTTL to send together."""
         demand = ticket.demand
         self._pending.append(_PendingPeek(denials, denials.ticket(demand, now, ticket.block_ends)))
         self._keys.add(demand.key)
-        quota = demand.quota
-        strict = ["STRICT"] if quota.strict else []
-        return ("SWLIMIT.PEEK", demand.key, *quota.words, "COST", demand.cost, *strict), ("PTTL", demand.key)
+        return Peek(demand.key, demand.quota, demand.cost), ("PTTL", demand.key)
 
     def ping(self) -> tuple[Words]:
         self._pending.append(None)
@@ -88,7 +88,8 @@ class PendingPeeks:
         if peek is None:
             self._pending.popleft()
         elif self._peeked is None:
-            self._peeked = unpacked(reply, peek.ticket.demand.quota.limit)
+            limit = peek.ticket.demand.quota.limit
+            self._peeked = unpacked(reply, limit) if isinstance(reply, bytes) else reply
         else:
             peeked, self._peeked = self._peeked, None
             self._pending.popleft()
@@ -184,7 +185,7 @@ class Tracker:
             if self._asker is None:
                 return False
             peek, pttl = self.peeks.ask(denials, ticket, time.monotonic())
-            self._interface.post(self._asker, self._health.dialect.spelled(peek), pttl)
+            self._interface.post(self._asker, self._health.dialect.encode(peek), pttl)
             return True
 
     def close(self) -> None:
@@ -273,6 +274,7 @@ class Tracker:
             if self._asker is not asker:
                 return  # it was closed in the meantime
             self.peeks.answered(reply, now)
-        self._health.dialect.again(("SWLIMIT.PEEK",), (self._health.dialect.read_only,), reply)
+        dialect = self._health.dialect
+        dialect.again(_ANY_PEEK, (dialect.read_only,), reply)
         if isinstance(reply, NoPermissionError) and self.peeks.is_refused:
             self._health.refused(("PTTL",), reply)

@@ -7,15 +7,12 @@ from typing import Any, Literal, NamedTuple
 
 import redis
 
-from .._protocol.commands import TIME, Command, Words
+from .._protocol.commands import Acquire, Command, RateCommand, Time, Words
 from .._protocol.replies import ERROR_REPLIES, is_failure, is_unknown_command, reason, with_code
 from .._protocol.script_fallback import Dialect, Module, unpacked
 from ..errors import ModuleMissing, NeedsModule, ServerAway
 from .circuit_breaker import CircuitBreaker
 from .endpoint import Endpoint
-
-NEWER = frozenset(f"SWLIMIT.{name}" for name in ("HOLD", "RELEASE", "RENEW", "HOLDERS", "BUDGET", "ADMIT", "SETTLE"))
-"""Commands that an older module may lack."""
 
 log = logging.getLogger("swlimit")
 
@@ -80,15 +77,15 @@ class ServerHealth:
 
     def replied(self, command: Command, reply: Any, in_time: bool = True) -> Any:
         """Take in a reply. Returns it decoded, or the error to raise."""
-        key, words = command.key, command.words
+        key = command.key
         if isinstance(reply, ERROR_REPLIES):
-            if is_unknown_command(reply) and self.dialect.lacks(words):
+            if is_unknown_command(reply) and self.dialect.lacks(command):
                 self.breaker.answered()
-                return NeedsModule(words)
-            if is_unknown_command(reply) and words[0] != "SWLIMIT.ACQUIRE":  # the first release has no ACQUIRE
-                if not self._served or words[0] in NEWER:
+                return NeedsModule(str(command))
+            if is_unknown_command(reply) and not isinstance(command, Acquire):  # the first release has no ACQUIRE
+                if not self._served or command.is_newer:
                     self.breaker.answered()
-                    return ModuleMissing(str(words[0]))
+                    return ModuleMissing(command.spelling)
                 self.breaker.failed(reply, key)
                 return ServerAway(f"{self.endpoint.name} has lost its module: {reply}")
             if is_failure(reply):
@@ -103,7 +100,9 @@ class ServerHealth:
             if self._is_slow:
                 self._is_slow, self._slow_changed = False, time.time()
                 log.warning("%s is in time again", self.endpoint.name)
-        return unpacked(reply, words[2]) if words[0] in ("SWLIMIT.ALLOW", "SWLIMIT.PEEK") else reply
+        if isinstance(reply, bytes) and isinstance(command, RateCommand):
+            return unpacked(reply, command.quota.limit)
+        return reply
 
     def replied_late(self, command: Command, reply: Any, round_trip: float, timeout: float) -> Any:
         """Take in a reply that took `round_trip` seconds, more than the timeout."""
@@ -124,8 +123,8 @@ class ServerHealth:
         """The commands that undo one whose reply (None: no reply) nobody takes, for the same connection. Commands that
         must be repeated are sent in the background instead."""
         if isinstance(reply, Exception):
-            if command.words == TIME:
-                self.refused(TIME, reply)
+            if isinstance(command, Time):
+                self.refused(command.words(), reply)
             return []
         commands = command.undo(reply, sent)
         for one in commands:

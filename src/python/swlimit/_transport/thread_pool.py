@@ -9,9 +9,9 @@ from typing import Any
 import redis
 
 from .._core import fork
-from .._protocol.commands import Command, probe
+from .._protocol.commands import Command, Probe
 from .._protocol.replies import BROKEN, ERROR_REPLIES, is_unknown_command
-from .._protocol.script_fallback import MOST_ROUNDS
+from .._protocol.script_fallback import MOST_TRIES
 from ..errors import ServerAway
 from .circuit_breaker import PROBE_TIMEOUT, SILENT_TIMEOUTS
 from .endpoint import SILENCE
@@ -63,7 +63,7 @@ class ThreadPool:
 
     async def send(self, command: Command, timeout: float, wait: float, asking: bool = False) -> Any:
         ends, health = time.monotonic() + wait, self._health
-        health.dialect.check(command.words)
+        health.dialect.check(command)
         if self._late:
             self._read_late()
         request = Request(self._take(ends), command, timeout)
@@ -92,7 +92,7 @@ class ThreadPool:
         try:
             connection.connect()
             self._health.dialect.reset()
-            request = Request(connection, probe(key), PROBE_TIMEOUT)
+            request = Request(connection, Probe(key), PROBE_TIMEOUT)
             reply = self._health.replied(
                 request.command, self._exchange(request, time.monotonic() + PROBE_TIMEOUT))
         except (*BROKEN, redis.RedisError) as error:
@@ -116,17 +116,17 @@ class ThreadPool:
     def _exchange(self, request: Request, ends: float, asking: bool = False) -> Any:
         """The reply to a request, sent in words that the server understands. Raises TimeoutError when it has not come
         by the instant `ends`."""
-        connection, dialect, words = request.connection, self._health.dialect, request.command.words
-        for _ in range(MOST_ROUNDS):
-            spelled = dialect.spelled(words)
+        connection, dialect, command = request.connection, self._health.dialect, request.command
+        for _ in range(MOST_TRIES):
+            words = dialect.encode(command)
             if asking:
                 call(connection, "ASKING")
             request.is_pending = True
-            connection.send_packed_command(connection.pack_command(*spelled), check_health=False)
+            connection.send_packed_command(connection.pack_command(*words), check_health=False)
             if not connection.can_read(max(0.0, ends - time.monotonic())) and not connection.can_read(0):
                 raise TimeoutError("no reply in time")  # checked twice: this thread may have waited for the others
             request.reply, request.is_pending = read(connection), False
-            before = dialect.again(words, spelled, request.reply)
+            before = dialect.again(command, words, request.reply)
             if before is None:
                 break
             for one in before:
