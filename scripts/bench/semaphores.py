@@ -5,6 +5,7 @@ from hashlib import sha1
 from itertools import count
 
 from support.resp import Connection
+from support.script import SCRIPT, scripted, sha
 
 LIMIT = 1_000_000
 TTL = 3600  # seconds
@@ -100,6 +101,16 @@ class Holds(Semaphore):
         return reply[0] == 1
 
 
+class ScriptHolds(Holds):
+    """The same by the script."""
+
+    def take(self, name, id, limit=LIMIT, ttl=TTL_MS):
+        return scripted(super().take(name, id, limit, ttl), sha())
+
+    def give(self, name, id):
+        return scripted(super().give(name, id), sha())
+
+
 class Redisson(Semaphore):
     """The caller's clock says what has ended; `now` is set before a command is made of it."""
 
@@ -147,6 +158,7 @@ def everything():
     """All that is compared, swlimit first."""
     return [
         Holds("holds", "`HOLD` and `RELEASE`"),
+        ScriptHolds("script", "the same by the script", (SCRIPT.read_text(),)),
         Redisson("redisson", "Redisson's `RPermitExpirableSemaphore`", (REDISSON_TAKE, REDISSON_GIVE)),
         SortedSet("sorted-set", "a script on a sorted set, `ZREM`", (SORTED_SET_TAKE,)),
         Counter("counter", "`INCR` and `DECR`"),

@@ -19,13 +19,16 @@ def test_two_commands(plain_server, plain):
 
 
 def test_rights(plain_server, plain):
-    block, = (block for block in blocks(PAGE) if block.language == "text")
+    texts = [block.text for block in blocks(PAGE) if block.language == "text"]
     has_read_only = plain.call("COMMAND", "INFO", "EVALSHA_RO")[0]
-    rules = [rule for rule in block.text.split() if rule != "+evalsha_ro" or has_read_only]
+    rules = [rule for rule in " ".join(texts).split() if rule != "+evalsha_ro" or has_read_only]
     assert plain.call("ACL", "SETUSER", "u", "reset", "on", "nopass", *rules) == b"OK"
     with Connection(plain_server.port) as user:
         user.call("AUTH", "u", "x")
         load(user)
+        for words in [("HOLD", 5, 60, "id"), ("HOLD", 5, 60, "other", "COST", 2), ("RENEW", 60, "id"), ("HOLDERS",),
+                      ("INFO",), ("RELEASE", "id"), ("RELEASE", "other"), ("HOLD", 0, 60, "id")]:
+            assert not isinstance(user.call("EVALSHA", sha(), 1, "limit:h", *words), Failed), words
         for words in [("ALLOW", 5, 60, 5), ("RECORD", 5, 60, 5), ("REFUND", 2), ("BLOCK", "1m"), ("UNBLOCK",)]:
             assert not isinstance(user.call("EVALSHA", sha(), 1, "limit:1", *words), Failed), words
             assert user.call("EVALSHA", sha(), 1, "other:1", *words).startswith("NOPERM")

@@ -83,14 +83,6 @@ def test_damaged_budgets_are_refused(plain, run, value):
             assert plain.call("GET", "k") == sound
 
 
-def test_a_hold_needs_the_module(plain, run):
-    """Nothing of such an ADMIT is counted."""
-    words = ["SWLIMIT.ADMIT", 2, "r", "h", "RATE", 5, 60, 5, 1, "hold", 5, 60, "id", 1]
-    assert run(*words) == "ERR a HOLD clause needs the module"
-    assert run("SWLIMIT.ADMIT", 65, *range(65), *["RATE", 5, 60, 5, 1] * 65) == (
-        "ERR numkeys must be a positive integer that matches the keys given")
-    assert plain.call("DBSIZE") == 0
-
 
 @pytest.mark.parametrize("slots", [16.01, 20.3, 39.7, 21.0])
 @pytest.mark.parametrize("later", [0, 5, 20.5, 39, 45])

@@ -22,12 +22,14 @@ GEOMETRIES = [(1, 1), (1, 7), (1, 4096), (7, 3), (77, 13), (1000, 1), (1000, 12)
 NOW = 1_700_000_000_000  # the servers' clock at the beginning, in ms
 # Instants beyond would make replies above 2^53, which Lua's numbers do not hold.
 LATEST = MAX - 3 * MAX_WINDOW
+LATEST_HELD = MAX // 1000  # tokens are of microseconds
 STARTS = [NOW, NOW, NOW, 0, 10 * DAY, 2**52, LATEST - MAX_WINDOW]
 GARBAGE = ["", "x", "-1", "+1", "1.5", " 1", "1e3", "0x10", "0", "00", "007", str(MAX), str(MAX + 1), str(MAX + 2),
            "99999999999999999999", "1ms", "1MS", "1S", "2m", "3H", "1d", "3650d", "3651d", "1w", "1 s", "60", "4097ms",
            "cost", "COST PARTIAL", "AT", "strict", "Partial", "age", "since", "until", "BLOCK", "nx", "FORCE", "Rate",
-           "BUDGET",
+           "BUDGET", "hold",
            b"\xff\0'\"\\\r\n", b"1\0", "é", "a" * 100]
+SEVERAL = ("MALLOW", "ADMIT", "SETTLE")
 MEMORY = re.compile(rb"(\$6\r\nmemory\r\n):\d+\r\n")
 PACKED = re.compile(rb"\$24\r\n(.{24})\r\n", re.DOTALL)  # nothing else that is compared has 24 bytes
 
@@ -59,7 +61,7 @@ class Commands:
 
     def __init__(self, seed):
         self.random = random.Random(seed)
-        self.number = 0
+        self.number, self.holding = 0, 0.25
         self.starts, self.geometries, self.stands = STARTS, GEOMETRIES, True
         self.begin()
 
@@ -70,8 +72,13 @@ class Commands:
         self.by_clock = self.stands and pick.random() < 0.25
         self.keys = [f"{{{self.number}}}{name}" for name in range(pick.choice([2, 6]))]
         self.budgets = [f"{{{self.number}}}b{name}" for name in range(2)]
-        self.geometry = {key: pick.choice(self.geometries) for key in self.keys + self.budgets}
-        self.ends = dict.fromkeys(self.keys + self.budgets, 0)
+        self.held = [f"{{{self.number}}}h{name}" for name in range(3)]
+        size = pick.choice([3, 3, 12, 3000])
+        self.ids = [pick.choice([b"", b"\xff\0\r\n"]) + b"%d" % name for name in range(size)]
+        self.reserved = []
+        self.unit_costs = pick.random() < 0.5
+        self.geometry = {key: pick.choice(self.geometries) for key in self.keys + self.budgets + self.held}
+        self.ends = dict.fromkeys(self.keys + self.budgets + self.held, 0)
         self.changes = pick.choice([0, 0.02, 0.3])
         self.scale = pick.choice([5, 60, 60, 1000, MAX // 5, MAX])
 
@@ -125,7 +132,10 @@ class Commands:
     def next(self):
         """One command in the module's words, and in the script's."""
         pick = self.random
-        if pick.random() < 0.12:
+        kind = pick.random()
+        if kind < self.holding:
+            return self.held_or_released()
+        if kind < self.holding + 0.12:
             return self.budgeted()
         chance = pick.random() * (1 if self.stands else 0.74)
         keys = self.keys if chance < 0.74 or 0.82 <= chance < 0.87 else self.keys + self.budgets
@@ -193,6 +203,67 @@ class Commands:
         words += (["STRICT"] if pick.random() < 0.3 else []) + instant
         return words, scripted(words, self.sha)
 
+    def held_or_released(self):
+        """HOLD, RELEASE, RENEW, HOLDERS, INFO, or ADMIT and SETTLE with holds; rarely on a key of another kind."""
+        pick = self.random
+        key = pick.choice(self.held if pick.random() < 0.98 else self.keys + self.budgets)
+        self.tick(self.geometry[key])
+        chance = pick.random() if not self.reserved or pick.random() < 0.6 else 0.76 + 0.2 * pick.random()
+        latest = LATEST_HELD if chance < 0.5 or 0.68 <= chance < 0.86 else MAX
+        instant = [] if self.by_clock else ["AT", min(self.now, latest + (pick.random() < 0.01))]
+        if chance < 0.5:
+            limit = int(pick.random() * self.scale)
+            words = ["SWLIMIT.HOLD", key, limit, self.ttl(key), pick.choice(self.ids)]
+            if not self.unit_costs:
+                words += ["COST", self.amount(limit)]
+            words += instant
+        elif chance < 0.6:
+            words = ["SWLIMIT.RELEASE", key, *pick.choices(self.ids, k=pick.choice([1, 1, 1, 5])), *instant]
+        elif chance < 0.68:
+            words = ["SWLIMIT.HOLDERS", key, *pick.choice([[], [1], [5], [10_000]]), *instant]
+        elif chance < 0.76:
+            ids = pick.choices(self.ids, k=pick.choice([1, 1, 5, 1500 if len(self.ids) > 1000 else 2]))
+            words = ["SWLIMIT.RENEW", key, self.ttl(key), *ids, *instant]
+        elif chance < 0.86:
+            words = self.admitted(instant)
+        elif chance < 0.95 and self.reserved:
+            names, identity = self.reserved[-1] if pick.random() < 0.8 else pick.choice(self.reserved)
+            used = [pick.choice([0, 1, 1, 5, self.amount(9)]) if name not in self.held else 0 for name in names[1:]]
+            words = ["SWLIMIT.SETTLE", len(names), *names, identity, *used, *instant]
+        elif chance < 0.98 or not self.stands:
+            words = ["SWLIMIT.HOLDERS", key, *instant] if not self.stands else ["SWLIMIT.INFO", key]
+        else:
+            words = [pick.choice(["PTTL", "PTTL", "PTTL", "DEL"]), key]
+        return words, scripted(words, self.sha, self.read_only)
+
+    def ttl(self, key):
+        """A time to live in the module's words."""
+        least = 1 if self.stands else HOUR
+        return f"{max(least, self.span(self.geometry[key]))}ms"
+
+    def admitted(self, instant):
+        """ADMIT with a hold: a new one, or one that was admitted before, mostly with the same clauses."""
+        pick = self.random
+        others = pick.sample([*self.keys[:2], *self.budgets, *self.held[1:]], pick.randint(0, 3))
+        names, identity = [self.held[0], *others], pick.choice(self.ids)
+        if self.reserved and pick.random() < 0.3:
+            names, identity = self.reserved[-1]
+        elif others:
+            self.reserved = [*self.reserved[-9:], (names, identity)]
+        words = ["SWLIMIT.ADMIT", len(names), *names]
+        for one in names:
+            limit, resolution, subintervals = self.quota(one)
+            limit = limit if pick.random() < 0.3 else self.scale
+            cost = self.amount(limit) if pick.random() < 0.1 and not self.unit_costs else 1
+            if one in self.held:
+                own = identity if pick.random() < 0.98 else pick.choice(self.ids)
+                words += ["HOLD", limit, self.ttl(one), own, cost]
+            elif one in self.budgets:
+                words += ["BUDGET", limit, self.end(one), cost]
+            else:
+                words += ["RATE", limit, f"{resolution * subintervals}ms", f"{resolution}ms", cost]
+        return words + (["STRICT"] if pick.random() < 0.3 else []) + instant
+
     def end(self, key):
         """When a period ends: mostly the one that was last asked for, while that is ahead."""
         pick, now = self.random, self.clock.ms if self.by_clock else self.now
@@ -236,25 +307,31 @@ class Commands:
         """A command with something wrong, or odd, in it."""
         pick = self.random
         name = pick.choice(["ALLOW", "PEEK", "RECORD", "REFUND", "BLOCK", "UNBLOCK", "INFO", "MALLOW", "BUDGET",
-                            "ADMIT"])
-        key = pick.choice(self.keys + self.budgets)
-        words = {"REFUND": [1], "BLOCK": ["1m"], "UNBLOCK": [], "INFO": [], "BUDGET": [5, NOW + HOUR]}.get(
+                            "ADMIT", "HOLD", "RELEASE", "RENEW", "HOLDERS", "SETTLE"])
+        key = pick.choice(self.keys + self.budgets + self.held)
+        words = {"REFUND": [1], "BLOCK": ["1m"], "UNBLOCK": [], "INFO": [], "BUDGET": [5, NOW + HOUR],
+                 "HOLD": [5, "1m", "id"], "RELEASE": ["id"], "RENEW": ["1m", "id"], "HOLDERS": []}.get(
             name, [5, "1m", "5s"])
         words = words + pick.choice([[], ["COST", 2], ["AT", NOW], ["STRICT"], ["AT"], ["NX"], ["AGE", 5],
                                      ["AT", 5, "at", 6], ["AGE", 5, "SINCE", 5], ["SINCE", NOW, "age", "x"]])
-        if name in ("MALLOW", "ADMIT"):
+        if name in SEVERAL:
             keys = [key, pick.choice(self.keys)][:pick.choice([1, 2, 2])]
             words = [5, "1m", "5s", 1] * len(keys) + pick.choice([[], ["STRICT"], ["AT", NOW], ["x"]])
         if name == "ADMIT":
-            clauses = pick.choices([["RATE", 5, "1m", "5s", 1], ["BUDGET", 5, NOW + HOUR, 1]], k=len(keys))
+            kinds = [["RATE", 5, "1m", "5s", 1], ["BUDGET", 5, NOW + HOUR, 1], ["HOLD", 5, "1m", "id", 1]]
+            clauses = pick.choices(kinds, k=len(keys))
             words = sum(clauses, []) + pick.choice([[], ["STRICT"], ["AT", NOW], ["AT", 9007199254741], ["x"]])
+        if name == "SETTLE":
+            words = ["id", *[1] * (len(keys) - 1)] + pick.choice([[], ["AT", NOW], ["x"]])
         for _ in range(pick.choice([0, 1, 1, 2])):
             place = int(pick.random() * (len(words) + 1))
             words[place:place + pick.getrandbits(1)] = pick.choice([[pick.choice(GARBAGE)], []])
         if any(str(one).upper() in ("AT", "SINCE") and str(other).isdigit() and int(other) > LATEST
                for one, other in zip(words, words[1:])):
             return self.spoilt()
-        if name in ("MALLOW", "ADMIT"):
+        if name in ("RELEASE", "RENEW") and any(str(word).upper() == "UNTIL" for word in words):
+            return self.spoilt()  # the script has none there
+        if name in SEVERAL:
             return [f"SWLIMIT.{name}", len(keys), *keys, *words]
         return [f"SWLIMIT.{name}", key, *words]
 

@@ -24,8 +24,8 @@ def scripted(words, sha, read_only="EVALSHA_RO"):
     if not name.startswith("SWLIMIT."):
         return words
     name = name.removeprefix("SWLIMIT.")
-    evalsha = read_only if name in ("PEEK", "INFO") else "EVALSHA"
-    if name in ("MALLOW", "ADMIT"):
+    evalsha = read_only if name in ("PEEK", "INFO", "HOLDERS") else "EVALSHA"
+    if name in ("MALLOW", "ADMIT", "SETTLE"):
         end = 2 + int(words[1])
         return [evalsha, sha, *words[1:end], name, *words[end:]]
     return [evalsha, sha, 1, words[1], name, *words[2:]]

@@ -1,0 +1,155 @@
+"""What operators, other commands and strangers can do to holds that the script keeps."""
+
+import random
+
+import pytest
+
+from support.bounds import T
+from support.resp import Connection, Failed
+from support.script import scripted, sha
+
+WRONGTYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
+END = T + 3_600_000
+ADMIT = ("ADMIT", 4, "h", "r", "b", "s", "HOLD", 9, 60, "x", 1, "RATE", 5, 60, 5, 1, "BUDGET", 5, END, 1,
+         "HOLD", 5, 60, "y", 2, "AT", T)
+COMMANDS = [("HOLD", "h", 9, 60, "new", "AT", T), ("HOLD", "h", 9, 60, "new", "COST", 2, "AT", T),
+            ("HOLD", "h", 9, 90, "a", "AT", T), ("RELEASE", "h", "a", "AT", T), ("RELEASE", "h", "b", "AT", T),
+            ("RENEW", "h", 90, "a", "b", "AT", T), ("HOLDERS", "h", "AT", T), ("INFO", "h"), ADMIT,
+            ("ADMIT", 2, "h", "r", "HOLD", 9, 70, "x", 1, "RATE", 5, 60, 5, 1, "AT", T),
+            ("SETTLE", 4, "h", "r", "b", "s", "z", 4, 3, 0, "AT", T),
+            ("SETTLE", 4, "h", "r", "b", "s", "z", 0, 0, 0, "AT", T)]
+
+
+def named(words):
+    return " ".join(map(str, words))
+
+
+@pytest.fixture
+def ask(plain):
+    """The reply to a command of the module's, by the script, over any connection."""
+    return lambda *words, by=plain: by.call(*scripted([f"SWLIMIT.{words[0]}", *words[1:]], sha()))
+
+
+def hold_some(ask):
+    """One unit, two units, and three keys reserved under a hold."""
+    ask("HOLD", "h", 9, 60, "a", "AT", T)
+    ask("HOLD", "h", 9, 60, "b", "COST", 2, "AT", T)
+    assert ask(*[{"x": "z", "y": "w"}.get(word, word) for word in ADMIT])[0] == 1
+
+
+def stored(plain):
+    """All that is stored, with what it has left, in seconds."""
+    found = {}
+    for key in plain.call("KEYS", "*"):
+        kind = plain.call("TYPE", key)
+        value = plain.call("ZRANGE", key, 0, -1, "WITHSCORES") if kind == b"zset" else plain.call("GET", key)
+        found[key] = value, round(plain.call("PTTL", key) / 1000, -1)
+    return found
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=named)
+@pytest.mark.parametrize("other", [("SET", "h", "a string"), ("HSET", "h", "f", "v"), ("ZADD", "h", 1, "e"),
+                                   ("ZADD", "h", -1, "l2", 5, "ea"), ("ZADD", "h", 1, "l"),
+                                   ("ZADD", "h", -2.0**60, "l"),
+                                   ("ZADD", "h", "-inf", "l")], ids=named)
+def test_foreign_values_are_refused_and_kept(plain, ask, words, other):
+    plain.call(*other)
+    before = plain.call("DUMP", "h")
+    assert ask(*words) == WRONGTYPE
+    assert plain.call("DUMP", "h") == before and plain.call("DBSIZE") == 1
+
+
+def test_any_members_get_a_reply_or_wrongtype(plain, ask):
+    """Never an error of Lua's."""
+    draw, odd = random.Random(5), 0
+    for _ in range(1500):
+        plain.call("FLUSHALL")
+        hold_some(ask)
+        members = plain.call("ZRANGE", "h", 0, -1)
+        for _ in range(draw.choice([1, 2, 5])):
+            member = draw.choice(members + [b"e", b"t", b"u", b"v", b"ez", b"vx" * 20])
+            if draw.random() < 0.4:
+                plain.call("ZREM", "h", member)
+            else:
+                score = draw.choice([0, -1, 1, T, T + 5, 2.0**44, 2.0**60, -2.0**53, -2.0**70, 1.5, "inf", "-inf",
+                                     2.0**110 * T, draw.uniform(-1e17, 1e17)])
+                member = member[:draw.randrange(len(member) + 1)] if draw.random() < 0.3 else member
+                plain.call("ZADD", "h", score, member)
+        words = draw.choice(COMMANDS)
+        reply = ask(*words)
+        assert not isinstance(reply, Failed) or "script" not in reply and "Lua" not in reply, (reply, words)
+        odd += reply == WRONGTYPE
+    assert odd > 20
+
+
+def test_what_only_the_module_has(plain, ask):
+    for option in (("WAIT", "1s"), ("END", 5), ("TOKEN", 5), ("RESERVED", 1, "x")):
+        assert ask("HOLD", "h", 9, 60, "a", *option) == f"ERR {option[0]} needs the module"
+    assert ask("RELEASE", "h", "a", "UNTIL", 0) == "ERR UNTIL needs the module"
+    assert ask("RENEW", "h", 60, "a", "AT", T, "UNTIL", 0) == "ERR UNTIL needs the module"
+    assert ask("ADMIT", 65, *range(65), *["HOLD", 5, 60, "id", 1] * 65) == (
+        "ERR numkeys must be a positive integer that matches the keys given")
+    assert plain.call("DBSIZE") == 0
+
+
+def test_out_of_memory(plain, ask):
+    """What would hold more is refused, whole; denials, renewals, and all that gives back work."""
+    hold_some(ask)
+    before = stored(plain)
+    plain.call("CONFIG", "SET", "maxmemory", 1)
+    try:
+        assert ask("HOLD", "h", 1, 60, "new", "AT", T)[0] == 0
+        for words in [COMMANDS[0], COMMANDS[1], COMMANDS[2], ("HOLD", "k", 9, 60, "new"), ADMIT]:
+            reply = ask(*words)
+            assert isinstance(reply, Failed) and reply.startswith("OOM command not allowed"), (words, reply)
+        # What has ended is not let go of for a hold that is refused.
+        assert "OOM" in ask("HOLD", "h", 9, 60, "new", "COST", 2, "AT", T + 60_000)
+        assert stored(plain) == before
+        assert ask("RENEW", "h", 90, "a", "b", "AT", T) == [1, 1]
+        assert ask("RELEASE", "h", "b", "AT", T) == 2
+        assert ask("SETTLE", 4, "h", "r", "b", "s", "z", 4, 0, 0, "AT", T) == [1, 3, -1, -2]
+    finally:
+        plain.call("CONFIG", "SET", "maxmemory", 0)
+    assert ask("HOLDERS", "h", "AT", T) == [[b"a", 1, 0, 90_000, 1000 * T]]
+
+
+@pytest.mark.parametrize("words", COMMANDS + [("HOLD", "k", 9, 60, "new"),
+                                              ("HOLD", "h", 9, 60, "new", "AT", T + 59_999),
+                                              ("RELEASE", "h", "a", "b", "z", "AT", T)], ids=named)
+def test_missing_rights_change_nothing(plain, ask, words):
+    """A user who lacks one right is answered as others are, or refused with nothing changed."""
+    refused = 0
+    for right in ("zadd", "zrem", "zmscore", "zcount", "zrange", "zrangebyscore", "zrevrangebyscore", "pexpire",
+                  "pexpireat", "pttl", "del", "set", "setrange", "getrange", "time"):
+        plain.call("FLUSHALL")
+        hold_some(ask)
+        before = stored(plain)
+        plain.call("ACL", "SETUSER", "u", "reset", "on", "nopass", "~*", "+@all", f"-{right}")
+        with Connection(plain.port) as unable:
+            assert unable.call("AUTH", "u", "x") == b"OK"
+            reply = ask(*words, by=unable)
+        if isinstance(reply, Failed):
+            refused += 1
+            assert "can't run this command" in reply or "permission" in reply, (right, reply)
+            assert stored(plain) == before, right
+    plain.call("ACL", "DELUSER", "u")
+    assert refused >= 3
+
+
+def test_many_holds_end_at_once_within_the_time_limit(plain, ask):
+    """10,000 of two units each, which have to be summed, and as many of one, which go by and by."""
+    plain.call("CONFIG", "SET", "lua-time-limit", 1000)
+    with Connection(plain.port) as other:
+        for cost in (1, 2):
+            plain.call("DEL", "h")
+            plain.calls([scripted(["SWLIMIT.HOLD", "h", 2**53 - 1, 60, number, "COST", cost, "AT", T], sha())
+                         for number in range(10_000)])
+            for words in [("HOLD", "h", 9_999 * cost, 60, "new", "COST", cost, "AT", T),
+                          ("HOLDERS", "h", 10_000, "AT", T), ("RENEW", "h", 61, *range(10_000), "AT", T),
+                          ("HOLD", "h", 9, 60, "new", "AT", T + 61_000),
+                          ("RELEASE", "h", *range(10_000), "AT", T + 60_000)]:
+                assert not isinstance(ask(*words), Failed), words
+                assert other.call("PING") == b"PONG"
+    slow = plain.call("SLOWLOG", "GET", 128)
+    plain.call("CONFIG", "SET", "lua-time-limit", 5000)
+    assert all(entry[2] < 1_000_000 for entry in slow if entry[3][:1] == [b"EVALSHA"]), slow
