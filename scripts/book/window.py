@@ -1,11 +1,10 @@
-"""Draw the picture of the README, docs/sliding-window.svg: one window at two instants. `python -m book.window`
-
-The colours are those of the reader's system, light or dark.
-"""
+"""Draw the picture of the README, docs/sliding-window.svg: one window at two instants. `python -m book.window`"""
 
 from fractions import Fraction
-from html import escape
 from pathlib import Path
+
+from . import drawing
+from .drawing import rectangle, text
 
 FILE = Path(__file__).resolve().parents[2] / "docs/sliding-window.svg"
 LIMIT, SUBINTERVALS, RESOLUTION = 100, 12, 5  # a window of 60 seconds
@@ -16,12 +15,10 @@ INSTANTS = [1, 4]  # seconds into the newest subinterval
 LEFT, CELL, TOP, FRAME, HIGH = 20, 48, 34, 148, 62
 WIDTH, HEIGHT = 2 * LEFT + len(COUNTS) * CELL, len(INSTANTS) * FRAME + 34
 STYLE = """
-text { font: 14px system-ui, sans-serif; fill: #1f2328 } .small { font-size: 12px; fill: #59636e }
-.card { fill: #ffffff } .out { fill: #d1d9e0 } .whole { fill: #2f74c0 } .part { fill: #8ab6e6 }
-.window { fill: none; stroke: #b3261e; stroke-width: 2 } .axis { stroke: #8c959f }
+.out { fill: #d1d9e0 } .whole { fill: #2f74c0 } .part { fill: #8ab6e6 }
+.window { fill: none; stroke: #b3261e; stroke-width: 2 }
 @media (prefers-color-scheme: dark) {
-text { fill: #f0f6fc } .small { fill: #9198a1 } .card { fill: #0d1117 } .out { fill: #3d444d } .whole { fill: #4a94e8 }
-.part { fill: #2a5788 } .window { stroke: #ff7b72 } .axis { stroke: #656c76 } }
+.out { fill: #3d444d } .whole { fill: #4a94e8 } .part { fill: #2a5788 } .window { stroke: #ff7b72 } }
 """
 
 
@@ -29,14 +26,6 @@ def estimate(instant):
     """The units that count: whole subintervals, and the one that slides out by the share that is still inside."""
     trailing = NEWEST - SUBINTERVALS
     return sum(COUNTS[trailing + 1:NEWEST + 1]) + COUNTS[trailing] * Fraction(RESOLUTION - instant, RESOLUTION)
-
-
-def rectangle(kind, x, y, width, height):
-    return f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"/>'
-
-
-def text(x, y, words, kind="", anchor="start"):
-    return f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def frame(number, instant):
@@ -73,10 +62,7 @@ def picture():
     shapes = [shape for number, instant in enumerate(INSTANTS) for shape in frame(number, instant)]
     foot = "One bar is 5 seconds. The bar on the window's edge counts by the share that is still inside."
     shapes.append(text(LEFT, HEIGHT - 16, foot, "small"))
-    title = "A sliding window of 60 seconds at two instants"
-    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
-                      f"<title>{title}</title>", f"<style>{STYLE}</style>",
-                      f'<rect class="card" width="{WIDTH}" height="{HEIGHT}" rx="8"/>', *shapes, "</svg>", ""])
+    return drawing.picture("A sliding window of 60 seconds at two instants", WIDTH, HEIGHT, shapes, STYLE)
 
 
 if __name__ == "__main__":

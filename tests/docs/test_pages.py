@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from bench import readme
-from book import window
+from book import house, window
 from commands.declared import COMMANDS, syntax
 from docs.pages import PAGES, page_named, place_of, prose
 from support.server import ROOT
@@ -120,5 +120,10 @@ def test_the_table_of_the_readme_is_from_the_results():
     assert readme.renewed(text, readme.RESULTS.read_text()) == text, "renew it by `python -m bench.readme`"
 
 
-def test_the_picture_of_the_readme_is_as_drawn():
-    assert window.FILE.read_text() == window.picture(), "draw it by `python -m book.window`"
+@pytest.mark.parametrize("drawn", [window, house], ids=lambda drawn: drawn.__name__)
+def test_a_picture_is_as_drawn(drawn):
+    assert drawn.FILE.read_text() == drawn.picture(), f"draw it by `python -m {drawn.__name__}`"
+
+
+def test_the_picture_of_the_design_names_rooms_that_are_there():
+    assert [name for name in house.folders() if not (ROOT / name).exists()] == []
