@@ -9,23 +9,26 @@ FILE = Path(__file__).resolve().parents[2] / "docs/understand/design.svg"
 # Each part's name and folder, then its rooms and what each is for. A room imports only from those below it.
 PARTS = [
     ("swlimitd", "src/daemon", [
-        ("serve", "gRPC, HTTP, TLS"), ("page", "status for people"), ("protocol", "plans and replies"),
+        ("serve", "gRPC, HTTP, TLS"), ("page", "status for people"), ("protocol", "plans, replies"),
         ("observe", "metrics, traces"), ("core", "asks the client"), ("config", "limits, settings")]),
     ("Rust client", "src/client", [
         ("tower", "for services"), ("limiter", "and hold/, …"), ("deciding", "the modes"),
-        ("upstream", "servers' health"), ("protocol", "commands"), ("transport", "connections")]),
+        ("upstream", "health"), ("protocol", "commands"), ("transport", "connections")]),
     ("Python client", "src/python/swlimit", [
-        ("contrib", "frameworks"), ("rate_limiter.py", "and others"), ("_transport", "connections"),
+        ("contrib", "frameworks"), ("rate_limiter.py", "rates, …"), ("_transport", "connections"),
         ("_protocol", "commands"), ("_core", "windows, denials")]),
     ("Node.js client", "src/node", [
         ("adapters", "frameworks"), ("limiters", "rates, holds, …"), ("clients", "ioredis, redis"),
-        ("transport", "servers' health"), ("protocol", "commands"), ("core", "windows, options")]),
+        ("transport", "health"), ("protocol", "commands"), ("core", "windows, options")]),
+    ("Go client", "src/go", [
+        ("goredis", "go-redis"), ("limiter.go", "rates, …"), ("link.go", "connections"),
+        ("primary.go", "health"), ("commands.go", "words"), ("window.go", "windows")]),
 ]
 SERVER = [("src/module/commands", "one file a command"), ("src/module/waiting", "queues of waiters"),
           ("src/module/server", "the server's API: all that is unsafe"), ("src/lua", "or: the same as a script")]
 ARITHMETIC = [("src/window", "rates"), ("src/hold", "holds"), ("src/budget", "budgets")]
 
-EDGE, COLUMN, GAP, ROOM, HEAD = 20, 206, 24, 30, 48
+EDGE, COLUMN, GAP, ROOM, HEAD = 16, 190, 14, 30, 48
 WIDTH = 2 * EDGE + len(PARTS) * COLUMN + (len(PARTS) - 1) * GAP
 TOP = 56
 PART = HEAD + max(len(rooms) for *_, rooms in PARTS) * ROOM + 8
@@ -83,7 +86,7 @@ def server():
 def picture():
     """The text of the file."""
     shapes = [text(left(0) + COLUMN / 2, 24, "proxies, any HTTP client", "small", "middle"),
-              text((left(1) + WIDTH - EDGE) / 2, 24, "programs", "small", "middle")]
+              text(left(2) + COLUMN / 2, 24, "programs", "small", "middle")]
     for number, (name, folder, rooms) in enumerate(PARTS):
         shapes += arrow(left(number) + COLUMN / 2, 32, left(number) + COLUMN / 2, TOP)
         shapes += part(number, name, folder, rooms)
