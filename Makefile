@@ -13,7 +13,7 @@ THREADED_RELEASES = $(OTHER_RELEASES)
 # Warnings are errors in CI only: a newer clippy than that has new ones.
 STRICT = $(if $(filter true,$(CI)),-- --deny warnings)
 
-.PHONY: help run demo test test-module test-client test-daemon test-python test-node test-all test-releases \
+.PHONY: help run demo test test-module test-client test-daemon test-python test-node test-go test-all test-releases \
 	test-long test-fresh package test-packages bench accuracy build build-all ready docs lint
 .NOTPARALLEL:
 
@@ -55,6 +55,9 @@ test-python: build-all ## The Python client's only
 
 test-node: build-all ## The Node.js client's only
 	$(PARALLEL) tests/node
+
+test-go: build ## The Go client's only
+	$(PARALLEL) tests/go
 
 # The same on every other release, and the tests that take longer.
 test-all: test test-releases test-long ## All of that on every release of the servers, and longer tests

@@ -230,6 +230,10 @@ func (c *Conn) ask(ctx context.Context, cmd command, how asking) (any, error) {
 		p.current().add(next)
 		reply, err := c.await(ctx, next, until)
 		text, isReply := err.(serverError)
+		if errors.Is(err, errRetired) && try < mostTries && !wasSent(err) {
+			next = &call{command: cmd, timeout: how.timeout, owner: p, asking: next.asking, whole: next.whole}
+			continue
+		}
 		if !isReply {
 			return reply, err
 		}
@@ -246,6 +250,12 @@ func (c *Conn) ask(ctx context.Context, cmd command, how asking) (any, error) {
 			next.owner = to
 		}
 	}
+}
+
+// wasSent tells whether the server may have executed a command that failed.
+func wasSent(err error) bool {
+	var failed *unavailable
+	return errors.As(err, &failed) && failed.sent
 }
 
 // again is a call in place of one that the server has not executed; nil where there is none. The server may be another.
@@ -327,7 +337,11 @@ func (c *Conn) late(asked *call, cancelled bool) {
 		c.insist(command{words: asked.ending, key: asked.key}, asked.lasts, asked.timeout)
 	case asked.undo != nil && cancelled && asked.err == nil:
 		if counted := asked.undo(asked.reply); len(counted) > 0 {
-			c.settle(func() { c.giveBack(asked, counted) })
+			asked.link.owe(1)
+			c.settle(func() {
+				defer asked.link.owe(-1)
+				c.giveBack(asked, counted)
+			})
 		}
 	}
 }

@@ -131,6 +131,7 @@ type link struct {
 	err     error
 	queue   []*call // not written yet
 	sent    []*call // unanswered, oldest first
+	owed    int     // replies of which something is being given back
 	wake    chan struct{}
 	gone    chan struct{}
 	ready   chan struct{} // closed once it is up, or gone
@@ -186,13 +187,30 @@ func (l *link) takes() bool {
 func (l *link) retire() {
 	l.mu.Lock()
 	l.retired = true
-	idle := len(l.sent)+len(l.queue) == 0
 	l.mu.Unlock()
-	if idle {
-		l.fail(errRetired)
+	if l.closeIfIdle() {
 		return
 	}
 	time.AfterFunc(drain, func() { l.fail(errRetired) })
+}
+
+// closeIfIdle closes a retired link that owes nothing.
+func (l *link) closeIfIdle() bool {
+	l.mu.Lock()
+	idle := l.retired && len(l.sent)+len(l.queue)+l.owed == 0
+	l.mu.Unlock()
+	if idle {
+		l.fail(errRetired)
+	}
+	return idle
+}
+
+// owe counts the refunds that only this link can send.
+func (l *link) owe(n int) {
+	l.mu.Lock()
+	l.owed += n
+	l.mu.Unlock()
+	l.closeIfIdle()
 }
 
 var errRetired = errors.New("the connection was silent for too long")
@@ -400,10 +418,9 @@ func (l *link) read(r *bufio.Reader) error {
 		c := l.sent[0]
 		l.sent[0] = nil
 		l.sent = l.sent[1:]
-		over := l.retired && len(l.sent)+len(l.queue) == 0
 		l.mu.Unlock()
 		c.answer(reply, nil)
-		if over {
+		if l.closeIfIdle() {
 			return errRetired
 		}
 	}

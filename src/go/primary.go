@@ -119,6 +119,9 @@ func (p *primary) heardOf(c *call) {
 		}
 		return
 	}
+	if errors.Is(c.err, errRetired) {
+		return // the link was closed on purpose
+	}
 	if errors.As(c.err, new(*unavailable)) {
 		p.fail(c.key, c.err.Error())
 		return

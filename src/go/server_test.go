@@ -1,0 +1,442 @@
+package swlimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestScriptDecidesTheSame(t *testing.T) {
+	conn := connect(t, Server{Addr: address(t, "bare")})
+	l := limiter(t, conn, 3)
+	k := key()
+	for want := range 5 {
+		if d := must(l.Allow(background, k)); d.Allowed() != (want < 3) {
+			t.Errorf("%d: %+v", want, d)
+		}
+	}
+	if state := conn.Servers()[0]; state.Backend != "script" {
+		t.Errorf("%+v", state)
+	}
+	if n := must(l.Refund(background, k, 1)); n != 1 {
+		t.Errorf("%d given back", n)
+	}
+	if d := must(l.AllowN(background, k, 1)); !d.Allowed() {
+		t.Errorf("%+v", d)
+	}
+	flush(t, conn)
+	if d := must(l.Allow(background, k)); !d.Allowed() {
+		t.Errorf("after the server has lost it: %+v", d)
+	}
+	ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
+	defer cancel()
+	if err := l.WaitN(ctx, k, 3); !errors.Is(err, ErrDenied) {
+		t.Error(err)
+	}
+	holds, err := NewHolds(conn, 1, time.Minute, Timeout(20*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := holds.TryAcquire(background, k); !errors.Is(err, ErrModuleMissing) {
+		t.Error(err)
+	}
+}
+
+// flush empties the server, and its scripts.
+func flush(t *testing.T, conn *Conn) {
+	t.Helper()
+	for _, words := range [][]string{{"SCRIPT", "FLUSH"}, {"FLUSHALL"}} {
+		if _, err := conn.ask(background, command{words: words, key: "k"}, asking{timeout: 20 * time.Second}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestKnownDenials(t *testing.T) {
+	for _, name := range []string{"main", "bare"} {
+		conn := connect(t, Server{Addr: address(t, name)})
+		l, other := limiter(t, conn, 1), limiter(t, connect(t, Server{Addr: address(t, name)}), 1, Mode(Direct))
+		k := key()
+		must(l.Allow(background, k))
+		eventually(t, "known to be denied", func() bool {
+			d := must(l.Allow(background, k))
+			return !d.Allowed() && d.Source == FromCache && d.RetryAfter > 0 && d.RetryAfter < 70*time.Second
+		})
+		if n := must(other.Refund(background, k, 1)); n != 1 {
+			t.Fatalf("%d given back", n)
+		}
+		eventually(t, "granted after somebody gave it back", func() bool { return must(l.Allow(background, k)).Allowed() })
+		eventually(t, "denied again", func() bool { return must(l.Allow(background, k)).Source == FromCache })
+		must(l.Refund(background, k, 1))
+		if d := must(l.Allow(background, k)); !d.Allowed() {
+			t.Errorf("its own refund is known at once: %+v", d)
+		}
+	}
+}
+
+func TestWait(t *testing.T) {
+	conn := server(t)
+	l, err := New(conn, Quota{Limit: 1, Window: 300 * time.Millisecond}, Timeout(20*time.Second), OnFailure(Error))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := key()
+	for range 3 {
+		if err := l.Wait(background, k); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(background, 10*time.Millisecond)
+	defer cancel()
+	slow := limiter(t, conn, 1)
+	must(slow.Allow(background, "slow:"+k))
+	err = slow.Wait(ctx, "slow:"+k)
+	var denied *DeniedError
+	if !errors.Is(err, ErrDenied) || !errors.As(err, &denied) || denied.Decision.Allowed() {
+		t.Error(err)
+	}
+	if err := slow.WaitN(background, k, 2); !errors.As(err, &denied) || denied.Decision.RetryAfter != Never {
+		t.Error(err)
+	}
+}
+
+func TestWaitsInLine(t *testing.T) {
+	conn := server(t)
+	l := limiter(t, conn, 1)
+	k := key()
+	must(l.Allow(background, k))
+	var waiting sync.WaitGroup
+	var granted atomic.Int64
+	for range 20 {
+		waiting.Go(func() {
+			if err := l.Wait(background, k); err == nil {
+				granted.Add(1)
+			}
+		})
+	}
+	for n := int64(1); n <= 20; n++ {
+		eventually(t, "one more is granted", func() bool {
+			_, _ = l.Refund(background, k, 1)
+			return granted.Load() >= n
+		})
+	}
+	waiting.Wait()
+}
+
+func TestHolds(t *testing.T) {
+	conn := server(t)
+	holds, err := NewHolds(conn, 2, 3*time.Second, Timeout(20*time.Second), OnFailure(Error))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := key()
+	first, second := must(holds.TryAcquire(background, k)), must(holds.Acquire(background, k))
+	if first.Token == 0 || second.Token <= first.Token || !first.Live() || first.Context().Err() != nil {
+		t.Errorf("%+v, %+v", first, second)
+	}
+	if _, err := holds.TryAcquire(background, k); !errors.Is(err, ErrDenied) {
+		t.Error(err)
+	}
+	got := make(chan *Hold)
+	go func() { got <- must(holds.Acquire(background, k)) }()
+	eventually(t, "waits", func() bool {
+		conn.waits.mu.Lock()
+		defer conn.waits.mu.Unlock()
+		return conn.waits.taken == 1
+	})
+	first.Release()
+	first.Release()
+	third := <-got
+	<-first.Done()
+	if first.Live() || context.Cause(first.Context()) != context.Canceled {
+		t.Error("released, and live")
+	}
+	time.Sleep(4 * time.Second) // longer than its time to live: it was renewed
+	if all := must(holds.Holders(background, k, 10)); len(all) != 2 || !third.Live() {
+		t.Errorf("%+v", all)
+	}
+	if err := holds.Reset(background, k); err != nil {
+		t.Fatal(err)
+	}
+	<-third.Done()
+	if third.Live() || context.Cause(third.Context()) != ErrLost {
+		t.Error("lost, and not known to be")
+	}
+}
+
+func TestLocalHolds(t *testing.T) {
+	holds, err := NewHolds(nil, 1, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold := must(holds.Acquire(background, "k"))
+	if _, err := holds.TryAcquire(background, "k"); !errors.Is(err, ErrDenied) {
+		t.Error(err)
+	}
+	got := make(chan *Hold)
+	go func() { got <- must(holds.Acquire(background, "k")) }()
+	hold.Release()
+	if again := <-got; !again.Live() || again.Source != FromLocal {
+		t.Errorf("%+v", again)
+	}
+}
+
+// A relay is a server's address at which one reply in so many is lost, with its connection.
+type relay struct {
+	net.Listener
+	to    string
+	loses int
+	lost  atomic.Int64
+}
+
+func newRelay(t *testing.T, to string, loses int) *relay {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{Listener: listener, to: to, loses: loses}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go r.carry(client)
+		}
+	}()
+	return r
+}
+
+func (r *relay) carry(client net.Conn) {
+	defer client.Close()
+	server, err := net.Dial("tcp", r.to)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	go func() { _, _ = io.Copy(server, client); server.Close() }()
+	buffer := make([]byte, 1<<16)
+	for {
+		n, err := server.Read(buffer)
+		if err != nil {
+			return
+		}
+		if r.loses > 0 && rand.IntN(r.loses) == 0 {
+			r.lost.Add(1)
+			return
+		}
+		if _, err := client.Write(buffer[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// Cancelled anywhere, through a relay that loses replies: what the server has counted is what was granted, and what it
+// granted to callers that lost the reply. Never more than what was sent.
+func TestCancelled(t *testing.T) {
+	for _, loses := range []int{0, 100} {
+		for _, parallel := range []int{60, 1000} {
+			t.Run(fmt.Sprintf("%d at once, one in %d lost", parallel, loses), func(t *testing.T) {
+				relay := newRelay(t, address(t, "main"), loses)
+				conn := NewConn(Server{Addr: relay.Addr().String()})
+				l := limiter(t, conn, 1_000_000, Mode(Direct))
+				k := key()
+				var granted, unknown, sent, cancelled atomic.Int64
+				var running sync.WaitGroup
+				for range parallel {
+					running.Go(func() {
+						for range 5 {
+							ctx, cancel := context.WithCancel(background)
+							if rand.IntN(2) == 0 {
+								time.AfterFunc(time.Duration(rand.IntN(3000))*time.Microsecond, cancel)
+							}
+							sent.Add(1)
+							d, err := l.Allow(ctx, k)
+							switch {
+							case errors.Is(err, context.Canceled):
+								cancelled.Add(1)
+							case err != nil:
+								unknown.Add(1)
+							default:
+								granted.Add(d.Granted)
+							}
+							cancel()
+						}
+					})
+				}
+				running.Wait()
+				conn.Close()
+				counted := used(t, k)
+				// Of what a lost connection leaves in doubt nobody knows, cancelled or not.
+				if most := granted.Load() + unknown.Load(); loses == 0 && counted != granted.Load() || counted > sent.Load() ||
+					counted < granted.Load() || relay.lost.Load() == 0 && counted > most {
+					t.Errorf("%d counted of %d sent: %d granted, %d unknown, %d cancelled, %d connections lost", counted,
+						sent.Load(), granted.Load(), unknown.Load(), cancelled.Load(), relay.lost.Load())
+				}
+				if loses == 0 && cancelled.Load() == 0 {
+					t.Error("nothing was cancelled")
+				}
+			})
+		}
+	}
+}
+
+// used is how many units of a key the server has counted.
+func used(t *testing.T, key string) int64 {
+	t.Helper()
+	l := limiter(t, server(t), 1_000_000, Mode(Direct))
+	left, _ := must(l.Peek(background, key)).Remaining()
+	return 1_000_000 - left
+}
+
+func TestNothingIsLeft(t *testing.T) {
+	running := func() string {
+		var stacks strings.Builder
+		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
+		return stacks.String()
+	}
+	conn := NewConn(Server{Addr: address(t, "main")})
+	l := limiter(t, conn, 1)
+	holds := must(NewHolds(conn, 5, time.Minute, Timeout(20*time.Second)))
+	if strings.Contains(running(), "(*link)") {
+		t.Error("a goroutine before the first use")
+	}
+	k := key()
+	for range 5 {
+		must(l.Allow(background, k))
+	}
+	hold := must(holds.TryAcquire(background, "holds:"+k))
+	conn.Close()
+	conn.Close()
+	<-hold.Done()
+	eventually(t, "no goroutine is left", func() bool {
+		stacks := running()
+		return !strings.Contains(stacks, "(*link)") && !strings.Contains(stacks, "(*tracker)") &&
+			!strings.Contains(stacks, "(*renewer)") && !strings.Contains(stacks, "(*primary)")
+	})
+	if _, err := l.Allow(background, k+"2"); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	if n := len(must(must(NewHolds(server(t), 5, time.Minute)).Holders(background, "holds:"+k, 10))); n != 0 {
+		t.Errorf("%d held still", n)
+	}
+}
+
+func TestAway(t *testing.T) {
+	// A listener that never answers.
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	for _, addr := range []string{silent.Addr().String(), closed.Addr().String()} {
+		for policy, want := range map[Decider]int64{Local: 1, Allow: 1, Deny: 0} {
+			conn := connect(t, Server{Addr: addr})
+			l := must(New(conn, Quota{Limit: 10, Window: time.Minute}, OnFailure(policy)))
+			began := time.Now()
+			d := must(l.Allow(background, "k"))
+			if d.Granted != want || d.Source != FromFailure {
+				t.Errorf("%s: %+v", policy, d)
+			}
+			if _, known := d.Remaining(); known != (policy == Local) {
+				t.Errorf("%s: %+v", policy, d)
+			}
+			if policy == Local {
+				if d := must(l.Allow(background, "k")); d.Allowed() {
+					t.Errorf("one of ten is this process's: %+v", d)
+				}
+			}
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("waited for %v", took)
+			}
+		}
+		conn := connect(t, Server{Addr: addr})
+		l := must(New(conn, Quota{Limit: 10, Window: time.Minute}, OnFailure(Error)))
+		eventually(t, "the breaker opens", func() bool {
+			if _, err := l.Allow(background, "k"); !errors.Is(err, ErrUnavailable) {
+				t.Fatal(err)
+			}
+			return conn.Servers()[0].State == "away"
+		})
+		if reason := conn.Servers()[0].Reason; reason != "refused" && reason != "no_answer" {
+			t.Errorf("%+v", conn.Servers())
+		}
+	}
+}
+
+func TestComesBack(t *testing.T) {
+	relay := newRelay(t, "127.0.0.1:1", 0)
+	conn := connect(t, Server{Addr: relay.Addr().String()})
+	l := must(New(conn, Quota{Limit: 10, Window: time.Minute}, OnFailure(Error)))
+	k := key()
+	eventually(t, "away", func() bool {
+		_, _ = l.Allow(background, k)
+		return conn.Servers()[0].State == "away"
+	})
+	back := newRelay(t, address(t, "main"), 0)
+	_ = back
+	relay.Listener.Close()
+	again, err := net.Listen("tcp", relay.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	go func() {
+		for {
+			client, err := again.Accept()
+			if err != nil {
+				return
+			}
+			go (&relayTo{address(t, "main")}).carry(client)
+		}
+	}()
+	eventually(t, "up again", func() bool {
+		_, err := l.Allow(background, k)
+		return err == nil && conn.Servers()[0].State == "up"
+	})
+}
+
+type relayTo struct{ to string }
+
+func (r *relayTo) carry(client net.Conn) { (&relay{to: r.to}).carry(client) }
+
+func TestContexts(t *testing.T) {
+	l := limiter(t, server(t), 10)
+	ctx, cancel := context.WithCancel(background)
+	cancel()
+	k := key()
+	if _, err := l.Allow(ctx, k); err != context.Canceled {
+		t.Error(err)
+	}
+	past, cancel := context.WithDeadline(background, time.Now().Add(-time.Second))
+	defer cancel()
+	if _, err := l.Allow(past, k); err != context.DeadlineExceeded {
+		t.Error(err)
+	}
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	far := must(New(connect(t, Server{Addr: silent.Addr().String()}), Quota{Limit: 10, Window: time.Minute}, Timeout(time.Hour)))
+	soon, cancel := context.WithTimeout(background, 100*time.Millisecond)
+	defer cancel()
+	if d, err := far.Allow(soon, k); err != nil || d.Source != FromFailure {
+		t.Errorf("the policy decides before the caller's deadline: %+v, %v", d, err)
+	}
+}
