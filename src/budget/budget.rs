@@ -23,9 +23,9 @@ pub struct Request {
     pub partial: bool,
 }
 
-/// Units that are to be counted.
+/// The units to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "what is granted is to be counted"]
+#[must_use = "what is granted must be counted"]
 pub struct Count {
     after: Budget,
     units: u64,
@@ -90,7 +90,7 @@ impl Budget {
         budget.filter(|budget| now < budget.end())
     }
 
-    /// Decide a request at `now`, upon what a key holds, if anything: what is to be counted if it is granted, and the
+    /// Decide a request at `now` on what a key holds, if anything: what must be counted if it is granted, and the
     /// decision that follows.
     pub fn decide(budget: Option<&Self>, now: u64, request: &Request) -> (Option<Count>, Decision) {
         let units = Self::fits(budget, now, request);

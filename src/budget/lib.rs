@@ -1,4 +1,4 @@
-//! Budgets: a number of units until an instant that whoever asks names, then everything anew.
+//! Budgets: a number of units until an instant that each request names; then counting starts again.
 //!
 //! There is no calendar here. The first unit that is counted decides the end that is in force; until then another end
 //! changes nothing. Everything is a function of the state and an instant: no clock, no I/O, no `unsafe`.

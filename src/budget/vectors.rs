@@ -28,7 +28,7 @@ fn reply(keys: &mut HashMap<String, Budget>, words: &[&str]) -> Value {
             let request =
                 Request { limit: number(limit), until: number(until), cost, partial: words.contains(&"PARTIAL") };
             if !(now + 1..=now + MAX_WINDOW).contains(&request.until) {
-                // Whoever asks has to see to that.
+                // The caller must check this.
                 return json!({"error": "ERR until must be a Unix time in milliseconds after now, at most 3650 days"});
             }
             let (count, decision) = match words.contains(&"FORCE") {

@@ -50,7 +50,7 @@ pub enum Verdict {
     Granted(Grant),
     /// The id is live; the hold goes on until its new end. The decision is the one after that.
     Renewed(Decision),
-    /// It does not fit; nothing is to be changed.
+    /// It does not fit; nothing changes.
     Denied(Decision),
 }
 
@@ -67,7 +67,7 @@ pub enum Refusal {
 
 /// A hold that is granted, to be put among the others.
 #[derive(Debug)]
-#[must_use = "what is granted is to be held"]
+#[must_use = "what is granted must be held"]
 pub struct Grant {
     hold: Hold,
     now: u64,
@@ -76,7 +76,7 @@ pub struct Grant {
 }
 
 impl Holds {
-    /// Decide a request at `now`, upon what a key holds, if anything; at most `max` holds are live.
+    /// Decide a request at `now` on what a key holds, if anything; at most `max` holds are live.
     pub fn decide(holds: Option<&Self>, now: u64, request: &Request, max: u64) -> Result<Verdict, Refusal> {
         let Request { limit, ttl, id, cost } = *request;
         let live = holds.map_or_else(Live::default, |holds| holds.live(now));

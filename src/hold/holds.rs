@@ -397,12 +397,12 @@ impl Holds {
         self.by_id.push(&ById(&self.holds));
     }
 
-    /// Whether so many changes are so many that indexing all holds anew is cheaper than changing the indexes one by one.
+    /// Whether there are so many changes that indexing all holds again is cheaper than changing the indexes one by one.
     fn are_many(&self, changes: usize) -> bool {
         changes > self.holds.len() / 4
     }
 
-    /// Keep those holds only, told by their slot, for which something is true, and index them anew.
+    /// Keep only the holds for which a function of slot and hold is true, and index them again.
     fn retain(&mut self, mut is_kept: impl FnMut(usize, &Hold) -> bool) {
         const GONE: u32 = u32::MAX;
         const FEW: usize = 16;
@@ -433,7 +433,7 @@ impl Holds {
         self.shrink();
     }
 
-    /// Make both trees anew, of all slots by end, and by id.
+    /// Build both trees again, of all slots by end, and by id.
     fn index(&mut self, by_end: &[u32], by_id: &[u32]) {
         self.by_end.rebuild(by_end, &ByEnd(&self.holds));
         self.by_id.rebuild(by_id, &ById(&self.holds));

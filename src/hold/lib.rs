@@ -2,10 +2,10 @@
 //!
 //! A hold has an id that its holder chooses, a number of units, and an end. It is live until its end: `now < end`. A new
 //! one is granted while the units of all live holds and its own are at most the limit. Every grant gets a token, larger
-//! than that of any grant before, by which whoever works with the holder can tell a late one from the present one.
+//! than that of any grant before, by which a resource can tell a late holder from the present one.
 //!
 //! Everything is a function of the state and an instant: no clock, no I/O, no `unsafe`. Deciding changes nothing. What
-//! changes something [sweeps](Holds::sweep) what has ended first, so that whoever repeats the changes stores the same.
+//! changes something [sweeps](Holds::sweep) what has ended first, so that a replica that repeats them stores the same.
 //! All of it takes logarithmic time in the number of holds; to remove or renew more than a quarter of them takes linear
 //! time.
 //!

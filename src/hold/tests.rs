@@ -1,4 +1,4 @@
-//! Holds against an independent model: a plain list, scanned anew for each answer.
+//! Holds against an independent model: a plain list, scanned again for each answer.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -69,7 +69,7 @@ impl<S: Sum> Tree<S> {
         self.root = self.insert_below(self.root, slot, order);
     }
 
-    /// Put all elements of a list anew into the tree, which are these, in order. As balanced as can be, in linear time.
+    /// Build the tree again from all elements of the list, in order. As balanced as can be, in linear time.
     pub fn rebuild(&mut self, sorted: &[u32], order: &impl Order<S>) {
         self.nodes.clear();
         self.nodes.reserve_exact(sorted.len());
@@ -307,7 +307,7 @@ impl<S: Sum> Tree<S> {
         self.balance(place, order)
     }
 
-    /// Add up a node anew, and rotate it where one side has got too heavy; the subtree's new root.
+    /// Add up a node again, and rotate it where one side has got too heavy; the subtree's new root.
     fn balance(&mut self, place: u32, order: &impl Order<S>) -> u32 {
         let Node { left, right, .. } = self.nodes[place as usize];
         let (left_count, right_count) = (self.count(left), self.count(right));

@@ -292,7 +292,7 @@ impl Counts {
         }
     }
 
-    /// Whether a slot for this subinterval, and so many units more, can be told relative to the first slot.
+    /// Whether a slot for this subinterval, and so many units more, can be written relative to the first slot.
     fn fits(&self, subinterval: u64, units: u64) -> bool {
         let most = if self.wide() { u64::MAX } else { NARROW_MAX };
         let offset = subinterval.checked_sub(self.origin());

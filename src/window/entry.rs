@@ -134,7 +134,7 @@ impl Entry {
         self.window().is_some_and(|window| window.geometry() != geometry || window.end() <= now)
     }
 
-    /// Decide a request at `now`, upon what a key holds, if anything. An error when granting would overflow the count.
+    /// Decide a request at `now` on what a key holds, if anything. An error when granting would overflow the count.
     #[inline(always)]
     pub fn decide(entry: Option<&Self>, now: u64, request: &Request) -> Result<Verdict, Overflow> {
         let view = Self::seen(entry, now, request);

@@ -1,4 +1,4 @@
-//! The window against independent models: a log that keeps every unit's instant and adds them up anew each time, and a
+//! The window against independent models: a log that keeps every unit's instant and adds them up again each time, and a
 //! plain map for the counts.
 
 use std::collections::BTreeMap;
@@ -114,7 +114,7 @@ impl Log {
         (units <= request.quota.limit).then(|| (0..).find(granted).unwrap())
     }
 
-    /// The first ms from which on nothing counts, to whoever asks then.
+    /// The first ms from which on nothing counts, for a request at that time.
     fn reset_after(&self, now: u64, request: &Request) -> u64 {
         let geometry = request.quota.geometry;
         if (self.window, self.resolution) == (geometry.window(), geometry.resolution()) {

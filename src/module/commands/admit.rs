@@ -417,7 +417,7 @@ impl<'a> Taking<'_, 'a> {
                 holding::renew(call, key, name, request.ttl, std::slice::from_ref(*id), moment, None)?;
                 Ok(Admitted::Hold(decision))
             }
-            // What it reserves is new, or another than before: the hold is told as a whole.
+            // What it reserves is new, or another than before: the whole hold is replicated.
             Outcome::Live(decision) => {
                 let (units, end, token) = (decision.granted, now + request.ttl, decision.token);
                 call.hold_is_known(name, request.id);

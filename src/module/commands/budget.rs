@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::server::{Call, Command, Declaration, Effect, Expiry, Key, Keys, Moment, Parameter, Reply};
 use crate::statistics;
 
-/// Decide upon a quota of the calendar, and count if granted.
+/// Decide on a quota of the calendar, and count if granted.
 pub struct Budget;
 
 /// The limit, the end of the period, in ms, and options.

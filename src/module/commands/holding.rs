@@ -1,4 +1,4 @@
-//! What several commands do with holds: grant, renew and release them, and tell of it.
+//! What several commands do with holds: grant, renew, release and replicate them.
 
 use swlimit_hold::{Decision, Grant, Holds, Reservation, MAX_INSTANT};
 use swlimit_window::integer;

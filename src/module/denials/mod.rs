@@ -54,7 +54,7 @@ impl Denials {
 
     /// Go on to the minute of this instant (Unix time in ms), if it is another one; whether it is. Its sketch has so many
     /// entries, 0 to count nothing. A clock that has stepped back by less than a minute will soon be there again: the minute goes on. After any other step both
-    /// minutes begin anew.
+    /// minutes begin again.
     pub fn turn(&mut self, now: u64, entries: usize) -> bool {
         let minute = now / MINUTE;
         if minute == self.minute || minute + 1 == self.minute {

@@ -1,7 +1,7 @@
 //! The keys that are counted most often, in bounded memory: the Space-Saving algorithm (Metwally, Agrawal and El Abbadi,
 //! 2005). A key that is not in a full sketch takes the place of one with the least count, and goes on from that count.
 //! The counts therefore add up to all that was counted, and the least of them is at most its share of `1 / capacity`: no
-//! count overstates by more, and whoever has more is in.
+//! count overstates by more, and each key that has more is in.
 //!
 //! The least count is found by sweeping over the counts, instead of the usual linked lists of entries with equal counts:
 //! counts only grow, so that a sweep which starts with the least count meets each entry that has it once, wherever it

@@ -1,4 +1,4 @@
-//! One call of a command: its arguments, its time, its keys, and what is told of its changes.
+//! One call of a command: its arguments, its time, its keys, and what its changes send.
 
 use std::cell::Cell;
 use std::ffi::{c_int, CStr};

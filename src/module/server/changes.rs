@@ -10,7 +10,7 @@ use super::text::Text;
 use super::OK;
 use crate::statistics;
 
-/// Hears of changed keys, while anybody waits.
+/// Gets the changed keys while any client waits.
 pub struct Listener {
     /// A key of a database was changed or removed. It may be open, and the command or transaction has not ended.
     pub key_changed: fn(c_int, &[u8]),
@@ -49,7 +49,7 @@ pub(super) unsafe fn listen(ctx: *mut raw::RedisModuleCtx, listener: Listener) -
     })
 }
 
-/// Hear of changes of keys' expiries, too. The server then calls this module for every DEL, RENAME and the like, so it is
+/// Get changes of keys' expiries, too. The server then calls this module for every DEL, RENAME and the like, so it is
 /// done only when a client waits for the first time.
 pub(super) fn listen_to_expiries(context: Context) {
     let class = raw::REDISMODULE_NOTIFY_GENERIC as c_int;

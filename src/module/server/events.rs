@@ -117,7 +117,7 @@ impl Event {
 
     #[inline(always)]
     fn raise_for(self, place: usize, context: Context, class: c_int) {
-        // SAFETY: a valid context, and the name of an event. Whoever added the event has promised that its keys are alive,
+        // SAFETY: a valid context, and the name of an event. Who added the event has promised that its keys are alive,
         // and there are more of them than this place says.
         unsafe {
             let key = (*self.first.add(place)).raw();
@@ -145,7 +145,7 @@ pub(super) fn expired() -> u64 {
     EXPIRED.load(Ordering::Relaxed)
 }
 
-/// Hear of expired keys; whether the server agrees.
+/// Get expired keys; whether the server agrees.
 ///
 /// # Safety
 /// `ctx` is the context of the module's loading.

@@ -88,7 +88,7 @@ struct Handle<'a> {
     raw: *mut raw::RedisModuleKey,
     /// The module's value, which the key owns: null if there is none.
     value: *mut c_void,
-    /// Where its deletion is told of, if it is open for writing.
+    /// Where its deletion is announced, if it is open for writing.
     events: Option<&'a Events>,
     /// How often `expired` had been raised when it was opened.
     expired: u64,
@@ -241,7 +241,7 @@ impl<'a, V: Value> Key<'a, V> {
     #[inline(always)]
     pub fn entry(&self) -> Option<&V> {
         // SAFETY: the key owns it, and this borrows the key: whatever changes or frees it here borrows the key exclusively.
-        // Nobody else can: events are raised when keys are closed, but for `expired`, for which see `Call::open_all`.
+        // Nobody else can: events are raised when keys are closed, except `expired`, for which see `Call::open_all`.
         unsafe { self.handle.value.cast::<V>().as_ref() }
     }
 
@@ -287,7 +287,7 @@ impl<'a, V: Value> Key<'a, V> {
         delete(self.handle.raw);
         self.handle.value = ptr::null_mut();
         if let Some(events) = self.handle.events {
-            // SAFETY: whoever opened the key has promised that the name is alive when the events are raised.
+            // SAFETY: the code that opened the key has promised that the name is alive when the events are raised.
             unsafe { events.add_deletion(self.handle.name) };
         }
     }
@@ -372,7 +372,7 @@ impl<V: Value> Change<'_, '_, V> {
                     let before = if until < end { key.expiry() } else { None };
                     Some(until.max(before.map_or(0, |before| before.min(end))))
                 } else if self.least > moment.now() {
-                    // Who repeats an effect is told of a new expiry, and has a clock of its own.
+                    // A replica gets a new expiry with the effect, and has a clock of its own.
                     let is_early = |before: &u64| *before < until && !key.handle.context.must_obey();
                     key.expiry().filter(is_early).map(|_| until)
                 } else {

@@ -82,7 +82,7 @@ impl Loading<'_> {
         unsafe { command::register::<C>(self.ctx, self.own_category) }
     }
 
-    /// Let clients wait, by these rules, which hear of changed keys.
+    /// Let clients wait, by these rules, which get the changed keys.
     pub fn let_wait<W: Waiting>(&self, listener: Listener) -> Result<(), String> {
         // SAFETY: the context of the module's loading.
         match unsafe { blocking::subscribe::<W>(self.ctx) && changes::listen(self.ctx, listener) } {

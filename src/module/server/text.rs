@@ -33,7 +33,7 @@ impl Text {
     /// The string itself: any bytes.
     pub fn bytes(&self) -> &[u8] {
         let mut len = 0;
-        // SAFETY: whoever made this keeps the string alive, and the server returns the bytes of a string it was given,
+        // SAFETY: who made this keeps the string alive, and the server returns the bytes of a string it was given,
         // never null.
         unsafe {
             let bytes = api!(RedisModule_StringPtrLen(self.0, &mut len));
@@ -123,7 +123,7 @@ impl FixedText {
     }
 }
 
-/// A number in effects, made anew only when it differs from the last one: most costs are 1, and many commands run within
+/// A number in effects, made only when it differs from the last one: most costs are 1, and many commands run within
 /// one millisecond.
 pub(super) struct NumberText {
     last: AtomicU64,

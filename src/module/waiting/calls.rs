@@ -57,7 +57,7 @@ impl<'a> Call<'a> {
         Ok(Reply::Blocked)
     }
 
-    /// Deny whoever waits for the holds of these ids, if the key can hold any. Opens the key.
+    /// Deny the clients that wait for the holds of these ids, if the key can hold any. Opens the key.
     pub fn end_waits(&self, name: &'a Text, holds: &[Text]) -> Result<(), Error> {
         if statistics::WAITING.get() == 0 {
             return Ok(());

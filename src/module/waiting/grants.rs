@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::server::{redirection, Admitted, CallReply, Caller, Context, Key, Moment, OwnText, Text};
 use crate::statistics;
 
-/// What the server asks about, and nobody has heard of.
+/// The server asks about a client that does not wait.
 pub const UNKNOWN_CLIENT: &str = "ERR unknown blocked client";
 const WAITS_ELSEWHERE: &str = "UNBLOCKED another client now waits for this id";
 
@@ -72,7 +72,7 @@ fn denied_until(context: Context, now: u64, name: &Text, wish: &Wish) -> Result<
     }
 }
 
-/// The decision upon a wish as it reads now.
+/// The decision on a wish as it reads now.
 fn peek(context: Context, now: u64, name: &Text, wish: &Wish) -> Result<Admitted, Error> {
     match wish {
         Wish::Units(request) => {

@@ -73,7 +73,7 @@ pub struct State {
     pub events: Vec<(QueueKey, &'static CStr)>,
     /// The timer, and when it runs, in ms by the monotonic clock.
     pub timer: Option<(Timer, u64)>,
-    /// Whether the timer's callback is running, which sets the timer anew when it ends.
+    /// Whether the timer's callback is running, which sets the timer again when it ends.
     pub is_running: bool,
 }
 
@@ -111,7 +111,7 @@ impl State {
         statistics::WAITING.subtract(1);
     }
 
-    /// What is to be replied to a client, which is then not there any more.
+    /// The reply to a client, which is then not there any more.
     pub fn take_outcome(&mut self, client: BlockedClient) -> Option<Outcome> {
         let outcome = self.clients.get_mut(&client)?.outcome.take();
         if let Some(Outcome::Granted(..)) = outcome {

@@ -41,7 +41,7 @@ pub trait Value: Clone + Default + 'static {
     fn encode(&self) -> Vec<u8>;
     /// The value of these bytes, which are not trusted.
     fn decode(version: c_int, bytes: &[u8]) -> Result<Self, Invalid>;
-    /// The effects that make it anew where there is none, none of which lets the key expire: the server adds its expiry.
+    /// The effects that make it where there is none, none of which lets the key expire: the server adds its expiry.
     fn rewrite(&self, write: impl FnMut(Effect));
     /// Let the server move its allocations, from this position on, until it is time to stop; where to go on.
     fn relocate(&mut self, from: usize, defragmentation: &mut Defragmentation) -> Option<usize>;
