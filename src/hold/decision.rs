@@ -36,7 +36,7 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// The same decision for somebody whose turn it is not before so many ms: denied, although it may fit.
+    /// The same decision for a request whose turn comes in so many ms at the earliest: denied, although it may fit.
     pub fn behind(self, ms: u64) -> Self {
         let retry_after = self.retry_after.map(|own| own.max(ms));
         Self { granted: 0, retry_after, expires_after: 0, token: 0, ..self }
@@ -125,7 +125,7 @@ impl Holds {
         Decision { granted, limit, remaining, retry_after, expires_after: 0, token: 0 }
     }
 
-    /// How a request reads at `now` to somebody who only looks: as granted where its id is live, or where it would fit.
+    /// The decision on a request at `now` without a change: granted if its id is live, or if it would fit.
     pub fn peek(holds: Option<&Self>, now: u64, request: &Request) -> Decision {
         let live = holds.map_or_else(Live::default, |holds| holds.live(now));
         let look = Self::look(holds, now, request, live);

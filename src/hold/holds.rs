@@ -19,7 +19,7 @@ pub const MAX_INSTANT: u64 = MAX_EXACT / 1000;
 /// The latest end, in ms.
 const MAX_END: u64 = MAX_INSTANT + MAX_WINDOW;
 
-/// Units that somebody holds until an end.
+/// Units that a holder has until an end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     id: Box<[u8]>,
@@ -113,7 +113,7 @@ pub struct Live {
     pub units: u64,
 }
 
-/// Somebody who puts what is allocated elsewhere in memory (defragmentation).
+/// Moves allocations to another place in memory (defragmentation).
 pub trait Relocate {
     /// The same list, elsewhere or where it was.
     fn list<T>(&mut self, list: Vec<T>) -> Vec<T>;
@@ -247,7 +247,7 @@ impl Holds {
         self.holds.is_empty()
     }
 
-    /// Let go of what has ended at `now`; how many holds that were.
+    /// Remove what has ended at `now`; the number of holds removed.
     pub fn sweep(&mut self, now: u64) -> u64 {
         let swept = self.ended(now).0 as usize;
         if self.are_many(swept) {
@@ -349,7 +349,7 @@ impl Holds {
         1 + lists + self.allocations
     }
 
-    /// Let somebody put what is allocated elsewhere in memory: the lists, and the holds from this one on, until they stop.
+    /// Move allocations to another place in memory: the lists, and the holds from this one on, until `relocate` stops.
     /// Where to go on; `None` when that was all.
     pub fn relocate(&mut self, from: usize, relocate: &mut impl Relocate) -> Option<usize> {
         /// So many at a time.

@@ -6,7 +6,7 @@ use swlimit_window::Geometry;
 /// The most reservations of one hold: one decision has at most 64 keys, and the hold's own is one of them.
 pub const MAX_RESERVATIONS: usize = 63;
 
-/// A key's name, told from others by 16 bytes of its SHA-256: names may be long, and a hold may reserve many.
+/// 16 bytes of the SHA-256 of a key's name: names may be long, and a hold may reserve many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyDigest(pub [u8; 16]);
 

@@ -1,4 +1,4 @@
-//! A weight-balanced search tree over the slots of somebody else's list, with a sum over every subtree.
+//! A weight-balanced search tree over the slots of another list, with a sum over every subtree.
 //!
 //! The list and the tree are indexed alike: node `i` is about element `i`. The tree holds no keys; an [`Order`] compares
 //! elements. Balance is kept by the number of nodes, as by Adams with the parameters (3, 2), so that no input makes the
@@ -195,7 +195,7 @@ impl<S: Sum> Tree<S> {
         mem::size_of::<Node<S>>()
     }
 
-    /// Let somebody put the nodes elsewhere in memory (defragmentation).
+    /// Move the nodes to another place in memory (defragmentation).
     pub fn relocate(&mut self, relocate: &mut impl crate::Relocate) {
         self.nodes = relocate.list(mem::take(&mut self.nodes));
     }

@@ -400,8 +400,8 @@ if not now then
 end
 
 ---------------------------------------------------------------------------------------------------------------------
--- ALLOW and PEEK of a key that is kept at the geometry asked for. Written without functions, because each would be
--- made anew by every call, and they cost more than the decision; each name for a constant costs, too. What does not
+-- ALLOW and PEEK of a key that is kept at the geometry asked for. Written without functions, because every call would
+-- make each of them again, and they cost more than the decision; each name for a constant costs, too. What does not
 -- end here is decided by what follows, which can do all of this, too.
 ---------------------------------------------------------------------------------------------------------------------
 
@@ -498,7 +498,7 @@ if packed then
     if not exact then -- the product needs more than a double
     elseif granted > 0 and blocked <= now then
       local sum = through + granted
-      if sum > MAX then -- totals begin anew, or there are too many units
+      if sum > MAX then -- totals begin again, or there are too many units
       elseif looks then
         local reset_after = (newest + N + 1) * R - now
         if reset_after < 0 then reset_after = 0 end

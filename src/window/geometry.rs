@@ -13,8 +13,8 @@ pub const MAX_EXACT: u64 = (1 << 53) - 1;
 
 /// The window `W`, cut into `N` subintervals of the resolution `R`, so that `W = N·R` by construction.
 ///
-/// Packed into one word (`R` above, `N` in the low 20 bits), because every key holds one. The word is never 0, which is
-/// room for [`Entry`](crate::Entry) to tell a key with a block from one without.
+/// Packed into one word (`R` above, `N` in the low 20 bits), because every key holds one. The word is never 0, which leaves
+/// room for [`Entry`](crate::Entry) to mark keys that have a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry(NonZeroU64);
 

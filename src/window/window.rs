@@ -128,7 +128,7 @@ impl Window {
         Self { geometry, counts: Counts::collect(merged, len, total, newest) }
     }
 
-    /// Count units in the subinterval of an instant, and let go of what no longer matters.
+    /// Count units in the subinterval of an instant, and remove what no longer matters.
     ///
     /// The instant is not older than the oldest subinterval that is held; the units are such that they don't overflow.
     #[inline(always)]

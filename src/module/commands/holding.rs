@@ -68,7 +68,7 @@ pub fn most(first_due: Option<u64>) -> u64 {
     first_due.map_or(MAX_HOLDS.get(), |_| u64::MAX)
 }
 
-/// Let go of what has ended. Every change of holds begins with this, and nothing else does it, so that all servers store
+/// Remove what has ended. Every change of holds begins with this, and nothing else does it, so that all servers store
 /// the same.
 pub fn sweep(call: &Call, holds: &mut Holds, now: u64) {
     let swept = holds.sweep(now);
@@ -98,7 +98,7 @@ pub fn grant<'a>(
     Ok((decision, Effect::Holds { effect, instant: now, until }))
 }
 
-/// Let the holds of these ids that are live go on for `ttl` ms, tell replicas of those that changed.
+/// Renew the live holds with these ids for `ttl` ms, and replicate those that changed.
 pub fn renew<'a>(
     call: &Call<'a>,
     key: &mut Key<Holds>,

@@ -247,7 +247,7 @@ impl Command for Settle {
     }
 }
 
-/// Release a live hold, and tell replicas of it.
+/// Release a live hold, and replicate that.
 fn release(call: &Call, key: &mut Key<Holds>, name: &Text, id: &Text, moment: Moment) -> Result<(), Error> {
     let mut change = key.change()?;
     let holds = change.entry();

@@ -1,4 +1,4 @@
-//! Tells a listener of changed keys: those whose value the module changed, or whose value left, and whole databases.
+//! Calls a listener for changed keys: keys whose value the module changed or that lost it, and whole databases.
 
 use std::ffi::{c_char, c_int, c_void, CStr};
 use std::sync::OnceLock;
@@ -20,7 +20,7 @@ pub struct Listener {
 
 static LISTENER: OnceLock<Listener> = OnceLock::new();
 
-/// Tell the listener of a key that was changed or removed.
+/// Call the listener for a key that was changed or removed.
 #[inline(always)]
 pub(super) fn key_changed(database: impl FnOnce() -> c_int, name: &Text) {
     if statistics::WAITING.get() > 0 {

@@ -355,10 +355,26 @@ impl<V: Value> Change<'_, '_, V> {
     /// tracking and waiting clients. Returns the expiry, in ms by the server's clock (0: never), if it had to be set.
     #[inline(always)]
     pub fn done(mut self, expiry: Expiry) -> Option<u64> {
-        let (bytes, end) = (self.entry().bytes(), self.entry().end());
+        statistics::value_resized(self.bytes, self.entry().bytes());
+        let until = self.new_expiry(expiry);
         let Self { key, .. } = self;
-        statistics::value_resized(self.bytes, bytes);
-        let until = match expiry {
+        // SAFETY: a valid context and a string that is alive.
+        unsafe { api!(RedisModule_SignalModifiedKey(key.handle.context.raw(), key.handle.name.raw())) };
+        // Afterwards: Redis 8.6 looks the key up for a signal, and replicates the deletion of one whose expiry has passed
+        // before the effect of the command, which makes the replica keep the key.
+        if let Some(until) = until {
+            key.expire_at(until);
+        }
+        changes::key_changed(|| key.handle.context.database(), key.handle.name);
+        until
+    }
+
+    /// Delete the key if nothing in it matters any more; else its new expiry, if it changes.
+    #[inline(always)]
+    fn new_expiry(&mut self, expiry: Expiry) -> Option<u64> {
+        let end = self.entry().end();
+        let Self { key, .. } = self;
+        match expiry {
             Expiry::AfterEnd(moment) | Expiry::Until(_, moment) if end <= moment.now() => {
                 key.delete();
                 None
@@ -380,16 +396,7 @@ impl<V: Value> Change<'_, '_, V> {
                 }
             }
             Expiry::AfterEnd(moment) => (end != self.end).then(|| moment.by_clock(end, key.handle.context)),
-        };
-        // SAFETY: a valid context and a string that is alive.
-        unsafe { api!(RedisModule_SignalModifiedKey(key.handle.context.raw(), key.handle.name.raw())) };
-        // Afterwards: Redis 8.6 looks the key up for a signal, and replicates the deletion of one whose expiry has passed
-        // before the effect of the command, which makes the replica keep the key.
-        if let Some(until) = until {
-            key.expire_at(until);
         }
-        changes::key_changed(|| key.handle.context.database(), key.handle.name);
-        until
     }
 }
 

@@ -82,7 +82,7 @@ impl Info {
 }
 
 impl Admitted {
-    /// The same decision for somebody whose turn it is not before so many ms.
+    /// The same decision for a request whose turn comes in so many ms at the earliest.
     pub fn behind(self, ms: u64) -> Self {
         match self {
             Admitted::Units(decision) => Admitted::Units(decision.behind(ms)),

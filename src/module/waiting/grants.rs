@@ -181,7 +181,7 @@ pub fn end(id: WaiterId, outcome: Outcome) -> bool {
     true
 }
 
-/// Let go of the client of a waiter that goes on waiting for another client.
+/// End the wait of a client whose place another client has taken.
 pub fn replace(id: WaiterId) {
     let mut state = state();
     if let Some(client) = state.by_waiter.remove(&id) {
