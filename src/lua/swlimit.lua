@@ -31,7 +31,7 @@
 --
 -- A budget, 28 bytes: 'swb1', the units used, when the first of them was counted, and the end of the period (ms each).
 --
--- Holds are a sorted set. Its members, by their scores, whose ranges are disjoint but for those below 0:
+-- Holds are a sorted set. Its members, by their scores, whose ranges are disjoint except those below 0:
 --
 --   'l'                      -(the largest token)
 --   'n'                      the sum of all units - 1, less 2^53; only where there is a 'u'
@@ -975,7 +975,7 @@ if holding then
     end
     for _, id in ipairs(ended(held.key, held.is_plain and MOST_SWEPT or '-1')) do names[#names + 1] = id end
     remove(held, names)
-    -- The holds have ended: whoever may not change the expiry leaves it.
+    -- The holds have ended: a user who may not change the expiry leaves it.
     pcall(expire, held, end_of(held.token, last_end(held.key, held.is_plain)), now)
     return freed
   end
@@ -1681,7 +1681,7 @@ if used then
       reply[i + 1] = change
     end
 
-    -- What may be refused is tried first, by writes that change nothing. Nothing is refused for want of memory then.
+    -- What may be refused is tried first, by writes that change nothing. Then no write fails because there is no memory.
     local writes = pending
     pending = nil
     ask('ZREM', KEYS[1], 'x')
