@@ -1,4 +1,4 @@
-"""The oldest redis-py that the package takes, and a newer one than that of the other tests: scripts/setup has both.
+"""The oldest and the newest redis-py that the package takes: scripts/setup has both.
 
 What can differ between releases: how connections are made, written to, read and closed, and what a cluster tells.
 """
@@ -6,9 +6,12 @@ What can differ between releases: how connections are made, written to, read and
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from support.server import ROOT
 
@@ -26,6 +29,14 @@ TESTS = [
     "test_holds.py::test_taken_denied_and_released", "test_holds.py::test_a_lost_hold_tells_its_holder",
     "test_holds.py::test_waiting", "test_script.py::test_the_script_is_forgotten",
 ]
+
+
+def test_the_package_takes_what_is_tested():
+    """The limiters use inner parts of redis-py's connections, so that any release may break them."""
+    needed = tomllib.loads((ROOT / "src/python/pyproject.toml").read_text())["project"]["dependencies"]
+    taken, = (one.specifier for one in map(Requirement, needed) if one.name == "redis")
+    oldest, newest = map(Version, VERSIONS)
+    assert str(taken) == f"<{newest.major}.{newest.minor + 1},>={oldest.major}.{oldest.minor}"
 
 
 @pytest.mark.long

@@ -9,13 +9,17 @@ import pytest
 from support.bounds import MAX
 from support.server import ROOT
 from support.workload import OVERFLOW, Workload
-from swlimit import Decision
-from swlimit._base import time_before
+from swlimit import Decision, admission, hold_limiter
+from swlimit._base import POLLING, time_before
+from swlimit._core import quota as quotas
 from swlimit._core.denial_cache import Demand, DenialCache
 from swlimit._core.local_windows import LocalWindows
 from swlimit._core.quota import Geometry, Quota, checked_share, default_resolution, milliseconds, part
 from swlimit._core.window import CountOverflow, Key, Window
+from swlimit._hold_base import LEAST_TTL
+from swlimit._protocol.script_fallback import MOST_SUBINTERVALS, MOST_TRIES
 from swlimit._rate_base import RateLimiterBase
+from swlimit._transport import asyncio_pipeline, client_state, endpoint, hold_renewer, sentinels
 from swlimit._transport import circuit_breaker as breaker
 
 VECTORS = ROOT / "tests/vectors"
@@ -134,6 +138,7 @@ def test_defaults():
         assert signature.parameters[name].default * 1000 == options[name], name
     assert signature.parameters["prefix"].default == options["prefix"].encode()
     assert breaker_defaults() == found["breaker"]
+    assert numbers() == {name: value for name, value in found["numbers"].items() if name not in OTHERS}
     for case in found["resolutions"]:
         assert default_resolution(case["window"]) == case["resolution"], case
     for case in found["shares"]:
@@ -146,6 +151,25 @@ def test_defaults():
         denials.learn(denials.ticket(demand, 0.0), Decision.of([0, 1, 0, case["retry_after"], 0], quota), 0.0)
         known = [denials.known(demand, at) is not None for at in ((us - 1) / 1e6, (us + 1) / 1e6)]
         assert known == [us > 0, False], case
+
+
+OTHERS = {"max_admitted", "closing", "closing_round_trips"}
+"""Numbers that this client does not have."""
+
+
+def numbers():
+    return {
+        "poll": POLLING * 1000, "silence": endpoint.SILENCE * 1000, "connect": endpoint.SILENCE * 1000,
+        "late": endpoint.LATEST * 1000, "max_unanswered": asyncio_pipeline.MOST_UNANSWERED,
+        "sentinel_interval": sentinels.ASKED_EVERY * 1000, "loop_turns": asyncio_pipeline.LOOP_TURNS,
+        "script_tries": MOST_TRIES, "script_subintervals": MOST_SUBINTERVALS,
+        "look_from": client_state.LOOK_FROM * 1000, "look_round_trips": client_state.LOOK_ROUND_TRIPS,
+        "max_kept": client_state.MOST_RECORDS, "min_hold_ttl": LEAST_TTL,
+        "hold_ttl": milliseconds(inspect.signature(hold_limiter.HoldLimiter).parameters["ttl"].default),
+        "max_hold_wait": hold_limiter.LONGEST_HOLD_WAIT * 1000, "max_hold_id": admission.MOST_ID_BYTES,
+        "ids_per_renewal": hold_renewer.MOST_IDS, "renewals_per_ttl": hold_renewer.RENEWALS_PER_TTL,
+        "retries_per_ttl": hold_renewer.RETRIES_PER_TTL, "drift": hold_renewer.DRIFT, "max_limit": quotas.MAX_EXACT,
+        "max_window": quotas.MAX_WINDOW, "max_subintervals": quotas.MAX_SUBINTERVALS}
 
 
 def breaker_defaults():

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 AnyDecision = Decision | HoldDecision
+MOST_ID_BYTES = 128
 SOON = 60_000
 """ms before the end of a period within which a server may say that it is over."""
 
@@ -284,7 +285,7 @@ def admit(requests: Sequence[AnyRequest], *, id: bytes | None = None) -> Any:
     """
     if not requests:
         raise TypeError("admit takes one or more of what `limiter.request(key)` returns")
-    if id is not None and (not isinstance(id, bytes) or not 1 <= len(id) <= 128):
+    if id is not None and (not isinstance(id, bytes) or not 1 <= len(id) <= MOST_ID_BYTES):
         raise ValueError(f"id must be 1 to 128 bytes, not {id!r}")
     kinds = {isinstance(member_of(request).limiter, Awaited) for request in requests}
     if len(kinds) > 1:

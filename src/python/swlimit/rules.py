@@ -1,4 +1,4 @@
-"""What middleware and decorators of all frameworks decide by, and what they answer to a request that is denied."""
+"""Rules of middleware and decorators for all frameworks, and the answer to a denied request."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -20,18 +20,18 @@ NAT64 = IPv6Network("64:ff9b::/96")
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[L, S]):
-    """A limit that requests are to keep, `S` being how the framework tells of one: a scope, say, or an environment."""
+    """A limit for requests. `S` is the framework's type for a request: a scope, say, or an environment."""
 
     limiter: L
     key: Callable[[S], Key | None] | None = None
-    """Who asks, as a rule the client's address. A request without a key is not limited: that is an exemption, too."""
+    """The key of a request, by default the client's address. A request without a key is not limited."""
     cost: Callable[[S], int] = lambda _: 1
     name: str = "default"
     """In the headers."""
     methods: Collection[str] = ()
-    """Those that are limited, in any case; GET limits HEAD, too. All, if none is named."""
+    """Methods to limit, in any case; GET limits HEAD, too. Empty: all."""
     path: str = ""
-    """What the paths that are limited begin with."""
+    """The beginning of paths to limit."""
     method_exact: bool = False
     """Methods of requests are compared with those in capitals, and GET does not limit HEAD."""
 
@@ -59,7 +59,7 @@ class Rule(Generic[L, S]):
 
 
 class Reading(NamedTuple):
-    """How a framework tells what a request is."""
+    """How to read a framework's request."""
 
     address: Callable[[Any], str | None]
     method: Callable[[Any], str]
@@ -67,7 +67,7 @@ class Reading(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What is sent with, or instead of, the response."""
+    """What to send with, or instead of, the response."""
 
     decisions: Decisions
     headers: dict[str, str]
@@ -82,14 +82,14 @@ def too_many(_request: Any, _decisions: Decisions) -> tuple[str, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Rules(Generic[L, S]):
-    """All that a request has to keep. What one denies, none counts."""
+    """The rules for a request. When one denies it, none counts it."""
 
     rules: tuple[Rule[L, S], ...]
     reading: Reading
     kind: type[L]
-    """Of which all limiters are: Limiter where threads answer requests, AsyncLimiter where tasks do."""
+    """The type of all limiters: Limiter when threads answer requests, AsyncLimiter when tasks do."""
     denied: Callable[[S, Decisions], tuple[str, bytes]] = too_many
-    """Makes the body of a 429, and is told of each."""
+    """Makes the body of each 429."""
     headers: Headers = "all"
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class Rules(Generic[L, S]):
             raise ValueError(f"headers must be one of {', '.join(get_args(Headers))}, not {self.headers!r}")
 
     def asked(self, request: S) -> list[tuple[str, Request[L]]]:
-        """The names of the rules that apply to this request, and what it asks of each."""
+        """The names of the rules that apply to this request, with the request to each limiter."""
         method, path = self.reading.method(request), self.reading.path(request)
         found = []
         for rule in self.rules:
@@ -116,14 +116,14 @@ class Rules(Generic[L, S]):
         return found
 
     def answer(self, request: S, asked: list[tuple[str, Request[L]]], decisions: Decisions) -> Answer:
-        """What the decisions come to for the client."""
-        told = decisions.headers(*(name for name, _ in asked))
-        headers = {name: value for name, value in told.items() if self._tells(name)}
+        """The answer that these decisions lead to."""
+        all_headers = decisions.headers(*(name for name, _ in asked))
+        headers = {name: value for name, value in all_headers.items() if self._sends(name)}
         if decisions:
             return Answer(decisions, headers)
         return Answer(decisions, headers, *self.denied(request, decisions))
 
-    def _tells(self, name: str) -> bool:
+    def _sends(self, name: str) -> bool:
         if name == "Retry-After" or self.headers == "all":
             return True
         return self.headers != "none" and name.startswith("X-") == (self.headers == "legacy")
@@ -136,7 +136,7 @@ def checked_function(name: str, function: object, what: str = "a function") -> N
 
 
 def checked_view(view: object) -> None:
-    """Raise TypeError unless `limited` can decorate it: to call a class makes a view, and answers nothing."""
+    """Raise TypeError unless `limited` can decorate it: calling a class makes a view, and answers nothing."""
     if isinstance(view, type) or not callable(view):
         raise TypeError(f"limited decorates a view that is a function, not {view!r}")
 

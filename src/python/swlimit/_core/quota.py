@@ -1,4 +1,4 @@
-"""How much may be used in which window, and durations as people write them."""
+"""Quotas: how much in which window. And durations as people write them."""
 
 import functools
 import math
@@ -9,8 +9,8 @@ from functools import cached_property
 
 MAX_EXACT = 2**53 - 1  # the largest limit, cost and count
 MAX_WINDOW = 3650 * 24 * 60 * 60 * 1000  # 3650 days, in ms
-MAX_SUBINTERVALS = 1_000_000  # the most that a server can be told to allow
-DEFAULT_SUBINTERVALS = 12, 4096  # the fewest and the most where no resolution is given
+MAX_SUBINTERVALS = 1_000_000  # the most that a server can be configured to allow
+DEFAULT_SUBINTERVALS = 12, 4096  # the fewest and the most when no resolution is given
 
 Duration = str | int | float | timedelta
 

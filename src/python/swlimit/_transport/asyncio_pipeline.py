@@ -22,7 +22,7 @@ from .._protocol.replies import BROKEN, ERROR_REPLIES
 from .._protocol.script_fallback import MOST_TRIES
 from ..errors import ServerAway
 from .circuit_breaker import PROBE_TIMEOUT, SILENT_TIMEOUTS
-from .endpoint import SILENCE
+from .endpoint import LATEST, SILENCE
 from .server_health import ServerHealth
 
 if sys.version_info >= (3, 11):
@@ -32,9 +32,7 @@ else:
 
 __all__ = ["PipelineWire", "time_limit"]
 MOST_UNANSWERED = 1000
-LATEST = 10.0
-"""Seconds after which a retired pipeline is closed, whatever is still pending."""
-ROUNDS = 3
+LOOP_TURNS = 3
 """Turns of the loop to wait after a timeout before it counts: the loop may have been busy elsewhere."""
 
 
@@ -158,7 +156,7 @@ class Pipeline:
 
     def _time_is_up(self) -> None:
         """Time is up for a request. After a pause of the loop, its reply may have come without being read yet."""
-        self._timer = self.loop.call_soon(self._check, time.monotonic(), ROUNDS - 1)
+        self._timer = self.loop.call_soon(self._check, time.monotonic(), LOOP_TURNS - 1)
 
     def _check(self, instant: float, rounds: int) -> None:
         """Check the requests whose time was up at an instant; the loop may have paused again since."""

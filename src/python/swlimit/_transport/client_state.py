@@ -39,6 +39,8 @@ class PendingRecord(NamedTuple):
 
 
 MOST_RECORDS = 100_000
+LOOK_FROM, LOOK_ROUND_TRIPS = 0.02, 4
+"""The server is asked to track a denied key when the denial lasts longer than both: seconds, and round trips."""
 
 
 class ClientState:
@@ -205,7 +207,7 @@ class ClientState:
             return None if tracker.is_refused else 0.0
         if tracker.peeks.is_refused:
             return None
-        short: float = max(0.02, 4 * tracker.peeks.round_trip)
+        short: float = max(LOOK_FROM, LOOK_ROUND_TRIPS * tracker.peeks.round_trip)
         if retry_after <= short or tracker.peeks.is_asking(ticket.demand.key):
             return short
         return 0.0 if tracker.ask(denials, ticket) else short

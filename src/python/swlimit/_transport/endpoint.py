@@ -3,7 +3,9 @@
 from typing import Any, NamedTuple
 
 SILENCE = 1.0
-"""Seconds without any data after which a connection is checked."""
+"""Seconds without any data after which a connection is checked; also the longest that connecting takes."""
+LATEST = 10.0
+"""Seconds after which a reply is given up."""
 _OF_POOLS = ("retry", "retry_on_error", "retry_on_timeout", "cache", "cache_config")
 _OPTIONS: dict[str, Any] = {
     "protocol": 2,  # invalidations are then messages, on a connection that reads nothing else

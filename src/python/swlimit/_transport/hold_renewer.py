@@ -25,6 +25,9 @@ from .interface import DedicatedConnection, Interface
 from .server_health import ServerHealth
 
 MOST_IDS = 1000
+RENEWALS_PER_TTL, RETRIES_PER_TTL = 3, 10
+DRIFT = 1000
+"""Clocks may drift by one part in so many."""
 IDLE = 10.0
 """Seconds after which an idle worker ends. When all limiters are closed, it ends at once."""
 SLICE = 0.1
@@ -45,7 +48,7 @@ class LiveHold:
 
     @property
     def ends(self) -> float:
-        return self.renewed + self.ttl * 0.999 / 1000  # a thousandth earlier than on the server, as clocks drift
+        return self.renewed + (self.ttl - self.ttl / DRIFT) / 1000
 
     @property
     def is_live(self) -> bool:
@@ -81,7 +84,8 @@ class RenewalGroup:
         oldest = min(self.holds.values(), key=lambda hold: hold.renewed, default=None)
         if oldest is None:
             return math.inf
-        return min(oldest.ends, max(oldest.renewed + self.ttl / 3000, self._sent + self.ttl / 10_000))
+        return min(oldest.ends, max(oldest.renewed + self.ttl / 1000 / RENEWALS_PER_TTL,
+                                    self._sent + self.ttl / 1000 / RETRIES_PER_TTL))
 
     @property
     def is_over(self) -> bool:
@@ -123,7 +127,7 @@ class RepeatedCommand:
         """A command that is sent as its `repeat` says."""
         assert command.repeat is not None
         seconds, is_done = command.repeat
-        return cls(command, seconds / 10, running() + seconds, is_done)
+        return cls(command, seconds / RETRIES_PER_TTL, running() + seconds, is_done)
 
     def sent(self, now: float) -> None:
         self.due = now + self._every

@@ -14,13 +14,11 @@ from .._protocol.replies import BROKEN, ERROR_REPLIES, is_unknown_command
 from .._protocol.script_fallback import MOST_TRIES
 from ..errors import ServerAway
 from .circuit_breaker import PROBE_TIMEOUT, SILENT_TIMEOUTS
-from .endpoint import SILENCE
+from .endpoint import LATEST, SILENCE
 from .server_health import ServerHealth
 
 FRESH = 0.05
 """Seconds after its last use for which a connection is not checked."""
-LATEST = 10.0
-"""Seconds after which a reply is given up."""
 MOST_OPENING = 4
 SLICE = 0.1
 """The longest that a thread waits for a late reply before it checks whether that still matters."""
