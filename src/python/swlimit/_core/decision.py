@@ -1,4 +1,4 @@
-"""What a limiter answers."""
+"""Decisions: what a limiter returns."""
 
 import math
 import time
@@ -13,7 +13,7 @@ Source = Literal["server", "cache", "failure", "local"]
 
 
 class Decision(NamedTuple):
-    """The answer to one request; true when it is granted. Durations are in seconds; what nobody knows is None."""
+    """The decision about one request; true when it is granted. Durations are in seconds; unknown values are None."""
 
     granted: int
     """Units granted: the cost, with `partial` possibly less; 0 is a denial."""
@@ -32,24 +32,24 @@ class Decision(NamedTuple):
 
     @classmethod
     def of(cls, reply: Sequence[int], quota: Quota, source: Source = "server") -> "Decision":
-        """The decision that five integers tell, whose durations are in ms; −1: never."""
+        """A decision from the five integers of a reply, whose durations are in ms; −1: never."""
         granted, limit, remaining, retry_after, reset_after = reply
         return cls(granted, limit, remaining, math.inf if retry_after < 0 else retry_after / 1000, reset_after / 1000,
                    quota.seconds, source)
 
     @classmethod
     def unasked(cls, quota: Quota, granted: int, retry_after: float | None, source: Source) -> "Decision":
-        """A decision about a window of which nothing is known."""
+        """A decision about a window whose contents are unknown."""
         return cls(granted, quota.limit, None, retry_after, None, quota.seconds, source)
 
     def later(self, seconds: float) -> "Decision":
-        """The same denial, remembered for so long."""
+        """The same denial, so many seconds later."""
         return Decision(0, self.limit, self.remaining, max(0.0, (self.retry_after or 0.0) - seconds),
                         max(0.0, (self.reset_after or 0.0) - seconds), self.window, "cache")
 
     @property
     def wait(self) -> int | None:
-        """`retry_after` in whole seconds, rounded up, as HTTP has it; None where there is nothing to wait for."""
+        """`retry_after` in whole seconds, rounded up, as in HTTP; None when waiting would not help."""
         if self.granted or self.retry_after is None or math.isinf(self.retry_after):
             return None
         return math.ceil(self.retry_after)
@@ -60,7 +60,7 @@ class Decision(NamedTuple):
 
 
 class HoldDecision(NamedTuple):
-    """The answer to a request for a hold; true when granted. Durations are in seconds; what nobody knows is None."""
+    """The decision about a hold; true when it is granted. Durations are in seconds; unknown values are None."""
 
     granted: int
     """Units held: the cost; 0 is a denial."""
@@ -68,7 +68,7 @@ class HoldDecision(NamedTuple):
     remaining: int | None
     """Units that are still available."""
     retry_after: float | None
-    """Until there is room, if nobody releases or renews: 0 when granted, infinity when there never can be."""
+    """Until there is room, if no hold is released or renewed: 0 when granted, infinity when there never can be."""
     expires_after: float | None
     """Until the hold ends unless it is renewed; None for a denial, and for a hold without a server."""
     token: int | None
@@ -80,7 +80,7 @@ class HoldDecision(NamedTuple):
 
     @classmethod
     def of(cls, reply: Any) -> "HoldDecision":
-        """The decision that the server's six integers tell."""
+        """A decision from the six integers of a reply."""
         granted, limit, remaining, retry_after, expires_after, token = reply
         return cls(granted, limit, remaining, math.inf if retry_after < 0 else retry_after / 1000,
                    expires_after / 1000 if granted and token else None, token or None, "server")
@@ -88,11 +88,11 @@ class HoldDecision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """The answer to a request that several limits have to grant; true when all do. Otherwise nothing is counted."""
+    """The decision about a request that several limits must grant; true when all do. Otherwise nothing is counted."""
 
     granted: bool
     members: tuple[Decision, ...]
-    """Each limit's own decision, in order; that of a limit which nobody asked knows neither `remaining` nor more."""
+    """Each limit's decision, in order. A limit that was not asked has no `remaining`, and no times."""
 
     def __bool__(self) -> bool:
         return self.granted
@@ -104,13 +104,13 @@ class Decisions:
 
     @property
     def tightest(self) -> Decision:
-        """The decision that tells a caller most: who waits longest, else who has the least left."""
+        """The decision with the longest wait, then with the least left."""
         return min(self.members, key=lambda member: (
             -(member.retry_after or 0.0), math.inf if member.remaining is None else member.remaining))
 
     def headers(self, *names: str) -> dict[str, str]:
-        """What to send with an HTTP response, where the limits have these names. The older headers have room for one
-        limit, the tightest."""
+        """What to send with an HTTP response; the limits have these names. The older headers have room for one limit,
+        the tightest."""
         if len(names) != len(self.members):
             raise ValueError(f"headers need a name for each of {len(self.members)} limits, not {len(names)}")
         return _headers(list(zip(names, self.members)), self.tightest)
@@ -126,9 +126,10 @@ class Holder(NamedTuple):
     token: int
 
 
-def _headers(told: Sequence[tuple[str, Decision]], tightest: Decision) -> dict[str, str]:
-    headers = {"RateLimit-Policy": ", ".join(f'"{name}";q={one.limit};w={math.ceil(one.window)}' for name, one in told)}
-    known = [(name, one) for name, one in told if one.remaining is not None and one.reset_after is not None]
+def _headers(named: Sequence[tuple[str, Decision]], tightest: Decision) -> dict[str, str]:
+    headers = {"RateLimit-Policy": ", ".join(
+        f'"{name}";q={one.limit};w={math.ceil(one.window)}' for name, one in named)}
+    known = [(name, one) for name, one in named if one.remaining is not None and one.reset_after is not None]
     if known:
         headers["RateLimit"] = ", ".join(
             f'"{name}";r={one.remaining};t={math.ceil(one.reset_after or 0)}' for name, one in known)

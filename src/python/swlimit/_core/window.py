@@ -1,4 +1,4 @@
-"""A window in the process: the module's arithmetic, in whole numbers. No clock and no server.
+"""A window in this process: the module's arithmetic, in integers. No clock and no server.
 
 All instants and durations are in ms; a subinterval `i` covers the instants from `i·R` up to `(i + 1)·R`.
 """
@@ -28,20 +28,20 @@ class Window:
         self._hold(counts)
 
     def _hold(self, counts: dict[int, int]) -> None:
-        """Take these counts for its own, with what follows from them: each decision needs it."""
+        """Take over these counts, and compute what each decision needs from them."""
         self.counts = counts
         self.total = sum(counts.values())
         self.newest = next(reversed(counts))
         self.end = self.geometry.end_of(self.newest)
-        """The first instant at which nothing counts any more."""
+        """The first instant at which nothing counts."""
 
     def instant(self, now: int) -> int:
-        """When a decision is made: time never runs backwards for a key."""
+        """The instant of a decision: time never runs backwards for a key."""
         newest = self.newest * self.geometry.resolution
         return now if now > newest else newest
 
     def load(self, now: int, strict: bool) -> tuple[int, int]:
-        """The estimate, rounded up to whole units, and the units that are held, none of them weighted."""
+        """The estimate, rounded up to whole units, and the units without weights."""
         resolution, instant = self.geometry.resolution, self.instant(now)
         oldest = instant // resolution - self.geometry.subintervals
         full, trailing = self.total, 0
@@ -86,7 +86,7 @@ class Window:
         return Window(geometry, counts) if counts else None
 
     def end_at(self, geometry: Geometry) -> int:
-        """The first instant at which nothing counts any more for requests at a geometry.
+        """The first instant at which nothing counts for requests at a geometry.
 
         They see the newest units later, the later they come: at last at the end of their subinterval.
         """
@@ -96,7 +96,7 @@ class Window:
         return min(self.end, geometry.end_of(latest // geometry.resolution))
 
     def count(self, subinterval: int, units: int) -> None:
-        """Count units, and let go of what no longer matters."""
+        """Count units, and forget those that no longer matter."""
         if subinterval == self.newest and self.total + units <= MAX_EXACT:
             self.counts[subinterval] += units
             self.total += units
@@ -131,7 +131,7 @@ class Window:
 
 
 class Key:
-    """What is kept for one key: a window where something is counted, and the instant until which it is blocked."""
+    """The contents of a key: a window when units are counted, and the instant until which it is blocked."""
 
     __slots__ = ("blocked_until", "window")
 
@@ -141,7 +141,7 @@ class Key:
 
     @property
     def end(self) -> int:
-        """The first instant at which nothing here matters any more."""
+        """The first instant at which nothing in it matters."""
         return max(self.blocked_until, self.window.end if self.window else 0)
 
     def peek(self, quota: Quota, now: int, cost: int = 1, partial: bool = False) -> Reply:
@@ -198,7 +198,7 @@ class Key:
         return int(blocked)
 
     def _forget(self, now: int) -> None:
-        """A key that is changed goes when nothing in it matters any more."""
+        """Empty a changed key when nothing in it matters."""
         if self.end <= now:
             self.window, self.blocked_until = None, 0
 
@@ -219,7 +219,7 @@ class Key:
             self.blocked_until = now + block
 
     def _untouched(self, quota: Quota, now: int, granted: int, remaining: int, least: int) -> Reply:
-        """The reply where nothing was counted, to a request that takes at least so many units."""
+        """The reply when nothing was counted, to a request that takes at least so many units."""
         retry_after = 0 if granted else self._retry_after(quota, now, least)
         return [granted, quota.limit, remaining, retry_after, self._reset_after(quota, now)]
 

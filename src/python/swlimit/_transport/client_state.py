@@ -156,7 +156,7 @@ class ClientState:
                 self._refreshing = loop, done
             done = self._refreshing[1]
         if not await done.wait(seconds):
-            raise ServerAway("the cluster has not told in time which servers it has")
+            raise ServerAway("the cluster has not named its servers in time")
 
     async def _refresh_soon(self) -> None:
         with suppress(SwlimitError):

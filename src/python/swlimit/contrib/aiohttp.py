@@ -14,7 +14,7 @@ READING = Reading(lambda request: client_network(request.remote), lambda request
 
 
 def rate_limit(*rules: Rule[AsyncLimiter, web.Request], **options: Any) -> Middleware:
-    """Answers 429 to what a rule denies, and then none counts it; tells the limits in the headers of every response.
+    """Answers 429 when a rule denies a request, which none counts then; shows the limits in every response's headers.
 
     Keys, costs and `denied` are functions of aiohttp's request.
     """

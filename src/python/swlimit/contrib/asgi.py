@@ -31,7 +31,7 @@ READING = Reading(client_address, lambda scope: str(scope["method"]), lambda sco
 
 
 class RateLimit:
-    """Answers 429 to what a rule denies, and then none counts it; tells the limits in the headers of every response.
+    """Answers 429 when a rule denies a request, which none counts then; shows the limits in every response's headers.
 
     Only HTTP is limited.
 

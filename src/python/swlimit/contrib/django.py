@@ -30,19 +30,19 @@ NAMES = ("RULES", "DENIED", "HEADERS", "LOCATION", "OPTIONS")
 
 
 def configured(needed: str) -> dict[str, Any]:
-    """The setting SWLIMIT, which needs that name."""
-    told = getattr(settings, "SWLIMIT", None)
-    if not isinstance(told, dict):
-        raise ImproperlyConfigured(f"the setting SWLIMIT must be a dictionary, not {told!r}")
-    if unknown := [name for name in told if name not in NAMES]:
+    """The setting SWLIMIT, which must have that name."""
+    setting = getattr(settings, "SWLIMIT", None)
+    if not isinstance(setting, dict):
+        raise ImproperlyConfigured(f"the setting SWLIMIT must be a dictionary, not {setting!r}")
+    if unknown := [name for name in setting if name not in NAMES]:
         raise ImproperlyConfigured(f"SWLIMIT knows {', '.join(NAMES)}, not {unknown[0]!r}")
-    if needed not in told:
+    if needed not in setting:
         raise ImproperlyConfigured(f"SWLIMIT needs {needed}")
-    return told
+    return setting
 
 
 class RateLimitMiddleware:
-    """Answers 429 to what a rule denies, and then none counts it; tells the limits in the headers of every response.
+    """Answers 429 when a rule denies a request, which none counts then; shows the limits in every response's headers.
 
     Beside RULES, SWLIMIT may have DENIED, the name of a function of the request and the decisions that returns the
     content type and the body of a 429, and HEADERS: "all", "standard", "legacy" or "none" but Retry-After.
@@ -50,14 +50,14 @@ class RateLimitMiddleware:
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response
-        told = configured("RULES")
-        options = {name.lower(): value for name, value in told.items() if name in ("DENIED", "HEADERS")}
-        if isinstance(told["RULES"], str):
-            raise ImproperlyConfigured(f"RULES must be the names of rules, not {told['RULES']!r}")
+        setting = configured("RULES")
+        options = {name.lower(): value for name, value in setting.items() if name in ("DENIED", "HEADERS")}
+        if isinstance(setting["RULES"], str):
+            raise ImproperlyConfigured(f"RULES must be the names of rules, not {setting['RULES']!r}")
         if "denied" in options:
             options["denied"] = import_string(options["denied"])
         self._rules: Rules[Limiter, Any] = Rules(
-            tuple(import_string(name) for name in told["RULES"]), READING, Limiter, **options)
+            tuple(import_string(name) for name in setting["RULES"]), READING, Limiter, **options)
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         return _respond(self._rules, request, lambda: self._get_response(request))
@@ -74,7 +74,7 @@ def limited(*rules: Rule[Limiter, Any], **options: Any) -> Callable[[Callable[..
             async def limited_async_view(request: Any, *args: Any, **kwargs: Any) -> Any:
                 answer = await sync_to_async(_answer)(limits, request)
                 denied = _denied(answer)
-                return _tell(answer, await view(request, *args, **kwargs) if denied is None else denied)
+                return _add_headers(answer, await view(request, *args, **kwargs) if denied is None else denied)
             return limited_async_view
 
         @functools.wraps(view)
@@ -87,7 +87,7 @@ def limited(*rules: Rule[Limiter, Any], **options: Any) -> Callable[[Callable[..
 def _respond(rules: Rules[Limiter, Any], request: Any, view: Callable[[], Any]) -> Any:
     answer = _answer(rules, request)
     denied = _denied(answer)
-    return _tell(answer, view() if denied is None else denied)
+    return _add_headers(answer, view() if denied is None else denied)
 
 
 def _answer(rules: Rules[Limiter, Any], request: Any) -> Answer | None:
@@ -102,7 +102,7 @@ def _denied(answer: Answer | None) -> HttpResponse | None:
     return HttpResponse(answer.body, answer.content_type, 429)
 
 
-def _tell(answer: Answer | None, response: Any) -> Any:
+def _add_headers(answer: Answer | None, response: Any) -> Any:
     for name, value in (answer.headers if answer is not None else {}).items():
         response[name] = value
     return response

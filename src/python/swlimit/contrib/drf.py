@@ -1,4 +1,4 @@
-"""Throttles for Django REST framework, in place of its own of the same names. In the settings:
+"""Throttles for Django REST framework, which replace its own of the same names. In the settings:
 
     SWLIMIT = {"LOCATION": "redis://127.0.0.1:6379", "OPTIONS": {"on_failure": "allow"}}
     REST_FRAMEWORK = {"DEFAULT_THROTTLE_CLASSES": ["swlimit.drf.UserRateThrottle"], …}
@@ -29,12 +29,12 @@ def _limiter(limit: int, seconds: int) -> Limiter:
     return Limiter(_client(), limit, seconds, **settings.SWLIMIT.get("OPTIONS", {}))
 
 
-_limiter.__wrapped__(1, 1)  # what is wrong in the settings is said when the program begins
-_client.cache_clear()  # not in which database tests, say, count then
+_limiter.__wrapped__(1, 1)  # errors in the settings show when the program starts
+_client.cache_clear()  # tests, say, may use another database later
 
 
 class SimpleRateThrottle(throttling.SimpleRateThrottle):  # type: ignore[misc]
-    """To be derived from, with `get_cache_key`, as the framework's own."""
+    """A base class with `get_cache_key`, as the framework's own."""
 
     decision: Decision
 
@@ -51,11 +51,11 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):  # type: ignore[misc]
 
 
 class AnonRateThrottle(throttling.AnonRateThrottle, SimpleRateThrottle):  # type: ignore[misc]
-    """Limits who has not logged in, by address."""
+    """Limits anonymous clients, by address."""
 
 
 class UserRateThrottle(throttling.UserRateThrottle, SimpleRateThrottle):  # type: ignore[misc]
-    """Limits users, and who has not logged in by address."""
+    """Limits users; anonymous clients by address."""
 
 
 class ScopedRateThrottle(throttling.ScopedRateThrottle, SimpleRateThrottle):  # type: ignore[misc]

@@ -17,9 +17,9 @@ _READING = Reading(*(lambda request, read=read: read(request.scope) for read in 
 
 
 class RateLimit:
-    """Raises an HTTPException of status 429 for what a rule denies, and then none counts it; tells the limits in the
-    headers of the response. Keys and costs are functions of the Request. As a parameter, it is the Decisions, or None
-    where no rule applies."""
+    """Raises an HTTPException of status 429 when a rule denies a request, which none counts then; shows the limits in
+    the response's headers. Keys and costs are functions of the Request. As a parameter, it is the Decisions, or None
+    when no rule applies."""
 
     def __init__(self, *rules: Rule[AsyncLimiter, Request], **options: Any) -> None:
         self._rules = Rules(rules, _READING, AsyncLimiter, **options)

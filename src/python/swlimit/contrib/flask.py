@@ -24,7 +24,7 @@ READING = Reading(lambda request: client_network(request.remote_addr), lambda re
 
 
 class RateLimit:
-    """Answers 429 to what a rule denies, and then none counts it; tells the limits in the headers of every response.
+    """Answers 429 when a rule denies a request, which none counts then; shows the limits in every response's headers.
 
     Keys, costs and `denied` are functions of Flask's request.
     """
@@ -37,7 +37,7 @@ class RateLimit:
     def init_app(self, app: Flask) -> None:
         """Limit all requests of this application; several may be limited by one extension."""
         app.before_request(self.check)
-        app.after_request(_tell)
+        app.after_request(_add_headers)
 
     def check(self) -> Response | None:
         """The answer to the current request if it is denied."""
@@ -63,12 +63,12 @@ def limited(*rules: Rule[Limiter, Request], **options: Any) -> Callable[[Callabl
         def limited_view(*args: P.args, **kwargs: P.kwargs) -> Any:
             called = current_app.ensure_sync(view)  # before anything is counted, as it fails without asgiref
             denied = limits.check()
-            return denied if denied is not None else _tell(make_response(called(*args, **kwargs)))
+            return denied if denied is not None else _add_headers(make_response(called(*args, **kwargs)))
         return limited_view
     return decorate
 
 
-def _tell(response: Response) -> Response:
+def _add_headers(response: Response) -> Response:
     for name, value in g.pop("swlimit_headers", {}).items():
         response.headers[name] = value
     return response

@@ -1,7 +1,7 @@
-"""Storages for the package `limits`, and so for Flask-Limiter and slowapi: import this once, to have their schemes.
+"""Storages for the package `limits`, and so for Flask-Limiter and slowapi: importing this registers their schemes.
 
-The strategies moving-window and sliding-window-counter are both decided by the module, by one sliding window. What
-fixed-window asks of a storage names no limit, so it stays as `limits` has it on Redis.
+The strategies moving-window and sliding-window-counter are both decided by the module, by one sliding window. Calls
+of fixed-window name no limit, so it stays as `limits` has it on Redis.
 """
 
 import math
@@ -22,7 +22,7 @@ from .._core.quota import MAX_EXACT
 from ..errors import SwlimitError
 from ..rate_limiter import AsyncLimiter, Limiter
 
-# A storage of limits wraps what it inherits, so what the three kinds have in common is not itself a storage.
+# A storage of limits wraps what it inherits, so the common base of the three kinds is not a storage itself.
 if TYPE_CHECKING:
     from limits.aio.storage import RedisStorage as _AsyncStorage
     from limits.storage import RedisStorage as _Storage
@@ -35,7 +35,7 @@ PREFIX, SUFFIX = "swlimit", "/window"  # a fixed window has the name without it,
 MAX_LIMITERS = 1000
 _ERRORS = (redis.exceptions.RedisError, redis.exceptions.RedisClusterException, SwlimitError)
 _MARGIN = 0.01
-"""Seconds in which those who ask for the end of a window also tell their caller, who may round it down."""
+"""Seconds until the end of a window has reached the caller, who may round it down."""
 
 
 class _Limiters(Generic[L]):

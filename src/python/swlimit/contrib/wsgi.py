@@ -23,7 +23,7 @@ READING = Reading(client_address, lambda environ: str(environ["REQUEST_METHOD"])
 
 
 class RateLimit:
-    """Answers 429 to what a rule denies, and then none counts it; tells the limits in the headers of every response.
+    """Answers 429 when a rule denies a request, which none counts then; shows the limits in every response's headers.
 
     denied: a function of the environment and the decisions that returns the content type and the body of a 429.
     headers: "all", "standard" (RateLimit, RateLimit-Policy), "legacy" (X-RateLimit-…) or "none" but Retry-After.
