@@ -45,7 +45,7 @@ impl Value for Holds {
         decode(version, bytes)
     }
 
-    /// One effect a hold. Where the largest token is that of a hold that has gone, one with it is put and released first.
+    /// One effect a hold. If the largest token is that of a hold that has gone, one with it is put and released first.
     fn rewrite(&self, mut write: impl FnMut(Effect)) {
         const EPOCH: u64 = 0;
         if self.iter().all(|hold| hold.token() < self.last_token()) {
