@@ -9,14 +9,14 @@ const WORDS = ["SWLIMIT.ALLOW", "k", "1000000000", "60000ms", "5000ms"];
 const [REQUESTS, ROUNDS] = [1500, 9];
 
 /** µs of CPU a request. */
-async function cpu(ask, concurrent, requests = REQUESTS) {
+async function cpu(ask, concurrent) {
   const before = process.cpuUsage();
   const some = async () => {
-    for (let left = requests / concurrent; left > 0; left--) await ask();
+    for (let left = REQUESTS / concurrent; left > 0; left--) await ask();
   };
   await Promise.all(Array.from({ length: concurrent }, some));
   const { user, system } = process.cpuUsage(before);
-  return (user + system) / requests;
+  return (user + system) / REQUESTS;
 }
 
 const middle = (values) => values.sort((a, b) => a - b)[Math.floor(values.length / 2)];
@@ -28,12 +28,6 @@ async function beside(name, concurrent, ours, theirs) {
   const [our, their] = [0, 1].map((side) => middle(pairs.map((pair) => pair[side])).toFixed(1));
   const ratio = middle(pairs.map(([a, b]) => a / b)).toFixed(2);
   console.log(`| ${name}, ${concurrent} at a time | ${our} µs | ${their} µs | ${ratio} |`);
-}
-
-async function alone(name, ask) {
-  const found = [];
-  for (let round = 0; round < ROUNDS; round++) found.push(await cpu(ask, 1, 20 * REQUESTS));
-  console.log(`| ${name} | ${middle(found.slice(2)).toFixed(2)} µs | | |`);
 }
 
 const redis = await createClient({ socket: { port, host: "127.0.0.1" } }).connect();
@@ -52,9 +46,4 @@ for (const [name, client, raw] of [
   direct.close();
   cached.close();
 }
-const denying = new Limiter({ client: redis, limit: 1, window: "1h", timeout: "10s" });
-while ((await denying.allow("denied")).source !== "cache");
-await alone("a known denial", () => denying.allow("denied"));
-const local = new Limiter({ limit: 1e9, window: "1m", resolution: "5s" });
-await alone("local", () => local.allow("k"));
 process.exit();

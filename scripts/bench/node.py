@@ -1,9 +1,11 @@
 """What changes for an Express application that takes another store: each library on a real server, through node-redis.
 
 CPU is the server's main thread's, divided by the requests that the library was asked to decide. The log is played on a
-server whose clock is that of the log, request by request, beside an exact log of timestamps.
+server whose clock is that of the log, request by request, beside an exact log of timestamps. Decisions that need no
+server cost only the process.
 """
 
+import json
 import subprocess
 import tempfile
 from collections import defaultdict
@@ -20,6 +22,7 @@ from .load import start_server
 from .memory import settled as settled_memory
 
 PROGRAM = node.ROOT / "scripts/bench/stores.mjs"
+IN_PROCESS = node.ROOT / "scripts/bench/in_process.mjs"
 LABELS = {"swlimit": "`SwlimitStore`", "swlimit-direct": '`SwlimitStore`, `mode: "direct"`'}
 STORES = (*LABELS, "rate-limit-redis", "rate-limiter-flexible")
 HOUR = 3_600_000
@@ -48,9 +51,9 @@ def driven(name, server, limit, window):
 
 
 def measure(rounds, log):
-    """CPU and commands by load and store, memory by store, and the log if there is one."""
+    """CPU and commands by load and store, CPU without a server, memory by store, and the log if there is one."""
     node.build()
-    return cpu(rounds), memory(), exactness(log) if log else None
+    return cpu(rounds), in_process(rounds), memory(), exactness(log) if log else None
 
 
 def cpu(rounds):
@@ -71,6 +74,12 @@ def cpu(rounds):
                 found[load][0][name].append(spent / KEYS / TIMES)
                 found[load][1][name] = commands / KEYS / TIMES
     return found
+
+
+def in_process(rounds):
+    """Nanoseconds of the process per decision without a server: `{limiter: {keys: [ns, …]}}`."""
+    print("node: without a server", flush=True)
+    return json.loads(subprocess.check_output(**node.command(IN_PROCESS, rounds)))
 
 
 def memory():
@@ -128,7 +137,7 @@ def played(server, ask, requests):
     return too_many, too_few, most
 
 
-def table(cpu, memory, log):
+def table(cpu, in_process, memory, log):
     """What came out, as Markdown tables."""
     rows = [f"| {' | '.join(('store', *(text for text, _ in LOADS.values()), 'commands a request', '÷ swlimit'))} |",
             "|---|---:|---:|---:|---:|"]
@@ -138,6 +147,9 @@ def table(cpu, memory, log):
         cells.append(", ".join(f"{cpu[load][1][name]:.2f}" for load in LOADS))
         cells.append(", ".join(f"{ratio(cpu[load][0], name, 'swlimit')[1]:.2f}" for load in LOADS))
         rows.append(f"| {label(name)} | {' | '.join(cells)} |")
+    rows += ["", "| a decision without a server, CPU of the process | 1 key | 1,000 keys |", "|---|---:|---:|"]
+    rows += [f"| {name} | {' | '.join('{1:.0f} ns ({0:.0f}–{2:.0f})'.format(*spread(ns)) for ns in by_keys.values())} |"
+             for name, by_keys in in_process.items()]
     counted = [f"{requests} request{'s' * (requests > 1)} a key" for requests in memory]
     rows += ["", f"| bytes per key | {' | '.join(counted)} |", f"|---|{'---:|' * len(counted)}"]
     rows += [f"| {label(name)} | {' | '.join(f'{used[name]:,.0f}' for used in memory.values())} |"

@@ -121,9 +121,9 @@ SECTIONS = {
         "Stores of Express applications",
         f"Each library as an application calls it, through node-redis, {node.KEYS} keys with {node.TIMES} requests "
         "each, 32 requests under way: CPU of the server's main thread per request that the library was asked to decide "
-        "(median and quartiles), and commands per request, those of scripts included. Memory as above, with the names "
-        "that each library makes. The log is played by the server's clock, and compared with an exact log of "
-        "timestamps.",
+        "(median and quartiles), and commands per request, those of scripts included. Decisions that need no server "
+        "are awaited one after another, and take turns within a round. Memory as above, with the names that each "
+        "library makes. The log is played by the server's clock, and compared with an exact log of timestamps.",
         lambda options: node.measure(3 if options.quick else 9, options.log),
         lambda result: node.table(*result)),
     "script": Section(

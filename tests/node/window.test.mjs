@@ -4,9 +4,28 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { createClient as createClient4, createCluster as createCluster4 } from "redis-4";
 import { admit, allowAll, BudgetLimiter, Entry, HoldLimiter, Limiter } from "swlimit";
-import { callerDeadline, parseDuration, usualResolution } from "../../src/node/dist/esm/core/duration.js";
+import { ASK_INTERVAL } from "../../src/node/dist/esm/clients/sentinels.js";
+import {
+  callerDeadline,
+  MAX_EXACT,
+  MAX_SUBINTERVALS,
+  MAX_WINDOW,
+  parseDuration,
+  usualResolution,
+} from "../../src/node/dist/esm/core/duration.js";
 import { shareOf } from "../../src/node/dist/esm/core/local-windows.js";
+import { SHORT_MS, SHORT_TRIPS } from "../../src/node/dist/esm/limiters/cached-mode.js";
 import { deniedFor } from "../../src/node/dist/esm/limiters/denial-cache.js";
+import { LEAST_TTL, LONGEST_WAIT } from "../../src/node/dist/esm/limiters/hold.js";
+import { SCRIPT_SUBINTERVALS, SCRIPT_TRIES } from "../../src/node/dist/esm/protocol/script-fallback.js";
+import { LOOP_TURNS } from "../../src/node/dist/esm/transport/batch-timeouts.js";
+import { POLL } from "../../src/node/dist/esm/transport/blocking-connections.js";
+import { FAILURES, FIRST_PROBE, JITTER, LAST_PROBE } from "../../src/node/dist/esm/transport/circuit-breaker.js";
+import { CLOSING, CLOSING_TRIPS } from "../../src/node/dist/esm/transport/client-state.js";
+import { lifetime, MAX_IDS, RENEWALS, RETRIES } from "../../src/node/dist/esm/transport/hold-renewer.js";
+import { SILENCE } from "../../src/node/dist/esm/transport/invalidation.js";
+import { MAX_RECORDS } from "../../src/node/dist/esm/transport/retry-queue.js";
+import { CONNECTING, PROBE_TIMEOUT, SILENT_TIMEOUTS } from "../../src/node/dist/esm/transport/server.js";
 
 import { vectors } from "./support.mjs";
 
@@ -247,12 +266,31 @@ test("arguments that cannot be are refused at once", async () => {
 });
 
 test("defaults", () => {
-  const { options, resolutions, shares, denials, deadlines } = vectors("defaults");
+  const { options, breaker, numbers, resolutions, shares, denials, deadlines } = vectors("defaults");
   const camel = (name) => name.replace(/_(.)/g, (_, letter) => letter.toUpperCase());
   const { settings } = new Limiter({ client: () => {}, limit: 1, window: "1m" });
   for (const [name, value] of Object.entries(options)) {
     if (!["lease_share", "sync_interval"].includes(name)) assert.equal(settings[camel(name)], value, name);
   }
+  assert.deepEqual(breaker, {
+    failures: FAILURES,
+    silent_timeouts: SILENT_TIMEOUTS,
+    first_probe: FIRST_PROBE,
+    last_probe: LAST_PROBE,
+    jitter: JITTER,
+    probe_timeout: PROBE_TIMEOUT,
+  });
+  // No connection of this client's has so many commands, or waits so long for one; the server checks the others.
+  const { late, max_unanswered, max_hold_id, max_admitted, ...shared } = numbers;
+  assert.deepEqual(shared, {
+    ...{ poll: POLL, silence: SILENCE, connect: CONNECTING, sentinel_interval: ASK_INTERVAL, loop_turns: LOOP_TURNS },
+    ...{ script_tries: SCRIPT_TRIES, script_subintervals: SCRIPT_SUBINTERVALS },
+    ...{ look_from: SHORT_MS, look_round_trips: SHORT_TRIPS, closing: CLOSING, closing_round_trips: CLOSING_TRIPS },
+    ...{ max_kept: MAX_RECORDS, hold_ttl: new HoldLimiter({ limit: 1 }).ttl, min_hold_ttl: LEAST_TTL },
+    ...{ max_hold_wait: LONGEST_WAIT, ids_per_renewal: MAX_IDS, renewals_per_ttl: RENEWALS, retries_per_ttl: RETRIES },
+    drift: 1e6 / (1e6 - lifetime(1e6)),
+    ...{ max_limit: MAX_EXACT, max_window: MAX_WINDOW, max_subintervals: MAX_SUBINTERVALS },
+  });
   for (const { window, resolution } of resolutions) assert.equal(usualResolution(window), resolution, `${window}`);
   for (const { limit, share, units } of shares)
     assert.equal(shareOf({ limit }, share).limit, units, `${limit} ${share}`);

@@ -4,6 +4,7 @@ import calculateSlot from "cluster-key-slot";
 import { isPacked, type Word } from "../protocol/script-fallback.js";
 import { announceFailover } from "../transport/server-health.js";
 import type { Connection, InvalidationListener, Transport } from "../transport/transport.js";
+import { ASK_INTERVAL } from "./sentinels.js";
 
 /** The used part of a client. */
 export interface NodeRedisClient {
@@ -106,9 +107,6 @@ interface TopologyChange {
   readonly type: string;
   readonly node: { readonly host: string; readonly port: number };
 }
-
-/** The interval at which the sentinel is asked for the primary, in ms: announcements may be lost. */
-const ASK_INTERVAL = 1000;
 
 /**
  * Uses a duplicate of the caller's client that resends no unanswered commands: they may have been executed. It ends with

@@ -4,7 +4,7 @@
  */
 
 /** The interval at which one of them is asked, in ms. */
-const ASK_INTERVAL = 1000;
+export const ASK_INTERVAL = 1000;
 
 export interface Address {
   readonly host: string;

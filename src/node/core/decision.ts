@@ -31,16 +31,16 @@ export class Decision {
   readonly resetAfter: number | undefined;
 
   constructor(
-    [granted, limit, remaining, retryAfter, resetAfter]: KnownReply,
+    reply: KnownReply,
     /** @internal */ readonly policy: Policy,
     /** Where the decision was made. */
     readonly source: Source,
   ) {
-    this.granted = granted;
-    this.limit = limit;
-    this.remaining = remaining;
-    this.retryAfter = retryAfter;
-    this.resetAfter = resetAfter;
+    this.granted = reply[0];
+    this.limit = reply[1];
+    this.remaining = reply[2];
+    this.retryAfter = reply[3];
+    this.resetAfter = reply[4];
   }
 
   /** The headers of a response. */

@@ -7,7 +7,7 @@ export const MAX_WINDOW = 3650 * 24 * 60 * 60 * 1000;
 export const MAX_EXACT = Number.MAX_SAFE_INTEGER;
 
 /** The most subintervals that any server allows, whatever its configuration. */
-const MAX_SUBINTERVALS = 1_000_000;
+export const MAX_SUBINTERVALS = 1_000_000;
 
 const UNITS: Record<string, number> = { ms: 1, "": 1000, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 

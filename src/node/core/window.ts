@@ -74,6 +74,7 @@ class Counts {
    * later they come, at last at the end of their subinterval.
    */
   endAt(window: number, resolution: number): number {
+    if (window === this.window && resolution === this.resolution) return this.end;
     const seen = new Counts(window, resolution);
     return Math.min(this.end, seen.endOf(seen.at((this.newest + 1) * this.resolution - 1)));
   }
@@ -168,19 +169,20 @@ export class Entry {
 
   /** Decide, and count what is granted; when denied, begin a block of `block` ms. */
   allow(demand: Demand, now: number, block = 0): Reply {
-    const { granted, remaining } = this.decide(demand, now);
+    const seen = this.seen(demand, now);
+    const { granted, remaining } = this.decide(demand, now, seen);
     if (granted === 0) {
       this.beginBlock(block, now);
       return this.peek(demand, now);
     }
-    const counts = this.own(demand, now);
-    counts.add(counts.at(counts.decisionInstant(now)), granted);
+    seen.add(seen.at(seen.decisionInstant(now)), granted);
+    this.counts = seen;
     return [granted, demand.limit, remaining - granted, 0, this.resetAfter(demand, now)];
   }
 
   /** The same decision as it reads while nothing is counted. */
   peek(demand: Demand, now: number): Reply {
-    const { granted, remaining } = this.decide(demand, now);
+    const { granted, remaining } = this.decide(demand, now, this.seen(demand, now));
     const retryAfter = granted > 0 ? 0 : this.retryAfter(demand, now);
     return [granted, demand.limit, remaining, retryAfter, this.resetAfter(demand, now)];
   }
@@ -191,10 +193,11 @@ export class Entry {
     const subinterval = seen.at(dated ?? seen.decisionInstant(now));
     const tooLate = seen.list.length > 0 && subinterval < seen.newest - seen.subintervals;
     if (dated !== undefined && (tooLate || seen.endOf(subinterval) <= now)) return this.peek(demand, now);
-    const { granted } = this.decide(demand, now);
+    const { granted } = this.decide(demand, now, seen);
     const { full, trailing } = seen.load(dated ?? now, true);
     if (demand.cost > MAX_EXACT - full - trailing) throw new CountOverflow();
-    this.own(demand, now).add(subinterval, demand.cost);
+    seen.add(subinterval, demand.cost);
+    this.counts = seen;
     if (granted === 0) this.beginBlock(block, now);
     const remaining = now < this.blockedUntil ? 0 : this.room(demand, now);
     const retryAfter = granted > 0 ? 0 : this.retryAfter(demand, now);
@@ -251,19 +254,13 @@ export class Entry {
     return this.counts?.seenAt(quota.window, quota.resolution, now) ?? new Counts(quota.window, quota.resolution);
   }
 
-  /** The counts at the request's geometry, stored so: only what counts changes what is stored. */
-  private own(quota: Quota, now: number): Counts {
-    this.counts = this.seen(quota, now);
-    return this.counts;
-  }
-
   private room(demand: Demand, now: number): number {
     return Math.max(0, demand.limit - this.seen(demand, now).load(now, demand.strict).estimate);
   }
 
-  private decide(demand: Demand, now: number): { granted: number; remaining: number } {
+  private decide(demand: Demand, now: number, seen: Counts): { granted: number; remaining: number } {
     if (now < this.blockedUntil) return { granted: 0, remaining: 0 };
-    const { full, trailing, estimate } = this.seen(demand, now).load(now, demand.strict);
+    const { full, trailing, estimate } = seen.load(now, demand.strict);
     const remaining = Math.max(0, demand.limit - estimate);
     const granted = demand.cost <= remaining ? demand.cost : demand.partial ? remaining : 0;
     if (granted > MAX_EXACT - full - trailing) throw new CountOverflow();

@@ -9,6 +9,7 @@ import { clock } from "../core/local-windows.js";
 import { requested, type WaitOptions } from "../core/options.js";
 import { type Clause, type Command, type HoldRequest, holdReplyOf, repliesOf, replyOf } from "../protocol/commands.js";
 import type { ClientState } from "../transport/client-state.js";
+import { RETRIES } from "../transport/hold-renewer.js";
 import { instant, passed } from "../util/suspend-clock.js";
 import { inTime } from "../util/timeout.js";
 import { longestWait } from "./all-of.js";
@@ -26,9 +27,6 @@ export interface Part {
 
 const PARTS = new Set(["limiter", "key", "cost"]);
 const DECIDED = new Set(["deadline", "signal"]);
-
-/** An unanswered settlement is sent again after the hold's ttl divided by this. */
-const REPEATS = 10;
 
 /** A part, by the kind of its limiter. */
 interface Member {
@@ -309,7 +307,7 @@ class Settlement {
           resolve(null);
         });
       });
-      if (await inTime(answer, hold.ttl / REPEATS)) {
+      if (await inTime(answer, hold.ttl / RETRIES)) {
         if (refused) throw refused;
         return { reply: (await answer) as unknown[], isFirst };
       }

@@ -60,6 +60,15 @@ export abstract class BaseLimiter {
     if (this.clientState) await this.change(serverCommand(name, "UNLINK", name));
   }
 
+  /** When no limiter uses the client any more, all connections but the client's own are closed. */
+  async close(): Promise<void> {
+    await this.clientState?.leave(this);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
   /** @internal The key at the server. */
   name(key: string): string {
     return keyWithPrefix(this.settings.prefix, key);

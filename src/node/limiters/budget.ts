@@ -117,15 +117,6 @@ export class BudgetLimiter extends BaseLimiter {
     this.budgets.delete(this.name(key));
   }
 
-  /** When no limiter uses the client any more, all connections but the client's own are closed. */
-  async close(): Promise<void> {
-    await this.clientState?.leave(this);
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.close();
-  }
-
   /** @internal The current period, or the next one. */
   async periodNow(isLater = false): Promise<Period> {
     if (this.window !== null) {

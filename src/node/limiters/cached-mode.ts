@@ -17,8 +17,8 @@ export interface TrackedSnapshot extends Snapshot {
 }
 
 /** Denials that end within so many ms, or so many round trips, are not worth two commands. */
-const SHORT_MS = 20;
-const SHORT_TRIPS = 4;
+export const SHORT_MS = 20;
+export const SHORT_TRIPS = 4;
 
 export class CachedMode {
   private readonly registering = new Set<string>();

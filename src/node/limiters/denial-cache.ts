@@ -17,11 +17,7 @@ const MAX_DENIALS = 4;
 /** Expired denials are removed every so many ms. */
 const SWEEP_MS = 1000;
 
-interface KnownDenial {
-  readonly limit: number;
-  readonly window: number;
-  readonly resolution: number;
-  readonly strict: boolean;
+interface KnownDenial extends Quota {
   /** Requests for so many units, or more, are denied. */
   readonly least: number;
   /** Whether the request would have begun a block. */

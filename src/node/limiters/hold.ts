@@ -56,8 +56,8 @@ interface HoldOwner {
 const HELD = new Set(["cost", "ttl", "wait", "deadline", "signal"]);
 const CHANGED = new Set(["limit"]);
 
-const LEAST_TTL = 3000;
-const LONGEST_WAIT = 3_600_000;
+export const LEAST_TTL = 3000;
+export const LONGEST_WAIT = 3_600_000;
 
 /** Units that are held until they are released; with `granted` 0, a denial. */
 export class Hold extends Decision {
@@ -189,13 +189,9 @@ export class HoldLimiter extends BaseLimiter {
   }
 
   /** Release all holds. When no limiter uses the client any more, all connections but the client's own are closed. */
-  async close(): Promise<void> {
+  override async close(): Promise<void> {
     await Promise.all([...this.holds].map((hold) => hold.release()));
-    await this.clientState?.leave(this);
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.close();
+    await super.close();
   }
 
   /** @internal */

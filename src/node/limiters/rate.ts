@@ -241,13 +241,9 @@ export class Limiter extends BaseLimiter {
    * Forget known denials. When no limiter uses the client any more, this answers waiting requests and sends kept records,
    * for up to 1.5 seconds, and closes all connections but the client's own.
    */
-  async close(): Promise<void> {
+  override async close(): Promise<void> {
     this.denials.forgetAll();
     await this.clientState?.leave(this.denials, this.denials);
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.close();
   }
 
   /** @internal */

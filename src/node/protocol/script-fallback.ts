@@ -43,10 +43,10 @@ const KNOWN = /^ERR wrong number of arguments/i;
 const NO_CLOCK = "ERR no clock: ";
 
 /** A command is sent at most so often: meanwhile the module may be loaded, or the script forgotten. */
-const ROUNDS = 5;
+export const SCRIPT_TRIES = 5;
 
 /** The script's maximum of subintervals. */
-const MOST_SUBINTERVALS = 4096;
+export const SCRIPT_SUBINTERVALS = 4096;
 
 export class Dialect {
   /** What decides; null until that is known. */
@@ -88,39 +88,40 @@ export class Dialect {
     const key = keyOf(command);
     let isLacking = false;
     for (let round = 1; ; round++) {
-      const call = this.call(command, use);
+      const words = this.words(command, use);
       try {
-        const reply = await this.send(call.words, key);
-        const { isScript } = call;
+        const reply = await this.send(words, key);
+        const isScript = words[1] === SHA;
         this.backend ??= isScript ? "script" : "module";
         if (isScript) this.isLoaded = true;
         return unpacked(reply, command);
       } catch (error) {
-        if (round === ROUNDS || !(error instanceof Error)) throw error;
+        if (round === SCRIPT_TRIES || !(error instanceof Error)) throw error;
         if (error.message.startsWith("NOSCRIPT")) {
-          if (isLacking) return unpacked(await this.send(withScript(call.words), key), command);
+          if (isLacking) return unpacked(await this.send(withScript(words), key), command);
           isLacking = true;
         }
-        await this.mend(error, command, call, use);
+        await this.mend(error, command, words, use);
       }
     }
   }
 
-  /** What to send now. */
-  private call(command: Command, use: ModuleUse): Call {
+  /** What to send now; one word only checks whether the server has the command. */
+  private words(command: Command, use: ModuleUse): Word[] {
     const { name } = command;
     const byScript = use === "never" || this.backend === "script";
     if (this.lacks.has(name) || (byScript && !isScripted(command))) {
       if (use === "never") throw needsModule(command);
-      return { words: [fullName(command)], isCheck: true, isScript: false }; // the module may be loaded by now
+      return [fullName(command)]; // the module may be loaded by now
     }
-    if (!byScript) return { words: wordsOf(command), isCheck: false, isScript: false };
+    if (!byScript) return wordsOf(command);
     const at = this.usesOwnClock && name !== "INFO" ? Date.now() : null;
-    return { words: scriptCall(command, this.readOnly, this.takesBytes, at), isCheck: false, isScript: true };
+    return scriptCall(command, this.readOnly, this.takesBytes, at);
   }
 
   /** Prepare for another try, or fail. */
-  private async mend(error: Error, command: Command, { words, isCheck }: Call, use: ModuleUse): Promise<void> {
+  private async mend(error: Error, command: Command, words: Word[], use: ModuleUse): Promise<void> {
+    const isCheck = words.length === 1;
     if (error.message.startsWith("NOSCRIPT")) {
       // A server that has lost its scripts may be another one.
       if (use === "auto" && this.isLoaded) this.forget();
@@ -161,14 +162,6 @@ export class Dialect {
     await this.loading;
     this.isLoaded = true;
   }
-}
-
-/** The words that stand for a command. */
-interface Call {
-  readonly words: Word[];
-  /** Whether they only check that the server has it. */
-  readonly isCheck: boolean;
-  readonly isScript: boolean;
 }
 
 const needsModule = (command: Command, cause?: Error) =>
@@ -219,7 +212,7 @@ function pack(command: Command, instant: number | null): Buffer | null {
   if (command.name === "ALLOW" && command.block > 0) return null;
   const { limit, window, resolution, cost, partial, strict } = command.demand;
   const subintervals = window / resolution;
-  if (subintervals > MOST_SUBINTERVALS) return null;
+  if (subintervals > SCRIPT_SUBINTERVALS) return null;
   const packed = Buffer.allocUnsafe(instant === null ? 33 : 41);
   packed[0] = (command.name === "ALLOW" ? 1 : 0) + (partial ? FLAGS.partial : 0) + (strict ? FLAGS.strict : 0);
   writeInteger(packed, limit, 1);

@@ -8,7 +8,7 @@ export interface PendingReply {
 }
 
 /** After the timeout, the event loop runs so many more rounds to receive replies that are already there. */
-const ROUNDS = 3;
+export const LOOP_TURNS = 3;
 
 const resolved = Promise.resolve();
 
@@ -62,7 +62,7 @@ class Queue {
   }
 
   private set(ms: number): NodeJS.Timeout {
-    return setTimeout(() => this.wait(performance.now(), ROUNDS), Math.max(0, ms));
+    return setTimeout(() => this.wait(performance.now(), LOOP_TURNS), Math.max(0, ms));
   }
 
   /** A stalled event loop may only now write commands and read replies: those replies still count. */

@@ -3,14 +3,14 @@
 import type { ServerHealth } from "./server-health.js";
 
 /** It opens after so many failures in a row. */
-const FAILURES = 3;
+export const FAILURES = 3;
 
 /** The first probe comes after so many ms; the interval then doubles, up to the second number. */
-const FIRST_PROBE = 100;
-const LAST_PROBE = 500;
+export const FIRST_PROBE = 100;
+export const LAST_PROBE = 500;
 
 /** Each interval is longer or shorter by up to this part, so that the processes of a fleet do not probe at once. */
-const JITTER = 0.2;
+export const JITTER = 0.2;
 
 export class CircuitBreaker {
   private failures = 0;

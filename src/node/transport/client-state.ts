@@ -4,7 +4,7 @@ import { RefusedError } from "../core/errors.js";
 import { type AnyCommand, type Command, keyOf } from "../protocol/commands.js";
 import { pause } from "../util/timeout.js";
 import { BlockingConnections } from "./blocking-connections.js";
-import { HoldRenewer } from "./hold-renewer.js";
+import { HoldRenewer, RETRIES } from "./hold-renewer.js";
 import type { KeyCache } from "./invalidation.js";
 import { RetryQueue } from "./retry-queue.js";
 import { type Ask, type RequestOptions, Server, type ServerOwner } from "./server.js";
@@ -13,12 +13,9 @@ import type { Transport } from "./transport.js";
 
 const states = new WeakMap<object, ClientState>();
 
-/** An unanswered undo is sent again after its time divided by this, or when the server is back. */
-const REPEATS = 10;
-
 /** Closing may take so many ms, or so many round trips, and checks every `CLOSING_INTERVAL` ms whether it is done. */
-const CLOSING = 1500;
-const CLOSING_TRIPS = 6;
+export const CLOSING = 1500;
+export const CLOSING_TRIPS = 6;
 const CLOSING_INTERVAL = 10;
 
 export class ClientState implements ServerOwner {
@@ -89,7 +86,10 @@ export class ClientState implements ServerOwner {
     for (const end of this.awaiting) end();
   }
 
-  /** Send a command until it is answered, for at most `repeatFor` ms. Resolves after the first try. */
+  /**
+   * Send a command until it is answered, for at most `repeatFor` ms, also when the server is back. Resolves after the
+   * first try.
+   */
   async askUntilAnswered(command: Command, repeatFor: number, timeout: number): Promise<void> {
     const until = performance.now() + repeatFor;
     const isAnswered = async () => {
@@ -102,7 +102,7 @@ export class ClientState implements ServerOwner {
     };
     if ((await isAnswered()) || !this.isReachable) return;
     const repeat = async () => {
-      do await this.recovery(repeatFor / REPEATS);
+      do await this.recovery(repeatFor / RETRIES);
       while (!this.isClosed && this.isReachable && performance.now() < until && !(await isAnswered()));
     };
     const repeated = repeat().finally(() => this.repeating.delete(repeated));

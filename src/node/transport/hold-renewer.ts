@@ -7,11 +7,11 @@ import { type Instant, instant, passed } from "../util/suspend-clock.js";
 import type { Ask } from "./server.js";
 
 /** The maximum number of holds that one command renews. */
-const MAX_IDS = 1000;
+export const MAX_IDS = 1000;
 
 /** Holds are renewed after their ttl divided by RENEWALS; without an answer, again after their ttl divided by RETRIES. */
-const RENEWALS = 3;
-const RETRIES = 10;
+export const RENEWALS = 3;
+export const RETRIES = 10;
 
 /** The shortest interval of the timer, in ms, so that many keys cost little. */
 const TICK = 50;

@@ -13,7 +13,7 @@ import type { ServerHealth } from "./server-health.js";
 import type { Connection, InvalidationListener } from "./transport.js";
 
 /** A connection that was silent for so long, in ms, is pinged; it has as long to answer. */
-const SILENCE = 1000;
+export const SILENCE = 1000;
 
 /** After a connection failed, none is opened for so many ms. */
 const PAUSE = 1000;

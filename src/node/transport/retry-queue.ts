@@ -6,7 +6,7 @@ import type { CommandNamed } from "../protocol/commands.js";
 import type { Ask } from "./server.js";
 
 /** The maximum number of kept records; the oldest are dropped first. */
-const MAX_RECORDS = 100_000;
+export const MAX_RECORDS = 100_000;
 
 export interface KeptRecord {
   readonly command: CommandNamed<"RECORD">;

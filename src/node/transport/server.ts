@@ -22,13 +22,13 @@ import { ServerHealth } from "./server-health.js";
 import type { Connection, InvalidationListener, Transport } from "./transport.js";
 
 /** A probe is given up after so many ms. */
-const PROBE_TIMEOUT = 500;
+export const PROBE_TIMEOUT = 500;
 
 /** A connection may take so many ms to come up before the breaker opens. */
-const CONNECTING = 1000;
+export const CONNECTING = 1000;
 
 /** The breaker opens when a command is unanswered and nothing was received for so many timeouts. */
-const SILENT_TIMEOUTS = 3;
+export const SILENT_TIMEOUTS = 3;
 
 /** What a probe asks of the last key that failed: any write would do, and this one changes nothing. */
 const PROBE = { limit: 0, window: 1, resolution: 1, strict: false, cost: 1, partial: false };
