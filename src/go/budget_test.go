@@ -1,0 +1,202 @@
+package swlimit
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+	_ "time/tzdata"
+)
+
+func TestPeriods(t *testing.T) {
+	for _, c := range []struct {
+		period              Period
+		zone                string
+		instant, start, end string
+	}{
+		{Hourly(), "UTC", "2026-03-04T05:06:07Z", "2026-03-04T05:00:00Z", "2026-03-04T06:00:00Z"},
+		{Hourly(), "Asia/Kolkata", "2026-03-04T05:06:07Z", "2026-03-04T04:30:00Z", "2026-03-04T05:30:00Z"},
+		{Daily(), "UTC", "2026-03-04T05:06:07Z", "2026-03-04T00:00:00Z", "2026-03-05T00:00:00Z"},
+		{Daily(), "Europe/Berlin", "2026-03-29T12:00:00Z", "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z"},
+		{Daily(), "Europe/Berlin", "2026-10-25T12:00:00Z", "2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z"},
+		// No midnight, and one that comes twice.
+		{Daily(), "America/Sao_Paulo", "2018-11-04T12:00:00Z", "2018-11-04T03:00:00Z", "2018-11-05T02:00:00Z"},
+		{Daily(), "America/Sao_Paulo", "2018-02-17T12:00:00Z", "2018-02-17T02:00:00Z", "2018-02-18T03:00:00Z"},
+		// A day that never was.
+		{Daily(), "Pacific/Apia", "2011-12-30T09:00:00Z", "2011-12-29T10:00:00Z", "2011-12-30T10:00:00Z"},
+		{Weekly(time.Monday), "UTC", "2026-03-04T05:06:07Z", "2026-03-02T00:00:00Z", "2026-03-09T00:00:00Z"},
+		{Weekly(time.Sunday), "UTC", "2026-03-04T05:06:07Z", "2026-03-01T00:00:00Z", "2026-03-08T00:00:00Z"},
+		{Monthly(1), "Europe/Berlin", "2026-03-04T05:06:07Z", "2026-02-28T23:00:00Z", "2026-03-31T22:00:00Z"},
+		{Monthly(31), "UTC", "2026-02-28T05:06:07Z", "2026-02-28T00:00:00Z", "2026-03-31T00:00:00Z"},
+		{Monthly(31), "UTC", "2026-02-27T05:06:07Z", "2026-01-31T00:00:00Z", "2026-02-28T00:00:00Z"},
+		{Yearly(time.April, 6), "UTC", "2026-03-04T05:06:07Z", "2025-04-06T00:00:00Z", "2026-04-06T00:00:00Z"},
+		{Yearly(time.February, 29), "UTC", "2026-03-04T05:06:07Z", "2026-02-28T00:00:00Z", "2027-02-28T00:00:00Z"},
+	} {
+		location := must(time.LoadLocation(c.zone))
+		at := func(text string) int64 { return must(time.Parse(time.RFC3339, text)).UnixMilli() }
+		start, end := c.period.at(at(c.instant), location)
+		if start != at(c.start) || end != at(c.end) {
+			t.Errorf("%s of %s in %s: %v to %v", c.period.name, c.instant, c.zone, time.UnixMilli(start).UTC(), time.UnixMilli(end).UTC())
+		}
+	}
+	for _, period := range []Period{Weekly(7), Monthly(0), Monthly(32), Yearly(13, 1), Yearly(time.February, 30), {}} {
+		if _, err := NewBudget(nil, 1, period, nil); !errors.Is(err, ErrArgument) {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// Periods follow each other without a gap, wherever clocks change.
+func TestPeriodsMeet(t *testing.T) {
+	for _, name := range []string{"Europe/Berlin", "America/Sao_Paulo", "Australia/Lord_Howe", "Asia/Beirut", "Pacific/Apia"} {
+		location := must(time.LoadLocation(name))
+		for _, period := range []Period{Hourly(), Daily(), Weekly(time.Sunday), Monthly(15), Yearly(time.April, 6)} {
+			at := time.Date(2009, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
+			for range 2000 {
+				start, end := period.at(at, location)
+				last, again := period.at(end-1, location)
+				if start > at || end <= at || last != start || again != end {
+					t.Fatalf("%s in %s at %v: %v to %v", period.name, name, at, start, end)
+				}
+				at = end
+			}
+		}
+	}
+}
+
+func TestBudget(t *testing.T) {
+	for _, conn := range []*Conn{server(t), connect(t, Server{Addr: address(t, "bare")}), nil} {
+		b := must(NewBudget(conn, 10, Yearly(time.January, 1), must(time.LoadLocation("Europe/Berlin")),
+			Timeout(20*time.Second), OnFailure(Error)))
+		k := key()
+		if d := must(b.Peek(background, k)); !d.Allowed() || d.ResetAfter != 0 {
+			t.Errorf("%+v", d)
+		}
+		if d := must(b.AllowN(background, k, 7)); d.Granted != 7 || d.ResetAfter <= 0 {
+			t.Errorf("%+v", d)
+		}
+		if d := must(b.AllowN(background, k, 4)); d.Allowed() || d.RetryAfter <= 0 || d.RetryAfter != d.ResetAfter {
+			t.Errorf("%+v", d)
+		}
+		if d := must(b.AllowAtMost(background, k, 4)); d.Granted != 3 {
+			t.Errorf("%+v", d)
+		}
+		if d := must(b.Peek(background, k)); d.Allowed() {
+			t.Errorf("%+v", d)
+		}
+		if d := must(b.AllowN(background, k, 11)); d.RetryAfter != Never {
+			t.Errorf("%+v", d)
+		}
+		if d := must(b.Record(background, k, 5)); d.Allowed() {
+			t.Errorf("%+v", d)
+		}
+		if n := must(b.Refund(background, k, 6)); n != 6 {
+			t.Errorf("%d given back", n)
+		}
+		if left, _ := must(b.Peek(background, k)).Remaining(); left != 1 {
+			t.Errorf("%d left", left)
+		}
+		if err := b.Reset(background, k); err != nil {
+			t.Error(err)
+		}
+		if left, _ := must(b.Peek(background, k)).Remaining(); left != 10 {
+			t.Errorf("%d left", left)
+		}
+	}
+}
+
+func TestAdmission(t *testing.T) {
+	for _, conn := range []*Conn{server(t), nil} {
+		options := []Option{Timeout(20 * time.Second), OnFailure(Error)}
+		rates := limiter(t, conn, 10, Prefix("rate:"))
+		budget := must(NewBudget(conn, 100, Daily(), nil, append(options, Prefix("budget:"))...))
+		holds := must(NewHolds(conn, 1, time.Minute, append(options, Prefix("hold:"))...))
+		k := key()
+		left := func() [2]int64 {
+			rate, _ := must(rates.Peek(background, k)).Remaining()
+			spent, _ := must(budget.Peek(background, k)).Remaining()
+			return [2]int64{rate, spent}
+		}
+		a := must(Admit(background, rates.Request(k, 2), holds.Request(k, 1), budget.Request(k, 30)))
+		if !a.Allowed || len(a.Each) != 3 || a.Hold == nil || !a.Hold.Live() || left() != [2]int64{8, 70} {
+			t.Fatalf("%+v, %v", a, left())
+		}
+		if again := must(Admit(background, rates.Request(k, 2), holds.Request(k, 1), budget.Request(k, 30))); again.Allowed ||
+			again.Hold != nil || left() != [2]int64{8, 70} {
+			t.Errorf("%+v, %v", again, left())
+		}
+		changes := must(a.Settle(background, 1, 45))
+		if !reflect.DeepEqual(changes, []int64{-1, 15}) || left() != [2]int64{9, 55} || a.Hold.Live() {
+			t.Errorf("%v, %v", changes, left())
+		}
+		if again := must(a.Settle(background, 1, 45)); again != nil {
+			t.Errorf("%v", again)
+		}
+		// Without a hold.
+		b := must(Admit(background, rates.Request(k, 2), budget.Request(k, 5)))
+		if changes := must(b.Settle(background, 0, 6)); !reflect.DeepEqual(changes, []int64{-2, 1}) || left() != [2]int64{9, 49} {
+			t.Errorf("%v, %v", changes, left())
+		}
+		c := must(Admit(background, holds.Request(k, 1)))
+		c.Release()
+		if d := must(Admit(background, holds.Request(k, 1))); !d.Allowed {
+			t.Error("not released")
+		} else {
+			d.Release()
+		}
+		for _, parts := range [][]Part{{}, {rates.Request(k, 0)}, {rates.Request(k, 1), rates.Request(k, 1)},
+			{holds.Request(k, 1), holds.Request("other", 1)}} {
+			if _, err := Admit(background, parts...); !errors.Is(err, ErrArgument) {
+				t.Errorf("%v", err)
+			}
+		}
+		if _, err := b.Settle(background, 1); !errors.Is(err, ErrArgument) {
+			t.Error(err)
+		}
+	}
+}
+
+// Admitted for callers that have gone, in every instant: all of it goes back.
+func TestCancelledAdmissions(t *testing.T) {
+	conn := NewConn(Server{Addr: address(t, "main")})
+	options := []Option{Timeout(20 * time.Second), OnFailure(Error)}
+	rates := limiter(t, conn, 1000, Prefix("rate:"), Mode(Direct))
+	budget := must(NewBudget(conn, 1000, Yearly(time.January, 1), nil, append(options, Prefix("budget:"))...))
+	holds := must(NewHolds(conn, 1000, time.Minute, append(options, Prefix("hold:"))...))
+	k := key()
+	units := int64(0)
+	for i := range 300 {
+		ctx, cancel := context.WithCancel(background)
+		time.AfterFunc(time.Duration(i)*4*time.Microsecond, cancel)
+		a, err := Admit(ctx, rates.Request(k, 1), budget.Request(k, 1), holds.Request(k, 1))
+		switch {
+		case err == nil && a.Allowed:
+			units++
+			a.Release()
+		case err != nil && !errors.Is(err, context.Canceled):
+			t.Fatal(err)
+		}
+		if b, err := budget.Allow(ctx, k); err == nil {
+			units += b.Granted * 1000
+		}
+		hold, err := holds.TryAcquire(ctx, "alone:"+k)
+		if err == nil {
+			hold.Release()
+		}
+		cancel()
+	}
+	conn.Close()
+	conn = server(t)
+	rates.asker.conn, budget.asker.conn, holds.asker.conn = conn, conn, conn
+	rate, _ := must(rates.Peek(background, k)).Remaining()
+	spent, _ := must(budget.Peek(background, k)).Remaining()
+	if 1000-rate != units%1000 || 1000-spent != units%1000+units/1000 {
+		t.Errorf("%d and %d are counted of %d admitted and %d granted", 1000-rate, 1000-spent, units%1000, units/1000)
+	}
+	for _, each := range []string{k, "alone:" + k} {
+		if all := must(holds.Holders(background, each, 10)); len(all) != 0 {
+			t.Errorf("%+v", all)
+		}
+	}
+}
