@@ -4,9 +4,11 @@
 --   EVALSHA_RO <sha> 1 key PEEK limit window resolution [COST n] [PARTIAL] [STRICT] [AT unix-ms]
 --   EVALSHA    <sha> 2 key key MALLOW limit window resolution cost limit window resolution cost [STRICT] [AT unix-ms]
 --   EVALSHA    <sha> 1 key BUDGET limit until [COST n] [PARTIAL | FORCE] [AT unix-ms]
+--   EVALSHA    <sha> 1 key HOLD limit ttl id [COST n] [AT unix-ms]
 --
--- and RECORD, REFUND, BLOCK, UNBLOCK, INFO, and ADMIT without HOLD clauses: the keys are those of EVALSHA, ARGV is the
--- command's name and its other words. ALLOW and PEEK also take one packed argument, which costs less than words: a byte
+-- and RECORD, REFUND, BLOCK, UNBLOCK, INFO, RELEASE, RENEW, HOLDERS, ADMIT and SETTLE: the keys are those of EVALSHA,
+-- ARGV is the command's name and its other words. A script cannot wait, so HOLD has no WAIT, and it has none of the options
+-- that replication uses. ALLOW and PEEK also take one packed argument, which costs less than words: a byte
 -- of flags (1: count, as ALLOW does; 2: PARTIAL; 4: STRICT), then limit, resolution (ms), subintervals, cost and,
 -- optionally, AT as unsigned little-endian integers of 8 bytes: struct.pack('<BI8I8I8I8', ...). The reply is packed too,
 -- as three little-endian doubles: granted, remaining, reset_after if the first one is positive, that is, if units are
@@ -29,6 +31,18 @@
 --
 -- A budget, 28 bytes: 'swb1', the units used, when the first of them was counted, and the end of the period (ms each).
 --
+-- Holds are a sorted set. Its members, by their scores, whose ranges are disjoint except those below 0:
+--
+--   'l'                      -(the largest token)
+--   'n'                      the sum of all units - 1, less 2^53; only where there is a 'u'
+--   't' .. id                -(the hold's token)
+--   'e' .. id                the hold's end in ms, at most 9322559254740, which is less than 2^44
+--   'u' .. id                units * 2^44; only where they are not 1, or something is reserved
+--   'v' .. token .. clauses  token * 2^110; only where something is reserved: the token, then for each reservation its
+--                            kind, key and units, and where these count
+--
+-- So the number of live holds is one ZCOUNT, and so are their units where all are 1.
+--
 -- Running totals make the units of any span a difference of two numbers. A grant in the newest subinterval only
 -- rewrites `through`: it leaves the expiry alone and costs the same whatever N is. Slots are found by bisection.
 --
@@ -36,7 +50,8 @@
 -- they are used. Only instants within 30 years of 2^53 ms make replies that are not exact. The page how-it-decides.md
 -- has the formulas (n[i]: the units of subinterval i, c: the current subinterval, e: the ms elapsed in it),
 -- commands.md the replies; '§' is a paragraph of the specification that both tell: 1 units, 2 window, 3 time, 4 commands
--- for one key, 5 several limits, 6 changing the limit, 8 errors, 10 blocking, 14 budgets, 15 one decision of everything.
+-- for one key, 5 several limits, 6 changing the limit, 8 errors, 10 blocking, 13 holds, 14 budgets, 15 one decision of
+-- everything.
 
 local MAX = 9007199254740991      -- 2^53 - 1, the largest limit, cost, count and instant
 local LONGEST = 315360000000      -- 3650 days in ms
@@ -50,12 +65,16 @@ local WRONGTYPE = 'WRONGTYPE Operation against a key holding the wrong kind of v
 local call, structs, keys = redis.pcall, struct, KEYS
 local unpack, pack = structs.unpack, structs.pack
 local packed = ARGV[1] or ''      -- an ALLOW or a PEEK in one argument; nil where the command is none of these
-local command, request            -- its name and quota: limit, R, N (R in ms) or ends, cost, partial, strict
+local command, request            -- its name; limit, R, N (R in ms), or ends, or ttl and id; cost, partial, strict
 local words                       -- whether it came in words, and is answered so
 local units, duration             -- of REFUND, of BLOCK
 local age, since, block, nx, at, till
 local force, PERIOD_END           -- of BUDGET: FORCE, and the error of an end that is none
-local quotas                      -- of MALLOW and ADMIT, for each key: limit, cost, and R, N or `ends`
+local quotas                      -- of MALLOW and ADMIT, for each key: limit, cost, and R, N, or `ends`, or ttl and id
+local ids, ttl                    -- of RELEASE, RENEW and SETTLE; of HOLD and RENEW
+local used                        -- of SETTLE, for each key but the first
+local shown                       -- of HOLDERS: how many
+local holding                     -- whether holds may be concerned
 
 if #packed == 33 then             -- nothing more to find out
 elseif #packed == 41 then
@@ -63,7 +82,79 @@ elseif #packed == 41 then
   if at > MAX then return {err = 'ERR packed call is out of range'} end
 else
   words = true
-  local limit, R, N, ends
+
+  -- HOLD and RELEASE as clients send them, of a key whose holds have one unit each: without functions, too. What does
+  -- not end here is decided by what follows.
+  local is_hold = packed == 'HOLD' and #ARGV == 4
+  if (is_hold or packed == 'RELEASE' and #ARGV == 2) and #keys == 1 then
+    local key, id, format = keys[1], ARGV[is_hold and 4 or 2], string.format
+    local limit = is_hold and string.find(ARGV[2], '^%d+$') and ARGV[2] + 0
+    local ttl = is_hold and (string.match(ARGV[3], '^(%d+)ms$') or 0) + 0
+    if #id >= 1 and #id <= 128 and (not is_hold or limit and limit <= MAX and ttl >= 1 and ttl <= LONGEST) then
+      local clock, scores = call('TIME'), call('ZMSCORE', key, 'l', 'e' .. id)
+      local top = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+      local ends, last = scores[2], top[2] and top[2] + 0 or 0
+      local token = scores[1] and -scores[1] or not top[1] and 0
+      local is_sound = clock[2] and not (scores.err or top.err) and token and token >= 0 and token <= MAX
+      if is_sound and last < 17592186044416 then
+        local now = clock[1] * 1000 + (clock[2] - clock[2] % 1000) / 1000
+        local before = (token - token % 1000) / 1000 + 1 -- from when on nothing of the key matters, and afterwards
+        local after = before
+        if last > before then before = last end
+        if now == 0 then -- no clock
+        elseif not is_hold then
+          if not ends or ends + 0 <= now then return 0 end
+          local done = call('ZREM', key, 'e' .. id, 't' .. id)
+          if type(done) == 'table' then return {err = done.err} end
+          if ends + 0 == last then
+            last = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')[2] + 0
+            if last > after and last > now then after = last end
+            if after <= now then call('DEL', key)
+            elseif after ~= before then call('PEXPIREAT', key, format('%d', after)) end
+          end
+          return 1
+        elseif not ends then
+          local first, count = {}, 0
+          if last > 0 then
+            first = call('ZRANGEBYSCORE', key, '0', '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
+            count = call('ZCARD', key)
+            -- Anything but a 't' for each 'e', and the 'l', has been written by somebody else.
+            count = type(count) == 'number' and count % 2 == 1 and first[2] and first[2] + 0 > now and (count - 1) / 2
+          end
+          if not count then -- to be swept, or not allowed
+          elseif count >= limit then
+            local retry = limit == 0 and -1 or count == limit and first[2] - now
+            if retry then return {0, limit, 0, retry, 0, 0} end
+          else
+            local number = now * 1000
+            if token >= number then number = token + 1 end
+            ends, after = now + ttl, (number - number % 1000) / 1000 + 1
+            if ends > after then after = ends end
+            if last > after then after = last end
+            if number <= MAX and count < 100000 then
+              local text = format('%d', -number)
+              local done = call('ZADD', key, format('%d', ends), 'e' .. id, text, 't' .. id, text, 'l')
+              if type(done) == 'table' then return {err = done.err} end
+              if token == 0 or after ~= before then done = call('PEXPIREAT', key, format('%d', after))
+              else
+                local lives = call('PTTL', key)
+                if type(lives) == 'table' then done = lives
+                elseif lives >= 0 and lives < ttl then done = call('PEXPIREAT', key, format('%d', ends)) end
+              end
+              if type(done) == 'table' then -- a right is missing: take it back
+                call('ZREM', key, 'e' .. id, 't' .. id, token == 0 and 'l' or 'x')
+                if token > 0 then call('ZADD', key, format('%d', -token), 'l') end
+                return {err = done.err}
+              end
+              return {1, limit, limit - count - 1, 0, ttl, number}
+            end
+          end
+        end
+      end
+    end
+  end
+
+  local limit, R, N, ends, id
   local cost, partial, strict = 1, false, false
   -- Every word is checked before a key is touched (§8).
   local function integer(word, least)
@@ -117,26 +208,38 @@ else
   elseif command == 'UNBLOCK' then options = ' AT UNTIL '
   elseif command == 'MALLOW' or command == 'ADMIT' then options = ' STRICT AT '
   elseif command == 'BUDGET' then options, first = ' COST PARTIAL FORCE AT UNTIL ', 4
-  elseif command ~= 'INFO' then return syntax(given)
+  else
+    holding = true
+    if command == 'HOLD' then options, first = ' COST AT UNTIL ', 5
+    elseif command == 'RELEASE' then first = 3
+    elseif command == 'RENEW' then first = 4
+    elseif command == 'SETTLE' then options, first = ' AT ', 3
+    elseif command == 'HOLDERS' then options = ' AT '
+    elseif command ~= 'INFO' then return syntax(given)
+    end
   end
 
   local count = #ARGV - 1
   local arity = {err = "ERR wrong number of arguments for 'swlimit." .. string.lower(command) .. "' command"}
+  local MOST_ID = 128
+  local ID = 'ERR id must be 1 to 128 bytes'
+  local TTL = 'ERR ttl must be a duration such as 60, 500ms, 5m, 1h or 7d'
+  local LIMIT = 'ERR limit must be an integer between 0 and 9007199254740991'
   local period
   if command == 'BUDGET' or command == 'ADMIT' then
     PERIOD_END = 'ERR until must be a Unix time in milliseconds after now, at most 3650 days'
     period = function(from) -- limit and end of a budget, or nil and the error, as above
       local most, instant = integer(ARGV[from], 0), integer(ARGV[from + 1], 0)
-      if not most then return nil, ARGV[from] and 'ERR limit must be an integer between 0 and 9007199254740991' end
+      if not most then return nil, ARGV[from] and LIMIT end
       if not instant then return nil, ARGV[from + 1] and PERIOD_END end
       return most, instant
     end
   end
 
+  local NUMKEYS = 'ERR numkeys must be a positive integer that matches the keys given'
+  local MOST_ADMITTED = 64
   if command == 'MALLOW' or command == 'ADMIT' then
     if 2 + #KEYS + count < 7 then return arity end
-    local NUMKEYS = 'ERR numkeys must be a positive integer that matches the keys given'
-    local MOST_ADMITTED = 64
     if #KEYS == 0 or #KEYS > (command == 'ADMIT' and MOST_ADMITTED or count / 4) then return {err = NUMKEYS} end
     quotas, first = {}, 2
     for i = 1, #KEYS do
@@ -148,7 +251,15 @@ else
       elseif kind == 'BUDGET' then
         asked.limit, asked.ends = period(first)
         fault, first = asked.ends, first + 3
-      elseif kind == 'HOLD' then return {err = 'ERR a HOLD clause needs the module'}
+      elseif kind == 'HOLD' then
+        holding = true
+        asked.limit, asked.ttl, asked.id = integer(ARGV[first], 0), milliseconds(ARGV[first + 1], 1), ARGV[first + 2]
+        fault = ARGV[first] and LIMIT
+        local length = #(asked.id or '')
+        if asked.limit and not (asked.ttl and length >= 1 and length <= MOST_ID) then
+          asked.limit, fault = nil, asked.ttl and asked.id and ID or not asked.ttl and ARGV[first + 1] and TTL
+        end
+        first = first + 4
       else return word and syntax(word) or {err = NUMKEYS}
       end
       if asked.limit then
@@ -159,8 +270,51 @@ else
       quotas[i] = asked
     end
   else
-    if #KEYS ~= 1 or #ARGV < first - 1 or (command == 'INFO' and count > 0) then return arity end
-    if first == 5 then
+    if #KEYS ~= 1 and command ~= 'SETTLE' then return arity end
+    if #ARGV < first - 1 or command == 'INFO' and count > 0 then return arity end
+    if command == 'HOLD' then
+      limit, ttl, id = integer(ARGV[2], 0), milliseconds(ARGV[3], 1), ARGV[4]
+      if not limit then return {err = LIMIT} end
+      if not ttl or #id < 1 or #id > MOST_ID then return {err = ttl and ID or TTL} end
+    elseif command == 'RELEASE' or command == 'RENEW' then
+      if command == 'RENEW' then
+        ttl = milliseconds(ARGV[2], 1)
+        if not ttl then return {err = TTL} end
+      end
+      -- Ids may be any bytes: only what stands at the end, in this order, is an option.
+      local start, last = first - 1, #ARGV
+      for _, name in ipairs({'UNTIL', 'AT'}) do
+        if last >= start + 2 and string.upper(ARGV[last - 1]) == name then
+          local instant = integer(ARGV[last], 0)
+          if not instant then return {err = 'ERR ' .. name .. ' must be a Unix time in milliseconds'} end
+          if name == 'UNTIL' then return {err = 'ERR UNTIL needs the module'} end
+          at, last = instant, last - 2
+        end
+      end
+      ids = {}
+      for i = start, last do
+        if #ARGV[i] < 1 or #ARGV[i] > MOST_ID then return {err = ID} end
+        ids[#ids + 1] = ARGV[i]
+      end
+      first = #ARGV + 1
+    elseif command == 'HOLDERS' then
+      shown = 100
+      if ARGV[2] and string.upper(ARGV[2]) ~= 'AT' then
+        shown, first = integer(ARGV[2], 1), 3
+        if not shown or shown > 10000 then return {err = 'ERR count must be an integer between 1 and 10000'} end
+      end
+    elseif command == 'SETTLE' then
+      if #KEYS == 0 or #KEYS > MOST_ADMITTED then return {err = NUMKEYS} end
+      if #ARGV[2] < 1 or #ARGV[2] > MOST_ID then return {err = ID} end
+      ids, used, first = {ARGV[2]}, {}, 3
+      for i = 2, #KEYS do
+        used[i] = integer(ARGV[first], 0)
+        if not used[i] then
+          return {err = ARGV[first] and 'ERR used must be an integer between 0 and 9007199254740991' or NUMKEYS}
+        end
+        first = first + 1
+      end
+    elseif first == 5 then
       limit, R, N = quota(2)
       if not limit then return {err = R} end
     elseif command == 'BUDGET' then
@@ -179,9 +333,12 @@ else
   while i <= #ARGV do
     local word = ARGV[i]
     local name = string.upper(word)
+    if command == 'HOLD' and (name == 'WAIT' or name == 'END' or name == 'TOKEN' or name == 'RESERVED') then
+      return {err = 'ERR ' .. name .. ' needs the module'}
+    end
     if seen[name] or not string.find(options, ' ' .. name .. ' ', 1, true) then return syntax(word) end
     if name == 'AGE' and seen.SINCE or name == 'SINCE' and seen.AGE then return syntax(word) end
-    seen[name] = true
+    seen[name] = word
     if name == 'PARTIAL' or name == 'FORCE' then
       partial, force = partial or name == 'PARTIAL', force or name == 'FORCE'
       if partial and force then return syntax(word) end
@@ -208,11 +365,12 @@ else
     i = i + 1
   end
 
-  if quotas then
-    local LATEST_ADMITTED = 9007199254740 -- with the module ADMIT may hold, and the tokens of holds are of microseconds
-    if command == 'ADMIT' and at and at > LATEST_ADMITTED then
-      return {err = 'ERR AT must be a Unix time in milliseconds'}
-    end
+  local LATEST = 9007199254740 -- tokens are of microseconds
+  if at and at > LATEST and (command == 'HOLD' or command == 'RENEW' or command == 'ADMIT') then
+    return {err = 'ERR AT must be a Unix time in milliseconds'}
+  end
+  if command == 'HOLD' and till then return syntax(seen.UNTIL) end -- of effects alone
+  if quotas or command == 'SETTLE' then
     local named = {}
     for _, name in ipairs(KEYS) do
       if named[name] then return {err = 'ERR key named twice'} end
@@ -225,7 +383,8 @@ else
     packed = pack('<BI8I8I8I8', flags, limit, R, N, cost)
   else
     packed = nil
-    request = {limit = limit, ends = ends, R = R, N = N, cost = cost, partial = partial, strict = strict}
+    request = {limit = limit, ends = ends, ttl = ttl, id = id, R = R, N = N, cost = cost, partial = partial,
+      strict = strict}
   end
 end
 
@@ -241,8 +400,8 @@ if not now then
 end
 
 ---------------------------------------------------------------------------------------------------------------------
--- ALLOW and PEEK of a key that is kept at the geometry asked for. Written without functions, because each would be
--- made anew by every call, and they cost more than the decision; each name for a constant costs, too. What does not
+-- ALLOW and PEEK of a key that is kept at the geometry asked for. Written without functions, because every call would
+-- make each of them again, and they cost more than the decision; each name for a constant costs, too. What does not
 -- end here is decided by what follows, which can do all of this, too.
 ---------------------------------------------------------------------------------------------------------------------
 
@@ -339,7 +498,7 @@ if packed then
     if not exact then -- the product needs more than a double
     elseif granted > 0 and blocked <= now then
       local sum = through + granted
-      if sum > MAX then -- totals begin anew, or there are too many units
+      if sum > MAX then -- totals begin again, or there are too many units
       elseif looks then
         local reset_after = (newest + N + 1) * R - now
         if reset_after < 0 then reset_after = 0 end
@@ -435,10 +594,13 @@ local function fail(message)
   error({err = message}, 0)
 end
 
+local undone -- the calls that take back what has been written, should a later write be refused
+
 -- The reply of a function, or the error it fails with.
 local function answer(decide, ...)
   local done, reply = pcall(decide, ...)
   if done then return reply end
+  for i = undone and #undone or 0, 1, -1 do undone[i]() end
   return {err = type(reply) == 'table' and reply.err or reply} -- from Redis 7.0 on, pcall makes a string of such a table
 end
 
@@ -450,7 +612,12 @@ end
 
 -- Store a value that lives for `lives` ms, in a key that lived for `lived` ms more (nil: a new one). §3: a key in which
 -- nothing matters goes; the expiry is set only when the end has changed, or UNTIL says when.
+local pending -- SETTLE decides everything before it writes: its writes, {key, value, lives, lived, now, at}
 local function put(key, value, lives, lived)
+  if pending then
+    pending[#pending + 1] = {key, value, lives, lived, now, at}
+    return
+  end
   if lives <= 0 then return ask('DEL', key) end
   if till then
     if till == 0 then return ask('SET', key, value) end
@@ -527,6 +694,370 @@ if command == 'BUDGET' then -- before functions are made that it does not need
     local amount = force and request.cost or granted
     if amount > 0 then budget = spend(key, budget, request, amount) end
     return spent(budget, request, granted)
+  end)
+end
+
+---------------------------------------------------------------------------------------------------------------------
+-- Holds (§13). Their functions are made only for the commands that need them.
+---------------------------------------------------------------------------------------------------------------------
+
+local LATEST_END = 9322559254740 -- of a hold: the latest instant of a token, and 3650 days
+local holds_of, peek_hold, decide_hold, granted_hold, keep, hold_again, release, sweep, show_holders
+local reservations_of, describe
+if holding then
+  local UNIT, NO_EXTRA = 17592186044416, -9007199254740992 -- 2^44, -2^53
+  -- An instant that is given may be followed by an earlier one, so all that has ended goes.
+  local MOST_HOLDS, MOST_SWEPT, CHUNK = 100000, at and '-1' or '200', 1000
+  local spread = table.unpack or _G.unpack
+  undone = {}
+
+  local function decimal(number) return string.format('%d', number) end
+  local function large(number) return string.format('%.17g', number) end
+  local function score_of_token(token) return large(token * 2 ^ 110) end
+
+  -- A command with many words more, in parts that the stack has room for; their replies in one list.
+  local function in_parts(ask, name, key, words)
+    local replies = {}
+    for from = 1, #words, CHUNK do
+      local part = ask(name, key, spread(words, from, math.min(from + CHUNK - 1, #words)))
+      for i = 1, type(part) == 'table' and #part or 0 do replies[from + i - 1] = part[i] end
+    end
+    return replies
+  end
+
+  local function members(prefixes, names)
+    local found = {}
+    for _, id in ipairs(names) do
+      for prefix in string.gmatch(prefixes, '.') do found[#found + 1] = prefix .. id end
+    end
+    return found
+  end
+
+  local function without_prefix(found)
+    for i, member in ipairs(found) do found[i] = string.sub(member, 2) end
+    return found
+  end
+
+  -- The sum of units - 1 of holds.
+  local function extra_of(key, names)
+    local sum, found = 0, in_parts(ask, 'ZMSCORE', key, members('u', names))
+    for i = 1, #names do sum = sum + (found[i] and found[i] / UNIT - 1 or 0) end
+    return sum
+  end
+
+  -- The ids of holds that have ended: all, or at most so many.
+  local function ended(key, most)
+    return without_prefix(ask('ZRANGEBYSCORE', key, '0', decimal(math.min(now, LATEST_END)), 'LIMIT', '0', most))
+  end
+
+  local function last_end(key, is_plain)
+    local found
+    if is_plain then found = ask('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+    else found = ask('ZREVRANGEBYSCORE', key, decimal(LATEST_END), '0', 'WITHSCORES', 'LIMIT', '0', '1')
+    end
+    return math.max(0, tonumber(found[2] or 0))
+  end
+
+  -- The first instant at which nothing of holds matters any more.
+  local function end_of(token, last)
+    return math.max(last, (token - token % 1000) / 1000 + 1)
+  end
+
+  -- What a key holds at `now`: the largest token, how many are live, their units; and of these ids, by their places, the
+  -- live holds. is_plain: every hold has one unit, and reserves nothing.
+  holds_of = function(key, names)
+    local wanted = members('etu', names)
+    wanted[#wanted + 1], wanted[#wanted + 2] = 'l', 'n'
+    local found = in_parts(ask, 'ZMSCORE', key, wanted)
+    local held = {key = key, token = 0, count = 0, units = 0, extra = 0, live = {}, is_plain = true}
+    local token, extra = found[#wanted - 1], found[#wanted]
+    local top = ask('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+    if not top[1] then return held end
+    held.token = -(token or 0)
+    if not (held.token >= 1 and held.token <= MAX) then fail(WRONGTYPE) end -- somebody else has written it
+    local score = tonumber(top[2])
+    held.is_plain, held.count = score < UNIT, ask('ZCOUNT', key, '(' .. decimal(now), decimal(LATEST_END))
+    held.units = held.count
+    if held.is_plain then held.last = math.max(0, score)
+    else
+      held.last = last_end(key, false)
+      held.extra = extra and extra - NO_EXTRA
+        or extra_of(key, without_prefix(ask('ZRANGEBYSCORE', key, decimal(UNIT), '(' .. score_of_token(1))))
+      held.units = held.count + held.extra - extra_of(key, ended(key, '-1'))
+    end
+    held.ends = end_of(held.token, held.last)
+    for i, id in ipairs(names) do
+      local ends, own, units = tonumber(found[3 * i - 2] or 0), found[3 * i - 1], found[3 * i]
+      if ends > now then
+        if not own then fail(WRONGTYPE) end
+        held.live[i] = {id = id, ends = ends, token = -own, units = units and units / UNIT or 1, is_plain = not units}
+      end
+    end
+    return held
+  end
+
+  -- When so many live units will have ended.
+  local function freed_at(held, units)
+    local from, last = '(' .. decimal(now), decimal(LATEST_END)
+    if held.is_plain then
+      local place = decimal(units - 1)
+      return tonumber(ask('ZRANGEBYSCORE', held.key, from, last, 'WITHSCORES', 'LIMIT', place, '1')[2] or 0)
+    end
+    local sum, place, part = 0, 0, nil
+    repeat
+      part = ask('ZRANGEBYSCORE', held.key, from, last, 'WITHSCORES', 'LIMIT', decimal(place), '100')
+      local names = {}
+      for i = 1, #part, 2 do names[#names + 1] = 'u' .. string.sub(part[i], 2) end
+      local found = in_parts(ask, 'ZMSCORE', held.key, names)
+      for i = 1, #names do
+        sum = sum + (found[i] and found[i] / UNIT or 1)
+        if sum >= units then return tonumber(part[2 * i]) end
+      end
+      place = place + 100
+    until #part == 0
+    return now
+  end
+
+  -- How a request {limit, ttl, id, cost} reads to somebody who only looks.
+  peek_hold = function(held, request)
+    local remaining, retry = math.max(0, request.limit - held.units), 0
+    local granted = (held.live[1] or request.cost <= remaining) and request.cost or 0
+    if granted == 0 then
+      local room = request.limit - request.cost
+      retry = room < 0 and -1 or math.max(0, freed_at(held, held.units - room) - now)
+    end
+    return {granted, request.limit, remaining, retry, 0, 0}
+  end
+
+  -- The hold that a request comes to, new or live; nil where it does not fit.
+  decide_hold = function(held, request)
+    local live = held.live[1]
+    if live then
+      if live.units ~= request.cost then fail(string.format('ERR id holds %.0f units', live.units)) end
+      return live
+    end
+    if request.cost > request.limit - held.units then return nil end
+    if held.count >= MOST_HOLDS then fail('ERR too many holds') end
+    local token = math.max(held.token + 1, now * 1000)
+    if token > MAX then fail('ERR the fencing token of this key is used up') end
+    return {id = request.id, ends = now + request.ttl, token = token, units = request.cost, is_new = true}
+  end
+
+  granted_hold = function(held, request, hold)
+    local taken = held.units + (hold.is_new and hold.units or 0)
+    return {hold.units, request.limit, math.max(0, request.limit - taken), 0, request.ttl, hold.token}
+  end
+
+  -- §13: the key expires when nothing of it matters any more, `ends`; never before what this change has put there ends.
+  local function expire(held, ends, least)
+    local function set(left, ask)
+      if at then ask('PEXPIRE', held.key, decimal(left)) else ask('PEXPIREAT', held.key, decimal(now + left)) end
+    end
+    if ends ~= held.ends then
+      local left = ends - now
+      if at and held.ends then -- ahead of the clock: what was there before may end later than it says
+        local clock, lives = ask('TIME'), ask('PTTL', held.key)
+        local ahead = now - (clock[1] * 1000 + math.floor(clock[2] / 1000))
+        if ahead > 0 then left = math.max(left, math.min(lives, left + ahead)) end
+      end
+      set(left, ask)
+      undone[#undone + 1] = function() if held.ends then set(held.ends - now, redis.pcall) end end
+    elseif least > now then
+      local lives = ask('PTTL', held.key)
+      if lives >= 0 and lives < least - now then set(least - now, ask) end
+    end
+  end
+
+  -- Write the sum of all units - 1, or that there is none.
+  local function sum_up(held)
+    local key = held.key
+    local counted = redis.pcall('ZCOUNT', key, decimal(UNIT), '(' .. score_of_token(1))
+    local done = counted ~= 0 and redis.pcall('ZADD', key, decimal(held.extra + NO_EXTRA), 'n')
+    if type(done) ~= 'number' then redis.pcall('ZREM', key, 'n') end
+  end
+
+  -- Remove holds by their ids.
+  local function remove(held, names)
+    local gone = members(held.is_plain and 'et' or 'etu', names)
+    local extra = 0
+    if not held.is_plain then
+      extra = extra_of(held.key, names)
+      for _, token in ipairs(in_parts(ask, 'ZMSCORE', held.key, members('t', names))) do
+        local score = score_of_token(-(token or 0))
+        gone[#gone + 1] = ask('ZRANGEBYSCORE', held.key, score, score)[1]
+      end
+    end
+    in_parts(ask, 'ZREM', held.key, gone)
+    if not held.is_plain then
+      held.extra = held.extra - extra
+      sum_up(held)
+    end
+  end
+
+  -- Every change begins with letting go of what has ended.
+  sweep = function(held)
+    local names = ended(held.key, held.is_plain and MOST_SWEPT or '-1')
+    if #names == 0 then return end
+    ask('ZADD', held.key, 'XX', '0', 'x') -- changes nothing, but is refused where a hold would be
+    remove(held, names)
+  end
+
+  -- Keep a hold that is granted: a new one; or a live one, until another end. `reserved`: what it reserves, where that
+  -- is another than before. The effect is that of one ZADD; should another write be refused, it is taken back.
+  keep = function(held, request, hold, reserved)
+    local key, ends = held.key, now + request.ttl
+    if not hold.is_new and hold.ends == ends and not reserved then return end
+    sweep(held)
+    local put, gone, back = {decimal(ends), 'e' .. hold.id}, {}, {}
+    local extra, is_plain = held.extra, hold.is_plain
+    if hold.is_new then
+      put[3], put[4], put[5], put[6] = decimal(-hold.token), 't' .. hold.id, decimal(-hold.token), 'l'
+      gone = {'e' .. hold.id, 't' .. hold.id}
+      if held.token > 0 then back = {decimal(-held.token), 'l'} else gone[3] = 'l' end
+      extra, is_plain = extra + hold.units - 1, hold.units == 1
+    else back = {decimal(hold.ends), 'e' .. hold.id}
+    end
+    if reserved or hold.is_new and not is_plain then
+      put[#put + 1], put[#put + 2] = large(hold.units * UNIT), 'u' .. hold.id
+      if is_plain or hold.is_new then gone[#gone + 1] = 'u' .. hold.id end
+    end
+    if reserved or not (held.is_plain and is_plain) then
+      put[#put + 1], put[#put + 2] = decimal(extra + NO_EXTRA), 'n'
+      if held.is_plain then gone[#gone + 1] = 'n'
+      else back[#back + 1], back[#back + 2] = decimal(held.extra + NO_EXTRA), 'n' end
+    end
+    if reserved then
+      put[#put + 1], put[#put + 2] = score_of_token(hold.token), reserved
+      gone[#gone + 1] = reserved
+    end
+    in_parts(ask, 'ZADD', key, put)
+    undone[#undone + 1] = function()
+      if #gone > 0 then redis.pcall('ZREM', key, spread(gone)) end
+      if #back > 0 then redis.pcall('ZADD', key, spread(back)) end
+    end
+    held.extra, held.is_plain = extra, held.is_plain and is_plain and not reserved
+    if reserved and hold.reserved then redis.pcall('ZREM', key, hold.reserved) end
+    local last = hold.is_new and math.max(held.last or 0, ends) or last_end(key, held.is_plain)
+    expire(held, end_of(math.max(held.token, hold.token), last), ends)
+  end
+
+  -- Whether holds were renewed. Those that end then already are left as they are.
+  hold_again = function(held, names, ends)
+    local put, back, answers = {}, {}, {}
+    for i, id in ipairs(names) do
+      local hold = held.live[i]
+      answers[i] = hold and 1 or 0
+      if hold and hold.ends ~= ends then
+        put[#put + 1], put[#put + 2] = decimal(ends), 'e' .. id
+        back[#back + 1], back[#back + 2] = decimal(hold.ends), 'e' .. id
+      end
+    end
+    if #put > 0 then
+      ask('ZREM', held.key, 'x') -- changes nothing: a script that has written may go on where memory is used up
+      sweep(held)
+      in_parts(ask, 'ZADD', held.key, put)
+      undone[1] = function() in_parts(redis.pcall, 'ZADD', held.key, back) end
+      expire(held, end_of(held.token, last_end(held.key, held.is_plain)), ends)
+    end
+    return answers
+  end
+
+  -- End live holds, and let go of what has ended; the units that were freed. Where nothing is left that matters, the key
+  -- goes.
+  release = function(held, holds)
+    local freed, names = 0, {}
+    for _, hold in ipairs(holds) do
+      freed, names[#names + 1] = freed + hold.units, hold.id
+    end
+    if #names == held.count and end_of(held.token, 0) <= now then
+      ask('DEL', held.key)
+      return freed
+    end
+    for _, id in ipairs(ended(held.key, held.is_plain and MOST_SWEPT or '-1')) do names[#names + 1] = id end
+    remove(held, names)
+    -- The holds have ended: a user who may not change the expiry leaves it.
+    pcall(expire, held, end_of(held.token, last_end(held.key, held.is_plain)), now)
+    return freed
+  end
+
+  -- §13: the live holds, oldest first.
+  show_holders = function(held)
+    local rows, place = {}, 0
+    while #rows < math.min(shown, held.count) do
+      local part = ask('ZREVRANGEBYSCORE', held.key, '(0', '-inf', 'WITHSCORES', 'LIMIT', decimal(place),
+        decimal(CHUNK))
+      if #part == 0 then fail(WRONGTYPE) end
+      local names, tokens = {}, {}
+      for i = 1, #part, 2 do
+        if string.sub(part[i], 1, 1) == 't' then
+          names[#names + 1], tokens[#names + 1] = string.sub(part[i], 2), -part[i + 1]
+        end
+      end
+      local found = in_parts(ask, 'ZMSCORE', held.key, members('eu', names))
+      for i, id in ipairs(names) do
+        local ends, units = tonumber(found[2 * i - 1] or 0), found[2 * i]
+        if ends > now and #rows < shown then
+          local since = (tokens[i] - tokens[i] % 1000) / 1000
+          rows[#rows + 1] = {id, units and units / UNIT or 1, math.max(0, now - since), ends - now, tokens[i]}
+        end
+      end
+      place = place + CHUNK
+    end
+    return rows
+  end
+
+  -- Reservations as a member: {RATE, key, units, instant, resolution, subintervals}, {BUDGET, key, units, end} or
+  -- {HOLD, key, units, token, 0, 0, id}.
+  describe = function(token, list)
+    local parts = {'v' .. pack('<d', token)}
+    for i, one in ipairs(list) do
+      local name, id = one[2], one[7] or ''
+      parts[i + 1] = pack('<BI4', string.byte(one[1]), #name) .. name
+        .. pack('<ddddI4', one[3], one[4], one[5] or 0, one[6] or 0, #id) .. id
+    end
+    return table.concat(parts)
+  end
+
+  -- What a live hold reserves; its member is remembered with it.
+  reservations_of = function(held, hold)
+    local list = {}
+    if hold.is_plain then return list end
+    local score = score_of_token(hold.token)
+    local member = ask('ZRANGEBYSCORE', held.key, score, score)[1]
+    if not member then return list end
+    hold.reserved = member
+    local function read()
+      local place = 10
+      while place <= #member do
+        local kind, size, from = unpack('<BI4', member, place)
+        local units, third, fourth, fifth, length, after = unpack('<ddddI4', member, from + size)
+        list[#list + 1] = {string.char(kind), string.sub(member, from, from + size - 1), units, third, fourth, fifth,
+          string.sub(member, after, after + length - 1)}
+        place = after + length
+      end
+    end
+    if not pcall(read) then fail(WRONGTYPE) end
+    return list
+  end
+end
+
+if command == 'HOLD' or command == 'RELEASE' or command == 'RENEW' or command == 'HOLDERS' then
+  return answer(function()
+    local held = holds_of(KEYS[1], ids or {request.id})
+    if command == 'RENEW' then return hold_again(held, ids, now + ttl)
+    elseif command == 'HOLD' then
+      local hold = decide_hold(held, request)
+      if not hold then return peek_hold(held, request) end
+      keep(held, request, hold)
+      return granted_hold(held, request, hold)
+    elseif command == 'RELEASE' then
+      local live, seen = {}, {}
+      for i, id in ipairs(ids) do
+        if held.live[i] and not seen[id] then live[#live + 1], seen[id] = held.live[i], true end
+      end
+      return #live > 0 and release(held, live) or 0
+    end
+    return show_holders(held)
   end)
 end
 
@@ -840,7 +1371,7 @@ end
 -- Store an entry that lived for `lived` ms more (nil: a new key); `whole`: more has changed than the newest running total.
 local function store(entry, lived, whole)
   local lives = time_to_live(entry)
-  if not whole and not till and lives == lived and lives > 0 then
+  if not whole and not pending and not till and lives == lived and lives > 0 then
     return ask('SETRANGE', entry.key, '28', pack('<d', entry.through))
   end
   local head = pack('<I4ddddddddd', MAGIC, entry.R, entry.N, entry.newest, entry.through, entry.slid, entry.blocked,
@@ -969,6 +1500,12 @@ local function lift_block(key)
 end
 
 local function info(key)
+  local value = redis.pcall('GETRANGE', key, '0', '3')
+  if type(value) == 'table' and string.sub(value.err or '', 1, 9) == 'WRONGTYPE' then
+    local held = holds_of(key, {})
+    return {'holds', held.count, 'units', held.units, 'end', held.count > 0 and held.last or 0, 'token', held.token,
+      'memory', 122 * ask('ZCARD', key)} -- about
+  end
   local entry, budget = open(key, true)
   if budget then return {'used', budget.used, 'since', budget.since, 'until', budget.ends, 'memory', 28} end
   if not entry then fail('ERR no such key') end
@@ -982,55 +1519,190 @@ local function info(key)
     'blocked', blocked_for(entry) and entry.blocked or 0, 'counts', shown}
 end
 
--- §5, §15: all or nothing.
-local function decide_all()
-  local held, grants, replies, fits = {}, {}, {}, true
-  for _, asked in ipairs(quotas) do
-    if asked.ends then check_end(asked.ends) end
-    asked.strict = request.strict
+local decide_all, settle
+if quotas then
+  -- Whether a live hold reserves for a key what this clause asks for.
+  local function is_reserved(reservation, key, asked)
+    local kind = asked.ttl and 'H' or asked.ends and 'B' or 'R'
+    return reservation and reservation[1] == kind and reservation[2] == key and reservation[3] == asked.cost
+      and (kind ~= 'H' or reservation[7] == asked.id)
   end
-  for i, request in ipairs(quotas) do
-    held[i] = (request.ends and open_budget or open)(KEYS[i]) or false
-  end
-  for i, request in ipairs(quotas) do
-    local value, granted = held[i] or nil, nil
-    if request.ends then granted = afford(value, request)
-    else
-      local entry, seen = value, view(value, request.R, request.N)
-      local remaining, counted_units
-      granted, remaining, counted_units = weigh(seen, request)
-      if blocked_for(entry) then granted = 0 end
-      if granted > MAX - counted_units then fail(OVERFLOW) end
-      grants[i] = {seen = seen, lived = entry and time_to_live(entry), remaining = remaining}
+
+  -- §5, §15: all or nothing.
+  decide_all = function()
+    local held, grants, replies, fits, first = {}, {}, {}, true, nil
+    for _, asked in ipairs(quotas) do
+      if asked.ends then check_end(asked.ends) end
+      asked.strict = request.strict
     end
-    fits = fits and granted > 0
-  end
-  replies[1] = fits and 1 or 0
-  if not fits then
-    for i, request in ipairs(quotas) do
-      local value = held[i] or nil
-      replies[i + 1] = request.ends and spent(value, request, afford(value, request)) or peek(value, request)
+    for i, asked in ipairs(quotas) do
+      if asked.ttl then held[i], first = holds_of(KEYS[i], {asked.id}), first or i
+      else held[i] = (asked.ends and open_budget or open)(KEYS[i]) or false
+      end
+    end
+
+    -- The first hold reserves the others. Asked again while it is live, nothing is counted again.
+    local live = first and held[first].live[1]
+    local known = live and reservations_of(held[first], live) or {}
+    local is_repeated = #known > 0
+    local function place_among_others(i) return i < first and i or i - 1 end
+    if is_repeated then
+      local are_same = #known == #quotas - 1
+      for i, asked in ipairs(quotas) do
+        are_same = are_same and (i == first or is_reserved(known[place_among_others(i)], KEYS[i], asked))
+      end
+      if not are_same then fail('ERR id holds other reservations') end
+    end
+
+    for i, asked in ipairs(quotas) do
+      local value, granted = held[i] or nil, nil
+      if asked.ttl then grants[i] = decide_hold(value, asked)
+      elseif is_repeated then granted = asked.cost
+      elseif asked.ends then granted = afford(value, asked)
+      else
+        local entry, seen = value, view(value, asked.R, asked.N)
+        local remaining, counted_units
+        granted, remaining, counted_units = weigh(seen, asked)
+        if blocked_for(entry) then granted = 0 end
+        if granted > MAX - counted_units then fail(OVERFLOW) end
+        grants[i] = {seen = seen, lived = entry and time_to_live(entry), remaining = remaining}
+      end
+      if asked.ttl then fits = fits and grants[i] ~= nil else fits = fits and granted > 0 end
+    end
+
+    local function look(i)
+      local asked, value = quotas[i], held[i] or nil
+      if asked.ttl then return peek_hold(value, asked) end
+      return asked.ends and spent(value, asked, afford(value, asked)) or peek(value, asked)
+    end
+    replies[1] = fits and 1 or 0
+    if not fits then
+      for i = 1, #quotas do replies[i + 1] = look(i) end
+      return replies
+    end
+
+    local reserved = {}
+    for i, asked in ipairs(quotas) do
+      local grant, of = grants[i], first and known[place_among_others(i)]
+      if asked.ttl then
+        replies[i + 1] = granted_hold(held[i], asked, grant)
+        of = {'H', KEYS[i], asked.cost, grant.token, 0, 0, asked.id}
+      elseif is_repeated then
+        replies[i + 1] = look(i)
+        replies[i + 1][1], replies[i + 1][4] = asked.cost, 0
+      elseif asked.ends then
+        local _, over = in_force(held[i] or nil)
+        of = {'B', KEYS[i], asked.cost, over or asked.ends}
+      else of = {'R', KEYS[i], asked.cost, decision_instant(grant.seen, now), asked.R, asked.N}
+      end
+      if first and i ~= first then reserved[#reserved + 1] = of end
+    end
+
+    -- Holds come first: what is refused later takes them back.
+    local reserves = first and #reserved > 0 and describe(grants[first].token, reserved)
+    if first then
+      for i, asked in ipairs(quotas) do
+        if asked.ttl and i ~= first then keep(held[i], asked, grants[i]) end
+      end
+      keep(held[first], quotas[first], grants[first], reserves ~= grants[first].reserved and reserves or nil)
+    end
+    -- All other keys are written by one command, SETRANGE or SET: a user who may not run it counts nothing anywhere.
+    local any_whole = false
+    for i, asked in ipairs(quotas) do
+      local grant, whole = grants[i], true
+      if asked.ttl or is_repeated then whole = false
+      elseif grant then
+        local instant = decision_instant(grant.seen, now)
+        grant.entry, whole = counted(held[i] or nil, grant.seen, KEYS[i], instant, asked.cost)
+        local left = math.max(0, time_to_end(grant.entry))
+        replies[i + 1] = {asked.cost, asked.limit, grant.remaining - asked.cost, 0, left}
+      end
+      any_whole = any_whole or whole
+    end
+    for i, asked in ipairs(quotas) do
+      local grant = grants[i]
+      if asked.ttl or is_repeated then -- written, or counted before
+      elseif grant then store(grant.entry, grant.lived, any_whole)
+      else replies[i + 1] = spent(spend(KEYS[i], held[i] or nil, asked, asked.cost), asked, asked.cost)
+      end
     end
     return replies
   end
-  -- All keys are written by one command, SETRANGE or SET: a user who may not run it counts nothing anywhere.
-  local any_whole = false
-  for i, request in ipairs(quotas) do
-    local grant, whole = grants[i], true
-    if grant then
-      local instant = decision_instant(grant.seen, now)
-      grant.entry, whole = counted(held[i] or nil, grant.seen, KEYS[i], instant, request.cost)
-      local left = math.max(0, time_to_end(grant.entry))
-      replies[i + 1] = {request.cost, request.limit, grant.remaining - request.cost, 0, left}
+
+  end
+
+if used then
+  -- §15: end a hold, and count what was really used of what it reserves: at most once.
+  settle = function()
+    local held = holds_of(KEYS[1], ids)
+    local hold = held.live[1]
+    if not hold then return {0} end
+    local reserved, others, reply = reservations_of(held, hold), {}, {1}
+    local are_same = #reserved == #KEYS - 1
+    for i, one in ipairs(reserved) do are_same = are_same and one[2] == KEYS[i + 1] end
+    if not are_same then fail('ERR keys are not those of the reservation') end
+    for i, one in ipairs(reserved) do
+      local kind, key = one[1], KEYS[i + 1]
+      others[i] = kind == 'H' and holds_of(key, {one[7]}) or (kind == 'B' and open_budget or open)(key) or false
     end
-    any_whole = any_whole or whole
+
+    pending = {}
+    local own_now, own_at = now, at
+    for i, one in ipairs(reserved) do
+      local kind, key, of, value, change = one[1], KEYS[i + 1], one[4], others[i] or nil, 0
+      local beyond = used[i + 1] - one[3]
+      if kind == 'H' then
+        if used[i + 1] > 0 then fail(string.format("ERR syntax error near '%.0f'", used[i + 1])) end
+        local live = value.live[1]
+        others[i] = live and live.token == of and {value, live}
+        change = others[i] and -live.units or 0
+      elseif kind == 'R' and beyond > 0 then
+        local seen, lived = view(value, one[5], one[6]), value and time_to_live(value)
+        local _, _, sum = weigh(seen, {limit = 0, cost = beyond})
+        if beyond > MAX - sum then fail(OVERFLOW) end
+        store(counted(value, seen, key, decision_instant(seen, now), beyond), lived, true)
+        change = beyond
+      elseif kind == 'R' then
+        -- A clock that stepped back does not make the units older than they are.
+        if of > now then now, at = of, of end
+        units, age = -beyond, now - of
+        change = units > 0 and -refund(key) or 0
+        now, at = own_now, own_at
+      else
+        local _, over = in_force(value)
+        if beyond > 0 and (over or of > now and of - now <= LONGEST) then
+          spend(key, value, {ends = of}, beyond)
+          change = beyond
+        elseif beyond < 0 and over == of then
+          units, age = -beyond, nil
+          change = -take_back(key, value)
+        end
+      end
+      reply[i + 1] = change
+    end
+
+    -- What may be refused is tried first, by writes that change nothing. Then no write fails because there is no memory.
+    local writes = pending
+    pending = nil
+    ask('ZREM', KEYS[1], 'x')
+    for _, write in ipairs(writes) do
+      if write[3] > 0 then ask('SET', write[1], '', write[4] and 'NX' or 'XX') end
+    end
+    for _, deletes in ipairs({true, false}) do
+      for _, write in ipairs(writes) do
+        if (write[3] <= 0) == deletes then
+          now, at = write[5], write[6]
+          put(write[1], write[2], write[3], write[4])
+        end
+      end
+    end
+    now, at = own_now, own_at
+    for i, one in ipairs(reserved) do
+      if one[1] == 'H' and others[i] then release(others[i][1], {others[i][2]}) end
+    end
+    release(held, {hold})
+    return reply
   end
-  for i, request in ipairs(quotas) do
-    local grant = grants[i]
-    if grant then store(grant.entry, grant.lived, any_whole)
-    else replies[i + 1] = spent(spend(KEYS[i], held[i] or nil, request, request.cost), request, request.cost) end
-  end
-  return replies
 end
 
 local function run()
@@ -1042,6 +1714,7 @@ local function run()
   elseif command == 'BLOCK' then return begin_block(key)
   elseif command == 'UNBLOCK' then return lift_block(key)
   elseif command == 'INFO' then return info(key)
+  elseif command == 'SETTLE' then return settle()
   end
   return decide_all()
 end
