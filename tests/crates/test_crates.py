@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from support.crates import CRATES, buildable, made
+from support.crates import buildable, made
 from support.server import ROOT
+
+# The folder of each crate, by its name there.
+CRATES = {manifest.parent.name: manifest.parent for manifest in sorted(ROOT.glob("src/*/Cargo.toml"))}
 
 
 @pytest.fixture(scope="session")

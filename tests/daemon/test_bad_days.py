@@ -47,10 +47,7 @@ def ask(daemon, made, timeout):
 
 
 def seat(id, ends=False):
-    made = descriptor(f"user=ann request={id}", 1)
-    if ends:
-        made.MergeFromString(b"\x20\x01")  # is_negative_hits
-    return made
+    return descriptor(f"user=ann request={id}", 1, is_negative=ends)
 
 
 def held(server, key):

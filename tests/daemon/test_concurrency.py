@@ -28,10 +28,7 @@ KEY = "{d}|user=ann|concurrency"
 
 
 def of(id, hits=None, is_negative=False):
-    made = descriptor(f"user=ann request={id}", hits)
-    if is_negative:
-        made.MergeFromString(b"\x20\x01")  # is_negative_hits, younger than this client's idea of the protocol
-    return made
+    return descriptor(f"user=ann request={id}", hits, is_negative=is_negative)
 
 
 def held(server, key=KEY):

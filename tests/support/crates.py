@@ -7,9 +7,6 @@ import pytest
 
 from .server import ROOT
 
-# The folder of each crate, by its name there.
-CRATES = {manifest.parent.name: manifest.parent for manifest in sorted(ROOT.glob("src/*/Cargo.toml"))}
-
 
 def buildable():
     """The crates that this machine's Rust builds, as cargo's arguments, and what is said of those left out."""

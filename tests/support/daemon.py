@@ -168,14 +168,16 @@ def request(*descriptors, hits=0, domain="d"):
     return rls_pb2.RateLimitRequest(domain=domain, descriptors=made, hits_addend=hits)
 
 
-def descriptor(words, hits=None, limit=None):
-    """A descriptor with its own hits, or its own limit: a pair such as `(5, "HOUR")`."""
+def descriptor(words, hits=None, limit=None, is_negative=False):
+    """A descriptor with its own hits, which may be given back, or its own limit: a pair such as `(5, "HOUR")`."""
     entries = [dict(zip(("key", "value"), word.split("=", 1))) for word in words.split()]
     made = ratelimit_pb2.RateLimitDescriptor(entries=entries)
     if hits is not None:
         made.hits_addend.CopyFrom(wrappers_pb2.UInt64Value(value=hits))
     if limit is not None:
         made.limit.requests_per_unit, made.limit.unit = limit[0], UNITS.index(limit[1])
+    if is_negative:
+        made.MergeFromString(b"\x20\x01")  # is_negative_hits, younger than this client's idea of the protocol
     return made
 
 
