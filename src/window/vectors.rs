@@ -1,6 +1,8 @@
 //! The test vectors that clients in other languages use, too: `tests/vectors` describes them.
 
-use serde_json::Value;
+use std::collections::HashMap;
+
+use serde_json::{json, Value};
 
 use crate::*;
 
@@ -46,14 +48,96 @@ fn decisions() {
         let request = Request { quota, cost: integer("cost"), partial: flag("partial"), strict: flag("strict") };
         let entry = entry(&case["stored"], case["blocked_until"].as_u64().unwrap());
         let decision = Entry::peek(Some(&entry), case["now"].as_u64().unwrap(), &request).unwrap();
-        let Decision { granted, limit, remaining, retry_after, reset_after } = decision;
-        let retry_after = retry_after.map_or(-1, |ms| ms as i64);
-        assert_eq!(
-            serde_json::json!([granted, limit, remaining, retry_after, reset_after]),
-            case["decision"],
-            "{case}"
-        );
+        assert_eq!(integers(decision), case["decision"], "{case}");
     }
+}
+
+fn integers(decision: Decision) -> Value {
+    let Decision { granted, limit, remaining, retry_after, reset_after } = decision;
+    json!([granted, limit, remaining, retry_after.map_or(-1, |ms| ms as i64), reset_after])
+}
+
+#[test]
+fn replies() {
+    let sequences = vectors(include_str!("../../tests/vectors/replies.json"));
+    for sequence in sequences.iter().filter(|sequence| sequence["name"].as_str().unwrap().starts_with("workload")) {
+        let mut keys = HashMap::new();
+        for step in sequence["steps"].as_array().unwrap() {
+            let words: Vec<&str> = step["command"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+            let entry = keys.entry(words[1].to_owned()).or_insert_with(Entry::default);
+            let (before, now) = (encode(entry), option(&words, "AT").unwrap());
+            let reply =
+                reply(entry, now, &words).unwrap_or_else(|Overflow| json!({"error": "ERR count would overflow"}));
+            if encode(entry) != before && entry.end() <= now {
+                // A change deletes a key in which nothing matters any more.
+                *entry = Entry::default();
+            }
+            assert_eq!(reply, step["reply"], "{step}");
+        }
+    }
+}
+
+/// A number, or a duration in ms.
+fn number(word: &str) -> u64 {
+    word.trim_end_matches("ms").parse().unwrap()
+}
+
+fn option(words: &[&str], name: &str) -> Option<u64> {
+    words.iter().position(|word| *word == name).map(|place| number(words[place + 1]))
+}
+
+/// The reply to a command on a key at an instant.
+fn reply(entry: &mut Entry, now: u64, words: &[&str]) -> Result<Value, Overflow> {
+    let (number, option) = (|place: usize| number(words[place]), |name| option(words, name));
+    let blocked = entry.blocked_for(now);
+    let quota = || Quota { limit: number(2), geometry: Geometry::new(number(3), number(4)).unwrap() };
+    let request = || Request {
+        quota: quota(),
+        cost: option("COST").unwrap_or(1),
+        partial: words.contains(&"PARTIAL"),
+        strict: words.contains(&"STRICT"),
+    };
+    let begin_block = |entry: &mut Entry, decision: Decision, is_denied: bool| {
+        let block = option("BLOCK").filter(|_| is_denied && blocked.is_none());
+        block.into_iter().for_each(|ms| entry.block(now + ms));
+        integers(decision.blocked_for(block))
+    };
+    Ok(match words[0] {
+        "SWLIMIT.ALLOW" => match Entry::decide(Some(entry), now, &request())? {
+            Verdict::Granted(grant) => integers(grant.apply(entry)),
+            Verdict::Denied(decision) => begin_block(entry, decision, true),
+        },
+        "SWLIMIT.PEEK" => integers(Entry::peek(Some(entry), now, &request())?),
+        "SWLIMIT.RECORD" => {
+            let dated = option("AGE").map_or(now, |age| now.saturating_sub(age));
+            match Entry::record(Some(entry), now, Some(dated), &request())? {
+                Recording::Dropped(decision) => integers(decision),
+                Recording::Counted(record) => {
+                    let is_denied = record.is_denied();
+                    let decision = record.apply(entry);
+                    begin_block(entry, decision, is_denied)
+                }
+            }
+        }
+        "SWLIMIT.REFUND" => {
+            let age = option("AGE").map(|age| age.min(now)).or(option("SINCE").map(|since| now.saturating_sub(since)));
+            json!(entry.refund(number(2), age, now))
+        }
+        "SWLIMIT.BLOCK" => match blocked.filter(|_| words.contains(&"NX")) {
+            Some(ms) => json!(now + ms),
+            None => {
+                entry.block(now + number(2));
+                json!(now + number(2))
+            }
+        },
+        "SWLIMIT.UNBLOCK" => {
+            if blocked.is_some() {
+                entry.unblock();
+            }
+            json!(u8::from(blocked.is_some()))
+        }
+        _ => panic!("{words:?}"),
+    })
 }
 
 #[test]
