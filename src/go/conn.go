@@ -314,7 +314,14 @@ func (c *Conn) await(ctx context.Context, asked *call, until time.Duration) (any
 		why = &unavailable{reason: "no reply within " + asked.timeout.String(), sent: true}
 	}
 	_, isUnavailable := why.(*unavailable)
-	isLeft, written := asked.leave(func(answered *call) { c.late(answered, !isUnavailable) })
+	c.pending.Add(1) // Close waits for what may have to be given back
+	isLeft, written := asked.leave(func(answered *call) {
+		c.late(answered, !isUnavailable)
+		c.pending.Add(-1)
+	})
+	if !isLeft || !written {
+		c.pending.Add(-1)
+	}
 	if !isLeft {
 		<-asked.done
 		return asked.reply, asked.err

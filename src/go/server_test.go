@@ -305,6 +305,7 @@ func TestNothingIsLeft(t *testing.T) {
 		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
 		return stacks.String()
 	}
+	eventually(t, "other tests are over", func() bool { return !strings.Contains(running(), "(*link)") })
 	conn := NewConn(Server{Addr: address(t, "main")})
 	l := limiter(t, conn, 1)
 	holds := must(NewHolds(conn, 5, time.Minute, Timeout(20*time.Second)))
