@@ -99,11 +99,5 @@ def picture():
     return drawing.picture(title, WIDTH, HEIGHT, shapes + server(), STYLE)
 
 
-def folders():
-    """Every file and folder that the picture names."""
-    return [f"{folder}/{name}" for _, folder, rooms in PARTS for name, _ in rooms] + [
-        folder for folder, _ in SERVER + ARITHMETIC]
-
-
 if __name__ == "__main__":
     FILE.write_text(picture())

@@ -123,7 +123,3 @@ def test_the_table_of_the_readme_is_from_the_results():
 @pytest.mark.parametrize("drawn", [window, house], ids=lambda drawn: drawn.__name__)
 def test_a_picture_is_as_drawn(drawn):
     assert drawn.FILE.read_text() == drawn.picture(), f"draw it by `python -m {drawn.__name__}`"
-
-
-def test_the_picture_of_the_design_names_rooms_that_are_there():
-    assert [name for name in house.folders() if not (ROOT / name).exists()] == []
