@@ -1,5 +1,6 @@
 //! Budgets: quotas of the calendar.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,7 +12,7 @@ use crate::calendar::Calendar;
 use crate::client::Client;
 use crate::clock::{ms, ms_up};
 use crate::decision::{Decision, Source};
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::keyed::{Bounded, Keep};
 use crate::mode::{OnFailure, Share, SHARE};
 use crate::protocol::{unix, wrong_type, BudgetClause, Command, KeyInfo, NO_SUCH_KEY};
@@ -38,7 +39,7 @@ const RETRY: u64 = 1000;
 /// use swlimit_client::{Calendar, Client, Period};
 ///
 /// let client = Client::connect("redis://127.0.0.1/").await?;
-/// let months = Calendar::of(Period::Month).time_zone("Europe/Berlin")?;
+/// let months = Calendar::new(Period::Month).time_zone("Europe/Berlin")?;
 /// let plan = client.budget(10_000, months).build()?;
 /// assert!(plan.allow("user:1").await?.granted());
 /// # Ok(())
@@ -78,7 +79,7 @@ impl Keep for Local {
 }
 
 /// Builder for [`BudgetLimiter`].
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "nothing is built yet"]
 pub struct BudgetLimiterBuilder {
     client: Client,
@@ -97,7 +98,7 @@ impl Client {
 }
 
 impl BudgetLimiterBuilder {
-    /// Who decides when the server does not answer: [`OnFailure::Local`] unless set.
+    /// What decides when the server does not answer: [`OnFailure::Local`] unless set.
     pub fn on_failure(self, on_failure: OnFailure) -> Self {
         Self { on_failure, ..self }
     }
@@ -120,6 +121,13 @@ impl BudgetLimiterBuilder {
     }
 }
 
+impl fmt::Debug for BudgetLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (limit, calendar) = (self.limit(), self.calendar());
+        f.debug_struct("BudgetLimiter").field("limit", &limit).field("calendar", calendar).finish_non_exhaustive()
+    }
+}
+
 impl BudgetLimiter {
     /// Units of a period.
     pub fn limit(&self) -> u64 {
@@ -135,7 +143,7 @@ impl BudgetLimiter {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a cost out of range, and for an age; [`Error::Refused`] and [`Error::ModuleMissing`] as
-    /// the server says; [`Error::Away`] only with [`OnFailure::Error`].
+    /// the server says; [`Error::Unavailable`] only with [`OnFailure::Error`].
     pub async fn allow<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let decision = self.decided(request.into(), Way::Allow).await?;
         self.0.client.counters.decided(&decision);
@@ -153,7 +161,7 @@ impl BudgetLimiter {
     /// Counts a request whatever the limit says: usage that is known afterwards.
     ///
     /// # Errors
-    /// As [`allow`](Self::allow), and [`Error::Away`].
+    /// As [`allow`](Self::allow), and [`Error::Unavailable`].
     pub async fn record<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         self.decided(Request { partial: false, ..request.into() }, Way::Record).await
     }
@@ -167,7 +175,7 @@ impl BudgetLimiter {
             Some(link) => self.ask(link, &key, &request, way == Way::Record).await,
         };
         match decided {
-            Err(Error::Away(reason)) if way != Way::Record => self.by_policy(&key, &request, reason, way),
+            Err(Error::Unavailable(reason)) if way != Way::Record => self.by_policy(&key, &request, reason, way),
             decided => decided,
         }
     }
@@ -176,7 +184,7 @@ impl BudgetLimiter {
     /// older than that. How many were given back. Never refund the same units twice.
     ///
     /// # Errors
-    /// [`Error::Invalid`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::Away`].
+    /// [`Error::Invalid`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::Unavailable`].
     pub async fn refund<'a>(&self, request: impl Into<Request<'a>>) -> Result<u64, Error> {
         let request = request.into().checked()?;
         match self.has_server() {
@@ -185,7 +193,7 @@ impl BudgetLimiter {
         }
     }
 
-    /// Begins anew; whether anything was counted.
+    /// Deletes what is counted; whether there was anything.
     ///
     /// # Errors
     /// As [`refund`](Self::refund).
@@ -273,17 +281,17 @@ impl BudgetLimiter {
     /// Who decides where the server does not.
     ///
     /// # Errors
-    /// [`Error::Away`] with [`OnFailure::Error`].
+    /// [`Error::Unavailable`] with [`OnFailure::Error`].
     pub(crate) fn by_policy(
         &self,
         key: &[u8],
         request: &Request<'_>,
-        reason: String,
+        reason: Cause,
         way: Way,
     ) -> Result<Decision, Error> {
         let unknown = |granted, retry_after| Source::Failure.unknown(granted, self.0.limit, Some(retry_after));
         match self.0.on_failure {
-            OnFailure::Error => Err(Error::Away(reason)),
+            OnFailure::Error => Err(Error::Unavailable(reason)),
             OnFailure::Allow => Ok(unknown(request.cost, 0)),
             OnFailure::Deny => Ok(unknown(0, RETRY)),
             OnFailure::Local => {

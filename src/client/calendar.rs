@@ -9,7 +9,7 @@ use jiff::{Timestamp, ToSpan};
 
 use crate::error::Error;
 
-/// How long a budget lasts before everything begins anew.
+/// How long a budget lasts before the next one begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
 pub enum Period {
@@ -27,7 +27,7 @@ pub enum Period {
 
 impl Period {
     /// Its name: `hour`, `day`, `week`, `month`, `year`.
-    pub const fn name(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Hour => "hour",
             Self::Day => "day",
@@ -45,7 +45,7 @@ impl FromStr for Period {
     /// [`Error::Invalid`] for any other word.
     fn from_str(word: &str) -> Result<Self, Error> {
         let all = [Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
-        let found = all.into_iter().find(|period| period.name() == word);
+        let found = all.into_iter().find(|period| period.as_str() == word);
         found.ok_or_else(|| Error::Invalid("period must be hour, day, week, month or year".into()))
     }
 }
@@ -56,7 +56,7 @@ impl FromStr for Period {
 /// use std::time::{Duration, UNIX_EPOCH};
 /// use swlimit_client::{Calendar, Period};
 ///
-/// let months = Calendar::of(Period::Month).time_zone("Europe/Berlin")?.anchor("15")?;
+/// let months = Calendar::new(Period::Month).time_zone("Europe/Berlin")?.anchor("15")?;
 /// let (start, end) = months.period_at(UNIX_EPOCH + Duration::from_secs(1_800_000_000))?; // 15 January 2027, 09:00
 /// assert_eq!(start, UNIX_EPOCH + Duration::from_secs(1_799_967_600));
 /// assert_eq!(end, start + Duration::from_secs(31 * 24 * 60 * 60));
@@ -80,7 +80,7 @@ struct Anchor {
 
 impl Calendar {
     /// The periods of UTC, from the usual day on.
-    pub fn of(period: Period) -> Self {
+    pub fn new(period: Period) -> Self {
         let anchor = Anchor { weekday: Weekday::Monday, month: 1, day: 1 };
         Self { period, zone: TimeZone::UTC, anchor }
     }
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn anchors() {
-        let anchored = |period, anchor| Calendar::of(period).anchor(anchor).is_ok();
+        let anchored = |period, anchor| Calendar::new(period).anchor(anchor).is_ok();
         for (period, anchor) in
             [(Period::Week, "sunday"), (Period::Month, "31"), (Period::Year, "02-29"), (Period::Year, "12-31")]
         {
@@ -252,6 +252,6 @@ mod tests {
         ] {
             assert!(!anchored(period, anchor), "{anchor}");
         }
-        assert!(Calendar::of(Period::Day).time_zone("Mars/Base").is_err());
+        assert!(Calendar::new(Period::Day).time_zone("Mars/Base").is_err());
     }
 }

@@ -1,5 +1,6 @@
 //! The client and its builder.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,8 +23,8 @@ use crate::transport::{ConnectionOptions, Event, Reply, Servers, Transport};
 use crate::upstream::{HoldRenewer, Link};
 
 /// How long [`Client::close`] takes, at most, unless round trips are long: then so many of them.
-const CLOSING: Duration = Duration::from_millis(1_500);
-const CLOSING_ROUND_TRIPS: u32 = 6;
+pub(crate) const CLOSING: Duration = Duration::from_millis(1_500);
+pub(crate) const CLOSING_ROUND_TRIPS: u32 = 6;
 
 /// A client of a server, of the primary that sentinels name, or of a cluster; or of none. Cheap to clone.
 ///
@@ -35,12 +36,12 @@ pub struct Client(pub(crate) Arc<Shared>);
 #[derive(Clone, Debug)]
 #[must_use = "nothing is built yet"]
 pub struct ClientBuilder {
-    timeout: Duration,
-    max_untracked_age: Duration,
-    max_keys: usize,
-    max_waiting: usize,
+    pub(crate) timeout: Duration,
+    pub(crate) max_untracked_age: Duration,
+    pub(crate) max_keys: usize,
+    pub(crate) max_waiting: usize,
     module: Module,
-    prefix: Vec<u8>,
+    pub(crate) prefix: Vec<u8>,
     options: ConnectionOptions,
 }
 
@@ -64,14 +65,13 @@ impl ClientBuilder {
         Self { timeout, ..self }
     }
 
-    /// How long a denial is remembered where the server does not tell of changed keys, because there is no RESP3 or a
+    /// How long a denial is remembered when the server can't send invalidations, because there is no RESP3 or a
     /// proxy in between: 100 ms unless set. A refund is noticed that much later.
     pub fn max_untracked_age(self, age: Duration) -> Self {
         Self { max_untracked_age: age, ..self }
     }
 
-    /// Of how many keys something is remembered, by the client and by each limiter: 100 000 unless set. The oldest are
-    /// forgotten first. Their names take at most 128 bytes a key on average.
+    /// Maximum cached keys, of the client and of each limiter: 100 000 unless set. The oldest are forgotten first. Their names take at most 128 bytes a key on average.
     pub fn max_keys(self, keys: usize) -> Self {
         Self { max_keys: keys, ..self }
     }
@@ -109,7 +109,7 @@ impl ClientBuilder {
     /// The same client, once the server has answered.
     ///
     /// # Errors
-    /// [`Error::Invalid`] as [`build`](Self::build), [`Error::Away`] when nobody answers within a second,
+    /// [`Error::Invalid`] as [`build`](Self::build), [`Error::Unavailable`] when nobody answers within a second,
     /// [`Error::ModuleMissing`] and [`Error::Refused`] when what answers is not what is needed.
     pub async fn connect(self, url: &str) -> Result<Client, Error> {
         let client = self.build(url)?;
@@ -172,6 +172,13 @@ impl ClientBuilder {
             #[cfg(feature = "metrics")]
             published: Mutex::default(),
         })))
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let servers = self.servers();
+        f.debug_struct("Client").field("servers", &servers).finish_non_exhaustive()
     }
 }
 
@@ -240,20 +247,20 @@ impl Client {
         }
     }
 
-    /// Of how many keys a denial is remembered, or was until a moment ago.
+    /// Keys with remembered denials, or with denials that ended a moment ago.
     pub fn denials(&self) -> usize {
         self.0.deny_cache.len()
     }
 
-    /// Answers whoever waits for units or holds: they are denied. Nobody waits from then on.
+    /// Ends all waits for units and holds: they are denied. Nobody waits from then on.
     pub fn end_waits(&self) {
         self.0.closed.send_replace(true);
     }
 
-    /// Answers whoever [waits](Self::end_waits), gives back what leases have left, tells the server what `eventual`
+    /// Ends all [waits](Self::end_waits), gives back what leases have left, tells the server what `eventual`
     /// limiters have counted, and waits until holds that were dropped are released. A server that is away may come
     /// back meanwhile. Takes 1.5 s at most, or six round trips if that is longer; then logs what is lost.
-    /// Limiters go on, without leases, but whoever ends a process calls this last.
+    /// Limiters go on, without leases, but call this last in a process.
     pub async fn close(&self) {
         self.end_waits();
         let closing = std::mem::take(&mut *self.0.closing.lock());

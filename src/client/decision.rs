@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// A decision: the five fields of the server's reply, and its source. What is not known is absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "a denied request is to be turned away"]
+#[must_use = "turn away what is denied"]
 pub struct Decision {
     pub(crate) granted: u64,
     pub(crate) limit: u64,
@@ -17,7 +17,7 @@ pub struct Decision {
     pub(crate) source: Source,
 }
 
-/// Who made a decision.
+/// What made a decision.
 // A whole word, or decisions were copied by odd bytes, for which the processor waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -42,7 +42,7 @@ impl Source {
     pub const ALL: [Self; 6] = [Self::Server, Self::Cache, Self::Lease, Self::Eventual, Self::Failure, Self::Local];
 
     /// Its name in labels of metrics: `server`, `cache`, `lease`, `eventual`, `failure`, `local`.
-    pub const fn name(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Server => "server",
             Self::Cache => "cache",
@@ -109,20 +109,15 @@ impl Decision {
         self.since
     }
 
-    /// Who made it.
+    /// What made it.
     pub fn source(&self) -> Source {
         self.source
-    }
-
-    /// Whether it was made without asking the server.
-    pub fn is_local(&self) -> bool {
-        self.source != Source::Server
     }
 }
 
 /// Several limits in one decision: granted only if each of them is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "a denied request is to be turned away"]
+#[must_use = "turn away what is denied"]
 pub struct Decisions {
     pub(crate) granted: bool,
     pub(crate) each: Vec<Decision>,
@@ -145,9 +140,22 @@ impl Decisions {
         let waits = self.each.iter().map(Decision::retry_after);
         waits.collect::<Option<Vec<_>>>().map(|waits| waits.into_iter().max().unwrap_or_default())
     }
+}
 
-    /// Whether it was made without asking the server.
-    pub fn is_local(&self) -> bool {
-        self.each.iter().any(Decision::is_local)
+impl IntoIterator for Decisions {
+    type Item = Decision;
+    type IntoIter = std::vec::IntoIter<Decision>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.each.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a Decisions {
+    type Item = &'a Decision;
+    type IntoIter = std::slice::Iter<'a, Decision>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.each.iter()
     }
 }

@@ -1,4 +1,4 @@
-//! A request upon a limiter: what it asks of the window, wherever that is.
+//! What a request asks of a window, in this process or on the server.
 
 use crate::decision::{Decision, Source};
 use crate::quota::Quota;

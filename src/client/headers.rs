@@ -9,7 +9,7 @@ use crate::quota::Quota;
 /// The largest integer that a structured field may hold.
 const MOST: u64 = 999_999_999_999_999;
 
-/// What is told of one limit.
+/// What the fields say about one limit.
 #[derive(Clone, Debug)]
 pub struct Told<'a> {
     /// What its policy is called.
@@ -44,7 +44,7 @@ pub fn seconds(duration: Duration) -> u64 {
 }
 
 impl Decision {
-    /// The fields of an HTTP response that tell of this decision: `ratelimit-policy`, `ratelimit` and, where such a
+    /// The fields of an HTTP response for this decision: `ratelimit-policy`, `ratelimit` and, where such a
     /// request would be granted later, `retry-after`. Seconds are whole and rounded up. The name is that of the limit's
     /// policy; the draft of these fields calls a single one `default`.
     ///
@@ -68,7 +68,7 @@ impl Decision {
 
 impl Decisions {
     /// The same of several limits, each with its policy's name and its quota, in the order asked. Where they are
-    /// denied, they tell of those limits that deny: of the others nothing may be known.
+    /// denied, they describe the limits that deny: of the others nothing may be known.
     pub fn headers<'a>(&self, policies: impl IntoIterator<Item = (&'a str, &'a Quota)>) -> Vec<(&'static str, String)> {
         let telling = self.each().iter().zip(policies).filter(|(decision, _)| decision.granted() == self.granted());
         let told = telling.map(|(decision, (name, quota))| Told {

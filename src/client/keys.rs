@@ -17,7 +17,7 @@ impl Client {
     /// of one of its nodes.
     ///
     /// # Errors
-    /// [`Error::Away`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
+    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
     pub async fn top(&self, count: usize) -> Result<Vec<DeniedKey>, Error> {
         DeniedKey::all_of(&self.ask("top", Command::Top { count: count as u64 }).await?)
     }
@@ -25,7 +25,7 @@ impl Client {
     /// What the server holds of a key, as INFO says; `None` of a key that it has not.
     ///
     /// # Errors
-    /// [`Error::Away`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
+    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
     pub async fn info<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<Option<KeyInfo>, Error> {
         let key = self.0.key(key.as_ref());
         match self.ask("info", Command::info(&key)).await {
@@ -40,7 +40,7 @@ impl Client {
     /// the [timeout](crate::ClientBuilder::timeout). Never refund the same units twice.
     ///
     /// # Errors
-    /// [`Error::Invalid`], [`Error::Away`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
+    /// [`Error::Invalid`], [`Error::Unavailable`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
     pub async fn refund<'a>(&self, request: impl Into<Request<'a>>) -> Result<u64, Error> {
         self.0.refund(request.into().checked()?).await
     }
@@ -84,7 +84,7 @@ impl Client {
     /// Whether the script wrote a key, which the module refuses with `WRONGTYPE`. It needs the right `+getrange`.
     ///
     /// # Errors
-    /// [`Error::Away`], [`Error::Refused`], [`Error::NoServer`].
+    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::NoServer`].
     pub async fn is_written_by_script<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<bool, Error> {
         let key = self.0.key(key.as_ref());
         let reply = self.ask("is_written_by_script", Command::beginning(&key)).await?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 
-/// Who decides, and how often the server is asked. The page `near-the-request.md` says what each mode promises.
+/// Where a limiter makes its decisions. The page `near-the-request.md` says what each mode promises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
@@ -29,7 +29,7 @@ pub enum Mode {
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Module {
-    /// The module where the server knows its commands, else the script. Each connection finds out anew. The default.
+    /// The module where the server knows its commands, else the script. Each connection finds out for itself. The default.
     #[default]
     Auto,
     /// The module; a server without it is an [`Error::ModuleMissing`](crate::Error::ModuleMissing).
@@ -38,7 +38,7 @@ pub enum Module {
     Never,
 }
 
-/// Who decides when the server does not answer.
+/// What decides when the server does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
@@ -50,7 +50,7 @@ pub enum OnFailure {
     Allow,
     /// Every request is denied.
     Deny,
-    /// The caller: [`Error::Away`](crate::Error::Away).
+    /// The caller: [`Error::Unavailable`](crate::Error::Unavailable).
     Error,
 }
 

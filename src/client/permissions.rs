@@ -19,7 +19,7 @@ impl Client {
     /// they refuse after the user's rights were checked: nothing is counted, changed or shown anywhere.
     ///
     /// # Errors
-    /// [`Error::Away`] when nobody answers within a second; [`Error::ModuleMissing`].
+    /// [`Error::Unavailable`] when nobody answers within a second; [`Error::ModuleMissing`].
     pub async fn forbidden(&self, key: &str, rights: &[&str]) -> Result<Vec<String>, Error> {
         let Some(link) = &self.0.link else { return Ok(Vec::new()) };
         let key = self.0.key(key.as_bytes());

@@ -6,19 +6,49 @@ use swlimit_window::{duration, Geometry, GeometryError, MAX_EXACT};
 
 use crate::error::Error;
 
-/// A limit in a window.
+/// A limit in a sliding window: at most so many units in any span of the window's length.
+///
+/// The window slides in steps of the resolution. What was counted in a step stops counting when all of the step has
+/// left the window, so a finer resolution forgets sooner, and takes more memory.
 ///
 /// ```
+/// use std::time::Duration;
 /// use swlimit_client::Quota;
 ///
-/// let quota = Quota::new(100, "1m")?;
-/// assert_eq!((quota.window().as_secs(), quota.resolution().as_secs()), (60, 5));
+/// const BURST: Quota = Quota::per_second(20);
+/// let hourly = Quota::new(100, "1h")?;
+/// let precise = Quota::of(100, Duration::from_secs(60), Some(Duration::from_secs(1)))?;
+/// assert_eq!((BURST.limit(), BURST.window()), (20, Duration::from_secs(1)));
+/// assert_eq!(hourly.resolution(), Duration::from_secs(5 * 60));
+/// assert_eq!(precise.resolution(), Duration::from_secs(1));
 /// # Ok::<(), swlimit_client::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota(swlimit_window::Quota);
 
 impl Quota {
+    /// At most `limit` units a second, with the default resolution.
+    pub const fn per_second(limit: u32) -> Self {
+        Self::per_ms(limit, 1_000)
+    }
+
+    /// At most `limit` units a minute, with the default resolution.
+    pub const fn per_minute(limit: u32) -> Self {
+        Self::per_ms(limit, 60_000)
+    }
+
+    /// At most `limit` units an hour, with the default resolution.
+    pub const fn per_hour(limit: u32) -> Self {
+        Self::per_ms(limit, 3_600_000)
+    }
+
+    const fn per_ms(limit: u32, window: u64) -> Self {
+        match Geometry::new(window, default_resolution(window)) {
+            Ok(geometry) => Self(swlimit_window::Quota { limit: limit as u64, geometry }),
+            Err(_) => panic!("the window is valid"),
+        }
+    }
+
     /// At most `limit` units (0 … 2^53 − 1) in a window, with the default resolution: a twelfth of the window, or the
     /// next smaller part that divides it. A duration is written as the commands write it: `250ms`, `60s`, `5m`, `1h`,
     /// `7d`, or a bare number of seconds; 1 ms … 3650 d.
@@ -63,17 +93,17 @@ impl Quota {
     }
 
     /// Units admitted per window.
-    pub fn limit(&self) -> u64 {
+    pub const fn limit(&self) -> u64 {
         self.0.limit
     }
 
     /// The length of the window.
-    pub fn window(&self) -> Duration {
+    pub const fn window(&self) -> Duration {
         Duration::from_millis(self.0.geometry.window())
     }
 
     /// The length of one subinterval.
-    pub fn resolution(&self) -> Duration {
+    pub const fn resolution(&self) -> Duration {
         Duration::from_millis(self.0.geometry.resolution())
     }
 
@@ -89,9 +119,15 @@ impl Quota {
 
 /// The default resolution: the largest divisor of the window that is at most a twelfth of it and makes at most 4096
 /// subintervals; the window itself if there is none.
-fn default_resolution(window: u64) -> u64 {
-    let divides = |subintervals: &u64| window.is_multiple_of(*subintervals);
-    (12..=MOST_SUBINTERVALS).find(divides).map_or(window, |subintervals| window / subintervals)
+pub(crate) const fn default_resolution(window: u64) -> u64 {
+    let mut subintervals = 12;
+    while subintervals <= MOST_SUBINTERVALS {
+        if window.is_multiple_of(subintervals) {
+            return window / subintervals;
+        }
+        subintervals += 1;
+    }
+    window
 }
 
 /// As many subintervals as every server allows unless it is configured otherwise.

@@ -7,14 +7,14 @@ use tokio::time::Instant;
 
 use crate::error::Error;
 
-/// One request upon a limiter: a key, and how many units it takes.
+/// One request to a limiter: a key, and how many units it takes.
 ///
 /// Whatever is bytes makes a request of one unit: `limiter.allow("user:1")`.
 ///
 /// ```
 /// use swlimit_client::Request;
 ///
-/// let request = Request::of("user:1").cost(5).partial();
+/// let request = Request::new("user:1").cost(5).partial();
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
@@ -28,7 +28,7 @@ pub struct Request<'a> {
 
 impl<'a> Request<'a> {
     /// A request of one unit.
-    pub fn of<K: AsRef<[u8]> + ?Sized>(key: &'a K) -> Self {
+    pub fn new<K: AsRef<[u8]> + ?Sized>(key: &'a K) -> Self {
         Self { key: key.as_ref(), cost: 1, partial: false, age: None, since: None, deadline: None }
     }
 
@@ -81,6 +81,6 @@ impl<'a> Request<'a> {
 
 impl<'a, K: AsRef<[u8]> + ?Sized> From<&'a K> for Request<'a> {
     fn from(key: &'a K) -> Self {
-        Self::of(key)
+        Self::new(key)
     }
 }

@@ -10,9 +10,9 @@ pub struct ServerState {
     pub address: String,
     /// Whether requests can rely on it.
     pub state: State,
-    /// Why it is away; `None` unless it is.
+    /// Why it is unavailable; `None` unless it is.
     pub reason: Option<Reason>,
-    /// The same in the words of the server, the system or the client; empty unless it is away.
+    /// The same in the words of the server, the system or the client; empty unless it is unavailable.
     pub message: String,
     /// Since when its state is what it is, by this machine's clock; at first, since the client knows of it.
     pub since: SystemTime,
@@ -20,7 +20,7 @@ pub struct ServerState {
     /// them: `client|tracking` and `pttl`, without which denials are remembered for
     /// [`max_untracked_age`](crate::ClientBuilder::max_untracked_age) only; `time` and `info`, without which limiters of
     /// mode [`Leased`](crate::Mode::Leased) decide as those of mode [`Cached`](crate::Mode::Cached); `cluster|slots`,
-    /// without which a cluster is away. Each is logged once.
+    /// without which a cluster is unavailable. Each is logged once.
     pub lacks: Vec<&'static str>,
     /// How long the last reply took, in time or late; `None` before the first.
     pub round_trip: Option<Duration>,
@@ -37,7 +37,7 @@ pub enum State {
     /// It answers, and in the last second that it was asked, at least once after the timeout.
     Slow,
     /// The breaker is open: requests are decided without it.
-    Away,
+    Unavailable,
 }
 
 /// What decides on a server.
@@ -50,7 +50,7 @@ pub enum Backend {
     Script,
 }
 
-/// Why a server is away.
+/// Why a server is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
@@ -58,7 +58,7 @@ pub enum Reason {
     Refused,
     /// The name has no address.
     Unresolved,
-    /// There is no TLS with it: mostly a certificate.
+    /// The TLS handshake failed, usually because of the certificate.
     Certificate,
     /// The password or the user is wrong, or is missing.
     Password,
@@ -68,7 +68,7 @@ pub enum Reason {
     Disconnected,
     /// It serves no more clients.
     TooManyClients,
-    /// It had loaded the module, and has not any more.
+    /// The module is no longer loaded.
     ModuleMissing,
     /// It answers with an error that begins with this code, such as `READONLY`, `OOM` or `LOADING`.
     Code(&'static str),
@@ -81,7 +81,8 @@ impl ServerState {
     /// Sets the server's gauges.
     pub(crate) fn publish(&self) {
         let gauge = |name, value: f64| metrics::gauge!(name, "server" => self.address.clone()).set(value);
-        for (name, state) in [("swlimit_client_server_away", State::Away), ("swlimit_client_server_slow", State::Slow)]
+        for (name, state) in
+            [("swlimit_client_server_away", State::Unavailable), ("swlimit_client_server_slow", State::Slow)]
         {
             gauge(name, if self.state == state { 1.0 } else { 0.0 });
         }
@@ -94,18 +95,18 @@ impl ServerState {
 
 impl State {
     /// Its name in labels of metrics: `up`, `slow`, `away`.
-    pub const fn name(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Up => "up",
             Self::Slow => "slow",
-            Self::Away => "away",
+            Self::Unavailable => "away",
         }
     }
 }
 
 impl Backend {
     /// Its name: `module`, `script`.
-    pub const fn name(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Module => "module",
             Self::Script => "script",
@@ -116,7 +117,7 @@ impl Backend {
 impl Reason {
     /// Its name in labels of metrics: `refused`, `unresolved`, `certificate`, `password`, `no_answer`, `disconnected`,
     /// `too_many_clients`, `module_missing`, `other`, or the code.
-    pub const fn name(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Refused => "refused",
             Self::Unresolved => "unresolved",

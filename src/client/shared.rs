@@ -103,14 +103,14 @@ pub(crate) fn block_ms(duration: Duration) -> Result<u64, Error> {
     Some(ms(duration)).filter(|ms| (1..=MAX_WINDOW).contains(ms)).ok_or_else(invalid)
 }
 
-/// What is to be given back or told at the end.
+/// What goes back to the server, or is sent to it, at the end.
 pub(crate) enum Closing {
     Leases(leased::Closing),
     Eventual(eventual::Closing),
 }
 
 impl Shared {
-    /// Keeps in mind what is to be closed at the end, and no longer what is gone.
+    /// Remembers what to close at the end, and forgets what is gone.
     pub fn close_later(&self, one: impl Into<Closing>) {
         let mut closing = self.closing.lock();
         closing.retain(|closing| !closing.is_over());

@@ -75,7 +75,7 @@ impl Statistics {
                 ("no", self.denied(source), before.denied(source)),
             ];
             for (granted, now, before) in now_and_before {
-                let labels = [("source", source.name()), ("granted", granted)];
+                let labels = [("source", source.as_str()), ("granted", granted)];
                 metrics::counter!("swlimit_client_decisions_total", &labels).increment(now - before);
             }
         }

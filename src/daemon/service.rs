@@ -170,7 +170,7 @@ impl Service {
 
     /// Ends a step of the recent counts. It takes long.
     pub fn end_step(&self) {
-        if self.client.servers().iter().any(|server| server.state == State::Away) {
+        if self.client.servers().iter().any(|server| server.state == State::Unavailable) {
             self.metrics.recent_outages.count(0);
         }
         self.metrics.end_step(&self.client.statistics());

@@ -11,7 +11,7 @@ use super::Admission;
 use crate::budget::{has_ended, server_time, Way};
 use crate::client::Client;
 use crate::decision::{Decision, Decisions, Source};
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::hold::Hold;
 use crate::limiter::Policy;
 use crate::protocol::Command;
@@ -31,9 +31,9 @@ impl Client {
     ///
     /// let client = Client::connect("redis://127.0.0.1/").await?;
     /// let requests = client.limiter(Quota::new(60, "1m")?).build()?;
-    /// let tokens = client.budget(1_000_000, Calendar::of(Period::Month)).build()?;
+    /// let tokens = client.budget(1_000_000, Calendar::new(Period::Month)).build()?;
     /// let streams = client.holds(5).build()?;
-    /// let reserved = Request::of("{ann}:tokens").cost(2_000);
+    /// let reserved = Request::new("{ann}:tokens").cost(2_000);
     /// let members = [(&streams, "{ann}:streams").into(), (&requests, "{ann}:requests").into(), (&tokens, reserved).into()];
     /// let mut admission = client.admit(members).await?;
     /// if admission.granted() {
@@ -47,7 +47,7 @@ impl Client {
     /// # Errors
     /// [`Error::Invalid`] for a cost out of range, partial requests, a key named twice, a hold that waits, two holds, or
     /// limiters of which only some are strict, or only some decided in this process; [`Error::Refused`] and
-    /// [`Error::ModuleMissing`] as the server says; [`Error::Away`] where a limiter has
+    /// [`Error::ModuleMissing`] as the server says; [`Error::Unavailable`] where a limiter has
     /// [`OnFailure::Error`](crate::OnFailure::Error).
     pub async fn admit<'a>(&self, members: impl IntoIterator<Item = Member<'a>>) -> Result<Admission, Error> {
         let members: Vec<Member<'a>> = members.into_iter().collect();
@@ -68,7 +68,7 @@ impl Client {
             return Ok(self.admission(decisions, None, Vec::new(), Moment::now(), true));
         }
         match self.there(renewer, &members, deadline).await {
-            Err(Error::Away(reason)) => self.here(members, Some(reason)).await,
+            Err(Error::Unavailable(reason)) => self.here(members, Some(reason)).await,
             decided => decided,
         }
     }
@@ -145,19 +145,19 @@ impl Client {
     }
 
     /// Decided in this process, by the failure policies where there is a reason for them: all, or nothing.
-    async fn here(&self, members: Vec<CheckedMember>, reason: Option<String>) -> Result<Admission, Error> {
+    async fn here(&self, members: Vec<CheckedMember>, reason: Option<Cause>) -> Result<Admission, Error> {
         let (mut each, mut hold, mut reserved) = (Vec::new(), None, Vec::new());
         let wait = self.0.wait(Instant::now());
         for one in members {
             let decision = match &one.of {
-                Resource::Rate(limiter, demand) => match limiter.policy(demand, reason.clone().unwrap_or_default())? {
+                Resource::Rate(limiter, demand) => match limiter.policy(demand, reason.clone().unwrap_or("".into()))? {
                     Policy::Decided(decision) => decision,
                     Policy::Window(windows, share, source) => {
                         source.decided(windows.allow(&one.key, &share)?).of(demand)
                     }
                 },
                 Resource::Budget(limiter, cost) => {
-                    let request = Request::of(&one.key).cost(*cost);
+                    let request = Request::new(&one.key).cost(*cost);
                     match &reason {
                         Some(reason) => limiter.by_policy(&one.key, &request, reason.clone(), Way::Allow)?,
                         None => limiter.locally(&one.key, &request, limiter.limit(), Source::Local, Way::Allow)?,
@@ -213,9 +213,8 @@ async fn asked(
             // A hold that is live is not counted again, nor is what it has reserved.
             Err(_) if tries == 1 && members.iter().any(|one| matches!(one.of, Resource::Hold(..))) => {}
             Err(failure) => {
-                let why = failure.to_string();
-                undo(renewer, link, self::unsettled(&command, members), &Err(failure));
-                return Err(Error::Away(why));
+                undo(renewer, link, self::unsettled(&command, members), &Err(failure.clone()));
+                return Err(Error::Unavailable(failure.into()));
             }
             reply => return link.understood(reply, &members[0].key),
         }

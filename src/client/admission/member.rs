@@ -13,14 +13,14 @@ use crate::request::Request;
 use crate::shared::Shared;
 
 /// The most limits of one decision.
-const MOST: usize = 64;
+pub(super) const MOST: usize = 64;
 
 /// One of several limits that [`Client::admit`] decides together; made of a limiter and a request:
 /// `(&limiter, "user:1").into()`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Member<'a>(Kind<'a>);
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 enum Kind<'a> {
     Rate(&'a Limiter, Request<'a>),
     Budget(&'a BudgetLimiter, Request<'a>),

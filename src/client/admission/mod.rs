@@ -17,7 +17,7 @@ use crate::upstream::Moment;
 ///
 /// Where one of them is a hold, it is held until this is settled or dropped, and the other units are reserved under
 /// it. Dropped without being settled, the hold ends and the units stay counted as they were reserved.
-#[must_use = "a denied request is to be turned away, and a granted one to be settled"]
+#[must_use = "turn away what is denied, and settle what is granted"]
 pub struct Admission {
     pub(super) decisions: Decisions,
     hold: Option<Hold>,
@@ -28,3 +28,7 @@ pub struct Admission {
     by_server: bool,
     is_settled: bool,
 }
+
+/// Numbers of `tests/vectors/defaults.json`.
+#[cfg(test)]
+pub(crate) const NUMBERS: &[(&str, u64)] = &[("max_admitted", member::MOST as u64)];

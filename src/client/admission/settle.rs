@@ -1,5 +1,6 @@
 //! Corrects what an admission has taken, once it is known what was used.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +30,14 @@ pub(super) struct Reserved {
     until: Option<u64>,
 }
 
+impl fmt::Debug for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { decisions, hold, is_settled, .. } = self;
+        let mut fields = f.debug_struct("Admission");
+        fields.field("decisions", decisions).field("hold", hold).field("is_settled", is_settled).finish_non_exhaustive()
+    }
+}
+
 impl Admission {
     /// Whether all limits granted. Otherwise nothing is counted or held anywhere.
     pub fn granted(&self) -> bool {
@@ -51,7 +60,7 @@ impl Admission {
         self.hold.as_ref().filter(|hold| hold.granted())
     }
 
-    /// Takes the hold out, such as to [detach](Hold::detach) it: whoever has it settles what it has reserved, by
+    /// Takes the hold out, such as to [detach](Hold::detach) it: its new owner settles what it has reserved, by
     /// [`Client::settle`]. `None` without a hold, or denied.
     pub fn take_hold(&mut self) -> Option<Hold> {
         self.is_settled |= self.hold().is_some();
@@ -66,7 +75,7 @@ impl Admission {
     /// a hold it is tried once.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for another number of units than of members; [`Error::Away`] and [`Error::Refused`].
+    /// [`Error::Invalid`] for another number of units than of members; [`Error::Unavailable`] and [`Error::Refused`].
     pub async fn settle(&mut self, used: &[u64]) -> Result<Option<Vec<i64>>, Error> {
         if self.is_settled || !self.granted() {
             return Ok(None);
@@ -98,7 +107,7 @@ impl Admission {
         renewer.settle(Settlement { name, command, beyond, done });
         match timeout_at(deadline, settled).await {
             Ok(Ok(settled)) => settled,
-            _ => Err(Error::Away("the settlement goes on".into())),
+            _ => Err(Error::Unavailable("the settlement goes on".into())),
         }
     }
 
@@ -166,7 +175,7 @@ impl Reserved {
         let (age, beyond) = (age.map(ms_up), used.saturating_sub(self.units));
         let unused = self.units.saturating_sub(used);
         match &self.of {
-            Resource::Rate(limiter, demand) => match limiter.policy(demand, String::new()) {
+            Resource::Rate(limiter, demand) => match limiter.policy(demand, "".into()) {
                 Ok(Policy::Window(windows, _, _)) if unused > 0 => {
                     return Ok(-signed(windows.refund(&self.key, unused, age)));
                 }
@@ -180,7 +189,7 @@ impl Reserved {
                 return Ok(-signed(limiter.give_back(&self.key, unused, None)));
             }
             Resource::Budget(limiter, _) if beyond > 0 => {
-                let request = Request::of(&self.key).cost(beyond);
+                let request = Request::new(&self.key).cost(beyond);
                 let _ = limiter.locally(&self.key, &request, limiter.limit(), Source::Local, Way::Record)?;
             }
             Resource::Budget(..) | Resource::Hold(..) => {}
@@ -194,12 +203,12 @@ fn signed(units: u64) -> i64 {
 }
 
 impl Client {
-    /// Corrects what a hold has reserved, by its key and id, for whoever holds for others: units that were used of each
+    /// Corrects what a hold has reserved, by its key and id, for a caller that holds for others: units that were used of each
     /// key, in the order in which they were reserved. How each count changed; `None` where the hold had ended before. An
     /// [`Admission`] settles itself.
     ///
     /// # Errors
-    /// [`Error::Away`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
+    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
     pub async fn settle<K: AsRef<[u8]> + ?Sized>(
         &self,
         key: &K,

@@ -1,11 +1,11 @@
-//! A web service in which each path may be asked for five times in ten seconds, whoever asks.
+//! A web service that serves each path five times in ten seconds, for all clients together.
 //!
 //! ```sh
 //! cargo run --package swlimit-client --example axum redis://127.0.0.1:6379/ 127.0.0.1:3000
 //! for i in 1 2 3 4 5 6 7; do curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:3000/a; done
 //! ```
 //!
-//! That prints `200` five times and then `429`, and `curl --include` shows what the responses tell of the limit.
+//! That prints `200` five times and then `429`, and `curl --include` shows what the responses say about the limit.
 
 use axum::extract::Path;
 use axum::response::IntoResponse;

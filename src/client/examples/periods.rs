@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let line = line?;
         let mut words = line.split(' ');
         let mut word = || words.next().ok_or("a line is too short");
-        let calendar = Calendar::of(word()?.parse()?).time_zone(word()?)?;
+        let calendar = Calendar::new(word()?.parse()?).time_zone(word()?)?;
         let calendar = match word()? {
             "-" => calendar,
             anchor => calendar.anchor(anchor)?,

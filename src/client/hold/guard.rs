@@ -89,7 +89,7 @@ impl Hold {
         self.token
     }
 
-    /// Who decided.
+    /// What decided.
     pub fn source(&self) -> Source {
         self.decision.source()
     }
@@ -123,7 +123,7 @@ impl Hold {
     /// Releases it and waits for that; how many units were freed. Dropping it does the same without waiting.
     ///
     /// # Errors
-    /// [`Error::Away`] and [`Error::Refused`]; it is released all the same, as soon as the server can be asked.
+    /// [`Error::Unavailable`] and [`Error::Refused`]; it is released all the same, as soon as the server can be asked.
     pub async fn release(mut self) -> Result<u64, Error> {
         let units = self.decision.units();
         let Taken::There(renewer, name, _) = &self.taken else { return Ok(units) };
@@ -134,7 +134,7 @@ impl Hold {
         Ok(freed)
     }
 
-    /// Leaves the hold to whoever knows its id: nothing here renews or releases it any more, and it ends with its time
+    /// Leaves the hold to a caller that knows its id: nothing here renews or releases it any more, and it ends with its time
     /// to live. The id; `None` where it was denied, or is local.
     pub fn detach(mut self) -> Option<Vec<u8>> {
         match self.hand_over() {

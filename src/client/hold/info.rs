@@ -45,7 +45,7 @@ impl Client {
     /// Who holds units of a key now, as [`HoldLimiter::holders`] says.
     ///
     /// # Errors
-    /// [`Error::Away`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
+    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
     pub async fn holders<K: AsRef<[u8]> + ?Sized>(&self, key: &K, count: usize) -> Result<Vec<Holder>, Error> {
         let key = self.0.key(key.as_ref());
         let command = Command::Holders { key: key.as_ref().into(), count: count as u64 };
@@ -54,7 +54,7 @@ impl Client {
         holders.iter().map(Holder::of).collect()
     }
 
-    /// Ends holds of a key by their ids, whoever has them; the units that were freed. It is for operators: a [`Hold`]
+    /// Ends holds of a key by their ids, any client's; the units that were freed. It is for operators: a [`Hold`]
     /// is released when it is dropped.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Client {
         self.ask("release", command).await?.natural()
     }
 
-    /// Renews holds of a key by their ids, for whoever holds for others; whether each is live. A [`Hold`] renews itself.
+    /// Renews holds of a key by their ids, for a caller that holds for others; whether each is live. A [`Hold`] renews itself.
     ///
     /// # Errors
     /// As [`release`](Self::release).

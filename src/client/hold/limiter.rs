@@ -1,5 +1,6 @@
 //! The limiter of things under way: how many at once.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -18,7 +19,7 @@ use crate::quota::checked_limit;
 use crate::shared::Shared;
 use crate::upstream::Link;
 
-const TTL: Duration = Duration::from_secs(30);
+pub(super) const TTL: Duration = Duration::from_secs(30);
 /// While the server is away, somebody who waits asks it again after so long.
 pub(super) const AGAIN: Duration = Duration::from_secs(1);
 
@@ -34,7 +35,7 @@ pub(super) const AGAIN: Duration = Duration::from_secs(1);
 ///
 /// let client = Client::connect("redis://127.0.0.1/").await?;
 /// let streams = client.holds(5).build()?;
-/// let hold = streams.hold(HoldRequest::of("user:1").wait(Duration::from_secs(10))).await?;
+/// let hold = streams.hold(HoldRequest::new("user:1").wait(Duration::from_secs(10))).await?;
 /// if hold.granted() {
 ///     // … the stream, for as long as hold.is_live()
 /// }
@@ -56,7 +57,7 @@ pub(super) struct Inner {
 }
 
 /// Builder for [`HoldLimiter`].
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "nothing is built yet"]
 pub struct HoldLimiterBuilder {
     client: Client,
@@ -77,7 +78,7 @@ impl HoldLimiterBuilder {
         Self { ttl, ..self }
     }
 
-    /// Who decides when the server does not answer: [`OnFailure::Local`] unless set. Only for taking: a hold that the
+    /// What decides when the server does not answer: [`OnFailure::Local`] unless set. Only for taking: a hold that the
     /// server granted ends at its time.
     pub fn on_failure(self, on_failure: OnFailure) -> Self {
         Self { on_failure, ..self }
@@ -101,6 +102,12 @@ impl HoldLimiterBuilder {
     }
 }
 
+impl fmt::Debug for HoldLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HoldLimiter").field("limit", &self.limit()).field("ttl", &self.ttl()).finish_non_exhaustive()
+    }
+}
+
 impl HoldLimiter {
     /// The shortest time to live: what is less would be lost by every pause of the server's.
     pub const MIN_TTL: Duration = MIN_TTL;
@@ -119,7 +126,7 @@ impl HoldLimiter {
         self.0.ttl
     }
 
-    /// What a request would be told now; nothing is taken. Denied, it may try again when the last hold ends, if nobody
+    /// The decision that a request would get now; nothing is taken. Denied, it may try again when the last hold ends, if nobody
     /// releases or renews any; −1 ms of a cost above the limit is `None`. Waits and ids mean nothing here.
     ///
     /// # Errors
@@ -131,8 +138,8 @@ impl HoldLimiter {
             return Ok(self.look_here(&asked, self.0.limit, Source::Local));
         };
         match self.look_there(renewer.link(), &asked, request.deadline).await {
-            Err(Error::Away(reason)) => match self.0.on_failure {
-                OnFailure::Error => Err(Error::Away(reason)),
+            Err(Error::Unavailable(reason)) => match self.0.on_failure {
+                OnFailure::Error => Err(Error::Unavailable(reason)),
                 OnFailure::Allow => Ok(Source::Failure.unknown(asked.cost, self.0.limit, Some(0))),
                 OnFailure::Deny => Ok(Source::Failure.unknown(0, self.0.limit, Some(ms(AGAIN)))),
                 OnFailure::Local => Ok(self.look_here(&asked, self.0.local_share.units(self.0.limit), Source::Failure)),
@@ -165,7 +172,7 @@ impl HoldLimiter {
     /// Ends holds of a key by their ids, as [`Client::release`] does: of guards that were [detached](Hold::detach).
     ///
     /// # Errors
-    /// [`Error::Away`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
+    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
     pub async fn release<K: AsRef<[u8]> + ?Sized>(&self, key: &K, ids: &[&[u8]]) -> Result<u64, Error> {
         Client(Arc::clone(&self.0.client)).release(key, ids).await
     }
@@ -173,12 +180,12 @@ impl HoldLimiter {
     /// Who holds units of a key now, the oldest hold first; at most so many, 1 … 10 000.
     ///
     /// # Errors
-    /// [`Error::Away`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
+    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
     pub async fn holders<K: AsRef<[u8]> + ?Sized>(&self, key: &K, count: usize) -> Result<Vec<Holder>, Error> {
         Client(Arc::clone(&self.0.client)).holders(key, count).await
     }
 
-    /// Ends a hold by its id, for whoever is told that what it stands for has ended; the units that were freed. It waits
+    /// Ends a hold by its id, for a caller that learns that what it stands for has ended; the units that were freed. It waits
     /// for the server until the request's deadline; after an error it goes on until the server has answered, or the
     /// time to live has passed.
     ///
@@ -197,7 +204,7 @@ impl HoldLimiter {
         Ok(freed)
     }
 
-    /// Forgets all holds of a key, whoever has them; whether there were any. They are lost, and told so when they are
+    /// Deletes all holds of a key, any client's; whether there were any. They are lost, and told so when they are
     /// renewed next.
     ///
     /// # Errors

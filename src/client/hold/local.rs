@@ -18,7 +18,7 @@ type Keys = HashMap<Box<[u8]>, Arc<Key>>;
 struct Key {
     units: Mutex<u64>,
     freed: Notify,
-    /// Whoever has it is the next.
+    /// Its owner is the next.
     turn: tokio::sync::Mutex<()>,
 }
 

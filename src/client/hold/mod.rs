@@ -13,3 +13,12 @@ pub use info::Holder;
 pub use limiter::{HoldLimiter, HoldLimiterBuilder};
 pub use request::HoldRequest;
 pub(crate) use request::PendingHold;
+
+/// Numbers of `tests/vectors/defaults.json`.
+#[cfg(test)]
+pub(crate) const NUMBERS: &[(&str, u64)] = &[
+    ("hold_ttl", limiter::TTL.as_millis() as u64),
+    ("min_hold_ttl", request::MIN_TTL.as_millis() as u64),
+    ("max_hold_wait", request::MAX_WAIT.as_millis() as u64),
+    ("max_hold_id", request::MAX_ID as u64),
+];

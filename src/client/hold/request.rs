@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::protocol::{Command, HoldClause, HoldReply};
 use crate::upstream::{HoldName, HoldRenewer, Moment};
 
-const MAX_ID: usize = 128;
+pub(super) const MAX_ID: usize = 128;
 /// The longest wait.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(60 * 60);
 
@@ -30,7 +30,7 @@ pub struct HoldRequest<'a> {
 
 impl<'a> HoldRequest<'a> {
     /// A request for one unit that does not wait.
-    pub fn of<K: AsRef<[u8]> + ?Sized>(key: &'a K) -> Self {
+    pub fn new<K: AsRef<[u8]> + ?Sized>(key: &'a K) -> Self {
         Self { key: key.as_ref(), cost: 1, ttl: None, wait: Duration::ZERO, id: None, deadline: None }
     }
 
@@ -54,7 +54,7 @@ impl<'a> HoldRequest<'a> {
 
     /// The id by which the server knows the hold, 1 … 128 bytes, instead of 16 random ones. An id is for one hold: it
     /// must be fresh, and nobody must guess it. What it is granted when nobody waits any more is not released: the next
-    /// try with it may have been told.
+    /// try with it may know of it.
     #[must_use]
     pub fn id(self, id: &'a [u8]) -> Self {
         Self { id: Some(id), ..self }
@@ -77,7 +77,7 @@ impl<'a> HoldRequest<'a> {
 
 impl<'a, K: AsRef<[u8]> + ?Sized> From<&'a K> for HoldRequest<'a> {
     fn from(key: &'a K) -> Self {
-        Self::of(key)
+        Self::new(key)
     }
 }
 
@@ -103,7 +103,7 @@ pub(super) fn check_ids(ids: &[&[u8]]) -> Result<(), Error> {
 #[derive(Clone)]
 pub(crate) struct PendingHold {
     pub name: HoldName,
-    /// The id was drawn here, and nobody was told: what nobody waits for any more is given back. What an id that its
+    /// The id was drawn here, and nobody else knows it: what nobody waits for any more is given back. What an id that its
     /// caller chose is granted belongs to the caller, whose next try, or other process, may know of it by now.
     pub is_own: bool,
     pub limit: u64,
@@ -124,7 +124,7 @@ impl PendingHold {
         Ok(())
     }
 
-    /// Whose hold is to be released where nobody knows whether it was granted.
+    /// The hold to release where nobody knows whether it was granted.
     pub fn released_in_doubt(&self) -> Option<HoldName> {
         self.is_own.then(|| self.name.clone())
     }
@@ -170,6 +170,6 @@ impl Drop for InDoubt<'_> {
 
 pub(super) fn fresh_id() -> Result<Arc<[u8]>, Error> {
     let mut id = [0; 16];
-    getrandom::fill(&mut id).map_err(|error| Error::Away(format!("no random bytes: {error}")))?;
+    getrandom::fill(&mut id).map_err(|error| Error::Unavailable(format!("no random bytes: {error}").into()))?;
     Ok(Arc::new(id))
 }

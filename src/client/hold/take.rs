@@ -11,7 +11,7 @@ use super::limiter::{HoldLimiter, AGAIN};
 use super::request::{check_ids, checked_ttl, fresh_id, HoldRequest, InDoubt, PendingHold, MAX_WAIT};
 use crate::clock::ms;
 use crate::decision::{Decision, Source};
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::mode::OnFailure;
 use crate::protocol::HoldReply;
 use crate::transport::{Failure, Reply};
@@ -26,7 +26,7 @@ impl HoldLimiter {
     ///
     /// # Errors
     /// [`Error::Invalid`] for what is out of range; [`Error::Refused`] and [`Error::ModuleMissing`] as the server says;
-    /// [`Error::Away`] only with [`OnFailure::Error`].
+    /// [`Error::Unavailable`] only with [`OnFailure::Error`].
     pub async fn hold<'a>(&self, request: impl Into<HoldRequest<'a>>) -> Result<Hold, Error> {
         let request = request.into();
         let asked = self.asked(&request)?;
@@ -73,7 +73,7 @@ impl HoldLimiter {
     ) -> Result<Hold, Error> {
         loop {
             let reason = match self.take_there(renewer, asked.clone(), request, wait).await {
-                Err(Error::Away(reason)) => reason,
+                Err(Error::Unavailable(reason)) => reason,
                 taken => return taken,
             };
             let again = Instant::now() + AGAIN;
@@ -89,11 +89,11 @@ impl HoldLimiter {
     /// Who decides where the server does not.
     ///
     /// # Errors
-    /// [`Error::Away`] with [`OnFailure::Error`].
-    pub(crate) async fn by_policy(&self, asked: &PendingHold, reason: String, wait: &Wait) -> Result<Hold, Error> {
+    /// [`Error::Unavailable`] with [`OnFailure::Error`].
+    pub(crate) async fn by_policy(&self, asked: &PendingHold, reason: Cause, wait: &Wait) -> Result<Hold, Error> {
         let granted = Source::Failure.unknown(asked.cost, self.0.limit, Some(0));
         Ok(match self.0.on_failure {
-            OnFailure::Error => return Err(Error::Away(reason)),
+            OnFailure::Error => return Err(Error::Unavailable(reason)),
             OnFailure::Allow => Hold::local(granted, Taken::Uncounted),
             OnFailure::Deny => Hold::denied(Source::Failure.unknown(0, self.0.limit, Some(ms(AGAIN)))),
             OnFailure::Local => {
@@ -217,7 +217,7 @@ async fn wait_there(renewer: &HoldRenewer, asked: &PendingHold, wait: &Wait) -> 
     let waited = link.wait(&asked.name.key, wait, |left| asked.command(Some(left.min(MAX_WAIT)))).await;
     let held = match waited.map(|waited| waited.and_then(|reply| reply.hold())) {
         Some(Ok(held)) => held,
-        Some(Err(error @ Error::Away(_))) => return Some(Err(error)),
+        Some(Err(error @ Error::Unavailable(_))) => return Some(Err(error)),
         None if wait.is_closed() => return None,
         refused => {
             in_doubt.settle();

@@ -21,7 +21,7 @@ pub(crate) trait Keep {
     /// Whether nothing would be lost by forgetting it.
     fn is_idle(&self, now: Instant) -> bool;
 
-    /// Whether it must not be forgotten, even for want of room.
+    /// Whether it must not be forgotten, even when the map is full.
     fn is_pinned(&self) -> bool {
         false
     }
@@ -31,7 +31,7 @@ pub(crate) trait Keep {
 pub(crate) struct Bounded<V> {
     /// Made with the first key: an empty one takes kilobytes, and most limits of a large configuration have no key.
     map: OnceLock<Map<V>>,
-    /// The keys of the map, the oldest first. Whoever changes which keys there are holds this.
+    /// The keys of the map, the oldest first. Keys are added and removed under this lock.
     order: Mutex<Order>,
     max_keys: usize,
 }

@@ -43,7 +43,7 @@ impl Limiter {
             match self.wait_there(link, key, demand, wait).await {
                 Some(Ok(decision)) => return Ok(decision),
                 // Nobody can wait there now: who decides instead is asked again and again.
-                None | Some(Err(Error::Away(_))) => {}
+                None | Some(Err(Error::Unavailable(_))) => {}
                 Some(Err(error)) => return Err(error),
             }
         }
@@ -53,7 +53,7 @@ impl Limiter {
         let ask = || async move {
             if let Some(link) = link.filter(|link| link.lets_wait(key)) {
                 match self.wait_in_place(link, key, demand, wait).await {
-                    None | Some(Err(Error::Away(_))) => {}
+                    None | Some(Err(Error::Unavailable(_))) => {}
                     Some(waited) => return waited,
                 }
             }

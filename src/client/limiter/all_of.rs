@@ -13,7 +13,7 @@ use crate::deciding::leased::{Beside, Leases};
 use crate::deciding::local::Windows;
 use crate::decision::{Decision, Decisions, Source};
 use crate::demand::Demand;
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::protocol::Command;
 use crate::request::Request;
 use crate::shared::Shared;
@@ -62,7 +62,7 @@ impl<'a> AllOf<'a> {
 
     /// The decision of the server, of what is known of it, or of the failure policies.
     pub async fn decide(&self, client: &Arc<Shared>, deadline: Option<Instant>) -> Result<Decisions, Error> {
-        let Ok(link) = self.0[0].limiter.deciding().link() else { return self.decide_by_policy(String::new()) };
+        let Ok(link) = self.0[0].limiter.deciding().link() else { return self.decide_by_policy("".into()) };
         let is_direct = |member: &Member| matches!(member.limiter.deciding(), DecidingMode::Direct(_));
         if !self.0.iter().any(is_direct) {
             if let Some(decisions) = self.leased().or_else(|| self.known_denials(client)) {
@@ -74,7 +74,7 @@ impl<'a> AllOf<'a> {
             Err(error) => Err(error),
         };
         match decided {
-            Err(Error::Away(reason)) => self.decide_by_policy(reason),
+            Err(Error::Unavailable(reason)) => self.decide_by_policy(reason),
             decided => decided,
         }
     }
@@ -150,7 +150,7 @@ impl<'a> AllOf<'a> {
     }
 
     /// Decided where the server does not: counted only if all are granted.
-    fn decide_by_policy(&self, reason: String) -> Result<Decisions, Error> {
+    fn decide_by_policy(&self, reason: Cause) -> Result<Decisions, Error> {
         let policies = self.0.iter().map(|member| member.limiter.policy(&member.demand, reason.clone()));
         let policies: Vec<Policy> = policies.collect::<Result<_, _>>()?;
         let windows = policies.iter().zip(&self.0).filter_map(|(policy, member)| match policy {
@@ -198,7 +198,7 @@ fn kept(link: &Link, holders: &[Option<Holder>], settled: &Settled, is_abandoned
         Ok(reply) => return Err(Error::Answer(reply.to_string())),
         Err(failure) => {
             link.count(Count::InDoubt, 1);
-            return Err(Error::Away(failure.to_string()));
+            return Err(Error::Unavailable(failure.clone().into()));
         }
     };
     let [time, decision, ahead @ ..] = replies else { return Err(Error::Answer(joined(replies))) };
@@ -221,14 +221,14 @@ fn kept(link: &Link, holders: &[Option<Holder>], settled: &Settled, is_abandoned
 
 impl Client {
     /// Several limits in one decision: granted only if each of them is; otherwise nothing is counted anywhere. Each
-    /// request goes to a limiter of this client; a block that its limiter begins upon a denial is not begun. The server
+    /// request goes to a limiter of this client; a block that its limiter begins after a denial is not begun. The server
     /// decides (`MALLOW`), unless one of them is known to be denied, or all are leased. In a cluster all keys need the
     /// same hash tag. The earliest [deadline](Request::deadline) holds for all.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a cost out of range, partial requests, a key named twice, or limiters of which only some
     /// are strict, or only some decided in this process; [`Error::Refused`] and [`Error::ModuleMissing`] as the server
-    /// says; [`Error::Away`] where a limiter has [`OnFailure::Error`](crate::OnFailure::Error).
+    /// says; [`Error::Unavailable`] where a limiter has [`OnFailure::Error`](crate::OnFailure::Error).
     pub async fn allow_all(&self, requests: &[(&Limiter, Request<'_>)]) -> Result<Decisions, Error> {
         let deadline = requests.iter().filter_map(|(_, request)| request.deadline).min();
         let decisions = AllOf::checked(requests)?.decide(&self.0, deadline).await?;

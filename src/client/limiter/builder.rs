@@ -16,7 +16,7 @@ use crate::mode::{Mode, OnFailure, Share, SHARE, SYNC_INTERVAL};
 use crate::quota::Quota;
 
 /// Builder for [`Limiter`].
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "nothing is built yet"]
 pub struct LimiterBuilder {
     client: Client,
@@ -43,16 +43,16 @@ impl LimiterBuilder {
     }
 
     /// Blocks the key for so long when the window denies a request: a penalty. Whole ms, 1 ms … 3650 d.
-    pub fn blocking(self, duration: Duration) -> Self {
+    pub fn block_for(self, duration: Duration) -> Self {
         Self { block: Some(ms(duration)), ..self }
     }
 
-    /// Who decides: [`Mode::Cached`] unless set; of a client without a server [`Mode::Local`].
+    /// Where decisions are made: [`Mode::Cached`] unless set; of a client without a server [`Mode::Local`].
     pub fn mode(self, mode: Mode) -> Self {
         Self { mode: Some(mode), ..self }
     }
 
-    /// Who decides when the server does not answer: [`OnFailure::Local`] unless set.
+    /// What decides when the server does not answer: [`OnFailure::Local`] unless set.
     pub fn on_failure(self, on_failure: OnFailure) -> Self {
         Self { on_failure, ..self }
     }
@@ -68,7 +68,7 @@ impl LimiterBuilder {
         Self { lease_share: share, ..self }
     }
 
-    /// How often [`Mode::Eventual`] synchronizes: every 100 ms unless set, at least 1 ms.
+    /// The interval between synchronizations of [`Mode::Eventual`]: 100 ms unless set, at least 1 ms.
     pub fn sync_interval(self, interval: Duration) -> Self {
         Self { sync_interval: interval, ..self }
     }

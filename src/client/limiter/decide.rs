@@ -20,7 +20,7 @@ impl Limiter {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a cost out of range; [`Error::Refused`] and [`Error::ModuleMissing`] as the server says;
-    /// [`Error::Away`] only with [`OnFailure::Error`].
+    /// [`Error::Unavailable`] only with [`OnFailure::Error`].
     pub async fn allow<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let request = request.into().checked()?;
         let key = self.key(request.key);
@@ -39,7 +39,7 @@ impl Limiter {
             DecidingMode::Local(windows) => return Ok(Source::Local.decided(windows.allow(key, demand)?)),
             DecidingMode::Eventual(link, eventual) => match eventual.decide(key, demand)? {
                 Decided::Here(decision) => return Ok(decision),
-                Decided::ByPolicy => Err(Error::Away("nothing could be synchronized lately".into())),
+                Decided::ByPolicy => Err(Error::Unavailable("nothing could be synchronized lately".into())),
                 Decided::ByServer => {
                     let asked = self.ask(link, Command::allow(key, demand), deadline).await;
                     asked.and_then(|reply| reply.decision()).map(|exact| {

@@ -6,7 +6,7 @@ use super::{DecidingMode, Limiter};
 use crate::deciding::local::Windows;
 use crate::decision::{Decision, Source};
 use crate::demand::Demand;
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::mode::OnFailure;
 
 /// Who decides where the server does not.
@@ -26,7 +26,7 @@ impl Limiter {
         demand: &Demand,
         local: impl FnOnce(&Windows, &Demand) -> Result<Exact, Error>,
     ) -> Result<Decision, Error> {
-        let Err(Error::Away(reason)) = decided else { return decided };
+        let Err(Error::Unavailable(reason)) = decided else { return decided };
         match self.policy(demand, reason)? {
             Policy::Decided(decision) => Ok(decision),
             Policy::Window(windows, share, source) => Ok(source.decided(local(windows, &share)?).of(demand)),
@@ -36,13 +36,13 @@ impl Limiter {
     /// Who decides where the server does not.
     ///
     /// # Errors
-    /// [`Error::Away`] with [`OnFailure::Error`].
-    pub(crate) fn policy(&self, demand: &Demand, reason: String) -> Result<Policy<'_>, Error> {
+    /// [`Error::Unavailable`] with [`OnFailure::Error`].
+    pub(crate) fn policy(&self, demand: &Demand, reason: Cause) -> Result<Policy<'_>, Error> {
         if let DecidingMode::Local(windows) = &self.0.deciding {
             return Ok(Policy::Window(windows, *demand, Source::Local));
         }
         Ok(match self.0.on_failure {
-            OnFailure::Error => return Err(Error::Away(reason)),
+            OnFailure::Error => return Err(Error::Unavailable(reason)),
             OnFailure::Allow => Policy::Decided(demand.allowed()),
             OnFailure::Deny => Policy::Decided(demand.denied()),
             OnFailure::Local => {
@@ -56,7 +56,7 @@ impl Limiter {
 }
 
 impl Decision {
-    /// Made with a share of the limit, of which nobody is told.
+    /// Made with a share of the limit, which callers do not see.
     pub(crate) fn of(self, demand: &Demand) -> Self {
         Self { limit: demand.exact.quota.limit, ..self }
     }

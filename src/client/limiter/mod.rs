@@ -7,6 +7,7 @@ mod decide;
 mod fallback;
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -52,6 +53,12 @@ pub(crate) enum DecidingMode {
     Local(Windows),
 }
 
+impl fmt::Debug for Limiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter").field("quota", self.quota()).field("mode", &self.mode()).finish_non_exhaustive()
+    }
+}
+
 impl Limiter {
     /// Its quota.
     pub fn quota(&self) -> &Quota {
@@ -78,7 +85,7 @@ impl Limiter {
     /// been, with what remains after counting.
     ///
     /// # Errors
-    /// As [`allow`](Self::allow), and [`Error::Away`].
+    /// As [`allow`](Self::allow), and [`Error::Unavailable`].
     pub async fn record<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let request = request.into().checked()?;
         let (key, demand) = (self.key(request.key), self.demand(&Request { partial: false, ..request }));
@@ -99,7 +106,7 @@ impl Limiter {
     /// [timeout](crate::ClientBuilder::timeout). Never refund the same units twice.
     ///
     /// # Errors
-    /// [`Error::Invalid`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::Away`].
+    /// [`Error::Invalid`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::Unavailable`].
     pub async fn refund<'a>(&self, request: impl Into<Request<'a>>) -> Result<u64, Error> {
         let request = request.into().checked()?;
         let unsent = match &self.0.deciding {

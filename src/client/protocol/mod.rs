@@ -14,3 +14,8 @@ pub use key_info::{DeniedKey, KeyInfo};
 pub(crate) use permissions::{Trial, BOTH, MODULE, SCRIPTED};
 pub(crate) use reply::HoldReply;
 pub(crate) use script_fallback::{is_unknown_command, Encoded, Encoding};
+
+/// Numbers of `tests/vectors/defaults.json`.
+#[cfg(test)]
+pub(crate) const NUMBERS: &[(&str, u64)] =
+    &[("script_tries", 1 + script_fallback::ROUNDS as u64), ("script_subintervals", script_fallback::MAX_SUBINTERVALS)];

@@ -22,10 +22,10 @@ static DIGEST: LazyLock<redis::Script> = LazyLock::new(|| redis::Script::new(SCR
 const LOAD: Command = Command::server(&["SCRIPT", "LOAD", SCRIPT]);
 
 /// The script refuses windows of more subintervals, with an error that only its words have.
-const MAX_SUBINTERVALS: u64 = 4096;
+pub(super) const MAX_SUBINTERVALS: u64 = 4096;
 /// How often commands are sent again: once for the script in place of the module, once for EVALSHA in place of
 /// EVALSHA_RO, once for a script that was not loaded, once with this machine's clock.
-const ROUNDS: usize = 4;
+pub(super) const ROUNDS: usize = 4;
 /// With this the script says that it could not ask for the time.
 const NO_CLOCK: &str = "ERR no clock: ";
 /// So begins the error of a server that knows a command and got its name alone.
@@ -456,7 +456,7 @@ mod tests {
     use crate::protocol::command::HoldClause;
     use crate::quota::Quota;
 
-    /// A server that says what it was told to, in turn; and the names of what it was asked.
+    /// A server that gives prepared replies, in turn; and the names of the commands that it got.
     #[derive(Clone, Default)]
     struct Scripted(Arc<Mutex<(VecDeque<Reply>, Vec<String>)>>);
 
@@ -644,7 +644,7 @@ mod tests {
             "EVALSHA",
         ];
         assert_eq!(server.was_asked(), expected);
-        // A user who may not load it is told so.
+        // A user who may not load it gets that error.
         server.says([error("NOSCRIPT x"), error("NOPERM no"), error("NOSCRIPT x")]);
         assert_eq!(connection.send(&allow()).await, Ok(error("NOPERM no")));
     }

@@ -1,4 +1,4 @@
-//! Holds upon a fake server, in paused time: whose an id is, and who waits for what.
+//! Holds on a fake server, in paused time: whose an id is, and who waits for what.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ enum GivenUp {
     WhileItWaits,
 }
 
-/// The first try is given up; what it is granted late belongs to whoever chose the id, and tries again.
+/// The first try is given up; what it is granted late belongs to the caller that chose the id, and tries again.
 #[test]
 fn what_a_chosen_id_is_granted_late_is_not_given_back() {
     for how in [GivenUp::ByItsDeadline, GivenUp::ByItsCaller, GivenUp::Cut, GivenUp::WhileItWaits] {
@@ -42,12 +42,12 @@ fn what_a_chosen_id_is_granted_late_is_not_given_back() {
             let fake = Fake::new().waiting();
             let (client, other) = (client(&fake), client(&fake));
             let (limiter, others) = (one_at_a_time(&fake, &client).await, one_at_a_time(&fake, &other).await);
-            let request = HoldRequest::of("key").id(b"mine");
+            let request = HoldRequest::new("key").id(b"mine");
             fake.delay([(15_000, 15_000)]);
             match how {
                 GivenUp::ByItsDeadline => {
                     let first = limiter.hold(request.deadline(Instant::now() + 20 * MS)).await;
-                    assert!(matches!(first, Err(Error::Away(_))), "{first:?}");
+                    assert!(matches!(first, Err(Error::Unavailable(_))), "{first:?}");
                 }
                 GivenUp::ByItsCaller => assert!(timeout(20 * MS, limiter.hold(request)).await.is_err()),
                 GivenUp::Cut => {
@@ -55,7 +55,7 @@ fn what_a_chosen_id_is_granted_late_is_not_given_back() {
                         sleep(20 * MS).await;
                         fake.fault(Fault::Down);
                     });
-                    assert!(matches!(first, Err(Error::Away(_))), "{first:?}");
+                    assert!(matches!(first, Err(Error::Unavailable(_))), "{first:?}");
                     fake.fault(Fault::None);
                     let _ = tokio::join!(limiter.hold("another"), others.hold("another"));
                     sleep(Duration::from_secs(1)).await;
@@ -78,7 +78,7 @@ fn what_a_chosen_id_is_granted_late_is_not_given_back() {
             assert!(second.is_live());
             drop(second);
             sleep(100 * MS).await;
-            assert_eq!(fake.held("key"), 0, "whoever holds it gives it back");
+            assert_eq!(fake.held("key"), 0, "its holder gives it back");
         });
     }
 }
@@ -91,7 +91,7 @@ fn what_an_own_id_is_granted_late_is_given_back() {
         let client = client(&fake);
         let limiter = one_at_a_time(&fake, &client).await;
         fake.delay([(15_000, 15_000)]);
-        assert!(limiter.hold(HoldRequest::of("key").deadline(Instant::now() + 20 * MS)).await.is_err());
+        assert!(limiter.hold(HoldRequest::new("key").deadline(Instant::now() + 20 * MS)).await.is_err());
         sleep(5 * MS).await;
         assert_eq!(fake.held("key"), 1);
         sleep(100 * MS).await;
@@ -109,7 +109,7 @@ fn a_wait_that_another_has_taken_over_ends() {
         let before = limiter.hold("key").await.unwrap();
         fake.delay([(1_000, 1_000)]);
         let asked = client.statistics().commands;
-        let request = HoldRequest::of("key").id(b"mine").wait(Duration::from_secs(5));
+        let request = HoldRequest::new("key").id(b"mine").wait(Duration::from_secs(5));
         let waiting = async || {
             let hold = limiter.hold(request).await.unwrap();
             (hold.granted(), Instant::now(), hold)
@@ -141,7 +141,7 @@ fn waiters_of_a_key_starve_no_others() {
         let client = Client::builder().max_waiting(2).over(fake.clone()).unwrap();
         let limiter = one_at_a_time(&fake, &client).await;
         let (busy, free) = (limiter.hold("busy").await.unwrap(), limiter.hold("free").await.unwrap());
-        let wait = |key: &'static str| limiter.hold(HoldRequest::of(key).wait(Duration::from_secs(5)));
+        let wait = |key: &'static str| limiter.hold(HoldRequest::new(key).wait(Duration::from_secs(5)));
         let begun = Instant::now();
         let (first, second, hold, ()) = tokio::join!(
             wait("busy"),
@@ -174,7 +174,7 @@ fn who_waits_is_answered_at_the_end() {
         let in_process = Client::local();
         let local = in_process.holds(1).build().unwrap();
         let begun = Instant::now();
-        let wait = || limiter.hold(HoldRequest::of("key").wait(Duration::from_secs(60)));
+        let wait = || limiter.hold(HoldRequest::new("key").wait(Duration::from_secs(60)));
         let (place, poll, ()) = tokio::join!(wait(), wait(), async {
             sleep(200 * MS).await;
             client.close().await;
@@ -184,7 +184,7 @@ fn who_waits_is_answered_at_the_end() {
         }
         assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
         let seat = local.hold("key").await.unwrap();
-        let (waited, ()) = tokio::join!(local.hold(HoldRequest::of("key").wait(TTL)), async {
+        let (waited, ()) = tokio::join!(local.hold(HoldRequest::new("key").wait(TTL)), async {
             sleep(200 * MS).await;
             in_process.close().await;
         });
@@ -193,14 +193,14 @@ fn who_waits_is_answered_at_the_end() {
     });
 }
 
-/// Whoever is told that a hold has ended has a deadline; the hold ends all the same.
+/// A caller that ends a hold has a deadline; the hold ends all the same.
 #[test]
 fn an_end_goes_on_behind_its_deadline() {
     paused(async {
         let fake = Fake::new();
         let client = client(&fake);
         let limiter = one_at_a_time(&fake, &client).await;
-        let request = HoldRequest::of("key").id(b"mine");
+        let request = HoldRequest::new("key").id(b"mine");
         let begin = async || assert!(limiter.hold(request).await.unwrap().detach().is_some());
         begin().await;
         assert_eq!(limiter.end(request).await.unwrap(), 1);
@@ -208,7 +208,7 @@ fn an_end_goes_on_behind_its_deadline() {
             begin().await;
             fake.fault(fault);
             let begun = Instant::now();
-            assert!(matches!(limiter.end(request.deadline(begun + 20 * MS)).await, Err(Error::Away(_))));
+            assert!(matches!(limiter.end(request.deadline(begun + 20 * MS)).await, Err(Error::Unavailable(_))));
             assert!(begun.elapsed() <= 20 * MS, "{:?}", begun.elapsed());
             sleep(500 * MS).await;
             fake.fault(Fault::None);

@@ -96,7 +96,7 @@ impl World {
         let first = self.rng.choice(&self.limiters).unwrap().clone();
         self.tasks.spawn(async move {
             let before = ledger.lock().tokens[which];
-            let request = HoldRequest::of(KEYS[which]).wait(wait);
+            let request = HoldRequest::new(KEYS[which]).wait(wait);
             let request = id.as_ref().map_or(request, |id| request.id(id.as_bytes()));
             if id.is_some() && timeout(patience, first.hold(request)).await.is_ok() {
                 return;
@@ -151,7 +151,7 @@ impl World {
         self.fake.slower(Duration::ZERO);
     }
 
-    /// Whoever may go on holds something on the server, which never grants more than the limit.
+    /// A caller that may go on holds something on the server, which never grants more than the limit.
     fn check(&mut self) {
         let mut ledger = self.ledger.lock();
         let has_forgotten = ledger.forgot.is_some_and(|forgot| forgot.elapsed() <= TTL);
@@ -161,7 +161,7 @@ impl World {
         }
         let lost = ledger.held.iter().filter(|(_, hold)| !hold.is_live()).count();
         ledger.lost += lost as u64;
-        // Whoever is told leaves.
+        // Those that notice leave.
         ledger.held.retain(|(_, hold)| hold.is_live());
         for key in KEYS {
             assert!(self.fake.held(key) <= LIMIT);

@@ -4,7 +4,7 @@
 //! A run makes requests of one mode, of one limit or several, some of which wait for their turn, while replies come
 //! late or never, connections are cut or fall silent, servers start again, fail over, refuse writes, slots move, and
 //! callers go away. Then it heals everything and balances the books: what was counted is what was used, given back,
-//! written off, or never heard of. A seed that fails is a regression test: add it to [`FOUND`].
+//! written off, or unknown for ever. A seed that fails is a regression test: add it to [`FOUND`].
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::{Client, Decision, Error, Limiter, Mode, OnFailure, Quota, Request, S
 /// Seeds that found something. Of defects that were put back, one at a time, these are found first by the seed behind:
 /// who waits asks for a place before it asks whether the key is free (0), a late lease is lost (1), leases are lost in a
 /// reload (1), a pipeline of errors counts as success (2), a reload loses what is unsent (2), several limits of mode
-/// direct are denied by the cache (5), a synchronization is sent anew while it may still be answered (22), what is
+/// direct are denied by the cache (5), a synchronization is sent again while it may still be answered (22), what is
 /// behind a key that is refused is sent again (35), a key that is refused is denied (168). That several limits never
 /// lease is found by [`Coverage::assert_decided`].
 ///
@@ -93,7 +93,7 @@ enum What {
     Down,
     Restart,
     FailOver,
-    /// The same; the old primary goes on, and only sentinels tell of it.
+    /// The same; the old primary goes on, and only sentinels announce it.
     Announced,
     ClockSet,
     Errors,
@@ -203,7 +203,7 @@ struct Failing {
     since_outage: Option<Instant>,
     /// Since the server, or what is known of it, decided.
     since: Option<Instant>,
-    /// When the server was asked first since all was well: whoever does not ask cannot notice.
+    /// When the server was asked first since all was well: a client that does not ask cannot notice.
     asked: Option<Instant>,
 }
 
@@ -426,7 +426,7 @@ impl World {
             };
             let is_waiting = matches!(kind, Kind::Waiting(_) | Kind::WaitingAlone(_));
             let partial = partial && matches!(kind, Kind::One);
-            let mut request = Request { partial, ..Request::of(&name).cost(cost) };
+            let mut request = Request { partial, ..Request::new(&name).cost(cost) };
             let patience = Duration::from_millis(patience);
             if !is_patient && has_deadline && !is_waiting {
                 request = request.deadline(begun + patience);
@@ -493,7 +493,7 @@ impl World {
                 1 => drop(self.fake.run(&format!("DEL {key}"))),
                 _ => {
                     self.fake.expire(&key, Duration::from_millis(self.rng.u64(1..3_000)));
-                    // It is told that the key was changed, but not when it has expired.
+                    // The server announces that the key was changed, but not when it has expired.
                     self.fake.run(&format!("SWLIMIT.UNBLOCK {key}"));
                 }
             }
@@ -547,7 +547,7 @@ impl World {
                 let fault = if what == What::Down { Fault::Down } else { Fault::BlackHole };
                 self.outage(node, fault, lasting).await;
                 if what == What::BlackHole {
-                    // What was lost in it is heard of by nobody.
+                    // Nobody learns what was lost in it.
                     self.dropped(nodes.clone());
                 }
             }
@@ -771,13 +771,13 @@ impl World {
         };
         tokio::join!(closing, back);
         assert!(begun.elapsed() < CLOSED, "closed after {:?}", begun.elapsed());
-        // What was in doubt for the first time has been told again.
+        // What was in doubt for the first time has been sent again.
         let is_told = self.mode != Mode::Eventual || lost(&self.clients) == before;
         assert!(is_told, "{:?}", self.clients.iter().map(Client::statistics).collect::<Vec<_>>());
         while let Some(done) = self.tasks.join_next().await {
             done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
         }
-        // A request that was decided meanwhile may have been told later.
+        // The usage of a request that was decided meanwhile may have been sent later.
         sleep(Duration::from_secs(13)).await;
     }
 
@@ -835,7 +835,7 @@ impl World {
                 assert!(recorded <= granted + again, "recorded {recorded} of {granted}, {again} of them sent again");
                 let in_doubt = undelivered + unclaimed;
                 assert!(counted <= used + in_doubt, "counted {counted} of {used}, {in_doubt} in doubt");
-                // What is known of a key is never forgotten so that it begins anew.
+                // No key is forgotten so that it begins from nothing.
                 if self.is_exact() && ledger.reloads == 0 {
                     self.keeps_limit(&ledger, Duration::ZERO);
                 }

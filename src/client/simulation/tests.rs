@@ -1,4 +1,4 @@
-//! The client upon a fake server, in paused time: what is decided near the request, beside what the server would have
+//! The client on a fake server, in paused time: what is decided near the request, beside what the server would have
 //! said.
 
 use std::collections::VecDeque;
@@ -54,7 +54,7 @@ fn the_server_is_not_asked_again_what_it_denied() {
         let denied = allow(&limiter, "k").await;
         assert_eq!((denied.source(), denied.granted(), denied.remaining()), (Source::Cache, false, Some(0)));
         let wait = denied.retry_after().unwrap();
-        let all = limiter.allow(Request::of("k").cost(2)).await.unwrap();
+        let all = limiter.allow(Request::new("k").cost(2)).await.unwrap();
         assert_eq!((all.source(), fake.commands().len()), (Source::Cache, asked));
         assert_eq!(allow(&limiter, "other").await.source(), Source::Server);
         sleep(wait).await;
@@ -104,7 +104,7 @@ fn a_request_waits_for_one_round_trip() {
     });
 }
 
-/// An expiry that the server has not noticed is told to nobody: a denial holds no longer than the key.
+/// The server does not announce an expiry that it has not noticed: a denial holds no longer than the key.
 #[test]
 fn a_denial_ends_with_its_key() {
     paused(async {
@@ -152,7 +152,7 @@ fn own_changes_are_heard_of_without_tracking() {
         settle().await;
         assert_eq!(allow(&limiter, "k").await.source(), Source::Cache);
         let client = limiter.client();
-        assert_eq!(client.refund(Request::of("k").cost(1)).await, Ok(1));
+        assert_eq!(client.refund(Request::new("k").cost(1)).await, Ok(1));
         assert!(allow(&limiter, "k").await.granted());
         settle().await;
         assert!(!allow(&limiter, "k").await.granted());
@@ -171,12 +171,12 @@ fn a_cost_above_the_limit_needs_nobody() {
     paused(async {
         let fake = Fake::new();
         let limiter = client(&fake).limiter(quota(5, 1_000, 1)).build().unwrap();
-        let never = limiter.allow(Request::of("k").cost(6)).await.unwrap();
+        let never = limiter.allow(Request::new("k").cost(6)).await.unwrap();
         assert_eq!((never.granted(), never.retry_after(), fake.commands().len()), (false, None, 0));
-        assert_eq!(limiter.allow(Request::of("k").cost(6).partial()).await.unwrap().units(), 5);
-        // It would begin a block, so the server has to hear of it.
-        let penalty = client(&fake).limiter(quota(5, 1_000, 1)).blocking(Duration::from_secs(60)).build().unwrap();
-        let blocked = penalty.allow(Request::of("other").cost(6)).await.unwrap();
+        assert_eq!(limiter.allow(Request::new("k").cost(6).partial()).await.unwrap().units(), 5);
+        // It would begin a block, so it goes to the server.
+        let penalty = client(&fake).limiter(quota(5, 1_000, 1)).block_for(Duration::from_secs(60)).build().unwrap();
+        let blocked = penalty.allow(Request::new("other").cost(6)).await.unwrap();
         assert_eq!((blocked.granted(), blocked.source()), (false, Source::Server));
     });
 }
@@ -188,7 +188,7 @@ fn a_block_is_begun_by_the_server() {
         let client = client(&fake);
         let (plain, penalty) = (
             client.limiter(quota(1, 1_000, 1)).build().unwrap(),
-            client.limiter(quota(1, 1_000, 1)).blocking(Duration::from_secs(60)).build().unwrap(),
+            client.limiter(quota(1, 1_000, 1)).block_for(Duration::from_secs(60)).build().unwrap(),
         );
         for _ in 0..2 {
             let _ = allow(&plain, "k").await;
@@ -236,7 +236,7 @@ fn several_limits_at_once() {
         );
         let ask = || client.allow_all(&[]);
         assert!(matches!(ask().await, Err(Error::Invalid(_))));
-        let both = [(&few, Request::of("a")), (&many, Request::of("b").cost(3))];
+        let both = [(&few, Request::new("a")), (&many, Request::new("b").cost(3))];
         for (granted, way) in
             [(true, Source::Server), (true, Source::Server), (false, Source::Server), (false, Source::Cache)]
         {
@@ -245,16 +245,16 @@ fn several_limits_at_once() {
             assert_eq!((decisions.granted(), decisions.each()[0].source()), (granted, way));
         }
         assert_eq!((fake.total("a"), fake.total("b")), (2, 6));
-        let twice = [(&few, Request::of("a")), (&many, Request::of("a"))];
+        let twice = [(&few, Request::new("a")), (&many, Request::new("a"))];
         assert_eq!(client.allow_all(&twice).await, Err(Error::Invalid("key named twice".into())));
         let local = client.limiter(quota(1, 10_000, 10)).mode(Mode::Local).build().unwrap();
-        assert!(client.allow_all(&[(&local, Request::of("a"))]).await.unwrap().granted());
-        assert!(matches!(client.allow_all(&[(&local, Request::of("a")), both[1]]).await, Err(Error::Invalid(_))));
+        assert!(client.allow_all(&[(&local, Request::new("a"))]).await.unwrap().granted());
+        assert!(matches!(client.allow_all(&[(&local, Request::new("a")), both[1]]).await, Err(Error::Invalid(_))));
         // Direct limits ask the server whatever is known.
         let direct = |limit| client.limiter(quota(limit, 10_000, 10)).mode(Mode::Direct).build().unwrap();
         let (one, other) = (direct(1), direct(9));
         for granted in [true, false, false] {
-            let decisions = client.allow_all(&[(&one, Request::of("c")), (&other, Request::of("d"))]).await.unwrap();
+            let decisions = client.allow_all(&[(&one, Request::new("c")), (&other, Request::new("d"))]).await.unwrap();
             settle().await;
             assert_eq!((decisions.granted(), decisions.each()[0].source()), (granted, Source::Server));
         }
@@ -262,7 +262,7 @@ fn several_limits_at_once() {
         fake.fault(Fault::Down);
         let of = |limit, policy| client.limiter(quota(limit, 10_000, 10)).on_failure(policy).build().unwrap();
         let (open, shared) = (of(1, OnFailure::Allow), of(20, OnFailure::Local));
-        let away = [(&open, Request::of("x")), (&shared, Request::of("y"))];
+        let away = [(&open, Request::new("x")), (&shared, Request::new("y"))];
         let before = client.statistics().granted(Source::Failure);
         for granted in [true, true, false] {
             let decisions = client.allow_all(&away).await.unwrap();
@@ -272,7 +272,7 @@ fn several_limits_at_once() {
         // What was denied as a whole granted nothing.
         assert_eq!(client.statistics().granted(Source::Failure) - before, 4);
         let strict = of(1, OnFailure::Error);
-        assert!(matches!(client.allow_all(&[(&strict, Request::of("x"))]).await, Err(Error::Away(_))));
+        assert!(matches!(client.allow_all(&[(&strict, Request::new("x"))]).await, Err(Error::Unavailable(_))));
     });
 }
 
@@ -286,7 +286,7 @@ fn several_leased_limits() {
         let (few, many) = (of(1_000), of(5_000));
         let mut sources = std::collections::HashMap::new();
         for _ in 0..1_000 {
-            let both = [(&few, Request::of("a")), (&many, Request::of("b").cost(2))];
+            let both = [(&few, Request::new("a")), (&many, Request::new("b").cost(2))];
             let decisions = client.allow_all(&both).await.unwrap();
             assert!(decisions.granted());
             *sources.entry(decisions.each()[1].source()).or_insert(0) += 1;
@@ -322,14 +322,14 @@ fn the_failure_policy_decides_at_once() {
         assert!(begun.elapsed() < Duration::from_millis(160), "three waited, the others did not");
         assert!(!client.is_connected());
         assert!(limiter_error(local.refund("k").await).starts_with("the server is away: "));
-        assert!(matches!(of(OnFailure::Error).allow("k").await, Err(Error::Away(_))));
+        assert!(matches!(of(OnFailure::Error).allow("k").await, Err(Error::Unavailable(_))));
         let statistics = client.statistics();
         assert_eq!((statistics.granted(Source::Failure), statistics.denied(Source::Failure)), (4, 3));
         assert_eq!((statistics.failures, statistics.opened), (3, 1));
     });
 }
 
-/// Whoever watches sees each server's state, since when, and why.
+/// `servers` shows each server's state, since when, and why.
 #[test]
 fn what_is_known_of_a_server() {
     paused(async {
@@ -363,7 +363,7 @@ fn what_is_known_of_a_server() {
                 let _ = allow(&limiter, "k").await;
             }
             let away = state();
-            assert_eq!((away.state, away.reason, away.message.as_str()), (State::Away, Some(reason), error));
+            assert_eq!((away.state, away.reason, away.message.as_str()), (State::Unavailable, Some(reason), error));
             assert!(away.since >= slow.since);
             fake.fail(None);
             sleep(Duration::from_secs(1)).await;
@@ -375,7 +375,7 @@ fn what_is_known_of_a_server() {
                 let _ = allow(&limiter, "k").await;
             }
             sleep(Duration::from_secs(2)).await;
-            assert_eq!((state().state, state().reason), (State::Away, Some(reason)));
+            assert_eq!((state().state, state().reason), (State::Unavailable, Some(reason)));
             fake.fault(Fault::None);
             sleep(Duration::from_secs(2)).await;
             assert_eq!(state().state, State::Up);
@@ -383,7 +383,7 @@ fn what_is_known_of_a_server() {
     });
 }
 
-/// A user without a right is told which one, and what the server refuses is done without: without `TIME` or `INFO`,
+/// The log names the right that a user lacks, and the client does without it: without `TIME` or `INFO`,
 /// leases decide as the deny cache does.
 #[test]
 fn rights_that_are_missing() {
@@ -441,11 +441,11 @@ fn callers_that_go_away_hide_no_outage() {
         assert_eq!(allow(&limiter, "k").await.source(), Source::Server);
         fake.fault(Fault::BlackHole);
         let begun = Instant::now();
-        let request = Request::of("k").deadline(begun + Duration::from_millis(20));
+        let request = Request::new("k").deadline(begun + Duration::from_millis(20));
         let decision = limiter.allow(request).await.unwrap();
         assert_eq!((decision.source(), decision.granted()), (Source::Failure, false));
         assert!((18..20).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
-        let late = Request::of("k").deadline(Instant::now() + Duration::from_millis(1));
+        let late = Request::new("k").deadline(Instant::now() + Duration::from_millis(1));
         let begun = Instant::now();
         assert_eq!((limiter.allow(late).await.unwrap().source(), begun.elapsed()), (Source::Failure, Duration::ZERO));
     });
@@ -506,7 +506,7 @@ fn a_cluster_that_is_away_from_the_beginning() {
             }
             let asked = Instant::now();
             assert_eq!((allow(&limiter, "k").await.source(), asked.elapsed()), (Source::Failure, Duration::ZERO));
-            assert_eq!(client.servers()[0].state, State::Away);
+            assert_eq!(client.servers()[0].state, State::Unavailable);
             fake.fault(Fault::None);
             sleep(Duration::from_secs(2)).await;
             assert_eq!(allow(&limiter, "k").await.source(), Source::Server);
@@ -587,7 +587,7 @@ fn late_grants_of_several_limits() {
             let (one, other) = (of(100), of(50));
             connected(&one).await;
             fake.delay([(40_000, 40_000), (1_000, 1_000)]);
-            let both = [(&one, Request::of("a").cost(2)), (&other, Request::of("b").cost(3))];
+            let both = [(&one, Request::new("a").cost(2)), (&other, Request::new("b").cost(3))];
             let decisions = client.allow_all(&both).await.unwrap();
             assert!(!decisions.granted() && decisions.each().iter().all(|each| each.source() == Source::Failure));
             sleep(Duration::from_millis(50)).await;
@@ -616,10 +616,10 @@ fn late_grants_of_one_limit() {
             let limiter = builder.build().unwrap();
             connected(&limiter).await;
             fake.delay([(40_000, 40_000)]);
-            assert!(!limiter.allow(Request::of("k").cost(4)).await.unwrap().granted());
+            assert!(!limiter.allow(Request::new("k").cost(4)).await.unwrap().granted());
             sleep(Duration::from_millis(100)).await;
             fake.delay([(10_000, 10_000)]);
-            let gone = tokio::time::timeout(Duration::from_millis(15), limiter.allow(Request::of("k").cost(5))).await;
+            let gone = tokio::time::timeout(Duration::from_millis(15), limiter.allow(Request::new("k").cost(5))).await;
             sleep(Duration::from_millis(100)).await;
             assert!(gone.is_err());
             let statistics = client.statistics();
@@ -639,7 +639,7 @@ fn what_is_acquired_for_nobody_goes_back() {
         connected(&limiter).await;
         fake.delay([(15_000, 15_000)]);
         let patience = Duration::from_millis(10);
-        let gone = tokio::time::timeout(patience, limiter.acquire(Request::of("k").cost(3), patience * 100)).await;
+        let gone = tokio::time::timeout(patience, limiter.acquire(Request::new("k").cost(3), patience * 100)).await;
         assert!(gone.is_err());
         let gone = tokio::time::timeout(patience, limiter.allow("passed")).await;
         assert!(gone.is_err());
@@ -721,7 +721,7 @@ fn errors_that_are_the_callers_are_said() {
             fake.fail(Some(reply));
             assert_eq!(allow(&limiter, "k").await.source(), Source::Failure);
         }
-        assert!(matches!(limiter.allow(Request::of("k").cost(0)).await, Err(Error::Invalid(_))));
+        assert!(matches!(limiter.allow(Request::new("k").cost(0)).await, Err(Error::Invalid(_))));
     });
 }
 
@@ -739,12 +739,12 @@ fn only_local_is_a_window_like_any_other() {
         assert!(!allow(&limiter, "k").await.granted());
         sleep(Duration::from_millis(1)).await;
         assert!(allow(&limiter, "k").await.granted());
-        assert_eq!(limiter.record(Request::of("r").cost(7)).await.unwrap().units(), 0);
-        assert_eq!(limiter.refund(Request::of("r").cost(9)).await, Ok(7));
+        assert_eq!(limiter.record(Request::new("r").cost(7)).await.unwrap().units(), 0);
+        assert_eq!(limiter.refund(Request::new("r").cost(9)).await, Ok(7));
         limiter.block("b", Duration::from_secs(5)).await.unwrap();
         assert_eq!(allow(&limiter, "b").await.retry_after(), Some(Duration::from_secs(5)));
         assert_eq!((limiter.unblock("b").await, limiter.unblock("b").await), (Ok(true), Ok(false)));
-        assert!(client.allow_all(&[(&limiter, Request::of("b"))]).await.unwrap().granted());
+        assert!(client.allow_all(&[(&limiter, Request::new("b"))]).await.unwrap().granted());
         assert_eq!(client.top(1).await, Err(Error::NoServer("top")));
     });
 }
@@ -769,7 +769,7 @@ fn turns_are_in_the_order_of_arrival() {
         for task in tasks {
             task.await.unwrap();
         }
-        // A unit every 200 ms: three in 650 ms. Who has nothing to hope for is told so when it is its turn.
+        // A unit every 200 ms: three in 650 ms. A caller without hope is denied when it is its turn.
         let granted: Vec<_> = order.lock().iter().filter(|(_, granted)| *granted).map(|(number, _)| *number).collect();
         assert_eq!(granted, [0, 1, 2]);
     });
@@ -888,7 +888,7 @@ fn eventual_tells_and_asks() {
         assert!(!allow(&limiter, "k").await.granted());
         sleep(Duration::from_millis(100)).await;
         assert!(fake.commands().last().unwrap().starts_with("SWLIMIT.PEEK k"));
-        assert!(limiter.allow(Request::of("k").cost(5)).await.unwrap().granted());
+        assert!(limiter.allow(Request::new("k").cost(5)).await.unwrap().granted());
         // Nobody asks, and nothing is sent but that.
         sleep(Duration::from_secs(1)).await;
         assert!(fake.commands().len() <= 5, "{:?}", fake.commands());
@@ -910,7 +910,7 @@ fn what_is_under_way_at_the_end_is_told_once() {
     });
 }
 
-/// Whoever closes while the server is away waits for it: counts and leases are told if it is back in time.
+/// `close` waits for a server that is away: counts and leases are sent if it is back in time.
 #[test]
 fn what_is_closed_while_the_server_is_away_is_told_when_it_is_back() {
     for mode in [Mode::Eventual, Mode::Leased] {
@@ -998,9 +998,9 @@ fn what_could_not_be_told_is_told_later_and_dated() {
         let _ = allow(&limiter, "k").await;
         sleep(Duration::from_millis(101)).await;
         fake.fail(Some("MISCONF no"));
-        assert_eq!(limiter.allow(Request::of("k").cost(20)).await.unwrap().source(), Source::Eventual);
+        assert_eq!(limiter.allow(Request::new("k").cost(20)).await.unwrap().source(), Source::Eventual);
         sleep(Duration::from_millis(120)).await;
-        assert_eq!(limiter.allow(Request::of("k").cost(30)).await.unwrap().units(), 30);
+        assert_eq!(limiter.allow(Request::new("k").cost(30)).await.unwrap().units(), 30);
         sleep(Duration::from_millis(300)).await;
         // Three have failed: the policy decides.
         assert_eq!(allow(&limiter, "k").await.source(), Source::Failure);
@@ -1013,7 +1013,7 @@ fn what_could_not_be_told_is_told_later_and_dated() {
     });
 }
 
-/// With a round trip longer than any deadline, what was told is not told again.
+/// With a round trip longer than any deadline, what was sent is not sent again.
 #[test]
 fn a_late_synchronization_is_done() {
     paused(async {
@@ -1046,7 +1046,7 @@ fn a_unit_counts_at_most_twice() {
         let _ = allow(&limiter, "k").await;
         sleep(Duration::from_millis(200)).await;
         fake.delay([(1_000, 40_000)]);
-        let _ = limiter.allow(Request::of("k").cost(5)).await.unwrap();
+        let _ = limiter.allow(Request::new("k").cost(5)).await.unwrap();
         for _ in 0..6 {
             sleep(Duration::from_millis(20)).await;
             fake.cut(); // behind the command, before its reply
@@ -1058,7 +1058,7 @@ fn a_unit_counts_at_most_twice() {
     });
 }
 
-/// A key that the server refuses holds up no other, and its callers are told.
+/// A key that the server refuses holds up no other, and its callers get the error.
 #[test]
 fn a_refused_key_is_said_to_its_callers() {
     paused(async {
@@ -1077,7 +1077,7 @@ fn a_refused_key_is_said_to_its_callers() {
     });
 }
 
-/// What is forgotten for want of room is not given its share again.
+/// What is forgotten because the map is full does not get its share again.
 #[test]
 fn forgotten_keys_get_no_second_share() {
     paused(async {
@@ -1117,7 +1117,7 @@ fn a_limiter_costs_little_before_its_first_request() {
             limiters.extend((0..LIMITERS).map(|_| client.limiter(quota(5, 1_000, 10)).mode(mode).build().unwrap()));
         }
         let budgets: Vec<_> =
-            (0..LIMITERS).map(|_| local.budget(5, Calendar::of(Period::Day)).build().unwrap()).collect();
+            (0..LIMITERS).map(|_| local.budget(5, Calendar::new(Period::Day)).build().unwrap()).collect();
         let each = resident().saturating_sub(before) / (limiters.len() + budgets.len());
         assert!(each < 2_000, "{each} bytes");
     });
@@ -1132,7 +1132,7 @@ fn a_key_that_there_is_no_room_for_is_decided_by_the_server() {
         let client = Client::builder().max_keys(1).over(fake.clone()).unwrap();
         let limiter = client.limiter(quota(1, 10_000, 10)).mode(Mode::Eventual).build().unwrap();
         connected(&limiter).await;
-        // Nothing can be forgotten before it is told.
+        // Nothing can be forgotten before it is sent.
         assert_eq!(allow(&limiter, "first").await.source(), Source::Eventual);
         let decided = [allow(&limiter, "second").await, allow(&limiter, "second").await];
         assert_eq!(
@@ -1200,7 +1200,7 @@ proptest! {
                 // The clock jumps before what is due by then has run, and a message goes through several tasks.
                 settle().await;
                 let partial = step == 1;
-                let request = Request { partial, ..Request::of("k").cost(cost) };
+                let request = Request { partial, ..Request::new("k").cost(cost) };
                 match step {
                     10 => {
                         drop(fake.run(&format!("SWLIMIT.REFUND k {cost}")));
@@ -1210,7 +1210,7 @@ proptest! {
                     // Nobody waits for this one.
                     9 => drop(tokio::spawn({
                         let limiter = limiter.clone();
-                        async move { limiter.allow(Request::of("k")).await }
+                        async move { limiter.allow(Request::new("k")).await }
                     })),
                     _ => {
                         let decision = limiter.allow(request).await.unwrap();
@@ -1224,7 +1224,7 @@ proptest! {
                             }
                             assert_eq!(would.granted, 0, "{decision:?} but {would:?}");
                             let (told, would) = (decision.retry_after, would.retry_after);
-                            // Of a larger cost only that is known what a smaller one was told.
+                            // Of a larger cost, only the reply to a smaller one is known.
                             let least = if partial { 1 } else { cost };
                             let is_late = least > 1 || told >= would;
                             assert!(is_late && told.is_none() == would.is_none(), "{told:?} but {would:?}");
@@ -1260,7 +1260,7 @@ proptest! {
             let mut used = VecDeque::new();
             for (micros, cost, step) in steps {
                 sleep(Duration::from_micros(if step == 0 { micros * 20 } else { micros })).await;
-                let request = Request { partial: step == 1, ..Request::of("k").cost(cost) };
+                let request = Request { partial: step == 1, ..Request::new("k").cost(cost) };
                 let decision = limiters[usize::from(step % 2)].allow(request).await.unwrap();
                 let now = Instant::now();
                 used.push_back((now, decision.units()));
@@ -1288,7 +1288,7 @@ proptest! {
             let limiter = client.limiter(quota(1_000, 1_000_000_000, 10)).mode(Mode::Eventual).build().unwrap();
             let mut used = 0;
             for (wait, cost, what) in steps {
-                let request = Request::of("k").cost(cost);
+                let request = Request::new("k").cost(cost);
                 match what {
                     0 => sleep(Duration::from_millis(wait)).await,
                     1 if used >= cost => {

@@ -26,6 +26,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -69,6 +70,13 @@ impl Limit {
     }
 }
 
+impl fmt::Debug for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { limiter, name, .. } = self;
+        f.debug_struct("Limit").field("name", name).field("limiter", limiter).finish_non_exhaustive()
+    }
+}
+
 type KeyOf = dyn Fn(&Parts) -> Option<Vec<u8>> + Send + Sync;
 type CostOf = dyn Fn(&Parts) -> u64 + Send + Sync;
 type OnDenial<B> = dyn Fn(&Parts, &Decisions) -> Response<B> + Send + Sync;
@@ -76,9 +84,16 @@ type OnError<B> = dyn Fn(&Parts, &Error) -> Option<Response<B>> + Send + Sync;
 
 /// A layer that limits requests to a service whose responses have bodies of type `B`.
 ///
-/// A request that is granted goes on to the service. One that is denied is answered with status 429 and an empty body.
-/// Both responses have the fields `RateLimit-Policy` and `RateLimit`, and a denial `Retry-After`, as
-/// [`Decisions::headers`] has them. They are added to those that another layer has set.
+/// For each request, in this order:
+///
+/// 1. Each limit computes the request's key. Limits without a key for it do not count.
+/// 2. One decision is made of all that have one: [`Limiter::allow`] of one limit,
+///    [`Client::allow_all`](crate::Client::allow_all) of several.
+/// 3. A granted request goes on to the service. A denied one gets status 429 and an empty body, or what
+///    [`on_denial`](Self::on_denial) makes.
+/// 4. If nobody could decide, the request gets status 500, or what [`on_error`](Self::on_error) makes.
+/// 5. The response gets the fields `RateLimit-Policy` and `RateLimit`, and a denial `Retry-After`, as
+///    [`Decisions::headers`] has them. They are added to those that another layer has set.
 pub struct RateLimitLayer<B> {
     limits: Arc<[Limit]>,
     on_denial: Arc<OnDenial<B>>,
@@ -122,7 +137,7 @@ impl<B> RateLimitLayer<B> {
         let keyed = self.limits.iter().filter_map(|limit| Some((limit, (limit.key)(request)?)));
         let (limits, keys): (Vec<&Limit>, Vec<Vec<u8>>) = keyed.unzip();
         let asked = limits.iter().zip(&keys);
-        let asked = asked.map(|(limit, key)| (&limit.limiter, crate::Request::of(key).cost((limit.cost)(request))));
+        let asked = asked.map(|(limit, key)| (&limit.limiter, crate::Request::new(key).cost((limit.cost)(request))));
         let decisions = match asked.collect::<Vec<_>>().as_slice() {
             [] => Decisions { granted: true, each: Vec::new() },
             [(limiter, request)] => {
@@ -163,6 +178,12 @@ impl<B> Clone for RateLimitLayer<B> {
     }
 }
 
+impl<B> fmt::Debug for RateLimitLayer<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
 impl<S, B> Layer<S> for RateLimitLayer<B> {
     type Service = RateLimit<S, B>;
 
@@ -175,6 +196,29 @@ impl<S, B> Layer<S> for RateLimitLayer<B> {
 pub struct RateLimit<S, B> {
     inner: S,
     layer: RateLimitLayer<B>,
+}
+
+impl<S, B> RateLimit<S, B> {
+    /// The service behind the layer.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The service behind the layer, to change it.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// Takes the service out of the layer.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S: fmt::Debug, B> fmt::Debug for RateLimit<S, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimit").field("inner", &self.inner).field("layer", &self.layer).finish()
+    }
 }
 
 impl<S: Clone, B> Clone for RateLimit<S, B> {

@@ -1,4 +1,4 @@
-//! Upon a client without a server: what is decided depends on nothing else.
+//! With a client without a server: decisions depend on nothing else.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,7 @@
 //! A connection that the application already has.
 
+use std::fmt;
+
 use redis::aio::ConnectionLike;
 
 use super::redis::{send, send_all};
@@ -7,7 +9,7 @@ use super::{Connection, Events, Failure, Pending, Purpose, Reply, Transport, Wor
 
 /// A transport over an asynchronous connection of the crate `redis`: multiplexed, managed, or to a cluster.
 ///
-/// It carries requests only. Changed keys are not heard of, so denials are remembered for at most
+/// It carries requests only. There are no invalidations, so denials are remembered for at most
 /// [`max_untracked_age`](crate::ClientBuilder::max_untracked_age); `acquire` waits in the process; and `leased`
 /// limiters decide as `cached` ones, since nobody knows which server answers. The connection should repeat nothing by
 /// itself: set its retries to 0.
@@ -17,6 +19,12 @@ impl<C> ExistingConnection<C> {
     /// Shares this connection with its owner.
     pub fn new(connection: C) -> Self {
         Self(connection)
+    }
+}
+
+impl<C> fmt::Debug for ExistingConnection<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExistingConnection").finish_non_exhaustive()
     }
 }
 

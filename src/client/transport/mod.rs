@@ -12,6 +12,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use crate::error::Cause;
+
 pub use existing::ExistingConnection;
 pub(crate) use redis::Servers;
 pub use url::ConnectionOptions;
@@ -21,7 +23,7 @@ pub type Pending<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
 /// Makes connections to one server, to the primary that sentinels name, or to the nodes of a cluster.
 pub trait Transport: Send + Sync + 'static {
-    /// Connects. `node` is the address of a cluster's node; without it, the transport finds the primary itself, anew
+    /// Connects. `node` is the address of a cluster's node; without it, the transport finds the primary itself, again
     /// for each connection. `events` hears what the connection tells unasked.
     ///
     /// Dropping the future ends the attempt.
@@ -65,6 +67,7 @@ impl<const N: usize> Words for [&str; N] {
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Purpose {
     /// Commands that the server answers at once. Many requests share the connection.
     Requests,
@@ -76,6 +79,7 @@ pub enum Purpose {
 
 /// What a connection tells unasked.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Event {
     /// A tracked key has changed.
     Changed(Vec<u8>),
@@ -90,17 +94,28 @@ pub type Events = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// Why there is no reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Failure {
     /// The server was not reached, or the connection broke. What was sent may have been executed.
     #[error("{0}")]
-    Connection(String),
+    Connection(Cause),
     /// The server refused the connection: its error, which begins with a code.
     #[error("{0}")]
     Refused(String),
 }
 
+impl From<Failure> for Cause {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Connection(cause) => cause,
+            Failure::Refused(text) => text.into(),
+        }
+    }
+}
+
 /// A reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reply {
     /// Null.
     Nil,
@@ -131,3 +146,7 @@ impl fmt::Display for Reply {
 pub(crate) fn joined(replies: &[Reply]) -> String {
     replies.iter().map(Reply::to_string).collect::<Vec<_>>().join(", ")
 }
+
+/// Numbers of `tests/vectors/defaults.json`.
+#[cfg(test)]
+pub(crate) const NUMBERS: &[(&str, u64)] = &[("sentinel_interval", sentinel::INTERVAL.as_millis() as u64)];

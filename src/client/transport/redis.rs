@@ -11,6 +11,7 @@ use super::certificates;
 use super::sentinel::{Sentinels, Tenure};
 use super::url::{at, Place};
 use super::{Connection, ConnectionOptions, Event, Events, Failure, Pending, Purpose, Reply, Transport, Words};
+use crate::error::Cause;
 
 /// Commands that a connection queues, at least as many as may be unanswered: a command that was polled once is queued.
 const QUEUE: usize = 4096;
@@ -121,14 +122,14 @@ impl Connection for OfPrimary {
     }
 }
 
-/// RESP3, in which the end of a connection is heard of at once; RESP2 with servers and proxies that know nothing else.
+/// RESP3, which reports the end of a connection at once; RESP2 with servers and proxies that know nothing else.
 async fn connected(info: ConnectionInfo, purpose: Purpose, events: Events) -> Result<Shared, Failure> {
     let speaking = |protocol| {
         let settings = info.redis_settings().clone().set_protocol(protocol);
         redis::Client::open(info.clone().set_redis_settings(settings))
     };
     let plain = AsyncConnectionConfig::new()
-        // Patience is the business of whoever waits: the breaker and the requests have limits of their own.
+        // No timeouts here: the breaker and the requests have limits of their own.
         .set_connection_timeout(None)
         .set_response_timeout(None)
         .set_pipeline_buffer_size(QUEUE);
@@ -146,7 +147,7 @@ async fn connected(info: ConnectionInfo, purpose: Purpose, events: Events) -> Re
     };
     let shared = Shared(connection);
     if purpose == Purpose::Tracking {
-        // Not NOLOOP: a key that has expired is deleted by the read that finds it so, and that has to be told, too.
+        // Not NOLOOP: a key that has expired is deleted by the read that finds it so, and that must be announced, too.
         if let Reply::Error(text) = shared.send(&["CLIENT", "TRACKING", "ON"]).await? {
             return Err(Failure::Refused(text));
         }
@@ -229,7 +230,7 @@ impl From<redis::RedisError> for Failure {
         match server_error(&error) {
             Some(text) => Self::Refused(text),
             None if error.kind() == ErrorKind::Parse => Self::Connection("the reply is not Redis's protocol".into()),
-            None => Self::Connection(certificates::explained(&error.to_string())),
+            None => Self::Connection(Cause::new(certificates::explained(&error.to_string()), error)),
         }
     }
 }
@@ -270,7 +271,7 @@ impl Reply {
     fn of_error(error: redis::RedisError) -> Result<Self, Failure> {
         match server_error(&error) {
             Some(text) => Ok(Self::Error(text)),
-            None => Err(Failure::Connection(error.to_string())),
+            None => Err(Failure::Connection(Cause::new(error.to_string(), error))),
         }
     }
 }

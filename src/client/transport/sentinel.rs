@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 use super::Failure;
 
 /// How often a sentinel is asked; and how long one may take to answer.
-const INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Sentinels, and the primary they are asked for.
 pub(super) struct Sentinels {
@@ -31,7 +31,7 @@ pub(super) struct Sentinels {
     watching: Mutex<JoinSet<()>>,
 }
 
-/// The primary with the largest epoch that was told so far.
+/// The primary with the largest epoch so far.
 type Newest = watch::Sender<Option<Primary>>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,7 +147,7 @@ impl Sentinel {
     async fn listen(&mut self, newest: &Newest) -> Result<(), Failure> {
         let mut listening = redis::Client::open(self.node.clone())?.get_async_pubsub().await?;
         listening.subscribe("+switch-master").await?;
-        // What was told before.
+        // What it said before.
         hear(newest, &self.ask().await?);
         self.connection = None;
         let mut messages = listening.on_message();
@@ -169,7 +169,7 @@ impl Sentinel {
                 redis::Client::open(self.node.clone())?.get_multiplexed_async_connection_with_config(&config).await?
             }
         };
-        // The epoch first: what is told of the address behind it is as new, or newer.
+        // The epoch first: the address that comes after it is as new, or newer.
         let (fields, address): (HashMap<String, String>, Option<(String, u16)>) = redis::pipe()
             .cmd("SENTINEL")
             .arg("MASTER")
@@ -180,7 +180,8 @@ impl Sentinel {
             .query_async(&mut connection)
             .await?;
         self.connection = Some(connection);
-        let unknown = || Failure::Connection(format!("the sentinels do not know a primary called {}", self.name));
+        let unknown =
+            || Failure::Connection(format!("the sentinels do not know a primary called {}", self.name).into());
         let (host, port) = address.ok_or_else(unknown)?;
         let epoch = fields.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or_default();
         Ok(Primary { epoch, host, port })

@@ -89,7 +89,7 @@ pub(super) enum Place {
 
 impl Place {
     /// Reads `redis://`, `rediss://`, `unix://`; `redis-cluster://a,b` and `rediss-cluster://a,b`;
-    /// `redis-sentinel://a,b/name` and `rediss-sentinel://a,b/name`. With `user:password@` and, but for clusters,
+    /// `redis-sentinel://a,b/name` and `rediss-sentinel://a,b/name`. With `user:password@` and, except for clusters,
     /// `/database` behind.
     ///
     /// # Errors
@@ -152,7 +152,7 @@ fn has_port(host: &str) -> bool {
 
 /// The same settings at another address, `host:port`.
 pub(super) fn at(seed: &ConnectionInfo, node: &str) -> Result<ConnectionInfo, Failure> {
-    let unclear = || Failure::Connection(format!("{node} is no address"));
+    let unclear = || Failure::Connection(format!("{node} is no address").into());
     let (host, port) = node.rsplit_once(':').ok_or_else(unclear)?;
     Ok(with_host(seed, host.to_owned(), port.parse().map_err(|_| unclear())?))
 }

@@ -1,4 +1,4 @@
-//! The breaker: open while a server is away, so that no request waits for it in vain. It knows whether the server is
+//! The breaker: open while a server is unavailable, so that no request waits for it. It knows whether the server is
 //! slow, too.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,15 +11,16 @@ use super::health::{reason, refuses_writes};
 use crate::servers::{ServerState, State};
 
 /// So many failures in a row open it.
-const FAILURES: u32 = 3;
+pub(super) const FAILURES: u32 = 3;
 /// The pause before the first probe; it doubles up to the longest. Each varies by a fifth, so that the clients of a
 /// server do not probe it together.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+pub(super) const JITTER: f64 = 0.2;
 /// A server is slow until no reply has come late for so long.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// What is known of a server's health. Nothing here waits or has tasks: [`super::node`] probes.
+/// The health of a server. Nothing here waits or has tasks: [`super::node`] probes.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
     is_open: AtomicBool,
@@ -109,11 +110,11 @@ impl Breaker {
     pub fn state(&self, address: String, lacks: Vec<&'static str>, round_trip: Option<Duration>) -> ServerState {
         let known = self.state.lock();
         let state = match (self.is_open(), known.late) {
-            (true, _) => State::Away,
+            (true, _) => State::Unavailable,
             (false, Some(_)) => State::Slow,
             (false, None) => State::Up,
         };
-        let away = (state == State::Away).then_some(known.reason.as_str());
+        let away = (state == State::Unavailable).then_some(known.reason.as_str());
         let (reason, message) = (away.map(reason), away.unwrap_or_default().to_owned());
         ServerState { address, state, reason, message, since: known.since, lacks, round_trip, backend: None }
     }
@@ -127,7 +128,8 @@ impl Breaker {
 /// The pauses between probes.
 pub(super) fn pauses() -> impl Iterator<Item = Duration> {
     let doubled = |pause: &Duration| Some((*pause * 2).min(LONGEST_PAUSE));
-    std::iter::successors(Some(FIRST_PAUSE), doubled).map(|pause| pause.mul_f64(0.8 + 0.4 * fastrand::f64()))
+    std::iter::successors(Some(FIRST_PAUSE), doubled)
+        .map(|pause| pause.mul_f64(1.0 - JITTER + 2.0 * JITTER * fastrand::f64()))
 }
 
 #[cfg(test)]

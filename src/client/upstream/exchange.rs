@@ -21,8 +21,12 @@ use crate::protocol::Command;
 use crate::transport::{Failure, Pending, Reply};
 
 /// An exchange without a reply is given up after so long, at the latest, and its connection with it.
-const GIVEN_UP: Duration = Duration::from_secs(10);
-/// How often it is looked whether the server is back without that connection.
+pub(super) const GIVEN_UP: Duration = Duration::from_secs(10);
+/// A connection that owes something and has been silent for so many timeouts is down.
+pub(super) const SILENT_TIMEOUTS: u32 = 3;
+/// Turns of the event loop after a timeout, before it counts: the reply may have arrived and not been read.
+pub(super) const TURNS: usize = 3;
+/// Interval between checks whether the server is back without that connection.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// What became of an exchange.
@@ -85,7 +89,7 @@ struct Owned {
     sent: Option<Instant>,
     /// It has followed a redirection.
     is_redirected: bool,
-    /// The breaker was told that it is late.
+    /// The breaker knows that it is late.
     is_late: bool,
 }
 
@@ -141,7 +145,7 @@ impl Owned {
         }
     }
 
-    /// Hears the reply, however late, and does with it what is to be done where nobody waits.
+    /// Waits for the reply, however late, and does what it asks for where nobody waits.
     async fn reap(self) {
         let node = Arc::clone(&self.node);
         let mut settled = self.see_through().await;
@@ -169,11 +173,11 @@ impl Owned {
         self.late();
         // Others may be answered on the connection after this was sent, and nobody from then on.
         while sent.elapsed() < GIVEN_UP {
-            let silent = self.line.quiet_since().max(sent) + 3 * timeout;
+            let silent = self.line.quiet_since().max(sent) + SILENT_TIMEOUTS * timeout;
             if let Some(reply) = self.reply_until(silent.min(sent + GIVEN_UP)).await {
                 return self.answered(reply);
             }
-            if self.line.is_silent(3 * timeout, Instant::now()) {
+            if self.line.is_silent(SILENT_TIMEOUTS * timeout, Instant::now()) {
                 self.node.open("the connection is silent", self.batch.key());
                 break;
             }
@@ -192,7 +196,7 @@ impl Owned {
             return Some(reply);
         }
         // If the event loop stalled, the reply may have arrived and not been read.
-        for _ in 0..3 {
+        for _ in 0..TURNS {
             yield_now().await;
             if let Ok(reply) = timeout_at(until, &mut self.reply).await {
                 return Some(reply);

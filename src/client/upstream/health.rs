@@ -40,7 +40,8 @@ pub(crate) fn is_failure(error: &str) -> bool {
 /// redirection is one only where it was followed already.
 pub(super) fn failure(reply: &Result<Reply, Failure>, is_redirected: bool) -> Option<&str> {
     match reply {
-        Err(Failure::Connection(text) | Failure::Refused(text)) => Some(text),
+        Err(Failure::Connection(cause)) => Some(cause.as_str()),
+        Err(Failure::Refused(text)) => Some(text),
         Ok(Reply::Array(replies)) => replies.iter().find_map(|reply| error(reply, is_redirected)),
         Ok(reply) => error(reply, is_redirected),
     }

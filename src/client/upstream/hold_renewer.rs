@@ -23,8 +23,13 @@ use crate::protocol::{Bytes, Command};
 use crate::statistics::Count;
 use crate::transport::Reply;
 
+/// A hold is renewed so often in its time to live; whatever is repeated for it, so often.
+pub(super) const RENEWALS: u32 = 3;
+pub(super) const RETRIES: u32 = 10;
+/// Clocks may drift by one part in so many.
+pub(super) const DRIFT: u32 = 1000;
 /// The most ids of one command.
-const MOST_IDS: usize = 1000;
+pub(super) const MOST_IDS: usize = 1000;
 
 /// 16 random bytes, or what the caller chose.
 pub(crate) type Id = Bytes;
@@ -90,7 +95,7 @@ impl Lifetime {
 
 /// When a hold is over for its holder, whatever the server says later. The thousandth is for clocks that drift.
 fn over(sent: Moment, ttl: Duration) -> Moment {
-    sent.after(ttl - ttl / 1000)
+    sent.after(ttl - ttl / DRIFT)
 }
 
 /// What is asked of the renewer. Cheap to clone.
@@ -111,11 +116,11 @@ enum Message {
     Settle(Settlement),
     /// The reply to a RENEW that came late.
     Renewed(Renewal),
-    /// Tell when nothing is to be released or settled any more.
+    /// Answer when nothing is left to release or settle.
     WhenSettled(oneshot::Sender<()>),
 }
 
-/// What a hold has reserved is to be corrected.
+/// A correction of what a hold has reserved.
 pub(crate) struct Settlement {
     pub name: HoldName,
     pub command: Command,
@@ -137,7 +142,7 @@ impl HoldRenewer {
     /// Renews a hold that was granted or renewed by what was sent at a moment, until it is released or lost.
     pub fn keep(&self, name: HoldName, sent: Moment) -> Arc<Lifetime> {
         let life = Arc::new(Lifetime::new(sent, name.ttl));
-        let due = sent.instant + name.ttl / 3;
+        let due = sent.instant + name.ttl / RENEWALS;
         self.tell(Message::Keep(name, Arc::clone(&life), due));
         life
     }
@@ -157,7 +162,7 @@ impl HoldRenewer {
         self.tell(Message::Settle(settlement));
     }
 
-    /// Waits until nothing is to be released or settled any more.
+    /// Waits until nothing is left to release or settle.
     pub async fn settled(&self) {
         if self.inbox.get().is_none() {
             return;
@@ -190,7 +195,7 @@ struct Task {
     /// For replies that come late.
     inbox: WeakUnboundedSender<Message>,
     groups: HashMap<Group, HashMap<Id, Kept>>,
-    /// When a group is to be looked at next: not later than its first hold is due, or over.
+    /// When to look at a group next: not later than its first hold is due, or over.
     due: BTreeSet<(Instant, Group)>,
     next: HashMap<Group, Instant>,
     exchanges: FuturesUnordered<BoxFuture<'static, Done>>,
@@ -201,7 +206,7 @@ struct Task {
 
 struct Kept {
     life: Arc<Lifetime>,
-    /// When it is to be renewed.
+    /// When to renew it.
     due: Instant,
 }
 
@@ -303,7 +308,7 @@ impl Task {
         }
     }
 
-    /// Looks at a group at an instant, unless it is to be looked at before.
+    /// Looks at a group at an instant, unless a look before that is planned.
     fn look_at(&mut self, group: &Group, instant: Instant) {
         match self.next.get(group) {
             Some(next) if *next <= instant => return,
@@ -344,7 +349,7 @@ impl Task {
         let is_due = holds.values().any(|hold| hold.due <= now);
         let ids: Vec<Id> = if is_due { holds.keys().cloned().collect() } else { Vec::new() };
         if is_due {
-            let again = now + group.1 / 10;
+            let again = now + group.1 / RETRIES;
             holds.values_mut().for_each(|hold| hold.due = again);
         }
         let next = holds.values().map(|hold| hold.due.min(hold.life.until())).min();
@@ -371,7 +376,7 @@ impl Task {
             let Some(hold) = holds.get_mut(id) else { continue };
             if reply.natural() == Ok(1) {
                 hold.life.renewed(sent, group.1);
-                hold.due = hold.due.max(sent.instant + group.1 / 3);
+                hold.due = hold.due.max(sent.instant + group.1 / RENEWALS);
             } else {
                 lost += u64::from(hold.life.lose());
                 holds.remove(id);
@@ -384,7 +389,7 @@ impl Task {
     }
 }
 
-/// Renews holds of a key once. A reply that comes later is told by itself.
+/// Renews holds of a key once. A reply that comes later becomes a message.
 async fn renew(link: Arc<Link>, inbox: WeakUnboundedSender<Message>, group: Group, ids: Vec<Id>) -> Done {
     let sent = Moment::now();
     let command = Command::Renew { key: Arc::clone(&group.0), ttl: ms(group.1), ids: ids.clone() };
@@ -397,7 +402,7 @@ async fn renew(link: Arc<Link>, inbox: WeakUnboundedSender<Message>, group: Grou
             }
         })
     };
-    let reply = link.insist(command, sent.instant + group.1 / 10, Some(late)).await;
+    let reply = link.insist(command, sent.instant + group.1 / RETRIES, Some(late)).await;
     Done::Renewed(Renewal { group, ids, sent, reply })
 }
 
@@ -417,7 +422,7 @@ async fn settle(link: Arc<Link>, settlement: Settlement) -> Done {
         Ok(None) if tries == 1 => {
             for command in beyond {
                 // Asked once: what is recorded twice counts twice.
-                let _ = link.insist(command, Instant::now() + name.ttl / 10, None).await;
+                let _ = link.insist(command, Instant::now() + name.ttl / RETRIES, None).await;
             }
             Ok(None)
         }
@@ -432,10 +437,10 @@ async fn settle(link: Arc<Link>, settlement: Settlement) -> Done {
 async fn until_answered(link: &Link, command: &Command, ttl: Duration, until: Instant) -> (Result<Reply, Error>, u32) {
     let mut tries = 0;
     loop {
-        let (next, is_back) = (Instant::now() + ttl / 10, link.is_back());
+        let (next, is_back) = (Instant::now() + ttl / RETRIES, link.is_back());
         let asking = async {
             match link.insist(command.clone(), next, None).await {
-                Err(Error::Away(_)) if next < until => {
+                Err(Error::Unavailable(_)) if next < until => {
                     sleep_until(next).await;
                     None
                 }

@@ -13,9 +13,9 @@ use crate::servers::Backend;
 use crate::transport::{Failure, Pending, Reply};
 
 /// A connection that owes something and has been silent for so long takes nothing new.
-const SILENCE: Duration = Duration::from_secs(1);
+pub(super) const SILENCE: Duration = Duration::from_secs(1);
 /// The most commands that may be unanswered.
-const MOST_UNANSWERED: usize = 1000;
+pub(super) const MOST_UNANSWERED: usize = 1000;
 
 /// A connection that many requests share.
 pub(crate) struct Line {

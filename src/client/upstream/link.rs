@@ -28,6 +28,11 @@ const TOO_LITTLE: Duration = Duration::from_millis(2);
 /// A request is decided a tenth of its time before its deadline, at least and at most so much.
 const EARLY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(5));
 
+/// How long a request may wait whose caller waits for so long; `None` if it is decided at once.
+pub(crate) fn time_to_wait(left: Duration) -> Option<Duration> {
+    (left >= TOO_LITTLE).then(|| left - (left / 10).clamp(EARLY.0, EARLY.1))
+}
+
 /// The server, or the cluster, as the strategies see it.
 pub(crate) struct Link {
     context: Arc<Context>,
@@ -39,7 +44,7 @@ pub(crate) struct Link {
     lets_nobody_wait: AtomicBool,
 }
 
-/// What the server says to whoever waits with an id with which another client waits from then on. That wait is over.
+/// The server's error when a new waiter with the same id takes over the place. That wait is over.
 pub(crate) const WAITS_ELSEWHERE: &str = "UNBLOCKED another client now waits for this id";
 
 /// Whether the server only lets somebody go who may ask again.
@@ -72,15 +77,14 @@ impl Link {
     /// Until when a request that comes now may wait.
     ///
     /// # Errors
-    /// [`Error::Away`] where its own deadline leaves it no time.
+    /// [`Error::Unavailable`] where its own deadline leaves it no time.
     pub fn deadline(&self, asked: Option<Instant>) -> Result<Instant, Error> {
         let now = Instant::now();
         let deadline = now + self.context.timeout;
         let Some(asked) = asked else { return Ok(deadline) };
-        let left = asked.saturating_duration_since(now);
-        match left >= TOO_LITTLE {
-            true => Ok(deadline.min(asked - (left / 10).clamp(EARLY.0, EARLY.1))),
-            false => Err(Error::Away("the request has no time left".into())),
+        match time_to_wait(asked.saturating_duration_since(now)) {
+            Some(time) => Ok(deadline.min(now + time)),
+            None => Err(Error::Unavailable("the request has no time left".into())),
         }
     }
 
@@ -91,7 +95,7 @@ impl Link {
 
     /// Whether all servers are believed to be there.
     pub fn is_there(&self) -> bool {
-        self.servers().iter().all(|server| server.state != State::Away)
+        self.servers().iter().all(|server| server.state != State::Unavailable)
     }
 
     /// What is known of each server, by address.
@@ -109,7 +113,7 @@ impl Link {
         self.context.rights.publish();
     }
 
-    /// Whether the script decides upon a key.
+    /// Whether the script decides for a key.
     pub fn is_scripted(&self, key: &[u8]) -> bool {
         self.topology.known(key).is_some_and(|node| node.health.backend() == Some(Backend::Script))
     }
@@ -122,7 +126,7 @@ impl Link {
     /// Asks one thing.
     ///
     /// # Errors
-    /// [`Error::Away`] where the server does not answer by the deadline or cannot decide; else as it refuses.
+    /// [`Error::Unavailable`] where the server does not answer by the deadline or cannot decide; else as it refuses.
     pub async fn ask(&self, command: Command, deadline: Instant) -> Result<Reply, Error> {
         let settled = self.exchange(Batch::One(command), deadline, None).await?;
         self.understood(settled.reply, settled.batch.key())
@@ -163,7 +167,7 @@ impl Link {
                 None => Ok(settled),
             }
         };
-        let late = |_| Error::Away("no reply in time".into());
+        let late = |_| Error::Unavailable("no reply in time".into());
         timeout_at(deadline, exchanging).await.unwrap_or_else(|elapsed| Err(late(elapsed)))
     }
 
@@ -241,14 +245,14 @@ impl Link {
         match reply {
             Ok(Reply::Error(text)) => Err(self.error(text, key)),
             Ok(reply) => Ok(reply),
-            Err(failure) => Err(Error::Away(failure.to_string())),
+            Err(failure) => Err(Error::Unavailable(failure.into())),
         }
     }
 
     /// What an error of the server's means to a caller.
     pub fn error(&self, text: String, key: &[u8]) -> Error {
         if is_failure(&text) {
-            return Error::Away(text);
+            return Error::Unavailable(text.into());
         }
         if is_unknown_command(&text) {
             let node = self.topology.known(key);
@@ -256,28 +260,28 @@ impl Link {
                 // EVALSHA itself may be what is unknown.
                 Some(Backend::Script) if text.contains(PREFIX) => Error::NeedsModule,
                 // A server that was replaced by one without the module is away.
-                _ if node.is_some_and(|node| node.health.was_served()) => Error::Away(text),
+                _ if node.is_some_and(|node| node.health.was_served()) => Error::Unavailable(text.into()),
                 _ => Error::ModuleMissing,
             };
         }
         Error::Refused(text)
     }
 
-    /// Whether changes of a key can be heard of.
+    /// Whether the server can announce changes of a key.
     pub fn is_tracked(&self, key: &[u8]) -> bool {
         self.topology.known(key).is_some_and(|node| node.tracking.is_offered())
     }
 
-    /// Reads a key so that its changes are heard of from then on. No request waits for this.
+    /// Reads a key so that the server announces its changes from then on. No request waits for this.
     pub async fn read_tracked(&self, key: &[u8], commands: &[Command]) -> Result<Vec<Reply>, Error> {
         let node = self.topology.node(key).await?;
         if node.health.is_unavailable() {
-            return Err(Error::Away("the breaker is open".into()));
+            return Err(Error::Unavailable("the breaker is open".into()));
         }
         match node.tracking.read(commands).await {
             Ok(Reply::Array(replies)) => Ok(replies),
             Ok(reply) => Err(Error::Answer(reply.to_string())),
-            Err(failure) => Err(Error::Away(failure.to_string())),
+            Err(failure) => Err(Error::Unavailable(failure.into())),
         }
     }
 
@@ -293,7 +297,7 @@ impl Link {
         self.context.is_back.notified()
     }
 
-    /// Asks something that the server may answer as late as the end of a wait, which the command is told. `None` where
+    /// Asks something that the server may answer as late as the end of a wait, which the command contains. `None` where
     /// nobody can wait on the server, there is no place for one more, or the client was closed.
     pub async fn wait(
         &self,
@@ -304,7 +308,7 @@ impl Link {
         if self.lets_nobody_wait.load(Ordering::Relaxed) || !self.context.transport.offers(Purpose::Waiting) {
             return None;
         }
-        // Whoever waits for another key must not wait for a place, too.
+        // A request for another key must not wait for a place, too.
         let _place = self.places.try_acquire().ok()?;
         loop {
             let left = wait.left();
@@ -316,7 +320,7 @@ impl Link {
                 }
                 self.understood(reply, key)
             };
-            let late = || Error::Away("no reply in time".into());
+            let late = || Error::Unavailable("no reply in time".into());
             let reply = wait.with(self.context.timeout, waiting).await;
             if reply.is_none() && wait.is_closed() {
                 return None;

@@ -34,7 +34,7 @@ fn since_boot() -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or_default(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-/// Elsewhere, a process that slept is told by the runtime's clock alone.
+/// Elsewhere, the runtime's clock alone counts.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn since_boot() -> Duration {
     static STARTED: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();

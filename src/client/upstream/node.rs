@@ -15,7 +15,7 @@ use super::node_health::{NodeHealth, CONNECTING, PROBING};
 use super::tracking::Tracking;
 use super::waiting::Waiting;
 use crate::demand::Demand;
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::protocol::{is_unknown_command, Command};
 use crate::statistics::Count;
 use crate::transport::{Pending, Purpose, Reply};
@@ -29,7 +29,7 @@ pub(crate) struct Node {
     pub(super) waiting: Waiting,
 }
 
-type Attempt = watch::Receiver<Option<Result<Arc<Line>, String>>>;
+type Attempt = watch::Receiver<Option<Result<Arc<Line>, Cause>>>;
 type Connecting = Pending<Arc<Line>>;
 
 impl Node {
@@ -51,10 +51,10 @@ impl Node {
     /// the request that began it, and concurrent requests share its outcome.
     ///
     /// # Errors
-    /// [`Error::Away`] at once while the breaker is open, or when the attempt fails.
+    /// [`Error::Unavailable`] at once while the breaker is open, or when the attempt fails.
     pub async fn line(self: &Arc<Self>, key: &[u8]) -> Result<Arc<Line>, Error> {
         if self.health.is_unavailable() {
-            return Err(Error::Away(self.health.breaker.reason()));
+            return Err(Error::Unavailable(self.health.breaker.reason().into()));
         }
         self.any_line(key).await
     }
@@ -62,7 +62,7 @@ impl Node {
     /// The same, whatever the breaker says.
     ///
     /// # Errors
-    /// [`Error::Away`] when the attempt fails.
+    /// [`Error::Unavailable`] when the attempt fails.
     pub async fn any_line(self: &Arc<Self>, key: &[u8]) -> Result<Arc<Line>, Error> {
         if let Some(line) = self.health.current() {
             return Ok(line);
@@ -71,8 +71,8 @@ impl Node {
         let made = attempt.wait_for(Option::is_some).await;
         match made.as_deref() {
             Ok(Some(Ok(line))) => Ok(Arc::clone(line)),
-            Ok(Some(Err(reason))) => Err(Error::Away(reason.clone())),
-            _ => Err(Error::Away("the connection was not made".into())),
+            Ok(Some(Err(reason))) => Err(Error::Unavailable(reason.clone())),
+            _ => Err(Error::Unavailable("the connection was not made".into())),
         }
     }
 
@@ -88,7 +88,7 @@ impl Node {
         tokio::spawn(async move {
             let mut connecting = node.connector.connect(Purpose::Requests);
             let made = match timeout(CONNECTING, &mut connecting).await {
-                Ok(made) => made.map_err(|failure| failure.to_string()),
+                Ok(made) => made.map_err(Cause::from),
                 Err(_) => {
                     let reason = "no connection within a second";
                     if node.health.opens(reason) {
@@ -99,7 +99,7 @@ impl Node {
             };
             match &made {
                 Ok(line) => node.install(line),
-                Err(reason) if !node.health.is_unavailable() => node.health.failure(reason),
+                Err(reason) if !node.health.is_unavailable() => node.health.failure(reason.as_str()),
                 Err(_) => {}
             }
             *node.connecting.lock() = None;

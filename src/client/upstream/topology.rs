@@ -136,13 +136,13 @@ impl Cluster {
             return Ok(node);
         }
         if self.breaker.is_open() {
-            return Err(Error::Away(self.breaker.reason()));
+            return Err(Error::Unavailable(self.breaker.reason().into()));
         }
         let mut lookup = self.lookup();
         if let Ok(Some(Err(reason))) = lookup.wait_for(Option::is_some).await.as_deref() {
-            return Err(Error::Away(reason.clone()));
+            return Err(Error::Unavailable(reason.clone().into()));
         }
-        self.known(key).ok_or_else(|| Error::Away("CLUSTERDOWN no node has the key's slot".into()))
+        self.known(key).ok_or_else(|| Error::Unavailable("CLUSTERDOWN no node has the key's slot".into()))
     }
 
     fn lookup(self: &Arc<Self>) -> Lookup {
@@ -234,7 +234,8 @@ async fn ask(context: &Arc<Context>, address: String) -> Result<Vec<Range>, Fail
     if let Reply::Error(text) = reply {
         return Err(Failure::Refused(text));
     }
-    ranges(&reply, &address).ok_or_else(|| Failure::Connection(format!("slots that are not understood: {reply}")))
+    ranges(&reply, &address)
+        .ok_or_else(|| Failure::Connection(format!("slots that are not understood: {reply}").into()))
 }
 
 fn ranges(reply: &Reply, asked: &str) -> Option<Vec<Range>> {

@@ -14,7 +14,7 @@ use crate::protocol::Command;
 use crate::transport::{Event, Failure, Purpose, Reply};
 
 /// A tracking connection that was silent for so long gets a PING.
-const SILENCE: Duration = Duration::from_secs(1);
+pub(super) const SILENCE: Duration = Duration::from_secs(1);
 /// How long connecting and answering may take. No request waits for it.
 const PATIENCE: Duration = Duration::from_secs(1);
 

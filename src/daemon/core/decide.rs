@@ -70,7 +70,7 @@ impl Limiters {
     ) -> Result<Answer, Refusal> {
         match self.answer(question, operation, deadline).await {
             Ok(answer) if operation == Operation::Refund => Ok(Answer { granted: true, ..answer }),
-            Err(client::Error::Away(_)) => failed(question),
+            Err(client::Error::Unavailable(_)) => failed(question),
             answer => Ok(answer?),
         }
     }

@@ -161,7 +161,7 @@ impl ExplainedLimit {
                 remaining: answer.remaining,
                 retry_after: answer.retry_after.map(ms),
                 reset_after: answer.reset_after.map(ms),
-                source: answer.source.name().into(),
+                source: answer.source.as_str().into(),
             }),
             error: answer.as_ref().err().map(|refusal| refusal.message().into()),
         }

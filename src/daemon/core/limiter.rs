@@ -116,7 +116,7 @@ fn window(client: &Client, limit: &Limit, geometry: Geometry) -> Result<Limiter,
         builder = builder.strict();
     }
     if let Some(block) = limit.block {
-        builder = builder.blocking(ms(block));
+        builder = builder.block_for(ms(block));
     }
     let DecisionPolicy { mode, on_failure, local_share, lease_share, sync_interval } = limit.policy;
     builder

@@ -48,7 +48,7 @@ impl<'a> Question<'a> {
 
     /// The client's request for a window or period, which gives up at this deadline.
     pub(super) fn request(&self, deadline: Option<Instant>) -> Request<'_> {
-        let request = Request::of(&self.key).cost(self.hits);
+        let request = Request::new(&self.key).cost(self.hits);
         let request = if self.partial { request.partial() } else { request };
         let request = self.age.map_or(request, |age| request.age(age));
         deadline.map_or(request, |deadline| request.deadline(deadline))
@@ -56,7 +56,7 @@ impl<'a> Question<'a> {
 
     /// The client's request for a hold.
     pub(super) fn hold_request(&self, deadline: Option<Instant>) -> HoldRequest<'_> {
-        let request = HoldRequest::of(&self.key).cost(self.hits).wait(self.wait.unwrap_or_default());
+        let request = HoldRequest::new(&self.key).cost(self.hits).wait(self.wait.unwrap_or_default());
         let request = deadline.map_or(request, |deadline| request.deadline(deadline));
         self.id.as_ref().map_or(request, |id| request.id(id))
     }

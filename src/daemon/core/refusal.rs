@@ -60,7 +60,7 @@ impl Refusal {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         match error {
-            Error::Away(_) => Self::Unavailable,
+            Error::Unavailable(_) => Self::Unavailable,
             Error::Invalid(message) => Self::Invalid(message.into()),
             Error::NoServer(_) => Self::NeedsServer,
             error => Self::Refused(error.to_string()),

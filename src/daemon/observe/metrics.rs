@@ -127,9 +127,9 @@ impl Metrics {
             let lacks = module == Module::Auto && server.backend == Some(Backend::Script);
             gauge!("swlimitd_server_lacks_module", "server" => server.address).set(u8::from(lacks));
         }
-        for server in client.servers().into_iter().filter(|server| server.state == State::Away) {
+        for server in client.servers().into_iter().filter(|server| server.state == State::Unavailable) {
             let away = server.since.elapsed().unwrap_or_default();
-            let reason = server.reason.map_or("other", |reason| reason.name());
+            let reason = server.reason.map_or("other", |reason| reason.as_str());
             gauge!("swlimitd_server_away_seconds", "server" => server.address, "reason" => reason)
                 .set(away.as_secs_f64());
         }

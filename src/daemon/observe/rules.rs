@@ -290,7 +290,7 @@ impl RuleMetrics {
         self.decisions[source as usize][usize::from(granted)].get_or_init(|| {
             let [domain, rule] = self.labels.clone();
             let decision = if granted { "granted" } else { "denied" };
-            let labels = [domain, rule, ("decision", decision.into()), ("source", source.name().into())];
+            let labels = [domain, rule, ("decision", decision.into()), ("source", source.as_str().into())];
             counter!("swlimitd_decisions_total", &labels)
         })
     }

@@ -175,12 +175,12 @@ fn servers(service: &Service, has_access: bool) -> Vec<Value> {
     let shown = all.iter().map(|server| {
         json!({
             "address": server.address,
-            "state": server.state.name(),
-            "reason": server.reason.map(|reason| reason.name()),
+            "state": server.state.as_str(),
+            "reason": server.reason.map(|reason| reason.as_str()),
             "message": if has_access { &*server.message } else { "" },
             "since": api::unix(server.since),
             "lacks": server.lacks,
-            "backend": server.backend.map(|backend| backend.name()),
+            "backend": server.backend.map(|backend| backend.as_str()),
             "round_trip": server.round_trip.map(|took| took.as_secs_f64()),
         })
     });
@@ -229,7 +229,7 @@ fn decisions(metrics: &Metrics, range: TimeRange, is_shown: impl Fn(&str, &str) 
 fn sources(metrics: &Metrics, range: TimeRange) -> Vec<Value> {
     let steps = metrics.recent_sources.steps(range).unwrap_or_default();
     let sum = |source: Source| steps.iter().map(|step| u64::from(step[source as usize])).sum::<u64>();
-    Source::ALL.map(|source| json!({"source": source.name(), "decisions": sum(source)})).into()
+    Source::ALL.map(|source| json!({"source": source.as_str(), "decisions": sum(source)})).into()
 }
 
 /// The keys that were denied most, or why they are hidden.

@@ -109,7 +109,7 @@ async fn check_server(service: Arc<Service>) {
         let checked = core::check(&checker, &service.live().configuration.limits).await;
         let reason = match &checked {
             Ok(_) => None,
-            Err(core::Error::Away(_)) => service.unusable(),
+            Err(core::Error::Unavailable(_)) => service.unusable(),
             Err(error) => Some(error.to_string()),
         };
         let is_news = service.set_unusable(reason.clone());

@@ -1,9 +1,9 @@
-//! The memory of denials, which whoever hears of changes makes forget.
+//! The memory of denials, which changes of keys clear.
 //!
-//! A denial may be remembered only if nothing was given back since the server was asked. A change may be heard of
-//! before the reply is seen, whose place was before it. So whoever asks first takes a [`Ticket`], which holds the
-//! number of changes heard of so far, and remembers only if that number has not moved. Comparing and remembering are
-//! one step under the lock that whoever hears of a change takes.
+//! A denial may be remembered only if nothing was given back since the server was asked. The news of a change may
+//! overtake a reply that was sent before it. So a request first takes a [`Ticket`], which holds the number of changes so
+//! far, and remembers only if that number has not moved. Comparing and remembering are one step under the lock that
+//! each change takes.
 
 use tokio::time::Instant;
 
@@ -13,7 +13,7 @@ use super::sync::{AtomicU64, Mutex, Ordering};
 #[derive(Debug)]
 pub(super) struct Epoch(AtomicU64);
 
-/// How many changes were heard of, of the keys that share this.
+/// Changes so far of the keys that share this.
 #[derive(Debug)]
 pub(super) struct Generation(Mutex<u64>);
 
@@ -30,7 +30,7 @@ pub(super) struct Memory<D>(Mutex<Held<D>>);
 
 #[derive(Debug)]
 struct Held<D> {
-    /// Whether somebody reads the key, to hear of its changes.
+    /// Whether a read of the key is under way, which registers it for invalidations.
     is_read: bool,
     denials: Vec<Denial<D>>,
 }

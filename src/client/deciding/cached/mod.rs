@@ -1,7 +1,7 @@
 //! The deny cache: a request that the server is known to deny is denied without asking it.
 //!
 //! After a denial, nothing as large can be granted before the server said so, unless something is given back. Where the
-//! server tells of changed keys, the key is read behind the denial on the connection on which it tells, and that read's
+//! server sends invalidations, the key is read after the denial on the connection that gets them, and that read's
 //! own reply is remembered. The read goes beside the request, never before it. Elsewhere a denial is remembered for a
 //! short time only.
 
@@ -33,7 +33,7 @@ pub(crate) struct DenyCache {
     keys: Bounded<Memory<Denial>>,
     generations: Box<[Generation]>,
     epoch: Epoch,
-    /// How long a denial is remembered whose change would not be heard of.
+    /// How long a denial is remembered when the server can't send invalidations.
     max_untracked_age: Duration,
     hashers: [RandomState; 2],
 }
@@ -50,9 +50,9 @@ struct Denial {
 /// How far the server's clock may be behind what it says: it has whole milliseconds.
 const FLOOR: Duration = Duration::from_millis(1);
 /// How much slower the server's clock may run than ours: one in so many.
-const SLEW: u32 = 1000;
+pub(super) const SLEW: u32 = 1000;
 /// A denial is worth a read from this, and from so many round trips on.
-const WORTH: (Duration, u32) = (Duration::from_millis(20), 4);
+pub(super) const WORTH: (Duration, u32) = (Duration::from_millis(20), 4);
 /// Keys that share a generation disturb each other; so there are many.
 const GENERATIONS: usize = 1024;
 /// Longer names are hashed.
@@ -95,7 +95,7 @@ impl DenyCache {
         let is_tracked = link.is_tracked(key);
         if is_tracked && retry_after > worth {
             let memory = self.keys.get_or_make(&self.name(key), Memory::new);
-            // While a read is under way, no denial is remembered: until it registers the key, no change is heard of.
+            // While a read is under way, no denial is remembered: until it registers the key, changes go unnoticed.
             if memory.begin_reading() {
                 let reading = Reading { cache: Arc::clone(self), memory };
                 tokio::spawn(reading.read(Arc::clone(link), key.to_vec(), *demand));
@@ -171,18 +171,18 @@ impl DenyCache {
 }
 
 /// For how long a wait that the server told is certain.
-fn certain(wait: Duration) -> Duration {
+pub(crate) fn certain(wait: Duration) -> Duration {
     wait.saturating_sub(FLOOR).saturating_sub(wait / SLEW)
 }
 
-/// A read of a key whose changes are to be heard of; one at a time.
+/// A read that registers a key for invalidations; one at a time.
 struct Reading {
     cache: Arc<DenyCache>,
     memory: Arc<Memory<Denial>>,
 }
 
 impl Reading {
-    /// Reads the key where its changes are told, and remembers what that read says.
+    /// Reads the key on the connection that gets invalidations, and remembers what that read says.
     async fn read(self, link: Arc<Link>, key: Vec<u8>, demand: Demand) {
         let (ticket, sent) = (self.cache.ticket(&key), Instant::now());
         let commands = [Command::peek(&key, &demand), Command::pttl(&key)];

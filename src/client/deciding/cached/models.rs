@@ -35,7 +35,7 @@ mod sync {
 use memory::{Epoch, Generation, Memory};
 use sync::{AtomicU64, Ordering};
 
-/// A server with one key, whose changes are told behind the change.
+/// A server with one key, which announces each change after it.
 struct World {
     /// Whether the server would deny: 1 until something is given back.
     denies: AtomicU64,
@@ -51,7 +51,7 @@ impl World {
     }
 }
 
-/// One thread asks, and remembers a denial; another gives back, which is told as `tell` says. When both are done, no
+/// One thread asks, and remembers a denial; another gives back, which is announced as `tell` says. When both are done, no
 /// denial may be remembered that the server would not give.
 fn nothing_stale(tell: fn(&World)) {
     loom::model(move || {

@@ -159,7 +159,7 @@ impl Counted {
         }
     }
 
-    /// Takes back units that the server was not told of, the youngest first; how many.
+    /// Takes back units that were not sent yet, the youngest first; how many.
     pub fn take_back(&mut self, units: u64) -> u64 {
         let own = units.min(self.local);
         self.local -= own;
@@ -177,7 +177,7 @@ impl Counted {
         units - left
     }
 
-    /// A synchronization begins: what is to be sent. What is older than a window does not matter any more.
+    /// A synchronization begins: what it sends. What is older than a window does not matter any more.
     pub fn begin(&mut self, round: u64, window: Duration, apart: Duration, now: Instant) -> Vec<Batch> {
         self.is_queued = false;
         if let Some(global) = &mut self.global {
@@ -255,7 +255,7 @@ impl Counted {
         self.local + self.cached_units
     }
 
-    /// Whether nothing is to be sent, and nothing is known that matters.
+    /// Whether there is nothing to send, and nothing is known that matters.
     pub fn is_idle(&self, now: Instant) -> bool {
         !self.is_pinned() && self.global.as_ref().is_none_or(|global| global.reset_at <= now)
     }

@@ -1,4 +1,4 @@
-//! Eventual: no request waits for the server. What was used is told to it later, and what it says decides from then on.
+//! Eventual: no request waits for the server. Usage is sent to it later, and its replies decide from then on.
 //!
 //! Every interval all keys that were asked for go out in one go: what was used as `RECORD key … COST n AGE a`, whose
 //! reply is the new state, and `PEEK` for a key with nothing to tell, else a denied one would stay denied. One
@@ -41,7 +41,7 @@ const LATE_TIMER: Duration = Duration::from_millis(2);
 /// The most commands that go out together. Few in tests, where there are few keys.
 const TOGETHER: usize = if cfg!(test) { 5 } else { 500 };
 
-/// The counts of one limiter. Dropped, it hands over what the server has not been told.
+/// The counts of one limiter. Dropped, it hands over what was not sent yet.
 pub(crate) struct Eventual(Arc<Core>);
 
 struct Core {
@@ -168,7 +168,7 @@ impl Eventual {
         Source::Eventual.decided(exact)
     }
 
-    /// Takes back units that the server was not told of; how many.
+    /// Takes back units that were not sent yet; how many.
     pub fn take_back(&self, key: &[u8], units: u64) -> u64 {
         self.0.keys.see(key, |counts| counts.0.lock().take_back(units)).unwrap_or_default()
     }
@@ -208,7 +208,7 @@ impl Closing {
         }
     }
 
-    /// Gives up what could not be told, after a last try: what a silent connection leaves in doubt is sent once more.
+    /// Gives up what could not be sent, after a last try: what a silent connection leaves in doubt is sent once more.
     pub async fn give_up(&self) {
         let Some(core) = self.0.upgrade() else { return };
         if core.is_told() {
@@ -459,7 +459,7 @@ impl Core {
                 let outcome = |reply: Reply| match reply {
                     Reply::Error(text) if is_failure(&text) => Outcome::NotCounted,
                     Reply::Error(text) => match self.link.error(text, &queued.key) {
-                        Error::Away(_) => Outcome::NotCounted,
+                        Error::Unavailable(_) => Outcome::NotCounted,
                         error => {
                             refused = Some(error);
                             Outcome::Refused
@@ -509,7 +509,7 @@ impl Queued {
     }
 }
 
-/// Synchronizes every interval while there is something to synchronize, until the limiter is gone and all is told.
+/// Synchronizes every interval while there is something to synchronize, until the limiter is gone and all is sent.
 async fn run(core: Arc<Core>) {
     let mut next = Instant::now();
     // At once for the first keys, of which nothing is known.

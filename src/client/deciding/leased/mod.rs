@@ -129,9 +129,9 @@ impl Leases {
         let arrived = Instant::now();
         let leased = self.0.keys.get_or_make(key, || Leased::new(self.0.length));
         if self.0.link.is_away(key) {
-            return Err(Error::Away("the breaker is open".into()));
+            return Err(Error::Unavailable("the breaker is open".into()));
         }
-        let late = |_| Error::Away("timed out waiting for a lease on this key".into());
+        let late = |_| Error::Unavailable("timed out waiting for a lease on this key".into());
         let _turn = timeout_at(deadline, leased.turn.lock()).await.map_err(late)?;
         let ahead = {
             let (mut hand, now) = (leased.hand.lock(), Instant::now());
@@ -195,7 +195,7 @@ impl Closing {
         self.0.strong_count() == 0
     }
 
-    /// Gives back all that is in hand, and waits until it is told. Nothing is leased from then on.
+    /// Gives back all that is in hand, and waits until that is sent. Nothing is leased from then on.
     pub async fn close(&self) {
         let Some(core) = self.0.upgrade() else { return };
         core.is_closed.store(true, Ordering::Release);
@@ -266,7 +266,7 @@ impl Core {
             Err(failure) => {
                 // Whether the units were counted is in doubt. They are never refunded.
                 self.link.count(Count::InDoubt, 1);
-                return Err(Error::Away(failure.to_string()));
+                return Err(Error::Unavailable(failure.clone().into()));
             }
         };
         let [time, own, ahead @ ..] = replies else { return Err(Error::Answer(joined(replies))) };

@@ -6,7 +6,7 @@ use super::server::Server;
 use crate::transport::Reply;
 
 impl Server {
-    /// `HOLD key limit ttl id [COST n] [WAIT ms]`; whoever waits asks again.
+    /// `HOLD key limit ttl id [COST n] [WAIT ms]`; a waiting client asks again.
     pub fn hold(&mut self, words: &[Vec<u8>], text: &[String], now: u64) -> Result<Reply, String> {
         let option = |name: &str| text[5..].iter().position(|word| word == name).map(|at| &text[5 + at + 1]);
         let cost = option("COST").map_or(1, |cost| cost.parse().unwrap());

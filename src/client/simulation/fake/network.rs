@@ -43,14 +43,14 @@ struct State {
     /// How much the server's clock is ahead, in ms.
     ahead: i64,
     connections: HashMap<u64, Weak<Line>>,
-    /// Which connections are to be told of a key's change.
+    /// Which connections get a key's invalidations.
     tracked: HashMap<Vec<u8>, HashSet<u64>>,
     /// Who waits for a hold, by key and id.
     waiting_ids: HashMap<WaitingId, (u64, Weak<Line>)>,
     /// When units of a key were given back the last time, and when somebody else lets it expire.
     given_back: HashMap<Vec<u8>, Instant>,
     expiries: HashMap<Vec<u8>, Instant>,
-    /// Replies that are to be lost, and how many were.
+    /// Replies to lose, and how many were lost.
     losing: Option<Losing>,
     lost_replies: u64,
     numbers: u64,
@@ -76,7 +76,7 @@ pub(crate) enum Fault {
     None,
     /// Nobody listens: connections are refused.
     Down,
-    /// Nothing arrives, and nobody is told.
+    /// Nothing arrives, without an event.
     BlackHole,
 }
 
@@ -95,7 +95,7 @@ struct Way {
     arrival: Instant,
     reply: Instant,
     is_cut: bool,
-    /// Half open: nothing arrives any more, and nobody is told.
+    /// Half open: nothing arrives any more, without an event.
     is_silent: bool,
     /// The server is no primary any more, and this connection is still open.
     is_demoted: bool,
@@ -265,18 +265,18 @@ impl Fake {
         self.lines().iter().filter(is_idle).for_each(|line| line.cut());
     }
 
-    /// All connections there are fall silent for ever, and nobody is told.
+    /// All connections there are fall silent for ever, without an event.
     pub fn half_open(&self) {
         self.lines().iter().for_each(|line| line.way.lock().is_silent = true);
     }
 
     /// So many of the next replies to batches with a command of this name are lost, and their connections: they are
-    /// cut, or fall silent and nobody is told.
+    /// cut, or fall silent without an event.
     pub fn lose_replies(&self, command: &'static str, count: usize, is_silent: bool) {
         self.0.state.lock().losing = Some(Losing { command: command.as_bytes(), left: count, is_silent });
     }
 
-    /// No more replies are to be lost.
+    /// Loses no more replies.
     pub fn keep_replies(&self) {
         self.0.state.lock().losing = None;
     }
@@ -391,7 +391,7 @@ impl Fake {
         self.lines().iter().filter(|line| !line.way.lock().is_cut).count()
     }
 
-    /// The commands so far, their words joined, but for those that ask about the server.
+    /// The commands so far, their words joined, except those about the server itself.
     pub fn commands(&self) -> Vec<String> {
         let state = self.0.state.lock();
         let commands = &state.servers[0].commands;
@@ -518,7 +518,7 @@ impl State {
         (owner != node).then(|| Reply::Error(moved()))
     }
 
-    /// Whether the reply to these is to be lost, and if so, whether silently.
+    /// Whether the reply to these gets lost, and if so, whether silently.
     fn loses_reply(&mut self, commands: &[Vec<Vec<u8>>]) -> Option<bool> {
         let losing = self.losing.as_mut().filter(|losing| commands.iter().any(|words| words[0] == losing.command))?;
         let is_silent = losing.is_silent;
@@ -613,7 +613,7 @@ impl Inner {
         let told: Vec<_> =
             told.into_iter().filter_map(|(line, key)| Some((state.connections.get(&line)?.upgrade()?, key))).collect();
         drop(state);
-        // Told at once: before whoever caused or awaits a reply sees it.
+        // At once: before anybody sees a reply.
         for (line, key) in told {
             line.tell(Event::Changed(key));
         }

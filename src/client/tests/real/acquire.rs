@@ -26,7 +26,7 @@ async fn waiting(server: &Server, expected: u64) {
     .await;
 }
 
-/// Ask for the only unit, which is given back as soon as somebody waits for it: whoever came first gets it.
+/// Ask for the only unit, which is given back as soon as somebody waits for it: the first to come gets it.
 async fn first_come_first_served(server: &Server, limiter: &Limiter, is_waiting: impl AsyncFn(usize)) {
     let (told, mut order) = tokio::sync::mpsc::unbounded_channel();
     for number in 1..=4 {
@@ -54,7 +54,7 @@ async fn turns_on_the_server() {
     let decision = limiter.acquire("key", nobody).await.unwrap();
     assert!(!decision.granted() && decision.source() == Source::Server && decision.retry_after() > Some(nobody));
     assert!(self::limiter(&client, quota, Mode::Cached).acquire("another", nobody).await.unwrap().granted());
-    // Nobody foresees what is given back, so that whoever waits has to have something else to hope for.
+    // Nobody foresees what is given back, so a waiting caller must have something else to hope for.
     server.say::<()>("DEL key");
     let limiter = self::limiter(&client, quota, Mode::Cached);
     server.say::<()>("SWLIMIT.ALLOW key 1 30s 1s");
@@ -92,7 +92,7 @@ async fn turns_without_acquire(server: &Server, client: &Client) {
     }
 }
 
-/// Whoever gives up does not hold up the others, nor does the server go on waiting.
+/// A caller that gives up does not hold up the others, nor does the server go on waiting.
 #[tokio::test]
 async fn giving_up() {
     let server = Server::new();

@@ -42,7 +42,7 @@ async fn reasons() {
     server.pause(true);
     until_away(&client, Reason::NoAnswer).await;
     server.pause(false);
-    eventually("it is back", async || (client.servers()[0].state != State::Away).then_some(())).await;
+    eventually("it is back", async || (client.servers()[0].state != State::Unavailable).then_some(())).await;
     server.kill();
     until_away(&client, Reason::Refused).await;
 }
@@ -230,13 +230,13 @@ async fn policies() {
     // Until the circuit opened each was tried.
     assert!(statistics.commands < 60, "{}", statistics.commands);
 
-    let both = [(&allow, Request::of("a")), (&deny, Request::of("b"))];
+    let both = [(&allow, Request::new("a")), (&deny, Request::new("b"))];
     assert!(!client.allow_all(&both).await.unwrap().granted());
-    assert!(client.allow_all(&[(&allow, Request::of("a")), (&local, Request::of("b"))]).await.unwrap().granted());
+    assert!(client.allow_all(&[(&allow, Request::new("a")), (&local, Request::new("b"))]).await.unwrap().granted());
     for error in [local.record("key").await.err(), local.refund("key").await.err(), local.unblock("key").await.err()] {
-        assert!(matches!(error, Some(Error::Away(_))), "{error:?}");
+        assert!(matches!(error, Some(Error::Unavailable(_))), "{error:?}");
     }
-    assert!(matches!(Client::connect("redis://127.0.0.1:1/").await.err(), Some(Error::Away(_))));
+    assert!(matches!(Client::connect("redis://127.0.0.1:1/").await.err(), Some(Error::Unavailable(_))));
 }
 
 /// What the server denied holds on while it is away.

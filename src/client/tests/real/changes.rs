@@ -1,4 +1,4 @@
-//! What the server tells of: a key that was denied is asked about again at once when something may have been given
+//! What the server announces: a key that was denied is asked about again at once when something may have been given
 //! back.
 
 use swlimit_client::{Client, Limiter, Mode, Quota, Request, Source};
@@ -6,7 +6,7 @@ use swlimit_client::{Client, Limiter, Mode, Quota, Request, Source};
 use crate::support::server::{command, Server};
 use crate::support::{eventually, limiter, one_an_hour, patient, report, until, until_granted, LONG};
 
-/// A server, a client that hears of changes, and `key`, of which the only unit is used up.
+/// A server, a client that gets invalidations, and `key`, of which the only unit is used up.
 struct Denied {
     server: Server,
     client: Client,
@@ -49,7 +49,7 @@ impl Denied {
         until(&self.limiter, "key", Source::Cache).await;
     }
 
-    /// What is told before this has been heard when it returns: another key was changed behind it.
+    /// All events before this have arrived when it returns: another key was changed after them.
     async fn hear(&self) {
         self.server.say::<()>("SWLIMIT.ALLOW fence 1 1h 1m");
         until(&self.limiter, "fence", Source::Cache).await;
@@ -142,7 +142,7 @@ async fn eviction() {
     until_granted(&denied.limiter, "key").await;
 }
 
-/// What changes nothing is not told, and would only make the server be asked in vain.
+/// The server does not announce what changes nothing, which would only cost commands.
 #[tokio::test]
 async fn denials_and_questions_are_not_told() {
     let denied = Denied::new().await;
@@ -163,7 +163,7 @@ async fn swapped_databases_are_not_told() {
     assert_eq!(denied.server.say::<u64>("EXISTS key"), 0);
 }
 
-/// What the client itself gives back is not told where it heard of the denial, but it knows.
+/// What the client itself gives back is not announced on the connection of the denial, but it knows.
 #[tokio::test]
 async fn what_the_client_itself_gives_back() {
     let Denied { limiter, .. } = &Denied::new().await;
@@ -176,7 +176,7 @@ async fn what_the_client_itself_gives_back() {
     assert!(limiter.allow("key").await.unwrap().granted());
 }
 
-/// A key may expire as the question is asked by which the client wants to hear of changes: what it hears then is for
+/// A key may expire at the read that registers it for invalidations: the event that comes then is for
 /// whatever else it was denied, too.
 #[tokio::test]
 async fn expiry_that_the_question_itself_brings_about() {
@@ -185,7 +185,7 @@ async fn expiry_that_the_question_itself_brings_about() {
     let limiter = limiter(&denied.client, Quota::with_resolution(2, "1h", "1m").unwrap(), Mode::Cached);
     for time in 0..100_u64 {
         let key = &format!("key:{time}");
-        let two = Request::of(key).cost(2);
+        let two = Request::new(key).cost(2);
         denied.say(&[&format!("SWLIMIT.RECORD {key} 2 1h 1m COST 2"), &format!("PEXPIRE {key} 30")]);
         let begun = std::time::Instant::now();
         while limiter.allow(two).await.unwrap().source() == Source::Server {
@@ -211,22 +211,23 @@ async fn expiry_that_the_question_itself_brings_about() {
 async fn several_limits_at_once() {
     let denied = Denied::new().await;
     let other = limiter(&denied.client, Quota::with_resolution(5, "1h", "1m").unwrap(), Mode::Cached);
-    let both = [(&denied.limiter, Request::of("key")), (&other, Request::of("other"))];
+    let both = [(&denied.limiter, Request::new("key")), (&other, Request::new("other"))];
     let commands = denied.server.commands();
     let decisions = denied.client.allow_all(&both).await.unwrap();
-    assert!(!decisions.granted() && decisions.is_local());
+    assert!(!decisions.granted() && decisions.each().iter().any(|decision| decision.source() != Source::Server));
     assert_eq!(denied.server.commands(), commands);
     denied.say(&["SWLIMIT.REFUND key 1"]);
     eventually("a grant of both", async || denied.client.allow_all(&both).await.unwrap().granted().then_some(())).await;
     assert_eq!((denied.server.held("key"), denied.server.held("other")), (1, 1));
     eventually("both denied without asking", async || {
         let decisions = denied.client.allow_all(&both).await.unwrap();
-        (!decisions.granted() && decisions.is_local()).then_some(())
+        (!decisions.granted() && decisions.each().iter().any(|decision| decision.source() != Source::Server))
+            .then_some(())
     })
     .await;
 }
 
-/// The only unit is given back again and again, while several ask for it: each time one of them gets it. Whoever
+/// The only unit is given back again and again, while several ask for it: each time one of them gets it. A caller that
 /// remembered a denial from before would hold it for an hour.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_unit_that_is_given_back_is_granted_again() {
@@ -281,7 +282,7 @@ async fn given_back(times: usize) {
     ));
 }
 
-/// Whatever several do at the same time to the same keys: what was told once they are done leaves no denial in memory
+/// Whatever several do at the same time to the same keys: the events that came until they are done leave no denial in memory
 /// that the server would not give.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_stale_after_any_workload() {
@@ -311,7 +312,7 @@ async fn nothing_stale(rounds: u64) {
                         let (key, other) = (KEYS[at], KEYS[(at + 1) % KEYS.len()]);
                         let cost = chance.u64(1..4);
                         if chance.f32() < 0.6 {
-                            let _ = limiter.allow(Request::of(key).cost(cost)).await.unwrap();
+                            let _ = limiter.allow(Request::new(key).cost(cost)).await.unwrap();
                             continue;
                         }
                         let words = match chance.u8(0..20) {
@@ -338,10 +339,10 @@ async fn nothing_stale(rounds: u64) {
         let peeked: Vec<Vec<i64>> = (KEYS.iter().zip(costs))
             .map(|(key, cost)| denied.server.say(&format!("SWLIMIT.PEEK {key} 6 10s 1s COST {cost}")))
             .collect();
-        // A key that has expired may have been deleted, and that been told, only as it was read.
+        // A key that has expired may have been deleted and announced only when it was read.
         denied.hear().await;
         for ((key, cost), peeked) in KEYS.iter().zip(costs).zip(peeked) {
-            let decision = limiter.allow(Request::of(key).cost(cost)).await.unwrap();
+            let decision = limiter.allow(Request::new(key).cost(cost)).await.unwrap();
             assert!(
                 peeked[0] == 0 || decision.granted(),
                 "round {round}, {cost} of {key}: {decision:?}, but {peeked:?}"

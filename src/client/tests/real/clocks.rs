@@ -42,7 +42,7 @@ fn jump(folder: &Path, seconds: i64) {
 
 const HOURS: i64 = 3600;
 
-/// Where the key has expired by the new time, that is told.
+/// Where the key has expired by the new time, the server announces that.
 #[tokio::test]
 async fn forward() {
     let jumping = Jumping::start();

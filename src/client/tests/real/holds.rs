@@ -24,7 +24,7 @@ async fn freed(server: &Server) {
 }
 
 async fn lost(hold: &Hold) {
-    timeout(LONG, hold.lost().lost()).await.expect("it is told");
+    timeout(LONG, hold.lost().lost()).await.expect("the loss is noticed");
     assert!(!hold.is_live());
 }
 
@@ -33,7 +33,7 @@ async fn as_long_as_the_guard() {
     let server = Server::new();
     let client = patient().connect(&server.url()).await.unwrap();
     let limiter = seats(&client, 2);
-    let hold = limiter.hold(HoldRequest::of("key").cost(2).id(b"mine")).await.unwrap();
+    let hold = limiter.hold(HoldRequest::new("key").cost(2).id(b"mine")).await.unwrap();
     assert!(hold.granted() && hold.is_live() && hold.source() == Source::Server && hold.decision().units() == 2);
     let peeked = limiter.peek("key").await.unwrap();
     assert_eq!((peeked.units(), peeked.remaining(), peeked.source()), (0, Some(0), Source::Server));
@@ -55,7 +55,7 @@ async fn as_long_as_the_guard() {
     let next = limiter.hold("key").await.unwrap();
     assert!(next.token() > token);
     assert_eq!(next.release().await.unwrap(), 1);
-    // Whoever is cancelled leaves as well.
+    // A cancelled caller leaves as well.
     let held = limiter.clone();
     let task = tokio::spawn(async move {
         let _hold = held.hold("key").await.unwrap();
@@ -73,20 +73,20 @@ async fn waiting_for_a_seat() {
     let limiter = seats(&client, 1);
     let first = limiter.hold("key").await.unwrap();
     let waits = limiter.clone();
-    let second = tokio::spawn(async move { waits.hold(HoldRequest::of("key").wait(A_MINUTE)).await.unwrap() });
+    let second = tokio::spawn(async move { waits.hold(HoldRequest::new("key").wait(A_MINUTE)).await.unwrap() });
     let waiting = async |expected: u64| {
         eventually("waiting", async || (server.info("swlimit", "swlimit_waiting") == expected).then_some(())).await;
     };
     waiting(1).await;
     let waits = limiter.clone();
-    let cancelled = tokio::spawn(async move { waits.hold(HoldRequest::of("key").wait(A_MINUTE)).await });
+    let cancelled = tokio::spawn(async move { waits.hold(HoldRequest::new("key").wait(A_MINUTE)).await });
     waiting(2).await;
     cancelled.abort();
     waiting(1).await;
     drop(first);
     let second = timeout(LONG, second).await.unwrap().unwrap();
     assert!(second.granted() && second.is_live());
-    let short = limiter.hold(HoldRequest::of("key").wait(Duration::from_millis(50))).await.unwrap();
+    let short = limiter.hold(HoldRequest::new("key").wait(Duration::from_millis(50))).await.unwrap();
     assert!(!short.granted());
     drop(second);
     freed(&server).await;
@@ -105,7 +105,7 @@ async fn what_is_lost_is_told() {
     lost(&hold).await;
     assert_eq!(client.statistics().holds_lost, 2);
     // The failure policy is for taking.
-    assert!(matches!(limiter.hold("key").await, Err(Error::Away(_))));
+    assert!(matches!(limiter.hold("key").await, Err(Error::Unavailable(_))));
     let lenient = client.holds(20).ttl(TTL).build().unwrap();
     let here = (lenient.hold("key").await.unwrap(), lenient.hold("key").await.unwrap());
     assert!(here.0.granted() && here.1.is_live() && here.0.source() == Source::Failure && here.0.token().is_none());
@@ -145,16 +145,16 @@ async fn connections_that_are_cut() {
 async fn budgets() {
     let server = Server::new();
     let client = patient().connect(&server.url()).await.unwrap();
-    let days = Calendar::of(Period::Day).time_zone("Europe/Berlin").unwrap();
+    let days = Calendar::new(Period::Day).time_zone("Europe/Berlin").unwrap();
     let plan = client.budget(10, days.clone()).build().unwrap();
-    let decision = plan.allow(Request::of("key").cost(8)).await.unwrap();
+    let decision = plan.allow(Request::new("key").cost(8)).await.unwrap();
     assert!(decision.granted() && decision.remaining() == Some(2) && decision.source() == Source::Server);
     assert!(decision.reset_after().unwrap() <= Duration::from_secs(25 * 3600));
-    assert!(!plan.allow(Request::of("key").cost(3)).await.unwrap().granted());
-    assert_eq!(plan.allow(Request::of("key").cost(3).partial()).await.unwrap().units(), 2);
-    let _ = plan.record(Request::of("key").cost(5)).await.unwrap();
+    assert!(!plan.allow(Request::new("key").cost(3)).await.unwrap().granted());
+    assert_eq!(plan.allow(Request::new("key").cost(3).partial()).await.unwrap().units(), 2);
+    let _ = plan.record(Request::new("key").cost(5)).await.unwrap();
     assert_eq!(client.info("key").await.unwrap().map(|held| held.total), Some(15));
-    assert_eq!(plan.refund(Request::of("key").cost(100)).await.unwrap(), 15);
+    assert_eq!(plan.refund(Request::new("key").cost(100)).await.unwrap(), 15);
     assert!(!plan.reset("key").await.unwrap());
     peeks(&plan).await;
     let _ = client.limiter(Quota::new(1, "1m").unwrap()).build().unwrap().allow("window").await.unwrap();
@@ -163,18 +163,18 @@ async fn budgets() {
     let client = Client::local();
     let local = client.budget(10, days).build().unwrap();
     peeks(&local).await;
-    assert!(!local.allow(Request::of("key").cost(3)).await.unwrap().granted());
+    assert!(!local.allow(Request::new("key").cost(3)).await.unwrap().granted());
     let statistics = client.statistics();
     assert_eq!((statistics.granted(Source::Local), statistics.denied(Source::Local)), (1, 1));
-    assert_eq!(local.refund(Request::of("key").cost(100)).await.unwrap(), 8);
+    assert_eq!(local.refund(Request::new("key").cost(100)).await.unwrap(), 8);
 }
 
 /// Eight of ten are used up, and looking counts nothing.
 async fn peeks(plan: &BudgetLimiter) {
-    let peeked = plan.peek(Request::of("key").cost(10)).await.unwrap();
+    let peeked = plan.peek(Request::new("key").cost(10)).await.unwrap();
     assert_eq!((peeked.units(), peeked.remaining(), peeked.reset_after()), (10, Some(10), Some(Duration::ZERO)));
-    assert!(plan.allow(Request::of("key").cost(8)).await.unwrap().granted());
-    let peeked = plan.peek(Request::of("key").cost(3)).await.unwrap();
+    assert!(plan.allow(Request::new("key").cost(8)).await.unwrap().granted());
+    let peeked = plan.peek(Request::new("key").cost(3)).await.unwrap();
     assert_eq!((peeked.units(), peeked.remaining(), peeked.retry_after()), (0, Some(2), peeked.reset_after()));
     assert!(peeked.reset_after().is_some_and(|left| left <= Duration::from_secs(25 * 3600)));
 }
@@ -190,16 +190,16 @@ async fn admissions() {
 
 async fn everything_at_once(client: &Client, source: Source) {
     let requests = client.limiter(Quota::with_resolution(10, "1h", "1h").unwrap()).build().unwrap();
-    let tokens = client.budget(1000, Calendar::of(Period::Year)).build().unwrap();
+    let tokens = client.budget(1000, Calendar::new(Period::Year)).build().unwrap();
     let streams = seats(client, 2);
     let admit = async |cost: u64| {
-        let cost = Request::of("{k}:tokens").cost(cost);
+        let cost = Request::new("{k}:tokens").cost(cost);
         client
             .admit([(&streams, "{k}:streams").into(), (&requests, "{k}:requests").into(), (&tokens, cost).into()])
             .await
     };
     let used = async || {
-        let tokens = tokens.allow(Request::of("{k}:tokens").cost(1)).await.unwrap().remaining().unwrap();
+        let tokens = tokens.allow(Request::new("{k}:tokens").cost(1)).await.unwrap().remaining().unwrap();
         (requests.peek("{k}:requests").await.unwrap().remaining().unwrap(), tokens)
     };
     let mut first = admit(400).await.unwrap();
@@ -226,7 +226,7 @@ async fn everything_at_once(client: &Client, source: Source) {
     assert!(both.0.granted() && both.1.granted() && !admit(1).await.unwrap().granted());
     drop(both);
     let mut without = client
-        .admit([(&requests, "{k}:others").into(), (&tokens, Request::of("{k}:tokens").cost(100)).into()])
+        .admit([(&requests, "{k}:others").into(), (&tokens, Request::new("{k}:tokens").cost(100)).into()])
         .await
         .unwrap();
     assert!(without.granted() && without.hold().is_none());
@@ -238,13 +238,13 @@ async fn everything_at_once(client: &Client, source: Source) {
 async fn settled_too_late() {
     let server = Server::new();
     let client = patient().connect(&server.url()).await.unwrap();
-    let tokens = client.budget(1000, Calendar::of(Period::Year)).build().unwrap();
+    let tokens = client.budget(1000, Calendar::new(Period::Year)).build().unwrap();
     let streams = seats(&client, 2);
     for (used, counted) in [(150, 150), (50, 100)] {
-        let members = [(&streams, "key").into(), (&tokens, Request::of("tokens").cost(100)).into()];
+        let members = [(&streams, "key").into(), (&tokens, Request::new("tokens").cost(100)).into()];
         let mut admission = client.admit(members).await.unwrap();
         server.say::<()>("DEL key");
         assert_eq!(admission.settle(&[used]).await.unwrap(), None);
-        assert_eq!(tokens.refund(Request::of("tokens").cost(10_000)).await.unwrap(), counted);
+        assert_eq!(tokens.refund(Request::new("tokens").cost(10_000)).await.unwrap(), counted);
     }
 }

@@ -1,4 +1,4 @@
-//! What is told can be missed: then everything is forgotten, and it is heard of again afterwards.
+//! Events can be missed: then everything is forgotten, and events come again afterwards.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn denied_at(url: &str, key: &str) -> (Client, Limiter) {
     (client, limiter)
 }
 
-/// What is given back is heard of, now and again.
+/// The client notices what is given back, now and later.
 async fn hears(limiter: &Limiter, server: &Server, key: &str) {
     for _ in 0..2 {
         until(limiter, key, Source::Cache).await;

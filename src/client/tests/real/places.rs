@@ -38,7 +38,7 @@ async fn works_with(builder: ClientBuilder, url: &str, holder: impl Fn(&str) -> 
     command(&["SWLIMIT.REFUND", "key", "1"]).exec(&mut holder("key")).unwrap();
     until_granted(&of, "key").await;
     assert!(!of.acquire("key", Duration::from_millis(10)).await.unwrap().granted());
-    let both = [(&of, Request::of("{tag}:a")), (&of, Request::of("{tag}:b"))];
+    let both = [(&of, Request::new("{tag}:a")), (&of, Request::new("{tag}:b"))];
     assert!(client.allow_all(&both).await.unwrap().granted());
     assert!(!client.allow_all(&both).await.unwrap().granted());
 }
@@ -154,7 +154,7 @@ async fn tls() {
     drop(sentinel);
 }
 
-/// Where nothing is told of changes, a denial is remembered for a tenth of a second at most.
+/// When the server can't send invalidations, a denial is remembered for a tenth of a second at most.
 async fn denied_for_a_moment(server: &Server, client: &Client) {
     let limiter = limiter(client, one_an_hour(), Mode::Cached);
     assert!(limiter.allow("key").await.unwrap().granted());
@@ -217,7 +217,7 @@ async fn an_old_protocol() {
     assert_eq!(client.statistics().changes, 0);
 }
 
-/// Who may not read the key is told so, and so is who may not use the command.
+/// A user who may not read the key, or not use the command, gets that error.
 #[tokio::test]
 async fn users_who_may_not_ask() {
     let server = Server::new();

@@ -26,14 +26,14 @@ async fn a_script_that_is_forgotten() {
         for _ in 0..5 {
             server.say::<()>("SCRIPT FLUSH");
             assert!(of.allow(&name).await.unwrap().granted());
-            let both = join_all([Request::of(&name), Request::of(&name).cost(2)].map(|request| of.allow(request)));
+            let both = join_all([Request::new(&name), Request::new(&name).cost(2)].map(|request| of.allow(request)));
             assert!(both.await.into_iter().all(|decision| decision.unwrap().granted()));
         }
     }
     let (count, key) = (Quota::with_resolution(5, "1h", "1m").unwrap(), "{tag}:1");
     let (one, other) = (limiter(&client, count, Mode::Leased), limiter(&client, count, Mode::Leased));
     server.say::<()>("SCRIPT FLUSH");
-    let both = [(&one, Request::of(key)), (&other, Request::of("{tag}:2").cost(5))];
+    let both = [(&one, Request::new(key)), (&other, Request::new("{tag}:2").cost(5))];
     assert!(client.allow_all(&both).await.unwrap().granted());
     assert!(!client.allow_all(&both).await.unwrap().granted());
     assert_eq!(client.statistics().failures, 0);
@@ -56,20 +56,20 @@ async fn what_is_missing() {
     assert_eq!(short.forbidden("probed", &[]).await.unwrap(), ["~probed"]);
 }
 
-/// Budgets, and all at once, but for holds.
+/// Budgets, and all at once, except holds.
 #[tokio::test]
 async fn budgets_and_admissions() {
     let server = Server::builder().bare().start();
     let client = patient().connect(&server.url()).await.unwrap();
-    let plan = client.budget(10, Calendar::of(Period::Year)).build().unwrap();
-    assert_eq!(plan.allow(Request::of("HOLD").cost(11)).await.unwrap().units(), 0);
-    assert_eq!(plan.record(Request::of("HOLD").cost(2)).await.unwrap().remaining(), Some(8));
+    let plan = client.budget(10, Calendar::new(Period::Year)).build().unwrap();
+    assert_eq!(plan.allow(Request::new("HOLD").cost(11)).await.unwrap().units(), 0);
+    assert_eq!(plan.record(Request::new("HOLD").cost(2)).await.unwrap().remaining(), Some(8));
     let requests = limiter(&client, one_an_hour(), Mode::Direct);
-    let parts = || [(&requests, "key").into(), (&plan, Request::of("HOLD").cost(7)).into()];
+    let parts = || [(&requests, "key").into(), (&plan, Request::new("HOLD").cost(7)).into()];
     let mut admission = client.admit(parts()).await.unwrap();
     assert!(admission.granted() && !client.admit(parts()).await.unwrap().granted());
     assert_eq!(admission.settle(&[1, 4]).await.unwrap(), Some(vec![0, -3]));
-    assert_eq!(plan.refund(Request::of("HOLD").cost(10)).await.unwrap(), 6);
+    assert_eq!(plan.refund(Request::new("HOLD").cost(10)).await.unwrap(), 6);
     let seats = client.holds(1).build().unwrap();
     let held = client.admit([(&seats, "seats").into(), (&plan, "HOLD").into()]).await;
     assert_eq!(held.err(), Some(Error::NeedsModule));
@@ -78,7 +78,7 @@ async fn budgets_and_admissions() {
     let first = patient().build(&server.url()).unwrap();
     assert_eq!(first.holds(1).build().unwrap().hold("seats").await.err(), Some(Error::NeedsModule));
     let first = patient().build(&server.url()).unwrap();
-    let plan = first.budget(10, Calendar::of(Period::Year)).build().unwrap();
+    let plan = first.budget(10, Calendar::new(Period::Year)).build().unwrap();
     assert_eq!(plan.allow(&b"\xff"[..]).await.unwrap().source(), Source::Server);
 }
 
@@ -92,7 +92,7 @@ async fn a_user_without_the_time() {
     let of = limiter(&client, one_an_hour(), Mode::Direct);
     assert!(of.allow("key").await.unwrap().granted());
     assert!(!of.peek("key").await.unwrap().granted());
-    let plan = client.budget(10, Calendar::of(Period::Year)).build().unwrap();
+    let plan = client.budget(10, Calendar::new(Period::Year)).build().unwrap();
     assert_eq!(plan.allow("plan").await.unwrap().source(), Source::Server);
     assert_eq!(of.refund("key").await.unwrap(), 1);
 }
@@ -134,7 +134,7 @@ async fn a_server_that_cannot_write() {
     eventually("back", async || client.is_connected().then_some(())).await;
 }
 
-/// Each connection finds out anew.
+/// Each connection finds out for itself.
 #[tokio::test]
 async fn a_server_with_the_module_in_its_place() {
     if by_script() {

@@ -38,7 +38,7 @@ impl Periods {
     /// # Errors
     /// There is no such time zone, or no such day.
     pub fn calendar(&self) -> Result<Calendar, Error> {
-        let mut calendar = Calendar::of(self.period);
+        let mut calendar = Calendar::new(self.period);
         if let Some(zone) = &self.time_zone {
             calendar = calendar.time_zone(zone)?;
         }
@@ -52,7 +52,7 @@ impl Periods {
 impl fmt::Display for Periods {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { period, time_zone, anchor } = self;
-        f.write_str(period.name())?;
+        f.write_str(period.as_str())?;
         if let Some(zone) = time_zone {
             write!(f, ", time zone {zone}")?;
         }

@@ -77,7 +77,7 @@ impl Per {
     pub fn spelled(&self) -> Cow<'static, str> {
         match self {
             Self::Window(geometry) => spelled(geometry.window()).into(),
-            Self::Period(periods) => periods.period.name().into(),
+            Self::Period(periods) => periods.period.as_str().into(),
             Self::Hold(_) => "concurrency".into(),
         }
     }

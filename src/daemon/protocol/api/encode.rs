@@ -40,7 +40,7 @@ impl From<&Answer> for DecisionReply {
             remaining: answer.remaining,
             retry_after: retry_after(answer.retry_after),
             reset_after: answer.reset_after.map(ms),
-            source: answer.source.name(),
+            source: answer.source.as_str(),
             retry_header: retry_after(answer.retry_after),
         }
     }

@@ -32,7 +32,7 @@ type Reply = Result<Json<Value>, ErrorReply>;
 pub async fn refund(State(service): State<Arc<Service>>, body: Body<Object<RefundRequest>>) -> Reply {
     let Object(RefundRequest { key, cost, age }) = read(body)?;
     let key = key.name(&service.prefix())?;
-    let request = Request::of(&key).cost(cost);
+    let request = Request::new(&key).cost(cost);
     let request = age.map_or(request, |age| request.age(age.into()));
     let refunded = service.client().refund(request).await.map_err(refused)?;
     Ok(Json(json!({ "refunded": refunded })))

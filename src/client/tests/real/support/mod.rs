@@ -49,7 +49,7 @@ pub async fn within<T>(longest: Duration, what: &str, mut probe: impl AsyncFnMut
 
 /// Ask until a decision has this source; whether it granted.
 pub async fn until(limiter: &Limiter, key: &str, source: Source) -> bool {
-    eventually(&format!("a decision by {}", source.name()), async || {
+    eventually(&format!("a decision by {}", source.as_str()), async || {
         let decision = limiter.allow(key).await.ok();
         decision.filter(|decision| decision.source() == source).map(|decision| decision.granted())
     })
@@ -68,7 +68,7 @@ pub async fn until_granted(limiter: &Limiter, key: &str) {
 /// Ask until the only server is away for this reason.
 pub async fn until_away(client: &Client, reason: Reason) {
     let limiter = limiter(client, one_an_hour(), Mode::Direct);
-    eventually(reason.name(), async || {
+    eventually(reason.as_str(), async || {
         let _ = limiter.allow("key").await;
         client.servers().iter().any(|server| server.reason == Some(reason)).then_some(())
     })
