@@ -30,6 +30,9 @@ type Transport interface {
 	Moved(ctx context.Context, addr string) (Server, error)
 }
 
+// A Transport may also have the methods Close() error, which the Conn's Close calls, and OnLeave(func(addr string)), which
+// gets a function that closes the connections to a server that is no longer a primary.
+
 // Primary makes a Server the [Transport] of a single server.
 func (s Server) Primary(context.Context, string) (Server, error) { return s, nil }
 
@@ -67,6 +70,9 @@ func NewConn(t Transport) *Conn {
 	c.denials.init()
 	c.waits.conn = c
 	c.renewer.conn = c
+	if follows, ok := t.(interface{ OnLeave(func(addr string)) }); ok {
+		follows.OnLeave(c.leave)
+	}
 	return c
 }
 
@@ -118,6 +124,18 @@ func (c *Conn) Close() error {
 		return closer.Close()
 	}
 	return nil
+}
+
+// leave closes the connections to a server that grants no more: what is under way there is in doubt.
+func (c *Conn) leave(addr string) {
+	c.mu.Lock()
+	p := c.primaries[addr]
+	delete(c.primaries, addr)
+	c.mu.Unlock()
+	if p != nil {
+		p.close()
+	}
+	c.denials.forgetAll()
 }
 
 // close fails its connections, so that nobody waits for them.

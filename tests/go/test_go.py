@@ -7,6 +7,7 @@ import pytest
 
 from support import golang
 from support.cluster import Cluster
+from support.sentinel import watched
 from support.server import ROOT
 from support.tls import encrypted
 
@@ -28,9 +29,11 @@ def test_core(server, start):
     passes(".", main=server.port, bare=bare.port)
 
 
-def test_goredis(server, start, tmp_path):
+def test_goredis(server, start, binaries, tmp_path):
+    """The sentinel makes the replica the master when it is asked to."""
     cluster, tls = Cluster(start), encrypted(start, tmp_path)
-    passes("goredis", main=server.port, cluster=cluster.servers[0].port, tls=tls.port,
+    sentinel, *_ = watched(start, binaries, tmp_path, "main", ("failover-timeout", 2000))
+    passes("goredis", main=server.port, cluster=cluster.servers[0].port, tls=tls.port, sentinel=sentinel.port,
            env={"SWLIMIT_CA": str(tls.authority)})
 
 

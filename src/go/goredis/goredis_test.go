@@ -94,3 +94,40 @@ func TestRefusesByName(t *testing.T) {
 		client.Close()
 	}
 }
+
+func TestFailover(t *testing.T) {
+	sentinel := address(t, "sentinel")
+	conn, err := goredis.FromFailover(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{sentinel}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	limiter, err := swlimit.New(conn, swlimit.Quota{Limit: 1000, Window: time.Minute}, swlimit.OnFailure(swlimit.Error))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, key := context.Background(), rand.Text()
+	granted := func() (addr string) {
+		for until := time.Now().Add(30 * time.Second); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+			if d, err := limiter.Allow(ctx, key); err == nil && d.Source == swlimit.FromServer {
+				return conn.Servers()[0].Addr
+			}
+		}
+		t.Fatal("never granted")
+		return ""
+	}
+	before := granted()
+	client := redis.NewSentinelClient(&redis.Options{Addr: sentinel})
+	defer client.Close()
+	if err := client.Failover(ctx, "main").Err(); err != nil {
+		t.Fatal(err)
+	}
+	for until := time.Now().Add(60 * time.Second); granted() == before; {
+		if time.Now().After(until) {
+			t.Fatal("the old primary is still asked")
+		}
+	}
+	if servers := conn.Servers(); len(servers) != 1 {
+		t.Errorf("%+v", servers)
+	}
+}
