@@ -31,7 +31,7 @@ def fill(server):
     ("10m", "10s", 300, {50: 3, 110: 4, 230: 5, 300: 1}),
     ("10m", "10s", 150, {50: 3, 110: 4, 180: 6}),  # a clock behind the newest minute, whose first instant decides
     ("20m", "1m", 200, {0: 3, 60: 4, 180: 6}),  # longer
-    ("2m", "1m", 200, {60: 4, 180: 6}),  # shorter: what is older than newest - N is let go
+    ("2m", "1m", 200, {60: 4, 180: 6}),  # shorter: what is older than newest - N goes
     ("2m", "1m", 240, {180: 5, 240: 1}),  # … at the instant of the grant: N = 2, so minute 4 keeps 2 and 3
     ("1m", "1m", 200, {180: 6}),
     ("7m", "70s", 200, {10: 3, 80: 4, 150: 6}),  # subintervals of 70 s begin at T + 10 s

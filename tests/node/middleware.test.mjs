@@ -180,7 +180,7 @@ for (const [name, framework] of Object.entries(FRAMEWORKS)) {
     assert.match(seen["draft-7"].ratelimit, /^limit=1, remaining=0, reset=\d+$/);
     assert.match(seen["draft-8"].ratelimit, /"few";r=0;t=\d+$/);
     const ask = await framework.serve(test, rules);
-    // Once it is known that one denies, nobody asks about the other one, and nothing is said of it.
+    // Once it is known that one denies, nobody asks about the other one, and no header names it.
     await eventually(async () => !(await ask()).headers.ratelimit.includes("many"));
     const { headers } = await ask();
     assert.equal(headers["ratelimit-policy"], '"many";q=9;w=60, "few";q=1;w=60');

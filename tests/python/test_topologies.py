@@ -236,7 +236,7 @@ def test_what_the_client_says_is_kept(kind, limiter, server):
 
 
 def test_servers_that_leave_a_cluster():
-    """They are let go with their trackers, once the client has learnt of it; what moved is where MOVED said."""
+    """They go with their trackers, once the client has learnt of it; what moved is where MOVED said."""
     nodes = {port: SimpleNamespace(name=f"h:{port}", host="h", port=port, connection_class=object,
                                    connection_kwargs={"host": "h", "port": port}) for port in (1, 2)}
     client = SimpleNamespace(get_nodes=lambda: list(nodes.values()), nodes_manager=SimpleNamespace(

@@ -137,7 +137,7 @@ def test_missing_rights_change_nothing(plain, ask, words):
 
 
 def test_many_holds_end_at_once_within_the_time_limit(plain, ask):
-    """10,000 of two units each, which have to be summed, and as many of one, which go by and by."""
+    """10,000 of two units each, which have to be summed, and as many of one, which go one after the other."""
     plain.call("CONFIG", "SET", "lua-time-limit", 1000)
     with Connection(plain.port) as other:
         for cost in (1, 2):

@@ -9,7 +9,7 @@ from .server import ROOT
 
 
 def buildable():
-    """The crates that this machine's Rust builds, as cargo's arguments, and what is said of those left out."""
+    """The crates that this machine's Rust builds, as cargo's arguments, and what it says about those left out."""
     asked = subprocess.run([ROOT / "scripts/crates"], capture_output=True, text=True, check=True)
     return asked.stdout.split(), asked.stderr.strip()
 

@@ -15,7 +15,7 @@ from support.server import Binaries, Server
 DIFFERENCES = {
     r"duplicate_domain": "files of one domain are put together",
     r"TestConfigLimitOverride": "limits that requests bring along have one name in metrics",
-    r"over_limit_with_local_cache": "local denials are on unless told otherwise",
+    r"over_limit_with_local_cache": "local denials are on unless configured otherwise",
     r"two limits, one denies": "a denied request counts nowhere; of limits that were not asked the code only",
     r"headers: TestService.*other headers": "`Retry-After` is sent with each denial",
     r"headers: TestService.*Reset": "`RateLimit-Reset` is up to a subinterval later",

@@ -104,7 +104,7 @@ impl Topology {
         }
     }
 
-    /// What is known of each node; of a cluster of which nobody tells the slots, that.
+    /// What is known of each node; of a cluster that announces no slots, that.
     pub fn states(&self) -> Vec<ServerState> {
         match self {
             Self::Server(node) => vec![node.health.state()],

@@ -195,7 +195,7 @@ impl<'c, 'a> Opened<'c, 'a> {
         })
     }
 
-    /// What is said of units that are reserved: granted, whatever the limit is by now.
+    /// The decision for units that are already reserved: granted, whatever the limit is by now.
     fn reserved(&self, now: u64) -> Result<Admitted, Error> {
         Ok(match (self.peek(now)?, self) {
             (Admitted::Units(decision), Opened::Rate { request: Request { cost, .. }, .. })

@@ -1,4 +1,4 @@
-//! Requests one after the other, so many at the same time, over one connection as of one worker of a proxy.
+//! Requests one after the other, so many at the same time, over one connection, as one worker of a proxy has it.
 
 use std::cell::RefCell;
 use std::rc::Rc;
