@@ -16,8 +16,8 @@ export interface TurnOptions<Job> {
   /** The units of a job; 1 by default. */
   readonly cost?: (job: Job) => number;
   /**
-   * How long a worker waits for the units, by default "5s": less than BullMQ locks a job for. Then the job goes back into
-   * the queue for as long as they will take.
+   * How long a worker waits for the units, by default "5s": less than BullMQ locks a job for. Then the job goes back
+   * into the queue for as long as they will take.
    */
   readonly timeout?: Duration;
 }

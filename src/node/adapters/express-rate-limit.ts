@@ -38,8 +38,8 @@ export class SwlimitStore {
   private limiter: Limiter | BudgetLimiter | null = null;
   private windowMs = 0;
   /**
-   * Whether the middleware's limit is a function, which it calls only after the store has answered. Then all requests are
-   * counted, even denied ones, and the middleware compares.
+   * Whether the middleware's limit is a function, which it calls only after the store has answered. Then all requests
+   * are counted, even denied ones, and the middleware compares.
    */
   private counts = false;
   /**

@@ -72,7 +72,7 @@ export function swlimitStore(options: StoreOptions) {
       return { current: limit + strikes, ttl };
     }
 
-    /** @internal The denials of a key within the window, including this one. One too many blocks the key for a window. */
+    /** @internal The denials of a key within the window, this one included. One too many blocks the key. */
     async strike(limiter: Limiter, name: string, window: number): Promise<number> {
       const strikes = limiter.with({ limit: this.ban, window });
       const { granted, source, remaining } = await strikes.allow(`${name}:denied`, { block: window });

@@ -87,8 +87,8 @@ export class RateLimiterSwlimit {
   }
 
   /**
-   * The consumed points; null when there are none. Without a `blockDuration`, a key without remaining points is shown as
-   * denied: programs that check before each try would otherwise allow tries without end.
+   * The consumed points; null when there are none. Without a `blockDuration`, a key without remaining points is shown
+   * as denied: programs that check before each try would otherwise allow tries without end.
    */
   async get(key: Key): Promise<RateLimiterRes | null> {
     const { limiter, counter, blockDuration } = this;

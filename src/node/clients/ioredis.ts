@@ -98,8 +98,8 @@ function addressOfSeed(seed: IoredisCluster["startupNodes"][number]): string {
 }
 
 /**
- * The caller's client, or a duplicate that sends no command twice: after a lost connection nobody knows whether a command
- * was executed. The duplicate ends with the caller's client.
+ * The caller's client, or a duplicate that sends no command twice: after a lost connection nobody knows whether a
+ * command was executed. The duplicate ends with the caller's client.
  */
 class WithoutResending<Any extends { readonly status: string; disconnect(): void; on: Ioredis["on"] }> {
   private made: Any | null = null;

@@ -109,8 +109,8 @@ interface TopologyChange {
 }
 
 /**
- * Uses a duplicate of the caller's client that resends no unanswered commands: they may have been executed. It ends with
- * the caller's client; release 5 has no event for that.
+ * Uses a duplicate of the caller's client that resends no unanswered commands: they may have been executed. It ends
+ * with the caller's client; release 5 has no event for that.
  */
 function sentinel(client: Sentinel): Transport {
   let made: { readonly duplicate: Sentinel; readonly ready: Promise<unknown>; readonly watch: NodeJS.Timeout } | null =

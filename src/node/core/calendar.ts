@@ -15,8 +15,8 @@ export interface CalendarOptions {
   /** A name of the IANA database such as "Europe/Berlin"; "UTC" by default. */
   readonly timeZone?: string | undefined;
   /**
-   * When a period begins: for months a day, 1 … 31, or the last day of shorter months; for weeks a day such as "monday",
-   * the default; for years a day as "MM-DD".
+   * When a period begins: for months a day, 1 … 31, or the last day of shorter months; for weeks a day such as
+   * "monday", the default; for years a day as "MM-DD".
    */
   readonly anchor?: number | string | undefined;
 }
@@ -38,7 +38,7 @@ const WEEKDAYS = ["sunday", "monday", "tuesday", "wednesday", "thursday", "frida
 
 /** The days of a calendar on which periods begin, as numbers of days since 1970-01-01. */
 interface Steps {
-  /** The last one that is at most this day. */
+  /** The last one that is not after this day. */
   before(day: number): number;
   /** The next one after that. */
   after(start: number): number;
@@ -69,7 +69,7 @@ export class Calendar {
     for (;;) {
       day = steps.after(day);
       const end = zone.firstOf(day);
-      // Where clocks went back over a midnight, a day that has begun shows the day before once more.
+      // When clocks go back over midnight, a day that has begun shows the day before again.
       if (end > instant) return { start, end };
       start = end;
     }
@@ -81,7 +81,7 @@ export function periodAt(options: CalendarOptions, instant: number): Period {
   return new Calendar(options).at(instant);
 }
 
-/** Zones are dear to make, and few. */
+/** Zones are slow to make, and few. */
 const zones = new Map<string, Zone>();
 
 function zoneOf(name: string): Zone {
@@ -90,7 +90,7 @@ function zoneOf(name: string): Zone {
   return zone;
 }
 
-/** What the clocks of a time zone show. Their time is counted like Unix time, as if they were those of UTC. */
+/** The clocks of a time zone. The time they show is counted like Unix time, as if they showed UTC. */
 class Zone {
   private readonly format: Intl.DateTimeFormat;
 
@@ -109,7 +109,7 @@ class Zone {
     return instant + this.offset(instant);
   }
 
-  /** The first instant at which the midnight of a day, or anything later, is shown. */
+  /** The first instant that shows the midnight of a day, or a later time. */
   firstOf(day: number): number {
     const midnight = day * DAY;
     const [before, after] = [this.offset(midnight - FURTHEST), this.offset(midnight + FURTHEST)];
@@ -118,7 +118,7 @@ class Zone {
     return midnight - before < change ? midnight - before : Math.max(change, midnight - after);
   }
 
-  /** The last instant that is no later, and at which a full hour is shown. */
+  /** The last instant, not after this one, that shows a full hour. */
   hourBefore(instant: number): number {
     const start = instant - past(this.shown(instant), HOUR);
     if (this.offset(start) === this.offset(instant)) return start;
@@ -126,7 +126,7 @@ class Zone {
     return last - past(this.shown(last), HOUR);
   }
 
-  /** The first instant that is later, and at which a full hour is shown. */
+  /** The first later instant that shows a full hour. */
   hourAfter(instant: number): number {
     const end = instant - past(this.shown(instant), HOUR) + HOUR;
     if (this.offset(end) === this.offset(instant)) return end;
@@ -134,7 +134,7 @@ class Zone {
     return change + past(-this.shown(change), HOUR);
   }
 
-  /** When clocks were changed between two instants: the first instant with the later one's offset. */
+  /** When the clocks change between two instants: the first instant with the later offset. */
   private change(from: number, to: number): number {
     const later = this.offset(to);
     let [before, after] = [from, to];
@@ -146,7 +146,7 @@ class Zone {
     return after;
   }
 
-  /** How much more the zone's clocks show than those of UTC, in ms. */
+  /** The zone's offset from UTC, in ms. */
   private offset(instant: number): number {
     const shown: Record<string, number> = {};
     for (const { type, value } of this.format.formatToParts(instant)) shown[type] = Number(value);
@@ -156,7 +156,7 @@ class Zone {
   }
 }
 
-/** What remains of a number after as many whole units as fit, also below 0. */
+/** The remainder of a number by a unit, never below 0. */
 function past(number: number, unit: number): number {
   return ((number % unit) + unit) % unit;
 }
@@ -192,7 +192,7 @@ function years(anchor: number | string): Steps {
   return byMonths(12, (year) => dayOf(year, month - 1, day));
 }
 
-/** Periods of so many months, each of which begins on a day of its first one. */
+/** Periods of so many months; `first` is the day of a month on which they begin. */
 function byMonths(length: number, first: (year: number, month: number) => number): Steps {
   const starts = (day: number, later: number) => {
     const date = new Date(day * DAY);

@@ -1,4 +1,4 @@
-/** Durations as the commands read them, and the numbers that every client holds exactly. */
+/** Durations, as the commands read them, and checks of numbers. */
 
 /** The longest window, in ms: 3650 days. */
 export const MAX_WINDOW = 3650 * 24 * 60 * 60 * 1000;
@@ -6,7 +6,7 @@ export const MAX_WINDOW = 3650 * 24 * 60 * 60 * 1000;
 /** The largest limit, cost, count and instant: 2^53 − 1. */
 export const MAX_EXACT = Number.MAX_SAFE_INTEGER;
 
-/** The most subintervals that any server allows, whatever its configuration. */
+/** The maximum of subintervals that a server can be configured to allow. */
 export const MAX_SUBINTERVALS = 1_000_000;
 
 const UNITS: Record<string, number> = { ms: 1, "": 1000, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
@@ -17,7 +17,7 @@ const UNITS: Record<string, number> = { ms: 1, "": 1000, s: 1000, m: 60_000, h: 
  */
 export type Duration = number | string;
 
-/** What a text says, in ms; null where it is no duration from 0 ms to 3650 days. */
+/** The duration of a text, in ms; null when it is no duration from 0 ms to 3650 days. */
 export function parseDuration(text: string): number | null {
   const found = /^([0-9]+)(ms|[smhd]?)$/i.exec(text);
   if (!found || text.endsWith("\n")) return null;
@@ -25,7 +25,7 @@ export function parseDuration(text: string): number | null {
   return ms <= MAX_WINDOW ? ms : null;
 }
 
-/** A duration in ms, of at least `least`; what it is for is named in the error. */
+/** A duration in ms, of at least `least`; the error names `what`. */
 export function milliseconds(duration: Duration, what: string, least = 1): number {
   const ms = typeof duration === "string" ? parseDuration(duration) : duration;
   if (Number.isSafeInteger(ms) && (ms as number) >= 0 && (ms as number) < least) {
@@ -39,7 +39,7 @@ export function milliseconds(duration: Duration, what: string, least = 1): numbe
   return ms;
 }
 
-/** A whole number from `least` to 2^53 − 1; what it is for is named in the error. */
+/** A whole number from `least` to 2^53 − 1; the error names `what`. */
 export function integer(value: number, what: string, least: number): number {
   if (!Number.isSafeInteger(value) || value < least) {
     throw new RangeError(`${what} must be an integer between ${least} and ${MAX_EXACT}, not ${String(value)}`);
@@ -47,13 +47,13 @@ export function integer(value: number, what: string, least: number): number {
   return value;
 }
 
-/** True or false, and nothing that is taken for it; what it is for is named in the error. */
+/** True or false, and no other value; the error names `what`. */
 export function flag(value: boolean, what: string): boolean {
   if (typeof value !== "boolean") throw new TypeError(`${what} must be true or false, not ${String(value)}`);
   return value;
 }
 
-/** The length of a subinterval: what is asked for, or the usual one; an error where the window cannot be cut so. */
+/** The length of a subinterval: the given one, or the default. */
 export function resolutionOf(window: number, asked: Duration | undefined): number {
   const resolution = asked === undefined ? usualResolution(window) : milliseconds(asked, "resolution");
   if (window % resolution !== 0) throw new RangeError("resolution must divide the window evenly");
@@ -65,7 +65,7 @@ export function resolutionOf(window: number, asked: Duration | undefined): numbe
   return resolution;
 }
 
-/** The largest divisor of the window that is at most a twelfth of it, and makes at most 4096 subintervals; else all. */
+/** The default: the largest divisor of the window with 12 … 4096 subintervals; otherwise the window. */
 export function usualResolution(window: number): number {
   for (let subintervals = 12; subintervals <= 4096; subintervals++) {
     if (window % subintervals === 0) return window / subintervals;
@@ -74,8 +74,8 @@ export function usualResolution(window: number): number {
 }
 
 /**
- * How long the limiter may wait, in ms, for a caller that waits for `left` ms: it decides a tenth before that, at least
- * 1 and at most 5 ms.
+ * How long a limiter may wait, in ms, for a caller that waits for `left` ms: less by a tenth, but at least by 1 and at
+ * most by 5 ms.
  */
 export function callerDeadline(left: number): number {
   return left < 2 ? 0 : left - Math.min(5, Math.max(1, left / 10));

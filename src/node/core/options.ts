@@ -16,8 +16,8 @@ export interface QuotaOptions {
 }
 
 /**
- * Where a limiter makes its decisions. "direct" asks the server for every request; "cached" repeats known denials without
- * asking; "local" decides in this process.
+ * Where a limiter makes its decisions. "direct" asks the server for every request; "cached" repeats known denials
+ * without asking; "local" decides in this process.
  */
 export type Mode = "direct" | "cached" | "local";
 

@@ -1,5 +1,5 @@
 /**
- * The sliding window of one key, as the module has it: what is counted, and what may still be granted.
+ * The sliding window of one key, with the arithmetic of the module.
  *
  * Time is cut into subintervals of the resolution R, aligned to the Unix epoch; a window is N of them. At an instant in
  * subinterval c, e ms after its start:
@@ -8,13 +8,13 @@
  *     trailing = units of subinterval c−N, the one that is sliding out
  *     estimate = full + trailing · (R − e) / R        or, strictly, full + trailing
  *
- * A cost k is granted while ⌈estimate⌉ + k ≤ limit. Everything is whole numbers and exact; products that do not fit
- * into 2^53 are taken as BigInt. It is a function of the state and an instant: no clock, no network.
+ * A cost k is granted while ⌈estimate⌉ + k ≤ limit. All numbers are whole and exact; products above 2^53 use BigInt. A
+ * decision is a function of the state and an instant: no clock, no network.
  */
 
 import { MAX_EXACT } from "./duration.js";
 
-/** How much may be used in which window; durations in ms. */
+/** A quota: units per window; durations in ms. */
 export interface Quota {
   readonly limit: number;
   readonly window: number;
@@ -23,7 +23,7 @@ export interface Quota {
   readonly strict: boolean;
 }
 
-/** What a request asks of a window. */
+/** What a request demands of a window. */
 export interface Demand extends Quota {
   readonly cost: number;
   /** Grant as much of the cost as fits. */
@@ -43,7 +43,7 @@ export class CountOverflow extends Error {
 /** Units of one subinterval. */
 type Count = [subinterval: number, units: number];
 
-/** What is counted at one geometry: the subintervals from `newest` − N on that have a count, oldest first. */
+/** The counts at one geometry: the subintervals from `newest` − N on with a count, oldest first. */
 class Counts {
   constructor(
     readonly window: number,
@@ -59,19 +59,19 @@ class Counts {
     return this.list.at(-1)?.[0] ?? 0;
   }
 
-  /** The first instant at which a subinterval has slid out wholly. */
+  /** The first instant at which a subinterval has slid out completely. */
   endOf(subinterval: number): number {
     return (subinterval + this.subintervals + 1) * this.resolution;
   }
 
-  /** The first instant at which no count matters any more; 0 when nothing is counted. */
+  /** The first instant at which all counts have expired; 0 when there are none. */
   get end(): number {
     return this.list.length === 0 ? 0 : this.endOf(this.newest);
   }
 
   /**
-   * The first instant at which nothing counts any more for requests at a geometry: they see the newest units later, the
-   * later they come, at last at the end of their subinterval.
+   * The first instant at which all counts have expired for requests at a geometry: later requests see the newest units
+   * later, at most at the end of their subinterval.
    */
   endAt(window: number, resolution: number): number {
     if (window === this.window && resolution === this.resolution) return this.end;
@@ -118,8 +118,8 @@ class Counts {
   }
 
   /**
-   * These counts as a request with another geometry sees them at `now`: the units of each subinterval at the latest
-   * instant they may have come, without those that either window has passed; none from the end on.
+   * The counts as a request with another geometry sees them at `now`: the units of each subinterval at their latest
+   * possible instant, without those that have expired in either window.
    */
   seenAt(window: number, resolution: number, now: number): Counts {
     if (window === this.window && resolution === this.resolution && now < this.end) return this;
@@ -139,9 +139,9 @@ class Counts {
   /**
    * The instant from which on the estimate is at most `room`; 0 when it always was.
    *
-   * It sinks only as subintervals slide out, oldest first. So the one that matters is the first through which enough
-   * is counted that all younger ones fit into `room`. While it is trailing, its units weigh (R − e) / R: they fit as
-   * soon as (R − e) · units ≤ (room − younger) · R.
+   * The estimate sinks only as subintervals slide out, oldest first. So it depends on the newest subinterval whose
+   * units do not fit into `room` together with all younger ones. While it is trailing, its units weigh (R − e) / R:
+   * they fit as soon as (R − e) · units ≤ (room − younger) · R.
    */
   fitsAt(room: number, strict: boolean): number {
     let younger = 0;
@@ -157,17 +157,17 @@ class Counts {
   }
 }
 
-/** What a key holds: counts, a block, or both. */
+/** The state of a key: counts, a block, or both. */
 export class Entry {
   private counts: Counts | null = null;
   private blockedUntil = 0;
 
-  /** The first instant at which nothing here matters any more. */
+  /** The first instant at which everything has expired. */
   get end(): number {
     return Math.max(this.blockedUntil, this.counts?.end ?? 0);
   }
 
-  /** Decide, and count what is granted; when denied, begin a block of `block` ms. */
+  /** Decide, and count granted units; after a denial, begin a block of `block` ms. */
   allow(demand: Demand, now: number, block = 0): Reply {
     const seen = this.seen(demand, now);
     const { granted, remaining } = this.decide(demand, now, seen);
@@ -180,14 +180,14 @@ export class Entry {
     return [granted, demand.limit, remaining - granted, 0, this.resetAfter(demand, now)];
   }
 
-  /** The same decision as it reads while nothing is counted. */
+  /** Decide without counting. */
   peek(demand: Demand, now: number): Reply {
     const { granted, remaining } = this.decide(demand, now, this.seen(demand, now));
     const retryAfter = granted > 0 ? 0 : this.retryAfter(demand, now);
     return [granted, demand.limit, remaining, retryAfter, this.resetAfter(demand, now)];
   }
 
-  /** Count the cost whatever the limit says, at the instant `dated`, if that still matters. */
+  /** Count the cost whatever the limit is, at the instant `dated` unless that has expired. */
   record(demand: Demand, now: number, dated?: number, block = 0): Reply {
     const seen = this.seen(demand, now);
     const subinterval = seen.at(dated ?? seen.decisionInstant(now));
@@ -204,7 +204,7 @@ export class Entry {
     return [granted, demand.limit, remaining, retryAfter, this.resetAfter(demand, now)];
   }
 
-  /** Give back up to `units`, newest first; with `age`, of those counted about that long ago, then younger ones. */
+  /** Give back up to `units`, newest first; with `age`, first those counted about that long ago, then younger ones. */
   refund(units: number, now: number, age?: number): number {
     const counts = this.counts;
     if (!counts || now >= counts.end) return 0;
@@ -223,7 +223,7 @@ export class Entry {
     return units - left;
   }
 
-  /** A key that is changed goes when nothing in it matters any more. */
+  /** Reset a changed key when everything has expired. */
   private forget(now: number): void {
     if (this.end > now) return;
     this.counts = null;
@@ -282,7 +282,7 @@ export class Entry {
     const counts = this.counts;
     if (!counts) return now;
     if (this.seen(demand, now) === counts) return counts.fitsAt(room, demand.strict);
-    // At another geometry the newest units may be placed later, the later one asks. What fits once fits from then on.
+    // At another geometry later requests may see the newest units later. What fits once fits from then on.
     let [low, high] = [now, Math.max(now, counts.end)];
     while (low < high) {
       const middle = low + Math.floor((high - low) / 2);

@@ -75,8 +75,8 @@ function inQueue(request: WaitingRequest, clientState: ClientState, blocking: Bl
 }
 
 /**
- * When the caller gives up, the server is asked to end its wait, and the connection stays open: a grant that was already
- * under way still arrives, and is given back on the connection on which it was counted.
+ * When the caller gives up, the server is asked to end its wait, and the connection stays open: a grant that was
+ * already under way still arrives, and is given back on the connection on which it was counted.
  */
 function waitEnder(clientState: ClientState, request: WaitingRequest, connection: Connection): EndWait {
   const { name } = request;

@@ -1,4 +1,4 @@
-/** One decision of rates, budgets and a hold: all or nothing. It is settled later by the units that were really used. */
+/** One decision of rates, budgets and a hold: all or nothing. It is settled later by the units really used. */
 
 import type { Period } from "../core/calendar.js";
 import type { Decision } from "../core/decision.js";
@@ -64,8 +64,8 @@ export class Admission {
 
   /**
    * Correct the counts by the units that were really used of each, in order, without the hold; the hold ends. Unused
-   * units go back, and units beyond the cost are counted. It happens exactly once, whatever fails on the way. The change
-   * of each; or null where nothing goes back: the hold had ended before, or `onFailure` had granted.
+   * units go back, and units beyond the cost are counted. It happens exactly once, whatever fails on the way. The
+   * change of each; or null where nothing goes back: the hold had ended before, or `onFailure` had granted.
    */
   async settle(...used: number[]): Promise<readonly number[] | null> {
     if (!this.granted) throw new TypeError("nothing was granted that could be settled");

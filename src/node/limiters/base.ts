@@ -49,7 +49,7 @@ export abstract class BaseLimiter {
     this.clientState = isLocal ? null : ClientState.of(client, () => transportOf(client));
   }
 
-  /** The state of each server that was asked so far: one, or the primaries of a cluster. All limiters of a client share them. */
+  /** The state of each server asked so far: one, or the primaries of a cluster. All limiters of a client share them. */
   servers(): ServerState[] {
     return this.clientState?.states ?? [];
   }

@@ -134,8 +134,8 @@ export class DenialCache implements KeyCache {
 }
 
 /**
- * How long after its request a denial holds, in ms: a millisecond less, because the server's clock is cut to whole ones,
- * and a thousandth less, because clocks are slewed.
+ * How long after its request a denial holds, in ms: a millisecond less, because the server's clock is cut to whole
+ * ones, and a thousandth less, because clocks are slewed.
  */
 export function deniedFor(retryAfter: number): number {
   return Math.max(0, retryAfter - 1 - retryAfter / 1000);

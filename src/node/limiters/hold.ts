@@ -137,7 +137,7 @@ export class HoldLimiter extends BaseLimiter {
   /** A hold that is not renewed ends after so many ms. */
   readonly ttl: number;
   private readonly local = new LocalHolds();
-  private readonly turns = new FairQueue();
+  private readonly queue = new FairQueue();
   private readonly holds = new Set<Hold>();
 
   constructor(options: HoldLimiterOptions) {
@@ -269,7 +269,7 @@ export class HoldLimiter extends BaseLimiter {
     const left = () => Math.max(0, deadline - performance.now());
     if (!this.clientState) return this.takeHere(request, left, signal);
     if (longest === 0) return this.askedOrHere(request, () => this.once(request, options));
-    return this.turns.take(
+    return this.queue.take(
       request.key,
       longest,
       signal,
@@ -295,7 +295,7 @@ export class HoldLimiter extends BaseLimiter {
         await inTime(this.local.freed(request.key), left(), signal);
       }
     };
-    return this.turns.take(request.key, left(), signal, take, async () => this.heldHere("local", request));
+    return this.queue.take(request.key, left(), signal, take, async () => this.heldHere("local", request));
   }
 
   /** Ask once, without a wait. */

@@ -70,7 +70,7 @@ export class Limiter extends BaseLimiter {
   /** @internal */ readonly denials: DenialCache;
   /** @internal Null where the server is asked every time, or never. */ readonly cached: CachedMode | null;
   private readonly windows: LocalWindows;
-  private readonly turns = new FairQueue();
+  private readonly queue = new FairQueue();
 
   constructor(options: LimiterOptions) {
     super(settingsOf(options), options.client);
@@ -175,8 +175,8 @@ export class Limiter extends BaseLimiter {
   }
 
   /**
-   * Block a key for so long from now on, with `unlessBlocked` only if it is not blocked. The Unix time in ms at which the
-   * block ends.
+   * Block a key for so long from now on, with `unlessBlocked` only if it is not blocked. The Unix time in ms at which
+   * the block ends.
    */
   async block(key: string, duration: Duration, options: { readonly unlessBlocked?: boolean } = {}): Promise<number> {
     const name = this.name(key);
@@ -228,7 +228,7 @@ export class Limiter extends BaseLimiter {
       },
       failed: (error) => this.failed(error, demand, (asked, at) => this.windows.entry(name).allow(asked, at)),
     };
-    return this.turns.take(
+    return this.queue.take(
       name,
       left(),
       signal,
@@ -238,8 +238,8 @@ export class Limiter extends BaseLimiter {
   }
 
   /**
-   * Forget known denials. When no limiter uses the client any more, this answers waiting requests and sends kept records,
-   * for up to 1.5 seconds, and closes all connections but the client's own.
+   * Forget known denials. When no limiter uses the client any more, this answers waiting requests and sends kept
+   * records, for up to 1.5 seconds, and closes all connections but the client's own.
    */
   override async close(): Promise<void> {
     this.denials.forgetAll();

@@ -1,6 +1,6 @@
 /**
- * Connections for requests that wait at the server. ACQUIRE and HOLD … WAIT block their connection, so they never use the
- * caller's. The number of connections is limited, and each serves one waiting request at a time.
+ * Connections for requests that wait at the server. ACQUIRE and HOLD … WAIT block their connection, so they never use
+ * the caller's. The number of connections is limited, and each serves one waiting request at a time.
  */
 
 import { classify, ModuleMissingError, RefusedError, UnavailableError } from "../core/errors.js";

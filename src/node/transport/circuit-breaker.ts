@@ -17,7 +17,7 @@ export class CircuitBreaker {
   private interval = FIRST_PROBE;
   private timer: NodeJS.Timeout | null = null;
 
-  /** `probe` resolves when the server answers again, or is no longer wanted. `closed` is called when the breaker closes. */
+  /** `probe` resolves when the server is back, or no longer wanted; `closed` is called when the breaker closes. */
   constructor(
     private readonly health: ServerHealth,
     private readonly probe: () => Promise<"back" | "unwanted">,

@@ -117,8 +117,8 @@ export class ClientState implements ServerOwner {
   }
 
   /**
-   * The last limiter to leave closes all connections but the caller's own. That waits, for a limited time, until waiting
-   * requests are answered, holds released and kept records sent, and warns of what is lost.
+   * The last limiter to leave closes all connections but the caller's own. That waits, for a limited time, until
+   * waiting requests are answered, holds released and kept records sent, and warns of what is lost.
    */
   async leave(user: object, cache?: KeyCache): Promise<void> {
     this.users.delete(user);

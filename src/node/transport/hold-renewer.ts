@@ -9,7 +9,7 @@ import type { Ask } from "./server.js";
 /** The maximum number of holds that one command renews. */
 export const MAX_IDS = 1000;
 
-/** Holds are renewed after their ttl divided by RENEWALS; without an answer, again after their ttl divided by RETRIES. */
+/** Holds are renewed after their ttl divided by RENEWALS; without an answer, again after the ttl divided by RETRIES. */
 export const RENEWALS = 3;
 export const RETRIES = 10;
 
