@@ -192,6 +192,6 @@ impl NodeHealth {
     fn report_opened(&self) {
         self.connector.context.counters.count(Count::Opened, 1);
         let (address, reason) = (self.connector.name(), self.breaker.reason());
-        tracing::warn!(address, reason, "the rate limit server is away: deciding without it");
+        tracing::warn!(address, reason, "the rate limit server is unavailable: deciding without it");
     }
 }
