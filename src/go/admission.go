@@ -287,8 +287,8 @@ func (r Request) here(local bool) (reply, error) {
 	count := func(limit int64) (reply, error) {
 		d := r.demand()
 		d.limit = limit
-		e, unlock := r.limiter.windows.lock(r.key)
-		defer unlock()
+		e, held := r.limiter.windows.lock(r.key)
+		defer held.mu.Unlock()
 		return e.allow(d, clock(), 0)
 	}
 	if local {
@@ -299,8 +299,8 @@ func (r Request) here(local bool) (reply, error) {
 
 func (r Request) takeBack() {
 	if r.limiter.conn == nil || r.limiter.onFailure == Local {
-		e, unlock := r.limiter.windows.lock(r.key)
-		defer unlock()
+		e, held := r.limiter.windows.lock(r.key)
+		defer held.mu.Unlock()
 		e.refund(r.cost, clock(), -1)
 	}
 }

@@ -253,6 +253,15 @@ func (l *Limiter) With(q Quota) (*Limiter, error) {
 	return &Limiter{l.asker, checked, l.windows}, nil
 }
 
+// Name is the limiter's name in the headers of responses.
+func (l *Limiter) Name() string { return l.name }
+
+// Quota is the limiter's quota, with its resolution.
+func (l *Limiter) Quota() Quota {
+	q := l.quota
+	return Quota{q.limit, duration(q.window), duration(q.resolution), q.strict}
+}
+
 // Allow decides one unit, and counts it if it is granted. A denial is no error.
 func (l *Limiter) Allow(ctx context.Context, key string) (Decision, error) {
 	return l.allow(ctx, key, demand{l.quota, 1, false})
@@ -311,8 +320,8 @@ func (l *Limiter) check(ctx context.Context, cost int64) error {
 
 // here decides in this process.
 func (l *Limiter) here(key string, d *demand, block int64, source Source) (Decision, error) {
-	e, unlock := l.windows.lock(key)
-	defer unlock()
+	e, held := l.windows.lock(key)
+	defer held.mu.Unlock()
 	r, err := e.allow(d, clock(), block)
 	if err != nil {
 		return Decision{}, err
@@ -328,8 +337,8 @@ func (l *Limiter) failed(err error, key string, d *demand, block int64) (Decisio
 	r, err := l.instead(d.limit, d.cost, func(limit int64) (reply, error) {
 		wanted := *d
 		wanted.limit = limit
-		e, unlock := l.windows.lock(key)
-		defer unlock()
+		e, held := l.windows.lock(key)
+		defer held.mu.Unlock()
 		return e.allow(&wanted, clock(), block)
 	})
 	if err != nil {
@@ -352,8 +361,8 @@ func (l *Limiter) PeekN(ctx context.Context, key string, n int64) (Decision, err
 	look := func(limit int64) (reply, error) {
 		wanted := d
 		wanted.limit = limit
-		e, unlock := l.windows.lock(key)
-		defer unlock()
+		e, held := l.windows.lock(key)
+		defer held.mu.Unlock()
 		return e.peek(&wanted, clock())
 	}
 	if l.conn == nil {
@@ -389,8 +398,8 @@ func (l *Limiter) RecordAged(ctx context.Context, key string, n int64, age time.
 	}
 	d := demand{l.quota, n, false}
 	if l.conn == nil {
-		e, unlock := l.windows.lock(key)
-		defer unlock()
+		e, held := l.windows.lock(key)
+		defer held.mu.Unlock()
 		r, err := e.record(&d, clock(), ago, l.block)
 		return l.decided(r, FromLocal), err
 	}
@@ -425,8 +434,8 @@ func (l *Limiter) refund(ctx context.Context, key string, n, age int64) (int64, 
 		return 0, err
 	}
 	if l.conn == nil {
-		e, unlock := l.windows.lock(key)
-		defer unlock()
+		e, held := l.windows.lock(key)
+		defer held.mu.Unlock()
 		return e.refund(n, clock(), age), nil
 	}
 	var dated []string
@@ -455,8 +464,8 @@ func (l *Limiter) blocked(ctx context.Context, key string, d time.Duration, unle
 		return time.Time{}, err
 	}
 	if l.conn == nil {
-		e, unlock := l.windows.lock(key)
-		defer unlock()
+		e, held := l.windows.lock(key)
+		defer held.mu.Unlock()
 		at := clock()
 		return time.Now().Add(duration(e.block(length, at, unless) - at)), nil
 	}
@@ -473,8 +482,8 @@ func (l *Limiter) Unblock(ctx context.Context, key string) (bool, error) {
 		return false, err
 	}
 	if l.conn == nil {
-		e, unlock := l.windows.lock(key)
-		defer unlock()
+		e, held := l.windows.lock(key)
+		defer held.mu.Unlock()
 		return e.unblock(clock()), nil
 	}
 	lifted, err := integerOf(l.change(ctx, unblockCommand(l.prefix+key)))

@@ -29,13 +29,13 @@ func newWindows(most int64) *windows {
 	return &windows{number: numbers.Add(1), seed: maphash.MakeSeed(), most: int(max(1, most/shards))}
 }
 
-// lock is what a key holds, for one goroutine alone until it unlocks.
-func (w *windows) lock(key string) (*entry, func()) {
+// lock is what a key holds, for one goroutine alone, until it unlocks the shard.
+func (w *windows) lock(key string) (*entry, *windowShard) {
 	key = remembered(key)
 	at := maphash.String(w.seed, key) % shards
 	s := &w.shards[at]
 	s.mu.Lock()
-	return w.entry(at, key), s.mu.Unlock
+	return w.entry(at, key), s
 }
 
 // entry is what a key holds. Its shard is locked.

@@ -326,8 +326,8 @@ func (l *Limiter) grantsWithout(key string, d *demand) bool {
 	r, err := l.instead(d.limit, d.cost, func(limit int64) (reply, error) {
 		wanted := *d
 		wanted.limit = limit
-		e, unlock := l.windows.lock(key)
-		defer unlock()
+		e, held := l.windows.lock(key)
+		defer held.mu.Unlock()
 		return e.peek(&wanted, clock())
 	})
 	return err == nil && r.granted > 0

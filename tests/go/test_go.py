@@ -29,6 +29,10 @@ def test_core(server, start):
     passes(".", main=server.port, bare=bare.port)
 
 
+def test_httplimit():
+    passes("httplimit")
+
+
 def test_goredis(server, start, binaries, tmp_path):
     """The sentinel makes the replica the master when it is asked to."""
     cluster, tls = Cluster(start), encrypted(start, tmp_path)
@@ -46,5 +50,5 @@ def test_is_in_good_order(module):
 
 
 def test_core_depends_on_nothing():
-    others = golang.run("list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", CORE).stdout.split()
-    assert others == [CORE]
+    named = golang.run("list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", f"{CORE}/httplimit")
+    assert named.stdout.split() == [CORE, f"{CORE}/httplimit"]

@@ -22,7 +22,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // address is that of a server that pytest has started: SWLIMIT_PORTS says which there are.
-func address(t *testing.T, name string) string {
+func address(t testing.TB, name string) string {
 	t.Helper()
 	var ports map[string]int
 	_ = json.Unmarshal([]byte(os.Getenv("SWLIMIT_PORTS")), &ports)

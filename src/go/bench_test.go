@@ -1,0 +1,38 @@
+package swlimit
+
+import (
+	"testing"
+	"time"
+)
+
+func BenchmarkKnownDenial(b *testing.B) {
+	conn := NewConn(Server{Addr: "127.0.0.1:1"})
+	defer conn.Close()
+	l := must(New(conn, Quota{Limit: 1, Window: time.Hour}))
+	d := demand{l.quota, 1, false}
+	conn.denials.remember("user:1", &d, conn.denials.ask("user:1", true), reply{0, 1, 0, 3_600_000, 3_600_000}, 0, Never)
+	b.ReportAllocs()
+	for b.Loop() {
+		if d, _ := l.Allow(background, "user:1"); d.Source != FromCache {
+			b.Fatal(d)
+		}
+	}
+}
+
+func BenchmarkLocal(b *testing.B) {
+	l := must(New(nil, Quota{Limit: maxExact, Window: time.Minute}))
+	b.ReportAllocs()
+	for b.Loop() {
+		if d, _ := l.Allow(background, "user:1"); !d.Allowed() {
+			b.Fatal(d)
+		}
+	}
+}
+
+func BenchmarkDirect(b *testing.B) {
+	l := limiter(b, server(b), maxExact, Mode(Direct))
+	k := key()
+	for b.Loop() {
+		must(l.Allow(background, k))
+	}
+}
