@@ -96,5 +96,6 @@ export function addressKey(address: string): string {
     const [high, low] = all.slice(6).map((group) => Number.parseInt(group, 16)) as [number, number];
     return [high >> 8, high & 255, low >> 8, low & 255].join(".");
   }
-  return `${all.slice(0, 4).join(":")}::/64`;
+  const network = all.slice(0, 4).join(":");
+  return `${network.replace(/(^|:)0(:0)*$/, "")}::/64`;
 }
