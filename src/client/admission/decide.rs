@@ -118,11 +118,11 @@ impl Client {
         let (mut each, mut hold, mut reserved) = (Vec::new(), None, Vec::new());
         for ((one, reply), ticket) in members.iter().zip(replies).zip(tickets) {
             let decision = match &one.of {
-                Resource::Hold(_, asked) => {
+                Resource::Hold(_, pending) => {
                     let held = reply.hold()?;
-                    let decision = asked.decision(&held);
+                    let decision = pending.decision(&held);
                     hold = Some(match granted {
-                        true => asked.clone().kept(renewer, &held, sent),
+                        true => pending.clone().kept(renewer, &held, sent),
                         false => Hold::denied(Decision { granted: 0, ..decision }),
                     });
                     decision
@@ -163,10 +163,10 @@ impl Client {
                         None => limiter.locally(&one.key, &request, limiter.limit(), Source::Local, Way::Allow)?,
                     }
                 }
-                Resource::Hold(limiter, asked) => {
+                Resource::Hold(limiter, pending) => {
                     let held = match &reason {
-                        Some(reason) => limiter.by_policy(asked, reason.clone(), &wait).await?,
-                        None => limiter.sit(asked, limiter.limit(), &wait, Source::Local).await,
+                        Some(reason) => limiter.by_policy(pending, reason.clone(), &wait).await?,
+                        None => limiter.take_here(pending, limiter.limit(), &wait, Source::Local).await,
                     };
                     let decision = *held.decision();
                     hold = Some(held);
@@ -223,12 +223,12 @@ async fn asked(
 
 /// How to give back all that an admission takes; `None` without a hold, and of one whose id its caller chose.
 fn unsettled(admit: &Command, members: &[CheckedMember]) -> Option<Settlement> {
-    let asked = members.iter().find_map(|one| match &one.of {
-        Resource::Hold(_, asked) if asked.is_own => Some(asked),
+    let pending = members.iter().find_map(|one| match &one.of {
+        Resource::Hold(_, pending) if pending.is_own => Some(pending),
         _ => None,
     })?;
     let command = admit.undo(None, 0, 0).pop()?;
-    Some(Settlement { name: asked.name.clone(), command, beyond: Vec::new(), done: oneshot::channel().0 })
+    Some(Settlement { name: pending.name.clone(), command, beyond: Vec::new(), done: oneshot::channel().0 })
 }
 
 fn undo(renewer: &HoldRenewer, link: &Link, unsettled: Option<Settlement>, reply: &Result<Reply, Failure>) {

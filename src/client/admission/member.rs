@@ -117,8 +117,8 @@ impl Member<'_> {
                 return Err(Error::Invalid("an admission does not wait".into()));
             }
             Kind::Hold(limiter, request) => {
-                let asked = limiter.asked(request)?;
-                CheckedMember { key: asked.name.key.to_vec(), of: Resource::Hold((*limiter).clone(), asked) }
+                let pending = limiter.pending(request)?;
+                CheckedMember { key: pending.name.key.to_vec(), of: Resource::Hold((*limiter).clone(), pending) }
             }
         })
     }
@@ -144,7 +144,7 @@ impl CheckedMember {
         match &self.of {
             Resource::Rate(_, demand) => demand.exact.cost,
             Resource::Budget(_, cost) => *cost,
-            Resource::Hold(_, asked) => asked.cost,
+            Resource::Hold(_, pending) => pending.cost,
         }
     }
 
@@ -169,7 +169,7 @@ impl CheckedMember {
     pub fn clause(&self, ahead: Option<Ahead>) -> Result<Clause, Error> {
         Ok(match &self.of {
             Resource::Rate(_, demand) => Clause::Rate(*demand),
-            Resource::Hold(_, asked) => Clause::Hold(asked.clause()),
+            Resource::Hold(_, pending) => Clause::Hold(pending.clause()),
             Resource::Budget(limiter, cost) => {
                 let until = match ahead {
                     None => limiter.until()?,

@@ -133,36 +133,43 @@ impl HoldLimiter {
     /// As [`hold`](Self::hold).
     pub async fn peek<'a>(&self, request: impl Into<HoldRequest<'a>>) -> Result<Decision, Error> {
         let request = request.into();
-        let asked = self.asked(&request)?;
+        let pending = self.pending(&request)?;
         let Some(renewer) = &self.0.client.renewer else {
-            return Ok(self.look_here(&asked, self.0.limit, Source::Local));
+            return Ok(self.look_here(&pending, self.0.limit, Source::Local));
         };
-        match self.look_there(renewer.link(), &asked, request.deadline).await {
+        match self.look_there(renewer.link(), &pending, request.deadline).await {
             Err(Error::Unavailable(reason)) => match self.0.on_failure {
                 OnFailure::Error => Err(Error::Unavailable(reason)),
-                OnFailure::Allow => Ok(Source::Failure.unknown(asked.cost, self.0.limit, Some(0))),
+                OnFailure::Allow => Ok(Source::Failure.unknown(pending.cost, self.0.limit, Some(0))),
                 OnFailure::Deny => Ok(Source::Failure.unknown(0, self.0.limit, Some(ms(AGAIN)))),
-                OnFailure::Local => Ok(self.look_here(&asked, self.0.local_share.units(self.0.limit), Source::Failure)),
+                OnFailure::Local => {
+                    Ok(self.look_here(&pending, self.0.local_share.units(self.0.limit), Source::Failure))
+                }
             },
             looked => looked,
         }
     }
 
-    async fn look_there(&self, link: &Link, asked: &PendingHold, deadline: Option<Instant>) -> Result<Decision, Error> {
-        let (units, end) = match link.ask(Command::info(&asked.name.key), link.deadline(deadline)?).await {
+    async fn look_there(
+        &self,
+        link: &Link,
+        pending: &PendingHold,
+        deadline: Option<Instant>,
+    ) -> Result<Decision, Error> {
+        let (units, end) = match link.ask(Command::info(&pending.name.key), link.deadline(deadline)?).await {
             Err(Error::Refused(text)) if text == NO_SUCH_KEY => (0, 0),
             reply => held_of(&reply?)?,
         };
         let left = unix(end).duration_since(SystemTime::now()).unwrap_or_default();
-        Ok(self.looked(asked, self.0.limit.saturating_sub(units), ms_up(left).max(1), Source::Server))
+        Ok(self.looked(pending, self.0.limit.saturating_sub(units), ms_up(left).max(1), Source::Server))
     }
 
-    fn look_here(&self, asked: &PendingHold, limit: u64, source: Source) -> Decision {
-        self.looked(asked, self.0.local.remaining(&asked.name.key, limit), ms(AGAIN), source)
+    fn look_here(&self, pending: &PendingHold, limit: u64, source: Source) -> Decision {
+        self.looked(pending, self.0.local.remaining(&pending.name.key, limit), ms(AGAIN), source)
     }
 
-    fn looked(&self, asked: &PendingHold, remaining: u64, wait: u64, source: Source) -> Decision {
-        let (granted, retry_after) = match asked.cost {
+    fn looked(&self, pending: &PendingHold, remaining: u64, wait: u64, source: Source) -> Decision {
+        let (granted, retry_after) = match pending.cost {
             cost if cost <= remaining => (cost, Some(0)),
             cost => (0, (cost <= self.0.limit).then_some(wait)),
         };
@@ -194,7 +201,7 @@ impl HoldLimiter {
     pub async fn end<'a>(&self, request: impl Into<HoldRequest<'a>>) -> Result<u64, Error> {
         let request = request.into();
         check_ids(request.id.as_slice())?;
-        let name = self.asked(&request)?.name;
+        let name = self.pending(&request)?.name;
         let renewer = self.0.client.renewer.as_ref().ok_or(Error::NoServer("end"))?;
         let command = name.release();
         let unanswered = InDoubt { renewer, name: Some(name) };

@@ -29,13 +29,13 @@ impl HoldLimiter {
     /// [`Error::Unavailable`] only with [`OnFailure::Error`].
     pub async fn hold<'a>(&self, request: impl Into<HoldRequest<'a>>) -> Result<Hold, Error> {
         let request = request.into();
-        let asked = self.asked(&request)?;
+        let pending = self.pending(&request)?;
         let until = Instant::now() + request.wait;
         let until = request.deadline.map_or(until, |deadline| deadline.min(until));
         let wait = self.0.client.wait(until);
         let hold = match &self.0.client.renewer {
-            None => self.sit(&asked, self.0.limit, &wait, Source::Local).await,
-            Some(renewer) => self.take(renewer, asked, &request, &wait).await?,
+            None => self.take_here(&pending, self.0.limit, &wait, Source::Local).await,
+            Some(renewer) => self.take(renewer, pending, &request, &wait).await?,
         };
         self.0.client.counters.decided(hold.decision());
         Ok(hold)
@@ -43,7 +43,7 @@ impl HoldLimiter {
 
     /// # Errors
     /// [`Error::Invalid`] for what no server would take.
-    pub(crate) fn asked(&self, request: &HoldRequest<'_>) -> Result<PendingHold, Error> {
+    pub(crate) fn pending(&self, request: &HoldRequest<'_>) -> Result<PendingHold, Error> {
         let HoldRequest { key, cost, ttl, wait, id, .. } = *request;
         if !(1..=MAX_EXACT).contains(&cost) {
             return Err(Error::Invalid(format!("cost must be an integer between 1 and {MAX_EXACT}")));
@@ -67,22 +67,22 @@ impl HoldLimiter {
     async fn take(
         &self,
         renewer: &HoldRenewer,
-        mut asked: PendingHold,
+        mut pending: PendingHold,
         request: &HoldRequest<'_>,
         wait: &Wait,
     ) -> Result<Hold, Error> {
         loop {
-            let reason = match self.take_there(renewer, asked.clone(), request, wait).await {
+            let reason = match self.take_there(renewer, pending.clone(), request, wait).await {
                 Err(Error::Unavailable(reason)) => reason,
                 taken => return taken,
             };
             let again = Instant::now() + AGAIN;
-            let hold = self.by_policy(&asked, reason, &wait.by(again)).await?;
+            let hold = self.by_policy(&pending, reason, &wait.by(again)).await?;
             if hold.granted() || wait.is_over() {
                 return Ok(hold);
             }
             wait.sleep_until(again).await;
-            asked.renew_id()?; // the former one is being released
+            pending.renew_id()?; // the former one is being released
         }
     }
 
@@ -90,28 +90,28 @@ impl HoldLimiter {
     ///
     /// # Errors
     /// [`Error::Unavailable`] with [`OnFailure::Error`].
-    pub(crate) async fn by_policy(&self, asked: &PendingHold, reason: Cause, wait: &Wait) -> Result<Hold, Error> {
-        let granted = Source::Failure.unknown(asked.cost, self.0.limit, Some(0));
+    pub(crate) async fn by_policy(&self, pending: &PendingHold, reason: Cause, wait: &Wait) -> Result<Hold, Error> {
+        let granted = Source::Failure.unknown(pending.cost, self.0.limit, Some(0));
         Ok(match self.0.on_failure {
             OnFailure::Error => return Err(Error::Unavailable(reason)),
             OnFailure::Allow => Hold::local(granted, Taken::Uncounted),
             OnFailure::Deny => Hold::denied(Source::Failure.unknown(0, self.0.limit, Some(ms(AGAIN)))),
             OnFailure::Local => {
                 let share = self.0.local_share.units(self.0.limit);
-                self.sit(asked, share, wait, Source::Failure).await
+                self.take_here(pending, share, wait, Source::Failure).await
             }
         })
     }
 
     /// A seat in this process.
-    pub(crate) async fn sit(&self, asked: &PendingHold, limit: u64, wait: &Wait, source: Source) -> Hold {
-        let seat = self.0.local.take(&asked.name.key, limit, asked.cost, wait).await;
-        let remaining = Some(self.0.local.remaining(&asked.name.key, limit));
-        let retry_after = (asked.cost <= limit).then_some(ms(AGAIN));
+    pub(crate) async fn take_here(&self, pending: &PendingHold, limit: u64, wait: &Wait, source: Source) -> Hold {
+        let taken = self.0.local.take(&pending.name.key, limit, pending.cost, wait).await;
+        let remaining = Some(self.0.local.remaining(&pending.name.key, limit));
+        let retry_after = (pending.cost <= limit).then_some(ms(AGAIN));
         let decision =
             |granted, retry_after| Decision { remaining, ..source.unknown(granted, self.0.limit, retry_after) };
-        match seat {
-            Some(seat) => Hold::local(decision(asked.cost, Some(0)), Taken::Here(seat)),
+        match taken {
+            Some(taken) => Hold::local(decision(pending.cost, Some(0)), Taken::Here(taken)),
             None => Hold::denied(decision(0, retry_after)),
         }
     }
@@ -121,38 +121,38 @@ impl HoldLimiter {
     async fn take_there(
         &self,
         renewer: &HoldRenewer,
-        mut asked: PendingHold,
+        mut pending: PendingHold,
         request: &HoldRequest<'_>,
         wait: &Wait,
     ) -> Result<Hold, Error> {
         let (mut deadline, mut turn) = (request.deadline, None);
         loop {
-            let (held, sent) = ask_at_once(renewer, &asked, deadline).await?;
+            let (held, sent) = ask_at_once(renewer, &pending, deadline).await?;
             if held.granted > 0 {
-                return Ok(asked.kept(renewer, &held, sent));
+                return Ok(pending.kept(renewer, &held, sent));
             }
             if held.retry_after.is_none() || wait.is_over() {
-                return Ok(Hold::denied(asked.decision(&held)));
+                return Ok(Hold::denied(pending.decision(&held)));
             }
-            match wait_there(renewer, &asked, wait).await {
+            match wait_there(renewer, &pending, wait).await {
                 Some(Err(Error::Refused(text))) if text == WAITS_ELSEWHERE => {
-                    return Ok(Hold::denied(asked.decision(&held)));
+                    return Ok(Hold::denied(pending.decision(&held)));
                 }
                 Some(waited) => match waited? {
-                    Waited::Granted(held, renewed) => return Ok(asked.kept(renewer, &held, renewed)),
-                    Waited::Denied(held) => return Ok(Hold::denied(asked.decision(&held))),
+                    Waited::Granted(held, renewed) => return Ok(pending.kept(renewer, &held, renewed)),
+                    Waited::Denied(held) => return Ok(Hold::denied(pending.decision(&held))),
                     // It ended before it was renewed.
                     Waited::Lost => {}
                 },
-                None if wait.is_over() => return Ok(Hold::denied(asked.decision(&held))),
+                None if wait.is_over() => return Ok(Hold::denied(pending.decision(&held))),
                 // Of those who wait for a key here, one polls.
-                None if turn.is_none() => turn = self.0.client.fair_queue.turn(&asked.name.key, wait).await,
+                None if turn.is_none() => turn = self.0.client.fair_queue.turn(&pending.name.key, wait).await,
                 None => {
                     let pause = held.retry_after.map_or(POLL, |ms| POLL.min(Duration::from_millis(ms.max(1))));
                     wait.sleep_until(Instant::now() + pause).await;
                 }
             }
-            asked.renew_id()?; // an id is for one hold
+            pending.renew_id()?; // an id is for one hold
             deadline = None;
         }
     }
@@ -161,16 +161,16 @@ impl HoldLimiter {
 /// Asks without waiting, at most twice, as the id takes nothing twice. What is granted to nobody is released.
 async fn ask_at_once(
     renewer: &HoldRenewer,
-    asked: &PendingHold,
+    pending: &PendingHold,
     deadline: Option<Instant>,
 ) -> Result<(HoldReply, Moment), Error> {
     let link = renewer.link();
     let deadline = link.deadline(deadline)?;
-    let first = ask_once(renewer, asked, deadline).await?;
+    let first = ask_once(renewer, pending, deadline).await?;
     let (settled, sent) = match first {
         (Settled { reply: Err(_), .. }, _) => {
-            let in_doubt = InDoubt { renewer, name: asked.released_in_doubt() };
-            let second = ask_once(renewer, asked, deadline).await?;
+            let in_doubt = InDoubt { renewer, name: pending.released_in_doubt() };
+            let second = ask_once(renewer, pending, deadline).await?;
             if second.0.reply.is_ok() {
                 in_doubt.settle();
             }
@@ -178,12 +178,12 @@ async fn ask_at_once(
         }
         first => first,
     };
-    Ok((link.understood(settled.reply, &asked.name.key)?.hold()?, sent))
+    Ok((link.understood(settled.reply, &pending.name.key)?.hold()?, sent))
 }
 
-async fn ask_once(renewer: &HoldRenewer, asked: &PendingHold, deadline: Instant) -> Result<(Settled, Moment), Error> {
+async fn ask_once(renewer: &HoldRenewer, pending: &PendingHold, deadline: Instant) -> Result<(Settled, Moment), Error> {
     let late = {
-        let (renewer, name) = (renewer.clone(), asked.released_in_doubt());
+        let (renewer, name) = (renewer.clone(), pending.released_in_doubt());
         Box::new(move |settled: Settled| {
             if let Some(name) = name.filter(|_| may_be_granted(&settled.reply)) {
                 renewer.release(name);
@@ -191,7 +191,7 @@ async fn ask_once(renewer: &HoldRenewer, asked: &PendingHold, deadline: Instant)
         })
     };
     let sent = Moment::now();
-    let settled = renewer.link().exchange(Batch::One(asked.command(None)), deadline, Some(late)).await?;
+    let settled = renewer.link().exchange(Batch::One(pending.command(None)), deadline, Some(late)).await?;
     Ok((settled, sent))
 }
 
@@ -211,10 +211,10 @@ enum Waited {
 }
 
 /// Waits for one's turn on the server; `None` where nobody can, there is no place, or the client was closed.
-async fn wait_there(renewer: &HoldRenewer, asked: &PendingHold, wait: &Wait) -> Option<Result<Waited, Error>> {
+async fn wait_there(renewer: &HoldRenewer, pending: &PendingHold, wait: &Wait) -> Option<Result<Waited, Error>> {
     let link = renewer.link();
-    let in_doubt = InDoubt { renewer, name: asked.released_in_doubt() };
-    let waited = link.wait(&asked.name.key, wait, |left| asked.command(Some(left.min(MAX_WAIT)))).await;
+    let in_doubt = InDoubt { renewer, name: pending.released_in_doubt() };
+    let waited = link.wait(&pending.name.key, wait, |left| pending.command(Some(left.min(MAX_WAIT)))).await;
     let held = match waited.map(|waited| waited.and_then(|reply| reply.hold())) {
         Some(Ok(held)) => held,
         Some(Err(error @ Error::Unavailable(_))) => return Some(Err(error)),
@@ -229,7 +229,7 @@ async fn wait_there(renewer: &HoldRenewer, asked: &PendingHold, wait: &Wait) -> 
         return Some(Ok(Waited::Denied(held)));
     }
     // The time to live runs from the grant, which may be older than its reply.
-    let renewed = renewed(link, asked).await;
+    let renewed = renewed(link, pending).await;
     if renewed.is_ok() {
         in_doubt.settle();
     }
@@ -237,9 +237,9 @@ async fn wait_there(renewer: &HoldRenewer, asked: &PendingHold, wait: &Wait) -> 
 }
 
 /// Renews a hold that was granted after a wait: when that was sent; `None` if it has ended.
-async fn renewed(link: &Arc<Link>, asked: &PendingHold) -> Result<Option<Moment>, Error> {
+async fn renewed(link: &Arc<Link>, pending: &PendingHold) -> Result<Option<Moment>, Error> {
     let sent = Moment::now();
-    match link.insist(asked.name.renew(), sent.instant + link.timeout(), None).await? {
+    match link.insist(pending.name.renew(), sent.instant + link.timeout(), None).await? {
         Reply::Array(each) if each.len() == 1 => Ok((each[0].natural()? == 1).then_some(sent)),
         reply => Err(Error::Answer(reply.to_string())),
     }

@@ -9,7 +9,7 @@ use tokio::task::unconstrained;
 
 use super::certificates;
 use super::sentinel::{Sentinels, Tenure};
-use super::url::{at, Place};
+use super::url::{at, Target};
 use super::{Connection, ConnectionOptions, Event, Events, Failure, Pending, Purpose, Reply, Transport, Words};
 use crate::error::Cause;
 
@@ -18,14 +18,14 @@ const QUEUE: usize = 4096;
 
 /// The servers that a URL names.
 pub(crate) struct Servers {
-    place: Arc<Place>,
+    place: Arc<Target>,
 }
 
 impl Servers {
     /// # Errors
     /// A text that says what is wrong with the URL or the certificates.
     pub fn at(url: &str, options: &ConnectionOptions) -> Result<Self, String> {
-        Ok(Self { place: Arc::new(Place::parse(url, options)?) })
+        Ok(Self { place: Arc::new(Target::parse(url, options)?) })
     }
 }
 
@@ -34,10 +34,10 @@ impl Transport for Servers {
         let (place, node) = (Arc::clone(&self.place), node.map(str::to_owned));
         Box::pin(async move {
             let info = match (&*place, &node) {
-                (Place::Cluster(seeds), Some(node)) => at(&seeds[0], node)?,
-                (Place::Cluster(seeds), None) => seeds[0].clone(),
-                (Place::Server(info), _) => info.clone(),
-                (Place::Sentinels(sentinels), _) => return primary(sentinels, purpose, events).await,
+                (Target::Cluster(seeds), Some(node)) => at(&seeds[0], node)?,
+                (Target::Cluster(seeds), None) => seeds[0].clone(),
+                (Target::Server(info), _) => info.clone(),
+                (Target::Sentinels(sentinels), _) => return primary(sentinels, purpose, events).await,
             };
             Ok(Box::new(connected(info, purpose, events).await?) as Box<dyn Connection>)
         })
@@ -45,16 +45,16 @@ impl Transport for Servers {
 
     fn seeds(&self) -> Vec<String> {
         match &*self.place {
-            Place::Cluster(seeds) => seeds.iter().map(|seed| seed.addr().to_string()).collect(),
+            Target::Cluster(seeds) => seeds.iter().map(|seed| seed.addr().to_string()).collect(),
             _ => Vec::new(),
         }
     }
 
     fn address(&self) -> String {
         match &*self.place {
-            Place::Server(info) => info.addr().to_string(),
-            Place::Sentinels(sentinels) => sentinels.to_string(),
-            Place::Cluster(seeds) => seeds.iter().map(|seed| seed.addr().to_string()).collect::<Vec<_>>().join(","),
+            Target::Server(info) => info.addr().to_string(),
+            Target::Sentinels(sentinels) => sentinels.to_string(),
+            Target::Cluster(seeds) => seeds.iter().map(|seed| seed.addr().to_string()).collect::<Vec<_>>().join(","),
         }
     }
 

@@ -80,14 +80,14 @@ impl std::fmt::Debug for ConnectionOptions {
 }
 
 /// What a URL names.
-pub(super) enum Place {
+pub(super) enum Target {
     Server(ConnectionInfo),
     Sentinels(Sentinels),
     /// Some nodes, at least one.
     Cluster(Vec<ConnectionInfo>),
 }
 
-impl Place {
+impl Target {
     /// Reads `redis://`, `rediss://`, `unix://`; `redis-cluster://a,b` and `rediss-cluster://a,b`;
     /// `redis-sentinel://a,b/name` and `rediss-sentinel://a,b/name`. With `user:password@` and, except for clusters,
     /// `/database` behind.
@@ -161,15 +161,15 @@ pub(super) fn at(seed: &ConnectionInfo, node: &str) -> Result<ConnectionInfo, Fa
 mod tests {
     use super::*;
 
-    fn parse(url: &str) -> Result<Place, String> {
-        Place::parse(url, &ConnectionOptions::new())
+    fn parse(url: &str) -> Result<Target, String> {
+        Target::parse(url, &ConnectionOptions::new())
     }
 
     #[test]
     fn urls_of_every_kind() {
-        let one = |url| matches!(parse(url), Ok(Place::Server(_)));
+        let one = |url| matches!(parse(url), Ok(Target::Server(_)));
         assert!(one("redis://127.0.0.1/") && one("redis://user:secret@host:7000/3") && one("unix:///run/redis.sock"));
-        let Ok(Place::Cluster(nodes)) = parse("redis-cluster://u:p@a,b:7001,[::1]:7002") else { panic!() };
+        let Ok(Target::Cluster(nodes)) = parse("redis-cluster://u:p@a,b:7001,[::1]:7002") else { panic!() };
         let addresses: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
         assert_eq!(addresses, ["a:6379", "b:7001", "::1:7002"]);
         assert!(nodes.iter().all(|node| node.redis_settings().password() == Some("p")));
@@ -178,8 +178,8 @@ mod tests {
     #[test]
     fn sentinels_have_a_login_of_their_own() {
         let options = ConnectionOptions::new().sentinel_login(Some("watcher"), "theirs");
-        let place = Place::parse("redis-sentinel://:secret@a,b:26380/mymaster/2", &options);
-        let Ok(Place::Sentinels(Sentinels { nodes, primary, name, .. })) = place else { panic!() };
+        let place = Target::parse("redis-sentinel://:secret@a,b:26380/mymaster/2", &options);
+        let Ok(Target::Sentinels(Sentinels { nodes, primary, name, .. })) = place else { panic!() };
         assert_eq!((&*name, primary.redis_settings().db()), ("mymaster", 2));
         assert_eq!(primary.redis_settings().password(), Some("secret"));
         let addresses: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();

@@ -26,17 +26,17 @@ pub(crate) struct Ticket {
 
 /// The denials of one key.
 #[derive(Debug)]
-pub(super) struct Memory<D>(Mutex<Held<D>>);
+pub(super) struct Memory<D>(Mutex<Remembered<D>>);
 
 #[derive(Debug)]
-struct Held<D> {
+struct Remembered<D> {
     /// Whether a read of the key is under way, which registers it for invalidations.
     is_read: bool,
-    denials: Vec<Denial<D>>,
+    denials: Vec<Entry<D>>,
 }
 
 #[derive(Debug)]
-struct Denial<D> {
+struct Entry<D> {
     epoch: u64,
     until: Instant,
     what: D,
@@ -89,7 +89,7 @@ impl Generation {
 
 impl<D> Memory<D> {
     pub fn new() -> Self {
-        Self(Mutex::new(Held { is_read: false, denials: Vec::new() }))
+        Self(Mutex::new(Remembered { is_read: false, denials: Vec::new() }))
     }
 
     /// First result of `matching` over the denials that still hold.
@@ -110,7 +110,7 @@ impl<D> Memory<D> {
         if held.denials.len() == MOST {
             held.denials.remove(0);
         }
-        held.denials.push(Denial { epoch: ticket.epoch, until, what });
+        held.denials.push(Entry { epoch: ticket.epoch, until, what });
     }
 
     pub fn forget(&self) {

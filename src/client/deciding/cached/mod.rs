@@ -30,7 +30,7 @@ use crate::upstream::{Link, Right};
 
 /// The denials of all keys that the server is asked about.
 pub(crate) struct DenyCache {
-    keys: Bounded<Memory<Denial>>,
+    keys: Bounded<Memory<KnownDenial>>,
     generations: Box<[Generation]>,
     epoch: Epoch,
     /// How long a denial is remembered when the server can't send invalidations.
@@ -40,7 +40,7 @@ pub(crate) struct DenyCache {
 
 /// A request that the server denied, and what it said.
 #[derive(Clone, Copy, Debug)]
-struct Denial {
+struct KnownDenial {
     demand: Demand,
     remaining: u64,
     retry_at: Instant,
@@ -126,10 +126,10 @@ impl DenyCache {
             return;
         }
         let (retry_at, reset_at) = (heard + wait, heard + Duration::from_millis(denied.reset_after));
-        let denial = Denial { demand: *demand, remaining: denied.remaining, retry_at, reset_at };
+        let denial = KnownDenial { demand: *demand, remaining: denied.remaining, retry_at, reset_at };
         let name = self.name(key);
         let memory = self.keys.get_or_make(&name, Memory::new);
-        let includes = |new: &Denial, old: &Denial| old.demand.is_denied_with(&new.demand);
+        let includes = |new: &KnownDenial, old: &KnownDenial| old.demand.is_denied_with(&new.demand);
         let remember = || memory.remember(ticket, until, denial, includes);
         self.generation(&name).unless_changed(ticket, &self.epoch, remember);
     }
@@ -178,7 +178,7 @@ pub(crate) fn certain(wait: Duration) -> Duration {
 /// A read that registers a key for invalidations; one at a time.
 struct Reading {
     cache: Arc<DenyCache>,
-    memory: Arc<Memory<Denial>>,
+    memory: Arc<Memory<KnownDenial>>,
 }
 
 impl Reading {
@@ -208,7 +208,7 @@ impl Drop for Reading {
     }
 }
 
-impl Denial {
+impl KnownDenial {
     /// The decision of a request that is denied with this one.
     #[inline]
     fn of(&self, demand: &Demand, now: Instant) -> Option<Decision> {
@@ -224,7 +224,7 @@ impl Denial {
     }
 }
 
-impl Keep for Memory<Denial> {
+impl Keep for Memory<KnownDenial> {
     fn is_idle(&self, now: Instant) -> bool {
         Memory::is_idle(self, now)
     }

@@ -17,7 +17,7 @@ const MOST_BATCHES: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     local: u64,
-    cached: VecDeque<Batch>,
+    cached: VecDeque<UsedUnits>,
     /// Units of all batches.
     cached_units: u64,
     /// The first so many are being sent, and may have arrived.
@@ -33,7 +33,7 @@ pub(super) struct Counted {
 
 /// Units that were granted before an instant, the latest of them just before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Batch {
+pub(super) struct UsedUnits {
     pub units: u64,
     pub at: Instant,
     /// It was sent, and nobody knows whether it was counted.
@@ -139,7 +139,7 @@ impl Counted {
                 batch.at = batch.at.max(at);
             }
             None => {
-                self.cached.push_back(Batch { units, at, in_doubt: false });
+                self.cached.push_back(UsedUnits { units, at, in_doubt: false });
                 self.merge();
             }
         }
@@ -178,7 +178,7 @@ impl Counted {
     }
 
     /// A synchronization begins: what it sends. What is older than a window does not matter any more.
-    pub fn begin(&mut self, round: u64, window: Duration, apart: Duration, now: Instant) -> Vec<Batch> {
+    pub fn begin(&mut self, round: u64, window: Duration, apart: Duration, now: Instant) -> Vec<UsedUnits> {
         self.is_queued = false;
         if let Some(global) = &mut self.global {
             global.is_recent &= self.round + 1 == round;
@@ -208,7 +208,7 @@ impl Counted {
                 Outcome::InDoubt if batch.in_doubt => doubted.lost += batch.units,
                 Outcome::InDoubt => {
                     doubted.sent_again += batch.units;
-                    self.cached.push_front(Batch { in_doubt: true, ..batch });
+                    self.cached.push_front(UsedUnits { in_doubt: true, ..batch });
                 }
                 Outcome::NotCounted => self.cached.push_front(batch),
             }

@@ -16,7 +16,7 @@ use swlimit_window::Decision as Exact;
 use tokio::sync::{watch, Notify};
 use tokio::time::{sleep, timeout_at, Duration, Instant};
 
-use self::counted::{Batch as Units, Counted, Known, Outcome};
+use self::counted::{Counted, Known, Outcome, UsedUnits};
 use crate::clock::{ms, Clock};
 use crate::decision::{Decision, Source};
 use crate::demand::Demand;
@@ -388,7 +388,7 @@ impl Core {
     }
 
     /// Whether the node answered.
-    async fn synchronize_node(self: &Arc<Self>, node: Arc<Node>, mut sending: Vec<(Queued, Vec<Units>)>) -> bool {
+    async fn synchronize_node(self: &Arc<Self>, node: Arc<Node>, mut sending: Vec<(Queued, Vec<UsedUnits>)>) -> bool {
         let mut is_done = true;
         while !sending.is_empty() {
             let mut count = 0;
@@ -432,7 +432,7 @@ impl Core {
     }
 
     /// A synchronization is over for these keys. `None`: nothing was sent. Without replies, all is in doubt.
-    fn over(self: &Arc<Self>, chunk: Vec<(Queued, Vec<Units>)>, replies: Option<Vec<Reply>>) {
+    fn over(self: &Arc<Self>, chunk: Vec<(Queued, Vec<UsedUnits>)>, replies: Option<Vec<Reply>>) {
         let mut replies = replies.map(Vec::into_iter);
         let (mut lost, mut keys) = (0, 0);
         for (queued, units) in chunk {
@@ -448,7 +448,7 @@ impl Core {
     }
 
     /// What became of a key's units. Whether it has to be part of the next synchronization, too; and units that are lost.
-    fn ended(&self, queued: &Queued, units: &[Units], replies: Option<Vec<Reply>>) -> (bool, u64) {
+    fn ended(&self, queued: &Queued, units: &[UsedUnits], replies: Option<Vec<Reply>>) -> (bool, u64) {
         let now = Instant::now();
         let mut global = None;
         let mut refused = None;
@@ -493,7 +493,7 @@ impl Core {
 
 impl Queued {
     /// What was used, dated; or a read, where nothing was.
-    fn commands(&self, units: &[Units], now: Instant) -> Vec<Command> {
+    fn commands(&self, units: &[UsedUnits], now: Instant) -> Vec<Command> {
         let of = |units: u64| {
             let exact = swlimit_window::Request { cost: units, partial: false, ..self.demand.exact };
             Demand { exact, ..self.demand }
@@ -501,7 +501,7 @@ impl Queued {
         if units.is_empty() {
             return vec![Command::peek(&self.key, &of(1))];
         }
-        let record = |batch: &Units| {
+        let record = |batch: &UsedUnits| {
             let age = ms(now.saturating_duration_since(batch.at));
             Command::record(&self.key, &of(batch.units), age)
         };

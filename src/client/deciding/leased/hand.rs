@@ -13,17 +13,17 @@ use crate::upstream::Identity;
 /// Units in hand, and what is known of the key.
 #[derive(Debug)]
 pub(super) struct Hand {
-    batches: VecDeque<Batch>,
+    batches: VecDeque<GrantedUnits>,
     /// What the server said remains beside them, and when nothing counts any more.
     remaining: u64,
     reset_at: Instant,
     usage: Usage,
-    denied: Option<Denied>,
+    denied: Option<KnownDenial>,
 }
 
 /// Units of one grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Batch {
+pub(super) struct GrantedUnits {
     pub units: u64,
     /// An instant of the server's clock, in Unix ms, no later than the grant.
     pub since: u64,
@@ -35,7 +35,7 @@ pub(super) struct Batch {
 
 /// What the server denied while others waited for their turn to ask.
 #[derive(Debug)]
-struct Denied {
+struct KnownDenial {
     heard: Instant,
     least: u64,
     decision: Exact,
@@ -61,7 +61,7 @@ impl Hand {
     #[inline]
     pub fn take(&mut self, demand: &Demand, now: Instant) -> Option<Decision> {
         let cost = demand.exact.cost;
-        let live = |batch: &&Batch| now < batch.until;
+        let live = |batch: &&GrantedUnits| now < batch.until;
         let units: u64 = self.batches.iter().filter(live).map(|batch| batch.units).sum();
         if units < cost {
             return None;
@@ -125,7 +125,7 @@ impl Hand {
     }
 
     /// The server granted units ahead.
-    pub fn add(&mut self, batch: Batch) {
+    pub fn add(&mut self, batch: GrantedUnits) {
         self.batches.push_back(batch);
     }
 
@@ -137,18 +137,18 @@ impl Hand {
 
     /// The server denied a request; those who wait to ask as much need not.
     pub fn denied(&mut self, demand: &Demand, decision: Exact, now: Instant) {
-        self.denied = Some(Denied { heard: now, least: demand.least(), decision });
+        self.denied = Some(KnownDenial { heard: now, least: demand.least(), decision });
     }
 
     /// The batches that end by an instant.
-    pub fn ended(&mut self, by: Instant) -> Vec<Batch> {
+    pub fn ended(&mut self, by: Instant) -> Vec<GrantedUnits> {
         let (ended, live): (VecDeque<_>, _) = self.batches.drain(..).partition(|batch| batch.until <= by);
         self.batches = live;
         ended.into_iter().filter(|batch| batch.units > 0).collect()
     }
 
     /// All batches.
-    pub fn surrender(&mut self) -> Vec<Batch> {
+    pub fn surrender(&mut self) -> Vec<GrantedUnits> {
         self.batches.drain(..).filter(|batch| batch.units > 0).collect()
     }
 

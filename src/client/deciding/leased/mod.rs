@@ -17,7 +17,7 @@ use swlimit_window::Decision as Exact;
 use tokio::sync::Notify;
 use tokio::time::{timeout_at, Duration, Instant};
 
-use self::hand::{Batch as Units, Hand};
+use self::hand::{GrantedUnits, Hand};
 use crate::decision::{Decision, Source};
 use crate::demand::Demand;
 use crate::error::Error;
@@ -51,7 +51,7 @@ struct Core {
     /// Leases by their end.
     ends: Mutex<BTreeMap<(Instant, u64), Lease>>,
     numbers: AtomicU64,
-    /// Units that go back.
+    /// GrantedUnits that go back.
     returning: Mutex<Vec<Return>>,
     /// A refund is under way, or due.
     is_busy: AtomicBool,
@@ -75,7 +75,7 @@ struct Leased {
     turn: tokio::sync::Mutex<()>,
 }
 
-/// Units that go back to the server that counted them.
+/// GrantedUnits that go back to the server that counted them.
 struct Return {
     key: Arc<[u8]>,
     units: u64,
@@ -309,7 +309,7 @@ impl Core {
                 return;
             }
             let (units, until) = (decision.granted, sent + self.length);
-            hand.add(Units { units, since, until, server: settled.line.identity().cloned() });
+            hand.add(GrantedUnits { units, since, until, server: settled.line.identity().cloned() });
         }
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         self.ends.lock().insert((sent + self.length, number), (Arc::clone(key), Arc::clone(leased)));
@@ -328,9 +328,9 @@ impl Core {
         }
     }
 
-    fn give_back(&self, key: &Arc<[u8]>, batches: Vec<Units>) {
+    fn give_back(&self, key: &Arc<[u8]>, batches: Vec<GrantedUnits>) {
         let begun = Instant::now();
-        let returns = batches.into_iter().map(|Units { units, since, server, .. }| {
+        let returns = batches.into_iter().map(|GrantedUnits { units, since, server, .. }| {
             let key = Arc::clone(key);
             Return { key, units, since, server, begun }
         });
