@@ -60,7 +60,7 @@ struct Inner {
     local: Bounded<Local>,
 }
 
-/// What is done with a request.
+/// How a request counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Allow,
@@ -246,7 +246,7 @@ impl BudgetLimiter {
         self.0.calendar.period_at(unix(there)).map(|(_, end)| unix_ms(end))
     }
 
-    /// What is asked of the server.
+    /// The budget as a command has it.
     pub(crate) fn clause(&self, until: u64, cost: u64) -> BudgetClause {
         BudgetClause { limit: self.0.limit, until, cost }
     }
@@ -278,7 +278,7 @@ impl BudgetLimiter {
         Ok(Source::Server.decided(Budget::peek(counted.as_ref(), now, &self.exact(request, self.0.limit, now)?)))
     }
 
-    /// Who decides where the server does not.
+    /// The failure policy's decision.
     ///
     /// # Errors
     /// [`Error::Unavailable`] with [`OnFailure::Error`].

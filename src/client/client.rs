@@ -218,7 +218,7 @@ impl Client {
         self.0.link.as_ref().is_some_and(|link| link.is_there())
     }
 
-    /// What is known of each server, by address: one, or the primaries of a cluster, as far as they are known. None
+    /// The state of each server, by address: one, or the primaries of a cluster, as far as they are known. None
     /// without a server.
     pub fn servers(&self) -> Vec<ServerState> {
         self.0.link.as_ref().map(|link| link.servers()).unwrap_or_default()

@@ -13,7 +13,7 @@ use crate::transport::Reply;
 const SCRIPTED_KEYS: [&[u8]; 2] = [b"swl1", b"swb1"];
 
 impl Client {
-    /// Who is being limited: the keys with the most denied requests on the server, as TOP says. Of a cluster,
+    /// The keys with the most denied requests on the server, as TOP says. Of a cluster,
     /// of one of its nodes.
     ///
     /// # Errors

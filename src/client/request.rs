@@ -51,7 +51,7 @@ impl<'a> Request<'a> {
         Self { age: Some(age), ..self }
     }
 
-    /// Of `refund`: gives back units that count since then, as [`Decision::since`](crate::Decision::since) says, in
+    /// For `refund`: gives back units that count since then, as [`Decision::since`](crate::Decision::since) says, in
     /// Unix ms of the server's clock. However long the refund travels, it takes nobody else's units.
     #[must_use]
     pub fn since(self, unix_ms: u64) -> Self {

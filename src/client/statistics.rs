@@ -109,7 +109,7 @@ impl Statistics {
     }
 }
 
-/// What is counted beside decisions.
+/// The counters beside decisions.
 #[derive(Clone, Copy)]
 pub(crate) enum Count {
     Commands,

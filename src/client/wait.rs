@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout_at, Instant};
 
-/// Who waits, and has no place to wait on the server, asks it again after so long, at most.
+/// A caller that waits, and has no place in the server's queue, asks again after so long, at most.
 pub(crate) const POLL: Duration = Duration::from_millis(100);
 
 /// A wait. Cheap to clone.

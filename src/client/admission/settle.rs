@@ -26,7 +26,7 @@ pub(super) struct Reserved {
     key: Vec<u8>,
     of: Resource,
     units: u64,
-    /// Of a budget, the end of its period in Unix ms, by this machine's clock.
+    /// The end of a budget's period in Unix ms, by this machine's clock.
     until: Option<u64>,
 }
 

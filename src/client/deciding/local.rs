@@ -22,7 +22,7 @@ struct Window {
 }
 
 impl Windows {
-    /// Of at most so many keys; the oldest are forgotten when it is full.
+    /// Windows of at most so many keys; the oldest are forgotten when it is full.
     pub fn new(max_keys: usize) -> Self {
         Self { keys: Bounded::new(max_keys), clock: Clock::new() }
     }

@@ -25,7 +25,7 @@ pub struct Hold {
     taken: Taken,
 }
 
-/// What is held.
+/// The units that a guard holds.
 pub(crate) enum Taken {
     Nothing,
     /// A hold on the server.

@@ -1,4 +1,4 @@
-//! Who holds units of a key, and what can be done with their holds by their ids.
+//! The holders of a key's units, and commands on their holds by id.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::protocol::{Bytes, Command};
 use crate::transport::Reply;
 
-/// Somebody who holds units of a key.
+/// A holder of a key's units.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
@@ -42,7 +42,7 @@ impl Holder {
 }
 
 impl Client {
-    /// Who holds units of a key now, as [`HoldLimiter::holders`] says.
+    /// The holders of a key's units, as [`HoldLimiter::holders`] says.
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].

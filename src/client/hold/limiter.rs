@@ -184,7 +184,7 @@ impl HoldLimiter {
         Client(Arc::clone(&self.0.client)).release(key, ids).await
     }
 
-    /// Who holds units of a key now, the oldest hold first; at most so many, 1 … 10 000.
+    /// The holders of a key's units, the oldest hold first; at most so many, 1 … 10 000.
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].

@@ -28,7 +28,7 @@ pub(crate) struct LocalHold {
     units: u64,
 }
 
-/// Somebody who holds units of a key, or waits for them.
+/// A key while a caller holds units of it, or waits for them.
 struct KeyInUse {
     holds: LocalHolds,
     name: Box<[u8]>,

@@ -99,7 +99,7 @@ pub(super) fn check_ids(ids: &[&[u8]]) -> Result<(), Error> {
     }
 }
 
-/// What is sent for a hold.
+/// A hold that is being asked for.
 #[derive(Clone)]
 pub(crate) struct PendingHold {
     pub name: HoldName,

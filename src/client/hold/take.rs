@@ -63,7 +63,7 @@ impl HoldLimiter {
         Ok(PendingHold { name: HoldName { key, id, ttl }, is_own, limit: self.0.limit, cost })
     }
 
-    /// Of the server, or of the failure policy for as long as it is away.
+    /// Takes a hold from the server, or by the failure policy for as long as the server is away.
     async fn take(
         &self,
         renewer: &HoldRenewer,
@@ -86,7 +86,7 @@ impl HoldLimiter {
         }
     }
 
-    /// Who decides where the server does not.
+    /// The failure policy's decision.
     ///
     /// # Errors
     /// [`Error::Unavailable`] with [`OnFailure::Error`].
@@ -116,7 +116,7 @@ impl HoldLimiter {
         }
     }
 
-    /// Of the server: at once over the connection that all share, so that a free key never waits for a place; else
+    /// Takes a hold from the server: at once over the connection that all share, so that a free key never waits for a place; else
     /// waiting, over one of its own.
     async fn take_there(
         &self,
@@ -145,7 +145,7 @@ impl HoldLimiter {
                     Waited::Lost => {}
                 },
                 None if wait.is_over() => return Ok(Hold::denied(pending.decision(&held))),
-                // Of those who wait for a key here, one polls.
+                // One of the callers that wait for a key here polls.
                 None if turn.is_none() => turn = self.0.client.fair_queue.turn(&pending.name.key, wait).await,
                 None => {
                     let pause = held.retry_after.map_or(POLL, |ms| POLL.min(Duration::from_millis(ms.max(1))));

@@ -16,7 +16,7 @@ const BYTES_PER_KEY: usize = 128;
 /// How many of the oldest are looked at for one that may be forgotten.
 const LOOK_AT: usize = 32;
 
-/// What is kept of a key until it is idle.
+/// The value of a key, kept until it is idle.
 pub(crate) trait Keep {
     /// Whether nothing would be lost by forgetting it.
     fn is_idle(&self, now: Instant) -> bool;
@@ -77,7 +77,7 @@ impl<V: Keep> Bounded<V> {
         see(&self.get_or_make(key, make))
     }
 
-    /// What is kept of a key, made if nothing is. Where there is room for no more, it is made, and not kept.
+    /// The value of a key, made if there is none. If the map is full, it is made, and not kept.
     pub fn get_or_make(&self, key: &[u8], make: impl FnOnce() -> V) -> Arc<V> {
         self.get_or_keep(key, make).unwrap_or_else(|made| made)
     }

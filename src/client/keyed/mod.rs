@@ -1,4 +1,4 @@
-//! What is kept by key: a bounded map, and a queue for each key.
+//! Values by key: a bounded map, and a queue for each key.
 
 mod bounded;
 mod fair_queue;

@@ -42,7 +42,7 @@ impl Limiter {
         if let Ok(link) = self.0.deciding.link() {
             match self.wait_there(link, key, demand, wait).await {
                 Some(Ok(decision)) => return Ok(decision),
-                // Nobody can wait there now: who decides instead is asked again and again.
+                // No wait on the server now: the failure policy is asked again and again.
                 None | Some(Err(Error::Unavailable(_))) => {}
                 Some(Err(error)) => return Err(error),
             }

@@ -184,7 +184,7 @@ impl Member<'_> {
     }
 }
 
-/// Who keeps what is granted for one of several limits that is leased.
+/// Keeps what is granted for one of several limits that is leased.
 struct Holder {
     beside: Beside,
     /// Units were asked for beside the decision.
@@ -232,7 +232,7 @@ impl Client {
     pub async fn allow_all(&self, requests: &[(&Limiter, Request<'_>)]) -> Result<Decisions, Error> {
         let deadline = requests.iter().filter_map(|(_, request)| request.deadline).min();
         let decisions = AllOf::checked(requests)?.decide(&self.0, deadline).await?;
-        // Of what was denied as a whole, nothing was granted.
+        // A decision that was denied as a whole granted nothing.
         for decision in decisions.each().iter().filter(|decision| decision.granted() == decisions.granted()) {
             self.0.counters.decided(decision);
         }

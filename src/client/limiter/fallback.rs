@@ -9,7 +9,7 @@ use crate::demand::Demand;
 use crate::error::{Cause, Error};
 use crate::mode::OnFailure;
 
-/// Who decides where the server does not.
+/// What decides where the server does not.
 pub(crate) enum Policy<'a> {
     /// The policy, whatever was used.
     Decided(Decision),
@@ -33,7 +33,7 @@ impl Limiter {
         }
     }
 
-    /// Who decides where the server does not.
+    /// What decides where the server does not.
     ///
     /// # Errors
     /// [`Error::Unavailable`] with [`OnFailure::Error`].

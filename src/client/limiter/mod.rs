@@ -113,7 +113,7 @@ impl Limiter {
             DecidingMode::Local(windows) => {
                 return Ok(windows.refund(&self.key(request.key), request.cost, request.age.map(ms_up)));
             }
-            // Of an age, the server looks for the units that were counted then.
+            // With an age, the server looks for the units that were counted then.
             DecidingMode::Eventual(_, eventual) if request.age.is_none() && request.since.is_none() => {
                 eventual.take_back(&self.key(request.key), request.cost)
             }

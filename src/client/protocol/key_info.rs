@@ -109,7 +109,7 @@ impl KeyInfo {
         Self { window, resolution, total, holds: None, memory, counts, blocked_until: None, until: None }
     }
 
-    /// What is counted of a budget; `None` of a window, and of holds.
+    /// The budget that the key holds; `None` for a window, and for holds.
     pub(crate) fn budget(&self) -> Option<Budget> {
         let ms = |instant: SystemTime| ms(instant.duration_since(UNIX_EPOCH).unwrap_or_default());
         let (until, &(since, used)) = (self.until?, self.counts.first()?);

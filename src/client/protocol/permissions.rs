@@ -7,7 +7,7 @@ use super::script_fallback::SCRIPT;
 /// A right as ACLs name it, and the words with which it is tried.
 pub(crate) type Trial = (&'static str, &'static [&'static str]);
 
-/// Of the module.
+/// The module's commands.
 pub(crate) const MODULE: [Trial; 13] = [
     ("swlimit.peek", &["swlimit.peek", KEY, "?", "1ms", "1ms"]),
     ("swlimit.allow", &["swlimit.allow", KEY, "?", "1ms", "1ms"]),

@@ -106,7 +106,7 @@ impl Breaker {
         }
     }
 
-    /// What is known of the server at an address that lacks these rights, and whose last reply took so long.
+    /// The server's state, for callers, with its address, the rights it lacks, and its last round trip.
     pub fn state(&self, address: String, lacks: Vec<&'static str>, round_trip: Option<Duration>) -> ServerState {
         let known = self.state.lock();
         let state = match (self.is_open(), known.late) {

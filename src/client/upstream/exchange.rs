@@ -70,7 +70,7 @@ impl Settled {
     }
 }
 
-/// What is done with a reply that nobody waits for.
+/// Handles a reply that nobody waits for.
 pub(crate) type Settle = Box<dyn FnOnce(Settled) + Send>;
 
 /// A reply that will come; dropped, it goes to the reaper.

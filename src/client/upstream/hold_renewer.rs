@@ -59,7 +59,7 @@ pub(crate) struct Lifetime {
 }
 
 impl Lifetime {
-    /// Of a hold that was granted, or renewed, by what was sent at a moment.
+    /// The lifetime of a hold that was granted, or renewed, by a command sent at that moment.
     pub fn new(sent: Moment, ttl: Duration) -> Self {
         Self { until: Mutex::new(over(sent, ttl)), lost: watch::Sender::new(false) }
     }
@@ -98,7 +98,7 @@ fn over(sent: Moment, ttl: Duration) -> Moment {
     sent.after(ttl - ttl / DRIFT)
 }
 
-/// What is asked of the renewer. Cheap to clone.
+/// The handle of the renewing task. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct HoldRenewer {
     link: Arc<Link>,

@@ -96,7 +96,7 @@ impl Line {
         account.quiet_since = now;
     }
 
-    /// Nobody waits for these any more.
+    /// Their callers have given up waiting for these.
     pub fn given_up(&self, commands: usize) {
         let mut account = self.account.lock();
         account.unanswered = account.unanswered.saturating_sub(commands);

@@ -98,7 +98,7 @@ impl Link {
         self.servers().iter().all(|server| server.state != State::Unavailable)
     }
 
-    /// What is known of each server, by address.
+    /// The state of each server, by address.
     pub fn servers(&self) -> Vec<ServerState> {
         self.topology.states()
     }

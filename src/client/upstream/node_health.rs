@@ -21,7 +21,7 @@ pub(super) const CONNECTING: Duration = Duration::from_secs(1);
 /// A probe is given up after so long.
 pub(super) const PROBING: Duration = Duration::from_millis(500);
 
-/// What is known of one server: its breaker, how fast it answers, and the connection that requests use.
+/// The health of one server: its breaker, how fast it answers, and the connection that requests use.
 pub(crate) struct NodeHealth {
     connector: Connector,
     pub(super) breaker: Breaker,
@@ -81,7 +81,7 @@ impl NodeHealth {
         self.requests.read().as_ref().and_then(|line| line.backend())
     }
 
-    /// What is known of the server.
+    /// The server's state, for callers.
     pub fn state(&self) -> ServerState {
         let micros = self.last_round_trip.load(Ordering::Relaxed);
         let round_trip = (micros > 0).then(|| Duration::from_micros(micros));

@@ -33,7 +33,7 @@ impl Right {
         }
     }
 
-    /// What is done without it.
+    /// The consequence of its absence, for the log.
     const fn without(self) -> &'static str {
         match self {
             Self::Tracking | Self::Pttl => "denials are remembered for a short time only",

@@ -104,7 +104,7 @@ impl Topology {
         }
     }
 
-    /// What is known of each node; of a cluster that announces no slots, that.
+    /// The state of each node; if no node of a cluster answers about its slots, also that.
     pub fn states(&self) -> Vec<ServerState> {
         match self {
             Self::Server(node) => vec![node.health.state()],

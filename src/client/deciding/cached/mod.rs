@@ -59,7 +59,7 @@ const GENERATIONS: usize = 1024;
 const LONG_NAME: usize = 64;
 
 impl DenyCache {
-    /// Of at most so many keys.
+    /// Denials of at most so many keys.
     pub fn new(max_keys: usize, max_untracked_age: Duration) -> Self {
         let generations = (0..GENERATIONS).map(|_| Generation::new()).collect();
         let hashers = [RandomState::new(), RandomState::new()];

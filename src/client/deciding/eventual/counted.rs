@@ -71,7 +71,7 @@ struct Global {
     reset_at: Instant,
 }
 
-/// What is known without the server.
+/// What this process knows without the server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     /// Units that a key may use of which the server was not heard just now.

@@ -64,7 +64,7 @@ struct Core {
     begun: Instant,
     wake: Notify,
     is_done: Notify,
-    /// What is queued is to go out at once.
+    /// Sends the queue at once.
     is_urgent: Notify,
     is_running: AtomicBool,
     /// When the limiter was dropped.
@@ -84,7 +84,7 @@ struct Queued {
     demand: Demand,
 }
 
-/// What is to become of a request.
+/// How a request gets decided.
 pub(crate) enum Decided {
     Here(Decision),
     /// What was known of the key may have been forgotten: the server has to be asked.

@@ -29,7 +29,7 @@ pub(super) struct GrantedUnits {
     pub since: u64,
     /// When the units may not be used any more.
     pub until: Instant,
-    /// Who counted them, if it said so.
+    /// The server that counted them, if it said who it is.
     pub server: Option<Identity>,
 }
 

@@ -68,7 +68,7 @@ struct Core {
 
 type Lease = (Arc<[u8]>, Arc<Leased>);
 
-/// What is kept of a key.
+/// The lease of a key, and whose turn it is to ask.
 struct Leased {
     hand: Mutex<Hand>,
     /// Held by the request that asks the server.
