@@ -1,21 +1,30 @@
 """Copy keys, except holds, from a server with the module to one where the script takes its place, or back. Counts,
 blocks, budgets and the time to live stay what they are; the keys copied from stay, too. On one server give the copies
-another prefix. What is counted while this runs may be missing from the copy: stop first what counts."""
+another prefix. What is counted while this runs may be missing from the copy: stop first what counts. `takeover` copies
+nothing: it hands the script's keys, holds too, to the module that their own server has loaded."""
 
 import argparse
 import sys
+from pathlib import Path
 
 import redis
 
 from .layout import BUDGET_MAGIC, MAGIC, Budget, Entry, decode, encode
 
 BATCH = 500
+TAKEOVER = Path(__file__).parents[2] / "src/lua/takeover.lua"
 
 
 def main():
-    options = arguments().parse_args()
+    parser = arguments()
+    options = parser.parse_args()
+    if (options.to == "takeover") == bool(options.target):
+        parser.error("takeover is for one server, and a copy goes from one to another")
     try:
-        source, target = (redis.Redis.from_url(address) for address in (options.source, options.target))
+        source = redis.Redis.from_url(options.source)
+        if options.to == "takeover":
+            return take_over(source, options.match)
+        target = redis.Redis.from_url(options.target)
         read, write = (read_module, write_script) if options.to == "script" else (read_script, write_module)
         copied = refused = 0
         for key in source.scan_iter(match=options.match, count=BATCH):
@@ -38,11 +47,25 @@ def main():
     return 1 if refused else 0
 
 
+def take_over(server, match):
+    """Hand keys over to the module, each in one step."""
+    script = server.register_script(TAKEOVER.read_text())
+    taken = refused = 0
+    for key in server.scan_iter(match=match, count=BATCH):
+        try:
+            taken += script(keys=[key])
+        except redis.ResponseError as error:
+            refused += 1
+            print(f"convert: {key!r}: {error}", file=sys.stderr)
+    print(f"convert: {taken} keys taken over, {refused} not")
+    return 1 if refused else 0
+
+
 def arguments():
     parser = argparse.ArgumentParser(prog="convert", description=__doc__)
-    parser.add_argument("to", choices=["script", "module"], help="what the copies are for")
+    parser.add_argument("to", choices=["script", "module", "takeover"], help="what the copies are for, or takeover")
     parser.add_argument("source", metavar="FROM", help="redis://… of the server that has the keys")
-    parser.add_argument("target", metavar="TO", help="redis://… of the server that shall have them")
+    parser.add_argument("target", metavar="TO", nargs="?", help="redis://… of the server that shall have them")
     parser.add_argument("--prefix", default="", help="what to put before the names of the copies")
     parser.add_argument("--match", default="*", metavar="PATTERN", help="only keys like this, as SCAN takes it")
     parser.add_argument("--replace", action="store_true", help="overwrite keys that exist")
