@@ -1,5 +1,3 @@
 """Middleware for aiohttp's server."""
 
-from .contrib.aiohttp import rate_limit
-
-__all__ = ["rate_limit"]
+from .contrib.aiohttp import rate_limit as rate_limit

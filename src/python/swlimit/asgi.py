@@ -1,5 +1,6 @@
 """Middleware for ASGI applications."""
 
-from .contrib.asgi import ASGIRule, RateLimit, client_address, header
-
-__all__ = ["ASGIRule", "RateLimit", "client_address", "header"]
+from .contrib.asgi import ASGIRule as ASGIRule
+from .contrib.asgi import RateLimit as RateLimit
+from .contrib.asgi import client_address as client_address
+from .contrib.asgi import header as header

@@ -1,5 +1,4 @@
 """Middleware and a decorator for Django."""
 
-from .contrib.django import RateLimitMiddleware, limited
-
-__all__ = ["RateLimitMiddleware", "limited"]
+from .contrib.django import RateLimitMiddleware as RateLimitMiddleware
+from .contrib.django import limited as limited

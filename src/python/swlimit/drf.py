@@ -1,5 +1,6 @@
 """Throttles for Django REST framework."""
 
-from .contrib.drf import AnonRateThrottle, ScopedRateThrottle, SimpleRateThrottle, UserRateThrottle
-
-__all__ = ["AnonRateThrottle", "ScopedRateThrottle", "SimpleRateThrottle", "UserRateThrottle"]
+from .contrib.drf import AnonRateThrottle as AnonRateThrottle
+from .contrib.drf import ScopedRateThrottle as ScopedRateThrottle
+from .contrib.drf import SimpleRateThrottle as SimpleRateThrottle
+from .contrib.drf import UserRateThrottle as UserRateThrottle

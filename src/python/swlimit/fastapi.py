@@ -1,5 +1,3 @@
 """Dependencies for FastAPI."""
 
-from .contrib.fastapi import RateLimit
-
-__all__ = ["RateLimit"]
+from .contrib.fastapi import RateLimit as RateLimit

@@ -1,5 +1,4 @@
 """An extension and a decorator for Flask."""
 
-from .contrib.flask import RateLimit, limited
-
-__all__ = ["RateLimit", "limited"]
+from .contrib.flask import RateLimit as RateLimit
+from .contrib.flask import limited as limited

@@ -1,5 +1,4 @@
 """Middleware for WSGI applications."""
 
-from .contrib.wsgi import RateLimit, client_address
-
-__all__ = ["RateLimit", "client_address"]
+from .contrib.wsgi import RateLimit as RateLimit
+from .contrib.wsgi import client_address as client_address

@@ -14,7 +14,6 @@ from .._protocol.replies import BROKEN, ERROR_REPLIES
 from .asyncio_pipeline import PipelineWire, time_limit
 from .endpoint import SILENCE, Endpoint
 from .interface import DedicatedConnection
-from .server_health import ServerHealth
 
 
 class Signal(asyncio.Event):
@@ -137,6 +136,9 @@ class ReplyReader:
 
 
 class AsyncioBackend:
+    signal, event, mailbox, wire = Signal, asyncio.Event, Mailbox, PipelineWire
+    connection, reply_reader = AsyncioConnection, ReplyReader
+
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -145,15 +147,6 @@ class AsyncioBackend:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-    def signal(self) -> Signal:
-        return Signal()
-
-    def event(self) -> asyncio.Event:
-        return asyncio.Event()
-
-    def mailbox(self) -> Mailbox:
-        return Mailbox()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(coroutine, name="swlimit")
@@ -173,19 +166,10 @@ class AsyncioBackend:
         if here := [one for one in workers if self.is_running(one)]:
             await asyncio.wait(here, timeout=SILENCE)
 
-    def wire(self, health: ServerHealth) -> PipelineWire:
-        return PipelineWire(health)
-
-    def connection(self, endpoint: Endpoint) -> DedicatedConnection:
-        return AsyncioConnection(endpoint)
-
     def abort(self, connection: Any) -> None:
         with contextlib.suppress(RuntimeError):  # its loop has ended
             if (writer := connection._writer) is not None:
                 writer.transport.abort()
-
-    def reply_reader(self, *connections: DedicatedConnection) -> ReplyReader:
-        return ReplyReader(*connections)
 
     def post(self, connection: DedicatedConnection, *commands: Words) -> None:
         async def send() -> None:

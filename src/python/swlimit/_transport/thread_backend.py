@@ -15,9 +15,7 @@ import redis
 from .._core import fork
 from .._protocol.commands import Words
 from .._protocol.replies import BROKEN
-from .endpoint import Endpoint
 from .interface import DedicatedConnection
-from .server_health import ServerHealth
 from .thread_pool import ThreadPool, read
 
 T = TypeVar("T")
@@ -105,20 +103,16 @@ class ReplyReader:
 
 
 class ThreadBackend:
+    signal, mailbox, wire, connection, reply_reader = Signal, Mailbox, ThreadPool, ThreadConnection, ReplyReader
+
     def current_loop(self) -> object:
         return None
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def signal(self) -> Signal:
-        return Signal()
-
     def event(self) -> threading.Event:
-        return threading.Event()
-
-    def mailbox(self) -> Mailbox:
-        return Mailbox()
+        return threading.Event()  # gevent may have replaced it by now
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> threading.Thread:
         thread = threading.Thread(target=run, args=(coroutine,), name="swlimit", daemon=True)
@@ -138,19 +132,10 @@ class ThreadBackend:
     async def ended(self, workers: list[threading.Thread]) -> None:
         """Threads stop by themselves."""
 
-    def wire(self, health: ServerHealth) -> ThreadPool:
-        return ThreadPool(health)
-
-    def connection(self, endpoint: Endpoint) -> DedicatedConnection:
-        return ThreadConnection(endpoint)
-
     def abort(self, connection: Any) -> None:
         with suppress(OSError):
             if (used := connection._sock) is not None:
                 socket.socket.shutdown(used, socket.SHUT_RDWR)  # also with TLS; the reader sees the end
-
-    def reply_reader(self, *connections: DedicatedConnection) -> ReplyReader:
-        return ReplyReader(*connections)
 
     def post(self, connection: DedicatedConnection, *commands: Words) -> None:
         with suppress(*BROKEN, redis.RedisError):  # the reader sees it closed
