@@ -24,8 +24,8 @@ use crate::protocol::explain;
 use crate::serve::FatalError;
 use crate::service::Live;
 
-/// How long the server or the daemon may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of the server or the daemon.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Say why a request would be granted or denied now, without counting it
 #[derive(Args, Debug)]
@@ -73,7 +73,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME: VALUE")]
     header: Vec<String>,
 
-    /// The request as POST /explain takes it, for what the other options cannot say
+    /// The body of POST /explain, for requests that the other options cannot describe
     #[arg(long, value_name = "JSON", conflicts_with_all = ["domain", "method", "host", "path", "address", "header"])]
     request: Option<String>,
 }
@@ -133,7 +133,7 @@ impl Arguments {
 /// Explains by the configuration, and the server that it names.
 async fn decide(origin: &Origin, request: Value) -> Result<Explanation, FatalError> {
     let mut configuration = Configuration::load(origin, None)?;
-    configuration.settings.timeout = duration::Duration(PATIENCE.as_millis() as u64); // it also has to connect
+    configuration.settings.timeout = duration::Duration(TIMEOUT.as_millis() as u64); // it also has to connect
     let client = core::client(&configuration.settings).map_err(|error| format!("{origin}: {error}"))?;
     let live = Live::first(configuration, &client);
     let explained = explain::explain(&live, serde_json::from_value(request)?).await;
@@ -162,7 +162,7 @@ async fn ask(daemon: &str, token: Option<&Path>, request: &Value) -> Result<Expl
         Ok::<_, FatalError>((status, reply.into_body().collect().await?.to_bytes()))
     };
     let failed = |error: FatalError| -> FatalError { format!("{daemon}: {error}").into() };
-    let (status, body) = match timeout(PATIENCE, exchange).await {
+    let (status, body) = match timeout(TIMEOUT, exchange).await {
         Ok(answered) => answered.map_err(failed)?,
         Err(_) => return Err(failed("it does not answer".into())),
     };

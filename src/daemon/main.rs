@@ -124,7 +124,7 @@ async fn run(arguments: Arguments) -> Result<(), FatalError> {
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         tracing::warn!(%error, "cannot raise the limit of open files; few connections are possible");
     }
-    let signals = Signals::install()?; // before anybody knows the process, and signals it
+    let signals = Signals::install()?; // before other processes can signal this one
     let grpc = Listener::bind(&settings.grpc.address).await?;
     let mut http = Vec::new();
     for address in &settings.http.address {
@@ -157,7 +157,7 @@ async fn check_server(Configuration { settings, limits, .. }: &Configuration) ->
             println!("{server} can decide{how}");
             Ok(())
         }
-        rights => Err(format!("{server} forbids its user these rights: {}", rights.join(", ")).into()),
+        rights => Err(format!("{server} denies its user these rights: {}", rights.join(", ")).into()),
     }
 }
 
@@ -176,7 +176,7 @@ fn log_start(origin: &Origin, configuration: &Configuration, limits: usize) -> R
         "listening"
     );
     if let Some(error) = &configuration.unusable {
-        tracing::error!(%error, "the limits that were kept are not used");
+        tracing::error!(%error, "the cached limits are invalid and not used");
     }
     if let Origin::Environment = origin {
         for note in Environment::read()?.notes {

@@ -20,15 +20,15 @@ use crate::observe::metrics::Metrics;
 /// The daemon's state.
 pub struct Service {
     origin: Origin,
-    /// What this process was started with.
+    /// The settings at the start of the process.
     started: Settings,
     client: Client,
     live: ArcSwap<Live>,
-    /// The error of the configuration that was read last, and when, if it is not the one in force.
+    /// The error of the last configuration that was read, and when, if it was invalid.
     refused: Mutex<Option<(SystemTime, ConfigError)>>,
-    /// Files were read again, so that limits of the control plane that were refused may be valid now.
+    /// Files were read again: refused limits of the control plane may be valid now.
     files_read: Notify,
-    /// Why the server decides nothing, until the operator changes something there.
+    /// Why the server cannot decide until its operator changes something.
     unusable: Mutex<Option<String>>,
     pub metrics: Metrics,
     stopping: watch::Sender<bool>,
@@ -38,11 +38,11 @@ pub struct Service {
 pub enum Reload {
     Changed,
     Unchanged,
-    /// It is as the one in force, after others that were refused.
+    /// It equals the one in force, after refused ones.
     Restored,
     Refused {
         error: ConfigError,
-        /// The error is the last one, too.
+        /// The last reload had the same error.
         is_known: bool,
     },
 }
@@ -92,7 +92,7 @@ impl Service {
         &self.client
     }
 
-    /// What every key begins with.
+    /// The prefix of every key.
     pub fn prefix(&self) -> String {
         self.live().configuration.settings.prefix.clone()
     }
@@ -109,7 +109,7 @@ impl Service {
         result
     }
 
-    /// Takes over other limits of the control plane, with what files say now. Invalid ones change nothing.
+    /// Uses new limits of the control plane, and the current files. Invalid ones change nothing.
     pub fn discover(&self, limits: Vec<Source>) -> Reload {
         self.load(Some(limits))
     }
@@ -152,7 +152,7 @@ impl Service {
         Reload::Changed
     }
 
-    /// When a configuration was read that is invalid, and its error, unless a valid one was read since.
+    /// When the last configuration was read, and its error, if it is invalid.
     pub fn refused_configuration(&self) -> Option<(SystemTime, ConfigError)> {
         self.lock_refused().clone()
     }
@@ -207,12 +207,12 @@ impl Service {
         self.live().configuration.watched(&self.origin)
     }
 
-    /// Why the server decides nothing, until the operator changes something there.
+    /// Why the server cannot decide until its operator changes something.
     pub fn unusable(&self) -> Option<String> {
         self.unusable.lock().expect("no code panics while it holds this lock").clone()
     }
 
-    /// Sets why the server decides nothing; returns whether that is news.
+    /// Sets why the server cannot decide; returns whether the reason is new.
     pub fn set_unusable(&self, reason: Option<String>) -> bool {
         let mut unusable = self.unusable.lock().expect("no code panics while it holds this lock");
         let is_news = *unusable != reason;

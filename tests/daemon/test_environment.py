@@ -131,7 +131,7 @@ def test_as_envoy_gateway_starts_it(start_from_environment):
             RUNTIME_IGNOREDOTFILES="true", SWLIMITD_XDS_CACHE="/nowhere/limits.pb") as daemon:
         assert not control_plane.publish(*configs).error_detail.message
         assert control_plane.requests[0].node.id == "envoy-ratelimit"
-        assert "cannot keep the limits" in daemon.log
+        assert "cannot cache the limits" in daemon.log
         for domain, descriptor, codes in [
             ("ns/gateway/http", "first=first rule-0-match-0=rule-0-match-0 masked_remote_address=192.0.2.0/24",
              ["OK", "OK", "OVER_LIMIT"]),

@@ -154,7 +154,7 @@ def test_the_command_asks_a_running_daemon(start_daemon, server, tmp_path):
     assert printed(daemon, *words)[0] == "granted: local=x"
     assert printed(daemon, *words, "--daemon", url, "--token", str(tmp_path / "tokens"))[0] == "denied: local=x"
     assert daemon.run("explain", *words, "--daemon", url) == (
-        1, f"swlimitd: {url}: status 401: a valid token is needed\n")
+        1, f"swlimitd: {url}: status 401: a valid token is required\n")
 
 
 @pytest.mark.parametrize("words, error", [

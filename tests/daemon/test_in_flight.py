@@ -65,6 +65,17 @@ def test_a_body_that_does_not_end(start_daemon):
     assert rejected(daemon, "slow") == 1
 
 
+def test_a_message_that_does_not_end(start_daemon):
+    daemon = start_daemon("domain: d")
+    daemon.stop()
+    daemon.write_settings(grpc=daemon.settings["grpc"] | {"body_timeout": "200ms"})
+    daemon.start()
+    connection = Http2(daemon.port)
+    with connection.socket:
+        connection.request(1, b"POST", RATE_LIMIT, ends=False)
+        eventually(lambda: rejected(daemon, "slow"), 1, seconds=8)  # the default is longer
+
+
 def test_replies_that_nobody_reads(start_daemon):
     daemon = with_http(start_daemon(MANY), reply_timeout="400ms")
     with socket.socket() as connection:

@@ -110,8 +110,8 @@ def test_every_panel_has_data(start_daemon, start, queries, tmp_path):
             return [query for query in queries if not ask(query)]
 
         only_away = [query for query in queries if "away_seconds" in query]
-        only_changed = [query for query in queries if "restart_needed" in query]
-        eventually(lambda: sorted(without_data()), sorted(only_away + only_changed), seconds=60)
+        only_sometimes = [query for query in queries if "restart_needed" in query or "control_plane" in query]
+        eventually(lambda: sorted(without_data()), sorted(only_away + only_sometimes), seconds=60)
         assert [one["value"][1] for one in ask("swlimit_client_server_away")] == ["0"]
         # The first invalid configuration counts, as its series was there before.
         daemon.write_limits("invalid")

@@ -52,6 +52,6 @@ def test_keys_that_the_user_may_not_touch(start_daemon, server):
     daemon = start_daemon('{domain: shop, policies: [{name: p, key: k, rate_limit: {unit: day}}]}', server)
     daemon.write_settings(server=logged_in(server, ["+@all", "~{other}*"]))
     status, printed = daemon.run("--check", "--server")
-    assert (status, printed.endswith(" forbids its user these rights: ~{shop}||p=|swlimit:connected\n")) == (1, True)
+    assert (status, printed.endswith(" denies its user these rights: ~{shop}||p=|swlimit:connected\n")) == (1, True)
     daemon.write_settings(server=logged_in(server, ["+@all", "~{shop}*"]))
     assert daemon.run("--check", "--server")[0] == 0

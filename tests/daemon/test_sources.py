@@ -111,7 +111,7 @@ def test_a_wrong_file_is_reported_once(start_daemon):
     eventually(refused, 2)
     assert len(re.findall(r"ERROR.*configuration is invalid", daemon.log)) == 2
     daemon.write_limits(limits(3))
-    eventually(lambda: "again the one in force" in daemon.log)
+    eventually(lambda: "equals the one in force again" in daemon.log)
     assert in_force(daemon) == 3
 
 

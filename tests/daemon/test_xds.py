@@ -139,7 +139,7 @@ def test_a_restart_with_a_damaged_file(start_discovering, kept):
         control_plane.resources = [resource(config(2))]
         daemon.start()
         eventually(lambda: in_force(daemon), [2])
-    assert "the limits that were kept are not used" in daemon.log
+    assert "the cached limits are invalid and not used" in daemon.log
 
 
 def test_a_restart_with_limits_that_are_refused(control_plane, start_discovering):
@@ -151,7 +151,7 @@ def test_a_restart_with_limits_that_are_refused(control_plane, start_discovering
     (daemon.folder / "kept.pb").write_bytes(DiscoveryResponse(resources=[refused]).SerializeToString())
     daemon.start()
     assert in_force(daemon) == [3]
-    assert "the limits that were kept are not used" in daemon.log
+    assert "the cached limits are invalid and not used" in daemon.log
 
 
 def test_it_starts_without_limits_if_it_may(control_plane, start_discovering):
@@ -218,5 +218,5 @@ def test_tls(start_discovering, tmp_path):
             daemon.write_settings(xds=daemon.settings["xds"] | {"start_without": True} | wrong)
             (daemon.folder / "log").write_text("")
             daemon.start()
-            eventually(lambda: "no control plane" in daemon.log)
+            eventually(lambda: "the control plane is unavailable" in daemon.log)
             assert in_force(daemon) == []

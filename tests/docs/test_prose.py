@@ -2,7 +2,7 @@
 
 import re
 import subprocess
-from collections import Counter, defaultdict
+from collections import Counter
 
 import pytest
 import yaml
@@ -17,8 +17,6 @@ HOME = ROOT / "scripts/prose"
 WORDS = {rule["pattern"]: rule["expected"] for rule in yaml.safe_load((HOME / "words.yml").read_text())}
 PATTERNS = [re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE) for pattern in WORDS]
 ROUGHLY = [re.compile(pattern.replace(" ", r"\W+"), re.IGNORECASE) for pattern in WORDS]
-# How many still stand in a folder, from before code was read. The numbers only fall.
-REMAINING = yaml.safe_load((HOME / "remaining.yml").read_text())
 CODE = "\0"  # stands for what nobody reads as words, so that nothing is found across it
 # The words of its time, those that are refused, others' words, and a copy.
 LEFT_OUT = re.compile(r"CHANGELOG\.md|LICENSE|scripts/prose/.*|.*/test_prose\.py|tests/tools/data/.*|"
@@ -58,24 +56,10 @@ def found(path):
     return Counter(" ".join(match[0].split()).lower() for pattern in PATTERNS for match in pattern.finditer(text))
 
 
-def standing():
-    """The words that are refused in each folder, by file; each part in src/ is a folder of its own."""
-    folders = defaultdict(dict)
-    for name in files():
-        if refused := found(ROOT / name):
-            folders["/".join(name.split("/")[:2 if name.startswith("src/") else 1])][name] = dict(refused)
-    return folders
-
-
-def total(folder):
-    return sum(count for refused in folder.values() for count in refused.values())
-
-
 def test_readers_know_the_words():
-    """In a folder that has too many, the new ones are those that `git diff` shows."""
     assert len(files()) > 500
-    more = {name: folder for name, folder in standing().items() if total(folder) > REMAINING.get(name, 0)}
-    assert not more, f"scripts/prose/words.yml says what to write: {WORDS}"
+    refused = {name: dict(words) for name in files() if (words := found(ROOT / name))}
+    assert not refused, f"scripts/prose/words.yml says what to write: {WORDS}"
 
 
 @pytest.mark.parametrize("name, text, expected", [

@@ -1,4 +1,4 @@
-//! Who may use the HTTP API.
+//! Access to the HTTP API.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -39,8 +39,7 @@ impl Access {
     }
 }
 
-/// Names of this service. A page can make a name of its own lead here (DNS rebinding), so only known names are
-/// accepted.
+/// Names of this service. Only known names are accepted, because a page can point its own name here (DNS rebinding).
 #[derive(Debug)]
 pub struct Hosts(Vec<String>);
 
@@ -56,7 +55,7 @@ impl Hosts {
     }
 }
 
-/// Hashes of tokens. They are equally long, and compared in constant time.
+/// Hashes of tokens, which have one length and are compared in constant time.
 #[derive(Debug)]
 pub struct Tokens(Vec<[u8; SHA256_OUTPUT_LEN]>);
 

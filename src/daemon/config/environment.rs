@@ -1,4 +1,4 @@
-//! envoyproxy/ratelimit's environment variables, as the configuration that they come to.
+//! Translates envoyproxy/ratelimit's environment variables into a configuration.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -16,10 +16,10 @@ pub const NAME: &str = "the environment";
 /// Where the limits of a control plane are kept, unless `SWLIMITD_XDS_CACHE` names another file.
 const XDS_CACHE: &str = "/var/lib/swlimitd/limits.pb";
 
-/// Variables that nobody sets but for envoyproxy/ratelimit.
+/// Variables that only envoyproxy/ratelimit has.
 const DISTINCTIVE: [&str; 4] = ["CONFIG_TYPE", "REDIS_SOCKET_TYPE", "RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY"];
 
-/// Variables without a meaning here, and why.
+/// Variables that are ignored, and why.
 const WITHOUT_MEANING: [(&[&str], &str); 14] = [
     (
         &[
@@ -96,10 +96,10 @@ const WITHOUT_MEANING: [(&[&str], &str); 14] = [
     ),
 ];
 
-/// The configuration that the variables come to.
+/// The variables as a configuration.
 pub struct Environment {
     settings: Map<String, Value>,
-    /// Which variables are set and have no meaning here, and why.
+    /// The ignored variables that are set, and why.
     pub notes: Vec<String>,
 }
 

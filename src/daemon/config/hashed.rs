@@ -2,11 +2,11 @@
 
 use ring::digest::{digest, SHA256};
 
-/// A longer value counts by its hash, so that no client makes keys of any length.
+/// Longer values are replaced by their hash, so that clients cannot choose the length of keys.
 const LONGEST: usize = 200;
 const PREFIX: &str = "sha256-";
 
-/// The hash of a value of more than 200 bytes, or one that looks like a hash; `None` if the value itself is to count.
+/// The hash of a value of more than 200 bytes, or one that looks like a hash; `None` if the value itself is used.
 pub fn hashed(value: &[u8]) -> Option<String> {
     if value.len() <= LONGEST && !value.starts_with(PREFIX.as_bytes()) {
         return None;

@@ -86,8 +86,7 @@ pub struct Configuration {
     pub http_tls: Option<Arc<ServerConfig>>,
     /// The limits of the control plane; `None` until the first ones are known.
     pub discovered: Option<Vec<Source>>,
-    /// Why the limits that were kept are not in force. The control plane sends them anew: without them a start takes longer,
-    /// and does not fail.
+    /// Why the cached limits are not used. The start then waits for the control plane to send them again.
     pub unusable: Option<ConfigError>,
     /// The files it was read from, with their text.
     pub sources: Vec<Source>,
@@ -96,8 +95,8 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Reads `swlimitd.yaml`, or what stands for it, and the files that it names. Without limits of a control plane,
-    /// those that were kept are read.
+    /// Reads `swlimitd.yaml`, or the variables in its place, and the files that it names. Until the control plane has
+    /// sent limits, the cached ones are read.
     pub fn load(origin: &Origin, discovered: Option<Vec<Source>>) -> Result<Self, ConfigError> {
         let (own, folder) = origin.read()?;
         let settings = Settings::read(&own, folder)?;
@@ -153,8 +152,8 @@ impl Configuration {
     }
 }
 
-/// The hash of a configuration: its keys in any order, without comments, secrets and what is of one process only, and its
-/// limits as they are written.
+/// Hashes a configuration: its keys in any order, and the text of its limits. Comments, secrets and keys that differ
+/// between the processes of a fleet are left out.
 fn hash<'a>(
     own: &Source,
     settings: &Settings,
@@ -181,7 +180,7 @@ fn hash<'a>(
     Ok(hash)
 }
 
-/// The limits that were kept, if this version takes them.
+/// The cached limits, if this version accepts them.
 fn valid(kept: Option<Vec<Source>>, settings: &Settings) -> Result<Option<Vec<Source>>, ConfigError> {
     Limits::load(kept.as_deref().unwrap_or_default(), &[], settings).map(|_| kept)
 }

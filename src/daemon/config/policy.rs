@@ -1,4 +1,4 @@
-//! How a limit is decided: the strategy, and what happens while the server is away.
+//! How a limit is decided: its mode, and its policy while the server is unavailable.
 
 use serde::{de, Deserialize, Deserializer};
 pub use swlimit_client::{Mode, Module, OnFailure};
@@ -89,7 +89,7 @@ pub struct Defaults {
 pub struct DecisionPolicy {
     pub mode: Mode,
     pub on_failure: OnFailure,
-    /// The part of the limit that this process grants by itself.
+    /// This process's share of the limit in mode `local`, and while the server is unavailable.
     pub local_share: Share,
     /// The largest part of the limit that one lease takes.
     pub lease_share: Share,

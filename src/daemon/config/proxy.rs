@@ -1,4 +1,4 @@
-//! What proxies are trusted with: the client's address, and the request they ask about.
+//! Trusted proxies, and the headers in which proxies describe the original request.
 
 use std::net::IpAddr;
 
@@ -21,7 +21,7 @@ pub struct Auth {
     pub uri_header: HeaderName,
     #[serde(deserialize_with = "name")]
     pub host_header: HeaderName,
-    /// The status of denials. nginx takes 403 for an answer, and any other for an error.
+    /// The status of denials. nginx forwards 401 and 403, and logs any other as an error.
     #[serde(deserialize_with = "client_error")]
     pub denied_status: StatusCode,
 }

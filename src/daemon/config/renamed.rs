@@ -1,6 +1,6 @@
-//! What errors of parsers say in words, and names of earlier versions, which they translate.
+//! Rewrites error messages of parsers in plain words, and names the new key for one of an earlier version.
 
-/// Keys and values as they were, and as they are.
+/// Old and new names of keys and values.
 const RENAMED: [(&str, &str); 10] = [
     ("deciding", "mode"),
     ("when_away", "on_failure"),
@@ -14,7 +14,7 @@ const RENAMED: [(&str, &str); 10] = [
     ("raise", "error"),
 ];
 
-/// What messages of parsers end with, and what that means.
+/// Endings of parsers' messages, and their meaning.
 const WORDS: [(&str, &str); 15] = [
     ("invalid u64", "a whole number is expected here, 0 or more"),
     ("invalid u32", "a whole number is expected here, 0 or more"),

@@ -28,11 +28,11 @@ pub struct Settings {
     /// The longest time a request waits for the server.
     #[serde(deserialize_with = "duration::with_unit")]
     pub timeout: Duration,
-    /// What every key begins with.
+    /// The prefix of every key.
     pub prefix: String,
     pub max_keys: usize,
     pub max_waiting: usize,
-    /// The most bytes of all requests and replies that are under way.
+    /// Maximum bytes of all requests and replies in progress.
     pub max_bytes_in_flight: usize,
     /// Whether the module decides, or a script on servers that have not loaded it.
     pub module: Module,
@@ -48,7 +48,7 @@ pub struct Settings {
     pub limits: Vec<PathBuf>,
     /// Files whose keys override those of `limits`.
     pub overlays: Vec<PathBuf>,
-    /// Whether files and folders in folders of limits are ignored whose names begin with a dot.
+    /// Ignore files and folders whose names begin with a dot.
     pub ignore_dot_files: bool,
 
     /// A control plane that sends limits.
@@ -111,7 +111,7 @@ impl Default for Settings {
     }
 }
 
-/// Where the counts are kept.
+/// The server that counts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Server {
     /// In this process.
@@ -156,7 +156,7 @@ impl fmt::Display for Server {
     }
 }
 
-/// How sentinels are asked.
+/// Connections to sentinels.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sentinel {
@@ -171,11 +171,18 @@ pub struct Sentinel {
 pub struct Grpc {
     pub address: Address,
     pub tls: Option<Tls>,
-    /// After this time a connection takes no new requests, so that clients connect anew and reach new instances.
+    /// After this time a connection takes no new requests, so that clients reconnect and reach new instances.
     pub max_connection_age: Duration,
     /// How long requests of such a connection may take; any time if missing.
     pub max_connection_age_grace: Option<Duration>,
+    /// The longest time for a request's body, and for a reply to be read.
+    pub body_timeout: Duration,
+    pub reply_timeout: Duration,
 }
+
+/// Default timeouts of both listeners.
+const BODY_TIMEOUT: Duration = Duration(10_000);
+const REPLY_TIMEOUT: Duration = Duration(30_000);
 
 impl Default for Grpc {
     fn default() -> Self {
@@ -184,6 +191,8 @@ impl Default for Grpc {
             tls: None,
             max_connection_age: Duration(30 * 60 * 1000),
             max_connection_age_grace: None,
+            body_timeout: BODY_TIMEOUT,
+            reply_timeout: REPLY_TIMEOUT,
         }
     }
 }
@@ -213,8 +222,8 @@ impl Default for Http {
             address: vec![Address::Tcp(([127, 0, 0, 1], 8080).into())],
             tls: None,
             header_timeout: Duration(75_000), // longer than proxies keep idle connections
-            body_timeout: Duration(10_000),
-            reply_timeout: Duration(30_000),
+            body_timeout: BODY_TIMEOUT,
+            reply_timeout: REPLY_TIMEOUT,
             max_headers: 100,
             max_header_bytes: 128 * 1024,
             max_connections_per_address: 1000,
@@ -266,7 +275,7 @@ pub struct Api {
     pub tokens: Option<PathBuf>,
     /// Without tokens, accept requests from other machines.
     pub anybody: bool,
-    /// Without tokens, host names of this service. Others are refused, since a page can make its own name lead here.
+    /// Host names of this service, without tokens. Others are refused, because a page can point its own name here.
     pub hosts: Vec<String>,
 }
 
@@ -298,7 +307,7 @@ pub enum LogFormat {
 pub struct Traces {
     /// A collector that accepts OTLP over gRPC.
     pub endpoint: String,
-    /// The sampled part of the requests whose callers did not decide about sampling.
+    /// The sampling ratio of requests whose callers have not decided about sampling.
     #[serde(default = "Traces::all")]
     pub share: Share,
 }
@@ -326,7 +335,7 @@ impl Settings {
                 return error(&format!("{address} is a local socket and has no TLS"));
             }
             if !address.is_chosen_by_system() && addresses.contains(&address) {
-                return error(&format!("{address} is listened at twice"));
+                return error(&format!("{address} is used by two listeners"));
             }
             addresses.push(address);
         }
@@ -367,12 +376,12 @@ impl Settings {
         PolicyKeys { mode, on_failure, local_share, lease_share, sync_interval }
     }
 
-    /// The defaults of policies, whose `on_failure` depends on the protocol.
+    /// Defaults of policies; `on_failure` depends on the protocol.
     pub fn defaults(&self, on_failure: OnFailure) -> Defaults {
         Defaults { has_server: self.server != Server::None, on_failure }
     }
 
-    /// The keys that differ from those of another configuration and take effect at a start only.
+    /// Keys that differ from another configuration and take effect only after a restart.
     pub fn restart_keys(&self, other: &Self) -> Vec<&'static str> {
         let (grpc, http, others_grpc, others_http) = (&self.grpc, &self.http, &other.grpc, &other.http);
         let keys = [
@@ -388,6 +397,8 @@ impl Settings {
             ("grpc.tls", grpc.tls.is_some() == others_grpc.tls.is_some()),
             ("grpc.max_connection_age", grpc.max_connection_age == others_grpc.max_connection_age),
             ("grpc.max_connection_age_grace", grpc.max_connection_age_grace == others_grpc.max_connection_age_grace),
+            ("grpc.body_timeout", grpc.body_timeout == others_grpc.body_timeout),
+            ("grpc.reply_timeout", grpc.reply_timeout == others_grpc.reply_timeout),
             ("http.address", http.address == others_http.address),
             ("http.tls", http.tls.is_some() == others_http.tls.is_some()),
             ("max_bytes_in_flight", self.max_bytes_in_flight == other.max_bytes_in_flight),

@@ -27,7 +27,7 @@ pub struct Tls {
     pub key: PathBuf,
     /// Clients need a certificate of this authority.
     pub client_authority: Option<PathBuf>,
-    /// The name or address that their certificates have to be of.
+    /// The name or address that client certificates must have.
     pub client_name: Option<String>,
 }
 
@@ -36,7 +36,7 @@ pub struct Tls {
 #[serde(deny_unknown_fields, default)]
 pub struct ServerTls {
     pub authority: Option<PathBuf>,
-    /// Shown to the server, with its key.
+    /// The client certificate, with its key.
     pub certificate: Option<PathBuf>,
     pub key: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! What has to be watched to notice changes of the configuration.
+//! The files and folders to watch for changes of the configuration.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -11,7 +11,7 @@ const MAX_LINKS: usize = 40;
 /// Names and folders whose changes can change the configuration.
 #[derive(Debug, Default)]
 pub struct Watched {
-    /// Every name on the way to a file: of folders, of links and where they lead, and of the file itself.
+    /// Every name in the path of a file: folders, links and their targets, and the file itself.
     names: BTreeSet<PathBuf>,
     /// Folders of which every file counts.
     folders: BTreeSet<PathBuf>,

@@ -26,7 +26,7 @@ use super::tls::ServerTls;
 pub struct Xds {
     /// `http://host:port`; `https://` with TLS.
     pub server: String,
-    /// Whose resources are asked for.
+    /// The node id in requests for resources.
     pub node: String,
     pub node_metadata: BTreeMap<String, String>,
     /// Sent with each stream.
@@ -34,15 +34,15 @@ pub struct Xds {
     pub tls: ServerTls,
     /// The name in the server's certificate, if it is not the host's.
     pub tls_name: Option<String>,
-    /// A file that keeps the last valid limits, so that a restart needs no control plane.
+    /// A file that caches the last valid limits, so that a restart needs no control plane.
     pub cache: Option<PathBuf>,
-    /// Start without limits, and let everything through, until the control plane sends the first ones.
+    /// Start without limits, and grant every request until the control plane sends the first ones.
     pub start_without: bool,
     pub max_message_bytes: usize,
     /// How long the control plane may take to answer a stream.
     #[serde(deserialize_with = "duration::with_unit")]
     pub response_timeout: Duration,
-    /// How long a lost connection is waited with; it doubles with each failure.
+    /// The pause before reconnecting; it doubles with each failure.
     #[serde(deserialize_with = "duration::with_unit")]
     pub retry_interval: Duration,
     #[serde(deserialize_with = "duration::with_unit")]
@@ -69,7 +69,7 @@ impl Default for Xds {
 }
 
 impl Xds {
-    /// The limits that were kept; `None` if there is no such file.
+    /// The cached limits; `None` if there is no such file.
     pub fn kept(&self) -> Result<Option<Vec<Source>>, ConfigError> {
         let Some(path) = &self.cache else { return Ok(None) };
         let error = |error: &dyn std::fmt::Display| ConfigError::in_file(&path.to_string_lossy(), error);
@@ -84,7 +84,7 @@ impl Xds {
         }
     }
 
-    /// Keeps the limits of a response. The file is always whole.
+    /// Caches the limits of a response. The file is replaced atomically.
     pub fn keep(&self, response: DiscoveryResponse) -> io::Result<()> {
         let Some(path) = &self.cache else { return Ok(()) };
         let mut following = path.clone().into_os_string();

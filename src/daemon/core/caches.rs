@@ -1,5 +1,4 @@
-//! Caches of limiters: those of configured limits, and those that requests bring along, of which anybody may bring any
-//! number.
+//! Caches of limiters: configured limits by id, and limits from requests, of which callers may send any number.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -42,7 +41,7 @@ impl Caches {
     /// The limiter of a limit.
     ///
     /// # Errors
-    /// A request brought along what no limit can be.
+    /// A limit from a request is invalid.
     pub fn of(&self, client: &Client, limit: &Limit) -> Result<Cow<'_, AnyLimiter>, Error> {
         match limit.id {
             Some(id) => Ok(Cow::Borrowed(&self.by_id[id])),
@@ -51,7 +50,7 @@ impl Caches {
     }
 }
 
-/// What was used most recently. Limiters in this process remember what they have counted.
+/// The most recently used values. A limiter of this process is kept, because it holds its counts.
 struct Recent<K: Hash + Eq, L>(Mutex<LruCache<K, L, RandomState>>);
 
 impl<K: Hash + Eq, L> Default for Recent<K, L> {
@@ -61,7 +60,7 @@ impl<K: Hash + Eq, L> Default for Recent<K, L> {
 }
 
 impl<K: Hash + Eq + Clone, L: Clone> Recent<K, L> {
-    /// What belongs to this key, made unless it is known.
+    /// The value of this key; a missing one is created.
     fn of<E>(&self, key: &K, new: impl FnOnce() -> Result<L, E>) -> Result<L, E> {
         let mut known = self.0.lock().expect("no code panics while it holds this lock");
         known.try_get_or_insert_ref(key, new).cloned()

@@ -45,9 +45,9 @@ pub fn checker(settings: &Settings) -> Result<Client, client::Error> {
 /// A server that can decide.
 #[derive(Debug, Default)]
 pub struct Checked {
-    /// It has not loaded the module: the script decides.
+    /// The module is not loaded: the script decides.
     pub by_script: bool,
-    /// The rights that it refuses to this user.
+    /// Rights that the user lacks.
     pub forbidden: Vec<String>,
 }
 

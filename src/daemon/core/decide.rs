@@ -21,11 +21,11 @@ use crate::config::policy::{Mode, OnFailure};
 /// The most limits of one decision with a budget or a hold among them.
 const MAX_ADMITTED: usize = 64;
 
-/// When to try again what is not counted in a budget, because the server is away.
-const RETRY: Duration = Duration::from_secs(1);
+/// `retry_after` of a budget's denial while the server is unavailable.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The longest time before a deadline that a request is decided.
-const MOMENT: Duration = Duration::from_millis(5);
+/// A request is decided at least this long before its deadline.
+const DEADLINE_MARGIN: Duration = Duration::from_millis(5);
 
 impl Limiters {
     /// The answers to all questions of a plan, in their order.
@@ -42,7 +42,7 @@ impl Limiters {
     async fn decide_plan(&self, plan: &Plan<'_>) -> Result<Vec<Answer>, Refusal> {
         match &*plan.questions {
             // The most frequent case; it needs neither a large future nor an order. It is one exchange, which the
-            // client's time-out bounds: giving back is two.
+            // client's timeout bounds; a refund is two exchanges.
             [only] if only.operation != Operation::Refund => {
                 Ok(vec![self.answer_or_fail(only, only.operation, plan.deadline).await?])
             }
@@ -79,7 +79,7 @@ impl Limiters {
         let (answers, counted, denies) = (Vec::new(), Vec::new(), false);
         let began = Instant::now();
         // The client decides by `on_failure` a moment before a deadline.
-        let deadline = began + self.timeout + MOMENT;
+        let deadline = began + self.timeout + DEADLINE_MARGIN;
         let deadline = plan.deadline.map_or(deadline, |callers| callers.min(deadline));
         Deciding { limiters: self, plan, began, deadline, answers, denies, counted }
     }
@@ -166,7 +166,7 @@ struct Deciding<'a> {
 }
 
 impl Deciding<'_> {
-    /// The answers to all questions. What was counted of a request that is denied is given back.
+    /// The answers to all questions. Units counted for a denied request are refunded.
     async fn decide_all(mut self) -> Result<Vec<Answer>, Refusal> {
         self.answers = vec![None; self.plan.questions.len()];
         let result = self.ask_all().await;
@@ -256,7 +256,7 @@ impl Deciding<'_> {
         Ok(limiters.client.allow_all(&requests).await?.each().to_vec())
     }
 
-    /// Begins the blocks of limits that denied: a decision of several limits does not.
+    /// Begins the blocks of limits that denied, which a decision of several limits does not.
     async fn block<'b>(&self, decided: impl Iterator<Item = (&'b Question<'b>, &'b client::Decision)>) {
         let denied = decided.filter(|(_, decision)| !decision.granted() && decision.source() == Source::Server);
         let blocking =
@@ -280,9 +280,9 @@ impl Deciding<'_> {
             let limit = &question.limit;
             let reset_after = self.answers[*at].and_then(|answer| answer.reset_after);
             if matches!(limit.per, Per::Period(_)) && reset_after <= Some(age) {
-                return None; // the units are those of a period that has ended
+                return None; // the period of the units has ended
             }
-            // In mode `eventual` they are the youngest units, of which the server hardly knows yet.
+            // In mode `eventual` they are the youngest units, which the server may not have counted yet.
             let has_age = limit.per.is_window() && limit.policy.mode != Mode::Eventual;
             let limiter = self.limiters.of(limit).ok()?.into_owned();
             let question = Question { age: has_age.then_some(age), ..question.clone().into_owned() };
@@ -298,19 +298,19 @@ impl Deciding<'_> {
     /// Completes work even if the request is dropped. The request waits for it until a moment before its deadline.
     async fn finish(&self, work: Vec<impl Future<Output = ()> + Send + 'static>) {
         if !work.is_empty() {
-            let _ = timeout_at(self.deadline - MOMENT, tokio::spawn(join_all(work))).await;
+            let _ = timeout_at(self.deadline - DEADLINE_MARGIN, tokio::spawn(join_all(work))).await;
         }
     }
 }
 
-/// The answer by `on_failure` to what has no other: RECORD and REFUND.
+/// The answer of RECORD and REFUND by `on_failure`.
 fn failed(question: &Question) -> Result<Answer, Refusal> {
     let granted = match question.limit.policy.on_failure {
         OnFailure::Error => return Err(Refusal::Unavailable),
         OnFailure::Deny => false,
         _ => true,
     };
-    let window = question.limit.per.window().unwrap_or(RETRY);
+    let window = question.limit.per.window().unwrap_or(RETRY_AFTER);
     Ok(Answer {
         granted,
         units: if granted { question.hits } else { 0 },

@@ -1,5 +1,4 @@
-//! Holds for callers of the HTTP API. A hold that is granted is its caller's: nothing in this process renews or releases
-//! it.
+//! Holds for callers of the HTTP API. This process neither renews nor releases them.
 
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use super::refusal::Refusal;
 
 /// A hold that was asked for.
 #[derive(Debug)]
-pub struct Taken {
+pub struct TakenHold {
     pub answer: Answer,
     pub token: Option<u64>,
     pub expires_after: Option<Duration>,
@@ -27,11 +26,11 @@ pub struct Admitted {
     pub granted: bool,
     pub each: Vec<Answer>,
     /// The hold, if there was one and all was granted.
-    pub hold: Option<Taken>,
+    pub hold: Option<TakenHold>,
 }
 
-impl Taken {
-    /// Hands a hold to its caller.
+impl TakenHold {
+    /// Leaves a hold to its caller.
     fn of(hold: Hold) -> Self {
         let (answer, token, expires_after) = (Answer::from(hold.decision()), hold.token(), hold.expires_after());
         Self { answer, token, expires_after, id: hold.detach() }
@@ -40,10 +39,10 @@ impl Taken {
 
 impl Limiters {
     /// Takes units of a key, and leaves them to the caller.
-    pub async fn hold(&self, question: &Question<'_>) -> Result<Taken, Refusal> {
+    pub async fn hold(&self, question: &Question<'_>) -> Result<TakenHold, Refusal> {
         self.check_server()?;
         match &*self.of(&question.limit)? {
-            AnyLimiter::Hold(limiter) => Ok(Taken::of(limiter.hold(question.hold_request(None)).await?)),
+            AnyLimiter::Hold(limiter) => Ok(TakenHold::of(limiter.hold(question.hold_request(None)).await?)),
             AnyLimiter::Window(_) | AnyLimiter::Budget(_) => Err(Error::Invalid("only holds are held".into()).into()),
         }
     }
@@ -53,7 +52,7 @@ impl Limiters {
         self.check_server()?;
         let mut admission = self.admission(questions, None).await?;
         let each = admission.each().iter().map(Answer::from).collect();
-        Ok(Admitted { granted: admission.granted(), each, hold: admission.take_hold().map(Taken::of) })
+        Ok(Admitted { granted: admission.granted(), each, hold: admission.take_hold().map(TakenHold::of) })
     }
 
     fn check_server(&self) -> Result<(), Refusal> {

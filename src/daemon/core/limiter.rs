@@ -22,7 +22,7 @@ impl AnyLimiter {
     /// The limiter of a limit.
     ///
     /// # Errors
-    /// A request brought along what no limit can be.
+    /// A limit from a request is invalid.
     pub fn new(client: &Client, limit: &Limit) -> Result<Self, Error> {
         match &limit.per {
             Per::Window(geometry) => window(client, limit, *geometry).map(Self::Window),

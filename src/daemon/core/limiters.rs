@@ -42,7 +42,7 @@ impl Limiters {
         self.caches.of(&self.client, limit)
     }
 
-    /// The answer to one question by itself. Nobody else decides with `on_failure: error`.
+    /// The answer to one question by itself; an error while the server is unavailable, with `on_failure: error`.
     pub async fn ask(&self, question: &Question<'_>) -> Result<Answer, Refusal> {
         match self.answer(question, question.operation, None).await {
             Ok(answer) if answer.source == Source::Failure && question.limit.policy.on_failure == OnFailure::Error => {

@@ -19,7 +19,7 @@ mod rights;
 pub use answer::{Answer, Source};
 pub use client::{check, checker, client, Checked};
 pub use explanation::{Explanation, Mismatch};
-pub use holds::Taken;
+pub use holds::TakenHold;
 pub use limiters::Limiters;
 pub use plan::{retry_after, Descriptor, Plan};
 #[cfg(test)]

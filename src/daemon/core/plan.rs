@@ -145,10 +145,10 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The wait of a request that those under way have denied: the next of them may end at once.
+/// `Retry-After` of a hold's denial: the next hold may end at any time.
 const NEXT_PLACE: Duration = Duration::from_secs(1);
 
-/// When to try again: the longest wait of the limits that denied; `None` if one of them never grants.
+/// The longest `retry_after` of the limits that denied; `None` if one of them never grants.
 pub fn retry_after(plan: &Plan, answers: &[Answer]) -> Option<Duration> {
     let asked = plan.questions.iter().zip(answers);
     let denied = asked.filter(|(question, answer)| question.role != Role::Shadow && !answer.granted);

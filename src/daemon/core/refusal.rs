@@ -38,7 +38,7 @@ impl Refusal {
         }
     }
 
-    /// Says so if it is the type of a key that the script wrote. It takes a round trip more.
+    /// Recognizes the error of a key that the script wrote, which takes another round trip.
     pub(super) async fn explained<'a>(self, client: &Client, keys: impl Iterator<Item = &'a str>) -> Self {
         if !matches!(&self, Self::Refused(text) if text.starts_with("WRONGTYPE")) {
             return self;

@@ -6,10 +6,10 @@ use super::keys;
 use crate::config::limits::{Domain, Limit, Limits, Per, Rule};
 use crate::config::policy::Mode;
 
-/// What the keys of checks end with, and no limit's does.
+/// The suffix of keys of checks, which no limit has.
 const CHECKED: &str = "swlimit:connected";
 
-/// For one key of each domain: what the domain's limits need there, as ACLs name it. Without limits, none is named.
+/// One key of each domain, and the rights that the domain's limits need on it, as ACLs name them.
 pub fn needed(limits: &Limits) -> Vec<(String, Vec<&'static str>)> {
     let mut domains: BTreeMap<&str, (String, Vec<&Limit>)> = BTreeMap::new();
     for (domain, rule) in limits.rules() {

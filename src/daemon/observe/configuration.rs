@@ -12,7 +12,7 @@ const RELOAD_SUCCESSFUL: &str = "swlimitd_configuration_last_reload_successful";
 const RELOAD_TIMESTAMP: &str = "swlimitd_configuration_last_reload_timestamp_seconds";
 const RESTART_NEEDED: &str = "swlimitd_restart_needed";
 
-/// What is told of the configuration.
+/// Metrics of the configuration.
 pub struct ConfigurationMetrics {
     valid: Counter,
     invalid: Counter,
@@ -29,7 +29,7 @@ struct State {
 }
 
 impl ConfigurationMetrics {
-    /// Describes the metrics. To be called once the recorder is installed.
+    /// Describes the metrics. Call it after the recorder is installed.
     pub fn new() -> Self {
         describe_counter!(READ, "Configurations read, valid or invalid");
         describe_gauge!(TIMESTAMP, "Unix time at which the current configuration was read");
@@ -63,7 +63,7 @@ impl ConfigurationMetrics {
         self.lock().last = (SystemTime::now(), false);
     }
 
-    /// Sets the keys that wait for a restart; returns whether there are any that did not wait before.
+    /// Sets the keys that wait for a restart; returns whether one of them is new.
     pub fn set_restart_keys(&self, keys: Vec<&'static str>) -> bool {
         let before = std::mem::replace(&mut self.lock().restart_keys, keys.clone());
         keys.iter().any(|key| !before.contains(key))
@@ -74,7 +74,7 @@ impl ConfigurationMetrics {
         self.lock().restart_keys.clone()
     }
 
-    /// Sets all gauges, which are forgotten otherwise.
+    /// Sets all gauges, so that none expires.
     pub fn publish(&self) {
         let state = self.lock();
         let seconds = |at: SystemTime| at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64();

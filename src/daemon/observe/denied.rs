@@ -1,4 +1,4 @@
-//! The keys that this process denied most, by itself or by the server's word, in this minute and the last one.
+//! The keys that this process denied most in this minute and the last one, from any source.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ahash::RandomState;
 
-/// Keys are in so many parts, each with a lock of its own.
+/// Number of shards, each with its own lock.
 const PARTS: usize = 16;
 
 /// The most keys of a part counted in a minute. A further key takes the place of one with the least count, and goes on
@@ -20,7 +20,7 @@ const MAX_KEY: usize = 512;
 
 type Counts = HashMap<Box<str>, u64, RandomState>;
 
-/// Denied requests by key. Who counts one does not look at the clock: somebody else [turns](Self::turn) the minutes.
+/// Denied requests by key. Counting does not read the clock: a timer [turns](Self::turn) the minutes.
 pub struct DeniedHere {
     /// The one that is counted, since the Unix epoch.
     minute: AtomicU64,
@@ -55,7 +55,7 @@ impl DeniedHere {
         count(&mut lock(&self.parts[part]).this, key);
     }
 
-    /// Begins another minute, if it is time. To be called every few seconds.
+    /// Begins another minute, if it is time. Call it every few seconds.
     pub fn turn(&self) {
         self.turn_to(minute());
     }

@@ -1,8 +1,11 @@
-//! The labels of metrics and traces.
+//! The labels of metrics and traces, and the target of traces.
 
 use std::borrow::Cow;
 
-/// The longest label in bytes; longer ones are cut, and share what is left.
+/// The target that separates spans from logs.
+pub const TRACES: &str = "swlimitd::traces";
+
+/// The longest label in bytes; longer ones are cut.
 const MAX_LABEL: usize = 200;
 
 /// The protocol of a request, or its command in the HTTP API.

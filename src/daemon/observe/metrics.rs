@@ -78,7 +78,7 @@ impl Metrics {
             },
         );
         let builder = builder
-            // Frees the counters and gauges that nobody touched since they were last rendered.
+            // Frees counters and gauges that have not changed since they were last rendered.
             .idle_timeout(MetricKindMask::COUNTER | MetricKindMask::GAUGE, Some(Duration::ZERO));
         let prometheus = builder.install_recorder().expect("no other recorder is installed");
         describe();
@@ -139,7 +139,7 @@ impl Metrics {
         self.prometheus.render()
     }
 
-    /// Ends a step of the recent counts; to be called every [`STEP`](super::recent::STEP).
+    /// Ends a step of the recent counts; call it every [`STEP`](super::recent::STEP).
     pub fn end_step(&self, client: &Statistics) {
         self.prometheus.run_upkeep();
         self.recent_durations.step();

@@ -17,8 +17,8 @@ use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::Layer;
 
+use super::labels::TRACES;
 use super::process;
-use super::traces::TARGET;
 use crate::config::settings::Traces;
 
 /// Sends spans to the configured collector.
@@ -35,7 +35,7 @@ impl Exporter {
     /// The layer that hands spans to it.
     pub fn layer<S: Subscriber + for<'a> LookupSpan<'a>>(&self) -> impl Layer<S> {
         let layer = tracing_opentelemetry::layer().with_tracer(self.0.tracer("swlimitd"));
-        layer.with_filter(filter_fn(|metadata| metadata.target() == TARGET))
+        layer.with_filter(filter_fn(|metadata| metadata.target() == TRACES))
     }
 
     /// Sends the last spans.

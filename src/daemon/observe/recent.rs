@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-/// How often [`Recent::step`] is to be called.
+/// The interval between calls of [`Recent::step`].
 pub const STEP: Duration = Duration::from_secs(5);
 
 /// The steps of each range, the current one included.
@@ -68,7 +68,7 @@ impl<const N: usize> Recent<N> {
         self.counts[kind].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Sets a counter that somebody else counts.
+    /// Sets a counter that is counted elsewhere.
     pub fn set(&self, kind: usize, count: u64) {
         self.counts[kind].store(count, Ordering::Relaxed);
     }

@@ -12,7 +12,7 @@ use crate::core::Refusal;
 /// Why the server decided nothing.
 pub const SERVER_ERRORS: [&str; 3] = ["away", "refused", "written_by_script"];
 
-/// The key of the script's that the module refused last, and when.
+/// The last key of the script that the module refused, and when.
 static SCRIPT_KEY: Mutex<Option<(SystemTime, String)>> = Mutex::new(None);
 
 /// The seconds that are remembered.
@@ -26,7 +26,7 @@ struct Refusals {
     error: String,
 }
 
-/// The key of the script's that the module refused last, and when.
+/// The last key of the script that the module refused, and when.
 pub fn script_key() -> Option<(SystemTime, String)> {
     SCRIPT_KEY.lock().expect("no code panics while it holds this lock").clone()
 }

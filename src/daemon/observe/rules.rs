@@ -24,7 +24,7 @@ const API_DOMAIN: &str = "(api)";
 /// A key that has used this part of its limit is near it.
 const NEAR: f64 = 0.8;
 
-/// What a request was for one of its rules.
+/// The outcome of a request for one of its rules.
 #[derive(Clone, Copy)]
 enum Outcome {
     Denied,
@@ -88,8 +88,8 @@ pub struct Counting<'a> {
 }
 
 impl Rules {
-    /// The rules of a configuration have series from now on. Others have none any more, until they decide again: those
-    /// whose names depend on values.
+    /// Keeps series for the rules of a configuration. Other rules, whose names depend on values, have series again when
+    /// they decide.
     pub fn keep(&self, limits: &Limits) {
         let known = |domain: &str, name: &str| self.known().find(domain, name);
         let mut kept = Known::default();
@@ -104,7 +104,7 @@ impl Rules {
         *self.0.write().expect("no code panics while it holds this lock") = kept;
     }
 
-    /// Marks all series as in use.
+    /// Marks all series as used.
     pub fn touch(&self) {
         for rule in self.all() {
             let fixed = rule.requests.iter().chain([&rule.hits, &rule.near_limit, &rule.shadowed]);

@@ -1,4 +1,4 @@
-//! What takes long to show, made by a thread of its own: decisions do not wait for it.
+//! Slow views, rendered on a thread of their own, so that decisions do not wait for them.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-/// After a snapshot the thread pauses for so many times what it took. Readers who come meanwhile share the next one.
+/// After a snapshot the thread pauses for this multiple of its duration. Readers meanwhile share the next one.
 const PAUSES: u32 = 4;
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// Snapshots, each shown as its readers ask. One is made at a time, for all who asked before it began.
+/// Snapshots, one at a time, for all readers who asked before it began.
 pub struct Snapshots<Q, T>(Sender<(Q, oneshot::Sender<T>)>);
 
 impl<Q: Eq + Hash + Send + 'static, T: Clone + Send + 'static> Snapshots<Q, T> {
-    /// Starts the thread. `make` makes a snapshot, which answers the questions of its readers.
+    /// Starts the thread. `make` creates a snapshot, which answers its readers' questions.
     pub fn new<S: Fn(&Q) -> T>(name: &str, mut make: impl FnMut() -> S + Send + 'static) -> Self {
         let (sender, readers) = channel::<(Q, oneshot::Sender<T>)>();
         let serve = move || {
@@ -42,7 +42,7 @@ impl<Q: Eq + Hash + Send + 'static, T: Clone + Send + 'static> Snapshots<Q, T> {
         Self(sender)
     }
 
-    /// What a snapshot shows that begins now or later; `None` if its thread has panicked, and logged that.
+    /// The answer of a snapshot that begins now or later; `None` if the thread has panicked.
     pub async fn show(&self, question: Q) -> Option<T> {
         let (reader, shown) = oneshot::channel();
         self.0.send((question, reader)).ok()?;

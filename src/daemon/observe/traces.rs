@@ -4,17 +4,14 @@ use axum::http::HeaderMap;
 use tracing::field::Empty;
 use tracing::Span;
 
-use super::labels::{shortened, Api, Outcome};
+use super::labels::{shortened, Api, Outcome, TRACES};
 use super::opentelemetry;
 use crate::core::{Answer, Descriptor, Plan, Refusal};
 
-/// The target that separates spans from logs.
-pub const TARGET: &str = "swlimitd::traces";
-
-/// The span of a request with these headers. Without traces it costs nothing.
+/// The span of a request with these headers. It is free without traces.
 pub fn span(api: Api, headers: &HeaderMap) -> Span {
     let span = tracing::trace_span!(
-        target: TARGET,
+        target: TRACES,
         "request",
         otel.name = api.name(),
         otel.kind = "server",

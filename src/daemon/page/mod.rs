@@ -26,7 +26,7 @@ use crate::observe::refusals;
 use crate::observe::rules::{RecentRule, SHOWN_OUTCOMES};
 use crate::observe::snapshots::Snapshots;
 use crate::observe::waiting::AwaitedKey;
-use crate::protocol::access::Barred;
+use crate::protocol::access::AccessError;
 use crate::protocol::api;
 use crate::protocol::peer::Peer;
 use crate::service::Service;
@@ -70,25 +70,25 @@ struct StateQuery {
     range: TimeRange,
 }
 
-/// What a reader of the page asks.
+/// The filters of a reader of the page.
 #[derive(PartialEq, Eq, Hash)]
-pub struct Question {
+pub struct PageQuery {
     /// In lower case.
     filter: String,
     range: TimeRange,
-    access: Result<(), Barred>,
+    access: Result<(), AccessError>,
 }
 
 /// The state of the page, as JSON, for each of its readers.
-pub type States = Snapshots<Question, Bytes>;
+pub type States = Snapshots<PageQuery, Bytes>;
 
-/// Starts to make states.
+/// Starts rendering states.
 pub fn states(service: Arc<Service>) -> States {
     let runtime = Handle::current();
     Snapshots::new("page", move || {
         let denied = runtime.block_on(service.client().top(MAX_KEYS)).map_err(Refusal::from);
         let state = PageState { service: service.clone(), denied };
-        move |question: &Question| state.shown(question).to_string().into()
+        move |query: &PageQuery| state.shown(query).to_string().into()
     })
 }
 
@@ -102,7 +102,7 @@ async fn state(
     headers: HeaderMap,
 ) -> Response {
     let access = service.live().configuration.access.check(peer, &uri, &headers);
-    match states.show(Question { filter: filter.to_lowercase(), range, access }).await {
+    match states.show(PageQuery { filter: filter.to_lowercase(), range, access }).await {
         Some(state) => (response_headers("application/json"), state).into_response(),
         None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
@@ -114,7 +114,7 @@ struct PageState {
 }
 
 impl PageState {
-    fn shown(&self, Question { filter, range, access }: &Question) -> Value {
+    fn shown(&self, PageQuery { filter, range, access }: &PageQuery) -> Value {
         let (Self { service, denied }, range) = (self, *range);
         let live = service.live();
         let configuration = &live.configuration;
@@ -169,7 +169,7 @@ fn refusals(has_access: bool) -> Value {
     refusals::recent().map_or(Value::Null, shown)
 }
 
-/// Each counting server, and how it is. Messages may name more than its address.
+/// The state of each counting server. Messages may name more than its address.
 fn servers(service: &Service, has_access: bool) -> Vec<Value> {
     let all = service.client().servers();
     let shown = all.iter().map(|server| {
@@ -205,7 +205,7 @@ fn refused(service: &Service, has_access: bool) -> Value {
     }
 }
 
-/// The recent decisions by rule, most denials first, then most of those in shadow mode, then most grants; and their sums.
+/// The recent decisions by rule, with their sums: most denials first, then shadow denials, then grants.
 fn decisions(metrics: &Metrics, range: TimeRange, is_shown: impl Fn(&str, &str) -> bool) -> Value {
     let mut rules = metrics.rules.recent(range);
     let sum = |rule: &RecentRule, kind: usize| rule.steps.iter().map(|step| u64::from(step[kind])).sum::<u64>();
@@ -234,7 +234,7 @@ fn sources(metrics: &Metrics, range: TimeRange) -> Vec<Value> {
 
 /// The keys that were denied most, or why they are hidden.
 fn keys(
-    access: Result<(), Barred>,
+    access: Result<(), AccessError>,
     denied: &Result<Vec<DeniedKey>, Refusal>,
     here: &[KeyDenials],
     waiting: &[AwaitedKey],
@@ -252,8 +252,8 @@ fn keys(
         shown.collect::<Vec<_>>()
     };
     match access {
-        Err(Barred::NeedsToken) => json!({"barred": "Keys need a token of the API."}),
-        Err(Barred::NotLocal | Barred::CrossSite) => {
+        Err(AccessError::NeedsToken) => json!({"barred": "Keys need a token of the API."}),
+        Err(AccessError::NotLocal | AccessError::CrossSite) => {
             json!({"barred": "Without tokens only the daemon's own machine sees keys."})
         }
         Ok(()) => {

@@ -476,7 +476,7 @@ async function attempt(what) {
 
 const lookUp = (key) => attempt(() => load(key));
 
-/** Show what the server holds of a key; what is to be said of that. */
+/** Shows what the server holds of a key; returns the sentence for it. */
 async function load(key) {
   const own = ++looking;
   let [held, holders] = [null, null];

@@ -6,12 +6,12 @@ use axum::http::{header, HeaderMap, HeaderName, Uri};
 use super::peer::Peer;
 use crate::config::access::{Access, Hosts};
 
-/// The relation between the page and this host. Browsers set it, and pages cannot change it.
+/// The relation between page and host. Browsers set it, and pages cannot change it.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Why a request may not use the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Barred {
+pub enum AccessError {
     NeedsToken,
     NotLocal,
     CrossSite,
@@ -20,19 +20,19 @@ pub enum Barred {
 impl Access {
     /// Checks a request. Without tokens it also rejects cross-site browser requests (CSRF, DNS rebinding); no page
     /// knows a token.
-    pub fn check(&self, peer: Peer, uri: &Uri, headers: &HeaderMap) -> Result<(), Barred> {
+    pub fn check(&self, peer: Peer, uri: &Uri, headers: &HeaderMap) -> Result<(), AccessError> {
         match self {
-            Self::Anybody(hosts) if is_foreign(hosts, uri, headers) => Err(Barred::CrossSite),
+            Self::Anybody(hosts) if is_foreign(hosts, uri, headers) => Err(AccessError::CrossSite),
             Self::Anybody(_) => Ok(()),
             Self::Local(hosts) => match peer.0 {
-                Some(address) if !address.to_canonical().is_loopback() => Err(Barred::NotLocal),
-                Some(_) if is_foreign(hosts, uri, headers) => Err(Barred::CrossSite),
+                Some(address) if !address.to_canonical().is_loopback() => Err(AccessError::NotLocal),
+                Some(_) if is_foreign(hosts, uri, headers) => Err(AccessError::CrossSite),
                 // Browsers do not use Unix sockets.
                 Some(_) | None => Ok(()),
             },
             Self::Tokens(tokens) => match token(headers) {
                 Some(token) if tokens.contains(token) => Ok(()),
-                _ => Err(Barred::NeedsToken),
+                _ => Err(AccessError::NeedsToken),
             },
         }
     }
@@ -85,7 +85,7 @@ mod tests {
         Access::new(&[], &Api { anybody, hosts, ..Api::default() }).unwrap()
     }
 
-    fn checked(access: &Access, peer: &str, authorization: &str) -> Result<(), Barred> {
+    fn checked(access: &Access, peer: &str, authorization: &str) -> Result<(), AccessError> {
         let mut headers = HeaderMap::new();
         headers.insert(header::AUTHORIZATION, authorization.parse().unwrap());
         access.check(Peer(Some(peer.parse().unwrap())), &Uri::default(), &headers)
@@ -99,8 +99,8 @@ mod tests {
             ("127.9.9.9", Ok(())),
             ("::1", Ok(())),
             ("::ffff:127.0.0.1", Ok(())),
-            ("192.0.2.1", Err(Barred::NotLocal)),
-            ("::ffff:192.0.2.1", Err(Barred::NotLocal)),
+            ("192.0.2.1", Err(AccessError::NotLocal)),
+            ("::ffff:192.0.2.1", Err(AccessError::NotLocal)),
         ] {
             assert_eq!(checked(&local, peer, ""), expected, "{peer}");
         }
@@ -131,7 +131,7 @@ mod tests {
             ("localhost:8080", "null", "", [false, false]),
             ("localhost:8080", "http://localhost:3000", "same-site", [false, false]),
             ("localhost:8080", "", "cross-site", [false, false]),
-            // DNS rebinding: the browser knows no better than that it is the page's own host.
+            // DNS rebinding: to the browser this is the page's own host.
             ("other.example:8080", "http://other.example:8080", "same-origin", [false, false]),
             ("known.example:8080", "http://known.example:8080", "same-origin", [true, true]),
         ] {
@@ -139,12 +139,12 @@ mod tests {
             let told = told.into_iter().filter(|(_, value)| !value.is_empty());
             let headers: HeaderMap = told.map(|(name, value)| (name, value.parse().unwrap())).collect();
             let found = [&this_machine, &anybody].map(|access| access.check(HERE, &Uri::default(), &headers));
-            let expected = may.map(|may| if may { Ok(()) } else { Err(Barred::CrossSite) });
+            let expected = may.map(|may| if may { Ok(()) } else { Err(AccessError::CrossSite) });
             assert_eq!(found, expected, "{host} {origin} {site}");
             assert_eq!(this_machine.check(Peer(None), &Uri::default(), &headers), Ok(()));
         }
         let over_http2 = "https://other.example/v1/block".parse().unwrap();
-        assert_eq!(this_machine.check(HERE, &over_http2, &HeaderMap::new()), Err(Barred::CrossSite));
+        assert_eq!(this_machine.check(HERE, &over_http2, &HeaderMap::new()), Err(AccessError::CrossSite));
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
             ("one", false),
             ("", false),
         ] {
-            let expected = if is_known { Ok(()) } else { Err(Barred::NeedsToken) };
+            let expected = if is_known { Ok(()) } else { Err(AccessError::NeedsToken) };
             assert_eq!(checked(&access, "127.0.0.1", authorization), expected, "{authorization}");
         }
         let fault = Access::new(&[source(" \n")], &Api::default()).unwrap_err();

@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use serde::{de, Deserialize, Deserializer};
 use serde_json::Value;
 
-use super::auth::{self, Words};
+use super::auth::{self, WrittenRequest};
 use super::envoy::json::JsonRequest;
 use super::envoy::{self, Request};
 use super::object::Object;
@@ -80,7 +80,7 @@ pub async fn explain(live: &Live, request: ExplainRequest) -> Result<Explanation
 async fn of_proxy(live: &Live, request: ProxyRequest) -> Result<Explanation, Refusal> {
     let (settings, limits) = (&live.configuration.settings, &live.configuration.limits);
     let word = |word: Option<String>, name: &str| word.ok_or_else(|| MissingHeader(name.into()));
-    let words = Words {
+    let words = WrittenRequest {
         method: word(request.method, "method"),
         host: word(request.host, "host"),
         uri: word(request.path, "path"),

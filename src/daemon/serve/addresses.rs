@@ -12,14 +12,14 @@ use crate::service::Service;
 pub struct Addresses(Mutex<HashMap<IpAddr, usize>>);
 
 /// The place of a connection, until it is dropped.
-pub struct Place {
+pub struct ConnectionSlot {
     addresses: Arc<Addresses>,
     address: Option<IpAddr>,
 }
 
 impl Addresses {
     /// A place for a connection; `None` if its address has too many.
-    pub fn admit(self: &Arc<Self>, service: &Service, peer: Peer) -> Option<Place> {
+    pub fn admit(self: &Arc<Self>, service: &Service, peer: Peer) -> Option<ConnectionSlot> {
         let live = service.live();
         let settings = &live.configuration.settings;
         let address = peer.0.map(|address| address.to_canonical());
@@ -32,7 +32,7 @@ impl Addresses {
             }
             *count += 1;
         }
-        Some(Place { addresses: self.clone(), address })
+        Some(ConnectionSlot { addresses: self.clone(), address })
     }
 
     fn counts(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
@@ -40,7 +40,7 @@ impl Addresses {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let Some(address) = self.address else { return };
         let mut counts = self.addresses.counts();

@@ -26,13 +26,13 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long accepting pauses when the process has no file left.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What connections of a listener speak.
+/// The protocol of a listener's connections.
 pub trait Protocol: Send + Sync + 'static {
-    /// The place of an open connection.
-    type Place: Send;
+    /// The slot of an open connection.
+    type ConnectionSlot: Send;
 
-    /// A place for a connection; `None` if its peer has too many.
-    fn admit(&self, peer: Peer) -> Option<Self::Place>;
+    /// A slot for a connection; `None` if its peer has too many.
+    fn admit(&self, peer: Peer) -> Option<Self::ConnectionSlot>;
 
     /// Serves a connection. Once it is `over`, it completes what it has begun.
     fn serve<S>(
@@ -50,7 +50,7 @@ pub async fn serve(protocol: impl Protocol, listener: Listener, tls: Option<Acce
     let connections = Arc::new(Connections { protocol, tls });
     let over = watch::Sender::new(false);
     {
-        let listener = listener; // nobody connects to what no longer accepts
+        let listener = listener; // dropped, it refuses further connections
         let mut end = pin!(end.wait_for(|is_end| *is_end));
         loop {
             let accepted = tokio::select! {
@@ -81,7 +81,7 @@ pub async fn drive<C: GracefulConnection>(connection: C, over: impl Future<Outpu
     connection.await
 }
 
-/// Serves a connection until it ends, or a reply has to be given up.
+/// Serves a connection until it ends, or one of its replies takes too long.
 pub async fn until_given_up(
     serving: impl Future<Output = Result<(), Box<dyn Error + Send + Sync>>>,
     transfers: &Transfers,
@@ -119,7 +119,7 @@ struct Connections<P> {
 impl<P: Protocol> Connections<P> {
     /// Serves a connection beside the others.
     fn spawn(self: Arc<Self>, stream: Stream, peer: Peer, mut over: watch::Receiver<bool>) {
-        let Some(place) = self.protocol.admit(peer) else {
+        let Some(slot) = self.protocol.admit(peer) else {
             return metrics::rejected(Rejection::Connections, &peer.0);
         };
         tokio::spawn(async move {
@@ -127,7 +127,7 @@ impl<P: Protocol> Connections<P> {
             if let Err(rejection) = self.serve(stream, peer, is_over).await {
                 metrics::rejected(rejection, &peer.0);
             }
-            drop(place);
+            drop(slot);
         });
     }
 
@@ -154,7 +154,7 @@ impl<P: Protocol> Connections<P> {
     }
 }
 
-/// Why hyper ended a connection, if it refused what the client sent.
+/// Why hyper ended a connection, if the client's bytes were the reason.
 fn rejection(error: &(dyn Error + 'static)) -> Option<Rejection> {
     match error.downcast_ref::<hyper::Error>() {
         Some(error) if error.is_parse_too_large() => Some(Rejection::TooLarge),

@@ -39,16 +39,12 @@ use crate::service::Service;
 /// The service's name in health checks, as in envoyproxy/ratelimit.
 const HEALTH_NAME: &str = "ratelimit";
 
-/// The largest request in bytes: gRPC's own default. A proxy that fails open lets through what is refused, so it has to
-/// hold a client's 60 kB of headers even if dozens of descriptors repeat them.
+/// Maximum size of a request: gRPC's own default. Proxies that fail open forward refused requests, so a client's 60 kB
+/// of headers must fit even if dozens of descriptors repeat them.
 const MAX_REQUEST: usize = 4 * 1024 * 1024;
 
 /// How long a client may take for the first bytes of HTTP/2.
 const PREFACE: Duration = Duration::from_secs(10);
-
-/// How long a request may take to come, and how long its reply to be read.
-const BODY: Duration = Duration::from_secs(10);
-const REPLY: Duration = Duration::from_secs(30);
 
 /// Serves gRPC until `end`, and then completes running requests.
 pub async fn serve(service: Arc<Service>, in_flight: Arc<InFlight>, listener: Listener, end: watch::Receiver<bool>) {
@@ -64,7 +60,8 @@ pub async fn serve(service: Arc<Service>, in_flight: Arc<InFlight>, listener: Li
         let live = service.live();
         let settings = &live.configuration.settings.grpc;
         let (age, grace) = (settings.max_connection_age.into(), settings.max_connection_age_grace.map(Into::into));
-        let limits = TransferLimits { in_flight, body_timeout: BODY, reply_timeout: REPLY };
+        let (body_timeout, reply_timeout) = (settings.body_timeout.into(), settings.reply_timeout.into());
+        let limits = TransferLimits { in_flight, body_timeout, reply_timeout };
         Grpc { methods: Methods { service, health }, builder: builder(), limits, age, grace }
     };
     connections::serve(grpc, listener, tls, end).await;
@@ -88,7 +85,7 @@ struct Grpc<H> {
 }
 
 impl<H: Health> Protocol for Grpc<H> {
-    type Place = ();
+    type ConnectionSlot = ();
 
     fn admit(&self, _: Peer) -> Option<()> {
         Some(())
@@ -105,7 +102,7 @@ impl<H: Health> Protocol for Grpc<H> {
     {
         let transfers = Transfers::new(self.limits.clone(), peer);
         let service = service_fn(|request| self.methods.call(request, transfers.clone()));
-        let stream = TokioIo::new(Timeouts::new(stream, PREFACE, REPLY));
+        let stream = TokioIo::new(Timeouts::new(stream, PREFACE, self.limits.reply_timeout));
         let over = async {
             tokio::select! {
                 () = over => {}
@@ -155,14 +152,14 @@ impl<H: Health> Methods<H> {
 /// The reply to a request that was rejected while it came.
 fn rejected(rejection: Rejection) -> Response<Body> {
     let status = match rejection {
-        Rejection::Memory => Status::resource_exhausted("too many bytes are under way"),
+        Rejection::Memory => Status::resource_exhausted("too many bytes in progress"),
         _ => Status::deadline_exceeded("the request took too long"),
     };
     status.into_http()
 }
 
-/// The answer to a request. It is boxed, as it is moved again and again until it is a task; and it has a name, as the
-/// compiler forgets that the future inside borrows nothing (<https://github.com/rust-lang/rust/issues/110338>).
+/// The answer to a request. It is boxed because it is moved several times before it is a task, and has a name because
+/// the compiler assumes otherwise that it borrows (<https://github.com/rust-lang/rust/issues/110338>).
 struct Answering(BoxFuture<'static, Result<Response<ReplyBody<Body>>, Infallible>>);
 
 impl Future for Answering {

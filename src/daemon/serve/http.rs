@@ -21,7 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tower_service::Service as _;
 
-use super::addresses::{Addresses, Place};
+use super::addresses::{Addresses, ConnectionSlot};
 use super::connections::{self, drive, until_given_up, Protocol};
 use super::in_flight::InFlight;
 use super::listen::Listener;
@@ -71,9 +71,9 @@ struct Http {
 }
 
 impl Protocol for Http {
-    type Place = Place;
+    type ConnectionSlot = ConnectionSlot;
 
-    fn admit(&self, peer: Peer) -> Option<Place> {
+    fn admit(&self, peer: Peer) -> Option<ConnectionSlot> {
         self.addresses.admit(&self.service, peer)
     }
 
@@ -102,7 +102,7 @@ impl Protocol for Http {
 /// The reply to a request that was rejected while it came.
 fn rejected(rejection: Rejection) -> Response {
     match rejection {
-        Rejection::Memory => (StatusCode::SERVICE_UNAVAILABLE, "too many bytes are under way\n").into_response(),
+        Rejection::Memory => (StatusCode::SERVICE_UNAVAILABLE, "too many bytes in progress\n").into_response(),
         _ => (StatusCode::REQUEST_TIMEOUT, "the body took too long\n").into_response(),
     }
 }
@@ -177,7 +177,7 @@ async fn authorize(
     auth::authorize(&service, &parts, peer).await.into_response()
 }
 
-/// What takes long to show.
+/// Views that are slow to render.
 pub struct Views {
     metrics: Snapshots<(), Bytes>,
     limits: Snapshots<(), Bytes>,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
-/// The bytes of all connections. Beyond the bound, the oldest is given up: whoever is served in time is young.
+/// The bytes of all connections. Above the bound, the oldest transfer is dropped: those that end in time are young.
 pub struct InFlight {
     max: usize,
     all: Mutex<All>,
@@ -34,7 +34,7 @@ impl InFlight {
         Arc::new(Self { max, all: Mutex::default() })
     }
 
-    /// Bytes that begin to be held. `given_up` is notified if they have to go.
+    /// Counts the bytes of a transfer. `given_up` is notified if it is dropped.
     pub fn hold(self: &Arc<Self>, bytes: usize, given_up: Arc<Notify>) -> Bytes {
         let mut all = self.lock();
         let age = all.next;

@@ -9,8 +9,7 @@ use tokio::net::{TcpListener, UnixListener};
 
 use crate::config::address::Address;
 
-/// How long a connection may be silent before its peer is looked for, and the interval of further tries. It is the
-/// system that looks: HTTP/2's pings would cost several looks at the clock with each request.
+/// Idle time before probes of TCP keepalive, and their interval. HTTP/2's pings would read the clock with each request.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 

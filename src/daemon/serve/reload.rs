@@ -57,7 +57,7 @@ async fn read(service: &Arc<Service>, changed: mpsc::Sender<()>) -> Option<(Opti
 fn report(result: &Reload, is_requested: bool) {
     match result {
         Reload::Changed => tracing::info!("configuration reloaded"),
-        Reload::Restored => tracing::info!("the configuration is again the one in force"),
+        Reload::Restored => tracing::info!("the configuration equals the one in force again"),
         Reload::Unchanged if is_requested => tracing::info!("configuration reloaded, unchanged"),
         Reload::Unchanged => {}
         Reload::Refused { is_known: true, .. } if !is_requested => {}

@@ -18,10 +18,10 @@ use crate::core;
 use crate::observe::recent::STEP;
 use crate::service::Service;
 
-/// How long requests are accepted after health checks begin to fail, for load balancers to notice.
+/// Requests are accepted for this long after health checks begin to fail, so that load balancers notice.
 const NOTICE: Duration = Duration::from_millis(500);
 
-/// How long running requests may take after that. The client has a time of its own to return leases and send counts.
+/// Timeout of running requests after that. The client then returns leases and sends counts.
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// How often the server is checked until it can decide.
@@ -91,19 +91,19 @@ pub async fn serve_until_stopped(
     Ok(())
 }
 
-/// Tells systemd, if it started this process.
+/// Notifies systemd, if it started this process.
 fn systemd(state: NotifyState) {
     if let Err(error) = sd_notify::notify(false, &[state]) {
-        tracing::warn!(%error, "cannot tell systemd");
+        tracing::warn!(%error, "cannot notify systemd");
     }
 }
 
-/// Checks the server until it can decide. Until then the log and health checks say what is missing there.
+/// Checks the server until it can decide. Until then the log and health checks say what it lacks.
 async fn check_server(service: Arc<Service>) {
-    // One client for all checks: it logs a server that is away once.
+    // One client for all checks, so that it logs an unavailable server once.
     let checker = match core::checker(&service.live().configuration.settings) {
         Ok(checker) => checker,
-        Err(error) => return tracing::error!(%error, "the server is not checked"),
+        Err(error) => return tracing::error!(%error, "cannot check the server"),
     };
     loop {
         let checked = core::check(&checker, &service.live().configuration.limits).await;
@@ -121,7 +121,7 @@ async fn check_server(service: Arc<Service>) {
                 }
                 if !forbidden.is_empty() {
                     let rights = forbidden.join(", ");
-                    tracing::warn!(rights, "the server forbids its user these rights, see its ACL");
+                    tracing::warn!(rights, "the user lacks these rights on the server: see its ACL");
                 }
                 return;
             }

@@ -1,4 +1,4 @@
-//! Time-outs for what a connection reads and writes.
+//! Timeouts for reads and writes of a connection.
 
 use std::future::Future;
 use std::io;
@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{sleep, Sleep};
 
-/// The length of HTTP/2's preface. hyper reads this many bytes to tell HTTP/1 from HTTP/2, and has no time-out for it.
+/// The length of HTTP/2's preface, which hyper reads to recognize the version, without a timeout.
 const PREFACE: usize = 24;
 
-/// A stream that fails if its first bytes take too long, or if nobody reads what it writes.
+/// A stream that fails if its first bytes are late, or if the peer does not read.
 pub struct Timeouts<S> {
     stream: S,
     /// When it fails, and how many bytes have to be read before; `None` once they have been.
@@ -23,7 +23,7 @@ pub struct Timeouts<S> {
 }
 
 impl<S> Timeouts<S> {
-    /// The preface has to come within one time, and what is written has to be accepted within the other.
+    /// Timeouts of the preface, and of each write.
     pub fn new(stream: S, preface_timeout: Duration, write_timeout: Duration) -> Self {
         let waiting = Some((Box::pin(sleep(preface_timeout)), PREFACE));
         Self { stream, waiting, write_timeout, writing: None }

@@ -20,13 +20,13 @@ use crate::observe::labels::Rejection;
 use crate::observe::metrics;
 use crate::protocol::peer::Peer;
 
-/// What a request or reply holds uncounted, if it does not have to be waited for: nearly all are smaller.
+/// Transfers up to this size that need no wait are not counted: nearly all.
 const FREE: usize = 4096;
 
-/// In such parts of its time a reply's age is counted.
+/// The timeout of a reply is measured in this many parts.
 const PARTS: u32 = 4;
 
-/// What a connection's transfers may take.
+/// Limits of a connection's transfers.
 #[derive(Clone)]
 pub struct TransferLimits {
     pub in_flight: Arc<InFlight>,
@@ -39,11 +39,11 @@ pub struct Transfers {
     limits: TransferLimits,
     peer: Peer,
     replies: Mutex<Replies>,
-    /// A reply has to be given up.
+    /// A reply takes too long, or too much memory.
     given_up: Arc<Notify>,
 }
 
-/// The replies that were not sent yet, by the part of time in which each began.
+/// Unsent replies, by the part of time in which each began.
 #[derive(Default)]
 struct Replies {
     part: u64,
@@ -55,7 +55,7 @@ impl Transfers {
         Arc::new(Self { limits, peer, replies: Mutex::default(), given_up: Arc::default() })
     }
 
-    /// The request with a body that ends in time, and what is known of it meanwhile.
+    /// The request with a bounded body, and its state.
     pub fn request(self: &Arc<Self>, request: Request<Incoming>) -> (Request<RequestBody>, Receiving) {
         let receiving = Receiving(Arc::default());
         let request = request.map(|body| RequestBody {
@@ -68,7 +68,7 @@ impl Transfers {
         (request, receiving)
     }
 
-    /// The reply, which has to be read in time; in its place `rejected`, if its request was.
+    /// The reply with a bounded body, or `rejected` if the request was.
     pub fn reply<B: Body<Data = Bytes>>(
         self: &Arc<Self>,
         receiving: Receiving,
@@ -90,7 +90,7 @@ impl Transfers {
         reply.map(|body| ReplyBody { body, sending })
     }
 
-    /// Waits until a reply has to be given up, and with it the connection.
+    /// Waits until the connection has to end because of a reply.
     pub async fn given_up(&self) -> Rejection {
         let mut parts = interval((self.limits.reply_timeout / PARTS).max(Duration::from_millis(1)));
         loop {
@@ -145,7 +145,7 @@ pub struct RequestBody {
     limits: TransferLimits,
     received: usize,
     state: Arc<Received>,
-    /// What ends it, once it is waited for.
+    /// Its timeout, once it is waited for.
     waiting: Option<Waiting>,
 }
 
@@ -155,7 +155,7 @@ struct Waiting {
 }
 
 impl RequestBody {
-    /// Counts it from now on, and bounds its time.
+    /// Starts its timeout, and counts its bytes.
     fn wait(&mut self) -> &mut Waiting {
         self.waiting.get_or_insert_with(|| {
             let given_up = Arc::new(Notify::new());

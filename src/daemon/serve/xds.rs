@@ -30,7 +30,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Finds dead connections. Pings of HTTP/2 would be too many for some servers.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// Follows the control plane forever, if one is configured. `first` hears of the first limits.
+/// Follows the control plane forever, if one is configured. `first` is notified of the first limits.
 pub async fn follow(service: Arc<Service>, first: oneshot::Sender<()>) {
     let live = service.live();
     let Some(xds) = &live.configuration.settings.xds else { return };
@@ -40,12 +40,16 @@ pub async fn follow(service: Arc<Service>, first: oneshot::Sender<()>) {
     let mut reason = String::new();
     loop {
         let ended = match follower.stream().await {
-            Ok(()) => "it ended the stream".to_owned(),
+            Ok(()) => "the control plane ended the stream".to_owned(),
             Err(error) => described(&*error),
         };
         metrics::control_plane(false);
         if follower.failures == 0 || ended != reason {
-            tracing::warn!(server = xds.server, reason = ended, "no control plane; its last limits stay");
+            tracing::warn!(
+                server = xds.server,
+                reason = ended,
+                "the control plane is unavailable; its last limits stay in force"
+            );
         }
         reason = ended;
         sleep(follower.pause()).await;
@@ -83,8 +87,7 @@ impl Follower<'_> {
         let mut client =
             AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(self.xds.max_message_bytes);
         let (requests, receiver) = mpsc::channel(1);
-        // A control plane that started anew may count versions from the beginning, so a new stream names none: it sends
-        // everything.
+        // A restarted control plane may count versions from the beginning: a new stream names none, and gets all.
         self.version = String::new();
         requests.send(self.request(String::new(), None)).await?;
         let mut request = Request::new(ReceiverStream::new(receiver));
@@ -96,7 +99,7 @@ impl Follower<'_> {
             let response = responses.message().await?;
             Ok::<_, Status>((responses, response))
         };
-        let silent = |_| "it accepts a stream and does not answer";
+        let silent = |_| "the control plane accepts a stream and does not answer";
         let (mut responses, mut first) =
             timeout(self.xds.response_timeout.into(), answered).await.map_err(silent)??;
         metrics::control_plane(true);
@@ -118,7 +121,7 @@ impl Follower<'_> {
             let (version, nonce) = (response.version_info.clone(), response.nonce.clone());
             match self.apply(response.clone()).await? {
                 Ok(()) => {
-                    tracing::info!(version, "limits of the control plane are in force");
+                    tracing::info!(version, "limits of the control plane are used");
                     self.version = version;
                     refused = None;
                     requests.send(self.request(nonce, None)).await?;
@@ -127,7 +130,11 @@ impl Follower<'_> {
                     refused = Some(response);
                     if is_new {
                         let reason = &message;
-                        tracing::error!(version, reason, "limits of the control plane are refused; the old ones stay");
+                        tracing::error!(
+                            version,
+                            reason,
+                            "limits of the control plane are invalid; the old ones stay in force"
+                        );
                         let status = rpc::Status { code: Code::InvalidArgument.into(), message, details: Vec::new() };
                         requests.send(self.request(nonce, Some(status))).await?;
                     }
@@ -150,7 +157,7 @@ impl Follower<'_> {
         }
     }
 
-    /// Takes over the limits of a response; why not, if they are invalid.
+    /// Uses the limits of a response; the inner error says why they are invalid.
     async fn apply(&mut self, response: DiscoveryResponse) -> Result<Result<(), String>, FatalError> {
         let service = self.service.clone();
         let (tell, told) = oneshot::channel();
@@ -159,7 +166,7 @@ impl Follower<'_> {
         let result = told.await?;
         if result.is_ok() {
             if let Some(first) = self.first.take() {
-                let _ = first.send(()); // nobody waits if limits were kept
+                let _ = first.send(()); // cached limits need no wait
             }
         }
         Ok(result)
@@ -199,7 +206,7 @@ async fn next(
     }
 }
 
-/// Takes over the limits of a response, and keeps them for the next start.
+/// Uses the limits of a response, and caches them for the next start.
 fn apply(service: &Service, response: DiscoveryResponse) -> Result<(), String> {
     let sources = sources(&response.resources).map_err(|error| error.to_string())?;
     if let Reload::Refused { error, .. } = service.discover(sources) {
@@ -208,7 +215,7 @@ fn apply(service: &Service, response: DiscoveryResponse) -> Result<(), String> {
     let live = service.live();
     let kept = live.configuration.settings.xds.as_ref().map_or(Ok(()), |xds| xds.keep(response));
     if let Err(error) = kept {
-        tracing::warn!(%error, "cannot keep the limits of the control plane; a restart will need it");
+        tracing::warn!(%error, "cannot cache the limits of the control plane; a restart will need it");
     }
     Ok(())
 }

@@ -88,12 +88,12 @@ pub struct RateLimit {
     pub period: Option<Period>,
     pub time_zone: Option<String>,
     pub anchor: Option<Anchor>,
-    /// How many at once.
+    /// Maximum holds at the same time.
     #[serde(default, deserialize_with = "units")]
     pub concurrency: Option<u64>,
-    /// The longest that a request counts as one under way.
+    /// The longest time that a request in progress counts.
     pub ttl: Option<Duration>,
-    /// The descriptor entry that says which request it is.
+    /// The descriptor entry that identifies the request.
     pub id: Option<String>,
     pub resolution: Option<Duration>,
     pub strict: Option<bool>,

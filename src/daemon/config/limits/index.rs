@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use ahash::RandomState;
 use aho_corasick::AhoCorasick;
 
-/// So few texts are not searched for: each pattern is tried.
+/// Below this number of texts, each pattern is tried.
 const FEW: usize = 8;
 
 /// Numbers by patterns: those whose pattern may match a value. A value that matches contains all texts of the pattern,

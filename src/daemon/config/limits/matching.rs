@@ -60,33 +60,29 @@ pub struct MatchKeys {
 }
 
 impl MatchKeys {
-    /// How a client can send a request past these conditions that applications take for one that matches.
-    pub fn way_round(&self) -> Option<String> {
-        let method = self.method.first()?;
-        if self.method_exact {
-            let lower_case = method.to_ascii_lowercase();
-            return Some(match &**method {
-                "GET" => "with method_exact, `get` and HEAD are not GET, which some applications take for it".into(),
-                method => {
-                    format!("with method_exact, `{lower_case}` is not {method}, which some applications take for it")
-                }
-            });
+    /// How a request can bypass these conditions and still reach the handler of a method that they name.
+    pub fn bypass(&self) -> Option<String> {
+        if self.method.is_empty() {
+            return None;
         }
-        let overridden = self.method.iter().filter(|method| OVERRIDDEN.contains(&&***method));
-        let overridden: Vec<_> = overridden.map(String::as_str).collect();
-        let is_left = !overridden.is_empty() && !self.method.iter().any(|method| method == "POST");
-        is_left.then(|| {
-            let methods = overridden.join(" and ");
-            format!(
-                "where applications honour X-HTTP-Method-Override or `_method`, they take a POST for {methods}; \
-                 name POST, too"
-            )
-        })
+        let matches = |method: &str| self.method.iter().any(|word| Pattern::new(word.clone()).matches(method));
+        let methods = self.method.join(" and ");
+        let mut ways = Vec::new();
+        if self.method_exact {
+            let in_lower_case = methods.to_lowercase();
+            ways.push(format!("some applications treat {in_lower_case} like {methods}: leave out method_exact"));
+            if matches("GET") && !matches("HEAD") {
+                ways.push("most applications answer HEAD like GET: name HEAD, too".into());
+            }
+        }
+        if !matches("POST") {
+            ways.push(format!(
+                "applications that honour X-HTTP-Method-Override or `_method` treat POST like {methods}: name POST, too"
+            ));
+        }
+        (!ways.is_empty()).then(|| ways.join("; "))
     }
 }
-
-/// Methods that forms of HTML cannot have, so that they name them in a POST.
-const OVERRIDDEN: [&str; 3] = ["PUT", "PATCH", "DELETE"];
 
 /// Match conditions; an empty list matches everything.
 #[derive(Debug)]
@@ -108,7 +104,7 @@ impl MatchConditions {
         };
         let mut method: Vec<_> = patterns(keys.method);
         if !keys.method_exact && method.iter().any(|pattern| pattern.matches("GET")) {
-            method.push(Pattern::Exact("HEAD".into())); // which many applications answer by GET's handler
+            method.push(Pattern::Exact("HEAD".into())); // many applications answer HEAD by GET's handler
         }
         Self {
             host: patterns(keys.host),

@@ -269,8 +269,8 @@ impl MergedPolicy {
         if conditions.method_exact && conditions.method.is_empty() {
             return error("method_exact needs a method");
         }
-        if let Some(way) = conditions.way_round() {
-            let warning = format!("policy '{}' can be bypassed: {way}", rule.name);
+        if let Some(ways) = conditions.bypass() {
+            let warning = format!("policy '{}' can be bypassed: {ways}", rule.name);
             context.warnings.push(self.position.error(warning));
         }
         let conditions = MatchConditions::new(conditions, context.paths);
@@ -449,7 +449,7 @@ impl RateLimit {
         }
     }
 
-    /// Keys of windows, which mean nothing for another limit, and these.
+    /// Rejects keys of windows, and the given others.
     fn check_excluded(&self, by: &str, others: &[(bool, &str)]) -> Result<(), String> {
         let of_windows = [
             (self.unit.is_some(), "unit"),
@@ -466,7 +466,7 @@ impl RateLimit {
         }
     }
 
-    /// Nobody in this process would know when a request ends that another one lets in.
+    /// `on_failure: local` is rejected: a process does not see the end of requests that other instances grant.
     fn policy_of_hold(&self, context: &Context) -> Result<DecisionPolicy, String> {
         match self.direct("concurrency", context)? {
             DecisionPolicy { on_failure: OnFailure::Local, .. } => {
@@ -476,7 +476,7 @@ impl RateLimit {
         }
     }
 
-    /// The policy of a limit whose every request is decided by the server, whatever the mode of others is.
+    /// The policy of a limit that the server always decides.
     fn direct(&self, what: &str, context: &Context) -> Result<DecisionPolicy, String> {
         let (mode, name) = if context.defaults.has_server { (Mode::Direct, "direct") } else { (Mode::Local, "local") };
         match self.mode {

@@ -54,7 +54,7 @@ pub struct Domain {
     pub name: String,
     /// The descriptor entry that is the keys' hash tag, instead of the domain.
     pub hash_tag: Option<String>,
-    /// The rule of limits that a request brings along.
+    /// The rule of limits from requests.
     pub from_requests: Rule,
     top: Descriptors,
     policies: Vec<Policy>,

@@ -35,7 +35,7 @@ pub struct Rule {
 /// One limit of a rule, and how it is decided.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
-    /// Its number among all configured limits; `None` if a request brought it along.
+    /// Its number among all configured limits; `None` for a limit from a request.
     pub id: Option<usize>,
     pub name: String,
     /// Units that each window or period admits.
@@ -46,14 +46,14 @@ pub struct Limit {
     pub strict: bool,
     /// How long a denial blocks the key, in ms.
     pub block: Option<u64>,
-    /// Hits are counted whatever the limit says.
+    /// Hits are counted even when the limit denies.
     pub record: bool,
-    /// It has a priority: the descriptor's last entry, which names that, is no part of the key, nor is the policy's name.
+    /// It has a priority. Its key leaves out a policy's name, and a descriptor's last entry, which names the priority.
     pub is_shared: bool,
     pub policy: DecisionPolicy,
 }
 
-/// What the units of a limit last for.
+/// How long the units of a limit count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Per {
     Window(Geometry),
@@ -62,13 +62,13 @@ pub enum Per {
     Hold(Lifetime),
 }
 
-/// How long a request counts that is under way.
+/// How long a request in progress counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lifetime {
     /// The longest, in ms.
     pub ttl: u64,
-    /// The level of the descriptor's entry that identifies the request, and is no part of the key; `None` if a request
-    /// brought the limit along.
+    /// The level of the descriptor's entry that identifies the request, and is no part of the key; `None` for a limit
+    /// from a request.
     pub id: Option<usize>,
 }
 
@@ -113,13 +113,13 @@ impl Per {
 }
 
 impl Limit {
-    /// A limit that a request brought along.
+    /// A limit from a request.
     pub fn from_request(units: u64, per: Per, policy: DecisionPolicy) -> Self {
         let (id, name, suffix, is_shared) = (None, String::new(), per.spelled(), false);
         Self { id, name, units, per, suffix, strict: false, block: None, record: false, is_shared, policy }
     }
 
-    /// The limit without what its limiter does not depend on.
+    /// Only the fields that its limiter depends on.
     pub fn unnamed(&self) -> Self {
         let Self { units, per, strict, block, policy, .. } = self;
         Self { strict: *strict, block: *block, ..Self::from_request(*units, per.clone(), *policy) }

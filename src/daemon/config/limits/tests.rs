@@ -604,16 +604,31 @@ policies:
   - {name: b, match: {method: GET, method_exact: true}, key: k, rate_limit: {window: 1m}}
   - {name: c, match: {method: [GET, delete, PUT]}, key: k, rate_limit: {window: 1m}}
   - {name: d, key: k, rate_limit: {window: 1m}}
+  - {name: e, match: {method: GET}, key: k, rate_limit: {window: 1m}}
+  - {name: f, match: {method: POST}, key: k, rate_limit: {window: 1m}}
+  - {name: g, match: {method: 'P*'}, key: k, rate_limit: {window: 1m}}
+  - {name: h, match: {method: [GET, HEAD, POST], method_exact: true}, key: k, rate_limit: {window: 1m}}
 ",
     );
     let warnings: Vec<_> = limits.warnings.iter().map(ToString::to_string).collect();
+    let overridden = |methods: &str| {
+        format!(
+            "applications that honour X-HTTP-Method-Override or `_method` treat POST like {methods}: name POST, too"
+        )
+    };
     assert_eq!(
         warnings,
         [
-            "file1.yaml:5:5: policy 'b' can be bypassed: with method_exact, `get` and HEAD are not GET, which some \
-             applications take for it",
-            "file1.yaml:6:5: policy 'c' can be bypassed: where applications honour X-HTTP-Method-Override or `_method`, \
-             they take a POST for DELETE and PUT; name POST, too",
+            format!(
+                "file1.yaml:5:5: policy 'b' can be bypassed: some applications treat get like GET: leave out \
+                 method_exact; most applications answer HEAD like GET: name HEAD, too; {}",
+                overridden("GET")
+            ),
+            format!("file1.yaml:6:5: policy 'c' can be bypassed: {}", overridden("GET and DELETE and PUT")),
+            format!("file1.yaml:8:5: policy 'e' can be bypassed: {}", overridden("GET")),
+            "file1.yaml:11:5: policy 'h' can be bypassed: some applications treat get and head and post like GET and \
+             HEAD and POST: leave out method_exact"
+                .into(),
         ]
     );
 }

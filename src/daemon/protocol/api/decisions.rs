@@ -12,13 +12,13 @@ use super::decode::{read, Body, Id};
 use super::encode::{self, DecisionReply, ErrorReply};
 use super::questions::{units, AdmitRequest, BudgetRequest, HoldRequest, LimitRequest};
 use crate::config::limits::Per;
-use crate::core::{Answer, Descriptor, Operation, Plan, Question, Taken};
+use crate::core::{Answer, Descriptor, Operation, Plan, Question, TakenHold};
 use crate::observe::labels::Api;
 use crate::observe::refusals::refused;
 use crate::protocol::object::Object;
 use crate::service::{Live, Service};
 
-/// The most limits of one decision, and so the most keys of one command.
+/// Maximum limits of one decision, and so keys of one command.
 const MAX_TOGETHER: usize = 1000;
 
 /// The limit of each path under `/demo/`.
@@ -107,7 +107,7 @@ pub async fn hold(
     Ok(encode::with_decision(taken.answer.granted, &reply, Json(held(&taken))))
 }
 
-fn held(Taken { answer, token, expires_after, id }: &Taken) -> Value {
+fn held(TakenHold { answer, token, expires_after, id }: &TakenHold) -> Value {
     let mut reply = json!(DecisionReply::from(answer));
     for (name, value) in [
         ("token", token.map(Value::from)),

@@ -16,7 +16,7 @@ const MAX_KEY: usize = 1024;
 /// The most ids of a command.
 const MAX_IDS: usize = 1000;
 
-/// A JSON body. Other content types are refused, which makes browsers ask before a page of another site may send one.
+/// A JSON body. Other content types are refused, so that browsers send a preflight for cross-site requests.
 pub type Body<T> = Result<Json<T>, JsonRejection>;
 
 pub fn read<T: DeserializeOwned>(body: Body<T>) -> Result<T, ErrorReply> {

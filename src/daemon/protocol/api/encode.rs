@@ -13,10 +13,10 @@ use crate::config::explained;
 use crate::core::{Answer, DeniedKey, KeyInfo, Refusal};
 use crate::protocol::headers::{self, Told};
 
-/// In ms: the next of those under way may end at once.
+/// In ms: the next hold may end at any time.
 const NEXT_PLACE: i64 = 1000;
 
-/// A decision: the fields of the command's reply with durations in ms, those that are known, and its source.
+/// A decision: the known fields of the command's reply, with durations in ms, and its source.
 #[derive(Debug, Serialize)]
 pub struct DecisionReply {
     granted: u64,
@@ -47,7 +47,7 @@ impl From<&Answer> for DecisionReply {
 }
 
 impl DecisionReply {
-    /// The same of those under way: the header says when to try again, the body when all of them have ended.
+    /// The reply of a hold. The header says when to try again, the body when all holds have ended.
     pub fn of_hold(self) -> Self {
         Self { retry_header: self.retry_header.min(NEXT_PLACE), ..self }
     }

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 pub use encode::{denied, unix};
 
-use super::access::Barred;
+use super::access::AccessError;
 use super::explain::{self, ExplainRequest};
 use super::peer::Peer;
 use crate::core::Explanation;
@@ -32,7 +32,7 @@ use encode::ErrorReply;
 
 const OPENAPI: &str = include_str!("openapi.json");
 
-/// How much of a body is read that nobody needs, and for how long.
+/// Maximum size and time of a body that is read and dropped.
 const MAX_DRAINED: usize = 64 * 1024;
 const DRAINING: Duration = Duration::from_secs(1);
 
@@ -80,21 +80,21 @@ pub async fn guard(
     let Err(barred) = checked else { return next.run(request).await };
     drain(request.into_body()).await;
     match barred {
-        Barred::NeedsToken => {
-            let error = ErrorReply::new(StatusCode::UNAUTHORIZED, "a valid token is needed");
+        AccessError::NeedsToken => {
+            let error = ErrorReply::new(StatusCode::UNAUTHORIZED, "a valid token is required");
             ([(header::WWW_AUTHENTICATE, "Bearer")], error).into_response()
         }
-        Barred::NotLocal => {
-            ErrorReply::new(StatusCode::FORBIDDEN, "without tokens only this machine has access").into_response()
+        AccessError::NotLocal => {
+            ErrorReply::new(StatusCode::FORBIDDEN, "without tokens, only local requests are accepted").into_response()
         }
-        Barred::CrossSite => {
-            ErrorReply::new(StatusCode::FORBIDDEN, "pages of other sites have no access").into_response()
+        AccessError::CrossSite => {
+            ErrorReply::new(StatusCode::FORBIDDEN, "cross-site requests are refused").into_response()
         }
     }
 }
 
-/// Reads a small body to its end. Over HTTP/2 an answer before that resets the stream, and some clients, such as curl
-/// 7.88, then do not read the answer.
+/// Reads a small body to its end. Over HTTP/2 an earlier answer resets the stream, and some clients, such as curl 7.88,
+/// then do not read it.
 async fn drain(body: axum::body::Body) {
     let _ = timeout(DRAINING, to_bytes(body, MAX_DRAINED)).await;
 }

@@ -16,10 +16,10 @@ use crate::config::settings::Settings;
 use crate::core::{Operation, Question, Refusal};
 use crate::observe::labels::Api;
 
-/// The longest time-out of `acquire`.
+/// Maximum timeout of `acquire`.
 const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
-/// The longest wait of a hold.
+/// Maximum wait for a hold.
 const MAX_WAIT: Duration = Duration::from_secs(60 * 60);
 
 /// A rate, and units of one of its keys.
@@ -210,7 +210,7 @@ impl AdmitRequest {
     }
 }
 
-/// A limit of units held at the same time. While the server is away, this process cannot hold for its callers.
+/// A limit of units held at the same time. `on_failure: local` is refused: this process cannot hold for its callers.
 fn hold(
     units: u64,
     Span(ttl): Span,

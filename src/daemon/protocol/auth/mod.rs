@@ -9,7 +9,7 @@ mod trusted_proxies;
 use axum::http::request::Parts;
 
 pub use encode::Permission;
-pub use original::Words;
+pub use original::WrittenRequest;
 pub use plan::plan;
 
 use super::peer::Peer;

@@ -20,9 +20,9 @@ pub fn original<'a>(parts: &'a Parts, prefix: &str, peer: Peer, auth: &Auth) -> 
                 Some(host) => Ok(host.into()),
                 None => last(headers, &header::HOST),
             };
-            Words { method: Ok(parts.method.to_string()), host, uri: Ok(behind.into()) }
+            WrittenRequest { method: Ok(parts.method.to_string()), host, uri: Ok(behind.into()) }
         }
-        _ => Words {
+        _ => WrittenRequest {
             method: last(headers, &auth.method_header),
             host: last(headers, &auth.host_header),
             uri: last(headers, &auth.uri_header),
@@ -32,13 +32,13 @@ pub fn original<'a>(parts: &'a Parts, prefix: &str, peer: Peer, auth: &Auth) -> 
 }
 
 /// A request's method, host and URI as a client wrote them.
-pub struct Words {
+pub struct WrittenRequest {
     pub method: Result<String, MissingHeader>,
     pub host: Result<String, MissingHeader>,
     pub uri: Result<String, MissingHeader>,
 }
 
-impl Words {
+impl WrittenRequest {
     /// The request as policies match it.
     pub fn normalized<'a>(self, client: Option<IpAddr>, headers: &'a HeaderMap, auth: &Auth) -> OriginalRequest<'a> {
         let Self { method, host, uri } = self;

@@ -17,7 +17,7 @@ use crate::config::settings::HeaderNames;
 use crate::core::{retry_after, Answer, Descriptor, Plan, Question, Role};
 use crate::protocol::headers::seconds;
 
-/// What replies contain besides the decision.
+/// Optional parts of replies.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReplyOptions<'a> {
     /// Never deny.
@@ -63,8 +63,8 @@ fn status(plan: &Plan, descriptor: &Descriptor, answers: &[Answer]) -> Descripto
         if !answer.granted && question.role != Role::Shadow {
             status.code = Code::OverLimit.into();
         }
-        // Without a limit Envoy shows nothing; with one it would show 0 for what is not known.
-        // Nobody knows when those under way end, but all have by then.
+        // Without a limit Envoy shows nothing; with one it shows 0 for unknown fields.
+        // The end of the next hold is unknown; all have ended by `retry_after`.
         let is_place = matches!(question.limit.per, Per::Hold(_));
         let reset_after = if is_place { answer.retry_after } else { answer.reset_after };
         if let Some((remaining, reset_after)) = answer.remaining.zip(reset_after) {

@@ -25,7 +25,7 @@ use crate::service::Service;
 /// Decides a request in JSON, whatever its content type. Pages are refused: a browser would send it for any of them.
 pub async fn answer(service: &Service, headers: &HeaderMap, body: &Bytes) -> Response {
     if is_from_page(headers) {
-        return (StatusCode::FORBIDDEN, "pages of browsers may not use this\n").into_response();
+        return (StatusCode::FORBIDDEN, "requests of browsers' pages are refused\n").into_response();
     }
     let request = match serde_json::from_slice::<Object<JsonRequest>>(body) {
         Ok(Object(request)) => request.into(),

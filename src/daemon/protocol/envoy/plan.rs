@@ -15,7 +15,7 @@ use crate::core::{keys, Descriptor, Operation, Plan, Question, Refusal, Role};
 /// The most descriptors of a request, and so the most keys of one command.
 const MAX_DESCRIPTORS: usize = 1000;
 
-/// The longest id of a request under way, in bytes.
+/// The longest id of a hold, in bytes.
 const MAX_ID: usize = 128;
 
 /// Makes plans.
@@ -23,7 +23,7 @@ const MAX_ID: usize = 128;
 pub struct Planner<'a> {
     pub limits: &'a Limits,
     pub prefix: &'a str,
-    /// The policy of limits that requests bring along.
+    /// The policy of limits from requests.
     pub policy: DecisionPolicy,
 }
 
@@ -92,7 +92,7 @@ impl<'a> Planner<'a> {
         Ok(plan)
     }
 
-    /// The rule that a descriptor matches, with its limits or the limit that the descriptor brings along.
+    /// The rule that a descriptor matches, with its limits or the descriptor's own limit.
     fn matched(&self, domain: &'a Domain, descriptor: &'a request::Descriptor) -> Result<Option<Matched<'a>>, Refusal> {
         let Some(limit) = &descriptor.limit else {
             let rule = domain.find(&descriptor.entries);
@@ -143,7 +143,7 @@ fn hits(request: &Request, descriptor: &request::Descriptor) -> Result<u64, Refu
     }
 }
 
-/// The entry that says which request it is.
+/// The entry that identifies the request.
 fn id_of(descriptor: &request::Descriptor, level: usize) -> Result<&[u8], Refusal> {
     match descriptor.entries.get(level) {
         Some(entry) if (1..=MAX_ID).contains(&entry.value.len()) => Ok(&entry.value),

@@ -108,7 +108,7 @@ fn what_nobody_knows_is_not_told() {
     let names = HeaderNames::default();
     let options = ReplyOptions { rate_limit_headers: Some(&names), ..OPTIONS };
     let unknown = |answer: Answer| Answer { remaining: None, reset_after: None, ..answer };
-    // Beside a known denial, nobody asked about the other limit.
+    // Beside a known denial, the other limit was not asked.
     let reply = replied(&["b=x", "a=x"], &[unknown(granted(0)), denied(Some(5_000))], options);
     assert_eq!(reply.statuses[0], DescriptorStatus { code: OK.into(), ..Default::default() });
     assert_eq!(reply.statuses[1].current_limit.as_ref().unwrap().name, "a");
@@ -120,7 +120,7 @@ fn what_nobody_knows_is_not_told() {
     let reply = replied(&["a=x"], &[unknown(denied(Some(1_000)))], options);
     assert_eq!((codes(&reply), headers(&reply)), ((OVER, vec![OVER]), vec!["Retry-After: 1".into()]));
     assert_eq!(reply.statuses[0].current_limit, None);
-    // Of several limits, one that is known goes before one that is not.
+    // A known limit is preferred to an unknown one.
     let reply = replied(&["two=x"], &[unknown(granted(0)), granted(40)], options);
     assert_eq!(headers(&reply), ["RateLimit-Limit: 50", "RateLimit-Remaining: 40", "RateLimit-Reset: 65"]);
 }
