@@ -189,8 +189,8 @@ func (a *Admission) Release() {
 }
 
 // Settle says how many units of each part were really used, in order, without the hold, which ends. What was not used
-// goes back; what was used beyond is counted. That happens once, even if replies are lost. It returns what was changed of
-// each; nil where nothing goes back: it was settled before, the hold had ended, or OnFailure had granted.
+// goes back; what was used beyond is counted. That happens once, even if replies are lost. It returns what was changed
+// of each; nil where nothing goes back: it was settled before, the hold had ended, or OnFailure had granted.
 func (a *Admission) Settle(ctx context.Context, used ...int64) ([]int64, error) {
 	if !a.Allowed {
 		return nil, wrong("nothing was granted that could be settled")

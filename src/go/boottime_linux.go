@@ -10,7 +10,8 @@ import (
 func sinceBoot() time.Duration {
 	const clockBoottime = 7
 	var at syscall.Timespec
-	if _, _, failed := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&at)), 0); failed != 0 {
+	_, _, failed := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&at)), 0)
+	if failed != 0 {
 		return now()
 	}
 	return time.Duration(at.Nano())

@@ -37,7 +37,8 @@ func TestPeriods(t *testing.T) {
 		at := func(text string) int64 { return must(time.Parse(time.RFC3339, text)).UnixMilli() }
 		start, end := c.period.at(at(c.instant), location)
 		if start != at(c.start) || end != at(c.end) {
-			t.Errorf("%s of %s in %s: %v to %v", c.period.name, c.instant, c.zone, time.UnixMilli(start).UTC(), time.UnixMilli(end).UTC())
+			t.Errorf("%s of %s in %s: %v to %v", c.period.name, c.instant, c.zone, time.UnixMilli(start).UTC(),
+				time.UnixMilli(end).UTC())
 		}
 	}
 	for _, period := range []Period{Weekly(7), Monthly(0), Monthly(32), Yearly(13, 1), Yearly(time.February, 30), {}} {
@@ -49,7 +50,8 @@ func TestPeriods(t *testing.T) {
 
 // Periods follow each other without a gap, wherever clocks change.
 func TestPeriodsMeet(t *testing.T) {
-	for _, name := range []string{"Europe/Berlin", "America/Sao_Paulo", "Australia/Lord_Howe", "Asia/Beirut", "Pacific/Apia"} {
+	for _, name := range []string{"Europe/Berlin", "America/Sao_Paulo", "Australia/Lord_Howe", "Asia/Beirut",
+		"Pacific/Apia"} {
 		location := must(time.LoadLocation(name))
 		for _, period := range []Period{Hourly(), Daily(), Weekly(time.Sunday), Monthly(15), Yearly(time.April, 6)} {
 			at := time.Date(2009, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
@@ -135,7 +137,8 @@ func TestAdmission(t *testing.T) {
 		}
 		// Without a hold.
 		b := must(Admit(background, rates.Request(k, 2), budget.Request(k, 5)))
-		if changes := must(b.Settle(background, 0, 6)); !reflect.DeepEqual(changes, []int64{-2, 1}) || left() != [2]int64{9, 49} {
+		changes = must(b.Settle(background, 0, 6))
+		if !reflect.DeepEqual(changes, []int64{-2, 1}) || left() != [2]int64{9, 49} {
 			t.Errorf("%v, %v", changes, left())
 		}
 		c := must(Admit(background, holds.Request(k, 1)))

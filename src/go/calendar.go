@@ -11,8 +11,8 @@ const (
 	furthest = 26 * hourMS
 )
 
-// A Period is what a budget is for: [Hourly], [Daily], [Weekly], [Monthly] or [Yearly]. A day begins at the first instant
-// at which the zone's clock shows its midnight or later; longer periods begin with a day.
+// A Period is what a budget is for: [Hourly], [Daily], [Weekly], [Monthly] or [Yearly]. A day begins at the first
+// instant at which the zone's clock shows its midnight or later; longer periods begin with a day.
 type Period struct {
 	name  string
 	begin func(day int64) int64 // the last day at or before this one on which a period begins; nil: hours

@@ -21,8 +21,8 @@ const (
 	mostTries    = 5  // a command that was not executed is sent so often
 )
 
-// A Transport finds the servers. [Server] is the one of a single server; goredis and valkeygo have those of clusters and
-// of Sentinel.
+// A Transport finds the servers. [Server] is the one of a single server; goredis and valkeygo have those of clusters
+// and of Sentinel.
 type Transport interface {
 	// Primary is the server that has a key now.
 	Primary(ctx context.Context, key string) (Server, error)
@@ -30,8 +30,8 @@ type Transport interface {
 	Moved(ctx context.Context, addr string) (Server, error)
 }
 
-// A Transport may also have the methods Close() error, which the Conn's Close calls, and OnLeave(func(addr string)), which
-// gets a function that closes the connections to a server that is no longer a primary.
+// A Transport may also have the methods Close() error, which the Conn's Close calls, and OnLeave(func(addr string)),
+// which gets a function that closes the connections to a server that is no longer a primary.
 
 // Primary makes a Server the [Transport] of a single server.
 func (s Server) Primary(context.Context, string) (Server, error) { return s, nil }
@@ -215,8 +215,9 @@ type asking struct {
 	always  bool // also while the server is known not to answer
 }
 
-// ask is the reply to a command: a RefusedError, or an error that is ErrUnavailable when it does not come in time. ctx's
-// deadline counts as such; when ctx is cancelled the error is its own, and what the command is granted is given back.
+// ask is the reply to a command: a RefusedError, or an error that is ErrUnavailable when it does not come in time.
+// ctx's deadline counts as such; when ctx is cancelled the error is its own, and what the command is granted is given
+// back.
 func (c *Conn) ask(ctx context.Context, cmd command, how asking) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -354,8 +355,8 @@ func (c *Conn) await(ctx context.Context, asked *call, until time.Duration) (any
 	return nil, why
 }
 
-// late settles what came for a caller who has gone. What a cancelled caller was granted goes back; one whose time was up
-// had a decision, and what has an id that nobody else knows ends.
+// late settles what came for a caller who has gone. What a cancelled caller was granted goes back; one whose time was
+// up had a decision, and what has an id that nobody else knows ends.
 func (c *Conn) late(asked *call, cancelled bool) {
 	switch {
 	case asked.ends(asked.reply, asked.err):

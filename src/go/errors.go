@@ -15,7 +15,8 @@ var (
 	// ErrUnavailable is matched by errors that say that the server could not be asked, or did not answer in time.
 	ErrUnavailable = errors.New("swlimit: the server does not answer")
 	// ErrModuleMissing is matched where the server has no module swlimit, and the script cannot do without it.
-	ErrModuleMissing = errors.New("swlimit: the server does not have the module: load it with `MODULE LOAD /path/to/swlimit.so`")
+	ErrModuleMissing = errors.New("swlimit: the server does not have the module: load it with " +
+		"`MODULE LOAD /path/to/swlimit.so`")
 	// ErrClosed is matched by errors of a Conn that was closed.
 	ErrClosed = errors.New("swlimit: closed")
 	// ErrLost is the cause that the context of a lost hold is cancelled with.

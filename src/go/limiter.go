@@ -93,8 +93,8 @@ func MaxKeys(n int64) Option {
 	}
 }
 
-// MaxWaiting is the most connections on which calls of Wait and Acquire wait for their turn: 10 unless another number is
-// given. All limiters of a Conn share them.
+// MaxWaiting is the most connections on which calls of Wait and Acquire wait for their turn: 10 unless another number
+// is given. All limiters of a Conn share them.
 func MaxWaiting(n int) Option {
 	return func(s *settings) error {
 		s.maxWaiting = n
@@ -416,8 +416,8 @@ func (l *Limiter) Refund(ctx context.Context, key string, n int64) (int64, error
 	return l.refund(ctx, key, n, -1)
 }
 
-// RefundAged gives back units that were counted so long ago, in whole milliseconds: it takes nobody else's younger units
-// while the age is not understated.
+// RefundAged gives back units that were counted so long ago, in whole milliseconds: it takes nobody else's younger
+// units while the age is not understated.
 func (l *Limiter) RefundAged(ctx context.Context, key string, n int64, age time.Duration) (int64, error) {
 	ago, err := milliseconds(age, "age", 0)
 	if err != nil {

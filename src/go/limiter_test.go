@@ -18,8 +18,8 @@ func TestLimiter(t *testing.T) {
 	kinds(t, 10, func(t *testing.T, l *Limiter) {
 		k := key()
 		d := must(l.Allow(background, k))
-		if left, ok := d.Remaining(); !d.Allowed() || d.Granted != 1 || d.Limit != 10 || left != 9 || !ok || d.RetryAfter != 0 ||
-			d.ResetAfter < time.Minute {
+		if left, ok := d.Remaining(); !d.Allowed() || d.Granted != 1 || d.Limit != 10 || left != 9 || !ok ||
+			d.RetryAfter != 0 || d.ResetAfter < time.Minute {
 			t.Errorf("%+v", d)
 		}
 		if d := must(l.AllowN(background, k, 4)); d.Granted != 4 {
@@ -165,7 +165,8 @@ func TestRefused(t *testing.T) {
 	conn := server(t)
 	l := limiter(t, conn, 1)
 	k := key()
-	if _, err := conn.ask(background, command{words: []string{"SET", k, "text"}, key: k}, asking{timeout: 20 * time.Second}); err != nil {
+	text := command{words: []string{"SET", k, "text"}, key: k}
+	if _, err := conn.ask(background, text, asking{timeout: 20 * time.Second}); err != nil {
 		t.Fatal(err)
 	}
 	var refused RefusedError

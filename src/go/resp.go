@@ -33,8 +33,8 @@ func appendWords(b []byte, words []string) []byte {
 	return b
 }
 
-// readReply reads one reply of RESP2 or RESP3: nil, int64, float64, string, []any, serverError or pushed. A map is a list
-// of its names and values.
+// readReply reads one reply of RESP2 or RESP3: nil, int64, float64, string, []any, serverError or pushed. A map is a
+// list of its names and values.
 func readReply(r *bufio.Reader, depth int) (any, error) {
 	line, err := readLine(r)
 	if err != nil {

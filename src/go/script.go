@@ -22,6 +22,9 @@ var scriptSHA = func() string {
 	return hex.EncodeToString(sum[:])
 }()
 
+// scriptSubintervals is the most that the script takes.
+const scriptSubintervals = 4096
+
 // scripted are the module's commands that the script has too; ADMIT unless it names a hold.
 var scripted = map[string]bool{"ALLOW": true, "PEEK": true, "RECORD": true, "REFUND": true, "BLOCK": true,
 	"UNBLOCK": true, "INFO": true, "MALLOW": true, "BUDGET": true, "ADMIT": true}
@@ -88,7 +91,7 @@ func packed(name string, words []string, at int64) (string, bool) {
 			flags |= 4
 		}
 	}
-	if resolution == 0 || window/resolution > 4096 {
+	if resolution == 0 || window/resolution > scriptSubintervals {
 		return "", false
 	}
 	b := append(make([]byte, 0, 41), flags)

@@ -434,7 +434,8 @@ func TestContexts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	far := must(New(connect(t, Server{Addr: silent.Addr().String()}), Quota{Limit: 10, Window: time.Minute}, Timeout(time.Hour)))
+	conn := connect(t, Server{Addr: silent.Addr().String()})
+	far := must(New(conn, Quota{Limit: 10, Window: time.Minute}, Timeout(time.Hour)))
 	soon, cancel := context.WithTimeout(background, 100*time.Millisecond)
 	defer cancel()
 	if d, err := far.Allow(soon, k); err != nil || d.Source != FromFailure {

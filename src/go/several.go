@@ -16,8 +16,8 @@ type Request struct {
 // Request is n units of a key, for AllowAll.
 func (l *Limiter) Request(key string, n int64) Request { return Request{l, key, n} }
 
-// AllowAll decides several limits at once: all or nothing. All limiters have the same Conn, and in a cluster all keys are
-// of one slot.
+// AllowAll decides several limits at once: all or nothing. All limiters have the same Conn, and in a cluster all keys
+// are of one slot.
 func AllowAll(ctx context.Context, requests ...Request) (Decisions, error) {
 	if err := checkAll(ctx, requests); err != nil {
 		return Decisions{}, err
@@ -93,7 +93,8 @@ func checkAll(ctx context.Context, requests []Request) error {
 	return nil
 }
 
-// knownDenials are the decisions where one of them is known to be denied; of the others no more is known than the limit.
+// knownDenials are the decisions where one of them is known to be denied; of the others no more is known than the
+// limit.
 func knownDenials(requests []Request, rates []rate) (Decisions, bool) {
 	found := false
 	each := make([]reply, len(rates))

@@ -13,8 +13,8 @@ const (
 )
 
 // A tracker hears at once what is given back at one server. After a denial, PEEK of the same key goes out on its
-// connection, which has client tracking on: that registers the key, and the server says once when it changes. PEEK's own
-// reply, and not the denial's, is what is remembered.
+// connection, which has client tracking on: that registers the key, and the server says once when it changes. PEEK's
+// own reply, and not the denial's, is what is remembered.
 type tracker struct {
 	primary *primary
 

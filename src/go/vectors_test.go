@@ -49,7 +49,8 @@ func TestDecisions(t *testing.T) {
 			t.Errorf("case %d: %+v, %v instead of %v", i, got, err, c.Decision)
 		}
 		if got.granted > 0 {
-			if got, err := e.allow(&d, c.Now, 0); err != nil || got.granted != c.Decision[0] || got.remaining != c.Decision[2]-c.Decision[0] {
+			got, err := e.allow(&d, c.Now, 0)
+			if err != nil || got.granted != c.Decision[0] || got.remaining != c.Decision[2]-c.Decision[0] {
 				t.Errorf("case %d: allow says %+v, %v", i, got, err)
 			}
 		}
@@ -80,6 +81,7 @@ func TestDefaults(t *testing.T) {
 			Jitter       float64
 			ProbeTimeout int64 `json:"probe_timeout"`
 		}
+		Numbers     map[string]int64
 		Resolutions []struct{ Window, Resolution int64 }
 		Shares      []struct {
 			Limit, Units int64
@@ -111,6 +113,19 @@ func TestDefaults(t *testing.T) {
 	if b.Failures != failures || b.SilentTimes != silentTimes || b.FirstProbe != firstProbe.Milliseconds() ||
 		b.LastProbe != lastProbe.Milliseconds() || b.Jitter != probeJitter || b.ProbeTimeout != probeTimeout.Milliseconds() {
 		t.Errorf("the breaker is not %+v", b)
+	}
+	for name, number := range map[string]int64{
+		"poll": poll.Milliseconds(), "silence": silence.Milliseconds(), "connect": slowConnect.Milliseconds(),
+		"late": drain.Milliseconds(), "max_unanswered": mostUnanswered, "script_tries": mostTries,
+		"script_subintervals": scriptSubintervals, "look_from": shortDenial.Milliseconds(),
+		"look_round_trips": shortInTrips, "closing": closing.Milliseconds(), "closing_round_trips": closingTrips,
+		"min_hold_ttl": leastTTL, "max_hold_wait": longestWait.Milliseconds(), "ids_per_renewal": mostIDs,
+		"renewals_per_ttl": renewPart, "retries_per_ttl": renewAgain, "max_limit": maxExact, "max_window": maxWindow,
+		"max_subintervals": maxSubintervals,
+	} {
+		if wanted, ok := defaults.Numbers[name]; !ok || number != wanted {
+			t.Errorf("%s is %d instead of %d", name, number, wanted)
+		}
 	}
 	for _, r := range defaults.Resolutions {
 		if got := usualResolution(r.Window); got != r.Resolution {

@@ -203,8 +203,8 @@ func (w *waits) ended(asked *call, l *link) (any, error) {
 	return nil, understood(text)
 }
 
-// giveUp ends a wait whose caller has gone, and gives back what was granted all the same. The connection stays until the
-// reply is there: a grant that is on its way arrives, and goes back where it was counted.
+// giveUp ends a wait whose caller has gone, and gives back what was granted all the same. The connection stays until
+// the reply is there: a grant that is on its way arrives, and goes back where it was counted.
 func (w *waits) giveUp(asked *call, l *link, timeout time.Duration) {
 	defer l.fail(ErrClosed)
 	c := w.conn
@@ -228,8 +228,8 @@ func (w *waits) giveUp(asked *call, l *link, timeout time.Duration) {
 	}
 }
 
-// Wait is an Allow that waits for its turn, first come, first served, until ctx's deadline. It returns nil when one unit
-// is granted, and only then. A denial is ErrDenied, at once where there is no hope for one before the deadline.
+// Wait is an Allow that waits for its turn, first come, first served, until ctx's deadline. It returns nil when one
+// unit is granted, and only then. A denial is ErrDenied, at once where there is no hope for one before the deadline.
 func (l *Limiter) Wait(ctx context.Context, key string) error { return l.WaitN(ctx, key, 1) }
 
 // WaitN is Wait for n units.

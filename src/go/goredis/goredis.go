@@ -1,8 +1,8 @@
 // Package goredis has limiters share the settings of clients of github.com/redis/go-redis/v9.
 //
 // Limiters open connections of their own, as such a client would: to the same addresses, with its credentials and its
-// TLS. The client itself would send a command again whose reply was lost, and count it twice; it would close a connection
-// whose reply nobody waits for any more, and with it the news of what was granted.
+// TLS. The client itself would send a command again whose reply was lost, and count it twice; it would close a
+// connection whose reply nobody waits for any more, and with it the news of what was granted.
 package goredis
 
 import (
@@ -16,8 +16,9 @@ import (
 	"github.com/swlimit/swlimit/src/go"
 )
 
-// New returns a Conn to the servers of a client: a *redis.Client or a *redis.ClusterClient. It is the caller's to close.
-// The client's options are taken, not the client: it may be closed before, and its hooks see no command of a limiter.
+// New returns a Conn to the servers of a client: a *redis.Client or a *redis.ClusterClient. It is the caller's to
+// close. The client's options are taken, not the client: it may be closed before, and its hooks see no command of a
+// limiter.
 //
 // A client of Sentinel is refused, because it does not say where its sentinels are: see [FromFailover]. So is a Ring,
 // whose keys move whenever one of its servers is away.
@@ -28,7 +29,8 @@ func New(client redis.UniversalClient) (*swlimit.Conn, error) {
 	case *redis.ClusterClient:
 		return FromClusterOptions(client.Options())
 	case *redis.Ring:
-		return nil, errors.New("goredis: a redis.Ring is not supported, because its keys move whenever a server is away: use a cluster")
+		return nil, errors.New("goredis: a redis.Ring is not supported, because its keys move whenever " +
+			"a server is away: use a cluster")
 	}
 	return nil, fmt.Errorf("goredis: a %T is not supported: give a *redis.Client or a *redis.ClusterClient", client)
 }
@@ -36,7 +38,8 @@ func New(client redis.UniversalClient) (*swlimit.Conn, error) {
 // FromOptions returns a Conn to the server that options name.
 func FromOptions(options *redis.Options) (*swlimit.Conn, error) {
 	if options.Addr == "FailoverClient" {
-		return nil, errors.New("goredis: a client of Sentinel does not say where its sentinels are: use goredis.FromFailover with its options")
+		return nil, errors.New("goredis: a client of Sentinel does not say where its sentinels are: " +
+			"use goredis.FromFailover with its options")
 	}
 	return swlimit.NewConn(server(options)), nil
 }

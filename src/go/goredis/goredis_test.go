@@ -84,9 +84,10 @@ func TestTLS(t *testing.T) {
 }
 
 func TestRefusesByName(t *testing.T) {
+	behind := &redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{"127.0.0.1:1"}}
 	for name, client := range map[string]redis.UniversalClient{
 		"redis.Ring":   redis.NewRing(&redis.RingOptions{}),
-		"FromFailover": redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{"127.0.0.1:1"}}),
+		"FromFailover": redis.NewFailoverClient(behind),
 	} {
 		if _, err := goredis.New(client); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)

@@ -17,11 +17,12 @@ import (
 // askSentinel is the time between two questions to sentinels about the primary.
 const askSentinel = time.Second
 
-// FromFailover returns a Conn to the primary that sentinels name. All of them announce a new one, and one is asked each
-// second. Of several answers the one with the largest config-epoch counts, so that a stale sentinel leads nobody back. On
-// a change the connections to the old primary are closed at once.
+// FromFailover returns a Conn to the primary that sentinels name. All of them announce a new one, and one is asked
+// each second. Of several answers the one with the largest config-epoch counts, so that a stale sentinel leads nobody
+// back. On a change the connections to the old primary are closed at once.
 //
-// A primary that is cut off together with its clients goes on granting: only min-replicas-to-write of the server helps.
+// A primary that is cut off together with its clients goes on granting: only min-replicas-to-write of the server
+// helps.
 func FromFailover(options *redis.FailoverOptions) (*swlimit.Conn, error) {
 	if options.MasterName == "" || len(options.SentinelAddrs) == 0 {
 		return nil, errors.New("goredis: FailoverOptions need a MasterName and SentinelAddrs")

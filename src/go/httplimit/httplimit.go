@@ -1,5 +1,5 @@
-// Package httplimit limits the requests of net/http handlers. A router that takes a func(http.Handler) http.Handler, such
-// as chi, takes the middleware as it is.
+// Package httplimit limits the requests of net/http handlers. A router that takes a func(http.Handler) http.Handler,
+// such as chi, takes the middleware as it is.
 package httplimit
 
 import (
@@ -16,9 +16,10 @@ import (
 	"github.com/swlimit/swlimit/src/go"
 )
 
-// Middleware limits requests by a key. A denied one is answered with 429 and Retry-After; each response has the headers
-// RateLimit and RateLimit-Policy. key says whom a request counts for: see [Address]. A request for which it says "" is not
-// limited. Where the limiter returns an error (its OnFailure is Error, or the server refuses), the answer is 503.
+// Middleware limits requests by a key. A denied one is answered with 429 and Retry-After; each response has the
+// headers RateLimit and RateLimit-Policy. key says whom a request counts for: see [Address]. A request for which it
+// says "" is not limited. Where the limiter returns an error (its OnFailure is Error, or the server refuses), the
+// answer is 503.
 func Middleware(limiter *swlimit.Limiter, key func(*http.Request) string) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -48,8 +49,8 @@ func Middleware(limiter *swlimit.Limiter, key func(*http.Request) string) func(h
 	}
 }
 
-// SetHeaders sets what a response says of a decision: RateLimit-Policy, RateLimit where it is known, and Retry-After of a
-// denial. Times are whole seconds, rounded up.
+// SetHeaders sets what a response says of a decision: RateLimit-Policy, RateLimit where it is known, and Retry-After
+// of a denial. Times are whole seconds, rounded up.
 func SetHeaders(h http.Header, limiter *swlimit.Limiter, d swlimit.Decision) {
 	name := quoted(limiter.Name())
 	h.Set("RateLimit-Policy", fmt.Sprintf("%s;q=%d;w=%d", name, d.Limit, seconds(limiter.Quota().Window)))
