@@ -20,7 +20,7 @@ end
 
 local function decimal(number) return format('%.0f', number) end
 
--- The commands that make the key anew, in their order, and one of each kind of them.
+-- The commands that make the key again, in their order, and one of each kind of them.
 local commands, kinds = {}, {}
 local function add(kind, ...)
   local words = {...}
@@ -104,7 +104,7 @@ local function add_holds(members, till)
   end
 end
 
--- What a key of the script's holds, and the commands that make it anew; nil for other keys.
+-- What a key of the script's holds, and the commands that make it again; nil for other keys.
 local function read(till)
   local kind = ask('TYPE', key).ok
   if kind == 'zset' then

@@ -46,7 +46,7 @@ class Caller:
 
 
 def as_text(reply):
-    """A reply but for what INFO says of memory."""
+    """A reply except what INFO says of memory."""
     if isinstance(reply, list) and b"memory" in reply[:-1]:
         reply[reply.index(b"memory") + 1] = 0
     return reply
