@@ -85,7 +85,7 @@ class ServerHealth:
             if is_unknown_command(reply) and not isinstance(command, Acquire):  # the first release has no ACQUIRE
                 if not self._served or command.is_newer:
                     self.breaker.answered()
-                    return ModuleMissing(command.spelling)
+                    return ModuleMissing(str(command.words()[0]))
                 self.breaker.failed(reply, key)
                 return ServerAway(f"{self.endpoint.name} has lost its module: {reply}")
             if is_failure(reply):
