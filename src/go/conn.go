@@ -142,6 +142,7 @@ func (c *Conn) leave(addr string) {
 func (p *primary) close() {
 	p.tracker.close()
 	p.mu.Lock()
+	p.closed = true
 	l := p.link
 	p.mu.Unlock()
 	if l != nil {
@@ -180,12 +181,17 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// primary is what is known of the server that has a key.
-func (c *Conn) primary(ctx context.Context, key string) (*primary, error) {
+// primary is what is known of the server that has a key. It waits no longer than that for a Transport to find it.
+func (c *Conn) primary(ctx context.Context, key string, wait time.Duration) (*primary, error) {
+	if server, ok := c.transport.(Server); ok {
+		return c.primaryAt(server)
+	}
 	if lost := time.Duration(c.lost.Load()); lost > 0 && now()-lost < firstProbe {
 		return nil, &unavailable{reason: "no server was known just now"}
 	}
-	server, err := c.transport.Primary(ctx, key)
+	finding, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	server, err := c.transport.Primary(finding, key)
 	if err != nil {
 		if !errors.Is(err, context.Canceled) {
 			c.lost.Store(int64(now()))
@@ -229,9 +235,7 @@ func (c *Conn) ask(ctx context.Context, cmd command, how asking) (any, error) {
 		}
 	}
 	until := now() + wait
-	finding, cancel := context.WithTimeout(ctx, wait)
-	p, err := c.primary(finding, cmd.key)
-	cancel()
+	p, err := c.primary(ctx, cmd.key, wait)
 	if err != nil {
 		if canceled := ctx.Err(); errors.Is(canceled, context.Canceled) {
 			return nil, canceled
@@ -250,7 +254,8 @@ func (c *Conn) ask(ctx context.Context, cmd command, how asking) (any, error) {
 		reply, err := c.await(ctx, next, until)
 		text, isReply := err.(serverError)
 		if errors.Is(err, errRetired) && try < mostTries && !wasSent(err) {
-			next = &call{command: cmd, timeout: how.timeout, owner: p, asking: next.asking, whole: next.whole}
+			next = &call{command: cmd, timeout: how.timeout, owner: p, asking: next.asking, whole: next.whole,
+				redirected: next.redirected}
 			continue
 		}
 		if !isReply {
@@ -279,20 +284,21 @@ func wasSent(err error) bool {
 
 // again is a call in place of one that the server has not executed; nil where there is none. The server may be another.
 func (c *Conn) again(ctx context.Context, failed *call, text string) (*call, *primary) {
-	next := &call{command: failed.command, timeout: failed.timeout, owner: failed.owner}
+	next := &call{command: failed.command, timeout: failed.timeout, owner: failed.owner, asking: failed.asking,
+		redirected: failed.redirected}
 	l := failed.link
 	switch {
 	case strings.HasPrefix(text, "MOVED "), strings.HasPrefix(text, "ASK "):
 		words := strings.Fields(text)
 		server, err := c.transport.Moved(ctx, words[len(words)-1])
-		if err != nil || failed.asking {
+		if err != nil || failed.redirected {
 			return nil, nil
 		}
 		p, err := c.primaryAt(server)
 		if err != nil {
 			return nil, nil
 		}
-		next.asking = words[0] == "ASK"
+		next.asking, next.redirected = words[0] == "ASK", true
 		return next, p
 	case strings.HasPrefix(text, "TRYAGAIN "):
 		if !sleep(ctx, 10*time.Millisecond) {
@@ -410,7 +416,7 @@ func (c *Conn) end(ctx context.Context, ending command, lasts int64, timeout tim
 			return
 		}
 		var back <-chan struct{}
-		if p, err := c.primary(ctx, ending.key); err == nil {
+		if p, err := c.primary(ctx, ending.key, timeout); err == nil {
 			back = p.recovery()
 		}
 		timer := time.NewTimer(time.Duration(lasts) * time.Millisecond / endAgain)

@@ -202,13 +202,13 @@ func (h *Holds) inTurn(ctx context.Context, w wish, left func() time.Duration) (
 		return h.held(ctx, w, r, since)
 	}
 	raw, err := h.conn.waits.ask(ctx, w.key, left, func(ms int64) command {
-		return holdCommand(w.key, h.limit, w.ttl, w.id, w.cost, ms)
+		return holdCommand(w.key, h.limit, w.ttl, w.id, w.cost, min(ms, longestWait.Milliseconds()))
 	}, h.settings)
 	if err != nil || raw == nil {
 		return nil, err
 	}
 	if r, err = integersOf(raw, 6); err != nil || r[0] == 0 {
-		if err == nil {
+		if err == nil && (left() == 0 || r[3] < 0) {
 			return h.held(ctx, w, r, since)
 		}
 		return nil, err

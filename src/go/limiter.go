@@ -291,7 +291,7 @@ func (l *Limiter) allow(ctx context.Context, key string, d demand) (Decision, er
 		if r, ok := l.conn.denials.find(name, &d, l.block > 0); ok {
 			return l.decided(r, FromCache), nil
 		}
-		if p, _ = l.conn.primary(ctx, name); p != nil {
+		if p, _ = l.conn.primary(ctx, name, l.timeout); p != nil {
 			asked = l.conn.denials.ask(name, p.tracker.isOpen())
 		}
 	}

@@ -70,14 +70,15 @@ var began = time.Now()
 // A call is a command that is under way. Its link owns it: its caller may leave, and the reply is read all the same.
 type call struct {
 	command
-	asking  bool          // preceded by ASKING
-	whole   bool          // with the script itself, which the server has lost
-	timeout time.Duration // replies that take longer are late
-	owner   *primary      // who hears how it went; may be nil
-	done    chan struct{}
-	state   atomic.Int32
-	over    atomic.Bool // there is a reply, or none will come
-	late    func(*call) // gets the reply when nobody waits for it any more
+	asking     bool          // preceded by ASKING
+	redirected bool          // another server has said that this one has the key
+	whole      bool          // with the script itself, which the server has lost
+	timeout    time.Duration // replies that take longer are late
+	owner      *primary      // who hears how it went; may be nil
+	done       chan struct{}
+	state      atomic.Int32
+	over       atomic.Bool // there is a reply, or none will come
+	late       func(*call) // gets the reply when nobody waits for it any more
 
 	link    *link
 	written time.Duration // 0: not yet; guarded by the link's mutex

@@ -35,7 +35,7 @@ type primary struct {
 	away      string // why it is not asked; empty: it is
 	since     time.Time
 	slow      bool
-	probing   bool
+	closed    bool          // it is no longer a primary, or the Conn is closed
 	key       string        // the last one that failed
 	heard     time.Duration // when a reply came last
 	roundTrip time.Duration // the longest lately
@@ -191,19 +191,19 @@ func (p *primary) fail(key, why string) {
 func (p *primary) open(why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.away != "" || p.conn.ctx.Err() != nil {
+	if p.away != "" || p.closed || p.conn.ctx.Err() != nil {
 		return
 	}
 	p.away, p.since = why, time.Now()
 	slog.Warn("swlimit: the server does not answer", "server", p.server.Addr, "reason", reasonOf(why), "message", why)
-	p.probing = p.conn.spawn(p.probe)
+	p.conn.spawn(p.probe)
 }
 
 // probe looks for the server until it is back.
 func (p *primary) probe() {
 	for pause := firstProbe; ; pause = min(2*pause, lastProbe) {
 		jittered := time.Duration(float64(pause) * (1 - probeJitter + 2*probeJitter*rand.Float64()))
-		if !sleep(p.conn.ctx, jittered) {
+		if !sleep(p.conn.ctx, jittered) || p.isClosed() {
 			return
 		}
 		if l := p.isBack(); l != nil {
@@ -217,6 +217,12 @@ func (p *primary) probe() {
 			return
 		}
 	}
+}
+
+func (p *primary) isClosed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed
 }
 
 // isBack asks over a new connection, for a write that is otherwise denied without a trace.

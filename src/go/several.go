@@ -34,7 +34,7 @@ func AllowAll(ctx context.Context, requests ...Request) (Decisions, error) {
 		return known, nil
 	}
 	asked := make([]question, len(rates))
-	p, _ := first.conn.primary(ctx, rates[0].key)
+	p, _ := first.conn.primary(ctx, rates[0].key, first.timeout)
 	for i := range rates {
 		asked[i] = first.conn.denials.ask(rates[i].key, p != nil && p.tracker.isOpen())
 	}

@@ -11,7 +11,8 @@ import (
 
 const (
 	poll        = 100 * time.Millisecond // who waits without a place in the server's queue asks again after so long
-	longestWait = time.Hour
+	longestWait = time.Hour              // of a HOLD
+	forever     = maxWindow * time.Millisecond
 )
 
 // elsewhere matches the end of a wait that goes on for another client; again, what a wait survives.
@@ -109,9 +110,7 @@ func (w *waits) close() {
 func (w *waits) ask(ctx context.Context, key string, left func() time.Duration, cmd func(ms int64) command,
 	s *settings) (any, error) {
 	c := w.conn
-	finding, cancel := context.WithTimeout(ctx, left()+s.timeout)
-	p, err := c.primary(finding, key)
-	cancel()
+	p, err := c.primary(ctx, key, s.timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -254,9 +253,9 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 func leftUntil(ctx context.Context) func() time.Duration {
 	deadline, ok := ctx.Deadline()
 	if !ok {
-		return func() time.Duration { return longestWait }
+		return func() time.Duration { return forever }
 	}
-	return func() time.Duration { return min(longestWait, max(0, patience(time.Until(deadline)))) }
+	return func() time.Duration { return min(forever, max(0, patience(time.Until(deadline)))) }
 }
 
 func (l *Limiter) wait(ctx context.Context, key string, d *demand) (Decision, error) {
