@@ -4,7 +4,11 @@ import json
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from support import golang
+
+pytestmark = pytest.mark.long
 
 VERSION = "v0.2.0"
 PROGRAM = """package main
