@@ -215,10 +215,9 @@ func (h *Holds) inTurn(ctx context.Context, w wish, left func() time.Duration) (
 	}
 	// The time to live runs from the grant, which may be older than its reply.
 	renewed := sinceBoot()
-	cmd := renewCommand(w.key, w.ttl, []string{w.id})
-	cmd.ending, cmd.lasts = releaseCommand(w.key, w.id).words, w.ttl
-	raw, err = h.asker.ask(ctx, cmd)
-	if err != nil {
+	raw, err = h.asker.ask(ctx, renewCommand(w.key, w.ttl, []string{w.id}))
+	if err != nil { // also one that kept the command from being sent
+		h.conn.insist(releaseCommand(w.key, w.id), w.ttl, h.timeout)
 		return nil, err
 	}
 	if list, ok := raw.([]any); !ok || len(list) != 1 || list[0] != int64(1) {
