@@ -56,7 +56,7 @@ test-python: build-all ## The Python client's only
 test-node: build-all ## The Node.js client's only
 	$(PARALLEL) tests/node
 
-test-go: build ## The Go client's only
+test-go: setup-test build ## The Go client's only
 	$(PARALLEL) tests/go
 
 # The same on every other release, and the tests that take longer.
