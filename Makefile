@@ -41,19 +41,19 @@ test: ready ## Every part's tests, on the installed server, in minutes
 
 # Those of one part, for who changes no other.
 MODULE = blocking cluster commands holds hostile keyspace load operating replication script vectors waiting
-test-module: ready ## The module's only
+test-module: ready ## The module's tests only
 	$(PARALLEL) tests/crates $(MODULE:%=tests/%)
 
-test-client: build-all ## The Rust client's only
+test-client: build-all ## The Rust client's tests only
 	$(PARALLEL) tests/crates tests/client
 
-test-daemon: ready ## swlimitd's only
+test-daemon: ready ## swlimitd's tests only
 	$(PARALLEL) tests/crates tests/daemon
 
-test-python: build-all ## The Python client's only
+test-python: build-all ## The Python client's tests only
 	$(PARALLEL) tests/python
 
-test-node: build-all ## The Node.js client's only
+test-node: build-all ## The Node.js client's tests only
 	$(PARALLEL) tests/node
 
 test-go: setup-test build ## The Go client's only
@@ -80,12 +80,12 @@ test-fresh: setup-fresh ## The set-up, in new Debian systems, as root
 	$(PYTEST) tests --fresh -m fresh $(if $(TESTS),-k $(TESTS))
 
 # What is published, into dist/; and the proof that each of it works on a real server. With TARGETS=… of these targets of
-# Rust only; all of them are what .ci/run asks about.
+# Rust only.
 package: setup-test ## What is published, into dist/; of TARGETS=... only
 	@scripts/package $(TARGETS)
 
 test-packages: setup-fresh package ## The same, and the proof that each package works
-	SWLIMIT_TARGETS="$(TARGETS)" $(PYTEST) tests/packages
+	SWLIMIT_TARGETS="$(TARGETS)" $(PYTEST) $(CHOOSE) tests/packages
 	@[ -n "$(TARGETS)" ] || .ci/packaging-hash > .ci/packaged
 
 bench: ## CPU, latency and memory beside others

@@ -92,7 +92,7 @@ class Root:
 
     def boot(self, script):
         """Start the system by its own systemd, with a network of its own, run a script in it, and end it. Returns what
-        the script prints; it must not fail."""
+        the script prints; it must not fail. Raises `Unavailable` where no system can be started."""
         if not shutil.which("systemd-nspawn"):
             raise Unavailable("there is no systemd-nspawn here")
         output = self.folder / "root/output"
@@ -103,7 +103,9 @@ class Root:
         unified = {"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}  # what systemd wants today, whatever this machine has
         done = subprocess.run([*IN_NAMESPACES, BOOT, *words], env=os.environ | unified,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        printed = output.read_text() if output.exists() else ""
+        if not output.exists():
+            raise Unavailable(f"systemd-nspawn starts none here: {done.stdout[-2000:]}")
+        printed = output.read_text()
         assert done.returncode == 0, f"{done.stdout[-2000:]}\n{printed[-8000:]}"
         return printed
 
