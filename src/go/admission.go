@@ -281,7 +281,7 @@ func (r Request) told(raw any) (reply, error) { return replyOf(raw) }
 
 func (r Request) demand() *demand { return &demand{r.limiter.quota, r.cost, false} }
 
-func (r Request) clause(bool) clause { return clause{r.name(), rateClause(r.demand())} }
+func (r Request) clause(bool) clause { return clause{key: r.name(), rate: r.demand()} }
 
 func (r Request) here(local bool) (reply, error) {
 	count := func(limit int64) (reply, error) {
@@ -321,7 +321,7 @@ func (r *budgetRequest) limited() int64              { return r.budget.limit }
 func (r *budgetRequest) told(raw any) (reply, error) { return replyOf(raw) }
 
 func (r *budgetRequest) clause(later bool) clause {
-	return clause{r.name(), budgetClause(r.budget.limit, r.budget.end(later), r.cost)}
+	return clause{key: r.name(), limit: r.budget.limit, until: r.budget.end(later), cost: r.cost}
 }
 
 func (r *budgetRequest) here(local bool) (reply, error) {
@@ -358,7 +358,7 @@ func (r *holdRequest) told(raw any) (reply, error) {
 }
 
 func (r *holdRequest) clause(bool) clause {
-	return clause{r.wish.key, holdClause(r.holds.limit, r.wish.ttl, r.wish.id, r.wish.cost)}
+	return clause{key: r.wish.key, id: r.wish.id, limit: r.holds.limit, ttl: r.wish.ttl, cost: r.wish.cost}
 }
 
 func (r *holdRequest) here(local bool) (reply, error) {

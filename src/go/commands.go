@@ -1,19 +1,58 @@
 package swlimit
 
-import (
-	"strconv"
-	"strings"
-)
+import "strconv"
 
-// A command is the words for a server, and what takes back what its reply grants to nobody.
+// prefix begins the name of each of the module's commands.
+const prefix = "SWLIMIT."
+
+// A command keeps what it asks as fields, and says what takes back what its reply grants to nobody. Words are spelled
+// when it is sent.
 type command struct {
-	words []string
-	key   string // the one whose primary is asked
-	reads bool
-	undo  undo
+	name    string // of the module's command, without prefix; or "", and arguments are all words of another command
+	keys    []string
+	several bool // the number of keys is spelled before them
+	// arguments are the words after the keys.
+	arguments []string
+	reads     bool
+	// needsModule tells that the script lacks it.
+	needsModule bool
+	// packed is what an ALLOW or a PEEK asks, if the script takes it in one argument.
+	packed   demand
+	packable bool
+	undo     undo
 	// ending ends what has an id that nobody else knows, even without a reply. After lasts ms it has ended by itself.
-	ending []string
+	ending *command
 	lasts  int64
+}
+
+// words are the command as the module takes it.
+func (c *command) words() []string {
+	if c.name == "" {
+		return c.arguments
+	}
+	words := make([]string, 0, 2+len(c.keys)+len(c.arguments))
+	words = append(words, prefix+c.name)
+	if c.several {
+		words = append(words, strconv.Itoa(len(c.keys)))
+	}
+	return append(append(words, c.keys...), c.arguments...)
+}
+
+// key is the one whose primary is asked; "" where that does not matter.
+func (c *command) key() string {
+	if len(c.keys) == 0 {
+		return ""
+	}
+	return c.keys[0]
+}
+
+// other is a command that is none of the module's.
+func other(key string, words ...string) command {
+	return command{keys: []string{key}, arguments: words}
+}
+
+func ofKey(name, key string, arguments ...string) command {
+	return command{name: name, keys: []string{key}, arguments: arguments}
 }
 
 // ends tells whether there is something to end: not after a denial, or an error that the server replied.
@@ -78,9 +117,8 @@ func (d *demand) appendOptions(words []string) []string {
 }
 
 func rateCommand(name, key string, d *demand) command {
-	words := make([]string, 5, 12)
-	words[0], words[1], words[2], words[3], words[4] = name, key, number(d.limit), ms(d.window), ms(d.resolution)
-	return command{words: d.appendOptions(words), key: key}
+	words := append(make([]string, 0, 10), number(d.limit), ms(d.window), ms(d.resolution))
+	return ofKey(name, key, d.appendOptions(words)...)
 }
 
 func appendBlock(words []string, block int64) []string {
@@ -91,48 +129,51 @@ func appendBlock(words []string, block int64) []string {
 }
 
 func allowCommand(key string, d *demand, block int64) command {
-	c := rateCommand("SWLIMIT.ALLOW", key, d)
-	c.words = appendBlock(c.words, block)
+	c := rateCommand("ALLOW", key, d)
+	c.arguments = appendBlock(c.arguments, block)
+	if block == 0 {
+		c.packed, c.packable = *d, true
+	}
 	c.undo = func(reply any) []counted { return countedRate(key, reply) }
 	return c
 }
 
 func peekCommand(key string, d *demand) command {
-	c := rateCommand("SWLIMIT.PEEK", key, d)
-	c.reads = true
+	c := rateCommand("PEEK", key, d)
+	c.reads, c.packed, c.packable = true, *d, true
 	return c
 }
 
 func recordCommand(key string, d *demand, age, block int64) command {
-	c := rateCommand("SWLIMIT.RECORD", key, d)
+	c := rateCommand("RECORD", key, d)
 	if age > 0 {
-		c.words = append(c.words, "AGE", ms(age))
+		c.arguments = append(c.arguments, "AGE", ms(age))
 	}
-	c.words = appendBlock(c.words, block)
+	c.arguments = appendBlock(c.arguments, block)
 	return c
 }
 
 // acquireCommand is an ALLOW that waits for its turn for up to so many ms.
 func acquireCommand(key string, d *demand, wait int64) command {
-	words := []string{"SWLIMIT.ACQUIRE", key, number(d.limit), ms(d.window), ms(d.resolution), ms(wait)}
-	return command{words: d.appendOptions(words), key: key,
-		undo: func(reply any) []counted { return countedRate(key, reply) }}
+	words := []string{number(d.limit), ms(d.window), ms(d.resolution), ms(wait)}
+	c := ofKey("ACQUIRE", key, d.appendOptions(words)...)
+	c.needsModule, c.undo = true, func(reply any) []counted { return countedRate(key, reply) }
+	return c
 }
 
 func refundCommand(key string, units int64, dated ...string) command {
-	return command{words: append([]string{"SWLIMIT.REFUND", key, number(units)}, dated...), key: key}
+	return ofKey("REFUND", key, append([]string{number(units)}, dated...)...)
 }
 
 func blockCommand(key string, duration int64, unlessBlocked bool) command {
-	words := []string{"SWLIMIT.BLOCK", key, ms(duration)}
 	if unlessBlocked {
-		words = append(words, "NX")
+		return ofKey("BLOCK", key, ms(duration), "NX")
 	}
-	return command{words: words, key: key}
+	return ofKey("BLOCK", key, ms(duration))
 }
 
 func unblockCommand(key string) command {
-	return command{words: []string{"SWLIMIT.UNBLOCK", key}, key: key}
+	return ofKey("UNBLOCK", key)
 }
 
 // A rate is a key, and what is demanded of its window.
@@ -143,18 +184,16 @@ type rate struct {
 
 // mallowCommand decides several rates, all or nothing.
 func mallowCommand(rates []rate) command {
-	words := []string{"SWLIMIT.MALLOW", strconv.Itoa(len(rates))}
-	for i := range rates {
-		words = append(words, rates[i].key)
-	}
+	keys, words := make([]string, 0, len(rates)), make([]string, 0, 4*len(rates)+1)
 	for i := range rates {
 		r := &rates[i]
+		keys = append(keys, r.key)
 		words = append(words, number(r.limit), ms(r.window), ms(r.resolution), number(r.cost))
 	}
 	if rates[0].strict {
 		words = append(words, "STRICT")
 	}
-	return command{words: words, key: rates[0].key, undo: func(reply any) []counted {
+	return command{name: "MALLOW", keys: keys, several: true, arguments: words, undo: func(reply any) []counted {
 		var all []counted
 		for i, member := range members(reply) {
 			if i < len(rates) {
@@ -167,14 +206,14 @@ func mallowCommand(rates []rate) command {
 
 // budgetCommand asks for units until an instant, in Unix ms. The option is PARTIAL, FORCE or none.
 func budgetCommand(key string, limit, until, cost int64, option string) command {
-	words := []string{"SWLIMIT.BUDGET", key, number(limit), number(until)}
+	words := []string{number(limit), number(until)}
 	if cost != 1 {
 		words = append(words, "COST", number(cost))
 	}
 	if option != "" {
 		words = append(words, option)
 	}
-	c := command{words: words, key: key}
+	c := ofKey("BUDGET", key, words...)
 	if option != "FORCE" {
 		c.undo = func(reply any) []counted { return countedBudget(key, reply) }
 	}
@@ -182,63 +221,73 @@ func budgetCommand(key string, limit, until, cost int64, option string) command 
 }
 
 func infoCommand(key string) command {
-	return command{words: []string{"SWLIMIT.INFO", key}, key: key, reads: true}
+	c := ofKey("INFO", key)
+	c.reads = true
+	return c
 }
 
 // holdCommand asks for a hold under an id that was drawn for it, and nobody else knows it. wait < 0 does not wait.
 func holdCommand(key string, limit, ttl int64, id string, cost, wait int64) command {
-	words := []string{"SWLIMIT.HOLD", key, number(limit), ms(ttl), id}
+	words := []string{number(limit), ms(ttl), id}
 	if cost != 1 {
 		words = append(words, "COST", number(cost))
 	}
 	if wait >= 0 {
 		words = append(words, "WAIT", ms(wait))
 	}
-	return command{words: words, key: key, ending: releaseCommand(key, id).words, lasts: ttl}
+	c, ending := holdsCommand("HOLD", key, words...), releaseCommand(key, id)
+	c.ending, c.lasts = &ending, ttl
+	return c
 }
 
-func releaseCommand(key string, ids ...string) command {
-	return command{words: append([]string{"SWLIMIT.RELEASE", key}, ids...), key: key}
+// holdsCommand is one of those that the script is not asked for.
+func holdsCommand(name, key string, arguments ...string) command {
+	c := ofKey(name, key, arguments...)
+	c.needsModule = true
+	return c
 }
+
+func releaseCommand(key string, ids ...string) command { return holdsCommand("RELEASE", key, ids...) }
 
 func renewCommand(key string, ttl int64, ids []string) command {
-	return command{words: append([]string{"SWLIMIT.RENEW", key, ms(ttl)}, ids...), key: key}
+	return holdsCommand("RENEW", key, append([]string{ms(ttl)}, ids...)...)
 }
 
 func holdersCommand(key string, count int64) command {
-	return command{words: []string{"SWLIMIT.HOLDERS", key, number(count)}, key: key, reads: true}
+	c := holdsCommand("HOLDERS", key, number(count))
+	c.reads = true
+	return c
 }
 
-// A clause is one of what ADMIT decides.
+// A clause is one of what ADMIT decides: of a RATE a demand, of a HOLD an id and a ttl, else a BUDGET until an instant.
 type clause struct {
-	key   string
-	words []string // RATE …, HOLD … or BUDGET …
+	key                     string
+	rate                    *demand
+	id                      string
+	limit, ttl, until, cost int64
 }
 
-func rateClause(d *demand) []string {
-	return []string{"RATE", number(d.limit), ms(d.window), ms(d.resolution), number(d.cost)}
-}
+func (c *clause) isHold() bool { return c.id != "" }
 
-func budgetClause(limit, until, cost int64) []string {
-	return []string{"BUDGET", number(limit), number(until), number(cost)}
-}
-
-func holdClause(limit, ttl int64, id string, cost int64) []string {
-	return []string{"HOLD", number(limit), ms(ttl), id, number(cost)}
+func (c *clause) appendWords(words []string) []string {
+	switch d := c.rate; {
+	case d != nil:
+		return append(words, "RATE", number(d.limit), ms(d.window), ms(d.resolution), number(d.cost))
+	case c.isHold():
+		return append(words, "HOLD", number(c.limit), ms(c.ttl), c.id, number(c.cost))
+	}
+	return append(words, "BUDGET", number(c.limit), number(c.until), number(c.cost))
 }
 
 // admitCommand decides all clauses, all or nothing. A HOLD clause's id was drawn for it, and nobody else knows it.
 func admitCommand(clauses []clause, strict bool) command {
-	words := []string{"SWLIMIT.ADMIT", strconv.Itoa(len(clauses))}
-	for _, c := range clauses {
-		words = append(words, c.key)
-	}
+	var keys, words, reserved []string
 	var holding *clause
-	var reserved []string
-	for i, c := range clauses {
-		words = append(words, c.words...)
-		if c.words[0] == "HOLD" && holding == nil {
-			holding = &clauses[i]
+	for i := range clauses {
+		c := &clauses[i]
+		keys, words = append(keys, c.key), c.appendWords(words)
+		if c.isHold() && holding == nil {
+			holding = c
 		} else {
 			reserved = append(reserved, c.key)
 		}
@@ -246,56 +295,44 @@ func admitCommand(clauses []clause, strict bool) command {
 	if strict {
 		words = append(words, "STRICT")
 	}
-	command := command{words: words, key: clauses[0].key}
+	admit := command{name: "ADMIT", keys: keys, several: true, arguments: words, needsModule: holding != nil}
 	if holding != nil {
-		command.ending = settleCommand(holding.key, holding.words[3], reserved, make([]int64, len(reserved))).words
-		command.lasts, _ = strconv.ParseInt(strings.TrimSuffix(holding.words[2], "ms"), 10, 64)
-		return command
+		ending := settleCommand(holding.key, holding.id, reserved, make([]int64, len(reserved)))
+		admit.ending, admit.lasts = &ending, holding.ttl
+		return admit
 	}
-	command.undo = func(reply any) []counted {
+	admit.undo = func(reply any) []counted {
 		var all []counted
 		for i, member := range members(reply) {
 			switch {
 			case i >= len(clauses):
-			case clauses[i].words[0] == "RATE":
+			case clauses[i].rate != nil:
 				all = append(all, countedRate(clauses[i].key, member)...)
-			case clauses[i].words[0] == "BUDGET":
+			default:
 				all = append(all, countedBudget(clauses[i].key, member)...)
 			}
 		}
 		return all
 	}
-	return command
+	return admit
 }
 
 // settleCommand says what was really used of each reserved key.
 func settleCommand(key, id string, reserved []string, used []int64) command {
-	words := append([]string{"SWLIMIT.SETTLE", strconv.Itoa(1 + len(reserved)), key}, reserved...)
-	words = append(words, id)
+	words := []string{id}
 	for _, units := range used {
 		words = append(words, number(units))
 	}
-	return command{words: words, key: key}
+	keys := append([]string{key}, reserved...)
+	return command{name: "SETTLE", keys: keys, several: true, arguments: words, needsModule: true}
 }
 
 // probeCommand is refused as any write would be, and otherwise denied without a trace.
 func probeCommand(key string) command {
-	return command{words: []string{"SWLIMIT.ALLOW", key, "0", "1ms", "1ms"}, key: key}
+	return ofKey("ALLOW", key, "0", "1ms", "1ms")
 }
 
-func unlinkCommand(key string) command { return command{words: []string{"UNLINK", key}, key: key} }
-
-// keyWords are the command's keys, as it names them.
-func (c *command) keyWords() []string {
-	switch c.words[0] {
-	case "SWLIMIT.MALLOW", "SWLIMIT.ADMIT", "SWLIMIT.SETTLE":
-		n, _ := strconv.Atoi(c.words[1])
-		return c.words[2 : 2+n]
-	case "TIME":
-		return nil
-	}
-	return c.words[1:2]
-}
+func unlinkCommand(key string) command { return other(key, "UNLINK", key) }
 
 // members are the replies for each key, where all were granted.
 func members(reply any) []any {

@@ -126,21 +126,19 @@ func asked(name string, f *fields) (command, bool) {
 	case "ADMIT":
 		var clauses []clause
 		for _, c := range f.Clauses {
-			clauses = append(clauses, clause{string(c.Key), clauseWords(&c)})
+			clauses = append(clauses, c.clause())
 		}
 		return admitCommand(clauses, f.Strict), true
 	}
 	return command{}, false
 }
 
-func clauseWords(c *fields) []string {
-	switch c.Kind {
-	case "RATE":
-		return rateClause(c.demand())
-	case "BUDGET":
-		return budgetClause(c.Limit, c.Until, c.Cost)
+func (f *fields) clause() clause {
+	asked := clause{key: string(f.Key), id: string(f.ID), limit: f.Limit, ttl: f.TTL, until: f.Until, cost: f.Cost}
+	if f.Kind == "RATE" {
+		asked.rate = f.demand()
 	}
-	return holdClause(c.Limit, c.TTL, string(c.ID), c.Cost)
+	return asked
 }
 
 // ownIDs tells whether all ids were drawn for this command: those of others this client never asks with.
@@ -199,10 +197,10 @@ func TestCommands(t *testing.T) {
 		}
 		known[c.Command]++
 		name := fmt.Sprintf("%d: %s", i, c.Command)
-		if !reflect.DeepEqual(cmd.words, words(c.Words)) {
-			t.Errorf("%s: %q instead of %q", name, cmd.words, c.Words)
+		if !reflect.DeepEqual(cmd.words(), words(c.Words)) {
+			t.Errorf("%s: %q instead of %q", name, cmd.words(), c.Words)
 		}
-		if keys := append([]string{}, cmd.keyWords()...); !reflect.DeepEqual(keys, words(c.Keys)) {
+		if keys := append([]string{}, cmd.keys...); !reflect.DeepEqual(keys, words(c.Keys)) {
 			t.Errorf("%s: the keys are %q instead of %q", name, keys, c.Keys)
 		}
 		if cmd.reads != c.Reads {
@@ -210,7 +208,7 @@ func TestCommands(t *testing.T) {
 		}
 		sent := dialect{byScript: true}.words(&cmd, false)
 		if c.Script == nil {
-			if !reflect.DeepEqual(sent, cmd.words) {
+			if !reflect.DeepEqual(sent, cmd.words()) {
 				t.Errorf("%s: the script does not have it: %q", name, sent)
 			}
 		} else {
@@ -241,11 +239,11 @@ func TestCommands(t *testing.T) {
 			if cmd.undo != nil && err == nil {
 				all, _ := refunds(cmd.undo(reply), u.Passed, func() (int64, error) { return u.Since, nil })
 				for _, refund := range all {
-					got = append(got, texts(refund.words))
+					got = append(got, texts(refund.words()))
 				}
 			}
 			if cmd.ends(reply, err) {
-				got = append(got, texts(cmd.ending))
+				got = append(got, texts(cmd.ending.words()))
 				if cmd.lasts != u.RepeatFor {
 					t.Errorf("%s: undo %d is repeated for %d ms", name, j, cmd.lasts)
 				}

@@ -235,7 +235,7 @@ func (c *Conn) ask(ctx context.Context, cmd command, how asking) (any, error) {
 		}
 	}
 	until := now() + wait
-	p, err := c.primary(ctx, cmd.key, wait)
+	p, err := c.primary(ctx, cmd.key(), wait)
 	if err != nil {
 		if canceled := ctx.Err(); errors.Is(canceled, context.Canceled) {
 			return nil, canceled
@@ -264,7 +264,7 @@ func (c *Conn) ask(ctx context.Context, cmd command, how asking) (any, error) {
 		again, to := c.again(ctx, next, string(text))
 		if again == nil || try == mostTries || now() >= until {
 			if redirection.MatchString(string(text)) {
-				p.fail(cmd.key, string(text))
+				p.fail(cmd.key(), string(text))
 			}
 			return nil, understood(text)
 		}
@@ -314,8 +314,8 @@ func (c *Conn) again(ctx context.Context, failed *call, text string) (*call, *pr
 		}
 		return next, nil
 	case unknownCommand.MatchString(text):
-		name, isOurs := strings.CutPrefix(failed.words[0], "SWLIMIT.")
-		if isOurs && scripted[name] && l.adapt(func(d *dialect) bool { was := d.byScript; d.byScript = true; return !was }) {
+		isScripted := failed.name != "" && !failed.needsModule
+		if isScripted && l.adapt(func(d *dialect) bool { was := d.byScript; d.byScript = true; return !was }) {
 			return next, nil // the module was unloaded, or this is another server
 		}
 	}
@@ -366,7 +366,7 @@ func (c *Conn) await(ctx context.Context, asked *call, until time.Duration) (any
 func (c *Conn) late(asked *call, cancelled bool) {
 	switch {
 	case asked.ends(asked.reply, asked.err):
-		c.insist(command{words: asked.ending, key: asked.key}, asked.lasts, asked.timeout)
+		c.insist(*asked.ending, asked.lasts, asked.timeout)
 	case asked.undo != nil && cancelled && asked.err == nil:
 		if counted := asked.undo(asked.reply); len(counted) > 0 {
 			asked.link.owe(1)
@@ -383,7 +383,7 @@ func (c *Conn) giveBack(asked *call, all []counted) {
 	ctx, cancel := context.WithTimeout(c.ctx, drain)
 	defer cancel()
 	since := func() (int64, error) {
-		reply, err := asked.link.do(ctx, command{words: []string{"TIME"}})
+		reply, err := asked.link.do(ctx, command{arguments: []string{"TIME"}})
 		if err != nil {
 			return 0, err
 		}
@@ -392,9 +392,9 @@ func (c *Conn) giveBack(asked *call, all []counted) {
 	}
 	commands, _ := refunds(all, (now() - asked.written).Milliseconds(), since)
 	for _, refund := range commands {
-		c.denials.forget(refund.key)
+		c.denials.forget(refund.key())
 		_, _ = asked.link.do(ctx, refund)
-		c.denials.forget(refund.key)
+		c.denials.forget(refund.key())
 	}
 }
 
@@ -416,7 +416,7 @@ func (c *Conn) end(ctx context.Context, ending command, lasts int64, timeout tim
 			return
 		}
 		var back <-chan struct{}
-		if p, err := c.primary(ctx, ending.key, timeout); err == nil {
+		if p, err := c.primary(ctx, ending.key(), timeout); err == nil {
 			back = p.recovery()
 		}
 		timer := time.NewTimer(time.Duration(lasts) * time.Millisecond / endAgain)
@@ -434,8 +434,8 @@ func (c *Conn) end(ctx context.Context, ending command, lasts int64, timeout tim
 
 // change asks for something that gives units back: with it, what was known of the key is known no longer.
 func (c *Conn) change(ctx context.Context, cmd command, timeout time.Duration) (any, error) {
-	c.denials.forget(cmd.key)
-	defer c.denials.forget(cmd.key)
+	c.denials.forget(cmd.key())
+	defer c.denials.forget(cmd.key())
 	return c.ask(ctx, cmd, asking{timeout: timeout})
 }
 

@@ -165,7 +165,7 @@ func TestRefused(t *testing.T) {
 	conn := server(t)
 	l := limiter(t, conn, 1)
 	k := key()
-	text := command{words: []string{"SET", k, "text"}, key: k}
+	text := other(k, "SET", k, "text")
 	if _, err := conn.ask(background, text, asking{timeout: 20 * time.Second}); err != nil {
 		t.Fatal(err)
 	}

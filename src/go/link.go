@@ -253,7 +253,7 @@ func (l *link) greet(ctx context.Context, conn net.Conn, r *bufio.Reader) error 
 	if password != "" {
 		hello = append(hello, auth...)
 	}
-	replies, err := exchange(conn, r, hello, []string{"SELECT", strconv.Itoa(l.server.DB)}, []string{"SWLIMIT.ALLOW"},
+	replies, err := exchange(conn, r, hello, []string{"SELECT", strconv.Itoa(l.server.DB)}, []string{prefix + "ALLOW"},
 		[]string{"EVALSHA_RO"})
 	if err != nil {
 		return err

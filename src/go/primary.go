@@ -111,7 +111,7 @@ func (p *primary) heardOf(c *call) {
 	at := now()
 	if why := conditionOf(c.err); why != "" {
 		if late := c.written > 0 && at-c.written > c.timeout; !late {
-			p.fail(c.key, why)
+			p.fail(c.key(), why)
 		}
 		if strings.HasPrefix(why, "READONLY") {
 			c.link.retire()
@@ -123,7 +123,7 @@ func (p *primary) heardOf(c *call) {
 		return // the link was closed on purpose
 	}
 	if errors.As(c.err, new(*unavailable)) {
-		p.fail(c.key, c.err.Error())
+		p.fail(c.key(), c.err.Error())
 		return
 	}
 	trip := at - c.written
@@ -165,7 +165,7 @@ func (p *primary) overdue(c *call) {
 	if c.over.Load() {
 		return
 	}
-	p.fail(c.key, fmt.Sprintf("no reply within %v", c.timeout))
+	p.fail(c.key(), fmt.Sprintf("no reply within %v", c.timeout))
 	time.AfterFunc((silentTimes-1)*c.timeout, func() {
 		p.mu.Lock()
 		silent := p.heard < c.written
@@ -240,7 +240,7 @@ func (p *primary) isBack() *link {
 	probe := probeCommand(p.key)
 	p.mu.Unlock()
 	if l.backend() == byScript { // which denies also where nothing can be written
-		probe.words = []string{"SETRANGE", probe.key, "0", ""}
+		probe = other(probe.key(), "SETRANGE", probe.key(), "0", "")
 	}
 	_, err := l.do(ctx, probe)
 	if ctx.Err() != nil || conditionOf(err) != "" || errors.As(err, new(*unavailable)) {

@@ -55,7 +55,7 @@ func TestScriptDecidesTheSame(t *testing.T) {
 func flush(t *testing.T, conn *Conn) {
 	t.Helper()
 	for _, words := range [][]string{{"SCRIPT", "FLUSH"}, {"FLUSHALL"}} {
-		if _, err := conn.ask(background, command{words: words, key: "k"}, asking{timeout: 20 * time.Second}); err != nil {
+		if _, err := conn.ask(background, other("k", words...), asking{timeout: 20 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
 	}

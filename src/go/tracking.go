@@ -35,7 +35,7 @@ func (t *tracker) isOpen() bool {
 // denied remembers what the server denied to a request that would have begun a block of so many ms.
 func (t *tracker) denied(key string, wanted *demand, r reply, asked question, block int64, s *settings) {
 	peek := peekCommand(key, wanted)
-	look := strings.Join(peek.words, " ")
+	look := strings.Join(peek.words(), " ")
 	if block > 0 {
 		look = "b " + look
 	}
@@ -78,7 +78,7 @@ func (t *tracker) look(key string, wanted *demand, peek command, block int64) {
 		return
 	}
 	asked := c.denials.ask(key, true)
-	pttl := &call{command: command{words: []string{"PTTL", key}, key: key}, done: make(chan struct{})}
+	pttl := &call{command: other(key, "PTTL", key), done: make(chan struct{})}
 	first := &call{command: peek, done: make(chan struct{})}
 	l.add(first)
 	l.add(pttl)
@@ -94,7 +94,7 @@ func (t *tracker) look(key string, wanted *demand, peek command, block int64) {
 		return
 	}
 	if text, ok := first.err.(serverError); ok && strings.HasPrefix(string(text), "NOSCRIPT") {
-		_, _ = l.do(ctx, command{words: []string{"SCRIPT", "LOAD", script}}) // for the next look
+		_, _ = l.do(ctx, command{arguments: []string{"SCRIPT", "LOAD", script}}) // for the next look
 		return
 	}
 	r, err := replyOf(first.reply)
@@ -227,7 +227,7 @@ func (t *tracker) watch(l *link) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(t.primary.conn.ctx, silence)
-		_, err := l.do(ctx, command{words: []string{"PING"}})
+		_, err := l.do(ctx, command{arguments: []string{"PING"}})
 		cancel()
 		if err != nil && !lacksRight(err) {
 			l.fail(err)

@@ -188,7 +188,7 @@ func (w *waits) ended(asked *call, l *link) (any, error) {
 		return asked.reply, nil
 	case !isReply: // the connection was lost
 		if asked.ending != nil {
-			w.conn.insist(command{words: asked.ending, key: asked.key}, asked.lasts, closing)
+			w.conn.insist(*asked.ending, asked.lasts, closing)
 		}
 		return nil, nil
 	}
@@ -210,10 +210,10 @@ func (w *waits) giveUp(asked *call, l *link, timeout time.Duration) {
 	ctx, cancel := context.WithTimeout(c.ctx, closing)
 	defer cancel()
 	if asked.ending != nil { // which ends the wait, too
-		c.end(c.ctx, command{words: asked.ending, key: asked.key}, asked.lasts, timeout)
+		c.end(c.ctx, *asked.ending, asked.lasts, timeout)
 		return
 	}
-	_, _ = c.ask(ctx, command{words: []string{"CLIENT", "UNBLOCK", number(l.id)}, key: asked.key},
+	_, _ = c.ask(ctx, other(asked.key(), "CLIENT", "UNBLOCK", number(l.id)),
 		asking{timeout: closing, always: true})
 	select {
 	case <-asked.done:
