@@ -154,7 +154,7 @@ def test_a_server_that_is_gone(healthy, fault, report):
     eventually(rig.is_served, log=lambda: rig.daemon.log[lines:])
     report(f"{fault.__name__}: back after {time.monotonic() - begun:.2f} s; the simulator proves 1 s, or 2")
     log = rig.daemon.log[lines:]
-    assert log.count("is away") == log.count("is back") == 1, log
+    assert log.count("is unavailable") == log.count("is back") == 1, log
 
 
 def test_a_server_that_is_slow(healthy):

@@ -142,6 +142,6 @@ def test_of_whom_it_does_not_reach_it_says_why(at, start, tmp_path, reason):
     server, = json.loads(daemon.get("/page/state")[1])["servers"]
     assert (server["address"], server["state"], server["reason"]) == (address, "away", reason)
     # The client's request, and the check at the start, say it once each.
-    lines = [line for line in daemon.log.splitlines() if "is away" in line]
+    lines = [line for line in daemon.log.splitlines() if "is unavailable" in line]
     assert 1 <= len(lines) <= 2 and all(address in line for line in lines), daemon.log
     assert any(server["message"] in line for line in lines) and "secret" not in daemon.log

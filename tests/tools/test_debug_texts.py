@@ -6,7 +6,7 @@ from support.server import ROOT
 
 SOURCES = [path for part in ("client", "daemon", "module", "window", "budget", "hold")
            for path in (ROOT / "src" / part).rglob("*.rs")
-           if not {"tests", "sim", "fake"} & {*path.relative_to(ROOT).parts} and path.stem not in ("tests", "sim")]
+           if not {"tests", "simulation"} & {*path.relative_to(ROOT).parts} and path.stem not in ("tests", "vectors")]
 # For programmers: what says that the program itself is wrong.
 PROGRAMMERS = re.compile(r"\b(assert\w*|debug_assert\w*|panic|unreachable|todo|prop_assert\w*)!\([^;]*?;", re.DOTALL)
 DEBUG = re.compile(r"\{[\w.]*:#?\?\}")
