@@ -7,7 +7,7 @@ import pytest
 
 from script.test_convert import convert
 from support.bounds import MAX, T
-from support.comparing import Commands
+from support.comparing import Commands, stands
 from support.resp import Connection, Failed
 from support.script import load, scripted, sha
 from support.server import ROOT
@@ -58,6 +58,10 @@ def histories(start, clock):
     def play(seed, rounds, ask):
         ours, theirs = start(env=clock.environment), start(env=clock.environment)
         with Connection(ours.port) as module, Connection(theirs.port) as both:
+            if not stands(module):
+                pytest.skip("needs a server whose clock can be stopped")
+            for connection in (module, both):
+                connection.call("DEBUG", "SET-ACTIVE-EXPIRE", 0)
             caller, commands = Caller(both), Commands(seed)
             commands.sha, commands.read_only, commands.clock = sha(), "EVALSHA_RO", clock
             keys = 0
@@ -170,7 +174,7 @@ def test_what_is_refused_leaves_the_key_as_it_is(both, server, name):
     fill(both, name)
     assert both.take_over(name) == 1
     assert both.connection.call("TYPE", name).startswith(b"sw-")
-    assert both.connection.call("SWLIMIT.TOP") == []
+    assert name.encode() not in [row[1] for row in both.connection.call("SWLIMIT.TOP", 100)]
 
 
 def test_too_many_subintervals_for_the_module(both):
