@@ -55,7 +55,12 @@ function said(test) {
     const line = { master: [], others: [], heard() {}, isClosed: false };
     lines.set(port, line);
     return {
-      ask: async ([, question]) => (question === "MASTER" ? line.master : line.others),
+      ask: async ([, question]) =>
+        question === "MASTER"
+          ? line.master
+          : question === "SENTINELS"
+            ? line.others
+            : (line.address ?? [line.master[3], line.master[5]]),
       listen: (heard) => Object.assign(line, { heard }),
       close: () => Object.assign(line, { isClosed: true }),
     };
@@ -82,6 +87,22 @@ test("only the largest epoch of any sentinel leads to a primary", async (test) =
   await hear(1); // which was cut off
   tell(1, 20, 5);
   await hear(1);
+  assert.deepEqual(followed, [10, 20]);
+});
+
+test("a sentinel that is switching says the new epoch before the new address", async (test) => {
+  const { lines, followed, tell } = said(test);
+  const hear = async () => {
+    lines.get(1).heard();
+    await new Promise((resolve) => setImmediate(resolve));
+  };
+  tell(1, 10, 4);
+  await hear();
+  tell(1, 10, 5);
+  lines.get(1).address = ["h", "20"];
+  await hear();
+  tell(1, 20, 5);
+  await hear();
   assert.deepEqual(followed, [10, 20]);
 });
 

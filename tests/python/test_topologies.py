@@ -1,5 +1,6 @@
 """Clients of clusters, behind sentinels, over TLS and on sockets of the file system."""
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from support.resp import Connection
 from support.sentinel import watched, watching
 from support.tls import encrypted
 from support.waiting import eventually
-from swlimit._transport.sentinels import Primary
+from swlimit._transport.sentinels import Primary, Sentinels
 from swlimit._transport.server_health import ServerHealth
 from swlimit._transport.topology import Cluster as ClusterOfClient
 
@@ -206,6 +207,22 @@ def test_only_the_latest_epoch_leads_to_a_primary():
     assert [one.port for one in made] == [1, 1, 2, 2, 2]
     assert primary.get_master_address() == ("h", 3) and primary.server.failovers == 2
     assert {*cut} == {1, 2} and cut[:2] == [1, 1]
+
+
+def test_a_sentinel_that_is_switching_says_the_new_epoch_before_the_new_address():
+    """MASTER does; the address that is asked for afterwards is the new one."""
+    heard = []
+    sentinels = SimpleNamespace(_server=SimpleNamespace(endpoint=SimpleNamespace(name="ours")),
+                                _primary=SimpleNamespace(announced=lambda *told: heard.append(told)))
+    replies = {"MASTER": [b"ip", b"old", b"port", b"1", b"config-epoch", b"5"], "SENTINELS": [],
+               "GET-MASTER-ADDR-BY-NAME": [b"new", b"2"]}
+
+    class Asker:
+        async def call(self, _sentinel, question, _name):
+            return replies[question]
+
+    asyncio.run(Sentinels._ask(sentinels, Asker(), None))
+    assert heard == [("new", 2, 5)]
 
 
 def test_tls(kind, limiter, start, tmp_path):

@@ -57,10 +57,13 @@ export class Sentinels {
 
   private async ask(sentinel: SentinelConnections): Promise<void> {
     try {
-      const [primary, others] = await Promise.all(
-        ["MASTER", "SENTINELS"].map((question) => sentinel.ask(["SENTINEL", question, this.name])),
+      // The epoch first: in a failover MASTER says the new one already, and still the old address.
+      const questions = ["MASTER", "GET-MASTER-ADDR-BY-NAME", "SENTINELS"];
+      const [primary, address, others] = await Promise.all(
+        questions.map((question) => sentinel.ask(["SENTINEL", question, this.name])),
       );
-      this.follow(fieldsOf(primary));
+      const [ip, port] = (address as unknown[]).map(String);
+      this.follow({ ip, port, "config-epoch": fieldsOf(primary)["config-epoch"] });
       for (const { ip, port } of (others as unknown[]).map(fieldsOf)) {
         if (ip && port && this.all.size > 0) this.add({ host: ip, port: Number(port) });
       }

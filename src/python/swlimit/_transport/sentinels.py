@@ -164,12 +164,14 @@ class Sentinels(OneServer):
 
     async def _ask(self, asker: DedicatedConnection, endpoint: Endpoint) -> None:
         name = self._server.endpoint.name
-        primary, others = [await asker.call("SENTINEL", question, name) for question in ("MASTER", "SENTINELS")]
+        # The epoch first: in a failover MASTER says the new one already, and still the old address.
+        questions = "MASTER", "GET-MASTER-ADDR-BY-NAME", "SENTINELS"
+        primary, address, others = [await asker.call("SENTINEL", question, name) for question in questions]
         for one in others:
             found = _fields(one)
             self._add(found["ip"], int(found["port"]), endpoint)
-        found = _fields(primary)
-        self._primary.announced(found["ip"], int(found["port"]), int(found["config-epoch"]))
+        ip, port = address
+        self._primary.announced(ip.decode(), int(port), int(_fields(primary)["config-epoch"]))
 
     async def _wait(self, listener: DedicatedConnection, name: str, generation: int) -> None:
         """Until a change is announced, or it is this sentinel's turn to be asked."""
