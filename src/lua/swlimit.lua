@@ -745,9 +745,10 @@ if holding then
     return sum
   end
 
-  -- The ids of holds that have ended: all, or at most so many.
-  local function ended(key, most)
-    return without_prefix(ask('ZRANGEBYSCORE', key, '0', decimal(math.min(now, LATEST_END)), 'LIMIT', '0', most))
+  -- The ids of holds that have ended: all, but at most so many where sweeping may go on with the next change.
+  local function ended(held)
+    local most = held.is_plain and MOST_SWEPT or '-1'
+    return without_prefix(ask('ZRANGEBYSCORE', held.key, '0', decimal(math.min(now, LATEST_END)), 'LIMIT', '0', most))
   end
 
   local function last_end(key, is_plain)
@@ -783,7 +784,7 @@ if holding then
       held.last = last_end(key, false)
       held.extra = extra and extra - NO_EXTRA
         or extra_of(key, without_prefix(ask('ZRANGEBYSCORE', key, decimal(UNIT), '(' .. score_of_token(1))))
-      held.units = held.count + held.extra - extra_of(key, ended(key, '-1'))
+      held.units = held.count + held.extra - extra_of(key, ended(held))
     end
     held.ends = end_of(held.token, held.last)
     for i, id in ipairs(names) do
@@ -896,7 +897,7 @@ if holding then
 
   -- Every change begins with letting go of what has ended.
   sweep = function(held)
-    local names = ended(held.key, held.is_plain and MOST_SWEPT or '-1')
+    local names = ended(held)
     if #names == 0 then return end
     ask('ZADD', held.key, 'XX', '0', 'x') -- changes nothing, but is refused where a hold would be
     remove(held, names)
@@ -936,9 +937,9 @@ if holding then
       if #back > 0 then redis.pcall('ZADD', key, spread(back)) end
     end
     held.extra, held.is_plain = extra, held.is_plain and is_plain and not reserved
-    if reserved and hold.reserved then redis.pcall('ZREM', key, hold.reserved) end
     local last = hold.is_new and math.max(held.last or 0, ends) or last_end(key, held.is_plain)
     expire(held, end_of(math.max(held.token, hold.token), last), ends)
+    if reserved and hold.reserved then redis.pcall('ZREM', key, hold.reserved) end -- nothing is taken back any more
   end
 
   -- Whether holds were renewed. Those that end then already are left as they are.
@@ -973,7 +974,7 @@ if holding then
       ask('DEL', held.key)
       return freed
     end
-    for _, id in ipairs(ended(held.key, held.is_plain and MOST_SWEPT or '-1')) do names[#names + 1] = id end
+    for _, id in ipairs(ended(held)) do names[#names + 1] = id end
     remove(held, names)
     -- The holds have ended: a user who may not change the expiry leaves it.
     pcall(expire, held, end_of(held.token, last_end(held.key, held.is_plain)), now)
@@ -1006,8 +1007,8 @@ if holding then
     return rows
   end
 
-  -- Reservations as a member: {RATE, key, units, instant, resolution, subintervals}, {BUDGET, key, units, end} or
-  -- {HOLD, key, units, token, 0, 0, id}.
+  -- Reservations as a member: {'R', key, units, instant, resolution, subintervals}, {'B', key, units, end} or
+  -- {'H', key, units, token, 0, 0, id}.
   describe = function(token, list)
     local parts = {'v' .. pack('<d', token)}
     for i, one in ipairs(list) do

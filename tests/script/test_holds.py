@@ -136,6 +136,21 @@ def test_missing_rights_change_nothing(plain, ask, words):
     assert refused >= 3
 
 
+def test_a_refused_repetition_leaves_the_reservations(plain, ask):
+    """Of an ADMIT whose further hold has ended, so that the first would reserve another."""
+    hold_some(ask)
+    ask("HOLD", "s", 9, 3600, "other", "AT", T)
+    ask("RELEASE", "s", "w", "AT", T)
+    before = stored(plain)
+    plain.call("ACL", "SETUSER", "u", "reset", "on", "nopass", "~*", "+@all", "-pexpire")
+    with Connection(plain.port) as unable:
+        assert unable.call("AUTH", "u", "x") == b"OK"
+        repeated = [{"x": "z", "y": "w"}.get(word, 70 if word == 60 else word) for word in ADMIT]
+        assert isinstance(ask(*repeated, by=unable), Failed)
+    plain.call("ACL", "DELUSER", "u")
+    assert stored(plain) == before
+
+
 def test_many_holds_end_at_once_within_the_time_limit(plain, ask):
     """10,000 of two units each, which have to be summed, and as many of one, which go one after the other."""
     plain.call("CONFIG", "SET", "lua-time-limit", 1000)
