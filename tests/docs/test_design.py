@@ -1,6 +1,5 @@
 """The picture of the design is true: its rooms are there, and each imports only from those below it."""
 
-import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -8,29 +7,21 @@ import pytest
 
 from book import house
 from crates.test_rooms import rooms as rooms_of_crate
+from node.test_imports import imports
+from python.test_imports import IMPORTS
 from support.server import ROOT
 
-IMPORTS = {".py": r"^ *from (\.+[\w.]*) import", ".ts": r'^(?:import|export)[^;]*? from "(\.[^"]+)"'}
+FILES = {"src/python/swlimit": IMPORTS, "src/node": imports()}
+"""The files that each file of a package imports."""
 
 
 def rooms_of_package(folder):
     """The rooms that each room imports from, in Python or TypeScript."""
     below = {}
-    for path in folder.rglob("*.*"):
-        room = path.relative_to(folder).parts[0]
-        if path.suffix in IMPORTS and room not in ("node_modules", "dist"):
-            imports = re.findall(IMPORTS[path.suffix], path.read_text(), re.MULTILINE)
-            below.setdefault(room, set()).update(room_of(path, name, folder) for name in imports)
+    for path, others in FILES[folder].items():
+        room, *named = (one.relative_to(ROOT / folder).parts[0] for one in (path, *others))
+        below.setdefault(room, set()).update(named)
     return below
-
-
-def room_of(path, name, folder):
-    """The room that an import by a relative name leads to."""
-    if path.suffix == ".py":
-        dots = len(name) - len(name.lstrip("."))
-        name = "../" * (dots - 1) + name[dots:].replace(".", "/")
-    target = Path(*path.parent.joinpath(name).resolve().relative_to(folder).parts[:1])
-    return target.name if (folder / target).is_dir() else f"{target.stem}{path.suffix}"
 
 
 @pytest.mark.parametrize("name, folder, shown", house.PARTS, ids=[folder for _, folder, _ in house.PARTS])
@@ -42,7 +33,7 @@ def test_rooms_import_from_below(name, folder, shown):
     if folder in ("src/daemon", "src/client"):
         below = rooms_of_crate(Path(folder).name)
     else:
-        below = rooms_of_package(ROOT / folder)
+        below = rooms_of_package(folder)
         TopologicalSorter({room: others - {room} for room, others in below.items()}).prepare()  # or there is a circle
     assert sum(map(len, below.values())) > 10
     assert {room: up for place, room in enumerate(shown) if (up := below[room] & {*shown[:place]})} == {}

@@ -10,7 +10,7 @@ from support.commands import of_vector
 from support.comparing import Commands, Difference, compare
 from support.lacking import needed
 from support.releases import TOO_OLD
-from support.script import PARTIAL, STRICT, packed, scripted, sha, unpacked
+from support.script import PARTIAL, SEVERAL, STRICT, packed, scripted, sha, unpacked
 from support.waiting import eventually
 from vectors import make
 from vectors.test_vectors import as_json
@@ -90,7 +90,7 @@ def test_replies(plain, sequence):
         words = step["command"]
         if words[0] == "SWLIMIT.ACQUIRE":
             continue  # a script does not wait
-        if words[0] in ("SWLIMIT.MALLOW", "SWLIMIT.ADMIT", "SWLIMIT.SETTLE"):
+        if words[0].removeprefix("SWLIMIT.") in SEVERAL:
             if len(words) < 2 or words[1] not in map(str, range(1, len(words) - 1)):
                 continue  # numkeys is EVALSHA's own word, and so is its error
             words = [words[0], int(words[1]), *words[2:]]

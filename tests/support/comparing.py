@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .bounds import MAX, MAX_WINDOW
 from .resp import INCOMPLETE, Connection, encode, parser
-from .script import COUNT, PARTIAL, STRICT, load, packed, scripted, sha, unpacked
+from .script import COUNT, PARTIAL, SEVERAL, STRICT, load, packed, scripted, sha, unpacked
 
 SOURCE = Path(__file__).with_name("standing_clock.c")
 BATCH = 1000
@@ -29,7 +29,6 @@ GARBAGE = ["", "x", "-1", "+1", "1.5", " 1", "1e3", "0x10", "0", "00", "007", st
            "cost", "COST PARTIAL", "AT", "strict", "Partial", "age", "since", "until", "BLOCK", "nx", "FORCE", "Rate",
            "BUDGET", "hold",
            b"\xff\0'\"\\\r\n", b"1\0", "é", "a" * 100]
-SEVERAL = ("MALLOW", "ADMIT", "SETTLE")
 MEMORY = re.compile(rb"(\$6\r\nmemory\r\n):\d+\r\n")
 PACKED = re.compile(rb"\$24\r\n(.{24})\r\n", re.DOTALL)  # nothing else that is compared has 24 bytes
 
@@ -61,7 +60,7 @@ class Commands:
 
     def __init__(self, seed):
         self.random = random.Random(seed)
-        self.number, self.holding = 0, 0.25
+        self.number = 0
         self.starts, self.geometries, self.stands = STARTS, GEOMETRIES, True
         self.begin()
 
@@ -133,9 +132,9 @@ class Commands:
         """One command in the module's words, and in the script's."""
         pick = self.random
         kind = pick.random()
-        if kind < self.holding:
+        if kind < 0.25:
             return self.held_or_released()
-        if kind < self.holding + 0.12:
+        if kind < 0.37:
             return self.budgeted()
         chance = pick.random() * (1 if self.stands else 0.74)
         keys = self.keys if chance < 0.74 or 0.82 <= chance < 0.87 else self.keys + self.budgets

@@ -7,6 +7,7 @@ from .server import ROOT
 
 SCRIPT = ROOT / "src/lua/swlimit.lua"
 COUNT, PARTIAL, STRICT = 1, 2, 4
+SEVERAL = "MALLOW", "ADMIT", "SETTLE"  # the commands of several keys
 
 
 def load(connection):
@@ -25,7 +26,7 @@ def scripted(words, sha, read_only="EVALSHA_RO"):
         return words
     name = name.removeprefix("SWLIMIT.")
     evalsha = read_only if name in ("PEEK", "INFO", "HOLDERS") else "EVALSHA"
-    if name in ("MALLOW", "ADMIT", "SETTLE"):
+    if name in SEVERAL:
         end = 2 + int(words[1])
         return [evalsha, sha, *words[1:end], name, *words[end:]]
     return [evalsha, sha, 1, words[1], name, *words[2:]]
