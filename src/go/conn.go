@@ -21,8 +21,8 @@ const (
 	mostTries    = 5  // a command that was not executed is sent so often
 )
 
-// A Transport finds the servers. [Server] is the one of a single server; goredis and valkeygo have those of clusters
-// and of Sentinel.
+// A Transport finds the servers. [Server] is the one of a single server; goredis has those of clusters and of
+// Sentinel.
 type Transport interface {
 	// Primary is the server that has a key now.
 	Primary(ctx context.Context, key string) (Server, error)

@@ -62,8 +62,8 @@ export class Sentinels {
       const [primary, address, others] = await Promise.all(
         questions.map((question) => sentinel.ask(["SENTINEL", question, this.name])),
       );
-      const [ip, port] = (address as unknown[]).map(String);
-      this.follow({ ip, port, "config-epoch": fieldsOf(primary)["config-epoch"] });
+      const [host, port] = address as unknown[];
+      this.follow({ host: String(host), port: Number(port) }, Number(fieldsOf(primary)["config-epoch"]));
       for (const { ip, port } of (others as unknown[]).map(fieldsOf)) {
         if (ip && port && this.all.size > 0) this.add({ host: ip, port: Number(port) });
       }
@@ -72,13 +72,12 @@ export class Sentinels {
     }
   }
 
-  private follow({ ip, port, "config-epoch": latest }: Partial<Record<string, string>>): void {
-    const epoch = Number(latest);
-    if (!ip || !port || !(epoch > this.epoch)) return;
+  private follow(primary: Address, epoch: number): void {
+    if (!(epoch > this.epoch)) return;
     this.epoch = epoch;
-    if (ip === this.primary?.host && Number(port) === this.primary.port) return;
-    this.primary = { host: ip, port: Number(port) };
-    this.changed(this.primary);
+    if (primary.host === this.primary?.host && primary.port === this.primary.port) return;
+    this.primary = primary;
+    this.changed(primary);
   }
 }
 
