@@ -281,7 +281,7 @@ test("defaults", () => {
     probe_timeout: PROBE_TIMEOUT,
   });
   // No connection of this client's has so many commands, or waits so long for one; the server checks the others.
-  const { late, max_unanswered, max_hold_id, max_admitted, ...shared } = numbers;
+  const { late, max_unanswered, max_hold_id, max_admitted, min_hold_poll, max_hold_poll, ...shared } = numbers;
   assert.deepEqual(shared, {
     ...{ poll: POLL, silence: SILENCE, connect: CONNECTING, sentinel_interval: ASK_INTERVAL, loop_turns: LOOP_TURNS },
     ...{ script_tries: SCRIPT_TRIES, script_subintervals: SCRIPT_SUBINTERVALS },

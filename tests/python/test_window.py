@@ -153,7 +153,7 @@ def test_defaults():
         assert known == [us > 0, False], case
 
 
-OTHERS = {"max_admitted", "closing", "closing_round_trips"}
+OTHERS = {"max_admitted", "min_hold_poll", "max_hold_poll", "closing", "closing_round_trips"}
 """Numbers that this client does not have."""
 
 

@@ -11,7 +11,7 @@ from support.bounds import MAX, MAX_WINDOW
 NOW = 1_760_054_400_000  # a day begins
 LATER = 2_000_000_000_000  # when a budget's period ends
 ANSWERED = 20
-SCRIPTED = "ALLOW", "PEEK", "RECORD", "REFUND", "BLOCK", "UNBLOCK", "INFO", "MALLOW", "BUDGET", "ADMIT"
+NEEDING_THE_MODULE = "ACQUIRE", "TOP"
 MAX_SCRIPT_SUBINTERVALS = 4096
 RATE = {"limit": 10, "window": 60_000, "resolution": 5_000}
 OTHER_RATE = {"limit": 1_000, "window": 3_600_000, "resolution": 60_000}
@@ -78,8 +78,7 @@ def combined(**choices):
 
 
 def script(name, fields, words):
-    held = any(clause["kind"] == "HOLD" for clause in fields.get("clauses", ()))
-    if name not in SCRIPTED or held:
+    if name in NEEDING_THE_MODULE:
         return None
     if name in ("ALLOW", "PEEK") and not fields.get("block"):
         subintervals = fields["window"] // fields["resolution"]
@@ -87,7 +86,8 @@ def script(name, fields, words):
         if subintervals <= MAX_SCRIPT_SUBINTERVALS:
             numbers = fields["limit"], fields["resolution"], subintervals, fields["cost"]
             return {"packed": struct.pack("<B4Q", flags, *numbers).hex()}
-    return {"words": spelled(name, *words)}
+    waits = fields.get("wait") is not None
+    return {"words": spelled(name, *(words[:-2] if waits else words))}
 
 
 def dated(entry):

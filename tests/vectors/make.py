@@ -197,9 +197,9 @@ NUMBERS = {
     "poll": 100, "silence": 1_000, "connect": 1_000, "late": 10_000, "max_unanswered": 1_000,
     "sentinel_interval": 1_000, "loop_turns": 3, "script_tries": 5, "script_subintervals": 4_096, "look_from": 20,
     "look_round_trips": 4, "closing": 1_500, "closing_round_trips": 6, "max_kept": 100_000, "hold_ttl": 30_000,
-    "min_hold_ttl": 3_000, "max_hold_wait": 3_600_000, "max_hold_id": 128, "ids_per_renewal": 1_000,
-    "renewals_per_ttl": 3, "retries_per_ttl": 10, "drift": 1_000, "max_admitted": 64, "max_limit": MAX,
-    "max_window": MAX_WINDOW, "max_subintervals": MAX_SUBINTERVALS,
+    "min_hold_ttl": 3_000, "max_hold_wait": 3_600_000, "min_hold_poll": 20, "max_hold_poll": 60, "max_hold_id": 128,
+    "ids_per_renewal": 1_000, "renewals_per_ttl": 3, "retries_per_ttl": 10, "drift": 1_000, "max_admitted": 64,
+    "max_limit": MAX, "max_window": MAX_WINDOW, "max_subintervals": MAX_SUBINTERVALS,
 }
 WINDOWS = [*range(1, 40), 59, 60, 97, 100, 144, 250, 500, 1_000, 1_001, 1_500, 4_093, 4_099, 8_186, 8_198, 9_999,
            10_000, 30_000, 60_000, 90_000, 3_600_000, 16_769_023, 16_777_216, 86_400_000, 86_400_001, 604_800_000,

@@ -30,6 +30,11 @@ def sent(words):
     return [as_bytes(word) for word in words]
 
 
+def by_script(words):
+    """The script's call for a client's command. A script does not wait."""
+    return scripted(words[:words.index(b"WAIT")] if b"WAIT" in words else words, sha())
+
+
 def shape(reply):
     return [shape(one) for one in reply] if isinstance(reply, list) else type(reply)
 
@@ -84,8 +89,8 @@ def test_the_server_finds_the_keys(pipe, entry):
 def test_the_script_takes_both_spellings(plain, entry):
     """One packed argument decides as the words do."""
     script, keys = entry["script"], sent(entry["keys"])
-    *call, name = scripted(sent(entry["words"]), sha())[:4 + len(keys)]
-    words = [name.encode(), *scripted(sent(entry["words"]), sha())[4 + len(keys):]]
+    asked = by_script(sent(entry["words"]))
+    call, words = asked[:3 + len(keys)], [asked[3 + len(keys)].encode(), *asked[4 + len(keys):]]
     assert script.get("words") is None or sent(script["words"]) == words
 
     def reply(*arguments):
@@ -122,7 +127,7 @@ def at_once(starting, tmp_path_factory):
             pytest.skip("needs a server whose clock can be stopped")
         load(plain)
         module.call("CONFIG", "SET", "swlimit.max-subintervals", 10_000)
-        yield {"module": module.call, "script": lambda *words: plain.call(*scripted(words, sha()))}
+        yield {"module": module.call, "script": lambda *words: plain.call(*by_script(words))}
 
 
 def parts(entry):
