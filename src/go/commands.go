@@ -14,8 +14,10 @@ type command struct {
 	// arguments are the words after the keys.
 	arguments []string
 	reads     bool
-	// needsModule tells that the script lacks it.
+	// needsModule tells that the script lacks it: it would wait in the server.
 	needsModule bool
+	// takesOver tells that takeover.lua is asked, whatever the dialect.
+	takesOver bool
 	// packed is what an ALLOW or a PEEK asks, if the script takes it in one argument.
 	packed   demand
 	packable bool
@@ -235,26 +237,19 @@ func holdCommand(key string, limit, ttl int64, id string, cost, wait int64) comm
 	if wait >= 0 {
 		words = append(words, "WAIT", ms(wait))
 	}
-	c, ending := holdsCommand("HOLD", key, words...), releaseCommand(key, id)
-	c.ending, c.lasts = &ending, ttl
+	c, ending := ofKey("HOLD", key, words...), releaseCommand(key, id)
+	c.needsModule, c.ending, c.lasts = wait >= 0, &ending, ttl
 	return c
 }
 
-// holdsCommand is one of those that the script is not asked for.
-func holdsCommand(name, key string, arguments ...string) command {
-	c := ofKey(name, key, arguments...)
-	c.needsModule = true
-	return c
-}
-
-func releaseCommand(key string, ids ...string) command { return holdsCommand("RELEASE", key, ids...) }
+func releaseCommand(key string, ids ...string) command { return ofKey("RELEASE", key, ids...) }
 
 func renewCommand(key string, ttl int64, ids []string) command {
-	return holdsCommand("RENEW", key, append([]string{ms(ttl)}, ids...)...)
+	return ofKey("RENEW", key, append([]string{ms(ttl)}, ids...)...)
 }
 
 func holdersCommand(key string, count int64) command {
-	c := holdsCommand("HOLDERS", key, number(count))
+	c := ofKey("HOLDERS", key, number(count))
 	c.reads = true
 	return c
 }
@@ -295,7 +290,7 @@ func admitCommand(clauses []clause, strict bool) command {
 	if strict {
 		words = append(words, "STRICT")
 	}
-	admit := command{name: "ADMIT", keys: keys, several: true, arguments: words, needsModule: holding != nil}
+	admit := command{name: "ADMIT", keys: keys, several: true, arguments: words}
 	if holding != nil {
 		ending := settleCommand(holding.key, holding.id, reserved, make([]int64, len(reserved)))
 		admit.ending, admit.lasts = &ending, holding.ttl
@@ -324,7 +319,7 @@ func settleCommand(key, id string, reserved []string, used []int64) command {
 		words = append(words, number(units))
 	}
 	keys := append([]string{key}, reserved...)
-	return command{name: "SETTLE", keys: keys, several: true, arguments: words, needsModule: true}
+	return command{name: "SETTLE", keys: keys, several: true, arguments: words}
 }
 
 // probeCommand is refused as any write would be, and otherwise denied without a trace.
@@ -333,6 +328,9 @@ func probeCommand(key string) command {
 }
 
 func unlinkCommand(key string) command { return other(key, "UNLINK", key) }
+
+// takeOverCommand hands a key that the script has written to the module.
+func takeOverCommand(key string) command { return command{keys: []string{key}, takesOver: true} }
 
 // members are the replies for each key, where all were granted.
 func members(reply any) []any {

@@ -3,6 +3,7 @@ package swlimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math"
@@ -52,6 +53,7 @@ type Conn struct {
 	closed    bool
 	primaries map[string]*primary
 	lost      atomic.Int64 // when no server was known for a key
+	takenOver atomic.Int64 // keys
 
 	starting sync.Mutex
 	stopped  bool
@@ -218,7 +220,8 @@ func (c *Conn) primaryAt(server Server) (*primary, error) {
 // An asking says how a command is asked.
 type asking struct {
 	timeout time.Duration
-	always  bool // also while the server is known not to answer
+	always  bool  // also while the server is known not to answer
+	on      *link // this connection and no other; nil: one to the key's primary
 }
 
 // ask is the reply to a command: a RefusedError, or an error that is ErrUnavailable when it does not come in time.
@@ -235,44 +238,48 @@ func (c *Conn) ask(ctx context.Context, cmd command, how asking) (any, error) {
 		}
 	}
 	until := now() + wait
-	p, err := c.primary(ctx, cmd.key(), wait)
-	if err != nil {
-		if canceled := ctx.Err(); errors.Is(canceled, context.Canceled) {
-			return nil, canceled
+	next := &call{command: cmd, timeout: how.timeout, done: make(chan struct{})}
+	if how.on == nil {
+		p, err := c.primary(ctx, cmd.key(), wait)
+		if err != nil {
+			if canceled := ctx.Err(); errors.Is(canceled, context.Canceled) {
+				return nil, canceled
+			}
+			return nil, err
 		}
-		return nil, err
+		next.owner = p
 	}
-	next := &call{command: cmd, timeout: how.timeout, owner: p}
 	for try := 1; ; try++ {
+		p, l := next.owner, how.on
 		if !how.always {
 			if err := p.unavailable(); err != nil {
 				return nil, err
 			}
 		}
-		next.done = make(chan struct{})
-		p.current().add(next)
+		if l == nil {
+			l = p.current()
+		}
+		l.add(next)
 		reply, err := c.await(ctx, next, until)
 		text, isReply := err.(serverError)
-		if errors.Is(err, errRetired) && try < mostTries && !wasSent(err) {
-			next = &call{command: cmd, timeout: how.timeout, owner: p, asking: next.asking, whole: next.whole,
-				redirected: next.redirected}
+		if errors.Is(err, errRetired) && try < mostTries && !wasSent(err) && how.on == nil {
+			next = next.anew()
 			continue
+		}
+		if next.byModule && (err == nil || isReply && !unknownCommand.MatchString(string(text))) {
+			next.link.adapt(func(d *dialect) bool { d.byScript = false; return true })
 		}
 		if !isReply {
 			return reply, err
 		}
-		again, to := c.again(ctx, next, string(text))
+		again, why := c.again(ctx, next, string(text), until)
 		if again == nil || try == mostTries || now() >= until {
-			if redirection.MatchString(string(text)) {
+			if p != nil && redirection.MatchString(string(text)) {
 				p.fail(cmd.key(), string(text))
 			}
-			return nil, understood(text)
+			return nil, why
 		}
 		next = again
-		if to != nil {
-			p = to
-			next.owner = to
-		}
 	}
 }
 
@@ -282,27 +289,26 @@ func wasSent(err error) bool {
 	return errors.As(err, &failed) && failed.sent
 }
 
-// again is a call in place of one that the server has not executed; nil where there is none. The server may be another.
-func (c *Conn) again(ctx context.Context, failed *call, text string) (*call, *primary) {
-	next := &call{command: failed.command, timeout: failed.timeout, owner: failed.owner, asking: failed.asking,
-		redirected: failed.redirected}
-	l := failed.link
+// again is a call in place of one that the server has not executed, perhaps to another server; nil where there is none,
+// and why.
+func (c *Conn) again(ctx context.Context, failed *call, text string, until time.Duration) (*call, error) {
+	next, l, why := failed.anew(), failed.link, understood(serverError(text))
 	switch {
 	case strings.HasPrefix(text, "MOVED "), strings.HasPrefix(text, "ASK "):
 		words := strings.Fields(text)
 		server, err := c.transport.Moved(ctx, words[len(words)-1])
-		if err != nil || failed.redirected {
-			return nil, nil
+		if err != nil || failed.redirected || failed.owner == nil {
+			return nil, why
 		}
 		p, err := c.primaryAt(server)
 		if err != nil {
-			return nil, nil
+			return nil, why
 		}
-		next.asking, next.redirected = words[0] == "ASK", true
-		return next, p
+		next.owner, next.asking, next.redirected = p, words[0] == "ASK", true
+		return next, nil
 	case strings.HasPrefix(text, "TRYAGAIN "):
 		if !sleep(ctx, 10*time.Millisecond) {
-			return nil, nil
+			return nil, why
 		}
 		return next, nil
 	case strings.HasPrefix(text, "NOSCRIPT"):
@@ -313,13 +319,40 @@ func (c *Conn) again(ctx context.Context, failed *call, text string) (*call, *pr
 			slog.Warn("swlimit: the script may not ask for the time: this machine's clock decides", "error", text)
 		}
 		return next, nil
-	case unknownCommand.MatchString(text):
-		isScripted := failed.name != "" && !failed.needsModule
-		if isScripted && l.adapt(func(d *dialect) bool { was := d.byScript; d.byScript = true; return !was }) {
-			return next, nil // the module was unloaded, or this is another server
+	case strings.HasPrefix(text, "WRONGTYPE ") && failed.name != "":
+		switch {
+		case failed.byScript && !failed.byModule: // of the module, if there is one now
+			next.byModule = true
+			return next, nil
+		case !failed.byScript && !failed.takenOver: // of the script
+			if err := c.takeOver(ctx, failed.keys, until); err != nil {
+				return nil, err
+			}
+			next.takenOver = true
+			return next, nil
+		}
+	case unknownCommand.MatchString(text) && failed.byModule:
+		return nil, errWrongType
+	case unknownCommand.MatchString(text) && failed.name != "" && !failed.needsModule && !failed.byScript:
+		l.adapt(func(d *dialect) bool { d.byScript = true; return true })
+		return next, nil // this is another server
+	}
+	return nil, why
+}
+
+// takeOver hands those of the keys that the script has written to the module. After an error they are what they were.
+func (c *Conn) takeOver(ctx context.Context, keys []string, until time.Duration) error {
+	for _, key := range keys {
+		taken, err := integerOf(c.ask(ctx, takeOverCommand(key), asking{timeout: until - now(), always: true}))
+		if err != nil {
+			return err
+		}
+		if taken == 1 {
+			c.takenOver.Add(1)
+			slog.Info(fmt.Sprintf("swlimit: the module is loaded now; took over key %q, which the script wrote", key))
 		}
 	}
-	return nil, nil
+	return nil
 }
 
 // await is the reply to a call, or why nobody waits for it any more.
@@ -351,7 +384,7 @@ func (c *Conn) await(ctx context.Context, asked *call, until time.Duration) (any
 		<-asked.done
 		return asked.reply, asked.err
 	}
-	if written {
+	if written && asked.owner != nil {
 		if left := asked.written + asked.timeout - now(); left > 0 {
 			time.AfterFunc(left, func() { asked.owner.overdue(asked) })
 		} else {
@@ -393,7 +426,7 @@ func (c *Conn) giveBack(asked *call, all []counted) {
 	commands, _ := refunds(all, (now() - asked.written).Milliseconds(), since)
 	for _, refund := range commands {
 		c.denials.forget(refund.key())
-		_, _ = asked.link.do(ctx, refund)
+		_, _ = c.ask(ctx, refund, asking{timeout: drain, always: true, on: asked.link})
 		c.denials.forget(refund.key())
 	}
 }

@@ -22,7 +22,8 @@ var (
 	// ErrLost is the cause that the context of a lost hold is cancelled with.
 	ErrLost = errors.New("swlimit: the hold is lost")
 
-	errOverflow = RefusedError("ERR count would overflow")
+	errOverflow  = RefusedError("ERR count would overflow")
+	errWrongType = RefusedError("WRONGTYPE Operation against a key holding the wrong kind of value")
 )
 
 // A DeniedError says that nothing was granted to a caller who asked for no decision.

@@ -177,11 +177,17 @@ func newAsker(conn *Conn, options []Option) (asker, error) {
 // Statistics says how many decisions were made by whom.
 type Statistics struct {
 	Server, Cache, Failure, Local int64
+	// TakenOver is how many keys the Conn has handed from the script to the module, for all its limiters.
+	TakenOver int64
 }
 
 // Statistics says how many decisions were made by whom, since the limiter was made.
 func (a asker) Statistics() Statistics {
-	return Statistics{a.counts[0].Load(), a.counts[1].Load(), a.counts[2].Load(), a.counts[3].Load()}
+	s := Statistics{a.counts[0].Load(), a.counts[1].Load(), a.counts[2].Load(), a.counts[3].Load(), 0}
+	if a.conn != nil {
+		s.TakenOver = a.conn.takenOver.Load()
+	}
+	return s
 }
 
 func (a asker) decided(r reply, source Source) Decision {

@@ -73,6 +73,9 @@ type call struct {
 	asking     bool          // preceded by ASKING
 	redirected bool          // another server has said that this one has the key
 	whole      bool          // with the script itself, which the server has lost
+	byModule   bool          // whatever the link's dialect
+	byScript   bool          // it was written so
+	takenOver  bool          // its keys are the module's, or nobody's
 	timeout    time.Duration // replies that take longer are late
 	owner      *primary      // who hears how it went; may be nil
 	done       chan struct{}
@@ -91,6 +94,12 @@ const (
 	answered
 	left
 )
+
+// anew is the same call, to be sent once more.
+func (c *call) anew() *call {
+	return &call{command: c.command, asking: c.asking, redirected: c.redirected, whole: c.whole, byModule: c.byModule,
+		takenOver: c.takenOver, timeout: c.timeout, owner: c.owner, done: make(chan struct{})}
+}
 
 // answer is called once, by the link.
 func (c *call) answer(reply any, err error) {
@@ -381,7 +390,10 @@ func (l *link) write(conn net.Conn) {
 				l.sent = append(l.sent, &call{written: at, done: make(chan struct{})})
 			}
 			l.sent = append(l.sent, c)
-			b = appendWords(b, l.dialect.words(&c.command, c.whole))
+			d := l.dialect
+			d.byScript = d.byScript && !c.byModule
+			c.byScript = d.scripts(&c.command)
+			b = appendWords(b, d.words(&c.command, c.whole))
 		}
 		l.mu.Unlock()
 		clear(batch)

@@ -15,10 +15,17 @@ import (
 //go:embed swlimit.lua
 var script string
 
-var scriptSHA = func() string {
-	sum := sha1.Sum([]byte(script))
+// takeOver hands a key that the script has written to the module: a copy of src/lua/takeover.lua.
+//
+//go:embed takeover.lua
+var takeOver string
+
+var scriptSHA, takeOverSHA = shaOf(script), shaOf(takeOver)
+
+func shaOf(text string) string {
+	sum := sha1.Sum([]byte(text))
 	return hex.EncodeToString(sum[:])
-}()
+}
 
 // scriptSubintervals is the most that the script takes.
 const scriptSubintervals = 4096
@@ -30,22 +37,30 @@ type dialect struct {
 	clock     func() int64 // this machine's, in Unix ms, where the script may not ask the server for the time
 }
 
-// scripts tells whether a command is the script's, too.
+// scripts tells whether the script decides a command.
 func (d dialect) scripts(c *command) bool { return d.byScript && c.name != "" && !c.needsModule }
+
+// evaluated is how a script begins to be called; whole with its text.
+func evaluated(text, sha string, whole, reads bool, keys []string) []string {
+	call, body := "EVALSHA", sha
+	if whole {
+		call, body = "EVAL", text
+	}
+	if reads {
+		call += "_RO"
+	}
+	return append([]string{call, body, strconv.Itoa(len(keys))}, keys...)
+}
 
 // words are a command as it is sent; whole with the script itself.
 func (d dialect) words(c *command, whole bool) []string {
-	if !d.scripts(c) {
+	switch {
+	case c.takesOver:
+		return evaluated(takeOver, takeOverSHA, whole, false, c.keys)
+	case !d.scripts(c):
 		return c.words()
 	}
-	call, body := "EVALSHA", scriptSHA
-	if whole {
-		call, body = "EVAL", script
-	}
-	if c.reads && !d.noReadSHA {
-		call += "_RO"
-	}
-	sent := append([]string{call, body, strconv.Itoa(len(c.keys))}, c.keys...)
+	sent := evaluated(script, scriptSHA, whole, c.reads && !d.noReadSHA, c.keys)
 	at := int64(-1)
 	if d.clock != nil && c.name != "INFO" {
 		at = d.clock()

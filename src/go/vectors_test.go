@@ -149,9 +149,11 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-func TestScriptIsTheOneOfAllClients(t *testing.T) {
-	shared, err := os.ReadFile("../lua/swlimit.lua")
-	if err != nil || string(shared) != script {
-		t.Error("copy src/lua/swlimit.lua to src/go/swlimit.lua:", err)
+func TestScriptsAreThoseOfAllClients(t *testing.T) {
+	for name, copied := range map[string]string{"swlimit.lua": script, "takeover.lua": takeOver} {
+		shared, err := os.ReadFile("../lua/" + name)
+		if err != nil || string(shared) != copied {
+			t.Errorf("copy src/lua/%s to src/go: %v", name, err)
+		}
 	}
 }
