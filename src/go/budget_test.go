@@ -109,7 +109,7 @@ func TestBudget(t *testing.T) {
 }
 
 func TestAdmission(t *testing.T) {
-	for _, conn := range []*Conn{server(t), nil} {
+	for _, conn := range []*Conn{server(t), connect(t, Server{Addr: address(t, "bare")}), nil} {
 		options := []Option{Timeout(20 * time.Second), OnFailure(Error)}
 		rates := limiter(t, conn, 10, Prefix("rate:"))
 		budget := must(NewBudget(conn, 100, Daily(), nil, append(options, Prefix("budget:"))...))
@@ -161,8 +161,10 @@ func TestAdmission(t *testing.T) {
 }
 
 // Admitted for callers that have gone, in every instant: all of it goes back.
-func TestCancelledAdmissions(t *testing.T) {
-	conn := NewConn(Server{Addr: address(t, "main")})
+func TestCancelledAdmissions(t *testing.T) { byBoth(t, testCancelledAdmissions) }
+
+func testCancelledAdmissions(t *testing.T, addr string) {
+	conn := NewConn(Server{Addr: addr})
 	options := []Option{Timeout(20 * time.Second), OnFailure(Error)}
 	rates := limiter(t, conn, 1000, Prefix("rate:"), Mode(Direct))
 	budget := must(NewBudget(conn, 1000, Yearly(time.January, 1), nil, append(options, Prefix("budget:"))...))
@@ -190,7 +192,7 @@ func TestCancelledAdmissions(t *testing.T) {
 		cancel()
 	}
 	conn.Close()
-	conn = server(t)
+	conn = connect(t, Server{Addr: addr})
 	rates.asker.conn, budget.asker.conn, holds.asker.conn = conn, conn, conn
 	rate, _ := must(rates.Peek(background, k)).Remaining()
 	spent, _ := must(budget.Peek(background, k)).Remaining()

@@ -14,7 +14,9 @@ type command struct {
 	// arguments are the words after the keys.
 	arguments []string
 	reads     bool
-	// needsModule tells that the script lacks it: it would wait in the server.
+	// waits is how many of the last arguments have it wait in the server, which the script leaves out.
+	waits int
+	// needsModule tells that the script lacks it.
 	needsModule bool
 	// takesOver tells that takeover.lua is asked, whatever the dialect.
 	takesOver bool
@@ -234,11 +236,11 @@ func holdCommand(key string, limit, ttl int64, id string, cost, wait int64) comm
 	if cost != 1 {
 		words = append(words, "COST", number(cost))
 	}
-	if wait >= 0 {
-		words = append(words, "WAIT", ms(wait))
-	}
 	c, ending := ofKey("HOLD", key, words...), releaseCommand(key, id)
-	c.needsModule, c.ending, c.lasts = wait >= 0, &ending, ttl
+	if wait >= 0 {
+		c.arguments, c.waits = append(c.arguments, "WAIT", ms(wait)), 2
+	}
+	c.ending, c.lasts = &ending, ttl
 	return c
 }
 

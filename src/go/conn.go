@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"net"
 	"runtime"
 	"strings"
 	"sync"
@@ -22,17 +23,18 @@ const (
 	mostTries    = 5  // a command that was not executed is sent so often
 )
 
-// A Transport finds the servers. [Server] is the one of a single server; goredis has those of clusters and of
-// Sentinel.
+// A Transport finds the servers; the Conn connects to them. [Server] is the one of a single server, [Cluster] that of a
+// cluster. An adapter for another library's clients makes one of them from the client's settings.
+//
+// A Transport may also have the methods Close() error, which the Conn's Close calls, Away(addr string), which hears
+// while a server does not answer, and OnLeave(func(addr string)), which gets a function that closes the connections to a
+// server that is no longer a primary.
 type Transport interface {
 	// Primary is the server that has a key now.
 	Primary(ctx context.Context, key string) (Server, error)
 	// Moved is the server at an address to which another has redirected a key.
 	Moved(ctx context.Context, addr string) (Server, error)
 }
-
-// A Transport may also have the methods Close() error, which the Conn's Close calls, and OnLeave(func(addr string)),
-// which gets a function that closes the connections to a server that is no longer a primary.
 
 // Primary makes a Server the [Transport] of a single server.
 func (s Server) Primary(context.Context, string) (Server, error) { return s, nil }
@@ -140,6 +142,13 @@ func (c *Conn) leave(addr string) {
 	c.denials.forgetAll()
 }
 
+// away has a Transport know that a server does not answer.
+func (c *Conn) away(addr string) {
+	if t, ok := c.transport.(interface{ Away(addr string) }); ok {
+		t.Away(addr)
+	}
+}
+
 // close fails its connections, so that nobody waits for them.
 func (p *primary) close() {
 	p.tracker.close()
@@ -234,7 +243,7 @@ func (c *Conn) ask(ctx context.Context, cmd command, how asking) (any, error) {
 	wait := how.timeout
 	if deadline, ok := ctx.Deadline(); ok {
 		if wait = min(wait, patience(time.Until(deadline))); wait <= 0 {
-			return nil, &unavailable{reason: "no time is left to ask the server"}
+			return nil, errNoTime
 		}
 	}
 	until := now() + wait
@@ -263,7 +272,7 @@ func (c *Conn) ask(ctx context.Context, cmd command, how asking) (any, error) {
 		reply, err := c.await(ctx, next, until)
 		text, isReply := err.(serverError)
 		if errors.Is(err, errRetired) && try < mostTries && !wasSent(err) && how.on == nil {
-			next = next.anew()
+			next = next.again()
 			continue
 		}
 		if next.byModule && (err == nil || isReply && !unknownCommand.MatchString(string(text))) {
@@ -292,11 +301,16 @@ func wasSent(err error) bool {
 // again is a call in place of one that the server has not executed, perhaps to another server; nil where there is none,
 // and why.
 func (c *Conn) again(ctx context.Context, failed *call, text string, until time.Duration) (*call, error) {
-	next, l, why := failed.anew(), failed.link, understood(serverError(text))
+	next, l, why := failed.again(), failed.link, understood(serverError(text))
 	switch {
 	case strings.HasPrefix(text, "MOVED "), strings.HasPrefix(text, "ASK "):
 		words := strings.Fields(text)
-		server, err := c.transport.Moved(ctx, words[len(words)-1])
+		addr := words[len(words)-1]
+		if strings.HasPrefix(addr, ":") && failed.owner != nil { // of the host that was asked
+			host, _, _ := net.SplitHostPort(failed.owner.server.Addr)
+			addr = net.JoinHostPort(host, addr[1:])
+		}
+		server, err := c.transport.Moved(ctx, addr)
 		if err != nil || failed.redirected || failed.owner == nil {
 			return nil, why
 		}

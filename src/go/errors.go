@@ -67,6 +67,9 @@ func (e *unavailable) Error() string {
 func (e *unavailable) Is(target error) bool { return target == ErrUnavailable }
 func (e *unavailable) Unwrap() error        { return e.cause }
 
+// errNoTime is the only one that says nothing of the server.
+var errNoTime = &unavailable{reason: "no time is left to ask the server"}
+
 // serverError is an error reply as it came.
 type serverError string
 

@@ -177,39 +177,58 @@ func (h *Holds) ask(ctx context.Context, w wish, left func() time.Duration) (*Ho
 		}
 		return h.ask(ctx, w, func() time.Duration { return 0 })
 	}
+	var denied [6]int64
 	for waited := false; ; waited = true {
-		hold, err := h.inTurn(ctx, w, left)
-		if hold != nil {
-			return hold, err
+		// With no wait over the shared connection first, so that a free key needs no place.
+		r, since, err := h.once(ctx, w)
+		if err == nil && (r[0] > 0 || r[3] < 0 || left() == 0) {
+			return h.held(ctx, w, r, since)
+		}
+		if err == errNoTime && denied[1] > 0 {
+			return h.held(ctx, w, denied, since)
+		}
+		pause := poll
+		if err == nil {
+			var hold *Hold
+			denied = r
+			if hold, pause, err = h.inTurn(ctx, w, r, left); hold != nil {
+				return hold, nil
+			}
 		}
 		if err != nil && (!errors.Is(err, ErrUnavailable) || !waited || left() == 0 || h.looks(w)) {
 			return nil, err
 		}
-		w.id = freshID()
-		if left() > 0 && !sleep(ctx, min(poll, left())) {
+		if pause = min(pause, left()); pause > 0 && !sleep(ctx, pause) {
 			return nil, ctx.Err()
 		}
+		w.id = freshID()
 	}
 }
 
-// inTurn asks with no wait over the shared connection, then in the server's queue; nil means: try again.
-func (h *Holds) inTurn(ctx context.Context, w wish, left func() time.Duration) (*Hold, error) {
-	r, since, err := h.once(ctx, w)
-	if err != nil {
-		return nil, err
+// inTurn waits after a denial: in the server's queue, or where that has none until units may have been released.
+// Without a hold and an error it is time to ask again, after a pause.
+func (h *Holds) inTurn(ctx context.Context, w wish, denied [6]int64, left func() time.Duration) (*Hold, time.Duration,
+	error) {
+	p, err := h.conn.primary(ctx, w.key, h.timeout)
+	if err == nil && p.current().backend() == byScript {
+		return nil, 0, h.conn.waits.poll(ctx, p, w.key, min(left(), duration(denied[3])), h.timeout)
 	}
-	if r[0] > 0 || r[3] < 0 || left() == 0 {
-		return h.held(ctx, w, r, since)
-	}
+	hold, err := h.queued(ctx, w, left)
+	return hold, poll, err
+}
+
+// queued waits in the server's queue; nil means: try again.
+func (h *Holds) queued(ctx context.Context, w wish, left func() time.Duration) (*Hold, error) {
 	raw, err := h.conn.waits.ask(ctx, w.key, left, func(ms int64) command {
 		return holdCommand(w.key, h.limit, w.ttl, w.id, w.cost, min(ms, longestWait.Milliseconds()))
 	}, h.settings)
 	if err != nil || raw == nil {
 		return nil, err
 	}
-	if r, err = integersOf(raw, 6); err != nil || r[0] == 0 {
+	r, err := integersOf(raw, 6)
+	if err != nil || r[0] == 0 {
 		if err == nil && (left() == 0 || r[3] < 0) {
-			return h.held(ctx, w, r, since)
+			return h.held(ctx, w, r, 0)
 		}
 		return nil, err
 	}

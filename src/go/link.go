@@ -62,6 +62,51 @@ func (s *Server) dial(ctx context.Context) (net.Conn, error) {
 	return encrypted, nil
 }
 
+// auth are the words that say who asks; none where nobody has to.
+func (s *Server) auth(ctx context.Context) (words []string, err error) {
+	username, password := s.Username, s.Password
+	if s.Credentials != nil {
+		if username, password, err = s.Credentials(ctx); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case password == "":
+		return nil, nil
+	case username == "":
+		username = "default"
+	}
+	return []string{"AUTH", username, password}, nil
+}
+
+// ask is the reply to one command, over a connection of its own.
+func (s *Server) ask(ctx context.Context, words ...string) (any, error) {
+	conn, err := s.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	commands := [][]string{words}
+	auth, err := s.auth(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if auth != nil {
+		commands = [][]string{auth, words}
+	}
+	replies, err := exchange(conn, bufio.NewReader(conn), commands...)
+	if err != nil {
+		return nil, errors.Join(err, ctx.Err())
+	}
+	for _, each := range replies {
+		if text, ok := each.(serverError); ok {
+			return nil, text
+		}
+	}
+	return replies[len(replies)-1], nil
+}
+
 // now is the time since this process began, by a clock that nobody sets.
 func now() time.Duration { return time.Since(began) }
 
@@ -95,8 +140,8 @@ const (
 	left
 )
 
-// anew is the same call, to be sent once more.
-func (c *call) anew() *call {
+// again is the same call, which is sent once more.
+func (c *call) again() *call {
 	return &call{command: c.command, asking: c.asking, redirected: c.redirected, whole: c.whole, byModule: c.byModule,
 		takenOver: c.takenOver, timeout: c.timeout, owner: c.owner, done: make(chan struct{})}
 }
@@ -247,21 +292,11 @@ func (l *link) run(ctx context.Context) {
 
 // greet begins a connection: who asks, in which database, and whether the module is there.
 func (l *link) greet(ctx context.Context, conn net.Conn, r *bufio.Reader) error {
-	username, password := l.server.Username, l.server.Password
-	if l.server.Credentials != nil {
-		var err error
-		if username, password, err = l.server.Credentials(ctx); err != nil {
-			return err
-		}
+	auth, err := l.server.auth(ctx)
+	if err != nil {
+		return err
 	}
-	if username == "" {
-		username = "default"
-	}
-	auth := []string{"AUTH", username, password}
-	hello := []string{"HELLO", "3"}
-	if password != "" {
-		hello = append(hello, auth...)
-	}
+	hello := append([]string{"HELLO", "3"}, auth...)
 	replies, err := exchange(conn, r, hello, []string{"SELECT", strconv.Itoa(l.server.DB)}, []string{prefix + "ALLOW"},
 		[]string{"EVALSHA_RO"})
 	if err != nil {
@@ -274,7 +309,7 @@ func (l *link) greet(ctx context.Context, conn net.Conn, r *bufio.Reader) error 
 		if l.onPush != nil {
 			return errors.New("the server has no RESP3, which client tracking needs")
 		}
-		if password != "" {
+		if auth != nil {
 			again, err := exchange(conn, r, auth, []string{"SELECT", strconv.Itoa(l.server.DB)})
 			if err != nil {
 				return err

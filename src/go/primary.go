@@ -196,6 +196,7 @@ func (p *primary) open(why string) {
 	}
 	p.away, p.since = why, time.Now()
 	slog.Warn("swlimit: the server does not answer", "server", p.server.Addr, "reason", reasonOf(why), "message", why)
+	p.conn.away(p.server.Addr)
 	p.conn.spawn(p.probe)
 }
 
@@ -216,6 +217,7 @@ func (p *primary) probe() {
 			slog.Info("swlimit: the server answers again", "server", p.server.Addr)
 			return
 		}
+		p.conn.away(p.server.Addr)
 	}
 }
 

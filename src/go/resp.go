@@ -58,11 +58,15 @@ func readReply(r *bufio.Reader, depth int) (any, error) {
 	case ',':
 		return strconv.ParseFloat(string(rest), 64)
 	case '$', '=', '!':
-		text, err := readText(r, rest)
-		if text, ok := text.(string); ok && kind == '!' {
+		reply, err := readText(r, rest)
+		text, isText := reply.(string)
+		switch {
+		case isText && kind == '!':
 			return serverError(text), err
+		case kind == '=' && len(text) >= len("txt:"):
+			return text[len("txt:"):], err
 		}
-		return text, err
+		return reply, err
 	case '*', '~', '>', '%', '|':
 		list, err := readList(r, rest, kind, depth)
 		switch {

@@ -17,6 +17,7 @@ func TestReplies(t *testing.T) {
 		":-7\r\n":                           int64(-7),
 		"$3\r\na\r\n\r\n":                   "a\r\n",
 		"$-1\r\n":                           nil,
+		"=6\r\ntxt:ab\r\n":                  "ab",
 		"_\r\n":                             nil,
 		"#t\r\n":                            true,
 		",1.5\r\n":                          1.5,

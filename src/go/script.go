@@ -68,7 +68,7 @@ func (d dialect) words(c *command, whole bool) []string {
 	if c.packable && c.packed.window/c.packed.resolution <= scriptSubintervals {
 		return append(sent, c.packed.pack(!c.reads, at))
 	}
-	sent = append(append(sent, c.name), c.arguments...)
+	sent = append(append(sent, c.name), c.arguments[:len(c.arguments)-c.waits]...)
 	if at >= 0 {
 		sent = append(sent, "AT", number(at))
 	}

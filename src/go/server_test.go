@@ -3,7 +3,6 @@ package swlimit
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -14,52 +13,6 @@ import (
 	"testing"
 	"time"
 )
-
-func TestScriptDecidesTheSame(t *testing.T) {
-	conn := connect(t, Server{Addr: address(t, "bare")})
-	l := limiter(t, conn, 3)
-	k := key()
-	for want := range 5 {
-		if d := must(l.Allow(background, k)); d.Allowed() != (want < 3) {
-			t.Errorf("%d: %+v", want, d)
-		}
-	}
-	if state := conn.Servers()[0]; state.Backend != "script" {
-		t.Errorf("%+v", state)
-	}
-	if n := must(l.Refund(background, k, 1)); n != 1 {
-		t.Errorf("%d given back", n)
-	}
-	if d := must(l.AllowN(background, k, 1)); !d.Allowed() {
-		t.Errorf("%+v", d)
-	}
-	flush(t, conn)
-	if d := must(l.Allow(background, k)); !d.Allowed() {
-		t.Errorf("after the server has lost it: %+v", d)
-	}
-	ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
-	defer cancel()
-	if err := l.WaitN(ctx, k, 3); !errors.Is(err, ErrDenied) {
-		t.Error(err)
-	}
-	holds, err := NewHolds(conn, 1, time.Minute, Timeout(20*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := holds.TryAcquire(background, k); !errors.Is(err, ErrModuleMissing) {
-		t.Error(err)
-	}
-}
-
-// flush empties the server, and its scripts.
-func flush(t *testing.T, conn *Conn) {
-	t.Helper()
-	for _, words := range [][]string{{"SCRIPT", "FLUSH"}, {"FLUSHALL"}} {
-		if _, err := conn.ask(background, other("k", words...), asking{timeout: 20 * time.Second}); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
 
 func TestKnownDenials(t *testing.T) {
 	for _, name := range []string{"main", "bare"} {
@@ -133,7 +86,12 @@ func TestWaitsInLine(t *testing.T) {
 }
 
 func TestHolds(t *testing.T) {
-	conn := server(t)
+	byBoth(t, testHolds)
+}
+
+func testHolds(t *testing.T, addr string) {
+	t.Parallel()
+	conn := connect(t, Server{Addr: addr})
 	holds, err := NewHolds(conn, 2, 3*time.Second, Timeout(20*time.Second), OnFailure(Error))
 	if err != nil {
 		t.Fatal(err)
@@ -148,11 +106,7 @@ func TestHolds(t *testing.T) {
 	}
 	got := make(chan *Hold)
 	go func() { got <- must(holds.Acquire(background, k)) }()
-	eventually(t, "waits", func() bool {
-		conn.waits.mu.Lock()
-		defer conn.waits.mu.Unlock()
-		return conn.waits.taken == 1
-	})
+	eventually(t, "waits", func() bool { return inLine(conn, k) == 1 })
 	first.Release()
 	first.Release()
 	third := <-got
@@ -190,15 +144,16 @@ func TestLocalHolds(t *testing.T) {
 	}
 }
 
-// A relay is a server's address at which one reply in so many is lost, with its connection.
+// A relay is a server's address at which one reply in so many is lost, with its connection. Replies that come together
+// count as one.
 type relay struct {
 	net.Listener
-	to    string
-	loses int
-	lost  atomic.Int64
+	to         string
+	loses      int64
+	came, lost atomic.Int64
 }
 
-func newRelay(t *testing.T, to string, loses int) *relay {
+func newRelay(t *testing.T, to string, loses int64) *relay {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -231,7 +186,7 @@ func (r *relay) carry(client net.Conn) {
 		if err != nil {
 			return
 		}
-		if r.loses > 0 && rand.IntN(r.loses) == 0 {
+		if r.loses > 0 && r.came.Add(1)%r.loses == 0 {
 			r.lost.Add(1)
 			return
 		}
@@ -244,59 +199,60 @@ func (r *relay) carry(client net.Conn) {
 // Cancelled anywhere, through a relay that loses replies: what the server has counted is what was granted, and what it
 // granted to callers that lost the reply. Never more than what was sent.
 func TestCancelled(t *testing.T) {
-	for _, loses := range []int{0, 100} {
-		for _, parallel := range []int{60, 1000} {
-			t.Run(fmt.Sprintf("%d at once, one in %d lost", parallel, loses), func(t *testing.T) {
-				relay := newRelay(t, address(t, "main"), loses)
-				conn := NewConn(Server{Addr: relay.Addr().String()})
-				l := limiter(t, conn, 1_000_000, Mode(Direct))
-				k := key()
-				var granted, unknown, sent, cancelled atomic.Int64
-				var running sync.WaitGroup
-				for range parallel {
-					running.Go(func() {
-						for range 5 {
-							ctx, cancel := context.WithCancel(background)
-							if rand.IntN(2) == 0 {
-								time.AfterFunc(time.Duration(rand.IntN(3000))*time.Microsecond, cancel)
-							}
-							sent.Add(1)
-							d, err := l.Allow(ctx, k)
-							switch {
-							case errors.Is(err, context.Canceled):
-								cancelled.Add(1)
-							case err != nil:
-								unknown.Add(1)
-							default:
-								granted.Add(d.Granted)
-							}
-							cancel()
-						}
-					})
-				}
-				running.Wait()
-				conn.Close()
-				counted := used(t, k)
-				// Of what a lost connection leaves in doubt nobody knows, cancelled or not.
-				if most := granted.Load() + unknown.Load(); loses == 0 && counted != granted.Load() || counted > sent.Load() ||
-					counted < granted.Load() || relay.lost.Load() == 0 && counted > most {
-					t.Errorf("%d counted of %d sent: %d granted, %d unknown, %d cancelled, %d connections lost", counted,
-						sent.Load(), granted.Load(), unknown.Load(), cancelled.Load(), relay.lost.Load())
-				}
-				if loses == 0 && cancelled.Load() == 0 {
-					t.Error("nothing was cancelled")
-				}
-			})
+	byBoth(t, func(t *testing.T, addr string) {
+		for _, loses := range []int64{0, 20} {
+			relay := newRelay(t, addr, loses)
+			for _, parallel := range []int{60, 1000} {
+				testCancelled(t, Server{Addr: relay.Addr().String()}, Server{Addr: addr}, parallel, relay.lost.Load)
+			}
+			if lost := relay.lost.Load(); (lost > 0) != (loses > 0) {
+				t.Errorf("%d connections lost", lost)
+			}
 		}
-	}
+	})
 }
 
-// used is how many units of a key the server has counted.
-func used(t *testing.T, key string) int64 {
+// testCancelled asks through one Transport, and counts through another; lost is how many replies were lost on the way.
+func testCancelled(t *testing.T, through, direct Transport, parallel int, lost func() int64) {
 	t.Helper()
-	l := limiter(t, server(t), 1_000_000, Mode(Direct))
-	left, _ := must(l.Peek(background, key)).Remaining()
-	return 1_000_000 - left
+	conn := NewConn(through)
+	l := limiter(t, conn, 1_000_000, Mode(Direct))
+	k := key()
+	var granted, unknown, sent, cancelled atomic.Int64
+	var running sync.WaitGroup
+	for range parallel {
+		running.Go(func() {
+			for range 5 {
+				ctx, cancel := context.WithCancel(background)
+				if rand.IntN(2) == 0 {
+					time.AfterFunc(time.Duration(rand.IntN(3000))*time.Microsecond, cancel)
+				}
+				sent.Add(1)
+				d, err := l.Allow(ctx, k)
+				switch {
+				case errors.Is(err, context.Canceled):
+					cancelled.Add(1)
+				case err != nil:
+					unknown.Add(1)
+				default:
+					granted.Add(d.Granted)
+				}
+				cancel()
+			}
+		})
+	}
+	running.Wait()
+	conn.Close()
+	left, _ := must(limiter(t, connect(t, direct), 1_000_000, Mode(Direct)).Peek(background, k)).Remaining()
+	counted := 1_000_000 - left
+	// Of what a lost connection leaves in doubt nobody knows, cancelled or not.
+	if counted > sent.Load() || counted < granted.Load() || lost() == 0 && counted != granted.Load() {
+		t.Errorf("%d counted of %d sent: %d granted, %d unknown, %d cancelled, %d connections lost", counted,
+			sent.Load(), granted.Load(), unknown.Load(), cancelled.Load(), lost())
+	}
+	if cancelled.Load() == 0 {
+		t.Error("nothing was cancelled")
+	}
 }
 
 func TestNothingIsLeft(t *testing.T) {

@@ -2,6 +2,7 @@ package swlimit
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -93,8 +94,12 @@ func (t *tracker) look(key string, wanted *demand, peek command, block int64) {
 		t.refuse(l, forbiddenTime)
 		return
 	}
-	if text, ok := first.err.(serverError); ok && strings.HasPrefix(string(text), "NOSCRIPT") {
-		_, _ = l.do(ctx, command{arguments: []string{"SCRIPT", "LOAD", script}}) // for the next look
+	if text, ok := first.err.(serverError); ok {
+		if strings.HasPrefix(string(text), "NOSCRIPT") {
+			_, _ = l.do(ctx, command{arguments: []string{"SCRIPT", "LOAD", script}}) // for the next look
+		} else if strings.HasPrefix(string(text), "WRONGTYPE") || unknownCommand.MatchString(string(text)) {
+			l.fail(errors.New("the module has come or gone")) // which the next connection finds out
+		}
 		return
 	}
 	r, err := replyOf(first.reply)
@@ -173,16 +178,28 @@ func (t *tracker) invalidated(push pushed) {
 	if len(push) < 2 || push[0] != "invalidate" {
 		return
 	}
-	denials := &t.primary.conn.denials
+	c := t.primary.conn
 	keys, ok := push[1].([]any)
 	if !ok {
-		denials.forgetAll()
+		c.denials.forgetAll()
+		c.waits.allChanged()
 		return
 	}
 	for _, each := range keys {
 		if key, ok := each.(string); ok {
-			denials.forget(key)
+			c.denials.forget(key)
+			c.waits.changed(key)
 		}
+	}
+}
+
+// register has the server announce a key's next change, where it announces any.
+func (t *tracker) register(ctx context.Context, key string) {
+	t.mu.Lock()
+	l := t.link
+	t.mu.Unlock()
+	if l != nil {
+		_, _ = l.do(ctx, other(key, "PTTL", key))
 	}
 }
 
@@ -194,6 +211,7 @@ func (t *tracker) lost(l *link) {
 	}
 	t.mu.Unlock()
 	t.primary.conn.denials.forgetAll()
+	t.primary.conn.waits.allChanged()
 }
 
 func (t *tracker) refuse(l *link, pause time.Duration) {

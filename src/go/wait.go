@@ -3,6 +3,7 @@ package swlimit
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"regexp"
 	"slices"
 	"sync"
@@ -12,7 +13,11 @@ import (
 const (
 	poll        = 100 * time.Millisecond // who waits without a place in the server's queue asks again after so long
 	longestWait = time.Hour              // of a HOLD
-	forever     = maxWindow * time.Millisecond
+
+	// Where the script decides, who waits for a hold asks again at the latest after a random time between these.
+	leastHoldPoll, mostHoldPoll = 20 * time.Millisecond, 60 * time.Millisecond
+
+	forever = maxWindow * time.Millisecond
 )
 
 // elsewhere matches the end of a wait that goes on for another client; again, what a wait survives.
@@ -29,6 +34,7 @@ type waits struct {
 	taken   int
 	idle    []*link
 	lines   map[string][]chan struct{} // who waits for a key in this process, the first of them at the server
+	changes map[string]chan struct{}   // closed when a key changes that the first of its line watches
 	closed  bool
 	closing chan struct{}
 }
@@ -57,6 +63,7 @@ func (w *waits) turn(ctx context.Context, key string, left time.Duration) (over 
 		switch {
 		case len(line) == 0:
 			delete(w.lines, key)
+			delete(w.changes, key)
 			return
 		case at == 0:
 			close(line[0])
@@ -78,6 +85,57 @@ func (w *waits) turn(ctx context.Context, key string, left time.Duration) (over 
 	case <-closing:
 	}
 	return over, false
+}
+
+// poll waits until units may have been released, where the script decides: for a random time, and for at most so long.
+// A server that tells when keys change ends it at once. The first time it only asks for that: a change before it is
+// seen by who asks again.
+func (w *waits) poll(ctx context.Context, p *primary, key string, most, timeout time.Duration) error {
+	w.mu.Lock()
+	changed, closing := w.changes[key], w.ending()
+	if changed == nil && p.tracker.isOpen() {
+		if w.changes == nil {
+			w.changes = map[string]chan struct{}{}
+		}
+		w.changes[key] = make(chan struct{})
+		w.mu.Unlock()
+		watching, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		p.tracker.register(watching, key)
+		return ctx.Err()
+	}
+	w.mu.Unlock()
+	timer := time.NewTimer(min(most, leastHoldPoll+rand.N(mostHoldPoll-leastHoldPoll)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-changed:
+	case <-closing:
+		return ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// changed wakes who watches a key.
+func (w *waits) changed(key string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if changed, ok := w.changes[key]; ok {
+		close(changed)
+		delete(w.changes, key)
+	}
+}
+
+// allChanged wakes all.
+func (w *waits) allChanged() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, changed := range w.changes {
+		close(changed)
+	}
+	clear(w.changes)
 }
 
 // ending is closed when waits are to end. w.mu is held.

@@ -8,7 +8,7 @@ import pytest
 from support import golang
 from support.cluster import Cluster
 from support.sentinel import watched
-from support.server import ROOT
+from support.server import MODULE, ROOT
 from support.tls import encrypted
 
 CORE = "github.com/swlimit/swlimit/src/go"
@@ -24,9 +24,10 @@ def passes(folder, only=None, env=None, **ports):
 
 
 def test_core(server, start):
-    """`bare` has no module; `spare` is killed and starts again."""
-    bare = start(module=None)
-    passes(".", main=server.port, bare=bare.port)
+    """`bare` has no module; `late` and the cluster get it."""
+    bare, late, cluster = start(module=None), start(module=None), Cluster(start, module=None)
+    passes(".", main=server.port, bare=bare.port, late=late.port, cluster=cluster.servers[0].port,
+           env={"SWLIMIT_MODULE": str(MODULE)})
 
 
 def test_httplimit():

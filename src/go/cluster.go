@@ -1,0 +1,253 @@
+package swlimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	slots       = 1 << 14
+	askCluster  = time.Second            // a server of the cluster has so long to answer which has what
+	reloadPause = 100 * time.Millisecond // between two such questions
+)
+
+// A Cluster is the [Transport] of a cluster, for one Conn. It asks again which server has which slots when
+// one redirects, or does not answer. A server that is not one of a cluster has all of them.
+type Cluster struct {
+	// Addrs are the addresses of some of the servers.
+	Addrs []string
+	// Server says how to connect to each: everything but its Addr, and its DB is 0.
+	Server Server
+
+	begin  sync.Once
+	ctx    context.Context
+	cancel context.CancelFunc
+	left   func(addr string)
+	ended  chan struct{}
+	wake   chan struct{}
+	known  chan struct{} // closed once there is a map
+
+	mu     sync.Mutex
+	ranges []slotRange // in order
+	why    error       // of the last time that nobody answered
+}
+
+type slotRange struct {
+	first, last int
+	addr        string
+}
+
+// OnLeave says who closes the connections to a server that has no slots any longer.
+func (c *Cluster) OnLeave(left func(addr string)) {
+	c.left = left
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.ended, c.wake, c.known = make(chan struct{}), make(chan struct{}, 1), make(chan struct{})
+}
+
+// Close ends what goes on beside.
+func (c *Cluster) Close() error {
+	c.cancel()
+	c.begin.Do(func() { close(c.ended) })
+	<-c.ended
+	return nil
+}
+
+// Primary is the server that has a key's slot.
+func (c *Cluster) Primary(ctx context.Context, key string) (Server, error) {
+	c.begin.Do(func() { go c.follow() })
+	select {
+	case <-c.known:
+	default:
+		select {
+		case <-c.known:
+		case <-ctx.Done():
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return Server{}, fmt.Errorf("no server of the cluster has answered yet: %w", errors.Join(c.why, ctx.Err()))
+		}
+	}
+	slot := slotOf(key)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at, found := slices.BinarySearchFunc(c.ranges, slot, func(r slotRange, slot int) int {
+		switch {
+		case r.last < slot:
+			return -1
+		case r.first > slot:
+			return 1
+		}
+		return 0
+	})
+	if !found {
+		return Server{}, fmt.Errorf("no server has slot %d", slot)
+	}
+	return c.server(c.ranges[at].addr), nil
+}
+
+// Moved is the server at an address to which another has redirected.
+func (c *Cluster) Moved(_ context.Context, addr string) (Server, error) {
+	c.reload()
+	return c.server(addr), nil
+}
+
+// Away hears that a server does not answer: another may have its slots.
+func (c *Cluster) Away(string) { c.reload() }
+
+func (c *Cluster) reload() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (c *Cluster) server(addr string) Server {
+	s := c.Server
+	s.Addr = addr
+	return s
+}
+
+// follow asks which server has which slots, at first and whenever that may have changed.
+func (c *Cluster) follow() {
+	defer close(c.ended)
+	for first := true; ; {
+		if c.load() && first {
+			first = false
+			close(c.known)
+		}
+		if !sleep(c.ctx, reloadPause) {
+			return
+		}
+		if first {
+			continue
+		}
+		select {
+		case <-c.wake:
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+// load asks one server after the other, until one answers.
+func (c *Cluster) load() bool {
+	c.mu.Lock()
+	before := primariesOf(c.ranges)
+	c.mu.Unlock()
+	var faults []error
+	for _, addr := range append(before, c.Addrs...) {
+		ranges, err := c.ask(addr)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", addr, err))
+			continue
+		}
+		c.mu.Lock()
+		c.ranges = ranges
+		c.mu.Unlock()
+		now := primariesOf(ranges)
+		for _, addr := range before {
+			if !slices.Contains(now, addr) {
+				c.left(addr)
+			}
+		}
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.why = errors.Join(faults...)
+	return false
+}
+
+func primariesOf(ranges []slotRange) (addrs []string) {
+	for _, r := range ranges {
+		if !slices.Contains(addrs, r.addr) {
+			addrs = append(addrs, r.addr)
+		}
+	}
+	return addrs
+}
+
+// ask is what one server says, over a connection of its own.
+func (c *Cluster) ask(addr string) ([]slotRange, error) {
+	asking, cancel := context.WithTimeout(c.ctx, askCluster)
+	defer cancel()
+	server := c.server(addr)
+	reply, err := server.ask(asking, "CLUSTER", "SLOTS")
+	if text, ok := err.(serverError); ok && (unknownCommand.MatchString(string(text)) ||
+		strings.Contains(string(text), "cluster support disabled")) {
+		return []slotRange{{0, slots - 1, addr}}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return rangesOf(reply, addr)
+}
+
+// rangesOf reads the reply to CLUSTER SLOTS of the server at addr.
+func rangesOf(reply any, addr string) ([]slotRange, error) {
+	host, _, _ := net.SplitHostPort(addr)
+	list, _ := reply.([]any)
+	var ranges []slotRange
+	for _, each := range list {
+		fields, _ := each.([]any)
+		if len(fields) < 3 {
+			return nil, unexpected(reply)
+		}
+		first, isFirst := fields[0].(int64)
+		last, isLast := fields[1].(int64)
+		primary, _ := fields[2].([]any)
+		if !isFirst || !isLast || len(primary) < 2 {
+			return nil, unexpected(reply)
+		}
+		name, _ := primary[0].(string)
+		port, isPort := primary[1].(int64)
+		if name == "" || name == "?" {
+			name = host // the one that was asked
+		}
+		if !isPort {
+			return nil, unexpected(reply)
+		}
+		ranges = append(ranges, slotRange{int(first), int(last), net.JoinHostPort(name, strconv.FormatInt(port, 10))})
+	}
+	if len(ranges) == 0 {
+		return nil, errors.New("the cluster has no slots yet")
+	}
+	slices.SortFunc(ranges, func(a, b slotRange) int { return a.first - b.first })
+	return ranges, nil
+}
+
+// slotOf is a key's slot: of what stands between its first braces, if something does.
+func slotOf(key string) int {
+	if _, rest, found := strings.Cut(key, "{"); found {
+		if tag, _, closed := strings.Cut(rest, "}"); closed && tag != "" {
+			key = tag
+		}
+	}
+	crc := uint16(0)
+	for i := range len(key) {
+		crc = crc<<8 ^ crc16[byte(crc>>8)^key[i]]
+	}
+	return int(crc) % slots
+}
+
+// crc16 is the table of CRC-16/XMODEM.
+var crc16 = func() (table [256]uint16) {
+	for i := range table {
+		crc := uint16(i) << 8
+		for range 8 {
+			if crc&0x8000 != 0 {
+				crc = crc<<1 ^ 0x1021
+			} else {
+				crc <<= 1
+			}
+		}
+		table[i] = crc
+	}
+	return table
+}()

@@ -1,0 +1,228 @@
+package swlimit
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestSlots(t *testing.T) {
+	for key, slot := range map[string]int{"123456789": 0x31c3, "": 0, "{}a": slotOf("{}a"), "foo{bar}": slotOf("bar"),
+		"foo{bar}{other}": slotOf("bar"), "foo{{bar}}": slotOf("{bar"), "}{bar": slotOf("}{bar")} {
+		if got := slotOf(key); got != slot {
+			t.Errorf("%q: %d instead of %d", key, got, slot)
+		}
+	}
+	if slotOf("{}a") == slotOf("") || slotOf("foo") != 12182 || slotOf("}{bar") == slotOf("bar") {
+		t.Error("an empty tag is none")
+	}
+}
+
+// A cluster where the script decides; in the end it gets the module.
+func TestCluster(t *testing.T) {
+	addr := address(t, "cluster")
+	t.Run("scripted", func(t *testing.T) {
+		conn := connect(t, &Cluster{Addrs: []string{"127.0.0.1:1", addr}})
+		for range 10 {
+			scenario(t, "{"+key()+"}", conn)
+		}
+		backends(t, conn, 3, "script")
+		var refused RefusedError
+		l := limiter(t, conn, 10)
+		if _, err := AllowAll(background, l.Request("{a}", 1), l.Request("{b}", 1)); !errors.As(err, &refused) ||
+			!strings.HasPrefix(err.Error(), "CROSSSLOT ") {
+			t.Error(err)
+		}
+		if _, err := Admit(background, l.Request("{a}", 1), holding(t, conn, 1).Request("{b}", 1)); !errors.As(err,
+			&refused) || !strings.HasPrefix(err.Error(), "CROSSSLOT ") {
+			t.Error(err)
+		}
+		hold := must(holding(t, conn, 1).TryAcquire(background, "held"))
+		got := make(chan *Hold)
+		go func() { got <- must(holding(t, conn, 1).Acquire(background, "held")) }()
+		eventually(t, "one waits", func() bool { return inLine(conn, "held") == 1 })
+		hold.Release()
+		(<-got).Release()
+	})
+	t.Run("a slot moves", func(t *testing.T) { testMovingSlot(t, addr) })
+	t.Run("replies are lost", func(t *testing.T) { testLossyCluster(t, addr) })
+	t.Run("not a cluster", func(t *testing.T) {
+		conn := connect(t, &Cluster{Addrs: []string{address(t, "bare")}})
+		scenario(t, key(), conn)
+		backends(t, conn, 1, "script")
+	})
+	t.Run("taken over", func(t *testing.T) {
+		conn := connect(t, &Cluster{Addrs: []string{addr}})
+		var keys []string
+		for range 20 {
+			k := "{" + key() + "}"
+			l := limiter(t, conn, 10, Mode(Direct))
+			must(AllowAll(background, l.Request(k+"1", 2), l.Request(k+"2", 3)))
+			keys = append(keys, k)
+		}
+		backends(t, conn, 3, "script")
+		loadModule(t, addr)
+		newer := connect(t, &Cluster{Addrs: []string{addr}})
+		for i, k := range keys {
+			first, second := conn, newer
+			if i%2 == 0 {
+				first, second = newer, conn
+			}
+			for at, conn := range []*Conn{first, second} {
+				l := limiter(t, conn, 10, Mode(Direct))
+				all := must(AllowAll(background, l.Request(k+"1", 1), l.Request(k+"2", 1)))
+				one, _ := all.Each[0].Remaining()
+				two, _ := all.Each[1].Remaining()
+				if one != 7-int64(at) || two != 6-int64(at) {
+					t.Errorf("%d and %d are left: %+v", one, two, all)
+				}
+			}
+		}
+		if n := conn.takenOver.Load() + newer.takenOver.Load(); n < int64(len(keys)) || n > 2*int64(len(keys)) {
+			t.Errorf("%d keys were taken over of %d", n, 2*len(keys))
+		}
+		backends(t, newer, 3, "module")
+	})
+}
+
+// backends says that so many servers were asked, and what decides at each.
+func backends(t *testing.T, conn *Conn, most int, backend string) {
+	t.Helper()
+	states := conn.Servers()
+	if len(states) == 0 || len(states) > most {
+		t.Errorf("%+v", states)
+	}
+	for _, state := range states {
+		if state.Backend != backend || state.State != "up" {
+			t.Errorf("%+v", state)
+		}
+	}
+}
+
+// nodes are Conns to each server of a cluster, by its address, and the ids of those that have slots.
+func nodes(t *testing.T, addr string) (conns map[string]*Conn, ids map[string]string) {
+	t.Helper()
+	conns, ids = map[string]*Conn{}, map[string]string{}
+	all := ask(t, connect(t, Server{Addr: addr}), "CLUSTER", "NODES").(string)
+	for _, line := range strings.Split(strings.TrimSpace(all), "\n") {
+		fields := strings.Fields(line)
+		addr, _, _ := strings.Cut(fields[1], "@")
+		conns[addr] = connect(t, Server{Addr: addr})
+		if strings.Contains(fields[2], "master") {
+			ids[addr] = fields[0]
+		}
+	}
+	return conns, ids
+}
+
+func loadModule(t *testing.T, addr string) {
+	t.Helper()
+	conns, _ := nodes(t, addr)
+	for _, conn := range conns {
+		ask(t, conn, "MODULE", "LOAD", os.Getenv("SWLIMIT_MODULE"))
+	}
+}
+
+// All that is asked while a slot moves is decided once, wherever the key is.
+func testMovingSlot(t *testing.T, addr string) {
+	conn := connect(t, &Cluster{Addrs: []string{addr}})
+	k := "{" + key() + "}"
+	l, holds := limiter(t, conn, 1_000_000), holding(t, conn, 3)
+	from := must(conn.transport.Primary(background, k)).Addr
+	conns, ids := nodes(t, addr)
+	var to string
+	for addr := range ids {
+		if addr != from {
+			to = addr
+		}
+	}
+	var granted, held atomic.Int64
+	var over atomic.Bool
+	var running sync.WaitGroup
+	for range 10 {
+		running.Go(func() {
+			for !over.Load() {
+				d, err := l.Allow(background, k)
+				granted.Add(d.Granted)
+				var hold *Hold
+				if err == nil {
+					hold, err = holds.Acquire(background, k+"held")
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				held.Add(1)
+				hold.Release()
+				// Half of its keys are elsewhere at times.
+				if _, err := AllowAll(background, l.Request(k+"1", 1), l.Request(k+"2", 1)); err != nil &&
+					!errors.Is(err, ErrUnavailable) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	slot := number(int64(slotOf(k)))
+	more := func() {
+		was, wasHeld := granted.Load(), held.Load()
+		eventually(t, "it goes on", func() bool { return granted.Load() > was+20 && held.Load() > wasHeld+20 })
+	}
+	more()
+	ask(t, conns[to], "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[from])
+	ask(t, conns[from], "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[to])
+	more()
+	host, port, _ := net.SplitHostPort(to)
+	for _, name := range []string{k + "1", k, k + "held", k + "2"} {
+		ask(t, conns[from], "MIGRATE", host, port, name, "0", "5000")
+		if name != k+"1" {
+			continue
+		}
+		time.Sleep(20 * time.Millisecond) // TRYAGAIN
+	}
+	more()
+	ask(t, conns[to], "CLUSTER", "SETSLOT", slot, "NODE", ids[to])
+	ask(t, conns[from], "CLUSTER", "SETSLOT", slot, "NODE", ids[to])
+	more()
+	eventually(t, "the slot's new server is known", func() bool {
+		return must(conn.transport.Primary(background, k)).Addr == to
+	})
+	over.Store(true)
+	running.Wait()
+	left, _ := must(l.Peek(background, k)).Remaining()
+	if counted := 1_000_000 - left; counted != granted.Load() {
+		t.Errorf("%d counted, %d granted", counted, granted.Load())
+	}
+	if all := must(holds.Holders(background, k+"held", 10)); len(all) != 0 {
+		t.Errorf("%+v", all)
+	}
+}
+
+// Each connection to the cluster's servers leads through a relay that loses replies.
+func testLossyCluster(t *testing.T, addr string) {
+	_, ids := nodes(t, addr)
+	relays := map[string]*relay{}
+	for addr := range ids {
+		relays[addr] = newRelay(t, addr, 20)
+	}
+	through := Server{Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, relays[addr].Addr().String())
+	}}
+	lost := func() (n int64) {
+		for _, r := range relays {
+			n += r.lost.Load()
+		}
+		return n
+	}
+	for _, parallel := range []int{60, 1000} {
+		testCancelled(t, &Cluster{Addrs: []string{addr}, Server: through}, &Cluster{Addrs: []string{addr}}, parallel, lost)
+	}
+	if lost() == 0 {
+		t.Error("no connection was lost")
+	}
+}
