@@ -17,12 +17,14 @@ PROGRAM = "target/bench/program/client-bench"  # from the top, where all of this
 NEAR = {"cached": "a denial that is known", "leased": "a unit of a lease", "eventual": "synchronized later",
         "local granted": "only local, granted", "governor granted": "`governor`, granted",
         "local denied": "only local, denied", "governor denied": "`governor`, denied"}
+MANY_CASES = ("local granted", 1_000_000), ("local granted", 100_000), ("governor granted", 1_000_000)
 MODES = {"redis": "the crate `redis` alone", "direct": "direct", "cached": "cached", "leased": "leased",
          "eventual": "eventual"}
 PLENTY = {"limit": 2**40, "window": "1d", "resolution": "1d", "strict": False}
 SCARCE = {"limit": 1_000, "window": "10s", "resolution": "1s"}
 HOT = {"limit": 100_000, "window": "1m", "resolution": "1s", "strict": False}
-BUSY, KEYS = 50, 1_000
+BUSY, KEYS, MANY_KEYS = 50, 1_000, 1_000_000
+MEMORABLE = 100_000  # keys that the client remembers unless set
 LIMIT, WINDOW, RESOLUTION, RATE = 1_000, 2_000, 200, 2_500  # of overshoot, in ms; units asked for in a second
 LENGTH = RESOLUTION  # of a lease
 CLIENTS, INTERVALS = (2, 4, 8, 16, 32, 64), (10, 30, 100, 300, 1_000)
@@ -50,9 +52,9 @@ def measure(rounds, seconds):
     """All of it, by what is measured."""
     with start_server() as server:
         client = Client(server)
-        return {"near": near(client, rounds, seconds / 4), "plenty": plenty(client, rounds, seconds),
-                "scarce": scarce(client, 20 * seconds), "hot": hot(client, 10 * seconds),
-                "overshoot": overshoot(client, 3 if seconds >= 1 else 1),
+        return {"near": near(client, rounds, seconds / 4), "many": many(client, max(3, rounds // 5), seconds / 2),
+                "plenty": plenty(client, rounds, seconds), "scarce": scarce(client, 20 * seconds),
+                "hot": hot(client, 10 * seconds), "overshoot": overshoot(client, 3 if seconds >= 1 else 1),
                 "outage": outage(client, max(3, rounds // 5), 2)}
 
 
@@ -64,8 +66,21 @@ def near(client, rounds, seconds):
         for case in NEAR:
             for keys in (1, KEYS):
                 for threads in (1, 2):
-                    one = client.run("near", cores()[:threads], case=case, keys=keys, threads=threads, seconds=seconds)
+                    one = client.run("near", cores()[:threads], case=case, keys=keys, max_keys=MEMORABLE,
+                                     threads=threads, seconds=seconds)
                     found[case].setdefault((keys, threads), []).append(one)
+    return found
+
+
+def many(client, rounds, seconds):
+    """As many keys as fit in no cache, by case and how many keys are remembered: `{(case, max_keys): [result, …]}`."""
+    found = {}
+    for number in range(rounds):
+        print(f"client: {MANY_KEYS:,} keys, round {number + 1} of {rounds}", flush=True)
+        for case, max_keys in MANY_CASES:
+            one = client.run("near", cores()[:1], case=case, keys=MANY_KEYS, max_keys=max_keys, threads=1,
+                             seconds=seconds)
+            found.setdefault((case, max_keys), []).append(one)
     return found
 
 
@@ -142,6 +157,7 @@ def table(found):
     parts = [
         ("A decision near the request, in ns; with two cores, what it takes on each while both decide",
          near_table(found["near"])),
+        (f"The same of {MANY_KEYS:,} keys, one after the other, on one core", many_table(found["many"])),
         (f"Requests that are all granted, {BUSY} at a time, {KEYS:,} keys", plenty_table(found["plenty"])),
         ("Direct beside the crate `redis`, as ratios", ratio_table(found["plenty"])),
         (f"Ten times the limit, which is {written(SCARCE)}; 100 tasks, one key", scarce_table(found["scarce"])),
@@ -168,6 +184,15 @@ def near_table(found):
         cells = [f"{median(one['ns'] for one in each):.0f}" for each in several]
         allocations = max(one["allocations"] for each in several for one in each)
         rows.append(f"| {label} | {' | '.join(cells)} | {allocations:.2g} |")
+    return rows
+
+
+def many_table(found):
+    rows = ["| | keys that are remembered | ns | allocations |", "|---|---:|---:|---:|"]
+    for (case, max_keys), several in found.items():
+        ns, allocations = (median(one[name] for one in several) for name in ("ns", "allocations"))
+        remembered = f"{max_keys:,}" if case.startswith("local") else "all"
+        rows.append(f"| {NEAR[case]} | {remembered} | {ns:.0f} | {allocations:.2g} |")
     return rows
 
 

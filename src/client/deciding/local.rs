@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 use swlimit_window::{Decision, Entry, Recording, Verdict};
 use tokio::time::Instant;
 
-use crate::clock::Clock;
+use crate::clock::{now_ms, unix_ms};
 use crate::demand::Demand;
 use crate::error::Error;
 use crate::keyed::{Bounded, Keep};
@@ -12,22 +12,20 @@ use crate::keyed::{Bounded, Keep};
 /// One window for each key.
 pub(crate) struct Windows {
     keys: Bounded<Window>,
-    clock: Clock,
 }
 
 /// The window of one key.
-struct Window {
-    entry: Mutex<Entry>,
-    clock: Clock,
-}
+#[derive(Default)]
+struct Window(Mutex<Entry>);
 
 impl Windows {
     /// Windows of at most so many keys; the oldest are forgotten when it is full.
     pub fn new(max_keys: usize) -> Self {
-        Self { keys: Bounded::new(max_keys), clock: Clock::new() }
+        Self { keys: Bounded::new(max_keys) }
     }
 
     /// Decide a demand, count it if it is granted, and begin its block if it is not.
+    #[inline]
     pub fn allow(&self, key: &[u8], demand: &Demand) -> Result<Decision, Error> {
         self.with(key, |entry, now| match Entry::decide(Some(entry), now, &demand.exact).map_err(overflow)? {
             Verdict::Granted(grant) => Ok(grant.apply(entry)),
@@ -103,9 +101,9 @@ impl Windows {
         Ok(granted)
     }
 
+    #[inline]
     fn with<R>(&self, key: &[u8], see: impl FnOnce(&mut Entry, u64) -> R) -> R {
-        let make = || Window { entry: Mutex::default(), clock: self.clock };
-        self.keys.with(key, make, |window| see(&mut window.entry.lock(), self.clock.unix_ms(Instant::now())))
+        self.keys.with(key, Window::default, |window| see(&mut window.0.lock(), now_ms()))
     }
 }
 
@@ -126,6 +124,6 @@ fn overflow(_: swlimit_window::Overflow) -> Error {
 
 impl Keep for Window {
     fn is_idle(&self, now: Instant) -> bool {
-        self.entry.try_lock().is_some_and(|entry| entry.end() <= self.clock.unix_ms(now))
+        self.0.try_lock().is_some_and(|entry| entry.end() <= unix_ms(now))
     }
 }

@@ -36,7 +36,8 @@ pub(crate) struct Bounded<V> {
     max_keys: usize,
 }
 
-type Map<V> = papaya::HashMap<Arc<[u8]>, Arc<V>, RandomState>;
+type Map<V> = papaya::HashMap<Arc<[u8]>, V, RandomState>;
+type Pinned<'map, V> = papaya::HashMapRef<'map, Arc<[u8]>, V, RandomState, papaya::LocalGuard<'map>>;
 
 struct Order {
     keys: VecDeque<Arc<[u8]>>,
@@ -64,47 +65,41 @@ impl<V: Keep> Bounded<V> {
 
     /// Applies a function to what is kept of a key; `None` where nothing is.
     #[inline]
-    pub fn see<R>(&self, key: &[u8], see: impl FnOnce(&Arc<V>) -> R) -> Option<R> {
+    pub fn see<R>(&self, key: &[u8], see: impl FnOnce(&V) -> R) -> Option<R> {
         self.map.get()?.pin().get(key).map(see)
     }
 
-    /// Applies a function to what is kept of a key, made if nothing is.
+    /// Applies a function to what is kept of a key, made if nothing is. If the map is full, it is made, and not kept.
     #[inline]
-    pub fn with<R>(&self, key: &[u8], make: impl FnOnce() -> V, see: impl FnOnce(&Arc<V>) -> R) -> R {
-        if let Some(found) = self.map().pin().get(key) {
-            return see(found);
-        }
-        see(&self.get_or_make(key, make))
-    }
-
-    /// The value of a key, made if there is none. If the map is full, it is made, and not kept.
-    pub fn get_or_make(&self, key: &[u8], make: impl FnOnce() -> V) -> Arc<V> {
-        self.get_or_keep(key, make).unwrap_or_else(|made| made)
-    }
-
-    /// The same; an error where it is not kept.
-    pub fn get_or_keep(&self, key: &[u8], make: impl FnOnce() -> V) -> Result<Arc<V>, Arc<V>> {
-        if let Some(found) = self.map().pin().get(key) {
-            return Ok(Arc::clone(found));
-        }
-        let mut order = self.order.lock();
+    pub fn with<R>(&self, key: &[u8], make: impl FnOnce() -> V, see: impl FnOnce(&V) -> R) -> R {
         let map = self.map().pin();
+        match map.get(key) {
+            Some(found) => see(found),
+            None => match self.keep(&map, key, make) {
+                Ok(kept) => see(kept),
+                Err(made) => see(&made),
+            },
+        }
+    }
+
+    /// What is kept of a key now, if nothing was before; an error where there is no room for it.
+    #[cold]
+    fn keep<'map>(&self, map: &'map Pinned<'_, V>, key: &[u8], make: impl FnOnce() -> V) -> Result<&'map V, V> {
+        let mut order = self.order.lock();
         if let Some(found) = map.get(key) {
-            return Ok(Arc::clone(found));
+            return Ok(found);
         }
         let now = Instant::now();
         if order.keys.len() >= order.crowded && now > order.swept + SWEEP {
             self.sweep(&mut order, now);
         }
-        let made = Arc::new(make());
         if !self.make_room(&mut order, key.len(), now) {
-            return Err(made);
+            return Err(make());
         }
         let key = Arc::<[u8]>::from(key);
         order.keys.push_back(Arc::clone(&key));
         order.bytes += key.len();
-        map.insert(key, Arc::clone(&made));
-        Ok(made)
+        Ok(map.get_or_insert(key, make()))
     }
 
     fn sweep(&self, order: &mut Order, now: Instant) {
@@ -161,6 +156,31 @@ impl<V: Keep> Bounded<V> {
     }
 }
 
+/// What is shared may outlive its place in the map.
+impl<V: Keep> Bounded<Arc<V>> {
+    /// The value of a key, made if there is none. If the map is full, it is made, and not kept.
+    pub fn get_or_make(&self, key: &[u8], make: impl FnOnce() -> V) -> Arc<V> {
+        self.with(key, || Arc::new(make()), Arc::clone)
+    }
+
+    /// The same; an error where it is not kept.
+    pub fn get_or_keep(&self, key: &[u8], make: impl FnOnce() -> V) -> Result<Arc<V>, Arc<V>> {
+        let map = self.map().pin();
+        let found = map.get(key).map_or_else(|| self.keep(&map, key, || Arc::new(make())), Ok);
+        found.map(Arc::clone)
+    }
+}
+
+impl<V: Keep> Keep for Arc<V> {
+    fn is_idle(&self, now: Instant) -> bool {
+        (**self).is_idle(now)
+    }
+
+    fn is_pinned(&self) -> bool {
+        (**self).is_pinned()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,7 +199,7 @@ mod tests {
 
     fn fill(keys: &Bounded<Kept>, names: std::ops::Range<usize>, idle: impl Fn(usize) -> bool) {
         for name in names {
-            keys.get_or_make(name.to_string().as_bytes(), || Kept(idle(name), false));
+            keys.with(name.to_string().as_bytes(), || Kept(idle(name), false), |_| ());
         }
     }
 
@@ -211,7 +231,7 @@ mod tests {
     #[test]
     fn what_is_pinned_stays_and_what_is_forgotten_is_known() {
         let (keys, begun) = (Bounded::new(3), Instant::now());
-        keys.get_or_make(b"pinned", || Kept(false, true));
+        keys.with(b"pinned", || Kept(false, true), |_| ());
         fill(&keys, 0..2, |_| true);
         assert!(!keys.has_forgotten_since(begun));
         fill(&keys, 2..4, |_| false);
@@ -221,7 +241,7 @@ mod tests {
         assert!(keys.see(b"pinned", |_| ()).is_some());
         let full = Bounded::new(2);
         for key in [b"a", b"b", b"c"] {
-            full.get_or_make(key, || Kept(false, true));
+            full.with(key, || Kept(false, true), |_| ());
         }
         assert!(full.len() == 2 && full.see(b"c", |_| ()).is_none() && full.has_forgotten_since(begun));
     }
@@ -231,7 +251,7 @@ mod tests {
         let keys = Bounded::new(1000);
         for number in 0..100 {
             let name = format!("{number}{}", "x".repeat(60_000));
-            keys.get_or_make(name.as_bytes(), || Kept(false, false));
+            keys.with(name.as_bytes(), || Kept(false, false), |_| ());
         }
         assert!(keys.len() <= 1000 * BYTES_PER_KEY / 60_000, "{}", keys.len());
     }

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::wait::Wait;
 
 /// The queues of all keys.
-pub(crate) struct FairQueue(Bounded<Turn>);
+pub(crate) struct FairQueue(Bounded<Arc<Turn>>);
 
 #[derive(Default)]
 struct Turn(Arc<tokio::sync::Mutex<()>>);

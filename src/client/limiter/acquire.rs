@@ -57,7 +57,10 @@ impl Limiter {
                     Some(waited) => return waited,
                 }
             }
-            self.decide(key, demand, None).await
+            match self.near(key, demand)? {
+                Some(decision) => Ok(decision),
+                None => self.far(key, demand, None).await,
+            }
         };
         match self.0.client.fair_queue.wait(key, wait, longest, ask).await {
             Some(decided) => decided,

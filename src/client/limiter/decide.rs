@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{DecidingMode, Limiter};
+use crate::clock::now;
 use crate::deciding::eventual::Decided;
 use crate::deciding::leased::Leases;
 use crate::decision::{Decision, Source};
@@ -23,56 +24,54 @@ impl Limiter {
     /// [`Error::Unavailable`] only with [`OnFailure::Error`].
     pub async fn allow<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let request = request.into().checked()?;
-        let key = self.key(request.key);
-        let decision = self.decide(&key, &self.demand(&request), request.deadline).await?;
+        let (key, demand) = (self.key(request.key), self.demand(&request));
+        // No future is made where nobody is waited for.
+        let decision = match self.near(&key, &demand)? {
+            Some(decision) => decision,
+            None => self.far(&key, &demand, request.deadline).await?,
+        };
         self.0.client.counters.decided(&decision);
         Ok(decision)
     }
 
-    pub(super) async fn decide(
-        &self,
-        key: &[u8],
-        demand: &Demand,
-        deadline: Option<Instant>,
-    ) -> Result<Decision, Error> {
-        let decided = match &self.0.deciding {
-            DecidingMode::Local(windows) => return Ok(Source::Local.decided(windows.allow(key, demand)?)),
-            DecidingMode::Eventual(link, eventual) => match eventual.decide(key, demand)? {
-                Decided::Here(decision) => return Ok(decision),
-                Decided::ByPolicy => Err(Error::Unavailable("nothing could be synchronized lately".into())),
-                Decided::ByServer => {
-                    let asked = self.ask(link, Command::allow(key, demand), deadline).await;
-                    asked.and_then(|reply| reply.decision()).map(|exact| {
-                        eventual.heard(key, &exact);
-                        Source::Server.decided(exact)
-                    })
+    /// The decision of a request about which nobody has to be asked.
+    #[inline]
+    pub(super) fn near(&self, key: &[u8], demand: &Demand) -> Result<Option<Decision>, Error> {
+        let known = || self.0.client.deny_cache.find(key, demand, now());
+        match &self.0.deciding {
+            DecidingMode::Local(windows) => windows.allow(key, demand).map(|exact| Some(Source::Local.decided(exact))),
+            DecidingMode::Eventual(_, eventual) => match eventual.decide(key, demand)? {
+                Decided::Here(decision) => Ok(Some(decision)),
+                Decided::ByPolicy => {
+                    let away = Err(Error::Unavailable("nothing could be synchronized lately".into()));
+                    self.or_on_failure(away, demand, |windows, demand| windows.allow(key, demand)).map(Some)
                 }
+                Decided::ByServer => Ok(None),
             },
-            DecidingMode::Leased(link, leases) => {
-                if let Some(decision) = leases.take(key, demand) {
-                    return Ok(decision);
-                }
-                if let Some(decision) = self.0.client.deny_cache.find(key, demand, Instant::now()) {
-                    return Ok(decision);
-                }
-                self.lease(link, leases, key, demand, deadline).await
-            }
-            DecidingMode::Cached(link) => {
-                if let Some(decision) = self.0.client.deny_cache.find(key, demand, Instant::now()) {
-                    return Ok(decision);
-                }
-                let (ticket, sent) = (self.0.client.deny_cache.ticket(key), Instant::now());
+            DecidingMode::Leased(_, leases) => Ok(leases.take(key, demand).or_else(known)),
+            DecidingMode::Cached(_) => Ok(known()),
+            DecidingMode::Direct(_) => Ok(None),
+        }
+    }
+
+    /// The server's decision, or the failure policy's.
+    pub(super) async fn far(&self, key: &[u8], demand: &Demand, deadline: Option<Instant>) -> Result<Decision, Error> {
+        let decided = match &self.0.deciding {
+            DecidingMode::Leased(link, leases) => self.lease(link, leases, key, demand, deadline).await,
+            mode => {
+                let (link, deny_cache) = (mode.link()?, &self.0.client.deny_cache);
+                let (ticket, sent) = (deny_cache.ticket(key), Instant::now());
                 let asked = self.ask(link, Command::allow(key, demand), deadline).await;
                 asked.and_then(|reply| reply.decision()).map(|exact| {
-                    if exact.granted == 0 {
-                        self.0.client.deny_cache.denied(link, key, demand, &exact, sent, ticket);
+                    match mode {
+                        DecidingMode::Eventual(_, eventual) => eventual.heard(key, &exact),
+                        DecidingMode::Cached(_) if exact.granted == 0 => {
+                            deny_cache.denied(link, key, demand, &exact, sent, ticket);
+                        }
+                        _ => {}
                     }
                     Source::Server.decided(exact)
                 })
-            }
-            DecidingMode::Direct(link) => {
-                let asked = self.ask(link, Command::allow(key, demand), deadline).await;
-                asked.and_then(|reply| Ok(Source::Server.decided(reply.decision()?)))
             }
         };
         self.or_on_failure(decided, demand, |windows, demand| windows.allow(key, demand))

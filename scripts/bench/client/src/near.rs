@@ -21,6 +21,8 @@ pub struct Options {
     /// One of `cached`, `leased`, `eventual`, `local granted`, `local denied`, `governor granted`, `governor denied`.
     case: String,
     keys: usize,
+    /// How many the client remembers.
+    max_keys: usize,
     threads: usize,
     seconds: f64,
 }
@@ -49,7 +51,7 @@ pub fn measure(options: Options) -> Result<Value> {
         "eventual" => ("eventual", Source::Eventual, PLENTY),
         _ => ("local", Source::Local, if outcome == "denied" { 1 } else { PLENTY }),
     };
-    let client = runtime.block_on(Client::connect(&options.url))?;
+    let client = runtime.block_on(Client::builder().max_keys(options.max_keys).connect(&options.url))?;
     let limiter = client.limiter(Quota::with_resolution(limit, "1d", "1d")?).mode(mode(name)).build()?;
     let decide = |key: &String| decide(handle, &limiter, key) == kind;
     Ok(on_threads(handle, &options, &keys, &decide))

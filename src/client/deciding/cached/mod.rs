@@ -30,7 +30,7 @@ use crate::upstream::{Link, Right};
 
 /// The denials of all keys that the server is asked about.
 pub(crate) struct DenyCache {
-    keys: Bounded<Memory<KnownDenial>>,
+    keys: Bounded<Arc<Memory<KnownDenial>>>,
     generations: Box<[Generation]>,
     epoch: Epoch,
     /// How long a denial is remembered when the server can't send invalidations.

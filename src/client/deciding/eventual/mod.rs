@@ -17,7 +17,7 @@ use tokio::sync::{watch, Notify};
 use tokio::time::{sleep, timeout_at, Duration, Instant};
 
 use self::counted::{Counted, Known, Outcome, UsedUnits};
-use crate::clock::{ms, Clock};
+use crate::clock::{self, ms, now_ms};
 use crate::decision::{Decision, Source};
 use crate::demand::Demand;
 use crate::error::Error;
@@ -46,7 +46,7 @@ pub(crate) struct Eventual(Arc<Core>);
 
 struct Core {
     link: Arc<Link>,
-    keys: Bounded<Key>,
+    keys: Bounded<Arc<Key>>,
     interval: Duration,
     window: Duration,
     resolution: Duration,
@@ -56,7 +56,6 @@ struct Core {
     failures: AtomicU32,
     /// When the synchronization that is under way began, in ms of the clock; 0 if none is.
     under_way: AtomicU64,
-    clock: Clock,
     /// How many synchronizations have begun, or would have, had there been anything to synchronize.
     round: AtomicU64,
     /// When the next one is due, in µs since `begun`.
@@ -105,7 +104,6 @@ impl Eventual {
             queue: Mutex::default(),
             failures: AtomicU32::new(0),
             under_way: AtomicU64::new(0),
-            clock: Clock::new(),
             // Keys begin with 0: what was never part of one.
             round: AtomicU64::new(1),
             due: AtomicU64::new(0),
@@ -289,7 +287,7 @@ impl Core {
     /// Whether the failure policy is to decide, because nothing could be synchronized lately.
     fn is_away(&self, key: &[u8]) -> bool {
         let since = self.under_way.load(Ordering::Relaxed);
-        let late = || self.clock.unix_ms(Instant::now()).saturating_sub(since) > ms(LATE.max(2 * self.interval));
+        let late = || now_ms().saturating_sub(since) > ms(LATE.max(2 * self.interval));
         self.failures.load(Ordering::Relaxed) >= FAILURES || (since > 0 && late()) || self.link.is_away(key)
     }
 
@@ -323,7 +321,7 @@ impl Core {
         demand: &Demand,
         see: impl FnOnce(&mut Counted, Known, Instant) -> R,
     ) -> R {
-        self.keys.with(key, Key::default, |counts| self.seen(key, demand, counts, see))
+        self.keys.with(key, Arc::default, |counts| self.seen(key, demand, counts, see))
     }
 
     #[inline]
@@ -359,7 +357,7 @@ impl Core {
         let begun = Instant::now();
         let missed = u64::from(begun > self.due());
         let round = self.round.fetch_add(1 + missed, Ordering::AcqRel) + 1 + missed;
-        self.under_way.store(self.clock.unix_ms(begun).max(1), Ordering::Release);
+        self.under_way.store(clock::unix_ms(begun).max(1), Ordering::Release);
         let due = begun.saturating_duration_since(self.begun) + self.interval;
         self.due.store(u64::try_from(due.as_micros()).unwrap_or(u64::MAX), Ordering::Release);
         let queue = std::mem::take(&mut *self.queue.lock());

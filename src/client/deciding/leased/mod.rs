@@ -42,7 +42,7 @@ pub(crate) struct Leases(Arc<Core>);
 
 struct Core {
     link: Arc<Link>,
-    keys: Bounded<Leased>,
+    keys: Bounded<Arc<Leased>>,
     length: Duration,
     /// For so long it is tried to give units back.
     patience: Duration,
