@@ -1,6 +1,5 @@
-"""What the page for Go says, from its first line to a denial, as a reader copies it."""
+"""What the pages for Go say, from their first line to a denial, as a reader copies it."""
 
-import re
 import shutil
 
 from docs.pages import blocks, page_named
@@ -9,26 +8,30 @@ from support.server import ROOT
 
 
 def test_page(server, tmp_path):
-    (tmp_path / "swlimit").symlink_to(ROOT)
-    page = blocks(page_named("go.md"))
-    commands, = (block.text for block in page if "go mod init" in block.text)
-    printed = [running(server, tmp_path / f"first{at}", commands, block.text)
-               for at, block in enumerate(page) if block.language == "go"]
-    welcome, holding = printed
+    welcome, holding = results("go.md", server, tmp_path)
     *granted, denied = welcome.splitlines()
     assert granted == [f"welcome, {left} are left" for left in (2, 1, 0)] and denied.startswith("come back in ")
     assert holding == "streaming true\n"
 
 
-def patient(program):
-    """The same program, for a busy machine."""
-    return re.sub(r"(New(?:Holds)?\(conn, .*)\)\n", r"\1, swlimit.Timeout(20*time.Second))\n", program)
+def test_redis_rate(server, tmp_path):
+    shown, = (block.text for block in blocks(page_named("coming-from-redis_rate.md")) if block.is_output)
+    assert results("coming-from-redis_rate.md", server, tmp_path) == [shown]
+
+
+def results(name, server, folder):
+    """What the programs of a page print, but those that serve."""
+    (folder / "swlimit").symlink_to(ROOT)
+    page = blocks(page_named(name))
+    commands, = (block.text for block in page if "go mod init" in block.text)
+    return [running(server, folder / f"first{at}", commands, block.text)
+            for at, block in enumerate(page) if block.language == "go" and "httplimit" not in block.text]
 
 
 def running(server, folder, commands, program):
     """What a program prints."""
     folder.mkdir()
-    (folder / "main.go").write_text(patient(program.replace(":6379", f":{server.port}")))
+    (folder / "main.go").write_text(golang.patient(program.replace(":6379", f":{server.port}")))
     for line in (*commands.splitlines(), "go mod tidy", "go run ."):
         name, *words = line.split()
         assert name == "go"

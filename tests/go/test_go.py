@@ -42,6 +42,10 @@ def test_goredis(server, start, binaries, tmp_path):
            env={"SWLIMIT_CA": str(tls.authority)})
 
 
+def test_redisrate(server, start):
+    passes("redisrate", main=server.port, cluster=Cluster(start).servers[0].port)
+
+
 @pytest.mark.parametrize("module", MODULES, ids=[str(path.relative_to(golang.MODULES)) for path in MODULES])
 def test_is_in_good_order(module):
     """Formatted and vetted."""

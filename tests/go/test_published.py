@@ -22,6 +22,7 @@ import (
 	"github.com/swlimit/swlimit/src/go"
 	"github.com/swlimit/swlimit/src/go/goredis"
 	"github.com/swlimit/swlimit/src/go/httplimit"
+	"github.com/swlimit/swlimit/src/go/redisrate"
 )
 
 func main() {
@@ -36,6 +37,7 @@ func main() {
 	}
 	for range 2 {
 		decision, err := limiter.Allow(context.Background(), "stranger")
+		_, _ = redis_rate.FromConn(conn).Allow(context.Background(), "stranger", redis_rate.PerHour(1))
 		fmt.Println(decision.Allowed(), decision.Source, err, httplimit.Middleware(limiter, httplimit.Address) != nil)
 	}
 }

@@ -1,0 +1,16 @@
+//go:build never
+
+// Package tools names the packages whose versions go.mod pins: the tests fetch them by it.
+package tools
+
+import (
+	_ "github.com/gin-gonic/gin"
+	_ "github.com/go-chi/chi/v5"
+	_ "github.com/go-redis/redis_rate/v10"
+	_ "github.com/labstack/echo/v5"
+	_ "github.com/redis/go-redis/v9"
+	_ "github.com/stretchr/testify/assert"
+	_ "github.com/swlimit/swlimit/src/go"
+	_ "github.com/swlimit/swlimit/src/go/httplimit"
+	_ "github.com/swlimit/swlimit/src/go/redisrate"
+)
