@@ -3,6 +3,8 @@
 PYTEST = .venv/bin/python -m pytest
 # What one process has compiled, the next need not, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
+# The Go that .venv holds, and no other that it would fetch.
+export GOTOOLCHAIN = local
 WORKERS ?= $(shell n=$$(nproc); echo $$((n < 3 ? 3 * n : 8)))
 PARALLEL = $(PYTEST) --numprocesses $(WORKERS) --dist worksteal --durations 20 $(CHOOSE)
 
@@ -117,11 +119,15 @@ ready: setup-test ## Everything that tests need: built and fetched
 		$(FETCH) support.kubernetes; } & \
 	$(MAKE) --no-print-directory build-all
 
+# Those of all modules of src/go/go.work; tests/go/go.mod pins staticcheck.
+GO_PACKAGES = $$(go list -m -f '{{.Dir}}/...')
 lint: setup-lint ## Formatting and lints, of every language
 	cargo fmt --all --check
 	cargo clippy --all-targets $(CRATES) $(STRICT)
 	.venv/bin/ruff check --quiet tests scripts src/python
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" npm --silent --prefix src/node run lint
+	@.venv/bin/go -C tests/go build -o "$(CURDIR)/target/staticcheck" honnef.co/go/tools/cmd/staticcheck
+	@cd src/go && PATH="$(CURDIR)/.venv/bin:$$PATH" && go vet $(GO_PACKAGES) && ../../target/staticcheck $(GO_PACKAGES)
 	$(PYTEST) tests/docs/test_prose.py
 
 setup-%:

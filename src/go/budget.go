@@ -65,7 +65,7 @@ func (b *Budget) Record(ctx context.Context, key string, n int64) (Decision, err
 // Peek is Allow with nothing counted.
 func (b *Budget) Peek(ctx context.Context, key string) (Decision, error) { return b.PeekN(ctx, key, 1) }
 
-// PeekN is AllowN with nothing counted.
+// PeekN is AllowN of n units with nothing counted.
 func (b *Budget) PeekN(ctx context.Context, key string, n int64) (Decision, error) {
 	if err := b.check(ctx, n); err != nil {
 		return Decision{}, err

@@ -52,3 +52,38 @@ func ExampleHolds_TryAcquire() {
 	hold.Release()
 	// Output: true swlimit: denied
 }
+
+func ExampleAllowAll() {
+	hourly, err := swlimit.New(nil, swlimit.Quota{Limit: 100, Window: time.Hour}, swlimit.Prefix("hour:"))
+	if err != nil {
+		panic(err)
+	}
+	daily, err := swlimit.New(nil, swlimit.Quota{Limit: 1, Window: 24 * time.Hour}, swlimit.Prefix("day:"))
+	if err != nil {
+		panic(err)
+	}
+	for range 2 {
+		all, err := swlimit.AllowAll(context.Background(), hourly.Request("user:1", 1), daily.Request("user:1", 1))
+		fmt.Println(all.Allowed, err)
+	}
+	left, _ := hourly.Peek(context.Background(), "user:1")
+	fmt.Println(left.Remaining()) // what is denied counts nowhere
+	// Output:
+	// true <nil>
+	// false <nil>
+	// 99 true
+}
+
+func ExampleNewBudget() {
+	tokens, err := swlimit.NewBudget(nil, 1000, swlimit.Monthly(1), time.UTC)
+	if err != nil {
+		panic(err)
+	}
+	for range 2 {
+		decision, err := tokens.AllowN(context.Background(), "user:1", 600)
+		fmt.Println(decision.Granted, err)
+	}
+	// Output:
+	// 600 <nil>
+	// 0 <nil>
+}

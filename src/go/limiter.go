@@ -358,7 +358,7 @@ func (l *Limiter) Peek(ctx context.Context, key string) (Decision, error) {
 	return l.PeekN(ctx, key, 1)
 }
 
-// PeekN is AllowN with nothing counted.
+// PeekN is AllowN of n units with nothing counted.
 func (l *Limiter) PeekN(ctx context.Context, key string, n int64) (Decision, error) {
 	if err := l.check(ctx, n); err != nil {
 		return Decision{}, err

@@ -282,14 +282,14 @@ func (p *primary) state() ServerState {
 	return s
 }
 
-var code = regexp.MustCompile("^(READONLY|OOM|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|CLUSTERDOWN|BUSY|FAILOVER)\\b")
+var code = regexp.MustCompile(`^(READONLY|OOM|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|CLUSTERDOWN|BUSY|FAILOVER)\b`)
 
 // reasons are what failures come to, by the words of the server or the system.
 var reasons = []struct {
 	words  *regexp.Regexp
 	reason string
 }{
-	{regexp.MustCompile("^(NOAUTH|WRONGPASS)\\b|(NOAUTH|WRONGPASS) "), "password"},
+	{regexp.MustCompile(`^(NOAUTH|WRONGPASS)\b|(NOAUTH|WRONGPASS) `), "password"},
 	{regexp.MustCompile("(?i)connection refused|no such file"), "refused"},
 	{regexp.MustCompile("(?i)no such host|server misbehaving"), "unresolved"},
 	{regexp.MustCompile("(?i)certificate|x509|tls"), "certificate"},

@@ -275,9 +275,6 @@ func (e *entry) unblock(now int64) bool {
 	return was
 }
 
-// over tells whether nothing in it matters any more.
-func (e *entry) over(now int64) bool { return now >= max(e.blockedUntil, e.counts.end()) }
-
 func (e *entry) seen(d *demand, now int64) counts {
 	if e.counts.window == 0 {
 		return counts{window: d.window, resolution: d.resolution}

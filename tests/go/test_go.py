@@ -46,6 +46,11 @@ def test_redisrate(server, start):
     passes("redisrate", main=server.port, cluster=Cluster(start).servers[0].port)
 
 
+def test_every_exported_name_is_documented():
+    done = golang.run("test", "-count=1", ".", cwd=ROOT / "tests/go")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("module", MODULES, ids=[str(path.relative_to(golang.MODULES)) for path in MODULES])
 def test_is_in_good_order(module):
     """Formatted and vetted."""

@@ -1,7 +1,7 @@
 //go:build never
 
-// Package tools names the packages whose versions go.mod pins: the tests fetch them by it.
-package tools
+// Package pinned names the packages whose versions go.mod pins: the tests fetch them by it.
+package pinned
 
 import (
 	_ "github.com/gin-gonic/gin"
