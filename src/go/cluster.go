@@ -1,6 +1,7 @@
 package swlimit
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +20,7 @@ const (
 )
 
 // A Cluster is the [Transport] of a cluster, for one Conn. It asks again which server has which slots when
-// one redirects, or does not answer. A server that is not one of a cluster has all of them.
+// one redirects, or does not answer. A single server that is not one of a cluster has all.
 type Cluster struct {
 	// Addrs are the addresses of some of the servers.
 	Addrs []string
@@ -88,13 +89,13 @@ func (c *Cluster) Primary(ctx context.Context, key string) (Server, error) {
 	if !found {
 		return Server{}, fmt.Errorf("no server has slot %d", slot)
 	}
-	return c.server(c.ranges[at].addr), nil
+	return c.Server.at(c.ranges[at].addr), nil
 }
 
 // Moved is the server at an address to which another has redirected.
 func (c *Cluster) Moved(_ context.Context, addr string) (Server, error) {
 	c.reload()
-	return c.server(addr), nil
+	return c.Server.at(addr), nil
 }
 
 // Away hears that a server does not answer: another may have its slots.
@@ -105,12 +106,6 @@ func (c *Cluster) reload() {
 	case c.wake <- struct{}{}:
 	default:
 	}
-}
-
-func (c *Cluster) server(addr string) Server {
-	s := c.Server
-	s.Addr = addr
-	return s
 }
 
 // follow asks which server has which slots, at first and whenever that may have changed.
@@ -177,16 +172,25 @@ func primariesOf(ranges []slotRange) (addrs []string) {
 func (c *Cluster) ask(addr string) ([]slotRange, error) {
 	asking, cancel := context.WithTimeout(c.ctx, askCluster)
 	defer cancel()
-	server := c.server(addr)
-	reply, err := server.ask(asking, "CLUSTER", "SLOTS")
-	if text, ok := err.(serverError); ok && (unknownCommand.MatchString(string(text)) ||
-		strings.Contains(string(text), "cluster support disabled")) {
-		return []slotRange{{0, slots - 1, addr}}, nil
-	}
+	var reply any
+	err := c.Server.at(addr).converse(asking, func(conn net.Conn, r *bufio.Reader) error {
+		replies, err := exchange(conn, r, []string{"CLUSTER", "SLOTS"})
+		if err == nil {
+			reply = replies[0]
+		}
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	return rangesOf(reply, addr)
+	failed, isError := reply.(serverError)
+	switch text := string(failed); {
+	case !isError:
+		return rangesOf(reply, addr)
+	case len(c.Addrs) == 1 && (unknownCommand.MatchString(text) || strings.Contains(text, "cluster support disabled")):
+		return []slotRange{{0, slots - 1, addr}}, nil
+	}
+	return nil, failed
 }
 
 // rangesOf reads the reply to CLUSTER SLOTS of the server at addr.

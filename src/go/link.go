@@ -28,8 +28,8 @@ type Server struct {
 	Network string
 	// Username and Password are sent with HELLO or AUTH, unless both are empty.
 	Username, Password string
-	// Credentials is asked for them at each connection instead, where it is not nil.
-	Credentials func(context.Context) (username, password string, err error)
+	// Credentials is asked for them at each connection to an address instead, where it is not nil.
+	Credentials func(ctx context.Context, addr string) (username, password string, err error)
 	// DB is the database's number.
 	DB int
 	// TLS is the configuration of encrypted connections; nil means a connection in the clear.
@@ -66,7 +66,7 @@ func (s *Server) dial(ctx context.Context) (net.Conn, error) {
 func (s *Server) auth(ctx context.Context) (words []string, err error) {
 	username, password := s.Username, s.Password
 	if s.Credentials != nil {
-		if username, password, err = s.Credentials(ctx); err != nil {
+		if username, password, err = s.Credentials(ctx, s.Addr); err != nil {
 			return nil, err
 		}
 	}
@@ -79,32 +79,38 @@ func (s *Server) auth(ctx context.Context) (words []string, err error) {
 	return []string{"AUTH", username, password}, nil
 }
 
-// ask is the reply to one command, over a connection of its own.
-func (s *Server) ask(ctx context.Context, words ...string) (any, error) {
-	conn, err := s.dial(ctx)
+// at is a server at another address, with the same settings.
+func (s Server) at(addr string) Server {
+	s.Addr = addr
+	return s
+}
+
+// converse has f ask over a connection of its own, which ends with ctx.
+func (s Server) converse(ctx context.Context, f func(net.Conn, *bufio.Reader) error) error {
+	dialing, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	conn, err := s.dial(dialing)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	commands := [][]string{words}
-	auth, err := s.auth(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if auth != nil {
-		commands = [][]string{auth, words}
-	}
-	replies, err := exchange(conn, bufio.NewReader(conn), commands...)
-	if err != nil {
-		return nil, errors.Join(err, ctx.Err())
-	}
-	for _, each := range replies {
-		if text, ok := each.(serverError); ok {
-			return nil, text
+	_ = conn.SetDeadline(time.Now().Add(connectTimeout))
+	r := bufio.NewReader(conn)
+	auth, err := s.auth(dialing)
+	if err == nil && auth != nil {
+		var replies []any
+		if replies, err = exchange(conn, r, auth); err == nil {
+			if failed, ok := replies[0].(serverError); ok {
+				err = failed
+			}
 		}
 	}
-	return replies[len(replies)-1], nil
+	if err != nil {
+		return err
+	}
+	_ = conn.SetDeadline(time.Time{})
+	return f(conn, r)
 }
 
 // now is the time since this process began, by a clock that nobody sets.

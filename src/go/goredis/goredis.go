@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 
 	"github.com/redis/go-redis/v9"
 
@@ -46,10 +45,29 @@ func FromOptions(options *redis.Options) (*swlimit.Conn, error) {
 
 // FromClusterOptions returns a Conn to the cluster that options name.
 func FromClusterOptions(options *redis.ClusterOptions) (*swlimit.Conn, error) {
-	clone := *options
-	clone.ContextTimeoutEnabled = true // or contexts are not obeyed
-	clone.MaxRetries = -1
-	return swlimit.NewConn(cluster{redis.NewClusterClient(&clone)}), nil
+	if options.ClusterSlots != nil {
+		return nil, errors.New("goredis: ClusterSlots is not supported: the cluster says which server has which slots")
+	}
+	o := options
+	return swlimit.NewConn(&swlimit.Cluster{Addrs: o.Addrs, Server: server(&redis.Options{Username: o.Username,
+		Password: o.Password, Dialer: o.Dialer, TLSConfig: o.TLSConfig, CredentialsProvider: o.CredentialsProvider,
+		CredentialsProviderContext:   o.CredentialsProviderContext,
+		StreamingCredentialsProvider: o.StreamingCredentialsProvider})}), nil
+}
+
+// FromFailover returns a Conn to the primary that the sentinels of options name: see [swlimit.Sentinel].
+func FromFailover(options *redis.FailoverOptions) (*swlimit.Conn, error) {
+	o := options
+	if o.MasterName == "" || len(o.SentinelAddrs) == 0 {
+		return nil, errors.New("goredis: FailoverOptions need a MasterName and SentinelAddrs")
+	}
+	return swlimit.NewConn(&swlimit.Sentinel{Name: o.MasterName, Addrs: o.SentinelAddrs,
+		Sentinels: server(&redis.Options{Username: o.SentinelUsername, Password: o.SentinelPassword, Dialer: o.Dialer,
+			TLSConfig: o.TLSConfig}),
+		Server: server(&redis.Options{Username: o.Username, Password: o.Password, DB: o.DB, Dialer: o.Dialer,
+			TLSConfig: o.TLSConfig, CredentialsProvider: o.CredentialsProvider,
+			CredentialsProviderContext:   o.CredentialsProviderContext,
+			StreamingCredentialsProvider: o.StreamingCredentialsProvider})}), nil
 }
 
 // server is a server as a client's options describe it, without the library's pools and retries.
@@ -61,47 +79,18 @@ func server(o *redis.Options) swlimit.Server {
 	}
 	switch {
 	case o.StreamingCredentialsProvider != nil:
-		s.Credentials = func(context.Context) (string, string, error) {
+		s.Credentials = func(context.Context, string) (string, string, error) {
 			return "", "", errors.New("goredis: a StreamingCredentialsProvider is not supported: use CredentialsProviderContext")
 		}
 	case o.CredentialsProviderContext != nil:
-		s.Credentials = o.CredentialsProviderContext
+		s.Credentials = func(ctx context.Context, _ string) (string, string, error) {
+			return o.CredentialsProviderContext(ctx)
+		}
 	case o.CredentialsProvider != nil:
-		s.Credentials = func(context.Context) (string, string, error) {
+		s.Credentials = func(context.Context, string) (string, string, error) {
 			username, password := o.CredentialsProvider()
 			return username, password, nil
 		}
 	}
 	return s
-}
-
-// cluster has a client say where keys are. It sends no command of a limiter.
-type cluster struct {
-	client *redis.ClusterClient
-}
-
-// Close ends what the client does beside.
-func (c cluster) Close() error { return c.client.Close() }
-
-func (c cluster) Primary(ctx context.Context, key string) (swlimit.Server, error) {
-	node, err := c.client.MasterForKey(ctx, key)
-	if err != nil {
-		return swlimit.Server{}, err
-	}
-	return server(node.Options()), nil
-}
-
-func (c cluster) Moved(ctx context.Context, addr string) (swlimit.Server, error) {
-	c.client.ReloadState(ctx)
-	node, err := c.client.MasterForKey(ctx, "")
-	if err != nil {
-		return swlimit.Server{}, err
-	}
-	options := *node.Options()
-	if host, port, err := net.SplitHostPort(addr); err == nil && host == "" { // the host that was asked
-		host, _, _ = net.SplitHostPort(options.Addr)
-		addr = net.JoinHostPort(host, port)
-	}
-	options.Addr = addr
-	return server(&options), nil
 }

@@ -1,0 +1,10 @@
+module github.com/swlimit/swlimit/src/go/valkeygo
+
+go 1.26.0
+
+require (
+	github.com/swlimit/swlimit/src/go v0.2.0
+	github.com/valkey-io/valkey-go v1.0.79
+)
+
+require golang.org/x/sys v0.47.0 // indirect
