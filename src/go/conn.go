@@ -200,7 +200,7 @@ func (c *Conn) primary(ctx context.Context, key string, wait time.Duration) (*pr
 	if lost := time.Duration(c.lost.Load()); lost > 0 && now()-lost < firstProbe {
 		return nil, &unavailable{reason: "no server was known just now"}
 	}
-	finding, cancel := context.WithTimeout(ctx, wait)
+	finding, cancel := context.WithTimeout(ctx, timeFor(ctx, wait))
 	defer cancel()
 	server, err := c.transport.Primary(finding, key)
 	if err != nil {
@@ -233,6 +233,14 @@ type asking struct {
 	on      *link // this connection and no other; nil: one to the key's primary
 }
 
+// timeFor is how long one may wait for a caller, at most so long.
+func timeFor(ctx context.Context, wait time.Duration) time.Duration {
+	if deadline, ok := ctx.Deadline(); ok {
+		return min(wait, patience(time.Until(deadline)))
+	}
+	return wait
+}
+
 // ask is the reply to a command: a RefusedError, or an error that is ErrUnavailable when it does not come in time.
 // ctx's deadline counts as such; when ctx is cancelled the error is its own, and what the command is granted is given
 // back.
@@ -240,11 +248,9 @@ func (c *Conn) ask(ctx context.Context, cmd command, how asking) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	wait := how.timeout
-	if deadline, ok := ctx.Deadline(); ok {
-		if wait = min(wait, patience(time.Until(deadline))); wait <= 0 {
-			return nil, errNoTime
-		}
+	wait := timeFor(ctx, how.timeout)
+	if wait <= 0 {
+		return nil, errNoTime
 	}
 	until := now() + wait
 	next := &call{command: cmd, timeout: how.timeout, done: make(chan struct{})}

@@ -309,11 +309,7 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 
 // leftUntil is how long one may wait for a caller.
 func leftUntil(ctx context.Context) func() time.Duration {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return func() time.Duration { return forever }
-	}
-	return func() time.Duration { return min(forever, max(0, patience(time.Until(deadline)))) }
+	return func() time.Duration { return timeFor(ctx, forever) }
 }
 
 func (l *Limiter) wait(ctx context.Context, key string, d *demand) (Decision, error) {

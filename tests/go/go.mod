@@ -19,7 +19,11 @@ require (
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/stretchr/testify v1.12.1
 	github.com/swlimit/swlimit/src/go v0.2.0
+	github.com/swlimit/swlimit/src/go/goredis v0.2.0
 	github.com/swlimit/swlimit/src/go/redisrate v0.0.0-00010101000000-000000000000
+	github.com/swlimit/swlimit/src/go/valkeygo v0.0.0-00010101000000-000000000000
+	github.com/valkey-io/valkey-go v1.0.79
+	go.uber.org/goleak v1.3.0
 )
 
 require (
@@ -45,7 +49,6 @@ require (
 	github.com/pelletier/go-toml/v2 v2.2.4 // indirect
 	github.com/quic-go/qpack v0.6.0 // indirect
 	github.com/quic-go/quic-go v0.59.0 // indirect
-	github.com/swlimit/swlimit/src/go/goredis v0.2.0 // indirect
 	github.com/twitchyliquid64/golang-asm v0.15.1 // indirect
 	github.com/ugorji/go/codec v1.3.1 // indirect
 	go.mongodb.org/mongo-driver/v2 v2.5.0 // indirect
@@ -63,3 +66,5 @@ require (
 	google.golang.org/protobuf v1.36.10 // indirect
 	honnef.co/go/tools v0.8.2 // indirect
 )
+
+replace github.com/swlimit/swlimit/src/go/valkeygo => ../../src/go/valkeygo

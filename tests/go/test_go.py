@@ -34,11 +34,11 @@ def test_httplimit():
     passes("httplimit")
 
 
-def test_goredis(server, start, binaries, tmp_path):
+def test_adapters(server, start, binaries, tmp_path):
     """The sentinel makes the replica the master when it is asked to."""
     cluster, tls = Cluster(start), encrypted(start, tmp_path)
     sentinel, *_ = watched(start, binaries, tmp_path, "main", ("failover-timeout", 2000))
-    passes("goredis", main=server.port, cluster=cluster.servers[0].port, tls=tls.port, sentinel=sentinel.port,
+    passes(ROOT / "tests/go", main=server.port, cluster=cluster.servers[0].port, tls=tls.port, sentinel=sentinel.port,
            env={"SWLIMIT_CA": str(tls.authority)})
 
 

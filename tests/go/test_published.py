@@ -23,6 +23,8 @@ import (
 	"github.com/swlimit/swlimit/src/go/goredis"
 	"github.com/swlimit/swlimit/src/go/httplimit"
 	"github.com/swlimit/swlimit/src/go/redisrate"
+	"github.com/swlimit/swlimit/src/go/valkeygo"
+	"github.com/valkey-io/valkey-go"
 )
 
 func main() {
@@ -31,6 +33,11 @@ func main() {
 		panic(err)
 	}
 	defer conn.Close()
+	other, err := valkeygo.New(valkey.ClientOption{InitAddress: []string{"127.0.0.1:PORT"}})
+	if err != nil {
+		panic(err)
+	}
+	defer other.Close()
 	limiter, err := swlimit.New(conn, swlimit.Quota{Limit: 1, Window: time.Minute}, swlimit.Timeout(20*time.Second))
 	if err != nil {
 		panic(err)

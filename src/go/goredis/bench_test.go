@@ -2,7 +2,10 @@ package goredis_test
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"math"
+	"os"
 	"testing"
 	"time"
 
@@ -14,7 +17,11 @@ import (
 
 // A decision beside the same command by go-redis itself, one at a time and 60 at once.
 func BenchmarkDirect(b *testing.B) {
-	client := redis.NewClient(&redis.Options{Addr: address(b, "main"), MaxRetries: -1})
+	var ports map[string]int
+	if _ = json.Unmarshal([]byte(os.Getenv("SWLIMIT_PORTS")), &ports); ports["main"] == 0 {
+		b.Skip("SWLIMIT_PORTS has no server")
+	}
+	client := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", ports["main"]), MaxRetries: -1})
 	defer client.Close()
 	conn, err := goredis.New(client)
 	if err != nil {
