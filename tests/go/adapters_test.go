@@ -1,4 +1,3 @@
-// Package tests has the tests of all adapters, which have a client's settings each, and all promise the same.
 package tests
 
 import (

@@ -1,4 +1,4 @@
-package pinned
+package tests
 
 import (
 	"go/ast"

@@ -1,7 +1,7 @@
 //go:build never
 
-// Package pinned names the packages whose versions go.mod pins: the tests fetch them by it.
-package pinned
+// Package tests names the packages whose versions go.mod pins: the tests fetch them by it.
+package tests
 
 import (
 	_ "github.com/gin-gonic/gin"
