@@ -83,73 +83,65 @@ elseif #packed == 41 then
 else
   words = true
 
-  -- HOLD and RELEASE as clients send them, of a key whose holds have one unit each: without functions, too. What does
-  -- not end here is decided by what follows.
-  local is_hold = packed == 'HOLD' and #ARGV == 4
-  if (is_hold or packed == 'RELEASE' and #ARGV == 2) and #keys == 1 then
-    local key, id, format = keys[1], ARGV[is_hold and 4 or 2], string.format
-    local limit = is_hold and string.find(ARGV[2], '^%d+$') and ARGV[2] + 0
-    local ttl = is_hold and (string.match(ARGV[3], '^(%d+)ms$') or 0) + 0
-    if #id >= 1 and #id <= 128 and (not is_hold or limit and limit <= MAX and ttl >= 1 and ttl <= LONGEST) then
-      local clock, scores = call('TIME'), call('ZMSCORE', key, 'l', 'e' .. id)
-      local top = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
-      local ends, last = scores[2], top[2] and top[2] + 0 or 0
-      local token = scores[1] and -scores[1] or not top[1] and 0
-      local is_sound = clock[2] and not (scores.err or top.err) and token and token >= 0 and token <= MAX
-      if is_sound and last < 17592186044416 then
-        local now = clock[1] * 1000 + (clock[2] - clock[2] % 1000) / 1000
-        local before = (token - token % 1000) / 1000 + 1 -- from when on nothing of the key matters, and afterwards
-        local after = before
-        if last > before then before = last end
-        if now == 0 then -- no clock
-        elseif not is_hold then
-          if not ends or ends + 0 <= now then return 0 end
-          local done = call('ZREM', key, 'e' .. id, 't' .. id)
-          if type(done) == 'table' then return {err = done.err} end
-          if ends + 0 == last then
-            last = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')[2] + 0
-            if last > after and last > now then after = last end
-            if after <= now then call('DEL', key)
-            elseif after ~= before then call('PEXPIREAT', key, format('%d', after)) end
-          end
-          return 1
-        elseif not ends then
-          local first, count = {}, 0
-          if last > 0 then
-            first = call('ZRANGEBYSCORE', key, '0', '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
-            count = call('ZCARD', key)
-            -- Anything but a 't' for each 'e', and the 'l', has been written by somebody else.
-            count = type(count) == 'number' and count % 2 == 1 and first[2] and first[2] + 0 > now and (count - 1) / 2
-          end
-          if not count then -- to be swept, or not allowed
-          elseif count >= limit then
-            local retry = limit == 0 and -1 or count == limit and first[2] - now
-            if retry then return {0, limit, 0, retry, 0, 0} end
-          else
-            local number = now * 1000
-            if token >= number then number = token + 1 end
-            ends, after = now + ttl, (number - number % 1000) / 1000 + 1
-            if ends > after then after = ends end
-            if last > after then after = last end
-            if number <= MAX and count < 100000 then
-              local text = format('%d', -number)
-              local done = call('ZADD', key, format('%d', ends), 'e' .. id, text, 't' .. id, text, 'l')
-              if type(done) == 'table' then return {err = done.err} end
-              if token == 0 or after ~= before then done = call('PEXPIREAT', key, format('%d', after))
-              else
-                local lives = call('PTTL', key)
-                if type(lives) == 'table' then done = lives
-                elseif lives >= 0 and lives < ttl then done = call('PEXPIREAT', key, format('%d', ends)) end
-              end
-              if type(done) == 'table' then -- a right is missing: take it back
-                call('ZREM', key, 'e' .. id, 't' .. id, token == 0 and 'l' or 'x')
-                if token > 0 then call('ZADD', key, format('%d', -token), 'l') end
-                return {err = done.err}
-              end
-              return {1, limit, limit - count - 1, 0, ttl, number}
-            end
-          end
+  -- HOLD and RELEASE as clients send them, of holds that have one unit each: without functions, too. What does not end
+  -- here is decided by what follows. 17592186044415 is 2^44 - 1, which no end reaches.
+  if #keys ~= 1 then -- an error
+  elseif packed == 'HOLD' and #ARGV == 4 then
+    local key, id, format = keys[1], ARGV[4], string.format
+    local limit = string.find(ARGV[2], '^%d+$') and ARGV[2] + 0
+    local ttl = (string.match(ARGV[3], '^(%d+)ms$') or 0) + 0
+    local clock = limit and limit <= MAX and ttl >= 1 and ttl <= LONGEST and #id >= 1 and #id <= 128 and call('TIME')
+    if clock and clock[2] then
+      local micros = clock[2] + 0
+      local now = clock[1] * 1000 + (micros - micros % 1000) / 1000
+      local scores, stored = call('ZMSCORE', key, 'l', 'e' .. id), call('ZCARD', key)
+      local count = call('ZCOUNT', key, format('(%d', now), '17592186044415')
+      local token, number, ends = scores[1] and -scores[1] or 0, now * 1000, now + ttl
+      if token >= number then number = token + 1 end
+      -- Only an 'e' and a 't' for each live hold, and the 'l', or no key at all; and no token that is ahead of the clock.
+      if scores[2] ~= false or type(count) == 'table' or not (stored == 0 or scores[1] and stored == 2 * count + 1)
+        or now == 0 or token < 0 or number > MAX or number >= 1000 * (ends - 1) then -- not here
+      elseif count < limit and count < 100000 then
+        local expiry, text = format('%d', ends), format('%d', -number)
+        local outlived = call('ZCOUNT', key, expiry, '17592186044415') -- whether by a hold that has the key live as long
+        local done = call('ZADD', key, expiry, 'e' .. id, text, 't' .. id, text, 'l')
+        if done ~= 2 and type(done) == 'table' then return {err = done.err} end
+        if outlived == 0 then done = call('PEXPIREAT', key, expiry)
+        else
+          done = call('PTTL', key)
+          if type(done) == 'number' then done = done >= 0 and done < ttl and call('PEXPIREAT', key, expiry) end
         end
+        if done ~= 1 and type(done) == 'table' then -- a right is missing: take it back
+          call('ZREM', key, 'e' .. id, 't' .. id, token == 0 and 'l' or 'x')
+          if token > 0 then call('ZADD', key, scores[1], 'l') end
+          return {err = done.err}
+        end
+        return {1, limit, limit - count - 1, 0, ttl, number}
+      elseif limit == 0 then return {0, 0, 0, -1, 0, 0}
+      elseif count == limit then
+        local first = call('ZRANGEBYSCORE', key, '0', '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
+        if first[2] then return {0, limit, 0, first[2] - now, 0, 0} end
+      end
+    end
+  elseif packed == 'RELEASE' and #ARGV == 2 then
+    local key, id = keys[1], ARGV[2]
+    local clock, scores = call('TIME'), call('ZMSCORE', key, 'l', 'e' .. id, 'u' .. id)
+    local token, ends, micros = scores[1] and -scores[1], scores[2], clock[2]
+    if micros and ends and scores[3] == false and token and token > 0 and token <= MAX then
+      micros, ends = micros + 0, ends + 0
+      local now = clock[1] * 1000 + (micros - micros % 1000) / 1000
+      if now > 0 and ends > now and ends < 17592186044416 then
+        local done = call('ZREM', key, 'e' .. id, 't' .. id)
+        if done ~= 2 and type(done) == 'table' then return {err = done.err} end
+        -- The key expires earlier where no other hold ends as late.
+        if call('ZCOUNT', key, scores[2], '17592186044415') == 0 then
+          local last = call('ZREVRANGEBYSCORE', key, scores[2], '0', 'WITHSCORES', 'LIMIT', '0', '1')[2]
+          local expiry = (token - token % 1000) / 1000 + 1
+          if last and last + 0 > expiry then expiry = last + 0 end
+          if expiry <= now then call('DEL', key)
+          elseif expiry < ends then call('PEXPIREAT', key, string.format('%d', expiry)) end
+        end
+        return 1
       end
     end
   end
