@@ -7,12 +7,12 @@
 --   EVALSHA    <sha> 1 key HOLD limit ttl id [COST n] [AT unix-ms]
 --
 -- and RECORD, REFUND, BLOCK, UNBLOCK, INFO, RELEASE, RENEW, HOLDERS, ADMIT and SETTLE: the keys are those of EVALSHA,
--- ARGV is the command's name and its other words. A script cannot wait, so HOLD has no WAIT, and it has none of the options
--- that replication uses. ALLOW and PEEK also take one packed argument, which costs less than words: a byte
--- of flags (1: count, as ALLOW does; 2: PARTIAL; 4: STRICT), then limit, resolution (ms), subintervals, cost and,
--- optionally, AT as unsigned little-endian integers of 8 bytes: struct.pack('<BI8I8I8I8', ...). The reply is packed too,
--- as three little-endian doubles: granted, remaining, reset_after if the first one is positive, that is, if units are
--- granted; else minus remaining, retry_after, reset_after. Errors are no different.
+-- ARGV is the command's name and its other words. A script cannot wait, so HOLD has no WAIT, and it has none of the
+-- options that replication uses. ALLOW and PEEK also take one packed argument, which costs less than words: a byte of
+-- flags (1: count, as ALLOW does; 2: PARTIAL; 4: STRICT), then limit, resolution (ms), subintervals, cost and,
+-- optionally, AT as unsigned little-endian integers of 8 bytes: struct.pack('<BI8I8I8I8', ...). The reply is packed
+-- too, as three little-endian doubles: granted, remaining, reset_after if the first one is positive, that is, if units
+-- are granted; else minus remaining, retry_after, reset_after. Errors are no different.
 --
 -- A key is a string. All numbers are little-endian doubles that hold integers. A window, and a block:
 --
@@ -49,9 +49,9 @@
 -- No result is rounded: numbers are integers below 2^53, which doubles hold, and products are compared with 2^53 before
 -- they are used. Only instants within 30 years of 2^53 ms make replies that are not exact. The page how-it-decides.md
 -- has the formulas (n[i]: the units of subinterval i, c: the current subinterval, e: the ms elapsed in it),
--- commands.md the replies; '§' is a paragraph of the specification that both tell: 1 units, 2 window, 3 time, 4 commands
--- for one key, 5 several limits, 6 changing the limit, 8 errors, 10 blocking, 13 holds, 14 budgets, 15 one decision of
--- everything.
+-- commands.md the replies; '§' is a paragraph of the specification that both tell: 1 units, 2 window, 3 time,
+-- 4 commands for one key, 5 several limits, 6 changing the limit, 8 errors, 10 blocking, 13 holds, 14 budgets, 15 one
+-- decision of everything.
 
 local MAX = 9007199254740991      -- 2^53 - 1, the largest limit, cost, count and instant
 local LONGEST = 315360000000      -- 3650 days in ms
@@ -65,16 +65,15 @@ local WRONGTYPE = 'WRONGTYPE Operation against a key holding the wrong kind of v
 local call, structs, keys = redis.pcall, struct, KEYS
 local unpack, pack = structs.unpack, structs.pack
 local packed = ARGV[1] or ''      -- an ALLOW or a PEEK in one argument; nil where the command is none of these
-local command, request            -- its name; limit, R, N (R in ms), or ends, or ttl and id; cost, partial, strict
 local words                       -- whether it came in words, and is answered so
-local units, duration             -- of REFUND, of BLOCK
-local age, since, block, nx, at, till
-local force, PERIOD_END           -- of BUDGET: FORCE, and the error of an end that is none
-local quotas                      -- of MALLOW and ADMIT, for each key: limit, cost, and R, N, or `ends`, or ttl and id
-local ids, ttl                    -- of RELEASE, RENEW and SETTLE; of HOLD and RENEW
-local used                        -- of SETTLE, for each key but the first
-local shown                       -- of HOLDERS: how many
-local holding                     -- whether holds may be concerned
+local block, at                   -- options of ALLOW, and of others
+local command                     -- its name
+-- Its other words, by name: limit, cost, partial, strict, and R, N (R in ms), or `ends`, or ttl and id; force; age,
+-- since, till (UNTIL), nx; the units of REFUND and the duration of BLOCK. MALLOW and ADMIT have quotas: for each key
+-- limit, cost and R, N, or `ends`, or ttl and id. RELEASE, RENEW and SETTLE have ids, SETTLE what is used of each key
+-- but the first, HOLDERS how many are shown. `holding`: whether holds may be concerned.
+local request
+local PERIOD_END                  -- the error of a budget's end that is none
 
 if #packed == 33 then             -- nothing more to find out
 elseif #packed == 41 then
@@ -98,12 +97,12 @@ else
       local count = call('ZCOUNT', key, format('(%d', now), '17592186044415')
       local token, number, ends = scores[1] and -scores[1] or 0, now * 1000, now + ttl
       if token >= number then number = token + 1 end
-      -- Only an 'e' and a 't' for each live hold, and the 'l', or no key at all; and no token that is ahead of the clock.
+      -- No key, or only an 'e' and a 't' for each live hold, and the 'l'. No token is ahead of the clock.
       if scores[2] ~= false or type(count) == 'table' or not (stored == 0 or scores[1] and stored == 2 * count + 1)
         or now == 0 or token < 0 or number > MAX or number >= 1000 * (ends - 1) then -- not here
       elseif count < limit and count < 100000 then
         local expiry, text = format('%d', ends), format('%d', -number)
-        local outlived = call('ZCOUNT', key, expiry, '17592186044415') -- whether by a hold that has the key live as long
+        local outlived = call('ZCOUNT', key, expiry, '17592186044415') -- by holds that end no earlier
         local done = call('ZADD', key, expiry, 'e' .. id, text, 't' .. id, text, 'l')
         if done ~= 2 and type(done) == 'table' then return {err = done.err} end
         if outlived == 0 then done = call('PEXPIREAT', key, expiry)
@@ -146,7 +145,7 @@ else
     end
   end
 
-  local limit, R, N, ends, id
+  local limit, R, N
   local cost, partial, strict = 1, false, false
   -- Every word is checked before a key is touched (§8).
   local function integer(word, least)
@@ -192,6 +191,9 @@ else
   local given = packed
   command = string.upper(given)
   local options, first = '', 2    -- the options it takes, and where in ARGV they begin
+  if command ~= 'ALLOW' and command ~= 'PEEK' then -- a table that has room for what most commands say
+    request = {limit = 0, ends = 0, R = 0, N = 0, cost = 1, partial = false, strict = false, force = false}
+  end
   if command == 'ALLOW' then options, first = ' COST PARTIAL STRICT BLOCK AT ', 5
   elseif command == 'PEEK' then options, first = ' COST PARTIAL STRICT AT ', 5
   elseif command == 'RECORD' then options, first = ' COST STRICT AGE BLOCK AT UNTIL ', 5
@@ -201,7 +203,7 @@ else
   elseif command == 'MALLOW' or command == 'ADMIT' then options = ' STRICT AT '
   elseif command == 'BUDGET' then options, first = ' COST PARTIAL FORCE AT UNTIL ', 4
   else
-    holding = true
+    request.holding = true
     if command == 'HOLD' then options, first = ' COST AT UNTIL ', 5
     elseif command == 'RELEASE' then first = 3
     elseif command == 'RENEW' then first = 4
@@ -212,7 +214,10 @@ else
   end
 
   local count = #ARGV - 1
-  local arity = {err = "ERR wrong number of arguments for 'swlimit." .. string.lower(command) .. "' command"}
+  local function arity()
+    return {err = "ERR wrong number of arguments for 'swlimit." .. string.lower(command) .. "' command"}
+  end
+
   local MOST_ID = 128
   local ID = 'ERR id must be 1 to 128 bytes'
   local TTL = 'ERR ttl must be a duration such as 60, 500ms, 5m, 1h or 7d'
@@ -231,9 +236,9 @@ else
   local NUMKEYS = 'ERR numkeys must be a positive integer that matches the keys given'
   local MOST_ADMITTED = 64
   if command == 'MALLOW' or command == 'ADMIT' then
-    if 2 + #KEYS + count < 7 then return arity end
+    if 2 + #KEYS + count < 7 then return arity() end
     if #KEYS == 0 or #KEYS > (command == 'ADMIT' and MOST_ADMITTED or count / 4) then return {err = NUMKEYS} end
-    quotas, first = {}, 2
+    request.quotas, first = {}, 2
     for i = 1, #KEYS do
       local kind, asked, fault, word = 'RATE', {}, nil, ARGV[first]
       if command == 'ADMIT' then kind, first = string.upper(word or ''), first + 1 end
@@ -244,7 +249,7 @@ else
         asked.limit, asked.ends = period(first)
         fault, first = asked.ends, first + 3
       elseif kind == 'HOLD' then
-        holding = true
+        request.holding = true
         asked.limit, asked.ttl, asked.id = integer(ARGV[first], 0), milliseconds(ARGV[first + 1], 1), ARGV[first + 2]
         fault = ARGV[first] and LIMIT
         local length = #(asked.id or '')
@@ -259,19 +264,20 @@ else
         fault = ARGV[first - 1] and 'ERR cost must be an integer between 1 and 9007199254740991'
       end
       if not asked.cost then return fault and {err = fault} or syntax(word) end
-      quotas[i] = asked
+      request.quotas[i] = asked
     end
   else
-    if #KEYS ~= 1 and command ~= 'SETTLE' then return arity end
-    if #ARGV < first - 1 or command == 'INFO' and count > 0 then return arity end
+    if #KEYS ~= 1 and command ~= 'SETTLE' then return arity() end
+    if #ARGV < first - 1 or command == 'INFO' and count > 0 then return arity() end
     if command == 'HOLD' then
-      limit, ttl, id = integer(ARGV[2], 0), milliseconds(ARGV[3], 1), ARGV[4]
+      local id = ARGV[4]
+      limit, request.ttl, request.id = integer(ARGV[2], 0), milliseconds(ARGV[3], 1), id
       if not limit then return {err = LIMIT} end
-      if not ttl or #id < 1 or #id > MOST_ID then return {err = ttl and ID or TTL} end
+      if not request.ttl or #id < 1 or #id > MOST_ID then return {err = request.ttl and ID or TTL} end
     elseif command == 'RELEASE' or command == 'RENEW' then
       if command == 'RENEW' then
-        ttl = milliseconds(ARGV[2], 1)
-        if not ttl then return {err = TTL} end
+        request.ttl = milliseconds(ARGV[2], 1)
+        if not request.ttl then return {err = TTL} end
       end
       -- Ids may be any bytes: only what stands at the end, in this order, is an option.
       local start, last = first - 1, #ARGV
@@ -283,22 +289,25 @@ else
           at, last = instant, last - 2
         end
       end
-      ids = {}
+      local ids = {}
+      request.ids = ids
       for i = start, last do
         if #ARGV[i] < 1 or #ARGV[i] > MOST_ID then return {err = ID} end
         ids[#ids + 1] = ARGV[i]
       end
       first = #ARGV + 1
     elseif command == 'HOLDERS' then
-      shown = 100
+      local shown = 100
       if ARGV[2] and string.upper(ARGV[2]) ~= 'AT' then
         shown, first = integer(ARGV[2], 1), 3
         if not shown or shown > 10000 then return {err = 'ERR count must be an integer between 1 and 10000'} end
       end
+      request.shown = shown
     elseif command == 'SETTLE' then
       if #KEYS == 0 or #KEYS > MOST_ADMITTED then return {err = NUMKEYS} end
       if #ARGV[2] < 1 or #ARGV[2] > MOST_ID then return {err = ID} end
-      ids, used, first = {ARGV[2]}, {}, 3
+      local used = {}
+      request.ids, request.used, first = {ARGV[2]}, used, 3
       for i = 2, #KEYS do
         used[i] = integer(ARGV[first], 0)
         if not used[i] then
@@ -310,14 +319,14 @@ else
       limit, R, N = quota(2)
       if not limit then return {err = R} end
     elseif command == 'BUDGET' then
-      limit, ends = period(2)
-      if not limit then return {err = ends} end
+      limit, request.ends = period(2)
+      if not limit then return {err = request.ends} end
     elseif command == 'REFUND' then
-      units = integer(ARGV[2], 1)
-      if not units then return {err = 'ERR units must be an integer between 1 and 9007199254740991'} end
+      request.units = integer(ARGV[2], 1)
+      if not request.units then return {err = 'ERR units must be an integer between 1 and 9007199254740991'} end
     elseif command == 'BLOCK' then
-      duration = milliseconds(ARGV[2], 1)
-      if not duration then return {err = 'ERR BLOCK must be a duration such as 60, 500ms, 5m, 1h or 7d'} end
+      request.duration = milliseconds(ARGV[2], 1)
+      if not request.duration then return {err = 'ERR BLOCK must be a duration such as 60, 500ms, 5m, 1h or 7d'} end
     end
   end
 
@@ -332,10 +341,10 @@ else
     if name == 'AGE' and seen.SINCE or name == 'SINCE' and seen.AGE then return syntax(word) end
     seen[name] = word
     if name == 'PARTIAL' or name == 'FORCE' then
-      partial, force = partial or name == 'PARTIAL', force or name == 'FORCE'
-      if partial and force then return syntax(word) end
+      if seen.PARTIAL and seen.FORCE then return syntax(word) end
+      partial = partial or name == 'PARTIAL'
     elseif name == 'STRICT' then strict = true
-    elseif name == 'NX' then nx = true
+    elseif name == 'NX' then request.nx = true
     else
       i = i + 1
       local value, fault = ARGV[i], nil
@@ -344,11 +353,14 @@ else
         if not cost then fault = 'ERR cost must be an integer between 1 and 9007199254740991' end
       elseif name == 'AGE' or name == 'BLOCK' then
         local ms = milliseconds(value, name == 'AGE' and 0 or 1)
-        if name == 'AGE' then age = ms else block = ms end
+        if name == 'AGE' then request.age = ms else block = ms end
         if not ms then fault = 'ERR ' .. name .. ' must be a duration such as 60, 500ms, 5m, 1h or 7d' end
       elseif name == 'AT' or name == 'UNTIL' or name == 'SINCE' then
         local instant = integer(value, 0)
-        if name == 'AT' then at = instant elseif name == 'UNTIL' then till = instant else since = instant end
+        if name == 'AT' then at = instant
+        elseif name == 'UNTIL' then request.till = instant
+        else request.since = instant
+        end
         if not instant then fault = 'ERR ' .. name .. ' must be a Unix time in milliseconds' end
       else return syntax(word) -- several names in one word
       end
@@ -361,8 +373,8 @@ else
   if at and at > LATEST and (command == 'HOLD' or command == 'RENEW' or command == 'ADMIT') then
     return {err = 'ERR AT must be a Unix time in milliseconds'}
   end
-  if command == 'HOLD' and till then return syntax(seen.UNTIL) end -- of effects alone
-  if quotas or command == 'SETTLE' then
+  if command == 'HOLD' and request.till then return syntax(seen.UNTIL) end -- of effects alone
+  if request and (request.quotas or request.used) then
     local named = {}
     for _, name in ipairs(KEYS) do
       if named[name] then return {err = 'ERR key named twice'} end
@@ -375,8 +387,8 @@ else
     packed = pack('<BI8I8I8I8', flags, limit, R, N, cost)
   else
     packed = nil
-    request = {limit = limit, ends = ends, ttl = ttl, id = id, R = R, N = N, cost = cost, partial = partial,
-      strict = strict}
+    request.limit, request.R, request.N = limit, R, N
+    request.cost, request.partial, request.strict, request.force = cost, partial, strict, seen.FORCE
   end
 end
 
@@ -593,7 +605,8 @@ local function answer(decide, ...)
   local done, reply = pcall(decide, ...)
   if done then return reply end
   for i = undone and #undone or 0, 1, -1 do undone[i]() end
-  return {err = type(reply) == 'table' and reply.err or reply} -- from Redis 7.0 on, pcall makes a string of such a table
+  -- From Redis 7.0 on, pcall makes a string of such a table.
+  return {err = type(reply) == 'table' and reply.err or reply}
 end
 
 local function ask(...)
@@ -611,6 +624,7 @@ local function put(key, value, lives, lived)
     return
   end
   if lives <= 0 then return ask('DEL', key) end
+  local till = request.till
   if till then
     if till == 0 then return ask('SET', key, value) end
     return ask('SET', key, value, 'PXAT', string.format('%.0f', till))
@@ -683,7 +697,7 @@ if command == 'BUDGET' then -- before functions are made that it does not need
     check_end(request.ends)
     local budget = open_budget(key)
     local granted = afford(budget, request)
-    local amount = force and request.cost or granted
+    local amount = request.force and request.cost or granted
     if amount > 0 then budget = spend(key, budget, request, amount) end
     return spent(budget, request, granted)
   end)
@@ -696,7 +710,7 @@ end
 local LATEST_END = 9322559254740 -- of a hold: the latest instant of a token, and 3650 days
 local holds_of, peek_hold, decide_hold, granted_hold, keep, hold_again, release, sweep, show_holders
 local reservations_of, describe
-if holding then
+if request.holding then
   local UNIT, NO_EXTRA = 17592186044416, -9007199254740992 -- 2^44, -2^53
   -- An instant that is given may be followed by an earlier one, so all that has ended goes.
   local MOST_HOLDS, MOST_SWEPT, CHUNK = 100000, at and '-1' or '200', 1000
@@ -756,8 +770,8 @@ if holding then
     return math.max(last, (token - token % 1000) / 1000 + 1)
   end
 
-  -- What a key holds at `now`: the largest token, how many are live, their units; and of these ids, by their places, the
-  -- live holds. is_plain: every hold has one unit, and reserves nothing.
+  -- What a key holds at `now`: the largest token, how many are live, their units; and of these ids, by their places,
+  -- the live holds. is_plain: every hold has one unit, and reserves nothing.
   holds_of = function(key, names)
     local wanted = members('etu', names)
     wanted[#wanted + 1], wanted[#wanted + 2] = 'l', 'n'
@@ -955,8 +969,8 @@ if holding then
     return answers
   end
 
-  -- End live holds, and let go of what has ended; the units that were freed. Where nothing is left that matters, the key
-  -- goes.
+  -- End live holds, and let go of what has ended; the units that were freed. Where nothing is left that matters, the
+  -- key goes.
   release = function(held, holds)
     local freed, names = 0, {}
     for _, hold in ipairs(holds) do
@@ -976,7 +990,7 @@ if holding then
   -- §13: the live holds, oldest first.
   show_holders = function(held)
     local rows, place = {}, 0
-    while #rows < math.min(shown, held.count) do
+    while #rows < math.min(request.shown, held.count) do
       local part = ask('ZREVRANGEBYSCORE', held.key, '(0', '-inf', 'WITHSCORES', 'LIMIT', decimal(place),
         decimal(CHUNK))
       if #part == 0 then fail(WRONGTYPE) end
@@ -989,7 +1003,7 @@ if holding then
       local found = in_parts(ask, 'ZMSCORE', held.key, members('eu', names))
       for i, id in ipairs(names) do
         local ends, units = tonumber(found[2 * i - 1] or 0), found[2 * i]
-        if ends > now and #rows < shown then
+        if ends > now and #rows < request.shown then
           local since = (tokens[i] - tokens[i] % 1000) / 1000
           rows[#rows + 1] = {id, units and units / UNIT or 1, math.max(0, now - since), ends - now, tokens[i]}
         end
@@ -1036,8 +1050,9 @@ end
 
 if command == 'HOLD' or command == 'RELEASE' or command == 'RENEW' or command == 'HOLDERS' then
   return answer(function()
+    local ids = request.ids
     local held = holds_of(KEYS[1], ids or {request.id})
-    if command == 'RENEW' then return hold_again(held, ids, now + ttl)
+    if command == 'RENEW' then return hold_again(held, ids, now + request.ttl)
     elseif command == 'HOLD' then
       local hold = decide_hold(held, request)
       if not hold then return peek_hold(held, request) end
@@ -1058,647 +1073,655 @@ end
 -- Windows
 ---------------------------------------------------------------------------------------------------------------------
 
-local function subinterval_at(instant, resolution)
-  return (instant - instant % resolution) / resolution
-end
-
--- The quotient of a·b / c rounded down, and whether there is a rest. Where the product is 2^53 or more, long division
--- over the bits of b, which is less than 2^39: no intermediate value reaches 2^53.
-local function scale(a, b, c)
-  local product = a * b
-  if product <= MAX then
-    local rest = product % c
-    return (product - rest) / c, rest > 0
+-- In a function of its own: a packed call, which makes none of these, would pay for each local name of the chunk.
+local function run()
+  local function subinterval_at(instant, resolution)
+    return (instant - instant % resolution) / resolution
   end
-  local part = a % c
-  local whole, quotient, rest, bit = (a - part) / c * b, 0, 0, 274877906944
-  while bit >= 1 do
-    quotient = quotient * 2
-    if rest >= c - rest then quotient, rest = quotient + 1, rest - (c - rest) else rest = rest + rest end
-    if b >= bit then
-      b = b - bit
-      if rest >= c - part then quotient, rest = quotient + 1, rest - (c - part) else rest = rest + part end
+
+  -- The quotient of a·b / c rounded down, and whether there is a rest. Where the product is 2^53 or more, long division
+  -- over the bits of b, which is less than 2^39: no intermediate value reaches 2^53.
+  local function scale(a, b, c)
+    local product = a * b
+    if product <= MAX then
+      local rest = product % c
+      return (product - rest) / c, rest > 0
     end
-    bit = bit / 2
-  end
-  return whole + quotient, rest > 0
-end
-
--- What a key holds: the header's fields, and `value`, its first bytes. nil for a missing key. Where any value is taken,
--- the second result is a budget.
-local function open(key, takes_any)
-  local value = ask('GETRANGE', key, '0', '331')
-  if value == '' then return nil end
-  if takes_any and string.sub(value, 1, 4) == 'swb1' then return nil, budget_of(value) end
-  if #value < 76 or string.sub(value, 1, 4) ~= 'swl1' then fail(WRONGTYPE) end
-  local entry = {key = key, value = value}
-  local _
-  _, entry.R, entry.N, entry.newest, entry.through, entry.slid, entry.blocked, entry.slots, entry.previous,
-    entry.before = unpack('<I4ddddddddd', value)
-  for _, field in ipairs({'R', 'N', 'newest', 'through', 'slid', 'blocked', 'slots', 'previous', 'before'}) do
-    local number = entry[field]
-    if not (number >= 0 and number <= MAX + LONGEST and number % 1 == 0) then fail(WRONGTYPE) end
-  end
-  local sound = #value == 76 + 16 * math.min(entry.slots, 16) and entry.slots <= entry.N
-  if entry.R == 0 then
-    sound = sound and entry.N == 0 and entry.newest == 0 and entry.through == 0 and entry.blocked > 0
-  else
-    sound = sound and entry.N >= 1 and entry.N <= MOST_SUBINTERVALS and entry.R * entry.N <= LONGEST
-      and entry.newest <= subinterval_at(MAX, entry.R) and entry.through <= MAX
-      and entry.before <= entry.slid and entry.slid <= entry.previous and entry.previous < entry.through
-  end
-  if not sound then fail(WRONGTYPE) end
-  return entry
-end
-
--- The slots of an entry, all of them, as bytes.
-local function slots_of(entry)
-  if entry.slots > 16 and #entry.value ~= 76 + 16 * entry.slots then
-    entry.value = ask('GETRANGE', entry.key, '0', '-1')
-    if #entry.value ~= 76 + 16 * entry.slots then fail(WRONGTYPE) end
-  end
-  return string.sub(entry.value, 77)
-end
-
--- Of a slot: the running total before it, its subinterval, the running total through it. Slot number `slots` is the
--- newest subinterval.
-local function slot(entry, number)
-  if number % 1 ~= 0 then fail(WRONGTYPE) end -- damaged slots have led here
-  local piece, place, size = entry.value, 69 + 16 * number, number < entry.slots and 24 or 8
-  if #piece < place + size - 1 then
-    piece, place = ask('GETRANGE', entry.key, place - 1, place + size - 2), 1
-    if #piece < size then fail(WRONGTYPE) end
-  end
-  if number < entry.slots then return unpack('<ddd', piece, place) end
-  return (unpack('<d', piece, place)), entry.newest, entry.through
-end
-
--- The running total before a subinterval.
-local function total_before(entry, subinterval)
-  if subinterval > entry.newest then return entry.through end
-  local low, high = math.max(0, subinterval - entry.newest + entry.slots), entry.slots
-  if low < high then
-    local _, oldest = slot(entry, 0)
-    high = math.max(low, math.min(high, subinterval - oldest))
-  end
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    local _, found = slot(entry, middle)
-    if found < subinterval then low = middle + 1 else high = middle end
-  end
-  return (slot(entry, low))
-end
-
--- §3: ms from `now` until nothing that an entry counts matters any more, (newest + N + 1)·R - now. Negative when that
--- has passed. `now` is subtracted first, so that the product stays below 2^53.
-local function time_to_end(entry)
-  if entry.R == 0 then return -now end
-  return (entry.newest + entry.N + 1 - subinterval_at(now, entry.R)) * entry.R - now % entry.R
-end
-
--- Ms from `now` until nothing of an entry matters, its block included.
-local function time_to_live(entry)
-  return math.max(time_to_end(entry), entry.blocked - now)
-end
-
--- How long an entry is blocked, in ms; nil when it is not.
-local function blocked_for(entry)
-  return entry and entry.blocked > now and entry.blocked - now or nil
-end
-
--- §6: an entry as a request with its own geometry sees it. Nothing is moved: the units of stored subinterval i count
--- where min((i + 1)·R - 1, the instant) lies. `entry` is nil where nothing counts: from the stored end on nothing does.
-local function view(entry, resolution, subintervals)
-  if entry and (entry.R == 0 or time_to_end(entry) <= 0) then entry = nil end
-  local own = entry and entry.R == resolution and entry.N == subintervals
-  return {entry = entry, own = own, R = resolution, N = subintervals}
-end
-
--- The subinterval, of the request's, in which the newest units are seen at an instant.
-local function newest_seen(seen, instant)
-  local entry = seen.entry
-  if seen.own then return entry.newest end
-  local start = entry.newest * entry.R
-  return subinterval_at(math.min(start + entry.R - 1, math.max(instant, start)), seen.R)
-end
-
--- §3: time never runs backwards for a key.
-local function decision_instant(seen, instant)
-  if not seen.entry then return instant end
-  return math.max(instant, newest_seen(seen, instant) * seen.R)
-end
-
--- §2: the estimate, rounded up, and `full + trailing`, at an instant.
-local function load_at(seen, instant, whole)
-  local entry, c = seen.entry, subinterval_at(instant, seen.R)
-  if not entry then return 0, 0 end
-  local oldest, slid, before = c - seen.N, nil, nil
-  if seen.own then
-    slid, before = total_before(entry, oldest + 1), total_before(entry, oldest)
-  else
-    if instant >= (entry.newest + entry.N + 1) * entry.R then return 0, 0 end
-    local held_from = subinterval_at(math.max(instant, entry.newest * entry.R), entry.R) - entry.N
-    local function seen_before(subinterval)
-      return total_before(entry, math.max(subinterval_at(math.max(subinterval, 0) * seen.R, entry.R), held_from))
+    local part = a % c
+    local whole, quotient, rest, bit = (a - part) / c * b, 0, 0, 274877906944
+    while bit >= 1 do
+      quotient = quotient * 2
+      if rest >= c - rest then quotient, rest = quotient + 1, rest - (c - rest) else rest = rest + rest end
+      if b >= bit then
+        b = b - bit
+        if rest >= c - part then quotient, rest = quotient + 1, rest - (c - part) else rest = rest + part end
+      end
+      bit = bit / 2
     end
-    slid = seen_before(oldest + 1)
-    before = oldest >= 0 and seen_before(oldest) or slid
+    return whole + quotient, rest > 0
   end
-  local full, trailing = entry.through - slid, slid - before
-  local weighted = trailing
-  if not whole and trailing > 0 then
-    local quotient, rest = scale(trailing, seen.R - instant % seen.R, seen.R)
-    weighted = quotient + (rest and 1 or 0)
-  end
-  return full + weighted, full + trailing
-end
 
--- What a request {limit, cost, partial, strict} comes to: units granted, units that remain, units held.
-local function weigh(seen, request)
-  local estimate, held = load_at(seen, decision_instant(seen, now), request.strict)
-  local remaining = math.max(0, request.limit - estimate)
-  local granted = request.cost <= remaining and request.cost or request.partial and remaining or 0
-  return granted, remaining, held
-end
-
--- §4: ms until a request that is denied now would be granted; -1 when it never is.
-local function retry_after(seen, request)
-  local room = request.limit - (request.partial and 1 or request.cost)
-  if room < 0 then return -1 end
-  local entry = seen.entry
-  if not entry then return 0 end
-  if not seen.own then
-    -- Units only slide out: what fits once fits from then on, at the latest at the stored end.
-    local low, high = 0, time_to_end(entry)
-    while low < high do
-      local middle = low + math.floor((high - low) / 2) -- their sum may pass 2^53
-      local estimate = load_at(seen, decision_instant(seen, now + middle), request.strict)
-      if estimate <= room then high = middle else low = middle + 1 end
-    end
-    return low
-  end
-  -- The first subinterval through which so much is counted that all younger ones fit into `room`.
-  local low, high = 0, entry.slots
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    local _, _, total = slot(entry, middle)
-    if total < entry.through - room then low = middle + 1 else high = middle end
-  end
-  local before, last, through = slot(entry, low)
-  local early = 0
-  if not request.strict then
-    if through <= before then fail(WRONGTYPE) end
-    early = scale(room - (entry.through - through), seen.R, through - before)
-  end
-  return math.max(0, (last + seen.N + 1 - subinterval_at(now, seen.R)) * seen.R - now % seen.R - early)
-end
-
--- §4: ms until the estimate is 0 and stays 0; at another geometry (§6) never beyond the stored end.
-local function reset_after(seen)
-  local entry = seen.entry
-  if not entry then return 0 end
-  local ends = time_to_end(entry)
-  if not seen.own then
-    local latest = subinterval_at(entry.newest * entry.R + entry.R - 1, seen.R)
-    ends = math.min(ends, (latest + seen.N + 1 - subinterval_at(now, seen.R)) * seen.R - now % seen.R)
-  end
-  return math.max(0, ends)
-end
-
--- §10: a reply as it reads behind a block of so many ms.
-local function behind(reply, ms)
-  if not ms then return reply end
-  local retry = reply[4] < 0 and -1 or math.max(reply[4], ms)
-  return {0, reply[2], 0, retry, math.max(reply[5], ms)}
-end
-
--- The reply while nothing is counted.
-local function denial(seen, request, granted, remaining)
-  local retry = granted > 0 and 0 or retry_after(seen, request)
-  return {granted, request.limit, remaining, retry, reset_after(seen)}
-end
-
-local function peek(entry, request)
-  local seen = view(entry, request.R, request.N)
-  local granted, remaining, held = weigh(seen, request)
-  local blocked = blocked_for(entry)
-  if not blocked and granted > MAX - held then fail(OVERFLOW) end
-  return behind(denial(seen, request, granted, remaining), blocked)
-end
-
--- An entry with these counts, oldest first; the last one is the newest.
-local function build(key, resolution, subintervals, subs, counts, blocked)
-  local entry = {key = key, R = 0, N = 0, newest = 0, through = 0, slid = 0, blocked = blocked, slots = 0,
-    previous = 0, before = 0}
-  local parts = {}
-  if #subs > 0 then
-    entry.R, entry.N, entry.newest, entry.slots = resolution, subintervals, subs[#subs], #subs - 1
-    for i = 1, #subs do
-      entry.previous, entry.through = entry.through, entry.through + counts[i]
-      if i < #subs then parts[i] = pack('<dd', subs[i], entry.through) end
-    end
-    if subs[1] == entry.newest - subintervals then entry.slid = counts[1] end
-  end
-  entry.value = string.rep('\0', 76) .. table.concat(parts) -- a header of which only the last total, 0, is read
-  return entry
-end
-
--- The counts of an entry, oldest first: subintervals, and units.
-local function counts_of(entry)
-  local subs, counts = {}, {}
-  if entry.R == 0 then return subs, counts end
-  slots_of(entry)
-  for number = 0, entry.slots do
-    local before, subinterval, through = slot(entry, number)
-    if not (through > before and subinterval > (subs[number] or -1)) then fail(WRONGTYPE) end
-    subs[number + 1], counts[number + 1] = subinterval, through - before
-  end
-  return subs, counts
-end
-
--- §6: the counts of an entry at another geometry: those that matter in both, where min((i + 1)·R - 1, instant) lies.
-local function regrouped(entry, resolution, subintervals)
-  local instant = math.max(now, entry.newest * entry.R)
-  local oldest = math.max(0, subinterval_at(instant, resolution) - subintervals)
-  oldest = math.max(subinterval_at(instant, entry.R) - entry.N, subinterval_at(oldest * resolution, entry.R))
-  local subs, counts = {}, {}
-  local old_subs, old_counts = counts_of(entry)
-  for i = 1, #old_subs do
-    if old_subs[i] >= oldest then
-      local moved = subinterval_at(math.min((old_subs[i] + 1) * entry.R - 1, instant), resolution)
-      if subs[#subs] == moved then counts[#counts] = counts[#counts] + old_counts[i]
-      else subs[#subs + 1], counts[#counts + 1] = moved, old_counts[i] end
-    end
-  end
-  return subs, counts
-end
-
--- The entry with units counted at an instant, and whether more than the newest running total has changed. What no
--- longer matters is dropped.
-local function counted(entry, seen, key, instant, amount)
-  local subinterval = subinterval_at(instant, seen.R)
-  if seen.own and subinterval == entry.newest and entry.through + amount <= MAX then
-    entry.through = entry.through + amount
-    return entry, false
-  end
-  local subs, counts = {}, {}
-  if seen.own then subs, counts = counts_of(entry)
-  elseif seen.entry then subs, counts = regrouped(entry, seen.R, seen.N) end
-  local place = #subs
-  while place > 0 and subs[place] > subinterval do place = place - 1 end
-  if place > 0 and subs[place] == subinterval then counts[place] = counts[place] + amount
-  else
-    table.insert(subs, place + 1, subinterval)
-    table.insert(counts, place + 1, amount)
-  end
-  local first, oldest = 1, subs[#subs] - seen.N
-  while subs[first] < oldest do first = first + 1 end
-  if first > 1 then
-    local kept_subs, kept_counts = {}, {}
-    for i = first, #subs do kept_subs[#kept_subs + 1], kept_counts[#kept_counts + 1] = subs[i], counts[i] end
-    subs, counts = kept_subs, kept_counts
-  end
-  return build(key, seen.R, seen.N, subs, counts, entry and entry.blocked or 0), true
-end
-
--- Store an entry that lived for `lived` ms more (nil: a new key); `whole`: more has changed than the newest running total.
-local function store(entry, lived, whole)
-  local lives = time_to_live(entry)
-  if not whole and not pending and not till and lives == lived and lives > 0 then
-    return ask('SETRANGE', entry.key, '28', pack('<d', entry.through))
-  end
-  local head = pack('<I4ddddddddd', MAGIC, entry.R, entry.N, entry.newest, entry.through, entry.slid, entry.blocked,
-    entry.slots, entry.previous, entry.before)
-  return put(entry.key, head .. slots_of(entry), lives, lived)
-end
-
-local function allow(key, request)
-  local entry = open(key)
-  local seen = view(entry, request.R, request.N)
-  local granted, remaining, held = weigh(seen, request)
-  local blocked, lived = blocked_for(entry), entry and time_to_live(entry)
-  if granted == 0 or blocked then
-    local reply = behind(denial(seen, request, granted, remaining), blocked)
-    if not block or blocked then return reply end
-    entry = entry or build(key, 0, 0, {}, {}, 0)
-    entry.blocked = now + block
-    store(entry, lived, true)
-    return behind(reply, block)
-  end
-  if granted > MAX - held then fail(OVERFLOW) end
-  local whole
-  entry, whole = counted(entry, seen, key, decision_instant(seen, now), granted)
-  store(entry, lived, whole)
-  return {granted, request.limit, remaining - granted, 0, math.max(0, time_to_end(entry))}
-end
-
-local function record(key, request)
-  local entry = open(key)
-  local seen = view(entry, request.R, request.N)
-  local granted, _, held = weigh(seen, request)
-  local fits = granted > 0
-  -- What the caller dates counts where it says; what it does not, at the decision instant.
-  local dated, instant = age and math.max(0, now - age) or at, decision_instant(seen, now)
-  if dated then
-    instant = dated
-    local subinterval = subinterval_at(dated, seen.R)
-    local oldest = seen.entry and newest_seen(seen, now) - seen.N or 0
-    local left = (subinterval + seen.N + 1 - subinterval_at(now, seen.R)) * seen.R - now % seen.R
-    if subinterval < oldest or left <= 0 then return peek(entry, request) end
+  -- What a key holds: the header's fields, and `value`, its first bytes. nil for a missing key. Where any value is
+  -- taken, the second result is a budget.
+  local function open(key, takes_any)
+    local value = ask('GETRANGE', key, '0', '331')
+    if value == '' then return nil end
+    if takes_any and string.sub(value, 1, 4) == 'swb1' then return nil, budget_of(value) end
+    if #value < 76 or string.sub(value, 1, 4) ~= 'swl1' then fail(WRONGTYPE) end
+    local entry = {key = key, value = value}
     local _
-    _, held = load_at(seen, decision_instant(seen, dated), true)
+    _, entry.R, entry.N, entry.newest, entry.through, entry.slid, entry.blocked, entry.slots, entry.previous,
+      entry.before = unpack('<I4ddddddddd', value)
+    for _, field in ipairs({'R', 'N', 'newest', 'through', 'slid', 'blocked', 'slots', 'previous', 'before'}) do
+      local number = entry[field]
+      if not (number >= 0 and number <= MAX + LONGEST and number % 1 == 0) then fail(WRONGTYPE) end
+    end
+    local sound = #value == 76 + 16 * math.min(entry.slots, 16) and entry.slots <= entry.N
+    if entry.R == 0 then
+      sound = sound and entry.N == 0 and entry.newest == 0 and entry.through == 0 and entry.blocked > 0
+    else
+      sound = sound and entry.N >= 1 and entry.N <= MOST_SUBINTERVALS and entry.R * entry.N <= LONGEST
+        and entry.newest <= subinterval_at(MAX, entry.R) and entry.through <= MAX
+        and entry.before <= entry.slid and entry.slid <= entry.previous and entry.previous < entry.through
+    end
+    if not sound then fail(WRONGTYPE) end
+    return entry
   end
-  if request.cost > MAX - held then fail(OVERFLOW) end
-  local blocked, lived = blocked_for(entry), entry and time_to_live(entry)
-  local begun = not blocked and not fits and block or nil
-  local whole
-  entry, whole = counted(entry, seen, key, instant, request.cost)
-  seen = view(entry, seen.R, seen.N)
-  local remaining = math.max(0, request.limit - load_at(seen, decision_instant(seen, now), request.strict))
-  local given = fits and not blocked and request.cost or 0
-  local retry = (given > 0 or remaining >= request.cost) and 0 or retry_after(seen, request)
-  if begun then
-    entry.blocked, whole = now + begun, true
-    if lived == time_to_live(entry) then lived = nil end
-  end
-  store(entry, lived, whole)
-  return behind({given, request.limit, remaining, retry, reset_after(seen)}, blocked or begun)
-end
 
--- Of a budget, nothing goes back that is older than its period.
-local function take_back(key, budget)
-  local used, over = in_force(budget)
-  if not over or age and math.max(0, now - age) < budget.since then return 0 end
-  local given = math.min(units, used)
-  local value = pack('<I4ddd', BUDGET_MAGIC, used - given, budget.since, over)
-  put(key, value, given < used and over - now or 0, over - now)
-  return given
-end
-
-local function refund(key)
-  local entry, budget = open(key, true)
-  if since then age = math.max(0, now - since) end
-  if budget then return take_back(key, budget) end
-  if not entry or entry.R == 0 or time_to_end(entry) <= 0 then return 0 end
-  local from, oldest = entry.newest - entry.N, nil
-  if age then
-    from = subinterval_at(math.max(0, now - age), entry.R)
-    oldest = subinterval_at(math.max(now, entry.newest * entry.R), entry.R) - entry.N
-    if from < oldest then return 0 end
-    from = math.max(from, entry.newest - entry.N)
+  -- The slots of an entry, all of them, as bytes.
+  local function slots_of(entry)
+    if entry.slots > 16 and #entry.value ~= 76 + 16 * entry.slots then
+      entry.value = ask('GETRANGE', entry.key, '0', '-1')
+      if #entry.value ~= 76 + 16 * entry.slots then fail(WRONGTYPE) end
+    end
+    return string.sub(entry.value, 77)
   end
-  local given, lived = math.min(units, entry.through - total_before(entry, from)), time_to_live(entry)
-  if given == 0 then return 0 end
-  local before_newest = slot(entry, entry.slots)
-  if given < entry.through - before_newest and (not age or from > entry.newest - 1) then
-    entry.through = entry.through - given
-    store(entry, lived, false)
+
+  -- Of a slot: the running total before it, its subinterval, the running total through it. Slot number `slots` is the
+  -- newest subinterval.
+  local function slot(entry, number)
+    if number % 1 ~= 0 then fail(WRONGTYPE) end -- damaged slots have led here
+    local piece, place, size = entry.value, 69 + 16 * number, number < entry.slots and 24 or 8
+    if #piece < place + size - 1 then
+      piece, place = ask('GETRANGE', entry.key, place - 1, place + size - 2), 1
+      if #piece < size then fail(WRONGTYPE) end
+    end
+    if number < entry.slots then return unpack('<ddd', piece, place) end
+    return (unpack('<d', piece, place)), entry.newest, entry.through
+  end
+
+  -- The running total before a subinterval.
+  local function total_before(entry, subinterval)
+    if subinterval > entry.newest then return entry.through end
+    local low, high = math.max(0, subinterval - entry.newest + entry.slots), entry.slots
+    if low < high then
+      local _, oldest = slot(entry, 0)
+      high = math.max(low, math.min(high, subinterval - oldest))
+    end
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      local _, found = slot(entry, middle)
+      if found < subinterval then low = middle + 1 else high = middle end
+    end
+    return (slot(entry, low))
+  end
+
+  -- §3: ms from `now` until nothing that an entry counts matters any more, (newest + N + 1)·R - now. Negative when that
+  -- has passed. `now` is subtracted first, so that the product stays below 2^53.
+  local function time_to_end(entry)
+    if entry.R == 0 then return -now end
+    return (entry.newest + entry.N + 1 - subinterval_at(now, entry.R)) * entry.R - now % entry.R
+  end
+
+  -- Ms from `now` until nothing of an entry matters, its block included.
+  local function time_to_live(entry)
+    return math.max(time_to_end(entry), entry.blocked - now)
+  end
+
+  -- How long an entry is blocked, in ms; nil when it is not.
+  local function blocked_for(entry)
+    return entry and entry.blocked > now and entry.blocked - now or nil
+  end
+
+  -- §6: an entry as a request with its own geometry sees it. Nothing is moved: the units of stored subinterval i count
+  -- where min((i + 1)·R - 1, the instant) lies. `entry` is nil where nothing counts: from the stored end on nothing
+  -- does.
+  local function view(entry, resolution, subintervals)
+    if entry and (entry.R == 0 or time_to_end(entry) <= 0) then entry = nil end
+    local own = entry and entry.R == resolution and entry.N == subintervals
+    return {entry = entry, own = own, R = resolution, N = subintervals}
+  end
+
+  -- The subinterval, of the request's, in which the newest units are seen at an instant.
+  local function newest_seen(seen, instant)
+    local entry = seen.entry
+    if seen.own then return entry.newest end
+    local start = entry.newest * entry.R
+    return subinterval_at(math.min(start + entry.R - 1, math.max(instant, start)), seen.R)
+  end
+
+  -- §3: time never runs backwards for a key.
+  local function decision_instant(seen, instant)
+    if not seen.entry then return instant end
+    return math.max(instant, newest_seen(seen, instant) * seen.R)
+  end
+
+  -- §2: the estimate, rounded up, and `full + trailing`, at an instant.
+  local function load_at(seen, instant, whole)
+    local entry, c = seen.entry, subinterval_at(instant, seen.R)
+    if not entry then return 0, 0 end
+    local oldest, slid, before = c - seen.N, nil, nil
+    if seen.own then
+      slid, before = total_before(entry, oldest + 1), total_before(entry, oldest)
+    else
+      if instant >= (entry.newest + entry.N + 1) * entry.R then return 0, 0 end
+      local held_from = subinterval_at(math.max(instant, entry.newest * entry.R), entry.R) - entry.N
+      local function seen_before(subinterval)
+        return total_before(entry, math.max(subinterval_at(math.max(subinterval, 0) * seen.R, entry.R), held_from))
+      end
+      slid = seen_before(oldest + 1)
+      before = oldest >= 0 and seen_before(oldest) or slid
+    end
+    local full, trailing = entry.through - slid, slid - before
+    local weighted = trailing
+    if not whole and trailing > 0 then
+      local quotient, rest = scale(trailing, seen.R - instant % seen.R, seen.R)
+      weighted = quotient + (rest and 1 or 0)
+    end
+    return full + weighted, full + trailing
+  end
+
+  -- What a request {limit, cost, partial, strict} comes to: units granted, units that remain, units held.
+  local function weigh(seen, request)
+    local estimate, held = load_at(seen, decision_instant(seen, now), request.strict)
+    local remaining = math.max(0, request.limit - estimate)
+    local granted = request.cost <= remaining and request.cost or request.partial and remaining or 0
+    return granted, remaining, held
+  end
+
+  -- §4: ms until a request that is denied now would be granted; -1 when it never is.
+  local function retry_after(seen, request)
+    local room = request.limit - (request.partial and 1 or request.cost)
+    if room < 0 then return -1 end
+    local entry = seen.entry
+    if not entry then return 0 end
+    if not seen.own then
+      -- Units only slide out: what fits once fits from then on, at the latest at the stored end.
+      local low, high = 0, time_to_end(entry)
+      while low < high do
+        local middle = low + math.floor((high - low) / 2) -- their sum may pass 2^53
+        local estimate = load_at(seen, decision_instant(seen, now + middle), request.strict)
+        if estimate <= room then high = middle else low = middle + 1 end
+      end
+      return low
+    end
+    -- The first subinterval through which so much is counted that all younger ones fit into `room`.
+    local low, high = 0, entry.slots
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      local _, _, total = slot(entry, middle)
+      if total < entry.through - room then low = middle + 1 else high = middle end
+    end
+    local before, last, through = slot(entry, low)
+    local early = 0
+    if not request.strict then
+      if through <= before then fail(WRONGTYPE) end
+      early = scale(room - (entry.through - through), seen.R, through - before)
+    end
+    return math.max(0, (last + seen.N + 1 - subinterval_at(now, seen.R)) * seen.R - now % seen.R - early)
+  end
+
+  -- §4: ms until the estimate is 0 and stays 0; at another geometry (§6) never beyond the stored end.
+  local function reset_after(seen)
+    local entry = seen.entry
+    if not entry then return 0 end
+    local ends = time_to_end(entry)
+    if not seen.own then
+      local latest = subinterval_at(entry.newest * entry.R + entry.R - 1, seen.R)
+      ends = math.min(ends, (latest + seen.N + 1 - subinterval_at(now, seen.R)) * seen.R - now % seen.R)
+    end
+    return math.max(0, ends)
+  end
+
+  -- §10: a reply as it reads behind a block of so many ms.
+  local function behind(reply, ms)
+    if not ms then return reply end
+    local retry = reply[4] < 0 and -1 or math.max(reply[4], ms)
+    return {0, reply[2], 0, retry, math.max(reply[5], ms)}
+  end
+
+  -- The reply while nothing is counted.
+  local function denial(seen, request, granted, remaining)
+    local retry = granted > 0 and 0 or retry_after(seen, request)
+    return {granted, request.limit, remaining, retry, reset_after(seen)}
+  end
+
+  local function peek(entry, request)
+    local seen = view(entry, request.R, request.N)
+    local granted, remaining, held = weigh(seen, request)
+    local blocked = blocked_for(entry)
+    if not blocked and granted > MAX - held then fail(OVERFLOW) end
+    return behind(denial(seen, request, granted, remaining), blocked)
+  end
+
+  -- An entry with these counts, oldest first; the last one is the newest.
+  local function build(key, resolution, subintervals, subs, counts, blocked)
+    local entry = {key = key, R = 0, N = 0, newest = 0, through = 0, slid = 0, blocked = blocked, slots = 0,
+      previous = 0, before = 0}
+    local parts = {}
+    if #subs > 0 then
+      entry.R, entry.N, entry.newest, entry.slots = resolution, subintervals, subs[#subs], #subs - 1
+      for i = 1, #subs do
+        entry.previous, entry.through = entry.through, entry.through + counts[i]
+        if i < #subs then parts[i] = pack('<dd', subs[i], entry.through) end
+      end
+      if subs[1] == entry.newest - subintervals then entry.slid = counts[1] end
+    end
+    entry.value = string.rep('\0', 76) .. table.concat(parts) -- a header of which only the last total, 0, is read
+    return entry
+  end
+
+  -- The counts of an entry, oldest first: subintervals, and units.
+  local function counts_of(entry)
+    local subs, counts = {}, {}
+    if entry.R == 0 then return subs, counts end
+    slots_of(entry)
+    for number = 0, entry.slots do
+      local before, subinterval, through = slot(entry, number)
+      if not (through > before and subinterval > (subs[number] or -1)) then fail(WRONGTYPE) end
+      subs[number + 1], counts[number + 1] = subinterval, through - before
+    end
+    return subs, counts
+  end
+
+  -- §6: the counts of an entry at another geometry: those that matter in both, where min((i + 1)·R - 1, instant) lies.
+  local function regrouped(entry, resolution, subintervals)
+    local instant = math.max(now, entry.newest * entry.R)
+    local oldest = math.max(0, subinterval_at(instant, resolution) - subintervals)
+    oldest = math.max(subinterval_at(instant, entry.R) - entry.N, subinterval_at(oldest * resolution, entry.R))
+    local subs, counts = {}, {}
+    local old_subs, old_counts = counts_of(entry)
+    for i = 1, #old_subs do
+      if old_subs[i] >= oldest then
+        local moved = subinterval_at(math.min((old_subs[i] + 1) * entry.R - 1, instant), resolution)
+        if subs[#subs] == moved then counts[#counts] = counts[#counts] + old_counts[i]
+        else subs[#subs + 1], counts[#counts + 1] = moved, old_counts[i] end
+      end
+    end
+    return subs, counts
+  end
+
+  -- The entry with units counted at an instant, and whether more than the newest running total has changed. What no
+  -- longer matters is dropped.
+  local function counted(entry, seen, key, instant, amount)
+    local subinterval = subinterval_at(instant, seen.R)
+    if seen.own and subinterval == entry.newest and entry.through + amount <= MAX then
+      entry.through = entry.through + amount
+      return entry, false
+    end
+    local subs, counts = {}, {}
+    if seen.own then subs, counts = counts_of(entry)
+    elseif seen.entry then subs, counts = regrouped(entry, seen.R, seen.N) end
+    local place = #subs
+    while place > 0 and subs[place] > subinterval do place = place - 1 end
+    if place > 0 and subs[place] == subinterval then counts[place] = counts[place] + amount
+    else
+      table.insert(subs, place + 1, subinterval)
+      table.insert(counts, place + 1, amount)
+    end
+    local first, oldest = 1, subs[#subs] - seen.N
+    while subs[first] < oldest do first = first + 1 end
+    if first > 1 then
+      local kept_subs, kept_counts = {}, {}
+      for i = first, #subs do kept_subs[#kept_subs + 1], kept_counts[#kept_counts + 1] = subs[i], counts[i] end
+      subs, counts = kept_subs, kept_counts
+    end
+    return build(key, seen.R, seen.N, subs, counts, entry and entry.blocked or 0), true
+  end
+
+  -- Store an entry that lived for `lived` ms more (nil: a new key); `whole`: more has changed than the newest running
+  -- total.
+  local function store(entry, lived, whole)
+    local lives = time_to_live(entry)
+    if not whole and not pending and not request.till and lives == lived and lives > 0 then
+      return ask('SETRANGE', entry.key, '28', pack('<d', entry.through))
+    end
+    local head = pack('<I4ddddddddd', MAGIC, entry.R, entry.N, entry.newest, entry.through, entry.slid, entry.blocked,
+      entry.slots, entry.previous, entry.before)
+    return put(entry.key, head .. slots_of(entry), lives, lived)
+  end
+
+  local function allow(key, request)
+    local entry = open(key)
+    local seen = view(entry, request.R, request.N)
+    local granted, remaining, held = weigh(seen, request)
+    local blocked, lived = blocked_for(entry), entry and time_to_live(entry)
+    if granted == 0 or blocked then
+      local reply = behind(denial(seen, request, granted, remaining), blocked)
+      if not block or blocked then return reply end
+      entry = entry or build(key, 0, 0, {}, {}, 0)
+      entry.blocked = now + block
+      store(entry, lived, true)
+      return behind(reply, block)
+    end
+    if granted > MAX - held then fail(OVERFLOW) end
+    local whole
+    entry, whole = counted(entry, seen, key, decision_instant(seen, now), granted)
+    store(entry, lived, whole)
+    return {granted, request.limit, remaining - granted, 0, math.max(0, time_to_end(entry))}
+  end
+
+  local function record(key, request)
+    local entry = open(key)
+    local seen = view(entry, request.R, request.N)
+    local granted, _, held = weigh(seen, request)
+    local fits = granted > 0
+    -- What the caller dates counts where it says; what it does not, at the decision instant.
+    local age = request.age
+    local dated, instant = age and math.max(0, now - age) or at, decision_instant(seen, now)
+    if dated then
+      instant = dated
+      local subinterval = subinterval_at(dated, seen.R)
+      local oldest = seen.entry and newest_seen(seen, now) - seen.N or 0
+      local left = (subinterval + seen.N + 1 - subinterval_at(now, seen.R)) * seen.R - now % seen.R
+      if subinterval < oldest or left <= 0 then return peek(entry, request) end
+      local _
+      _, held = load_at(seen, decision_instant(seen, dated), true)
+    end
+    if request.cost > MAX - held then fail(OVERFLOW) end
+    local blocked, lived = blocked_for(entry), entry and time_to_live(entry)
+    local begun = not blocked and not fits and block or nil
+    local whole
+    entry, whole = counted(entry, seen, key, instant, request.cost)
+    seen = view(entry, seen.R, seen.N)
+    local remaining = math.max(0, request.limit - load_at(seen, decision_instant(seen, now), request.strict))
+    local given = fits and not blocked and request.cost or 0
+    local retry = (given > 0 or remaining >= request.cost) and 0 or retry_after(seen, request)
+    if begun then
+      entry.blocked, whole = now + begun, true
+      if lived == time_to_live(entry) then lived = nil end
+    end
+    store(entry, lived, whole)
+    return behind({given, request.limit, remaining, retry, reset_after(seen)}, blocked or begun)
+  end
+
+  -- Of a budget, nothing goes back that is older than its period.
+  local function take_back(key, budget)
+    local used, over = in_force(budget)
+    local age = request.age
+    if not over or age and math.max(0, now - age) < budget.since then return 0 end
+    local given = math.min(request.units, used)
+    local value = pack('<I4ddd', BUDGET_MAGIC, used - given, budget.since, over)
+    put(key, value, given < used and over - now or 0, over - now)
     return given
   end
-  local subs, counts = counts_of(entry)
-  local first, last, step = #subs, 1, -1
-  if age then first, last, step = 1, #subs, 1 end
-  local left = given
-  for i = first, last, step do
-    if not age or subs[i] >= from then
-      local taken = math.min(left, counts[i])
-      counts[i], left = counts[i] - taken, left - taken
+
+  local function refund(key)
+    local entry, budget = open(key, true)
+    if request.since then request.age = math.max(0, now - request.since) end
+    local age, units = request.age, request.units
+    if budget then return take_back(key, budget) end
+    if not entry or entry.R == 0 or time_to_end(entry) <= 0 then return 0 end
+    local from, oldest = entry.newest - entry.N, nil
+    if age then
+      from = subinterval_at(math.max(0, now - age), entry.R)
+      oldest = subinterval_at(math.max(now, entry.newest * entry.R), entry.R) - entry.N
+      if from < oldest then return 0 end
+      from = math.max(from, entry.newest - entry.N)
     end
-  end
-  local kept_subs, kept_counts = {}, {}
-  for i = 1, #subs do
-    if counts[i] > 0 then kept_subs[#kept_subs + 1], kept_counts[#kept_counts + 1] = subs[i], counts[i] end
-  end
-  store(build(key, entry.R, entry.N, kept_subs, kept_counts, entry.blocked), lived, true)
-  return given
-end
-
-local function begin_block(key)
-  local entry = open(key)
-  if nx and blocked_for(entry) then return entry.blocked end
-  local lived = entry and time_to_live(entry)
-  entry = entry or build(key, 0, 0, {}, {}, 0)
-  entry.blocked = now + duration
-  store(entry, lived, true)
-  return entry.blocked
-end
-
-local function lift_block(key)
-  local entry = open(key)
-  if not blocked_for(entry) then return 0 end
-  local lived = time_to_live(entry)
-  entry.blocked = 0
-  store(entry, lived, true)
-  return 1
-end
-
-local function info(key)
-  local value = redis.pcall('GETRANGE', key, '0', '3')
-  if type(value) == 'table' and string.sub(value.err or '', 1, 9) == 'WRONGTYPE' then
-    local held = holds_of(key, {})
-    return {'holds', held.count, 'units', held.units, 'end', held.count > 0 and held.last or 0, 'token', held.token,
-      'memory', 122 * ask('ZCARD', key)} -- about
-  end
-  local entry, budget = open(key, true)
-  if budget then return {'used', budget.used, 'since', budget.since, 'until', budget.ends, 'memory', 28} end
-  if not entry then fail('ERR no such key') end
-  local subs, counts = counts_of(entry)
-  local shown, total = {}, 0
-  for i = 1, #subs do
-    shown[i], total = {subs[i] * entry.R, counts[i]}, total + counts[i]
-  end
-  return {'window', entry.R * entry.N, 'resolution', entry.R, 'subintervals', entry.N,
-    'newest', entry.newest * entry.R, 'total', total, 'memory', 76 + 16 * entry.slots,
-    'blocked', blocked_for(entry) and entry.blocked or 0, 'counts', shown}
-end
-
-local decide_all, settle
-if quotas then
-  -- Whether a live hold reserves for a key what this clause asks for.
-  local function is_reserved(reservation, key, asked)
-    local kind = asked.ttl and 'H' or asked.ends and 'B' or 'R'
-    return reservation and reservation[1] == kind and reservation[2] == key and reservation[3] == asked.cost
-      and (kind ~= 'H' or reservation[7] == asked.id)
-  end
-
-  -- §5, §15: all or nothing.
-  decide_all = function()
-    local held, grants, replies, fits, first = {}, {}, {}, true, nil
-    for _, asked in ipairs(quotas) do
-      if asked.ends then check_end(asked.ends) end
-      asked.strict = request.strict
+    local given, lived = math.min(units, entry.through - total_before(entry, from)), time_to_live(entry)
+    if given == 0 then return 0 end
+    local before_newest = slot(entry, entry.slots)
+    if given < entry.through - before_newest and (not age or from > entry.newest - 1) then
+      entry.through = entry.through - given
+      store(entry, lived, false)
+      return given
     end
-    for i, asked in ipairs(quotas) do
-      if asked.ttl then held[i], first = holds_of(KEYS[i], {asked.id}), first or i
-      else held[i] = (asked.ends and open_budget or open)(KEYS[i]) or false
+    local subs, counts = counts_of(entry)
+    local first, last, step = #subs, 1, -1
+    if age then first, last, step = 1, #subs, 1 end
+    local left = given
+    for i = first, last, step do
+      if not age or subs[i] >= from then
+        local taken = math.min(left, counts[i])
+        counts[i], left = counts[i] - taken, left - taken
       end
     end
+    local kept_subs, kept_counts = {}, {}
+    for i = 1, #subs do
+      if counts[i] > 0 then kept_subs[#kept_subs + 1], kept_counts[#kept_counts + 1] = subs[i], counts[i] end
+    end
+    store(build(key, entry.R, entry.N, kept_subs, kept_counts, entry.blocked), lived, true)
+    return given
+  end
 
-    -- The first hold reserves the others. Asked again while it is live, nothing is counted again.
-    local live = first and held[first].live[1]
-    local known = live and reservations_of(held[first], live) or {}
-    local is_repeated = #known > 0
-    local function place_among_others(i) return i < first and i or i - 1 end
-    if is_repeated then
-      local are_same = #known == #quotas - 1
+  local function begin_block(key)
+    local entry = open(key)
+    if request.nx and blocked_for(entry) then return entry.blocked end
+    local lived = entry and time_to_live(entry)
+    entry = entry or build(key, 0, 0, {}, {}, 0)
+    entry.blocked = now + request.duration
+    store(entry, lived, true)
+    return entry.blocked
+  end
+
+  local function lift_block(key)
+    local entry = open(key)
+    if not blocked_for(entry) then return 0 end
+    local lived = time_to_live(entry)
+    entry.blocked = 0
+    store(entry, lived, true)
+    return 1
+  end
+
+  local function info(key)
+    local value = redis.pcall('GETRANGE', key, '0', '3')
+    if type(value) == 'table' and string.sub(value.err or '', 1, 9) == 'WRONGTYPE' then
+      local held = holds_of(key, {})
+      return {'holds', held.count, 'units', held.units, 'end', held.count > 0 and held.last or 0, 'token', held.token,
+        'memory', 122 * ask('ZCARD', key)} -- about
+    end
+    local entry, budget = open(key, true)
+    if budget then return {'used', budget.used, 'since', budget.since, 'until', budget.ends, 'memory', 28} end
+    if not entry then fail('ERR no such key') end
+    local subs, counts = counts_of(entry)
+    local shown, total = {}, 0
+    for i = 1, #subs do
+      shown[i], total = {subs[i] * entry.R, counts[i]}, total + counts[i]
+    end
+    return {'window', entry.R * entry.N, 'resolution', entry.R, 'subintervals', entry.N,
+      'newest', entry.newest * entry.R, 'total', total, 'memory', 76 + 16 * entry.slots,
+      'blocked', blocked_for(entry) and entry.blocked or 0, 'counts', shown}
+  end
+
+  local decide_all, settle
+  local quotas, used = request.quotas, request.used
+  if quotas then
+    -- Whether a live hold reserves for a key what this clause asks for.
+    local function is_reserved(reservation, key, asked)
+      local kind = asked.ttl and 'H' or asked.ends and 'B' or 'R'
+      return reservation and reservation[1] == kind and reservation[2] == key and reservation[3] == asked.cost
+        and (kind ~= 'H' or reservation[7] == asked.id)
+    end
+
+    -- §5, §15: all or nothing.
+    decide_all = function()
+      local held, grants, replies, fits, first = {}, {}, {}, true, nil
+      for _, asked in ipairs(quotas) do
+        if asked.ends then check_end(asked.ends) end
+        asked.strict = request.strict
+      end
       for i, asked in ipairs(quotas) do
-        are_same = are_same and (i == first or is_reserved(known[place_among_others(i)], KEYS[i], asked))
+        if asked.ttl then held[i], first = holds_of(KEYS[i], {asked.id}), first or i
+        else held[i] = (asked.ends and open_budget or open)(KEYS[i]) or false
+        end
       end
-      if not are_same then fail('ERR id holds other reservations') end
-    end
 
-    for i, asked in ipairs(quotas) do
-      local value, granted = held[i] or nil, nil
-      if asked.ttl then grants[i] = decide_hold(value, asked)
-      elseif is_repeated then granted = asked.cost
-      elseif asked.ends then granted = afford(value, asked)
-      else
-        local entry, seen = value, view(value, asked.R, asked.N)
-        local remaining, counted_units
-        granted, remaining, counted_units = weigh(seen, asked)
-        if blocked_for(entry) then granted = 0 end
-        if granted > MAX - counted_units then fail(OVERFLOW) end
-        grants[i] = {seen = seen, lived = entry and time_to_live(entry), remaining = remaining}
+      -- The first hold reserves the others. Asked again while it is live, nothing is counted again.
+      local live = first and held[first].live[1]
+      local known = live and reservations_of(held[first], live) or {}
+      local is_repeated = #known > 0
+      local function place_among_others(i) return i < first and i or i - 1 end
+      if is_repeated then
+        local are_same = #known == #quotas - 1
+        for i, asked in ipairs(quotas) do
+          are_same = are_same and (i == first or is_reserved(known[place_among_others(i)], KEYS[i], asked))
+        end
+        if not are_same then fail('ERR id holds other reservations') end
       end
-      if asked.ttl then fits = fits and grants[i] ~= nil else fits = fits and granted > 0 end
-    end
 
-    local function look(i)
-      local asked, value = quotas[i], held[i] or nil
-      if asked.ttl then return peek_hold(value, asked) end
-      return asked.ends and spent(value, asked, afford(value, asked)) or peek(value, asked)
-    end
-    replies[1] = fits and 1 or 0
-    if not fits then
-      for i = 1, #quotas do replies[i + 1] = look(i) end
+      for i, asked in ipairs(quotas) do
+        local value, granted = held[i] or nil, nil
+        if asked.ttl then grants[i] = decide_hold(value, asked)
+        elseif is_repeated then granted = asked.cost
+        elseif asked.ends then granted = afford(value, asked)
+        else
+          local entry, seen = value, view(value, asked.R, asked.N)
+          local remaining, counted_units
+          granted, remaining, counted_units = weigh(seen, asked)
+          if blocked_for(entry) then granted = 0 end
+          if granted > MAX - counted_units then fail(OVERFLOW) end
+          grants[i] = {seen = seen, lived = entry and time_to_live(entry), remaining = remaining}
+        end
+        if asked.ttl then fits = fits and grants[i] ~= nil else fits = fits and granted > 0 end
+      end
+
+      local function look(i)
+        local asked, value = quotas[i], held[i] or nil
+        if asked.ttl then return peek_hold(value, asked) end
+        return asked.ends and spent(value, asked, afford(value, asked)) or peek(value, asked)
+      end
+      replies[1] = fits and 1 or 0
+      if not fits then
+        for i = 1, #quotas do replies[i + 1] = look(i) end
+        return replies
+      end
+
+      local reserved = {}
+      for i, asked in ipairs(quotas) do
+        local grant, of = grants[i], first and known[place_among_others(i)]
+        if asked.ttl then
+          replies[i + 1] = granted_hold(held[i], asked, grant)
+          of = {'H', KEYS[i], asked.cost, grant.token, 0, 0, asked.id}
+        elseif is_repeated then
+          replies[i + 1] = look(i)
+          replies[i + 1][1], replies[i + 1][4] = asked.cost, 0
+        elseif asked.ends then
+          local _, over = in_force(held[i] or nil)
+          of = {'B', KEYS[i], asked.cost, over or asked.ends}
+        else of = {'R', KEYS[i], asked.cost, decision_instant(grant.seen, now), asked.R, asked.N}
+        end
+        if first and i ~= first then reserved[#reserved + 1] = of end
+      end
+
+      -- Holds come first: what is refused later takes them back.
+      local reserves = first and #reserved > 0 and describe(grants[first].token, reserved)
+      if first then
+        for i, asked in ipairs(quotas) do
+          if asked.ttl and i ~= first then keep(held[i], asked, grants[i]) end
+        end
+        keep(held[first], quotas[first], grants[first], reserves ~= grants[first].reserved and reserves or nil)
+      end
+      -- All other keys are written by one command, SETRANGE or SET: a user who may not run it counts nothing anywhere.
+      local any_whole = false
+      for i, asked in ipairs(quotas) do
+        local grant, whole = grants[i], true
+        if asked.ttl or is_repeated then whole = false
+        elseif grant then
+          local instant = decision_instant(grant.seen, now)
+          grant.entry, whole = counted(held[i] or nil, grant.seen, KEYS[i], instant, asked.cost)
+          local left = math.max(0, time_to_end(grant.entry))
+          replies[i + 1] = {asked.cost, asked.limit, grant.remaining - asked.cost, 0, left}
+        end
+        any_whole = any_whole or whole
+      end
+      for i, asked in ipairs(quotas) do
+        local grant = grants[i]
+        if asked.ttl or is_repeated then -- written, or counted before
+        elseif grant then store(grant.entry, grant.lived, any_whole)
+        else replies[i + 1] = spent(spend(KEYS[i], held[i] or nil, asked, asked.cost), asked, asked.cost)
+        end
+      end
       return replies
     end
 
-    local reserved = {}
-    for i, asked in ipairs(quotas) do
-      local grant, of = grants[i], first and known[place_among_others(i)]
-      if asked.ttl then
-        replies[i + 1] = granted_hold(held[i], asked, grant)
-        of = {'H', KEYS[i], asked.cost, grant.token, 0, 0, asked.id}
-      elseif is_repeated then
-        replies[i + 1] = look(i)
-        replies[i + 1][1], replies[i + 1][4] = asked.cost, 0
-      elseif asked.ends then
-        local _, over = in_force(held[i] or nil)
-        of = {'B', KEYS[i], asked.cost, over or asked.ends}
-      else of = {'R', KEYS[i], asked.cost, decision_instant(grant.seen, now), asked.R, asked.N}
-      end
-      if first and i ~= first then reserved[#reserved + 1] = of end
     end
 
-    -- Holds come first: what is refused later takes them back.
-    local reserves = first and #reserved > 0 and describe(grants[first].token, reserved)
-    if first then
-      for i, asked in ipairs(quotas) do
-        if asked.ttl and i ~= first then keep(held[i], asked, grants[i]) end
+  if used then
+    -- §15: end a hold, and count what was really used of what it reserves: at most once.
+    settle = function()
+      local held = holds_of(KEYS[1], request.ids)
+      local hold = held.live[1]
+      if not hold then return {0} end
+      local reserved, others, reply = reservations_of(held, hold), {}, {1}
+      local are_same = #reserved == #KEYS - 1
+      for i, one in ipairs(reserved) do are_same = are_same and one[2] == KEYS[i + 1] end
+      if not are_same then fail('ERR keys are not those of the reservation') end
+      for i, one in ipairs(reserved) do
+        local kind, key = one[1], KEYS[i + 1]
+        others[i] = kind == 'H' and holds_of(key, {one[7]}) or (kind == 'B' and open_budget or open)(key) or false
       end
-      keep(held[first], quotas[first], grants[first], reserves ~= grants[first].reserved and reserves or nil)
-    end
-    -- All other keys are written by one command, SETRANGE or SET: a user who may not run it counts nothing anywhere.
-    local any_whole = false
-    for i, asked in ipairs(quotas) do
-      local grant, whole = grants[i], true
-      if asked.ttl or is_repeated then whole = false
-      elseif grant then
-        local instant = decision_instant(grant.seen, now)
-        grant.entry, whole = counted(held[i] or nil, grant.seen, KEYS[i], instant, asked.cost)
-        local left = math.max(0, time_to_end(grant.entry))
-        replies[i + 1] = {asked.cost, asked.limit, grant.remaining - asked.cost, 0, left}
-      end
-      any_whole = any_whole or whole
-    end
-    for i, asked in ipairs(quotas) do
-      local grant = grants[i]
-      if asked.ttl or is_repeated then -- written, or counted before
-      elseif grant then store(grant.entry, grant.lived, any_whole)
-      else replies[i + 1] = spent(spend(KEYS[i], held[i] or nil, asked, asked.cost), asked, asked.cost)
-      end
-    end
-    return replies
-  end
 
-  end
-
-if used then
-  -- §15: end a hold, and count what was really used of what it reserves: at most once.
-  settle = function()
-    local held = holds_of(KEYS[1], ids)
-    local hold = held.live[1]
-    if not hold then return {0} end
-    local reserved, others, reply = reservations_of(held, hold), {}, {1}
-    local are_same = #reserved == #KEYS - 1
-    for i, one in ipairs(reserved) do are_same = are_same and one[2] == KEYS[i + 1] end
-    if not are_same then fail('ERR keys are not those of the reservation') end
-    for i, one in ipairs(reserved) do
-      local kind, key = one[1], KEYS[i + 1]
-      others[i] = kind == 'H' and holds_of(key, {one[7]}) or (kind == 'B' and open_budget or open)(key) or false
-    end
-
-    pending = {}
-    local own_now, own_at = now, at
-    for i, one in ipairs(reserved) do
-      local kind, key, of, value, change = one[1], KEYS[i + 1], one[4], others[i] or nil, 0
-      local beyond = used[i + 1] - one[3]
-      if kind == 'H' then
-        if used[i + 1] > 0 then fail(string.format("ERR syntax error near '%.0f'", used[i + 1])) end
-        local live = value.live[1]
-        others[i] = live and live.token == of and {value, live}
-        change = others[i] and -live.units or 0
-      elseif kind == 'R' and beyond > 0 then
-        local seen, lived = view(value, one[5], one[6]), value and time_to_live(value)
-        local _, _, sum = weigh(seen, {limit = 0, cost = beyond})
-        if beyond > MAX - sum then fail(OVERFLOW) end
-        store(counted(value, seen, key, decision_instant(seen, now), beyond), lived, true)
-        change = beyond
-      elseif kind == 'R' then
-        -- A clock that stepped back does not make the units older than they are.
-        if of > now then now, at = of, of end
-        units, age = -beyond, now - of
-        change = units > 0 and -refund(key) or 0
-        now, at = own_now, own_at
-      else
-        local _, over = in_force(value)
-        if beyond > 0 and (over or of > now and of - now <= LONGEST) then
-          spend(key, value, {ends = of}, beyond)
+      pending = {}
+      local own_now, own_at = now, at
+      for i, one in ipairs(reserved) do
+        local kind, key, of, value, change = one[1], KEYS[i + 1], one[4], others[i] or nil, 0
+        local beyond = used[i + 1] - one[3]
+        if kind == 'H' then
+          if used[i + 1] > 0 then fail(string.format("ERR syntax error near '%.0f'", used[i + 1])) end
+          local live = value.live[1]
+          others[i] = live and live.token == of and {value, live}
+          change = others[i] and -live.units or 0
+        elseif kind == 'R' and beyond > 0 then
+          local seen, lived = view(value, one[5], one[6]), value and time_to_live(value)
+          local _, _, sum = weigh(seen, {limit = 0, cost = beyond})
+          if beyond > MAX - sum then fail(OVERFLOW) end
+          store(counted(value, seen, key, decision_instant(seen, now), beyond), lived, true)
           change = beyond
-        elseif beyond < 0 and over == of then
-          units, age = -beyond, nil
-          change = -take_back(key, value)
+        elseif kind == 'R' then
+          -- A clock that stepped back does not make the units older than they are.
+          if of > now then now, at = of, of end
+          request.units, request.age = -beyond, now - of
+          change = beyond < 0 and -refund(key) or 0
+          now, at = own_now, own_at
+        else
+          local _, over = in_force(value)
+          if beyond > 0 and (over or of > now and of - now <= LONGEST) then
+            spend(key, value, {ends = of}, beyond)
+            change = beyond
+          elseif beyond < 0 and over == of then
+            request.units, request.age = -beyond, nil
+            change = -take_back(key, value)
+          end
         end
+        reply[i + 1] = change
       end
-      reply[i + 1] = change
-    end
 
-    -- What may be refused is tried first, by writes that change nothing. Then no write fails because there is no memory.
-    local writes = pending
-    pending = nil
-    ask('ZREM', KEYS[1], 'x')
-    for _, write in ipairs(writes) do
-      if write[3] > 0 then ask('SET', write[1], '', write[4] and 'NX' or 'XX') end
-    end
-    for _, deletes in ipairs({true, false}) do
+      -- What may be refused is tried first, by writes that change nothing. Then no write fails because there is no
+      -- memory.
+      local writes = pending
+      pending = nil
+      ask('ZREM', KEYS[1], 'x')
       for _, write in ipairs(writes) do
-        if (write[3] <= 0) == deletes then
-          now, at = write[5], write[6]
-          put(write[1], write[2], write[3], write[4])
+        if write[3] > 0 then ask('SET', write[1], '', write[4] and 'NX' or 'XX') end
+      end
+      for _, deletes in ipairs({true, false}) do
+        for _, write in ipairs(writes) do
+          if (write[3] <= 0) == deletes then
+            now, at = write[5], write[6]
+            put(write[1], write[2], write[3], write[4])
+          end
         end
       end
+      now, at = own_now, own_at
+      for i, one in ipairs(reserved) do
+        if one[1] == 'H' and others[i] then release(others[i][1], {others[i][2]}) end
+      end
+      release(held, {hold})
+      return reply
     end
-    now, at = own_now, own_at
-    for i, one in ipairs(reserved) do
-      if one[1] == 'H' and others[i] then release(others[i][1], {others[i][2]}) end
-    end
-    release(held, {hold})
-    return reply
   end
-end
 
-local function run()
   local key = KEYS[1]
   if command == 'ALLOW' then return allow(key, request)
   elseif command == 'PEEK' then return peek(open(key), request)
