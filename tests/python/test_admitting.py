@@ -10,8 +10,9 @@ import redis.asyncio
 
 import swlimit
 from support.relay import Relay
-from support.resp import Connection
 from support.waiting import eventually
+
+from .scripted import speaking
 
 
 class Plan:
@@ -30,7 +31,7 @@ class Plan:
 
     def left(self):
         """Requests and tokens that remain, and holds that are live."""
-        with Connection(self.port) as connection:
+        with speaking(self.server) as connection:
             live = connection.call("SWLIMIT.HOLDERS", "{u}:streams")
             tokens = connection.call("SWLIMIT.BUDGET", "{u}:tokens", 1000, 2_000_000_000_000, "COST", 1001)
             requests = connection.call("SWLIMIT.PEEK", "{u}:requests", 5, "1m", "1s")
@@ -48,7 +49,7 @@ def plans(kind, server):
     def plans(port=None, **options):
         client = None if port == 0 else kind.client(kind.redis if port is None else kind.lazy, port=port or server.port)
         made.append(Plan(kind, client, **options))
-        made[-1].port = server.port
+        made[-1].server = server
         return made[-1]
 
     yield plans
@@ -89,7 +90,7 @@ def test_denied_together(plans, kind):
 def test_a_hold_that_has_ended_settles_what_was_used_beyond(plans, kind, server):
     plan = plans()
     admission = plan.admit()
-    with Connection(server.port) as connection:
+    with speaking(server) as connection:
         assert connection.call("SWLIMIT.RELEASE", "{u}:streams", admission.hold.id) == 1
     assert kind.call(admission.settle, 1, 350) is None
     assert plan.left() == (4, 650, 0)

@@ -7,7 +7,6 @@ import pytest
 import redis
 
 from support.server import ROOT
-from swlimit import NeedsModule
 from swlimit._core.quota import Geometry, Quota
 from swlimit._protocol import commands, script_fallback
 from swlimit._transport.server_health import ServerHealth
@@ -72,14 +71,12 @@ def test_words(entry):
 @each_entry
 def test_the_script(entry, monkeypatch):
     monkeypatch.setattr(script_fallback.time, "time_ns", lambda: NOW * 1_000_000)
-    command, dialect, script = command_of(entry), script_fallback.Dialect("never"), entry["script"]
-    script = None if any(name in str(entry["words"]) for name in ("HOLD", "RELEASE", "RENEW", "SETTLE")) else script
+    command, script = command_of(entry), entry["script"]
+    dialect = script_fallback.Dialect("never", script_fallback.TakenOver())
     if script is None:
-        assert spelled(dialect.encode(command)) == [as_bytes(entry["words"][0])]
-        with pytest.raises(NeedsModule):
-            dialect.check(command)
+        assert not command.in_script
+        assert dialect.encode(command) == command.words()
         return
-    dialect.check(command)
     keys = [as_bytes(key) for key in entry["keys"]]
     call = [b"EVALSHA_RO" if entry["reads"] else b"EVALSHA", script_fallback.sha().encode(), b"%d" % len(keys), *keys]
     packed = "packed" in script

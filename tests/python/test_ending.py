@@ -2,10 +2,16 @@
 
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
 
 import pytest
 
+from support.relay import Relay
+from support.resp import Connection
 from support.server import ROOT
+from support.waiting import eventually
+from swlimit._transport import client_state
 
 BEGINNING = """
 import gc, sys, threading
@@ -111,3 +117,38 @@ def test_nothing_is_left_when_all_are_closed(server, way):
     done = subprocess.run([sys.executable, "-c", CLOSED, str(server.port), way], capture_output=True, text=True,
                           timeout=100, cwd=ROOT / "src/python")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@contextmanager
+def owing(kind, server):
+    """Limiters that owe a server that is away a record and a release; and the relay to it."""
+    with Relay(server.port) as relay:
+        client = kind.client(kind.redis, port=relay.port)
+        options = {"timeout": 0.3, "on_failure": "deny"}
+        limiter = kind.limiter(client, 100, "1h", mode="direct", **options)
+        holds = kind.hold_limiter(client, 1, **options)
+        guard = eventually(lambda: (guard := holds.hold("h")).source == "server" and guard)
+        relay.swallows = True
+        eventually(lambda: not limiter.allow("k") and limiter.servers()[0].state == "away")
+        limiter.record("k", 7, keep=True)
+        kind.call(guard.release)
+        yield relay, [limiter, holds]
+
+
+def test_closing_sends_what_is_owed(kind, server, monkeypatch):
+    """When the server comes back in time, which is looked for meanwhile."""
+    monkeypatch.setattr(client_state, "CLOSING", 20.0)
+    with owing(kind, server) as (relay, limiters), Connection(server.port) as connection:
+        threading.Timer(0.4, setattr, (relay, "swallows", False)).start()
+        for one in limiters:
+            one.close()
+        assert connection.call("SWLIMIT.PEEK", "k", 100, "1h", "5m")[2] == 93
+        assert connection.call("SWLIMIT.HOLDERS", "h") == []
+
+
+def test_closing_says_what_is_lost(kind, server, monkeypatch, caplog):
+    monkeypatch.setattr(client_state, "CLOSING", 0.2)
+    with owing(kind, server) as (_, limiters):
+        for one in limiters:
+            one.close()
+    assert "closed before the server answered; lost: SWLIMIT.RECORD 'k' 7, SWLIMIT.RELEASE 'h' 1" in caplog.messages

@@ -1,6 +1,8 @@
 """Servers without the module: the limiters decide by the script, and everything above the wire works the same."""
 
 import asyncio
+import os
+import threading
 from unittest.mock import patch
 
 import pytest
@@ -10,12 +12,25 @@ import redis.asyncio
 import swlimit
 from support.cluster import Cluster
 from support.lacking import needed
+from support.relay import Relay
 from support.releases import TOO_OLD
-from support.script import scripted, sha
+from support.script import sha
 from support.server import MODULE
 from support.waiting import eventually
 from swlimit._protocol import script_fallback
 
+from . import test_undoing
+from .scripted import Scripted, speaking
+from .test_admitting import (  # noqa: F401
+    plans,
+    test_a_hold_that_has_ended_settles_what_was_used_beyond,
+    test_admitted_and_settled,
+    test_an_id_is_for_one_admission,
+    test_denied_together,
+    test_the_server_goes_away_between,
+    test_what_nobody_heard_of_is_undone,
+    test_without_a_hold,
+)
 from .test_budgets import (  # noqa: F401
     budgets,
     test_a_clock_that_is_behind_asks_with_the_next_period,
@@ -36,6 +51,19 @@ from .test_denials import (  # noqa: F401  (they are run here once more, on serv
     test_what_pushes_nothing,
     test_without_tracking,
 )
+from .test_holds import (  # noqa: F401
+    SHORTEST,
+    end_of,
+    holds,
+    live,
+    test_a_child_owns_none,
+    test_a_guard_that_is_dropped_is_released,
+    test_a_lost_hold_tells_its_holder,
+    test_closing_releases,
+    test_contexts_and_decorators,
+    test_taken_denied_and_released,
+    test_the_server_is_away_and_comes_back,
+)
 from .test_limiter import (  # noqa: F401
     test_a_decision,
     test_a_key_of_another_type,
@@ -47,22 +75,6 @@ from .test_limiter import (  # noqa: F401
 from .test_waiting import test_granted_at_once_or_waited_for, test_no_hope  # noqa: F401
 
 ONLY_SINCE_7 = {"enable-debug-command": [], "enable-module-command": []}
-
-
-class Scripted:
-    """A server without the module, whose `cli` takes the module's words."""
-
-    def __init__(self, server):
-        self.server = server
-
-    def __getattr__(self, name):
-        return getattr(self.server, name)
-
-    def cli(self, *words):
-        if str(words[0]).startswith("SWLIMIT."):
-            with self.server.client() as client:
-                client.script_load(script_fallback.source())
-        return self.server.cli(*scripted(words, sha()))
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +94,11 @@ def server(plain_server):
 @pytest.fixture
 def waiting(limiter):
     return limiter
+
+
+@pytest.fixture
+def holding(request, kind):
+    return request.getfixturevalue("holds")
 
 
 def calls(server):
@@ -154,37 +171,6 @@ def test_always_and_never(kind, limiter, server, shared_server):
     assert never.servers()[0].backend == "script" and auto.servers()[0].backend == "module"
 
 
-def test_what_the_script_has_not(kind, limiter, server):
-    client = kind.client(kind.redis, port=server.port)
-    rate = limiter(client=client)
-    holds = kind.hold_limiter(client, 1, timeout=2.0)
-    for call in (lambda: kind.admit([rate.request("k"), holds.request("h")]), lambda: holds.hold("h"),
-                 lambda: holds.hold("h", wait=5)):
-        with pytest.raises(swlimit.NeedsModule, match="needs the module, and the server decides with the script"):
-            call()
-    assert rate.allow("k").source == "server"
-    holds.close()
-
-
-def test_a_module_that_is_loaded_later(kind, limiter, start):
-    """It is noticed by what the script has not."""
-    server = start(module=None)
-    client = kind.client(kind.redis, port=server.port)
-    rate = limiter(client=client, timeout=10.0)
-    never, auto = (kind.hold_limiter(client, 1, timeout=10.0, module=module) for module in ("never", "auto"))
-    assert rate.allow("r").granted
-    for holds in (never, auto):
-        with pytest.raises(swlimit.NeedsModule):
-            holds.hold("h")
-    server.cli("MODULE", "LOAD", MODULE)
-    assert auto.hold("h") and rate.allow("k").granted
-    assert server.cli("TYPE", "k") == "sw-window" and rate.servers()[0].backend == "module"
-    with pytest.raises(swlimit.NeedsModule):
-        never.hold("h")
-    for holds in (never, auto):
-        holds.close()
-
-
 def test_rates_and_budgets_at_once(kind, limiter, server):
     client = kind.client(kind.redis, port=server.port)
     rate, plan = limiter(client=client), kind.budget_limiter(client, 9, timeout=10.0)
@@ -233,6 +219,12 @@ def test_a_cluster(kind, limiter, start):
         assert not limiter.allow(f"k:{number}")
     decision = kind.allow_all(limiter.request("{a}1", 2), limiter.request("{a}2", 3))
     assert [member.remaining for member in decision.members] == [3, 2]
+    streams = kind.hold_limiter(client, 1, timeout=10.0)
+    guards = [streams.hold(f"h:{number}", wait=1) for number in range(12)]
+    admission = kind.admit([limiter.request("{b}r", 2), streams.request("{b}h")])
+    assert all(guards) and admission.granted and not streams.hold("h:1", wait=0.05)
+    assert kind.call(admission.settle, 1) == [-1]
+    streams.close()
 
 
 def test_redis_6_2(kind, limiter, start):
@@ -244,3 +236,102 @@ def test_redis_6_2(kind, limiter, start):
     eventually(lambda: limiter.allow("k").source == "cache")
     assert limiter.refund("k") == 1
     assert limiter.allow("k").granted
+
+
+def test_holds_are_renewed_and_released(kind, holding, server):
+    """Over connections of their own, and where the server has forgotten the script."""
+    limiter = holding(1, SHORTEST)
+    guard = limiter.hold("k")
+    before = end_of(server, guard)
+    server.cli("SCRIPT", "FLUSH")
+    eventually(lambda: end_of(server, guard) > before + 500)
+    server.cli("SCRIPT", "FLUSH")
+    kind.call(guard.release)
+    assert not live(server) and limiter.hold("k").token > guard.token
+
+
+class Waiter:
+    """Waits for a hold in a thread, and joins the queue before the next one does."""
+
+    def __init__(self, limiter, order, name):
+        self.guard = None
+
+        def wait():
+            self.guard = limiter.hold("k", wait="10m")
+            order.append(name)
+
+        def waiting():
+            queue = limiter._queues._queues.get(b"k")
+            return 0 if queue is None else len(queue) + queue.is_taken
+
+        before = waiting()
+        self.thread = threading.Thread(target=wait)
+        self.thread.start()
+        eventually(lambda: waiting() > before)
+
+    def granted(self):
+        self.thread.join(20)
+        return self.guard
+
+
+def test_first_come_first_served(kind, holding, server):
+    """In the process, whichever limiter asks; who released goes to the end."""
+    client = kind.client(kind.redis, port=server.port)
+    one, other = holding(1, client=client), holding(1, client=client)
+    order, first = [], one.hold("k")
+    waiters = [Waiter(limiter, order, number) for number, limiter in enumerate([one, other, one])]
+    assert not one.hold("k", wait=0.05) and not other.hold("k")
+    kind.call(first.release)
+    again = one.hold("k", wait=0.1)
+    assert not again and again.source == "server"
+    waiters.append(Waiter(other, order, 3))
+    for waiter in waiters:
+        assert waiter.granted().is_live
+        kind.call(waiter.guard.release)
+    assert order == [0, 1, 2, 3]
+
+
+def test_room_that_another_process_makes(holding, server):
+    limiter = holding(1)
+    with speaking(server) as other:
+        other.call("SWLIMIT.HOLD", "k", 1, "1h", "theirs")
+        waiter = Waiter(limiter, [], 0)
+        other.call("SWLIMIT.RELEASE", "k", "theirs")
+    assert waiter.granted().is_live
+
+
+def test_the_server_goes_away_while_one_waits(kind, holding, server):
+    with Relay(server.port) as relay:
+        limiter = holding(1, client=kind.client(kind.redis, port=relay.port), timeout=0.3, on_failure="allow")
+        first = eventually(lambda: (guard := limiter.hold("k")).source == "server" and guard)
+        waiter = Waiter(limiter, [], 0)
+        relay.swallows = True
+        assert waiter.granted().source == "failure" and first
+        relay.swallows = False
+
+
+def test_a_child_waits_in_its_own_queue(server):
+    with swlimit.HoldLimiter(redis.Redis(port=server.port), 1, timeout=5.0) as limiter:
+        first = limiter.hold("k")
+        waiter = Waiter(limiter, [], 0)
+        child = os.fork()
+        if child == 0:
+            os._exit(not limiter.hold("k", wait="10m").is_live)
+        first.release()
+        waiter.granted().release()
+        assert os.waitpid(child, 0)[1] == 0
+
+
+HOLDS = [name for name in test_undoing.COMMANDS if "hold" in name or "admit" in name]
+
+
+@pytest.mark.parametrize("moment", ["at once", "under way", "with the reply"])
+@pytest.mark.parametrize("name", HOLDS)
+def test_tasks_that_give_up_their_holds(server, name, moment):
+    test_undoing.test_tasks(server, name, moment)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("name", HOLDS)
+def test_threads_that_give_up_their_holds(server, monkeypatch, name, moment):
+    test_undoing.test_threads(server, monkeypatch, name, moment)

@@ -15,6 +15,7 @@ from support.resp import Connection
 from support.sentinel import watched, watching
 from support.tls import encrypted
 from support.waiting import eventually
+from swlimit._protocol.script_fallback import TakenOver
 from swlimit._transport.sentinels import Primary, Sentinels
 from swlimit._transport.server_health import ServerHealth
 from swlimit._transport.topology import Cluster as ClusterOfClient
@@ -258,7 +259,7 @@ def test_servers_that_leave_a_cluster():
                                    connection_kwargs={"host": "h", "port": port}) for port in (1, 2)}
     client = SimpleNamespace(get_nodes=lambda: list(nodes.values()), nodes_manager=SimpleNamespace(
         slots_cache={slot: [nodes[1 + slot % 2]] for slot in range(16384)}, remap_host_port=lambda *address: address))
-    cluster = ClusterOfClient(client, ServerHealth)
+    cluster = ClusterOfClient(client, lambda endpoint: ServerHealth(endpoint, "auto", TakenOver()))
     key = b"k"
     slot = key_slot(key)
     before = cluster.of(key)

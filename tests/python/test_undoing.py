@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import threading
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -16,8 +17,9 @@ import redis.asyncio
 
 import swlimit
 from support.contents import info
-from support.resp import Connection
 from support.waiting import eventually
+
+from .scripted import Scripted, speaking
 
 LIMIT, OLD, NEW = 1000, 10, 5
 ID = b"chosen"
@@ -112,7 +114,11 @@ COMMANDS = {
 
 
 def waiting(scene):
-    return int(info(scene.server)["swlimit_waiting"])
+    """Whether anybody waits: in the server, or, without the module, in this process."""
+    if isinstance(scene.server, Scripted):
+        queue = scene.taken._queues._queues.get(scene.keys.hold.encode())
+        return queue is not None and queue.is_taken
+    return int(info(scene.server)["swlimit_waiting"]) > 0
 
 
 @contextmanager
@@ -125,7 +131,7 @@ def room(scene, name):
 
     def make_room():
         eventually(lambda: is_over.is_set() or waiting(scene))
-        with Connection(scene.server.port) as connection:
+        with speaking(scene.server) as connection:
             connection.call("SWLIMIT.REFUND", scene.keys.rate, 2)
             connection.call("SWLIMIT.RELEASE", scene.keys.hold, "neighbour")
 
@@ -136,7 +142,7 @@ def room(scene, name):
     finally:
         is_over.set()
         thread.join()
-        eventually(lambda: waiting(scene), 0)
+        eventually(lambda: not waiting(scene))
 
 
 # Tasks.
@@ -146,27 +152,35 @@ class Stepping:
     """Awaits something, and cancels its own task when that has waited so often, in one of several manners."""
 
     def __init__(self, awaitable, stop, moment):
-        self.awaitable, self.stop, self.moment = awaitable, stop, moment
+        self.awaitable, self.stop, self.moment, self.is_cancelled = awaitable, stop, moment, False
 
     def __await__(self):
         task, steps = asyncio.current_task(), self.awaitable.__await__()
+        advance, is_cancelled = partial(steps.send, None), False
         for step in itertools.count():
             try:
-                future = steps.send(None)
+                future = advance()
             except StopIteration as done:
                 return done.value
+            assert not is_cancelled, "who is cancelled goes on"
             if step == self.stop:
                 self.cancel(task, future)
             try:
                 yield future
             except BaseException as error:
-                steps.throw(error)
-                raise AssertionError("who is cancelled goes on") from None
+                advance, is_cancelled = partial(steps.throw, error), self.is_cancelled  # else a timeout has come
+            else:
+                advance = partial(steps.send, None)
 
     def cancel(self, task, future):
         loop = asyncio.get_running_loop()
+
+        def cancel(_):
+            self.is_cancelled = True
+            task.cancel()
+
         if self.moment == "with the reply" and future is not None:
-            future.add_done_callback(lambda _: task.cancel())  # before the task itself knows
+            future.add_done_callback(cancel)  # before the task itself knows
             return
         rounds = {"at once": 0, "under way": 2}.get(self.moment, 1)
 
@@ -174,7 +188,7 @@ class Stepping:
             if left:
                 loop.call_soon(later, left - 1)
             else:
-                task.cancel()
+                cancel(None)
         later()
 
 
@@ -201,7 +215,7 @@ def test_tasks(server, name, moment):
         client = redis.asyncio.Redis(port=server.port)
         kinds = swlimit.AsyncLimiter, swlimit.AsyncHoldLimiter, swlimit.AsyncBudgetLimiter
         scenes = []
-        with Connection(server.port) as admin:
+        with speaking(server) as admin:
             for stop in itertools.count():
                 scenes.append(Scene(server, admin, client, kinds, stop))
                 entered = room(scenes[-1], name)
@@ -270,7 +284,7 @@ def test_threads(server, monkeypatch, name, moment):
     client = redis.Redis(port=server.port)
     kinds = swlimit.Limiter, swlimit.HoldLimiter, swlimit.BudgetLimiter
     scenes = []
-    with Connection(server.port) as admin:
+    with speaking(server) as admin:
         for stop in itertools.count():
             scenes.append(Scene(server, admin, client, kinds, stop))
             with room(scenes[-1], name):

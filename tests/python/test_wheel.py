@@ -31,11 +31,13 @@ def built(tmp_path_factory):
 
 def test_what_they_hold(built):
     ours = {str(path.relative_to(SOURCE)) for path in SOURCE.glob("swlimit/**/*") if path.suffix in (".py", ".typed")}
-    ours.add("swlimit/swlimit.lua")
+    scripts = "swlimit.lua", "takeover.lua"
+    ours |= {f"swlimit/{name}" for name in scripts}
     assert "swlimit/py.typed" in ours
     with zipfile.ZipFile(built["whl"]) as wheel:
         assert {name for name in wheel.namelist() if ".dist-info/" not in name} == ours
-        assert wheel.read("swlimit/swlimit.lua") == (ROOT / "src/lua/swlimit.lua").read_bytes()
+        for name in scripts:
+            assert wheel.read(f"swlimit/{name}") == (ROOT / "src/lua" / name).read_bytes()
         metadata = next(name for name in wheel.namelist() if name.endswith("/METADATA"))
         assert "Requires-Python: >=3.10" in wheel.read(metadata).decode()
     with tarfile.open(built["tar.gz"]) as source:

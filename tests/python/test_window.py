@@ -16,6 +16,7 @@ from swlimit._core.denial_cache import Demand, DenialCache
 from swlimit._core.local_windows import LocalWindows
 from swlimit._core.quota import Geometry, Quota, checked_share, default_resolution, milliseconds, part
 from swlimit._core.window import CountOverflow, Key, Window
+from swlimit._hold_attempt import LEAST_POLL, MOST_POLL
 from swlimit._hold_base import LEAST_TTL
 from swlimit._protocol.script_fallback import MOST_SUBINTERVALS, MOST_TRIES
 from swlimit._rate_base import RateLimiterBase
@@ -153,7 +154,7 @@ def test_defaults():
         assert known == [us > 0, False], case
 
 
-OTHERS = {"max_admitted", "min_hold_poll", "max_hold_poll", "closing", "closing_round_trips"}
+OTHERS = {"max_admitted"}
 """Numbers that this client does not have."""
 
 
@@ -164,8 +165,10 @@ def numbers():
         "sentinel_interval": sentinels.ASKED_EVERY * 1000, "loop_turns": asyncio_pipeline.LOOP_TURNS,
         "script_tries": MOST_TRIES, "script_subintervals": MOST_SUBINTERVALS,
         "look_from": client_state.LOOK_FROM * 1000, "look_round_trips": client_state.LOOK_ROUND_TRIPS,
+        "closing": client_state.CLOSING * 1000, "closing_round_trips": client_state.CLOSING_ROUND_TRIPS,
         "max_kept": client_state.MOST_RECORDS, "min_hold_ttl": LEAST_TTL,
         "hold_ttl": milliseconds(inspect.signature(hold_limiter.HoldLimiter).parameters["ttl"].default),
+        "min_hold_poll": LEAST_POLL * 1000, "max_hold_poll": MOST_POLL * 1000,
         "max_hold_wait": hold_limiter.LONGEST_HOLD_WAIT * 1000, "max_hold_id": admission.MOST_ID_BYTES,
         "ids_per_renewal": hold_renewer.MOST_IDS, "renewals_per_ttl": hold_renewer.RENEWALS_PER_TTL,
         "retries_per_ttl": hold_renewer.RETRIES_PER_TTL, "drift": hold_renewer.DRIFT, "max_limit": quotas.MAX_EXACT,

@@ -8,13 +8,13 @@ from ._rate_base import Request
 from ._transport.server_health import ServerState
 from .admission import Admission, AsyncAdmission, admit
 from .budget_limiter import AsyncBudgetLimiter, BudgetLimiter
-from .errors import DeniedError, ModuleMissing, NeedsModule, ServerAway, SwlimitError
+from .errors import DeniedError, ModuleMissing, ServerAway, SwlimitError
 from .hold_limiter import AsyncHold, AsyncHoldLimiter, Hold, HoldLimiter
 from .rate_limiter import AsyncLimiter, Limiter
 from .rules import Rule
 
 __all__ = ["Admission", "AsyncAdmission", "AsyncBudgetLimiter", "AsyncHold", "AsyncHoldLimiter", "AsyncLimiter",
            "BudgetLimiter", "Calendar", "Decision", "Decisions", "DeniedError", "Hold", "HoldDecision", "HoldLimiter",
-           "Holder", "Limiter", "ModuleMissing", "NeedsModule", "Request", "Rule", "ServerAway", "ServerState",
+           "Holder", "Limiter", "ModuleMissing", "Request", "Rule", "ServerAway", "ServerState",
            "Statistics", "SwlimitError", "admit", "allow_all"]
 __version__ = "0.2.0"

@@ -9,9 +9,9 @@ from ._base import POLLING
 from ._core.decision import Decision
 from ._core.denial_cache import Demand
 from ._protocol.commands import Acquire, Allow, Peek
-from ._protocol.replies import can_wait_again, is_queue_full, is_unknown_command
+from ._protocol.replies import can_wait_again, has_no_queue
 from ._rate_base import RateLimiterBase
-from .errors import NeedsModule, NoFreeConnection, ServerAway
+from .errors import NoFreeConnection, ServerAway
 
 
 class Acquisition:
@@ -58,7 +58,7 @@ class Acquisition:
                         await limiter._send(Peek(demand.key, demand.quota))
                     await limiter._interface.sleep(0.05)
                     continue
-                if not is_queue_full(error) and not is_unknown_command(error):
+                if not has_no_queue(error):
                     raise
                 return None
             else:
@@ -79,10 +79,10 @@ class Acquisition:
         """Ask without waiting, over the shared connections, so that a free key never waits for a place."""
         try:
             reply = await self._limiter._send(self._command(0.0))
-        except (ServerAway, NeedsModule):
+        except ServerAway:
             return None
         except redis_errors.ResponseError as error:
-            if not is_unknown_command(error) and not is_queue_full(error):
+            if not has_no_queue(error):
                 raise
             return None
         return Decision.of(reply, self._demand.quota)

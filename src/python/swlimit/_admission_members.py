@@ -126,7 +126,7 @@ class HoldMember:
         return decision
 
     def refund_here(self, units: int) -> None:
-        self.limiter._local.release(self.claim)
+        self.limiter._release_here(self.claim)
 
 
 CountedMember = RateMember | BudgetMember

@@ -10,7 +10,7 @@ from ._core.decision import Source
 from ._core.denial_cache import DenialCache
 from ._core.quota import Duration, checked_integer, checked_share, seconds
 from ._protocol.commands import Command
-from ._protocol.script_fallback import MODULES, Module
+from ._protocol.script_fallback import MODULES, Module, TakenOver
 from ._transport.blocking_connections import BlockingConnections
 from ._transport.client_state import ClientState, ClientStates
 from ._transport.hold_renewer import LiveHold, RepeatedCommand
@@ -32,7 +32,8 @@ LONGEST_WAIT = 20 * 24 * 60 * 60.0  # about the longest that the system can wait
 class Statistics:
     """How many decisions came from which source."""
 
-    def __init__(self) -> None:
+    def __init__(self, taken_over: TakenOver) -> None:
+        self._taken_over = taken_over
         self.server = self.cache = self.failure = self.local = 0
         self.reset()
         fork.remember(self)
@@ -43,6 +44,11 @@ class Statistics:
     def add(self, source: Source) -> None:
         with self._lock:
             self.__dict__[source] += 1
+
+    @property
+    def taken_over(self) -> int:
+        """How many keys of the script the limiter's client has handed to the module."""
+        return self._taken_over.count
 
     def __repr__(self) -> str:
         return f"<{', '.join(f'{source}: {getattr(self, source)}' for source in get_args(Source))}>"
@@ -62,7 +68,6 @@ class BaseLimiter:
         """Check and keep the options that all limiters have."""
         one_of("on_failure", on_failure, get_args(OnFailure))
         one_of("module", module, MODULES)
-        self.statistics = Statistics()
         self._module: Module = module
         self._on_failure = on_failure
         self._timeout = seconds(timeout, "timeout")
@@ -80,9 +85,12 @@ class BaseLimiter:
 
     def _connect(self, client: Any) -> None:
         """Join the other limiters of this client, if there is a client."""
+        self.statistics = Statistics(TakenOver())
         if client is not None:
             self._check_client(client)
             self._state = self._states.of(client, self._module)
+            self.statistics = Statistics(self._state.taken_over)
+            self._queues = self._state.queues
             self._state.join(self, self._denials)
 
     def _check_client(self, client: Any) -> None:
@@ -99,10 +107,13 @@ class BaseLimiter:
         return self._prefix + as_bytes(key)
 
     async def _close(self) -> None:
-        """Close connections, and forget everything."""
+        """Close connections, and forget everything. The client's last limiter first takes the time to send what waits
+        for a server that is away."""
         await self._blocking.close()
         state, denials = self._state, self._denials
         self._is_closed = True
+        if state is not None:
+            await state.settle(self)
         self._state = self._denials = None
         if state is not None and state.leave(self, denials):
             await self._interface.ended(state.close_connections())

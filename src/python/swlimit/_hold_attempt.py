@@ -2,6 +2,7 @@
 
 import math
 import os
+import random
 import time
 
 import redis.exceptions as redis_errors
@@ -11,9 +12,12 @@ from ._core.clock import running
 from ._core.decision import HoldDecision
 from ._hold_base import Claim, HoldLimiterBase, HoldRequest
 from ._protocol.commands import Renew
-from ._protocol.replies import can_wait_again, is_queue_full
+from ._protocol.replies import can_wait_again, has_no_queue
 from ._transport.hold_renewer import LiveHold, RepeatedCommand
 from .errors import NoFreeConnection, ServerAway
+
+LEAST_POLL, MOST_POLL = 0.02, 0.06
+"""Seconds between two requests of who waits first in this process, where the server lets nobody wait."""
 
 
 class HoldAttempt:
@@ -29,15 +33,29 @@ class HoldAttempt:
 
     async def outcome(self) -> tuple[HoldDecision, Claim]:
         try:
-            decision, claim = await self._try()
-            while not decision and time.monotonic() < self._ends and decision.retry_after != math.inf:
-                decision, claim = await self._queue() or await self._poll(decision)
+            outcome = None if self._is_behind_others() else await self._try()
+            while outcome is None or self._may_wait(outcome[0]):
+                outcome = await self._queue() or await self._poll(outcome)
         except BaseException:
             self._give_back()
             raise
-        if not isinstance(claim, LiveHold):
+        if not isinstance(outcome[1], LiveHold):
             self._give_back()
-        return decision, claim
+        return outcome
+
+    def _may_wait(self, decision: HoldDecision) -> bool:
+        return not decision and time.monotonic() < self._ends and decision.retry_after != math.inf
+
+    def _has_queue(self) -> bool:
+        """Whether the server lets clients wait, as far as is known; the script does not."""
+        state = self._limiter._state
+        server = None if state is None else state.topology.of(self._request.key)
+        return state is not None and not (server is not None and server.dialect.uses_script)
+
+    def _is_behind_others(self) -> bool:
+        """Whether others of this process wait for the key, and the server does not know them."""
+        return (time.monotonic() < self._ends and not self._has_queue()
+                and self._limiter._queues.is_taken(self._request.key))
 
     def _give_back(self) -> None:
         if self._is_in_doubt:
@@ -65,7 +83,7 @@ class HoldAttempt:
         """Wait in the server's queue; None when there is no place in it."""
         limiter, key = self._limiter, self._request.key
         server = None if limiter._state is None else limiter._state.of(key)
-        if limiter._state is None or server is None or server.breaker.is_open:
+        if limiter._state is None or server is None or server.breaker.is_open or not self._has_queue():
             return None
         try:
             reply = await limiter._blocking.send(
@@ -77,7 +95,7 @@ class HoldAttempt:
         except ServerAway:
             self._is_in_doubt = True
         except redis_errors.ResponseError as error:
-            if not can_wait_again(error) and not is_queue_full(error):
+            if not can_wait_again(error) and not has_no_queue(error):
                 self._is_in_doubt = False  # another client waits with this id: the hold is that client's
                 raise
         else:
@@ -95,15 +113,27 @@ class HoldAttempt:
         self._is_in_doubt = False
         return (HoldDecision.of(reply), self._live(sent)) if is_live else None
 
-    async def _poll(self, decision: HoldDecision) -> tuple[HoldDecision, Claim]:
-        """Ask again a little later, or after a release in this process; first come, first served here."""
-        limiter, key = self._limiter, self._request.key
-        queue = limiter._queues.of(key)
+    async def _poll(self, outcome: tuple[HoldDecision, Claim] | None) -> tuple[HoldDecision, Claim]:
+        """Ask again from time to time, and after each release in this process; first come, first served here."""
+        queue = self._limiter._queues.of(self._request.key)
+        is_asked = outcome is not None and not queue.is_taken
         if not await queue.take(self._ends - time.monotonic()):
-            return decision, None
+            return outcome or await self._try()
         try:
-            left = max(0.0, self._ends - time.monotonic())
-            await limiter._local.released(key, left if limiter._state is None else min(left, POLLING))
-            return await self._try()
+            if outcome is None or not is_asked:
+                outcome = await self._try()
+            while self._may_wait(outcome[0]):
+                await queue.pause(self._pause(outcome[0]))
+                outcome = await self._queue() or await self._try()
+            return outcome
         finally:
             queue.release()
+
+    def _pause(self, decision: HoldDecision) -> float:
+        """Seconds until it is worth asking again, unless a hold is released here before."""
+        left = max(0.0, self._ends - time.monotonic())
+        if self._limiter._state is None:
+            return left
+        if self._has_queue():
+            return min(left, POLLING)
+        return min(left, max(0.001, min(decision.retry_after or math.inf, random.uniform(LEAST_POLL, MOST_POLL))))

@@ -113,12 +113,12 @@ class HoldLimiterBase(BaseLimiter):
             ("local"), `local_share`; or all are granted ("allow") or denied ("deny"), or raise ServerAway ("error").
         timeout: the longest that a request waits for the server, beside its own `wait`.
         max_waiting: how many connections may wait. prefix: begins the names of all keys.
-        module: "always" or "auto"; the script has no holds.
+        module: as of a Limiter.
         """
         self.limit = checked_integer(limit, "limit", least=0)
         self.ttl = _checked_ttl(ttl)
         self._set_up(client, on_failure, local_share, timeout, 1, max_waiting, prefix, module)
-        self._local = LocalHolds(self._interface)
+        self._local = LocalHolds()
         self._guards: weakref.WeakSet[HoldGuard] = weakref.WeakSet()
         self._connect(client)
 
@@ -158,7 +158,7 @@ class HoldLimiterBase(BaseLimiter):
 
     async def _release(self, claim: Claim) -> None:
         if isinstance(claim, LocalHold):
-            self._local.release(claim)
+            self._release_here(claim)
         if not isinstance(claim, LiveHold) or not claim.is_live:
             return
         claim.is_over = True
@@ -169,6 +169,11 @@ class HoldLimiterBase(BaseLimiter):
             self._in_background(claim.key, RepeatedCommand.of(command))
             if not isinstance(error, ServerAway):
                 raise
+        self._queues.wake(claim.key, is_shared=True)
+
+    def _release_here(self, claim: LocalHold) -> None:
+        self._local.release(claim)
+        self._queues.wake(claim.key, is_shared=False)
 
     def _drop(self, claim: Claim) -> None:
         """Release the hold of a guard that was collected. Takes no lock: this thread may hold any."""

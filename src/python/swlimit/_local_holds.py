@@ -5,7 +5,6 @@ from collections import defaultdict, deque
 from typing import NamedTuple
 
 from ._core import fork
-from ._transport.interface import Interface, Signal
 
 
 class LocalHold(NamedTuple):
@@ -18,15 +17,13 @@ class LocalHold(NamedTuple):
 class LocalHolds:
     """The units that are held in this process, by key."""
 
-    def __init__(self, interface: Interface) -> None:
-        self._interface = interface
+    def __init__(self) -> None:
         self.reset()
         fork.remember(self)
 
     def reset(self) -> None:
         self._lock = threading.Lock()
         self._units: defaultdict[bytes, int] = defaultdict(int)
-        self._waiting: defaultdict[bytes, list[Signal]] = defaultdict(list)
         self._dropped: deque[LocalHold] = deque()
 
     def take(self, key: bytes, cost: int, limit: int) -> tuple[LocalHold | None, int]:
@@ -46,24 +43,7 @@ class LocalHolds:
             self._units[key] -= cost
             if not self._units[key]:
                 del self._units[key]
-            waiting = self._waiting.pop(key, ())
-        for signal in waiting:
-            signal.set()
 
     def drop(self, hold: LocalHold) -> None:
         """Release it when the next hold is taken; takes no lock."""
         self._dropped.append(hold)
-
-    async def released(self, key: bytes, seconds: float) -> None:
-        """Wait for the next release, at most so long."""
-        signal = self._interface.signal()
-        with self._lock:
-            self._waiting[key].append(signal)
-        try:
-            await signal.wait(seconds)
-        finally:
-            with self._lock:
-                if signal in self._waiting.get(key, ()):
-                    self._waiting[key].remove(signal)
-                    if not self._waiting[key]:
-                        del self._waiting[key]

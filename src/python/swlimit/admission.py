@@ -197,6 +197,7 @@ class AdmissionBase:
         except BaseException:
             self._settle_in_background(command, claim, used, True)
             raise
+        limiter._queues.wake(key, is_shared=True)
         for member in self._counted:
             member.forget()
         if reply[0]:

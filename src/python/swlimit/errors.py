@@ -17,14 +17,6 @@ class ModuleMissing(SwlimitError):
                          "/path/to/swlimit.so` in its configuration, or with MODULE LOAD")
 
 
-class NeedsModule(ModuleMissing):
-    """The server decides with the script, which lacks this command."""
-
-    def __init__(self, command: str) -> None:
-        SwlimitError.__init__(
-            self, f"{command} needs the module, and the server decides with the script: load the module")
-
-
 class NoFreeConnection(SwlimitError):
     """All connections that may wait are in use."""
 

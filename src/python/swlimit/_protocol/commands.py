@@ -52,17 +52,16 @@ class Command(ABC):
         return self.spelling
 
     @property
-    def needs_module(self) -> bool:
-        """Whether the script lacks it."""
-        return not self.in_script
-
-    @property
     def keys(self) -> Sequence[bytes]:
         return (self.key,)
 
     @abstractmethod
     def arguments(self) -> Words:
         """The words after the keys."""
+
+    def script_arguments(self) -> Words:
+        """The same for the script."""
+        return self.arguments()
 
     def words(self) -> Words:
         return self.spelling, self.key, *self.arguments()
@@ -234,10 +233,10 @@ class Budget(Command):
 
 
 class HoldCommand(_Plain):
-    """A command that only the module has."""
+    """A command that the module's first release lacks."""
 
     __slots__ = ()
-    is_newer, in_script = True, False
+    is_newer = True
 
 
 class Hold(HoldCommand):
@@ -252,12 +251,13 @@ class Hold(HoldCommand):
             key, limit, ttl, id, cost, wait, own_id)
 
     def arguments(self) -> Words:
-        words: list[Any] = [self.limit, f"{self.ttl}ms", self.id]
-        if self.cost != 1:
-            words += "COST", self.cost
-        if self.wait is not None:
-            words += "WAIT", f"{self.wait}ms"
-        return words
+        words = self.script_arguments()
+        return words if self.wait is None else [*words, "WAIT", f"{self.wait}ms"]
+
+    def script_arguments(self) -> Words:
+        """It waits in the module only."""
+        words = [self.limit, f"{self.ttl}ms", self.id]
+        return words if self.cost == 1 else [*words, "COST", self.cost]
 
     def undo(self, reply: Any, sent: float) -> list[Command]:
         if not self.own_id or reply is not None and not reply[0]:
@@ -377,13 +377,6 @@ class Admit(_SeveralKeys):
         self.clauses, self.strict = clauses, strict
         self.held = next((clause for clause in clauses if isinstance(clause, HoldClause)), None)
 
-    def __str__(self) -> str:
-        return f"{self.spelling} of a hold" if self.held else self.spelling
-
-    @property
-    def needs_module(self) -> bool:
-        return self.held is not None
-
     def arguments(self) -> Words:
         return [word for clause in self.clauses for word in clause.words()] + ["STRICT"] * self.strict
 
@@ -437,6 +430,15 @@ class ServerCommand(_Plain):
 
     def words(self) -> Words:
         return self._words
+
+
+class Preparation(ServerCommand):
+    """What prepares a server for another command, which is sent right after it."""
+
+    __slots__ = ("reply",)
+
+    def answered(self, reply: Any) -> None:
+        self.reply = reply
 
 
 class Delete(ServerCommand):

@@ -43,11 +43,6 @@ def can_wait_again(error: BaseException) -> bool:
     return text.startswith("UNBLOCKED ") and "this id" not in text
 
 
-def is_queue_full(error: BaseException) -> bool:
-    """Whether the server lets no more clients wait."""
-    return "too many clients are waiting" in str(error)
-
-
 def is_period_over(error: BaseException) -> bool:
     """Whether the end of a budget's period has passed on the server."""
     return str(error).startswith("until must be ")
@@ -55,6 +50,16 @@ def is_period_over(error: BaseException) -> bool:
 
 def is_unknown_command(error: object) -> bool:
     return isinstance(error, redis_errors.ResponseError) and str(error).lower().startswith(_UNKNOWN)
+
+
+def is_wrong_type(error: object) -> bool:
+    return isinstance(error, redis_errors.ResponseError) and str(error).startswith("WRONGTYPE ")
+
+
+def has_no_queue(error: BaseException) -> bool:
+    """Whether the client polls instead of waiting in the server: too many wait there, it has no module, or the script
+    wrote the key again."""
+    return "too many clients are waiting" in str(error) or is_unknown_command(error) or is_wrong_type(error)
 
 
 def with_code(error: Exception) -> str:

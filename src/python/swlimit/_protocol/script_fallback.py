@@ -6,15 +6,17 @@ Nothing is asked to find out: the reply to a command shows which of them the ser
 import hashlib
 import logging
 import struct
+import threading
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import redis.exceptions as redis_errors
 
-from ..errors import NeedsModule
-from .commands import Acquire, Allow, Command, Peek, Probe, ServerCommand, Words
+from .._core import fork
+from .commands import Acquire, Allow, Command, Peek, Preparation, Probe, ServerCommand, Words
 from .replies import is_unknown_command
 
 Module = Literal["auto", "always", "never"]
@@ -28,30 +30,53 @@ COUNT, PARTIAL, STRICT = 1, 2, 4
 _PACKED, _PACKED_AT = struct.Struct("<B4Q"), struct.Struct("<B5Q")
 NO_CLOCK = "no clock: "
 """How the script's error begins when it could not ask for the time."""
-KNOWN = "wrong number of arguments"
-"""How a server's error begins when it knows a command that was sent without arguments."""
+CALLS = "EVALSHA", "EVALSHA_RO"
+"""The commands that run a script."""
 
 log = logging.getLogger("swlimit")
 
 
 @cache
-def source() -> bytes:
-    """The script; in a checkout, the one that all clients share."""
-    packaged = Path(__file__).parents[1] / "swlimit.lua"
-    shared = Path(__file__).parents[3] / "lua/swlimit.lua"
-    return (packaged if packaged.exists() else shared).read_bytes()
+def lua(name: str = "swlimit.lua") -> bytes:
+    """A script; in a checkout, the one that all clients share."""
+    packaged = Path(__file__).parents[1] / name
+    return (packaged if packaged.exists() else Path(__file__).parents[3] / "lua" / name).read_bytes()
 
 
 @cache
-def sha() -> str:
-    return hashlib.sha1(source(), usedforsecurity=False).hexdigest()
+def sha(name: str = "swlimit.lua") -> str:
+    return hashlib.sha1(lua(name), usedforsecurity=False).hexdigest()
+
+
+def load(key: bytes, name: str = "swlimit.lua") -> Preparation:
+    """Makes a script known to the server of a key."""
+    return Preparation(key, "SCRIPT", "LOAD", lua(name))
+
+
+class TakenOver:
+    """How many keys of the script a client has handed to the module."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.reset()
+        fork.remember(self)
+
+    def reset(self) -> None:
+        self._lock = threading.Lock()
+
+    def add(self, key: bytes) -> None:
+        with self._lock:
+            self.count += 1
+        log.info('the module is loaded now; took over key "%s", which the script wrote',
+                 key.decode(errors="backslashreplace"))
 
 
 class Dialect:
     """The commands that one server understands: the module's or the script's, as its replies have shown."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, taken_over: TakenOver) -> None:
         self._module = module
+        self.taken_over = taken_over
         self.reset()
 
     def reset(self) -> None:
@@ -62,24 +87,21 @@ class Dialect:
         self.uses_own_clock = False
         """The script may not ask the server for the time, so this machine's clock decides."""
 
-    def lacks(self, command: Command) -> bool:
-        """Whether the script decides, and has no command like this."""
-        return self.uses_script and command.needs_module
+    @property
+    def may_find_module(self) -> bool:
+        """Whether the module may be asked when the key is not the script's."""
+        return self._module == "auto"
 
-    def check(self, command: Command) -> None:
-        """Raise NeedsModule when the script has no command like this, and the module must not be used."""
-        if self._module == "never" and command.needs_module:
-            raise NeedsModule(str(command))
+    def found_module(self) -> None:
+        """The server knows the module's commands."""
+        if self.uses_script:
+            log.info("the server has loaded the module, which decides from now on")
+            self.reset()
 
     def encode(self, command: Command) -> Words:
-        """The words to send.
-
-        A command that the script lacks is sent as its name alone: the reply shows whether the module is there by now.
-        """
-        if not self.uses_script:
+        """The words to send; the module's for a command that the script lacks."""
+        if not self.uses_script or not command.in_script:
             return command.words()
-        if command.needs_module:
-            return (command.spelling,)
         at = time.time_ns() // 1_000_000 if self.uses_own_clock else None
         call = self.read_only if command.reads else "EVALSHA"
         if packed := _packed(command, at):
@@ -89,15 +111,15 @@ class Dialect:
         if isinstance(command, Probe):  # the script denies where it could not grant, too
             return "SETRANGE", command.key, 0, b""
         dated = () if at is None else ("AT", at)
-        return call, sha(), len(command.keys), *command.keys, command.name, *command.arguments(), *dated
+        return call, sha(), len(command.keys), *command.keys, command.name, *command.script_arguments(), *dated
 
-    def again(self, command: Command, sent: Words, reply: Any) -> tuple[Words, ...] | None:
+    def again(self, command: Command, sent: Words, reply: Any) -> Sequence[Preparation] | None:
         """What to send before the command is sent once more, as the server has done nothing; None: it has.
 
         sent: the words that were sent.
         """
         if isinstance(reply, redis_errors.NoScriptError):
-            return (("SCRIPT", "LOAD", source()),)
+            return (load(command.key),)
         if not isinstance(reply, redis_errors.ResponseError):
             return None
         if str(reply).startswith(NO_CLOCK):
@@ -105,16 +127,12 @@ class Dialect:
                 log.warning("the script may not ask for the time: this machine's clock decides (%s)", reply)
             self.uses_own_clock = True
             return ()
-        if command.needs_module and len(sent) == 1 and str(reply).startswith(KNOWN):
-            log.info("the server has loaded the module, which decides from now on")
-            self.reset()
-            return ()
         if not is_unknown_command(reply):
             return None
         if sent[0] == "EVALSHA_RO":
             self.read_only = "EVALSHA"
             return ()
-        if self._module == "auto" and command.in_script and sent[0] == command.spelling and len(sent) > 1:
+        if self._module == "auto" and command.in_script and sent[0] == command.spelling:
             self.uses_script = True
             return ()
         if isinstance(command, Acquire):

@@ -17,9 +17,10 @@ from typing import Any
 import redis
 
 from .._core import fork
-from .._protocol.commands import Command, Probe, ServerCommand, Words
+from .._protocol.commands import Command, Preparation, Probe, Words
+from .._protocol.exchange import Exchange
 from .._protocol.replies import BROKEN, ERROR_REPLIES
-from .._protocol.script_fallback import MOST_TRIES
+from .._protocol.script_fallback import Dialect
 from ..errors import ServerAway
 from .circuit_breaker import PROBE_TIMEOUT, SILENT_TIMEOUTS
 from .endpoint import LATEST, SILENCE
@@ -36,15 +37,15 @@ LOOP_TURNS = 3
 """Turns of the loop to wait after a timeout before it counts: the loop may have been busy elsewhere."""
 
 
-class Request:
+class Request(Exchange):
     """A command, and the future of its caller."""
 
-    __slots__ = ("asking", "command", "due", "is_late", "is_wanted", "owes_asking", "reply", "sent",
-                 "timeout", "tries", "wait", "words")
+    __slots__ = "asking", "due", "is_late", "is_wanted", "owes_asking", "reply", "sent", "timeout", "wait"
 
-    def __init__(self, command: Command, timeout: float, wait: float, asking: bool, due: float,
+    def __init__(self, command: Command, dialect: Dialect, timeout: float, wait: float, asking: bool, due: float,
                  reply: "asyncio.Future[Any]") -> None:
-        self.command, self.timeout, self.wait, self.asking = command, timeout, wait, asking
+        super().__init__(command, dialect)
+        self.timeout, self.wait, self.asking = timeout, wait, asking
         self.due = due
         """When to check it, unless the reply has come."""
         self.reply = reply
@@ -53,9 +54,6 @@ class Request:
         self.is_late = False
         self.is_wanted = True
         """False when the caller was cancelled: the command is undone then."""
-        self.words: Words = ()
-        """The command as it was sent."""
-        self.tries = 0
         self.owes_asking = False
         """Whether the reply to ASKING comes first."""
 
@@ -117,9 +115,8 @@ class Pipeline:
 
     async def send(self, command: Command, timeout: float, wait: float, asking: bool = False) -> Any:
         """See `Wire.send`."""
-        self._health.dialect.check(command)
         due = time.monotonic() + wait
-        request = Request(command, timeout, wait, asking, due, self.loop.create_future())
+        request = Request(command, self._health.dialect, timeout, wait, asking, due, self.loop.create_future())
         self._unsent.append(request)
         if due < self._next_check:
             self._check_at(due)
@@ -179,7 +176,7 @@ class Pipeline:
 
     def _own(self, command: Command, asking: bool = False) -> Request:
         """A request without a caller."""
-        request = Request(command, SILENCE, SILENCE, asking, math.inf, self.loop.create_future())
+        request = Request(command, self._health.dialect, SILENCE, SILENCE, asking, math.inf, self.loop.create_future())
         request.is_wanted = False
         return request
 
@@ -232,19 +229,18 @@ class Pipeline:
     async def _flush(self) -> None:
         """Send all unsent commands in one write."""
         commands: list[Words] = []
-        now, dialect = time.monotonic(), self._health.dialect
+        now = time.monotonic()
         while self._unsent and len(self._unanswered) < MOST_UNANSWERED:
             request = self._unsent.popleft()
             if request.reply.done():
                 continue  # given up before it was sent
             request.sent = now
             request.owes_asking = request.asking
-            request.words = dialect.encode(request.command)
-            request.tries += 1
+            words = request.encode()
             self._unanswered.append(request)
             if request.asking:
                 commands.append(("ASKING",))
-            commands.append(request.words)
+            commands.append(words)
         if commands:
             await self._connection.send_packed_command(self._connection.pack_commands(commands), check_health=False)
 
@@ -261,8 +257,13 @@ class Pipeline:
                 request.owes_asking = False
                 continue
             unanswered.popleft()
-            if isinstance(reply, redis.ResponseError) and self._is_sent_again(request, reply):
+            if isinstance(request.command, Preparation):
+                request.command.answered(reply)
                 continue
+            if request.asks_module or isinstance(reply, redis.ResponseError):
+                if self._is_sent_again(request, reply):
+                    continue
+                reply = request.answer
             health.round_trip = now - request.sent
             if request.is_late:
                 outcome = health.replied_late(request.command, reply, now - request.sent, request.timeout)
@@ -275,14 +276,13 @@ class Pipeline:
             if self._unsent or self._retired:
                 self._wake.set()
 
-    def _is_sent_again(self, request: Request, reply: redis.ResponseError) -> bool:
-        """Whether the server has done nothing, and gets the command in another form."""
-        before = self._health.dialect.again(request.command, request.words, reply)
-        if before is None or request.tries == MOST_TRIES:
+    def _is_sent_again(self, request: Request, reply: Any) -> bool:
+        """Whether the server has done nothing, and gets the command once more."""
+        before = request.again(reply)
+        if before is None:
             return False
         self._unsent.appendleft(request)
-        for words in before:
-            self._unsent.appendleft(self._own(ServerCommand(request.command.key, *words)))
+        self._unsent.extendleft(self._own(one, request.asking) for one in reversed(before))
         self._wake.set()
         return True
 

@@ -1,11 +1,12 @@
 """What the limiters of one client share: its servers, and what runs beside the requests."""
 
 import inspect
+import logging
 import sys
 import threading
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -14,8 +15,8 @@ import redis.exceptions as redis_errors
 
 from .._core import fork
 from .._core.denial_cache import DenialCache, Ticket
-from .._protocol.commands import Command, Probe
-from .._protocol.script_fallback import Module
+from .._protocol.commands import Command, Probe, Record
+from .._protocol.script_fallback import Module, TakenOver
 from ..errors import ServerAway, SwlimitError
 from .circuit_breaker import PROBE_TIMEOUT
 from .endpoint import Endpoint
@@ -25,6 +26,7 @@ from .invalidation import Subscribers
 from .sentinels import Sentinels
 from .server import Server
 from .topology import Cluster, MakeServer, OneServer
+from .wait_queue import KeyQueues
 
 
 class PendingRecord(NamedTuple):
@@ -34,11 +36,14 @@ class PendingRecord(NamedTuple):
     began: float
     matters: float
     """For how many seconds."""
-    make: Callable[[int], Command]
+    make: Callable[[int], Record]
     """Makes the command from the ms that have passed since it began."""
 
 
+log = logging.getLogger("swlimit")
 MOST_RECORDS = 100_000
+CLOSING, CLOSING_ROUND_TRIPS, CLOSING_INTERVAL = 1.5, 6, 0.1
+"""Closing takes so many seconds, or so many round trips, at most, and checks at this interval whether it is done."""
 LOOK_FROM, LOOK_ROUND_TRIPS = 0.02, 4
 """The server is asked to track a denied key when the denial lasts longer than both: seconds, and round trips."""
 
@@ -49,7 +54,9 @@ class ClientState:
     def __init__(self, client: Any, interface: Interface, module: Module) -> None:
         self.interface = interface
         self._module: Module = module
+        self.taken_over = TakenOver()
         self.subscribers = Subscribers()
+        self.queues = KeyQueues(interface)
         self.topology = topology(client, self._make_server, interface)
         self._limiters: weakref.WeakSet[Any] = weakref.WeakSet()
         self.reset()
@@ -86,6 +93,31 @@ class ClientState:
     @property
     def is_used(self) -> bool:
         return bool(self._limiters)
+
+    async def settle(self, limiter: Any) -> None:
+        """Before its last limiter leaves: send kept records, and what is repeated, while there is time. Logs the rest.
+        """
+        servers = self.topology.all()
+        ends = time.monotonic() + max(CLOSING, *(CLOSING_ROUND_TRIPS * (one.round_trip or 0.0) for one in servers))
+        while set(self._limiters) == {limiter} and (self._records or any(one.renewer.is_repeating for one in servers)):
+            if time.monotonic() >= ends:
+                self._give_up(servers)
+                return
+            for one in servers:
+                if not one.breaker.is_open:
+                    one.renewer.retry()
+            await self.interface.sleep(CLOSING_INTERVAL)
+
+    def _give_up(self, servers: list[Server]) -> None:
+        lost: Counter[tuple[str, bytes]] = Counter()
+        for record in self._records:
+            command = record.make(0)
+            lost[str(command), command.key] += command.cost
+        for server in servers:
+            lost.update((str(command), command.key) for command in server.renewer.give_up())
+        self._records.clear()
+        log.warning("closed before the server answered; lost: %s", ", ".join(
+            f"{name} {key.decode(errors='backslashreplace')!r} {units}" for (name, key), units in lost.items()))
 
     def close_connections(self) -> list[Any]:
         """Returns the workers, which end soon."""
@@ -179,7 +211,7 @@ class ClientState:
 
     def _make_server(self, endpoint: Endpoint) -> Server:
         weak = weakref.ref(self)
-        server = Server(endpoint, self._module, self.interface, self.subscribers, weak)
+        server = Server(endpoint, self._module, self.taken_over, self.interface, self.subscribers, weak)
 
         def on_open() -> None:
             if (state := weak()) is not None:
@@ -259,6 +291,7 @@ async def probe_until_back(weak: "weakref.ref[ClientState]", server: Server) -> 
         except Exception as error:  # the server answers, and refuses this key
             server.refused(Probe(server.breaker.key).words(), error)
         del state
+    server.renewer.retry()
 
 
 def topology(client: Any, make: MakeServer, interface: Interface) -> OneServer | Cluster:

@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, Protocol
 
@@ -18,8 +18,10 @@ import redis
 
 from .._core import fork
 from .._core.clock import running
-from .._protocol.commands import Command, Release, Renew, Repeat
+from .._protocol.commands import Command, Preparation, Release, Renew, Repeat
+from .._protocol.exchange import Exchange
 from .._protocol.replies import BROKEN, ERROR_REPLIES, is_failure
+from .._protocol.script_fallback import Dialect
 from .endpoint import SILENCE
 from .interface import DedicatedConnection, Interface
 from .server_health import ServerHealth
@@ -153,6 +155,18 @@ PendingRequest = list[LiveHold] | RepeatedCommand
 """What one command is about: holds to renew, or a repeated command."""
 
 
+class PendingExchange(Exchange):
+    """A command that was sent, and what it is about."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, request: PendingRequest, dialect: Dialect) -> None:
+        command = (request.command if isinstance(request, RepeatedCommand)
+                   else Renew(request[0].key, request[0].ttl, [hold.id for hold in request]))
+        super().__init__(command, dialect)
+        self.request = request
+
+
 class Client(Protocol):
     """What a renewer needs from the client that its server belongs to."""
 
@@ -186,7 +200,7 @@ class HoldRenewer:
         self._wakes = 0.0
         """When the worker wakes by itself."""
         self._connection: DedicatedConnection | None = None
-        self._pending: deque[tuple[PendingRequest, float]] = deque()
+        self._pending: deque[tuple[PendingExchange | Preparation, float]] = deque()
         self._last_reply = self._idle_since = 0.0
 
     def add(self, one: LiveHold | RepeatedCommand) -> None:
@@ -214,6 +228,33 @@ class HoldRenewer:
     def repeat(self, command: Command) -> None:
         """Send this command until it is answered, as its `repeat` says."""
         self.add(RepeatedCommand.of(command))
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether commands wait for an answer."""
+        with self._lock:
+            return bool(self._repeated()) or self._mailbox is not None and self._mailbox.has_mail
+
+    def retry(self) -> None:
+        """Send the repeated commands now: the server is back, or soon it is too late."""
+        with self._lock:
+            for one in self._repeated():
+                one.due = running()
+            self._heap = [(one.due, number, one) for _, number, one in self._heap]
+            heapq.heapify(self._heap)
+        self.wake()
+
+    def give_up(self) -> list[Command]:
+        """Repeat nothing any more. Returns what was not answered."""
+        with self._lock:
+            given_up = self._repeated()
+            for one in given_up:
+                one.is_over = True
+        return [one.command for one in given_up]
+
+    def _repeated(self) -> list[RepeatedCommand]:
+        return [one for _, _, one in self._heap if isinstance(one, RepeatedCommand) and not one.is_over
+                and one.due < math.inf]
 
     def release(self, hold: LiveHold) -> None:
         """Release a hold whose guard was collected. Takes no lock: this thread may hold any."""
@@ -298,19 +339,23 @@ class HoldRenewer:
     async def _send(self, due: list[PendingRequest]) -> None:
         if not due:
             return
-        now = running()
-        if self._pending and now - max(self._last_reply, self._pending[0][1]) > SILENCE:
+        if self._pending and running() - max(self._last_reply, self._pending[0][1]) > SILENCE:
             await self._disconnect()
         try:
             if self._connection is None:
                 self._connection = self._interface.connection(self._health.endpoint)
             if not self._pending:
                 await self._connection.connect()
-            sent = running()
-            self._pending.extend((one, sent) for one in due)
-            await self._connection.write(*(_command(request).words() for request in due))
+            await self._write([PendingExchange(request, self._health.dialect) for request in due])
         except (*BROKEN, redis.RedisError) as error:
             await self._broken(error)
+
+    async def _write(self, exchanges: Sequence[PendingExchange | Preparation]) -> None:
+        assert self._connection is not None
+        sent = running()
+        self._pending.extend((one, sent) for one in exchanges)
+        await self._connection.write(*(one.words() if isinstance(one, Preparation) else one.encode()
+                                       for one in exchanges))
 
     async def _read(self, seconds: float) -> None:
         """Take in the next reply, if it comes so soon."""
@@ -323,16 +368,25 @@ class HoldRenewer:
             await self._broken(error)
             return
         self._last_reply = running()
-        request, sent = self._pending.popleft()
-        if isinstance(reply, ERROR_REPLIES):
-            await self._refused(request, reply)
-        elif isinstance(request, RepeatedCommand):
-            request.answered(reply)
+        one, sent = self._pending.popleft()
+        if isinstance(one, Preparation):
+            one.answered(reply)
+            return
+        before = one.again(reply)
+        if before is not None:
+            try:
+                await self._write([*before, one])
+            except (*BROKEN, redis.RedisError) as error:
+                await self._broken(error)
+        elif isinstance(one.answer, ERROR_REPLIES):
+            await self._refused(one, one.answer)
+        elif isinstance(one.request, RepeatedCommand):
+            one.request.answered(one.answer)
         else:
-            for hold, is_live in zip(request, reply):
+            for hold, is_live in zip(one.request, one.answer):
                 hold.answered(sent, bool(is_live))
 
-    async def _refused(self, request: PendingRequest, error: Exception) -> None:
+    async def _refused(self, one: PendingExchange, error: Exception) -> None:
         """The server has done nothing. Where that can change, the command is sent again when it is due."""
         if isinstance(error, redis.exceptions.MovedError):
             if (client := self._client()) is not None:
@@ -340,9 +394,9 @@ class HoldRenewer:
         elif is_failure(error):
             await self._broken(error)
         elif not isinstance(error, (redis.exceptions.AskError, redis.exceptions.TryAgainError)):
-            self._health.refused(_command(request).words(), error)
-            if isinstance(request, RepeatedCommand):
-                request.is_over = True
+            self._health.refused(one.command.words(), error)
+            if isinstance(one.request, RepeatedCommand):
+                one.request.is_over = True
 
     async def _broken(self, error: BaseException) -> None:
         log.debug("%s: cannot renew holds at the moment: %s", self._health.endpoint.name,
@@ -354,9 +408,3 @@ class HoldRenewer:
         self._pending.clear()
         if connection is not None:
             await connection.close()
-
-
-def _command(request: PendingRequest) -> Command:
-    if isinstance(request, RepeatedCommand):
-        return request.command
-    return Renew(request[0].key, request[0].ttl, [hold.id for hold in request])

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._protocol.commands import Command
-from .._protocol.script_fallback import Module
+from .._protocol.script_fallback import Module, TakenOver
 from .endpoint import Endpoint
 from .hold_renewer import Client, HoldRenewer
 from .interface import Interface, Wire
@@ -15,9 +15,9 @@ from .server_health import ServerHealth
 class Server(ServerHealth):
     """`wire` sends requests, `tracker` receives invalidations, `renewer` renews holds."""
 
-    def __init__(self, endpoint: Endpoint, module: Module, interface: Interface, subscribers: Subscribers,
-                 client: Callable[[], Client | None]) -> None:
-        super().__init__(endpoint, module)
+    def __init__(self, endpoint: Endpoint, module: Module, taken_over: TakenOver, interface: Interface,
+                 subscribers: Subscribers, client: Callable[[], Client | None]) -> None:
+        super().__init__(endpoint, module, taken_over)
         self.wire: Wire = interface.wire(self)
         self.tracker = Tracker(interface, self, subscribers)
         self.renewer = HoldRenewer(interface, self, client)

@@ -9,8 +9,8 @@ import redis
 
 from .._protocol.commands import Acquire, Command, RateCommand, Time, Words
 from .._protocol.replies import ERROR_REPLIES, is_failure, is_unknown_command, reason, with_code
-from .._protocol.script_fallback import Dialect, Module, unpacked
-from ..errors import ModuleMissing, NeedsModule, ServerAway
+from .._protocol.script_fallback import Dialect, Module, TakenOver, unpacked
+from ..errors import ModuleMissing, ServerAway
 from .circuit_breaker import CircuitBreaker
 from .endpoint import Endpoint
 
@@ -44,10 +44,10 @@ class ServerState(NamedTuple):
 class ServerHealth:
     """What one server's replies and failures have shown."""
 
-    def __init__(self, endpoint: Endpoint, module: Module = "auto") -> None:
+    def __init__(self, endpoint: Endpoint, module: Module, taken_over: TakenOver) -> None:
         self.endpoint = endpoint
         self.breaker = CircuitBreaker(endpoint.name)
-        self.dialect = Dialect(module)
+        self.dialect = Dialect(module, taken_over)
         self.lacks: set[str] = set()
         self.round_trip: float | None = None
         self.failovers = 0
@@ -79,9 +79,6 @@ class ServerHealth:
         """Take in a reply. Returns it decoded, or the error to raise."""
         key = command.key
         if isinstance(reply, ERROR_REPLIES):
-            if is_unknown_command(reply) and self.dialect.lacks(command):
-                self.breaker.answered()
-                return NeedsModule(str(command))
             if is_unknown_command(reply) and not isinstance(command, Acquire):  # the first release has no ACQUIRE
                 if not self._served or command.is_newer:
                     self.breaker.answered()

@@ -3,15 +3,17 @@
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import redis
 
 from .._core import fork
-from .._protocol.commands import Command, Probe
+from .._protocol.commands import Command, Preparation, Probe
+from .._protocol.exchange import Exchange
 from .._protocol.replies import BROKEN, ERROR_REPLIES, is_unknown_command
-from .._protocol.script_fallback import MOST_TRIES
+from .._protocol.script_fallback import Dialect
 from ..errors import ServerAway
 from .circuit_breaker import PROBE_TIMEOUT, SILENT_TIMEOUTS
 from .endpoint import LATEST, SILENCE
@@ -24,19 +26,44 @@ SLICE = 0.1
 """The longest that a thread waits for a late reply before it checks whether that still matters."""
 
 
-class Request:
+class Request(Exchange):
     """A command under way, and its connection."""
 
-    def __init__(self, connection: Any, command: Command, timeout: float) -> None:
-        self.connection, self.command, self.timeout = connection, command, timeout
+    __slots__ = "connection", "is_counted", "is_pending", "is_wanted", "owed", "reply", "sent", "timeout"
+
+    def __init__(self, connection: Any, command: Command, dialect: Dialect, timeout: float) -> None:
+        super().__init__(command, dialect)
+        self.connection, self.timeout = connection, timeout
         self.sent = time.monotonic()
         self.is_pending = False
         """Whether the command was sent, and its reply has not been read."""
+        self.owed: deque[Preparation] = deque()
+        """What was sent before the command, and not replied yet."""
         self.reply: Any = None
         self.is_wanted = True
         """False when the caller was interrupted: the command is undone then."""
         self.is_counted = False
         """Whether the breaker knows that the reply is late."""
+
+    def send(self, before: Sequence[Preparation]) -> None:
+        self.owed.extend(before)
+        words = self.encode()
+        self.is_pending = True
+        packed = (self.connection.pack_commands([*(one.words() for one in before), words]) if before
+                  else self.connection.pack_command(*words))
+        self.connection.send_packed_command(packed, check_health=False)
+
+    def receive(self, ends: float) -> bool:
+        """Read the replies that come by the instant `ends`; whether that were all."""
+        while self.owed or self.is_pending:
+            if not self.connection.can_read(max(0.0, ends - time.monotonic())) and not self.connection.can_read(0):
+                return False  # checked twice: this thread may have waited for the others
+            reply = read(self.connection)
+            if self.owed:
+                self.owed.popleft().answered(reply)
+            else:
+                self.reply, self.is_pending = reply, False
+        return True
 
 
 class ThreadPool:
@@ -61,10 +88,9 @@ class ThreadPool:
 
     async def send(self, command: Command, timeout: float, wait: float, asking: bool = False) -> Any:
         ends, health = time.monotonic() + wait, self._health
-        health.dialect.check(command)
         if self._late:
             self._read_late()
-        request = Request(self._take(ends), command, timeout)
+        request = Request(self._take(ends), command, health.dialect, timeout)
         try:
             reply = self._exchange(request, ends, asking)
             health.round_trip = time.monotonic() - request.sent
@@ -90,7 +116,7 @@ class ThreadPool:
         try:
             connection.connect()
             self._health.dialect.reset()
-            request = Request(connection, Probe(key), PROBE_TIMEOUT)
+            request = Request(connection, Probe(key), self._health.dialect, PROBE_TIMEOUT)
             reply = self._health.replied(
                 request.command, self._exchange(request, time.monotonic() + PROBE_TIMEOUT))
         except (*BROKEN, redis.RedisError) as error:
@@ -114,22 +140,16 @@ class ThreadPool:
     def _exchange(self, request: Request, ends: float, asking: bool = False) -> Any:
         """The reply to a request, sent in words that the server understands. Raises TimeoutError when it has not come
         by the instant `ends`."""
-        connection, dialect, command = request.connection, self._health.dialect, request.command
-        for _ in range(MOST_TRIES):
-            words = dialect.encode(command)
-            if asking:
-                call(connection, "ASKING")
-            request.is_pending = True
-            connection.send_packed_command(connection.pack_command(*words), check_health=False)
-            if not connection.can_read(max(0.0, ends - time.monotonic())) and not connection.can_read(0):
-                raise TimeoutError("no reply in time")  # checked twice: this thread may have waited for the others
-            request.reply, request.is_pending = read(connection), False
-            before = dialect.again(command, words, request.reply)
-            if before is None:
-                break
-            for one in before:
-                call(connection, *one)
-        return request.reply
+        before: Sequence[Preparation] | None = ()
+        while before is not None:
+            if asking:  # each command needs it
+                key = request.command.key
+                before = [one for other in (*before, None) for one in (Preparation(key, "ASKING"), other) if one]
+            request.send(before)
+            if not request.receive(ends):
+                raise TimeoutError("no reply in time")
+            before = request.again(request.reply)
+        return request.answer
 
     def _take(self, ends: float) -> Any:
         """Take an idle connection."""
@@ -228,7 +248,7 @@ class ThreadPool:
         """Whether the late reply has come, or never will."""
         passed = time.monotonic() - request.sent
         try:
-            if not request.is_pending or request.connection.can_read(0):
+            if request.receive(0.0):
                 self._settle(request, passed)
                 return True
         except (*BROKEN, redis.RedisError):
@@ -250,8 +270,7 @@ class ThreadPool:
 
     def _settle(self, request: Request, passed: float) -> None:
         """Take in a late reply, and undo a command that nobody wants."""
-        reply = read(request.connection) if request.is_pending else request.reply
-        request.is_pending, request.reply = False, reply
+        reply = request.reply
         if isinstance(reply, redis.exceptions.NoScriptError) or is_unknown_command(reply):
             self._put(request.connection)  # the server has done nothing
             return
@@ -265,7 +284,7 @@ class ThreadPool:
 
     def _undo(self, request: Request, reply: Any) -> None:
         for command in self._health.undo(request.command, reply, request.sent):
-            undoing = Request(request.connection, command, SILENCE)
+            undoing = Request(request.connection, command, request.dialect, SILENCE)
             self._undo(undoing, self._exchange(undoing, undoing.sent + SILENCE))
 
 
@@ -283,9 +302,3 @@ def read(connection: Any) -> Any:
         return connection.read_response(disconnect_on_error=False)
     except ERROR_REPLIES as error:
         return error
-
-
-def call(connection: Any, *words: Any) -> Any:
-    """The reply to a command on a connection with nothing else under way."""
-    connection.send_packed_command(connection.pack_command(*words), check_health=False)
-    return read(connection)

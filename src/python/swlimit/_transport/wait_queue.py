@@ -54,8 +54,44 @@ class WaitQueue:
             return False
 
 
+class KeyQueue(WaitQueue):
+    """Those who wait for one key: the first has the place, and asks from time to time."""
+
+    def __init__(self, interface: Interface) -> None:
+        super().__init__(interface, 1)
+        self._is_woken = self._hands_over = False
+        self._pause: Signal | None = None
+
+    @property
+    def is_taken(self) -> bool:
+        return not self._free
+
+    async def pause(self, seconds: float) -> None:
+        """For who has the place: wait so long, or until `wake`, which may have been called before."""
+        pause = self._interface.signal()
+        with self._lock:
+            if not self._is_woken:
+                self._pause = pause
+        try:
+            if self._pause is pause:
+                await pause.wait(seconds)
+        finally:
+            with self._lock:
+                self._is_woken, self._pause = False, None
+
+    def wake(self, is_shared: bool) -> None:
+        """See `KeyQueues.wake`."""
+        with self._lock:
+            self._hands_over = not (is_shared and self._hands_over)
+            if not self._hands_over:
+                return
+            self._is_woken = True
+            if self._pause is not None:
+                self._pause.set()
+
+
 class KeyQueues:
-    """A queue with one place for each key that somebody waits for."""
+    """A queue for each key that somebody waits for."""
 
     def __init__(self, interface: Interface) -> None:
         self._interface = interface
@@ -64,14 +100,27 @@ class KeyQueues:
         fork.remember(self)
 
     def reset(self) -> None:
-        self._queues: weakref.WeakValueDictionary[bytes, WaitQueue] = weakref.WeakValueDictionary()
+        self._queues: weakref.WeakValueDictionary[bytes, KeyQueue] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
 
-    def of(self, key: bytes) -> WaitQueue:
+    def of(self, key: bytes) -> KeyQueue:
         with self._lock:
             if (loop := self._interface.current_loop()) is not self._loop:
                 self._loop, self._queues = loop, weakref.WeakValueDictionary()
             queue = self._queues.get(key)
             if queue is None:
-                queue = self._queues[key] = WaitQueue(self._interface, 1)
+                queue = self._queues[key] = KeyQueue(self._interface)
             return queue
+
+    def is_taken(self, key: bytes) -> bool:
+        """Whether somebody waits for this key."""
+        return key in self._queues and self.of(key).is_taken
+
+    def wake(self, key: bytes, is_shared: bool) -> None:
+        """Have the first in the queue ask now: there may be room.
+
+        is_shared: with other processes. Every second time the room is left to who asks next, or they would hardly ever
+        come before a process that hands over within itself.
+        """
+        if key in self._queues:
+            self.of(key).wake(is_shared)

@@ -1,0 +1,80 @@
+"""How a command gets its answer: sent again in the words that the server understands, and once more after the module
+has taken over keys that the script wrote."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import redis.exceptions as redis_errors
+
+from .commands import Command, Preparation, Words
+from .replies import is_unknown_command, is_wrong_type
+from .script_fallback import CALLS, MOST_TRIES, Dialect, TakenOver, load, sha
+
+TAKEOVER = "takeover.lua"
+
+
+class TakeOver(Preparation):
+    """Hands a key to the module if the script wrote it."""
+
+    __slots__ = ("_taken",)
+
+    def __init__(self, key: bytes, taken: TakenOver) -> None:
+        super().__init__(key, "EVALSHA", sha(TAKEOVER), 1, key)
+        self._taken = taken
+
+    def answered(self, reply: Any) -> None:
+        super().answered(reply)
+        if reply == 1:
+            self._taken.add(self.key)
+
+
+class Exchange:
+    """A command, and what is sent until its answer has come."""
+
+    __slots__ = ("_refusal", "_takeovers", "answer", "asks_module", "command", "dialect", "tries", "words")
+
+    def __init__(self, command: Command, dialect: Dialect) -> None:
+        self.command, self.dialect = command, dialect
+        self.words: Words = ()
+        """The command as it was sent."""
+        self.tries = 0
+        self.answer: Any = None
+        """The reply that counts; not always the last one."""
+        self.asks_module = False
+        """Whether the module is asked because the key is not the script's."""
+        self._refusal: Any = None
+        """The script's error about such a key."""
+        self._takeovers: Sequence[TakeOver] = ()
+
+    def encode(self) -> Words:
+        """The words to send."""
+        self.tries += 1
+        self.words = self.command.words() if self.asks_module else self.dialect.encode(self.command)
+        return self.words
+
+    def again(self, reply: Any) -> Sequence[Preparation] | None:
+        """What to send before the command is sent once more, as the server has done nothing; None: it has answered."""
+        self.answer = reply
+        if self.asks_module:
+            if is_unknown_command(reply):
+                self.answer = self._refusal
+                return None
+            self.asks_module = False
+            self.dialect.found_module()
+        if self.tries == MOST_TRIES:
+            return None
+        return self._change_over() if is_wrong_type(reply) else self.dialect.again(self.command, self.words, reply)
+
+    def _change_over(self) -> Sequence[Preparation] | None:
+        """The key is of another type: the other one of module and script may have written it."""
+        if self.words[0] in CALLS and self._refusal is None and self.dialect.may_find_module:
+            self._refusal, self.asks_module = self.answer, True
+            return ()
+        if self.words[0] != self.command.spelling:
+            return None
+        replies = [one.reply for one in self._takeovers]
+        if replies and not any(isinstance(one, redis_errors.NoScriptError) for one in replies):
+            self.answer = next((one for one in replies if isinstance(one, Exception)), self.answer)
+            return None
+        self._takeovers = [TakeOver(key, self.dialect.taken_over) for key in self.command.keys]
+        return [*([load(self.command.key, TAKEOVER)] if replies else []), *self._takeovers]
