@@ -143,19 +143,22 @@ impl ClientBuilder {
         }
         let counters = Arc::new(Counters::new());
         let deny_cache = Arc::new(DenyCache::new(self.max_keys, self.max_untracked_age));
+        let fair_queue = Arc::new(FairQueue::new(self.max_keys));
         let link = transport.map(|transport| {
-            let (cache, counting) = (Arc::clone(&deny_cache), Arc::clone(&counters));
+            let (cache, queue) = (Arc::clone(&deny_cache), Arc::clone(&fair_queue));
+            let counting = Arc::clone(&counters);
             let changes = Arc::new(move |event: Event| match event {
                 Event::Changed(key) => {
                     counting.count(Count::Changes, 1);
                     cache.forget(&key);
+                    queue.changed(&key);
                 }
                 Event::AllChanged | Event::Closed => {
                     counting.count(Count::Forgotten, 1);
                     cache.forget_all();
                 }
             });
-            let transport = Encoding::new(transport, self.module);
+            let transport = Encoding::new(transport, self.module, Arc::clone(&counters));
             Arc::new(Link::new(transport, Arc::clone(&counters), changes, self.timeout, self.max_waiting))
         });
         let renewer = link.as_ref().map(HoldRenewer::new);
@@ -163,7 +166,7 @@ impl ClientBuilder {
             link,
             renewer,
             deny_cache,
-            fair_queue: FairQueue::new(self.max_keys),
+            fair_queue,
             counters,
             max_keys: self.max_keys,
             prefix: self.prefix,

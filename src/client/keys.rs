@@ -7,10 +7,6 @@ use crate::error::Error;
 use crate::protocol::{Command, DeniedKey, KeyInfo, NO_SUCH_KEY};
 use crate::request::Request;
 use crate::shared::block_ms;
-use crate::transport::Reply;
-
-/// What the strings of the script begin with.
-const SCRIPTED_KEYS: [&[u8]; 2] = [b"swl1", b"swb1"];
 
 impl Client {
     /// The keys with the most denied requests on the server, as TOP says. Of a cluster,
@@ -79,15 +75,5 @@ impl Client {
     /// As [`refund`](Self::refund).
     pub async fn reset<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<bool, Error> {
         self.0.reset(key.as_ref()).await
-    }
-
-    /// Whether the script wrote a key, which the module refuses with `WRONGTYPE`. It needs the right `+getrange`.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::NoServer`].
-    pub async fn is_written_by_script<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<bool, Error> {
-        let key = self.0.key(key.as_ref());
-        let reply = self.ask("is_written_by_script", Command::beginning(&key)).await?;
-        Ok(matches!(reply, Reply::Bytes(bytes) if SCRIPTED_KEYS.contains(&bytes.as_slice())))
     }
 }

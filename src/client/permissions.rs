@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::client::Client;
 use crate::demand::Demand;
 use crate::error::Error;
-use crate::protocol::{Command, Trial, BOTH, MODULE, SCRIPTED};
+use crate::protocol::{Command, Trial, BOTH, HELD, MODULE, SCRIPTED};
 use crate::quota::Quota;
 
 impl Client {
@@ -29,13 +29,17 @@ impl Client {
             Err(error) => return Err(error),
         }
         let is_scripted = link.is_scripted(&key);
-        let tried: &[Trial] = if is_scripted { &SCRIPTED } else { &MODULE };
-        let is_used = |(name, _): &Trial| rights.is_empty() || rights.contains(name);
-        let own = tried.iter().filter(|tried| is_scripted || is_used(tried));
-        // The script asks the server for the time.
-        let both = BOTH.iter().filter(|tried| is_used(tried) || is_scripted && tried.0 == "time");
+        let is_used = |name: &str| rights.is_empty() || rights.contains(&name);
+        let holds: &[Trial] = if is_used("swlimit.hold") { &HELD } else { &[] };
+        let own: Vec<Trial> = match is_scripted {
+            true => [&SCRIPTED[..], holds].concat(),
+            false => MODULE.into_iter().filter(|(name, _)| is_used(name)).collect(),
+        };
+        // The script asks the server for the time, and when a key of holds expires.
+        let is_asked = |name: &str| is_scripted && (name == "time" || name == "pttl" && !holds.is_empty());
+        let both = BOTH.into_iter().filter(|(name, _)| is_used(name) || is_asked(name));
         let mut forbidden = Vec::new();
-        for (name, words) in own.chain(both).copied() {
+        for (name, words) in own.into_iter().chain(both) {
             let command = Command::Server { words, key: Some(key.as_ref().into()) };
             match link.ask(command, until()).await {
                 Err(Error::Refused(text)) if text.starts_with("NOPERM") && text.contains(" key") => {

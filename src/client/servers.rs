@@ -46,7 +46,7 @@ pub enum State {
 pub enum Backend {
     /// The module.
     Module,
-    /// The script, which has no `acquire` of its own, no holds and no `top`.
+    /// The script, in which nobody waits, and which has no `top`.
     Script,
 }
 

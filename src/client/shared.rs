@@ -26,7 +26,7 @@ use crate::wait::Wait;
 pub(crate) struct Shared {
     pub link: Option<Arc<Link>>,
     pub deny_cache: Arc<DenyCache>,
-    pub fair_queue: FairQueue,
+    pub fair_queue: Arc<FairQueue>,
     /// Renews and releases what this client holds; `None` without a server.
     pub renewer: Option<HoldRenewer>,
     pub counters: Arc<Counters>,

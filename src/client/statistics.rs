@@ -51,6 +51,8 @@ pub struct Statistics {
     pub lost: u64,
     /// Holds that ended before they were released: the server could not be asked in time, or had them no more.
     pub holds_lost: u64,
+    /// Keys of the script that were given to the module, which the server had loaded meanwhile.
+    pub taken_over: u64,
 }
 
 const SOURCES: usize = Source::ALL.len();
@@ -105,6 +107,7 @@ impl Statistics {
             ("sent_again", self.sent_again),
             ("lost", self.lost),
             ("holds_lost", self.holds_lost),
+            ("taken_over", self.taken_over),
         ]
     }
 }
@@ -130,9 +133,10 @@ pub(crate) enum Count {
     SentAgain,
     Lost,
     HoldsLost,
+    TakenOver,
 }
 
-const COUNTS: usize = Count::HoldsLost as usize + 1;
+const COUNTS: usize = Count::TakenOver as usize + 1;
 
 /// The counters themselves, several of each: threads that count at the same time do not wait for each other.
 pub(crate) struct Counters([CachePadded<Stripe>; STRIPES]);
@@ -193,6 +197,7 @@ impl Counters {
             sent_again: other(Count::SentAgain),
             lost: other(Count::Lost),
             holds_lost: other(Count::HoldsLost),
+            taken_over: other(Count::TakenOver),
         }
     }
 }

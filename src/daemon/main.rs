@@ -148,9 +148,6 @@ async fn check_server(Configuration { settings, limits, .. }: &Configuration) ->
     let server = &settings.server;
     let checked = core::check(&core::checker(settings)?, limits).await;
     let core::Checked { by_script, forbidden } = checked.map_err(|error| format!("{server}: {error}"))?;
-    if by_script && limits.by_id().iter().any(|limit| limit.per.id().is_some()) {
-        return Err(format!("{server} has not loaded the module, which concurrency needs").into());
-    }
     match &*forbidden {
         [] => {
             let how = if by_script { ", by the script: it has not loaded the module" } else { "" };

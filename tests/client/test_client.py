@@ -36,9 +36,9 @@ def test_real_servers(run):
 
 @pytest.mark.long
 def test_real_servers_without_the_module(run):
-    """The same by the script, except waiting, holds, and rights to the module's commands."""
-    run("--skip", "processes::", "--skip", "acquire::", "--skip", "holds::", "--skip", "users_who_may_not_ask",
-        at_a_time=8, SWLIMIT_BY_SCRIPT="1")
+    """The same by the script, except waiting in the server, and rights to the module's commands."""
+    run("--skip", "processes::", "--skip", "acquire::", "--skip", "users_who_may_not_ask", at_a_time=8,
+        SWLIMIT_BY_SCRIPT="1")
 
 
 @pytest.mark.long

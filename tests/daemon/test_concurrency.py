@@ -1,8 +1,10 @@
 """Rules with concurrency: how many requests are under way at once, by a real Envoy that says when each has ended."""
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import quote
 
 import pytest
 import yaml
@@ -31,32 +33,38 @@ def of(id, hits=None, is_negative=False):
     return descriptor(f"user=ann request={id}", hits, is_negative=is_negative)
 
 
-def held(server, key=KEY):
-    return [line for line in server.cli("SWLIMIT.HOLDERS", key).split("\n")[::5] if line]
+def told(daemon, what, key=KEY):
+    return json.loads(daemon.http(f"/v1/{what}?key={quote(key)}")[2])
 
 
-def test_so_many_at_once(start_daemon, server):
+def held(daemon, key=KEY):
+    return [holder["id"] for holder in told(daemon, "holders", key)]
+
+
+@pytest.mark.parametrize("words", [{}, {"module": None}], ids=["module", "script"])
+def test_so_many_at_once(start_daemon, start, words):
+    server = start(**words)
     daemon = start_daemon(LIMITS, server)
     assert [daemon.codes(of(id))[0] for id in "abc"] == ["OK", "OK", "OVER_LIMIT"]
     assert daemon.codes(of("a"))[0] == "OK"  # sent once more
     assert daemon.codes(of("c", hits=0))[0] == "OVER_LIMIT"
     for _ in range(2):  # the second frees nobody else
         assert daemon.codes(of("a", hits=1, is_negative=True))[0] == "OK"
-    assert held(server) == ["b"]
+    assert held(daemon) == ["b"]
     # One decision with other limits: what is denied holds nothing.
     assert daemon.codes(of("c"), "none=x")[0] == "OVER_LIMIT"
     assert daemon.codes(of("c"), "strict=x", "none=x")[0] == "OVER_LIMIT"
-    assert held(server) == ["b"]
+    assert held(daemon) == ["b"]
     assert daemon.codes(of("c"), "daily=x")[0] == "OK"
     assert daemon.codes(of("d"), "daily=x")[0] == "OVER_LIMIT"
-    assert (held(server), server.cli("SWLIMIT.INFO", "{d}|daily=x|1d").split("\n")[9]) == (["b", "c"], "1")
+    assert (held(daemon), told(daemon, "info", "{d}|daily=x|1d")["total"]) == (["b", "c"], 1)
     assert daemon.metrics("swlimitd_decisions_total")["d", "user.request", "denied", "server"] == 3
     # A place may come at once, and at last when the oldest has had its time.
     denied = daemon.ask(of("d"))
     assert {header.key: header.value for header in denied.response_headers_to_add} == {"Retry-After": "1"}
-    told = denied.statuses[0]
-    assert (told.current_limit.requests_per_unit, told.limit_remaining) == (2, 0)
-    assert 3000 < told.duration_until_reset.seconds <= 3600
+    status = denied.statuses[0]
+    assert (status.current_limit.requests_per_unit, status.limit_remaining) == (2, 0)
+    assert 3000 < status.duration_until_reset.seconds <= 3600
     status, reply = daemon.json({"domain": "d", "descriptors": [{"entries": [
         {"key": "user", "value": "ben"}, {"key": "request", "value": "a"}]}]})
     assert (status, reply["statuses"]) == (200, [
@@ -111,21 +119,21 @@ def proxy(start_daemon, server, app, tmp_path):
     configuration = {"static_resources": {"listeners": [front], "clusters": [
         cluster("app", app.server_address[1]), http2_cluster("swlimitd", daemon.port)]}}
     with running(configuration, tmp_path, port):
-        yield f"http://127.0.0.1:{port}"
+        yield daemon, f"http://127.0.0.1:{port}/slow"
 
 
-def test_envoy_says_when_a_request_has_ended(proxy, app, server):
-    key = "{edge}|user=ann|concurrency"
+def test_envoy_says_when_a_request_has_ended(proxy, app):
+    (daemon, slow), key = proxy, "{edge}|user=ann|concurrency"
     # A client from outside chooses no id.
     headers = {"x-user": "ann", "x-request-id": "00000000-0000-4000-8000-000000000000"}
     with ThreadPoolExecutor() as pool:
-        under_way = [pool.submit(fetch, f"{proxy}/slow", headers=headers) for _ in range(5)]
+        under_way = [pool.submit(fetch, slow, headers=headers) for _ in range(5)]
         for _ in under_way:
             assert app.arrived.acquire(timeout=60)
-        assert len(set(held(server, key))) == 5
-        assert fetch(f"{proxy}/slow", headers=headers)[0] == 429
+        assert len(set(held(daemon, key))) == 5
+        assert fetch(slow, headers=headers)[0] == 429
         app.ending.set()
         assert [request.result()[0] for request in under_way] == [200] * 5
-    eventually(lambda: held(server, key), [])
-    assert fetch(f"{proxy}/slow", headers=headers)[0] == 200
-    eventually(lambda: held(server, key), [])
+    eventually(lambda: held(daemon, key), [])
+    assert fetch(slow, headers=headers)[0] == 200
+    eventually(lambda: held(daemon, key), [])

@@ -3,11 +3,13 @@
 import json
 import shlex
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from daemon.test_api import JSON, Api
 from docs.pages import blocks, page_named
+from support.waiting import eventually
 
 HOLD = {"key": "jobs", "limit": 2, "ttl": "1m"}
 RATE = {"key": "{a}:requests", "limit": 10, "window": "1h"}
@@ -15,12 +17,15 @@ STREAM = {"key": "{a}:streams", "limit": 5, "ttl": "1m", "id": "r1"}
 TOKENS = {"key": "{a}:tokens", "limit": 1000, "period": "month", "time_zone": "Europe/Berlin", "cost": 400}
 
 
-@pytest.fixture
-def api(daemon):
-    return Api(daemon)
+@pytest.fixture(params=["module", "script"])
+def api(request, start_daemon, start):
+    """On a server with the module, and on one whose script decides."""
+    if request.param == "module":
+        return Api(request.getfixturevalue("daemon"))
+    return Api(start_daemon("domain: d", start(module=None)))
 
 
-def test_holds(api, server):
+def test_holds(api):
     status, first = api.ask("/v1/hold", HOLD)
     assert (status, first["granted"], first["remaining"], first["source"]) == (200, 1, 1, "server")
     assert first["id"].startswith("hex:") and len(first["id"]) == 36 and first["expires_after"] == 60_000
@@ -41,8 +46,13 @@ def test_holds(api, server):
     assert api.ask("/v1/release", {"key": "jobs", "id": first["id"]}) == (200, {"released": 1})
     assert api.ask("/v1/release", {"key": "jobs", "id": [first["id"], "mine"]}) == (200, {"released": 1})
     assert api.ask("/v1/holders?key=jobs&count=1") == (200, [])
-    # Nothing here renews it, nor releases it: it is its caller's.
-    assert server.cli("SWLIMIT.HOLD", "jobs", 2, "30s", "x").split()[0] == "1"
+    # Who waits is first in line when a place comes.
+    assert api.granted("/v1/hold", HOLD | {"id": "whole", "cost": 2}) == (200, 2)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(api.ask, "/v1/hold", HOLD | {"wait": "1m"})
+        eventually(lambda: api.daemon.metrics("swlimitd_waiting")[()], 1)
+        assert api.ask("/v1/release", {"key": "jobs", "id": "whole"}) == (200, {"released": 2})
+        assert waiting.result()[1]["granted"] == 1
 
 
 def test_budgets(api):
@@ -96,8 +106,8 @@ def test_the_page(api):
     ("admit", []), ("admit", [RATE | {"ttl": 60}]), ("admit", [RATE, RATE]), ("admit", [STREAM | {"strict": True}]),
     ("admit", [STREAM, STREAM | {"key": "{a}:others"}]), ("admit", [{"key": "k", "limit": 1}]),
 ])
-def test_what_is_refused(api, path, body):
-    assert api.ask(f"/v1/{path}", body)[0] == 400
+def test_what_is_refused(daemon, path, body):
+    assert Api(daemon).ask(f"/v1/{path}", body)[0] == 400
 
 
 def test_without_a_server(start_daemon):

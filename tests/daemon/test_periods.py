@@ -116,10 +116,6 @@ def test_by_the_script(start_daemon, start):
     assert daemon.codes(descriptor("plan=x", hits=0))[0] == "OVER_LIMIT"
     daemon.codes("tokens=x", hits=700)
     assert daemon.codes("tokens=x")[0] == "OVER_LIMIT"
-    daemon.write_limits("domain: d\ndescriptors: [{key: k, descriptors: [{key: id, rate_limit: "
-                        "{concurrency: 2, id: id, ttl: 9s}}]}]\n")
-    status, printed = daemon.run("--check", "--server")
-    assert status != 0 and "has not loaded the module, which concurrency needs" in printed
 
 
 def test_the_page_of_the_documentation(start_daemon, server):

@@ -12,8 +12,8 @@ ROWS = dict(re.findall(r"^\| (?:module, )?((?:mode )?[^|\n]*?) \| `(\+(?:\\\||[^
 WINDOW = "{unit: day, requests_per_unit: 2, mode: %s}"
 LIMITS = {f"mode `{mode}`": WINDOW % mode for mode in ("direct", "cached", "leased", "eventual")} | {
     "`period`": "{period: day, requests_per_unit: 2}", "`concurrency`": "{concurrency: 2, id: k, ttl: 9s}",
-    "script": WINDOW % "direct"}
-CHOSEN = {"script": {"module": "never"}}
+    "script": WINDOW % "direct", "script, `concurrency`": "{concurrency: 2, id: k, ttl: 9s}"}
+CHOSEN = {what: {"module": "never"} for what in LIMITS if what.startswith("script")}
 
 
 def logged_in(server, rights):

@@ -150,7 +150,7 @@ impl HoldLimiter {
         }
     }
 
-    async fn look_there(
+    pub(super) async fn look_there(
         &self,
         link: &Link,
         pending: &PendingHold,

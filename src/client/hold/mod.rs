@@ -4,6 +4,7 @@ mod guard;
 mod info;
 mod limiter;
 mod local;
+mod poll;
 mod request;
 mod take;
 
@@ -19,6 +20,8 @@ pub(crate) use request::PendingHold;
 pub(crate) const NUMBERS: &[(&str, u64)] = &[
     ("hold_ttl", limiter::TTL.as_millis() as u64),
     ("min_hold_ttl", request::MIN_TTL.as_millis() as u64),
+    ("min_hold_poll", poll::MIN_POLL.as_millis() as u64),
+    ("max_hold_poll", poll::MAX_POLL.as_millis() as u64),
     ("max_hold_wait", request::MAX_WAIT.as_millis() as u64),
     ("max_hold_id", request::MAX_ID as u64),
 ];

@@ -1,13 +1,13 @@
 //! How holds are taken: from the server, at once or after a wait, or in this process.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use swlimit_window::MAX_EXACT;
 use tokio::time::Instant;
 
 use super::guard::{Hold, Taken};
 use super::limiter::{HoldLimiter, AGAIN};
+use super::poll::Poll;
 use super::request::{check_ids, checked_ttl, fresh_id, HoldRequest, InDoubt, PendingHold, MAX_WAIT};
 use crate::clock::ms;
 use crate::decision::{Decision, Source};
@@ -16,7 +16,7 @@ use crate::mode::OnFailure;
 use crate::protocol::HoldReply;
 use crate::transport::{Failure, Reply};
 use crate::upstream::{Batch, HoldName, HoldRenewer, Link, Moment, Settled, WAITS_ELSEWHERE};
-use crate::wait::{Wait, POLL};
+use crate::wait::Wait;
 
 impl HoldLimiter {
     /// Takes units of a key until the guard is dropped. Denied, the guard holds nothing.
@@ -117,7 +117,7 @@ impl HoldLimiter {
     }
 
     /// Takes a hold from the server: at once over the connection that all share, so that a free key never waits for a place; else
-    /// waiting, over one of its own.
+    /// waiting, over one of its own; or in this process's queue, where the server keeps none.
     async fn take_there(
         &self,
         renewer: &HoldRenewer,
@@ -125,8 +125,16 @@ impl HoldLimiter {
         request: &HoldRequest<'_>,
         wait: &Wait,
     ) -> Result<Hold, Error> {
-        let (mut deadline, mut turn) = (request.deadline, None);
+        let (link, key) = (renewer.link(), Arc::clone(&pending.name.key));
+        let (mut deadline, mut poll) = (request.deadline, None);
         loop {
+            if poll.is_none() && request.waits() && link.is_scripted(&key) {
+                poll = self.first_in_line(renewer, &pending, wait).await?;
+                if poll.is_none() && wait.is_over() {
+                    let looked = self.look_there(link, &pending, None).await?;
+                    return Ok(Hold::denied(Decision { granted: 0, ..looked }));
+                }
+            }
             let (held, sent) = ask_at_once(renewer, &pending, deadline).await?;
             if held.granted > 0 {
                 return Ok(pending.kept(renewer, &held, sent));
@@ -146,15 +154,30 @@ impl HoldLimiter {
                 },
                 None if wait.is_over() => return Ok(Hold::denied(pending.decision(&held))),
                 // One of the callers that wait for a key here polls.
-                None if turn.is_none() => turn = self.0.client.fair_queue.turn(&pending.name.key, wait).await,
-                None => {
-                    let pause = held.retry_after.map_or(POLL, |ms| POLL.min(Duration::from_millis(ms.max(1))));
-                    wait.sleep_until(Instant::now() + pause).await;
-                }
+                None => match &mut poll {
+                    Some(poll) => poll.pause(link, &pending, held.retry_after, wait).await,
+                    None => poll = self.0.client.fair_queue.turn(&key, wait).await.map(Poll::new),
+                },
             }
             pending.renew_id()?; // an id is for one hold
             deadline = None;
         }
+    }
+
+    /// The turn to poll, once those have had theirs who came before. `None` when it has not come in time, and at once for
+    /// whoever asks again for a live hold: nobody waits for its own place.
+    async fn first_in_line(
+        &self,
+        renewer: &HoldRenewer,
+        pending: &PendingHold,
+        wait: &Wait,
+    ) -> Result<Option<Poll>, Error> {
+        let (queue, key) = (&self.0.client.fair_queue, &pending.name.key);
+        let mut turn = queue.turn_at_once(key);
+        if turn.is_none() && (pending.is_own || renewed(renewer.link(), pending).await?.is_none()) {
+            turn = queue.turn(key, wait).await;
+        }
+        Ok(turn.map(Poll::new))
     }
 }
 

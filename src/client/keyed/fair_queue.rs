@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{Mutex, Notify, OwnedMutexGuard};
 use tokio::time::{Duration, Instant};
 
 use super::{Bounded, Keep};
@@ -11,10 +11,26 @@ use crate::error::Error;
 use crate::wait::Wait;
 
 /// The queues of all keys.
-pub(crate) struct FairQueue(Bounded<Arc<Turn>>);
+pub(crate) struct FairQueue(Bounded<Arc<Queue>>);
 
 #[derive(Default)]
-struct Turn(Arc<tokio::sync::Mutex<()>>);
+struct Queue {
+    turn: Arc<Mutex<()>>,
+    changed: Notify,
+}
+
+/// A turn, which lasts until it is dropped.
+pub(crate) struct Turn {
+    queue: Arc<Queue>,
+    _turn: OwnedMutexGuard<()>,
+}
+
+impl Turn {
+    /// Waits until the server tells that the key has changed.
+    pub async fn changed(&self) {
+        self.queue.changed.notified().await;
+    }
+}
 
 impl FairQueue {
     /// For at most so many keys.
@@ -22,10 +38,23 @@ impl FairQueue {
         Self(Bounded::new(max_keys))
     }
 
-    /// Waits for its turn, which lasts until it is dropped; `None` when it has not come in time.
-    pub async fn turn(&self, key: &[u8], wait: &Wait) -> Option<OwnedMutexGuard<()>> {
-        let turn = self.0.get_or_make(key, Turn::default);
-        wait.during(Arc::clone(&turn.0).lock_owned()).await
+    /// Its turn, if nobody else is in the queue.
+    pub fn turn_at_once(&self, key: &[u8]) -> Option<Turn> {
+        let queue = self.0.get_or_make(key, Queue::default);
+        let turn = Arc::clone(&queue.turn).try_lock_owned().ok()?;
+        Some(Turn { queue, _turn: turn })
+    }
+
+    /// Waits for its turn; `None` when it has not come in time.
+    pub async fn turn(&self, key: &[u8], wait: &Wait) -> Option<Turn> {
+        let queue = self.0.get_or_make(key, Queue::default);
+        let turn = wait.during(Arc::clone(&queue.turn).lock_owned()).await?;
+        Some(Turn { queue, _turn: turn })
+    }
+
+    /// The server told that a key has changed.
+    pub fn changed(&self, key: &[u8]) {
+        self.0.see(key, |queue| queue.changed.notify_one());
     }
 
     /// Waits for its turn, then asks again and again, each time after as long as the reply says, at the latest after a
@@ -54,12 +83,12 @@ impl FairQueue {
     }
 }
 
-impl Keep for Turn {
+impl Keep for Queue {
     fn is_idle(&self, _: Instant) -> bool {
-        self.0.try_lock().is_ok()
+        self.turn.try_lock().is_ok()
     }
 
     fn is_pinned(&self) -> bool {
-        self.0.try_lock().is_err()
+        self.turn.try_lock().is_err()
     }
 }

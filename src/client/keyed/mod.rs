@@ -4,4 +4,4 @@ mod bounded;
 mod fair_queue;
 
 pub(crate) use bounded::{Bounded, Keep};
-pub(crate) use fair_queue::FairQueue;
+pub(crate) use fair_queue::{FairQueue, Turn};

@@ -187,11 +187,6 @@ impl Command {
         Self::Server { words: &["PTTL", KEY], key: Some(key.into()) }
     }
 
-    /// The first four bytes of a string.
-    pub fn beginning(key: &[u8]) -> Self {
-        Self::Server { words: &["GETRANGE", KEY, "0", "3"], key: Some(key.into()) }
-    }
-
     /// A write that changes nothing, of servers on which the script decides.
     pub fn empty_write(key: &[u8]) -> Self {
         Self::Server { words: &["SETRANGE", KEY, "0", ""], key: Some(key.into()) }
@@ -396,7 +391,7 @@ impl Command {
                 to.option("STRICT", *strict);
             }
             Self::Hold { hold, wait, .. } => {
-                to.number(hold.limit).ms(hold.ttl).word(&hold.id).cost(hold.cost).duration("WAIT", *wait);
+                to.hold(hold).duration("WAIT", *wait);
             }
             Self::Renew { ttl, ids, .. } => {
                 to.ms(*ttl).words(ids);
@@ -511,6 +506,10 @@ impl Writer<'_> {
             1 => self,
             cost => self.text("COST").number(cost),
         }
+    }
+
+    pub fn hold(&mut self, hold: &HoldClause) -> &mut Self {
+        self.number(hold.limit).ms(hold.ttl).word(&hold.id).cost(hold.cost)
     }
 
     fn rate(&mut self, demand: &Demand) -> &mut Self {

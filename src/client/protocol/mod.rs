@@ -11,7 +11,7 @@ mod vectors;
 pub(crate) use command::{BudgetClause, Bytes, Clause, Command, Counted, HoldClause, PREFIX};
 pub(crate) use key_info::{held_of, unix, wrong_type, NO_SUCH_KEY};
 pub use key_info::{DeniedKey, KeyInfo};
-pub(crate) use permissions::{Trial, BOTH, MODULE, SCRIPTED};
+pub(crate) use permissions::{Trial, BOTH, HELD, MODULE, SCRIPTED};
 pub(crate) use reply::HoldReply;
 pub(crate) use script_fallback::{is_unknown_command, Encoded, Encoding};
 

@@ -35,6 +35,20 @@ pub(crate) const SCRIPTED: [Trial; 7] = [
     ("del", &["DEL", KEY]),
 ];
 
+/// What the script needs for holds besides.
+pub(crate) const HELD: [Trial; 10] = [
+    ("zadd", &["ZADD", KEY, "XX", "0", "?"]),
+    ("zrem", &["ZREM", KEY, "?"]),
+    ("zmscore", &["ZMSCORE", KEY, "?"]),
+    ("zcount", &["ZCOUNT", KEY, "0", "0"]),
+    ("zcard", &["ZCARD", KEY]),
+    ("zrange", &["ZRANGE", KEY, "0", "0"]),
+    ("zrangebyscore", &["ZRANGEBYSCORE", KEY, "0", "0"]),
+    ("zrevrangebyscore", &["ZREVRANGEBYSCORE", KEY, "0", "0"]),
+    ("pexpire", &["PEXPIRE", KEY, "?"]),
+    ("pexpireat", &["PEXPIREAT", KEY, "?"]),
+];
+
 /// What both need.
 pub(crate) const BOTH: [Trial; 6] = [
     ("time", &["TIME"]),

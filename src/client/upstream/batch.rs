@@ -30,13 +30,25 @@ impl Batch {
 
     /// Units that the replies granted.
     pub fn granted(&self, reply: &Result<Reply, Failure>) -> u64 {
+        self.answered(reply).map(|(command, reply)| command.granted(reply)).sum()
+    }
+
+    /// Whether a reply granted anything, holds among it.
+    pub fn has_granted(&self, reply: &Result<Reply, Failure>) -> bool {
+        self.answered(reply).any(|(command, reply)| match command {
+            Command::Hold { .. } => reply.hold().is_ok_and(|held| held.granted > 0),
+            Command::Admit { .. } => reply.clauses().is_ok_and(|(granted, _)| granted),
+            _ => command.granted(reply) > 0,
+        })
+    }
+
+    fn answered<'a>(&'a self, reply: &'a Result<Reply, Failure>) -> impl Iterator<Item = (&'a Command, &'a Reply)> {
         let replies = match reply {
             Ok(Reply::Array(replies)) if matches!(self, Self::Several(_)) => replies.as_slice(),
             Ok(reply) => std::slice::from_ref(reply),
             Err(_) => &[],
         };
-        let granted = self.commands().iter().zip(replies);
-        granted.map(|(command, reply)| command.granted(reply)).sum()
+        self.commands().iter().zip(replies)
     }
 
     pub(super) fn send(&self, line: &Line) -> Pending<Reply> {

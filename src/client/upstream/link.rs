@@ -287,9 +287,13 @@ impl Link {
 
     /// Whether somebody can wait on the server of a key, if there is a place.
     pub fn lets_wait(&self, key: &[u8]) -> bool {
+        self.can_wait(key) && !self.is_away(key)
+    }
+
+    fn can_wait(&self, key: &[u8]) -> bool {
         let is_offered = self.context.transport.offers(Purpose::Waiting);
         // The script does not know of waiting.
-        is_offered && !self.lets_nobody_wait.load(Ordering::Relaxed) && !self.is_scripted(key) && !self.is_away(key)
+        is_offered && !self.lets_nobody_wait.load(Ordering::Relaxed) && !self.is_scripted(key)
     }
 
     /// A server is back that was away, some time after this was called.
@@ -305,7 +309,7 @@ impl Link {
         wait: &Wait,
         command: impl Fn(Duration) -> Command,
     ) -> Option<Result<Reply, Error>> {
-        if self.lets_nobody_wait.load(Ordering::Relaxed) || !self.context.transport.offers(Purpose::Waiting) {
+        if !self.can_wait(key) {
             return None;
         }
         // A request for another key must not wait for a place, too.
@@ -314,11 +318,14 @@ impl Link {
             let left = wait.left();
             let waiting = async {
                 let node = self.topology.node(key).await?;
-                let reply = node.waiting.send(&command(left)).await;
-                if let Some(Redirection::Moved(address)) = reply.as_ref().ok().and_then(redirection) {
+                let sent = node.waiting.send(&command(left)).await;
+                let (reply, is_scripted) = sent.map_err(|failure| Error::Unavailable(failure.into()))?;
+                if let Some(Redirection::Moved(address)) = redirection(&reply) {
                     self.topology.redirected(key, &address, true);
                 }
-                self.understood(reply, key)
+                let reply = self.understood(Ok(reply), key)?;
+                let is_denied = reply.hold().is_ok_and(|held| held.granted == 0);
+                Ok((!is_scripted || !is_denied).then_some(reply))
             };
             let late = || Error::Unavailable("no reply in time".into());
             let reply = wait.with(self.context.timeout, waiting).await;
@@ -327,11 +334,14 @@ impl Link {
             }
             return match reply.unwrap_or_else(|| Err(late())) {
                 Err(Error::Refused(text)) if is_unblocked(&text) && !left.is_zero() => continue,
+                // The script does not wait.
+                Ok(None) | Err(Error::NeedsModule) => None,
                 Err(error) if error.is_unknown_or_forbidden() => {
                     self.lets_nobody_wait.store(true, Ordering::Relaxed);
                     None
                 }
-                reply => Some(reply),
+                Ok(Some(reply)) => Some(Ok(reply)),
+                Err(error) => Some(Err(error)),
             };
         }
     }

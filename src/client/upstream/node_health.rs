@@ -130,7 +130,7 @@ impl NodeHealth {
         self.round_trip.store(mean.max(1), Ordering::Relaxed);
         // The script denies without writing.
         let is_write = match is_scripted {
-            true => batch.granted(reply) > 0,
+            true => batch.has_granted(reply),
             false => batch.commands().iter().any(Command::is_refused_with_writes),
         };
         self.breaker.succeeded(is_write);

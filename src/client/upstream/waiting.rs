@@ -20,19 +20,18 @@ impl Waiting {
         Self { connector: connector.clone(), idle: Mutex::default() }
     }
 
-    /// Sends a command over a connection of its own. The connection is closed when this is dropped: the server then
-    /// stops waiting.
-    pub async fn send(&self, command: &Command) -> Result<Reply, Failure> {
+    /// Sends a command over a connection of its own; the reply, and whether the script gave it, which does not wait. The
+    /// connection is closed when this is dropped: the server then stops waiting.
+    pub async fn send(&self, command: &Command) -> Result<(Reply, bool), Failure> {
         let line = match self.idle() {
             Some(line) => line,
             None => self.connector.connect(Purpose::Waiting).await?,
         };
         self.connector.sent(1);
-        let reply = line.send(command).await;
-        if reply.is_ok() {
-            self.idle.lock().push(line);
-        }
-        reply
+        let reply = line.send(command).await?;
+        let is_scripted = line.is_scripted();
+        self.idle.lock().push(line);
+        Ok((reply, is_scripted))
     }
 
     fn idle(&self) -> Option<Arc<Line>> {

@@ -30,16 +30,6 @@ const DEADLINE_MARGIN: Duration = Duration::from_millis(5);
 impl Limiters {
     /// The answers to all questions of a plan, in their order.
     pub async fn decide(&self, plan: &Plan<'_>) -> Result<Vec<Answer>, Refusal> {
-        match self.decide_plan(plan).await {
-            Err(refusal) => {
-                let keys = plan.questions.iter().map(|question| &*question.key);
-                Err(Box::pin(refusal.explained(&self.client, keys)).await)
-            }
-            answers => answers,
-        }
-    }
-
-    async fn decide_plan(&self, plan: &Plan<'_>) -> Result<Vec<Answer>, Refusal> {
         match &*plan.questions {
             // The most frequent case; it needs neither a large future nor an order. It is one exchange, which the
             // client's timeout bounds; a refund is two exchanges.

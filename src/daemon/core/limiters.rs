@@ -49,10 +49,7 @@ impl Limiters {
                 Err(Refusal::Unavailable)
             }
             Ok(answer) => Ok(answer),
-            Err(error) => {
-                let keys = [&*question.key].into_iter();
-                Err(Box::pin(Refusal::from(error).explained(&self.client, keys)).await)
-            }
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use swlimit_client::{Backend, Client, Error};
+use swlimit_client::Error;
 
 /// Why a request gets no decision. Each protocol has a status for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,8 +13,6 @@ pub enum Refusal {
     Unavailable,
     /// The server refuses the command: the module, a permission or the key's type is wrong.
     Refused(String),
-    /// The script wrote this key, and now the module decides.
-    WrittenByScript(String),
     /// The operation needs a server, and there is none.
     NeedsServer,
 }
@@ -30,30 +28,8 @@ impl Refusal {
             Self::Invalid(message) => message,
             Self::Unavailable => "the counting server is away",
             Self::Refused(message) => message,
-            Self::WrittenByScript(_) => {
-                "the script wrote this key, and the module cannot read it: set another prefix, or module: never, or copy \
-                 the keys with scripts/convert"
-            }
             Self::NeedsServer => "this needs a server",
         }
-    }
-
-    /// Recognizes the error of a key that the script wrote, which takes another round trip.
-    pub(super) async fn explained<'a>(self, client: &Client, keys: impl Iterator<Item = &'a str>) -> Self {
-        if !matches!(&self, Self::Refused(text) if text.starts_with("WRONGTYPE")) {
-            return self;
-        }
-        if client.servers().iter().any(|server| server.backend == Some(Backend::Script)) {
-            return self;
-        }
-        for key in keys {
-            match client.is_written_by_script(key).await {
-                Ok(true) => return Self::WrittenByScript(key.into()),
-                Ok(false) => {}
-                Err(_) => return self, // the user may lack the right
-            }
-        }
-        self
     }
 }
 

@@ -54,6 +54,7 @@ pub fn describe() {
         ("sent_again", "Units sent once more because nobody knows whether they were counted"),
         ("lost", "Units given up after two synchronizations in doubt"),
         ("holds_lost", "Holds that ended before they were released"),
+        ("taken_over", "Keys of the script that were given to the module"),
         ("unclaimed", "Units granted to requests that had been decided otherwise by then"),
     ] {
         describe_counter!(format!("swlimit_client_{name}_total"), description);

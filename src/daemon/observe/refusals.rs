@@ -1,7 +1,7 @@
 //! Requests that the server did not decide, and the last error.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use metrics::counter;
 
@@ -10,10 +10,7 @@ use super::throttle::Throttle;
 use crate::core::Refusal;
 
 /// Why the server decided nothing.
-pub const SERVER_ERRORS: [&str; 3] = ["away", "refused", "written_by_script"];
-
-/// The last key of the script that the module refused, and when.
-static SCRIPT_KEY: Mutex<Option<(SystemTime, String)>> = Mutex::new(None);
+pub const SERVER_ERRORS: [&str; 2] = ["away", "refused"];
 
 /// The seconds that are remembered.
 const SECONDS: u64 = 10;
@@ -26,36 +23,18 @@ struct Refusals {
     error: String,
 }
 
-/// The last key of the script that the module refused, and when.
-pub fn script_key() -> Option<(SystemTime, String)> {
-    SCRIPT_KEY.lock().expect("no code panics while it holds this lock").clone()
-}
-
 /// Counts and logs a request that the server did not decide.
 pub fn refused(refusal: impl Into<Refusal>) -> Refusal {
     let refusal = refusal.into();
-    static LOGGED: [Throttle; 2] = [Throttle::new(), Throttle::new()];
-    let [away, refused, written_by_script] = SERVER_ERRORS;
-    let log = |throttle: &Throttle, line: &dyn Fn(u64)| throttle.count(Instant::now()).into_iter().for_each(line);
+    static LOGGED: Throttle = Throttle::new();
+    let [away, refused] = SERVER_ERRORS;
     let why = match &refusal {
         Refusal::Unavailable => away,
         Refusal::Refused(error) => {
-            log(&LOGGED[0], &|count| {
+            if let Some(count) = LOGGED.count(Instant::now()) {
                 tracing::error!(%error, count, "the server refuses commands, counted since the last such line");
-            });
+            }
             refused
-        }
-        Refusal::WrittenByScript(key) => {
-            let at = SystemTime::now();
-            *SCRIPT_KEY.lock().expect("no code panics while it holds this lock") = Some((at, key.clone()));
-            log(&LOGGED[1], &|count| {
-                tracing::error!(
-                    key,
-                    count,
-                    "the module cannot read keys of the script, counted since the last such line"
-                );
-            });
-            written_by_script
         }
         Refusal::Invalid(_) | Refusal::NeedsServer => return refusal,
     };

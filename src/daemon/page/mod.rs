@@ -119,7 +119,8 @@ impl PageState {
         let live = service.live();
         let configuration = &live.configuration;
         let (settings, metrics) = (&configuration.settings, &service.metrics);
-        metrics.count_sources(&service.client().statistics());
+        let statistics = service.client().statistics();
+        metrics.count_sources(&statistics);
         let here = metrics.denied_here.top(MAX_KEYS);
         let is_shown = |domain: &str, rule: &str| format!("{domain} {rule}").to_lowercase().contains(filter);
         json!({
@@ -135,7 +136,7 @@ impl PageState {
                 "hash": configuration.hash,
                 "restart_keys": metrics.configuration.restart_keys(),
             },
-            "script_key": script_key(access.is_ok()),
+            "taken_over": statistics.taken_over,
             "module": settings.module,
             "shadow_mode": settings.shadow_mode,
             "prefix": settings.prefix,
@@ -185,14 +186,6 @@ fn servers(service: &Service, has_access: bool) -> Vec<Value> {
         })
     });
     shown.collect()
-}
-
-/// The key of the script's that the module refused last. Keys may name people.
-fn script_key(has_access: bool) -> Value {
-    match refusals::script_key() {
-        None => Value::Null,
-        Some((at, key)) => json!({"at": api::unix(at), "key": if has_access { key } else { String::new() }}),
-    }
 }
 
 /// The invalid configuration that was read last. Its error may quote a file.

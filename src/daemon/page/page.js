@@ -215,7 +215,6 @@ function show(state) {
   at("version").textContent = state.version;
   at("token-form").hidden = !state.needs_token;
   showAbout(state);
-  showScriptKey(state.script_key);
   showDecisions(state);
   showUnmatched(state.unmatched);
   showSources(state.sources);
@@ -239,24 +238,18 @@ function show(state) {
   } else {
     const byScript = state.module === "auto" && state.servers.some(({backend}) => backend === "script");
     say(at("status"), byScript ? "Running. The script decides: the counting server has not loaded the module."
-      : state.server === "none" ? "Running, without a counting server." : "Running.", byScript);
+      : state.server === "none" ? "Running, without a counting server." : "Running.");
   }
 }
 
-/** The key of the script's that the module refused last. */
-function showScriptKey(refused) {
-  at("script-key").hidden = refused === null;
-  say(at("script-key"), refused === null ? "" : `The script wrote the key ${refused.key}, which the module cannot read: `
-    + `at ${clock(new Date(refused.at))} a request had no decision. Set another prefix, or module: never.`, true);
-}
-
 /** Which process this is, its servers, and its configuration. */
-function showAbout({host, uptime, servers, configuration: {read, refused, hash, restart_keys: waiting}}) {
+function showAbout({host, uptime, servers, taken_over: taken, configuration: {read, refused, hash, restart_keys: waiting}}) {
   const server = ({address, state: it, since, round_trip: trip, lacks}) =>
     `server ${address} is ${it}${it === "up" ? "" : ` since ${clock(new Date(since))}`}`
     + (trip === null ? "" : `, last reply after ${took(trip)}`)
     + (lacks.length > 0 ? `, refuses ${lacks.join(", ")}` : "");
-  const about = [`${host}, up for ${span(uptime)}`, ...servers.map(server), `configuration ${hash} read ${ago(read)}`,
+  const about = [`${host}, up for ${span(uptime)}`, ...servers.map(server),
+    ...taken > 0 ? [`the module took over ${amount(taken, "key")} of the script`] : [], `configuration ${hash} read ${ago(read)}`,
     ...waiting.length > 0 ? [`after a restart, other values of ${waiting.join(", ")} take effect`] : []];
   at("about").textContent = `${about.join("; ")}.`;
   at("refused").hidden = refused === null;

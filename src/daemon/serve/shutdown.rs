@@ -117,7 +117,7 @@ async fn check_server(service: Arc<Service>) {
             (Some(reason), _) if is_news => tracing::error!(reason, "no limit is counted"),
             (None, Ok(core::Checked { forbidden, by_script, .. })) => {
                 if by_script && service.live().configuration.settings.module == Module::Auto {
-                    tracing::warn!("the script decides: load the module and set module: always, or set module: never");
+                    tracing::info!("the script decides: a module that is loaded later takes its keys over");
                 }
                 if !forbidden.is_empty() {
                     let rights = forbidden.join(", ");

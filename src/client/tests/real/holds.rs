@@ -7,23 +7,23 @@ use swlimit_client::{
 };
 use tokio::time::timeout;
 
-use crate::support::server::Server;
+use crate::support::server::{by_script, Server};
 use crate::support::{eventually, patient, LONG};
 
 /// So long that a busy machine renews in time.
 const TTL: Duration = Duration::from_secs(9);
 const A_MINUTE: Duration = Duration::from_secs(60);
 
-fn seats(client: &Client, limit: u64) -> HoldLimiter {
+pub fn seats(client: &Client, limit: u64) -> HoldLimiter {
     client.holds(limit).ttl(TTL).on_failure(OnFailure::Error).build().unwrap()
 }
 
-async fn freed(server: &Server) {
+pub async fn freed(server: &Server) {
     eventually("released", async || server.say::<Vec<redis::Value>>("SWLIMIT.HOLDERS key").is_empty().then_some(()))
         .await;
 }
 
-async fn lost(hold: &Hold) {
+pub async fn lost(hold: &Hold) {
     timeout(LONG, hold.lost().lost()).await.expect("the loss is noticed");
     assert!(!hold.is_live());
 }
@@ -48,7 +48,7 @@ async fn as_long_as_the_guard() {
     // It outlives its time to live, and ends with the guard.
     tokio::time::sleep(TTL + Duration::from_millis(500)).await;
     assert!(hold.is_live());
-    assert_eq!(server.info("swlimit", "swlimit_holds_expired"), 0);
+    assert!(by_script() || server.info("swlimit", "swlimit_holds_expired") == 0);
     let token = hold.token();
     drop(hold);
     freed(&server).await;
@@ -68,6 +68,9 @@ async fn as_long_as_the_guard() {
 
 #[tokio::test]
 async fn waiting_for_a_seat() {
+    if by_script() {
+        return; // nobody waits in the server then
+    }
     let server = Server::new();
     let client = patient().connect(&server.url()).await.unwrap();
     let limiter = seats(&client, 1);
@@ -188,7 +191,7 @@ async fn admissions() {
     everything_at_once(&Client::local(), Source::Local).await;
 }
 
-async fn everything_at_once(client: &Client, source: Source) {
+pub async fn everything_at_once(client: &Client, source: Source) {
     let requests = client.limiter(Quota::with_resolution(10, "1h", "1h").unwrap()).build().unwrap();
     let tokens = client.budget(1000, Calendar::new(Period::Year)).build().unwrap();
     let streams = seats(client, 2);

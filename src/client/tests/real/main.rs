@@ -14,3 +14,4 @@ mod places;
 mod processes;
 mod script;
 mod support;
+mod take_over;

@@ -1,11 +1,17 @@
 //! Servers without the module: the script decides, and nobody but operators notices.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use swlimit_client::{Backend, Calendar, Client, Error, Mode, Module, Period, Quota, Reason, Request, Source};
+use futures_util::future::{join_all, FutureExt};
+use parking_lot::Mutex;
+use swlimit_client::{
+    Backend, Calendar, Client, Error, Hold, HoldLimiter, HoldRequest, Mode, Module, OnFailure, Period, Quota, Reason,
+    Request, Source,
+};
 use tokio::time::Instant;
 
+use crate::holds::{everything_at_once, lost, seats};
 use crate::support::cluster::Cluster;
 use crate::support::server::{by_script, Server};
 use crate::support::{eventually, limiter, one_an_hour, patient, LONG, MODES};
@@ -49,14 +55,16 @@ async fn what_is_missing() {
     assert_eq!(client.top(10).await, Err(Error::NeedsModule));
     assert!(client.is_connected());
     assert_eq!(client.forbidden("probed", &[]).await.unwrap(), [""; 0]);
-    server.say::<()>("ACL SETUSER short reset on >secret ~* &* +@all -setrange -script|load");
+    server.say::<()>("ACL SETUSER short reset on >secret ~* &* +@all -setrange -script|load -zmscore -pttl");
     let short = patient().build(&server.url().replace("//", "//short:secret@")).unwrap();
     assert_eq!(short.forbidden("probed", &["swlimit.allow"]).await.unwrap(), ["script|load", "setrange"]);
+    let held = ["script|load", "setrange", "zmscore", "pttl"];
+    assert_eq!(short.forbidden("probed", &["swlimit.hold"]).await.unwrap(), held);
     server.say::<()>("ACL SETUSER short resetkeys ~other");
     assert_eq!(short.forbidden("probed", &[]).await.unwrap(), ["~probed"]);
 }
 
-/// Budgets, and all at once, except holds.
+/// Budgets, and all at once.
 #[tokio::test]
 async fn budgets_and_admissions() {
     let server = Server::builder().bare().start();
@@ -70,16 +78,86 @@ async fn budgets_and_admissions() {
     assert!(admission.granted() && !client.admit(parts()).await.unwrap().granted());
     assert_eq!(admission.settle(&[1, 4]).await.unwrap(), Some(vec![0, -3]));
     assert_eq!(plan.refund(Request::new("HOLD").cost(10)).await.unwrap(), 6);
-    let seats = client.holds(1).build().unwrap();
-    let held = client.admit([(&seats, "seats").into(), (&plan, "HOLD").into()]).await;
-    assert_eq!(held.err(), Some(Error::NeedsModule));
-    assert_eq!(plan.allow("HOLD").await.unwrap().remaining(), Some(9));
     // Whatever is asked first, and of any bytes: the server would quote them.
     let first = patient().build(&server.url()).unwrap();
-    assert_eq!(first.holds(1).build().unwrap().hold("seats").await.err(), Some(Error::NeedsModule));
+    assert!(first.holds(1).build().unwrap().hold("seats").await.unwrap().granted());
     let first = patient().build(&server.url()).unwrap();
     let plan = first.budget(10, Calendar::new(Period::Year)).build().unwrap();
     assert_eq!(plan.allow(&b"\xff"[..]).await.unwrap().source(), Source::Server);
+}
+
+/// Guards, admissions and losses are no others than the module's.
+#[tokio::test]
+async fn holds() {
+    let server = Server::builder().bare().start();
+    let client = patient().connect(&server.url()).await.unwrap();
+    everything_at_once(&client, Source::Server).await;
+    let limiter = seats(&client, 1);
+    let hold = limiter.hold("key").await.unwrap();
+    assert!(hold.granted() && !limiter.hold("key").await.unwrap().granted());
+    assert!(!limiter.peek("key").await.unwrap().granted() && limiter.peek("free").await.unwrap().granted());
+    assert_eq!(limiter.holders("key", 10).await.unwrap()[0].token, hold.token().unwrap());
+    assert_eq!(client.renew("key", LONG, &[hold.id().unwrap(), b"other"]).await.unwrap(), [true, false]);
+    drop(hold);
+    let hold = patiently(&limiter).await;
+    server.say::<()>("DEL key");
+    lost(&hold).await;
+    assert_eq!(client.statistics().holds_lost, 1);
+}
+
+async fn patiently(limiter: &HoldLimiter) -> Hold {
+    let hold = limiter.hold(HoldRequest::new("key").wait(LONG)).await.unwrap();
+    assert!(hold.granted());
+    hold
+}
+
+/// One queue in the process: who came first, whoever releases and takes again; and who asks for its own hold again
+/// waits for nobody.
+#[tokio::test]
+async fn waiting_in_line() {
+    let server = Server::builder().bare().start();
+    let client = patient().connect(&server.url()).await.unwrap();
+    let (limiter, order) = (seats(&client, 1), Arc::new(Mutex::new(Vec::new())));
+    let mine = || limiter.hold(HoldRequest::new("key").id(b"mine").wait(LONG));
+    let first = mine().await.unwrap();
+    let wait = |number| {
+        let (limiter, order) = (limiter.clone(), Arc::clone(&order));
+        let mut waiting = Box::pin(async move {
+            for round in 0..2 {
+                let _hold = patiently(&limiter).await;
+                order.lock().push((round, number));
+            }
+        });
+        assert!((&mut waiting).now_or_never().is_none());
+        tokio::spawn(waiting)
+    };
+    let waiting: Vec<_> = (0..4).map(wait).collect();
+    // Dropped wherever it is, it leaves the line.
+    waiting[1].abort();
+    let again = mine().await.unwrap();
+    assert_eq!(again.token(), first.token());
+    assert!(!limiter.hold(HoldRequest::new("key").wait(Duration::from_millis(50))).await.unwrap().granted());
+    assert!(again.detach().is_some());
+    drop(first);
+    for task in waiting {
+        let done = task.await;
+        assert!(done.is_ok() || done.unwrap_err().is_cancelled());
+    }
+    assert_eq!(*order.lock(), [(0, 0), (0, 2), (0, 3), (1, 0), (1, 2), (1, 3)]);
+    // Another process holds it, and the server is away before that has ended.
+    let other = patient().connect(&server.url()).await.unwrap();
+    let _held = patiently(&seats(&other, 1)).await;
+    let lenient = client.holds(1).on_failure(OnFailure::Allow).build().unwrap();
+    let both = [&lenient, &lenient].map(|limiter| {
+        tokio::spawn({
+            let limiter = limiter.clone();
+            async move { patiently(&limiter).await.source() }
+        })
+    });
+    drop(server);
+    for waited in both {
+        assert_eq!(waited.await.unwrap(), Source::Failure);
+    }
 }
 
 /// Where a user's scripts may not ask for the time, the client's clock decides.

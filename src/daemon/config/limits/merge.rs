@@ -15,7 +15,7 @@ use super::rule::{default_geometry, Level, Lifetime, Limit, Per, Policy, Rule};
 use crate::config::duration::Duration;
 use crate::config::error::ConfigError;
 use crate::config::path::PathRules;
-use crate::config::policy::{DecisionPolicy, Defaults, Mode, Module, OnFailure, PolicyKeys};
+use crate::config::policy::{DecisionPolicy, Defaults, Mode, OnFailure, PolicyKeys};
 use crate::config::settings::Settings;
 
 /// A position in a file.
@@ -182,8 +182,6 @@ pub struct Context {
     /// All descriptors are in quota mode.
     quota_mode: bool,
     paths: PathRules,
-    /// The server's module decides nothing.
-    by_script: bool,
     /// The number of limits so far, which is the next one's id.
     limits: usize,
     pub warnings: Vec<ConfigError>,
@@ -192,8 +190,7 @@ pub struct Context {
 impl Context {
     pub fn new(settings: &Settings, defaults: Defaults) -> Self {
         let (top, quota_mode, paths) = (settings.policy(), settings.quota_mode, settings.auth.paths);
-        let by_script = defaults.has_server && settings.module == Module::Never;
-        Self { top, defaults, quota_mode, paths, by_script, limits: 0, warnings: Vec::new() }
+        Self { top, defaults, quota_mode, paths, limits: 0, warnings: Vec::new() }
     }
 }
 
@@ -439,9 +436,7 @@ impl RateLimit {
             });
         };
         match self.ttl {
-            _ if !context.defaults.has_server || context.by_script => {
-                Err("concurrency needs a server with the module".into())
-            }
+            _ if !context.defaults.has_server => Err("concurrency needs a server".into()),
             Some(Duration(ttl)) if u128::from(ttl) >= HoldLimiter::MIN_TTL.as_millis() => {
                 Ok(Lifetime { ttl, id: Some(id) })
             }

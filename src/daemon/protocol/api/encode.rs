@@ -171,7 +171,7 @@ impl From<Refusal> for ErrorReply {
         let status = match refusal {
             Refusal::Invalid(_) => StatusCode::BAD_REQUEST,
             Refusal::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Refusal::Refused(_) | Refusal::WrittenByScript(_) => StatusCode::BAD_GATEWAY,
+            Refusal::Refused(_) => StatusCode::BAD_GATEWAY,
             Refusal::NeedsServer => StatusCode::NOT_IMPLEMENTED,
         };
         Self::new(status, refusal.message())

@@ -76,7 +76,7 @@ fn status(refusal: Refusal) -> Status {
     let code = match &refusal {
         Refusal::Invalid(_) => Code::InvalidArgument,
         Refusal::Unavailable => Code::Unavailable,
-        Refusal::Refused(_) | Refusal::WrittenByScript(_) => Code::FailedPrecondition,
+        Refusal::Refused(_) => Code::FailedPrecondition,
         Refusal::NeedsServer => Code::Unimplemented,
     };
     Status::new(code, refusal.message())

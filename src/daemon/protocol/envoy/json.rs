@@ -45,7 +45,7 @@ impl IntoResponse for Refusal {
         let status = match self {
             Self::Invalid(_) => StatusCode::BAD_REQUEST,
             Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Refused(_) | Self::WrittenByScript(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Refused(_) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::NeedsServer => StatusCode::NOT_IMPLEMENTED,
         };
         (status, format!("{}\n", self.message())).into_response()

@@ -42,9 +42,9 @@ impl Starting {
         self
     }
 
-    /// Without the module.
+    /// Without the module, which can be loaded later.
     pub fn bare(self) -> Self {
-        Self { is_loaded: false, ..self }
+        Self { is_loaded: false, ..self.with("enable-module-command", "yes") }
     }
 
     pub fn start(self) -> Server {
@@ -124,6 +124,16 @@ impl Server {
         command.args(&self.words).args(more).envs(self.env.iter().cloned()).current_dir(&self.folder);
         command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
         self.process = Some(command.spawn().unwrap());
+    }
+
+    /// Load the module, which it was started without.
+    pub fn load(&self) {
+        self.say::<()>(&format!("MODULE LOAD {}", Self::module()));
+    }
+
+    /// Where the module is.
+    pub fn module() -> String {
+        module().display().to_string()
     }
 
     fn log(&self) -> PathBuf {

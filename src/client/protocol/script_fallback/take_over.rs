@@ -1,0 +1,81 @@
+//! Gives the module the keys that the script has written. To the module they are of a wrong type, as the module's are to
+//! the script.
+
+use std::sync::LazyLock;
+
+use super::{is_unknown_command, is_unloaded, Dialect, Inner};
+use crate::mode::Module;
+use crate::protocol::command::{Command, KEY};
+use crate::statistics::Count;
+use crate::transport::{Failure, Reply};
+
+const SCRIPT: &str = include_str!("../../../lua/takeover.lua");
+static DIGEST: LazyLock<redis::Script> = LazyLock::new(|| redis::Script::new(SCRIPT));
+static CALL: LazyLock<[&'static str; 4]> = LazyLock::new(|| ["EVALSHA", DIGEST.get_hash(), "1", KEY]);
+const LOAD: Command = Command::server(&["SCRIPT", "LOAD", SCRIPT]);
+
+impl Inner {
+    /// Whether a key of this command may be the other one's.
+    pub(super) fn is_of_wrong_type(&self, command: &Command, reply: &Reply) -> bool {
+        let is_server = matches!(command, Command::Server { .. });
+        !is_server && self.module != Module::Never && is_wrong_type(reply)
+    }
+
+    /// Asks the module again about keys of a wrong type, if the server has it, once they were taken over where the script
+    /// wrote them.
+    pub(super) async fn take_over(&self, commands: &[Command], replies: &mut [Reply]) -> Result<(), Failure> {
+        let each = commands.iter().zip(&*replies).enumerate();
+        let wrong = each.filter(|(_, (command, reply))| self.is_of_wrong_type(command, reply));
+        let mut wrong: Vec<_> = wrong.map(|(place, (command, _))| (place, command.clone())).collect();
+        if wrong.is_empty() || !self.has_module().await? {
+            return Ok(());
+        }
+        let calls = wrong.iter().flat_map(|(place, command)| command.keys().map(|key| (*place, call(key))));
+        let mut calls: Vec<_> = calls.collect();
+        for load in [None, Some(LOAD)] {
+            let mut unloaded = Vec::new();
+            let came = self.send_among(commands, &calls, load).await?;
+            for (call, reply) in calls.into_iter().zip(came) {
+                match &reply {
+                    Reply::Integer(1) => self.took_over(&call.1),
+                    Reply::Error(_) if is_unloaded(&reply) => unloaded.push(call),
+                    // A server without scripts has no keys of theirs.
+                    Reply::Error(text) if !is_unknown_command(text) => replies[call.0] = reply,
+                    _ => {}
+                }
+            }
+            calls = unloaded;
+            if calls.is_empty() {
+                break;
+            }
+        }
+        wrong.retain(|(place, _)| is_wrong_type(&replies[*place]));
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        let came = self.send_among(commands, &wrong, None).await?;
+        wrong.iter().zip(came).for_each(|((place, _), reply)| replies[*place] = reply);
+        Ok(())
+    }
+
+    async fn has_module(&self) -> Result<bool, Failure> {
+        if self.dialect() != Dialect::MODULE {
+            self.find_out().await?;
+        }
+        Ok(self.dialect() == Dialect::MODULE)
+    }
+
+    fn took_over(&self, call: &Command) {
+        self.counters.count(Count::TakenOver, 1);
+        let key = String::from_utf8_lossy(call.key().unwrap_or_default());
+        tracing::info!("the module is loaded now; took over key \"{key}\", which the script wrote");
+    }
+}
+
+fn call(key: &[u8]) -> Command {
+    Command::Server { words: CALL.as_slice(), key: Some(key.into()) }
+}
+
+fn is_wrong_type(reply: &Reply) -> bool {
+    matches!(reply, Reply::Error(text) if text.starts_with("WRONGTYPE"))
+}
