@@ -1,4 +1,4 @@
-//! Polling for a hold, by whoever is the first in this process's queue for a key.
+//! Polling for a hold, by the caller that is first in this process's queue for a key.
 
 use std::time::Duration;
 

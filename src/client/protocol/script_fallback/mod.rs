@@ -301,7 +301,7 @@ impl Inner {
         let taken =
             |answer: usize| came.get_mut(answer).map_or(Reply::Nil, |reply| std::mem::replace(reply, Reply::Nil));
         let mut replies: Vec<_> = answers.into_iter().map(taken).collect();
-        // Whoever may not load the script gets that error.
+        // A user who may not load the script gets that error.
         if let (true, Some(Reply::Error(why))) = (has_load, came.first()) {
             let unloaded = replies.iter_mut().filter(|reply| is_unloaded(reply));
             unloaded.for_each(|reply| *reply = Reply::Error(why.clone()));

@@ -37,7 +37,7 @@ async fn ask(client: &Client, holds: &HoldLimiter, kept: &mut Vec<Hold>) {
     kept.push(admission.take_hold().unwrap());
 }
 
-/// What the module has of each key, whoever counted it.
+/// What the module has of each key, of all clients.
 async fn check(client: &Client, asked: u64) {
     for (key, total) in [("window", 1), ("budget", 2), ("a", 1), ("b", 2), ("holds", 1), ("admitted", 1)] {
         let info = client.info(&format!("{{k}}:{key}")).await.unwrap().unwrap();
