@@ -164,8 +164,8 @@ impl HoldLimiter {
         }
     }
 
-    /// The turn to poll, after all who came before. `None` when it has not come in time, and at once for a caller that asks
-    /// again for a live hold: nobody waits for its own place.
+    /// The turn to poll, after all who came before. `None` when it has not come in time, and at once for a caller that
+    /// asks again for a live hold: nobody waits for its own place.
     async fn first_in_line(
         &self,
         renewer: &HoldRenewer,

@@ -20,8 +20,8 @@ impl Waiting {
         Self { connector: connector.clone(), idle: Mutex::default() }
     }
 
-    /// Sends a command over a connection of its own; the reply, and whether the script gave it, which does not wait. The
-    /// connection is closed when this is dropped: the server then stops waiting.
+    /// Sends a command over a connection of its own; the reply, and whether the script gave it, which does not wait.
+    /// The connection is closed when this is dropped: the server then stops waiting.
     pub async fn send(&self, command: &Command) -> Result<(Reply, bool), Failure> {
         let line = match self.idle() {
             Some(line) => line,

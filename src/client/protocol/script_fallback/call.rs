@@ -52,7 +52,8 @@ impl Command {
         is_lacking && matches!(reply, Reply::Error(text) if text.starts_with(KNOWN))
     }
 
-    /// Whether it must not be sent to a server that perhaps does not know it: its error would quote the words, cut anywhere.
+    /// Whether it must not be sent to a server that perhaps does not know it: its error would quote the words, cut
+    /// anywhere.
     pub(super) fn is_to_be_known(&self) -> bool {
         let mut is_ascii = true;
         self.each(&mut |word| is_ascii &= word.is_ascii());
@@ -85,8 +86,8 @@ impl Command {
         }
     }
 
-    /// An ALLOW's or a PEEK's numbers in one argument, which costs the script less than words. `None` where only words say
-    /// it.
+    /// An ALLOW's or a PEEK's numbers in one argument, which costs the script less than words. `None` where only
+    /// words say it.
     fn packed(&self) -> Option<[u8; 33]> {
         let (demand, flags) = match self {
             Self::Allow { demand, .. } if demand.block.is_none() => (demand, COUNT),

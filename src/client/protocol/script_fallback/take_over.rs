@@ -1,5 +1,5 @@
-//! Gives the module the keys that the script has written. To the module they are of a wrong type, as the module's are to
-//! the script.
+//! Gives the module the keys that the script has written. To the module they are of a wrong type, as the module's are
+//! to the script.
 
 use std::sync::LazyLock;
 
@@ -21,8 +21,8 @@ impl Inner {
         !is_server && self.module != Module::Never && is_wrong_type(reply)
     }
 
-    /// Asks the module again about keys of a wrong type, if the server has it, once they were taken over where the script
-    /// wrote them.
+    /// Asks the module again about keys of a wrong type, if the server has it, once they were taken over where the
+    /// script wrote them.
     pub(super) async fn take_over(&self, commands: &[Command], replies: &mut [Reply]) -> Result<(), Failure> {
         let each = commands.iter().zip(&*replies).enumerate();
         let wrong = each.filter(|(_, (command, reply))| self.is_of_wrong_type(command, reply));

@@ -111,8 +111,8 @@ async fn patiently(limiter: &HoldLimiter) -> Hold {
     hold
 }
 
-/// One queue in the process: who came first, and at its end who releases and takes again; who asks for its own hold again
-/// waits for nobody.
+/// One queue in the process: who came first, and at its end who releases and takes again; who asks for its own hold
+/// again waits for nobody.
 #[tokio::test]
 async fn waiting_in_line() {
     let server = Server::builder().bare().start();
