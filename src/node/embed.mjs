@@ -1,7 +1,10 @@
-/** Writes protocol/script-text.ts, so that src/lua/swlimit.lua travels in the package. Called by the build. */
+/** Writes protocol/script-text.ts, so that the scripts of src/lua travel in the package. Called by the build. */
 
 import { readFileSync, writeFileSync } from "node:fs";
 
-const script = readFileSync(new URL("../lua/swlimit.lua", import.meta.url), "utf8");
-const text = `/** src/lua/swlimit.lua, written by embed.mjs. */\n\nexport const SCRIPT =\n  ${JSON.stringify(script)};\n`;
+const texts = Object.entries({ SCRIPT: "swlimit.lua", TAKEOVER: "takeover.lua" }).map(([name, file]) => {
+  const script = readFileSync(new URL(`../lua/${file}`, import.meta.url), "utf8");
+  return `export const ${name} =\n  ${JSON.stringify(script)};\n`;
+});
+const text = ["/** The scripts of src/lua, written by embed.mjs. */\n", ...texts].join("\n");
 writeFileSync(new URL("protocol/script-text.ts", import.meta.url), text);

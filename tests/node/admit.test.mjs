@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { admit, BudgetLimiter, HoldLimiter, Limiter } from "swlimit";
-import { connect, eventually, key } from "./support.mjs";
+import { asModule, connect, eventually, key, sender } from "./support.mjs";
 
 /** A plan: 2 streams at once, 3 requests an hour, 100 tokens a year. */
 function plan(test, client, options) {
@@ -65,7 +65,7 @@ test("a settlement whose reply is lost is sent again, and happens once", async (
   let lost = 2;
   const lossy = async (args) => {
     const reply = await client.sendCommand(args);
-    return args[0] === "SWLIMIT.SETTLE" && lost-- > 0 ? new Promise(() => {}) : reply;
+    return asModule(args)[0] === "SWLIMIT.SETTLE" && lost-- > 0 ? new Promise(() => {}) : reply;
   };
   const { parts, left, streams, k } = plan(test, lossy, { timeout: 100 });
   const { ttl } = streams;
@@ -84,7 +84,7 @@ test("what was used beyond is counted though the hold had ended", async (test) =
   const client = await connect(test);
   const { k, parts, left } = plan(test, client);
   const admission = await admit(parts(60));
-  await client.sendCommand(["SWLIMIT.RELEASE", `streams:${k}`, admission.hold.id]);
+  await sender(client)("SWLIMIT.RELEASE", `streams:${k}`, admission.hold.id);
   assert.deepEqual([await admission.settle(65, 0), await left()], [null, [35, 2]]);
 });
 
@@ -93,12 +93,13 @@ test("what is granted too late is undone", async (test) => {
   let answer = () => {};
   const slow = (args) => {
     const reply = client.sendCommand(args);
-    if (args[0] !== "SWLIMIT.ADMIT") return reply;
+    if (asModule(args)[0] !== "SWLIMIT.ADMIT") return reply;
     return new Promise((resolve) => {
       answer = () => resolve(reply);
     });
   };
-  const { k, parts } = plan(test, slow, { timeout: 100, onFailure: "deny" });
+  const { k, parts, tokens } = plan(test, slow, { timeout: 100, onFailure: "deny" });
+  await eventually(async () => (await tokens.peek(k)).source === "server");
   assert.equal((await admit(parts(60))).granted, false);
   answer();
   const patient = plan(test, client);

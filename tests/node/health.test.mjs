@@ -23,8 +23,16 @@ test("a server is away, and back", async (test) => {
   assert.deepEqual(three.servers(), []);
   for (let i = 0; i < 5; i++) await three.allow("k");
   const address = "the server";
-  const away = { address, state: "away", reason: "OOM", message: "OOM command not allowed", lacks: [], failovers: 0 };
-  const up = { address, state: "up", reason: null, message: "", lacks: [], failovers: 0 };
+  const away = {
+    address,
+    state: "away",
+    reason: "OOM",
+    message: "OOM command not allowed",
+    lacks: [],
+    failovers: 0,
+    takenOver: 0,
+  };
+  const up = { address, state: "up", reason: null, message: "", lacks: [], failovers: 0, takenOver: 0 };
   const timeless = ({ since, roundTrip, backend, ...others }) => others;
   assert.deepEqual(three.servers().map(timeless), [away]);
   assert.equal(three.servers()[0].roundTrip, null);

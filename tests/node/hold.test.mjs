@@ -7,14 +7,7 @@ import { test } from "node:test";
 import { promisify } from "node:util";
 import { Redis } from "ioredis";
 import { DeniedError, HoldLimiter, LostError, UnavailableError } from "swlimit";
-import { connect, eventually, key, port } from "./support.mjs";
-
-/** A limiter that ends with the test. */
-function holds(test, options) {
-  const made = new HoldLimiter({ limit: 1, ttl: "1m", timeout: 20_000, ...options });
-  test.after(() => made.close());
-  return made;
-}
+import { asModule, connect, eventually, holds, key, port, sender, sent } from "./support.mjs";
 
 /** A client as a function, through which commands go that `pass` lets through; others are never answered. */
 async function through(test, pass) {
@@ -74,6 +67,56 @@ for (const [name, open] of Object.entries({
   });
 }
 
+test("who has released waits behind those who waited before, of all limiters of the client", async (test) => {
+  const client = await connect(test);
+  const [one, other] = [holds(test, { client }), holds(test, { client })];
+  const k = key();
+  const order = [];
+  const first = await one.hold(k);
+  const later = [other, one].map((limiter, at) => limiter.hold(k, { wait: "5m" }, async () => order.push(at)));
+  await first.release();
+  later.push(one.hold(k, { wait: "5m" }, async () => order.push(2)));
+  await Promise.all(later);
+  assert.deepEqual(order, [0, 1, 2]);
+});
+
+test("a wait may end at any moment, and leaves the others' turns and no hold", async (test) => {
+  const client = await connect(test);
+  const one = holds(test, { client });
+  const k = key();
+  const first = await one.hold(k);
+  const ends = [0, 1, 5, 20, 40, 80].map((ms) => ({ wait: "5m", signal: AbortSignal.timeout(ms) }));
+  const waits = ends.map((options) => one.hold(k, options).catch((error) => error.name));
+  const short = one.hold(k, { wait: 100 });
+  const last = one.hold(k, { wait: "5m" });
+  assert.deepEqual(await Promise.all(waits), Array(ends.length).fill("TimeoutError"));
+  const { granted, retryAfter, source } = await short;
+  assert.deepEqual([granted, retryAfter > 0, source], [0, true, "server"]);
+  await first.release();
+  await using hold = await last;
+  assert.deepEqual([hold.granted, (await one.holders(k)).length], [1, 1]);
+  await hold.release();
+  await eventually(async () => (await one.holders(k)).length === 0, "the end of all");
+});
+
+test("a wait goes on while the server is away, unless a hold is granted without it", async (test) => {
+  const client = await connect(test);
+  let isAway = false;
+  const through = (args) => (isAway ? Promise.reject(new Error("gone")) : client.sendCommand(args));
+  const patient = holds(test, { client: through, onFailure: "deny" });
+  const lenient = holds(test, { client: (args) => through(args), onFailure: "allow" });
+  const k = key();
+  const first = await patient.hold(k);
+  const waiting = [patient, lenient].map((limiter) => limiter.hold(k, { wait: "5m" }));
+  await eventually(async () => patient.counts.server === 1 && lenient.servers()[0]?.backend, "the waits");
+  isAway = true;
+  assert.equal((await waiting[1]).source, "failure");
+  await eventually(() => patient.servers()[0].state === "away", "the breaker");
+  isAway = false;
+  await first.release();
+  assert.deepEqual(told(await waiting[0]), { granted: 1, limit: 1, remaining: 0, source: "server" });
+});
+
 test("work is done under a hold, which ends with it", async (test) => {
   const one = holds(test, { client: await connect(test) });
   const k = key();
@@ -104,7 +147,7 @@ test("what is wrong is refused", async (test) => {
 
 test("all holds of a key are renewed together, a thousand by one command", async (test) => {
   const renewals = [];
-  const client = await through(test, (args) => args[0] !== "SWLIMIT.RENEW" || renewals.push(args));
+  const client = await through(test, (args) => asModule(args)[0] !== "SWLIMIT.RENEW" || renewals.push(asModule(args)));
   const many = holds(test, { client, limit: 5000, ttl: "9s" });
   const k = key();
   const held = await Promise.all(Array.from({ length: 1001 }, () => many.hold(k)));
@@ -117,7 +160,7 @@ test("all holds of a key are renewed together, a thousand by one command", async
 
 test("a hold that cannot be renewed is lost at its time, and it asks again until then", async (test) => {
   let asked = 0;
-  const client = await through(test, ([name]) => name !== "SWLIMIT.RENEW" || !++asked);
+  const client = await through(test, (args) => asModule(args)[0] !== "SWLIMIT.RENEW" || !++asked);
   const one = holds(test, { client, ttl: "3s", timeout: 200 });
   const hold = await one.hold(key());
   const { signal } = hold;
@@ -132,7 +175,7 @@ test("a hold that somebody else ended is lost, though the server grants it to ot
   const one = holds(test, { client, ttl: "3s" });
   const k = key();
   const hold = await one.hold(k);
-  await client.sendCommand(["SWLIMIT.RELEASE", k, hold.id]);
+  await sender(client)("SWLIMIT.RELEASE", k, hold.id);
   await eventually(() => hold.signal.aborted, "the loss", 60_000);
   assert.equal(hold.isLive, false);
 });
@@ -152,46 +195,16 @@ test("time passes while the machine sleeps", async (test) => {
   test.mock.restoreAll();
 });
 
-test("after a wait the time to live runs from a renewal", async (test) => {
-  const seen = [];
-  const client = await connect(test);
-  const { duplicate } = client;
-  client.duplicate = (...options) => {
-    const made = duplicate.apply(client, options);
-    const { sendCommand } = made;
-    made.sendCommand = (args) => {
-      seen.push(args);
-      return sendCommand.call(made, args);
-    };
-    return made;
-  };
-  const one = holds(test, { client });
-  const k = key();
-  const first = await one.hold(k);
-  const { sendCommand } = client;
-  client.sendCommand = (args) => {
-    seen.push(args);
-    return sendCommand.call(client, args);
-  };
-  const waiting = one.hold(k, { wait: "5m" });
-  await eventually(() => seen.some((args) => args.includes("WAIT")), "the wait");
-  await first.release();
-  const hold = await waiting;
-  const names = seen.map(([name]) => name);
-  assert.equal(seen.at(-1)[3], hold.id);
-  assert.equal(new Set(seen.filter(([name]) => name === "SWLIMIT.HOLD").map((args) => args[4])).size, 1);
-  assert.deepEqual(names.slice(-2), ["SWLIMIT.RELEASE", "SWLIMIT.RENEW"]);
-  await hold.release();
-});
-
 test("a wait that is given up leaves no hold and no place in the queue", async (test) => {
   const client = await connect(test);
   const one = holds(test, { client });
   const k = key();
   const first = await one.hold(k);
+  const asked = sent(client);
   const controller = new AbortController();
   const waiting = one.hold(k, { wait: "5m", signal: controller.signal });
-  const isQueued = async () => /swlimit_waiting:1\b/.test(await client.sendCommand(["INFO", "swlimit"]));
+  const isPolled = () => asked.filter((words) => asModule(words)[0] === "SWLIMIT.HOLD").length > 2;
+  const isQueued = async () => isPolled() || /swlimit_waiting:1\b/.test(await client.sendCommand(["INFO", "swlimit"]));
   await eventually(isQueued, "the wait");
   controller.abort(new Error("mine"));
   await assert.rejects(waiting, /mine/);
@@ -203,21 +216,23 @@ test("a wait that is given up leaves no hold and no place in the queue", async (
 
 test("a hold that is granted too late is given back", async (test) => {
   const client = await connect(test);
-  let answer = () => {};
+  let answer = null;
   const slow = (args) => {
     const reply = client.sendCommand(args);
-    if (args[0] !== "SWLIMIT.HOLD") return reply;
+    if (!answer || asModule(args)[0] !== "SWLIMIT.HOLD") return reply;
     return new Promise((resolve) => {
       answer = () => resolve(reply);
     });
   };
   const one = holds(test, { client: slow, timeout: 100, onFailure: "deny" });
+  await eventually(async () => (await one.hold(key())).source === "server");
   const k = key();
+  answer = () => {};
   const hold = await one.hold(k);
   assert.deepEqual(told(hold), { granted: 0, limit: 1, remaining: undefined, source: "failure" });
-  assert.equal((await client.sendCommand(["SWLIMIT.HOLDERS", k])).length, 1);
+  assert.equal((await sender(client)("SWLIMIT.HOLDERS", k)).length, 1);
   answer();
-  await eventually(async () => (await client.sendCommand(["SWLIMIT.HOLDERS", k])).length === 0, "the release");
+  await eventually(async () => (await sender(client)("SWLIMIT.HOLDERS", k)).length === 0, "the release");
 });
 
 test("while the server does not answer, a share of the limit is held here", async (test) => {
@@ -257,7 +272,7 @@ test("what is held is released when the limiter ends", async (test) => {
     await two.hold(k);
     await two.hold(k);
   }
-  assert.deepEqual(await client.sendCommand(["SWLIMIT.HOLDERS", k]), []);
+  assert.deepEqual(await sender(client)("SWLIMIT.HOLDERS", k), []);
 });
 
 test("what is held, denied or counted keeps no process from ending", async () => {
@@ -291,40 +306,7 @@ test("a hold that is released while the server is away ends once it is back", as
   await hold.release();
   while (one.servers()[0].state !== "away") await one.hold(key());
   isAway = false;
-  await eventually(async () => (await client.sendCommand(["SWLIMIT.HOLDERS", k])).length === 0, "its end");
-});
-
-test("a wait that goes on for somebody else with its id is over: nothing more is asked for it", async (test) => {
-  const [client, other, admin] = await Promise.all([1, 2, 3].map(() => connect(test)));
-  const sent = [];
-  const { duplicate } = client;
-  client.duplicate = (...words) => {
-    const made = duplicate.apply(client, words);
-    const { sendCommand } = made;
-    made.sendCommand = (args, ...options) => {
-      sent.push(args);
-      return sendCommand.call(made, args, ...options);
-    };
-    return made;
-  };
-  const one = holds(test, { client });
-  const k = key();
-  const first = await one.hold(k);
-  const waiting = one.hold(k, { wait: "1m" });
-  const isWaiting = async () => /swlimit_waiting:1\b/.test(await admin.sendCommand(["INFO", "swlimit"]));
-  await eventually(isWaiting, "its wait");
-  const calls = async () => {
-    const stats = await admin.sendCommand(["INFO", "commandstats"]);
-    return ["hold", "release"].map((name) => new RegExp(`swlimit.${name}:calls=(\\d+)`).exec(stats)?.[1]);
-  };
-  const before = await calls();
-  const [hold] = sent.filter(([command]) => command === "SWLIMIT.HOLD");
-  const theirs = other.sendCommand(hold);
-  await assert.rejects(waiting, { name: "RefusedError", message: /^UNBLOCKED / });
-  await new Promise((resolve) => setTimeout(resolve, 300)); // three times as long as a poll takes
-  assert.deepEqual(await calls(), [String(Number(before[0]) + 1), before[1]]);
-  await first.release();
-  assert.equal((await theirs)[0], 1);
+  await eventually(async () => (await sender(client)("SWLIMIT.HOLDERS", k)).length === 0, "its end");
 });
 
 test("what is refused as too short says what is long enough", () => {

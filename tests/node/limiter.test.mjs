@@ -3,44 +3,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Redis } from "ioredis";
-import { createClient, createClientPool } from "redis";
-import { createClient as createClient5 } from "redis-5";
 import { allowAll, Limiter, RefusedError } from "swlimit";
-import { connect, eventually, key, limiter, port, told } from "./support.mjs";
-
-const CLIENTS = {
-  "redis 6": (test) => connect(test),
-  "redis 6 with RESP2": (test) => connect(test, { RESP: 2 }),
-  "redis 6, a pool": async (test) => {
-    const pool = await createClientPool({ socket: { port: port() } }).connect();
-    test.after(() => pool.destroy());
-    return pool;
-  },
-  "redis 5": async (test) => {
-    const client = await createClient5({ socket: { port: port() } }).connect();
-    test.after(() => client.destroy());
-    return client;
-  },
-  "redis, by its URL": async (test) => {
-    const client = await createClient({ url: `redis://127.0.0.1:${port()}/0` }).connect();
-    test.after(() => client.destroy());
-    return client;
-  },
-  ioredis: (test) => {
-    const client = new Redis(port());
-    test.after(() => client.disconnect());
-    return client;
-  },
-  "ioredis that gives numbers as texts": (test) => {
-    const client = new Redis(port(), { stringNumbers: true });
-    test.after(() => client.disconnect());
-    return client;
-  },
-  "a function": async (test) => {
-    const client = await connect(test);
-    return (args) => client.sendCommand(args);
-  },
-};
+import { CLIENTS, connect, eventually, key, limiter, port, told } from "./support.mjs";
 
 for (const [name, open] of Object.entries(CLIENTS)) {
   for (const mode of ["direct", "cached"]) {

@@ -5,22 +5,12 @@ import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { Redis } from "ioredis";
-import { admit, allowAll, BudgetLimiter, HoldLimiter, ModuleMissingError, NeedsModuleError } from "swlimit";
+import { admit, allowAll, BudgetLimiter, ModuleMissingError, NeedsModuleError } from "swlimit";
 import { Dialect, SHA } from "../../src/node/dist/esm/protocol/script-fallback.js";
-import { connect, eventually, key, limiter, port, told } from "./support.mjs";
+import { HoldQueue, holdPoll } from "../../src/node/dist/esm/transport/hold-queue.js";
+import { asModule, connect, eventually, holds, key, limiter, port, sent, sleep, told } from "./support.mjs";
 
 const RIGHT = { timeout: 20_000 };
-
-/** What a client is given to send, from now on. */
-function sent(client) {
-  const { sendCommand } = client;
-  const found = [];
-  client.sendCommand = (words, options) => {
-    found.push(String(words[0]));
-    return sendCommand.call(client, words, options);
-  };
-  return found;
-}
 
 test("the script is the one of src/lua", () => {
   const script = readFileSync(new URL("../../src/lua/swlimit.lua", import.meta.url));
@@ -140,8 +130,8 @@ test("it is found out once a connection, and again for another server", async (t
   const three = limiter(test, { client, ...RIGHT, mode: "direct" });
   const k = key();
   for (let i = 0; i < 5; i++) await three.allow(k);
-  assert.equal(commands.filter((name) => name === "SWLIMIT.ALLOW").length, 1);
-  assert.equal(commands.at(-1), "EVALSHA");
+  assert.equal(commands.filter(([name]) => name === "SWLIMIT.ALLOW").length, 1);
+  assert.equal(commands.at(-1)[0], "EVALSHA");
   const other = await connect(test, { of: "module" });
   await other.sendCommand(["SCRIPT", "FLUSH"]);
   const { sendCommand } = other;
@@ -164,52 +154,108 @@ test("always the module, never the module", async (test) => {
   const k = key();
   assert.equal((await never.allow(k)).granted, 1);
   assert.equal(await client.sendCommand(["TYPE", k]), "string");
-  assert.ok(commands.every((name) => !name.startsWith("SWLIMIT")));
+  assert.ok(commands.every(([name]) => !name.startsWith("SWLIMIT")));
   assert.throws(() => limiter(test, { client, module: "sometimes" }), /module must be one of/);
-});
-
-test("what the script has not needs the module", async (test) => {
-  const client = await connect(test);
-  const two = new HoldLimiter({ client, limit: 2, ...RIGHT });
-  test.after(() => two.close());
-  const error = await two.hold(key()).catch((error) => error);
-  assert.ok(error instanceof NeedsModuleError && /SWLIMIT.HOLD needs the module/.test(error.message), error);
-  await assert.rejects(admit([{ limiter: two, key: key() }]), /SWLIMIT.ADMIT of a hold needs the module/);
 });
 
 test("a module that is loaded later is noticed by what the script has not", async () => {
   let hasModule = false;
   const sent = [];
-  const dialect = new Dialect(async ([name, ...words]) => {
+  const dialect = new Dialect(async ([name]) => {
     sent.push(name);
     if (name.startsWith("SWLIMIT.") && !hasModule) throw new Error(`ERR unknown command '${name}'`);
-    if (name.startsWith("SWLIMIT.") && words.length === 0)
-      throw new Error(`ERR wrong number of arguments for '${name}'`);
     return 1;
   }, true);
-  const hold = { name: "HOLD", key: "k", limit: 2, ttl: 60_000, id: "h", cost: 1 };
+  const demand = { limit: 2, window: 60_000, resolution: 5000, cost: 1, partial: false, strict: false };
+  const acquire = { name: "ACQUIRE", key: "k", demand, timeout: 0 };
   await dialect.ask({ name: "UNBLOCK", key: "k" }, "auto");
-  for (let i = 0; i < 2; i++) await assert.rejects(dialect.ask(hold, "auto"), NeedsModuleError);
-  assert.deepEqual(sent.splice(0), ["SWLIMIT.UNBLOCK", "EVALSHA", "SWLIMIT.HOLD", "SWLIMIT.HOLD"]);
+  for (let i = 0; i < 2; i++) await assert.rejects(dialect.ask(acquire, "auto"), /SWLIMIT.ACQUIRE needs the module/);
+  assert.deepEqual(sent.splice(0), ["SWLIMIT.UNBLOCK", "EVALSHA", "SWLIMIT.ACQUIRE", "SWLIMIT.ACQUIRE"]);
   hasModule = true;
-  await assert.rejects(dialect.ask(hold, "never"), NeedsModuleError);
-  assert.equal(await dialect.ask(hold, "auto"), 1);
+  await assert.rejects(dialect.ask(acquire, "never"), NeedsModuleError);
+  assert.equal(await dialect.ask(acquire, "auto"), 1);
   assert.equal(dialect.backend, "module");
-  assert.deepEqual(sent, ["SWLIMIT.HOLD", "SWLIMIT.HOLD"]);
+  assert.deepEqual(sent, ["SWLIMIT.ACQUIRE"]);
 });
 
-test("a server that is full grants nothing, and is noticed to be back", async (test) => {
-  const client = await connect(test, { of: "spare" });
-  const three = limiter(test, { client, ...RIGHT, mode: "direct", onFailure: "deny" });
+for (const [name, made] of Object.entries({
+  rates: (test, options) => limiter(test, { ...options, mode: "direct" }),
+  holds: (test, options) => holds(test, { ...options, limit: 1e6 }),
+})) {
+  test(`a server that is full grants nothing, and is noticed to be back, with ${name}`, async (test) => {
+    const client = await connect(test, { of: "spare" });
+    const many = made(test, { client, ...RIGHT, onFailure: "deny" });
+    const k = key();
+    const ask = () => (many.hold ?? many.allow).call(many, k);
+    await ask();
+    const admin = await connect(test, { of: "spare" });
+    await admin.sendCommand(["CONFIG", "SET", "maxmemory", "1"]);
+    try {
+      await eventually(async () => (await ask()).source === "failure" && many.servers()[0].state === "away");
+      for (let i = 0; i < 20; i++, await sleep(50)) assert.equal(many.servers()[0].state, "away"); // whatever is probed
+      assert.equal(many.servers()[0].reason, "OOM");
+    } finally {
+      await admin.sendCommand(["CONFIG", "SET", "maxmemory", "0"]);
+    }
+    await eventually(async () => (await ask()).source === "server", "its return");
+  });
+}
+
+/** Have waits for holds go on until something wakes them, instead of the next poll; the keys that are waited for. */
+function neverPoll(test) {
+  const { changed } = HoldQueue.prototype;
+  const waiting = [];
+  test.mock.method(HoldQueue.prototype, "changed", function (k, _, signal) {
+    const change = changed.call(this, k, 3_600_000, signal);
+    waiting.push(k);
+    return change;
+  });
+  return waiting;
+}
+
+for (const [name, end] of Object.entries({
+  released: (admission) => admission.release(),
+  settled: (one) => one.settle(),
+}))
+  test(`who waits for a hold asks at once when this process has ${name} one`, async (test) => {
+    const waits = neverPoll(test);
+    const client = await connect(test);
+    const one = holds(test, { client });
+    const k = key();
+    const first = await admit([{ limiter: one, key: k }]);
+    const waiting = one.hold(k, { wait: "1h" });
+    await eventually(() => waits.length === 1, "the wait");
+    await end(first);
+    assert.equal((await waiting).granted, 1);
+  });
+
+test("who waits for a hold asks at once when the server announces that the key has changed", async (test) => {
+  const waits = neverPoll(test);
+  const client = await connect(test);
+  const { duplicate } = client;
+  const connections = [];
+  client.duplicate = (...words) => {
+    const made = duplicate.apply(client, words);
+    connections.push([made, sent(made)]);
+    return made;
+  };
   const k = key();
-  await three.allow(k);
-  const admin = await connect(test, { of: "spare" });
-  await admin.sendCommand(["CONFIG", "SET", "maxmemory", "1"]);
-  try {
-    await eventually(async () => (await three.allow(k)).source === "failure" && three.servers()[0].state === "away");
-    assert.equal(three.servers()[0].reason, "OOM");
-  } finally {
-    await admin.sendCommand(["CONFIG", "SET", "maxmemory", "0"]);
-  }
-  await eventually(async () => (await three.allow(k)).source === "server", "its return");
+  const denied = limiter(test, { client, ...RIGHT, limit: 1, window: "1h", maxUntrackedAge: 0, prefix: "rate:" });
+  await eventually(async () => (await denied.allow(k)).source === "cache", "client tracking");
+  const [one, other] = [holds(test, { client }), holds(test, { client: await connect(test) })];
+  const first = await other.hold(k);
+  const waiting = one.hold(k, { wait: "1h" });
+  const [[tracking, commands]] = connections;
+  await eventually(() => waits.length === 1, "the wait");
+  assert.ok(commands.some((words) => asModule(words)[0] === "SWLIMIT.HOLDERS"));
+  await tracking.sendCommand(["PING"]); // which is answered after that
+  await first.release();
+  assert.equal((await waiting).granted, 1);
+});
+
+test("who waits for a hold asks again after 20 to 60 ms, or when it may fit", () => {
+  const drawn = Array.from({ length: 1000 }, () => holdPoll(30_000));
+  assert.ok(drawn.every((ms) => ms >= 20 && ms < 60) && new Set(drawn).size > 100);
+  assert.ok(Array.from({ length: 1000 }, () => holdPoll(30)).every((ms) => ms >= 20 && ms <= 30));
+  assert.equal(holdPoll(3), 3);
 });

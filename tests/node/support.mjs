@@ -4,8 +4,10 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { Socket } from "node:net";
-import { createClient } from "redis";
-import { Limiter } from "swlimit";
+import { Redis } from "ioredis";
+import { createClient, createClientPool } from "redis";
+import { createClient as createClient5 } from "redis-5";
+import { HoldLimiter, Limiter } from "swlimit";
 import { SCRIPT } from "../../src/node/dist/esm/protocol/script-text.js";
 
 /** The port of a server: of "main", or of another one that test_node.py names. */
@@ -30,16 +32,78 @@ export async function connect(test, { of, ...options } = {}) {
   return client;
 }
 
+/** Each kind of client, which ends with the test. */
+export const CLIENTS = {
+  "redis 6": (test) => connect(test),
+  "redis 6 with RESP2": (test) => connect(test, { RESP: 2 }),
+  "redis 6, a pool": async (test) => {
+    const pool = await createClientPool({ socket: { port: port() } }).connect();
+    test.after(() => pool.destroy());
+    return pool;
+  },
+  "redis 5": async (test) => {
+    const client = await createClient5({ socket: { port: port() } }).connect();
+    test.after(() => client.destroy());
+    return client;
+  },
+  "redis, by its URL": async (test) => {
+    const client = await createClient({ url: `redis://127.0.0.1:${port()}/0` }).connect();
+    test.after(() => client.destroy());
+    return client;
+  },
+  ioredis: (test) => {
+    const client = new Redis(port());
+    test.after(() => client.disconnect());
+    return client;
+  },
+  "ioredis that gives numbers as texts": (test) => {
+    const client = new Redis(port(), { stringNumbers: true });
+    test.after(() => client.disconnect());
+    return client;
+  },
+  "a function": async (test) => {
+    const client = await connect(test);
+    return (args) => client.sendCommand(args);
+  },
+};
+
 /** Sends commands to a server; by the script where it lacks the module. */
 export function sender(client) {
   return (...words) => {
     const [command, ...rest] = words.map(String);
     return client.sendCommand([command, ...rest]).catch((error) => {
       if (!error.message.includes("unknown command")) throw error;
-      const keys = command === "SWLIMIT.MALLOW" ? rest.splice(0, 1 + Number(rest[0])) : ["1", rest.shift()];
+      const isOfSeveral = ["SWLIMIT.MALLOW", "SWLIMIT.ADMIT", "SWLIMIT.SETTLE"].includes(command);
+      const keys = isOfSeveral ? rest.splice(0, 1 + Number(rest[0])) : ["1", rest.shift()];
       return client.sendCommand(["EVAL", SCRIPT, ...keys, command.replace("SWLIMIT.", ""), ...rest]);
     });
   };
+}
+
+/** The words of a sent command, as the module gets them; those that the script got are spelled so. */
+export function asModule([name, ...words]) {
+  if (!name.startsWith("EVALSHA")) return [name, ...words];
+  const [, count, ...rest] = words;
+  const keys = rest.splice(0, Number(count));
+  return [`SWLIMIT.${rest.shift()}`, ...keys, ...rest];
+}
+
+/** What a client is given to send from now on. */
+export function sent(client) {
+  const { sendCommand } = client;
+  const found = [];
+  client.sendCommand = (words, options) => {
+    found.push(words);
+    return sendCommand.call(client, words, options);
+  };
+  return found;
+}
+
+/** A limiter of holds that ends with the test. */
+export function holds(test, options) {
+  const made = new HoldLimiter({ limit: 1, ttl: "1m", timeout: 20_000, ...options });
+  test.after(() => made.close());
+  return made;
 }
 
 /** A limiter that ends with the test: 3 of 10 s, unless other things are asked for. */

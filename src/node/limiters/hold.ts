@@ -10,10 +10,11 @@ import { requested, settingsOf, type WaitOptions } from "../core/options.js";
 import { type HoldReply, type HoldRequest, holdReplyOf } from "../protocol/commands.js";
 import { POLL } from "../transport/blocking-connections.js";
 import type { ClientState } from "../transport/client-state.js";
+import { holdPoll } from "../transport/hold-queue.js";
 import type { RenewedHold } from "../transport/hold-renewer.js";
 import { FairQueue } from "../util/fair-queue.js";
 import { type Instant, instant } from "../util/suspend-clock.js";
-import { inTime, pause } from "../util/timeout.js";
+import { inTime } from "../util/timeout.js";
 import { BaseLimiter, type BaseOptions } from "./base.js";
 
 export interface HoldLimiterOptions extends BaseOptions {
@@ -67,7 +68,7 @@ export class Hold extends Decision {
   readonly token: number | undefined;
   /** @internal */ readonly name: string;
   /** @internal */ readonly ttl: number;
-  /** @internal */ readonly timeout: number;
+  /** @internal */ readonly settings: RenewedHold["settings"];
   private isOver: boolean;
   private isReleased = false;
   private controller: AbortController | undefined;
@@ -75,7 +76,7 @@ export class Hold extends Decision {
   /** @internal */
   constructor(
     decision: Decision,
-    { id, name, ttl, timeout }: Omit<RenewedHold, "lost">,
+    { id, name, ttl, settings }: Omit<RenewedHold, "lost">,
     token: number | undefined,
     private readonly clientState: ClientState | null,
     private readonly owner: HoldOwner,
@@ -85,7 +86,7 @@ export class Hold extends Decision {
     this.id = id;
     this.name = name;
     this.ttl = ttl;
-    this.timeout = timeout;
+    this.settings = settings;
     this.token = token;
     this.isOver = granted === 0;
   }
@@ -137,13 +138,14 @@ export class HoldLimiter extends BaseLimiter {
   /** A hold that is not renewed ends after so many ms. */
   readonly ttl: number;
   private readonly local = new LocalHolds();
-  private readonly queue = new FairQueue();
+  private readonly queue: FairQueue;
   private readonly holds = new Set<Hold>();
 
   constructor(options: HoldLimiterOptions) {
     super(settingsOf(options, ["limit", "ttl", "maxWaiting"]), options.client);
     this.limit = integer(options.limit, "limit", 0);
     this.ttl = milliseconds(options.ttl ?? "30s", "ttl", LEAST_TTL);
+    this.queue = this.clientState?.holdQueue ?? new FairQueue();
     this.clientState?.join(this);
   }
 
@@ -255,7 +257,7 @@ export class HoldLimiter extends BaseLimiter {
       if (clientState) await this.releaseAtServer(request);
     };
     const owner: HoldOwner = { over: (hold) => void this.holds.delete(hold), giveBack };
-    const hold = new Hold(decision, { id, name, ttl, timeout: this.settings.timeout }, token, clientState, owner);
+    const hold = new Hold(decision, { id, name, ttl, settings: this.settings }, token, clientState, owner);
     if (hold.granted > 0) this.holds.add(hold);
     return hold;
   }
@@ -267,13 +269,14 @@ export class HoldLimiter extends BaseLimiter {
     if (longest > LONGEST_WAIT) throw new RangeError("wait must be at most 1h");
     const deadline = performance.now() + longest;
     const left = () => Math.max(0, deadline - performance.now());
-    if (!this.clientState) return this.takeHere(request, left, signal);
+    const { clientState } = this;
+    if (!clientState) return this.takeHere(request, left, signal);
     if (longest === 0) return this.askedOrHere(request, () => this.once(request, options));
     return this.queue.take(
       request.key,
       longest,
       signal,
-      () => this.askedOrHere(request, () => this.inTurn(request, left, options)),
+      () => this.askedOrHere(request, () => this.inTurn(clientState, request, left, options)),
       () => this.askedOrHere(request, () => this.once(request, options)),
     );
   }
@@ -309,17 +312,28 @@ export class HoldLimiter extends BaseLimiter {
   }
 
   /** Wait in the server's queue, or where there is none ask again and again. A wait survives restarts and failovers. */
-  private async inTurn(first: HoldRequest, left: () => number, options: HoldOptions): Promise<Hold> {
+  private async inTurn(
+    clientState: ClientState,
+    first: HoldRequest,
+    left: () => number,
+    options: HoldOptions,
+  ): Promise<Hold> {
     const { signal } = options;
-    const isLast = () => left() === 0 || this.clientState?.isLeft === true;
+    const isLast = () => left() === 0 || clientState.isLeft;
     let request = first;
     for (let hasWaited = false; ; hasWaited = true) {
+      let ms = POLL;
       try {
         const since = instant();
         const now = await this.askFor(request, options);
         const [granted, , , retryAfter] = now;
         if (granted > 0 || retryAfter < 0 || isLast()) return this.held(request, now, since);
-        const found = await this.queued(request, left, signal);
+        const { backend, invalidations } = clientState.server(request.key);
+        const { module } = this.settings;
+        const isScript = module === "never" || backend === "script";
+        ms = isScript ? holdPoll(retryAfter) : Math.min(POLL, retryAfter);
+        if (isScript) invalidations?.registerHolds(request.key, module);
+        const found = isScript ? null : await this.queued(clientState, request, left, signal);
         if (found?.[0] === 0) return this.held(request, found, since);
         // The ttl runs from the grant, which may be older than its reply.
         const renewed = instant();
@@ -329,19 +343,19 @@ export class HoldLimiter extends BaseLimiter {
         if (this.lookHere("failure", request).granted > 0) throw error;
       }
       request = { ...request, id: freshId() };
-      if (!isLast()) await pause(Math.min(POLL, left()), signal);
+      if (!isLast()) await clientState.holdQueue.changed(request.key, Math.min(ms, left()), signal);
     }
   }
 
   /** The reply after waiting in the server's queue; null when there was no place, or the request must be sent again. */
   private async queued(
+    clientState: ClientState,
     request: HoldRequest,
     left: () => number,
     signal: AbortSignal | undefined,
   ): Promise<HoldReply | null> {
-    const { clientState, settings } = this;
-    if (!clientState?.blocking) return null;
-    const { timeout: grace, maxWaiting } = settings;
+    if (!clientState.blocking) return null;
+    const { timeout: grace, maxWaiting } = this.settings;
     let isSent = false;
     const reply = await clientState.blocking.ask({
       ...{ key: request.key, left, grace, maxWaiting, signal },

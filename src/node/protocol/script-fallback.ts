@@ -1,6 +1,8 @@
 /**
  * How a connection is asked: in the module's commands, or, where the server lacks the module, by a script that decides
  * the same. It learns which from the server's replies, and forgets it when the server may be another one.
+ *
+ * Once the module is loaded, keys that the script has written are handed over to it when they are asked for.
  */
 
 import { createHash } from "node:crypto";
@@ -16,31 +18,38 @@ import {
   isRead,
   keyOf,
   keysOf,
-  takesHold,
   wordsOf,
 } from "./commands.js";
-import { SCRIPT } from "./script-text.js";
+import { SCRIPT, TAKEOVER } from "./script-text.js";
 
 /** A word of a command: text, or bytes. */
 export type Word = string | Buffer;
 
-type Send = (words: Word[], key: string) => Promise<unknown>;
+/** Sends a command to the server that has a key. */
+export type Send = (words: Word[], key: string) => Promise<unknown>;
 
-export const SHA = createHash("sha1").update(SCRIPT).digest("hex");
+interface Script {
+  readonly text: string;
+  readonly sha: string;
+}
 
-/** The commands that the script has; ADMIT only without a hold. */
-const SCRIPTED: ReadonlySet<string> = new Set(
-  "ALLOW PEEK RECORD REFUND BLOCK UNBLOCK INFO MALLOW BUDGET ADMIT".split(" "),
-);
+const [DECIDING, TAKING_OVER] = [SCRIPT, TAKEOVER].map((text) => ({
+  text,
+  sha: createHash("sha1").update(text).digest("hex"),
+})) as [Script, Script];
+
+export const SHA = DECIDING.sha;
 
 /** Errors of servers that lack a command. Managed servers have their own texts. */
 const UNKNOWN = /^ERR (unknown command|command is not available|unsupported command)/i;
 
-/** The error of a server that has a command, of which it got only the name. */
-const KNOWN = /^ERR wrong number of arguments/i;
-
 /** The script's error when it may not call TIME. */
-const NO_CLOCK = "ERR no clock: ";
+const NO_CLOCK = /^ERR no clock: /;
+
+const NO_SCRIPT = /^NOSCRIPT\b/;
+
+/** The module's error for keys of the script, and the script's for keys of the module. */
+export const WRONG_TYPE = /^WRONGTYPE\b/;
 
 /** A command is sent at most so often: meanwhile the module may be loaded, or the script forgotten. */
 export const SCRIPT_TRIES = 5;
@@ -48,28 +57,35 @@ export const SCRIPT_TRIES = 5;
 /** The script's maximum of subintervals. */
 export const SCRIPT_SUBINTERVALS = 4096;
 
+const says = (error: unknown, text: RegExp) => error instanceof Error && text.test(error.message);
+
+/** Whether a server lacks the command to which it replied with this error. */
+export const isUnknown = (error: unknown) => says(error, UNKNOWN);
+
 export class Dialect {
   /** What decides; null until that is known. */
   backend: "module" | "script" | null = null;
   private readOnly = "EVALSHA_RO";
   /** The script may not call TIME, so this machine's clock decides. */
   private usesOwnClock = false;
-  private loading: Promise<unknown> | null = null;
+  private readonly loading = new Map<Script, Promise<unknown>>();
   private isLoaded = false;
-  /** Commands that the server lacks. */
-  private readonly lacks = new Set<Command["name"]>();
 
-  /** `takesBytes`: whether words and replies may be bytes, which cost the script less. */
+  /**
+   * `takesBytes`: whether words and replies may be bytes, which cost the script less; `tookOver` is called with each key
+   * of the script that the module has now.
+   */
   constructor(
     private readonly send: Send,
     private readonly takesBytes: boolean,
+    private readonly tookOver: (key: string) => void,
   ) {}
 
   ask(command: AnyCommand, use: ModuleUse): Promise<unknown> {
-    if (use === "always" || command.name === null) return this.send(wordsOf(command), keyOf(command));
-    if (use === "never" || this.backend !== "module" || this.lacks.size > 0) return this.find(command, use);
+    if (command.name === null) return this.send(wordsOf(command), keyOf(command));
+    if (use === "never" || (use === "auto" && this.backend !== "module")) return this.find(command, use);
     return this.send(wordsOf(command), keyOf(command)).catch((error) => {
-      if (!(error instanceof Error && UNKNOWN.test(error.message))) throw error;
+      if (use === "always" || !isUnknown(error)) return this.handOver(command, error);
       this.forget();
       return this.find(command, use);
     });
@@ -81,103 +97,110 @@ export class Dialect {
     this.isLoaded = false;
     this.readOnly = "EVALSHA_RO";
     this.usesOwnClock = false;
-    this.lacks.clear();
   }
 
   private async find(command: Command, use: ModuleUse): Promise<unknown> {
-    const key = keyOf(command);
-    let isLacking = false;
     for (let round = 1; ; round++) {
-      const words = this.words(command, use);
+      const byScript = isScripted(command) && (use === "never" || this.backend === "script");
+      if (use === "never" && !byScript) throw new NeedsModuleError(fullName(command));
       try {
-        const reply = await this.send(words, key);
-        const isScript = words[1] === SHA;
-        this.backend ??= isScript ? "script" : "module";
-        if (isScript) this.isLoaded = true;
-        return unpacked(reply, command);
+        if (byScript) return await this.askScript(command, use);
+        const reply = await this.askModule(command);
+        this.backend = "module"; // also when it was loaded just now
+        return reply;
       } catch (error) {
         if (round === SCRIPT_TRIES || !(error instanceof Error)) throw error;
-        if (error.message.startsWith("NOSCRIPT")) {
-          if (isLacking) return unpacked(await this.send(withScript(words), key), command);
-          isLacking = true;
-        }
-        await this.mend(error, command, words, use);
+        this.mend(error, command, byScript);
       }
     }
   }
 
-  /** What to send now; one word only checks whether the server has the command. */
-  private words(command: Command, use: ModuleUse): Word[] {
-    const { name } = command;
-    const byScript = use === "never" || this.backend === "script";
-    if (this.lacks.has(name) || (byScript && !isScripted(command))) {
-      if (use === "never") throw needsModule(command);
-      return [fullName(command)]; // the module may be loaded by now
-    }
-    if (!byScript) return wordsOf(command);
-    const at = this.usesOwnClock && name !== "INFO" ? Date.now() : null;
-    return scriptCall(command, this.readOnly, this.takesBytes, at);
-  }
-
   /** Prepare for another try, or fail. */
-  private async mend(error: Error, command: Command, words: Word[], use: ModuleUse): Promise<void> {
-    const isCheck = words.length === 1;
-    if (error.message.startsWith("NOSCRIPT")) {
-      // A server that has lost its scripts may be another one.
-      if (use === "auto" && this.isLoaded) this.forget();
-      else await this.load(keyOf(command));
-      return;
-    }
-    if (error.message.startsWith(NO_CLOCK) && command.name !== "INFO") {
+  private mend(error: Error, command: Command, byScript: boolean): void {
+    if (byScript && NO_SCRIPT.test(error.message)) {
+      this.forget(); // a server that has lost its scripts may be another one
+    } else if (byScript && NO_CLOCK.test(error.message) && command.name !== "INFO") {
       this.usesOwnClock = true;
-      return;
-    }
-    if (isCheck && KNOWN.test(error.message)) {
-      this.forget();
-      return;
-    }
-    if (!UNKNOWN.test(error.message)) throw error;
-    if (isCheck) throw needsModule(command, error);
-    const [sent] = words;
-    if (sent === "EVALSHA_RO") {
+    } else if (!isUnknown(error)) {
+      throw error;
+    } else if (!byScript) {
+      if (!isScripted(command)) throw new NeedsModuleError(fullName(command), error);
+      this.backend = "script";
+    } else if (isRead(command) && this.readOnly === "EVALSHA_RO") {
       this.readOnly = "EVALSHA";
-      return;
-    }
-    if (sent === "EVALSHA") {
+    } else {
       this.forget();
       throw new ModuleMissingError(error);
     }
-    if (SCRIPTED.has(command.name)) {
-      this.backend = "script";
-      return;
-    }
-    this.lacks.add(command.name);
-    throw needsModule(command, error);
   }
 
-  private async load(key: string): Promise<void> {
-    this.loading ??= this.send(["SCRIPT", "LOAD", SCRIPT], key).finally(() => {
-      this.loading = null;
-    });
-    await this.loading;
-    this.isLoaded = true;
+  private askModule(command: Command): Promise<unknown> {
+    return this.send(wordsOf(command), keyOf(command)).catch((error) => this.handOver(command, error));
+  }
+
+  /** The module's reply once it has the keys that the script has written, where they were what it refused. */
+  private async handOver(command: Command, error: unknown): Promise<unknown> {
+    if (!says(error, WRONG_TYPE)) throw error;
+    for (const key of keysOf(command)) {
+      const reply = await this.run(TAKING_OVER, ["EVALSHA", TAKING_OVER.sha, "1", key], key);
+      if (Number(reply) === 1) this.tookOver(key);
+    }
+    return this.send(wordsOf(command), keyOf(command));
+  }
+
+  /** The script's reply, or the module's where another client has handed the key over to it. */
+  private async askScript(command: Command, use: ModuleUse): Promise<unknown> {
+    const key = keyOf(command);
+    const at = this.usesOwnClock && command.name !== "INFO" ? Date.now() : null;
+    const words = scriptCall(command, this.readOnly, this.takesBytes, at);
+    try {
+      const isKnown = use === "auto" && this.isLoaded;
+      const reply = await (isKnown ? this.send(words, key) : this.run(DECIDING, words, key));
+      this.backend ??= "script";
+      this.isLoaded = true;
+      return unpacked(reply, command);
+    } catch (error) {
+      if (!says(error, WRONG_TYPE)) throw error;
+      const reply = await this.askModule(command).catch((cause) => {
+        throw isUnknown(cause) ? error : cause;
+      });
+      if (use === "auto") this.backend = "module";
+      return reply;
+    }
+  }
+
+  /** The reply to a call of a script, which is loaded where the server lacks it. */
+  private run(script: Script, words: Word[], key: string): Promise<unknown> {
+    const orElse = (send: () => Promise<unknown>) => (error: unknown) => {
+      if (!says(error, NO_SCRIPT)) throw error;
+      return send();
+    };
+    return this.send(words, key)
+      .catch(orElse(() => this.load(script, key).then(() => this.send(words, key))))
+      .catch(orElse(() => this.send(withText(words, script), key)));
+  }
+
+  private load(script: Script, key: string): Promise<unknown> {
+    let loading = this.loading.get(script);
+    if (!loading) {
+      loading = this.send(["SCRIPT", "LOAD", script.text], key).finally(() => this.loading.delete(script));
+      this.loading.set(script, loading);
+    }
+    return loading;
   }
 }
 
-const needsModule = (command: Command, cause?: Error) =>
-  new NeedsModuleError(command.name === "ADMIT" ? `${fullName(command)} of a hold` : fullName(command), cause);
-
 /** Whether the script can decide in place of the module. */
-export function isScripted(command: Command): boolean {
-  return SCRIPTED.has(command.name) && !takesHold(command);
+export function isScripted({ name }: Command): boolean {
+  return name !== "ACQUIRE";
 }
 
 /**
  * The same call with the script's text. It goes where the key is; a load names no key, and in a cluster that has just
  * changed it may have gone to another node.
  */
-function withScript([call, , ...words]: Word[]): Word[] {
-  return [(call as string).replace("SHA", ""), SCRIPT, ...words];
+function withText([call, , ...words]: Word[], { text }: Script): Word[] {
+  return [(call as string).replace("SHA", ""), text, ...words];
 }
 
 /** A call of the script in place of a command; `at`: the instant, where this machine's clock decides. */

@@ -37,8 +37,8 @@ interface IdleConnection {
 /** The wait goes on for another client with the same id. */
 const REPLACED = /^UNBLOCKED (another client now waits for this id|this id waits elsewhere)/;
 
-/** Replies after which the request is sent again: the server ended the wait, or its queue is full. */
-const RETRIED = /^UNBLOCKED |too many clients are waiting/;
+/** Replies after which the request is sent again. The key may be the script's now: then it is handed over first. */
+const RETRIED = /^UNBLOCKED |too many clients are waiting|^WRONGTYPE /;
 
 export class BlockingConnections {
   private readonly idle: IdleConnection[] = [];
@@ -90,8 +90,8 @@ export class BlockingConnections {
 
   /** Null where the request is sent again, else an error. */
   private ended(error: Error): null {
-    const isFinal = error instanceof RefusedError && (REPLACED.test(error.message) || !RETRIED.test(error.message));
-    if (isFinal || error instanceof ModuleMissingError) throw error;
+    if (!(error instanceof RefusedError) || error instanceof ModuleMissingError) return null;
+    if (REPLACED.test(error.message) || !RETRIED.test(error.message)) throw error;
     return null;
   }
 

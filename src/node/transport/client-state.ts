@@ -1,9 +1,11 @@
 /** What all limiters with the same client share: the servers behind it, and the work that outlives requests. */
 
 import { RefusedError } from "../core/errors.js";
+import type { Settings } from "../core/options.js";
 import { type AnyCommand, type Command, keyOf } from "../protocol/commands.js";
 import { pause } from "../util/timeout.js";
 import { BlockingConnections } from "./blocking-connections.js";
+import { HoldQueue } from "./hold-queue.js";
 import { HoldRenewer, RETRIES } from "./hold-renewer.js";
 import type { KeyCache } from "./invalidation.js";
 import { RetryQueue } from "./retry-queue.js";
@@ -24,6 +26,7 @@ export class ClientState implements ServerOwner {
   readonly retryQueue: RetryQueue;
   readonly renewer: HoldRenewer;
   readonly caches = new Set<KeyCache>();
+  readonly holdQueue = new HoldQueue(this.caches);
   private readonly users = new Set<object>();
   private readonly servers = new Map<object, Server>();
   /** Undos that the server has not answered yet, and callbacks for when it is back. */
@@ -90,11 +93,12 @@ export class ClientState implements ServerOwner {
    * Send a command until it is answered, for at most `repeatFor` ms, also when the server is back. Resolves after the
    * first try.
    */
-  async askUntilAnswered(command: Command, repeatFor: number, timeout: number): Promise<void> {
+  async askUntilAnswered(command: Command, repeatFor: number, { timeout, module }: Settings): Promise<void> {
     const until = performance.now() + repeatFor;
     const isAnswered = async () => {
       try {
-        await this.ask(command, { timeout, always: true });
+        await this.ask(command, { timeout, module, always: true });
+        this.forget(keyOf(command));
       } catch (error) {
         return error instanceof RefusedError;
       }
@@ -174,7 +178,7 @@ export class ClientState implements ServerOwner {
     });
   }
 
-  /** Units of a key were given back: no limiter's cache may repeat a denial of it. */
+  /** Units of a key were given back: no limiter's cache may repeat a denial of it, and who waits for it asks again. */
   forget(key: string): void {
     for (const cache of this.caches) cache.forget(key);
   }

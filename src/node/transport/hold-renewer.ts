@@ -3,6 +3,7 @@
  * holds of a key. Holds that could not be renewed in time are lost.
  */
 
+import type { Settings } from "../core/options.js";
 import { type Instant, instant, passed } from "../util/suspend-clock.js";
 import type { Ask } from "./server.js";
 
@@ -21,8 +22,8 @@ export interface RenewedHold {
   readonly name: string;
   readonly id: string;
   readonly ttl: number;
-  /** The longest to wait for a reply, in ms. */
-  readonly timeout: number;
+  /** The longest to wait for a reply, in ms, and what decides. */
+  readonly settings: Pick<Settings, "timeout" | "module">;
   /** Called when the hold has ended before it was released. */
   lost(): void;
 }
@@ -131,7 +132,8 @@ export class HoldRenewer {
   /** Whether the server has answered. */
   private async renewSome({ name: key, ttl }: Group, some: LiveHold[]): Promise<boolean> {
     const since = instant();
-    const timeout = Math.max(...some.map(({ hold }) => hold.timeout));
+    const timeout = Math.max(...some.map(({ hold }) => hold.settings.timeout));
+    const module = some[0]?.hold.settings.module;
     const renewed = (reply: unknown) => {
       const isLive = (reply as unknown[]).map(Number);
       some.forEach((live, at) => {
@@ -143,7 +145,7 @@ export class HoldRenewer {
       // A late reply confirms them, too.
       const late = (reply: Promise<unknown>) => void reply.then(renewed).catch(() => {});
       const ids = some.map(({ hold }) => hold.id);
-      renewed(await this.ask({ name: "RENEW", key, ttl, ids }, { timeout, always: true, late }));
+      renewed(await this.ask({ name: "RENEW", key, ttl, ids }, { timeout, module, always: true, late }));
       return true;
     } catch {
       return false;

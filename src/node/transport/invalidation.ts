@@ -80,6 +80,11 @@ export class InvalidationConnection implements InvalidationListener {
     return replies;
   }
 
+  /** The same for a key of holds, if the connection is open. */
+  registerHolds(key: string, module: ModuleUse): void {
+    this.dialect?.ask({ name: "HOLDERS", key, count: 1 }, module).catch(() => {});
+  }
+
   invalidated(key: string | null): void {
     this.received = performance.now();
     for (const cache of this.caches) key === null ? cache.forgetAll() : cache.forget(key);
@@ -124,7 +129,8 @@ export class InvalidationConnection implements InvalidationListener {
       connection.hold(false);
       const opened = connection;
       this.connection = opened;
-      this.dialect = new Dialect((words) => opened.send(words), this.takesBytes);
+      const tookOver = (key: string) => this.health.tookOver(key);
+      this.dialect = new Dialect((words) => opened.send(words), this.takesBytes, tookOver);
       this.received = performance.now();
       this.listen();
     } catch (error) {

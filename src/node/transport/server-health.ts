@@ -23,6 +23,8 @@ export interface ServerState {
   readonly backend: "module" | "script" | null;
   /** How often another server became the primary, according to the sentinels. */
   readonly failovers: number;
+  /** Keys of the script that were handed over to the module, which was loaded later. */
+  readonly takenOver: number;
 }
 
 /** A message for each change of a server's state: its ServerState. */
@@ -33,6 +35,9 @@ const lacks = diagnostics.channel("swlimit:lacks");
 
 /** A message when another server becomes the primary: `{ name, from, to }`. */
 const failover = diagnostics.channel("swlimit:failover");
+
+/** A message for each key of the script that the module has now: `{ address, key }`. */
+const takeover = diagnostics.channel("swlimit:takeover");
 
 /** Announce that another server is the primary. */
 export function announceFailover(change: { readonly name: string; readonly from: string; readonly to: string }): void {
@@ -77,6 +82,7 @@ export class ServerHealth {
   private since = new Date();
   private roundTrip: number | null = null;
   private readonly lacking = new Set<string>();
+  private takenOver = 0;
 
   constructor(
     private readonly address: string,
@@ -85,7 +91,7 @@ export class ServerHealth {
   ) {}
 
   get state(): ServerState {
-    const { address, unavailable, slow, since, lacking, roundTrip } = this;
+    const { address, unavailable, slow, since, lacking, roundTrip, takenOver } = this;
     return {
       address,
       state: unavailable !== null ? "away" : slow ? "slow" : "up",
@@ -96,6 +102,7 @@ export class ServerHealth {
       roundTrip,
       backend: this.backend(),
       failovers: this.failovers(),
+      takenOver,
     };
   }
 
@@ -130,6 +137,15 @@ export class ServerHealth {
       code: "SWLIMIT_LACKS",
     });
     return true;
+  }
+
+  /** A key of the script is the module's now. The process is warned of the first one. */
+  tookOver(key: string): void {
+    const { address } = this;
+    takeover.publish({ address, key });
+    if (this.takenOver++ > 0) return;
+    const text = `${address}: the module is loaded now; took over key ${JSON.stringify(key)}, which the script wrote`;
+    process.emitWarning(text, { code: "SWLIMIT_TAKEOVER" });
   }
 
   private changed(): void {

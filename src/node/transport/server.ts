@@ -12,8 +12,8 @@ import {
   UnavailableError,
 } from "../core/errors.js";
 import type { ModuleUse } from "../core/options.js";
-import { type AnyCommand, keyOf, serverCommand } from "../protocol/commands.js";
-import { Dialect } from "../protocol/script-fallback.js";
+import { type AnyCommand, keyOf, wordsOf } from "../protocol/commands.js";
+import { Dialect, isUnknown, type Send } from "../protocol/script-fallback.js";
 import { within } from "../util/timeout.js";
 import { BatchTimeouts, type PendingReply } from "./batch-timeouts.js";
 import { CircuitBreaker } from "./circuit-breaker.js";
@@ -92,12 +92,8 @@ export class Server {
     owner: ServerOwner,
   ) {
     const { open, tracks, takesBytes } = transport;
-    this.dialect = new Dialect((words, key) => transport.send(words, key), takesBytes);
-    this.health = new ServerHealth(
-      transport.address(node),
-      () => (this.replacement?.dialect ?? this.dialect).backend,
-      transport.failovers,
-    );
+    this.dialect = this.speaking((words, key) => transport.send(words, key));
+    this.health = new ServerHealth(transport.address(node), () => this.backend, transport.failovers);
     this.breaker = new CircuitBreaker(
       this.health,
       () => this.probe(),
@@ -106,6 +102,11 @@ export class Server {
     const connect = open && tracks ? (listener: InvalidationListener) => open(node, listener) : null;
     this.invalidations =
       connect && new InvalidationConnection(connect, owner.caches, this.health, takesBytes, () => this.isKnown);
+  }
+
+  /** What decides there; null until that is known. */
+  get backend(): Dialect["backend"] {
+    return (this.replacement?.dialect ?? this.dialect).backend;
   }
 
   /** Whether it still belongs to the cluster. */
@@ -167,6 +168,10 @@ export class Server {
     this.breaker.stop();
     this.invalidations?.close();
     this.dropReplacement();
+  }
+
+  private speaking(send: Send): Dialect {
+    return new Dialect(send, this.transport.takesBytes, (key) => this.health.tookOver(key));
   }
 
   /** Whether the command is written at once, or waits for the connection or for the caller's other commands. */
@@ -246,11 +251,15 @@ export class Server {
     const ends = performance.now() + PROBE_TIMEOUT;
     const left = () => ends - performance.now();
     const { use } = this;
-    const ask = async (dialect: Dialect) => {
-      const reply = await dialect.ask({ name: "ALLOW", key, demand: PROBE, block: 0 }, use);
-      // The script denies even where nothing can be written.
-      if (dialect.backend === "script") await dialect.ask(serverCommand(key, "SETRANGE", key, "0", ""), use);
-      return reply;
+    const { send: own } = transport;
+    /** Send a write that changes nothing; one of the server's own where the module is missing. */
+    const ask = (send: Send) => {
+      const plain = () => send(["SETRANGE", key, "0", ""], key);
+      if (use === "never") return plain();
+      return send(wordsOf({ name: "ALLOW", key, demand: PROBE, block: 0 }), key).catch((error) => {
+        if (use === "always" || !isUnknown(error)) throw error;
+        return plain();
+      });
     };
     const answers = async (send: () => Promise<unknown>, ms: number) => {
       try {
@@ -262,24 +271,24 @@ export class Server {
       }
     };
     if (!transport.open) {
-      await answers(() => ask(this.dialect), left());
+      await answers(() => ask(own), left());
       return "back";
     }
     const opening = transport.open(node);
     try {
       const fresh = await within(opening, left());
-      const dialect = new Dialect((words) => fresh.send(words), transport.takesBytes);
-      await answers(() => ask(dialect), left());
+      const send: Send = (words) => fresh.send(words);
+      await answers(() => ask(send), left());
       // The caller's client may be connected to a dead server. If it does not answer, the new connection replaces it.
-      const own = answers(() => ask(this.dialect), left() / 2).then(
+      const ownAnswers = answers(() => ask(own), left() / 2).then(
         () => true,
         () => false,
       );
       this.dropReplacement();
-      if (await own) fresh.close();
+      if (await ownAnswers) fresh.close();
       else {
         fresh.hold(false);
-        this.replacement = { connection: fresh, dialect };
+        this.replacement = { connection: fresh, dialect: this.speaking(send) };
       }
       return "back";
     } catch (error) {

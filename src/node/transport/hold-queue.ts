@@ -1,0 +1,47 @@
+/** Requests of this process that wait for holds: those of a key take turns, and the first one asks again and again. */
+
+import { FairQueue } from "../util/fair-queue.js";
+import { inTime } from "../util/timeout.js";
+import type { KeyCache } from "./invalidation.js";
+
+/** Where the server keeps no queue, it is asked again after so many ms, drawn between these, or sooner. */
+export const MIN_HOLD_POLL = 20;
+export const MAX_HOLD_POLL = 60;
+
+export class HoldQueue extends FairQueue implements KeyCache {
+  private readonly waiting = new Map<string, () => void>();
+
+  /** While anybody waits, it is among `caches`, and is called when keys change. */
+  constructor(private readonly caches: Set<KeyCache>) {
+    super();
+  }
+
+  get size(): number {
+    return this.waiting.size;
+  }
+
+  /** Resolves when the key may have changed, or after so many ms; for the request whose turn it is. */
+  async changed(key: string, ms: number, signal: AbortSignal | undefined): Promise<void> {
+    const change = new Promise<void>((resolve) => this.waiting.set(key, resolve));
+    this.caches.add(this);
+    try {
+      await inTime(change, ms, signal);
+    } finally {
+      this.waiting.delete(key);
+      if (this.size === 0) this.caches.delete(this);
+    }
+  }
+
+  forget(key: string): void {
+    this.waiting.get(key)?.();
+  }
+
+  forgetAll(): void {
+    for (const wake of this.waiting.values()) wake();
+  }
+}
+
+/** How long to wait until the server is asked again that denied with this `retryAfter`, in ms. */
+export function holdPoll(retryAfter: number): number {
+  return Math.min(retryAfter, MIN_HOLD_POLL + Math.random() * (MAX_HOLD_POLL - MIN_HOLD_POLL));
+}
