@@ -133,6 +133,52 @@ fn a_wait_that_another_has_taken_over_ends() {
     });
 }
 
+/// Without the module one queue a key waits in the process: its first polls, and the server's word wakes it.
+#[test]
+fn the_script_s_waiters_poll_one_after_the_other() {
+    for is_tracked in [true, false] {
+        paused(async {
+            let fake = Fake::new().waiting().scripted();
+            let fake = if is_tracked { fake } else { fake.untracked() };
+            let client = client(&fake);
+            let limiter = one_at_a_time(&fake, &client).await;
+            let held = limiter.hold("key").await.unwrap();
+            fake.delay([(500, 500)]);
+            let wait = async |number: u32, request: HoldRequest<'_>| {
+                sleep(number * MS).await;
+                let hold = limiter.hold(request).await.unwrap();
+                (hold.granted(), hold.source(), Instant::now(), hold)
+            };
+            let (begun, asked) = (Instant::now(), client.statistics().commands);
+            let request = HoldRequest::new("key").wait(TTL);
+            let (first, second, late, short, cancelled, released) = tokio::join!(
+                async {
+                    let (granted, _, at, hold) = wait(0, request).await;
+                    drop(hold);
+                    (granted, at)
+                },
+                wait(1, request),
+                wait(2, request.deadline(begun + 300 * MS)),
+                wait(3, request.wait(200 * MS)),
+                timeout(100 * MS, wait(4, request)),
+                async {
+                    sleep(500 * MS).await;
+                    let asked = client.statistics().commands - asked;
+                    assert!((10..35).contains(&asked), "one of the callers asks every 20 to 60 ms: {asked}");
+                    drop(held);
+                    Instant::now()
+                }
+            );
+            assert!(cancelled.is_err());
+            assert!(!late.0 && late.1 == Source::Server && late.2 - begun <= 310 * MS);
+            assert!(!short.0 && short.1 == Source::Server && short.2 - begun <= 210 * MS);
+            let longest = if is_tracked { 5 } else { 65 } * MS;
+            assert!(first.0 && first.1 - released <= longest, "{:?}", first.1 - released);
+            assert!(second.0 && second.2 > first.1 && second.2 - first.1 <= longest, "{:?}", second.2 - first.1);
+        });
+    }
+}
+
 /// All connections for waiting are taken by those who wait for one key: who waits for another is granted in its time.
 #[test]
 fn waiters_of_a_key_starve_no_others() {

@@ -1,6 +1,6 @@
 //! Simulation of holds: a simulated server and network on a simulated clock, from a seed. Replies come late, connections
 //! are cut or fall silent, the server goes away, refuses writes, and starts again with its data or without; callers are
-//! cancelled anywhere. A hold that says that it is live is live on the server, and nothing stays held.
+//! cancelled anywhere; half of the servers have no module. A hold that says that it is live is live on the server, and nothing stays held.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ fn run(seed: u64) -> (u64, u64) {
 impl World {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let fake = Fake::new().waiting();
+        let fake = if rng.bool() { Fake::new().waiting() } else { Fake::new().waiting().scripted() };
         fake.delay([(rng.u64(50..5_000), rng.u64(50..5_000))]);
         let clients: Vec<_> = (0..2).map(|_| Client::builder().over(fake.clone()).unwrap()).collect();
         let limiter = |client: &Client| client.holds(LIMIT).ttl(TTL).on_failure(OnFailure::Deny).build().unwrap();

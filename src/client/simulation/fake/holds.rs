@@ -44,6 +44,16 @@ impl Server {
         let freed: u64 = words[2..].iter().filter_map(|id| holds.release(id)).map(|hold| hold.units()).sum();
         Reply::Integer(freed as i64)
     }
+
+    /// `INFO key`
+    pub fn info(&self, key: &[u8], now: u64) -> Result<Reply, String> {
+        let holds = self.holds.get(key).filter(|holds| holds.live(now).count > 0).ok_or("ERR no such key")?;
+        let live = holds.live(now);
+        let field = |name: &str, number: u64| [Reply::Bytes(name.into()), Reply::Integer(number as i64)];
+        Ok(Reply::Array(
+            [field("holds", live.count), field("units", live.units), field("end", holds.last_end())].concat(),
+        ))
+    }
 }
 
 fn ms(word: &str) -> u64 {

@@ -160,6 +160,12 @@ impl Fake {
         self
     }
 
+    /// A server without the module: the script decides.
+    pub fn scripted(self) -> Self {
+        self.0.state.lock().servers.iter_mut().for_each(|server| server.is_scripted = true);
+        self
+    }
+
     /// Lets clients wait for units: ACQUIRE.
     pub fn waiting(self) -> Self {
         self.0.state.lock().has_waiting = true;
@@ -590,6 +596,7 @@ impl Inner {
                 replies.push(reply);
                 continue;
             }
+            let words = &state.servers[node].understood(words);
             if to == To::Demoted && !super::server::is_read(&words[0]) {
                 replies.push(Reply::Error("READONLY You can't write against a read only replica.".into()));
                 continue;
@@ -606,7 +613,8 @@ impl Inner {
             for key in answer.changed {
                 told.extend(state.tracked.remove(&key).into_iter().flatten().map(|line| (line, key.clone())));
             }
-            if let Some(line) = tracking.filter(|_| words[0] == b"SWLIMIT.PEEK") {
+            let is_read = matches!(&*words[0], b"SWLIMIT.PEEK" | b"SWLIMIT.INFO");
+            if let Some(line) = tracking.filter(|_| is_read) {
                 state.tracked.entry(words[1].clone()).or_default().insert(line);
             }
         }

@@ -12,6 +12,8 @@ use crate::transport::Reply;
 pub(super) struct Server {
     pub keys: HashMap<Vec<u8>, Entry>,
     pub holds: HashMap<Vec<u8>, Holds>,
+    /// It has no module, and executes the script's calls.
+    pub is_scripted: bool,
     /// Which process it is, and which data it has.
     pub run_id: u64,
     pub replication_id: u64,
@@ -42,7 +44,7 @@ pub(super) struct Answer {
 
 /// Whether a command writes nothing.
 pub(super) fn is_read(name: &[u8]) -> bool {
-    matches!(name, b"TIME" | b"INFO" | b"PING" | b"PTTL" | b"SWLIMIT.PEEK" | b"CLUSTER")
+    matches!(name, b"TIME" | b"INFO" | b"PING" | b"PTTL" | b"SWLIMIT.PEEK" | b"SWLIMIT.INFO" | b"CLUSTER")
 }
 
 /// Whether a command is answered with this failure.
@@ -57,6 +59,36 @@ impl Server {
     /// What a key holds, unless it has expired.
     pub fn alive(&self, key: &[u8], now: u64) -> Option<&Entry> {
         self.keys.get(key).filter(|_| self.expiries.get(key).is_none_or(|at| *at > now))
+    }
+
+    /// A command as the module has it: here, a call of the script is one, and the module's own are unknown.
+    pub fn understood(&self, words: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let [name, _, count, rest @ ..] = words else { return self.known(words) };
+        if !self.is_scripted || !name.starts_with(b"EVALSHA") {
+            return self.known(words);
+        }
+        let count = String::from_utf8_lossy(count).parse::<usize>().unwrap();
+        let (keys, arguments) = rest.split_at(count);
+        let command = |name: &[u8]| [b"SWLIMIT.", name].concat();
+        let (name, options) = match arguments {
+            [packed] if packed.len() == 33 => {
+                let number = |at: usize| u64::from_le_bytes(packed[8 * at + 1..][..8].try_into().unwrap());
+                let [limit, resolution, subintervals, cost] = [0, 1, 2, 3].map(number);
+                let window = resolution * subintervals;
+                let words = format!("{limit} {window}ms {resolution}ms COST {cost}");
+                let name: &[u8] = if packed[0] & 1 > 0 { b"ALLOW" } else { b"PEEK" };
+                (command(name), words.split(' ').map(|word| word.as_bytes().to_vec()).collect())
+            }
+            arguments => (command(&arguments[0]), arguments[1..].to_vec()),
+        };
+        [&[name], keys, options.as_slice()].concat()
+    }
+
+    fn known(&self, words: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        match self.is_scripted && words[0].starts_with(b"SWLIMIT.") {
+            true => vec![b"UNKNOWN".to_vec()],
+            false => words.to_vec(),
+        }
     }
 
     /// Executes a command at an instant of its clock, in Unix ms.
@@ -187,9 +219,14 @@ impl Server {
                 changed.push(key);
                 Reply::Integer(1)
             }
+            "SETRANGE" => Reply::Integer(0),
             "SWLIMIT.HOLD" => self.hold(words, text, now)?,
             "SWLIMIT.RENEW" => self.renew(words, text, now),
-            "SWLIMIT.RELEASE" => self.release(words, now),
+            "SWLIMIT.RELEASE" => {
+                changed.push(key);
+                self.release(words, now)
+            }
+            "SWLIMIT.INFO" => self.info(&key, now)?,
             "SWLIMIT.MALLOW" => self.mallow(text, words, now, changed),
             name => return Err(format!("ERR unknown command '{name}'")),
         })

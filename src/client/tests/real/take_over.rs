@@ -58,6 +58,7 @@ async fn half_of_the_clients_ask_the_script_first() {
         ask(client, limiter, &mut kept).await;
     }
     check(&first, 2).await;
+    let until = first.block("blocked", Duration::from_secs(3600)).await.unwrap();
     server.load();
     let third = connected(&server).await;
     let by_module = seats(&third, 50);
@@ -72,6 +73,8 @@ async fn half_of_the_clients_ask_the_script_first() {
         assert_eq!((decides(client), client.statistics().taken_over), (Some(Backend::Module), 0));
     }
     check(&third, 6).await;
+    assert!(!crate::support::limiter(&third, one_an_hour(), Mode::Direct).allow("blocked").await.unwrap().granted());
+    assert_eq!(first.info("blocked").await.unwrap().unwrap().blocked_until, Some(until));
     assert_eq!(server.say::<String>("TYPE {k}:holds"), "sw-holder");
     // Guards of before and after are renewed, released and settled alike, whatever they reserve.
     assert!(kept.iter().all(Hold::is_live));
