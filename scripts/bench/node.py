@@ -9,7 +9,6 @@ import json
 import subprocess
 import tempfile
 from collections import defaultdict
-from contextlib import contextmanager
 
 from accuracy.exact_log import ExactLog
 from logreplay import reading
@@ -17,17 +16,16 @@ from support import node
 from support.clock import set_clock, skewing
 from support.server import Binaries, Server
 
-from .cpu import ratio, settled, spread
+from . import stores
+from .cpu import spread
 from .load import start_server
 from .memory import settled as settled_memory
+from .stores import HOUR, driven
 
 PROGRAM = node.ROOT / "scripts/bench/stores.mjs"
 IN_PROCESS = node.ROOT / "scripts/bench/in_process.mjs"
 LABELS = {"swlimit": "`SwlimitStore`", "swlimit-direct": '`SwlimitStore`, `mode: "direct"`'}
 STORES = (*LABELS, "rate-limit-redis", "rate-limiter-flexible")
-HOUR = 3_600_000
-LOADS = {"granted": ("all granted", 1_000_000), "denied": ("ten times the limit", 20)}  # name -> label, limit
-KEYS, TIMES = 100, 200
 MEMORY_KEYS = {1: 100_000, 20: 20_000}  # requests a key -> keys
 LOG_LIMIT, LOG_WINDOW = 20, HOUR
 
@@ -37,43 +35,15 @@ def label(name):
     return LABELS.get(name) or f"`{name}` {node.version(name)}"
 
 
-@contextmanager
-def driven(name, server, limit, window):
-    """A function that gives the program of a store one line, and returns the number it answers with."""
-    command = node.command(PROGRAM, name, server.port, limit, window)
-    with subprocess.Popen(**command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        def ask(line):
-            process.stdin.write(f"{line}\n")
-            process.stdin.flush()
-            return int(process.stdout.readline())
-        yield ask
-        process.stdin.close()
+def command(*words):
+    """How the program of a store is started."""
+    return node.command(PROGRAM, *words)
 
 
 def measure(rounds, log):
     """CPU and commands by load and store, CPU without a server, memory by store, and the log if there is one."""
     node.build()
-    return cpu(rounds), in_process(rounds), memory(), exactness(log) if log else None
-
-
-def cpu(rounds):
-    """Nanoseconds and commands per request: `{load: ({store: [ns, …]}, {store: commands})}`."""
-    found = {load: (defaultdict(list), {}) for load in LOADS}
-    for number in range(rounds):
-        print(f"node: round {number + 1} of {rounds}", flush=True)
-        for load, (_, limit) in LOADS.items():
-            for name in STORES:
-                with start_server() as server, server.client() as client, driven(name, server, limit, HOUR) as ask:
-                    ask("1 1")
-                    client.flushall()
-                    commands, before = client.info("stats")["total_commands_processed"], settled(server)
-                    granted = ask(f"{KEYS} {TIMES}")
-                    spent = settled(server) - before
-                    commands = client.info("stats")["total_commands_processed"] - commands - 1
-                assert granted == KEYS * min(limit, TIMES), f"{name}: {granted} granted"
-                found[load][0][name].append(spent / KEYS / TIMES)
-                found[load][1][name] = commands / KEYS / TIMES
-    return found
+    return stores.cpu(STORES, command, rounds), in_process(rounds), memory(), exactness(log) if log else None
 
 
 def in_process(rounds):
@@ -90,7 +60,8 @@ def memory():
             if name == "swlimit-direct":
                 continue  # keeps what the other one keeps
             print(f"node: memory of {name}, {requests} requests a key", flush=True)
-            with start_server() as server, server.client() as client, driven(name, server, 1_000_000, HOUR) as ask:
+            with (start_server() as server, server.client() as client,
+                  driven(command(name, server.port, 1_000_000, HOUR)) as ask):
                 ask("1 1")
                 client.flushall()
                 before = settled_memory(client)
@@ -112,7 +83,7 @@ def exactness(path):
             print(f"node: the log with {name}", flush=True)
             with Server(Binaries.installed(), env=skewed(0)) as server:
                 set_clock(server, requests[0].at / 1000)
-                with driven(name, server, LOG_LIMIT, LOG_WINDOW) as ask:
+                with driven(command(name, server.port, LOG_LIMIT, LOG_WINDOW)) as ask:
                     found[name] = played(server, ask, requests)
     return found, len(requests)
 
@@ -139,14 +110,7 @@ def played(server, ask, requests):
 
 def table(cpu, in_process, memory, log):
     """What came out, as Markdown tables."""
-    rows = [f"| {' | '.join(('store', *(text for text, _ in LOADS.values()), 'commands a request', '÷ swlimit'))} |",
-            "|---|---:|---:|---:|---:|"]
-    for name in STORES:
-        cells = [f"{middle:.0f} ns ({low:.0f}–{high:.0f})"
-                 for low, middle, high in (spread(cpu[load][0][name]) for load in LOADS)]
-        cells.append(", ".join(f"{cpu[load][1][name]:.2f}" for load in LOADS))
-        cells.append(", ".join(f"{ratio(cpu[load][0], name, 'swlimit')[1]:.2f}" for load in LOADS))
-        rows.append(f"| {label(name)} | {' | '.join(cells)} |")
+    rows = stores.table("store", cpu, label)
     rows += ["", "| a decision without a server, CPU of the process | 1 key | 1,000 keys |", "|---|---:|---:|"]
     rows += [f"| {name} | {' | '.join('{1:.0f} ns ({0:.0f}–{2:.0f})'.format(*spread(ns)) for ns in by_keys.values())} |"
              for name, by_keys in in_process.items()]

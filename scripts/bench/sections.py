@@ -12,7 +12,9 @@ from . import (
     contenders,
     cpu,
     daemon,
+    envoy,
     from_limits,
+    go,
     holds,
     instructions,
     latency,
@@ -23,6 +25,7 @@ from . import (
     scale,
     script,
     sizing,
+    stores,
     strain,
     sweeps,
     top,
@@ -117,15 +120,30 @@ SECTIONS = {
         "requests as its own server does.",
         lambda options: daemon.measure(*((2, 1.0) if options.quick else (7, 2.0))),
         lambda result: daemon.table(*result), plots.draw_daemon, needs=(daemon.PROGRAM,)),
+    "envoy": Section(
+        "Beside envoyproxy/ratelimit",
+        "Measured as above, in turns on one server. `envoyproxy/ratelimit` is its service of January 2026 (3fb7025), "
+        "built from its module, with its settings as they are; its local cache, where it has one, has 1 MiB. The runs "
+        "with two services do not cross the turn of a minute, at which its windows begin again.",
+        lambda options: envoy.measure(*((2, 1.0) if options.quick else (7, 2.0))),
+        lambda result: envoy.table(*result), needs=(daemon.PROGRAM, daemon.RATELIMIT)),
     "node": Section(
         "Stores of Express applications",
-        f"Each library as an application calls it, through node-redis, {node.KEYS} keys with {node.TIMES} requests "
+        f"Each library as an application calls it, through node-redis, {stores.KEYS} keys with {stores.TIMES} requests "
         "each, 32 requests under way: CPU of the server's main thread per request that the library was asked to decide "
         "(median and quartiles), and commands per request, those of scripts included. Decisions that need no server "
         "are awaited one after another, and take turns within a round. Memory as above, with the names that each "
         "library makes. The log is played by the server's clock, and compared with an exact log of timestamps.",
         lambda options: node.measure(3 if options.quick else 9, options.log),
         lambda result: node.table(*result)),
+    "go": Section(
+        "Programs in Go",
+        "A decision beside the same command by go-redis, and decisions that need no server beside a limiter of one "
+        "process: CPU of all threads of a process with one core. Then each library as a program calls it, on a server "
+        f"of its own, {stores.KEYS} keys with {stores.TIMES} requests each, 32 requests under way: CPU of the server's "
+        "main thread per request that the library was asked to decide, and commands per request, as above.",
+        lambda options: go.measure(3 if options.quick else 9),
+        lambda result: go.table(*result), needs=(go.PROGRAM,)),
     "script": Section(
         "The script for servers without modules",
         "CPU as above, of `src/lua/swlimit.lua` on keys with a count in every subinterval, and of what other libraries "
