@@ -35,7 +35,7 @@ def test_httplimit():
 
 
 def test_adapters(server, start, binaries, tmp_path):
-    """The sentinel makes the replica the master when it is asked to."""
+    """Also that every exported name is documented. The sentinel makes the replica the master when it is asked to."""
     cluster, tls = Cluster(start), encrypted(start, tmp_path)
     sentinel, *_ = watched(start, binaries, tmp_path, "main", ("failover-timeout", 2000))
     passes(ROOT / "tests/go", main=server.port, cluster=cluster.servers[0].port, tls=tls.port, sentinel=sentinel.port,
@@ -44,11 +44,6 @@ def test_adapters(server, start, binaries, tmp_path):
 
 def test_redisrate(server, start):
     passes("redisrate", main=server.port, cluster=Cluster(start).servers[0].port)
-
-
-def test_every_exported_name_is_documented():
-    done = golang.run("test", "-count=1", ".", cwd=ROOT / "tests/go")
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("module", MODULES, ids=[str(path.relative_to(golang.MODULES)) for path in MODULES])
