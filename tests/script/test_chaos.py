@@ -139,7 +139,7 @@ def test_crashes_under_load(start, report):
 
 
 @pytest.mark.long
-def test_evicted_holds_are_forgotten_and_begin_anew(start):
+def test_evicted_holds_are_forgotten(start):
     """With `noeviction` nothing is lost. Else a key that is evicted lets as many in again; tokens go on growing."""
     server = start(module=None)
     for policy in ("noeviction", "allkeys-random"):
