@@ -6,7 +6,9 @@ go 1.26.0
 replace (
 	github.com/swlimit/swlimit/src/go => ../../src/go
 	github.com/swlimit/swlimit/src/go/goredis => ../../src/go/goredis
+	github.com/swlimit/swlimit/src/go/grpclimit => ../../src/go/grpclimit
 	github.com/swlimit/swlimit/src/go/redisrate => ../../src/go/redisrate
+	github.com/swlimit/swlimit/src/go/valkeygo => ../../src/go/valkeygo
 )
 
 tool honnef.co/go/tools/cmd/staticcheck
@@ -20,10 +22,12 @@ require (
 	github.com/stretchr/testify v1.12.1
 	github.com/swlimit/swlimit/src/go v0.2.0
 	github.com/swlimit/swlimit/src/go/goredis v0.2.0
+	github.com/swlimit/swlimit/src/go/grpclimit v0.0.0-00010101000000-000000000000
 	github.com/swlimit/swlimit/src/go/redisrate v0.0.0-00010101000000-000000000000
 	github.com/swlimit/swlimit/src/go/valkeygo v0.0.0-00010101000000-000000000000
 	github.com/valkey-io/valkey-go v1.0.79
 	go.uber.org/goleak v1.3.0
+	google.golang.org/grpc v1.85.0
 )
 
 require (
@@ -58,13 +62,12 @@ require (
 	golang.org/x/crypto v0.57.0 // indirect
 	golang.org/x/exp/typeparams v0.0.0-20231108232855-2478ac86f678 // indirect
 	golang.org/x/mod v0.41.0 // indirect
-	golang.org/x/net v0.59.0 // indirect
+	golang.org/x/net v0.60.0 // indirect
 	golang.org/x/sync v0.23.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
 	golang.org/x/tools v0.51.0 // indirect
-	google.golang.org/protobuf v1.36.10 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1 // indirect
+	google.golang.org/protobuf v1.36.12 // indirect
 	honnef.co/go/tools v0.8.2 // indirect
 )
-
-replace github.com/swlimit/swlimit/src/go/valkeygo => ../../src/go/valkeygo

@@ -11,6 +11,8 @@ import (
 	_ "github.com/redis/go-redis/v9"
 	_ "github.com/stretchr/testify/assert"
 	_ "github.com/swlimit/swlimit/src/go"
+	_ "github.com/swlimit/swlimit/src/go/grpclimit"
 	_ "github.com/swlimit/swlimit/src/go/httplimit"
 	_ "github.com/swlimit/swlimit/src/go/redisrate"
+	_ "google.golang.org/grpc/health"
 )

@@ -25,7 +25,7 @@ def results(name, server, folder):
     page = blocks(page_named(name))
     commands, = (block.text for block in page if "go mod init" in block.text)
     return [running(server, folder / f"first{at}", commands, block.text)
-            for at, block in enumerate(page) if block.language == "go" and "httplimit" not in block.text]
+            for at, block in enumerate(page) if block.language == "go" and 'limit"' not in block.text]
 
 
 def running(server, folder, commands, program):

@@ -42,6 +42,10 @@ def test_adapters(server, start, binaries, tmp_path):
            env={"SWLIMIT_CA": str(tls.authority)})
 
 
+def test_grpclimit(server):
+    passes("grpclimit", main=server.port)
+
+
 def test_redisrate(server, start):
     passes("redisrate", main=server.port, cluster=Cluster(start).servers[0].port)
 

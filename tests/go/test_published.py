@@ -21,6 +21,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/swlimit/swlimit/src/go"
 	"github.com/swlimit/swlimit/src/go/goredis"
+	"github.com/swlimit/swlimit/src/go/grpclimit"
 	"github.com/swlimit/swlimit/src/go/httplimit"
 	"github.com/swlimit/swlimit/src/go/redisrate"
 	"github.com/swlimit/swlimit/src/go/valkeygo"
@@ -45,6 +46,7 @@ func main() {
 	for range 2 {
 		decision, err := limiter.Allow(context.Background(), "stranger")
 		_, _ = redis_rate.FromConn(conn).Allow(context.Background(), "stranger", redis_rate.PerHour(1))
+		_ = grpclimit.Unary(limiter, grpclimit.Address)
 		fmt.Println(decision.Allowed(), decision.Source, err, httplimit.Middleware(limiter, httplimit.Address) != nil)
 	}
 }
