@@ -48,10 +48,10 @@ func TestWait(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(background, 10*time.Millisecond)
-	defer cancel()
 	slow := limiter(t, conn, 1)
 	must(slow.Allow(background, "slow:"+k))
+	ctx, cancel := context.WithTimeout(background, 5*time.Second) // of which nothing is waited for
+	defer cancel()
 	err = slow.Wait(ctx, "slow:"+k)
 	var denied *DeniedError
 	if !errors.Is(err, ErrDenied) || !errors.As(err, &denied) || denied.Decision.Allowed() {
