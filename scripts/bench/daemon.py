@@ -198,7 +198,7 @@ def tables(seen, exact, compared):
     for tasks in TASKS:
         rows += [f"| {tasks} at a time | requests a second | service, µs | Redis, µs | p50, µs | p99, µs |",
                  "|---|---:|---:|---:|---:|---:|"]
-        for case in dict(seen):
+        for case in dict.fromkeys(case for case, _ in seen):
             several = seen[case, tasks]
             rate = median(one["requests"] / one["seconds"] for one in several)
             cells = [rounded(median(one[figure] for one in several)) for figure in ("service", "redis", "p50", "p99")]
