@@ -69,12 +69,17 @@ class RateLimiterBase(BaseLimiter):
             self._denials.forget_all()
 
     def _demand(self, key: Key, cost: int, partial: bool, block: Duration | None, limit: int | None) -> Demand:
+        name, quota, blocked = self._checked(key, cost, partial, block, limit)
+        return Demand(name, quota, 1 if partial else cost, blocked)
+
+    def _checked(self, key: Key, cost: int, partial: bool, block: Duration | None,
+                 limit: int | None) -> tuple[bytes, Quota, int]:
+        """The key's name, the quota, and for how many ms a denial blocks the key."""
         checked_integer(cost, "cost", 1)
         if partial is not False:
             checked_flag(partial, "partial")
-        quota = self.quota if limit is None else self.quota.at(limit)
-        blocked = 0 if block is None else milliseconds(block, "block")
-        return Demand(self._name(key), quota, 1 if partial else cost, blocked)
+        return (self._name(key), self.quota if limit is None else self.quota.at(limit),
+                0 if block is None else milliseconds(block, "block"))
 
     def _known(self, demand: Demand) -> Decision | None:
         """A denial that needs no request."""
@@ -113,10 +118,14 @@ class RateLimiterBase(BaseLimiter):
 
     def _count_here(self, command: RateCommand, source: Source) -> Decision:
         """Decide by a window in this process."""
+        return self._execute_here(source, command.name, command.key, command.quota, command.cost, command.partial,
+                                  command.age, command.block)
+
+    def _execute_here(self, source: Source, command: str, key: bytes, quota: Quota, cost: int, partial: bool, age: int,
+                      block: int) -> Decision:
         self.statistics.add(source)
-        reply = self._local.execute(command.name, command.key, command.quota, instant(), command.cost,
-                                    command.partial, command.age, command.block or None)
-        return Decision.of(reply, command.quota, source)
+        reply = self._local.execute(command, key, quota, instant(), cost, partial, age, block or None)
+        return Decision.of(reply, quota, source)
 
     def _by_policy(self, quota: Quota, cost: int) -> Decision:
         """The decision of the failure policies `allow` and `deny`."""

@@ -35,12 +35,22 @@ class _RateLimiter(RateLimiterBase):
         block: for how long a denial blocks the key. limit: another limit, for this request.
         deadline: how long the caller waits at most; the decision is made a little before.
         """
+        if self._state is None:
+            return self._allow_here(key, cost, partial, block, limit, deadline)
         demand, wait = self._demand(key, cost, partial, block, limit), self._wait(deadline)
         known = self._known(demand)
         if known is not None:
             return known
         command = Allow(demand.key, demand.quota, cost, partial=partial, block=demand.block)
         return await self._decide(demand, command, wait)
+
+    def _allow_here(self, key: Key, cost: int, partial: bool, block: Duration | None, limit: int | None,
+                    deadline: Duration | None) -> Decision:
+        """`allow` without a server: it awaits nothing, and needs no command."""
+        if deadline is not None:
+            self._wait(deadline)
+        name, quota, blocked = self._checked(key, cost, partial, block, limit)
+        return self._execute_here("local", Allow.name, name, quota, cost, partial, 0, blocked)
 
     async def _peek(self, key: Key, cost: int = 1, *, partial: bool = False, limit: int | None = None,
                     deadline: Duration | None = None) -> Decision:
@@ -139,6 +149,14 @@ class _RateLimiter(RateLimiterBase):
 
 class Limiter(Threaded, _RateLimiter):
     """Decides for any number of keys with one quota. Many threads may use one limiter."""
+
+    def allow(self, key: Key, cost: int = 1, *, partial: bool = False, block: Duration | None = None,
+              limit: int | None = None, deadline: Duration | None = None) -> Decision:
+        if self._state is None:
+            return self._allow_here(key, cost, partial, block, limit, deadline)
+        return run(self._allow(key, cost, partial=partial, block=block, limit=limit, deadline=deadline))
+
+    allow.__doc__ = _RateLimiter._allow.__doc__
 
 
 class AsyncLimiter(Awaited, _RateLimiter):

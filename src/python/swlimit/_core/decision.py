@@ -34,8 +34,9 @@ class Decision(NamedTuple):
     def of(cls, reply: Sequence[int], quota: Quota, source: Source = "server") -> "Decision":
         """A decision from the five integers of a reply, whose durations are in ms; −1: never."""
         granted, limit, remaining, retry_after, reset_after = reply
-        return cls(granted, limit, remaining, math.inf if retry_after < 0 else retry_after / 1000, reset_after / 1000,
-                   quota.seconds, source)
+        return tuple.__new__(cls, (  # twice as fast as `cls(…)`, whose arguments have names
+            granted, limit, remaining, math.inf if retry_after < 0 else retry_after / 1000, reset_after / 1000,
+            quota.seconds, source))
 
     @classmethod
     def unasked(cls, quota: Quota, granted: int, retry_after: float | None, source: Source) -> "Decision":

@@ -44,6 +44,8 @@ def seconds(duration: Duration, name: str, least: int = 1) -> float:
 
 def checked_integer(value: int, name: str, least: int) -> int:
     """The value, if it is an integer that every client holds exactly."""
+    if type(value) is int and least <= value <= MAX_EXACT:
+        return value
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_EXACT:
         raise ValueError(f"{name} must be an integer between {least} and {MAX_EXACT}, not {value!r}")
     return value

@@ -42,8 +42,10 @@ class Window:
 
     def load(self, now: int, strict: bool) -> tuple[int, int]:
         """The estimate, rounded up to whole units, and the units without weights."""
-        resolution, instant = self.geometry.resolution, self.instant(now)
-        oldest = instant // resolution - self.geometry.subintervals
+        geometry, resolution = self.geometry, self.geometry.resolution
+        newest = self.newest * resolution
+        instant = now if now > newest else newest
+        oldest = instant // resolution - geometry.subintervals
         full, trailing = self.total, 0
         for subinterval, units in self.counts.items():
             if subinterval > oldest:
@@ -224,7 +226,10 @@ class Key:
         return [granted, quota.limit, remaining, retry_after, self._reset_after(quota, now)]
 
     def _seen(self, quota: Quota, now: int) -> Window | None:
-        return self.window.seen(quota.geometry, now) if self.window else None
+        window = self.window
+        if window is None or window.geometry is quota.geometry and now < window.end:
+            return window
+        return window.seen(quota.geometry, now)
 
     def _count(self, window: Window | None, quota: Quota, subinterval: int, units: int) -> None:
         if window is None:
@@ -254,7 +259,10 @@ class Key:
         return now + bisect_left(range(now, max(now, self.window.end)), True, key=fits)
 
     def _reset_after(self, quota: Quota, now: int) -> int:
-        return self._left(self.window.end_at(quota.geometry) if self.window else 0, now)
+        window = self.window
+        if window is None:
+            return self._left(0, now)
+        return self._left(window.end if window.geometry is quota.geometry else window.end_at(quota.geometry), now)
 
     def _left(self, instant: int, now: int) -> int:
         """ms until an instant, and until the end of the block if that is later."""
