@@ -18,12 +18,11 @@ local function ask(...)
   return reply
 end
 
-local function decimal(number) return format('%.0f', number) end
+local function decimal(number) return format('%d', number) end
 
 -- The commands that make the key again, in their order, and one of each kind of them.
 local commands, kinds = {}, {}
-local function add(kind, ...)
-  local words = {...}
+local function add(kind, words)
   commands[#commands + 1], kinds[kind] = words, words
 end
 
@@ -33,26 +32,30 @@ local function add_window(value, till)
   for number = 0, resolution > 0 and slots or -1 do
     local subinterval, total = newest, through
     if number < slots then subinterval, total = unpack('<dd', value, HEADER + 1 + SLOT * number) end
-    add('RECORD', 'SWLIMIT.RECORD', key, MOST, window, length, 'COST', decimal(total - before), 'AT',
-      decimal(subinterval * resolution), 'UNTIL', till)
+    add('RECORD', {'SWLIMIT.RECORD', key, MOST, window, length, 'COST', decimal(total - before), 'AT',
+      decimal(subinterval * resolution), 'UNTIL', till})
     before = total
   end
-  if blocked > 0 then add('BLOCK', 'SWLIMIT.BLOCK', key, '1ms', 'AT', decimal(blocked - 1), 'UNTIL', till) end
+  if blocked > 0 then add('BLOCK', {'SWLIMIT.BLOCK', key, '1ms', 'AT', decimal(blocked - 1), 'UNTIL', till}) end
 end
 
 local function add_budget(value, till)
   local _, used, since, ends = unpack('<I4ddd', value)
-  add('BUDGET', 'SWLIMIT.BUDGET', key, MOST, decimal(ends), 'COST', decimal(used), 'FORCE', 'AT', decimal(since),
-    'UNTIL', till)
+  add('BUDGET', {'SWLIMIT.BUDGET', key, MOST, decimal(ends), 'COST', decimal(used), 'FORCE', 'AT', decimal(since),
+    'UNTIL', till})
 end
 
+local encoded = {} -- the same units, lengths and instants come again and again
 local function leb128(number)
-  local bytes = ''
-  while number >= 128 do
-    local low = number % 128
-    bytes, number = bytes .. string.char(low + 128), (number - low) / 128
+  local bytes, rest = encoded[number], number
+  if bytes then return bytes end
+  bytes = ''
+  while rest >= 128 do
+    local low = rest % 128
+    bytes, rest = bytes .. string.char(low + 128), (rest - low) / 128
   end
-  return bytes .. string.char(number)
+  encoded[number] = bytes .. string.char(rest)
+  return encoded[number]
 end
 
 -- The reservations of a 'v' member, as RESERVED takes them: a reservation may name its key, which the module hashes.
@@ -88,18 +91,19 @@ local function add_holds(members, till)
   local has_last = false
   for i = 1, #ends, 2 do has_last = has_last or tokens[ends[i]] == last end
   if not has_last then -- the hold that got it has gone
-    add('HOLD', 'SWLIMIT.HOLD', key, MOST, '1ms', 'last', 'AT', '0', 'END', '1', 'TOKEN', last, 'UNTIL', '0')
-    add('RELEASE', 'SWLIMIT.RELEASE', key, 'last', 'AT', '0', 'UNTIL', till)
+    add('HOLD', {'SWLIMIT.HOLD', key, MOST, '1ms', 'last', 'AT', '0', 'END', '1', 'TOKEN', last, 'UNTIL', '0'})
+    add('RELEASE', {'SWLIMIT.RELEASE', key, 'last', 'AT', '0', 'UNTIL', till})
   end
   for i = 1, #ends, 2 do
     local id, token = ends[i], tokens[ends[i]]
-    local words = reserved[token]
-    if words then
-      add('RESERVED', 'SWLIMIT.HOLD', key, MOST, '1ms', id, 'COST', units[id] or '1', 'AT', '0', 'END', ends[i + 1],
-        'TOKEN', token, 'UNTIL', till, 'RESERVED', decimal(#words), spread(words))
+    local kept = reserved[token]
+    if kept then
+      add('RESERVED', {'SWLIMIT.HOLD', key, MOST, '1ms', id, 'COST', units[id] or '1', 'AT', '0', 'END', ends[i + 1],
+        'TOKEN', token, 'UNTIL', till, 'RESERVED', decimal(#kept), spread(kept)})
     else
-      add('HOLD', 'SWLIMIT.HOLD', key, MOST, '1ms', id, 'COST', units[id] or '1', 'AT', '0', 'END', ends[i + 1],
-        'TOKEN', token, 'UNTIL', till)
+      local words = {'SWLIMIT.HOLD', key, MOST, '1ms', id, 'AT', '0', 'END', ends[i + 1], 'TOKEN', token, 'UNTIL', till}
+      if units[id] then words[14], words[15] = 'COST', units[id] end
+      add('HOLD', words)
     end
   end
 end
