@@ -226,7 +226,15 @@ for (const [name, end] of Object.entries({
     const waiting = one.hold(k, { wait: "1h" });
     await eventually(() => waits.length === 1, "the wait");
     await end(first);
-    assert.equal((await waiting).granted, 1);
+    const second = await waiting;
+    assert.equal(second.granted, 1);
+    const controller = new AbortController();
+    const third = one.hold(k, { wait: "1h", signal: controller.signal });
+    await eventually(() => waits.length === 2, "the next wait");
+    await second.release();
+    assert.deepEqual(await one.holders(k), [], "every second one is left to other processes");
+    controller.abort(new Error("mine"));
+    await assert.rejects(third, /mine/);
   });
 
 test("who waits for a hold asks at once when the server announces that the key has changed", async (test) => {

@@ -1,6 +1,9 @@
 """managed-servers.md: what it types works on a server without the module, and the rights it names suffice."""
 
+import os
+import re
 import subprocess
+import sys
 
 from docs.pages import blocks, page_named
 from support.resp import Connection, Failed
@@ -10,12 +13,19 @@ from support.server import ROOT
 PAGE = page_named("managed-servers.md")
 
 
-def test_two_commands(plain_server, plain):
-    block, = (block for block in blocks(PAGE) if block.comment.startswith("run by"))
-    typed = f'redis-cli() {{ command redis-cli -p {plain_server.port} "$@"; }}\n{block.text}'
+def test_a_held_place(plain_server, plain):
+    """From a server without the module to a held place, and a rate; by hand and by a client."""
+    by_hand, by_client = (block for block in blocks(PAGE) if block.comment.startswith("run by"))
+    typed = f'redis-cli() {{ command redis-cli -p {plain_server.port} "$@"; }}\n{by_hand.text}'
     plain.call("SCRIPT", "FLUSH")
     done = subprocess.run(["bash", "-euo", "pipefail", "-c", typed], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.split()[:4] == ["1", "100", "99", "0"], done
+    first, second, (released,), rate = (done.stdout.split()[at:to] for at, to in [(0, 6), (6, 12), (12, 13), (13, 18)])
+    assert [first[:3], second[:3], released] == [["1", "1", "0"], ["0", "1", "0"], "1"]
+    assert rate[:4] == ["1", "100", "99", "0"]
+    program = re.sub(r"\b6379\b", str(plain_server.port), by_client.text)
+    done = subprocess.run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(ROOT / "src/python")},
+                          capture_output=True, text=True)
+    assert done.stdout == "True False\n", done
 
 
 def test_rights(plain_server, plain):

@@ -7,15 +7,7 @@ import { RefusedError, UnavailableError } from "../core/errors.js";
 import { type HeaderOptions, headersOf } from "../core/headers.js";
 import { clock } from "../core/local-windows.js";
 import { requested, type Settings, type WaitOptions } from "../core/options.js";
-import {
-  type Clause,
-  type Command,
-  type HoldRequest,
-  holdReplyOf,
-  keysOf,
-  repliesOf,
-  replyOf,
-} from "../protocol/commands.js";
+import { type Clause, type Command, type HoldRequest, holdReplyOf, repliesOf, replyOf } from "../protocol/commands.js";
 import type { ClientState } from "../transport/client-state.js";
 import { RETRIES } from "../transport/hold-renewer.js";
 import { instant, passed } from "../util/suspend-clock.js";
@@ -289,9 +281,8 @@ class Settlement {
     if (!clientState || !held || hold?.source !== "server") return this.settleEach(used, hold);
     const { key, id } = held.request;
     const reserved = used.map((units, at) => ({ key: (this.others[at] as Member).name, used: units }));
-    const command: Command = { name: "SETTLE", key, id, reserved };
     try {
-      const { reply, isFirst } = await this.answer(clientState, command, hold);
+      const { reply, isFirst } = await this.answer(clientState, { name: "SETTLE", key, id, reserved }, hold);
       const [done, ...changes] = reply.map(Number);
       if (done === 1) return changes;
       // The hold had ended. A first settlement whose reply was lost might have counted what was used beyond the cost.
@@ -299,7 +290,8 @@ class Settlement {
       return null;
     } finally {
       hold.end();
-      for (const name of keysOf(command)) clientState.forget(name);
+      clientState.holdQueue.released(key);
+      for (const { key } of reserved) clientState.forget(key);
     }
   }
 

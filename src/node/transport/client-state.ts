@@ -98,7 +98,7 @@ export class ClientState implements ServerOwner {
     const isAnswered = async () => {
       try {
         await this.ask(command, { timeout, module, always: true });
-        this.forget(keyOf(command));
+        this.holdQueue.released(keyOf(command));
       } catch (error) {
         return error instanceof RefusedError;
       }
@@ -178,7 +178,7 @@ export class ClientState implements ServerOwner {
     });
   }
 
-  /** Units of a key were given back: no limiter's cache may repeat a denial of it, and who waits for it asks again. */
+  /** Units of a key were given back: no limiter's cache may repeat a denial of it. */
   forget(key: string): void {
     for (const cache of this.caches) cache.forget(key);
   }

@@ -10,6 +10,7 @@ export const MAX_HOLD_POLL = 60;
 
 export class HoldQueue extends FairQueue implements KeyCache {
   private readonly waiting = new Map<string, () => void>();
+  private isLeftToOthers = true;
 
   /** While anybody waits, it is among `caches`, and is called when keys change. */
   constructor(private readonly caches: Set<KeyCache>) {
@@ -30,6 +31,12 @@ export class HoldQueue extends FairQueue implements KeyCache {
       this.waiting.delete(key);
       if (this.size === 0) this.caches.delete(this);
     }
+  }
+
+  /** This process has released a hold: every second one is left to other processes, whose polls would come too late. */
+  released(key: string): void {
+    this.isLeftToOthers = !this.isLeftToOthers;
+    if (!this.isLeftToOthers) this.forget(key);
   }
 
   forget(key: string): void {
