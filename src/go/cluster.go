@@ -98,8 +98,16 @@ func (c *Cluster) Moved(_ context.Context, addr string) (Server, error) {
 	return c.Server.at(addr), nil
 }
 
-// Away hears that a server does not answer: another may have its slots.
-func (c *Cluster) Away(string) { c.reload() }
+// Away hears that a server does not answer: another may have its slots, or has them already.
+func (c *Cluster) Away(addr string) {
+	c.reload()
+	c.mu.Lock()
+	primaries := primariesOf(c.ranges)
+	c.mu.Unlock()
+	if !slices.Contains(primaries, addr) {
+		c.left(addr)
+	}
+}
 
 func (c *Cluster) reload() {
 	select {

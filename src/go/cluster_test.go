@@ -89,6 +89,34 @@ func TestCluster(t *testing.T) {
 		}
 		backends(t, newer, 3, "module")
 	})
+	t.Run("a server dies", func(t *testing.T) {
+		conn, k := connect(t, &Cluster{Addrs: []string{addr}}), key()
+		l := limiter(t, conn, 1_000_000, Timeout(500*time.Millisecond))
+		must(l.Allow(background, k))
+		dead := must(conn.transport.Primary(background, k)).Addr
+		_, _ = connect(t, Server{Addr: dead}).ask(background, other("", "SHUTDOWN", "NOSAVE"),
+			asking{timeout: 20 * time.Second})
+		eventually(t, "its replica grants", func() bool {
+			d, err := l.Allow(background, k)
+			return err == nil && d.Source == FromServer
+		})
+		if now := must(conn.transport.Primary(background, k)).Addr; now == dead {
+			t.Error("the same address")
+		}
+		eventually(t, "it is asked for no longer", func() bool {
+			for _, state := range conn.Servers() {
+				if state.Addr == dead {
+					return false
+				}
+			}
+			return true
+		})
+		fresh := connect(t, &Cluster{Addrs: []string{dead}})
+		fresh.Close()
+		if _, err := limiter(t, fresh, 1).Allow(background, k); !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+	})
 }
 
 // backends says that so many servers were asked, and what decides at each.

@@ -26,9 +26,9 @@ const (
 // A Transport finds the servers; the Conn connects to them. [Server] is the one of a single server, [Cluster] that of a
 // cluster. An adapter for another library's clients makes one of them from the client's settings.
 //
-// A Transport may also have the methods Close() error, which the Conn's Close calls, Away(addr string), which hears
-// while a server does not answer, and OnLeave(func(addr string)), which gets a function that closes the connections to a
-// server that is no longer a primary.
+// A Transport may also have the methods Close() error, which the Conn's Close calls, Away(addr string), which is called
+// again and again while a server does not answer, and OnLeave(func(addr string)), which gets a function that closes the
+// connections to a server that is no longer a primary.
 type Transport interface {
 	// Primary is the server that has a key now.
 	Primary(ctx context.Context, key string) (Server, error)
@@ -196,6 +196,9 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func (c *Conn) primary(ctx context.Context, key string, wait time.Duration) (*primary, error) {
 	if server, ok := c.transport.(Server); ok {
 		return c.primaryAt(server)
+	}
+	if c.ctx.Err() != nil {
+		return nil, ErrClosed
 	}
 	if lost := time.Duration(c.lost.Load()); lost > 0 && now()-lost < firstProbe {
 		return nil, &unavailable{reason: "no server was known just now"}

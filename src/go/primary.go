@@ -196,13 +196,13 @@ func (p *primary) open(why string) {
 	}
 	p.away, p.since = why, time.Now()
 	slog.Warn("swlimit: the server does not answer", "server", p.server.Addr, "reason", reasonOf(why), "message", why)
-	p.conn.away(p.server.Addr)
 	p.conn.spawn(p.probe)
 }
 
 // probe looks for the server until it is back.
 func (p *primary) probe() {
 	for pause := firstProbe; ; pause = min(2*pause, lastProbe) {
+		p.conn.away(p.server.Addr)
 		jittered := time.Duration(float64(pause) * (1 - probeJitter + 2*probeJitter*rand.Float64()))
 		if !sleep(p.conn.ctx, jittered) || p.isClosed() {
 			return
@@ -217,7 +217,6 @@ func (p *primary) probe() {
 			slog.Info("swlimit: the server answers again", "server", p.server.Addr)
 			return
 		}
-		p.conn.away(p.server.Addr)
 	}
 }
 
