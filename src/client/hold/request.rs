@@ -116,6 +116,11 @@ impl PendingHold {
         HoldClause { limit: self.limit, ttl, id, cost: self.cost, own_id: self.is_own }
     }
 
+    /// Whether there can be room for it.
+    pub fn may_fit(&self) -> bool {
+        self.cost <= self.limit
+    }
+
     /// Another id, unless the caller chose it.
     pub fn renew_id(&mut self) -> Result<(), Error> {
         if self.is_own {

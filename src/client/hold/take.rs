@@ -12,6 +12,7 @@ use super::request::{check_ids, checked_ttl, fresh_id, HoldRequest, InDoubt, Pen
 use crate::clock::ms;
 use crate::decision::{Decision, Source};
 use crate::error::{Cause, Error};
+use crate::keyed::Turn;
 use crate::mode::OnFailure;
 use crate::protocol::HoldReply;
 use crate::transport::{Failure, Reply};
@@ -128,11 +129,15 @@ impl HoldLimiter {
         let (link, key) = (renewer.link(), Arc::clone(&pending.name.key));
         let (mut deadline, mut poll) = (request.deadline, None);
         loop {
-            if poll.is_none() && request.waits() && link.is_scripted(&key) {
-                poll = self.first_in_line(renewer, &pending, wait).await?;
-                if poll.is_none() && wait.is_over() {
-                    let looked = self.look_there(link, &pending, None).await?;
-                    return Ok(Hold::denied(Decision { granted: 0, ..looked }));
+            if poll.is_none() && request.waits() && pending.may_fit() && link.is_scripted(&key) {
+                poll = self.0.client.fair_queue.turn_at_once(&key).map(Poll::new);
+                if poll.is_none() {
+                    poll = self.turn_in_line(renewer, &pending, wait).await?.map(Poll::new);
+                    if poll.is_none() && wait.is_over() {
+                        let looked = self.look_there(link, &pending, None).await?;
+                        return Ok(Hold::denied(Decision { granted: 0, ..looked }));
+                    }
+                    deadline = deadline.filter(|_| poll.is_none()); // after a wait, the timeout alone counts
                 }
             }
             let (held, sent) = ask_at_once(renewer, &pending, deadline).await?;
@@ -166,18 +171,16 @@ impl HoldLimiter {
 
     /// The turn to poll, after all who came before. `None` when it has not come in time, and at once for a caller that
     /// asks again for a live hold: nobody waits for its own place.
-    async fn first_in_line(
+    async fn turn_in_line(
         &self,
         renewer: &HoldRenewer,
         pending: &PendingHold,
         wait: &Wait,
-    ) -> Result<Option<Poll>, Error> {
-        let (queue, key) = (&self.0.client.fair_queue, &pending.name.key);
-        let mut turn = queue.turn_at_once(key);
-        if turn.is_none() && (pending.is_own || renewed(renewer.link(), pending).await?.is_none()) {
-            turn = queue.turn(key, wait).await;
+    ) -> Result<Option<Turn>, Error> {
+        if !pending.is_own && renewed(renewer.link(), pending).await?.is_some() {
+            return Ok(None);
         }
-        Ok(turn.map(Poll::new))
+        Ok(self.0.client.fair_queue.turn(&pending.name.key, wait).await)
     }
 }
 

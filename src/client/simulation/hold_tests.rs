@@ -151,7 +151,7 @@ fn the_script_s_waiters_poll_one_after_the_other() {
             };
             let (begun, asked) = (Instant::now(), client.statistics().commands);
             let request = HoldRequest::new("key").wait(TTL);
-            let (first, second, late, short, cancelled, released) = tokio::join!(
+            let (first, second, late, short, cancelled, never, released) = tokio::join!(
                 async {
                     let (granted, _, at, hold) = wait(0, request).await;
                     drop(hold);
@@ -161,6 +161,7 @@ fn the_script_s_waiters_poll_one_after_the_other() {
                 wait(2, request.deadline(begun + 300 * MS)),
                 wait(3, request.wait(200 * MS)),
                 timeout(100 * MS, wait(4, request)),
+                wait(5, request.cost(2)),
                 async {
                     sleep(500 * MS).await;
                     let asked = client.statistics().commands - asked;
@@ -170,6 +171,7 @@ fn the_script_s_waiters_poll_one_after_the_other() {
                 }
             );
             assert!(cancelled.is_err());
+            assert!(!never.0 && never.3.decision().retry_after().is_none() && never.2 - begun <= 10 * MS);
             assert!(!late.0 && late.1 == Source::Server && late.2 - begun <= 310 * MS);
             assert!(!short.0 && short.1 == Source::Server && short.2 - begun <= 210 * MS);
             let longest = if is_tracked { 15 } else { 75 } * MS;
