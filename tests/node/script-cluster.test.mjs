@@ -5,7 +5,7 @@ import { test } from "node:test";
 import { Cluster } from "ioredis";
 import { createCluster } from "redis";
 import { allowAll } from "swlimit";
-import { connect, eventually, key, limiter, port } from "./support.mjs";
+import { connect, eventually, holds, key, limiter, port } from "./support.mjs";
 
 const host = "127.0.0.1";
 
@@ -74,6 +74,9 @@ for (const [name, open] of Object.entries({ redis: nodeRedis, ioredis })) {
       both.each.map(({ remaining }) => remaining),
       [4, 3],
     );
+    const jobs = holds(test, { client, limit: 2 });
+    const job = `jobs:{${keys[0]}}`; // at the same node
+    const first = await jobs.hold(job);
     await failOver(test, keys[0]);
     const decided = () =>
       eventually(
@@ -85,5 +88,11 @@ for (const [name, open] of Object.entries({ redis: nodeRedis, ioredis })) {
         60_000,
       );
     assert.deepEqual([await decided(), await decided()], [[1], [0]]);
+    const second = await jobs.hold(job);
+    assert.deepEqual([second.granted, second.remaining, second.token > first.token], [1, 0, true]);
+    const waiting = jobs.hold(job, { wait: "5m" });
+    await first.release();
+    assert.equal((await waiting).granted, 1);
+    assert.equal((await jobs.holders(job)).length, 2);
   });
 }
