@@ -52,6 +52,6 @@ fn load(loading: &Loading) -> Result<(), String> {
     loading.register::<BudgetCommand>()?;
     loading.register::<Admit>()?;
     loading.register::<Settle>()?;
-    loading.let_wait::<Turns>(Turns::LISTENER)?;
-    loading.configure(settings)
+    loading.configure(settings)?;
+    loading.subscribe::<Turns>(Turns::LISTENER)
 }

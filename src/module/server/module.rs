@@ -82,16 +82,7 @@ impl Loading<'_> {
         unsafe { command::register::<C>(self.ctx, self.own_category) }
     }
 
-    /// Let clients wait, by these rules, which get the changed keys.
-    pub fn let_wait<W: Waiting>(&self, listener: Listener) -> Result<(), String> {
-        // SAFETY: the context of the module's loading.
-        match unsafe { blocking::subscribe::<W>(self.ctx) && changes::listen(self.ctx, listener) } {
-            true => Ok(()),
-            false => Err("cannot subscribe to the server's events".into()),
-        }
-    }
-
-    /// Register the settings with their initial values, the INFO section, events, and module options.
+    /// Register the settings with their initial values, the INFO section, and module options.
     pub fn configure(&self, settings: Vec<Chosen>) -> Result<(), String> {
         for (setting, value) in settings {
             self.register_setting(setting, value)?;
@@ -101,13 +92,22 @@ impl Loading<'_> {
             if api!(RedisModule_LoadConfigs(self.ctx)) != OK {
                 return Err("cannot load the configuration".into());
             }
-            if !events::subscribe(self.ctx) {
-                return Err("cannot subscribe to the server's events".into());
-            }
             api!(RedisModule_RegisterInfoFunc(self.ctx, Some(info)));
             api!(RedisModule_SetModuleOptions(self.ctx, options(self.ctx) as c_int));
         }
         Ok(())
+    }
+
+    /// Subscribe to the server's events, and let clients wait, by these rules, which get the changed keys. It comes last:
+    /// Redis 7.0 forgets no subscription of a module whose loading fails, and would call what is gone.
+    pub fn subscribe<W: Waiting>(&self, listener: Listener) -> Result<(), String> {
+        // SAFETY: the context of the module's loading.
+        match unsafe {
+            blocking::subscribe::<W>(self.ctx) && changes::listen(self.ctx, listener) && events::subscribe(self.ctx)
+        } {
+            true => Ok(()),
+            false => Err("cannot subscribe to the server's events".into()),
+        }
     }
 
     fn register_setting(&self, setting: &'static Setting, value: u64) -> Result<(), String> {
