@@ -18,6 +18,7 @@ from . import (
     holds,
     instructions,
     latency,
+    listeners,
     memory,
     node,
     plots,
@@ -160,6 +161,12 @@ SECTIONS = {
         f"limited to {from_limits.LOG_LIMIT} in {from_limits.LOG_WINDOW} s for each address.",
         lambda options: from_limits.measure(*((5, 0.1) if options.quick else (15, 0.3)), options.log),
         lambda result: from_limits.table(*result)),
+    "listeners": Section(
+        "Effects that nobody gets",
+        "CPU as above, of a server without replicas, backlog and append-only file, to which nobody listens, and of one "
+        "with a backlog, on one core in turn. All other sections are of servers to which nobody listens.",
+        lambda options: listeners.measure(*((3, 3, 5_000) if options.quick else (15, 5, 20_000))),
+        lambda result: listeners.table(*result)),
     "replicated": Section(
         "Bytes replicated",
         "What a command adds to the replication stream, and so to the append-only file; keys have 13 bytes.",

@@ -16,8 +16,11 @@ def info(server, section="swlimit"):
 
 
 def statistics(server):
-    """INFO swlimit, without the prefix of its fields."""
-    return {name.removeprefix("swlimit_"): value for name, value in info(server).items()}
+    """INFO swlimit, without the prefix of its fields, and without what the server notices by itself."""
+    return {name.removeprefix("swlimit_"): value for name, value in info(server).items() if name != REPLICATING}
+
+
+REPLICATING = "swlimit_replicating"
 
 
 def digest(server):

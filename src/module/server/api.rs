@@ -93,6 +93,7 @@ required! {
     RedisModule_RegisterInfoFunc
     RedisModule_RegisterNumericConfig
     RedisModule_Replicate
+    RedisModule_ReplicateVerbatim
     RedisModule_ReplyWithArray
     RedisModule_ReplyWithError
     RedisModule_ReplyWithLongLong
@@ -101,6 +102,7 @@ required! {
     RedisModule_SaveStringBuffer
     RedisModule_SelectDb
     RedisModule_ServerInfoGetFieldC
+    RedisModule_ServerInfoGetFieldUnsigned
     RedisModule_SetAbsExpire
     RedisModule_SetCommandInfo
     RedisModule_SetDisconnectCallback

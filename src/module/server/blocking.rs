@@ -119,33 +119,6 @@ pub fn wall_clock() -> u64 {
     unsafe { api!(RedisModule_Milliseconds()) as u64 }
 }
 
-/// Subscribe to role changes and to cron; whether the server agrees.
-///
-/// # Safety
-/// `ctx` is the context of the module's loading.
-pub(super) unsafe fn subscribe<W: Waiting>(ctx: *mut raw::RedisModuleCtx) -> bool {
-    [raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, raw::REDISMODULE_EVENT_CRON_LOOP].into_iter().all(|id| {
-        let event = raw::RedisModuleEvent { id, dataver: 1 };
-        // SAFETY: the caller's promise, and a callback of the right type.
-        unsafe { api!(RedisModule_SubscribeToServerEvent(ctx, event, Some(on_event::<W>))) == OK }
-    })
-}
-
-unsafe extern "C" fn on_event<W: Waiting>(
-    _ctx: *mut raw::RedisModuleCtx,
-    event: raw::RedisModuleEvent,
-    subevent: u64,
-    _data: *mut c_void,
-) {
-    match (event.id, subevent) {
-        (raw::REDISMODULE_EVENT_CRON_LOOP, _) => W::check(),
-        (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA) => {
-            W::is_replica();
-        }
-        _ => {}
-    }
-}
-
 unsafe extern "C" fn on_timer<W: Waiting>(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     // SAFETY: needs nothing.
     let is_paused = unsafe { api!(RedisModule_AvoidReplicaTraffic()) } != 0;

@@ -1,6 +1,6 @@
 //! Calls a listener for changed keys: keys whose value the module changed or that lost it, and whole databases.
 
-use std::ffi::{c_char, c_int, c_void, CStr};
+use std::ffi::{c_char, c_int, CStr};
 use std::sync::OnceLock;
 
 use redis_module::raw;
@@ -35,18 +35,16 @@ fn tell(database: c_int, name: &Text) {
     }
 }
 
-/// Register the listener, and subscribe to the server's events that change keys without calling their type's methods;
-/// whether the server agrees.
-///
-/// # Safety
-/// `ctx` is the context of the module's loading.
-pub(super) unsafe fn listen(ctx: *mut raw::RedisModuleCtx, listener: Listener) -> bool {
+/// Register the listener.
+pub(super) fn listen(listener: Listener) {
     let _ = LISTENER.set(listener);
-    [raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_EVENT_SWAPDB].into_iter().all(|id| {
-        let event = raw::RedisModuleEvent { id, dataver: 1 };
-        // SAFETY: the caller's promise, and a callback of the right type.
-        unsafe { api!(RedisModule_SubscribeToServerEvent(ctx, event, Some(on_event))) == OK }
-    })
+}
+
+/// All keys of one database, or of all, may have changed.
+pub(super) fn all_changed(database: Option<c_int>) {
+    if let Some(listener) = LISTENER.get().filter(|_| statistics::WAITING.get() > 0) {
+        (listener.all_changed)(database);
+    }
 }
 
 /// Get changes of keys' expiries, too. The server then calls this module for every DEL, RENAME and the like, so it is
@@ -70,24 +68,4 @@ unsafe extern "C" fn on_key_event(
         }
     }
     OK
-}
-
-unsafe extern "C" fn on_event(
-    _ctx: *mut raw::RedisModuleCtx,
-    event: raw::RedisModuleEvent,
-    subevent: u64,
-    data: *mut c_void,
-) {
-    let database = match (event.id, subevent) {
-        (raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_SUBEVENT_FLUSHDB_END) => {
-            // SAFETY: the data of this event.
-            let database = unsafe { (*data.cast::<raw::RedisModuleFlushInfo>()).dbnum };
-            (database >= 0).then_some(database)
-        }
-        (raw::REDISMODULE_EVENT_SWAPDB, _) => None,
-        _ => return,
-    };
-    if let Some(listener) = LISTENER.get().filter(|_| statistics::WAITING.get() > 0) {
-        (listener.all_changed)(database);
-    }
 }

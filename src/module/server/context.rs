@@ -1,8 +1,10 @@
 //! A module context: the server's clock, flags and databases.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, CStr};
 
 use redis_module::raw;
+
+use super::OK;
 
 /// A context of the server's, used only while it is valid.
 #[derive(Clone, Copy)]
@@ -55,5 +57,20 @@ impl Context {
     pub fn select(self, database: c_int) {
         // SAFETY: a valid context.
         unsafe { api!(RedisModule_SelectDb(self.0, database)) };
+    }
+
+    /// Numbers of the server's own INFO section about replication; `None` where it has no such field.
+    pub(super) fn replication<const N: usize>(self, names: [&CStr; N]) -> [Option<u64>; N] {
+        // SAFETY: a valid context; the information is freed after it was read.
+        unsafe {
+            let information = api!(RedisModule_GetServerInfo(self.0, c"replication".as_ptr()));
+            let numbers = names.map(|name| {
+                let mut failed = 0;
+                let number = api!(RedisModule_ServerInfoGetFieldUnsigned(information, name.as_ptr(), &mut failed));
+                (failed == OK).then_some(number)
+            });
+            api!(RedisModule_FreeServerInfo(self.0, information));
+            numbers
+        }
     }
 }

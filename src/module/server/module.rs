@@ -10,9 +10,10 @@ use super::blocking::Waiting;
 use super::changes::Listener;
 use super::command::{self, Command};
 use super::denial_counts::settings_changed;
+use super::release::Release;
 use super::reply::c_string;
 use super::types::{self, Value};
-use super::{api, blocking, changes, events, OK};
+use super::{api, changes, effect, events, server_events, OK};
 use crate::configuration::{Chosen, Setting};
 use crate::statistics;
 
@@ -89,6 +90,7 @@ impl Loading<'_> {
         }
         // SAFETY: the context of the module's loading; the callback is one of the server's form.
         unsafe {
+            effect::know_server(Release::of_server(self.ctx));
             if api!(RedisModule_LoadConfigs(self.ctx)) != OK {
                 return Err("cannot load the configuration".into());
             }
@@ -101,10 +103,9 @@ impl Loading<'_> {
     /// Subscribe to the server's events, and let clients wait, by these rules, which get the changed keys. It comes last:
     /// Redis 7.0 forgets no subscription of a module whose loading fails, and would call what is gone.
     pub fn subscribe<W: Waiting>(&self, listener: Listener) -> Result<(), String> {
+        changes::listen(listener);
         // SAFETY: the context of the module's loading.
-        match unsafe {
-            blocking::subscribe::<W>(self.ctx) && changes::listen(self.ctx, listener) && events::subscribe(self.ctx)
-        } {
+        match unsafe { server_events::subscribe::<W>(self.ctx) && events::subscribe(self.ctx) } {
             true => Ok(()),
             false => Err("cannot subscribe to the server's events".into()),
         }
@@ -143,20 +144,12 @@ impl Loading<'_> {
 unsafe fn options(ctx: *mut raw::RedisModuleCtx) -> u32 {
     /// Valkey 9 refuses atomic slot migration without this bit; other servers may use the bit for something else.
     const HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
-    // SAFETY: the loading context; a field's text lives as long as the information, and is read before that is freed.
-    let major = unsafe {
-        let information = api!(RedisModule_GetServerInfo(ctx, c"server".as_ptr()));
-        let version = api!(RedisModule_ServerInfoGetFieldC(information, c"valkey_version".as_ptr()));
-        let major = (!version.is_null())
-            .then(|| CStr::from_ptr(version).to_string_lossy())
-            .and_then(|version| version.split('.').next()?.parse::<u32>().ok());
-        api!(RedisModule_FreeServerInfo(ctx, information));
-        major
-    };
+    // SAFETY: the caller's promise.
+    let migrates = matches!(unsafe { Release::of_server(ctx) }, Release::Valkey(9.., _));
     raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
         | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD
         | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
-        | if major >= Some(9) { HANDLE_ATOMIC_SLOT_MIGRATION } else { 0 }
+        | if migrates { HANDLE_ATOMIC_SLOT_MIGRATION } else { 0 }
 }
 
 unsafe extern "C" fn get_setting(_name: *const c_char, setting: *mut c_void) -> c_longlong {
@@ -184,6 +177,8 @@ unsafe extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, _for_crash_report: 
         for (name, value) in statistics::fields() {
             api!(RedisModule_InfoAddFieldULongLong(ctx, name.as_ptr(), value));
         }
+        let replicating = if effect::may_listen() { c"yes" } else { c"no" };
+        api!(RedisModule_InfoAddFieldCString(ctx, c"replicating".as_ptr(), replicating.as_ptr()));
         api!(RedisModule_InfoAddFieldCString(ctx, c"version".as_ptr(), VERSION_TEXT.as_ptr()));
     }
 }

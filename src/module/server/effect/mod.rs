@@ -5,6 +5,7 @@
 //! where the command has set it.
 
 mod holds;
+mod listeners;
 mod words;
 
 use std::ffi::{c_char, CStr};
@@ -17,6 +18,7 @@ use super::text::{OwnText, Text};
 use words::{AGE, AT, COST, END, EXPIRY, FORCE, INSTANT, SINCE, SINCE_INSTANT, UNITS, UNTIL, ZERO};
 
 pub use holds::HoldEffect;
+pub(super) use listeners::{expect_listeners, know_server, look_for_listeners, may_listen};
 pub use words::{milliseconds, NEVER};
 
 /// An effect on a key.
@@ -150,6 +152,11 @@ impl Effect<'_> {
     /// Replicate it, also into the append-only file.
     #[inline(always)]
     pub(super) fn replicate(&self, context: Context, key: &Text) {
+        if listeners::are_none() {
+            // SAFETY: the context of a command's handler.
+            unsafe { api!(RedisModule_ReplicateVerbatim(context.raw())) };
+            return;
+        }
         let Effect::Record { quota: [limit, window, resolution], units: 1, age: None, instant, until } = *self else {
             return self.replicate_words(context, key);
         };

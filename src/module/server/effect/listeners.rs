@@ -1,0 +1,87 @@
+//! Whether anybody gets effects: a replica, the replication backlog, or an append-only file.
+//!
+//! Most servers of rate limits have none. `RM_Replicate` builds an effect's words and looks up its command before the
+//! server finds that: a fifth of a grant. While nobody listens, `RM_ReplicateVerbatim` stands in for it, which asks the
+//! server first and has nothing to build.
+//!
+//! Why nothing is lost (read in Redis 7.0, 7.2, 7.4, 8.0 and 8.6, and in Valkey 8.0, 8.1 and 9.1): what a server sends to
+//! its backlog or append-only file is only ever read from a snapshot's instant on. A backlog begins with a new replication
+//! id, so no replica asks for what is before its own copy; an append-only file that is switched on gets nothing before the
+//! fork that writes its base. The server announces each snapshot to modules before it goes on with commands: `FORK_CHILD`
+//! at a fork (full synchronization, disk-based, diskless or by a second channel; BGSAVE; an append-only file that is
+//! switched on or rewritten), `PERSISTENCE` at a save without one (SAVE, SHUTDOWN). From then on effects are sent, until a
+//! cron finds a primary without replicas, backlog and append-only file. That cron runs at least once a second,
+//! between commands, hence never within a transaction, a script or a waiting client's turn. A replica, which others may
+//! follow as soon as it is promoted, and a cluster's node, whose slots may migrate, always send effects.
+//!
+//! Were a listener missed, its copy would get the client's own command, and count the same units by its own clock.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redis_module::raw;
+
+use crate::server::context::Context;
+use crate::server::release::Release;
+
+/// Whether the server is one whose listeners are all found.
+static KNOWN: AtomicBool = AtomicBool::new(false);
+/// Whether nobody has listened at the last cron, nor been announced since.
+static NONE: AtomicBool = AtomicBool::new(false);
+
+/// Everything in which nobody listens, or nobody is found who does.
+const MAY_LISTEN: u32 =
+    raw::REDISMODULE_CTX_FLAGS_SLAVE | raw::REDISMODULE_CTX_FLAGS_AOF | raw::REDISMODULE_CTX_FLAGS_CLUSTER;
+
+/// Look for listeners from now on, if this server's are all found.
+pub fn know_server(release: Release) {
+    KNOWN.store(is_known(release), Ordering::Relaxed);
+}
+
+/// Whether the release was read. Valkey 9.2 saves without forking.
+fn is_known(release: Release) -> bool {
+    matches!(
+        release,
+        Release::Redis(7, _) | Release::Redis(8, 0..=6) | Release::Valkey(8, _) | Release::Valkey(9, 0..=1)
+    )
+}
+
+/// Whether nobody gets effects.
+#[inline(always)]
+pub(super) fn are_none() -> bool {
+    NONE.load(Ordering::Relaxed)
+}
+
+/// The same for the statistics: whether somebody may get effects.
+pub fn may_listen() -> bool {
+    !are_none()
+}
+
+/// Somebody may listen from now on.
+pub fn expect_listeners() {
+    NONE.store(false, Ordering::Relaxed);
+}
+
+/// Look for listeners. No command is under way.
+pub fn look_for_listeners(context: Context) {
+    let none = KNOWN.load(Ordering::Relaxed)
+        && !context.has_flags(MAY_LISTEN)
+        && context.replication([c"connected_slaves", c"repl_backlog_active"]) == [Some(0), Some(0)];
+    NONE.store(none, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_that_were_not_read_always_get_effects() {
+        for known in [Release::Redis(7, 0), Release::Redis(8, 6), Release::Valkey(8, 0), Release::Valkey(9, 1)] {
+            assert!(is_known(known));
+        }
+        for unknown in
+            [Release::Redis(6, 3), Release::Redis(8, 7), Release::Valkey(9, 2), Release::Valkey(10, 0), Release::Other]
+        {
+            assert!(!is_known(unknown));
+        }
+    }
+}
