@@ -1,8 +1,8 @@
 // Package redis_rate has the names of github.com/go-redis/redis_rate/v10, on the windows of swlimit: change the import,
 // and keep the program.
 //
-// A rate r per period P with a burst b is one sliding window: at most b units in b*P/r, rounded up to milliseconds. So
-// PerSecond(10) is 10 in any second.
+// A rate r per period P with a burst b is one sliding window: b units in b*P/r, rounded up to milliseconds. So
+// PerSecond(10) is 10 units in a window of a second.
 package redis_rate
 
 import (
@@ -52,13 +52,13 @@ func (l Limit) String() string {
 // IsZero tells whether nothing of the limit is set.
 func (l Limit) IsZero() bool { return l == Limit{} }
 
-// PerSecond is a limit of so many units in any second.
+// PerSecond is a limit of so many units in a window of a second.
 func PerSecond(rate int) Limit { return Limit{rate, rate, time.Second} }
 
-// PerMinute is a limit of so many units in any minute.
+// PerMinute is a limit of so many units in a window of a minute.
 func PerMinute(rate int) Limit { return Limit{rate, rate, time.Minute} }
 
-// PerHour is a limit of so many units in any hour.
+// PerHour is a limit of so many units in a window of an hour.
 func PerHour(rate int) Limit { return Limit{rate, rate, time.Hour} }
 
 // window is burst * period / rate, rounded up to milliseconds.
