@@ -11,7 +11,7 @@ pub(super) enum Release {
     Redis(u32, u32),
     /// Valkey, (major, minor).
     Valkey(u32, u32),
-    /// Another server, or one that is built upon these.
+    /// Another server, or one that is built on these.
     Other,
 }
 

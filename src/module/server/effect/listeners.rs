@@ -11,7 +11,7 @@
 //! at a fork (full synchronization, disk-based, diskless or by a second channel; BGSAVE; an append-only file that is
 //! switched on or rewritten), `PERSISTENCE` at a save without one (SAVE, SHUTDOWN). From then on effects are sent, until a
 //! cron finds a primary without replicas, backlog and append-only file. That cron runs at least once a second,
-//! between commands, hence never within a transaction, a script or a waiting client's turn. A replica, which others may
+//! between commands, so never within a transaction, a script or a waiting client's turn. A replica, which others may
 //! follow as soon as it is promoted, and a cluster's node, whose slots may migrate, always send effects.
 //!
 //! Were a listener missed, its copy would get the client's own command, and count the same units by its own clock.
