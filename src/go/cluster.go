@@ -71,7 +71,7 @@ func (c *Cluster) Primary(ctx context.Context, key string) (Server, error) {
 		case <-ctx.Done():
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			return Server{}, fmt.Errorf("no server of the cluster has answered yet: %w", errors.Join(c.why, ctx.Err()))
+			return Server{}, fmt.Errorf("no server of the cluster has answered yet: %v", c.why)
 		}
 	}
 	slot := slotOf(key)

@@ -24,7 +24,8 @@ const (
 )
 
 // A Transport finds the servers; the Conn connects to them. [Server] is the one of a single server, [Cluster] that of a
-// cluster. An adapter for another library's clients makes one of them from the client's settings.
+// cluster, [Sentinel] that of the primary that sentinels name. An adapter for another library's clients makes one of
+// them from the client's settings.
 //
 // A Transport may also have the methods Close() error, which the Conn's Close calls, Away(addr string), which is called
 // again and again while a server does not answer, and OnLeave(func(addr string)), which gets a function that closes the

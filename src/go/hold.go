@@ -152,7 +152,7 @@ func (h *Holds) take(ctx context.Context, key string, cost int64, left func() ti
 	}
 	hold, err := h.ask(ctx, w, left)
 	switch {
-	case errors.Is(err, context.DeadlineExceeded):
+	case isOver(err):
 		return nil, &DeniedError{unknown(0, h.limit, unknownMS).decision(FromFailure)}
 	case !h.decides(err):
 		return hold, err

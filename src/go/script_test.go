@@ -297,6 +297,32 @@ func TestTakesOver(t *testing.T) {
 	}
 }
 
+// Who waits in the server's queue takes a key over that a client of the script has made.
+func TestWaitsWhereTheScriptWritesStill(t *testing.T) {
+	main := Server{Addr: address(t, "main")}
+	module, k := connect(t, main), key()
+	w := &module.waits
+	must(holding(t, scriptFirst(t, main), 1).TryAcquire(background, k))
+	left := func() time.Duration { return 20 * time.Second }
+	raw, err := w.ask(background, k, left, func(ms int64) command {
+		return holdCommand(k, 1, 60_000, freshID(), 1, ms)
+	}, holding(t, module, 1).settings)
+	if raw != nil || err != nil {
+		t.Errorf("it is not asked again: %v, %v", raw, err)
+	}
+	soon, cancel := context.WithTimeout(background, time.Second)
+	defer cancel()
+	if _, err := holding(t, module, 1).Acquire(soon, k); !errors.Is(err, ErrDenied) {
+		t.Error(err)
+	}
+	// A policy decides where no server was found in time.
+	nowhere := connect(t, &Cluster{Addrs: []string{"127.0.0.1:1"}})
+	allowed := must(NewHolds(nowhere, 1, time.Minute, OnFailure(Allow)))
+	if hold := must(allowed.TryAcquire(background, k)); hold.Source != FromFailure {
+		t.Errorf("%+v", hold)
+	}
+}
+
 // What is given back for a caller that has gone finds the key with the module.
 func TestGivesBackWhatWasTakenOver(t *testing.T) {
 	main := Server{Addr: address(t, "main")}

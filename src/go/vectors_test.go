@@ -119,8 +119,8 @@ func TestDefaults(t *testing.T) {
 		"late": drain.Milliseconds(), "max_unanswered": mostUnanswered, "script_tries": mostTries,
 		"script_subintervals": scriptSubintervals, "look_from": shortDenial.Milliseconds(),
 		"look_round_trips": shortInTrips, "closing": closing.Milliseconds(), "closing_round_trips": closingTrips,
-		"min_hold_ttl":  leastTTL,
-		"min_hold_poll": leastHoldPoll.Milliseconds(), "max_hold_poll": mostHoldPoll.Milliseconds(), "max_hold_wait": longestWait.Milliseconds(), "ids_per_renewal": mostIDs,
+		"min_hold_ttl": leastTTL, "max_hold_wait": longestWait.Milliseconds(), "ids_per_renewal": mostIDs,
+		"min_hold_poll": leastHoldPoll.Milliseconds(), "max_hold_poll": mostHoldPoll.Milliseconds(),
 		"renewals_per_ttl": renewPart, "retries_per_ttl": renewAgain, "max_limit": maxExact, "max_window": maxWindow,
 		"max_subintervals": maxSubintervals,
 	} {

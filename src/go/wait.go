@@ -23,7 +23,7 @@ const (
 // elsewhere matches the end of a wait that goes on for another client; again, what a wait survives.
 var (
 	elsewhere = regexp.MustCompile("^UNBLOCKED (another client now waits for this id|this id waits elsewhere)")
-	again     = regexp.MustCompile("^UNBLOCKED |too many clients are waiting")
+	again     = regexp.MustCompile("^UNBLOCKED |too many clients are waiting|^WRONGTYPE ")
 )
 
 // waits are the calls that wait for their turn. A wait stalls its connection, so each has one of its own.
@@ -297,7 +297,7 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 	d := demand{l.quota, n, false}
 	decision, err := l.wait(ctx, key, &d)
 	switch {
-	case errors.Is(err, context.DeadlineExceeded):
+	case isOver(err):
 		return &DeniedError{unknown(0, d.limit, unknownMS).decision(FromFailure)}
 	case err != nil:
 		return err
@@ -305,6 +305,11 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 		return &DeniedError{decision}
 	}
 	return nil
+}
+
+// isOver tells whether an error is the end of the caller's time, and not of a connection's.
+func isOver(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrUnavailable)
 }
 
 // leftUntil is how long one may wait for a caller.

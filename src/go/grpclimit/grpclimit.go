@@ -32,8 +32,8 @@ func Address(ctx context.Context, _ string) string {
 	return httplimit.Address(&http.Request{RemoteAddr: client.Addr.String()})
 }
 
-// Unary limits calls. A denied one ends with RESOURCE_EXHAUSTED, whose details say in a google.rpc.RetryInfo when to try
-// again, where that helps. The metadata of each response has what httplimit says in headers: ratelimit,
+// Unary limits calls. A denied one ends with RESOURCE_EXHAUSTED, whose details say in a google.rpc.RetryInfo when to
+// try again, where that helps. The metadata of each response has what httplimit says in headers: ratelimit,
 // ratelimit-policy, and retry-after of a denial. Where the limiter returns an error (its OnFailure is Error, or the
 // server refuses), the call ends with UNAVAILABLE.
 func Unary(limiter *swlimit.Limiter, key Key) grpc.UnaryServerInterceptor {
@@ -57,9 +57,9 @@ func Stream(limiter *swlimit.Limiter, key Key) grpc.StreamServerInterceptor {
 	}
 }
 
-// HoldStream has each stream hold a place for as long as it lives: so many streams at once. It does not wait for a place:
-// without one the stream ends with RESOURCE_EXHAUSTED. When the place is lost, the context of the stream that the handler
-// gets is cancelled with the cause swlimit.ErrLost; a handler that waits for messages should watch it.
+// HoldStream has each stream hold a place for as long as it lives: so many streams at once. It does not wait for a
+// place: without one the stream ends with RESOURCE_EXHAUSTED. When the place is lost, the context of the stream that the
+// handler gets is cancelled with the cause swlimit.ErrLost; a handler that waits for messages should watch it.
 func HoldStream(holds *swlimit.Holds, key Key) grpc.StreamServerInterceptor {
 	return func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		name := key(stream.Context(), info.FullMethod)

@@ -1,8 +1,7 @@
 // Package valkeygo has limiters share the settings of clients of github.com/valkey-io/valkey-go.
 //
 // Limiters open connections of their own, as such a client would: to the same addresses, with its credentials and its
-// TLS. The client itself goes on waiting for a server after a context is over, and closes connections whose reply nobody
-// waits for, and with them the news of what was granted.
+// TLS. The client itself would not say what was granted to a caller that has gone.
 package valkeygo
 
 import (
