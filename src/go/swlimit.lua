@@ -134,10 +134,11 @@ else
         if done ~= 2 and type(done) == 'table' then return {err = done.err} end
         -- The key expires earlier where no other hold ends as late.
         if call('ZCOUNT', key, scores[2], '17592186044415') == 0 then
-          local last = call('ZREVRANGEBYSCORE', key, scores[2], '0', 'WITHSCORES', 'LIMIT', '0', '1')[2]
+          local last = call('ZREVRANGEBYSCORE', key, scores[2], '0', 'WITHSCORES', 'LIMIT', '0', '1')
           local expiry = (token - token % 1000) / 1000 + 1
-          if last and last + 0 > expiry then expiry = last + 0 end
-          if expiry <= now then call('DEL', key)
+          if last[2] and last[2] + 0 > expiry then expiry = last[2] + 0 end
+          if last.err then -- a right is missing: the hold has ended, and the expiry stays
+          elseif expiry <= now then call('DEL', key)
           elseif expiry < ends then call('PEXPIREAT', key, string.format('%d', expiry)) end
         end
         return 1

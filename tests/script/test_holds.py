@@ -7,6 +7,7 @@ import pytest
 from support.bounds import T
 from support.resp import Connection, Failed
 from support.script import scripted, sha
+from support.waiting import eventually
 
 WRONGTYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 END = T + 3_600_000
@@ -134,6 +135,23 @@ def test_missing_rights_change_nothing(plain, ask, words):
             assert stored(plain) == before, right
     plain.call("ACL", "DELUSER", "u")
     assert refused >= 3
+
+
+@pytest.mark.parametrize("right", ["zadd", "zrem", "zmscore", "zcard", "zcount", "zrangebyscore", "zrevrangebyscore",
+                                   "pexpireat", "pttl", "del", "time"])
+def test_a_missing_right_loses_no_other_hold(plain, ask, right):
+    """By the clock, where HOLD and RELEASE go a way of their own."""
+    ask("HOLD", "h", 9, "60000ms", "a")
+    ask("HOLD", "h", 9, "90000ms", "b")
+    eventually(lambda: ask("HOLDERS", "h")[-1][2] > 2)
+    plain.call("ACL", "SETUSER", "u", "reset", "on", "nopass", "~*", "+@all", f"-{right}")
+    with Connection(plain.port) as unable:
+        assert unable.call("AUTH", "u", "x") == b"OK"
+        freed = ask("RELEASE", "h", "b", by=unable)
+        taken = ask("HOLD", "h", 9, "99000ms", "c", by=unable)
+    plain.call("ACL", "DELUSER", "u")
+    expected = {b"a"} | ({b"b"} if freed != 1 else set()) | ({b"c"} if not isinstance(taken, Failed) else set())
+    assert {id for id, *_ in ask("HOLDERS", "h")} == expected
 
 
 def test_a_refused_repetition_leaves_the_reservations(plain, ask):
