@@ -1,12 +1,15 @@
 """Nothing of a limiter keeps a program from ending, or from collecting what it no longer uses."""
 
+import asyncio
 import subprocess
 import sys
 import threading
 from contextlib import contextmanager
 
 import pytest
+import redis.asyncio
 
+import swlimit
 from support.relay import Relay
 from support.resp import Connection
 from support.server import ROOT
@@ -152,3 +155,10 @@ def test_closing_says_what_is_lost(kind, server, monkeypatch, caplog):
         for one in limiters:
             one.close()
     assert "closed before the server answered; lost: SWLIMIT.RECORD 'k' 7, SWLIMIT.RELEASE 'h' 1" in caplog.messages
+
+
+def test_closing_what_nobody_asked():
+    async def main():
+        async with swlimit.AsyncLimiter(redis.asyncio.RedisCluster(host="127.0.0.1", port=1), 1, "1m"):
+            pass
+    asyncio.run(main())

@@ -112,11 +112,15 @@ class BaseLimiter:
         await self._blocking.close()
         state, denials = self._state, self._denials
         self._is_closed = True
-        if state is not None:
-            await state.settle(self)
-        self._state = self._denials = None
-        if state is not None and state.leave(self, denials):
-            await self._interface.ended(state.close_connections())
+        workers: list[Any] = []
+        try:
+            if state is not None:
+                await state.settle(self)
+        finally:
+            self._state = self._denials = None
+            if state is not None and state.leave(self, denials):
+                workers = state.close_connections()
+        await self._interface.ended(workers)
 
     def _send(self, command: Command, wait: float | None = None) -> Coroutine[Any, Any, Any]:
         """The reply to a command. Raises ServerAway when the failure policy must decide."""

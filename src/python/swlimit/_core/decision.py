@@ -34,7 +34,7 @@ class Decision(NamedTuple):
     def of(cls, reply: Sequence[int], quota: Quota, source: Source = "server") -> "Decision":
         """A decision from the five integers of a reply, whose durations are in ms; −1: never."""
         granted, limit, remaining, retry_after, reset_after = reply
-        return tuple.__new__(cls, (  # twice as fast as `cls(…)`, whose arguments have names
+        return tuple.__new__(cls, (  # faster than `cls(…)`, whose arguments have names
             granted, limit, remaining, math.inf if retry_after < 0 else retry_after / 1000, reset_after / 1000,
             quota.seconds, source))
 

@@ -98,7 +98,7 @@ class ClientState:
         """Before its last limiter leaves: send kept records, and what is repeated, while there is time. Logs the rest.
         """
         servers = self.topology.all()
-        ends = time.monotonic() + max(CLOSING, *(CLOSING_ROUND_TRIPS * (one.round_trip or 0.0) for one in servers))
+        ends = time.monotonic() + max([CLOSING, *(CLOSING_ROUND_TRIPS * (one.round_trip or 0.0) for one in servers)])
         while set(self._limiters) == {limiter} and (self._records or any(one.renewer.is_repeating for one in servers)):
             if time.monotonic() >= ends:
                 self._give_up(servers)

@@ -122,6 +122,7 @@ class RepeatedCommand:
         self.is_over = False
         self.due = running()
         """When to send it."""
+        self._sent = -math.inf
         self.tries = 0
 
     @classmethod
@@ -132,8 +133,12 @@ class RepeatedCommand:
         return cls(command, seconds / RETRIES_PER_TTL, running() + seconds, is_done)
 
     def sent(self, now: float) -> None:
-        self.due = now + self._every
+        self.due, self._sent = now + self._every, now
         self.tries += 1
+
+    def retry(self) -> None:
+        """Send it now, or when the answer to the last try can no longer be expected."""
+        self.due = min(self.due, self._sent + SILENCE)
 
     def members(self) -> "list[RepeatedCommand]":
         return [self]
@@ -236,10 +241,10 @@ class HoldRenewer:
             return bool(self._repeated()) or self._mailbox is not None and self._mailbox.has_mail
 
     def retry(self) -> None:
-        """Send the repeated commands now: the server is back, or soon it is too late."""
+        """Send the repeated commands soon: the server is back, or the client is being closed."""
         with self._lock:
             for one in self._repeated():
-                one.due = running()
+                one.retry()
             self._heap = [(one.due, number, one) for _, number, one in self._heap]
             heapq.heapify(self._heap)
         self.wake()
