@@ -1,8 +1,9 @@
 """Effects are sent from the moment on at which somebody listens, and nobody who comes misses one.
 
-A server to which nobody listens builds no effects. A listener who comes gets a snapshot and what is sent from then on; each
-test compares both sides, by digests and expiries to the millisecond, after load that went on all the while. The server
-runs its cron once a second, so that a listener who is noticed by the next cron only would miss a second of effects.
+A server to which nobody listens builds no effects. A listener who comes gets a snapshot and what is sent from then on;
+each test compares both sides, by digests and expiries to the millisecond, after load that went on all the while. The
+server runs its cron once a second, so that a listener who is noticed by the next cron only would miss a second of
+effects.
 """
 
 import shutil
