@@ -19,7 +19,6 @@ from support.waiting import eventually
 SHA, TAKEOVER = sha(), (ROOT / "src/lua/takeover.lua").read_bytes()
 KEYS = [f"seats:{number}" for number in range(4)]
 LIMIT, TTL = 4, 2.0
-FULL_COPY = {"repl-diskless-sync": "no"} | PROMPT
 
 
 class ScriptClient:
@@ -82,9 +81,7 @@ def nothing_is_lost(server):
     for key in KEYS:
         held = client.execute_command("SWLIMIT.HOLDERS", key, 10_000)
         assert len(held) <= LIMIT and all(left <= 1000 * TTL for _, _, _, left, _ in held), held
-    load = HoldLoad(asking(server), KEYS, LIMIT, TTL)
-    all_end(load, lambda key: client)
-    return client
+    all_end(HoldLoad(asking(server), KEYS, LIMIT, TTL), lambda key: client)
 
 
 def test_scripts_are_flushed_and_the_module_is_loaded_under_load(start, report):
@@ -134,8 +131,10 @@ def test_crashes_under_load(start, report):
             server.start()
             load.failures.clear()
         load.reach(300)
-    client = nothing_is_lost(server)
-    report(f"{load.granted} holds over 3 crashes, {kept(load, lambda key: client)} relied on at the end")
+    client = ScriptClient(server.client(socket_timeout=60))
+    relied_on = kept(load, lambda key: client)
+    nothing_is_lost(server)
+    report(f"{load.granted} holds over 3 crashes, {relied_on} relied on at the end: none lost, none too many")
 
 
 @pytest.mark.long
@@ -180,7 +179,7 @@ def test_a_server_does_not_start_without_the_module_whose_holds_it_keeps(start, 
 @pytest.mark.long
 def test_a_replica_without_the_module_forgets_the_holders(start, report):
     """Failed over to, it lets as many in again, once: those who held before end within their ttl."""
-    primary = start(options=FULL_COPY)
+    primary = start(options=PROMPT)
     replica = start(module=None, options=replica_of(primary))
     synchronised(replica)
     with holding(primary) as load:
