@@ -321,6 +321,7 @@ export class HoldLimiter extends BaseLimiter {
     const { signal } = options;
     const isLast = () => left() === 0 || clientState.isLeft;
     let request = first;
+    let isRegistered = false; // for invalidations, of which the server sends one
     for (let hasWaited = false; ; hasWaited = true) {
       let ms = POLL;
       try {
@@ -332,7 +333,7 @@ export class HoldLimiter extends BaseLimiter {
         const { module } = this.settings;
         const isScript = module === "never" || backend === "script";
         ms = isScript ? holdPoll(retryAfter) : Math.min(POLL, retryAfter);
-        if (isScript) invalidations?.registerHolds(request.key, module);
+        if (isScript && !isRegistered) isRegistered = invalidations?.registerHolds(request.key, module) ?? false;
         const found = isScript ? null : await this.queued(clientState, request, left, signal);
         if (found?.[0] === 0) return this.held(request, found, since);
         // The ttl runs from the grant, which may be older than its reply.
@@ -343,7 +344,9 @@ export class HoldLimiter extends BaseLimiter {
         if (this.lookHere("failure", request).granted > 0) throw error;
       }
       request = { ...request, id: freshId() };
-      if (!isLast()) await clientState.holdQueue.changed(request.key, Math.min(ms, left()), signal);
+      if (isLast()) continue;
+      const isChanged = await clientState.holdQueue.changed(request.key, Math.min(ms, left()), signal);
+      if (isChanged) isRegistered = false;
     }
   }
 

@@ -49,7 +49,7 @@ const NO_CLOCK = /^ERR no clock: /;
 const NO_SCRIPT = /^NOSCRIPT\b/;
 
 /** The module's error for keys of the script, and the script's for keys of the module. */
-export const WRONG_TYPE = /^WRONGTYPE\b/;
+const WRONG_TYPE = /^WRONGTYPE\b/;
 
 /** A command is sent at most so often: meanwhile the module may be loaded, or the script forgotten. */
 export const SCRIPT_TRIES = 5;

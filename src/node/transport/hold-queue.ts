@@ -21,12 +21,12 @@ export class HoldQueue extends FairQueue implements KeyCache {
     return this.waiting.size;
   }
 
-  /** Resolves when the key may have changed, or after so many ms; for the request whose turn it is. */
-  async changed(key: string, ms: number, signal: AbortSignal | undefined): Promise<void> {
+  /** Whether the key may have changed within so many ms; for the request whose turn it is. */
+  async changed(key: string, ms: number, signal: AbortSignal | undefined): Promise<boolean> {
     const change = new Promise<void>((resolve) => this.waiting.set(key, resolve));
     this.caches.add(this);
     try {
-      await inTime(change, ms, signal);
+      return await inTime(change, ms, signal);
     } finally {
       this.waiting.delete(key);
       if (this.size === 0) this.caches.delete(this);

@@ -80,9 +80,10 @@ export class InvalidationConnection implements InvalidationListener {
     return replies;
   }
 
-  /** The same for a key of holds, if the connection is open. */
-  registerHolds(key: string, module: ModuleUse): void {
+  /** The same for a key of holds; whether the connection is open. */
+  registerHolds(key: string, module: ModuleUse): boolean {
     this.dialect?.ask({ name: "HOLDERS", key, count: 1 }, module).catch(() => {});
+    return this.dialect !== null;
   }
 
   invalidated(key: string | null): void {
