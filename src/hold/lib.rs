@@ -28,6 +28,8 @@
 mod codec;
 mod decision;
 mod holds;
+#[cfg(test)]
+mod models;
 mod reservation;
 #[cfg(test)]
 mod tests;

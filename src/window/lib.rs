@@ -35,6 +35,8 @@ mod duration;
 mod entry;
 mod geometry;
 pub mod leb128;
+#[cfg(test)]
+mod models;
 mod quota;
 #[cfg(test)]
 mod tests;

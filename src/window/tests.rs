@@ -14,7 +14,7 @@ use crate::*;
 /// Every counted unit with its instant, and the block. Nothing is clever here: sums are taken over all events, and retries
 /// are found by asking millisecond after millisecond.
 #[derive(Clone, Debug, Default)]
-struct Log {
+pub(super) struct Log {
     window: u64,
     resolution: u64,
     events: Vec<(u64, u64)>,
@@ -22,6 +22,11 @@ struct Log {
 }
 
 impl Log {
+    /// Nothing is blocked.
+    pub(super) fn of(window: u64, resolution: u64, events: Vec<(u64, u64)>) -> Self {
+        Self { window, resolution, events, blocked_until: 0 }
+    }
+
     fn newest(&self) -> u64 {
         self.events.iter().map(|(instant, _)| instant / self.resolution * self.resolution).max().unwrap_or(0)
     }
@@ -91,7 +96,7 @@ impl Log {
         (0..=request.quota.limit).rev().find(fits).unwrap_or(0)
     }
 
-    fn decide(&self, now: u64, request: &Request) -> Decision {
+    pub(super) fn decide(&self, now: u64, request: &Request) -> Decision {
         let remaining = self.remaining(now, request);
         let granted = match request.partial {
             true => remaining.min(request.cost),

@@ -40,6 +40,17 @@ def test_simulation(programs, report):
     report("; ".join(done.stderr.splitlines()[:2]))
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("crate", ["client", "hold", "window"])
+def test_large_models(crate, programs, report):
+    """Every state within the larger bounds of the page of promises."""
+    if crate not in programs:
+        pytest.skip(buildable()[1])
+    done = subprocess.run([programs[crate], "::all_", "--ignored"], cwd=CRATES[crate], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report(done.stdout.splitlines()[-2])
+
+
 def test_documentation():
     crates, _ = buildable()
     done = subprocess.run(["cargo", "test", "--quiet", *crates, "--doc"], cwd=ROOT, capture_output=True, text=True)
