@@ -139,7 +139,7 @@ enum Action {
     Close(usize),
     /// The message at this place arrives.
     Arrive(usize),
-    /// It is executed or came, and nobody hears of it.
+    /// It is executed or came, and the reply is lost.
     Lose(usize),
     FailOver,
 }
