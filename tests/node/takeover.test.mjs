@@ -7,7 +7,7 @@ import { Cluster, Redis } from "ioredis";
 import { createCluster } from "redis";
 import { createCluster as createCluster5 } from "redis-5";
 import { admit, allowAll, BudgetLimiter, HoldLimiter, Limiter } from "swlimit";
-import { CLIENTS, connect, eventually, holds, key, limiter, port } from "./support.mjs";
+import { CLIENTS, connect, eventually, holds, key, limiter, port, sleep } from "./support.mjs";
 
 const seed = { host: "127.0.0.1", port: port("cluster") };
 
@@ -135,14 +135,15 @@ test("a module is loaded while clients work: no more is held than the limit, and
     holds(test, { client, limit: 3 }),
   );
   const k = key();
-  let [isOver, live, most, rounds] = [false, 0, 0, 0];
+  const first = await fleet[0].hold(k); // so that the key is there all the time
+  let [isOver, live, most, rounds] = [false, 1, 0, 0];
   const work = async (limiter) => {
     while (!isOver) {
       await limiter.hold(k, { wait: "5m" }, async (hold) => {
         assert.equal(hold.source, "server");
         most = Math.max(most, ++live);
         rounds++;
-        await new Promise(setImmediate);
+        await sleep(5);
         live--;
       });
     }
@@ -153,7 +154,7 @@ test("a module is loaded while clients work: no more is held than the limit, and
     await eventually(async () => rounds > before + 30 && (await until()), "the work", 60_000);
   };
   const all = (backend) => fleet.every((limiter) => limiter.servers()[0]?.backend === backend);
-  await goesOn(() => all("script"));
+  await goesOn(() => all("script") && most === 3);
   await admin.sendCommand(["MODULE", "LOAD", process.env.SWLIMIT_MODULE]);
   await goesOn(() => all("script")); // which needs no module
   const newcomer = holds(test, { client: await connect(test, { of }), limit: 3 });
@@ -164,5 +165,6 @@ test("a module is loaded while clients work: no more is held than the limit, and
   await Promise.all(workers);
   assert.equal(most, 3);
   assert.ok(messages.some(({ key }) => key === k));
-  assert.deepEqual(await newcomer.holders(k), []);
+  const [{ id, token }, ...others] = await newcomer.holders(k);
+  assert.deepEqual([id, token, first.isLive, others], [first.id, first.token, true, []]);
 });
