@@ -236,7 +236,8 @@ impl Client {
     /// `swlimit_client_decisions_total` by `source` and `granted`, and `swlimit_client_<name>_total` for the others.
     /// Gauges `swlimit_client_server_away` and `swlimit_client_server_slow` are 1 or 0 for each `server`,
     /// `swlimit_client_server_round_trip_seconds` is that of the last reply, and `swlimit_client_lacks` is 1 for each
-    /// `right` that is missing. To be called now and then, such as whenever metrics are asked for. Clients in
+    /// `right` that is missing; `swlimit_client_leases_too_far` is how many limiters take no lease because round trips are
+    /// longer than half of one. To be called now and then, such as whenever metrics are asked for. Clients in
     /// one process add up.
     #[cfg(feature = "metrics")]
     pub fn publish_metrics(&self) {
@@ -248,6 +249,8 @@ impl Client {
         if let Some(link) = &self.0.link {
             link.publish_rights();
         }
+        let too_far = self.0.closing.lock().iter().filter(|closing| closing.is_too_far()).count();
+        metrics::gauge!("swlimit_client_leases_too_far").set(too_far as f64);
     }
 
     /// Keys with remembered denials, or with denials that ended a moment ago.

@@ -126,6 +126,12 @@ impl Closing {
         }
     }
 
+    /// Whether its server is too far away for leases.
+    #[cfg(feature = "metrics")]
+    pub fn is_too_far(&self) -> bool {
+        matches!(self, Self::Leases(leases) if leases.is_too_far())
+    }
+
     pub async fn close(&self) {
         match self {
             Self::Leases(leases) => leases.close().await,

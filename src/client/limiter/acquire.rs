@@ -58,8 +58,8 @@ impl Limiter {
                 }
             }
             match self.near(key, demand)? {
-                Some(decision) => Ok(decision),
-                None => self.far(key, demand, None).await,
+                Ok(decision) => Ok(decision),
+                Err(far) => self.far(far, key, demand, None).await,
             }
         };
         match self.0.client.fair_queue.wait(key, wait, longest, ask).await {

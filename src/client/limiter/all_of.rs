@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{DecidingMode, Limiter, Policy};
 use crate::client::Client;
-use crate::deciding::leased::{Beside, Leases};
+use crate::deciding::leased::{together, Leases, Part};
 use crate::deciding::local::Windows;
 use crate::decision::{Decision, Decisions, Source};
 use crate::demand::Demand;
@@ -64,13 +64,15 @@ impl<'a> AllOf<'a> {
     pub async fn decide(&self, client: &Arc<Shared>, deadline: Option<Instant>) -> Result<Decisions, Error> {
         let Ok(link) = self.0[0].limiter.deciding().link() else { return self.decide_by_policy("".into()) };
         let is_direct = |member: &Member| matches!(member.limiter.deciding(), DecidingMode::Direct(_));
+        let parts = together(self.0.iter().map(|member| (member.leases(), &*member.key, &member.demand)));
         if !self.0.iter().any(is_direct) {
-            if let Some(decisions) = self.leased().or_else(|| self.known_denials(client)) {
+            let dry = || self.dry_denials(&parts);
+            if let Some(decisions) = leased(&parts).or_else(|| self.known_denials(client, &parts)).or_else(dry) {
                 return Ok(decisions);
             }
         }
         let decided = match link.deadline(deadline) {
-            Ok(deadline) => self.decide_by_server(client, link, deadline).await,
+            Ok(deadline) => self.decide_by_server(client, link, parts, deadline).await,
             Err(error) => Err(error),
         };
         match decided {
@@ -79,33 +81,27 @@ impl<'a> AllOf<'a> {
         }
     }
 
-    /// All from leases, or none.
-    fn leased(&self) -> Option<Decisions> {
-        let leases: Option<Vec<&Leases>> = self.0.iter().map(Member::leases).collect();
-        let leases = leases?;
-        let mut each: Vec<Decision> = Vec::with_capacity(self.0.len());
-        for (member, of) in self.0.iter().zip(&leases) {
-            match of.take(&member.key, &member.demand) {
-                Some(decision) => each.push(decision),
-                None => {
-                    for ((member, of), taken) in self.0.iter().zip(&leases).zip(&each) {
-                        of.put_back(&member.key, taken);
-                    }
-                    return None;
-                }
-            }
-        }
-        Some(Decisions { granted: true, each })
+    /// The decisions of requests of which one is known to be denied.
+    fn known_denials(&self, client: &Shared, parts: &[Option<Part>]) -> Option<Decisions> {
+        let now = Instant::now();
+        let find = |(member, part): (&Member, &Option<Part>)| {
+            let known = client.deny_cache.find(&member.key, &member.demand, now)?;
+            part.iter().for_each(Part::knew);
+            Some(known)
+        };
+        self.denied(self.0.iter().zip(parts).map(find).collect())
     }
 
-    /// The decisions of requests of which one is known to be denied.
-    fn known_denials(&self, client: &Shared) -> Option<Decisions> {
-        let now = Instant::now();
-        let find = |member: &Member| client.deny_cache.find(&member.key, &member.demand, now);
-        let known: Vec<_> = self.0.iter().map(find).collect();
-        known.iter().any(Option::is_some).then(|| {
-            let each = known.into_iter().zip(&self.0);
-            let each = each.map(|(known, member)| known.unwrap_or_else(|| member.demand.not_asked())).collect();
+    /// The decisions of requests of which one is for a key that is dry.
+    fn dry_denials(&self, parts: &[Option<Part>]) -> Option<Decisions> {
+        self.denied(parts.iter().map(|part| part.as_ref()?.dry_denial()).collect())
+    }
+
+    /// The decisions of requests of which some are denied.
+    fn denied(&self, denials: Vec<Option<Decision>>) -> Option<Decisions> {
+        denials.iter().any(Option::is_some).then(|| {
+            let each = denials.into_iter().zip(&self.0);
+            let each = each.map(|(denial, member)| denial.unwrap_or_else(|| member.demand.not_asked())).collect();
             Decisions { granted: false, each }
         })
     }
@@ -114,6 +110,7 @@ impl<'a> AllOf<'a> {
         &self,
         client: &Arc<Shared>,
         link: &Arc<Link>,
+        mut parts: Vec<Option<Part>>,
         deadline: Instant,
     ) -> Result<Decisions, Error> {
         let members: Vec<_> = self.0.iter().map(|member| (&*member.key, member.demand)).collect();
@@ -122,28 +119,24 @@ impl<'a> AllOf<'a> {
         let strict = members.iter().any(|(_, demand)| demand.exact.strict);
         let mallow =
             Command::Mallow { members: members.iter().map(|(key, demand)| ((*key).into(), *demand)).collect(), strict };
-        let reply = if self.0.iter().all(|member| member.leases().is_none()) {
+        let reply = if parts.iter().all(Option::is_none) {
             link.ask(mallow, deadline).await?
         } else {
-            let mut several = vec![Command::TIME, mallow];
-            let holders = self.0.iter().map(|member| {
-                let (ahead, beside) = member.leases()?.beside(&member.key, &member.demand);
-                let is_ahead = ahead.is_some();
-                several.extend(ahead);
-                Some(Holder { beside, is_ahead })
-            });
-            let holders: Arc<[_]> = holders.collect();
-            let (late, counting) = (Arc::clone(&holders), Arc::clone(link));
+            let ahead: Vec<Command> = parts.iter_mut().flatten().flat_map(Part::beside).collect();
+            let batch = match ahead.is_empty() {
+                true => Batch::One(mallow),
+                false => Batch::Several([vec![Command::TIME, mallow], ahead].concat()),
+            };
+            let parts = Arc::<[_]>::from(parts);
+            let (late, counting) = (Arc::clone(&parts), Arc::clone(link));
             let settle = Box::new(move |settled| drop(kept(&counting, &late, &settled, true)));
-            let settled = link.exchange(Batch::Several(several), deadline, Some(settle)).await?;
-            link.understood(Ok(kept(link, &holders, &settled, false)?), members[0].0)?
+            let settled = link.exchange(batch, deadline, Some(settle)).await?;
+            link.understood(Ok(kept(link, &parts, &settled, false)?), members[0].0)?
         };
         let (granted, each) = reply.decisions()?;
-        for (((member, ticket), exact), (key, demand)) in self.0.iter().zip(tickets).zip(&each).zip(&members) {
+        for ((ticket, exact), (key, demand)) in tickets.into_iter().zip(&each).zip(&members) {
             if exact.granted == 0 {
                 client.deny_cache.denied(link, key, demand, exact, sent, ticket);
-            } else if let Some(leases) = member.leases().filter(|_| granted) {
-                leases.used(key, exact.granted);
             }
         }
         Ok(Decisions { granted, each: each.into_iter().map(|exact| Source::Server.decided(exact)).collect() })
@@ -184,35 +177,45 @@ impl Member<'_> {
     }
 }
 
-/// Keeps what is granted for one of several limits that is leased.
-struct Holder {
-    beside: Beside,
-    /// Units were asked for beside the decision.
-    is_ahead: bool,
+/// All from leases, or none.
+fn leased(parts: &[Option<Part>]) -> Option<Decisions> {
+    let mut each: Vec<Decision> = Vec::with_capacity(parts.len());
+    for part in parts {
+        match part.as_ref().and_then(Part::take) {
+            Some(decision) => each.push(decision),
+            None => {
+                parts.iter().flatten().zip(&each).for_each(|(part, taken)| part.put_back(taken));
+                return None;
+            }
+        }
+    }
+    parts.iter().flatten().for_each(Part::renew);
+    Some(Decisions { granted: true, each })
 }
 
 /// Keeps what was leased beside, and where nobody waits any more what was granted itself; the reply to the decision.
-fn kept(link: &Link, holders: &[Option<Holder>], settled: &Settled, is_abandoned: bool) -> Result<Reply, Error> {
-    let replies = match &settled.reply {
-        Ok(Reply::Array(replies)) => replies.as_slice(),
-        Ok(reply) => return Err(Error::Answer(reply.to_string())),
-        Err(failure) => {
-            link.count(Count::InDoubt, 1);
-            return Err(Error::Unavailable(failure.clone().into()));
+fn kept(link: &Link, parts: &[Option<Part>], settled: &Settled, is_abandoned: bool) -> Result<Reply, Error> {
+    let reply = settled.reply.as_ref().map_err(|failure| {
+        link.count(Count::InDoubt, 1);
+        Error::Unavailable(failure.clone().into())
+    })?;
+    let (decision, since) = match (&settled.batch, reply) {
+        (Batch::One(_), decision) => (decision, settled.line.unix_ms(settled.sent)),
+        (_, Reply::Array(replies)) => {
+            let [time, decision, ahead @ ..] = replies.as_slice() else { return Err(Error::Answer(joined(replies))) };
+            let (since, mut ahead) = (time.unix_ms(), ahead.iter());
+            parts.iter().flatten().for_each(|part| part.land(since, &mut ahead, settled));
+            (decision, since)
         }
+        (_, reply) => return Err(Error::Answer(reply.to_string())),
     };
-    let [time, decision, ahead @ ..] = replies else { return Err(Error::Answer(joined(replies))) };
-    let with_ahead = holders.iter().flatten().filter(|holder| holder.is_ahead);
-    for (holder, reply) in with_ahead.zip(ahead) {
-        if let Ok(decision) = reply.decision() {
-            holder.beside.keep(&decision, time, settled);
-        }
-    }
-    if let (true, Ok((true, each))) = (is_abandoned, decision.decisions()) {
-        for (holder, decision) in holders.iter().zip(&each) {
-            match holder {
-                Some(holder) => holder.beside.keep(decision, time, settled),
-                None => link.count(Count::Unclaimed, decision.granted),
+    if let Ok((is_granted, each)) = decision.decisions() {
+        for (part, decision) in parts.iter().zip(&each) {
+            match part {
+                Some(part) if is_abandoned && is_granted => part.keep(decision, since, settled),
+                None if is_abandoned && is_granted => link.count(Count::Unclaimed, decision.granted),
+                Some(part) => part.heard(decision),
+                None => {}
             }
         }
     }

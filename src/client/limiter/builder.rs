@@ -27,14 +27,24 @@ pub struct LimiterBuilder {
     on_failure: OnFailure,
     local_share: f64,
     lease_share: f64,
+    lease_length: Option<Duration>,
     sync_interval: Duration,
 }
 
 impl LimiterBuilder {
     pub(crate) fn new(client: Client, quota: Quota) -> Self {
-        let (mode, on_failure) = (None, OnFailure::default());
-        let (local_share, lease_share, sync_interval) = (SHARE, SHARE, SYNC_INTERVAL);
-        Self { client, quota, strict: false, block: None, mode, on_failure, local_share, lease_share, sync_interval }
+        Self {
+            client,
+            quota,
+            strict: false,
+            block: None,
+            mode: None,
+            on_failure: OnFailure::default(),
+            local_share: SHARE,
+            lease_share: SHARE,
+            lease_length: None,
+            sync_interval: SYNC_INTERVAL,
+        }
     }
 
     /// Counts the trailing subinterval whole: no span of the window ever sees more than the limit.
@@ -68,6 +78,12 @@ impl LimiterBuilder {
         Self { lease_share: share, ..self }
     }
 
+    /// How long leased units are kept, at most the resolution: the smaller of the resolution and a second unless set. Set
+    /// it to the resolution where the server is in another region.
+    pub fn lease_length(self, length: Duration) -> Self {
+        Self { lease_length: Some(length), ..self }
+    }
+
     /// The interval between synchronizations of [`Mode::Eventual`]: 100 ms unless set, at least 1 ms.
     pub fn sync_interval(self, interval: Duration) -> Self {
         Self { sync_interval: interval, ..self }
@@ -76,7 +92,7 @@ impl LimiterBuilder {
     /// The limiter.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a share, an interval or a block out of range, and for a mode that needs a server which
+    /// [`Error::Invalid`] for a share, a lease length, an interval or a block out of range, and for a mode that needs a server which
     /// the client has not.
     pub fn build(self) -> Result<Limiter, Error> {
         let invalid = |text: &str| Error::Invalid(text.into());
@@ -85,10 +101,16 @@ impl LimiterBuilder {
         if self.sync_interval < Duration::from_millis(1) {
             return Err(invalid("sync_interval must be at least 1 ms"));
         }
+        let lengths = Duration::from_millis(1)..=self.quota.resolution();
+        if self.lease_length.is_some_and(|length| !lengths.contains(&length)) {
+            return Err(invalid("lease_length must be at least 1 ms and at most the resolution"));
+        }
         if self.block.is_some_and(|block| !(1..=MAX_WINDOW).contains(&block)) {
             return Err(invalid("BLOCK must be a duration such as 60, 500ms, 5m, 1h or 7d"));
         }
-        let Self { client: Client(client), quota, strict, block, mode, on_failure, sync_interval, .. } = self;
+        let Self {
+            client: Client(client), quota, strict, block, mode, on_failure, lease_length, sync_interval, ..
+        } = self;
         let max_keys = client.max_keys;
         let deciding = match (&client.link, mode) {
             (None, None) | (_, Some(Mode::Local)) => DecidingMode::Local(Windows::new(max_keys)),
@@ -97,9 +119,10 @@ impl LimiterBuilder {
             (Some(link), None | Some(Mode::Cached)) => DecidingMode::Cached(Arc::clone(link)),
             (Some(link), Some(Mode::Leased)) => {
                 let most = lease_share.units(quota.limit());
-                let leases = Leases::new(Arc::clone(link), &quota, most, max_keys);
+                let (link, deny_cache) = (Arc::clone(link), Arc::clone(&client.deny_cache));
+                let leases = Leases::new(Arc::clone(&link), deny_cache, (&quota, strict), lease_length, most, max_keys);
                 client.close_later(leases.closing());
-                DecidingMode::Leased(Arc::clone(link), leases)
+                DecidingMode::Leased(link, leases)
             }
             (Some(link), Some(Mode::Eventual)) => {
                 let share = local_share.units(quota.limit());

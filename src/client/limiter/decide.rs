@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{DecidingMode, Limiter};
 use crate::clock::now;
 use crate::deciding::eventual::Decided;
-use crate::deciding::leased::Leases;
+use crate::deciding::leased::Elsewhere;
 use crate::decision::{Decision, Source};
 use crate::demand::Demand;
 use crate::error::Error;
@@ -15,6 +15,9 @@ use crate::protocol::Command;
 use crate::request::Request;
 use crate::transport::Reply;
 use crate::upstream::Link;
+
+/// A request that cannot be decided near itself, and what its leases do about it.
+pub(super) struct Far(Option<Elsewhere>);
 
 impl Limiter {
     /// Decides a request, and counts it if it is granted.
@@ -27,8 +30,8 @@ impl Limiter {
         let (key, demand) = (self.key(request.key), self.demand(&request));
         // No future is made where nobody is waited for.
         let decision = match self.near(&key, &demand)? {
-            Some(decision) => decision,
-            None => self.far(&key, &demand, request.deadline).await?,
+            Ok(decision) => decision,
+            Err(far) => self.far(far, &key, &demand, request.deadline).await?,
         };
         self.0.client.counters.decided(&decision);
         Ok(decision)
@@ -36,29 +39,40 @@ impl Limiter {
 
     /// The decision of a request about which nobody has to be asked.
     #[inline]
-    pub(super) fn near(&self, key: &[u8], demand: &Demand) -> Result<Option<Decision>, Error> {
-        let known = || self.0.client.deny_cache.find(key, demand, now());
+    pub(super) fn near(&self, key: &[u8], demand: &Demand) -> Result<Result<Decision, Far>, Error> {
+        let away = |error| self.or_on_failure(Err(error), demand, |windows, demand| windows.allow(key, demand));
         match &self.0.deciding {
-            DecidingMode::Local(windows) => windows.allow(key, demand).map(|exact| Some(Source::Local.decided(exact))),
+            DecidingMode::Local(windows) => windows.allow(key, demand).map(|exact| Ok(Source::Local.decided(exact))),
             DecidingMode::Eventual(_, eventual) => match eventual.decide(key, demand)? {
-                Decided::Here(decision) => Ok(Some(decision)),
+                Decided::Here(decision) => Ok(Ok(decision)),
                 Decided::ByPolicy => {
-                    let away = Err(Error::Unavailable("nothing could be synchronized lately".into()));
-                    self.or_on_failure(away, demand, |windows, demand| windows.allow(key, demand)).map(Some)
+                    away(Error::Unavailable("nothing could be synchronized lately".into())).map(Ok)
                 }
-                Decided::ByServer => Ok(None),
+                Decided::ByServer => Ok(Err(Far(None))),
             },
-            DecidingMode::Leased(_, leases) => Ok(leases.take(key, demand).or_else(known)),
-            DecidingMode::Cached(_) => Ok(known()),
-            DecidingMode::Direct(_) => Ok(None),
+            DecidingMode::Leased(_, leases) => match leases.decide(key, demand) {
+                Ok(decided) => Ok(decided.map_err(|elsewhere| Far(Some(elsewhere)))),
+                Err(error) => away(error).map(Ok),
+            },
+            DecidingMode::Cached(_) => Ok(self.0.client.deny_cache.find(key, demand, now()).ok_or(Far(None))),
+            DecidingMode::Direct(_) => Ok(Err(Far(None))),
         }
     }
 
     /// The server's decision, or the failure policy's.
-    pub(super) async fn far(&self, key: &[u8], demand: &Demand, deadline: Option<Instant>) -> Result<Decision, Error> {
-        let decided = match &self.0.deciding {
-            DecidingMode::Leased(link, leases) => self.lease(link, leases, key, demand, deadline).await,
-            mode => {
+    pub(super) async fn far(
+        &self,
+        far: Far,
+        key: &[u8],
+        demand: &Demand,
+        deadline: Option<Instant>,
+    ) -> Result<Decision, Error> {
+        let decided = match (&self.0.deciding, far.0) {
+            (DecidingMode::Leased(link, leases), Some(elsewhere)) => match link.deadline(deadline) {
+                Ok(deadline) => Box::pin(leases.ask(elsewhere, key, demand, deadline)).await,
+                Err(error) => Err(error),
+            },
+            (mode, _) => {
                 let (link, deny_cache) = (mode.link()?, &self.0.client.deny_cache);
                 let (ticket, sent) = (deny_cache.ticket(key), Instant::now());
                 let asked = self.ask(link, Command::allow(key, demand), deadline).await;
@@ -75,22 +89,6 @@ impl Limiter {
             }
         };
         self.or_on_failure(decided, demand, |windows, demand| windows.allow(key, demand))
-    }
-
-    async fn lease(
-        &self,
-        link: &Arc<Link>,
-        leases: &Leases,
-        key: &[u8],
-        demand: &Demand,
-        deadline: Option<Instant>,
-    ) -> Result<Decision, Error> {
-        let ticket = self.0.client.deny_cache.ticket(key);
-        let (decision, asked) = Box::pin(leases.ask(key, demand, link.deadline(deadline)?)).await?;
-        if let Some((exact, sent)) = asked.filter(|(exact, _)| exact.granted == 0) {
-            self.0.client.deny_cache.denied(link, key, demand, &exact, sent, ticket);
-        }
-        Ok(decision)
     }
 
     pub(super) async fn ask(

@@ -4,5 +4,6 @@ mod exchanges;
 pub(crate) mod fake;
 mod hold_tests;
 mod holds;
+mod leases;
 mod runs;
 mod tests;

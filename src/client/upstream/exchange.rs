@@ -22,7 +22,7 @@ use crate::transport::{Failure, Pending, Reply};
 
 /// An exchange without a reply is given up after so long, at the latest, and its connection with it.
 pub(super) const GIVEN_UP: Duration = Duration::from_secs(10);
-/// A connection that owes something and has been silent for so many timeouts is down.
+/// A connection that owes something and has been silent for so many timeouts, or trips where they are longer, is down.
 pub(super) const SILENT_TIMEOUTS: u32 = 3;
 /// Turns of the event loop after a timeout, before it counts: the reply may have arrived and not been read.
 pub(super) const TURNS: usize = 3;
@@ -173,11 +173,12 @@ impl Owned {
         self.late();
         // Others may be answered on the connection after this was sent, and nobody from then on.
         while sent.elapsed() < GIVEN_UP {
-            let silent = self.line.quiet_since().max(sent) + SILENT_TIMEOUTS * timeout;
+            let silence = self.node.silence();
+            let silent = self.line.quiet_since().max(sent) + silence;
             if let Some(reply) = self.reply_until(silent.min(sent + GIVEN_UP)).await {
                 return self.answered(reply);
             }
-            if self.line.is_silent(SILENT_TIMEOUTS * timeout, Instant::now()) {
+            if self.line.is_silent(silence, Instant::now()) {
                 self.node.open("the connection is silent", self.batch.key());
                 break;
             }

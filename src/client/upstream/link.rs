@@ -123,6 +123,11 @@ impl Link {
         self.topology.known(key).map_or(Duration::ZERO, |node| node.health.round_trip())
     }
 
+    /// How long a round trip to the server of a key takes, at most; `None` where nothing is known.
+    pub fn longest_trip(&self, key: &[u8]) -> Option<Duration> {
+        self.topology.known(key)?.health.longest_trip()
+    }
+
     /// Asks one thing.
     ///
     /// # Errors

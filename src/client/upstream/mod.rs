@@ -19,6 +19,7 @@ mod reaper;
 mod rights;
 mod topology;
 mod tracking;
+mod trips;
 mod waiting;
 
 pub(crate) use batch::Batch;
@@ -29,7 +30,7 @@ pub(crate) use line::Identity;
 #[cfg(test)]
 pub(crate) use link::time_to_wait;
 pub(crate) use link::{Link, WAITS_ELSEWHERE};
-pub(crate) use moment::Moment;
+pub(crate) use moment::{awake, Moment};
 pub(crate) use node::Node;
 pub(crate) use rights::Right;
 

@@ -1,5 +1,7 @@
 //! Moments on a clock that goes on while the machine sleeps.
 
+#[cfg(not(test))]
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -26,6 +28,20 @@ impl Moment {
     pub fn has_come(&self) -> bool {
         Instant::now() >= self.instant || since_boot() >= self.booted
     }
+}
+
+/// Now, by a clock that goes on while the machine sleeps.
+#[cfg(not(test))]
+#[inline]
+pub(crate) fn awake() -> Instant {
+    static BEGUN: LazyLock<Moment> = LazyLock::new(Moment::now);
+    BEGUN.instant + since_boot().saturating_sub(BEGUN.booted)
+}
+
+/// Simulated machines do not sleep.
+#[cfg(test)]
+pub(crate) fn awake() -> Instant {
+    Instant::now()
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]

@@ -1,6 +1,6 @@
 //! The health of one server, as exchanges with it report it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
@@ -9,8 +9,10 @@ use tokio::time::{Duration, Instant};
 use super::batch::Batch;
 use super::breaker::Breaker;
 use super::connector::Connector;
+use super::exchange::SILENT_TIMEOUTS;
 use super::health::is_unknown;
 use super::line::Line;
+use super::trips::Trips;
 use crate::protocol::Command;
 use crate::servers::{Backend, ServerState};
 use crate::statistics::Count;
@@ -28,9 +30,7 @@ pub(crate) struct NodeHealth {
     pub(super) requests: RwLock<Option<Arc<Line>>>,
     /// The key of the last request that failed, which a probe uses.
     failed_key: Mutex<Arc<[u8]>>,
-    /// In µs, a moving mean of those in time; and the last one, in time or late.
-    round_trip: AtomicU64,
-    last_round_trip: AtomicU64,
+    trips: Trips,
     /// The module has answered once: since then its absence is a failure of the server's.
     was_served: AtomicBool,
     /// Begins to probe.
@@ -45,8 +45,7 @@ impl NodeHealth {
             breaker: Breaker::default(),
             requests: RwLock::new(None),
             failed_key: Mutex::new(Arc::default()),
-            round_trip: AtomicU64::new(0),
-            last_round_trip: AtomicU64::new(0),
+            trips: Trips::default(),
             was_served: AtomicBool::new(false),
             on_open: Box::new(on_open),
         }
@@ -56,8 +55,19 @@ impl NodeHealth {
         self.connector.context.timeout
     }
 
+    /// The mean round trip.
     pub fn round_trip(&self) -> Duration {
-        Duration::from_micros(self.round_trip.load(Ordering::Relaxed))
+        self.trips.mean()
+    }
+
+    /// How long a round trip takes, at most; `None` where nothing is known.
+    pub fn longest_trip(&self) -> Option<Duration> {
+        self.trips.longest()
+    }
+
+    /// After so long without a reply, a connection that owes one is down.
+    pub fn silence(&self) -> Duration {
+        SILENT_TIMEOUTS * self.timeout().max(self.longest_trip().unwrap_or_default())
     }
 
     pub fn is_unavailable(&self) -> bool {
@@ -83,8 +93,7 @@ impl NodeHealth {
 
     /// The server's state, for callers.
     pub fn state(&self) -> ServerState {
-        let micros = self.last_round_trip.load(Ordering::Relaxed);
-        let round_trip = (micros > 0).then(|| Duration::from_micros(micros));
+        let round_trip = self.trips.last();
         let missing = self.connector.context.rights.missing();
         let state = self.breaker.state(self.connector.name(), missing, round_trip);
         ServerState { backend: self.backend(), ..state }
@@ -122,25 +131,13 @@ impl NodeHealth {
             Ok(reply) if is_unknown(reply) => {}
             _ => self.was_served.store(true, Ordering::Relaxed),
         }
-        let micros = self.took(round_trip);
-        let mean = match self.round_trip.load(Ordering::Relaxed) {
-            0 => micros,
-            mean => mean - mean / 8 + micros / 8,
-        };
-        self.round_trip.store(mean.max(1), Ordering::Relaxed);
+        self.trips.took(round_trip);
         // The script denies without writing.
         let is_write = match is_scripted {
             true => batch.has_granted(reply),
             false => batch.commands().iter().any(Command::is_refused_with_writes),
         };
         self.breaker.succeeded(is_write);
-    }
-
-    /// A reply took so long; in µs.
-    fn took(&self, round_trip: Duration) -> u64 {
-        let micros = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX).max(1);
-        self.last_round_trip.store(micros, Ordering::Relaxed);
-        micros
     }
 
     /// The server granted units that nobody takes any more.
@@ -150,7 +147,7 @@ impl NodeHealth {
 
     /// A reply came late. It stays the one failure that it was counted as, and closes nothing.
     pub fn slow(&self, round_trip: Duration) {
-        self.took(round_trip);
+        self.trips.took(round_trip);
         self.connector.context.counters.count(Count::Slow, 1);
         if self.breaker.late() {
             let (address, timeout) = (self.connector.name(), self.timeout());

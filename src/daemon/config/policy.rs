@@ -41,6 +41,7 @@ pub struct PolicyKeys {
     pub on_failure: Option<OnFailure>,
     pub local_share: Option<Share>,
     pub lease_share: Option<Share>,
+    pub lease_length: Option<Duration>,
     pub sync_interval: Option<Duration>,
 }
 
@@ -52,6 +53,7 @@ impl PolicyKeys {
             on_failure: self.on_failure.or(other.on_failure),
             local_share: self.local_share.or(other.local_share),
             lease_share: self.lease_share.or(other.lease_share),
+            lease_length: self.lease_length.or(other.lease_length),
             sync_interval: self.sync_interval.or(other.sync_interval),
         }
     }
@@ -72,6 +74,7 @@ impl PolicyKeys {
             on_failure: self.on_failure.unwrap_or(defaults.on_failure),
             local_share: self.local_share.unwrap_or(Share::TENTH),
             lease_share: self.lease_share.unwrap_or(Share::TENTH),
+            lease_length: self.lease_length.map(|Duration(ms)| ms),
             sync_interval: self.sync_interval.map_or(100, |Duration(ms)| ms),
         })
     }
@@ -93,6 +96,8 @@ pub struct DecisionPolicy {
     pub local_share: Share,
     /// The largest part of the limit that one lease takes.
     pub lease_share: Share,
+    /// How long leased units are kept, in ms, but no longer than the resolution; `None`: a second at most.
+    pub lease_length: Option<u64>,
     /// How often mode `eventual` synchronizes, in ms.
     pub sync_interval: u64,
 }

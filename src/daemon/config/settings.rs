@@ -59,6 +59,7 @@ pub struct Settings {
     pub on_failure: Option<OnFailure>,
     pub local_share: Option<Share>,
     pub lease_share: Option<Share>,
+    pub lease_length: Option<Duration>,
     pub sync_interval: Option<Duration>,
 
     /// Decide and count, but never deny.
@@ -100,6 +101,7 @@ impl Default for Settings {
             on_failure: None,
             local_share: None,
             lease_share: None,
+            lease_length: None,
             sync_interval: None,
             shadow_mode: false,
             quota_mode: false,
@@ -372,8 +374,8 @@ impl Settings {
 
     /// The policy of limits that do not set it.
     pub fn policy(&self) -> PolicyKeys {
-        let Self { mode, on_failure, local_share, lease_share, sync_interval, .. } = *self;
-        PolicyKeys { mode, on_failure, local_share, lease_share, sync_interval }
+        let Self { mode, on_failure, local_share, lease_share, lease_length, sync_interval, .. } = *self;
+        PolicyKeys { mode, on_failure, local_share, lease_share, lease_length, sync_interval }
     }
 
     /// Defaults of policies; `on_failure` depends on the protocol.

@@ -118,7 +118,10 @@ fn window(client: &Client, limit: &Limit, geometry: Geometry) -> Result<Limiter,
     if let Some(block) = limit.block {
         builder = builder.block_for(ms(block));
     }
-    let DecisionPolicy { mode, on_failure, local_share, lease_share, sync_interval } = limit.policy;
+    if let Some(length) = limit.policy.lease_length {
+        builder = builder.lease_length(ms(length.min(geometry.resolution())));
+    }
+    let DecisionPolicy { mode, on_failure, local_share, lease_share, sync_interval, .. } = limit.policy;
     builder
         // Without a server there is nobody else to decide.
         .mode(if client.has_server() { mode } else { Mode::Local })

@@ -34,6 +34,10 @@ pub fn describe() {
     describe_gauge!("swlimit_client_server_slow", "1 while replies of the server come after the timeout");
     describe_gauge!("swlimit_client_server_script", "1 if the server has not the module, and its script decides");
     describe_gauge!("swlimit_client_server_round_trip_seconds", "Duration of the last exchange with the server");
+    describe_gauge!(
+        "swlimit_client_leases_too_far",
+        "Limits without leases, as a lease is shorter than two round trips"
+    );
     describe_gauge!("swlimit_client_lacks", "1 if the server refuses this right");
     for (name, description) in [
         ("decisions", "Decisions of the client, by source"),

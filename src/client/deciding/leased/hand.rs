@@ -1,24 +1,41 @@
-//! The leased units of one key. A function of what happens and when: no server.
+//! The leased units of one key: what is in hand, what is on its way, and who waits for it. A function of what happens
+//! and when: no clock, no server, no task.
 
 use std::collections::VecDeque;
 
 use swlimit_window::Decision as Exact;
 use tokio::time::{Duration, Instant};
 
-use crate::clock::ms;
+use super::meter::{Meter, Which};
+use super::sizing::{batch, is_hot, low_water, pace, Need, Terms};
+use crate::clock::{ms, ms_up};
 use crate::decision::{Decision, Source};
-use crate::demand::Demand;
 use crate::upstream::Identity;
 
-/// Units in hand, and what is known of the key.
-#[derive(Debug)]
+/// The most flights of a key at a time.
+const FLIGHTS: usize = 4;
+/// The least time in which demand is measured.
+const LEAST_SPAN: Duration = Duration::from_secs(1);
+/// What follows from demand is worked out anew after this part of the time in which it is measured.
+const STALE: u32 = 64;
+
+/// The units of one key, and what is known of it.
+#[derive(Clone, Debug)]
 pub(super) struct Hand {
+    terms: Terms,
+    /// How long a request and its reply are on their way, at most, as far as is known.
+    trip: Duration,
+    meter: Meter,
+    demand: Derived,
     batches: VecDeque<GrantedUnits>,
-    /// What the server said remains beside them, and when nothing counts any more.
+    flights: Vec<Flight>,
+    /// In the order in which they came.
+    claims: VecDeque<Claim>,
+    numbers: u64,
+    dry: Option<Dry>,
+    /// What the server said remains beside the units in hand, and when nothing counts any more.
     remaining: u64,
     reset_at: Instant,
-    usage: Usage,
-    denied: Option<KnownDenial>,
 }
 
 /// Units of one grant.
@@ -33,41 +50,178 @@ pub(super) struct GrantedUnits {
     pub server: Option<Identity>,
 }
 
-/// What the server denied while others waited for their turn to ask.
-#[derive(Debug)]
-struct KnownDenial {
-    heard: Instant,
-    least: u64,
-    decision: Exact,
+/// Units that the server was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Flight {
+    pub number: u64,
+    pub units: u64,
+    /// The largest cost that is asked for.
+    pub cost: u64,
+    sent: Instant,
+    /// When the reply is expected, at the latest.
+    due: Instant,
+    /// How many of the units are promised.
+    claimed: u64,
 }
 
-/// Units used lately: in the current span of the lease's length, and in the one before.
+/// A request that waits for units on their way.
+#[derive(Clone, Debug)]
+struct Claim {
+    number: u64,
+    flight: u64,
+    cost: u64,
+    outcome: Option<Outcome>,
+}
+
+/// What became of a claim.
+#[derive(Clone, Debug)]
+enum Outcome {
+    Granted(GrantedUnits),
+    /// The server granted too few units.
+    Denied,
+    /// No reply came.
+    Lost,
+}
+
+/// The server granted less than it was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Dry {
+    /// Not asked before this.
+    pace: Instant,
+    /// Nor before this, which the server said of requests of that cost; unless that was known, and is no longer.
+    retry_at: Instant,
+    cost: u64,
+    was_known: bool,
+}
+
+/// What follows from the demand, for as long as it is fresh.
+#[derive(Clone, Debug)]
+struct Derived {
+    need: Need,
+    is_hot: bool,
+    /// Hot, if requests count that leases cannot decide.
+    is_warm: bool,
+    low_water: u64,
+    /// Units that end within this time are not counted on.
+    horizon: Duration,
+    until: Instant,
+}
+
+/// A request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Ask {
+    pub cost: u64,
+    /// It waits for no units that others asked for, and is denied only by the server: fewer units would do, or it is to
+    /// begin a block.
+    pub is_own: bool,
+    pub is_blocking: bool,
+}
+
+/// What is done about a request.
 #[derive(Debug)]
-struct Usage {
-    span: Duration,
-    begun: Instant,
-    now: u64,
-    before: u64,
+pub(super) enum Step<K> {
+    /// From the units in hand. A flight may go out in the background.
+    Granted(Decision, Option<Flight>),
+    /// Somebody else knows.
+    Known(K),
+    /// The key is dry. A flight may go out in the background.
+    Denied(Decision, Option<Flight>),
+    /// It waits for units that are on their way.
+    Claimed(u64),
+    /// It goes to the server, with a flight beside it if there is one.
+    Own(Option<Flight>),
+}
+
+/// What the server replied to a flight.
+#[derive(Clone, Debug)]
+pub(super) struct Landed {
+    pub units: u64,
+    pub since: u64,
+    pub server: Option<Identity>,
+    /// Where it granted less than it was asked for: how long until it would grant the largest cost.
+    pub retry_after: Option<Duration>,
+    /// See [`pace`].
+    pub spread: f64,
+}
+
+/// The reply to a claim, for who waits for it.
+#[derive(Debug)]
+pub(super) enum Claimed {
+    Decided(Decision),
+    Lost,
+}
+
+impl Flight {
+    /// When the units it brings end.
+    pub fn until(&self, terms: Terms) -> Instant {
+        self.sent + terms.length
+    }
 }
 
 impl Hand {
-    /// No units yet, of leases of this length.
-    pub fn new(length: Duration, now: Instant) -> Self {
-        let usage = Usage { span: length, begun: now, now: 0, before: 0 };
-        Self { batches: VecDeque::new(), remaining: 0, reset_at: now, usage, denied: None }
+    /// No units yet, of a key whose server is so far away.
+    pub fn new(terms: Terms, trip: Duration, now: Instant) -> Self {
+        let need = Need { rate: 0.0, cost: 1, requests: 0 };
+        Self {
+            terms,
+            trip,
+            meter: Meter::new(terms.length.max(LEAST_SPAN), now),
+            demand: Derived { need, is_hot: false, is_warm: false, low_water: 0, horizon: Duration::ZERO, until: now },
+            batches: VecDeque::new(),
+            flights: Vec::new(),
+            claims: VecDeque::new(),
+            numbers: 0,
+            dry: None,
+            remaining: 0,
+            reset_at: now,
+        }
+    }
+
+    /// What is done about a request. `known` says what somebody else knows of it.
+    #[inline]
+    pub fn decide<K>(&mut self, ask: Ask, limit: u64, now: Instant, known: impl FnOnce() -> Option<K>) -> Step<K> {
+        if !self.terms.cover(ask.cost) {
+            return known().map_or(Step::Own(None), Step::Known);
+        }
+        self.asked(ask.cost, true, now);
+        if let Some(decision) = self.take(ask.cost, limit, now) {
+            return Step::Granted(decision, self.renewal(now));
+        }
+        if let Some(known) = known() {
+            self.knew(ask.cost);
+            return Step::Known(known);
+        }
+        if let Some((decision, flight)) = self.dry_denial(ask, limit, now) {
+            return Step::Denied(decision, flight);
+        }
+        match self.claim(ask, now) {
+            Some(claim) => Step::Claimed(claim),
+            None => Step::Own(self.beside(now)),
+        }
+    }
+
+    /// A request for the key came; `is_leasable` if leases can decide it.
+    pub fn asked(&mut self, cost: u64, is_leasable: bool, now: Instant) {
+        let which = if is_leasable { Which::Leasable } else { Which::All };
+        self.meter.add(cost, which, now);
+        if now >= self.demand.until || !self.demand.is_hot {
+            self.derive(now);
+        }
+    }
+
+    /// Whether the key is asked for so often that leases would pay, if they could decide all requests.
+    pub fn is_warm(&self) -> bool {
+        self.demand.is_warm
     }
 
     /// Grants a request, if there are as many units in hand.
     #[inline]
-    pub fn take(&mut self, demand: &Demand, now: Instant) -> Option<Decision> {
-        let cost = demand.exact.cost;
-        let live = |batch: &&GrantedUnits| now < batch.until;
-        let units: u64 = self.batches.iter().filter(live).map(|batch| batch.units).sum();
+    pub fn take(&mut self, cost: u64, limit: u64, now: Instant) -> Option<Decision> {
+        let units: u64 = self.batches.iter().filter(|batch| now < batch.until).map(|batch| batch.units).sum();
         if units < cost {
             return None;
         }
-        let mut left = cost;
-        let mut since = u64::MAX;
+        let (mut left, mut since) = (cost, u64::MAX);
         for batch in self.batches.iter_mut().filter(|batch| now < batch.until && batch.units > 0) {
             let taken = left.min(batch.units);
             batch.units -= taken;
@@ -78,8 +232,14 @@ impl Hand {
                 break;
             }
         }
-        self.usage.add(cost, now);
-        Some(Decision { since: Some(since), ..Source::Lease.decided(self.granted(demand, units - cost, now)) })
+        Some(self.granted(cost, limit, units - cost, since, now))
+    }
+
+    fn granted(&self, cost: u64, limit: u64, in_hand: u64, since: u64, now: Instant) -> Decision {
+        let reset_after = ms(self.reset_at.saturating_duration_since(now));
+        let remaining = self.remaining + in_hand;
+        let exact = Exact { granted: cost, limit, remaining, retry_after: Some(0), reset_after };
+        Source::Lease.decided(exact).counted_since(Some(since))
     }
 
     /// Puts back units that `take` gave out just now, and that nobody used.
@@ -89,55 +249,171 @@ impl Hand {
         }
     }
 
-    fn granted(&self, demand: &Demand, in_hand: u64, now: Instant) -> Exact {
-        Exact {
-            granted: demand.exact.cost,
-            limit: demand.exact.quota.limit,
-            remaining: self.remaining + in_hand,
-            retry_after: Some(0),
-            reset_after: ms(self.reset_at.saturating_duration_since(now)),
+    /// When to look whether a batch that ends at an instant is to be renewed, though nobody asks.
+    pub fn renewed_at(&self, until: Instant, now: Instant) -> Option<Instant> {
+        let at = until.checked_sub(self.demand.horizon).filter(|at| *at > now);
+        at.filter(|_| self.demand.is_hot && self.dry.is_none())
+    }
+
+    /// The same flight, of a key that nobody asks for just now.
+    pub fn renewal_unasked(&mut self, now: Instant) -> Option<Flight> {
+        self.derive(now);
+        self.renewal(now)
+    }
+
+    /// The flight that renews a hot key's units before they are used up, or end.
+    pub fn renewal(&mut self, now: Instant) -> Option<Flight> {
+        if !self.demand.is_hot || self.dry.is_some() {
+            return None;
+        }
+        let outliving = self.outliving(now);
+        (outliving + self.flying() < self.demand.low_water).then(|| self.fly(outliving, now))?
+    }
+
+    /// The flight beside a request that goes to the server itself.
+    pub fn beside(&mut self, now: Instant) -> Option<Flight> {
+        match self.demand.is_hot && self.dry.is_none() {
+            true => self.fly(self.outliving(now), now),
+            false => None,
         }
     }
 
-    /// The denial of a request that arrived at that instant and waited while another one asked: as much was denied
-    /// meanwhile. What was heard just when it arrived was answered before, and units may have come free since.
-    pub fn denied_since(&self, arrived: Instant, demand: &Demand, now: Instant) -> Option<Decision> {
-        let denied = self.denied.as_ref().filter(|denied| denied.heard > arrived && demand.least() >= denied.least)?;
-        let passed = ms(now.saturating_duration_since(denied.heard));
-        let Exact { retry_after, reset_after, .. } = denied.decision;
-        Some(Source::Cache.decided(Exact {
-            retry_after: retry_after.map(|ms| ms.saturating_sub(passed).max(1)),
-            reset_after: reset_after.saturating_sub(passed),
-            ..denied.decision
-        }))
+    /// Somebody else denies requests of this cost.
+    pub fn knew(&mut self, cost: u64) {
+        if let Some(dry) = self.dry.as_mut().filter(|dry| cost >= dry.cost) {
+            dry.was_known = true;
+        }
     }
 
-    /// How many units to lease beside a request: about what was used in the last length of a lease, at most so many.
-    /// None for a quiet key: its own unit is asked for already.
-    pub fn wanted(&mut self, most: u64, now: Instant) -> u64 {
-        self.usage.last(now).min(most)
+    /// The denial of a request for a hot key that is dry, and the flight that asks about it now and then.
+    pub fn dry_denial(&mut self, ask: Ask, limit: u64, now: Instant) -> Option<(Decision, Option<Flight>)> {
+        let dry = self.dry.filter(|_| self.demand.is_hot && !ask.is_blocking)?;
+        // What was known ends at once for all processes when units come free.
+        let is_over = dry.was_known && ask.cost >= dry.cost;
+        let next = if is_over { dry.pace } else { dry.pace.max(dry.retry_at) };
+        let flight = match now >= next && self.flights.is_empty() {
+            true => self.fly(self.outliving(now), now),
+            false => None,
+        };
+        let expected = self.flights.iter().map(|flight| flight.due).min().unwrap_or(next + self.trip);
+        Some((self.denied(limit, expected, now), flight))
     }
 
-    /// The server granted a request its units.
-    pub fn used(&mut self, units: u64, now: Instant) {
-        self.usage.add(units, now);
-        self.denied = None;
+    fn denied(&self, limit: u64, retry_at: Instant, now: Instant) -> Decision {
+        let retry_after = ms_up(retry_at.saturating_duration_since(now)).max(1);
+        let reset_after = ms(self.reset_at.saturating_duration_since(now));
+        let remaining = self.units(now);
+        Source::Lease.decided(Exact { granted: 0, limit, remaining, retry_after: Some(retry_after), reset_after })
     }
 
-    /// The server granted units ahead.
-    pub fn add(&mut self, batch: GrantedUnits) {
-        self.batches.push_back(batch);
+    /// Promises a request units that are on their way, if there are as many.
+    fn claim(&mut self, ask: Ask, now: Instant) -> Option<u64> {
+        let is_free = |flight: &&mut Flight| now < flight.due && flight.units - flight.claimed >= ask.cost;
+        let flight = self.flights.iter_mut().filter(|_| !ask.is_own).find(is_free)?;
+        flight.claimed += ask.cost;
+        let (number, flight) = (self.numbers, flight.number);
+        self.numbers += 1;
+        self.claims.push_back(Claim { number, flight, cost: ask.cost, outcome: None });
+        Some(number)
+    }
+
+    /// What became of a claim; `None` while nothing did.
+    pub fn claimed(&mut self, number: u64, limit: u64, now: Instant) -> Option<Claimed> {
+        let at = self.claims.iter().position(|claim| claim.number == number)?;
+        let outcome = self.claims[at].outcome.take()?;
+        let cost = self.claims.remove(at)?.cost;
+        Some(match outcome {
+            Outcome::Granted(units) => Claimed::Decided(self.granted(cost, limit, self.units(now), units.since, now)),
+            Outcome::Denied => {
+                let retry_at = self.dry.map_or(now + self.trip, |dry| dry.retry_at);
+                Claimed::Decided(self.denied(limit, retry_at, now))
+            }
+            Outcome::Lost => Claimed::Lost,
+        })
+    }
+
+    /// Nobody waits for a claim any more. Units that can be in hand no longer are returned.
+    #[must_use]
+    pub fn abandon(&mut self, number: u64, now: Instant) -> Option<GrantedUnits> {
+        let at = self.claims.iter().position(|claim| claim.number == number)?;
+        let claim = self.claims.remove(at)?;
+        match claim.outcome {
+            None => {
+                let flight = self.flights.iter_mut().find(|flight| flight.number == claim.flight);
+                flight.into_iter().for_each(|flight| flight.claimed -= claim.cost);
+                None
+            }
+            Some(Outcome::Granted(units)) => self.keep(units, now),
+            Some(Outcome::Denied | Outcome::Lost) => None,
+        }
+    }
+
+    /// Units were granted. Those that were promised are given out, in order; what cannot be in hand is returned.
+    #[must_use]
+    pub fn landed(&mut self, number: u64, landed: Landed, now: Instant) -> Option<GrantedUnits> {
+        let at = self.flights.iter().position(|flight| flight.number == number)?;
+        let flight = self.flights.remove(at);
+        let until = flight.until(self.terms);
+        self.dry = (landed.units < flight.units).then(|| Dry {
+            pace: flight.sent + pace(&self.demand.need, &self.terms, self.trip, landed.spread),
+            retry_at: flight.sent + landed.retry_after.unwrap_or_default(),
+            cost: flight.cost,
+            was_known: false,
+        });
+        let mut units = GrantedUnits { units: landed.units, since: landed.since, until, server: landed.server };
+        for claim in self.claims.iter_mut().filter(|claim| claim.flight == number) {
+            claim.outcome = Some(match claim.cost <= units.units {
+                false => Outcome::Denied,
+                // However late: it was asked for in time, as if by the request itself.
+                true => {
+                    units.units -= claim.cost;
+                    Outcome::Granted(GrantedUnits { units: claim.cost, ..units.clone() })
+                }
+            });
+        }
+        // Too few for the largest cost would lie idle.
+        if self.dry.is_some() && self.units(now) + units.units < flight.cost {
+            return Some(units).filter(|units| units.units > 0);
+        }
+        self.keep(units, now)
+    }
+
+    /// No reply to a flight will come. Whether anybody waited for it.
+    pub fn lost(&mut self, number: u64) -> bool {
+        self.flights.retain(|flight| flight.number != number);
+        let mut waiting = self.claims.iter_mut().filter(|claim| claim.flight == number && claim.outcome.is_none());
+        waiting.by_ref().map(|claim| claim.outcome = Some(Outcome::Lost)).count() > 0
+    }
+
+    /// Keeps units that nobody took. Those that are too many, or have ended, are returned.
+    #[must_use]
+    pub fn keep(&mut self, units: GrantedUnits, now: Instant) -> Option<GrantedUnits> {
+        if units.units == 0 {
+            return None;
+        }
+        let held: u64 = self.batches.iter().map(|batch| batch.units).sum();
+        if now >= units.until || held + self.flying() + units.units > self.terms.most {
+            return Some(units);
+        }
+        match self.batches.iter_mut().find(|batch| batch.since == units.since && batch.until == units.until) {
+            Some(batch) => batch.units += units.units,
+            None => self.batches.push_back(units),
+        }
+        None
     }
 
     /// What the server said of the key.
-    pub fn heard(&mut self, decision: &Exact, now: Instant) {
+    pub fn heard(&mut self, decision: &Exact, trip: Duration, now: Instant) {
         self.remaining = decision.remaining;
         self.reset_at = now + Duration::from_millis(decision.reset_after);
+        self.trip = trip;
+        self.demand.until = now;
     }
 
-    /// The server denied a request; those who wait to ask as much need not.
-    pub fn denied(&mut self, demand: &Demand, decision: Exact, now: Instant) {
-        self.denied = Some(KnownDenial { heard: now, least: demand.least(), decision });
+    /// The key is no longer asked for, as far as leases go.
+    pub fn cool(&mut self, now: Instant) {
+        self.meter.clear();
+        self.derive(now);
     }
 
     /// The batches that end by an instant.
@@ -153,53 +429,292 @@ impl Hand {
     }
 
     /// Units in hand.
-    pub fn units(&self) -> u64 {
-        self.batches.iter().map(|batch| batch.units).sum()
+    pub fn units(&self, now: Instant) -> u64 {
+        self.batches.iter().filter(|batch| now < batch.until).map(|batch| batch.units).sum()
     }
 
-    /// Whether nothing is in hand and nothing was used lately.
+    /// Whether something is in hand, on its way or waited for.
+    pub fn is_busy(&self) -> bool {
+        !self.flights.is_empty() || !self.claims.is_empty() || self.batches.iter().any(|batch| batch.units > 0)
+    }
+
+    /// Whether nothing would be lost by forgetting it.
     pub fn is_idle(&self, now: Instant) -> bool {
-        self.batches.is_empty() && now >= self.usage.begun + 2 * self.usage.span
-    }
-}
-
-impl Usage {
-    fn add(&mut self, units: u64, now: Instant) {
-        self.turn(now);
-        self.now += units;
+        !self.is_busy() && self.meter.is_idle(now)
     }
 
-    /// Units used in the last span, about: of the span before, the part that is not over yet counts.
-    fn last(&mut self, now: Instant) -> u64 {
-        self.turn(now);
-        let passed = now.saturating_duration_since(self.begun).as_secs_f64() / self.span.as_secs_f64();
-        self.now + (self.before as f64 * (1.0 - passed).max(0.0)) as u64
+    fn flying(&self) -> u64 {
+        self.flights.iter().map(|flight| flight.units).sum()
     }
 
-    fn turn(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.begun);
-        if passed < self.span {
-            return;
+    /// Units that can still be used when what is asked for now has come.
+    fn outliving(&self, now: Instant) -> u64 {
+        let horizon = now + self.demand.horizon;
+        self.batches.iter().filter(|batch| horizon < batch.until).map(|batch| batch.units).sum()
+    }
+
+    fn fly(&mut self, outliving: u64, now: Instant) -> Option<Flight> {
+        if self.flights.len() >= FLIGHTS {
+            return None;
         }
-        self.before = if passed < 2 * self.span { self.now } else { 0 };
-        self.now = 0;
-        self.begun = now;
+        let (need, flying) = (&self.demand.need, self.flying());
+        let held: u64 = self.batches.iter().map(|batch| batch.units).sum();
+        let units = batch(need, &self.terms, self.trip, outliving, held, flying)?;
+        let number = self.numbers;
+        self.numbers += 1;
+        let flight = Flight { number, units, cost: need.cost, sent: now, due: now + self.trip, claimed: 0 };
+        self.flights.push(flight.clone());
+        Some(flight)
+    }
+
+    /// Works out what follows from the demand.
+    fn derive(&mut self, now: Instant) {
+        let (terms, trip) = (self.terms, self.trip);
+        let all = self.meter.need(Which::All, trip, now);
+        let need = self.meter.need(Which::Leasable, trip, now);
+        let is_warm = is_hot(&all, &terms, trip, self.demand.is_warm);
+        let is_hot = is_hot(&need, &terms, trip, self.demand.is_hot);
+        let between = Duration::try_from_secs_f64(1.0 / need.rate).unwrap_or(terms.length).min(terms.length);
+        self.demand = Derived {
+            need,
+            is_hot,
+            is_warm,
+            low_water: low_water(&need, trip),
+            horizon: trip + between,
+            until: now + terms.length.max(LEAST_SPAN) / STALE,
+        };
+        if !is_hot {
+            self.dry = None;
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
-    use crate::quota::Quota;
+
+    const TERMS: Terms = Terms { length: Duration::from_secs(1), most: 100 };
+    const TRIP: Duration = Duration::from_millis(50);
+    const LIMIT: u64 = 1_000;
+
+    fn ask(cost: u64) -> Ask {
+        Ask { cost, is_own: false, is_blocking: false }
+    }
+
+    fn landed(units: u64) -> Landed {
+        Landed { units, since: 7, server: None, retry_after: Some(Duration::from_millis(400)), spread: 1.0 }
+    }
+
+    fn decide(hand: &mut Hand, ask: Ask, now: Instant) -> Step<()> {
+        hand.decide(ask, LIMIT, now, || None)
+    }
+
+    /// A hand that has become hot, and the flight of the request that made it so.
+    fn hot(now: Instant) -> (Hand, Flight) {
+        let mut hand = Hand::new(TERMS, TRIP, now);
+        for _ in 0..2 {
+            assert!(matches!(decide(&mut hand, ask(1), now), Step::Own(None)));
+        }
+        let Step::Own(Some(flight)) = decide(&mut hand, ask(1), now) else { panic!("it is hot") };
+        (hand, flight)
+    }
+
+    fn claim(hand: &mut Hand, ask: Ask, now: Instant) -> u64 {
+        match decide(hand, ask, now) {
+            Step::Claimed(number) => number,
+            step => panic!("{step:?}"),
+        }
+    }
 
     #[test]
-    fn who_waited_shares_a_denial() {
-        let (second, now) = (Duration::from_secs(1), Instant::now() + Duration::from_secs(1));
-        let demand = Demand::of(&Quota::of(5, second, None).unwrap());
-        let mut hand = Hand::new(second, now - second);
-        hand.denied(&demand, Exact { granted: 0, limit: 5, remaining: 0, retry_after: Some(9), reset_after: 9 }, now);
-        let shared = |arrived: Instant| hand.denied_since(arrived, &demand, now).is_some();
-        assert!(shared(now - Duration::from_millis(1)));
-        assert!(!shared(now), "it did not wait: the server answered before it arrived");
+    fn who_comes_first_is_served_and_others_are_denied() {
+        let now = Instant::now();
+        let (mut hand, flight) = hot(now);
+        assert!((10..=100).contains(&flight.units), "{flight:?}");
+        let claims: Vec<u64> = [2, 3, 1].map(|cost| claim(&mut hand, ask(cost), now)).to_vec();
+        let later = now + TRIP;
+        assert!(hand.claimed(claims[0], LIMIT, later).is_none());
+        assert_eq!(hand.landed(flight.number, landed(3), later), None);
+        let granted = claims.iter().map(|number| match hand.claimed(*number, LIMIT, later) {
+            Some(Claimed::Decided(decision)) => (decision.units(), decision.retry_after),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(granted.collect::<Vec<_>>(), [(2, Some(0)), (0, Some(350)), (1, Some(0))]);
+        assert!(!hand.is_busy());
+    }
+
+    #[test]
+    fn a_claim_that_is_given_up_leaves_its_units() {
+        let now = Instant::now();
+        let (mut hand, flight) = hot(now);
+        let (early, late) = (claim(&mut hand, ask(2), now), claim(&mut hand, ask(2), now));
+        assert_eq!(hand.abandon(early, now), None);
+        assert_eq!(hand.landed(flight.number, landed(flight.units), now), None);
+        assert_eq!(hand.units(now), flight.units - 2);
+        assert_eq!(hand.abandon(late, now), None);
+        assert_eq!(hand.units(now), flight.units);
+        // After their end they go back.
+        let (mut hand, flight) = hot(now);
+        let late = claim(&mut hand, ask(2), now);
+        assert_eq!(hand.landed(flight.number, landed(flight.units), now), None);
+        let back = hand.abandon(late, now + TERMS.length).unwrap();
+        assert_eq!((back.units, back.since), (2, 7));
+    }
+
+    #[test]
+    fn a_flight_that_is_lost_is_lost_for_all_who_wait() {
+        let now = Instant::now();
+        let (mut hand, flight) = hot(now);
+        let number = claim(&mut hand, ask(1), now);
+        assert!(hand.lost(flight.number) && !hand.lost(flight.number));
+        assert!(matches!(hand.claimed(number, LIMIT, now), Some(Claimed::Lost)));
+        assert_eq!(hand.landed(flight.number, landed(5), now), None, "it has ended");
+        assert_eq!(hand.units(now), 0);
+    }
+
+    #[test]
+    fn who_would_take_less_or_block_waits_for_nobody() {
+        let now = Instant::now();
+        let (mut hand, _) = hot(now);
+        let own = Ask { is_own: true, ..ask(1) };
+        assert!(matches!(decide(&mut hand, own, now), Step::Own(_)));
+        // Overdue units are waited for by nobody, either.
+        assert!(matches!(decide(&mut hand, ask(1), now + TRIP), Step::Own(_)));
+        assert!(matches!(decide(&mut hand, ask(34), now), Step::Own(None)), "it is too dear");
+    }
+
+    #[test]
+    fn a_dry_key_denies_and_asks_at_its_pace() {
+        let now = Instant::now();
+        let (mut hand, flight) = hot(now);
+        assert_eq!(hand.landed(flight.number, landed(0), now + TRIP), None);
+        let at = |ms| now + Duration::from_millis(ms);
+        let denied = |hand: &mut Hand, ms| match decide(hand, ask(1), at(ms)) {
+            Step::Denied(decision, flight) => (decision.retry_after.unwrap(), flight),
+            step => panic!("{step:?}"),
+        };
+        assert_eq!(denied(&mut hand, 60), (390, None));
+        // A request that begins a block is denied by the server alone.
+        let blocking = Ask { is_own: true, is_blocking: true, ..ask(1) };
+        assert!(matches!(decide(&mut hand, blocking, at(60)), Step::Own(None)));
+        let (wait, flight) = denied(&mut hand, 400);
+        assert_eq!(wait, 50);
+        let flight = flight.expect("it is time");
+        assert_eq!(denied(&mut hand, 410).1, None, "one asks");
+        assert_eq!(hand.landed(flight.number, landed(flight.units), at(450)), None);
+        assert!(matches!(decide(&mut hand, ask(1), at(451)), Step::Granted(..)));
+    }
+
+    #[test]
+    fn when_what_was_known_is_no_longer_a_dry_key_is_asked_about() {
+        let now = Instant::now();
+        let (mut hand, flight) = hot(now);
+        let at = |ms| now + Duration::from_millis(ms);
+        assert_eq!(hand.landed(flight.number, landed(0), at(50)), None);
+        assert!(matches!(hand.decide(ask(1), LIMIT, at(60), || Some(())), Step::Known(())));
+        let step = |hand: &mut Hand, ms| match decide(hand, ask(1), at(ms)) {
+            Step::Denied(_, flight) => flight.is_some(),
+            step => panic!("{step:?}"),
+        };
+        assert!(!step(&mut hand, 90), "not before the pace");
+        assert!(step(&mut hand, 200), "units may have come free");
+    }
+
+    /// What happens to a hand.
+    #[derive(Clone, Debug)]
+    enum Event {
+        Ask(Ask),
+        Land(usize, u64),
+        Lose(usize),
+        Abandon(usize),
+        Take(usize),
+        End,
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let ask = (1u64..40, any::<bool>()).prop_map(|(cost, is_own)| {
+            Event::Ask(Ask { cost: cost.min(5) + u64::from(cost > 36) * 30, is_own, is_blocking: false })
+        });
+        prop_oneof![
+            6 => ask,
+            2 => (0usize..4, 0u64..=100).prop_map(|(flight, units)| Event::Land(flight, units)),
+            1 => (0usize..4).prop_map(Event::Lose),
+            1 => (0usize..9).prop_map(Event::Abandon),
+            2 => (0usize..9).prop_map(Event::Take),
+            1 => Just(Event::End),
+        ]
+    }
+
+    proptest! {
+        /// Whatever happens, each unit is used once, given back, or in hand, and no more than the most is in hand and
+        /// on its way.
+        #[test]
+        fn no_unit_is_lost_or_used_twice(events in prop::collection::vec((event(), 0u64..300), 1..200)) {
+            let mut now = Instant::now();
+            let mut hand = Hand::new(TERMS, TRIP, now);
+            let (mut flights, mut claims) = (Vec::<Flight>::new(), Vec::new());
+            let (mut leased, mut used, mut back) = (0, 0, 0);
+            for (event, ms) in events {
+                now += Duration::from_millis(ms);
+                let returned: Vec<GrantedUnits> = match event {
+                    Event::Ask(ask) => {
+                        match decide(&mut hand, ask, now) {
+                            Step::Granted(decision, flight) => {
+                                used += decision.units();
+                                flights.extend(flight);
+                            }
+                            Step::Denied(_, flight) | Step::Own(flight) => flights.extend(flight),
+                            Step::Claimed(number) => claims.push(number),
+                            Step::Known(()) => unreachable!(),
+                        }
+                        Vec::new()
+                    }
+                    Event::Land(at, part) if at < flights.len() => {
+                        let flight = flights.remove(at);
+                        let units = flight.units * part / 100;
+                        leased += units;
+                        hand.landed(flight.number, landed(units), now).into_iter().collect()
+                    }
+                    Event::Lose(at) if at < flights.len() => {
+                        hand.lost(flights.remove(at).number);
+                        Vec::new()
+                    }
+                    Event::Abandon(at) if at < claims.len() => {
+                        hand.abandon(claims.remove(at), now).into_iter().collect()
+                    }
+                    Event::Take(at) if at < claims.len() => {
+                        match hand.claimed(claims[at], LIMIT, now) {
+                            Some(Claimed::Decided(decision)) => used += decision.units(),
+                            Some(Claimed::Lost) => {}
+                            None => continue,
+                        }
+                        claims.remove(at);
+                        Vec::new()
+                    }
+                    Event::End => hand.ended(now),
+                    _ => Vec::new(),
+                };
+                back += returned.iter().map(|units| units.units).sum::<u64>();
+                let held: u64 = hand.batches.iter().map(|batch| batch.units).sum();
+                prop_assert!(held + hand.flying() <= TERMS.most);
+                prop_assert!(hand.flights.len() <= FLIGHTS && hand.flights.len() == flights.len());
+                prop_assert!(hand.flights.iter().all(|flight| flight.claimed <= flight.units));
+            }
+            for flight in flights {
+                hand.lost(flight.number);
+            }
+            for number in claims {
+                match hand.claimed(number, LIMIT, now) {
+                    Some(Claimed::Decided(decision)) => used += decision.units(),
+                    Some(Claimed::Lost) => {}
+                    None => panic!("nobody told claim {number}"),
+                }
+            }
+            back += hand.surrender().iter().map(|units| units.units).sum::<u64>();
+            prop_assert_eq!(leased, used + back);
+            prop_assert!(!hand.is_busy());
+        }
     }
 }

@@ -1,15 +1,22 @@
-//! Leases: units are taken from the server ahead of the requests, and granted near them.
+//! Leases: units are taken from the server ahead of need, and granted near the requests.
 //!
-//! A request that no lease covers goes out with `TIME` before it and `ALLOW … COST b PARTIAL` behind it, in one
-//! pipeline. The units of the latter are granted near the requests for at most the lease's length, counted from before
-//! the pipeline was sent. What is left goes back by `REFUND … SINCE`, dated by that TIME: no delay on the way makes it
-//! wrong. One request for a key is under way at a time; others wait for it, not beside it.
+//! A key that is asked for often is hot. Its units are renewed in the background before they are used up: `TIME`, then
+//! `ALLOW … COST b PARTIAL`, then `PEEK`, in one pipeline, which is a flight. What it brings is granted near the requests
+//! for at most the lease's length, counted from before the pipeline was sent. What is left goes back by
+//! `REFUND … SINCE`, dated by that TIME: no delay on the way makes it wrong. A request that the units in hand do not
+//! cover waits for units that are on their way, or goes to the server itself, with a flight beside it: one trip at most.
+//! A key that is not hot takes no lease.
+//!
+//! [`sizing`] says how many units and when, [`hand`] what is in hand and on its way, and [`returns`] gives back.
 
 mod hand;
+mod meter;
+mod returns;
+mod sizing;
+mod together;
 
-use std::collections::{BTreeMap, HashSet};
-use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -17,42 +24,51 @@ use swlimit_window::Decision as Exact;
 use tokio::sync::Notify;
 use tokio::time::{timeout_at, Duration, Instant};
 
-use self::hand::{GrantedUnits, Hand};
+use self::hand::{Ask, Claimed, Flight, GrantedUnits, Hand, Landed, Step};
+use self::returns::Return;
+use self::sizing::Terms;
+pub(crate) use self::together::{together, Part};
+use super::cached::{DenyCache, Ticket};
+use crate::clock::now;
 use crate::decision::{Decision, Source};
 use crate::demand::Demand;
 use crate::error::Error;
 use crate::keyed::{Bounded, Keep};
-use crate::protocol::{Command, Counted};
+use crate::protocol::Command;
 use crate::quota::Quota;
 use crate::statistics::Count;
 use crate::transport::{joined, Reply};
-use crate::upstream::{Batch, Identity, Link, Settled};
+use crate::upstream::{awake, is_failure, Batch, Link, Settled};
 
-/// The longest that units are kept in hand, whatever the resolution.
+/// The longest that units are kept in hand unless set, whatever the resolution.
 const LONGEST: Duration = Duration::from_secs(1);
-/// How soon to try again to give back units, while the server is away.
-const AGAIN: Duration = Duration::from_millis(200);
-/// For how long it is tried, at most: then the units are written off.
+/// For how long it is tried to give units back, at most: then they are written off.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The most refunds that go out together.
-const TOGETHER: usize = 500;
+/// After so many replies in a row from too far away, the log says so.
+const REPLIES: u32 = 8;
 
 /// The leases of one limiter. Dropped, they hand over what they hold to the task that gives it back.
 pub(crate) struct Leases(Arc<Core>);
 
 struct Core {
     link: Arc<Link>,
+    deny_cache: Arc<DenyCache>,
     keys: Bounded<Arc<Leased>>,
-    length: Duration,
+    terms: Terms,
+    /// A unit of its limit.
+    demand: Demand,
     /// For so long it is tried to give units back.
     patience: Duration,
-    /// The most units of a lease.
-    most: u64,
-    /// Leases by their end.
+    /// Leases by their end, and by when they may have to be renewed.
     ends: Mutex<BTreeMap<(Instant, u64), Lease>>,
     numbers: AtomicU64,
-    /// GrantedUnits that go back.
+    /// Units that go back.
     returning: Mutex<Vec<Return>>,
+    /// How many flights have not ended.
+    flying: AtomicUsize,
+    /// Replies in a row that took longer than half a lease, and than a request may wait.
+    far: AtomicU32,
+    late: AtomicU32,
     /// A refund is under way, or due.
     is_busy: AtomicBool,
     wake: Notify,
@@ -68,34 +84,54 @@ struct Core {
 
 type Lease = (Arc<[u8]>, Arc<Leased>);
 
-/// The lease of a key, and whose turn it is to ask.
+/// The lease of a key.
 struct Leased {
     hand: Mutex<Hand>,
-    /// Held by the request that asks the server.
-    turn: tokio::sync::Mutex<()>,
+    /// Tells who waits for units on their way.
+    landed: Notify,
+    /// The error with which the server refused a flight last.
+    refusal: Mutex<Option<String>>,
 }
 
-/// GrantedUnits that go back to the server that counted them.
-struct Return {
-    key: Arc<[u8]>,
-    units: u64,
-    since: u64,
-    server: Option<Identity>,
-    begun: Instant,
+/// A request that is not decided near itself.
+pub(crate) struct Elsewhere {
+    leased: Arc<Leased>,
+    of: Whereabouts,
+}
+
+enum Whereabouts {
+    /// It waits for units that are on their way.
+    Claim(u64),
+    /// It goes to the server.
+    Server(Option<Landing>),
 }
 
 impl Leases {
-    /// Leases of at most so many units, of at most so many keys.
-    pub fn new(link: Arc<Link>, quota: &Quota, most: u64, max_keys: usize) -> Self {
+    /// Leases of units of a limit, at most so many, and for so long, of at most so many keys.
+    pub fn new(
+        link: Arc<Link>,
+        deny_cache: Arc<DenyCache>,
+        (quota, strict): (&Quota, bool),
+        length: Option<Duration>,
+        most: u64,
+        max_keys: usize,
+    ) -> Self {
+        let length = length.unwrap_or_else(|| LONGEST.min(quota.resolution()));
+        let demand = Demand::of(quota);
+        let exact = swlimit_window::Request { strict, ..demand.exact };
         Self(Arc::new(Core {
             link,
+            deny_cache,
             keys: Bounded::new(max_keys),
-            length: LONGEST.min(quota.resolution()),
+            terms: Terms { length, most },
+            demand: Demand { exact, ..demand },
             patience: PATIENCE.min(quota.window() + quota.resolution()),
-            most,
             ends: Mutex::default(),
             numbers: AtomicU64::new(0),
             returning: Mutex::default(),
+            flying: AtomicUsize::new(0),
+            far: AtomicU32::new(0),
+            late: AtomicU32::new(0),
             is_busy: AtomicBool::new(false),
             wake: Notify::new(),
             is_idle: Notify::new(),
@@ -107,70 +143,34 @@ impl Leases {
         }))
     }
 
-    /// Grants a request from the units in hand, if they suffice.
+    /// Decides a request from what is in hand or known, if that suffices.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] while the server is away.
     #[inline]
-    pub fn take(&self, key: &[u8], demand: &Demand) -> Option<Decision> {
-        self.0.keys.see(key, |leased| leased.hand.lock().take(demand, Instant::now()))?
+    pub fn decide(&self, key: &[u8], demand: &Demand) -> Result<Result<Decision, Elsewhere>, Error> {
+        let core = &self.0;
+        core.keys.with(key, || Arc::new(core.leased(key)), |leased| core.decide(key, leased, demand))
     }
 
-    /// Puts back units that were taken just now.
-    pub fn put_back(&self, key: &[u8], decision: &Decision) {
-        self.0.keys.see(key, |leased| leased.hand.lock().put_back(decision));
-    }
-
-    /// Asks the server, when it is the request's turn, unless the one before brought enough or was denied. The second
-    /// value is the instant of sending, where the server was asked.
+    /// Asks the server, or waits for what it was asked for already.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where no reply comes in time, and as the server refuses.
     pub async fn ask(
         &self,
+        elsewhere: Elsewhere,
         key: &[u8],
         demand: &Demand,
         deadline: Instant,
-    ) -> Result<(Decision, Option<(Exact, Instant)>), Error> {
-        let arrived = Instant::now();
-        let leased = self.0.keys.get_or_make(key, || Leased::new(self.0.length));
-        if self.0.link.is_away(key) {
-            return Err(Error::Unavailable("the breaker is open".into()));
+    ) -> Result<Decision, Error> {
+        let Elsewhere { leased, of } = elsewhere;
+        match of {
+            Whereabouts::Claim(number) => {
+                Waiting { core: &self.0, key, leased, number }.decided(demand, deadline).await
+            }
+            Whereabouts::Server(landing) => self.0.ask(key, leased, demand, landing, deadline).await,
         }
-        let late = |_| Error::Unavailable("timed out waiting for a lease on this key".into());
-        let _turn = timeout_at(deadline, leased.turn.lock()).await.map_err(late)?;
-        let ahead = {
-            let (mut hand, now) = (leased.hand.lock(), Instant::now());
-            if let Some(decision) = hand.take(demand, now).or_else(|| hand.denied_since(arrived, demand, now)) {
-                return Ok((decision, None));
-            }
-            match self.0.is_leasing(key) {
-                true => hand.wanted(self.0.most, now),
-                false => 0,
-            }
-        };
-        let mut several = vec![Command::TIME, Command::allow(key, demand)];
-        several.extend(lease_of(key, demand, ahead));
-        let (core, key, demand) = (Arc::clone(&self.0), Arc::<[u8]>::from(key), *demand);
-        let settle = {
-            let (core, key, leased) = (Arc::clone(&core), Arc::clone(&key), Arc::clone(&leased));
-            // Nobody takes the request's own units: they are leased, too.
-            Box::new(move |settled: Settled| drop(core.granted(&key, &leased, &demand, &settled, true)))
-        };
-        let settled = core.link.exchange(Batch::Several(several), deadline, Some(settle)).await?;
-        let decided = core.granted(&key, &leased, &demand, &settled, false)?;
-        Ok((Source::Server.decided(decided.0).counted_since(decided.1), Some((decided.0, settled.sent))))
-    }
-
-    /// For a request that is decided with others: the command that leases units beside it, if any are wanted, and how
-    /// what is granted to nobody is kept.
-    pub fn beside(&self, key: &[u8], demand: &Demand) -> (Option<Command>, Beside) {
-        let leased = self.0.keys.get_or_make(key, || Leased::new(self.0.length));
-        let wanted = match self.0.is_leasing(key) {
-            true => leased.hand.lock().wanted(self.0.most, Instant::now()),
-            false => 0,
-        };
-        let command = lease_of(key, demand, wanted);
-        (command, Beside { core: Arc::clone(&self.0), key: key.into(), leased })
-    }
-
-    /// The server granted a request units of its own.
-    pub fn used(&self, key: &[u8], units: u64) {
-        self.0.keys.see(key, |leased| leased.hand.lock().used(units, Instant::now()));
     }
 
     /// What [`close`](Closing::close) needs, without keeping the leases from being dropped.
@@ -195,13 +195,14 @@ impl Closing {
         self.0.strong_count() == 0
     }
 
-    /// Gives back all that is in hand, and waits until that is sent. Nothing is leased from then on.
+    /// Gives back all that is in hand or on its way, and waits until that is sent. Nothing is leased from then on.
     pub async fn close(&self) {
         let Some(core) = self.0.upgrade() else { return };
         core.is_closed.store(true, Ordering::Release);
         core.surrender();
         core.wake.notify_one();
-        core.idle().await;
+        core.until(|core| core.flying.load(Ordering::Acquire) == 0).await;
+        core.until(|core| !core.is_busy.load(Ordering::Acquire)).await;
     }
 
     /// Writes off what could not be given back.
@@ -210,109 +211,230 @@ impl Closing {
         core.is_given_up.store(true, Ordering::Release);
         core.given_up.notify_waiters();
         core.wake.notify_one();
-        core.idle().await;
+        core.until(|core| !core.is_busy.load(Ordering::Acquire)).await;
         core.is_given_up.store(false, Ordering::Release);
+    }
+
+    /// Whether the server is so far away that no lease would last.
+    #[cfg(feature = "metrics")]
+    pub fn is_too_far(&self) -> bool {
+        self.0.upgrade().is_some_and(|core| core.far.load(Ordering::Relaxed) >= REPLIES)
     }
 }
 
-/// The lease of one of several limits in one decision.
-pub(crate) struct Beside {
+/// A flight that is to land: it ends when this is dropped, whatever became of it.
+struct Landing {
     core: Arc<Core>,
     key: Arc<[u8]>,
     leased: Arc<Leased>,
+    flight: Flight,
+    /// What is asked of the key, of the largest cost.
+    demand: Demand,
+    ticket: Ticket,
 }
 
-impl Beside {
-    /// Keeps units that the server granted behind that TIME.
-    pub fn keep(&self, decision: &Exact, time: &Reply, settled: &Settled) {
-        self.core.keep(&self.key, &self.leased, decision, time.unix_ms(), settled);
+impl Landing {
+    /// The commands that ask for the units, and when there will be more.
+    fn commands(&self) -> [Command; 2] {
+        let ahead = Command::allow(&self.key, &self.demand.of_up_to(self.flight.units));
+        [ahead, Command::peek(&self.key, &self.demand)]
+    }
+
+    /// Takes in the replies. Units of which nobody knows since when they count could not be given back.
+    fn land(&self, since: Option<u64>, replies: &[Reply], settled: &Settled) {
+        let Self { core, key, leased, flight, demand, ticket } = self;
+        let [ahead, peeked] = replies else { return };
+        let granted = match ahead {
+            Reply::Error(text) => return leased.refused(text),
+            ahead => ahead.decision(),
+        };
+        let Ok(granted) = granted else { return };
+        core.link.count(Count::Leased, granted.granted);
+        let Some(since) = since else { return core.link.count(Count::WrittenOff, granted.granted) };
+        let denied = peeked.decision().ok().filter(|peeked| granted.granted < flight.units && peeked.granted == 0);
+        let retry_after = denied.and_then(|denied| denied.retry_after).map(Duration::from_millis);
+        let (units, server) = (granted.granted, settled.line.identity().cloned());
+        let landed = Landed { units, since, server, retry_after, spread: 0.5 + fastrand::f64() };
+        core.heard(key, leased, &granted);
+        let back = leased.hand.lock().landed(flight.number, landed, awake());
+        leased.landed.notify_waiters();
+        if let Some(denied) = denied {
+            core.deny_cache.denied(&core.link, key, demand, &denied, settled.sent, *ticket);
+        }
+        core.ends_at(flight.until(core.terms), key, leased, back);
     }
 }
 
-fn lease_of(key: &[u8], demand: &Demand, units: u64) -> Option<Command> {
-    let ahead = Demand { block: None, ..demand.of_up_to(units) };
-    (units > 0).then(|| Command::allow(key, &ahead))
+impl Drop for Landing {
+    fn drop(&mut self) {
+        if self.leased.hand.lock().lost(self.flight.number) {
+            self.leased.landed.notify_waiters();
+        }
+        if self.core.flying.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.core.is_idle.notify_waiters();
+        }
+    }
+}
+
+/// A request that waits for units that are on their way. Dropped, it gives up its claim to them.
+struct Waiting<'a> {
+    core: &'a Arc<Core>,
+    key: &'a [u8],
+    leased: Arc<Leased>,
+    number: u64,
+}
+
+impl Waiting<'_> {
+    async fn decided(self, demand: &Demand, deadline: Instant) -> Result<Decision, Error> {
+        let mut is_late = false;
+        loop {
+            let landed = self.leased.landed.notified();
+            let claimed = self.leased.hand.lock().claimed(self.number, demand.exact.quota.limit, awake());
+            match claimed {
+                Some(Claimed::Decided(decision)) => return Ok(decision),
+                Some(Claimed::Lost) => return Err(self.lost()),
+                None if is_late => return Err(Error::Unavailable("no reply in time".into())),
+                None => is_late = timeout_at(deadline, landed).await.is_err(),
+            }
+        }
+    }
+
+    /// The units never came.
+    fn lost(&self) -> Error {
+        match self.leased.refusal.lock().clone() {
+            Some(text) => self.core.link.error(text, self.key),
+            None => Error::Unavailable("the reply with leased units was lost".into()),
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let back = self.leased.hand.lock().abandon(self.number, awake());
+        if let Some(back) = back {
+            self.core.give_back(&self.key.into(), vec![back]);
+            self.core.wake.notify_one();
+        }
+    }
 }
 
 impl Core {
-    fn is_leasing(&self, key: &[u8]) -> bool {
-        !self.is_closed.load(Ordering::Acquire) && self.link.is_identified(key)
+    fn leased(&self, key: &[u8]) -> Leased {
+        let hand = Mutex::new(Hand::new(self.terms, self.trip(key), awake()));
+        Leased { hand, landed: Notify::new(), refusal: Mutex::default() }
     }
 
-    /// Waits until nothing goes back any more.
-    async fn idle(&self) {
-        loop {
-            let idle = self.is_idle.notified();
-            if !self.is_busy.load(Ordering::Acquire) {
-                return;
-            }
-            idle.await;
-        }
+    /// How long a round trip takes, at most. Where nothing is known, no lease is taken.
+    fn trip(&self, key: &[u8]) -> Duration {
+        self.link.longest_trip(key).unwrap_or(self.terms.length)
     }
 
-    /// Takes in the replies to a request and to the lease beside it. The request's own decision, and since when its
-    /// units count.
-    fn granted(
+    #[inline]
+    fn decide(
         self: &Arc<Self>,
-        key: &Arc<[u8]>,
+        key: &[u8],
         leased: &Arc<Leased>,
         demand: &Demand,
-        settled: &Settled,
-        is_abandoned: bool,
-    ) -> Result<(Exact, Option<u64>), Error> {
-        let replies = match &settled.reply {
-            Ok(Reply::Array(replies)) => replies.as_slice(),
-            Ok(reply) => return Err(Error::Answer(reply.to_string())),
-            Err(failure) => {
-                // Whether the units were counted is in doubt. They are never refunded.
-                self.link.count(Count::InDoubt, 1);
-                return Err(Error::Unavailable(failure.clone().into()));
+    ) -> Result<Result<Decision, Elsewhere>, Error> {
+        let limit = demand.exact.quota.limit;
+        let step = leased.hand.lock().decide(ask_of(demand), limit, awake(), || self.known(key, demand));
+        let elsewhere = |of| Ok(Err(Elsewhere { leased: Arc::clone(leased), of }));
+        match step {
+            Step::Granted(decision, None) | Step::Denied(decision, None) => Ok(Ok(decision)),
+            Step::Granted(decision, Some(flight)) | Step::Denied(decision, Some(flight)) => {
+                self.send(key, leased, flight);
+                Ok(Ok(decision))
             }
-        };
-        let [time, own, ahead @ ..] = replies else { return Err(Error::Answer(joined(replies))) };
-        let since = time.unix_ms();
-        for decision in ahead.iter().filter_map(|reply| reply.decision().ok()) {
-            self.keep(key, leased, &decision, since, settled);
+            Step::Known(known) => known.map(Ok),
+            Step::Claimed(number) => elsewhere(Whereabouts::Claim(number)),
+            Step::Own(flight) => {
+                let landing = flight.and_then(|flight| self.landing(key, leased, flight));
+                elsewhere(Whereabouts::Server(landing))
+            }
         }
-        let decision = match own {
-            Reply::Error(text) => return Err(self.link.error(text.clone(), key)),
-            own => own.decision()?,
-        };
-        let now = Instant::now();
-        if is_abandoned {
-            self.keep(key, leased, &decision, since, settled);
-        } else if decision.granted > 0 {
-            leased.hand.lock().used(decision.granted, now);
-        } else {
-            leased.hand.lock().denied(demand, decision, now);
-        }
-        Ok((decision, since))
     }
 
-    /// Keeps units that were granted ahead, until the lease ends. Those of which nobody knows since when they count
-    /// could not be given back.
-    fn keep(
-        self: &Arc<Self>,
-        key: &Arc<[u8]>,
-        leased: &Arc<Leased>,
-        decision: &Exact,
-        since: Option<u64>,
-        settled: &Settled,
-    ) {
-        self.link.count(Count::Leased, decision.granted);
-        let Some(since) = since else { return self.link.count(Count::WrittenOff, decision.granted) };
-        let sent = settled.sent;
-        {
-            let mut hand = leased.hand.lock();
-            hand.heard(decision, Instant::now());
-            if decision.granted == 0 {
-                return;
+    /// What is known without the server: a denial, or that it is away.
+    fn known(&self, key: &[u8], demand: &Demand) -> Option<Result<Decision, Error>> {
+        let denied = self.deny_cache.find(key, demand, now());
+        let away = || self.link.is_away(key).then(|| Err(Error::Unavailable("the breaker is open".into())));
+        denied.map(Ok).or_else(away)
+    }
+
+    /// How a flight is to land, if it may begin.
+    fn landing(self: &Arc<Self>, key: &[u8], leased: &Arc<Leased>, flight: Flight) -> Option<Landing> {
+        let exact = swlimit_window::Request { cost: flight.cost, ..self.demand.exact };
+        let (demand, ticket) = (Demand { exact, ..self.demand }, self.deny_cache.ticket(key));
+        self.flying.fetch_add(1, Ordering::AcqRel);
+        let landing =
+            Landing { core: Arc::clone(self), key: key.into(), leased: Arc::clone(leased), flight, demand, ticket };
+        let is_over = self.is_closed.load(Ordering::Acquire) || self.is_dropped.load(Ordering::Acquire);
+        (!is_over && self.link.is_identified(key)).then_some(landing)
+    }
+
+    /// Sends a flight. Nobody waits for it.
+    fn send(self: &Arc<Self>, key: &[u8], leased: &Arc<Leased>, flight: Flight) {
+        let Some(landing) = self.landing(key, leased, flight) else { return };
+        let (core, deadline) = (Arc::clone(self), Instant::now() + self.link.timeout());
+        tokio::spawn(async move {
+            let [ahead, peek] = landing.commands();
+            let batch = Batch::Several(vec![Command::TIME, ahead, peek]);
+            let counting = Arc::clone(&core);
+            let settle = Box::new(move |settled: Settled| match &settled.reply {
+                Ok(Reply::Array(replies)) => {
+                    let [time, replies @ ..] = replies.as_slice() else { return };
+                    landing.land(time.unix_ms(), replies, &settled);
+                }
+                // Whether the units were counted is in doubt. They are never refunded.
+                _ => counting.link.count(Count::InDoubt, 1),
+            });
+            if let Ok(mut settled) = core.link.exchange(batch, deadline, Some(settle)).await {
+                if let Some(settle) = settled.settle.take() {
+                    settle(settled);
+                }
             }
-            let (units, until) = (decision.granted, sent + self.length);
-            hand.add(GrantedUnits { units, since, until, server: settled.line.identity().cloned() });
+        });
+    }
+
+    /// Asks the server for a request's own units, with a flight beside it if there is one.
+    async fn ask(
+        self: &Arc<Self>,
+        key: &[u8],
+        leased: Arc<Leased>,
+        demand: &Demand,
+        landing: Option<Landing>,
+        deadline: Instant,
+    ) -> Result<Decision, Error> {
+        let ticket = self.deny_cache.ticket(key);
+        let own = Command::allow(key, demand);
+        let batch = match &landing {
+            None => Batch::One(own),
+            Some(landing) => Batch::Several([vec![Command::TIME, own], landing.commands().to_vec()].concat()),
+        };
+        let asked = Arc::new(Asked { core: Arc::clone(self), key: key.into(), leased, landing, begun: awake() });
+        let late = Arc::clone(&asked);
+        // Nobody takes the request's own units: they are leased, too.
+        let settle = Box::new(move |settled: Settled| {
+            if let Ok((decision, since)) = late.replied(&settled) {
+                late.keep(&decision, since, &settled);
+            }
+        });
+        let settled = self.link.exchange(batch, deadline, Some(settle)).await?;
+        let (decision, since) = asked.replied(&settled)?;
+        if decision.granted == 0 {
+            self.deny_cache.denied(&self.link, key, demand, &decision, settled.sent, ticket);
         }
-        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        self.ends.lock().insert((sent + self.length, number), (Arc::clone(key), Arc::clone(leased)));
+        Ok(Source::Server.decided(decision).counted_since(since))
+    }
+
+    /// Units of a key end at an instant; some go back at once.
+    fn ends_at(self: &Arc<Self>, until: Instant, key: &Arc<[u8]>, leased: &Arc<Leased>, back: Option<GrantedUnits>) {
+        let renewed_at = leased.hand.lock().renewed_at(until, awake());
+        for at in renewed_at.into_iter().chain([until]) {
+            let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+            self.ends.lock().insert((at, number), (Arc::clone(key), Arc::clone(leased)));
+        }
+        self.give_back(key, back.into_iter().collect());
         self.begin();
         if self.is_dropped.load(Ordering::Acquire) || self.is_closed.load(Ordering::Acquire) {
             self.surrender();
@@ -320,157 +442,123 @@ impl Core {
         self.wake.notify_one();
     }
 
-    /// All units go back.
-    fn surrender(&self) {
-        for (_, (key, leased)) in std::mem::take(&mut *self.ends.lock()) {
-            let batches = leased.hand.lock().surrender();
-            self.give_back(&key, batches);
+    /// A reply came from so far away.
+    fn heard_from(&self, trip: Duration) {
+        let in_a_row = |of: &AtomicU32, is_so: bool| match is_so {
+            true => of.fetch_add(1, Ordering::Relaxed) + 1 == REPLIES,
+            false => {
+                of.store(0, Ordering::Relaxed);
+                false
+            }
+        };
+        let (length, timeout) = (self.terms.length, self.link.timeout());
+        if in_a_row(&self.far, trip > length / 2) {
+            tracing::warn!(?trip, ?length, "leases would end before they are used: set a longer lease_length");
+        }
+        if in_a_row(&self.late, trip >= timeout) {
+            tracing::warn!(?trip, ?timeout, "replies with leased units come late: set a longer timeout");
         }
     }
 
-    fn give_back(&self, key: &Arc<[u8]>, batches: Vec<GrantedUnits>) {
-        let begun = Instant::now();
-        let returns = batches.into_iter().map(|GrantedUnits { units, since, server, .. }| {
-            let key = Arc::clone(key);
-            Return { key, units, since, server, begun }
-        });
-        let mut returning = self.returning.lock();
-        returning.extend(returns);
-        if !returning.is_empty() {
-            self.is_busy.store(true, Ordering::Release);
-        }
-    }
-
-    fn begin(self: &Arc<Self>) {
-        if !self.is_running.swap(true, Ordering::AcqRel) {
-            tokio::spawn(run(Arc::clone(self)));
-        }
-    }
-
-    /// Ends leases whose time has come; when the next one ends.
-    fn end(&self, now: Instant) -> Option<Instant> {
+    /// Waits until something is so.
+    async fn until(&self, is_so: impl Fn(&Self) -> bool) {
         loop {
-            let (key, leased) = {
-                let mut ends = self.ends.lock();
-                match ends.first_entry() {
-                    Some(first) if first.key().0 <= now => first.remove(),
-                    first => return first.map(|first| first.key().0),
-                }
-            };
-            let batches = leased.hand.lock().ended(now);
-            self.give_back(&key, batches);
-        }
-    }
-
-    /// Gives units back. What cannot be sent yet stays.
-    async fn refund(&self) {
-        let returning = std::mem::take(&mut *self.returning.lock());
-        let is_in_time =
-            |units: &Return| !self.is_given_up.load(Ordering::Acquire) && units.begun.elapsed() < self.patience;
-        let (returning, late): (Vec<_>, Vec<_>) = returning.into_iter().partition(is_in_time);
-        self.write_off(&late);
-        let (groups, unknown) = self.link.by_node(returning, |units| &units.key).await;
-        self.returning.lock().extend(unknown);
-        for (node, returns) in groups {
-            for returns in chunks(returns) {
-                let connecting = async {
-                    let line = node.line(&returns[0].key).await?;
-                    node.identify(&line).await;
-                    Ok::<_, Error>(line)
-                };
-                let Some(Ok(line)) = self.unless_given_up(connecting).await else {
-                    self.returning.lock().extend(returns);
-                    continue;
-                };
-                let is_its = |units: &Return| units.server.is_some() && units.server.as_ref() == line.identity();
-                let (its, others): (Vec<_>, Vec<_>) = returns.into_iter().partition(is_its);
-                self.write_off(&others);
-                if its.is_empty() {
-                    continue;
-                }
-                let refund = |units: &Return| Command::refund(&units.key, units.units, Counted::Since(units.since));
-                let batch = Batch::Several(its.iter().map(refund).collect());
-                // Sent once, whatever becomes of it.
-                let settled = self.unless_given_up(self.link.see_through_on(&node, line, batch)).await;
-                let replies = match settled.map(|settled| settled.reply) {
-                    Some(Ok(Reply::Array(replies))) => replies,
-                    _ => Vec::new(),
-                };
-                let mut replies = replies.into_iter();
-                let is_refunded = |_: &Return| matches!(replies.next(), Some(Reply::Integer(_)));
-                let (refunded, others): (Vec<_>, Vec<_>) = its.into_iter().partition(is_refunded);
-                self.link.count(Count::Returned, refunded.iter().map(|units| units.units).sum());
-                self.write_off(&others);
+            let idle = self.is_idle.notified();
+            if is_so(self) {
+                return;
             }
-        }
-    }
-
-    async fn unless_given_up<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        tokio::select! {
-            done = future => Some(done),
-            () = self.given_up.notified() => None,
-        }
-    }
-
-    fn write_off(&self, returns: &[Return]) {
-        let units: u64 = returns.iter().map(|units| units.units).sum();
-        if units > 0 {
-            self.link.count(Count::WrittenOff, units);
-            let keys = returns.iter().map(|units| &units.key).collect::<HashSet<_>>().len();
-            tracing::warn!(units, keys, "leased units cannot be given back: they stay counted for a window");
+            idle.await;
         }
     }
 }
 
-fn chunks(mut returns: Vec<Return>) -> impl Iterator<Item = Vec<Return>> {
-    std::iter::from_fn(move || {
-        let rest = returns.split_off(returns.len().min(TOGETHER));
-        let chunk = std::mem::replace(&mut returns, rest);
-        (!chunk.is_empty()).then_some(chunk)
-    })
+/// A request that went to the server.
+struct Asked {
+    core: Arc<Core>,
+    key: Arc<[u8]>,
+    leased: Arc<Leased>,
+    landing: Option<Landing>,
+    begun: Instant,
 }
 
-/// Ends leases when they end, and gives back what is left, until the limiter is gone and nothing is left.
-async fn run(core: Arc<Core>) {
-    loop {
-        let next = core.end(Instant::now());
-        if !core.returning.lock().is_empty() {
-            core.refund().await;
-        }
-        let is_left = !core.returning.lock().is_empty();
-        if !is_left {
-            core.is_busy.store(false, Ordering::Release);
-            core.is_idle.notify_waiters();
-            if core.is_dropped.load(Ordering::Acquire) && core.ends.lock().is_empty() {
-                core.is_running.store(false, Ordering::Release);
-                // A lease that came late begins the task again, or goes on with this one.
-                let is_over = core.ends.lock().is_empty() && core.returning.lock().is_empty();
-                if is_over || core.is_running.swap(true, Ordering::AcqRel) {
-                    return;
-                }
+impl Asked {
+    /// Takes in the replies: the request's own decision, and since when its units count.
+    fn replied(&self, settled: &Settled) -> Result<(Exact, Option<u64>), Error> {
+        let (core, key) = (&self.core, &self.key);
+        let reply = settled.reply.as_ref().map_err(|failure| {
+            // Whether the units were counted is in doubt. They are never refunded.
+            core.link.count(Count::InDoubt, 1);
+            Error::Unavailable(failure.clone().into())
+        })?;
+        let (own, since) = match (&self.landing, reply) {
+            (None, own) => (own, settled.line.unix_ms(settled.sent)),
+            (Some(landing), Reply::Array(replies)) => {
+                let [time, own, ahead @ ..] = replies.as_slice() else { return Err(Error::Answer(joined(replies))) };
+                landing.land(time.unix_ms(), ahead, settled);
+                (own, time.unix_ms())
             }
-        }
-        let again = is_left.then(|| Instant::now() + AGAIN);
-        let wake = core.wake.notified();
-        match [next, again].into_iter().flatten().min() {
-            Some(next) => drop(timeout_at(next, wake).await),
-            None => wake.await,
-        }
+            (Some(_), reply) => return Err(Error::Answer(reply.to_string())),
+        };
+        let decision = match own {
+            Reply::Error(text) => return Err(core.link.error(text.clone(), key)),
+            own => own.decision()?,
+        };
+        core.heard(key, &self.leased, &decision);
+        Ok((decision, since))
     }
+
+    /// Keeps the request's own units, which nobody takes.
+    fn keep(&self, decision: &Exact, since: Option<u64>, settled: &Settled) {
+        self.core.keep(&self.key, &self.leased, decision, since, self.begun, settled);
+    }
+}
+
+impl Core {
+    /// The server said this of a key.
+    fn heard(&self, key: &[u8], leased: &Leased, decision: &Exact) {
+        let trip = self.trip(key);
+        leased.hand.lock().heard(decision, trip, awake());
+        self.heard_from(trip);
+    }
+
+    /// Keeps units that were granted to nobody, in reply to what was sent after `begun`.
+    fn keep(
+        self: &Arc<Self>,
+        key: &Arc<[u8]>,
+        leased: &Arc<Leased>,
+        decision: &Exact,
+        since: Option<u64>,
+        begun: Instant,
+        settled: &Settled,
+    ) {
+        let units = decision.granted;
+        self.link.count(Count::Leased, units);
+        let Some(since) = since else { return self.link.count(Count::WrittenOff, units) };
+        let (until, server) = (begun + self.terms.length, settled.line.identity().cloned());
+        let back = leased.hand.lock().keep(GrantedUnits { units, since, until, server }, awake());
+        self.ends_at(until, key, leased, back);
+    }
+}
+
+fn ask_of(demand: &Demand) -> Ask {
+    let is_blocking = demand.block.is_some();
+    Ask { cost: demand.exact.cost, is_own: demand.exact.partial || is_blocking, is_blocking }
 }
 
 impl Leased {
-    fn new(length: Duration) -> Self {
-        Self { hand: Mutex::new(Hand::new(length, Instant::now())), turn: tokio::sync::Mutex::new(()) }
+    /// The server refused a flight.
+    fn refused(&self, text: &str) {
+        *self.refusal.lock() = (!is_failure(text)).then(|| text.to_owned());
+        self.hand.lock().cool(awake());
     }
 }
 
 impl Keep for Leased {
     fn is_idle(&self, now: Instant) -> bool {
-        self.turn.try_lock().is_ok() && self.hand.try_lock().is_some_and(|hand| hand.is_idle(now))
+        self.hand.try_lock().is_some_and(|hand| hand.is_idle(now))
     }
 
     fn is_pinned(&self) -> bool {
-        self.turn.try_lock().is_err() || self.hand.try_lock().is_none_or(|hand| hand.units() > 0)
+        self.hand.try_lock().is_none_or(|hand| hand.is_busy())
     }
 }

@@ -105,6 +105,7 @@ pub struct RateLimit {
     pub on_failure: Option<OnFailure>,
     pub local_share: Option<Share>,
     pub lease_share: Option<Share>,
+    pub lease_length: Option<Duration>,
     pub sync_interval: Option<Duration>,
 }
 

@@ -334,6 +334,7 @@ impl RateLimit {
             on_failure: self.on_failure.or(below.on_failure),
             local_share: self.local_share.or(below.local_share),
             lease_share: self.lease_share.or(below.lease_share),
+            lease_length: self.lease_length.or(below.lease_length),
             sync_interval: self.sync_interval.or(below.sync_interval),
         }
     }
@@ -351,8 +352,8 @@ impl RateLimit {
     }
 
     fn policy(&self) -> PolicyKeys {
-        let Self { mode, on_failure, local_share, lease_share, sync_interval, .. } = *self;
-        PolicyKeys { mode, on_failure, local_share, lease_share, sync_interval }
+        let Self { mode, on_failure, local_share, lease_share, lease_length, sync_interval, .. } = *self;
+        PolicyKeys { mode, on_failure, local_share, lease_share, lease_length, sync_interval }
     }
 
     /// The limit; `None` if it is unlimited.
@@ -453,6 +454,7 @@ impl RateLimit {
             (self.strict == Some(true), "strict"),
             (self.block.is_some(), "block"),
             (self.lease_share.is_some(), "lease_share"),
+            (self.lease_length.is_some(), "lease_length"),
             (self.sync_interval.is_some(), "sync_interval"),
         ];
         match of_windows.iter().chain(others).find(|(is_set, _)| *is_set) {

@@ -157,6 +157,7 @@ fn periods_of_the_calendar() {
         ("period: day, strict: true", "`period` excludes `strict`"),
         ("period: day, block: 1h", "`period` excludes `block`"),
         ("period: day, lease_share: 0.1", "`period` excludes `lease_share`"),
+        ("period: day, lease_length: 1s", "`period` excludes `lease_length`"),
         ("period: day, sync_interval: 1s", "`period` excludes `sync_interval`"),
         ("period: day, mode: leased", "the mode of a period is direct"),
         ("period: day, mode: local", "the mode of a period is direct"),
@@ -218,7 +219,7 @@ fn a_limit_sets_its_policy() {
     let all = limits(
         "{domain: d, hash_tag: tenant, descriptors: [{key: k, rate_limit: {requests_per_unit: 9007199254740991,
             window: 1s, resolution: 1s, strict: true, block: 1h, record: true, name: n, mode: leased, local_share: 0.5,
-            lease_share: 0.25, sync_interval: 20ms, on_failure: deny}}]}",
+            lease_share: 0.25, lease_length: 500ms, sync_interval: 20ms, on_failure: deny}}]}",
     );
     let limit = only_limit(&all);
     assert_eq!(limit.units, (1 << 53) - 1);
@@ -226,7 +227,7 @@ fn a_limit_sets_its_policy() {
     let policy = limit.policy;
     assert_eq!((&*limit.name, policy.mode, policy.on_failure), ("n", Mode::Leased, OnFailure::Deny));
     let shares = (policy.local_share.fraction(), policy.lease_share.fraction());
-    assert_eq!((shares, policy.sync_interval), ((0.5, 0.25), 20));
+    assert_eq!((shares, policy.lease_length, policy.sync_interval), ((0.5, 0.25), Some(500), 20));
     assert_eq!(all.domain("d").unwrap().hash_tag.as_deref(), Some("tenant"));
 }
 

@@ -1,0 +1,320 @@
+//! Leases ahead of need, measured: how many requests wait, how many commands they take, and how many units lie idle, on
+//! a grid of limits, windows, clients, round trips and loads.
+
+use std::future::{poll_fn, Future};
+use std::task::Poll;
+use std::time::Duration;
+
+use fastrand::Rng;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, sleep_until, Instant};
+
+use crate::simulation::fake::{paused, Fake};
+use crate::{Client, Decision, Limiter, Mode, OnFailure, Quota, Request, Source};
+
+/// Timers have whole ms, at the start and at the end.
+const TICKS: Duration = Duration::from_millis(2);
+/// The most requests of a case, unless set.
+const MOST_REQUESTS: usize = 20_000;
+
+/// Clients of one server and one key, as far away, and their demand.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    limit: u64,
+    window: Duration,
+    clients: usize,
+    trip: Duration,
+    /// Demand, as a part of the limit.
+    load: f64,
+    costs: &'static [u64],
+    /// Each request is for a key of its own, too.
+    with_cold: bool,
+}
+
+/// What came of it, once it had gone on for a while.
+#[derive(Clone, Copy, Debug, Default)]
+struct Measured {
+    requests: u64,
+    /// Of them, those that waited, and for how long the slowest did, but for one of a hundred.
+    waited: u64,
+    p99: Duration,
+    longest: Duration,
+    commands: u64,
+    /// Decided by the failure policy.
+    failed: u64,
+    granted: u64,
+    /// Of the limit, on average.
+    idle: f64,
+    /// The most units of a client, in hand, on their way and going back.
+    held: u64,
+}
+
+impl Case {
+    fn resolution(&self) -> Duration {
+        Quota::of(self.limit, self.window, None).unwrap().resolution()
+    }
+
+    /// Requests a second, of one client.
+    fn rate(&self) -> f64 {
+        let mean = self.costs.iter().sum::<u64>() as f64 / self.costs.len() as f64;
+        self.load * self.limit as f64 / self.window.as_secs_f64() / mean / self.clients as f64
+    }
+
+    /// How many requests come in half of what the way leaves of a lease.
+    fn demand(&self) -> f64 {
+        self.rate() * self.resolution().saturating_sub(self.trip).as_secs_f64() / 2.0
+    }
+
+    /// Whether leases decide.
+    fn is_hot(&self) -> bool {
+        let dearest = *self.costs.iter().max().unwrap() as f64;
+        let mean = self.costs.iter().sum::<u64>() as f64 / self.costs.len() as f64;
+        let (most, trip) = ((self.limit as f64 / 10.0).ceil(), self.trip.as_secs_f64() + 0.002);
+        let in_trip = self.rate() * mean / dearest * trip;
+        self.demand() * mean / dearest >= 10.0
+            && trip <= self.resolution().as_secs_f64() / 2.0
+            && (in_trip + 3.0 * in_trip.sqrt() + 1.0) * dearest <= most / 2.0
+    }
+
+    fn run(self, mode: Mode, seed: u64) -> Measured {
+        fastrand::seed(seed);
+        paused(self.measured(mode, Rng::with_seed(seed)))
+    }
+
+    async fn measured(self, mode: Mode, mut rng: Rng) -> Measured {
+        let fake = Fake::new();
+        let quota = Quota::of(self.limit, self.window, None).unwrap();
+        let timeout = (4 * self.trip).max(Duration::from_millis(50));
+        let clients: Vec<Client> =
+            (0..self.clients).map(|_| Client::builder().timeout(timeout).over(fake.clone()).unwrap()).collect();
+        let of = |client: &Client| {
+            let of = |quota: Quota| client.limiter(quota).mode(mode).on_failure(OnFailure::Deny);
+            let cold = of(Quota::new(100, "1m").unwrap()).build().unwrap();
+            (of(quota).lease_length(quota.resolution()).build().unwrap(), cold)
+        };
+        let limiters: Vec<(Limiter, Limiter)> = clients.iter().map(of).collect();
+        let way = self.trip.as_micros() as u64 / 2;
+        fake.delay([(way, way)]);
+        for (limiter, _) in limiters.iter().cycle().take(8 * limiters.len()) {
+            let _ = limiter.peek("another").await;
+        }
+        sleep(Duration::from_secs(2)).await;
+        let rate = self.rate() * self.clients as f64;
+        let whole = (2.5 * self.window.as_secs_f64()).max(12.0).min(most_requests() as f64 / rate).max(100.0 / rate);
+        let (begun, mut due) = (Instant::now(), 0.0);
+        let mut tasks = JoinSet::new();
+        let mut measured = Measured::default();
+        let (mut latencies, mut samples, mut used) = (Vec::new(), 0u64, vec![0u64; self.clients]);
+        let (mut warm, mut commands, mut number) = (false, 0, 0u64);
+        let sum =
+            |of: fn(&crate::Statistics) -> u64| clients.iter().map(|client| of(&client.statistics())).sum::<u64>();
+        let mut note = |client: usize, decision: &Decision, took: Duration, warm: bool, measured: &mut Measured| {
+            if decision.source() == Source::Lease {
+                used[client] += decision.units();
+            }
+            measured.failed += u64::from(decision.source() == Source::Failure);
+            measured.longest = measured.longest.max(took);
+            if warm {
+                latencies.push(took);
+                measured.requests += 1;
+                measured.waited += u64::from(!took.is_zero());
+                measured.granted += decision.units();
+            }
+            let statistics = clients[client].statistics();
+            let back = used[client] + statistics.returned + statistics.written_off;
+            statistics.leased.saturating_sub(back)
+        };
+        let mut held = vec![0u64; self.clients];
+        while due < whole {
+            due += -(1.0 - rng.f64()).ln() / rate;
+            let at = begun + Duration::from_millis((due * 1_000.0) as u64);
+            if at > Instant::now() {
+                sleep_until(at).await;
+            }
+            while let Some(done) = tasks.try_join_next() {
+                let (client, decision, took, warm): (usize, Decision, Duration, bool) = done.unwrap();
+                held[client] = note(client, &decision, took, warm, &mut measured);
+            }
+            if !warm && due > whole * 0.4 {
+                (warm, commands) = (true, sum(|all| all.commands));
+            }
+            let client = rng.usize(..self.clients);
+            let cost = *rng.choice(self.costs).unwrap();
+            number += 1;
+            let (limiter, cold) = limiters[client].clone();
+            let with_cold = self.with_cold;
+            let mut deciding = Box::pin(async move {
+                let asked = Instant::now();
+                let request = Request::new("k").cost(cost);
+                let decision = match with_cold {
+                    false => limiter.allow(request).await.unwrap(),
+                    true => {
+                        let own = format!("cold:{number}");
+                        let both = [(&limiter, request), (&cold, Request::new(&own))];
+                        limiter.client().allow_all(&both).await.unwrap().each()[0]
+                    }
+                };
+                (client, decision, asked.elapsed(), warm)
+            });
+            match poll_fn(|context| Poll::Ready(deciding.as_mut().poll(context))).await {
+                Poll::Ready((client, decision, took, warm)) => {
+                    held[client] = note(client, &decision, took, warm, &mut measured);
+                }
+                Poll::Pending => drop(tasks.spawn(deciding)),
+            }
+            measured.held = measured.held.max(held.iter().copied().max().unwrap_or_default());
+            if warm {
+                samples += 1;
+                measured.idle += held.iter().sum::<u64>() as f64 / self.limit as f64;
+            }
+        }
+        measured.commands = sum(|all| all.commands) - commands;
+        while let Some(done) = tasks.join_next().await {
+            let (client, decision, took, warm) = done.unwrap();
+            note(client, &decision, took, warm, &mut measured);
+        }
+        measured.idle /= samples.max(1) as f64;
+        latencies.sort_unstable();
+        measured.p99 = latencies.get(latencies.len() * 99 / 100).copied().unwrap_or_default();
+        measured
+    }
+}
+
+impl Measured {
+    fn commands_a_request(&self) -> f64 {
+        self.commands as f64 / self.requests.max(1) as f64
+    }
+
+    fn waiting(&self) -> f64 {
+        self.waited as f64 / self.requests.max(1) as f64
+    }
+
+    /// What the contract promises of every case, and is not so. `other` is the same case in another mode.
+    fn misses(&self, case: &Case, other: impl Fn(Mode) -> Measured) -> Vec<String> {
+        let mut misses = Vec::new();
+        if self.failed > 0 || self.longest > case.trip + TICKS {
+            let direct = other(Mode::Direct);
+            if self.failed > direct.failed {
+                misses.push(format!("{} decided by failure, direct {}", self.failed, direct.failed));
+            }
+            if self.p99 > direct.p99 + TICKS || self.longest > direct.longest + TICKS {
+                let Self { longest, p99, .. } = direct;
+                misses.push(format!("waited {:?}, p99 {:?}, direct {longest:?} and {p99:?}", self.longest, self.p99));
+            }
+        }
+        let commands = self.commands_a_request();
+        if commands > 1.1 {
+            let cached = other(Mode::Cached).commands_a_request();
+            misses.push(format!("{commands:.2} commands a request, cached {cached:.2}"));
+        }
+        if case.is_hot() && case.load < 1.0 && !case.with_cold {
+            if self.waiting() > 0.005 {
+                misses.push(format!("{:.2} % wait", 100.0 * self.waiting()));
+            }
+            if self.idle > 0.04 {
+                misses.push(format!("{:.1} % idle", 100.0 * self.idle));
+            }
+        }
+        misses
+    }
+}
+
+const MIXED: &[u64] = &[1, 1, 1, 2, 5];
+
+fn grid() -> impl Iterator<Item = Case> {
+    let ms = Duration::from_millis;
+    [10, 100, 1_000, 10_000, 100_000].into_iter().flat_map(move |limit| {
+        [1_000, 10_000, 60_000, 3_600_000].into_iter().flat_map(move |window| {
+            [2, 20].into_iter().flat_map(move |clients| {
+                [1, 75, 300].into_iter().flat_map(move |trip| {
+                    [0.7, 1.5].into_iter().flat_map(move |load| {
+                        [(&[1][..], false), (MIXED, false), (&[1], true)].into_iter().map(move |(costs, with_cold)| {
+                            Case { limit, window: ms(window), clients, trip: ms(trip), load, costs, with_cold }
+                        })
+                    })
+                })
+            })
+        })
+    })
+}
+
+/// A number that `scripts/simulate` sets.
+fn number(name: &str) -> Option<usize> {
+    std::env::var(name).ok().map(|text| text.parse().expect(name))
+}
+
+fn most_requests() -> usize {
+    number("SWLIMIT_REQUESTS").unwrap_or(MOST_REQUESTS)
+}
+
+fn row(case: &Case, measured: &Measured) -> String {
+    let Case { limit, window, clients, trip, load, costs, with_cold } = case;
+    let kind = match (costs.len(), with_cold) {
+        (1, false) => "one",
+        (_, false) => "mixed",
+        _ => "cold too",
+    };
+    format!(
+        "{limit:>7} in {window:>6?}, {clients:>2} clients, {trip:>5?}, load {load}, {kind:<8} {:<4} {:>7} requests {:.2} commands, wait {:.2} %, p99 {:>5?}, idle {:.1} %, held {}, used {:.2}",
+        if case.is_hot() { "hot" } else { "" },
+        measured.requests,
+        measured.commands_a_request(),
+        100.0 * measured.waiting(),
+        measured.p99,
+        100.0 * measured.idle,
+        measured.held,
+        measured.granted as f64 / measured.requests.max(1) as f64,
+    )
+}
+
+/// A thin choice of the grid, in which everything is kept.
+#[test]
+fn promises_of_leases() {
+    let of = |limit, seconds, clients, trip, load, costs| Case {
+        limit,
+        window: Duration::from_secs(seconds),
+        clients,
+        trip: Duration::from_millis(trip),
+        load,
+        costs,
+        with_cold: false,
+    };
+    for case in [
+        of(1_000, 10, 2, 1, 0.7, &[1]),
+        of(1_000, 60, 2, 75, 1.5, MIXED),
+        of(10_000, 60, 2, 300, 0.7, &[1]),
+        of(10_000, 60, 20, 1, 1.5, &[1]),
+        Case { with_cold: true, ..of(1_000, 10, 2, 75, 0.7, &[1]) },
+    ] {
+        let measured = case.run(Mode::Leased, 1);
+        let misses = measured.misses(&case, |mode| case.run(mode, 1));
+        assert!(misses.is_empty(), "{}: {misses:?}", row(&case, &measured));
+        assert!(measured.held <= case.limit.div_ceil(10), "{measured:?}");
+    }
+}
+
+/// Eight processes that ask for three times the limit send no more commands than requests.
+#[test]
+fn dry_processes_send_no_more_than_direct() {
+    let (window, trip) = (Duration::from_secs(10), Duration::from_millis(75));
+    let case = Case { limit: 1_000, window, clients: 8, trip, load: 3.0, costs: &[1], with_cold: false };
+    let measured = case.run(Mode::Leased, 1);
+    assert!(measured.commands < measured.requests, "{}", row(&case, &measured));
+    assert_eq!(measured.failed, 0);
+}
+
+/// Every so manieth case of the grid, as `SWLIMIT_EVERY` says, from `SWLIMIT_FIRST` on: see `scripts/simulate`.
+#[test]
+#[ignore = "minutes"]
+fn the_grid() {
+    let (first, every) = (number("SWLIMIT_FIRST").unwrap_or(0), number("SWLIMIT_EVERY").unwrap_or(1));
+    let mut missed = 0;
+    for (number, case) in grid().enumerate().skip(first).step_by(every) {
+        let of = |mode| case.run(mode, number as u64);
+        let measured = of(Mode::Leased);
+        let misses = measured.misses(&case, of);
+        missed += usize::from(!misses.is_empty());
+        println!("{number:>3} {} {}", row(&case, &measured), misses.join("; "));
+    }
+    println!("{missed} cases missed something");
+}
