@@ -17,7 +17,7 @@ use crate::transport::Reply;
 use crate::upstream::Link;
 
 /// A request that cannot be decided near itself, and what its leases do about it.
-pub(super) struct Far(Option<Elsewhere>);
+pub(super) struct Far(Option<Box<Elsewhere>>);
 
 impl Limiter {
     /// Decides a request, and counts it if it is granted.
@@ -45,9 +45,7 @@ impl Limiter {
             DecidingMode::Local(windows) => windows.allow(key, demand).map(|exact| Ok(Source::Local.decided(exact))),
             DecidingMode::Eventual(_, eventual) => match eventual.decide(key, demand)? {
                 Decided::Here(decision) => Ok(Ok(decision)),
-                Decided::ByPolicy => {
-                    away(Error::Unavailable("nothing could be synchronized lately".into())).map(Ok)
-                }
+                Decided::ByPolicy => away(Error::Unavailable("nothing could be synchronized lately".into())).map(Ok),
                 Decided::ByServer => Ok(Err(Far(None))),
             },
             DecidingMode::Leased(_, leases) => match leases.decide(key, demand) {

@@ -35,7 +35,7 @@ struct Case {
 #[derive(Clone, Copy, Debug, Default)]
 struct Measured {
     requests: u64,
-    /// Of them, those that waited, and for how long the slowest did, but for one of a hundred.
+    /// Of them, those that waited, and for how long 99 of 100 did at most, and the slowest.
     waited: u64,
     p99: Duration,
     longest: Duration,
@@ -303,7 +303,7 @@ fn dry_processes_send_no_more_than_direct() {
     assert_eq!(measured.failed, 0);
 }
 
-/// Every so manieth case of the grid, as `SWLIMIT_EVERY` says, from `SWLIMIT_FIRST` on: see `scripts/simulate`.
+/// Each case of the grid, or one of so many, as `SWLIMIT_EVERY` says: see `scripts/simulate`.
 #[test]
 #[ignore = "minutes"]
 fn the_grid() {

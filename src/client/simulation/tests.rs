@@ -830,6 +830,41 @@ fn a_quiet_key_takes_no_lease() {
     });
 }
 
+/// A request that has no time left when it is to wait leaves the units on their way to others; and a client that was
+/// closed denies no key because it was dry.
+#[test]
+fn nobody_waits_for_units_without_time() {
+    paused(async {
+        let fake = Fake::new();
+        let client = client(&fake);
+        let limiter = client.limiter(quota(1_000, 6_000, 6)).mode(Mode::Leased).on_failure(OnFailure::Deny);
+        let limiter = limiter.build().unwrap();
+        fake.delay([(10_000, 10_000)]);
+        connected(&limiter).await;
+        let mut used = 0;
+        for _ in 0..50 {
+            used += allow(&limiter, "k").await.units();
+            sleep(Duration::from_millis(10)).await;
+        }
+        let mut late = 0;
+        for _ in 0..500 {
+            let request = Request::new("k").cost(9).deadline(Instant::now() + Duration::from_millis(1));
+            let decision = limiter.allow(request).await.unwrap();
+            used += decision.units();
+            late += u32::from(decision.source() == Source::Failure);
+            sleep(Duration::from_millis(1)).await;
+        }
+        assert!(late > 10, "{late}");
+        client.close().await;
+        assert_eq!(fake.total("k"), used);
+        // It was dry.
+        sleep(Duration::from_secs(8)).await;
+        for _ in 0..20 {
+            assert!(allow(&limiter, "k").await.granted());
+        }
+    });
+}
+
 /// Of requests that the units in hand do not cover, one trip decides all: from units on their way, or by the server. What
 /// comes short is denied to those behind, and none asks again.
 #[test]
@@ -874,7 +909,7 @@ fn requests_share_units_on_their_way() {
         let granted = together(90).await;
         assert!((5..90).contains(&granted), "{granted}");
         assert!(allowed() - before < 20, "{}", allowed() - before);
-        // It is dry: it is asked about now and then, whoever asks.
+        // It is dry: it is asked about now and then.
         fake.cut();
         let before = allowed();
         for _ in 0..100 {

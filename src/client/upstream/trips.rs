@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// More than its mean and four deviations no round trip takes, but for this.
+/// No round trip takes longer than the mean, four deviations and this.
 const TICK: Duration = Duration::from_millis(1);
 
 /// How long replies took lately, late ones too.

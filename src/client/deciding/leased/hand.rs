@@ -16,7 +16,7 @@ use crate::upstream::Identity;
 const FLIGHTS: usize = 4;
 /// The least time in which demand is measured.
 const LEAST_SPAN: Duration = Duration::from_secs(1);
-/// What follows from demand is worked out anew after this part of the time in which it is measured.
+/// What follows from demand is worked out again after this part of the time in which it is measured.
 const STALE: u32 = 64;
 
 /// The units of one key, and what is known of it.
@@ -249,7 +249,7 @@ impl Hand {
         }
     }
 
-    /// When to look whether a batch that ends at an instant is to be renewed, though nobody asks.
+    /// When a batch that ends at an instant may need renewal, though nobody asks.
     pub fn renewed_at(&self, until: Instant, now: Instant) -> Option<Instant> {
         let at = until.checked_sub(self.demand.horizon).filter(|at| *at > now);
         at.filter(|_| self.demand.is_hot && self.dry.is_none())

@@ -50,7 +50,7 @@ const REPLIES: u32 = 8;
 /// The leases of one limiter. Dropped, they hand over what they hold to the task that gives it back.
 pub(crate) struct Leases(Arc<Core>);
 
-struct Core {
+pub(crate) struct Core {
     link: Arc<Link>,
     deny_cache: Arc<DenyCache>,
     keys: Bounded<Arc<Leased>>,
@@ -85,7 +85,7 @@ struct Core {
 type Lease = (Arc<[u8]>, Arc<Leased>);
 
 /// The lease of a key.
-struct Leased {
+pub(crate) struct Leased {
     hand: Mutex<Hand>,
     /// Tells who waits for units on their way.
     landed: Notify,
@@ -94,16 +94,11 @@ struct Leased {
 }
 
 /// A request that is not decided near itself.
-pub(crate) struct Elsewhere {
-    leased: Arc<Leased>,
-    of: Whereabouts,
-}
-
-enum Whereabouts {
+pub(crate) enum Elsewhere {
     /// It waits for units that are on their way.
-    Claim(u64),
+    Waits(Waiting),
     /// It goes to the server.
-    Server(Option<Landing>),
+    Asks(Arc<Leased>, Option<Landing>),
 }
 
 impl Leases {
@@ -148,7 +143,7 @@ impl Leases {
     /// # Errors
     /// [`Error::Unavailable`] while the server is away.
     #[inline]
-    pub fn decide(&self, key: &[u8], demand: &Demand) -> Result<Result<Decision, Elsewhere>, Error> {
+    pub fn decide(&self, key: &[u8], demand: &Demand) -> Result<Result<Decision, Box<Elsewhere>>, Error> {
         let core = &self.0;
         core.keys.with(key, || Arc::new(core.leased(key)), |leased| core.decide(key, leased, demand))
     }
@@ -159,17 +154,14 @@ impl Leases {
     /// [`Error::Unavailable`] where no reply comes in time, and as the server refuses.
     pub async fn ask(
         &self,
-        elsewhere: Elsewhere,
+        elsewhere: Box<Elsewhere>,
         key: &[u8],
         demand: &Demand,
         deadline: Instant,
     ) -> Result<Decision, Error> {
-        let Elsewhere { leased, of } = elsewhere;
-        match of {
-            Whereabouts::Claim(number) => {
-                Waiting { core: &self.0, key, leased, number }.decided(demand, deadline).await
-            }
-            Whereabouts::Server(landing) => self.0.ask(key, leased, demand, landing, deadline).await,
+        match *elsewhere {
+            Elsewhere::Waits(waiting) => waiting.decided(demand, deadline).await,
+            Elsewhere::Asks(leased, landing) => self.0.ask(key, leased, demand, landing, deadline).await,
         }
     }
 
@@ -223,7 +215,7 @@ impl Closing {
 }
 
 /// A flight that is to land: it ends when this is dropped, whatever became of it.
-struct Landing {
+pub(crate) struct Landing {
     core: Arc<Core>,
     key: Arc<[u8]>,
     leased: Arc<Leased>,
@@ -277,14 +269,14 @@ impl Drop for Landing {
 }
 
 /// A request that waits for units that are on their way. Dropped, it gives up its claim to them.
-struct Waiting<'a> {
-    core: &'a Arc<Core>,
-    key: &'a [u8],
+pub(crate) struct Waiting {
+    core: Arc<Core>,
+    key: Arc<[u8]>,
     leased: Arc<Leased>,
     number: u64,
 }
 
-impl Waiting<'_> {
+impl Waiting {
     async fn decided(self, demand: &Demand, deadline: Instant) -> Result<Decision, Error> {
         let mut is_late = false;
         loop {
@@ -302,17 +294,17 @@ impl Waiting<'_> {
     /// The units never came.
     fn lost(&self) -> Error {
         match self.leased.refusal.lock().clone() {
-            Some(text) => self.core.link.error(text, self.key),
+            Some(text) => self.core.link.error(text, &self.key),
             None => Error::Unavailable("the reply with leased units was lost".into()),
         }
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiting {
     fn drop(&mut self) {
         let back = self.leased.hand.lock().abandon(self.number, awake());
         if let Some(back) = back {
-            self.core.give_back(&self.key.into(), vec![back]);
+            self.core.give_back(&self.key, vec![back]);
             self.core.wake.notify_one();
         }
     }
@@ -335,10 +327,10 @@ impl Core {
         key: &[u8],
         leased: &Arc<Leased>,
         demand: &Demand,
-    ) -> Result<Result<Decision, Elsewhere>, Error> {
+    ) -> Result<Result<Decision, Box<Elsewhere>>, Error> {
         let limit = demand.exact.quota.limit;
         let step = leased.hand.lock().decide(ask_of(demand), limit, awake(), || self.known(key, demand));
-        let elsewhere = |of| Ok(Err(Elsewhere { leased: Arc::clone(leased), of }));
+        let elsewhere = |of| Ok(Err(Box::new(of)));
         match step {
             Step::Granted(decision, None) | Step::Denied(decision, None) => Ok(Ok(decision)),
             Step::Granted(decision, Some(flight)) | Step::Denied(decision, Some(flight)) => {
@@ -346,10 +338,13 @@ impl Core {
                 Ok(Ok(decision))
             }
             Step::Known(known) => known.map(Ok),
-            Step::Claimed(number) => elsewhere(Whereabouts::Claim(number)),
+            Step::Claimed(number) => {
+                let (core, leased) = (Arc::clone(self), Arc::clone(leased));
+                elsewhere(Elsewhere::Waits(Waiting { core, key: key.into(), leased, number }))
+            }
             Step::Own(flight) => {
                 let landing = flight.and_then(|flight| self.landing(key, leased, flight));
-                elsewhere(Whereabouts::Server(landing))
+                elsewhere(Elsewhere::Asks(Arc::clone(leased), landing))
             }
         }
     }
@@ -369,7 +364,12 @@ impl Core {
         let landing =
             Landing { core: Arc::clone(self), key: key.into(), leased: Arc::clone(leased), flight, demand, ticket };
         let is_over = self.is_closed.load(Ordering::Acquire) || self.is_dropped.load(Ordering::Acquire);
-        (!is_over && self.link.is_identified(key)).then_some(landing)
+        if is_over || !self.link.is_identified(key) {
+            // Else a dry key would be denied for ever.
+            leased.hand.lock().cool(awake());
+            return None;
+        }
+        Some(landing)
     }
 
     /// Sends a flight. Nobody waits for it.

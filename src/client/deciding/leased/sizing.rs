@@ -79,7 +79,7 @@ pub(crate) fn batch(
     (room >= least).then(|| wanted.max(least).min(room))
 }
 
-/// How long to wait between asking twice about a key that is dry. `spread` is drawn anew, between 0.5 and 1.5.
+/// How long to wait between asking twice about a key that is dry. `spread` is random, between 0.5 and 1.5.
 pub(crate) fn pace(need: &Need, terms: &Terms, trip: Duration, spread: f64) -> Duration {
     let few = Duration::try_from_secs_f64(FEW / need.rate).unwrap_or(Duration::MAX).min(Duration::from_secs(3600));
     trip.max(few).max(LEAST_PACE.min(terms.length)).mul_f64(spread)

@@ -607,8 +607,11 @@ impl Inner {
             };
             units += answer.units;
             replies.push(answer.reply);
-            if words[0] == b"SWLIMIT.REFUND" {
-                state.given_back.insert(words[1].clone(), Instant::now());
+            // The name alone asks whether the command is known.
+            if let [name, key, ..] = words.as_slice() {
+                if name == b"SWLIMIT.REFUND" {
+                    state.given_back.insert(key.clone(), Instant::now());
+                }
             }
             for key in answer.changed {
                 told.extend(state.tracked.remove(&key).into_iter().flatten().map(|line| (line, key.clone())));
