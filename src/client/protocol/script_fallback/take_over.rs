@@ -68,7 +68,7 @@ impl Inner {
     fn took_over(&self, call: &Command) {
         self.counters.count(Count::TakenOver, 1);
         let key = String::from_utf8_lossy(call.key().unwrap_or_default());
-        tracing::info!("the module is loaded now; took over key {key:?}, which the script wrote");
+        tracing::info!("the module is loaded now; took over key \"{}\", which the script wrote", key.escape_debug());
     }
 }
 
