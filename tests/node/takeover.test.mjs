@@ -106,6 +106,28 @@ test("what is refused leaves the key as it was", async (test) => {
   assert.equal(await admin.sendCommand(["GET", `rate:${k}2`]), "text");
 });
 
+test("a key that the script makes again, once it was taken over and emptied, is taken over again", async (test) => {
+  const client = await connect(test);
+  const before = limiters(test, await connect(test), "never");
+  const k = key();
+  let times = 2;
+  const made = async (args) => {
+    const reply = await client.sendCommand(args);
+    if (args[0] !== "EVALSHA" || reply !== 1 || times-- === 0) return reply;
+    await client.sendCommand(["UNLINK", `rate:${k}`]);
+    await before.rate.record(k, { cost: 3 });
+    return reply;
+  };
+  const after = limiters(test, made, "auto");
+  await before.rate.record(k, { cost: 3 });
+  assert.equal((await after.rate.allow(k)).remaining, 6);
+  assert.equal(after.rate.servers()[0].takenOver, 3);
+  await client.sendCommand(["UNLINK", `rate:${k}`]);
+  times = Number.POSITIVE_INFINITY;
+  await before.rate.record(k);
+  await assert.rejects(after.rate.allow(k), { name: "RefusedError", message: /^WRONGTYPE/ });
+});
+
 test("the process is warned once, when a denial that it knows is looked after, too", async (test) => {
   const warnings = [];
   const warn = (warning) => warning.code === "SWLIMIT_TAKEOVER" && warnings.push(warning.message);

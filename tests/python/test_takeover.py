@@ -12,6 +12,10 @@ from support.cluster import Cluster
 from support.resp import Connection
 from support.server import MODULE
 from support.waiting import eventually
+from swlimit._core.quota import Quota
+from swlimit._protocol.commands import Allow
+from swlimit._protocol.exchange import Exchange
+from swlimit._protocol.script_fallback import Dialect, TakenOver
 
 from .test_holds import SHORTEST, end_of
 
@@ -186,6 +190,20 @@ def test_what_is_refused(kind, clients, start):
                 one.rate.allow("foreign")
         assert admin.call("GET", "foreign") == b"x"
     assert [new.rate.allow(key).remaining for key in keys] == [98] * 3
+
+
+@pytest.mark.parametrize("taken", [[0], [1, 0], [1, 1, 0], [1, 1, 1, 1]])
+def test_a_key_that_the_script_makes_again(taken):
+    """Clients of the script may make a key again that was taken over and emptied: it is taken over again."""
+    exchange = Exchange(Allow(b"k", Quota.of(1, "1m")), Dialect("auto", TakenOver()))
+    refusal = redis.ResponseError(f"{WRONGTYPE} Operation against a key")
+    for reply in taken:
+        exchange.encode()
+        takeover, = exchange.again(refusal)
+        takeover.answered(reply)
+    exchange.encode()
+    assert exchange.again(refusal) is None and exchange.answer is refusal
+    assert exchange.dialect.taken_over.count == sum(taken)
 
 
 def test_never(kind, clients, start):

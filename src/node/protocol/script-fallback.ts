@@ -139,13 +139,18 @@ export class Dialect {
   }
 
   /** The module's reply once it has the keys that the script has written, where they were what it refused. */
-  private async handOver(command: Command, error: unknown): Promise<unknown> {
-    if (!says(error, WRONG_TYPE)) throw error;
+  private async handOver(command: Command, error: unknown, tries = SCRIPT_TRIES): Promise<unknown> {
+    if (!says(error, WRONG_TYPE) || tries === 0) throw error;
+    let isMoved = false;
     for (const key of keysOf(command)) {
       const reply = await this.run(TAKING_OVER, ["EVALSHA", TAKING_OVER.sha, "1", key], key);
-      if (Number(reply) === 1) this.tookOver(key);
+      if (Number(reply) !== 1) continue;
+      isMoved = true;
+      this.tookOver(key);
     }
-    return this.send(wordsOf(command), keyOf(command));
+    const again = this.send(wordsOf(command), keyOf(command));
+    // Such a key may have been emptied meanwhile, and made again by a client of the script.
+    return isMoved ? again.catch((cause) => this.handOver(command, cause, tries - 1)) : again;
   }
 
   /** The script's reply, or the module's where another client has handed the key over to it. */

@@ -1,5 +1,5 @@
-"""How a command gets its answer: sent again in the words that the server understands, and once more after the module
-has taken over keys that the script wrote."""
+"""How a command gets its answer: sent again in the words that the server understands, and after the module has taken
+over keys that the script wrote."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -73,8 +73,11 @@ class Exchange:
         if self.words[0] != self.command.spelling:
             return None
         replies = [one.reply for one in self._takeovers]
-        if replies and not any(isinstance(one, redis_errors.NoScriptError) for one in replies):
-            self.answer = next((one for one in replies if isinstance(one, Exception)), self.answer)
+        errors = [one for one in replies if isinstance(one, Exception)]
+        is_unloaded = any(isinstance(one, redis_errors.NoScriptError) for one in errors)
+        # A key that was taken over may have been emptied meanwhile, and made again by a client of the script.
+        if not is_unloaded and (errors or replies and 1 not in replies):
+            self.answer = errors[0] if errors else self.answer
             return None
         self._takeovers = [TakeOver(key, self.dialect.taken_over) for key in self.command.keys]
-        return [*([load(self.command.key, TAKEOVER)] if replies else []), *self._takeovers]
+        return [*([load(self.command.key, TAKEOVER)] if is_unloaded else []), *self._takeovers]
