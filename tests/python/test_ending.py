@@ -14,7 +14,7 @@ from support.relay import Relay
 from support.resp import Connection
 from support.server import ROOT
 from support.waiting import eventually
-from swlimit._transport import client_state
+from swlimit._transport import client_state, hold_renewer
 
 BEGINNING = """
 import gc, sys, threading
@@ -155,6 +155,20 @@ def test_closing_says_what_is_lost(kind, server, monkeypatch, caplog):
         for one in limiters:
             one.close()
     assert "closed before the server answered; lost: SWLIMIT.RECORD 'k' 7, SWLIMIT.RELEASE 'h' 1" in caplog.messages
+
+
+def test_closing_when_nothing_is_owed(kind, server, monkeypatch, caplog):
+    """Also where the server was away after the last hold."""
+    monkeypatch.setattr(client_state, "CLOSING", 0.2)
+    monkeypatch.setattr(hold_renewer, "IDLE", 0.0)
+    holds = kind.hold_limiter(kind.client(kind.redis, port=server.port), 1, "3s", timeout=5.0)
+    kind.call(holds.hold("h").release)
+    at, = holds._state.topology.all()
+    eventually(lambda: at.renewer.worker, None)
+    kind.call(at.breaker.open, "a test")
+    eventually(lambda: not at.breaker.is_open and at.renewer._mailbox.has_mail)
+    holds.close()
+    assert not [text for text in caplog.messages if "lost" in text]
 
 
 def test_closing_what_nobody_asked():

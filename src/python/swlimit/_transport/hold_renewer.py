@@ -238,7 +238,7 @@ class HoldRenewer:
     def is_repeating(self) -> bool:
         """Whether commands wait for an answer."""
         with self._lock:
-            return bool(self._repeated()) or self._mailbox is not None and self._mailbox.has_mail
+            return bool(self._repeated()) or self._interface.is_running(self.worker) and self._mailbox.has_mail
 
     def retry(self) -> None:
         """Send the repeated commands soon: the server is back, or the client is being closed."""
