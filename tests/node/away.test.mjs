@@ -99,7 +99,9 @@ test("one at a time asks whether the server is back, with a write that leaves no
   const probes = () => sent.filter(({ args }) => args[2] === "0");
   await eventually(() => probes().length === 2, "a second probe");
   const [first, second] = probes();
-  assert.ok(sent.length === 3 + 2 && second.at - first.at >= 500, "the first was given up after half a second");
+  const asked = sent.length - 2; // a busy machine may take 60 ms for two: then nothing was heard for three timeouts
+  assert.ok(asked === 2 || asked === 3, `${asked} were waited for`);
+  assert.ok(second.at - first.at >= 500, `the first was given up after ${second.at - first.at} ms`);
   for (const { args } of probes()) assert.deepEqual(args, ["SWLIMIT.ALLOW", "k", "0", "1ms", "1ms"]);
   goOn();
   await eventually(async () => (await ten.allow("k")).source === "server", "its return");
