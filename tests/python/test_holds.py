@@ -152,6 +152,28 @@ def test_what_nobody_heard_of_is_released(kind, holds, server):
         eventually(lambda: not live(server) and count(server, "released") > released)
 
 
+def test_what_was_never_asked_is_not_released(kind, holds, server):
+    """While the server is known to be away, or has refused: nothing is repeated for it, and closing waits for nothing.
+    """
+    client = kind.client(kind.redis, port=server.port)
+    limiter = holds(1, client=client, on_failure="deny")
+    assert limiter.hold("warm").source == "server"
+    at, = limiter._state.topology.all()
+    with patch.object(at.wire, "probe", side_effect=swlimit.ServerAway("a test")):
+        kind.call(at.breaker.open, "a test")
+        for _ in range(3):
+            assert limiter.hold("k").source == "failure"
+            assert not kind.admit([limiter.request("k")])
+    eventually(lambda: limiter.hold("warm", limit=9).source == "server")
+    server.cli("CONFIG", "SET", "maxmemory", 1)
+    try:
+        assert limiter.hold("k").source == "failure"
+        assert not kind.admit([limiter.request("k")])
+    finally:
+        server.cli("CONFIG", "SET", "maxmemory", 0)
+    eventually(lambda: not at.renewer._repeated())
+
+
 def test_by_policy(kind, holds):
     """Without a server: a part of the limit in this process, all, nothing, or an error."""
     def away(**options):
@@ -201,6 +223,24 @@ def test_waiting(kind, holds, server, place):
         server.cli("CONFIG", "SET", "swlimit.max-waiting", 0)
         third = waiting_for(kind, lambda: limiter.hold("k", wait="10m"), lambda: kind.call(second.release))
         assert third.is_live and third.source == "server"
+
+
+@pytest.mark.parametrize("end", ["released", "dropped"])
+def test_room_in_this_process_as_one_begins_to_wait(monkeypatch, end):
+    """Between its first try and its place in the queue; and a guard that is collected wakes nobody."""
+    limiter = swlimit.HoldLimiter(None, 1)
+    guards, of = [limiter.hold("k")], limiter._queues.of
+
+    def ends_before(key):
+        if guards:
+            guard = guards.pop()
+            if end == "released":
+                guard.release()
+        return of(key)
+
+    monkeypatch.setattr(limiter._queues, "of", ends_before)
+    before = time.monotonic()
+    assert limiter.hold("k", wait=30) and time.monotonic() - before < 25
 
 
 def test_a_guard_that_is_dropped_is_released(holds, server):

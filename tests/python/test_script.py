@@ -310,6 +310,18 @@ def test_the_server_goes_away_while_one_waits(kind, holding, server):
         relay.swallows = False
 
 
+@pytest.mark.parametrize("policy", ["local", "deny", "allow"])
+def test_closing_answers_who_waits(holding, server, policy):
+    """A denial: nobody waits on, and what another process holds is not granted here."""
+    limiter = holding(1, on_failure=policy)
+    with speaking(server) as other:
+        other.call("SWLIMIT.HOLD", "k", 1, "1h", "theirs")
+        waiters = [Waiter(limiter, [], number) for number in range(2)]
+        limiter.close()
+        for waiter in waiters:
+            assert waiter.granted() is not None and not waiter.guard
+
+
 def test_a_child_waits_in_its_own_queue(server):
     with swlimit.HoldLimiter(redis.Redis(port=server.port), 1, timeout=5.0) as limiter:
         first = limiter.hold("k")

@@ -14,7 +14,7 @@ from ._hold_base import Claim, HoldLimiterBase, HoldRequest
 from ._protocol.commands import Renew
 from ._protocol.replies import can_wait_again, has_no_queue
 from ._transport.hold_renewer import LiveHold, RepeatedCommand
-from .errors import NoFreeConnection, ServerAway
+from .errors import NoFreeConnection, NotExecuted, ServerAway
 
 LEAST_POLL, MOST_POLL = 0.02, 0.06
 """Seconds between two requests of who waits first in this process, where the server lets nobody wait."""
@@ -44,7 +44,8 @@ class HoldAttempt:
         return outcome
 
     def _may_wait(self, decision: HoldDecision) -> bool:
-        return not decision and time.monotonic() < self._ends and decision.retry_after != math.inf
+        return (not decision and time.monotonic() < self._ends and decision.retry_after != math.inf
+                and not self._limiter._is_closed)
 
     def _has_queue(self) -> bool:
         """Whether the server lets clients wait, as far as is known; the script does not."""
@@ -68,8 +69,9 @@ class HoldAttempt:
         sent = running()
         try:
             reply = await limiter._send(request.command(self.id))
-        except ServerAway:
-            self._is_in_doubt = limiter._state is not None
+        except ServerAway as error:
+            if limiter._state is not None and not isinstance(error, NotExecuted):
+                self._is_in_doubt = True
             if limiter._state is not None and limiter._on_failure == "error":
                 raise
             return limiter._by_policy(request)
@@ -132,8 +134,6 @@ class HoldAttempt:
     def _pause(self, decision: HoldDecision) -> float:
         """Seconds until it is worth asking again, unless a hold is released here before."""
         left = max(0.0, self._ends - time.monotonic())
-        if self._limiter._state is None:
-            return left
-        if self._has_queue():
-            return min(left, POLLING)
+        if self._limiter._state is None or self._has_queue():
+            return min(left, POLLING)  # a guard that is collected wakes nobody
         return min(left, max(0.001, min(decision.retry_after or math.inf, random.uniform(LEAST_POLL, MOST_POLL))))

@@ -185,12 +185,12 @@ class HoldLimiterBase(BaseLimiter):
                 renewer.release(claim)
 
     def _by_policy(self, request: HoldRequest) -> tuple[HoldDecision, Claim]:
-        """The decision without a server."""
-        if self._state is None or self._on_failure == "local":
+        """The decision without a server. Who still waits when the limiter is closed is denied."""
+        if not self._is_closed and (self._state is None or self._on_failure == "local"):
             return self._take_here(request)
-        if self._on_failure == "allow":
+        if not self._is_closed and self._on_failure == "allow":
             return HoldDecision(request.cost, request.limit, None, 0.0, None, None, "failure"), None
-        return HoldDecision(0, request.limit, None, LAST_PROBE, None, None, "failure"), None
+        return HoldDecision(0, request.limit, None, LAST_PROBE, None, None, self._local_source), None
 
     def _take_here(self, request: HoldRequest) -> tuple[HoldDecision, Claim]:
         """Decide in this process."""

@@ -19,7 +19,7 @@ from ._protocol.replies import is_period_over
 from ._sync_async import AwaitableContext, Awaited
 from ._transport.hold_renewer import LiveHold, RepeatedCommand
 from ._transport.thread_backend import run
-from .errors import DeniedError, ServerAway
+from .errors import DeniedError, NotExecuted, ServerAway
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -81,8 +81,9 @@ class AdmissionBase:
             return
         try:
             reply = await self._send()
-        except ServerAway:
-            self._undo()
+        except ServerAway as error:
+            if not isinstance(error, NotExecuted):
+                self._undo()
             if self._first._on_failure == "error":
                 raise
             if self._first._on_failure == "local":

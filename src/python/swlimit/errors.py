@@ -9,6 +9,10 @@ class ServerAway(SwlimitError):
     """The server is unavailable: it does not answer, or cannot do its work at the moment."""
 
 
+class NotExecuted(ServerAway):
+    """It was not asked, or has refused: there is nothing to undo."""
+
+
 class ModuleMissing(SwlimitError):
     """The server answers, but has no swlimit, or one that is too old for this command."""
 

@@ -17,7 +17,7 @@ from .._core import fork
 from .._core.denial_cache import DenialCache, Ticket
 from .._protocol.commands import Command, Probe, Record
 from .._protocol.script_fallback import Module, TakenOver
-from ..errors import ServerAway, SwlimitError
+from ..errors import NotExecuted, SwlimitError
 from .circuit_breaker import PROBE_TIMEOUT
 from .endpoint import Endpoint
 from .hold_renewer import HoldRenewer
@@ -140,7 +140,7 @@ class ClientState:
         asking = is_retry = False
         while True:
             if server.breaker.is_open:
-                raise ServerAway(server.breaker.reason)
+                raise NotExecuted(server.breaker.reason)
             try:
                 return await server.wire.send(command, timeout, wait, asking)
             except (redis_errors.AskError, redis_errors.TryAgainError) as error:
@@ -156,7 +156,7 @@ class ClientState:
         await self.refresh(wait)
         server = self.of(key)
         if server is None:
-            raise ServerAway("no server of the cluster is known to have this key")
+            raise NotExecuted("no server of the cluster is known to have this key")
         return server
 
     # Servers.
@@ -188,7 +188,7 @@ class ClientState:
                 self._refreshing = loop, done
             done = self._refreshing[1]
         if not await done.wait(seconds):
-            raise ServerAway("the cluster has not named its servers in time")
+            raise NotExecuted("the cluster has not named its servers in time")
 
     async def _refresh_soon(self) -> None:
         with suppress(SwlimitError):

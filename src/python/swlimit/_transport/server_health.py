@@ -10,7 +10,7 @@ import redis
 from .._protocol.commands import Acquire, Command, RateCommand, Time, Words
 from .._protocol.replies import ERROR_REPLIES, is_failure, is_unknown_command, reason, with_code
 from .._protocol.script_fallback import Dialect, Module, TakenOver, unpacked
-from ..errors import ModuleMissing, ServerAway
+from ..errors import ModuleMissing, NotExecuted, ServerAway
 from .circuit_breaker import CircuitBreaker
 from .endpoint import Endpoint
 
@@ -84,12 +84,12 @@ class ServerHealth:
                     self.breaker.answered()
                     return ModuleMissing(str(command.words()[0]))
                 self.breaker.failed(reply, key)
-                return ServerAway(f"{self.endpoint.name} has lost its module: {reply}")
+                return NotExecuted(f"{self.endpoint.name} has lost its module: {reply}")
             if is_failure(reply):
                 if isinstance(reply, redis.ReadOnlyError):  # it is no longer a primary
                     self.close()
                 self.breaker.failed(with_code(reply), key)
-                return ServerAway(f"{self.endpoint.name}: {reply or type(reply).__name__}")
+                return NotExecuted(f"{self.endpoint.name}: {reply or type(reply).__name__}")
         else:
             self._served = True
         if in_time:

@@ -14,7 +14,7 @@ from .._protocol.commands import Command, Preparation, Probe
 from .._protocol.exchange import Exchange
 from .._protocol.replies import BROKEN, ERROR_REPLIES, is_unknown_command
 from .._protocol.script_fallback import Dialect
-from ..errors import ServerAway
+from ..errors import NotExecuted, ServerAway
 from .circuit_breaker import PROBE_TIMEOUT, SILENT_TIMEOUTS
 from .endpoint import LATEST, SILENCE
 from .server_health import ServerHealth
@@ -171,16 +171,16 @@ class ThreadPool:
         try:
             while not self._idle:
                 if self._error is not None and self._attempts != attempts:
-                    raise ServerAway(f"{name}: {self._error or type(self._error).__name__}")
+                    raise NotExecuted(f"{name}: {self._error or type(self._error).__name__}")
                 if self._opening < min(self._wanted, MOST_OPENING):
                     try:
                         threading.Thread(target=self._open, name="swlimit-connect", daemon=True).start()
                     except RuntimeError as error:
-                        raise ServerAway(f"{name}: cannot connect: {error}") from error
+                        raise NotExecuted(f"{name}: cannot connect: {error}") from error
                     self._opening += 1
                 left = ends - time.monotonic()
                 if left <= 0 or not self._changed.wait(left) and not self._idle:
-                    raise ServerAway(f"{name}: no connection was free or ready in time")
+                    raise NotExecuted(f"{name}: no connection was free or ready in time")
         finally:
             self._wanted -= 1
 
