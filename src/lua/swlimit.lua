@@ -99,7 +99,7 @@ else
       if token >= number then number = token + 1 end
       -- No key, or only an 'e' and a 't' for each live hold, and the 'l'. No token is ahead of the clock.
       if scores[2] ~= false or type(count) == 'table' or not (stored == 0 or scores[1] and stored == 2 * count + 1)
-        or now == 0 or token < 0 or number > MAX or number >= 1000 * (ends - 1) then -- not here
+        or now == 0 or token < (stored == 0 and 0 or 1) or number > MAX or number >= 1000 * (ends - 1) then -- not here
       elseif count < limit and count < 100000 then
         local expiry, text = format('%d', ends), format('%d', -number)
         local outlived = call('ZCOUNT', key, expiry, '17592186044415') -- by holds that end no earlier

@@ -48,9 +48,9 @@ def stored(plain):
     return found
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=named)
+@pytest.mark.parametrize("words", COMMANDS + [("HOLD", "h", 9, "60000ms", "new"), ("RELEASE", "h", "a")], ids=named)
 @pytest.mark.parametrize("other", [("SET", "h", "a string"), ("HSET", "h", "f", "v"), ("ZADD", "h", 1, "e"),
-                                   ("ZADD", "h", -1, "l2", 5, "ea"), ("ZADD", "h", 1, "l"),
+                                   ("ZADD", "h", -1, "l2", 5, "ea"), ("ZADD", "h", 1, "l"), ("ZADD", "h", 0, "l"),
                                    ("ZADD", "h", -2.0**60, "l"),
                                    ("ZADD", "h", "-inf", "l")], ids=named)
 def test_foreign_values_are_refused_and_kept(plain, ask, words, other):
