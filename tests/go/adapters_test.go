@@ -360,3 +360,19 @@ func TestRefusedByName(t *testing.T) {
 		}
 	}
 }
+
+// Options that no client has completed mean what they would to one.
+func TestOptions(t *testing.T) {
+	for addr, want := range map[string]string{"": "tcp localhost:6379", "/run/redis.sock": "unix /run/redis.sock"} {
+		dialled := make(chan string, 10)
+		conn, err := goredis.FromOptions(&redis.Options{Addr: addr,
+			Dialer: func(_ context.Context, network, addr string) (net.Conn, error) {
+				dialled <- network + " " + addr
+				return nil, net.ErrClosed
+			}})
+		_, _ = limiter(t, closing(t, conn, err), 1, swlimit.Mode(swlimit.Direct)).Allow(context.Background(), "k")
+		if got := <-dialled; got != want {
+			t.Errorf("%q: %s", addr, got)
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -40,7 +41,14 @@ func FromOptions(options *redis.Options) (*swlimit.Conn, error) {
 		return nil, errors.New("goredis: a client of Sentinel does not say where its sentinels are: " +
 			"use goredis.FromFailover with its options")
 	}
-	return swlimit.NewConn(server(options)), nil
+	s := server(options)
+	switch { // as go-redis completes them
+	case s.Addr == "":
+		s.Addr = "localhost:6379"
+	case s.Network == "" && strings.HasPrefix(s.Addr, "/"):
+		s.Network = "unix"
+	}
+	return swlimit.NewConn(s), nil
 }
 
 // FromClusterOptions returns a Conn to the cluster that options name.

@@ -3,6 +3,7 @@
 package httplimit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -30,10 +31,10 @@ func Middleware(limiter *swlimit.Limiter, key func(*http.Request) string) func(h
 			}
 			decision, err := limiter.Allow(r.Context(), name)
 			switch {
-			case r.Context().Err() != nil:
+			case errors.Is(r.Context().Err(), context.Canceled):
 				return // the client has gone
 			case err != nil:
-				if !errors.Is(err, swlimit.ErrUnavailable) {
+				if !errors.Is(err, swlimit.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
 					slog.Error("swlimit: a request could not be limited", "error", err)
 				}
 				http.Error(w, "Service Unavailable", http.StatusServiceUnavailable)

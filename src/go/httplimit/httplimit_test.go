@@ -1,6 +1,7 @@
 package httplimit_test
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -49,6 +50,22 @@ func TestUnavailable(t *testing.T) {
 	w := httptest.NewRecorder()
 	handler := httplimit.Middleware(limiter, httplimit.Address)(http.NotFoundHandler())
 	handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	if w.Code != http.StatusServiceUnavailable {
+		t.Errorf("%d", w.Code)
+	}
+}
+
+// A deadline that has passed is no grant, and no answer that looks like one.
+func TestDeadline(t *testing.T) {
+	limiter, err := swlimit.New(nil, swlimit.Quota{Limit: 1, Window: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
+	defer cancel()
+	w := httptest.NewRecorder()
+	handler := httplimit.Middleware(limiter, httplimit.Address)(http.NotFoundHandler())
+	handler.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
 	if w.Code != http.StatusServiceUnavailable {
 		t.Errorf("%d", w.Code)
 	}

@@ -170,6 +170,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	if l.err != nil {
 		return l.err
 	}
+	defer runtime.KeepAlive(l.client)
 	return l.base.Reset(ctx, key)
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"net"
 	"os"
 	"runtime"
 	"strings"
@@ -238,5 +239,21 @@ func TestRemembersSoManyLimits(t *testing.T) {
 	}
 	if len(l.limiters) > maxLimits {
 		t.Error(len(l.limiters))
+	}
+}
+
+// A client that nobody else has is kept for as long as it is asked.
+func TestKeepsTheClient(t *testing.T) {
+	addr := client(t, "main").(*redis.Client).Options().Addr
+	collected := func(ctx context.Context, network, _ string) (net.Conn, error) {
+		for range 20 {
+			runtime.GC()
+			time.Sleep(5 * time.Millisecond)
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+	l := NewLimiter(redis.NewClient(&redis.Options{Dialer: collected}), patient...)
+	if err := l.Reset(background, "k"); err != nil {
+		t.Error(err)
 	}
 }
