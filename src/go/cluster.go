@@ -87,6 +87,7 @@ func (c *Cluster) Primary(ctx context.Context, key string) (Server, error) {
 		return 0
 	})
 	if !found {
+		c.reload()
 		return Server{}, fmt.Errorf("no server has slot %d", slot)
 	}
 	return c.Server.at(c.ranges[at].addr), nil

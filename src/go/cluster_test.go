@@ -3,6 +3,7 @@ package swlimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"strings"
@@ -253,5 +254,191 @@ func testLossyCluster(t *testing.T, addr string) {
 		}
 		parallel := []int{60, 1000}[n%2]
 		testCancelled(t, &Cluster{Addrs: []string{addr}, Server: through}, &Cluster{Addrs: []string{addr}}, parallel, lost)
+	}
+}
+
+// A slot that no server has is no other's business, and asked for until one has it.
+func TestSlotsThatNobodyHas(t *testing.T) {
+	var whole atomic.Bool
+	addr := fake(t, func(addr string, words []any) string {
+		switch _, port, _ := net.SplitHostPort(addr); {
+		case words[0] == "CLUSTER" && whole.Load():
+			return fmt.Sprintf("*1\r\n*3\r\n:0\r\n:%d\r\n*2\r\n$0\r\n\r\n:%s\r\n", slots-1, port)
+		case words[0] == "CLUSTER":
+			slot := slotOf("served")
+			return fmt.Sprintf("*1\r\n*3\r\n:%d\r\n:%d\r\n*2\r\n$0\r\n\r\n:%s\r\n", slot, slot, port)
+		case words[0] == "SWLIMIT.ALLOW":
+			return "*5\r\n:1\r\n:9\r\n:8\r\n:0\r\n:1000\r\n"
+		}
+		return noReply
+	})
+	l := limiter(t, connect(t, &Cluster{Addrs: []string{addr}}), 9, Mode(Direct))
+	for range 3 {
+		if _, err := l.Allow(background, "other"); !errors.Is(err, ErrUnavailable) {
+			t.Fatal(err)
+		}
+		if d, err := l.Allow(background, "served"); err != nil || !d.Allowed() {
+			t.Errorf("%+v, %v", d, err)
+		}
+	}
+	whole.Store(true)
+	eventually(t, "all slots are served", func() bool {
+		_, err := l.Allow(background, "other")
+		return err == nil
+	})
+}
+
+// redirected remembers where a server has redirected to.
+type redirected struct {
+	Transport
+	to string
+}
+
+func (r *redirected) Moved(_ context.Context, addr string) (Server, error) {
+	r.to = addr
+	return Server{Addr: addr}, nil
+}
+
+func TestRedirections(t *testing.T) {
+	transport := new(redirected)
+	conn := connect(t, transport)
+	for text, want := range map[string]string{
+		"MOVED 1 192.0.2.1:7001":     "192.0.2.1:7001",
+		"ASK 1 host:7001":            "host:7001",
+		"MOVED 1 :7001":              "[2001:db8::5]:7001",
+		"MOVED 1 ?:7001":             "[2001:db8::5]:7001",
+		"MOVED 1 2001:db8::1:7001":   "[2001:db8::1]:7001",
+		"ASK 1 ::1:7001":             "[::1]:7001",
+		"MOVED 1 [2001:db8::1]:7001": "[2001:db8::1]:7001",
+	} {
+		failed := &call{command: peekCommand("k", &demand{}), owner: newPrimary(conn, Server{Addr: "[2001:db8::5]:7000"})}
+		if next, err := conn.again(background, failed, text, 0); next == nil || transport.to != want {
+			t.Errorf("%s: %s, %v", text, transport.to, err)
+		}
+	}
+}
+
+// A caller who goes while a slot moves gets its own error, and nothing is decided in its place.
+func TestCancelledWhileASlotMoves(t *testing.T) {
+	ctx, cancel := context.WithCancel(background)
+	defer cancel()
+	addr := fake(t, func(_ string, words []any) string {
+		if words[0] == "SWLIMIT.PEEK" {
+			time.AfterFunc(5*time.Millisecond, cancel)
+			return "-TRYAGAIN Multiple keys request during rehashing of slot\r\n"
+		}
+		if words[0] == "SWLIMIT.ALLOW" {
+			return "-ERR wrong number of arguments\r\n"
+		}
+		return noReply
+	})
+	if d, err := limiter(t, connect(t, Server{Addr: addr}), 1, OnFailure(Allow)).Peek(ctx, "k"); err != context.Canceled {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+// switching is the Transport of a primary that another follows.
+type switching struct {
+	now  atomic.Pointer[Server]
+	left func(addr string)
+}
+
+func (s *switching) Primary(context.Context, string) (Server, error) { return *s.now.Load(), nil }
+func (s *switching) Moved(context.Context, string) (Server, error) {
+	return Server{}, errors.New("nowhere")
+}
+func (s *switching) OnLeave(left func(addr string)) { s.left = left }
+
+// Who waits in the queue of a server that is the primary no longer waits at the next one.
+func TestWaitsLeaveWithThePrimary(t *testing.T) {
+	first, transport, k := Server{Addr: address(t, "main")}, new(switching), key()
+	transport.now.Store(&first)
+	conn := connect(t, transport)
+	l := limiter(t, conn, 1)
+	must(l.Allow(background, k))
+	got := make(chan error, 1)
+	go func() { got <- l.Wait(background, k) }()
+	direct := server(t)
+	eventually(t, "it waits", func() bool {
+		for _, line := range strings.Split(ask(t, direct, "CLIENT", "LIST").(string), "\n") {
+			if strings.Contains(line, "flags=b") && strings.Contains(line, "cmd=swlimit.acquire") {
+				return true
+			}
+		}
+		return false
+	})
+	old := must(conn.primaryAt(first))
+	transport.now.Store(&Server{Addr: address(t, "bare")})
+	transport.left(first.Addr)
+	select {
+	case err := <-got:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it waits still")
+	}
+	if !old.current().isGone() {
+		t.Error("a connection to a server that was left")
+	}
+}
+
+// What ends a wait is not sent to another server, where it would end somebody else's.
+func TestWaitsEndWhereTheyAre(t *testing.T) {
+	var waits, unblocked atomic.Bool
+	addr := func() string {
+		return fake(t, func(_ string, words []any) string {
+			switch words[0] {
+			case "SWLIMIT.ACQUIRE":
+				if words[5] != "0ms" {
+					waits.Store(true)
+					return ""
+				}
+				return "*5\r\n:0\r\n:1\r\n:0\r\n:1000\r\n:1000\r\n"
+			case "SWLIMIT.ALLOW":
+				return "-ERR wrong number of arguments\r\n"
+			case "CLIENT":
+				unblocked.Store(true)
+			}
+			return noReply
+		})
+	}
+	transport := new(switching)
+	transport.now.Store(&Server{Addr: addr()})
+	conn := connect(t, transport)
+	ctx, cancel := context.WithCancel(background)
+	got := make(chan error, 1)
+	go func() { got <- limiter(t, conn, 1).Wait(ctx, "k") }()
+	eventually(t, "it waits", waits.Load)
+	transport.now.Store(&Server{Addr: addr()})
+	cancel()
+	if err := <-got; err != context.Canceled {
+		t.Error(err)
+	}
+	eventually(t, "it is over", func() bool { return conn.pending.Load() == 0 })
+	if unblocked.Load() {
+		t.Error("another server was asked to end it")
+	}
+}
+
+// Close does not wait for a Dial that ignores its context.
+func TestCloseLeavesDials(t *testing.T) {
+	dialling, over := make(chan bool, 1), make(chan bool)
+	defer close(over)
+	conn := NewConn(Server{Dial: func(context.Context, string, string) (net.Conn, error) {
+		dialling <- true
+		<-over
+		return nil, net.ErrClosed
+	}})
+	go func() {
+		_, _ = must(New(conn, Quota{Limit: 1, Window: time.Minute}, Mode(Direct))).Allow(background, "k")
+	}()
+	<-dialling
+	closed := make(chan bool)
+	go func() { conn.Close(); close(closed) }()
+	select {
+	case <-closed:
+	case <-time.After(20 * time.Second):
+		t.Error("it waits still")
 	}
 }

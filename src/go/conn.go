@@ -55,7 +55,7 @@ type Conn struct {
 	mu        sync.Mutex
 	closed    bool
 	primaries map[string]*primary
-	lost      atomic.Int64 // when no server was known for a key
+	lost      atomic.Int64 // when no server was found in time
 	takenOver atomic.Int64 // keys
 
 	starting sync.Mutex
@@ -140,6 +140,7 @@ func (c *Conn) leave(addr string) {
 	if p != nil {
 		p.close()
 	}
+	c.waits.leave(addr)
 	c.denials.forgetAll()
 }
 
@@ -208,7 +209,7 @@ func (c *Conn) primary(ctx context.Context, key string, wait time.Duration) (*pr
 	defer cancel()
 	server, err := c.transport.Primary(finding, key)
 	if err != nil {
-		if !errors.Is(err, context.Canceled) {
+		if errors.Is(finding.Err(), context.DeadlineExceeded) {
 			c.lost.Store(int64(now()))
 		}
 		return nil, &unavailable{reason: "no server is known for the key", cause: err}
@@ -292,6 +293,9 @@ func (c *Conn) ask(ctx context.Context, cmd command, how asking) (any, error) {
 			return reply, err
 		}
 		again, why := c.again(ctx, next, string(text), until)
+		if canceled := ctx.Err(); errors.Is(canceled, context.Canceled) {
+			return nil, canceled
+		}
 		if again == nil || try == mostTries || now() >= until {
 			if p != nil && redirection.MatchString(string(text)) {
 				p.fail(cmd.key(), string(text))
@@ -316,11 +320,12 @@ func (c *Conn) again(ctx context.Context, failed *call, text string, until time.
 	case strings.HasPrefix(text, "MOVED "), strings.HasPrefix(text, "ASK "):
 		words := strings.Fields(text)
 		addr := words[len(words)-1]
-		if strings.HasPrefix(addr, ":") && failed.owner != nil { // of the host that was asked
-			host, _, _ := net.SplitHostPort(failed.owner.server.Addr)
-			addr = net.JoinHostPort(host, addr[1:])
+		colon := strings.LastIndex(addr, ":") // IPv6 addresses come without brackets
+		host := strings.Trim(addr[:max(0, colon)], "[]")
+		if (host == "" || host == "?") && failed.owner != nil { // the one that was asked
+			host, _, _ = net.SplitHostPort(failed.owner.server.Addr)
 		}
-		server, err := c.transport.Moved(ctx, addr)
+		server, err := c.transport.Moved(ctx, net.JoinHostPort(host, addr[colon+1:]))
 		if err != nil || failed.redirected || failed.owner == nil {
 			return nil, why
 		}

@@ -39,14 +39,11 @@ type Server struct {
 }
 
 func (s *Server) dial(ctx context.Context) (net.Conn, error) {
-	network, dial := s.Network, s.Dial
+	network := s.Network
 	if network == "" {
 		network = "tcp"
 	}
-	if dial == nil {
-		dial = new(net.Dialer).DialContext
-	}
-	conn, err := dial(ctx, network, s.Addr)
+	conn, err := s.open(ctx, network)
 	if err != nil || s.TLS == nil {
 		return conn, err
 	}
@@ -60,6 +57,33 @@ func (s *Server) dial(ctx context.Context) (net.Conn, error) {
 		return nil, err
 	}
 	return encrypted, nil
+}
+
+// open ends with ctx, also where Dial does not: those of some libraries ignore it when they encrypt.
+func (s *Server) open(ctx context.Context, network string) (net.Conn, error) {
+	if s.Dial == nil {
+		return new(net.Dialer).DialContext(ctx, network, s.Addr)
+	}
+	type opened struct {
+		conn net.Conn
+		err  error
+	}
+	done := make(chan opened, 1)
+	go func() {
+		conn, err := s.Dial(ctx, network, s.Addr)
+		done <- opened{conn, err}
+	}()
+	select {
+	case o := <-done:
+		return o.conn, o.err
+	case <-ctx.Done():
+		go func() {
+			if o := <-done; o.err == nil {
+				o.conn.Close()
+			}
+		}()
+		return nil, ctx.Err()
+	}
 }
 
 // auth are the words that say who asks; none where nobody has to.

@@ -73,6 +73,9 @@ func (p *primary) current() *link {
 	if p.link == nil || !p.link.takes() {
 		p.replace(p.conn.connect(p.server, nil, nil))
 		p.watchConnect(p.link)
+		if p.closed {
+			p.link.fail(ErrClosed)
+		}
 	}
 	return p.link
 }

@@ -1,10 +1,13 @@
 package swlimit
 
 import (
+	"bufio"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"testing"
 	"time"
@@ -62,6 +65,38 @@ func eventually(t testing.TB, what string, isSo func() bool) {
 		}
 	}
 }
+
+// fake is the address of a server whose replies are what a function says to its address and a command's words.
+func fake(t *testing.T, reply func(addr string, words []any) string) string {
+	t.Helper()
+	listener := must(net.Listen("tcp", "127.0.0.1:0"))
+	t.Cleanup(func() { listener.Close() })
+	addr := listener.Addr().String()
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer client.Close()
+				for r := bufio.NewReader(client); ; {
+					words, err := readReply(r, 0)
+					if err != nil {
+						return
+					}
+					if _, err := io.WriteString(client, reply(addr, words.([]any))); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	return addr
+}
+
+// noReply is what a server that has nothing says to how a connection begins.
+const noReply = "-ERR unknown command\r\n"
 
 // background is a context without an end.
 var background = context.Background()

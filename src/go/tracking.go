@@ -163,7 +163,7 @@ func (t *tracker) connect(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case up:
+	case up && !l.isGone(): // else lost has come before
 		t.link = l
 		c.spawn(func() { t.watch(l) })
 	case lacksRight(err):

@@ -31,7 +31,7 @@ type waits struct {
 	conn *Conn
 
 	mu      sync.Mutex
-	taken   int
+	taken   map[*link]bool
 	idle    []*link
 	lines   map[string][]chan struct{} // who waits for a key in this process, the first of them at the server
 	changes map[string]chan struct{}   // closed when a key changes that the first of its line watches
@@ -180,7 +180,7 @@ func (w *waits) ask(ctx context.Context, key string, left func() time.Duration, 
 	free := func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.taken--
+		delete(w.taken, l)
 		if asked != nil && asked.over.Load() && asked.err == nil && !w.closed && !l.isGone() {
 			w.idle = append(w.idle, l)
 		} else if asked == nil {
@@ -220,22 +220,43 @@ func (w *waits) take(p *primary, most int) (*link, chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	closing := w.ending()
-	if w.closed || w.taken >= most {
+	if w.closed || len(w.taken) >= most {
 		return nil, closing
 	}
-	w.taken++
+	if w.taken == nil {
+		w.taken = map[*link]bool{}
+	}
 	w.idle = slices.DeleteFunc(w.idle, (*link).isGone)
 	for i, l := range w.idle {
 		if l.server.Addr == p.server.Addr {
 			w.idle = slices.Delete(w.idle, i, i+1)
+			w.taken[l] = true
 			return l, closing
 		}
 	}
-	if len(w.idle) > 0 && len(w.idle)+w.taken > most {
+	if len(w.idle) > 0 && len(w.idle)+len(w.taken) >= most {
 		w.idle[0].fail(ErrClosed)
 		w.idle = slices.Delete(w.idle, 0, 1)
 	}
-	return w.conn.connect(p.server, nil, nil), closing
+	l := w.conn.connect(p.server, nil, nil)
+	w.taken[l] = true
+	return l, closing
+}
+
+// leave closes the connections to a server that grants no more: who waits there asks again.
+func (w *waits) leave(addr string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for l := range w.taken {
+		if l.server.Addr == addr {
+			l.fail(ErrClosed)
+		}
+	}
+	for _, l := range w.idle {
+		if l.server.Addr == addr {
+			l.fail(ErrClosed)
+		}
+	}
 }
 
 // ended is what a wait came to; nil means: ask again.
@@ -270,6 +291,9 @@ func (w *waits) giveUp(asked *call, l *link, timeout time.Duration) {
 	if asked.ending != nil { // which ends the wait, too
 		c.end(c.ctx, *asked.ending, asked.lasts, timeout)
 		return
+	}
+	if p, err := c.primary(ctx, asked.key(), timeout); err != nil || p.server.Addr != l.server.Addr {
+		return // elsewhere the id is another client's
 	}
 	_, _ = c.ask(ctx, other(asked.key(), "CLIENT", "UNBLOCK", number(l.id)),
 		asking{timeout: closing, always: true})
