@@ -41,7 +41,7 @@ def log_lines_of_rust():
         for source in sources(folder, ".rs"):
             for begin in re.finditer(r"tracing::(?:error|warn|info)!\(", source):
                 inside = source[begin.end():end_of(source, begin.end())]
-                yield LITERAL.findall(inside)[-1]
+                yield LITERAL.findall(inside)[-1].replace(r'\"', '"')
 
 
 def end_of(source, begin):
