@@ -26,7 +26,21 @@ impl Inner {
     pub(super) async fn take_over(&self, commands: &[Command], replies: &mut [Reply]) -> Result<(), Failure> {
         let each = commands.iter().zip(&*replies).enumerate();
         let wrong = each.filter(|(_, (command, reply))| self.is_of_wrong_type(command, reply));
-        let mut wrong: Vec<_> = wrong.map(|(place, (command, _))| (place, command.clone())).collect();
+        let wrong: Vec<_> = wrong.map(|(place, (command, _))| (place, command.clone())).collect();
+        let others_came = wrong.len() < commands.len();
+        match self.take_over_all(commands, wrong, replies).await {
+            // What the server has replied to the others counts, and is not sent again.
+            Err(_) if others_came => Ok(()),
+            result => result,
+        }
+    }
+
+    async fn take_over_all(
+        &self,
+        commands: &[Command],
+        mut wrong: Vec<(usize, Command)>,
+        replies: &mut [Reply],
+    ) -> Result<(), Failure> {
         if wrong.is_empty() || !self.has_module().await? {
             return Ok(());
         }

@@ -617,8 +617,8 @@ impl Inner {
                 told.extend(state.tracked.remove(&key).into_iter().flatten().map(|line| (line, key.clone())));
             }
             let is_read = matches!(&*words[0], b"SWLIMIT.PEEK" | b"SWLIMIT.INFO");
-            if let Some(line) = tracking.filter(|_| is_read) {
-                state.tracked.entry(words[1].clone()).or_default().insert(line);
+            if let (Some(line), Some(key)) = (tracking.filter(|_| is_read), words.get(1)) {
+                state.tracked.entry(key.clone()).or_default().insert(line);
             }
         }
         let told: Vec<_> =
