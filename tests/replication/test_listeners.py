@@ -217,7 +217,8 @@ def test_a_replica_is_promoted_and_followed(primary, start):
     synchronised(second)
     with Everything(primary, endure=True) as load:
         load.reach(WORK)
-        primary.cli("FAILOVER", "TO", "127.0.0.1", replica.port)
+        # The primary knows a little later than the replica that they are in step.
+        eventually(lambda: primary.cli("FAILOVER", "TO", "127.0.0.1", replica.port), "OK")
         eventually(lambda: info(replica, "replication")["role"], "master", log=lambda: primary.log)
         assert replicating(replica) == "yes"
     synchronised(primary)
