@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{timeout, Instant};
 
+use crate::clock;
 use crate::deciding::cached::DenyCache;
 use crate::demand::Demand;
 use crate::error::Error;
@@ -97,7 +98,8 @@ impl ClientBuilder {
         Self { options, ..self }
     }
 
-    /// A client that connects when it is first used. Meanwhile its limiters decide by their failure policy.
+    /// A client that connects when it is first used. Meanwhile its limiters decide by their failure policy. The first
+    /// client of a process measures the processor's counter, which mostly takes a millisecond, and at most 200.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a setting, a certificate or a URL that is wrong: see [`Client::connect`].
@@ -141,6 +143,7 @@ impl ClientBuilder {
         if self.max_keys == 0 {
             return invalid("max_keys must be at least 1");
         }
+        clock::prepare();
         let counters = Arc::new(Counters::new());
         let deny_cache = Arc::new(DenyCache::new(self.max_keys, self.max_untracked_age));
         let fair_queue = Arc::new(FairQueue::new(self.max_keys));

@@ -60,8 +60,9 @@ pub(crate) fn unix_ms(instant: Instant) -> u64 {
 
 impl Start {
     fn now() -> Self {
+        let counter = quanta::Clock::new();
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { counter: quanta::Clock::new(), instant: Instant::now(), unix_ms: ms(since) }
+        Self { counter, instant: Instant::now(), unix_ms: ms(since) }
     }
 
     /// How long ago it was.
@@ -86,6 +87,11 @@ impl Start {
         }
         ns
     }
+}
+
+/// Measures how fast the counter ticks, unless that was done: mostly a ms, at most 200, for which no request should wait.
+pub(crate) fn prepare() {
+    LazyLock::force(&START);
 }
 
 /// Whole milliseconds, rounded down.
