@@ -2,6 +2,8 @@
 //! said.
 
 use std::collections::VecDeque;
+use std::future::{poll_fn, Future};
+use std::task::Poll;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -918,6 +920,88 @@ fn requests_share_units_on_their_way() {
         }
         assert!(allowed() - before < 30, "{}", allowed() - before);
         assert_eq!(fake.total("k"), 1_000);
+    });
+}
+
+/// Units that come free while others are in hand are asked for soon, whatever the server said of the time until then.
+#[test]
+fn a_dry_key_hears_of_units_while_others_are_in_hand() {
+    paused(async {
+        let fake = Fake::new();
+        let limiter = client(&fake).limiter(quota(1_000, 3_600_000, 12)).mode(Mode::Leased).build().unwrap();
+        fake.delay([(1_000, 1_000)]);
+        connected(&limiter).await;
+        fake.run("SWLIMIT.RECORD k 1000 3600000ms 300000ms COST 950");
+        while fake.total("k") < 1_000 {
+            assert!(allow(&limiter, "k").await.granted());
+            sleep(Duration::from_millis(5)).await;
+        }
+        fake.run("SWLIMIT.REFUND k 500");
+        let mut granted = 0;
+        for _ in 0..400 {
+            granted += allow(&limiter, "k").await.units();
+            sleep(Duration::from_millis(5)).await;
+        }
+        assert!(granted > 300, "{granted}");
+    });
+}
+
+/// Who waits for units on their way gets the error with which the server refuses them, and nobody later.
+#[test]
+fn a_refusal_is_told_once() {
+    paused(async {
+        let fake = Fake::new();
+        let limiter = client(&fake).limiter(quota(1_000, 60_000, 12)).mode(Mode::Leased).on_failure(OnFailure::Deny);
+        let limiter = limiter.build().unwrap();
+        fake.delay([(10_000, 10_000)]);
+        connected(&limiter).await;
+        let several = || {
+            let one = |_| {
+                let limiter = limiter.clone();
+                tokio::spawn(async move { limiter.allow("k").await })
+            };
+            (0..6).map(one).collect::<Vec<_>>()
+        };
+        fake.refuse("k", "NOPERM no");
+        for refused in several() {
+            assert_eq!(refused.await.unwrap(), Err(Error::Refused("NOPERM no".into())));
+        }
+        fake.accept("k");
+        let several = several();
+        sleep(Duration::from_millis(5)).await;
+        fake.cut();
+        for cut in several {
+            assert_eq!(cut.await.unwrap().unwrap().source(), Source::Failure);
+        }
+    });
+}
+
+/// A caller that goes away after the client was closed leaves no units behind.
+#[test]
+fn units_of_who_goes_away_after_the_close_go_back() {
+    paused(async {
+        let fake = Fake::new();
+        let client = client(&fake);
+        let limiter = client.limiter(quota(1_000, 60_000, 12)).mode(Mode::Leased).build().unwrap();
+        fake.delay([(10_000, 10_000)]);
+        connected(&limiter).await;
+        let spawned = (0..3).map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.allow("k").await.unwrap().units() })
+        });
+        let spawned: Vec<_> = spawned.collect();
+        settle().await;
+        let mut waiting = Box::pin(limiter.allow(Request::new("k").cost(2)));
+        assert!(poll_fn(|context| Poll::Ready(waiting.as_mut().poll(context).is_pending())).await);
+        client.close().await;
+        for used in spawned {
+            assert_eq!(used.await.unwrap(), 1);
+        }
+        assert_eq!(fake.total("k"), 5, "it was granted, and does not know yet");
+        drop(waiting);
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!(fake.total("k"), 3);
+        assert_eq!(client.statistics().written_off, 0);
     });
 }
 

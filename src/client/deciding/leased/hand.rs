@@ -79,8 +79,8 @@ enum Outcome {
     Granted(GrantedUnits),
     /// The server granted too few units.
     Denied,
-    /// No reply came.
-    Lost,
+    /// No reply came, or the server refused.
+    Lost(Option<String>),
 }
 
 /// The server granted less than it was asked for.
@@ -92,6 +92,8 @@ struct Dry {
     retry_at: Instant,
     cost: u64,
     was_known: bool,
+    /// What is known without the server is known by then.
+    known_by: Instant,
 }
 
 /// What follows from the demand, for as long as it is fresh.
@@ -148,7 +150,8 @@ pub(super) struct Landed {
 #[derive(Debug)]
 pub(super) enum Claimed {
     Decided(Decision),
-    Lost,
+    /// With the error, if the server refused.
+    Lost(Option<String>),
 }
 
 impl Flight {
@@ -242,11 +245,15 @@ impl Hand {
         Source::Lease.decided(exact).counted_since(Some(since))
     }
 
-    /// Puts back units that `take` gave out just now, and that nobody used.
-    pub fn put_back(&mut self, decision: &Decision) {
-        if let Some(batch) = self.batches.iter_mut().find(|batch| Some(batch.since) == decision.since) {
-            batch.units += decision.granted;
+    /// Puts back units that `take` gave out just now, and that nobody used. They are returned if they have ended since.
+    #[must_use]
+    pub fn put_back(&mut self, decision: &Decision, now: Instant) -> Option<GrantedUnits> {
+        let (units, since) = (decision.granted, decision.since?);
+        match self.batches.iter_mut().find(|batch| batch.since == since) {
+            Some(batch) => batch.units += units,
+            None => return Some(GrantedUnits { units, since, until: now, server: None }),
         }
+        None
     }
 
     /// When a batch that ends at an instant may need renewal, though nobody asks.
@@ -288,11 +295,15 @@ impl Hand {
     /// The denial of a request for a hot key that is dry, and the flight that asks about it now and then.
     pub fn dry_denial(&mut self, ask: Ask, limit: u64, now: Instant) -> Option<(Decision, Option<Flight>)> {
         let dry = self.dry.filter(|_| self.demand.is_hot && !ask.is_blocking)?;
-        // What was known ends at once for all processes when units come free.
-        let is_over = dry.was_known && ask.cost >= dry.cost;
+        // What was known ends at once for all processes when units come free. Of smaller requests nothing is known.
+        let is_over = match ask.cost >= dry.cost {
+            true => dry.was_known || now >= dry.known_by,
+            false => self.demand.need.cost < dry.cost,
+        };
         let next = if is_over { dry.pace } else { dry.pace.max(dry.retry_at) };
         let flight = match now >= next && self.flights.is_empty() {
-            true => self.fly(self.outliving(now), now),
+            // Without room for one, the request asks.
+            true => Some(self.fly(self.outliving(now), now)?),
             false => None,
         };
         let expected = self.flights.iter().map(|flight| flight.due).min().unwrap_or(next + self.trip);
@@ -328,7 +339,7 @@ impl Hand {
                 let retry_at = self.dry.map_or(now + self.trip, |dry| dry.retry_at);
                 Claimed::Decided(self.denied(limit, retry_at, now))
             }
-            Outcome::Lost => Claimed::Lost,
+            Outcome::Lost(refusal) => Claimed::Lost(refusal),
         })
     }
 
@@ -344,7 +355,7 @@ impl Hand {
                 None
             }
             Some(Outcome::Granted(units)) => self.keep(units, now),
-            Some(Outcome::Denied | Outcome::Lost) => None,
+            Some(Outcome::Denied | Outcome::Lost(_)) => None,
         }
     }
 
@@ -359,6 +370,7 @@ impl Hand {
             retry_at: flight.sent + landed.retry_after.unwrap_or_default(),
             cost: flight.cost,
             was_known: false,
+            known_by: now + self.trip,
         });
         let mut units = GrantedUnits { units: landed.units, since: landed.since, until, server: landed.server };
         for claim in self.claims.iter_mut().filter(|claim| claim.flight == number) {
@@ -378,11 +390,11 @@ impl Hand {
         self.keep(units, now)
     }
 
-    /// No reply to a flight will come. Whether anybody waited for it.
-    pub fn lost(&mut self, number: u64) -> bool {
+    /// A flight brings nothing: no reply will come, or the server refused. Whether anybody waited for it.
+    pub fn lost(&mut self, number: u64, refusal: Option<&str>) -> bool {
         self.flights.retain(|flight| flight.number != number);
         let mut waiting = self.claims.iter_mut().filter(|claim| claim.flight == number && claim.outcome.is_none());
-        waiting.by_ref().map(|claim| claim.outcome = Some(Outcome::Lost)).count() > 0
+        waiting.by_ref().map(|claim| claim.outcome = Some(Outcome::Lost(refusal.map(str::to_owned)))).count() > 0
     }
 
     /// Keeps units that nobody took. Those that are too many, or have ended, are returned.
@@ -563,13 +575,27 @@ mod tests {
         assert_eq!((back.units, back.since), (2, 7));
     }
 
+    /// Of several limits in one decision, another one may have too few.
+    #[test]
+    fn units_that_ended_before_they_were_put_back_are_returned() {
+        let now = Instant::now();
+        let (mut hand, flight) = hot(now);
+        assert_eq!(hand.landed(flight.number, landed(flight.units), now), None);
+        let taken = hand.take(2, LIMIT, now).unwrap();
+        assert_eq!(hand.put_back(&taken, now), None);
+        assert_eq!(hand.units(now), flight.units);
+        let taken = hand.take(2, LIMIT, now).unwrap();
+        assert_eq!(hand.surrender()[0].units, flight.units - 2);
+        assert_eq!(hand.put_back(&taken, now).unwrap().units, 2);
+    }
+
     #[test]
     fn a_flight_that_is_lost_is_lost_for_all_who_wait() {
         let now = Instant::now();
         let (mut hand, flight) = hot(now);
         let number = claim(&mut hand, ask(1), now);
-        assert!(hand.lost(flight.number) && !hand.lost(flight.number));
-        assert!(matches!(hand.claimed(number, LIMIT, now), Some(Claimed::Lost)));
+        assert!(hand.lost(flight.number, None) && !hand.lost(flight.number, None));
+        assert!(matches!(hand.claimed(number, LIMIT, now), Some(Claimed::Lost(None))));
         assert_eq!(hand.landed(flight.number, landed(5), now), None, "it has ended");
         assert_eq!(hand.units(now), 0);
     }
@@ -620,6 +646,42 @@ mod tests {
         };
         assert!(!step(&mut hand, 90), "not before the pace");
         assert!(step(&mut hand, 200), "units may have come free");
+    }
+
+    /// Nothing is remembered of a dry key when a read beside found units; and what was may end while units are in hand.
+    #[test]
+    fn a_dry_key_of_which_nothing_is_known_is_asked_about() {
+        let now = Instant::now();
+        let at = |ms| now + Duration::from_millis(ms);
+        let later = |units| Landed { retry_after: Some(Duration::from_secs(3600)), ..landed(units) };
+        let is_asked = |hand: &mut Hand, cost, ms| match decide(hand, ask(cost), at(ms)) {
+            Step::Denied(_, flight) => flight.is_some(),
+            step => panic!("{step:?}"),
+        };
+        let (mut hand, flight) = hot(now);
+        assert_eq!(hand.landed(flight.number, later(0), at(50)), None);
+        assert!(!is_asked(&mut hand, 1, 90), "the read may be under way");
+        assert!(is_asked(&mut hand, 1, 200));
+        // The same where only larger requests would have been known.
+        let (mut hand, _) = hot(now);
+        hand.dry = None;
+        assert!(matches!(decide(&mut hand, ask(2), at(20)), Step::Claimed(_)));
+        let flight = hand.beside(at(20)).unwrap();
+        assert_eq!(flight.cost, 2);
+        assert_eq!(hand.landed(flight.number, later(0), at(50)), None);
+        hand.lost(hand.flights[0].number, None);
+        assert!((6..200).map(|time| 10 * time).any(|ms| is_asked(&mut hand, 1, ms)));
+    }
+
+    #[test]
+    fn the_server_decides_for_a_dry_key_where_there_is_no_room_for_a_flight() {
+        let (now, trip) = (Instant::now(), Duration::from_millis(1));
+        let mut hand = Hand::new(Terms { most: 10, ..TERMS }, trip, now);
+        let own = (0..3).map(|_| decide(&mut hand, ask(1), now)).last();
+        let Some(Step::Own(Some(flight))) = own else { panic!("it is hot") };
+        assert_eq!(hand.landed(flight.number, landed(2), now + trip), None);
+        let dear = decide(&mut hand, ask(3), now + Duration::from_millis(500));
+        assert!(matches!(dear, Step::Own(None)), "{dear:?}");
     }
 
     /// What happens to a hand.
@@ -678,7 +740,7 @@ mod tests {
                         hand.landed(flight.number, landed(units), now).into_iter().collect()
                     }
                     Event::Lose(at) if at < flights.len() => {
-                        hand.lost(flights.remove(at).number);
+                        hand.lost(flights.remove(at).number, None);
                         Vec::new()
                     }
                     Event::Abandon(at) if at < claims.len() => {
@@ -687,7 +749,7 @@ mod tests {
                     Event::Take(at) if at < claims.len() => {
                         match hand.claimed(claims[at], LIMIT, now) {
                             Some(Claimed::Decided(decision)) => used += decision.units(),
-                            Some(Claimed::Lost) => {}
+                            Some(Claimed::Lost(_)) => {}
                             None => continue,
                         }
                         claims.remove(at);
@@ -703,12 +765,12 @@ mod tests {
                 prop_assert!(hand.flights.iter().all(|flight| flight.claimed <= flight.units));
             }
             for flight in flights {
-                hand.lost(flight.number);
+                hand.lost(flight.number, None);
             }
             for number in claims {
                 match hand.claimed(number, LIMIT, now) {
                     Some(Claimed::Decided(decision)) => used += decision.units(),
-                    Some(Claimed::Lost) => {}
+                    Some(Claimed::Lost(_)) => {}
                     None => panic!("nobody told claim {number}"),
                 }
             }

@@ -89,8 +89,6 @@ pub(crate) struct Leased {
     hand: Mutex<Hand>,
     /// Tells who waits for units on their way.
     landed: Notify,
-    /// The error with which the server refused a flight last.
-    refusal: Mutex<Option<String>>,
 }
 
 /// A request that is not decided near itself.
@@ -237,7 +235,7 @@ impl Landing {
         let Self { core, key, leased, flight, demand, ticket } = self;
         let [ahead, peeked] = replies else { return };
         let granted = match ahead {
-            Reply::Error(text) => return leased.refused(text),
+            Reply::Error(text) => return self.refused(text),
             ahead => ahead.decision(),
         };
         let Ok(granted) = granted else { return };
@@ -255,13 +253,23 @@ impl Landing {
         }
         core.ends_at(flight.until(core.terms), key, leased, back);
     }
+
+    /// The server refused.
+    fn refused(&self, text: &str) {
+        self.lost((!is_failure(text)).then_some(text));
+        self.leased.hand.lock().cool(awake());
+    }
+
+    fn lost(&self, refusal: Option<&str>) {
+        if self.leased.hand.lock().lost(self.flight.number, refusal) {
+            self.leased.landed.notify_waiters();
+        }
+    }
 }
 
 impl Drop for Landing {
     fn drop(&mut self) {
-        if self.leased.hand.lock().lost(self.flight.number) {
-            self.leased.landed.notify_waiters();
-        }
+        self.lost(None);
         if self.core.flying.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.core.is_idle.notify_waiters();
         }
@@ -284,7 +292,7 @@ impl Waiting {
             let claimed = self.leased.hand.lock().claimed(self.number, demand.exact.quota.limit, awake());
             match claimed {
                 Some(Claimed::Decided(decision)) => return Ok(decision),
-                Some(Claimed::Lost) => return Err(self.lost()),
+                Some(Claimed::Lost(refusal)) => return Err(self.lost(refusal)),
                 None if is_late => return Err(Error::Unavailable("no reply in time".into())),
                 None => is_late = timeout_at(deadline, landed).await.is_err(),
             }
@@ -292,8 +300,8 @@ impl Waiting {
     }
 
     /// The units never came.
-    fn lost(&self) -> Error {
-        match self.leased.refusal.lock().clone() {
+    fn lost(&self, refusal: Option<String>) -> Error {
+        match refusal {
             Some(text) => self.core.link.error(text, &self.key),
             None => Error::Unavailable("the reply with leased units was lost".into()),
         }
@@ -302,9 +310,16 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let back = self.leased.hand.lock().abandon(self.number, awake());
-        if let Some(back) = back {
-            self.core.give_back(&self.key, vec![back]);
+        let back = {
+            let mut hand = self.leased.hand.lock();
+            let mut back: Vec<_> = hand.abandon(self.number, awake()).into_iter().collect();
+            if self.core.is_closed.load(Ordering::Acquire) {
+                back.extend(hand.surrender());
+            }
+            back
+        };
+        if !back.is_empty() {
+            self.core.give_back(&self.key, back);
             self.core.wake.notify_one();
         }
     }
@@ -313,7 +328,7 @@ impl Drop for Waiting {
 impl Core {
     fn leased(&self, key: &[u8]) -> Leased {
         let hand = Mutex::new(Hand::new(self.terms, self.trip(key), awake()));
-        Leased { hand, landed: Notify::new(), refusal: Mutex::default() }
+        Leased { hand, landed: Notify::new() }
     }
 
     /// How long a round trip takes, at most. Where nothing is known, no lease is taken.
@@ -545,17 +560,10 @@ fn ask_of(demand: &Demand) -> Ask {
     Ask { cost: demand.exact.cost, is_own: demand.exact.partial || is_blocking, is_blocking }
 }
 
-impl Leased {
-    /// The server refused a flight.
-    fn refused(&self, text: &str) {
-        *self.refusal.lock() = (!is_failure(text)).then(|| text.to_owned());
-        self.hand.lock().cool(awake());
-    }
-}
-
 impl Keep for Leased {
-    fn is_idle(&self, now: Instant) -> bool {
-        self.hand.try_lock().is_some_and(|hand| hand.is_idle(now))
+    fn is_idle(&self, _: Instant) -> bool {
+        // By the hand's own clock, which goes on while the machine sleeps.
+        self.hand.try_lock().is_some_and(|hand| hand.is_idle(awake()))
     }
 
     fn is_pinned(&self) -> bool {

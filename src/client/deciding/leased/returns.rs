@@ -153,9 +153,12 @@ async fn run(core: Arc<Core>) {
         if !core.returning.lock().is_empty() {
             core.refund().await;
         }
-        let is_left = !core.returning.lock().is_empty();
+        let is_left = {
+            let returning = core.returning.lock();
+            core.is_busy.store(!returning.is_empty(), Ordering::Release);
+            !returning.is_empty()
+        };
         if !is_left {
-            core.is_busy.store(false, Ordering::Release);
             core.is_idle.notify_waiters();
             if core.is_dropped.load(Ordering::Acquire) && core.ends.lock().is_empty() {
                 core.is_running.store(false, Ordering::Release);

@@ -59,7 +59,11 @@ impl Part {
 
     /// Puts back units that were taken just now.
     pub fn put_back(&self, decision: &Decision) {
-        self.leased.hand.lock().put_back(decision);
+        let back = self.leased.hand.lock().put_back(decision, awake());
+        if let Some(back) = back {
+            self.core.give_back(&self.key, vec![back]);
+            self.core.wake.notify_one();
+        }
     }
 
     /// Renews what was taken from, if it is time.
