@@ -1,0 +1,1 @@
+"""A limit that three regions share: what each way to do that costs and promises, measured on real programs."""
