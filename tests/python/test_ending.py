@@ -10,6 +10,7 @@ import pytest
 import redis.asyncio
 
 import swlimit
+from support.contents import info
 from support.relay import Relay
 from support.resp import Connection
 from support.server import ROOT
@@ -169,6 +170,28 @@ def test_closing_when_nothing_is_owed(kind, server, monkeypatch, caplog):
     eventually(lambda: not at.breaker.is_open and at.renewer._mailbox.has_mail)
     holds.close()
     assert not [text for text in caplog.messages if "lost" in text]
+
+
+@pytest.mark.parametrize("what", ["hold", "acquire"])
+def test_closing_answers_who_waits_in_the_server(kind, server, what):
+    client = kind.client(kind.redis, port=server.port)
+    options = {"timeout": 5.0, "on_failure": "deny"}
+    limiter = (kind.hold_limiter(client, 1, **options) if what == "hold"
+               else kind.limiter(client, 1, "1h", mode="direct", **options))
+    found = []
+
+    def wait():
+        found.append(limiter.hold("k", wait="10m") if what == "hold" else limiter.acquire("k", timeout="2h"))
+
+    with Connection(server.port) as other:
+        other.call(*("SWLIMIT.HOLD k 1 1h theirs" if what == "hold" else "SWLIMIT.ALLOW k 1 1h 5m").split())
+        thread = threading.Thread(target=wait)
+        thread.start()
+        eventually(lambda: int(info(server)["swlimit_waiting"]), 1)
+        limiter.close()
+        thread.join(20)
+        assert [bool(one) for one in found] == [False]
+        eventually(lambda: int(info(server)["swlimit_waiting"]), 0)
 
 
 def test_closing_what_nobody_asked():

@@ -96,7 +96,7 @@ class Acquisition:
             if decision is None:
                 decision = await limiter._decide(demand, Allow(*demand[:3]), limiter._timeout)
             pause = decision.retry_after or 0.0
-            if decision or time.monotonic() + pause > ends:
+            if decision or limiter._is_closed or time.monotonic() + pause > ends:
                 return decision
             if limiter._state is not None and self._has_queue():
                 pause = min(pause, POLLING)

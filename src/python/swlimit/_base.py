@@ -109,9 +109,9 @@ class BaseLimiter:
     async def _close(self) -> None:
         """Close connections, and forget everything. The client's last limiter first takes the time to send what waits
         for a server that is away."""
+        self._is_closed = True
         await self._blocking.close()
         state, denials = self._state, self._denials
-        self._is_closed = True
         workers: list[Any] = []
         try:
             if state is not None:

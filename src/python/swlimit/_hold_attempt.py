@@ -95,7 +95,8 @@ class HoldAttempt:
         except NoFreeConnection:
             pass
         except ServerAway:
-            self._is_in_doubt = True
+            if not limiter._is_closed:  # else that has ended the wait, and the server grants nothing to who has gone
+                self._is_in_doubt = True
         except redis_errors.ResponseError as error:
             if not can_wait_again(error) and not has_no_queue(error):
                 self._is_in_doubt = False  # another client waits with this id: the hold is that client's

@@ -97,7 +97,7 @@ class RateLimiterBase(BaseLimiter):
 
     async def _decide(self, demand: Demand, command: RateCommand, wait: float) -> Decision:
         """Ask the server, or apply the failure policy; remember a denial."""
-        if self._state is None:
+        if self._state is None and not self._is_closed:
             return self._count_here(command, "local")
         ticket = None
         if self._denials is not None and command.name != Record.name:

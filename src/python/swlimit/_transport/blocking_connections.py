@@ -35,6 +35,7 @@ class BlockingConnections:
     def reset(self) -> None:
         self._places = WaitQueue(self._interface, self._most)
         self._idle: defaultdict[str, list[DedicatedConnection]] = defaultdict(list)
+        self._used: set[DedicatedConnection] = set()
 
     async def send(self, health: ServerHealth, make: Callable[[float], Command], ends: float) -> Any:
         """The reply to a command that the server answers by the instant `ends`, or soon after. Raises NoFreeConnection
@@ -53,6 +54,7 @@ class BlockingConnections:
             connection = idle.pop() if idle else self._interface.connection(health.endpoint)
             command: Command | None = None
             sent = time.monotonic()
+            self._used.add(connection)
             try:
                 await connection.connect()
                 await self._identify(health, connection)
@@ -66,6 +68,8 @@ class BlockingConnections:
             except BaseException:
                 self._interface.spawn(self._leave(health, connection, command, sent))
                 raise
+            finally:
+                self._used.discard(connection)
             idle.append(connection)
         finally:
             places.release()
@@ -120,6 +124,9 @@ class BlockingConnections:
         return connection.run_id
 
     async def close(self) -> None:
+        """Who waits gets ServerAway, and nothing from the server."""
+        for connection in list(self._used):
+            self._interface.abort(connection.redis)
         for idle in self._idle.values():
             while idle:
                 await idle.pop().close()
