@@ -1,7 +1,7 @@
 //! Whether anybody gets effects: a replica, the replication backlog, or an append-only file.
 //!
 //! Most servers of rate limits have none. `RM_Replicate` builds an effect's words and looks up its command before the
-//! server finds that: a fifth of a grant. While nobody listens, `RM_ReplicateVerbatim` stands in for it, which asks the
+//! server finds that: a sixth of a grant. While nobody listens, `RM_ReplicateVerbatim` stands in for it, which asks the
 //! server first and has nothing to build.
 //!
 //! Why nothing is lost (read in Redis 7.0, 7.2, 7.4, 8.0 and 8.6, and in Valkey 8.0, 8.1 and 9.1): what a server sends to
