@@ -8,7 +8,7 @@ from support.server import Server
 from support.waiting import eventually
 
 from . import beside
-from .contenders import LIMIT, WINDOW, Contender, deciding, granted, names, several
+from .contenders import LIMIT, WINDOW, Contender, deciding, denied, granted, names, several
 from .load import start_server
 
 NOBODY, BACKLOG = "nobody listens", "a backlog"
@@ -36,7 +36,7 @@ def contenders():
     admissions = [("SWLIMIT.ADMIT", 1, name, "RATE", LIMIT, WINDOW, 60, 1) for name in names("adm")]
     return [
         deciding("SWLIMIT.ALLOW", "g60", 60, granted, "allow", "`ALLOW` granted, N = 60"),
-        deciding("SWLIMIT.ALLOW", "d60", 60, lambda reply: reply[0] == 0, "denied", "`ALLOW` denied, N = 60",
+        deciding("SWLIMIT.ALLOW", "d60", 60, denied, "denied", "`ALLOW` denied, N = 60",
                  prepare=([("SWLIMIT.BLOCK", name, "1h") for name in names("d60")],)),
         *several(),
         Contender("budget", "`BUDGET` granted", budgets, granted),

@@ -10,10 +10,11 @@ use super::blocking::Waiting;
 use super::changes::Listener;
 use super::command::{self, Command};
 use super::denial_counts::settings_changed;
+use super::effect::listeners;
 use super::release::Release;
 use super::reply::c_string;
 use super::types::{self, Value};
-use super::{api, changes, effect, events, server_events, OK};
+use super::{api, changes, events, server_events, OK};
 use crate::configuration::{Chosen, Setting};
 use crate::statistics;
 
@@ -90,12 +91,13 @@ impl Loading<'_> {
         }
         // SAFETY: the context of the module's loading; the callback is one of the server's form.
         unsafe {
-            effect::know_server(Release::of_server(self.ctx));
+            let release = Release::of_server(self.ctx);
+            listeners::know(release);
             if api!(RedisModule_LoadConfigs(self.ctx)) != OK {
                 return Err("cannot load the configuration".into());
             }
             api!(RedisModule_RegisterInfoFunc(self.ctx, Some(info)));
-            api!(RedisModule_SetModuleOptions(self.ctx, options(self.ctx) as c_int));
+            api!(RedisModule_SetModuleOptions(self.ctx, options(release) as c_int));
         }
         Ok(())
     }
@@ -138,14 +140,10 @@ impl Loading<'_> {
 }
 
 /// The module handles I/O errors and asynchronous loading (diskless replication), and signals modified keys itself.
-///
-/// # Safety
-/// The context of the module's loading.
-unsafe fn options(ctx: *mut raw::RedisModuleCtx) -> u32 {
+fn options(release: Release) -> u32 {
     /// Valkey 9 refuses atomic slot migration without this bit; other servers may use the bit for something else.
     const HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
-    // SAFETY: the caller's promise.
-    let migrates = matches!(unsafe { Release::of_server(ctx) }, Release::Valkey(9.., _));
+    let migrates = matches!(release, Release::Valkey(9.., _));
     raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
         | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD
         | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
@@ -177,7 +175,7 @@ unsafe extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, _for_crash_report: 
         for (name, value) in statistics::fields() {
             api!(RedisModule_InfoAddFieldULongLong(ctx, name.as_ptr(), value));
         }
-        let replicating = if effect::may_listen() { c"yes" } else { c"no" };
+        let replicating = if listeners::are_none() { c"no" } else { c"yes" };
         api!(RedisModule_InfoAddFieldCString(ctx, c"replicating".as_ptr(), replicating.as_ptr()));
         api!(RedisModule_InfoAddFieldCString(ctx, c"version".as_ptr(), VERSION_TEXT.as_ptr()));
     }

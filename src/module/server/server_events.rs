@@ -6,7 +6,8 @@ use redis_module::raw;
 
 use super::blocking::Waiting;
 use super::context::Context;
-use super::{changes, effect, OK};
+use super::effect::listeners;
+use super::{changes, OK};
 
 const KINDS: [u64; 6] = [
     raw::REDISMODULE_EVENT_CRON_LOOP,
@@ -39,11 +40,11 @@ unsafe extern "C" fn on_event<W: Waiting>(
     match (event.id, subevent) {
         (raw::REDISMODULE_EVENT_CRON_LOOP, _) => {
             // SAFETY: the context of this callback.
-            effect::look_for_listeners(unsafe { Context::new(ctx) });
+            listeners::look(unsafe { Context::new(ctx) });
             W::check();
         }
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, now) => {
-            effect::expect_listeners();
+            listeners::expect();
             if now == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA {
                 W::is_replica();
             }
@@ -54,7 +55,7 @@ unsafe extern "C" fn on_event<W: Waiting>(
             changes::all_changed((database >= 0).then_some(database));
         }
         (raw::REDISMODULE_EVENT_SWAPDB, _) => changes::all_changed(None),
-        (raw::REDISMODULE_EVENT_FLUSHDB, _) => {}
-        _ => effect::expect_listeners(),
+        (raw::REDISMODULE_EVENT_FORK_CHILD | raw::REDISMODULE_EVENT_PERSISTENCE, _) => listeners::expect(),
+        _ => {}
     }
 }

@@ -33,7 +33,7 @@ const MAY_LISTEN: u32 =
     raw::REDISMODULE_CTX_FLAGS_SLAVE | raw::REDISMODULE_CTX_FLAGS_AOF | raw::REDISMODULE_CTX_FLAGS_CLUSTER;
 
 /// Look for listeners from now on, if this server's are all found.
-pub fn know_server(release: Release) {
+pub fn know(release: Release) {
     KNOWN.store(is_known(release), Ordering::Relaxed);
 }
 
@@ -47,22 +47,17 @@ fn is_known(release: Release) -> bool {
 
 /// Whether nobody gets effects.
 #[inline(always)]
-pub(super) fn are_none() -> bool {
+pub fn are_none() -> bool {
     NONE.load(Ordering::Relaxed)
 }
 
-/// The same for the statistics: whether somebody may get effects.
-pub fn may_listen() -> bool {
-    !are_none()
-}
-
 /// Somebody may listen from now on.
-pub fn expect_listeners() {
+pub fn expect() {
     NONE.store(false, Ordering::Relaxed);
 }
 
 /// Look for listeners. No command is under way.
-pub fn look_for_listeners(context: Context) {
+pub fn look(context: Context) {
     let none = KNOWN.load(Ordering::Relaxed)
         && !context.has_flags(MAY_LISTEN)
         && context.replication([c"connected_slaves", c"repl_backlog_active"]) == [Some(0), Some(0)];

@@ -5,7 +5,7 @@
 //! where the command has set it.
 
 mod holds;
-mod listeners;
+pub(super) mod listeners;
 mod words;
 
 use std::ffi::{c_char, CStr};
@@ -18,7 +18,6 @@ use super::text::{OwnText, Text};
 use words::{AGE, AT, COST, END, EXPIRY, FORCE, INSTANT, SINCE, SINCE_INSTANT, UNITS, UNTIL, ZERO};
 
 pub use holds::HoldEffect;
-pub(super) use listeners::{expect_listeners, know_server, look_for_listeners, may_listen};
 pub use words::{milliseconds, NEVER};
 
 /// An effect on a key.
