@@ -278,6 +278,30 @@ fn several_limits_at_once() {
     });
 }
 
+/// The node that a slot is on its way to answers as the one that it leaves.
+#[test]
+fn several_limits_whose_slot_is_migrating() {
+    for mode in [Mode::Cached, Mode::Leased] {
+        paused(async {
+            let fake = Fake::cluster(2);
+            let client = client(&fake);
+            let of = |limit| client.limiter(quota(limit, 60_000, 12)).mode(mode).build().unwrap();
+            let (one, other, both) = (of(9), of(9), ["{a}1", "{a}2"]);
+            let ask = async || {
+                let members = [(&one, Request::new(both[0])), (&other, Request::new(both[1]))];
+                client.allow_all(&members).await.unwrap()
+            };
+            assert!(ask().await.granted());
+            fake.migrate(both[0], 1 - fake.node(both[0]));
+            for asked in 2..6 {
+                let decisions = ask().await;
+                assert_eq!((decisions.granted(), decisions.each()[1].source()), (true, Source::Server));
+                assert_eq!(both.map(|key| fake.total(key)), [asked; 2]);
+            }
+        });
+    }
+}
+
 /// All from leases, or all from MALLOW, which brings new leases.
 #[test]
 fn several_leased_limits() {

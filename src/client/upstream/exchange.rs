@@ -50,7 +50,7 @@ impl Settled {
         command.undo(Some(reply), since, ms_up(self.sent.elapsed()))
     }
 
-    /// Drops the replies to ASKING, and the commands.
+    /// Drops the replies to ASKING, and the commands: one command that was redirected is one again.
     fn forget_asking(&mut self) {
         let Batch::Several(commands) = &mut self.batch else { return };
         let is_asking = |command: &Command| *command == Command::ASKING;
@@ -58,14 +58,15 @@ impl Settled {
             return;
         }
         commands.retain(|command| !is_asking(command));
-        let Ok(Reply::Array(replies)) = &mut self.reply else { return };
-        let mut answers: Vec<_> = std::mem::take(replies).into_iter().skip(1).step_by(2).collect();
-        match (commands.len(), answers.pop()) {
-            (1, Some(only)) => self.reply = Ok(only),
-            (_, last) => {
-                answers.extend(last);
-                self.reply = Ok(Reply::Array(answers));
+        let is_one = commands.len() == 1;
+        if let Ok(Reply::Array(replies)) = &mut self.reply {
+            *replies = std::mem::take(replies).into_iter().skip(1).step_by(2).collect();
+            if let Some(only) = replies.pop_if(|_| is_one) {
+                self.reply = Ok(only);
             }
+        }
+        if is_one {
+            self.batch = Batch::One(commands.remove(0));
         }
     }
 }

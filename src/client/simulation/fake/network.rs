@@ -27,6 +27,8 @@ struct State {
     servers: Vec<Server>,
     /// Slots that have moved away from the primary that had them first.
     moved: HashMap<u16, usize>,
+    /// Of them, those that are still under way: who is redirected there has to ask.
+    migrating: HashSet<u16>,
     /// Replicas, as they were when they were copied last.
     replicas: Vec<Option<Server>>,
     /// Primaries that a replica has replaced, and that do not know.
@@ -132,6 +134,7 @@ impl Fake {
                 .map(|node| Server { run_id: 1, replication_id: node, ..Server::default() })
                 .collect(),
             moved: HashMap::new(),
+            migrating: HashSet::new(),
             replicas: vec![None; nodes],
             former: vec![None; nodes],
             delays: Vec::new(),
@@ -244,6 +247,12 @@ impl Fake {
         }
         drop(state);
         told.into_iter().for_each(|(line, key)| line.tell(Event::Changed(key)));
+    }
+
+    /// A key has left with its slot, which is still under way to a node.
+    pub fn migrate(&self, key: &str, to: usize) {
+        self.reshard(key, to);
+        self.0.state.lock().migrating.insert(slot_of(key.as_bytes()));
     }
 
     fn lines_to(&self, node: usize) -> Vec<Arc<Line>> {
@@ -514,14 +523,15 @@ impl State {
             return Some(self.slots());
         }
         let key = match words[0].as_slice() {
+            b"ASKING" => return Some(Reply::Bytes(b"OK".to_vec())),
             b"SWLIMIT.MALLOW" => words.get(2),
             name if name.starts_with(b"SWLIMIT.") || name == b"PTTL" || name == b"DEL" => words.get(1),
             _ => None,
         };
         let key = key?;
-        let owner = self.owner(key);
-        let moved = || format!("MOVED {} {}", slot_of(key), address(owner));
-        (owner != node).then(|| Reply::Error(moved()))
+        let (owner, slot) = (self.owner(key), slot_of(key));
+        let code = if self.migrating.contains(&slot) { "ASK" } else { "MOVED" };
+        (owner != node).then(|| Reply::Error(format!("{code} {slot} {}", address(owner))))
     }
 
     /// Whether the reply to these gets lost, and if so, whether silently.
