@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{DecidingMode, Limiter, Policy};
 use crate::client::Client;
-use crate::deciding::leased::{together, Leases, Part};
+use crate::deciding::leased::{decided, land, together, Leases, Part};
 use crate::deciding::local::Windows;
 use crate::decision::{Decision, Decisions, Source};
 use crate::demand::Demand;
@@ -18,7 +18,7 @@ use crate::protocol::Command;
 use crate::request::Request;
 use crate::shared::Shared;
 use crate::statistics::Count;
-use crate::transport::{joined, Reply};
+use crate::transport::Reply;
 use crate::upstream::{Batch, Link, Settled};
 
 /// The requests, checked.
@@ -195,20 +195,8 @@ fn leased(parts: &[Option<Part>]) -> Option<Decisions> {
 
 /// Keeps what was leased beside, and where nobody waits any more what was granted itself; the reply to the decision.
 fn kept(link: &Link, parts: &[Option<Part>], settled: &Settled, is_abandoned: bool) -> Result<Reply, Error> {
-    let reply = settled.reply.as_ref().map_err(|failure| {
-        link.count(Count::InDoubt, 1);
-        Error::Unavailable(failure.clone().into())
-    })?;
-    let (decision, since) = match (&settled.batch, reply) {
-        (Batch::One(_), decision) => (decision, settled.line.unix_ms(settled.sent)),
-        (_, Reply::Array(replies)) => {
-            let [time, decision, ahead @ ..] = replies.as_slice() else { return Err(Error::Answer(joined(replies))) };
-            let (since, mut ahead) = (time.unix_ms(), ahead.iter());
-            parts.iter().flatten().for_each(|part| part.land(since, &mut ahead, settled));
-            (decision, since)
-        }
-        (_, reply) => return Err(Error::Answer(reply.to_string())),
-    };
+    let (decision, since, ahead) = decided(link, settled)?;
+    land(parts, since, ahead, settled);
     if let Ok((is_granted, each)) = decision.decisions() {
         for (part, decision) in parts.iter().zip(&each) {
             match part {

@@ -27,7 +27,7 @@ use tokio::time::{timeout_at, Duration, Instant};
 use self::hand::{Ask, Claimed, Flight, GrantedUnits, Hand, Landed, Step};
 use self::returns::Return;
 use self::sizing::Terms;
-pub(crate) use self::together::{together, Part};
+pub(crate) use self::together::{land, together, Part};
 use super::cached::{DenyCache, Ticket};
 use crate::clock::now;
 use crate::decision::{Decision, Source};
@@ -224,8 +224,11 @@ pub(crate) struct Landing {
 }
 
 impl Landing {
+    /// How many commands it has.
+    const COMMANDS: usize = 2;
+
     /// The commands that ask for the units, and when there will be more.
-    fn commands(&self) -> [Command; 2] {
+    fn commands(&self) -> [Command; Self::COMMANDS] {
         let ahead = Command::allow(&self.key, &self.demand.of_up_to(self.flight.units));
         [ahead, Command::peek(&self.key, &self.demand)]
     }
@@ -378,8 +381,7 @@ impl Core {
         self.flying.fetch_add(1, Ordering::AcqRel);
         let landing =
             Landing { core: Arc::clone(self), key: key.into(), leased: Arc::clone(leased), flight, demand, ticket };
-        let is_over = self.is_closed.load(Ordering::Acquire) || self.is_dropped.load(Ordering::Acquire);
-        if is_over || !self.link.is_identified(key) {
+        if self.is_over() || !self.link.is_identified(key) {
             // Else a dry key would be denied for ever.
             leased.hand.lock().cool(awake());
             return None;
@@ -451,7 +453,7 @@ impl Core {
         }
         self.give_back(key, back.into_iter().collect());
         self.begin();
-        if self.is_dropped.load(Ordering::Acquire) || self.is_closed.load(Ordering::Acquire) {
+        if self.is_over() {
             self.surrender();
         }
         self.wake.notify_one();
@@ -473,6 +475,11 @@ impl Core {
         if in_a_row(&self.late, trip >= timeout) {
             tracing::warn!(?trip, ?timeout, "replies with leased units come late: set a longer timeout");
         }
+    }
+
+    /// Whether nothing is leased any more.
+    fn is_over(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire) || self.is_dropped.load(Ordering::Acquire)
     }
 
     /// Waits until something is so.
@@ -500,20 +507,10 @@ impl Asked {
     /// Takes in the replies: the request's own decision, and since when its units count.
     fn replied(&self, settled: &Settled) -> Result<(Exact, Option<u64>), Error> {
         let (core, key) = (&self.core, &self.key);
-        let reply = settled.reply.as_ref().map_err(|failure| {
-            // Whether the units were counted is in doubt. They are never refunded.
-            core.link.count(Count::InDoubt, 1);
-            Error::Unavailable(failure.clone().into())
-        })?;
-        let (own, since) = match (&self.landing, reply) {
-            (None, own) => (own, settled.line.unix_ms(settled.sent)),
-            (Some(landing), Reply::Array(replies)) => {
-                let [time, own, ahead @ ..] = replies.as_slice() else { return Err(Error::Answer(joined(replies))) };
-                landing.land(time.unix_ms(), ahead, settled);
-                (own, time.unix_ms())
-            }
-            (Some(_), reply) => return Err(Error::Answer(reply.to_string())),
-        };
+        let (own, since, ahead) = decided(&core.link, settled)?;
+        if let Some(landing) = &self.landing {
+            landing.land(since, ahead, settled);
+        }
         let decision = match own {
             Reply::Error(text) => return Err(core.link.error(text.clone(), key)),
             own => own.decision()?,
@@ -525,6 +522,26 @@ impl Asked {
     /// Keeps the request's own units, which nobody takes.
     fn keep(&self, decision: &Exact, since: Option<u64>, settled: &Settled) {
         self.core.keep(&self.key, &self.leased, decision, since, self.begun, settled);
+    }
+}
+
+/// The reply to a decision, since when its units count, and the replies to what was leased beside it.
+///
+/// # Errors
+/// [`Error::Unavailable`] where no reply came.
+pub(crate) fn decided<'a>(link: &Link, settled: &'a Settled) -> Result<(&'a Reply, Option<u64>, &'a [Reply]), Error> {
+    let reply = settled.reply.as_ref().map_err(|failure| {
+        // Whether the units were counted is in doubt. They are never refunded.
+        link.count(Count::InDoubt, 1);
+        Error::Unavailable(failure.clone().into())
+    })?;
+    match (&settled.batch, reply) {
+        (Batch::One(_), own) => Ok((own, settled.line.unix_ms(settled.sent), &[])),
+        (_, Reply::Array(replies)) => match replies.as_slice() {
+            [time, own, ahead @ ..] => Ok((own, time.unix_ms(), ahead)),
+            replies => Err(Error::Answer(joined(replies))),
+        },
+        (_, reply) => Err(Error::Answer(reply.to_string())),
     }
 }
 

@@ -46,6 +46,14 @@ pub(crate) fn together<'a>(
     parts
 }
 
+/// Takes in the replies to what was leased beside a decision, in the order of its limits.
+pub(crate) fn land(parts: &[Option<Part>], since: Option<u64>, replies: &[Reply], settled: &Settled) {
+    let landings = parts.iter().flatten().filter_map(|part| part.landing.as_ref());
+    for (landing, replies) in landings.zip(replies.chunks(Landing::COMMANDS)) {
+        landing.land(since, replies, settled);
+    }
+}
+
 impl Part {
     fn is_warm(&self) -> bool {
         self.is_leasable && self.leased.hand.lock().is_warm()
@@ -98,13 +106,6 @@ impl Part {
         let landing = flight.and_then(|flight| self.core.landing(&self.key, &self.leased, flight));
         self.landing = landing;
         self.landing.iter().flat_map(Landing::commands).collect()
-    }
-
-    /// Takes in the replies to these commands.
-    pub fn land<'a>(&self, since: Option<u64>, replies: &mut impl Iterator<Item = &'a Reply>, settled: &Settled) {
-        let Some(landing) = &self.landing else { return };
-        let replies: Vec<Reply> = replies.take(landing.commands().len()).cloned().collect();
-        landing.land(since, &replies, settled);
     }
 
     /// The server decided.
