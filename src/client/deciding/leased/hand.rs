@@ -220,7 +220,7 @@ impl Hand {
     /// Grants a request, if there are as many units in hand.
     #[inline]
     pub fn take(&mut self, cost: u64, limit: u64, now: Instant) -> Option<Decision> {
-        let units: u64 = self.batches.iter().filter(|batch| now < batch.until).map(|batch| batch.units).sum();
+        let units = self.units(now);
         if units < cost {
             return None;
         }
@@ -403,8 +403,7 @@ impl Hand {
         if units.units == 0 {
             return None;
         }
-        let held: u64 = self.batches.iter().map(|batch| batch.units).sum();
-        if now >= units.until || held + self.flying() + units.units > self.terms.most {
+        if now >= units.until || self.held() + self.flying() + units.units > self.terms.most {
             return Some(units);
         }
         match self.batches.iter_mut().find(|batch| batch.since == units.since && batch.until == units.until) {
@@ -455,6 +454,11 @@ impl Hand {
         !self.is_busy() && self.meter.is_idle(now)
     }
 
+    /// Units in hand, with those that have ended and were not given back yet.
+    fn held(&self) -> u64 {
+        self.batches.iter().map(|batch| batch.units).sum()
+    }
+
     fn flying(&self) -> u64 {
         self.flights.iter().map(|flight| flight.units).sum()
     }
@@ -470,8 +474,7 @@ impl Hand {
             return None;
         }
         let (need, flying) = (&self.demand.need, self.flying());
-        let held: u64 = self.batches.iter().map(|batch| batch.units).sum();
-        let units = batch(need, &self.terms, self.trip, outliving, held, flying)?;
+        let units = batch(need, &self.terms, self.trip, outliving, self.held(), flying)?;
         let number = self.numbers;
         self.numbers += 1;
         let flight = Flight { number, units, cost: need.cost, sent: now, due: now + self.trip, claimed: 0 };
@@ -759,8 +762,7 @@ mod tests {
                     _ => Vec::new(),
                 };
                 back += returned.iter().map(|units| units.units).sum::<u64>();
-                let held: u64 = hand.batches.iter().map(|batch| batch.units).sum();
-                prop_assert!(held + hand.flying() <= TERMS.most);
+                prop_assert!(hand.held() + hand.flying() <= TERMS.most);
                 prop_assert!(hand.flights.len() <= FLIGHTS && hand.flights.len() == flights.len());
                 prop_assert!(hand.flights.iter().all(|flight| flight.claimed <= flight.units));
             }
