@@ -271,7 +271,8 @@ impl Inner {
                 break;
             }
             let is_unloaded = refused.iter().any(|(place, _)| is_unloaded(&replies[*place]));
-            let came = self.send_among(commands, &refused, is_unloaded.then_some(LOAD)).await?;
+            // Boxed, because it is rare: it would enlarge every command's future.
+            let came = Box::pin(self.send_among(commands, &refused, is_unloaded.then_some(LOAD))).await?;
             refused.iter().zip(came).for_each(|((place, _), reply)| replies[*place] = reply);
         }
         self.take_over(commands, &mut replies).await?;

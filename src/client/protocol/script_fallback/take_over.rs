@@ -27,8 +27,12 @@ impl Inner {
         let each = commands.iter().zip(&*replies).enumerate();
         let wrong = each.filter(|(_, (command, reply))| self.is_of_wrong_type(command, reply));
         let wrong: Vec<_> = wrong.map(|(place, (command, _))| (place, command.clone())).collect();
+        if wrong.is_empty() {
+            return Ok(());
+        }
         let others_came = wrong.len() < commands.len();
-        match self.take_over_all(commands, wrong, replies).await {
+        // Boxed, because it is rare: it would enlarge every command's future.
+        match Box::pin(self.take_over_all(commands, wrong, replies)).await {
             // What the server has replied to the others counts, and is not sent again.
             Err(_) if others_came => Ok(()),
             result => result,
@@ -41,7 +45,7 @@ impl Inner {
         mut wrong: Vec<(usize, Command)>,
         replies: &mut [Reply],
     ) -> Result<(), Failure> {
-        if wrong.is_empty() || !self.has_module().await? {
+        if !self.has_module().await? {
             return Ok(());
         }
         let calls = wrong.iter().flat_map(|(place, command)| command.keys().map(|key| (*place, call(key))));
