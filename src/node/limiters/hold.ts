@@ -10,11 +10,9 @@ import { requested, settingsOf, type WaitOptions } from "../core/options.js";
 import { type HoldReply, type HoldRequest, holdReplyOf } from "../protocol/commands.js";
 import { POLL } from "../transport/blocking-connections.js";
 import type { ClientState } from "../transport/client-state.js";
-import { holdPoll } from "../transport/hold-queue.js";
+import { HoldQueue, holdPoll } from "../transport/hold-queue.js";
 import type { RenewedHold } from "../transport/hold-renewer.js";
-import { FairQueue } from "../util/fair-queue.js";
 import { type Instant, instant } from "../util/suspend-clock.js";
-import { inTime } from "../util/timeout.js";
 import { BaseLimiter, type BaseOptions } from "./base.js";
 
 export interface HoldLimiterOptions extends BaseOptions {
@@ -138,14 +136,14 @@ export class HoldLimiter extends BaseLimiter {
   /** A hold that is not renewed ends after so many ms. */
   readonly ttl: number;
   private readonly local = new LocalHolds();
-  private readonly queue: FairQueue;
+  private readonly queue: HoldQueue;
   private readonly holds = new Set<Hold>();
 
   constructor(options: HoldLimiterOptions) {
     super(settingsOf(options, ["limit", "ttl", "maxWaiting"]), options.client);
     this.limit = integer(options.limit, "limit", 0);
     this.ttl = milliseconds(options.ttl ?? "30s", "ttl", LEAST_TTL);
-    this.queue = this.clientState?.holdQueue ?? new FairQueue();
+    this.queue = this.clientState?.holdQueue ?? new HoldQueue();
     this.clientState?.join(this);
   }
 
@@ -187,7 +185,9 @@ export class HoldLimiter extends BaseLimiter {
 
   override async reset(key: string): Promise<void> {
     await super.reset(key);
-    this.local.delete(this.name(key));
+    const name = this.name(key);
+    this.local.delete(name);
+    this.queue.forget(name);
   }
 
   /** Release all holds. When no limiter uses the client any more, all connections but the client's own are closed. */
@@ -253,7 +253,10 @@ export class HoldLimiter extends BaseLimiter {
     const { key: name, id, ttl, cost } = request;
     const isCounted = clientState === null && (decision.source === "local" || this.settings.onFailure === "local");
     const giveBack = async () => {
-      if (isCounted) this.local.give(name, cost);
+      if (isCounted) {
+        this.local.give(name, cost);
+        this.queue.forget(name);
+      }
       if (clientState) await this.releaseAtServer(request);
     };
     const owner: HoldOwner = { over: (hold) => void this.holds.delete(hold), giveBack };
@@ -295,7 +298,7 @@ export class HoldLimiter extends BaseLimiter {
       for (;;) {
         const hold = this.heldHere("local", request);
         if (hold.granted > 0 || hold.retryAfter === -1 || left() === 0) return hold;
-        await inTime(this.local.freed(request.key), left(), signal);
+        await this.queue.changed(request.key, left(), signal);
       }
     };
     return this.queue.take(request.key, left(), signal, take, async () => this.heldHere("local", request));
@@ -345,7 +348,7 @@ export class HoldLimiter extends BaseLimiter {
       }
       request = { ...request, id: freshId() };
       if (isLast()) continue;
-      const isChanged = await clientState.holdQueue.changed(request.key, Math.min(ms, left()), signal);
+      const isChanged = await this.queue.changed(request.key, Math.min(ms, left()), signal);
       if (isChanged) isRegistered = false;
     }
   }

@@ -12,8 +12,8 @@ export class HoldQueue extends FairQueue implements KeyCache {
   private readonly waiting = new Map<string, () => void>();
   private isLeftToOthers = true;
 
-  /** While anybody waits, it is among `caches`, and is called when keys change. */
-  constructor(private readonly caches: Set<KeyCache>) {
+  /** While anybody waits, it is among `caches`, and is called when servers announce that keys have changed. */
+  constructor(private readonly caches: Set<KeyCache> = new Set()) {
     super();
   }
 
