@@ -225,6 +225,7 @@ for (const [name, end] of Object.entries({
     const first = await admit([{ limiter: one, key: k }]);
     const waiting = one.hold(k, { wait: "1h" });
     await eventually(() => waits.length === 1, "the wait");
+    await one.hold(key(), {}, async () => {}); // whose release is nothing to who waits
     await end(first);
     const second = await waiting;
     assert.equal(second.granted, 1);

@@ -33,8 +33,12 @@ export class HoldQueue extends FairQueue implements KeyCache {
     }
   }
 
-  /** This process has released a hold: every second one is left to other processes, whose polls would come too late. */
+  /**
+   * This process has released a hold. Of the releases that somebody here waits for, every second one is left to other
+   * processes, whose polls would come too late.
+   */
   released(key: string): void {
+    if (!this.waiting.has(key)) return;
     this.isLeftToOthers = !this.isLeftToOthers;
     if (!this.isLeftToOthers) this.forget(key);
   }
