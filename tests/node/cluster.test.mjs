@@ -3,27 +3,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Cluster } from "ioredis";
-import { createCluster } from "redis";
-import { createCluster as createCluster5 } from "redis-5";
 import { allowAll } from "swlimit";
-import { eventually, key, limiter, losesReply, port, sockets } from "./support.mjs";
+import { CLUSTERS, eventually, key, limiter, losesReply, port, sockets } from "./support.mjs";
 
 const seed = { host: "127.0.0.1", port: port() };
 
-async function nodeRedis(test, create) {
-  const cluster = create({ rootNodes: [{ socket: seed }] });
-  cluster.on("error", () => {});
-  await cluster.connect();
-  test.after(() => cluster.destroy());
-  return cluster;
-}
-
-async function ioredis(test) {
-  const cluster = new Cluster([seed]);
-  test.after(() => cluster.disconnect());
-  await eventually(() => cluster.status === "ready");
-  return cluster;
-}
+const { "redis 6": nodeRedis, ioredis } = CLUSTERS;
 
 /** How many commands of this name all masters have seen, and how often they sent somebody on to another one. */
 async function seen(cluster, name) {
@@ -40,11 +25,7 @@ async function seen(cluster, name) {
   return { calls, moved };
 }
 
-for (const [name, open] of Object.entries({
-  "redis 6": (test) => nodeRedis(test, createCluster),
-  "redis 5": (test) => nodeRedis(test, createCluster5),
-  ioredis,
-})) {
+for (const [name, open] of Object.entries(CLUSTERS)) {
   test(`each request goes to the node of its key, with ${name}`, async (test) => {
     const cluster = await open(test);
     const three = limiter(test, { client: cluster, mode: "direct" });
@@ -74,9 +55,9 @@ for (const [name, open] of Object.entries({
   });
 }
 
-for (const [name, open] of Object.entries({ redis: (test) => nodeRedis(test, createCluster), ioredis })) {
+for (const [name, open] of Object.entries({ redis: nodeRedis, ioredis })) {
   test(`a request whose reply is lost is counted once, with ${name}`, async (test) => {
-    const direct = await nodeRedis(test, createCluster);
+    const direct = await nodeRedis(test);
     const opened = sockets(test);
     const three = limiter(test, { client: await open(test), mode: "direct", timeout: 2000, onFailure: "deny" });
     const isConnected = async () => (await three.allow(key())).source === "server" && three.servers().length === 3;
@@ -99,7 +80,7 @@ test("what an ioredis cluster is called before its nodes are known is not kept",
 });
 
 test("denials are known of every node, and undone by its pushes", async (test) => {
-  const cluster = await nodeRedis(test, createCluster);
+  const cluster = await nodeRedis(test);
   const three = limiter(test, { client: cluster });
   const keys = Array.from({ length: 20 }, key);
   for (const k of keys) {
@@ -118,7 +99,7 @@ test("denials are known of every node, and undone by its pushes", async (test) =
 });
 
 test("a denial does not outlive its slot's move to another node", async (test) => {
-  const cluster = await nodeRedis(test, createCluster);
+  const cluster = await nodeRedis(test);
   const three = limiter(test, { client: cluster, window: "1h" });
   const k = key();
   const known = () => eventually(async () => (await three.allow(k)).source === "cache", "a local denial");
@@ -145,7 +126,7 @@ test("a denial does not outlive its slot's move to another node", async (test) =
 });
 
 test("nothing is kept of a node that has left the cluster, though it lives on", async (test) => {
-  const cluster = await nodeRedis(test, createCluster);
+  const cluster = await nodeRedis(test);
   const three = limiter(test, { client: cluster, window: "1h" });
   const keys = Array.from({ length: 20 }, key);
   for (const k of keys) {

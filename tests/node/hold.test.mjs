@@ -7,15 +7,13 @@ import { test } from "node:test";
 import { promisify } from "node:util";
 import { Redis } from "ioredis";
 import { DeniedError, HoldLimiter, LostError, UnavailableError } from "swlimit";
-import { asModule, connect, eventually, holds, key, port, sender, sent } from "./support.mjs";
+import { asModule, connect, eventually, holds, key, port, sender, sent, told } from "./support.mjs";
 
 /** A client as a function, through which commands go that `pass` lets through; others are never answered. */
 async function through(test, pass) {
   const client = await connect(test);
   return (args) => (pass(args) ? client.sendCommand(args) : new Promise(() => {}));
 }
-
-const told = ({ granted, limit, remaining, source }) => ({ granted, limit, remaining, source });
 
 for (const [name, open] of Object.entries({
   redis: (test) => connect(test),

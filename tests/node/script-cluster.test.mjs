@@ -2,30 +2,11 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Cluster } from "ioredis";
-import { createCluster } from "redis";
 import { allowAll } from "swlimit";
-import { connect, eventually, holds, key, limiter, port } from "./support.mjs";
-
-const host = "127.0.0.1";
+import { CLUSTERS, connect, eventually, holds, key, limiter } from "./support.mjs";
 
 /** A server tries for 5 s to take its master's place. */
 const GIVES_UP = 6000;
-
-async function nodeRedis(test) {
-  const cluster = createCluster({ rootNodes: [{ socket: { host, port: port() } }] });
-  cluster.on("error", () => {});
-  await cluster.connect();
-  test.after(() => cluster.destroy());
-  return cluster;
-}
-
-async function ioredis(test) {
-  const cluster = new Cluster([{ host, port: port() }]);
-  test.after(() => cluster.disconnect());
-  await eventually(() => cluster.status === "ready");
-  return cluster;
-}
 
 /** Have the replica of a key's master take its place. */
 async function failOver(test, k) {
@@ -41,7 +22,7 @@ async function failOver(test, k) {
     return nodes.find(([, , , of]) => of === id);
   };
   const [, address] = await eventually(known, "its replica", 60_000); // which may have been the master until just now
-  const replica = await connect(test, { socket: { host, port: Number(address.split(/[:@]/)[1]) } });
+  const replica = await connect(test, { socket: { host: "127.0.0.1", port: Number(address.split(/[:@]/)[1]) } });
   const role = () => replica.sendCommand(["ROLE"]);
   await eventually(async () => (await role())[3] === "connected", "its replication", 60_000);
   let asked = Number.NEGATIVE_INFINITY;
@@ -55,7 +36,7 @@ async function failOver(test, k) {
   await eventually(isMaster, "the new master", 60_000);
 }
 
-for (const [name, open] of Object.entries({ redis: nodeRedis, ioredis })) {
+for (const [name, open] of Object.entries({ redis: CLUSTERS["redis 6"], ioredis: CLUSTERS.ioredis })) {
   test(`the script decides on each node, also on one that was a replica, with ${name}`, async (test) => {
     const client = await open(test);
     const five = limiter(test, { client, limit: 5, window: "1h", resolution: "1m", timeout: 20_000, mode: "direct" });

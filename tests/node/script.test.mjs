@@ -8,7 +8,19 @@ import { Redis } from "ioredis";
 import { admit, allowAll, BudgetLimiter, ModuleMissingError, NeedsModuleError } from "swlimit";
 import { Dialect, SHA } from "../../src/node/dist/esm/protocol/script-fallback.js";
 import { HoldQueue, holdPoll } from "../../src/node/dist/esm/transport/hold-queue.js";
-import { asModule, connect, eventually, holds, key, limiter, port, sent, sleep, told } from "./support.mjs";
+import {
+  asModule,
+  connect,
+  eventually,
+  holds,
+  key,
+  limiter,
+  onDuplicate,
+  port,
+  sent,
+  sleep,
+  told,
+} from "./support.mjs";
 
 const RIGHT = { timeout: 20_000 };
 
@@ -241,13 +253,8 @@ for (const [name, end] of Object.entries({
 test("who waits for a hold asks at once when the server announces that the key has changed", async (test) => {
   const waits = neverPoll(test);
   const client = await connect(test);
-  const { duplicate } = client;
   const connections = [];
-  client.duplicate = (...words) => {
-    const made = duplicate.apply(client, words);
-    connections.push([made, sent(made)]);
-    return made;
-  };
+  onDuplicate(client, (made) => connections.push([made, sent(made)]));
   const k = key();
   const denied = limiter(test, { client, ...RIGHT, limit: 1, window: "1h", maxUntrackedAge: 0, prefix: "rate:" });
   await eventually(async () => (await denied.allow(k)).source === "cache", "client tracking");

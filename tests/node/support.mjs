@@ -4,9 +4,9 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { Socket } from "node:net";
-import { Redis } from "ioredis";
-import { createClient, createClientPool } from "redis";
-import { createClient as createClient5 } from "redis-5";
+import { Cluster, Redis } from "ioredis";
+import { createClient, createClientPool, createCluster } from "redis";
+import { createClient as createClient5, createCluster as createCluster5 } from "redis-5";
 import { HoldLimiter, Limiter } from "swlimit";
 import { SCRIPT } from "../../src/node/dist/esm/protocol/script-text.js";
 
@@ -67,6 +67,28 @@ export const CLIENTS = {
   },
 };
 
+function nodeRedisCluster(create) {
+  return async (test, of) => {
+    const cluster = create({ rootNodes: [{ socket: { host: "127.0.0.1", port: port(of) } }] });
+    cluster.on("error", () => {});
+    await cluster.connect();
+    test.after(() => cluster.destroy());
+    return cluster;
+  };
+}
+
+/** Each kind of client of a cluster, which ends with the test. */
+export const CLUSTERS = {
+  "redis 6": nodeRedisCluster(createCluster),
+  "redis 5": nodeRedisCluster(createCluster5),
+  ioredis: async (test, of) => {
+    const cluster = new Cluster([{ host: "127.0.0.1", port: port(of) }]);
+    test.after(() => cluster.disconnect());
+    await eventually(() => cluster.status === "ready");
+    return cluster;
+  },
+};
+
 /** Sends commands to a server; by the script where it lacks the module. */
 export function sender(client) {
   return (...words) => {
@@ -88,15 +110,24 @@ export function asModule([name, ...words]) {
   return [`SWLIMIT.${rest.shift()}`, ...keys, ...rest];
 }
 
-/** What a client is given to send from now on. */
-export function sent(client) {
+/** What a client is given to send from now on, added to `found`. */
+export function sent(client, found = []) {
   const { sendCommand } = client;
-  const found = [];
   client.sendCommand = (words, options) => {
     found.push(words);
     return sendCommand.call(client, words, options);
   };
   return found;
+}
+
+/** Call `opened` with each connection that a client opens beside its own from now on. */
+export function onDuplicate(client, opened) {
+  const { duplicate } = client;
+  client.duplicate = (...options) => {
+    const made = duplicate.apply(client, options);
+    opened(made);
+    return made;
+  };
 }
 
 /** A limiter of holds that ends with the test. */

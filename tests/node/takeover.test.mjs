@@ -3,30 +3,9 @@
 import assert from "node:assert/strict";
 import { subscribe } from "node:diagnostics_channel";
 import { test } from "node:test";
-import { Cluster, Redis } from "ioredis";
-import { createCluster } from "redis";
-import { createCluster as createCluster5 } from "redis-5";
+import { Redis } from "ioredis";
 import { admit, allowAll, BudgetLimiter, HoldLimiter, Limiter } from "swlimit";
-import { CLIENTS, connect, eventually, holds, key, limiter, port, sleep } from "./support.mjs";
-
-const seed = { host: "127.0.0.1", port: port("cluster") };
-
-const clusterOf = (create) => async (test) => {
-  const cluster = await create({ rootNodes: [{ socket: seed }] }).connect();
-  test.after(() => cluster.destroy());
-  return cluster;
-};
-
-const CLUSTERS = {
-  "a cluster of redis 6": clusterOf(createCluster),
-  "a cluster of redis 5": clusterOf(createCluster5),
-  "a cluster of ioredis": async (test) => {
-    const cluster = new Cluster([seed]);
-    test.after(() => cluster.disconnect());
-    await eventually(() => cluster.status === "ready");
-    return cluster;
-  },
-};
+import { CLIENTS, CLUSTERS, connect, eventually, holds, key, limiter, port, sleep } from "./support.mjs";
 
 const messages = [];
 subscribe("swlimit:takeover", (message) => messages.push(message));
@@ -46,7 +25,12 @@ function limiters(test, client, module) {
   return { rate, plan, jobs, parts };
 }
 
-for (const [name, open] of Object.entries({ ...CLIENTS, ...CLUSTERS })) {
+const OPEN = [
+  ...Object.entries(CLIENTS),
+  ...Object.entries(CLUSTERS).map(([name, open]) => [`a cluster of ${name}`, (test) => open(test, "cluster")]),
+];
+
+for (const [name, open] of OPEN) {
   test(`counts, holds and reservations are the module's, with ${name}`, async (test) => {
     const before = limiters(test, await open(test), "never");
     const after = limiters(test, await open(test), name.includes("texts") ? "always" : "auto");

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Redis } from "ioredis";
-import { connect, eventually, holds, key, limiter, port, sleep } from "./support.mjs";
+import { connect, eventually, holds, key, limiter, onDuplicate, port, sent, sleep } from "./support.mjs";
 
 const FAST = { limit: 2, window: 200, resolution: 10 };
 
@@ -156,24 +156,11 @@ test("waiting without a server", async (test) => {
 test("after a wait the time to live runs from a renewal", async (test) => {
   const seen = [];
   const client = await connect(test);
-  const { duplicate } = client;
-  client.duplicate = (...options) => {
-    const made = duplicate.apply(client, options);
-    const { sendCommand } = made;
-    made.sendCommand = (args) => {
-      seen.push(args);
-      return sendCommand.call(made, args);
-    };
-    return made;
-  };
+  onDuplicate(client, (made) => sent(made, seen));
   const one = holds(test, { client });
   const k = key();
   const first = await one.hold(k);
-  const { sendCommand } = client;
-  client.sendCommand = (args) => {
-    seen.push(args);
-    return sendCommand.call(client, args);
-  };
+  sent(client, seen);
   const waiting = one.hold(k, { wait: "5m" });
   await eventually(() => seen.some((args) => args.includes("WAIT")), "the wait");
   await first.release();
@@ -187,17 +174,8 @@ test("after a wait the time to live runs from a renewal", async (test) => {
 
 test("a wait that goes on for somebody else with its id is over: nothing more is asked for it", async (test) => {
   const [client, other, admin] = await Promise.all([1, 2, 3].map(() => connect(test)));
-  const sent = [];
-  const { duplicate } = client;
-  client.duplicate = (...words) => {
-    const made = duplicate.apply(client, words);
-    const { sendCommand } = made;
-    made.sendCommand = (args, ...options) => {
-      sent.push(args);
-      return sendCommand.call(made, args, ...options);
-    };
-    return made;
-  };
+  const asked = [];
+  onDuplicate(client, (made) => sent(made, asked));
   const one = holds(test, { client });
   const k = key();
   const first = await one.hold(k);
@@ -209,7 +187,7 @@ test("a wait that goes on for somebody else with its id is over: nothing more is
     return ["hold", "release"].map((name) => new RegExp(`swlimit.${name}:calls=(\\d+)`).exec(stats)?.[1]);
   };
   const before = await calls();
-  const [hold] = sent.filter(([command]) => command === "SWLIMIT.HOLD");
+  const [hold] = asked.filter(([command]) => command === "SWLIMIT.HOLD");
   const theirs = other.sendCommand(hold);
   await assert.rejects(waiting, { name: "RefusedError", message: /^UNBLOCKED / });
   await new Promise((resolve) => setTimeout(resolve, 300)); // three times as long as a poll takes
