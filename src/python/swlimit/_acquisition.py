@@ -35,13 +35,13 @@ class Acquisition:
     async def _queue(self) -> Decision | None:
         """Ask without waiting, then wait in the server's queue; None when there is no such queue."""
         limiter, demand, ends = self._limiter, self._demand, self._ends
-        if limiter._state is None or not self._has_queue():
+        if limiter._state is None or not limiter._state.has_queue(demand.key):
             return None
         first = await self._first_try()
         if first is not None and (first or (first.retry_after or 0.0) > ends - time.monotonic()):
             limiter.statistics.add("server")
             return first
-        while limiter._state is not None and self._has_queue():
+        while limiter._state is not None and limiter._state.has_queue(demand.key):
             server = limiter._state.of(demand.key)
             if server is None or server.breaker.is_open:
                 return None
@@ -69,12 +69,6 @@ class Acquisition:
     def _command(self, left: float) -> Acquire:
         return Acquire(self._demand.key, self._demand.quota, int(left * 1000), self._demand.cost)
 
-    def _has_queue(self) -> bool:
-        """Whether the server lets clients wait, as far as is known: neither the script nor the first release does."""
-        state = self._limiter._state
-        server = None if state is None else state.topology.of(self._demand.key)
-        return server is None or not (server.dialect.uses_script or server.dialect.lacks_acquire)
-
     async def _first_try(self) -> Decision | None:
         """Ask without waiting, over the shared connections, so that a free key never waits for a place."""
         try:
@@ -98,7 +92,7 @@ class Acquisition:
             pause = decision.retry_after or 0.0
             if decision or limiter._is_closed or time.monotonic() + pause > ends:
                 return decision
-            if limiter._state is not None and self._has_queue():
+            if limiter._state is not None and limiter._state.has_queue(demand.key):
                 pause = min(pause, POLLING)
             await limiter._interface.sleep(max(0.001, pause))
             queued = await self._queue()

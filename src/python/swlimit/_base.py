@@ -80,18 +80,18 @@ class BaseLimiter:
         self._local_source: Source = "local" if client is None else "failure"
         self._is_closed = False
         self._blocking = BlockingConnections(self._interface, max_waiting)
-        self._queues = KeyQueues(self._interface)
         self._state = None
 
     def _connect(self, client: Any) -> None:
         """Join the other limiters of this client, if there is a client."""
-        self.statistics = Statistics(TakenOver())
-        if client is not None:
+        if client is None:
+            taken_over, self._queues = TakenOver(), KeyQueues(self._interface)
+        else:
             self._check_client(client)
             self._state = self._states.of(client, self._module)
-            self.statistics = Statistics(self._state.taken_over)
-            self._queues = self._state.queues
+            taken_over, self._queues = self._state.taken_over, self._state.queues
             self._state.join(self, self._denials)
+        self.statistics = Statistics(taken_over)
 
     def _check_client(self, client: Any) -> None:
         """Raise TypeError unless the client is of this limiter's kind."""

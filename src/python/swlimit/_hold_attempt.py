@@ -48,10 +48,8 @@ class HoldAttempt:
                 and not self._limiter._is_closed)
 
     def _has_queue(self) -> bool:
-        """Whether the server lets clients wait, as far as is known; the script does not."""
         state = self._limiter._state
-        server = None if state is None else state.topology.of(self._request.key)
-        return state is not None and not (server is not None and server.dialect.uses_script)
+        return state is not None and state.has_queue(self._request.key)
 
     def _is_behind_others(self) -> bool:
         """Whether others of this process wait for the key, and the server does not know them."""
@@ -119,11 +117,11 @@ class HoldAttempt:
     async def _poll(self, outcome: tuple[HoldDecision, Claim] | None) -> tuple[HoldDecision, Claim]:
         """Ask again from time to time, and after each release in this process; first come, first served here."""
         queue = self._limiter._queues.of(self._request.key)
-        is_asked = outcome is not None and not queue.is_taken
+        is_behind = queue.is_taken
         if not await queue.take(self._ends - time.monotonic()):
             return outcome or await self._try()
         try:
-            if outcome is None or not is_asked:
+            if outcome is None or is_behind:
                 outcome = await self._try()
             while self._may_wait(outcome[0]):
                 await queue.pause(self._pause(outcome[0]))

@@ -167,6 +167,11 @@ class ClientState:
             self.probe(server)
         return server
 
+    def has_queue(self, key: bytes) -> bool:
+        """Whether its server lets clients wait, as far as is known: neither the script nor the first release does."""
+        server = self.topology.of(key)
+        return server is None or not (server.dialect.uses_script or server.dialect.lacks_acquire)
+
     def renewer_of(self, key: bytes) -> HoldRenewer | None:
         server = self.topology.of(key)
         return None if server is None else server.renewer

@@ -143,8 +143,8 @@ class ThreadPool:
         before: Sequence[Preparation] | None = ()
         while before is not None:
             if asking:  # each command needs it
-                key = request.command.key
-                before = [one for other in (*before, None) for one in (Preparation(key, "ASKING"), other) if one]
+                ask = Preparation(request.command.key, "ASKING")
+                before = [*(one for other in before for one in (ask, other)), ask]
             request.send(before)
             if not request.receive(ends):
                 raise TimeoutError("no reply in time")
