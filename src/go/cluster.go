@@ -27,17 +27,12 @@ type Cluster struct {
 	// Server says how to connect to each: everything but its Addr, and its DB is 0.
 	Server Server
 
-	begin  sync.Once
-	ctx    context.Context
-	cancel context.CancelFunc
-	left   func(addr string)
-	ended  chan struct{}
-	wake   chan struct{}
-	known  chan struct{} // closed once there is a map
+	lookout
+	wake chan struct{}
 
 	mu     sync.Mutex
 	ranges []slotRange // in order
-	why    error       // of the last time that nobody answered
+	why    error       // why none is known
 }
 
 type slotRange struct {
@@ -45,38 +40,21 @@ type slotRange struct {
 	addr        string
 }
 
-// OnLeave says who closes the connections to a server that has no slots any longer.
+// OnLeave takes the function that closes the connections to a server that has no slots any longer.
 func (c *Cluster) OnLeave(left func(addr string)) {
-	c.left = left
-	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.ended, c.wake, c.known = make(chan struct{}), make(chan struct{}, 1), make(chan struct{})
-}
-
-// Close ends what goes on beside.
-func (c *Cluster) Close() error {
-	c.cancel()
-	c.begin.Do(func() { close(c.ended) })
-	<-c.ended
-	return nil
+	c.wake, c.why = make(chan struct{}, 1), errors.New("no server of the cluster has answered yet")
+	c.lookout.OnLeave(left)
 }
 
 // Primary is the server that has a key's slot.
 func (c *Cluster) Primary(ctx context.Context, key string) (Server, error) {
-	c.begin.Do(func() { go c.follow() })
-	select {
-	case <-c.known:
-	default:
-		select {
-		case <-c.known:
-		case <-ctx.Done():
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return Server{}, fmt.Errorf("no server of the cluster has answered yet: %v", c.why)
-		}
-	}
+	known := c.ready(ctx, func() { c.running.Go(c.follow) })
 	slot := slotOf(key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !known {
+		return Server{}, c.why
+	}
 	at, found := slices.BinarySearchFunc(c.ranges, slot, func(r slotRange, slot int) int {
 		switch {
 		case r.last < slot:
@@ -102,10 +80,7 @@ func (c *Cluster) Moved(_ context.Context, addr string) (Server, error) {
 // Away hears that a server does not answer: another may have its slots, or has them already.
 func (c *Cluster) Away(addr string) {
 	c.reload()
-	c.mu.Lock()
-	primaries := primariesOf(c.ranges)
-	c.mu.Unlock()
-	if !slices.Contains(primaries, addr) {
+	if !slices.Contains(c.primaries(), addr) {
 		c.left(addr)
 	}
 }
@@ -119,7 +94,6 @@ func (c *Cluster) reload() {
 
 // follow asks which server has which slots, at first and whenever that may have changed.
 func (c *Cluster) follow() {
-	defer close(c.ended)
 	for first := true; ; {
 		if c.load() && first {
 			first = false
@@ -141,9 +115,7 @@ func (c *Cluster) follow() {
 
 // load asks one server after the other, until one answers.
 func (c *Cluster) load() bool {
-	c.mu.Lock()
-	before := primariesOf(c.ranges)
-	c.mu.Unlock()
+	before := c.primaries()
 	var faults []error
 	for _, addr := range append(before, c.Addrs...) {
 		ranges, err := c.ask(addr)
@@ -154,7 +126,7 @@ func (c *Cluster) load() bool {
 		c.mu.Lock()
 		c.ranges = ranges
 		c.mu.Unlock()
-		now := primariesOf(ranges)
+		now := c.primaries()
 		for _, addr := range before {
 			if !slices.Contains(now, addr) {
 				c.left(addr)
@@ -164,12 +136,15 @@ func (c *Cluster) load() bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.why = errors.Join(faults...)
+	c.why = fmt.Errorf("no server of the cluster has answered yet: %v", errors.Join(faults...))
 	return false
 }
 
-func primariesOf(ranges []slotRange) (addrs []string) {
-	for _, r := range ranges {
+// primaries are the addresses of the servers that have slots.
+func (c *Cluster) primaries() (addrs []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range c.ranges {
 		if !slices.Contains(addrs, r.addr) {
 			addrs = append(addrs, r.addr)
 		}
@@ -204,7 +179,6 @@ func (c *Cluster) ask(addr string) ([]slotRange, error) {
 
 // rangesOf reads the reply to CLUSTER SLOTS of the server at addr.
 func rangesOf(reply any, addr string) ([]slotRange, error) {
-	host, _, _ := net.SplitHostPort(addr)
 	list, _ := reply.([]any)
 	var ranges []slotRange
 	for _, each := range list {
@@ -220,19 +194,24 @@ func rangesOf(reply any, addr string) ([]slotRange, error) {
 		}
 		name, _ := primary[0].(string)
 		port, isPort := primary[1].(int64)
-		if name == "" || name == "?" {
-			name = host // the one that was asked
-		}
 		if !isPort {
 			return nil, unexpected(reply)
 		}
-		ranges = append(ranges, slotRange{int(first), int(last), net.JoinHostPort(name, strconv.FormatInt(port, 10))})
+		ranges = append(ranges, slotRange{int(first), int(last), placeOf(name, strconv.FormatInt(port, 10), addr)})
 	}
 	if len(ranges) == 0 {
 		return nil, errors.New("the cluster has no slots yet")
 	}
 	slices.SortFunc(ranges, func(a, b slotRange) int { return a.first - b.first })
 	return ranges, nil
+}
+
+// placeOf is the address of the server that another at an address names. It leaves its own host out at times.
+func placeOf(host, port, by string) string {
+	if host == "" || host == "?" {
+		host, _, _ = net.SplitHostPort(by)
+	}
+	return net.JoinHostPort(host, port)
 }
 
 // slotOf is a key's slot: of what stands between its first braces, if something does.

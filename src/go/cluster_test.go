@@ -288,6 +288,19 @@ func TestSlotsThatNobodyHas(t *testing.T) {
 	})
 }
 
+// Nobody has failed before the first server has had its time.
+func TestNoServerOfAClusterHasAnswered(t *testing.T) {
+	silent := must(net.Listen("tcp", "127.0.0.1:0"))
+	defer silent.Close()
+	cluster := &Cluster{Addrs: []string{silent.Addr().String()}}
+	connect(t, cluster)
+	ctx, cancel := context.WithCancel(background)
+	cancel()
+	if _, err := cluster.Primary(ctx, "k"); err == nil || err.Error() != "no server of the cluster has answered yet" {
+		t.Error(err)
+	}
+}
+
 // redirected remembers where a server has redirected to.
 type redirected struct {
 	Transport
@@ -311,7 +324,8 @@ func TestRedirections(t *testing.T) {
 		"ASK 1 ::1:7001":             "[::1]:7001",
 		"MOVED 1 [2001:db8::1]:7001": "[2001:db8::1]:7001",
 	} {
-		failed := &call{command: peekCommand("k", &demand{}), owner: newPrimary(conn, Server{Addr: "[2001:db8::5]:7000"})}
+		asked := Server{Addr: "[2001:db8::5]:7000"}
+		failed := &call{command: peekCommand("k", &demand{}), owner: newPrimary(conn, asked), link: &link{server: asked}}
 		if next, err := conn.again(background, failed, text, 0); next == nil || transport.to != want {
 			t.Errorf("%s: %s, %v", text, transport.to, err)
 		}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"math"
-	"net"
 	"runtime"
 	"strings"
 	"sync"
@@ -322,10 +321,7 @@ func (c *Conn) again(ctx context.Context, failed *call, text string, until time.
 		addr := words[len(words)-1]
 		colon := strings.LastIndex(addr, ":") // IPv6 addresses come without brackets
 		host := strings.Trim(addr[:max(0, colon)], "[]")
-		if (host == "" || host == "?") && failed.owner != nil { // the one that was asked
-			host, _, _ = net.SplitHostPort(failed.owner.server.Addr)
-		}
-		server, err := c.transport.Moved(ctx, net.JoinHostPort(host, addr[colon+1:]))
+		server, err := c.transport.Moved(ctx, placeOf(host, addr[colon+1:], l.server.Addr))
 		if err != nil || failed.redirected || failed.owner == nil {
 			return nil, why
 		}

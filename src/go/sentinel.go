@@ -29,47 +29,21 @@ type Sentinel struct {
 	// Sentinels says how to connect to each of them, Server how to connect to the primary: everything but their Addr.
 	Sentinels, Server Server
 
-	begin   sync.Once
-	ctx     context.Context
-	cancel  context.CancelFunc
-	running sync.WaitGroup
-	left    func(addr string)
-	known   chan struct{} // closed once there is a primary
-
+	lookout
 	mu      sync.Mutex
 	primary string
 	epoch   int64
 }
 
-// OnLeave says who closes the connections to a server that is no longer the primary.
-func (s *Sentinel) OnLeave(left func(addr string)) {
-	s.left, s.epoch, s.known = left, -1, make(chan struct{})
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-}
-
-// Close ends what goes on beside.
-func (s *Sentinel) Close() error {
-	s.cancel()
-	s.begin.Do(func() {})
-	s.running.Wait()
-	return nil
-}
-
 // Primary is the server that the sentinels name.
 func (s *Sentinel) Primary(ctx context.Context, _ string) (Server, error) {
-	s.begin.Do(func() {
+	known := s.ready(ctx, func() {
 		for _, addr := range s.Addrs {
 			s.running.Go(func() { s.follow(addr) })
 		}
 	})
-	select {
-	case <-s.known:
-	default:
-		select {
-		case <-s.known:
-		case <-ctx.Done():
-			return Server{}, errors.New("no sentinel has named the primary yet")
-		}
+	if !known {
+		return Server{}, errors.New("no sentinel has named the primary yet")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
