@@ -72,7 +72,7 @@ func NewConn(t Transport) *Conn {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Conn{transport: t, ctx: ctx, cancel: cancel, primaries: map[string]*primary{}}
 	c.denials.init()
-	c.waits.conn = c
+	c.waits.init(c)
 	c.renewer.conn = c
 	if follows, ok := t.(interface{ OnLeave(func(addr string)) }); ok {
 		follows.OnLeave(c.leave)
@@ -463,10 +463,10 @@ func passed(asked *call) int64 {
 
 // insist has something ended: again while the server is away, until it has ended by itself.
 func (c *Conn) insist(ending command, lasts int64, timeout time.Duration) {
-	c.settle(func() { c.end(c.ctx, ending, lasts, timeout) })
+	c.settle(func() { c.end(ending, lasts, timeout) })
 }
 
-func (c *Conn) end(ctx context.Context, ending command, lasts int64, timeout time.Duration) {
+func (c *Conn) end(ending command, lasts int64, timeout time.Duration) {
 	until := now() + time.Duration(lasts)*time.Millisecond
 	for {
 		_, err := c.ask(c.ctx, ending, asking{timeout: timeout, always: true})
@@ -474,17 +474,17 @@ func (c *Conn) end(ctx context.Context, ending command, lasts int64, timeout tim
 			return
 		}
 		var back <-chan struct{}
-		if p, err := c.primary(ctx, ending.key(), timeout); err == nil {
+		if p, err := c.primary(c.ctx, ending.key(), timeout); err == nil {
 			back = p.recovery()
 		}
 		timer := time.NewTimer(time.Duration(lasts) * time.Millisecond / endAgain)
 		select {
 		case <-back:
 		case <-timer.C:
-		case <-ctx.Done():
+		case <-c.ctx.Done():
 		}
 		timer.Stop()
-		if ctx.Err() != nil {
+		if c.ctx.Err() != nil {
 			return
 		}
 	}

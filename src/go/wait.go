@@ -36,7 +36,12 @@ type waits struct {
 	lines   map[string][]chan struct{} // who waits for a key in this process, the first of them at the server
 	changes map[string]chan struct{}   // closed when a key changes that the first of its line watches
 	closed  bool
-	closing chan struct{}
+	closing chan struct{} // closed when waits are to end
+}
+
+func (w *waits) init(conn *Conn) {
+	w.conn, w.closing = conn, make(chan struct{})
+	w.taken, w.lines, w.changes = map[*link]bool{}, map[string][]chan struct{}{}, map[string]chan struct{}{}
 }
 
 // turn waits until all who came before have had theirs; false when ctx ends, or so much time has passed. Call over in
@@ -44,15 +49,11 @@ type waits struct {
 func (w *waits) turn(ctx context.Context, key string, left time.Duration) (over func(), isMine bool) {
 	mine := make(chan struct{})
 	w.mu.Lock()
-	if w.lines == nil {
-		w.lines = map[string][]chan struct{}{}
-	}
 	line := append(w.lines[key], mine)
 	w.lines[key] = line
 	if len(line) == 1 {
 		close(mine)
 	}
-	closing := w.ending()
 	w.mu.Unlock()
 	over = func() {
 		w.mu.Lock()
@@ -82,7 +83,7 @@ func (w *waits) turn(ctx context.Context, key string, left time.Duration) (over 
 		return over, true
 	case <-ctx.Done():
 	case <-timer.C:
-	case <-closing:
+	case <-w.closing:
 	}
 	return over, false
 }
@@ -92,11 +93,8 @@ func (w *waits) turn(ctx context.Context, key string, left time.Duration) (over 
 // seen by who asks again.
 func (w *waits) poll(ctx context.Context, p *primary, key string, most, timeout time.Duration) error {
 	w.mu.Lock()
-	changed, closing := w.changes[key], w.ending()
+	changed := w.changes[key]
 	if changed == nil && p.tracker.isOpen() {
-		if w.changes == nil {
-			w.changes = map[string]chan struct{}{}
-		}
 		w.changes[key] = make(chan struct{})
 		w.mu.Unlock()
 		watching, cancel := context.WithTimeout(ctx, timeout)
@@ -110,7 +108,7 @@ func (w *waits) poll(ctx context.Context, p *primary, key string, most, timeout 
 	select {
 	case <-timer.C:
 	case <-changed:
-	case <-closing:
+	case <-w.closing:
 		return ErrClosed
 	case <-ctx.Done():
 		return ctx.Err()
@@ -138,25 +136,11 @@ func (w *waits) allChanged() {
 	clear(w.changes)
 }
 
-// ending is closed when waits are to end. w.mu is held.
-func (w *waits) ending() chan struct{} {
-	if w.closing == nil {
-		w.closing = make(chan struct{})
-		if w.closed {
-			close(w.closing)
-		}
-	}
-	return w.closing
-}
-
 func (w *waits) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	closing := w.ending()
-	if !w.closed {
-		w.closed = true
-		close(closing)
-	}
+	w.closed = true
+	close(w.closing)
 	for _, l := range w.idle {
 		l.fail(ErrClosed)
 	}
@@ -172,7 +156,7 @@ func (w *waits) ask(ctx context.Context, key string, left func() time.Duration, 
 	if err != nil {
 		return nil, err
 	}
-	l, closing := w.take(p, s.maxWaiting)
+	l := w.take(p, s.maxWaiting)
 	if l == nil {
 		return nil, nil
 	}
@@ -196,7 +180,7 @@ func (w *waits) ask(ctx context.Context, key string, left func() time.Duration, 
 		return nil, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-closing:
+	case <-w.closing:
 		return nil, ErrClosed
 	}
 	asked = &call{command: cmd(left().Milliseconds()), done: make(chan struct{})}
@@ -208,7 +192,7 @@ func (w *waits) ask(ctx context.Context, key string, left func() time.Duration, 
 		err = nil
 	case <-ctx.Done():
 		err = ctx.Err()
-	case <-closing:
+	case <-w.closing:
 		err = ErrClosed
 	}
 	c.settle(func() { w.giveUp(asked, l, s.timeout) })
@@ -216,22 +200,18 @@ func (w *waits) ask(ctx context.Context, key string, left func() time.Duration, 
 }
 
 // take is a connection to wait on; nil where so many are taken already.
-func (w *waits) take(p *primary, most int) (*link, chan struct{}) {
+func (w *waits) take(p *primary, most int) *link {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	closing := w.ending()
 	if w.closed || len(w.taken) >= most {
-		return nil, closing
-	}
-	if w.taken == nil {
-		w.taken = map[*link]bool{}
+		return nil
 	}
 	w.idle = slices.DeleteFunc(w.idle, (*link).isGone)
 	for i, l := range w.idle {
 		if l.server.Addr == p.server.Addr {
 			w.idle = slices.Delete(w.idle, i, i+1)
 			w.taken[l] = true
-			return l, closing
+			return l
 		}
 	}
 	if len(w.idle) > 0 && len(w.idle)+len(w.taken) >= most {
@@ -240,7 +220,7 @@ func (w *waits) take(p *primary, most int) (*link, chan struct{}) {
 	}
 	l := w.conn.connect(p.server, nil, nil)
 	w.taken[l] = true
-	return l, closing
+	return l
 }
 
 // leave closes the connections to a server that grants no more: who waits there asks again.
@@ -289,7 +269,7 @@ func (w *waits) giveUp(asked *call, l *link, timeout time.Duration) {
 	ctx, cancel := context.WithTimeout(c.ctx, closing)
 	defer cancel()
 	if asked.ending != nil { // which ends the wait, too
-		c.end(c.ctx, *asked.ending, asked.lasts, timeout)
+		c.end(*asked.ending, asked.lasts, timeout)
 		return
 	}
 	if p, err := c.primary(ctx, asked.key(), timeout); err != nil || p.server.Addr != l.server.Addr {
