@@ -147,22 +147,12 @@ func (l Limiter) Allow(ctx context.Context, key string, limit Limit) (*Result, e
 
 // AllowN decides n units, all or none of them. With 0 it tells what remains, and counts nothing.
 func (l Limiter) AllowN(ctx context.Context, key string, limit Limit, n int) (*Result, error) {
-	return l.decide(limit, n, func(limiter *swlimit.Limiter) (swlimit.Decision, error) {
-		if n == 0 {
-			return limiter.Peek(ctx, key)
-		}
-		return limiter.AllowN(ctx, key, int64(n))
-	})
+	return l.decide(ctx, key, limit, n, (*swlimit.Limiter).AllowN)
 }
 
 // AllowAtMost grants as many of n units as fit. With 0 it tells what remains, and counts nothing.
 func (l Limiter) AllowAtMost(ctx context.Context, key string, limit Limit, n int) (*Result, error) {
-	return l.decide(limit, n, func(limiter *swlimit.Limiter) (swlimit.Decision, error) {
-		if n == 0 {
-			return limiter.Peek(ctx, key)
-		}
-		return limiter.AllowAtMost(ctx, key, int64(n))
-	})
+	return l.decide(ctx, key, limit, n, (*swlimit.Limiter).AllowAtMost)
 }
 
 // Reset forgets all that a key holds.
@@ -174,20 +164,26 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	return l.base.Reset(ctx, key)
 }
 
-func (l Limiter) decide(limit Limit, n int, ask func(*swlimit.Limiter) (swlimit.Decision, error)) (*Result, error) {
+// asks is the method of a limiter that decides units.
+type asks func(l *swlimit.Limiter, ctx context.Context, key string, n int64) (swlimit.Decision, error)
+
+func (l Limiter) decide(ctx context.Context, key string, limit Limit, n int, ask asks) (*Result, error) {
 	limiter, err := l.of(limit)
 	if err != nil {
 		return nil, err
 	}
-	d, err := ask(limiter)
+	var d swlimit.Decision
+	if n == 0 {
+		d, err = limiter.Peek(ctx, key)
+		d.Granted = 0
+	} else {
+		d, err = ask(limiter, ctx, key, int64(n))
+	}
 	runtime.KeepAlive(l.client)
 	if err != nil {
 		return nil, err
 	}
 	result := &Result{Limit: limit, Allowed: int(d.Granted), RetryAfter: d.RetryAfter, ResetAfter: d.ResetAfter}
-	if n == 0 {
-		result.Allowed = 0
-	}
 	if left, known := d.Remaining(); known {
 		result.Remaining = int(left)
 	}
