@@ -240,7 +240,7 @@ func testLossyCluster(t *testing.T, addr string) {
 		relays[addr] = newRelay(t, addr, 20)
 	}
 	through := Server{Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, relays[addr].Addr().String())
+		return new(net.Dialer).DialContext(ctx, network, relays[addr].addr)
 	}}
 	lost := func() (n int64) {
 		for _, r := range relays {

@@ -147,33 +147,19 @@ func TestLocalHolds(t *testing.T) {
 // A relay is a server's address at which one reply in so many is lost, with its connection. Replies that come together
 // count as one.
 type relay struct {
-	net.Listener
-	to         string
+	addr, to   string
 	loses      int64
 	came, lost atomic.Int64
 }
 
 func newRelay(t *testing.T, to string, loses int64) *relay {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &relay{Listener: listener, to: to, loses: loses}
-	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go r.carry(client)
-		}
-	}()
+	t.Helper()
+	r := &relay{to: to, loses: loses}
+	r.addr = serve(t, "127.0.0.1:0", r.carry).Addr().String()
 	return r
 }
 
 func (r *relay) carry(client net.Conn) {
-	defer client.Close()
 	server, err := net.Dial("tcp", r.to)
 	if err != nil {
 		return
@@ -203,13 +189,13 @@ func TestCancelled(t *testing.T) {
 		for _, loses := range []int64{0, 20} {
 			relay := newRelay(t, addr, loses)
 			for _, parallel := range []int{60, 1000} {
-				testCancelled(t, Server{Addr: relay.Addr().String()}, Server{Addr: addr}, parallel, relay.lost.Load)
+				testCancelled(t, Server{Addr: relay.addr}, Server{Addr: addr}, parallel, relay.lost.Load)
 			}
 			for n := 0; loses > 0 && relay.lost.Load() == 0; n++ {
 				if n == 50 {
 					t.Fatal("no connection was lost")
 				}
-				testCancelled(t, Server{Addr: relay.Addr().String()}, Server{Addr: addr}, 60, relay.lost.Load)
+				testCancelled(t, Server{Addr: relay.addr}, Server{Addr: addr}, 60, relay.lost.Load)
 			}
 		}
 	})
@@ -340,40 +326,22 @@ func TestAway(t *testing.T) {
 }
 
 func TestComesBack(t *testing.T) {
-	relay := newRelay(t, "127.0.0.1:1", 0)
-	conn := connect(t, Server{Addr: relay.Addr().String()})
+	gone := serve(t, "127.0.0.1:0", func(net.Conn) {})
+	addr := gone.Addr().String()
+	conn := connect(t, Server{Addr: addr})
 	l := must(New(conn, Quota{Limit: 10, Window: time.Minute}, OnFailure(Error)))
 	k := key()
 	eventually(t, "away", func() bool {
 		_, _ = l.Allow(background, k)
 		return conn.Servers()[0].State == "away"
 	})
-	back := newRelay(t, address(t, "main"), 0)
-	_ = back
-	relay.Listener.Close()
-	again, err := net.Listen("tcp", relay.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer again.Close()
-	go func() {
-		for {
-			client, err := again.Accept()
-			if err != nil {
-				return
-			}
-			go (&relayTo{address(t, "main")}).carry(client)
-		}
-	}()
+	gone.Close()
+	serve(t, addr, (&relay{to: address(t, "main")}).carry)
 	eventually(t, "up again", func() bool {
 		_, err := l.Allow(background, k)
 		return err == nil && conn.Servers()[0].State == "up"
 	})
 }
-
-type relayTo struct{ to string }
-
-func (r *relayTo) carry(client net.Conn) { (&relay{to: r.to}).carry(client) }
 
 func TestContexts(t *testing.T) {
 	l := limiter(t, server(t), 10)

@@ -66,12 +66,11 @@ func eventually(t testing.TB, what string, isSo func() bool) {
 	}
 }
 
-// fake is the address of a server whose replies are what a function says to its address and a command's words.
-func fake(t *testing.T, reply func(addr string, words []any) string) string {
+// serve has a function talk to each client of an address, and closes its connection after that.
+func serve(t *testing.T, addr string, talk func(net.Conn)) net.Listener {
 	t.Helper()
-	listener := must(net.Listen("tcp", "127.0.0.1:0"))
+	listener := must(net.Listen("tcp", addr))
 	t.Cleanup(func() { listener.Close() })
-	addr := listener.Addr().String()
 	go func() {
 		for {
 			client, err := listener.Accept()
@@ -80,19 +79,28 @@ func fake(t *testing.T, reply func(addr string, words []any) string) string {
 			}
 			go func() {
 				defer client.Close()
-				for r := bufio.NewReader(client); ; {
-					words, err := readReply(r, 0)
-					if err != nil {
-						return
-					}
-					if _, err := io.WriteString(client, reply(addr, words.([]any))); err != nil {
-						return
-					}
-				}
+				talk(client)
 			}()
 		}
 	}()
-	return addr
+	return listener
+}
+
+// fake is the address of a server whose replies are what a function says to its address and a command's words.
+func fake(t *testing.T, reply func(addr string, words []any) string) string {
+	t.Helper()
+	return serve(t, "127.0.0.1:0", func(client net.Conn) {
+		addr := client.LocalAddr().String()
+		for r := bufio.NewReader(client); ; {
+			words, err := readReply(r, 0)
+			if err != nil {
+				return
+			}
+			if _, err := io.WriteString(client, reply(addr, words.([]any))); err != nil {
+				return
+			}
+		}
+	}).Addr().String()
 }
 
 // noReply is what a server that has nothing says to how a connection begins.
