@@ -1,4 +1,4 @@
-// What decisions cost a program in Go, for golang.py.
+// What decisions cost a program in Go, for go.py.
 //
 //	go-bench NAME PORT LIMIT WINDOW  asks a limiter (WINDOW in ms): see drive
 //	go-bench costs PORT ROUNDS       prints what decisions cost this process, as JSON

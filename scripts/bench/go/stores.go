@@ -1,12 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"os"
-	"regexp"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,11 +21,13 @@ const underWay = 32
 // drive asks one of the limiters, as stores.mjs does those of Node.js: of each line of standard input, "KEYS TIMES", it
 // prints how many requests were granted after each of so many keys had its requests.
 func drive(name string, client *redis.Client, limit int, window time.Duration) {
-	asked := regexp.MustCompile(`^(\d+) (\d+)$`)
 	allows := limiters(client, limit, window)[name]()
-	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		words := asked.FindStringSubmatch(lines.Text())
-		fmt.Println(run(allows, must(strconv.Atoi(words[1])), must(strconv.Atoi(words[2]))))
+	for {
+		var keys, times int
+		if _, err := fmt.Scan(&keys, &times); err != nil {
+			return // nobody asks any more
+		}
+		fmt.Println(run(allows, keys, times))
 	}
 }
 
