@@ -286,7 +286,7 @@ func (c *Conn) ask(ctx context.Context, cmd command, how asking) (any, error) {
 			continue
 		}
 		if next.byModule && (err == nil || isReply && !unknownCommand.MatchString(string(text))) {
-			next.link.adapt(func(d *dialect) bool { d.byScript = false; return true })
+			next.link.adapt(func(d *dialect) { d.byScript = false })
 		}
 		if !isReply {
 			return reply, err
@@ -340,7 +340,9 @@ func (c *Conn) again(ctx context.Context, failed *call, text string, until time.
 		next.whole = true
 		return next, nil
 	case strings.HasPrefix(text, "ERR no clock: "):
-		if l.adapt(func(d *dialect) bool { was := d.clock; d.clock = unixMilli; return was == nil }) {
+		isNews := false
+		l.adapt(func(d *dialect) { isNews, d.clock = d.clock == nil, unixMilli })
+		if isNews {
 			slog.Warn("swlimit: the script may not ask for the time: this machine's clock decides", "error", text)
 		}
 		return next, nil
@@ -359,7 +361,7 @@ func (c *Conn) again(ctx context.Context, failed *call, text string, until time.
 	case unknownCommand.MatchString(text) && failed.byModule:
 		return nil, errWrongType
 	case unknownCommand.MatchString(text) && failed.name != "" && !failed.needsModule && !failed.byScript:
-		l.adapt(func(d *dialect) bool { d.byScript = true; return true })
+		l.adapt(func(d *dialect) { d.byScript = true })
 		return next, nil // this is another server
 	}
 	return nil, why

@@ -123,12 +123,7 @@ func (s Server) converse(ctx context.Context, f func(net.Conn, *bufio.Reader) er
 	r := bufio.NewReader(conn)
 	auth, err := s.auth(dialing)
 	if err == nil && auth != nil {
-		var replies []any
-		if replies, err = exchange(conn, r, auth); err == nil {
-			if failed, ok := replies[0].(serverError); ok {
-				err = failed
-			}
-		}
+		err = demanded(conn, r, auth...)
 	}
 	if err != nil {
 		return err
@@ -353,12 +348,8 @@ func (l *link) greet(ctx context.Context, conn net.Conn, r *bufio.Reader) error 
 		}
 	}
 	if l.onPush != nil {
-		tracking, err := exchange(conn, r, []string{"CLIENT", "TRACKING", "ON"})
-		if err != nil {
+		if err := demanded(conn, r, "CLIENT", "TRACKING", "ON"); err != nil {
 			return err
-		}
-		if failed, ok := tracking[0].(serverError); ok {
-			return failed
 		}
 	}
 	l.mu.Lock()
@@ -392,6 +383,18 @@ func exchange(conn net.Conn, r *bufio.Reader, commands ...[]string) ([]any, erro
 		}
 	}
 	return replies, nil
+}
+
+// demanded is nil where the server has done what a command says, before anybody else asks.
+func demanded(conn net.Conn, r *bufio.Reader, words ...string) error {
+	replies, err := exchange(conn, r, words)
+	if err != nil {
+		return err
+	}
+	if failed, ok := replies[0].(serverError); ok {
+		return failed
+	}
+	return nil
 }
 
 // idOf is the connection's id in the reply to HELLO; 0 where it says none.
@@ -551,11 +554,11 @@ func (l *link) backend() string {
 	return byModule
 }
 
-// adapt changes how the server is asked; what f says.
-func (l *link) adapt(f func(*dialect) bool) bool {
+// adapt has f change how the server is asked.
+func (l *link) adapt(f func(*dialect)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return f(&l.dialect)
+	f(&l.dialect)
 }
 
 // isGone tells whether it has failed.

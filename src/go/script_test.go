@@ -27,7 +27,7 @@ func scriptFirst(t *testing.T, transport Server) *Conn {
 	conn := connect(t, transport)
 	l := must(conn.primaryAt(transport)).current()
 	<-l.ready
-	l.adapt(func(d *dialect) bool { d.byScript = true; return true })
+	l.adapt(func(d *dialect) { d.byScript = true })
 	return conn
 }
 
