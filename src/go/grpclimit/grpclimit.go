@@ -58,8 +58,8 @@ func Stream(limiter *swlimit.Limiter, key Key) grpc.StreamServerInterceptor {
 }
 
 // HoldStream has each stream hold a place for as long as it lives: so many streams at once. It does not wait for a
-// place: without one the stream ends with RESOURCE_EXHAUSTED. When the place is lost, the context of the stream that the
-// handler gets is cancelled with the cause swlimit.ErrLost; a handler that waits for messages should watch it.
+// place: without one the stream ends with RESOURCE_EXHAUSTED. When the place is lost, the context of the stream that
+// the handler gets is cancelled with the cause swlimit.ErrLost; a handler that waits for messages should watch it.
 func HoldStream(holds *swlimit.Holds, key Key) grpc.StreamServerInterceptor {
 	return func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		name := key(stream.Context(), info.FullMethod)

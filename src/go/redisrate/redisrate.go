@@ -117,12 +117,12 @@ type state struct {
 	limiters map[Limit]*swlimit.Limiter
 }
 
-// NewLimiter returns a limiter on the servers of a client: a *redis.Client or a *redis.ClusterClient. Others are refused
-// at the first call. Keys begin with "swlimit:", unless an option says otherwise.
+// NewLimiter returns a limiter on the servers of a client: a *redis.Client or a *redis.ClusterClient. Others are
+// refused at the first call. Keys begin with "swlimit:", unless an option says otherwise.
 //
 // All limiters of a client share the connections of one [swlimit.Conn], which are closed when the garbage collector
-// frees the client, after its limiters. That never happens to a ClusterClient of go-redis 9.23 that was used, even if it is
-// closed. To close connections yourself, see [FromConn].
+// frees the client, after its limiters. That never happens to a ClusterClient of go-redis 9.23 that was used, even if
+// it is closed. To close connections yourself, see [FromConn].
 func NewLimiter(rdb rediser, options ...swlimit.Option) *Limiter {
 	conn, err := connOf(rdb)
 	if err != nil {
