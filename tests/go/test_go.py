@@ -12,7 +12,8 @@ from support.server import MODULE, ROOT
 from support.tls import encrypted
 
 CORE = "github.com/swlimit/swlimit/src/go"
-MODULES = [path.parent for path in sorted((ROOT / "src/go").rglob("go.mod"))]
+TESTS = ROOT / "tests/go"
+MODULES = [*(path.parent for path in sorted(golang.MODULES.rglob("go.mod"))), TESTS]
 
 
 def passes(folder, only=None, env=None, **ports):
@@ -38,7 +39,7 @@ def test_adapters(server, start, binaries, tmp_path):
     """Also that every exported name is documented. The sentinel makes the replica the master when it is asked to."""
     cluster, tls = Cluster(start), encrypted(start, tmp_path)
     sentinel, *_ = watched(start, binaries, tmp_path, "main", ("failover-timeout", 2000))
-    passes(ROOT / "tests/go", main=server.port, cluster=cluster.servers[0].port, tls=tls.port, sentinel=sentinel.port,
+    passes(TESTS, main=server.port, cluster=cluster.servers[0].port, tls=tls.port, sentinel=sentinel.port,
            env={"SWLIMIT_CA": str(tls.authority)})
 
 
@@ -50,7 +51,7 @@ def test_redisrate(server, start):
     passes("redisrate", main=server.port, cluster=Cluster(start).servers[0].port)
 
 
-@pytest.mark.parametrize("module", MODULES, ids=[str(path.relative_to(golang.MODULES)) for path in MODULES])
+@pytest.mark.parametrize("module", MODULES, ids=[str(path.relative_to(ROOT)) for path in MODULES])
 def test_is_in_good_order(module):
     """Formatted and vetted."""
     assert subprocess.check_output([golang.FORMAT, "-l", "."], cwd=module, text=True) == ""
