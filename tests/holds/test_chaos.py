@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.hold_load import HoldLoad, all_end, kept
+from support.hold_load import HoldLoad, all_end, crash, kept, one_more_fits
 from support.load import to
 from support.replication import PROMPT, replica_of, synchronised
 from support.waiting import eventually
@@ -18,13 +18,7 @@ def test_crashes_under_load(start, report):
     """kill -9 with `appendfsync always`, again and again: who has an answer goes on holding, and tokens grow."""
     server = start(options=ALWAYS)
     with HoldLoad(to(server), KEYS, ttl=4.0) as load:
-        for _ in range(3):
-            load.reach(300)
-            server.kill()
-            eventually(lambda: load.failures)
-            server.start()
-            load.failures.clear()
-        load.reach(300)
+        crash(load, server)
     client = server.client(socket_timeout=60)
     relied_on = kept(load, lambda key: client)
     all_end(load, lambda key: client)
@@ -45,9 +39,5 @@ def test_a_promoted_replica_knows_the_holders(start, skewed, report, skew):
     client = replica.client(socket_timeout=60)
     client.replicaof("NO", "ONE")
     relied_on = kept(load, lambda key: client)
-    for key in KEYS:
-        held = client.execute_command("SWLIMIT.HOLDERS", key, 10_000)
-        units = len(held)
-        granted, *_, token = client.execute_command("SWLIMIT.HOLD", key, units + 1, "1s", "next")
-        assert granted == 1 and (not held or token > load.tokens[key])
+    one_more_fits(load, client)
     report(f"{load.granted} holds confirmed, {relied_on} relied on when the replica took over: none lost")

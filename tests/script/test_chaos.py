@@ -9,7 +9,7 @@ import time
 import pytest
 import redis
 
-from support.hold_load import HoldLoad, all_end, kept
+from support.hold_load import HoldLoad, all_end, crash, kept, one_more_fits
 from support.load import to
 from support.replication import PROMPT, replica_of, synchronised
 from support.script import SCRIPT, scripted, sha
@@ -112,10 +112,7 @@ def test_a_promoted_replica_knows_the_holders(start, skewed, report, skew):
     client = ScriptClient(replica.client(socket_timeout=60))
     client.execute_command("REPLICAOF", "NO", "ONE")
     relied_on = kept(load, lambda key: client)
-    for key in KEYS:
-        units = len(client.execute_command("SWLIMIT.HOLDERS", key, 10_000))
-        granted, *_, token = client.execute_command("SWLIMIT.HOLD", key, units + 1, "1s", "next")
-        assert granted == 1 and (not units or token > load.tokens[key])
+    one_more_fits(load, client)
     report(f"{load.granted} holds confirmed, {relied_on} relied on when the replica took over: none lost")
 
 
@@ -124,13 +121,7 @@ def test_crashes_under_load(start, report):
     """kill -9 with `appendfsync always`: who has an answer goes on holding."""
     server = start(module=None, options={"appendonly": "yes", "appendfsync": "always"})
     with holding(server) as load:
-        for _ in range(3):
-            load.reach(300)
-            server.kill()
-            eventually(lambda: load.failures)
-            server.start()
-            load.failures.clear()
-        load.reach(300)
+        crash(load, server)
     client = ScriptClient(server.client(socket_timeout=60))
     relied_on = kept(load, lambda key: client)
     nothing_is_lost(server)

@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass
 
 from .load import Workers
+from .waiting import eventually
 
 
 @dataclass
@@ -104,3 +105,22 @@ def all_end(load, client_of):
     for key in load.keys:
         free = ("SWLIMIT.HOLD", key, load.limit, "1m", "all", "COST", load.limit, "WAIT", "30s")
         assert client_of(key).execute_command(*free)[0] == load.limit
+
+
+def crash(load, server):
+    """kill -9 under load, three times; the load goes on with the server that starts again."""
+    for _ in range(3):
+        load.reach(300)
+        server.kill()
+        eventually(lambda: load.failures)
+        server.start()
+        load.failures.clear()
+    load.reach(300)
+
+
+def one_more_fits(load, client):
+    """A limit of one more than are live has room for one, whose token is larger than all before it."""
+    for key in load.keys:
+        live = len(client.execute_command("SWLIMIT.HOLDERS", key, 10_000))
+        granted, *_, token = client.execute_command("SWLIMIT.HOLD", key, live + 1, "1s", "next")
+        assert granted == 1 and (not live or token > load.tokens[key])
