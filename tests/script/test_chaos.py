@@ -1,7 +1,6 @@
 """Servers that lose the script, the module, or their data under holders: never more of them live than the limit except
 what a failover loses, and no place is lost for longer than its ttl."""
 
-import hashlib
 import itertools
 import random
 import time
@@ -12,11 +11,11 @@ import redis
 from support.hold_load import HoldLoad, all_end, crash, kept, one_more_fits
 from support.load import to
 from support.replication import PROMPT, replica_of, synchronised
-from support.script import SCRIPT, scripted, sha
-from support.server import MODULE, ROOT
+from support.script import SCRIPT, TAKEOVER, scripted, sha
+from support.server import MODULE
 from support.waiting import eventually
 
-SHA, TAKEOVER = sha(), (ROOT / "src/lua/takeover.lua").read_bytes()
+SHA = sha()
 KEYS = [f"seats:{number}" for number in range(4)]
 LIMIT, TTL = 4, 2.0
 
@@ -58,8 +57,7 @@ class ScriptClient:
         raise AssertionError(f"no reply to {words}")
 
     def take_over(self, key):
-        self.client.script_load(TAKEOVER)
-        self.client.execute_command("EVALSHA", hashlib.sha1(TAKEOVER).hexdigest(), 1, key)
+        self.client.execute_command("EVALSHA", self.client.script_load(TAKEOVER.read_bytes()), 1, key)
 
     def close(self):
         self.client.close()

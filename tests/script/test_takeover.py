@@ -1,6 +1,5 @@
 """Keys of the script are the module's, once it is loaded: by takeover.lua, with their counts, holds and expiry."""
 
-import hashlib
 import random
 
 import pytest
@@ -9,11 +8,9 @@ from script.test_convert import convert, without_memory
 from support.bounds import MAX, T
 from support.comparing import Commands, stands
 from support.resp import Connection, Failed
-from support.script import SEVERAL, load, scripted, sha
-from support.server import ROOT
+from support.script import SEVERAL, TAKEOVER, load, scripted, sha
 from support.waiting import eventually
 
-TAKEOVER = (ROOT / "src/lua/takeover.lua").read_bytes()
 END = T + 3_600_000
 ROUNDS = [(60, 200), pytest.param(700, 2000, marks=pytest.mark.long)]  # and the keys there have to be, at least
 WRONGTYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
@@ -25,8 +22,7 @@ class Caller:
     def __init__(self, connection):
         self.connection = connection
         load(connection)
-        self.digest = hashlib.sha1(TAKEOVER).hexdigest()
-        assert connection.call("SCRIPT", "LOAD", TAKEOVER) == self.digest.encode()
+        self.digest = connection.call("SCRIPT", "LOAD", TAKEOVER.read_bytes())
         self.taken = 0
 
     def take_over(self, key):
