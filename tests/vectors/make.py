@@ -19,6 +19,7 @@ from support.holding import Refused  # noqa: E402
 from support.holding_workload import HoldingWorkload  # noqa: E402
 from support.workload import Workload  # noqa: E402
 from vectors.commands import commands  # noqa: E402
+from vectors.rates import rates  # noqa: E402
 
 UNITS = {"ms": 1, "": 1_000, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -258,7 +259,8 @@ def methods():
 
 
 FILES = {"durations.json": durations, "methods.json": methods, "defaults.json": defaults, "decisions.json": decisions,
-         "replies.json": replies, "holds.json": holds, "budgets.json": budgets, "commands.json": commands}
+         "replies.json": replies, "holds.json": holds, "budgets.json": budgets, "commands.json": commands,
+         "rates.json": rates}
 
 if __name__ == "__main__":
     for name, cases in FILES.items():
