@@ -19,6 +19,7 @@ from support.holding import Refused  # noqa: E402
 from support.holding_workload import HoldingWorkload  # noqa: E402
 from support.workload import Workload  # noqa: E402
 from vectors.commands import commands  # noqa: E402
+from vectors.moving import adaptive, warm_up  # noqa: E402
 from vectors.rates import rates  # noqa: E402
 
 UNITS = {"ms": 1, "": 1_000, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -260,7 +261,7 @@ def methods():
 
 FILES = {"durations.json": durations, "methods.json": methods, "defaults.json": defaults, "decisions.json": decisions,
          "replies.json": replies, "holds.json": holds, "budgets.json": budgets, "commands.json": commands,
-         "rates.json": rates}
+         "rates.json": rates, "warm_up.json": warm_up, "adaptive.json": adaptive}
 
 if __name__ == "__main__":
     for name, cases in FILES.items():
