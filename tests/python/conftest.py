@@ -14,13 +14,19 @@ import swlimit
 class Threads:
     """Programs without asyncio."""
 
-    name = "threads"
+    name, prefix, closing = "threads", "", "close"
     lazy = redis.Redis
     redis, cluster, sentinel = redis.Redis, redis.RedisCluster, redis.Sentinel
     allow_all = staticmethod(swlimit.allow_all)
 
     def limiter(self, client, *quota, **options):
         return swlimit.Limiter(client, *quota, **options)
+
+    def limits(self, client, rates, **options):
+        return swlimit.Limits(client, rates, **options)
+
+    def opened(self, make, *words, **options):
+        return make(*words, **options)
 
     def hold_limiter(self, client, *words, **options):
         return swlimit.HoldLimiter(client, *words, **options)
@@ -44,7 +50,7 @@ class Threads:
 class Asyncio:
     """Programs with asyncio."""
 
-    name = "asyncio"
+    name, prefix, closing = "asyncio", "Async", "aclose"
     redis, cluster, sentinel = redis.asyncio.Redis, redis.asyncio.RedisCluster, redis.asyncio.Sentinel
 
     def __init__(self):
@@ -54,6 +60,12 @@ class Asyncio:
 
     def limiter(self, client, *quota, **options):
         return Called(self, swlimit.AsyncLimiter(client, *quota, **options))
+
+    def limits(self, client, rates, **options):
+        return Called(self, swlimit.AsyncLimits(client, rates, **options))
+
+    def opened(self, make, *words, **options):
+        return Called(self, make(*words, **options))
 
     def hold_limiter(self, client, *words, **options):
         return Called(self, self.call(swlimit.AsyncHoldLimiter, client, *words, **options))

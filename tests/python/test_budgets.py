@@ -52,7 +52,7 @@ def test_a_clock_that_is_behind_asks_with_the_next_period(budgets, server):
     """Right after a period's end the server says that it is over."""
     limiter = budgets(10, "day")
     start = limiter.period_at(int(time.time() * 1000)).start
-    with patch("swlimit.budget_limiter.shown", lambda: start - 500):
+    with patch("swlimit._core.clock.shown", lambda: start - 500):
         assert limiter.allow("k").remaining == 9
     with server.client() as client:
         assert client.pexpiretime("k") > start
@@ -62,13 +62,13 @@ def test_a_clock_that_is_behind_asks_with_the_next_period(budgets, server):
 def test_without_a_server(kind, words):
     limiter = kind.budget_limiter(None, 3, *words)
     start, end = limiter.period_at(int(time.time() * 1000))
-    with patch("swlimit.budget_limiter.shown", lambda: end - 1000):
+    with patch("swlimit._core.clock.shown", lambda: end - 1000):
         assert [limiter.allow("k", 2, partial=True).granted for _ in range(3)] == [2, 1, 0]
         assert limiter.allow("k").retry_after == 1.0 and limiter.allow("k", 4).retry_after == float("inf")
         assert limiter.record("k", 2).remaining == 0 and limiter.refund("k", 4) == 4
         assert limiter.allow("k").remaining == 1
         assert limiter.statistics.local == 7
-    with patch("swlimit.budget_limiter.shown", lambda: end):
+    with patch("swlimit._core.clock.shown", lambda: end):
         assert limiter.allow("k").remaining == 2
         assert limiter.reset("k") and not limiter.reset("k")
 

@@ -13,7 +13,7 @@ from swlimit import Decision, admission, hold_limiter
 from swlimit._base import POLLING, time_before
 from swlimit._core import quota as quotas
 from swlimit._core.denial_cache import Demand, DenialCache
-from swlimit._core.local_windows import LocalWindows
+from swlimit._core.local_windows import LocalWindows, allow_all
 from swlimit._core.quota import Geometry, Quota, checked_share, default_resolution, milliseconds, part
 from swlimit._core.window import CountOverflow, Key, Window
 from swlimit._hold_attempt import LEAST_POLL, MOST_POLL
@@ -79,9 +79,9 @@ def answer(local, words):
         number = int(words[1])
         keys, rest = words[2:2 + number], words[2 + number:]
         options = options_of(rest[4 * number:])
-        members = [(key.encode(), Quota.of(int(rest[at]), *rest[at + 1:at + 3], options.get("strict", False)),
+        members = [(local, key.encode(), Quota.of(int(rest[at]), *rest[at + 1:at + 3], options.get("strict", False)),
                     int(rest[at + 3])) for key, at in zip(keys, range(0, 4 * number, 4))]
-        replies = local.allow_all(members, options["at"])
+        replies = allow_all(members, options["at"])
         return [int(all(reply[0] for reply in replies)), *replies]
     options = options_of(words[first:])
     quota = Quota.of(int(words[2]), words[3], words[4], options.pop("strict", False))

@@ -11,10 +11,11 @@ from .budget_limiter import AsyncBudgetLimiter, BudgetLimiter
 from .errors import DeniedError, ModuleMissing, ServerAway, SwlimitError
 from .hold_limiter import AsyncHold, AsyncHoldLimiter, Hold, HoldLimiter
 from .rate_limiter import AsyncLimiter, Limiter
+from .rate_limits import AsyncLimits, Limits
 from .rules import Rule
 
 __all__ = ["Admission", "AsyncAdmission", "AsyncBudgetLimiter", "AsyncHold", "AsyncHoldLimiter", "AsyncLimiter",
-           "BudgetLimiter", "Calendar", "Decision", "Decisions", "DeniedError", "Hold", "HoldDecision", "HoldLimiter",
-           "Holder", "Limiter", "ModuleMissing", "Request", "Rule", "ServerAway", "ServerState",
-           "Statistics", "SwlimitError", "admit", "allow_all"]
+           "AsyncLimits", "BudgetLimiter", "Calendar", "Decision", "Decisions", "DeniedError", "Hold", "HoldDecision",
+           "HoldLimiter", "Holder", "Limiter", "Limits", "ModuleMissing", "Request", "Rule", "ServerAway",
+           "ServerState", "Statistics", "SwlimitError", "admit", "allow_all"]
 __version__ = "0.2.0"

@@ -1,7 +1,7 @@
 """`acquire`: a request that waits until its units are granted."""
 
-import time
 from contextlib import suppress
+from typing import Any
 
 import redis.exceptions as redis_errors
 
@@ -17,7 +17,7 @@ from .errors import NoFreeConnection, ServerAway
 class Acquisition:
     """One request that waits until the instant `ends` at most: in the server's queue if possible, else by polling."""
 
-    def __init__(self, limiter: RateLimiterBase, demand: Demand, ends: float) -> None:
+    def __init__(self, limiter: RateLimiterBase[Any], demand: Demand, ends: float) -> None:
         self._limiter, self._demand, self._ends = limiter, demand, ends
 
     async def outcome(self) -> Decision:
@@ -25,7 +25,7 @@ class Acquisition:
         if decision is not None:
             return decision
         queue = self._limiter._queues.of(self._demand.key)
-        if not await queue.take(self._ends - time.monotonic()):
+        if not await queue.take(self._ends - self._limiter._clock.monotonic()):
             return await self._poll(0.0)
         try:
             return await self._poll(self._ends)
@@ -38,7 +38,7 @@ class Acquisition:
         if limiter._state is None or not limiter._state.has_queue(demand.key):
             return None
         first = await self._first_try()
-        if first is not None and (first or (first.retry_after or 0.0) > ends - time.monotonic()):
+        if first is not None and (first or (first.retry_after or 0.0) > ends - limiter._clock.monotonic()):
             limiter.statistics.add("server")
             return first
         while limiter._state is not None and limiter._state.has_queue(demand.key):
@@ -51,12 +51,12 @@ class Acquisition:
                 return None
             except redis_errors.AskError as error:
                 limiter._state.redirected(error)
-                await limiter._interface.sleep(0.05)
+                await self._sleep(0.05)
             except redis_errors.ResponseError as error:
-                if can_wait_again(error) and time.monotonic() < ends:
+                if can_wait_again(error) and limiter._clock.monotonic() < ends:
                     with suppress(ServerAway):  # its redirection says where the key is now
                         await limiter._send(Peek(demand.key, demand.quota))
-                    await limiter._interface.sleep(0.05)
+                    await self._sleep(0.05)
                     continue
                 if not has_no_queue(error):
                     raise
@@ -90,11 +90,14 @@ class Acquisition:
             if decision is None:
                 decision = await limiter._decide(demand, Allow(*demand[:3]), limiter._timeout)
             pause = decision.retry_after or 0.0
-            if decision or limiter._is_closed or time.monotonic() + pause > ends:
+            if decision or limiter._is_closed or limiter._clock.monotonic() + pause > ends:
                 return decision
             if limiter._state is not None and limiter._state.has_queue(demand.key):
                 pause = min(pause, POLLING)
-            await limiter._interface.sleep(max(0.001, pause))
+            await self._sleep(max(0.001, pause))
             queued = await self._queue()
             if queued is not None:
                 return queued
+
+    async def _sleep(self, seconds: float) -> None:
+        await self._limiter._clock.sleep(seconds, self._limiter._interface.sleep)

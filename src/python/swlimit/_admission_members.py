@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ._core.calendar import Span
-from ._core.clock import shown
 from ._core.decision import Decision, HoldDecision
-from ._core.local_windows import instant
 from ._hold_base import Claim, HoldRequest
 from ._protocol.commands import Allow, Budget, BudgetClause, HoldClause, RateClause, Record, Refund
 from ._rate_base import Request
@@ -36,7 +34,7 @@ class RateMember:
         return decision
 
     def refund_here(self, units: int) -> None:
-        self.limiter._local.change("REFUND", self.key, instant(), units=units, age=None)
+        self.limiter._local.change("REFUND", self.key, self.limiter._clock.instant(), units=units, age=None)
 
     def record_here(self, units: int) -> None:
         self.limiter._count_here(self.record(units), self.limiter._local_source)
@@ -62,7 +60,7 @@ class BudgetMember:
     def __init__(self, request: BudgetRequest) -> None:
         self.limiter, self._request = request.limiter, request
         self.key, self.cost = request.key, request.cost
-        self.span: Span = self.limiter.period_at(shown())
+        self.span: Span = self.limiter.period_at(self.limiter._clock.shown())
 
     def clause(self) -> BudgetClause:
         return BudgetClause(self.key, self._request.limit, self.span.end, self.cost)
@@ -80,17 +78,17 @@ class BudgetMember:
         return decision
 
     def refund_here(self, units: int) -> None:
-        self.limiter._local.refund(self.key, units, shown())
+        self.limiter._local.refund(self.key, units, self.limiter._clock.shown())
 
     def record_here(self, units: int) -> None:
         self.limiter._count_here(self._request._replace(cost=units), force=True)
 
     def refund(self, units: int, age: int) -> Refund | None:
         """Gives back units; None when their period is over."""
-        return None if shown() >= self.span.end else Refund(self.key, units)
+        return None if self.limiter._clock.shown() >= self.span.end else Refund(self.key, units)
 
     def record(self, units: int) -> Budget:
-        until = self.limiter.period_at(shown()).end
+        until = self.limiter.period_at(self.limiter._clock.shown()).end
         return Budget(self.key, self._request.limit, until, units, force=True)
 
     def forget(self) -> None:

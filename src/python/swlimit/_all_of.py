@@ -4,8 +4,8 @@ import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, overload
 
+from ._core import local_windows
 from ._core.decision import Decision, Decisions, Source
-from ._core.local_windows import instant
 from ._core.quota import Duration
 from ._protocol.commands import Allow, AllowAll, RateClause
 from ._rate_base import RateLimiterBase, Request
@@ -34,12 +34,12 @@ def allow_all(*requests: Request[Any], deadline: Duration | None = None) -> Any:
     kinds = {type(one.limiter) for one in requests}
     if len(kinds) > 1:
         raise TypeError("limits that are decided together are all of Limiters, or all of AsyncLimiters")
-    deciding = _decide(requests, deadline)
+    deciding = decide_together(requests, deadline)
     return deciding if isinstance(requests[0].limiter, AsyncLimiter) else run(deciding)
 
 
-async def _decide(requests: Sequence[Request[Any]], deadline: Duration | None) -> Decisions:
-    first: RateLimiterBase = requests[0].limiter
+async def decide_together(requests: Sequence[Request[Any]], deadline: Duration | None) -> Decisions:
+    first: RateLimiterBase[Any] = requests[0].limiter
     wait = first._wait(deadline)
     demands = [one.demand for one in requests]
     if len(requests) == 1:
@@ -78,15 +78,16 @@ async def _decide(requests: Sequence[Request[Any]], deadline: Duration | None) -
     return Decisions(bool(reply[0]), members)
 
 
-def check_together(limiters: Sequence[RateLimiterBase]) -> None:
+def check_together(limiters: Sequence[RateLimiterBase[Any]]) -> None:
     """Raise ValueError unless these limiters can decide in one command."""
     if len({(one._state, one.quota.strict) for one in limiters}) > 1:
         raise ValueError("limits that are decided together have one client, and are all strict or all not")
 
 
-def _count_here(first: RateLimiterBase, requests: Sequence[Request[Any]], source: Source) -> Decisions:
+def _count_here(first: RateLimiterBase[Any], requests: Sequence[Request[Any]], source: Source) -> Decisions:
     demands = [one.demand for one in requests]
-    replies = first._local.allow_all([demand[:3] for demand in demands], instant())
+    replies = local_windows.allow_all([(one.limiter._local, *one.demand[:3]) for one in requests],
+                                      first._clock.instant())
     for one in requests:
         one.limiter.statistics.add(source)
     members = tuple(Decision.of(reply, demand.quota, source) for reply, demand in zip(replies, demands))

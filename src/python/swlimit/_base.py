@@ -1,11 +1,11 @@
 """What all limiters have in common: a client's servers, and the options for failures."""
 
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Literal, get_args
 
 from ._core import fork
+from ._core.clock import MACHINE, Clock
 from ._core.decision import Source
 from ._core.denial_cache import DenialCache
 from ._core.quota import Duration, checked_integer, checked_share, seconds
@@ -62,6 +62,9 @@ class BaseLimiter:
     _state: ClientState | None
     """None without a client, and when the limiter is closed."""
     _denials: DenialCache | None = None
+    _clock: Clock = MACHINE
+    _opened: Any = None
+    """The client that this limiter has made, and closes."""
 
     def _set_up(self, client: Any, on_failure: OnFailure, local_share: float, timeout: Duration, max_keys: int,
                 max_waiting: int, prefix: Key, module: Module) -> None:
@@ -97,6 +100,11 @@ class BaseLimiter:
         """Raise TypeError unless the client is of this limiter's kind."""
         raise NotImplementedError
 
+    @staticmethod
+    async def _close_client(client: Any) -> None:
+        """Close a client of this limiter's kind."""
+        raise NotImplementedError
+
     def servers(self) -> tuple[ServerState, ...]:
         """The state of each server that was used so far; none without a client."""
         return () if self._state is None else tuple(server.state for server in self._state.topology.all())
@@ -120,6 +128,9 @@ class BaseLimiter:
             self._state = self._denials = None
             if state is not None and state.leave(self, denials):
                 workers = state.close_connections()
+            opened, self._opened = self._opened, None
+            if opened is not None:
+                await self._close_client(opened)
         await self._interface.ended(workers)
 
     def _send(self, command: Command, wait: float | None = None) -> Coroutine[Any, Any, Any]:
@@ -157,10 +168,9 @@ def key_of(key: KeyOf, *args: Any, **kwargs: Any) -> Key:
     return key(*args, **kwargs) if callable(key) else key
 
 
-def instant_after(timeout: Duration | None, name: str = "timeout") -> float:
-    """When a wait ends; None is as good as never."""
-    waits = LONGEST_WAIT if timeout is None else min(seconds(timeout, name, least=0), LONGEST_WAIT)
-    return time.monotonic() + waits
+def longest_wait(timeout: Duration | None, name: str = "timeout") -> float:
+    """How many seconds to wait at most; None is as good as for ever."""
+    return LONGEST_WAIT if timeout is None else min(seconds(timeout, name, least=0), LONGEST_WAIT)
 
 
 def time_before(deadline: float) -> float:

@@ -3,29 +3,45 @@
 import math
 import time
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar, get_args
+from typing import Any, Generic, Literal, TypedDict, TypeVar, get_args
 
 from ._base import BaseLimiter, Key, OnFailure, one_of
 from ._core.decision import Decision, Source
 from ._core.denial_cache import Demand, DenialCache, Ticket
-from ._core.local_windows import LocalWindows, instant
+from ._core.local_windows import LocalWindows
 from ._core.quota import Duration, Quota, checked_flag, checked_integer, milliseconds, seconds
 from ._protocol.commands import RateCommand, Record
 from ._protocol.script_fallback import Module
+from ._sync_async import C
 from ._transport.circuit_breaker import LAST_PROBE
 from .errors import ServerAway
 
 Mode = Literal["cached", "direct", "local"]
 
 
-class RateLimiterBase(BaseLimiter):
+class Options(TypedDict, total=False):
+    """The options of a limiter of rates, beside its client and its quota."""
+
+    strict: bool
+    mode: Mode | None
+    on_failure: OnFailure
+    local_share: float
+    timeout: Duration
+    max_untracked_age: Duration
+    max_keys: int
+    max_waiting: int
+    prefix: Key
+    module: Module
+
+
+class RateLimiterBase(BaseLimiter, Generic[C]):
     """What `Limiter` and `AsyncLimiter` decide by."""
 
     def __init__(
-        self, client: Any, limit: int, window: Duration, resolution: Duration | None = None, *, strict: bool = False,
-        mode: Mode | None = None, on_failure: OnFailure = "local", local_share: float = 0.1, timeout: Duration = 0.05,
-        max_untracked_age: Duration = 0.1, max_keys: int = 100_000, max_waiting: int = 10, prefix: Key = b"",
-        module: Module = "auto",
+        self, client: C | None, limit: int, window: Duration, resolution: Duration | None = None, *,
+        strict: bool = False, mode: Mode | None = None, on_failure: OnFailure = "local", local_share: float = 0.1,
+        timeout: Duration = 0.05, max_untracked_age: Duration = 0.1, max_keys: int = 100_000, max_waiting: int = 10,
+        prefix: Key = b"", module: Module = "auto",
     ) -> None:
         """At most `limit` units in each `window`, which slides in steps of `resolution`.
 
@@ -124,7 +140,7 @@ class RateLimiterBase(BaseLimiter):
     def _execute_here(self, source: Source, command: str, key: bytes, quota: Quota, cost: int, partial: bool, age: int,
                       block: int) -> Decision:
         self.statistics.add(source)
-        reply = self._local.execute(command, key, quota, instant(), cost, partial, age, block or None)
+        reply = self._local.execute(command, key, quota, self._clock.instant(), cost, partial, age, block or None)
         return Decision.of(reply, quota, source)
 
     def _by_policy(self, quota: Quota, cost: int) -> Decision:
@@ -148,7 +164,7 @@ class RateLimiterBase(BaseLimiter):
             self._denials.learn(ticket, decision, time.monotonic(), age)
 
 
-L = TypeVar("L", bound=RateLimiterBase, covariant=True)
+L = TypeVar("L", bound=RateLimiterBase[Any], covariant=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,15 +70,26 @@ class Kind:
         raise NotImplementedError
 
 
+Client = redis.Redis | redis.RedisCluster
+AsyncClient = redis.asyncio.Redis | redis.asyncio.RedisCluster
+C = TypeVar("C")
+"""The clients that a limiter takes."""
+
+
 class Threaded(Kind):
     """Limiters for programs with threads, or without."""
 
     _states = ClientStates(THREADS)
     _interface: Interface = THREADS
+    _open = staticmethod(redis.Redis.from_url)
     close: Any
 
+    @staticmethod
+    async def _close_client(client: redis.Redis) -> None:
+        client.close()
+
     def _check_client(self, client: Any) -> None:
-        if not isinstance(client, (redis.Redis, redis.RedisCluster)):
+        if not isinstance(client, Client):
             raise TypeError(f"client must be a redis.Redis or redis.RedisCluster, not {kind_of(client)}"
                             + f"; Async{type(self).__name__} is for those of redis.asyncio" * is_async(client))
 
@@ -120,7 +131,12 @@ class Awaited(Kind):
 
     _states = ClientStates(ASYNCIO)
     _interface: Interface = ASYNCIO
+    _open = staticmethod(redis.asyncio.Redis.from_url)
     close: Any
+
+    @staticmethod
+    async def _close_client(client: redis.asyncio.Redis) -> None:
+        await client.aclose()
 
     def _check_client(self, client: Any) -> None:
         if not is_async(client):
@@ -182,4 +198,4 @@ def kind_of(client: object) -> str:
 
 
 def is_async(client: object) -> bool:
-    return isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster))
+    return isinstance(client, AsyncClient)

@@ -8,7 +8,6 @@ import redis.exceptions as redis_errors
 
 from ._base import BaseLimiter, Key, OnFailure
 from ._core.calendar import Calendar, Period, Span
-from ._core.clock import shown
 from ._core.decision import Decision, Source
 from ._core.local_budgets import LocalBudgets
 from ._core.quota import Duration, checked_flag, checked_integer, milliseconds, part
@@ -109,7 +108,7 @@ class _BudgetLimiter(BaseLimiter):
         aged = None if age is None else milliseconds(age, "age", least=0)
         name = self._name(key)
         if self._state is None:
-            return self._local.refund(name, units, shown())
+            return self._local.refund(name, units, self._clock.shown())
         taken: int = await self._send(Refund(name, units, age=aged))
         return taken
 
@@ -123,7 +122,7 @@ class _BudgetLimiter(BaseLimiter):
 
     async def _decide(self, request: BudgetRequest, wait: float, **options: bool) -> Decision:
         """Ask the server. When this clock is behind the server's at the end of a period, ask with the next period."""
-        span = self.period_at(shown())
+        span = self.period_at(self._clock.shown())
         try:
             reply = await self._send(request.command(span.end, **options), wait)
         except redis_errors.ResponseError as error:
@@ -136,7 +135,7 @@ class _BudgetLimiter(BaseLimiter):
 
     def _count_here(self, request: BudgetRequest, **options: bool) -> Decision:
         """Decide in this process."""
-        now = shown()
+        now = self._clock.shown()
         span = self.period_at(now)
         self.statistics.add(self._local_source)
         limit = part(request.limit, self._share)
@@ -148,7 +147,7 @@ class _BudgetLimiter(BaseLimiter):
         if self._state is None or self._on_failure == "local":
             return self._count_here(request, **options)
         self.statistics.add("failure")
-        span = self.period_at(shown())
+        span = self.period_at(self._clock.shown())
         window = (span.end - span.start) / 1000
         granted, retry_after = (request.cost, 0.0) if self._on_failure == "allow" else (0, LAST_PROBE)
         return Decision(granted, request.limit, None, retry_after, None, window, "failure")

@@ -1,9 +1,10 @@
 """Limiters of holds: how many at once."""
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from ._base import Key, KeyOf, instant_after, key_of
+from ._base import Key, KeyOf, key_of, longest_wait
 from ._core.decision import Holder
 from ._core.quota import Duration, checked_integer, seconds
 from ._hold_attempt import HoldAttempt
@@ -70,7 +71,7 @@ class _HoldLimiter(HoldLimiterBase):
         request = self.request(key, cost, ttl=ttl, limit=limit)
         if seconds(wait, "wait", least=0) > LONGEST_HOLD_WAIT:
             raise ValueError(f"wait must be at most 1h, not {wait!r}")
-        attempt = HoldAttempt(request, instant_after(wait, "wait"))
+        attempt = HoldAttempt(request, time.monotonic() + longest_wait(wait, "wait"))
         decision, claim = await attempt.outcome()
         self.statistics.add(decision.source)
         return self._guard(request, attempt.id, decision, claim)

@@ -5,27 +5,39 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from ._acquisition import Acquisition
-from ._base import Key, KeyOf, instant_after, key_of
-from ._core.clock import shown
+from ._base import Key, KeyOf, key_of, longest_wait
 from ._core.decision import Decision
-from ._core.local_windows import instant
 from ._core.quota import Duration, checked_flag, checked_integer, milliseconds
+from ._core.rates import parse_rate
 from ._protocol.commands import Allow, Block, Command, Delete, Peek, Record, Refund, Unblock
-from ._rate_base import RateLimiterBase, Request
-from ._sync_async import Awaited, Threaded, dual_method
+from ._rate_base import Options, RateLimiterBase, Request
+from ._sync_async import AsyncClient, Awaited, C, Client, Threaded, dual_method
 from ._transport.client_state import PendingRecord
 from ._transport.thread_backend import run
 from .errors import DeniedError, ServerAway
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _RateLimiter(RateLimiterBase):
+class _RateLimiter(RateLimiterBase[C]):
     """The methods of `Limiter` and `AsyncLimiter`."""
+
+    _open: Any
+
+    @classmethod
+    def from_url(cls, url: str, rate: str, resolution: Duration | None = None,
+                 **options: "Unpack[Options]") -> "Self":
+        """A limiter of one rate, such as `100/minute`, on the server of a URL as redis-py takes it. Closing the limiter
+        closes the client that it has made."""
+        limit, window = parse_rate(rate)
+        client = cls._open(url)
+        limiter = cls(client, limit, f"{window}ms", resolution, **options)
+        limiter._opened = client
+        return limiter
 
     async def _allow(self, key: Key, cost: int = 1, *, partial: bool = False, block: Duration | None = None,
                      limit: int | None = None, deadline: Duration | None = None) -> Decision:
@@ -98,7 +110,7 @@ class _RateLimiter(RateLimiterBase):
         ms = milliseconds(duration)
         until: int = await self._change(Block(self._name(key), ms, checked_flag(nx, "nx")), duration=ms, nx=nx)
         if self._state is None:  # the windows of this process go by a clock that nobody sets
-            until += shown() - instant()
+            until += self._clock.shown() - self._clock.instant()
         return until / 1000
 
     async def _unblock(self, key: Key) -> bool:
@@ -112,7 +124,7 @@ class _RateLimiter(RateLimiterBase):
     async def _change(self, command: Command, **options: Any) -> Any:
         """Send a command that decides nothing; this process forgets the key's denials at once."""
         if self._state is None:
-            return self._local.change(command.name, command.key, instant(), **options)
+            return self._local.change(command.name, command.key, self._clock.instant(), **options)
         reply = await self._send(command)
         if self._denials is not None:
             self._denials.forget([command.key])
@@ -123,7 +135,7 @@ class _RateLimiter(RateLimiterBase):
     async def _acquire(self, key: Key, cost: int = 1, timeout: Duration | None = None) -> Decision:
         """`allow` that waits for its turn, at most so long; it does not wait when that would be too short."""
         demand = self._demand(key, cost, False, None, None)
-        return await Acquisition(self, demand, instant_after(timeout)).outcome()
+        return await Acquisition(self, demand, self._clock.monotonic() + longest_wait(timeout)).outcome()
 
     allow = dual_method(_allow)
     peek = dual_method(_peek)
@@ -147,7 +159,7 @@ class _RateLimiter(RateLimiterBase):
         return Limit(self, key, cost, timeout)
 
 
-class Limiter(Threaded, _RateLimiter):
+class Limiter(Threaded, _RateLimiter[Client]):
     """Decides for any number of keys with one quota. Many threads may use one limiter."""
 
     def allow(self, key: Key, cost: int = 1, *, partial: bool = False, block: Duration | None = None,
@@ -159,7 +171,7 @@ class Limiter(Threaded, _RateLimiter):
     allow.__doc__ = _RateLimiter._allow.__doc__
 
 
-class AsyncLimiter(Awaited, _RateLimiter):
+class AsyncLimiter(Awaited, _RateLimiter[AsyncClient]):
     """Decides for any number of keys with one quota, on a client of redis.asyncio."""
 
 

@@ -1,21 +1,14 @@
 """Windows in this process: the module's arithmetic, without a server."""
 
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from . import fork
 from .quota import Quota, part
 from .window import Key, Reply
-
-_EPOCH = time.time() - time.monotonic()
-
-
-def instant() -> int:
-    """Unix time in ms, by a clock that nobody sets."""
-    return int((_EPOCH + time.monotonic()) * 1000)
 
 
 class LocalWindows:
@@ -37,13 +30,17 @@ class LocalWindows:
     def execute(self, command: str, key: bytes, quota: Quota, now: int, cost: int = 1, partial: bool = False,
                 age: int = 0, block: int | None = None) -> Reply:
         """What the module would reply to ALLOW, PEEK or RECORD at the instant `now`."""
-        mine = self._mine(quota)
         with self._lock:
-            if command == "ALLOW":
-                return self._kept(key).allow(mine, now, cost, partial, block)
-            if command == "PEEK":
-                return self._keys.get(key, Key()).peek(mine, now, cost, partial)
-            return self._kept(key).record(mine, now, cost, age, block)
+            return self._execute(command, key, quota, now, cost, partial, age, block)
+
+    def _execute(self, command: str, key: bytes, quota: Quota, now: int, cost: int, partial: bool = False,
+                 age: int = 0, block: int | None = None) -> Reply:
+        mine = self._mine(quota)
+        if command == "ALLOW":
+            return self._kept(key).allow(mine, now, cost, partial, block)
+        if command == "PEEK":
+            return self._keys.get(key, Key()).peek(mine, now, cost, partial)
+        return self._kept(key).record(mine, now, cost, age, block)
 
     def change(self, command: str, key: bytes, now: int, **options: Any) -> int:
         """What the module would reply to REFUND, BLOCK or UNBLOCK, and the server to DEL."""
@@ -53,15 +50,6 @@ class LocalWindows:
             found = self._kept(key) if command == "BLOCK" else self._keys.get(key, Key())
             changed: int = getattr(found, command.lower())(now=now, **options)
             return changed
-
-    def allow_all(self, members: Sequence[tuple[bytes, Quota, int]], now: int) -> list[Reply]:
-        """What the module would reply to MALLOW: all are granted, or none is counted."""
-        asked = [(key, self._mine(quota), cost) for key, quota, cost in members]
-        with self._lock:
-            replies = [self._keys.get(key, Key()).peek(quota, now, cost) for key, quota, cost in asked]
-            if all(reply[0] for reply in replies):
-                replies = [self._kept(key).allow(quota, now, cost) for key, quota, cost in asked]
-            return replies
 
     def _mine(self, quota: Quota) -> Quota:
         return quota if self._share == 1_000_000 else quota.at(part(quota.limit, self._share))
@@ -76,3 +64,13 @@ class LocalWindows:
             self._keys.move_to_end(name)
         return key
 
+
+def allow_all(members: Sequence[tuple[LocalWindows, bytes, Quota, int]], now: int) -> list[Reply]:
+    """What the module would reply to MALLOW: all are granted, or none is counted."""
+    with ExitStack() as locked:
+        for windows in sorted({windows for windows, *_ in members}, key=id):
+            locked.enter_context(windows._lock)
+        replies = [windows._execute("PEEK", key, quota, now, cost) for windows, key, quota, cost in members]
+        if all(reply[0] for reply in replies):
+            replies = [windows._execute("ALLOW", key, quota, now, cost) for windows, key, quota, cost in members]
+        return replies
