@@ -120,37 +120,39 @@ func TestAdmission(t *testing.T) {
 			spent, _ := must(budget.Peek(background, k)).Remaining()
 			return [2]int64{rate, spent}
 		}
-		a := must(Admit(background, rates.Request(k, 2), holds.Request(k, 1), budget.Request(k, 30)))
-		if !a.Allowed || len(a.Each) != 3 || a.Hold == nil || !a.Hold.Live() || left() != [2]int64{8, 70} {
+		all := func() []Part { return []Part{rates.Request(k, 2), holds.Request(k, 1), budget.Request(k, 30)} }
+		a := must(Admit(background, all()))
+		if !a.Allowed || len(a.Each) != 3 || len(a.Holds) != 1 || !a.Holds[0].Live() || left() != [2]int64{8, 70} {
 			t.Fatalf("%+v, %v", a, left())
 		}
-		if again := must(Admit(background, rates.Request(k, 2), holds.Request(k, 1), budget.Request(k, 30))); again.Allowed ||
-			again.Hold != nil || left() != [2]int64{8, 70} {
+		if again := must(Admit(background, all())); again.Allowed ||
+			again.Holds != nil || left() != [2]int64{8, 70} {
 			t.Errorf("%+v, %v", again, left())
 		}
 		changes := must(a.Settle(background, 1, 45))
-		if !reflect.DeepEqual(changes, []int64{-1, 15}) || left() != [2]int64{9, 55} || a.Hold.Live() {
+		if !reflect.DeepEqual(changes, []int64{-1, 15}) || left() != [2]int64{9, 55} || a.Holds[0].Live() {
 			t.Errorf("%v, %v", changes, left())
 		}
 		if again := must(a.Settle(background, 1, 45)); again != nil {
 			t.Errorf("%v", again)
 		}
 		// Without a hold.
-		b := must(Admit(background, rates.Request(k, 2), budget.Request(k, 5)))
+		b := must(Admit(background, []Part{rates.Request(k, 2), budget.Request(k, 5)}))
 		changes = must(b.Settle(background, 0, 6))
 		if !reflect.DeepEqual(changes, []int64{-2, 1}) || left() != [2]int64{9, 49} {
 			t.Errorf("%v, %v", changes, left())
 		}
-		c := must(Admit(background, holds.Request(k, 1)))
+		c := must(Admit(background, []Part{holds.Request(k, 1)}))
 		c.Release()
-		if d := must(Admit(background, holds.Request(k, 1))); !d.Allowed {
+		if d := must(Admit(background, []Part{holds.Request(k, 1)})); !d.Allowed {
 			t.Error("not released")
 		} else {
 			d.Release()
 		}
 		for _, parts := range [][]Part{{}, {rates.Request(k, 0)}, {rates.Request(k, 1), rates.Request(k, 1)},
-			{holds.Request(k, 1), holds.Request("other", 1)}} {
-			if _, err := Admit(background, parts...); !errors.Is(err, ErrArgument) {
+			{Limited(-1, rates.Request(k, 1))}, {Named("", rates.Request(k, 1))},
+			{Named("a", rates.Request(k, 1)), Named("a", budget.Request(k, 1))}} {
+			if _, err := Admit(background, parts); !errors.Is(err, ErrArgument) {
 				t.Errorf("%v", err)
 			}
 		}
@@ -174,7 +176,7 @@ func testCancelledAdmissions(t *testing.T, addr string) {
 	for i := range 300 {
 		ctx, cancel := context.WithCancel(background)
 		time.AfterFunc(time.Duration(i)*4*time.Microsecond, cancel)
-		a, err := Admit(ctx, rates.Request(k, 1), budget.Request(k, 1), holds.Request(k, 1))
+		a, err := Admit(ctx, []Part{rates.Request(k, 1), budget.Request(k, 1), holds.Request(k, 1)})
 		switch {
 		case err == nil && a.Allowed:
 			units++

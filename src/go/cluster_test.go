@@ -40,7 +40,7 @@ func TestCluster(t *testing.T) {
 			!strings.HasPrefix(err.Error(), "CROSSSLOT ") {
 			t.Error(err)
 		}
-		if _, err := Admit(background, l.Request("{a}", 1), holding(t, conn, 1).Request("{b}", 1)); !errors.As(err,
+		if _, err := Admit(background, []Part{l.Request("{a}", 1), holding(t, conn, 1).Request("{b}", 1)}); !errors.As(err,
 			&refused) || !strings.HasPrefix(err.Error(), "CROSSSLOT ") {
 			t.Error(err)
 		}

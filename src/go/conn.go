@@ -173,12 +173,14 @@ func (c *Conn) spawn(f func()) bool {
 	return true
 }
 
-// settle runs f in a goroutine that Close gives time to end by itself.
-func (c *Conn) settle(f func()) {
+// settle runs f in a goroutine that Close gives time to end by itself; false after that.
+func (c *Conn) settle(f func()) bool {
 	c.pending.Add(1)
 	if !c.spawn(func() { defer c.pending.Add(-1); f() }) {
 		c.pending.Add(-1)
+		return false
 	}
+	return true
 }
 
 // sleep tells whether so much time has passed before ctx ended.
@@ -389,7 +391,7 @@ func (c *Conn) await(ctx context.Context, asked *call, until time.Duration) (any
 	var why error
 	select {
 	case <-asked.done:
-		return asked.reply, asked.err
+		return c.answered(asked)
 	case <-ctx.Done():
 		if why = ctx.Err(); errors.Is(why, context.DeadlineExceeded) {
 			why = &unavailable{reason: "the caller's deadline", sent: true}
@@ -409,7 +411,7 @@ func (c *Conn) await(ctx context.Context, asked *call, until time.Duration) (any
 	}
 	if !isLeft {
 		<-asked.done
-		return asked.reply, asked.err
+		return c.answered(asked)
 	}
 	if written && asked.owner != nil {
 		if left := asked.written + asked.timeout - now(); left > 0 {
@@ -419,6 +421,14 @@ func (c *Conn) await(ctx context.Context, asked *call, until time.Duration) (any
 		}
 	}
 	return nil, why
+}
+
+// answered is what came for a caller who still waits. What a lost connection leaves in doubt ends.
+func (c *Conn) answered(asked *call) (any, error) {
+	if asked.err != nil && asked.ends(nil, asked.err) {
+		c.insist(*asked.ending, asked.lasts, asked.timeout)
+	}
+	return asked.reply, asked.err
 }
 
 // late settles what came for a caller who has gone. What a cancelled caller was granted goes back; one whose time was

@@ -29,6 +29,8 @@ var (
 // A DeniedError says that nothing was granted to a caller who asked for no decision.
 type DeniedError struct {
 	Decision Decision
+	// Part is the part of an admission that denied: its name, or else that of its limiter.
+	Part string
 }
 
 func (e *DeniedError) Error() string {

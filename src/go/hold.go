@@ -82,14 +82,36 @@ func (h *Hold) Live() bool {
 
 // Release gives the units back. Further calls do nothing. While the server does not answer, the release is
 // repeated until the hold ends by its time.
-func (h *Hold) Release() {
+func (h *Hold) Release() { h.end(nil, func(release func()) { release() }) }
+
+// ReleaseSoon is Release that waits for nothing: Close of the Conn waits for it.
+func (h *Hold) ReleaseSoon() { h.end(nil, h.soon) }
+
+// soon runs what Close of the Conn waits for.
+func (h *Hold) soon(f func()) {
+	if h.conn == nil {
+		f()
+	} else {
+		h.conn.settle(f)
+	}
+}
+
+func (h *Hold) end(cause error, run func(release func())) {
 	h.once.Do(func() {
 		lost := h.ctx.Err() != nil
-		h.over(nil)
+		h.over(cause)
 		if !lost || h.conn != nil {
-			h.release()
+			run(h.release)
 		}
 	})
+}
+
+// endAfter has it released, and told to be lost, after so much time; 0: never.
+func (h *Hold) endAfter(age time.Duration) {
+	if age > 0 {
+		timer := time.AfterFunc(age, func() { h.end(ErrLost, h.soon) })
+		context.AfterFunc(h.ctx, func() { timer.Stop() })
+	}
 }
 
 // over ends it here, without a word to the server.
@@ -153,7 +175,7 @@ func (h *Holds) take(ctx context.Context, key string, cost int64, left func() ti
 	hold, err := h.ask(ctx, w, left)
 	switch {
 	case isOver(err):
-		return nil, &DeniedError{unknown(0, h.limit, unknownMS).decision(FromFailure)}
+		return nil, &DeniedError{Decision: unknown(0, h.limit, unknownMS).decision(FromFailure)}
 	case !h.decides(err):
 		return hold, err
 	}
@@ -259,10 +281,15 @@ func (h *Holds) once(ctx context.Context, w wish) (numbers [6]int64, since time.
 func (h *Holds) held(ctx context.Context, w wish, r [6]int64, since time.Duration) (*Hold, error) {
 	decision := h.decided(reply{r[0], r[1], r[2], r[3], unknownMS}, FromServer)
 	if r[0] == 0 {
-		return nil, &DeniedError{decision}
+		return nil, &DeniedError{Decision: decision}
 	}
+	return h.renewed(ctx, w, r[5], since, 0)
+}
+
+// renewed is a hold that the server granted, renewed for so long at most; 0: until it is released.
+func (h *Holds) renewed(ctx context.Context, w wish, token int64, since, maxAge time.Duration) (*Hold, error) {
 	hold := h.made(ctx, w, FromServer)
-	hold.Token, hold.since, hold.conn = r[5], since, h.conn
+	hold.Token, hold.since, hold.conn = token, since, h.conn
 	hold.release = func() {
 		cmd := releaseCommand(w.key, w.id)
 		_, err := h.conn.ask(h.conn.ctx, cmd, asking{timeout: h.timeout, always: true})
@@ -274,6 +301,7 @@ func (h *Holds) held(ctx context.Context, w wish, r [6]int64, since time.Duratio
 		h.conn.insist(releaseCommand(w.key, w.id), w.ttl, h.timeout)
 		return nil, ErrClosed
 	}
+	hold.endAfter(maxAge)
 	return hold, nil
 }
 
@@ -294,7 +322,7 @@ func (h *Holds) heldHere(ctx context.Context, w wish, source Source) (*Hold, err
 	}
 	decision := h.decided(r, source)
 	if r.granted == 0 {
-		return nil, &DeniedError{decision}
+		return nil, &DeniedError{Decision: decision}
 	}
 	hold := h.made(ctx, w, source)
 	hold.release = func() {

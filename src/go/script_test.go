@@ -243,8 +243,8 @@ func scenario(t *testing.T, k string, conns ...*Conn) {
 	}
 	for left := int64(3); left >= 2; left-- {
 		conn := next()
-		a := must(Admit(background, limiter(t, conn, 10, Prefix("rate:")).Request(k, 2),
-			holding(t, conn, 1).Request("admitted:"+k, 1)))
+		a := must(Admit(background, []Part{limiter(t, conn, 10, Prefix("rate:")).Request(k, 2),
+			holding(t, conn, 1).Request("admitted:"+k, 1)}))
 		if n, _ := a.Each[0].Remaining(); !a.Allowed || n != left-2 {
 			t.Errorf("%d left, %+v", left, a)
 		}

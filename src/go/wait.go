@@ -302,11 +302,11 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 	decision, err := l.wait(ctx, key, &d)
 	switch {
 	case isOver(err):
-		return &DeniedError{unknown(0, d.limit, unknownMS).decision(FromFailure)}
+		return &DeniedError{Decision: unknown(0, d.limit, unknownMS).decision(FromFailure)}
 	case err != nil:
 		return err
 	case !decision.Allowed():
-		return &DeniedError{decision}
+		return &DeniedError{Decision: decision}
 	}
 	return nil
 }

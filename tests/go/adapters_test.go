@@ -145,7 +145,7 @@ func decides(t *testing.T, conn *swlimit.Conn) {
 		if err != nil || !all.Allowed {
 			t.Fatalf("%+v, %v", all, err)
 		}
-		a, err := swlimit.Admit(ctx, l.Request("{"+key+"}", 2), holds.Request("{"+key+"}:hold", 1))
+		a, err := swlimit.Admit(ctx, []swlimit.Part{l.Request("{"+key+"}", 2), holds.Request("{"+key+"}:hold", 1)})
 		if err != nil || !a.Allowed {
 			t.Fatalf("%+v, %v", a, err)
 		}

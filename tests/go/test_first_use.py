@@ -8,10 +8,11 @@ from support.server import ROOT
 
 
 def test_page(server, tmp_path):
-    welcome, holding = results("go.md", server, tmp_path)
+    welcome, holding, spending = results("go.md", server, tmp_path)
     *granted, denied = welcome.splitlines()
     assert granted == [f"welcome, {left} are left" for left in (2, 1, 0)] and denied.startswith("come back in ")
     assert holding == "streaming true\n"
+    assert spending.startswith("tokens: come back in ") and spending.count("\n") == 1
 
 
 def test_redis_rate(server, tmp_path):

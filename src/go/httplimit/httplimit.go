@@ -58,9 +58,24 @@ func SetHeaders(h http.Header, limiter *swlimit.Limiter, d swlimit.Decision) {
 	if left, known := d.Remaining(); known && d.ResetAfter != swlimit.Unknown {
 		h.Set("RateLimit", fmt.Sprintf("%s;r=%d;t=%d", name, left, seconds(d.ResetAfter)))
 	}
-	if !d.Allowed() && d.RetryAfter != swlimit.Never && d.RetryAfter != swlimit.Unknown {
-		h.Set("Retry-After", strconv.FormatInt(seconds(d.RetryAfter), 10))
+	setRetryAfter(h, d)
+}
+
+// SetDenied sets what a response says of the decision that denied an admission: Retry-After, and retry-after-ms, which
+// clients of language models read. A denial that no time helps sets neither: answer it with 400.
+func SetDenied(h http.Header, d swlimit.Decision) {
+	if setRetryAfter(h, d) {
+		h.Set("retry-after-ms", strconv.FormatInt(int64(math.Ceil(d.RetryAfter.Seconds()*1000)), 10))
 	}
+}
+
+// setRetryAfter tells whether there is a time to retry after.
+func setRetryAfter(h http.Header, d swlimit.Decision) bool {
+	if d.Allowed() || d.RetryAfter == swlimit.Never || d.RetryAfter == swlimit.Unknown {
+		return false
+	}
+	h.Set("Retry-After", strconv.FormatInt(seconds(d.RetryAfter), 10))
+	return true
 }
 
 func seconds(d time.Duration) int64 { return int64(math.Ceil(d.Seconds())) }

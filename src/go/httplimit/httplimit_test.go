@@ -71,6 +71,17 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
+func TestDenied(t *testing.T) {
+	for after, want := range map[time.Duration][2]string{1200 * time.Millisecond: {"2", "1200"},
+		time.Microsecond: {"1", "1"}, swlimit.Never: {"", ""}, swlimit.Unknown: {"", ""}} {
+		h := http.Header{}
+		httplimit.SetDenied(h, swlimit.Decision{RetryAfter: after})
+		if got := [2]string{h.Get("Retry-After"), h.Get("retry-after-ms")}; got != want {
+			t.Errorf("%v: %v", after, got)
+		}
+	}
+}
+
 func TestAddress(t *testing.T) {
 	text, err := os.ReadFile("../../../tests/vectors/addresses.json")
 	if err != nil {

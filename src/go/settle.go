@@ -1,0 +1,217 @@
+package swlimit
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+)
+
+// settlement is what a Settle came to, once it is done.
+type settlement struct {
+	done    chan struct{}
+	changes []int64
+	err     error
+}
+
+// Settle says how many units of each part were really used, in order, without the holds, which end. What was not used
+// goes back; what was used beyond is counted. That happens once, even if replies are lost. It returns what was changed
+// of each; nil where nothing goes back: it was settled before, the reservation had ended, or OnFailure had granted.
+//
+// ctx ends the wait for that, and not the settlement: it is repeated until the server answers, or the reservation has
+// ended.
+func (a *Admission) Settle(ctx context.Context, used ...int64) ([]int64, error) {
+	s, err := a.settle(used)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-s.done:
+		return s.changes, s.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// SettleSoon is Settle that waits for nothing: Close of the Conn waits for it. Its error is about the arguments; what
+// fails later is logged.
+func (a *Admission) SettleSoon(used ...int64) error {
+	s, err := a.settle(used)
+	if err != nil || a.conn == nil {
+		return err
+	}
+	a.conn.spawn(func() {
+		if <-s.done; s.err != nil {
+			slog.Warn("swlimit: an admission could not be settled", "key", a.parts[0].name(), "error", s.err)
+		}
+	})
+	return nil
+}
+
+// SettleNamed is Settle by the names of parts. A part that is left out has used what was reserved.
+func (a *Admission) SettleNamed(ctx context.Context, used map[string]int64) ([]int64, error) {
+	units, err := a.unitsOf(used)
+	if err != nil {
+		return nil, err
+	}
+	return a.Settle(ctx, units...)
+}
+
+// SettleNamedSoon is SettleSoon by the names of parts.
+func (a *Admission) SettleNamedSoon(used map[string]int64) error {
+	units, err := a.unitsOf(used)
+	if err != nil {
+		return err
+	}
+	return a.SettleSoon(units...)
+}
+
+// counted are the parts but the holds.
+func (a *Admission) counted() []Part {
+	return slices.DeleteFunc(slices.Clone(a.parts), func(part Part) bool {
+		_, ok := part.(*holdRequest)
+		return ok
+	})
+}
+
+// unitsOf is what was used of each part but the holds, by their names.
+func (a *Admission) unitsOf(used map[string]int64) ([]int64, error) {
+	var units []int64
+	found := 0
+	for i, part := range a.parts {
+		if _, ok := part.(*holdRequest); ok {
+			continue
+		}
+		n, ok := used[a.labels[i]]
+		if !ok || a.labels[i] == "" {
+			n = part.units()
+		} else {
+			found++
+		}
+		units = append(units, n)
+	}
+	if found < len(used) {
+		return nil, wrong("each name must be that of a rate or a budget of the admission, given with Named: %v", used)
+	}
+	return units, nil
+}
+
+// settle begins the settlement.
+func (a *Admission) settle(used []int64) (*settlement, error) {
+	parts := a.counted()
+	switch {
+	case !a.Allowed:
+		return nil, wrong("nothing was granted that could be settled")
+	case len(used) != len(parts):
+		return nil, wrong("what was used of each part but the holds is %d numbers, not %d", len(parts), len(used))
+	}
+	for _, units := range used {
+		if err := integer(units, "used", 0); err != nil {
+			return nil, err
+		}
+	}
+	s := &settlement{done: make(chan struct{})}
+	a.mu.Lock()
+	first := !a.settled
+	a.settled = true
+	a.mu.Unlock()
+	if first && a.reservation != nil { // nothing else ends it now, as Close of the Conn would
+		a.reservation.once.Do(func() {})
+	}
+	switch {
+	case !first:
+		close(s.done)
+	case a.conn == nil:
+		a.run(s, used)
+	case !a.conn.settle(func() { a.run(s, used) }):
+		return nil, ErrClosed
+	}
+	return s, nil
+}
+
+// run settles, and ends the holds.
+func (a *Admission) run(s *settlement, used []int64) {
+	defer close(s.done)
+	defer a.Release()
+	switch {
+	case a.conn != nil && a.Each[0].Source == FromFailure:
+	case a.reservation == nil:
+		s.changes, s.err = a.correct(used, true)
+	default:
+		s.changes, s.err = a.settleOnce(used)
+	}
+}
+
+// correct puts each part right by itself: without a reservation nothing is remembered.
+func (a *Admission) correct(used []int64, back bool) ([]int64, error) {
+	ctx := context.Background()
+	if a.conn != nil {
+		ctx = a.conn.ctx
+	}
+	changes := make([]int64, len(used))
+	age := (now() - a.sent + a.timeout).Truncate(time.Millisecond) + time.Millisecond
+	for i, part := range a.counted() {
+		more := used[i] - part.units()
+		if more == 0 || more < 0 && !back {
+			continue
+		}
+		change, err := part.correct(ctx, more, age)
+		if err != nil {
+			return changes, err
+		}
+		changes[i] = change
+	}
+	return changes, nil
+}
+
+// settleOnce asks until the server answers, as long as the reservation is live.
+func (a *Admission) settleOnce(used []int64) ([]int64, error) {
+	var names []string
+	units := make([]int64, len(a.parts)) // of holds none
+	at := 0
+	for i, part := range a.parts {
+		names = append(names, part.name())
+		if _, ok := part.(*holdRequest); !ok {
+			units[i] = used[at]
+			at++
+		}
+	}
+	held := a.reservation
+	defer held.over(nil)
+	cmd := settleCommand(held.key, held.ID, names, units)
+	for inDoubt := false; ; {
+		raw, err := a.conn.ask(a.conn.ctx, cmd, asking{timeout: a.timeout, always: true})
+		switch {
+		case errors.Is(err, ErrUnavailable) && held.Live():
+			inDoubt = inDoubt || wasSent(err)
+			if !sleep(a.conn.ctx, time.Duration(held.ttl)*time.Millisecond/endAgain) {
+				return nil, ErrClosed
+			}
+			continue
+		case err != nil:
+			return nil, err
+		}
+		for _, name := range names {
+			a.conn.denials.forget(name)
+		}
+		list, _ := raw.([]any)
+		if len(list) != 1+len(units) || list[0] != int64(1) {
+			if !inDoubt { // the reservation had ended: what was used beyond is counted all the same
+				_, err = a.correct(used, false)
+			}
+			return nil, err
+		}
+		var changes []int64
+		for i, part := range a.parts {
+			if _, ok := part.(*holdRequest); !ok {
+				change, _ := list[1+i].(int64)
+				changes = append(changes, change)
+			}
+		}
+		for _, hold := range a.Holds { // which the server has ended
+			hold.once.Do(func() { hold.over(nil) })
+		}
+		return changes, nil
+	}
+}
