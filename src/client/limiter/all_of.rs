@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{DecidingMode, Limiter, Policy};
 use crate::client::Client;
-use crate::deciding::leased::{decided, land, together, Leases, Part};
+use crate::deciding::leased::{decided, from_flights, from_hand, from_landed, land, together, Leases, Part};
 use crate::deciding::local::Windows;
 use crate::decision::{Decision, Decisions, Source};
 use crate::demand::Demand;
@@ -64,14 +64,20 @@ impl<'a> AllOf<'a> {
     pub async fn decide(&self, client: &Arc<Shared>, deadline: Option<Instant>) -> Result<Decisions, Error> {
         let Ok(link) = self.0[0].limiter.deciding().link() else { return self.decide_by_policy("".into()) };
         let is_direct = |member: &Member| matches!(member.limiter.deciding(), DecidingMode::Direct(_));
-        let parts = together(self.0.iter().map(|member| (member.leases(), &*member.key, &member.demand)));
+        let mut parts = together(self.0.iter().map(|member| (member.leases(), &*member.key, &member.demand)));
+        let mut is_reserved = false;
         if !self.0.iter().any(is_direct) {
-            let dry = || self.dry_denials(&parts);
-            if let Some(decisions) = leased(&parts).or_else(|| self.known_denials(client, &parts)).or_else(dry) {
+            let near = from_hand(&mut parts).or_else(|| self.known_denials(client, &parts));
+            if let Some(decisions) = near.or_else(|| self.dry_denials(&parts)) {
+                return Ok(decisions);
+            }
+            is_reserved = from_flights(&mut parts);
+            if let Some(decisions) = (!is_reserved).then(|| self.known_denials(client, &parts)).flatten() {
                 return Ok(decisions);
             }
         }
         let decided = match link.deadline(deadline) {
+            Ok(deadline) if is_reserved => from_landed(parts, deadline).await,
             Ok(deadline) => self.decide_by_server(client, link, parts, deadline).await,
             Err(error) => Err(error),
         };
@@ -81,10 +87,13 @@ impl<'a> AllOf<'a> {
         }
     }
 
-    /// The decisions of requests of which one is known to be denied.
+    /// The decisions of requests of which one is known to be denied, and has no units in hand.
     fn known_denials(&self, client: &Shared, parts: &[Option<Part>]) -> Option<Decisions> {
         let now = Instant::now();
         let find = |(member, part): (&Member, &Option<Part>)| {
+            if part.as_ref().is_some_and(Part::is_reserved) {
+                return None;
+            }
             let known = client.deny_cache.find(&member.key, &member.demand, now)?;
             part.iter().for_each(Part::knew);
             Some(known)
@@ -92,9 +101,9 @@ impl<'a> AllOf<'a> {
         self.denied(self.0.iter().zip(parts).map(find).collect())
     }
 
-    /// The decisions of requests of which one is for a key that is dry.
+    /// The decisions of requests of which one is for a key that is dry, and has no units in hand.
     fn dry_denials(&self, parts: &[Option<Part>]) -> Option<Decisions> {
-        self.denied(parts.iter().map(|part| part.as_ref()?.dry_denial()).collect())
+        self.denied(parts.iter().map(|part| part.as_ref().filter(|part| !part.is_reserved())?.dry_denial()).collect())
     }
 
     /// The decisions of requests of which some are denied.
@@ -175,22 +184,6 @@ impl Member<'_> {
             _ => None,
         }
     }
-}
-
-/// All from leases, or none.
-fn leased(parts: &[Option<Part>]) -> Option<Decisions> {
-    let mut each: Vec<Decision> = Vec::with_capacity(parts.len());
-    for part in parts {
-        match part.as_ref().and_then(Part::take) {
-            Some(decision) => each.push(decision),
-            None => {
-                parts.iter().flatten().zip(&each).for_each(|(part, taken)| part.put_back(taken));
-                return None;
-            }
-        }
-    }
-    parts.iter().flatten().for_each(Part::renew);
-    Some(Decisions { granted: true, each })
 }
 
 /// Keeps what was leased beside, and where nobody waits any more what was granted itself; the reply to the decision.

@@ -67,7 +67,7 @@ impl Limiter {
     ) -> Result<Decision, Error> {
         let decided = match (&self.0.deciding, far.0) {
             (DecidingMode::Leased(link, leases), Some(elsewhere)) => match link.deadline(deadline) {
-                Ok(deadline) => Box::pin(leases.ask(elsewhere, key, demand, deadline)).await,
+                Ok(deadline) => Box::pin(leases.ask(elsewhere, demand, deadline)).await,
                 Err(error) => Err(error),
             },
             (mode, _) => {

@@ -13,7 +13,8 @@ use tokio::time::{advance, sleep, Instant};
 
 use crate::simulation::fake::{paused, Fake, Fault};
 use crate::{
-    Calendar, Client, Decision, Error, Limiter, Mode, Module, OnFailure, Period, Quota, Reason, Request, Source, State,
+    Calendar, Client, Decision, Decisions, Error, Limiter, Mode, Module, OnFailure, Period, Quota, Reason, Request,
+    Source, State,
 };
 
 fn client(fake: &Fake) -> Client {
@@ -321,6 +322,42 @@ fn several_leased_limits() {
         client.close().await;
         assert_eq!((fake.total("a"), fake.total("b")), (1_000, 2_000));
     });
+}
+
+/// They wait for units on their way as those of one limit do: for one trip, and for all or none. Where one limit has too
+/// few, nobody asks again, and the units of the other are there for others.
+#[test]
+fn several_leased_limits_wait_for_units_on_their_way() {
+    let trip = Duration::from_millis(100);
+    for (left, granted) in [(300, 12), (8, 8)] {
+        paused(async {
+            let fake = Fake::new();
+            let client = Client::builder().timeout(4 * trip).over(fake.clone()).unwrap();
+            let of = |limit| client.limiter(quota(limit, 60_000, 6)).mode(Mode::Leased).build().unwrap();
+            let (few, many) = (of(300), of(6_000));
+            connected(&few).await;
+            fake.run(&format!("SWLIMIT.RECORD a 300 60s 10s COST {}", 300 - left));
+            fake.delay([(50_000, 50_000)]);
+            let ask = async || {
+                let begun = Instant::now();
+                let both = [(&few, Request::new("a")), (&many, Request::new("b").cost(2))];
+                let decisions = client.allow_all(&both).await.unwrap();
+                assert!(begun.elapsed() <= trip + Duration::from_millis(1), "{:?}", begun.elapsed());
+                decisions
+            };
+            // The sixth makes both keys hot for requests of both. Those behind it wait for what was asked for beside it.
+            let asked = futures_util::future::join_all((0..12).map(|_| ask())).await;
+            assert_eq!(asked.iter().filter(|all| all.granted()).count(), granted);
+            let mallows = fake.commands().iter().filter(|words| words.starts_with("SWLIMIT.MALLOW")).count();
+            let is_by_lease = |all: &&Decisions| all.each()[0].source() == Source::Lease;
+            assert_eq!((mallows, asked.iter().filter(is_by_lease).count()), (6, 6));
+            let denied = asked.iter().filter(|all| !all.granted());
+            assert!(denied.into_iter().all(|all| all.retry_after() > Some(trip)));
+            client.close().await;
+            assert_eq!((fake.total("a"), fake.total("b")), (300 - left + granted as u64, 2 * granted as u64));
+            assert_eq!(client.statistics().written_off, 0);
+        });
+    }
 }
 
 #[test]
@@ -1461,6 +1498,47 @@ proptest! {
                 assert!(units <= limit, "{units} of {limit} in {span:?}");
                 assert!(fake.total("k") <= 2 * limit);
             }
+        });
+    }
+
+    /// Of one limit and of two, some given up: no request takes more than one trip, and what is counted in the end is
+    /// what was used, of both limits as often.
+    #[test]
+    fn no_unit_of_two_limits_is_lost_or_used_twice(
+        limits in (20u64..3_000, 20u64..3_000),
+        steps in prop::collection::vec((0u64..20_000, 1u64..5, 0u8..10), 1..300),
+        delays in prop::collection::vec((0u64..12_000, 0u64..12_000), 1..20),
+    ) {
+        paused(async {
+            let fake = Fake::new();
+            let client = client(&fake);
+            let of = |limit| client.limiter(quota(limit, 60_000, 12)).mode(Mode::Leased).build().unwrap();
+            let limiters = [of(limits.0), of(limits.1)];
+            connected(&limiters[0]).await;
+            fake.delay(delays);
+            let mut tasks = tokio::task::JoinSet::new();
+            for (micros, cost, step) in steps {
+                sleep(Duration::from_micros(micros)).await;
+                let (client, limiters) = (client.clone(), limiters.clone());
+                tasks.spawn(async move {
+                    let (begun, request) = (Instant::now(), |key| Request::new(key).cost(cost));
+                    let deciding = async {
+                        let both = [(&limiters[0], request("0")), (&limiters[1], request("1"))];
+                        let asked = if step == 0 { &both[..1] } else if step == 1 { &both[1..] } else { &both };
+                        let decisions = client.allow_all(asked).await.unwrap();
+                        assert!(begun.elapsed() <= Duration::from_millis(26), "{:?}", begun.elapsed());
+                        let used = if decisions.granted() { cost } else { 0 };
+                        [if step == 1 { 0 } else { used }, if step == 0 { 0 } else { used }]
+                    };
+                    let patience = Duration::from_millis(if step == 9 { 8 } else { 1_000 });
+                    tokio::time::timeout(patience, deciding).await.unwrap_or_default()
+                });
+            }
+            let used = tasks.join_all().await.into_iter().fold([0, 0], |[a, b], [c, d]| [a + c, b + d]);
+            client.close().await;
+            let unclaimed = client.statistics().unclaimed;
+            assert_eq!((unclaimed, client.statistics().written_off), (0, 0));
+            assert_eq!(["0", "1"].map(|key| fake.total(key)), used);
         });
     }
 

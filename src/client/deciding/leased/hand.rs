@@ -64,23 +64,34 @@ pub(super) struct Flight {
     claimed: u64,
 }
 
-/// A request that waits for units on their way.
+/// A request that units are kept for.
 #[derive(Clone, Debug)]
 struct Claim {
     number: u64,
-    flight: u64,
     cost: u64,
-    outcome: Option<Outcome>,
+    state: State,
 }
 
-/// What became of a claim.
 #[derive(Clone, Debug)]
-enum Outcome {
-    Granted(GrantedUnits),
+enum State {
+    /// The units are on their way, with this flight.
+    Awaited(u64),
+    Granted(Vec<GrantedUnits>),
     /// The server granted too few units.
     Denied,
     /// No reply came, or the server refused.
     Lost(Option<String>),
+}
+
+/// How far a claim has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Its units are expected by then.
+    Awaited { due: Instant },
+    /// Its units end then.
+    Granted { until: Instant },
+    /// It gets none.
+    Failed,
 }
 
 /// The server granted less than it was asked for.
@@ -154,6 +165,12 @@ pub(super) enum Claimed {
     Lost(Option<String>),
 }
 
+impl Claim {
+    fn is_awaiting(&self, flight: u64) -> bool {
+        matches!(self.state, State::Awaited(number) if number == flight)
+    }
+}
+
 impl Flight {
     /// When the units it brings end.
     pub fn until(&self, terms: Terms) -> Instant {
@@ -224,18 +241,42 @@ impl Hand {
         if units < cost {
             return None;
         }
-        let (mut left, mut since) = (cost, u64::MAX);
+        let mut since = u64::MAX;
+        // No later than any of them was counted.
+        self.draw(cost, now, |batch, _| since = since.min(batch.since));
+        Some(self.granted(cost, limit, units - cost, since, now))
+    }
+
+    /// Takes units that are in hand; says from which batch, and how many.
+    #[inline]
+    fn draw(&mut self, cost: u64, now: Instant, mut drawn: impl FnMut(&GrantedUnits, u64)) {
+        let mut left = cost;
         for batch in self.batches.iter_mut().filter(|batch| now < batch.until && batch.units > 0) {
             let taken = left.min(batch.units);
             batch.units -= taken;
             left -= taken;
-            // No later than any of them was counted.
-            since = since.min(batch.since);
+            drawn(batch, taken);
             if left == 0 {
                 break;
             }
         }
-        Some(self.granted(cost, limit, units - cost, since, now))
+    }
+
+    /// Keeps units in hand for a request, if there are as many: other limits have to grant it, too.
+    pub fn reserve(&mut self, cost: u64, now: Instant) -> Option<u64> {
+        if self.units(now) < cost {
+            return None;
+        }
+        let mut units = Vec::new();
+        self.draw(cost, now, |batch, taken| units.push(GrantedUnits { units: taken, ..batch.clone() }));
+        Some(self.add_claim(cost, State::Granted(units)))
+    }
+
+    fn add_claim(&mut self, cost: u64, state: State) -> u64 {
+        let number = self.numbers;
+        self.numbers += 1;
+        self.claims.push_back(Claim { number, cost, state });
+        number
     }
 
     fn granted(&self, cost: u64, limit: u64, in_hand: u64, since: u64, now: Instant) -> Decision {
@@ -243,17 +284,6 @@ impl Hand {
         let remaining = self.remaining + in_hand;
         let exact = Exact { granted: cost, limit, remaining, retry_after: Some(0), reset_after };
         Source::Lease.decided(exact).counted_since(Some(since))
-    }
-
-    /// Puts back units that `take` gave out just now, and that nobody used. They are returned if they have ended since.
-    #[must_use]
-    pub fn put_back(&mut self, decision: &Decision, now: Instant) -> Option<GrantedUnits> {
-        let (units, since) = (decision.granted, decision.since?);
-        match self.batches.iter_mut().find(|batch| batch.since == since) {
-            Some(batch) => batch.units += units,
-            None => return Some(GrantedUnits { units, since, until: now, server: None }),
-        }
-        None
     }
 
     /// When a batch that ends at an instant may need renewal, though nobody asks.
@@ -318,44 +348,63 @@ impl Hand {
     }
 
     /// Promises a request units that are on their way, if there are as many.
-    fn claim(&mut self, ask: Ask, now: Instant) -> Option<u64> {
+    pub fn claim(&mut self, ask: Ask, now: Instant) -> Option<u64> {
         let is_free = |flight: &&mut Flight| now < flight.due && flight.units - flight.claimed >= ask.cost;
         let flight = self.flights.iter_mut().filter(|_| !ask.is_own).find(is_free)?;
         flight.claimed += ask.cost;
-        let (number, flight) = (self.numbers, flight.number);
-        self.numbers += 1;
-        self.claims.push_back(Claim { number, flight, cost: ask.cost, outcome: None });
-        Some(number)
+        let flight = flight.number;
+        Some(self.add_claim(ask.cost, State::Awaited(flight)))
+    }
+
+    /// How far a claim has come.
+    pub fn standing(&self, number: u64) -> Standing {
+        match self.claims.iter().find(|claim| claim.number == number).map(|claim| &claim.state) {
+            Some(State::Awaited(number)) => match self.flights.iter().find(|flight| flight.number == *number) {
+                Some(flight) => Standing::Awaited { due: flight.due },
+                None => Standing::Failed,
+            },
+            Some(State::Granted(units)) => match units.iter().map(|units| units.until).min() {
+                Some(until) => Standing::Granted { until },
+                None => Standing::Failed,
+            },
+            _ => Standing::Failed,
+        }
     }
 
     /// What became of a claim; `None` while nothing did.
     pub fn claimed(&mut self, number: u64, limit: u64, now: Instant) -> Option<Claimed> {
         let at = self.claims.iter().position(|claim| claim.number == number)?;
-        let outcome = self.claims[at].outcome.take()?;
-        let cost = self.claims.remove(at)?.cost;
-        Some(match outcome {
-            Outcome::Granted(units) => Claimed::Decided(self.granted(cost, limit, self.units(now), units.since, now)),
-            Outcome::Denied => {
+        if let State::Awaited(_) = self.claims[at].state {
+            return None;
+        }
+        let Claim { cost, state, .. } = self.claims.remove(at)?;
+        Some(match state {
+            State::Awaited(_) => return None,
+            State::Granted(units) => {
+                let since = units.iter().map(|units| units.since).min().unwrap_or_default();
+                Claimed::Decided(self.granted(cost, limit, self.units(now), since, now))
+            }
+            State::Denied => {
                 let retry_at = self.dry.map_or(now + self.trip, |dry| dry.retry_at);
                 Claimed::Decided(self.denied(limit, retry_at, now))
             }
-            Outcome::Lost(refusal) => Claimed::Lost(refusal),
+            State::Lost(refusal) => Claimed::Lost(refusal),
         })
     }
 
     /// Nobody waits for a claim any more. Units that can be in hand no longer are returned.
     #[must_use]
-    pub fn abandon(&mut self, number: u64, now: Instant) -> Option<GrantedUnits> {
-        let at = self.claims.iter().position(|claim| claim.number == number)?;
-        let claim = self.claims.remove(at)?;
-        match claim.outcome {
-            None => {
-                let flight = self.flights.iter_mut().find(|flight| flight.number == claim.flight);
-                flight.into_iter().for_each(|flight| flight.claimed -= claim.cost);
-                None
+    pub fn abandon(&mut self, number: u64, now: Instant) -> Vec<GrantedUnits> {
+        let Some(at) = self.claims.iter().position(|claim| claim.number == number) else { return Vec::new() };
+        let Some(Claim { cost, state, .. }) = self.claims.remove(at) else { return Vec::new() };
+        match state {
+            State::Awaited(number) => {
+                let flight = self.flights.iter_mut().find(|flight| flight.number == number);
+                flight.into_iter().for_each(|flight| flight.claimed -= cost);
+                Vec::new()
             }
-            Some(Outcome::Granted(units)) => self.keep(units, now),
-            Some(Outcome::Denied | Outcome::Lost(_)) => None,
+            State::Granted(units) => units.into_iter().filter_map(|units| self.keep(units, now)).collect(),
+            State::Denied | State::Lost(_) => Vec::new(),
         }
     }
 
@@ -373,15 +422,15 @@ impl Hand {
             known_by: now + self.trip,
         });
         let mut units = GrantedUnits { units: landed.units, since: landed.since, until, server: landed.server };
-        for claim in self.claims.iter_mut().filter(|claim| claim.flight == number) {
-            claim.outcome = Some(match claim.cost <= units.units {
-                false => Outcome::Denied,
+        for claim in self.claims.iter_mut().filter(|claim| claim.is_awaiting(number)) {
+            claim.state = match claim.cost <= units.units {
+                false => State::Denied,
                 // However late: it was asked for in time, as if by the request itself.
                 true => {
                     units.units -= claim.cost;
-                    Outcome::Granted(GrantedUnits { units: claim.cost, ..units.clone() })
+                    State::Granted(vec![GrantedUnits { units: claim.cost, ..units.clone() }])
                 }
-            });
+            };
         }
         // Too few for the largest cost would lie idle.
         if self.dry.is_some() && self.units(now) + units.units < flight.cost {
@@ -393,8 +442,8 @@ impl Hand {
     /// A flight brings nothing: no reply will come, or the server refused. Whether anybody waited for it.
     pub fn lost(&mut self, number: u64, refusal: Option<&str>) -> bool {
         self.flights.retain(|flight| flight.number != number);
-        let mut waiting = self.claims.iter_mut().filter(|claim| claim.flight == number && claim.outcome.is_none());
-        waiting.by_ref().map(|claim| claim.outcome = Some(Outcome::Lost(refusal.map(str::to_owned)))).count() > 0
+        let waiting = self.claims.iter_mut().filter(|claim| claim.is_awaiting(number));
+        waiting.map(|claim| claim.state = State::Lost(refusal.map(str::to_owned))).count() > 0
     }
 
     /// Keeps units that nobody took. Those that are too many, or have ended, are returned.
@@ -454,9 +503,13 @@ impl Hand {
         !self.is_busy() && self.meter.is_idle(now)
     }
 
-    /// Units in hand, with those that have ended and were not given back yet.
+    /// Units in hand, with those that are kept for a request, or have ended and were not given back yet.
     fn held(&self) -> u64 {
-        self.batches.iter().map(|batch| batch.units).sum()
+        let kept = self.claims.iter().filter_map(|claim| match &claim.state {
+            State::Granted(units) => Some(units),
+            _ => None,
+        });
+        self.batches.iter().chain(kept.flatten()).map(|units| units.units).sum()
     }
 
     fn flying(&self) -> u64 {
@@ -565,31 +618,40 @@ mod tests {
         let now = Instant::now();
         let (mut hand, flight) = hot(now);
         let (early, late) = (claim(&mut hand, ask(2), now), claim(&mut hand, ask(2), now));
-        assert_eq!(hand.abandon(early, now), None);
+        assert_eq!(hand.abandon(early, now), []);
         assert_eq!(hand.landed(flight.number, landed(flight.units), now), None);
         assert_eq!(hand.units(now), flight.units - 2);
-        assert_eq!(hand.abandon(late, now), None);
+        assert_eq!(hand.abandon(late, now), []);
         assert_eq!(hand.units(now), flight.units);
         // After their end they go back.
         let (mut hand, flight) = hot(now);
         let late = claim(&mut hand, ask(2), now);
         assert_eq!(hand.landed(flight.number, landed(flight.units), now), None);
-        let back = hand.abandon(late, now + TERMS.length).unwrap();
-        assert_eq!((back.units, back.since), (2, 7));
+        let back = hand.abandon(late, now + TERMS.length);
+        assert_eq!((back.len(), back[0].units, back[0].since), (1, 2, 7));
     }
 
     /// Of several limits in one decision, another one may have too few.
     #[test]
-    fn units_that_ended_before_they_were_put_back_are_returned() {
+    fn units_that_are_kept_for_a_request_have_their_place_until_they_end() {
         let now = Instant::now();
         let (mut hand, flight) = hot(now);
         assert_eq!(hand.landed(flight.number, landed(flight.units), now), None);
-        let taken = hand.take(2, LIMIT, now).unwrap();
-        assert_eq!(hand.put_back(&taken, now), None);
-        assert_eq!(hand.units(now), flight.units);
-        let taken = hand.take(2, LIMIT, now).unwrap();
-        assert_eq!(hand.surrender()[0].units, flight.units - 2);
-        assert_eq!(hand.put_back(&taken, now).unwrap().units, 2);
+        let (used, given_up) = (hand.reserve(2, now).unwrap(), hand.reserve(3, now).unwrap());
+        assert_eq!((hand.units(now), hand.held()), (flight.units - 5, flight.units));
+        // Whatever comes meanwhile.
+        let until = now + TERMS.length;
+        let others = |units| GrantedUnits { units, since: 9, until, server: None };
+        assert_eq!(hand.keep(others(TERMS.most - flight.units), now), None);
+        assert_eq!(hand.keep(others(1), now), Some(others(1)), "there is no room");
+        assert_eq!(hand.abandon(given_up, now), []);
+        assert_eq!((hand.units(now), hand.held()), (TERMS.most - 2, TERMS.most));
+        assert!(matches!(hand.claimed(used, LIMIT, now), Some(Claimed::Decided(decision)) if decision.units() == 2));
+        assert_eq!(hand.held(), TERMS.most - 2);
+        // After their end they go back.
+        let late = hand.reserve(2, now).unwrap();
+        assert_eq!(hand.standing(late), Standing::Granted { until });
+        assert_eq!(hand.abandon(late, until), [GrantedUnits { since: 7, ..others(2) }]);
     }
 
     #[test]
@@ -691,6 +753,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Event {
         Ask(Ask),
+        Reserve(u64),
         Land(usize, u64),
         Lose(usize),
         Abandon(usize),
@@ -704,6 +767,7 @@ mod tests {
         });
         prop_oneof![
             6 => ask,
+            1 => (1u64..6).prop_map(Event::Reserve),
             2 => (0usize..4, 0u64..=100).prop_map(|(flight, units)| Event::Land(flight, units)),
             1 => (0usize..4).prop_map(Event::Lose),
             1 => (0usize..9).prop_map(Event::Abandon),
@@ -736,6 +800,10 @@ mod tests {
                         }
                         Vec::new()
                     }
+                    Event::Reserve(cost) => {
+                        claims.extend(hand.reserve(cost, now));
+                        Vec::new()
+                    }
                     Event::Land(at, part) if at < flights.len() => {
                         let flight = flights.remove(at);
                         let units = flight.units * part / 100;
@@ -747,7 +815,7 @@ mod tests {
                         Vec::new()
                     }
                     Event::Abandon(at) if at < claims.len() => {
-                        hand.abandon(claims.remove(at), now).into_iter().collect()
+                        hand.abandon(claims.remove(at), now)
                     }
                     Event::Take(at) if at < claims.len() => {
                         match hand.claimed(claims[at], LIMIT, now) {

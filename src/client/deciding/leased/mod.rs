@@ -24,10 +24,10 @@ use swlimit_window::Decision as Exact;
 use tokio::sync::Notify;
 use tokio::time::{timeout_at, Duration, Instant};
 
-use self::hand::{Ask, Claimed, Flight, GrantedUnits, Hand, Landed, Step};
+use self::hand::{Ask, Claimed, Flight, GrantedUnits, Hand, Landed, Standing, Step};
 use self::returns::Return;
 use self::sizing::Terms;
-pub(crate) use self::together::{land, together, Part};
+pub(crate) use self::together::{from_flights, from_hand, from_landed, land, together, Part};
 use super::cached::{DenyCache, Ticket};
 use crate::clock::now;
 use crate::decision::{Decision, Source};
@@ -60,7 +60,7 @@ pub(crate) struct Core {
     /// For so long it is tried to give units back.
     patience: Duration,
     /// Leases by their end, and by when they may have to be renewed.
-    ends: Mutex<BTreeMap<(Instant, u64), Lease>>,
+    ends: Mutex<BTreeMap<(Instant, u64), Arc<Leased>>>,
     numbers: AtomicU64,
     /// Units that go back.
     returning: Mutex<Vec<Return>>,
@@ -82,10 +82,9 @@ pub(crate) struct Core {
     given_up: Notify,
 }
 
-type Lease = (Arc<[u8]>, Arc<Leased>);
-
 /// The lease of a key.
 pub(crate) struct Leased {
+    key: Arc<[u8]>,
     hand: Mutex<Hand>,
     /// Tells who waits for units on their way.
     landed: Notify,
@@ -94,7 +93,7 @@ pub(crate) struct Leased {
 /// A request that is not decided near itself.
 pub(crate) enum Elsewhere {
     /// It waits for units that are on their way.
-    Waits(Waiting),
+    Waits(Reserved),
     /// It goes to the server.
     Asks(Arc<Leased>, Option<Landing>),
 }
@@ -143,23 +142,20 @@ impl Leases {
     #[inline]
     pub fn decide(&self, key: &[u8], demand: &Demand) -> Result<Result<Decision, Box<Elsewhere>>, Error> {
         let core = &self.0;
-        core.keys.with(key, || Arc::new(core.leased(key)), |leased| core.decide(key, leased, demand))
+        core.keys.with(key, || Arc::new(core.leased(key)), |leased| core.decide(leased, demand))
     }
 
     /// Asks the server, or waits for what it was asked for already.
     ///
     /// # Errors
     /// [`Error::Unavailable`] where no reply comes in time, and as the server refuses.
-    pub async fn ask(
-        &self,
-        elsewhere: Box<Elsewhere>,
-        key: &[u8],
-        demand: &Demand,
-        deadline: Instant,
-    ) -> Result<Decision, Error> {
+    pub async fn ask(&self, elsewhere: Box<Elsewhere>, demand: &Demand, deadline: Instant) -> Result<Decision, Error> {
         match *elsewhere {
-            Elsewhere::Waits(waiting) => waiting.decided(demand, deadline).await,
-            Elsewhere::Asks(leased, landing) => self.0.ask(key, leased, demand, landing, deadline).await,
+            Elsewhere::Waits(reserved) => {
+                reserved.settled(deadline).await?;
+                reserved.decided(demand)
+            }
+            Elsewhere::Asks(leased, landing) => self.0.ask(leased, demand, landing, deadline).await,
         }
     }
 
@@ -215,7 +211,6 @@ impl Closing {
 /// A flight that is to land: it ends when this is dropped, whatever became of it.
 pub(crate) struct Landing {
     core: Arc<Core>,
-    key: Arc<[u8]>,
     leased: Arc<Leased>,
     flight: Flight,
     /// What is asked of the key, of the largest cost.
@@ -229,13 +224,14 @@ impl Landing {
 
     /// The commands that ask for the units, and when there will be more.
     fn commands(&self) -> [Command; Self::COMMANDS] {
-        let ahead = Command::allow(&self.key, &self.demand.of_up_to(self.flight.units));
-        [ahead, Command::peek(&self.key, &self.demand)]
+        let key = &self.leased.key;
+        let ahead = Command::allow(key, &self.demand.of_up_to(self.flight.units));
+        [ahead, Command::peek(key, &self.demand)]
     }
 
     /// Takes in the replies. Units of which nobody knows since when they count could not be given back.
     fn land(&self, since: Option<u64>, replies: &[Reply], settled: &Settled) {
-        let Self { core, key, leased, flight, demand, ticket } = self;
+        let Self { core, leased, flight, demand, ticket } = self;
         let [ahead, peeked] = replies else { return };
         let granted = match ahead {
             Reply::Error(text) => return self.refused(text),
@@ -248,13 +244,13 @@ impl Landing {
         let retry_after = denied.and_then(|denied| denied.retry_after).map(Duration::from_millis);
         let (units, server) = (granted.granted, settled.line.identity().cloned());
         let landed = Landed { units, since, server, retry_after, spread: 0.5 + fastrand::f64() };
-        core.heard(key, leased, &granted);
+        core.heard(leased, &granted);
         let back = leased.hand.lock().landed(flight.number, landed, awake());
         leased.landed.notify_waiters();
         if let Some(denied) = denied {
-            core.deny_cache.denied(&core.link, key, demand, &denied, settled.sent, *ticket);
+            core.deny_cache.denied(&core.link, &leased.key, demand, &denied, settled.sent, *ticket);
         }
-        core.ends_at(flight.until(core.terms), key, leased, back);
+        core.ends_at(flight.until(core.terms), leased, back);
     }
 
     /// The server refused.
@@ -279,50 +275,54 @@ impl Drop for Landing {
     }
 }
 
-/// A request that waits for units that are on their way. Dropped, it gives up its claim to them.
-pub(crate) struct Waiting {
+/// Units that are kept for a request, in hand or on their way. Dropped, it gives up its claim to them.
+pub(crate) struct Reserved {
     core: Arc<Core>,
-    key: Arc<[u8]>,
     leased: Arc<Leased>,
     number: u64,
 }
 
-impl Waiting {
-    async fn decided(self, demand: &Demand, deadline: Instant) -> Result<Decision, Error> {
+impl Reserved {
+    /// Waits until it is known what became of it.
+    async fn settled(&self, deadline: Instant) -> Result<(), Error> {
         let mut is_late = false;
         loop {
             let landed = self.leased.landed.notified();
-            let claimed = self.leased.hand.lock().claimed(self.number, demand.exact.quota.limit, awake());
-            match claimed {
-                Some(Claimed::Decided(decision)) => return Ok(decision),
-                Some(Claimed::Lost(refusal)) => return Err(self.lost(refusal)),
-                None if is_late => return Err(Error::Unavailable("no reply in time".into())),
-                None => is_late = timeout_at(deadline, landed).await.is_err(),
+            match self.standing() {
+                Standing::Awaited { .. } if is_late => return Err(Error::Unavailable("no reply in time".into())),
+                Standing::Awaited { .. } => is_late = timeout_at(deadline, landed).await.is_err(),
+                Standing::Granted { .. } | Standing::Failed => return Ok(()),
             }
         }
     }
 
-    /// The units never came.
-    fn lost(&self, refusal: Option<String>) -> Error {
-        match refusal {
-            Some(text) => self.core.link.error(text, &self.key),
-            None => Error::Unavailable("the reply with leased units was lost".into()),
+    fn standing(&self) -> Standing {
+        self.leased.hand.lock().standing(self.number)
+    }
+
+    /// What became of it.
+    fn decided(&self, demand: &Demand) -> Result<Decision, Error> {
+        let claimed = self.leased.hand.lock().claimed(self.number, demand.exact.quota.limit, awake());
+        match claimed {
+            Some(Claimed::Decided(decision)) => Ok(decision),
+            Some(Claimed::Lost(Some(refusal))) => Err(self.core.link.error(refusal, &self.leased.key)),
+            _ => Err(Error::Unavailable("the reply with leased units was lost".into())),
         }
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Reserved {
     fn drop(&mut self) {
         let back = {
             let mut hand = self.leased.hand.lock();
-            let mut back: Vec<_> = hand.abandon(self.number, awake()).into_iter().collect();
+            let mut back = hand.abandon(self.number, awake());
             if self.core.is_closed.load(Ordering::Acquire) {
                 back.extend(hand.surrender());
             }
             back
         };
         if !back.is_empty() {
-            self.core.give_back(&self.key, back);
+            self.core.give_back(&self.leased.key, back);
             self.core.wake.notify_one();
         }
     }
@@ -331,7 +331,7 @@ impl Drop for Waiting {
 impl Core {
     fn leased(&self, key: &[u8]) -> Leased {
         let hand = Mutex::new(Hand::new(self.terms, self.trip(key), awake()));
-        Leased { hand, landed: Notify::new() }
+        Leased { key: key.into(), hand, landed: Notify::new() }
     }
 
     /// How long a round trip takes, at most. Where nothing is known, no lease is taken.
@@ -342,26 +342,25 @@ impl Core {
     #[inline]
     fn decide(
         self: &Arc<Self>,
-        key: &[u8],
         leased: &Arc<Leased>,
         demand: &Demand,
     ) -> Result<Result<Decision, Box<Elsewhere>>, Error> {
         let limit = demand.exact.quota.limit;
-        let step = leased.hand.lock().decide(ask_of(demand), limit, awake(), || self.known(key, demand));
+        let step = leased.hand.lock().decide(ask_of(demand), limit, awake(), || self.known(&leased.key, demand));
         let elsewhere = |of| Ok(Err(Box::new(of)));
         match step {
             Step::Granted(decision, None) | Step::Denied(decision, None) => Ok(Ok(decision)),
             Step::Granted(decision, Some(flight)) | Step::Denied(decision, Some(flight)) => {
-                self.send(key, leased, flight);
+                self.send(leased, flight);
                 Ok(Ok(decision))
             }
             Step::Known(known) => known.map(Ok),
             Step::Claimed(number) => {
                 let (core, leased) = (Arc::clone(self), Arc::clone(leased));
-                elsewhere(Elsewhere::Waits(Waiting { core, key: key.into(), leased, number }))
+                elsewhere(Elsewhere::Waits(Reserved { core, leased, number }))
             }
             Step::Own(flight) => {
-                let landing = flight.and_then(|flight| self.landing(key, leased, flight));
+                let landing = flight.and_then(|flight| self.landing(leased, flight));
                 elsewhere(Elsewhere::Asks(Arc::clone(leased), landing))
             }
         }
@@ -375,13 +374,12 @@ impl Core {
     }
 
     /// How a flight is to land, if it may begin.
-    fn landing(self: &Arc<Self>, key: &[u8], leased: &Arc<Leased>, flight: Flight) -> Option<Landing> {
+    fn landing(self: &Arc<Self>, leased: &Arc<Leased>, flight: Flight) -> Option<Landing> {
         let exact = swlimit_window::Request { cost: flight.cost, ..self.demand.exact };
-        let (demand, ticket) = (Demand { exact, ..self.demand }, self.deny_cache.ticket(key));
+        let (demand, ticket) = (Demand { exact, ..self.demand }, self.deny_cache.ticket(&leased.key));
         self.flying.fetch_add(1, Ordering::AcqRel);
-        let landing =
-            Landing { core: Arc::clone(self), key: key.into(), leased: Arc::clone(leased), flight, demand, ticket };
-        if self.is_over() || !self.link.is_identified(key) {
+        let landing = Landing { core: Arc::clone(self), leased: Arc::clone(leased), flight, demand, ticket };
+        if self.is_over() || !self.link.is_identified(&leased.key) {
             // Else a dry key would be denied for ever.
             leased.hand.lock().cool(awake());
             return None;
@@ -390,8 +388,8 @@ impl Core {
     }
 
     /// Sends a flight. Nobody waits for it.
-    fn send(self: &Arc<Self>, key: &[u8], leased: &Arc<Leased>, flight: Flight) {
-        let Some(landing) = self.landing(key, leased, flight) else { return };
+    fn send(self: &Arc<Self>, leased: &Arc<Leased>, flight: Flight) {
+        let Some(landing) = self.landing(leased, flight) else { return };
         let (core, deadline) = (Arc::clone(self), Instant::now() + self.link.timeout());
         tokio::spawn(async move {
             let [ahead, peek] = landing.commands();
@@ -416,19 +414,19 @@ impl Core {
     /// Asks the server for a request's own units, with a flight beside it if there is one.
     async fn ask(
         self: &Arc<Self>,
-        key: &[u8],
         leased: Arc<Leased>,
         demand: &Demand,
         landing: Option<Landing>,
         deadline: Instant,
     ) -> Result<Decision, Error> {
+        let key = &*Arc::clone(&leased.key);
         let ticket = self.deny_cache.ticket(key);
         let own = Command::allow(key, demand);
         let batch = match &landing {
             None => Batch::One(own),
             Some(landing) => Batch::Several([vec![Command::TIME, own], landing.commands().to_vec()].concat()),
         };
-        let asked = Arc::new(Asked { core: Arc::clone(self), key: key.into(), leased, landing, begun: awake() });
+        let asked = Arc::new(Asked { core: Arc::clone(self), leased, landing, begun: awake() });
         let late = Arc::clone(&asked);
         // Nobody takes the request's own units: they are leased, too.
         let settle = Box::new(move |settled: Settled| {
@@ -445,13 +443,13 @@ impl Core {
     }
 
     /// Units of a key end at an instant; some go back at once.
-    fn ends_at(self: &Arc<Self>, until: Instant, key: &Arc<[u8]>, leased: &Arc<Leased>, back: Option<GrantedUnits>) {
+    fn ends_at(self: &Arc<Self>, until: Instant, leased: &Arc<Leased>, back: Option<GrantedUnits>) {
         let renewed_at = leased.hand.lock().renewed_at(until, awake());
         for at in renewed_at.into_iter().chain([until]) {
             let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-            self.ends.lock().insert((at, number), (Arc::clone(key), Arc::clone(leased)));
+            self.ends.lock().insert((at, number), Arc::clone(leased));
         }
-        self.give_back(key, back.into_iter().collect());
+        self.give_back(&leased.key, back.into_iter().collect());
         self.begin();
         if self.is_over() {
             self.surrender();
@@ -497,7 +495,6 @@ impl Core {
 /// A request that went to the server.
 struct Asked {
     core: Arc<Core>,
-    key: Arc<[u8]>,
     leased: Arc<Leased>,
     landing: Option<Landing>,
     begun: Instant,
@@ -506,22 +503,22 @@ struct Asked {
 impl Asked {
     /// Takes in the replies: the request's own decision, and since when its units count.
     fn replied(&self, settled: &Settled) -> Result<(Exact, Option<u64>), Error> {
-        let (core, key) = (&self.core, &self.key);
+        let Self { core, leased, .. } = self;
         let (own, since, ahead) = decided(&core.link, settled)?;
         if let Some(landing) = &self.landing {
             landing.land(since, ahead, settled);
         }
         let decision = match own {
-            Reply::Error(text) => return Err(core.link.error(text.clone(), key)),
+            Reply::Error(text) => return Err(core.link.error(text.clone(), &leased.key)),
             own => own.decision()?,
         };
-        core.heard(key, &self.leased, &decision);
+        core.heard(leased, &decision);
         Ok((decision, since))
     }
 
     /// Keeps the request's own units, which nobody takes.
     fn keep(&self, decision: &Exact, since: Option<u64>, settled: &Settled) {
-        self.core.keep(&self.key, &self.leased, decision, since, self.begun, settled);
+        self.core.keep(&self.leased, decision, since, self.begun, settled);
     }
 }
 
@@ -547,8 +544,8 @@ pub(crate) fn decided<'a>(link: &Link, settled: &'a Settled) -> Result<(&'a Repl
 
 impl Core {
     /// The server said this of a key.
-    fn heard(&self, key: &[u8], leased: &Leased, decision: &Exact) {
-        let trip = self.trip(key);
+    fn heard(&self, leased: &Leased, decision: &Exact) {
+        let trip = self.trip(&leased.key);
         leased.hand.lock().heard(decision, trip, awake());
         self.heard_from(trip);
     }
@@ -556,7 +553,6 @@ impl Core {
     /// Keeps units that were granted to nobody, in reply to what was sent after `begun`.
     fn keep(
         self: &Arc<Self>,
-        key: &Arc<[u8]>,
         leased: &Arc<Leased>,
         decision: &Exact,
         since: Option<u64>,
@@ -568,7 +564,7 @@ impl Core {
         let Some(since) = since else { return self.link.count(Count::WrittenOff, units) };
         let (until, server) = (begun + self.terms.length, settled.line.identity().cloned());
         let back = leased.hand.lock().keep(GrantedUnits { units, since, until, server }, awake());
-        self.ends_at(until, key, leased, back);
+        self.ends_at(until, leased, back);
     }
 }
 

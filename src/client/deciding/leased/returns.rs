@@ -32,9 +32,9 @@ pub(super) struct Return {
 impl Core {
     /// All units go back.
     pub(super) fn surrender(&self) {
-        for (_, (key, leased)) in std::mem::take(&mut *self.ends.lock()) {
+        for leased in std::mem::take(&mut *self.ends.lock()).into_values() {
             let batches = leased.hand.lock().surrender();
-            self.give_back(&key, batches);
+            self.give_back(&leased.key, batches);
         }
     }
 
@@ -60,7 +60,7 @@ impl Core {
     /// Ends leases whose time has come, or renews them; when the next one ends.
     fn end(self: &Arc<Self>, now: Instant) -> Option<Instant> {
         loop {
-            let (key, leased) = {
+            let leased = {
                 let mut ends = self.ends.lock();
                 match ends.first_entry() {
                     Some(first) if first.key().0 <= now => first.remove(),
@@ -71,9 +71,9 @@ impl Core {
                 let mut hand = leased.hand.lock();
                 (hand.ended(now), hand.renewal_unasked(now))
             };
-            self.give_back(&key, batches);
+            self.give_back(&leased.key, batches);
             if let Some(flight) = flight {
-                self.send(&key, &leased, flight);
+                self.send(&leased, flight);
             }
         }
     }
