@@ -28,6 +28,9 @@ class Threads:
     def opened(self, make, *words, **options):
         return make(*words, **options)
 
+    def driven(self, clock, *quota, **options):
+        return clock.limiter(*quota, **options)
+
     def hold_limiter(self, client, *words, **options):
         return swlimit.HoldLimiter(client, *words, **options)
 
@@ -66,6 +69,9 @@ class Asyncio:
 
     def opened(self, make, *words, **options):
         return Called(self, make(*words, **options))
+
+    def driven(self, clock, *quota, **options):
+        return Called(self, clock.async_limiter(*quota, **options))
 
     def hold_limiter(self, client, *words, **options):
         return Called(self, self.call(swlimit.AsyncHoldLimiter, client, *words, **options))

@@ -42,6 +42,13 @@ class LocalWindows:
             return self._keys.get(key, Key()).peek(mine, now, cost, partial)
         return self._kept(key).record(mine, now, cost, age, block)
 
+    def check(self, key: bytes, quota: Quota, now: int, cost: int) -> Reply:
+        """What `take` would reply. Only `allow_all` calls both, which has the lock."""
+        return self._execute("PEEK", key, quota, now, cost)
+
+    def take(self, key: bytes, quota: Quota, now: int, cost: int) -> Reply:
+        return self._execute("ALLOW", key, quota, now, cost)
+
     def change(self, command: str, key: bytes, now: int, **options: Any) -> int:
         """What the module would reply to REFUND, BLOCK or UNBLOCK, and the server to DEL."""
         with self._lock:
@@ -70,7 +77,7 @@ def allow_all(members: Sequence[tuple[LocalWindows, bytes, Quota, int]], now: in
     with ExitStack() as locked:
         for windows in sorted({windows for windows, *_ in members}, key=id):
             locked.enter_context(windows._lock)
-        replies = [windows._execute("PEEK", key, quota, now, cost) for windows, key, quota, cost in members]
+        replies = [windows.check(key, quota, now, cost) for windows, key, quota, cost in members]
         if all(reply[0] for reply in replies):
-            replies = [windows._execute("ALLOW", key, quota, now, cost) for windows, key, quota, cost in members]
+            replies = [windows.take(key, quota, now, cost) for windows, key, quota, cost in members]
         return replies

@@ -1,0 +1,177 @@
+"""For tests of programs that limit: a clock that the test moves, and limiters that deny on demand.
+
+The fixtures are in `swlimit.testing.pytest`, which pytest loads only where a project names it.
+"""
+
+import math
+import threading
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from .._base import BaseLimiter, Key, longest_wait
+from .._core.clock import Clock
+from .._core.decision import Decision
+from .._core.local_windows import LocalWindows
+from .._core.quota import Duration, Quota, milliseconds
+from .._core.window import Reply
+from .._rate_base import Options
+from .._sync_async import AsyncClient, C, Client, dual_method
+from ..rate_limiter import AsyncLimiter, Limiter, _RateLimiter
+from ..rate_limits import AsyncLimits, Limits
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+L = TypeVar("L", bound=BaseLimiter | Limits | AsyncLimits)
+
+
+class TestClock(Clock):
+    """A clock that stands still until the test moves it, or until somebody waits by it: a wait is over at once, and the
+    clock shows the time after it."""
+
+    __test__ = False  # pytest collects classes with such names
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=timezone.utc)) -> None:
+        """start: the time that it shows first, with a time zone."""
+        if start.tzinfo is None:
+            raise ValueError(f"start must have a time zone, not {start!r}")
+        self._ms = (start - _EPOCH) // timedelta(milliseconds=1)
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<TestClock {self.now.isoformat()}>"
+
+    @property
+    def now(self) -> datetime:
+        return _EPOCH + timedelta(milliseconds=self._ms)
+
+    def advance(self, duration: Duration) -> None:
+        """Move the clock forward: by seconds, a timedelta, or a text such as 500ms or 1h."""
+        ms = milliseconds(duration, least=0)
+        with self._lock:
+            self._ms += ms
+
+    def limiter(self, limit: int, window: Duration, resolution: Duration | None = None,
+                **options: "Unpack[Options]") -> Limiter:
+        """A limiter without a server, by this clock."""
+        return self.drive(Limiter(None, limit, window, resolution, **options))
+
+    def async_limiter(self, limit: int, window: Duration, resolution: Duration | None = None,
+                      **options: "Unpack[Options]") -> AsyncLimiter:
+        """A limiter without a server, by this clock."""
+        return self.drive(AsyncLimiter(None, limit, window, resolution, **options))
+
+    def drive(self, limiter: L) -> L:
+        """Let a limiter without a server go by this clock: Limits, say, or a BudgetLimiter. Returns it."""
+        for one in limiter.limiters if isinstance(limiter, (Limits, AsyncLimits)) else (limiter,):
+            if one._state is not None:
+                raise ValueError("a server decides by its own clock: give the limiter None as its client")
+            one._clock = self
+        return limiter
+
+    def instant(self) -> int:
+        return self._ms
+
+    def shown(self) -> int:
+        return self._ms
+
+    def monotonic(self) -> float:
+        return self._ms / 1000
+
+    async def sleep(self, seconds: float, sleep: Callable[[float], Awaitable[None]]) -> None:
+        self.advance(math.ceil(seconds * 1000) / 1000)
+        await sleep(0.0)  # other tasks run meanwhile
+
+
+class Call(NamedTuple):
+    """A call of a fake limiter."""
+
+    method: str
+    """`allow` (also for several limits at once), `peek`, `record`, `acquire`, `refund`, `block`, `unblock`, `reset`."""
+    key: str
+    """With the limiter's prefix."""
+    cost: int
+    """Or the units of a refund; 0 where a method has neither."""
+
+
+class _FakeLimiter(_RateLimiter[C]):
+    """The methods of `FakeLimiter` and `AsyncFakeLimiter`."""
+
+    def __init__(self, limit: int = 100, window: Duration = "1m", *, prefix: Key = b"") -> None:
+        """limit, window: what its decisions show."""
+        super().__init__(None, limit, window, prefix=prefix)
+        self._local = self._answers = _Answers()
+
+    @property
+    def calls(self) -> list[Call]:
+        """What it was asked, oldest first."""
+        return self._answers.calls
+
+    def deny(self, retry_after: Duration = 1, key: Key | None = None) -> None:
+        """Deny all requests from now on, or those for a key; math.inf: they can never be granted."""
+        after = -1 if retry_after == math.inf else milliseconds(retry_after, "retry_after")
+        if key is None:
+            self._answers.denied = {None: after}
+        else:
+            self._answers.denied[self._name(key)] = after
+
+    def grant(self, key: Key | None = None) -> None:
+        """Grant all requests again, or those for a key."""
+        if key is None:
+            self._answers.denied = {}
+        else:
+            self._answers.denied[self._name(key)] = 0
+
+    async def _acquire(self, key: Key, cost: int = 1, timeout: Duration | None = None) -> Decision:
+        """Decide at once: nobody waits for a fake."""
+        longest_wait(timeout)
+        name, quota, _ = self._checked(key, cost, False, None, None)
+        return self._execute_here("local", "ACQUIRE", name, quota, cost, False, 0, 0)
+
+    acquire = dual_method(_acquire)
+
+
+class FakeLimiter(_FakeLimiter[Client], Limiter):
+    """A limiter that grants everything until the test says otherwise, and remembers what it was asked."""
+
+
+class AsyncFakeLimiter(_FakeLimiter[AsyncClient], AsyncLimiter):
+    """An AsyncLimiter that grants everything until the test says otherwise, and remembers what it was asked."""
+
+
+class _Answers(LocalWindows):
+    """What a fake answers in place of windows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self.denied: dict[bytes | None, int] = {}
+        """For how many ms requests for a key are denied, for None those for all others; -1: for ever."""
+
+    def execute(self, command: str, key: bytes, quota: Quota, now: int, cost: int = 1, partial: bool = False,
+                age: int = 0, block: int | None = None) -> Reply:
+        self._note(command, key, cost)
+        return self.reply(key, quota, cost)
+
+    def change(self, command: str, key: bytes, now: int, **options: Any) -> int:
+        units: int = options.get("units", 0)
+        self._note("RESET" if command == "DEL" else command, key, units)
+        return now + options["duration"] if command == "BLOCK" else units or 1
+
+    def check(self, key: bytes, quota: Quota, now: int, cost: int) -> Reply:
+        self._note("ALLOW", key, cost)
+        return self.reply(key, quota, cost)
+
+    def take(self, key: bytes, quota: Quota, now: int, cost: int) -> Reply:
+        return self.reply(key, quota, cost)
+
+    def reply(self, key: bytes, quota: Quota, cost: int) -> Reply:
+        after = self.denied.get(key, self.denied.get(None, 0))
+        if not after:
+            return [cost, quota.limit, max(0, quota.limit - cost), 0, 0]
+        return [0, quota.limit, 0, after, max(0, after)]
+
+    def _note(self, command: str, key: bytes, cost: int) -> None:
+        self.calls.append(Call(command.lower(), key.decode(errors="backslashreplace"), cost))
