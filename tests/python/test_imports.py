@@ -21,8 +21,9 @@ def imported(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level:
             folder = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            own = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
             modules = [folder / f"{alias.name}.py" for alias in node.names]
-            yield from (one if one.exists() else folder.with_suffix(".py") for one in modules)
+            yield from (one if one.exists() else own for one in modules)
 
 
 IMPORTS = {path: set(imported(path)) for path in PACKAGE.rglob("*.py")}
