@@ -124,6 +124,11 @@ pub struct Decisions {
 }
 
 impl Decisions {
+    /// Of limits that were asked one by one.
+    pub(crate) fn of(each: Vec<Decision>) -> Self {
+        Self { granted: each.iter().all(Decision::granted), each }
+    }
+
     /// Whether all limits granted. Otherwise nothing is counted anywhere.
     pub fn granted(&self) -> bool {
         self.granted

@@ -1,10 +1,12 @@
 //! Quotas: limit, window, resolution.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use swlimit_window::{duration, Geometry, GeometryError, MAX_EXACT};
 
 use crate::error::Error;
+use crate::rates;
 
 /// A limit in a sliding window: at most so many units in any span of the window's length.
 ///
@@ -16,8 +18,9 @@ use crate::error::Error;
 /// use swlimit_client::Quota;
 ///
 /// const BURST: Quota = Quota::per_second(20);
-/// let hourly = Quota::new(100, "1h")?;
+/// let hourly: Quota = "100/hour".parse()?;
 /// let precise = Quota::of(100, Duration::from_secs(60), Some(Duration::from_secs(1)))?;
+/// assert_eq!(hourly, Quota::new(100, "1h")?);
 /// assert_eq!((BURST.limit(), BURST.window()), (20, Duration::from_secs(1)));
 /// assert_eq!(hourly.resolution(), Duration::from_secs(5 * 60));
 /// assert_eq!(precise.resolution(), Duration::from_secs(1));
@@ -56,8 +59,7 @@ impl Quota {
     /// # Errors
     /// [`Error::Invalid`], in the words of the server.
     pub fn new(limit: u64, window: &str) -> Result<Self, Error> {
-        let window = parse("window", window)?;
-        Self::of_ms(limit, window, default_resolution(window))
+        Self::per_window(limit, parse("window", window)?)
     }
 
     /// The same with a resolution of its own, which has to divide the window.
@@ -76,6 +78,11 @@ impl Quota {
         let window = whole_ms("window", window)?;
         let resolution = resolution.map(|resolution| whole_ms("resolution", resolution)).transpose()?;
         Self::of_ms(limit, window, resolution.unwrap_or_else(|| default_resolution(window)))
+    }
+
+    /// The same of a window in ms, with the default resolution.
+    pub(crate) fn per_window(limit: u64, window: u64) -> Result<Self, Error> {
+        Self::of_ms(limit, window, default_resolution(window))
     }
 
     fn of_ms(limit: u64, window: u64, resolution: u64) -> Result<Self, Error> {
@@ -114,6 +121,15 @@ impl Quota {
     /// The same window with another limit.
     pub(crate) fn with_limit(&self, limit: u64) -> swlimit_window::Quota {
         swlimit_window::Quota { limit, ..self.0 }
+    }
+}
+
+/// A rate such as `100/minute` or `5 per 10s`.
+impl FromStr for Quota {
+    type Err = Error;
+
+    fn from_str(rate: &str) -> Result<Self, Error> {
+        rates::single(rate)
     }
 }
 

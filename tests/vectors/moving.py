@@ -25,7 +25,7 @@ def root(value):
 
 
 class WarmUp:
-    """The options of a limiter: durations in ms; a key is quiet when nothing was heard of it for `quiet`."""
+    """The options of a limiter: durations in ms; a key that nobody asked about for `quiet` may be idle."""
 
     def __init__(self, warm_up, cold, quiet):
         self.warm_up, self.cold, self.quiet = warm_up, Fraction(cold), quiet

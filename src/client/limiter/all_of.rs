@@ -172,8 +172,7 @@ impl<'a> AllOf<'a> {
                 decided.next().map_or_else(|| demand.denied(), |exact| source.decided(exact).of(demand))
             }
         });
-        let each: Vec<Decision> = each.collect();
-        Ok(Decisions { granted: each.iter().all(Decision::granted), each })
+        Ok(Decisions::of(each.collect()))
     }
 }
 

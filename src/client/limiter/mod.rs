@@ -5,6 +5,7 @@ mod all_of;
 mod builder;
 mod decide;
 mod fallback;
+mod limits;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,6 +14,7 @@ use std::time::{Duration, SystemTime};
 
 pub use self::builder::LimiterBuilder;
 pub(crate) use self::fallback::Policy;
+pub use self::limits::{Limits, LimitsBuilder};
 use crate::client::Client;
 use crate::clock::{ms, ms_up};
 use crate::deciding::eventual::Eventual;

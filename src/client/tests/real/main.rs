@@ -12,6 +12,7 @@ mod holds;
 mod lost;
 mod places;
 mod processes;
+mod rates;
 mod script;
 mod support;
 mod take_over;
