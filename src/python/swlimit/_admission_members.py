@@ -15,6 +15,7 @@ class RateMember:
     """A request to a limiter of rates."""
 
     def __init__(self, request: Request[Any]) -> None:
+        request.limiter._check_no_warm_up("admit")
         self.limiter, self._demand = request.limiter, request.demand
         self.key, self.cost, self.is_strict = request.demand.key, request.demand.cost, request.demand.quota.strict
 

@@ -39,8 +39,27 @@ def allow_all(*requests: Request[Any], deadline: Duration | None = None) -> Any:
 
 
 async def decide_together(requests: Sequence[Request[Any]], deadline: Duration | None) -> Decisions:
+    wait: float = requests[0].limiter._wait(deadline)
+    if all(one.limiter._warming is None for one in requests):
+        return await _ask(requests, wait)
+    decisions, denied = await _ask_warming(requests, wait)
+    if any([await one.limiter._has_risen(one.demand, wait) for one in denied]):
+        decisions, _ = await _ask_warming(requests, wait)
+    return decisions
+
+
+async def _ask_warming(requests: Sequence[Request[Any]], wait: float) -> tuple[Decisions, list[Request[Any]]]:
+    """Ask with the limits that the keys have while they warm up. Also returns which of them have denied it."""
+    asked = [Request(one.limiter, one.limiter._with_its_limit(one.demand)) for one in requests]
+    decisions = await _ask(asked, wait)
+    members = tuple(one.limiter._heard(one.demand, decision, bool(decisions))
+                    for one, decision in zip(asked, decisions.members))
+    return Decisions(bool(decisions), members), [
+        one for one, decision in zip(asked, members) if not decision and decision.retry_after is not None]
+
+
+async def _ask(requests: Sequence[Request[Any]], wait: float) -> Decisions:
     first: RateLimiterBase[Any] = requests[0].limiter
-    wait = first._wait(deadline)
     demands = [one.demand for one in requests]
     if len(requests) == 1:
         decision = first._known(demands[0])

@@ -48,6 +48,10 @@ class Decision(NamedTuple):
         return Decision(0, self.limit, self.remaining, max(0.0, (self.retry_after or 0.0) - seconds),
                         max(0.0, (self.reset_after or 0.0) - seconds), self.window, "cache")
 
+    def lowered(self, limit: int) -> "Decision":
+        """The same denial by a limit that is at most this one's."""
+        return self._replace(limit=limit, remaining=max(0, (self.remaining or 0) - (self.limit - limit)))
+
     @property
     def wait(self) -> int | None:
         """`retry_after` in whole seconds, rounded up, as in HTTP; None when waiting would not help."""

@@ -27,6 +27,8 @@ class Demand(NamedTuple):
     cost: int
     block: int = 0
     """ms for which a denial of it blocks the key; 0: it does not."""
+    full_limit: int | None = None
+    """Of a key that warms up, whose limit is lower at first; None of all others."""
 
 
 class Ticket(NamedTuple):
@@ -63,6 +65,11 @@ class _Shard:
         if not self.quotas[key]:
             del self.quotas[key]
 
+    def covering(self, key: bytes, quota: Quota) -> Quota:
+        """Of the quotas with a known denial the one that differs in nothing but a higher limit, or this one."""
+        higher = (one for one in self.quotas.get(key, ()) if one.limit > quota.limit and one.at(quota.limit) == quota)
+        return max(higher, default=quota, key=lambda one: one.limit)
+
     def make_room(self, now: float, most: int) -> None:
         """Drop the oldest while there are too many, and those that have ended, a few at a time."""
         for _ in range(2):
@@ -87,29 +94,31 @@ class DenialCache:
 
     def known(self, demand: Demand, now: float) -> Decision | None:
         """The denial that the server would give, as far as is known here."""
-        name = _name(demand.key)
+        name = short_name(demand.key)
         shard = self._shards[hash(name) % _SHARDS]
         if not shard.denials:
             return None
         with shard.lock:
-            denial = shard.denials.get((name, demand.quota))
+            quota = demand.quota if demand.full_limit is None else shard.covering(name, demand.quota)
+            denial = shard.denials.get((name, quota))
             if denial is None:
                 return None
             if now >= denial.ends:
-                shard.drop(name, demand.quota)
+                shard.drop(name, quota)
                 return None
         if demand.cost < denial.cost or demand.block and now >= denial.block_ends:
             return None
-        return denial.decision.later(now - denial.replied)
+        known = denial.decision.later(now - denial.replied)
+        return known if demand.full_limit is None else known.lowered(demand.quota.limit)
 
     def ticket(self, demand: Demand, now: float, block_ends: float = 0.0) -> Ticket:
         """Take it before the request is written; `block_ends` is that of an earlier request for the same demand."""
         ends = block_ends or (now + demand.block / 1000 if demand.block else 0.0)
-        return Ticket(demand, now, self._shard(_name(demand.key)).generation, ends)
+        return Ticket(demand, now, self._shard(short_name(demand.key)).generation, ends)
 
     def learn(self, ticket: Ticket, decision: Decision, now: float, at_most: float = math.inf) -> None:
         """Remember a denial until it ends, or at most for so many seconds; unless the key was forgotten since."""
-        (key, quota, cost, _), sent, generation, block_ends = ticket
+        (key, quota, cost, *_), sent, generation, block_ends = ticket
         retry_after = decision.retry_after
         if decision or retry_after is None or math.isinf(retry_after):
             return
@@ -117,7 +126,7 @@ class DenialCache:
         ends = sent + min(retry_after * 0.999 - 0.001, at_most)
         if ends <= now:
             return
-        name = _name(key)
+        name = short_name(key)
         shard = self._shard(name)
         with shard.lock:
             if shard.generation != generation:
@@ -133,7 +142,7 @@ class DenialCache:
     def forget(self, keys: Iterable[bytes]) -> None:
         """These keys have changed."""
         for key in keys:
-            name = _name(key)
+            name = short_name(key)
             shard = self._shard(name)
             with shard.lock:
                 shard.generation += 1
@@ -152,5 +161,6 @@ class DenialCache:
         return self._shards[hash(name) % _SHARDS]
 
 
-def _name(key: bytes) -> bytes:
+def short_name(key: bytes) -> bytes:
+    """A key's name in this process's memory."""
     return key if len(key) <= _LONGEST_NAME else b"#" + blake2b(key).digest()  # longer than any that is kept
