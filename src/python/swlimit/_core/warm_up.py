@@ -65,7 +65,7 @@ class _Warmth(NamedTuple):
 
     t: int
     at: int
-    """The instant at which the key was last heard of; it was warm by `t` then."""
+    """The instant of the last decision about the key, at which it was warm by `t`."""
     looked: int
     """The last step in which a denial made this process look at all that is counted; -1: none."""
 
@@ -73,7 +73,7 @@ class _Warmth(NamedTuple):
 class WarmingKeys:
     """How warm the newest `max_keys` keys are. Other processes warm a key up, too: replies tell how far.
 
-    quiet: when nothing was heard of a key for so long, nothing that this process knows of counts any more.
+    quiet: so long after its last decision about a key, nothing that this process knows of counts any more.
     """
 
     def __init__(self, warm_up: WarmUp, quiet: int, max_keys: int) -> None:
