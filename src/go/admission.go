@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"runtime"
-	"strings"
 	"sync"
 	"time"
 )
@@ -213,7 +212,7 @@ func (a *Admission) reserves(always bool) {
 
 // beside is the name of another key in the slot of a key.
 func beside(name, suffix string) string {
-	if _, tag, ok := strings.Cut(name, "{"); !ok || strings.Index(tag, "}") <= 0 {
+	if !isTagged(name) {
 		name = "{" + name + "}"
 	}
 	return name + ":" + suffix

@@ -233,6 +233,7 @@ type Limiter struct {
 	asker
 	quota   quota
 	windows *windows
+	owned   *Conn // what Close closes
 }
 
 // New returns a limiter. Limiters are cheap to make, need not be closed, and share what the Conn knows. Without a Conn,
@@ -246,7 +247,7 @@ func New(conn *Conn, q Quota, options ...Option) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Limiter{asker, checked, newWindows(asker.maxKeys)}, nil
+	return &Limiter{asker: asker, quota: checked, windows: newWindows(asker.maxKeys)}, nil
 }
 
 // With returns a limiter of the same keys and options with another quota: for limits that depend on who asks. The key's
@@ -256,7 +257,7 @@ func (l *Limiter) With(q Quota) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Limiter{l.asker, checked, l.windows}, nil
+	return &Limiter{asker: l.asker, quota: checked, windows: l.windows}, nil
 }
 
 // Name is the limiter's name in the headers of responses.

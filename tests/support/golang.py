@@ -29,6 +29,7 @@ def copy_module(folder):
 
 def patient(program):
     """A page's program, for a busy machine."""
-    program = re.sub(r"(New(?:Holds|Limiter)?\((?:conn|rdb).*)\)\n", r"\1, swlimit.Timeout(20e9))\n", program)
+    program = re.sub(r'((?:New(?:Holds|Limiter)?|Open)\((?:conn|rdb|"redis:).*)\)\n', r"\1, swlimit.Timeout(20e9))\n",
+                     program)
     core = '"github.com/swlimit/swlimit/src/go"'
     return program if core in program else program.replace("import (", f"import (\n{core}")

@@ -16,6 +16,20 @@ import (
 	"github.com/swlimit/swlimit/src/go"
 )
 
+// Open returns a limiter of one rate such as "100/minute", as [swlimit.ParseQuota] reads it, on the server of a URL as
+// [redis.ParseURL] takes it. Its Close closes its connections.
+func Open(url, rate string, options ...swlimit.Option) (*swlimit.Limiter, error) {
+	parsed, err := redis.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := FromOptions(parsed)
+	if err != nil {
+		return nil, err
+	}
+	return swlimit.Open(conn, rate, options...)
+}
+
 // New returns a Conn to the servers of a client: a *redis.Client or a *redis.ClusterClient. It is the caller's to
 // close. The client's options are taken, not the client: it may be closed before, and its hooks see no command of a
 // limiter.

@@ -14,6 +14,20 @@ import (
 	"github.com/swlimit/swlimit/src/go"
 )
 
+// Open returns a limiter of one rate such as "100/minute", as [swlimit.ParseQuota] reads it, on the server of a URL as
+// [valkey.ParseURL] takes it. Its Close closes its connections.
+func Open(url, rate string, options ...swlimit.Option) (*swlimit.Limiter, error) {
+	option, err := valkey.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := New(option)
+	if err != nil {
+		return nil, err
+	}
+	return swlimit.Open(conn, rate, options...)
+}
+
 // New returns a Conn to the servers that a client with this option asks: those of a cluster, the primary that sentinels
 // name, or a single server. It is the caller's to close. It takes the option because a client does not say its own.
 //
