@@ -177,7 +177,7 @@ def test_threads_share_a_limiter(server):
         thread.join()
     assert sum(granted) == 100
     counts = limiter.statistics
-    assert counts.server + counts.cache == 400
+    assert counts.server + counts.cache == 400 and sum(counts.denied.values()) == 300
     limiter.close()
 
 
@@ -194,6 +194,7 @@ def test_only_local(kind):
     other = kind.limiter(None, 1, "1h", "1m")
     assert kind.allow_all(other.request("o"), other.request("p")).members[1].source == "local"
     assert limiter.statistics.server == 0 < limiter.statistics.local
+    assert limiter.statistics.denied == {"server": 0, "cache": 0, "failure": 0, "local": 3}
 
 
 def test_a_clock_that_is_set_moves_no_window(kind):

@@ -39,7 +39,7 @@ class Acquisition:
             return None
         first = await self._first_try()
         if first is not None and (first or (first.retry_after or 0.0) > ends - limiter._clock.monotonic()):
-            limiter.statistics.add("server")
+            limiter.statistics.add(first)
             return first
         while limiter._state is not None and limiter._state.has_queue(demand.key):
             server = limiter._state.of(demand.key)
@@ -62,8 +62,9 @@ class Acquisition:
                     raise
                 return None
             else:
-                limiter.statistics.add("server")
-                return Decision.of(reply, demand.quota)
+                decision = Decision.of(reply, demand.quota)
+                limiter.statistics.add(decision)
+                return decision
         return None
 
     def _command(self, left: float) -> Acquire:

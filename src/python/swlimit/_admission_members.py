@@ -23,8 +23,9 @@ class RateMember:
         return RateClause(*self._demand[:3])
 
     def decision(self, reply: Sequence[int]) -> Decision:
-        self.limiter.statistics.add("server")
-        return Decision.of(reply, self._demand.quota)
+        decision = Decision.of(reply, self._demand.quota)
+        self.limiter.statistics.add(decision)
+        return decision
 
     def take_here(self) -> Decision:
         decision: Decision = self.limiter._count_here(Allow(*self._demand[:3]), self.limiter._local_source)
@@ -67,8 +68,9 @@ class BudgetMember:
         return BudgetClause(self.key, self._request.limit, self.span.end, self.cost)
 
     def decision(self, reply: Sequence[int]) -> Decision:
-        self.limiter.statistics.add("server")
-        return budget_decision(reply, self.span, "server")
+        decision = budget_decision(reply, self.span, "server")
+        self.limiter.statistics.add(decision)
+        return decision
 
     def take_here(self) -> Decision:
         decision: Decision = self.limiter._count_here(self._request)
@@ -110,8 +112,9 @@ class HoldMember:
         return HoldClause(self.key, self.request.limit, self.request.ttl, id, self.cost, own_id)
 
     def decision(self, reply: Sequence[int]) -> HoldDecision:
-        self.limiter.statistics.add("server")
-        return HoldDecision.of(reply)
+        decision = HoldDecision.of(reply)
+        self.limiter.statistics.add(decision)
+        return decision
 
     def take_here(self) -> HoldDecision:
         return self._taken(self.limiter._take_here(self.request))
@@ -121,7 +124,7 @@ class HoldMember:
 
     def _taken(self, outcome: tuple[HoldDecision, Claim]) -> HoldDecision:
         decision, self.claim = outcome
-        self.limiter.statistics.add(decision.source)
+        self.limiter.statistics.add(decision)
         return decision
 
     def refund_here(self, units: int) -> None:

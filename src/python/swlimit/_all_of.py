@@ -91,7 +91,7 @@ async def _ask(requests: Sequence[Request[Any]], wait: float) -> Decisions:
         return Decisions(all(members), members)
     members = tuple(Decision.of(member, demand.quota) for demand, member in zip(demands, reply[1:]))
     for one, ticket, decision in zip(requests, tickets, members):
-        one.limiter.statistics.add("server")
+        one.limiter.statistics.add(decision)
         if ticket is not None and not decision:
             one.limiter._learn(ticket, decision)
     return Decisions(bool(reply[0]), members)
@@ -104,10 +104,9 @@ def check_together(limiters: Sequence[RateLimiterBase[Any]]) -> None:
 
 
 def _count_here(first: RateLimiterBase[Any], requests: Sequence[Request[Any]], source: Source) -> Decisions:
-    demands = [one.demand for one in requests]
     replies = local_windows.allow_all([(one.limiter._local, *one.demand[:3]) for one in requests],
                                       first._clock.instant())
-    for one in requests:
-        one.limiter.statistics.add(source)
-    members = tuple(Decision.of(reply, demand.quota, source) for reply, demand in zip(replies, demands))
+    members = tuple(Decision.of(reply, one.demand.quota, source) for reply, one in zip(replies, requests))
+    for one, decision in zip(requests, members):
+        one.limiter.statistics.add(decision)
     return Decisions(all(members), members)

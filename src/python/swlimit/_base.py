@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from ._core import fork
 from ._core.clock import MACHINE, Clock
-from ._core.decision import Source
+from ._core.decision import Decision, HoldDecision, Source
 from ._core.denial_cache import DenialCache
 from ._core.quota import Duration, checked_integer, checked_share, seconds
 from ._protocol.commands import Command
@@ -35,15 +35,19 @@ class Statistics:
     def __init__(self, taken_over: TakenOver) -> None:
         self._taken_over = taken_over
         self.server = self.cache = self.failure = self.local = 0
+        self.denied: dict[Source, int] = dict.fromkeys(get_args(Source), 0)
+        """How many of those were denials."""
         self.reset()
         fork.remember(self)
 
     def reset(self) -> None:
         self._lock = threading.Lock()
 
-    def add(self, source: Source) -> None:
+    def add(self, decision: Decision | HoldDecision) -> None:
         with self._lock:
-            self.__dict__[source] += 1
+            self.__dict__[decision.source] += 1
+            if not decision.granted:
+                self.denied[decision.source] += 1
 
     @property
     def taken_over(self) -> int:

@@ -129,7 +129,7 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
         else:
             known = self._denials.known(demand, time.monotonic())
         if known is not None:
-            self.statistics.add("cache")
+            self.statistics.add(known)
         return known
 
     async def _decide_warming(self, demand: Demand, command: Callable[[Demand], RateCommand], wait: float) -> Decision:
@@ -198,7 +198,7 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
                 return self._count_here(command, "failure")
             return self._by_policy(command.quota, command.cost)
         decision = Decision.of(reply, command.quota)
-        self.statistics.add("server")
+        self.statistics.add(decision)
         if ticket is not None and reply[2] < demand.cost:
             self._learn(ticket, decision)
         return decision
@@ -210,16 +210,17 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
 
     def _execute_here(self, source: Source, command: str, key: bytes, quota: Quota, cost: int, partial: bool, age: int,
                       block: int) -> Decision:
-        self.statistics.add(source)
         reply = self._local.execute(command, key, quota, self._clock.instant(), cost, partial, age, block or None)
-        return Decision.of(reply, quota, source)
+        decision = Decision.of(reply, quota, source)
+        self.statistics.add(decision)
+        return decision
 
     def _by_policy(self, quota: Quota, cost: int) -> Decision:
         """The decision of the failure policies `allow` and `deny`."""
-        self.statistics.add("failure")
-        if self._on_failure == "allow":
-            return Decision.unasked(quota, cost, 0.0, "failure")
-        return Decision.unasked(quota, 0, LAST_PROBE, "failure")
+        granted, retry_after = (cost, 0.0) if self._on_failure == "allow" else (0, LAST_PROBE)
+        decision = Decision.unasked(quota, granted, retry_after, "failure")
+        self.statistics.add(decision)
+        return decision
 
     def _learn(self, ticket: Ticket, decision: Decision) -> None:
         """Remember a denial. The tracker asks the server for what to remember; until it has answered, or without it,

@@ -130,27 +130,30 @@ class _BudgetLimiter(BaseLimiter):
                 raise
             span = self.calendar.period_at(span.end)
             reply = await self._send(request.command(span.end, **options), wait)
-        self.statistics.add("server")
-        return budget_decision(reply, span, "server")
+        decision = budget_decision(reply, span, "server")
+        self.statistics.add(decision)
+        return decision
 
     def _count_here(self, request: BudgetRequest, **options: bool) -> Decision:
         """Decide in this process."""
         now = self._clock.shown()
         span = self.period_at(now)
-        self.statistics.add(self._local_source)
         limit = part(request.limit, self._share)
         reply = self._local.execute(request.key, limit, span.end, now, request.cost, **options)
-        return budget_decision(reply, span, self._local_source)
+        decision = budget_decision(reply, span, self._local_source)
+        self.statistics.add(decision)
+        return decision
 
     def _by_policy(self, request: BudgetRequest, **options: bool) -> Decision:
         """The decision without a server."""
         if self._state is None or self._on_failure == "local":
             return self._count_here(request, **options)
-        self.statistics.add("failure")
         span = self.period_at(self._clock.shown())
         window = (span.end - span.start) / 1000
         granted, retry_after = (request.cost, 0.0) if self._on_failure == "allow" else (0, LAST_PROBE)
-        return Decision(granted, request.limit, None, retry_after, None, window, "failure")
+        decision = Decision(granted, request.limit, None, retry_after, None, window, "failure")
+        self.statistics.add(decision)
+        return decision
 
     allow = dual_method(_allow)
     record = dual_method(_record)

@@ -73,7 +73,7 @@ class _HoldLimiter(HoldLimiterBase):
             raise ValueError(f"wait must be at most 1h, not {wait!r}")
         attempt = HoldAttempt(request, time.monotonic() + longest_wait(wait, "wait"))
         decision, claim = await attempt.outcome()
-        self.statistics.add(decision.source)
+        self.statistics.add(decision)
         return self._guard(request, attempt.id, decision, claim)
 
     async def _holders(self, key: Key, count: int = 100) -> list[Holder]:
