@@ -17,11 +17,12 @@ export {
 export type { Draft, HeaderOptions } from "./core/headers.js";
 export type { Mode, ModuleUse, OnFailure, QuotaOptions, Settings, WaitOptions } from "./core/options.js";
 export { type Demand, Entry, type Quota, type Reply } from "./core/window.js";
-export { Admission, admit, type Part } from "./limiters/admission.js";
+export { Admission, type AdmitOptions, admit, type DeniedPart } from "./limiters/admission.js";
 export { allowAll, Decisions, type Share } from "./limiters/all-of.js";
 export type { BaseOptions, Counts } from "./limiters/base.js";
 export { BudgetLimiter, type BudgetLimiterOptions, type BudgetOptions } from "./limiters/budget.js";
 export { Hold, type Holder, HoldLimiter, type HoldLimiterOptions, type HoldOptions } from "./limiters/hold.js";
+export type { Part } from "./limiters/member.js";
 export {
   type AcquireOptions,
   type AllowOptions,
@@ -30,4 +31,6 @@ export {
   type PeekOptions,
   type RecordOptions,
 } from "./limiters/rate.js";
+export { NotAdmittedError, Spending, type SpendingOptions, spending } from "./limiters/spending.js";
+export type { NameOf, Usage } from "./limiters/usage.js";
 export type { ServerState } from "./transport/server-health.js";

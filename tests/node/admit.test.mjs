@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { admit, BudgetLimiter, HoldLimiter, Limiter } from "swlimit";
-import { asModule, connect, eventually, key, sender } from "./support.mjs";
+import { asModule, connect, eventually, key, sender, slowly } from "./support.mjs";
 
 /** A plan: 2 streams at once, 3 requests an hour, 100 tokens a year. */
 function plan(test, client, options) {
@@ -84,24 +84,19 @@ test("what was used beyond is counted though the hold had ended", async (test) =
   const client = await connect(test);
   const { k, parts, left } = plan(test, client);
   const admission = await admit(parts(60));
-  await sender(client)("SWLIMIT.RELEASE", `streams:${k}`, admission.hold.id);
+  const reservations = `tokens:${k}:reserved`;
+  const [[id]] = await sender(client)("SWLIMIT.HOLDERS", reservations);
+  await sender(client)("SWLIMIT.RELEASE", reservations, id);
   assert.deepEqual([await admission.settle(65, 0), await left()], [null, [35, 2]]);
 });
 
 test("what is granted too late is undone", async (test) => {
   const client = await connect(test);
-  let answer = () => {};
-  const slow = (args) => {
-    const reply = client.sendCommand(args);
-    if (asModule(args)[0] !== "SWLIMIT.ADMIT") return reply;
-    return new Promise((resolve) => {
-      answer = () => resolve(reply);
-    });
-  };
+  const slow = slowly(client, "ADMIT");
   const { k, parts, tokens } = plan(test, slow, { timeout: 100, onFailure: "deny" });
   await eventually(async () => (await tokens.peek(k)).source === "server");
   assert.equal((await admit(parts(60))).granted, false);
-  answer();
+  slow.answer();
   const patient = plan(test, client);
   await eventually(async () => (await patient.tokens.peek(k)).remaining === 100, "the return");
   assert.deepEqual(await patient.streams.holders(k), []);
@@ -148,7 +143,7 @@ test("while the server does not answer, each by its policy", async (test) => {
 test("what is wrong is refused", async (test) => {
   const { k, streams, parts } = plan(test, await connect(test));
   await assert.rejects(admit([]), TypeError);
-  await assert.rejects(admit([...parts(1), { limiter: streams, key: `${k}2` }]), /one hold/);
+  await assert.rejects(admit([...parts(1), { limiter: streams, key: k }]), /named twice/);
   await assert.rejects(admit([...parts(1), { limiter: new Limiter({ limit: 1, window: 1 }), key: k }]), /same client/);
   const strict = new Limiter({ client: await connect(test), limit: 1, window: 1, strict: true });
   await assert.rejects(

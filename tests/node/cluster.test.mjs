@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Cluster } from "ioredis";
-import { allowAll } from "swlimit";
+import { allowAll, spending } from "swlimit";
 import { CLUSTERS, eventually, key, limiter, losesReply, port, sockets } from "./support.mjs";
 
 const seed = { host: "127.0.0.1", port: port() };
@@ -49,6 +49,11 @@ for (const [name, open] of Object.entries(CLUSTERS)) {
       assert.equal((await both()).granted, true);
       assert.equal((await both()).granted, false);
       assert.equal((await three.acquire(`${tag}:a`, "5s")).granted, 1);
+    }
+    const hourly = three.with({ window: "1h" });
+    for (const k of [key(), `{${key()}}`]) {
+      await spending([{ limiter: hourly, key: k, name: "it", cost: 2 }], {}, async (spent) => spent.saw({ it: 1 }));
+      assert.equal((await hourly.peek(k)).remaining, 2);
     }
     const apart = ["x", "y"].map((k) => ({ limiter: three, key: k }));
     await assert.rejects(allowAll(apart), /CROSSSLOT/);

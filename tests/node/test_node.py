@@ -36,6 +36,7 @@ def test_script(server, start):
     passes("budget.test.mjs", main=bare.port)
     passes("hold.test.mjs", main=bare.port)
     passes("admit.test.mjs", main=bare.port)
+    passes("spending.test.mjs", main=bare.port)
     passes("script.test.mjs", main=bare.port, spare=spare.port, module=server.port)
 
 

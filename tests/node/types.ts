@@ -27,6 +27,8 @@ import {
   HoldLimiter,
   Limiter,
   type ServerState,
+  type Spending,
+  spending,
 } from "swlimit";
 import { inTurn } from "swlimit/bullmq";
 import { HttpLimiter } from "swlimit/edge";
@@ -121,4 +123,31 @@ export async function work(): Promise<[boolean, string, readonly number[] | null
     { limiter: tokens, key: "k", cost: 2000 },
   ]);
   return [hold.isLive, text, await admission.settle(1250)];
+}
+
+export async function spend(): Promise<[string, string | undefined, boolean]> {
+  const streams = new HoldLimiter({ client, limit: 5 });
+  const parts = [
+    { limiter: streams, key: "k", name: "streams" },
+    { limiter, key: "k", name: "tokens", cost: 500, limit: 60 },
+  ] as const;
+  const admission = await admit(parts, { maxAge: "10m", wait: "1s", deadline: 2000 });
+  await admission.settle({ tokens: 850 });
+  admission.settleSoon({ tokens: undefined });
+  // @ts-expect-error: no part is called token
+  await admission.settle({ token: 850 });
+  // @ts-expect-error: a hold has no units to settle
+  await admission.settle({ streams: 1 });
+  const unnamed = await admit([{ limiter, key: "k" }]);
+  // @ts-expect-error: no part has a name
+  await unnamed.settle({ tokens: 850 });
+  const text = await spending([{ limiter, key: "k", name: "tokens" }], { onError: "giveBack" }, async (spent) => {
+    spent.saw({ tokens: 850 });
+    // @ts-expect-error: no part is called token
+    spent.saw({ token: 850 });
+    return "text";
+  });
+  await using spent = await spending(parts, { maxAge: "10m" });
+  const any: Spending = spent;
+  return [text, admission.deniedBy?.name, any.admission.granted];
 }

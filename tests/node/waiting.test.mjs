@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Redis } from "ioredis";
+import { admit } from "swlimit";
 import { connect, eventually, holds, key, limiter, onDuplicate, port, sent, sleep } from "./support.mjs";
 
 const FAST = { limit: 2, window: 200, resolution: 10 };
@@ -170,6 +171,23 @@ test("after a wait the time to live runs from a renewal", async (test) => {
   assert.equal(new Set(seen.filter(([name]) => name === "SWLIMIT.HOLD").map((args) => args[4])).size, 1);
   assert.deepEqual(names.slice(-2), ["SWLIMIT.RELEASE", "SWLIMIT.RENEW"]);
   await hold.release();
+});
+
+test("who waits in the server's queue of a hold goes before an admission that waits", async (test) => {
+  const [client, admin] = [await connect(test), await connect(test)];
+  const one = holds(test, { client });
+  const k = key();
+  const first = await one.hold(k);
+  const queued = one.hold(k, { wait: "1m" });
+  await eventually(async () => /swlimit_waiting:1\b/.test(await admin.sendCommand(["INFO", "swlimit"])), "its wait");
+  const asked = sent(client);
+  const admission = watched(admit([{ limiter: one, key: k }], { wait: "1m" }));
+  await eventually(() => asked.filter(([name]) => name === "SWLIMIT.ADMIT").length > 1, "its polls");
+  await first.release();
+  const hold = await queued;
+  assert.deepEqual([hold.granted, admission.isOver], [1, false]);
+  await hold.release();
+  assert.equal((await admission.promise).granted, true);
 });
 
 test("a wait that goes on for somebody else with its id is over: nothing more is asked for it", async (test) => {

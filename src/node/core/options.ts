@@ -179,7 +179,7 @@ function known(name: string, names: ReadonlySet<string>): void {
   throw new TypeError(now ? `the option ${name} is called ${now}` : `there is no option ${name}`);
 }
 
-function oneOf<T extends string>(value: unknown, what: string, values: readonly T[]): T {
+export function oneOf<T extends string>(value: unknown, what: string, values: readonly T[]): T {
   if (values.includes(value as T)) return value as T;
   const all = values.map((one) => `"${one}"`).join(", ");
   throw new RangeError(`${what} must be one of ${all}, not ${JSON.stringify(value) ?? String(value)}`);

@@ -1,49 +1,50 @@
-/** One decision of rates, budgets and a hold: all or nothing. It is settled later by the units really used. */
+/** One decision of rates, budgets and holds: all or nothing. It is settled later by the units really used. */
 
-import type { Period } from "../core/calendar.js";
 import type { Decision } from "../core/decision.js";
-import { integer } from "../core/duration.js";
-import { RefusedError, UnavailableError } from "../core/errors.js";
+import { type Duration, milliseconds } from "../core/duration.js";
+import { UnavailableError } from "../core/errors.js";
 import { type HeaderOptions, headersOf } from "../core/headers.js";
-import { clock } from "../core/local-windows.js";
-import { requested, type Settings, type WaitOptions } from "../core/options.js";
-import { type Clause, type Command, type HoldRequest, holdReplyOf, repliesOf, replyOf } from "../protocol/commands.js";
-import type { ClientState } from "../transport/client-state.js";
-import { RETRIES } from "../transport/hold-renewer.js";
-import { instant, passed } from "../util/suspend-clock.js";
-import { inTime } from "../util/timeout.js";
+import { requested, type WaitOptions } from "../core/options.js";
+import { type Clause, repliesOf } from "../protocol/commands.js";
+import { instant } from "../util/suspend-clock.js";
+import { pause } from "../util/timeout.js";
 import { longestWait } from "./all-of.js";
 import { BudgetLimiter } from "./budget.js";
-import { type Hold, HoldLimiter } from "./hold.js";
+import { type Hold, HoldLimiter, longestOf } from "./hold.js";
+import { HeldMember, holdsOf, type Member, memberOf, type Part } from "./member.js";
 import { Limiter } from "./rate.js";
+import { Reservation, Settlement } from "./settlement.js";
+import { checkNames, type NameOf, type Usage, usedUnits } from "./usage.js";
 
-/** One of the limits that apply to a request. */
-export interface Part {
-  readonly limiter: Limiter | BudgetLimiter | HoldLimiter;
+export interface AdmitOptions extends WaitOptions {
+  /** How long to wait until all grant, at most an hour; by default not at all. */
+  readonly wait?: Duration;
+  /**
+   * The longest age of the holds. Then they are not renewed any more, and end by their ttl: for work whose end may
+   * never be known. By default they are renewed until they are settled or released.
+   */
+  readonly maxAge?: Duration;
+}
+
+const PARTS = new Set(["limiter", "key", "cost", "limit", "name"]);
+const ADMITTED = new Set(["wait", "maxAge", "deadline", "signal"]);
+
+/** While a request waits, the server is asked again after so many ms at most, and up to `JITTER` of that later. */
+const POLL = 100;
+const JITTER = 0.2;
+
+/** The longest `Retry-After` for a place, in ms. */
+const PLACE_WAIT = 1000;
+
+/** A part that denied. */
+export interface DeniedPart {
+  readonly name: string | undefined;
   readonly key: string;
-  /** Requested units of this one. */
-  readonly cost?: number;
+  readonly decision: Decision;
 }
 
-const PARTS = new Set(["limiter", "key", "cost"]);
-const DECIDED = new Set(["deadline", "signal"]);
-
-/** A part, by the kind of its limiter. */
-interface Member {
-  readonly name: string;
-  readonly cost: number;
-  /** Its clause of ADMIT; `isLater`: with the end of the next period. */
-  clause(isLater: boolean): Promise<Clause>;
-  /** The decision for the server's reply. */
-  decided(reply: unknown): Decision;
-  /** The decision of this process. */
-  here(by: "local" | "failure", how: "look" | "take"): Decision;
-  /** Count so many units more, or give back if below 0, `age` ms after they were counted; the change. */
-  correct(more: number, age: number): Promise<number>;
-}
-
-/** The decision of everything together. */
-export class Admission {
+/** The decision of everything together. `Name`: of its parts that have units to settle. */
+export class Admission<Name extends string = string> {
   private isSettled = false;
 
   /** @internal */
@@ -52,83 +53,193 @@ export class Admission {
     readonly granted: boolean,
     /** The decision of each, in order. */
     readonly each: readonly Decision[],
-    /** The hold, which is renewed until it is settled or released; null where none was requested or granted. */
-    readonly hold: Hold | null,
+    /** @internal */ readonly parts: readonly Part[],
+    /** The holds, in order, which are renewed until they are settled or released; none where none was granted. */
+    readonly holds: readonly Hold[],
     /** @internal */ private readonly settlement: Settlement | null,
   ) {}
+
+  /** The first hold; null where none was requested or granted. */
+  get hold(): Hold | null {
+    return this.holds[0] ?? null;
+  }
 
   /** ms until all grant; 0 when they did, −1 when one never can, undefined when unknown. */
   get retryAfter(): number | undefined {
     return longestWait(this.each);
   }
 
+  /** The part that denied, or of several the one that denies the longest; null when all granted. */
+  get deniedBy(): DeniedPart | null {
+    let found: DeniedPart | null = null;
+    let longest = -1;
+    for (const [at, decision] of this.each.entries()) {
+      const { granted, retryAfter = 0 } = decision;
+      const wait = retryAfter < 0 ? Number.POSITIVE_INFINITY : retryAfter;
+      if (granted > 0 || wait <= longest) continue;
+      longest = wait;
+      const { name, key } = this.parts[at] as Part;
+      found = { name, key, decision };
+    }
+    return found;
+  }
+
   /**
-   * Correct the counts by the units that were really used of each, in order, without the hold; the hold ends. Unused
-   * units go back, and units beyond the cost are counted. It happens exactly once, whatever fails on the way. The
-   * change of each; or null where nothing goes back: the hold had ended before, or `onFailure` had granted.
+   * Correct the counts by the units that were really used: by name, or of each in order, without the holds, which end.
+   * Unused units go back, and units beyond the cost are counted. It happens exactly once, whatever fails on the way. The
+   * change of each, without the holds; or null where nothing goes back: it was settled before, `maxAge` has passed, the
+   * server was away for too long, or `onFailure` had granted.
    */
-  async settle(...used: number[]): Promise<readonly number[] | null> {
+  async settle(usage: Usage<Name>): Promise<readonly number[] | null>;
+  async settle(...used: number[]): Promise<readonly number[] | null>;
+  async settle(...used: unknown[]): Promise<readonly number[] | null> {
+    return this.settled(this.checked(used));
+  }
+
+  /** Settle without waiting for it. Closing the limiters does; an error is a warning of this process. */
+  settleSoon(usage: Usage<Name>): void;
+  settleSoon(...used: number[]): void;
+  settleSoon(...used: unknown[]): void {
+    const done = this.settled(this.checked(used));
+    void this.settlement?.soon(done);
+  }
+
+  /** End the holds, and leave everything else as it is reserved: it can still be settled. */
+  async release(): Promise<void> {
+    await Promise.all(this.holds.map((hold) => hold.release()));
+  }
+
+  /** Release without waiting for it. */
+  releaseSoon(): void {
+    void this.release().catch(() => {});
+  }
+
+  /** End the holds. What was not settled stays counted as it was reserved. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.end();
+  }
+
+  /** @internal Settle, by default as reserved, unless that has been done; it goes on by itself if it takes long. */
+  async end(usage: Readonly<Record<string, number>> | "nothing" = {}): Promise<void> {
+    if (!this.granted || this.isSettled) return;
+    const units = this.checked([usage === "nothing" ? {} : usage]);
+    const done = this.settled(usage === "nothing" ? units.map(() => 0) : units);
+    await (this.settlement ? this.settlement.briefly(done) : done);
+  }
+
+  /**
+   * The headers of a response, for rates and budgets. A denial has `retry-after-ms` beside `Retry-After`: at most a second
+   * where only places are missing, since they may be released at any moment.
+   */
+  headers(options: HeaderOptions = {}): Record<string, string> {
+    const { granted, each, parts } = this;
+    const waits = each.map(({ retryAfter }, at) => {
+      const isPlace = retryAfter !== undefined && parts[at]?.limiter instanceof HoldLimiter;
+      return { retryAfter: isPlace ? Math.min(retryAfter, PLACE_WAIT) : retryAfter };
+    });
+    const retryAfter = longestWait(waits);
+    const counted = each.filter(({ resetAfter }) => resetAfter !== undefined);
+    const headers = headersOf(counted, { granted, retryAfter }, options);
+    if ("Retry-After" in headers) headers["retry-after-ms"] = String(retryAfter);
+    return headers;
+  }
+
+  private checked(used: readonly unknown[]): number[] {
     if (!this.granted) throw new TypeError("nothing was granted that could be settled");
-    const { settlement } = this;
-    settlement?.check(used);
+    return usedUnits(this.parts, used);
+  }
+
+  private async settled(used: readonly number[]): Promise<readonly number[] | null> {
     if (this.isSettled) return null;
     this.isSettled = true;
-    if (settlement) return settlement.settle(used);
+    if (this.settlement) return this.settlement.settle(used);
     await this.release();
     return null;
   }
-
-  /** End the hold, and leave everything else counted as it is. */
-  async release(): Promise<void> {
-    await this.hold?.release();
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.release();
-  }
-
-  /** The headers of a response, for rates and budgets. */
-  headers(options: HeaderOptions = {}): Record<string, string> {
-    const { granted, retryAfter } = this;
-    return headersOf(
-      this.each.filter(({ resetAfter }) => resetAfter !== undefined),
-      { granted, retryAfter },
-      options,
-    );
-  }
 }
 
-/** Decide rates, budgets and a hold at once. All limiters need the same client, and in a cluster all keys one slot. */
-export async function admit(parts: readonly Part[], options: WaitOptions = {}): Promise<Admission> {
+/** Decide rates, budgets and holds at once. All limiters need the same client, and in a cluster all keys one slot. */
+export function admit<const Parts extends readonly Part[]>(
+  parts: Parts,
+  options: AdmitOptions = {},
+): Promise<Admission<NameOf<Parts[number]>>> {
+  return admitted(parts, options, false);
+}
+
+/** @internal The same; `isReserved`: reserve what will be settled without places, too. */
+export async function admitted<Name extends string>(
+  parts: readonly Part[],
+  options: AdmitOptions,
+  isReserved: boolean,
+): Promise<Admission<Name>> {
   if (!Array.isArray(parts) || parts.length === 0) {
     throw new TypeError("admit needs a list of at least one { limiter, key }");
   }
-  requested(options, DECIDED);
+  const { wait, deadline, signal } = requested(options, ADMITTED);
   for (const part of parts) requested(part, PARTS);
-  const held = heldPartOf(parts);
-  const members = parts.map((part) => memberOf(part, held)) as [Member, ...Member[]];
+  checkNames(parts);
+  const since = performance.now();
+  const ends = since + longestOf(wait);
+  const leaves = deadline === undefined ? undefined : since + milliseconds(deadline, "deadline", 0);
+  const left = (until = Number.POSITIVE_INFINITY) => Math.max(0, until - performance.now());
+  for (let hasWaited = false; ; hasWaited = true) {
+    let retryAfter: number | undefined;
+    try {
+      const remaining = leaves === undefined ? {} : { deadline: Math.floor(left(leaves)) };
+      const admission = await once<Name>(parts, { ...options, ...remaining }, isReserved);
+      ({ retryAfter } = admission);
+      const isAway = admission.each[0]?.source === "failure" && !hasWaited;
+      if (admission.granted || retryAfter === -1 || isAway || left(ends) === 0) return admission;
+      if (Math.min(pollAfter(retryAfter), left(ends)) >= left(leaves)) return admission;
+    } catch (error) {
+      // A wait survives restarts and failovers.
+      if (!(error instanceof UnavailableError) || !hasWaited || Math.min(left(ends), left(leaves)) === 0) throw error;
+    }
+    await pause(Math.min(pollAfter(retryAfter), left(ends)), signal);
+  }
+}
+
+function pollAfter(retryAfter = POLL): number {
+  return Math.min(retryAfter, POLL) * (1 + JITTER * Math.random());
+}
+
+/** One decision, without a wait. */
+async function once<Name extends string>(
+  parts: readonly Part[],
+  options: AdmitOptions,
+  isReserved: boolean,
+): Promise<Admission<Name>> {
+  const maxAge = options.maxAge === undefined ? undefined : milliseconds(options.maxAge, "maxAge");
+  const members = parts.map((part) => memberOf(part, maxAge)) as [Member, ...Member[]];
   const [{ limiter: first }] = parts as [Part];
   const { clientState } = first;
   if (parts.some(({ limiter }) => limiter.clientState !== clientState)) {
     throw new TypeError("limits that are decided at once need the same client");
   }
-  if (!clientState) return admittedHere(members, held, "local");
+  if (new Set(members.map(({ name }) => name)).size < members.length) throw new TypeError("key named twice");
+  if (!clientState) return admittedHere(parts, members, "local");
   const strict = isStrict(parts);
-  const settlement = new Settlement(clientState, members, held, first.settings);
+  const { settings } = first;
+  const isHeld = maxAge !== undefined || members.some((member) => member instanceof HeldMember);
+  const reservation = isReserved || isHeld ? new Reservation(members, settings, maxAge) : null;
   try {
     const since = instant();
     const [granted, ...replies] = await BudgetLimiter.inPeriod(async (isLater) => {
-      const clauses = (await Promise.all(members.map((member) => member.clause(isLater)))) as [Clause, ...Clause[]];
-      return repliesOf(await first.ask({ name: "ADMIT", clauses, strict }, options));
+      const clauses = await Promise.all(members.map((member) => member.clause(isLater)));
+      const all = (reservation ? [reservation.clause, ...clauses] : clauses) as [Clause, ...Clause[]];
+      return repliesOf(await first.ask({ name: "ADMIT", clauses: all, strict }, options));
     });
-    const each = members.map((member, at) =>
-      granted && member === held ? held.take(replies[at], since) : member.decided(replies[at]),
-    );
-    return new Admission(granted, each, granted && held ? held.hold : null, granted ? settlement : null);
+    if (reservation) replies.shift();
+    const each = members.map((member, at) => member.decided(replies[at], granted, since));
+    if (!granted) return new Admission(false, each, parts, [], null);
+    const settlement = new Settlement(clientState, members, reservation, settings);
+    const admission = new Admission<Name>(true, each, parts, holdsOf(members), settlement);
+    settlement.keepFor(admission, since);
+    return admission;
   } catch (error) {
     const fails = parts.some(({ limiter }) => limiter.settings.onFailure === "error");
     if (!(error instanceof UnavailableError) || fails) throw error;
-    return admittedHere(members, held, "failure");
+    return admittedHere(parts, members, "failure");
   }
 }
 
@@ -142,197 +253,14 @@ function isStrict(parts: readonly Part[]): boolean {
 const ALONE = { timeout: 0, module: "never" } as const;
 
 /** All or nothing, in this process. */
-function admittedHere(members: readonly Member[], held: HeldPart | null, by: "local" | "failure"): Admission {
+function admittedHere<Name extends string>(
+  parts: readonly Part[],
+  members: readonly Member[],
+  by: "local" | "failure",
+): Admission<Name> {
   const looked = members.map((member) => member.here(by, "look"));
-  if (!looked.every(({ granted }) => granted > 0)) return new Admission(false, looked, null, null);
+  if (!looked.every(({ granted }) => granted > 0)) return new Admission(false, looked, parts, [], null);
   const each = members.map((member) => member.here(by, "take"));
-  const hold = held?.hold ?? null;
-  return new Admission(true, each, hold, by === "local" ? new Settlement(null, members, held, ALONE) : null);
-}
-
-/** The one part that is a hold. */
-class HeldPart implements Member {
-  readonly request: HoldRequest;
-  hold: Hold | null = null;
-
-  constructor(
-    private readonly limiter: HoldLimiter,
-    { key, cost = 1 }: Part,
-  ) {
-    this.request = limiter.request(key, { cost });
-  }
-
-  get name(): string {
-    return this.request.key;
-  }
-
-  get cost(): number {
-    return this.request.cost;
-  }
-
-  async clause(): Promise<Clause> {
-    return { kind: "HOLD", ...this.request };
-  }
-
-  take(reply: unknown, since: ReturnType<typeof instant>): Hold {
-    this.hold = this.limiter.held(this.request, holdReplyOf(reply), since);
-    return this.hold;
-  }
-
-  decided(reply: unknown): Decision {
-    const [granted, limit, remaining, retryAfter] = holdReplyOf(reply);
-    return this.limiter.decision([granted, limit, remaining, retryAfter], "server");
-  }
-
-  here(by: "local" | "failure", how: "look" | "take"): Decision {
-    if (how === "look") return this.limiter.lookHere(by, this.request);
-    this.hold = this.limiter.heldHere(by, this.request);
-    return this.hold;
-  }
-
-  async correct(): Promise<number> {
-    return 0;
-  }
-}
-
-function heldPartOf(parts: readonly Part[]): HeldPart | null {
-  const [part, more] = parts.filter(({ limiter }) => limiter instanceof HoldLimiter);
-  if (more) throw new TypeError("admit takes one hold");
-  return part ? new HeldPart(part.limiter as HoldLimiter, part) : null;
-}
-
-function memberOf(part: Part, held: HeldPart | null): Member {
-  const { limiter, key, cost = 1 } = part;
-  if (limiter instanceof Limiter) return rate(limiter, key, cost);
-  if (limiter instanceof BudgetLimiter) return budget(limiter, key, cost);
-  if (limiter instanceof HoldLimiter && held) return held;
-  throw new TypeError("admit takes a Limiter, a BudgetLimiter or a HoldLimiter");
-}
-
-function rate(limiter: Limiter, key: string, cost: number): Member {
-  const name = limiter.name(key);
-  const demand = limiter.demand({ cost });
-  return {
-    name,
-    cost,
-    clause: async () => ({ kind: "RATE", key: name, demand }),
-    decided: (reply) => {
-      limiter.counts.server++;
-      return limiter.decision(replyOf(reply), "server");
-    },
-    here: (by, how) => {
-      if (how === "take") limiter.counts[by]++;
-      const decide = how === "look" ? "peek" : "allow";
-      return limiter.decisionHere(by, demand, (asked) => limiter.window(name)[decide](asked, clock()));
-    },
-    correct: async (more, age) => {
-      if (more > 0) await limiter.record(key, { cost: more });
-      return more > 0 ? more : -(await limiter.refund(key, -more, { age }));
-    },
-  };
-}
-
-function budget(limiter: BudgetLimiter, key: string, cost: number): Member {
-  const name = limiter.name(key);
-  const demand = limiter.demand({ cost });
-  let period: Period = { start: 0, end: 0 };
-  return {
-    name,
-    cost,
-    clause: async (isLater) => {
-      period = await limiter.periodNow(isLater);
-      return { kind: "BUDGET", key: name, limit: demand.limit, until: period.end, cost };
-    },
-    decided: (reply) => {
-      limiter.counts.server++;
-      return limiter.decision(replyOf(reply), "server", period);
-    },
-    here: (by, how) => limiter.here(by, name, demand, how),
-    correct: async (more) => {
-      if (more > 0) await limiter.record(key, { cost: more });
-      return more > 0 ? more : -(await limiter.refund(key, -more));
-    },
-  };
-}
-
-/** Corrects the counts once it is known what was used. */
-class Settlement {
-  private readonly since = instant();
-  private readonly others: readonly Member[];
-
-  constructor(
-    private readonly clientState: ClientState | null,
-    members: readonly Member[],
-    private readonly held: HeldPart | null,
-    private readonly settings: Pick<Settings, "timeout" | "module">,
-  ) {
-    this.others = members.filter((member) => member !== held);
-  }
-
-  check(used: readonly number[]): void {
-    for (const units of used) integer(units, "used", 0);
-    if (used.length === this.others.length) return;
-    throw new TypeError(`settle takes the used units of each limit except the hold: ${this.others.length} numbers`);
-  }
-
-  async settle(used: readonly number[]): Promise<readonly number[] | null> {
-    const { clientState, held } = this;
-    const hold = held?.hold ?? null;
-    if (!clientState || !held || hold?.source !== "server") return this.settleEach(used, hold);
-    const { key, id } = held.request;
-    const reserved = used.map((units, at) => ({ key: (this.others[at] as Member).name, used: units }));
-    try {
-      const { reply, isFirst } = await this.answer(clientState, { name: "SETTLE", key, id, reserved }, hold);
-      const [done, ...changes] = reply.map(Number);
-      if (done === 1) return changes;
-      // The hold had ended. A first settlement whose reply was lost might have counted what was used beyond the cost.
-      if (isFirst) await this.correct(used.map((units, at) => Math.max(0, units - this.cost(at))));
-      return null;
-    } finally {
-      hold.end();
-      clientState.holdQueue.released(key);
-      for (const { key } of reserved) clientState.forget(key);
-    }
-  }
-
-  /** The server's answer to a settlement, which is sent again until it comes, as long as the hold is renewed. */
-  private async answer(
-    clientState: ClientState,
-    command: Command,
-    hold: Hold,
-  ): Promise<{ reply: unknown[]; isFirst: boolean }> {
-    const { timeout, module } = this.settings;
-    for (let isFirst = true; ; isFirst = false) {
-      let refused: RefusedError | undefined;
-      const answer = new Promise<unknown>((resolve) => {
-        const late = (reply: Promise<unknown>) => void reply.then(resolve, () => {});
-        clientState.ask(command, { timeout, module, always: true, late }).then(resolve, (error) => {
-          if (!(error instanceof RefusedError)) return;
-          refused = error;
-          resolve(null);
-        });
-      });
-      if (await inTime(answer, hold.ttl / RETRIES)) {
-        if (refused) throw refused;
-        return { reply: (await answer) as unknown[], isFirst };
-      }
-      if (!hold.isLive) throw new UnavailableError("the settlement was not answered while the hold lasted");
-    }
-  }
-
-  private async settleEach(used: readonly number[], hold: Hold | null): Promise<readonly number[]> {
-    const changes = await this.correct(used.map((units, at) => units - this.cost(at)));
-    await hold?.release();
-    return changes;
-  }
-
-  /** Correct each by itself, once: without a hold the server remembers nothing of the decision. */
-  private correct(more: readonly number[]): Promise<number[]> {
-    const age = Math.ceil(passed(this.since)) + this.settings.timeout;
-    return Promise.all(this.others.map((other, at) => (more[at] ? other.correct(more[at], age) : 0)));
-  }
-
-  private cost(at: number): number {
-    return this.others[at]?.cost ?? 0;
-  }
+  const settlement = by === "local" ? new Settlement(null, members, null, ALONE) : null;
+  return new Admission(true, each, parts, holdsOf(members), settlement);
 }

@@ -39,7 +39,7 @@ export class Decisions {
 }
 
 /** ms until all grant; −1 when one never can, undefined when unknown. */
-export function longestWait(decisions: readonly Decision[]): number | undefined {
+export function longestWait(decisions: readonly Pick<Decision, "retryAfter">[]): number | undefined {
   const waits = decisions.map(({ retryAfter }) => retryAfter).filter((wait) => wait !== undefined);
   if (waits.length === 0) return undefined;
   return waits.includes(-1) ? -1 : Math.max(...waits);

@@ -13,6 +13,7 @@ import type { ClientState } from "../transport/client-state.js";
 import { HoldQueue, holdPoll } from "../transport/hold-queue.js";
 import type { RenewedHold } from "../transport/hold-renewer.js";
 import { type Instant, instant } from "../util/suspend-clock.js";
+import { LONGEST_TIMER } from "../util/timeout.js";
 import { BaseLimiter, type BaseOptions } from "./base.js";
 
 export interface HoldLimiterOptions extends BaseOptions {
@@ -67,6 +68,7 @@ export class Hold extends Decision {
   /** @internal */ readonly name: string;
   /** @internal */ readonly ttl: number;
   /** @internal */ readonly settings: RenewedHold["settings"];
+  /** @internal */ readonly maxAge: number | undefined;
   private isOver: boolean;
   private isReleased = false;
   private controller: AbortController | undefined;
@@ -74,7 +76,7 @@ export class Hold extends Decision {
   /** @internal */
   constructor(
     decision: Decision,
-    { id, name, ttl, settings }: Omit<RenewedHold, "lost">,
+    { id, name, ttl, settings, maxAge }: Omit<RenewedHold, "lost">,
     token: number | undefined,
     private readonly clientState: ClientState | null,
     private readonly owner: HoldOwner,
@@ -85,6 +87,7 @@ export class Hold extends Decision {
     this.name = name;
     this.ttl = ttl;
     this.settings = settings;
+    this.maxAge = maxAge;
     this.token = token;
     this.isOver = granted === 0;
   }
@@ -207,21 +210,23 @@ export class HoldLimiter extends BaseLimiter {
     };
   }
 
-  /** @internal The hold, or the denial, that the server replied; it was asked at `since`. */
-  held(request: HoldRequest, reply: HoldReply, since: Instant): Hold {
+  /**
+   * @internal The hold, or the denial, that the server replied; it was asked at `since`. `maxAge`: its longest age, in ms.
+   */
+  held(request: HoldRequest, reply: HoldReply, since: Instant, maxAge?: number): Hold {
     this.counts.server++;
     const [granted, limit, remaining, retryAfter, , token] = reply;
     const decision = this.decision([granted, limit, remaining, retryAfter], "server");
-    const hold = this.made(request, decision, granted > 0 ? token : undefined, this.clientState);
+    const hold = this.made(request, decision, granted > 0 ? token : undefined, this.clientState, maxAge);
     if (granted > 0) this.clientState?.renewer.add(hold, since);
     return hold;
   }
 
   /** @internal Decide in this process: there is no server, or it does not answer. */
-  heldHere(by: "local" | "failure", request: HoldRequest): Hold {
+  heldHere(by: "local" | "failure", request: HoldRequest, maxAge?: number): Hold {
     this.counts[by]++;
     const decide = (demand: LimitDemand) => this.local.decide(request.key, demand);
-    return this.made(request, this.decision(this.decidedHere(by, request, decide), by), undefined, null);
+    return this.made(request, this.decision(this.decidedHere(by, request, decide), by), undefined, null, maxAge);
   }
 
   /** @internal The same decision, with nothing held. */
@@ -249,6 +254,7 @@ export class HoldLimiter extends BaseLimiter {
     decision: Decision,
     token: number | undefined,
     clientState: ClientState | null,
+    maxAge: number | undefined,
   ): Hold {
     const { key: name, id, ttl, cost } = request;
     const isCounted = clientState === null && (decision.source === "local" || this.settings.onFailure === "local");
@@ -259,17 +265,29 @@ export class HoldLimiter extends BaseLimiter {
       }
       if (clientState) await this.releaseAtServer(request);
     };
-    const owner: HoldOwner = { over: (hold) => void this.holds.delete(hold), giveBack };
-    const hold = new Hold(decision, { id, name, ttl, settings: this.settings }, token, clientState, owner);
-    if (hold.granted > 0) this.holds.add(hold);
+    let ending: NodeJS.Timeout | undefined; // of a hold that is not renewed at a server
+    const over = (hold: Hold) => {
+      clearTimeout(ending);
+      this.holds.delete(hold);
+    };
+    const owner: HoldOwner = { over, giveBack };
+    const hold = new Hold(decision, { id, name, ttl, settings: this.settings, maxAge }, token, clientState, owner);
+    if (hold.granted === 0) return hold;
+    this.holds.add(hold);
+    if (clientState === null && maxAge !== undefined) {
+      const end = () => {
+        hold.lost();
+        void giveBack();
+      };
+      ending = setTimeout(end, Math.min(maxAge, LONGEST_TIMER)).unref();
+    }
     return hold;
   }
 
   private async take(key: string, options: HoldOptions): Promise<Hold> {
     const request = this.request(key, requested(options, HELD));
-    const { wait = 0, signal } = options;
-    const longest = milliseconds(wait, "wait", 0);
-    if (longest > LONGEST_WAIT) throw new RangeError("wait must be at most 1h");
+    const { wait, signal } = options;
+    const longest = longestOf(wait);
     const deadline = performance.now() + longest;
     const left = () => Math.max(0, deadline - performance.now());
     const { clientState } = this;
@@ -393,7 +411,14 @@ export class HoldLimiter extends BaseLimiter {
   }
 }
 
+/** How long a request may wait at most, in ms. */
+export function longestOf(wait: Duration = 0): number {
+  const longest = milliseconds(wait, "wait", 0);
+  if (longest > LONGEST_WAIT) throw new RangeError("wait must be at most 1h");
+  return longest;
+}
+
 /** 16 random bytes, drawn for one request: a late release ends no other hold. */
-function freshId(): string {
+export function freshId(): string {
   return randomBytes(16).toString("hex");
 }

@@ -29,7 +29,7 @@ export class ClientState implements ServerOwner {
   readonly holdQueue = new HoldQueue(this.caches);
   private readonly users = new Set<object>();
   private readonly servers = new Map<object, Server>();
-  /** Undos that the server has not answered yet, and callbacks for when it is back. */
+  /** Undos and settlements that the server has not answered yet, and callbacks for when it is back. */
   private readonly repeating = new Set<Promise<void>>();
   private readonly awaiting = new Set<() => void>();
   private isClosed = false;
@@ -109,8 +109,13 @@ export class ClientState implements ServerOwner {
       do await this.recovery(repeatFor / RETRIES);
       while (!this.isClosed && this.isReachable && performance.now() < until && !(await isAnswered()));
     };
-    const repeated = repeat().finally(() => this.repeating.delete(repeated));
-    this.repeating.add(repeated);
+    this.keep(repeat());
+  }
+
+  /** Work beside the requests, which never fails: closing waits for it. */
+  keep(work: Promise<void>): void {
+    const kept = work.finally(() => this.repeating.delete(kept));
+    this.repeating.add(kept);
   }
 
   /** A limiter uses it; its cache, if it has one, gets invalidations. */

@@ -24,13 +24,16 @@ export interface RenewedHold {
   readonly ttl: number;
   /** The longest to wait for a reply, in ms, and what decides. */
   readonly settings: Pick<Settings, "timeout" | "module">;
+  /** When it is so old, in ms, it is not renewed any more, and ends by its ttl. */
+  readonly maxAge: number | undefined;
   /** Called when the hold has ended before it was released. */
   lost(): void;
 }
 
-/** A hold, and when the last request was sent to which the server replied that it is live. */
+/** A hold, when it was requested, and when the last request was sent to which the server replied that it is live. */
 interface LiveHold {
   readonly hold: RenewedHold;
+  readonly taken: Instant;
   since: Instant;
 }
 
@@ -61,7 +64,7 @@ export class HoldRenewer {
       group = { name, ttl, live: new Map(), due: Number.POSITIVE_INFINITY, ends: Number.POSITIVE_INFINITY };
       this.groups.set(key, group);
     }
-    group.live.set(hold.id, { hold, since });
+    group.live.set(hold.id, { hold, taken: since, since });
     group.due = Math.min(group.due, since.awake + ttl / RENEWALS);
     group.ends = Math.min(group.ends, since.awake + lifetime(ttl));
     if (group.due < this.next) this.wake(group.due);
@@ -119,14 +122,17 @@ export class HoldRenewer {
 
   /** Sent even while the breaker is open: a hold ends at its time, and not before. */
   private async renew(group: Group): Promise<void> {
-    const all = [...group.live.values()];
+    const all = renewedOf(group);
+    if (all.length === 0) {
+      group.due = Number.POSITIVE_INFINITY;
+      return;
+    }
     const parts: Promise<boolean>[] = [];
     for (let at = 0; at < all.length; at += MAX_IDS) parts.push(this.renewSome(group, all.slice(at, at + MAX_IDS)));
     const answered = await Promise.all(parts);
     if (!answered.every(Boolean)) return;
-    const oldest = Math.min(...[...group.live.values()].map(({ since }) => since.awake));
-    group.due = oldest + group.ttl / RENEWALS;
-    group.ends = oldest + lifetime(group.ttl);
+    group.due = oldest(renewedOf(group)) + group.ttl / RENEWALS;
+    group.ends = oldest([...group.live.values()]) + lifetime(group.ttl);
   }
 
   /** Whether the server has answered. */
@@ -156,6 +162,19 @@ export class HoldRenewer {
   private ended(hold: RenewedHold): void {
     if (this.groups.get(groupOf(hold))?.live.has(hold.id)) this.end(hold);
   }
+}
+
+/** Those that are not too old to be renewed. */
+function renewedOf({ live }: Group): LiveHold[] {
+  const now = instant();
+  return [...live.values()].filter(
+    ({ hold: { maxAge }, taken }) => maxAge === undefined || passed(taken, now) < maxAge,
+  );
+}
+
+/** When the one was confirmed that was confirmed the longest ago, on the monotonic clock. */
+function oldest(holds: readonly LiveHold[]): number {
+  return holds.reduce((least, { since }) => Math.min(least, since.awake), Number.POSITIVE_INFINITY);
 }
 
 function groupOf({ name, ttl }: RenewedHold): string {

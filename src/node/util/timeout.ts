@@ -1,7 +1,7 @@
 /** Waiting for a limited time. */
 
 /** The longest that a timer of Node.js can be set to; a longer one would fire at once. */
-const LONGEST_TIMER = 2 ** 31 - 1;
+export const LONGEST_TIMER = 2 ** 31 - 1;
 
 /** The promise's result; an error when it takes longer than so many ms, or the signal aborts. */
 export function within<T>(promise: Promise<T>, ms: number, signal?: AbortSignal): Promise<T> {
