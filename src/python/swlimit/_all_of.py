@@ -38,7 +38,13 @@ def allow_all(*requests: Request[Any], deadline: Duration | None = None) -> Any:
     return deciding if isinstance(requests[0].limiter, AsyncLimiter) else run(deciding)
 
 
-async def decide_together(requests: Sequence[Request[Any]], deadline: Duration | None) -> Decisions:
+def decide_together(requests: Sequence[Request[Any]], deadline: Duration | None) -> Coroutine[Any, Any, Decisions]:
+    """The decision of them all; traced if the first limiter is."""
+    deciding, tracing = _decide(requests, deadline), requests[0].limiter._tracing
+    return deciding if tracing is None else tracing("allow_all", [one.limiter for one in requests], deciding)
+
+
+async def _decide(requests: Sequence[Request[Any]], deadline: Duration | None) -> Decisions:
     wait: float = requests[0].limiter._wait(deadline)
     if all(one.limiter._warming is None for one in requests):
         return await _ask(requests, wait)

@@ -67,6 +67,8 @@ class BaseLimiter:
     """None without a client, and when the limiter is closed."""
     _denials: DenialCache | None = None
     _clock: Clock = MACHINE
+    _tracing: Any = None
+    """Called with a method's name, limiters, and the coroutine that decides; returns one that is traced."""
     _opened: Any = None
     """The client that this limiter has made, and closes."""
 

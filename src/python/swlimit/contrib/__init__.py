@@ -1,1 +1,1 @@
-"""Adapters for web frameworks and for the package limits."""
+"""Adapters for web frameworks, for the package limits, for Prometheus and OpenTelemetry."""

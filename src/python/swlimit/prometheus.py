@@ -1,0 +1,3 @@
+"""Metrics for Prometheus."""
+
+from .contrib.prometheus import LimiterCollector as LimiterCollector
