@@ -23,13 +23,17 @@ from . import test_undoing
 from .scripted import Scripted, speaking
 from .test_admitting import (  # noqa: F401
     plans,
-    test_a_hold_that_has_ended_settles_what_was_used_beyond,
+    test_a_reservation_that_has_ended_settles_what_was_used_beyond,
     test_admitted_and_settled,
     test_an_id_is_for_one_admission,
     test_denied_together,
+    test_places_are_released_before_the_usage_is_known,
+    test_several_holds_each_with_its_own_loss,
+    test_spending,
     test_the_server_goes_away_between,
     test_what_nobody_heard_of_is_undone,
     test_without_a_hold,
+    test_without_holds_an_age_reserves,
 )
 from .test_budgets import (  # noqa: F401
     budgets,

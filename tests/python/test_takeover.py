@@ -72,7 +72,7 @@ def test_the_module_is_loaded_while_clients_run(kind, clients, start, caplog):
     assert new.backend == "module" and old.backend == "script"
     assert [holder.id for holder in new.holds.holders("hold")] == [guard.id]
     assert [one.remaining for one in kind.admit(new.requests("u")).each] == [96, 990, 1]
-    assert new.rate.statistics.taken_over == new.holds.statistics.taken_over == 6
+    assert new.rate.statistics.taken_over == new.holds.statistics.taken_over == 7
     assert 'the module is loaded now; took over key "rate", which the script wrote' in caplog.messages
     assert old.rate.allow("rate").remaining == 92 and old.backend == "module"
     assert not old.rate.allow("blocked") and old.rate.statistics.taken_over == 1

@@ -56,6 +56,20 @@ def test_clusters(kind, limiter, cluster):
     kind.call(getattr(client, "aclose", client.close))
 
 
+def test_admissions_in_a_cluster(kind, limiter, cluster):
+    """The reservation's key has the slot of the others, whether their names have a hash tag or not."""
+    for server in cluster.masters():
+        server.cli("FLUSHALL", "SYNC")
+    client = kind.client(kind.cluster, host="127.0.0.1", port=cluster.masters()[0].port)
+    limiter = limiter(9, "1h", "1m", client=client)
+    for keys in [["plain"], ["{t}:1", "{t}:2"], ["plain", "{plain}"], ["a{"]]:
+        requests = [limiter.request(key, 3) for key in keys]
+        admission = eventually(lambda: kind.admit(requests, max_age="1h"))  # noqa: B023
+        assert admission.each[0].source == "server"
+        assert kind.call(admission.settle, *[1 for _ in keys]) == [-2 for _ in keys]
+    kind.call(getattr(client, "aclose", client.close))
+
+
 def test_a_slot_that_moves(kind, limiter, cluster):
     client = kind.client(kind.cluster, host="127.0.0.1", port=cluster.masters()[0].port)
     limiter = limiter(2, "1h", "1m", client=client, max_untracked_age=0.0)

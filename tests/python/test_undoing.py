@@ -106,6 +106,7 @@ COMMANDS = {
     "hold waits": (lambda one: one.taken.hold(one.keys.hold, wait="1m"), [ROOM]),
     "holders": (lambda one: one.holds.holders(one.keys.hold), [BEFORE]),
     "admit": (lambda one: swlimit.admit(everything(one)), [BEFORE]),
+    "admit an age": (lambda one: swlimit.admit(everything(one), max_age="1h"), [BEFORE]),
     "admit a hold": (lambda one: swlimit.admit(held(one)), [BEFORE]),
     "admit a chosen id": (lambda one: swlimit.admit(held(one), id=ID), [
         BEFORE, changed(total=OLD + NEW + 3, used=OLD + 2, holders=[False, True]),

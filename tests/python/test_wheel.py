@@ -84,6 +84,9 @@ def work(number: int) -> str:
 
 
 text: str = work(1)
+other = swlimit.Limiter(None, 9, "1m")
+admission: swlimit.Admission = swlimit.admit([other.request("a"), swlimit.HoldLimiter(None, 9).request("b")], wait=1)
+denied: swlimit.Part | None = admission.denied_by
 swlimit.wsgi.RateLimit(demo_app, swlimit.Rule(limiter), swlimit.Rule(limiter, lambda environ: environ.get("KEY")))
 limiter.allow(7)  # type: ignore[arg-type]
 
@@ -91,6 +94,14 @@ limiter.allow(7)  # type: ignore[arg-type]
 async def main(limiter: swlimit.AsyncLimiter) -> None:
     decision: swlimit.Decision = await limiter.allow("k", limit=3)
     both: swlimit.Decisions = await swlimit.allow_all(limiter.request("a"), limiter.request("b"))
+    tokens, places = swlimit.AsyncBudgetLimiter(None, 9), swlimit.AsyncHoldLimiter(None, 9)
+    async with swlimit.spending([limiter.request("a"), tokens.request("b"), places.request("c")]) as spent:
+        spent.saw(tokens=3)
+        held: swlimit.AsyncHold | None = spent.hold
+    settled: list[int] | None = await (await swlimit.admit([limiter.request("a")])).settle(tokens=1)
+    swlimit.admit([limiter.request("a"), other.request("b")])  # type: ignore[list-item]
+    swlimit.admit([limiter.request("a")], on_error="shrug")  # type: ignore[call-overload]
+    print(held, settled)
     bool(limiter.allow("k").granted)  # type: ignore[attr-defined]
     print(decision, both)
 

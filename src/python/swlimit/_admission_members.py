@@ -1,13 +1,19 @@
 """The members of an admission: what it asks of each limiter, and how each counts and gives back."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from ._base import Claim
 from ._core.calendar import Span
+from ._core.clock import running
 from ._core.decision import Decision, HoldDecision
-from ._hold_base import Claim, HoldRequest
+from ._hold_base import HoldRequest
+from ._local_holds import LocalHold
 from ._protocol.commands import Allow, Budget, BudgetClause, HoldClause, RateClause, Record, Refund
 from ._rate_base import Request
+from ._transport.hold_renewer import LiveHold
 from .budget_limiter import BudgetRequest, budget_decision
 
 
@@ -17,7 +23,8 @@ class RateMember:
     def __init__(self, request: Request[Any]) -> None:
         request.limiter._check_no_warm_up("admit")
         self.limiter, self._demand = request.limiter, request.demand
-        self.key, self.cost, self.is_strict = request.demand.key, request.demand.cost, request.demand.quota.strict
+        self.name, self.key, self.cost = request.name, request.demand.key, request.demand.cost
+        self.is_strict = request.demand.quota.strict
 
     def clause(self) -> RateClause:
         return RateClause(*self._demand[:3])
@@ -59,9 +66,9 @@ class BudgetMember:
 
     is_strict = None
 
-    def __init__(self, request: BudgetRequest) -> None:
+    def __init__(self, request: BudgetRequest[Any]) -> None:
         self.limiter, self._request = request.limiter, request
-        self.key, self.cost = request.key, request.cost
+        self.name, self.key, self.cost = request.name, request.key, request.cost
         self.span: Span = self.limiter.period_at(self.limiter._clock.shown())
 
     def clause(self) -> BudgetClause:
@@ -84,7 +91,7 @@ class BudgetMember:
         self.limiter._local.refund(self.key, units, self.limiter._clock.shown())
 
     def record_here(self, units: int) -> None:
-        self.limiter._count_here(self._request._replace(cost=units), force=True)
+        self.limiter._count_here(replace(self._request, cost=units), force=True)
 
     def refund(self, units: int, age: int) -> Refund | None:
         """Gives back units; None when their period is over."""
@@ -99,13 +106,17 @@ class BudgetMember:
 
 
 class HoldMember:
-    """A request to a limiter of holds."""
+    """A request to a limiter of holds.
+
+    max_age: for how many seconds the hold is renewed at most.
+    """
 
     is_strict = None
 
-    def __init__(self, request: HoldRequest) -> None:
+    def __init__(self, request: HoldRequest[Any], max_age: float = math.inf) -> None:
         self.limiter, self.request = request.limiter, request
-        self.key, self.cost = request.key, request.cost
+        self.name, self.key, self.cost = request.name, request.key, request.cost
+        self._max_age = max_age
         self.claim: Claim = None
 
     def clause(self, id: bytes, own_id: bool) -> HoldClause:
@@ -117,7 +128,7 @@ class HoldMember:
         return decision
 
     def take_here(self) -> HoldDecision:
-        return self._taken(self.limiter._take_here(self.request))
+        return self._taken(self.limiter._take_here(self.request, running() + self._max_age))
 
     def by_policy(self) -> HoldDecision:
         return self._taken(self.limiter._by_policy(self.request))
@@ -128,19 +139,24 @@ class HoldMember:
         return decision
 
     def refund_here(self, units: int) -> None:
-        self.limiter._release_here(self.claim)
+        if isinstance(self.claim, LocalHold):
+            self.limiter._release_here(self.claim)
+
+    def held(self, id: bytes, sent: float) -> None:
+        """The server granted it."""
+        self.claim = LiveHold(self.key, id, self.request.ttl, sent, self._max_age)
 
 
 CountedMember = RateMember | BudgetMember
 Member = CountedMember | HoldMember
-AnyRequest = Request[Any] | BudgetRequest | HoldRequest
+AnyRequest = Request[Any] | BudgetRequest[Any] | HoldRequest[Any]
 
 
-def member_of(request: AnyRequest) -> Member:
+def member_of(request: AnyRequest, max_age: float) -> Member:
     if isinstance(request, Request):
         return RateMember(request)
     if isinstance(request, BudgetRequest):
         return BudgetMember(request)
     if isinstance(request, HoldRequest):
-        return HoldMember(request)
+        return HoldMember(request, max_age)
     raise TypeError(f"admit takes what `limiter.request(key)` returns, not {request!r}")

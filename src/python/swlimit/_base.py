@@ -1,6 +1,7 @@
 """What all limiters have in common: a client's servers, and the options for failures."""
 
 import threading
+import weakref
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Literal, get_args
 
@@ -9,7 +10,8 @@ from ._core.clock import MACHINE, Clock
 from ._core.decision import Decision, HoldDecision, Source
 from ._core.denial_cache import DenialCache
 from ._core.quota import Duration, checked_integer, checked_share, seconds
-from ._protocol.commands import Command
+from ._local_holds import LocalHold
+from ._protocol.commands import Command, Release, Repeat
 from ._protocol.script_fallback import MODULES, Module, TakenOver
 from ._transport.blocking_connections import BlockingConnections
 from ._transport.client_state import ClientState, ClientStates
@@ -23,6 +25,8 @@ Key = str | bytes
 KeyOf = Key | Callable[..., Key]
 """A key, or a function of a call's arguments that returns it."""
 OnFailure = Literal["local", "allow", "deny", "error"]
+Claim = LiveHold | LocalHold | None
+"""What a granted hold has taken: units on the server, in this process, or none."""
 
 POLLING = 0.1
 """Seconds between two requests of a caller that waits without a place in the server's queue."""
@@ -88,6 +92,7 @@ class BaseLimiter:
         """This process's share of each limit, in millionths, when it decides alone."""
         self._local_source: Source = "local" if client is None else "failure"
         self._is_closed = False
+        self._guards: weakref.WeakSet[Any] = weakref.WeakSet()
         self._blocking = BlockingConnections(self._interface, max_waiting)
         self._state = None
 
@@ -121,8 +126,12 @@ class BaseLimiter:
         return self._prefix + as_bytes(key)
 
     async def _close(self) -> None:
-        """Close connections, and forget everything. The client's last limiter first takes the time to send what waits
-        for a server that is away."""
+        """Release all holds, close connections, and forget everything. The client's last limiter first takes the time
+        to send what waits for a server that is away."""
+        for guard in list(self._guards):
+            if not guard._is_left:
+                await guard._leave()
+                guard.lost.set()
         self._is_closed = True
         await self._blocking.close()
         state, denials = self._state, self._denials
@@ -151,6 +160,44 @@ class BaseLimiter:
         if renewer is not None:
             renewer.add(one)
 
+    # Holds.
+
+    def _keep(self, guard: Any, claim: Claim) -> None:
+        """Renew the hold of a guard from now on."""
+        self._guards.add(guard)
+        if claim is None:
+            return
+        weak = weakref.ref(guard)
+
+        def on_lost() -> None:
+            if (guard := weak()) is not None:
+                guard._lose()
+
+        claim.on_lost = on_lost
+        if isinstance(claim, LiveHold):
+            self._in_background(claim.key, claim)
+
+    async def _release(self, claim: Claim) -> None:
+        """Release a hold. When the server does not answer, that goes on in the background."""
+        if not isinstance(claim, LiveHold) or not claim.is_live:
+            return
+        claim.is_over = True
+        command = Release(claim.key, [claim.id], Repeat(claim.ttl / 1000))
+        try:
+            await self._send(command)
+        except BaseException as error:
+            self._in_background(claim.key, RepeatedCommand.of(command))
+            if not isinstance(error, ServerAway):
+                raise
+        self._queues.wake(claim.key, is_shared=True)
+
+    def _drop(self, claim: Claim) -> None:
+        """Release a hold in the background. Takes no lock: this thread may hold any."""
+        if isinstance(claim, LiveHold) and self._state is not None:
+            renewer = self._state.renewer_of(claim.key)
+            if renewer is not None:
+                renewer.release(claim)
+
     def _wait(self, deadline: Duration | None) -> float:
         """How long a request may wait for a server when its caller waits until this deadline."""
         if deadline is None:
@@ -167,6 +214,13 @@ def as_bytes(key: Key, name: str = "key") -> bytes:
     if isinstance(key, (bytearray, memoryview)):
         return bytes(key)
     raise TypeError(f"{name} must be str or bytes, not {key!r}")
+
+
+def checked_name(name: str | None) -> str | None:
+    """The name of a part of what `admit` decides, if it has one."""
+    if name is not None and not (isinstance(name, str) and name):
+        raise ValueError(f"name must be a text, not {name!r}")
+    return name
 
 
 def key_of(key: KeyOf, *args: Any, **kwargs: Any) -> Key:

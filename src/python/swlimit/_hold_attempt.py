@@ -4,13 +4,14 @@ import math
 import os
 import random
 import time
+from typing import Any
 
 import redis.exceptions as redis_errors
 
-from ._base import POLLING
+from ._base import POLLING, Claim
 from ._core.clock import running
 from ._core.decision import HoldDecision
-from ._hold_base import Claim, HoldLimiterBase, HoldRequest
+from ._hold_base import HoldLimiterBase, HoldRequest
 from ._protocol.commands import Renew
 from ._protocol.replies import can_wait_again, has_no_queue
 from ._transport.hold_renewer import LiveHold, RepeatedCommand
@@ -23,7 +24,7 @@ LEAST_POLL, MOST_POLL = 0.02, 0.06
 class HoldAttempt:
     """Waits until the instant `ends` at most. All its requests have the same id."""
 
-    def __init__(self, request: HoldRequest, ends: float) -> None:
+    def __init__(self, request: HoldRequest[Any], ends: float) -> None:
         self._request = request
         self._limiter: HoldLimiterBase = request.limiter
         self._ends = ends

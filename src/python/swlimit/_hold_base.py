@@ -3,39 +3,40 @@
 import math
 import os
 import sys
-import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ._base import BaseLimiter, Key, OnFailure
+from ._base import BaseLimiter, Claim, Key, OnFailure, checked_name
 from ._core.decision import HoldDecision
 from ._core.quota import Duration, checked_integer, milliseconds, part
 from ._local_holds import LocalHold, LocalHolds
-from ._protocol.commands import Hold, Release, Repeat
+from ._protocol.commands import Hold
 from ._protocol.script_fallback import Module
 from ._transport.circuit_breaker import LAST_PROBE
-from ._transport.hold_renewer import LiveHold, RepeatedCommand
-from .errors import ServerAway
+from ._transport.hold_renewer import LiveHold
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+L = TypeVar("L", bound=BaseLimiter, covariant=True)
 LEAST_TTL = 3000  # ms
 
 
-class HoldRequest(NamedTuple):
-    """A request for a hold. `limiter` is a HoldLimiter or an AsyncHoldLimiter, `ttl` in ms."""
+@dataclass(frozen=True, slots=True)
+class HoldRequest(Generic[L]):
+    """A request for a hold; `ttl` in ms."""
 
-    limiter: Any
+    limiter: L
     key: bytes
     cost: int
     ttl: int
     limit: int
+    name: str | None = None
 
     def command(self, id: bytes, wait: float | None = None) -> Hold:
         """wait: in seconds."""
         return Hold(self.key, self.limit, self.ttl, id, self.cost, None if wait is None else int(wait * 1000))
-
-
-Claim = LiveHold | LocalHold | None
-"""What a granted hold has taken: units on the server, in this process, or none."""
 
 
 class HoldGuard:
@@ -44,7 +45,7 @@ class HoldGuard:
     It has the fields of its `decision`: `granted`, `limit`, `remaining`, `retry_after`, `token` and so on.
     """
 
-    def __init__(self, request: HoldRequest, id: bytes, decision: HoldDecision, claim: Claim) -> None:
+    def __init__(self, request: HoldRequest[Any], id: bytes, decision: HoldDecision, claim: Claim) -> None:
         self.key, self.id, self.decision = request.key, id, decision
         self.lost = request.limiter._interface.event()
         """Set when the hold is over and was not released here. It may come a little late; `is_live` never does."""
@@ -67,7 +68,7 @@ class HoldGuard:
     @property
     def is_live(self) -> bool:
         """Whether the holder may go on, by the clock at each call. Always False in a child process."""
-        return self._is_mine and (self._claim.is_live if isinstance(self._claim, LiveHold) else True)
+        return self._is_mine and (self._claim is None or self._claim.is_live)
 
     @property
     def _is_mine(self) -> bool:
@@ -76,6 +77,12 @@ class HoldGuard:
     def _lose(self) -> None:
         self._is_left = True
         self.lost.set()
+
+    def release_soon(self) -> None:
+        """End the hold, once, without waiting for the server."""
+        if self._is_mine:
+            self._is_left = True
+            self._limiter._drop(self._claim)
 
     def _give_up(self) -> Claim:
         """Stop renewing it: another command ends it."""
@@ -119,72 +126,43 @@ class HoldLimiterBase(BaseLimiter):
         self.ttl = _checked_ttl(ttl)
         self._set_up(client, on_failure, local_share, timeout, 1, max_waiting, prefix, module)
         self._local = LocalHolds()
-        self._guards: weakref.WeakSet[HoldGuard] = weakref.WeakSet()
         self._connect(client)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.limit} {self.ttl}ms>"
 
-    def request(self, key: Key, cost: int = 1, *, ttl: Duration | None = None, limit: int | None = None) -> HoldRequest:
-        """A part of what `admit` decides."""
+    def request(self, key: Key, cost: int = 1, *, ttl: Duration | None = None, limit: int | None = None,
+                name: str | None = None) -> "HoldRequest[Self]":
+        """A part of what `admit` decides. name: says in `denied_by` which part this is."""
         checked_integer(cost, "cost", least=1)
         ttl_ms = self.ttl if ttl is None else _checked_ttl(ttl)
         most = self.limit if limit is None else checked_integer(limit, "limit", least=0)
-        return HoldRequest(self, self._name(key), cost, ttl_ms, most)
+        return HoldRequest(self, self._name(key), cost, ttl_ms, most, checked_name(name))
 
-    def _guard(self, request: HoldRequest, id: bytes, decision: HoldDecision, claim: Claim) -> Any:
+    def _guard(self, request: HoldRequest[Any], id: bytes, decision: HoldDecision, claim: Claim) -> Any:
         """The guard of a decision, whose hold is renewed from now on."""
         guard = self._guard_type(request, id, decision, claim)
         if decision:
-            self._guards.add(guard)
-        if isinstance(claim, LiveHold):
-            weak = weakref.ref(guard)
-
-            def on_lost() -> None:
-                if (guard := weak()) is not None:
-                    guard._lose()
-
-            claim.on_lost = on_lost
-            self._in_background(request.key, claim)
+            self._keep(guard, claim)
         return guard
-
-    async def _close(self) -> None:
-        """Release all holds, and close connections."""
-        for guard in list(self._guards):
-            if not guard._is_left:
-                await guard._leave()
-                guard.lost.set()
-        await super()._close()
 
     async def _release(self, claim: Claim) -> None:
         if isinstance(claim, LocalHold):
             self._release_here(claim)
-        if not isinstance(claim, LiveHold) or not claim.is_live:
-            return
-        claim.is_over = True
-        command = Release(claim.key, [claim.id], Repeat(claim.ttl / 1000))
-        try:
-            await self._send(command)
-        except BaseException as error:
-            self._in_background(claim.key, RepeatedCommand.of(command))
-            if not isinstance(error, ServerAway):
-                raise
-        self._queues.wake(claim.key, is_shared=True)
+        else:
+            await super()._release(claim)
 
     def _release_here(self, claim: LocalHold) -> None:
         self._local.release(claim)
         self._queues.wake(claim.key, is_shared=False)
 
     def _drop(self, claim: Claim) -> None:
-        """Release the hold of a guard that was collected. Takes no lock: this thread may hold any."""
         if isinstance(claim, LocalHold):
             self._local.drop(claim)
-        elif claim is not None and self._state is not None:
-            renewer = self._state.renewer_of(claim.key)
-            if renewer is not None:
-                renewer.release(claim)
+        else:
+            super()._drop(claim)
 
-    def _by_policy(self, request: HoldRequest) -> tuple[HoldDecision, Claim]:
+    def _by_policy(self, request: HoldRequest[Any]) -> tuple[HoldDecision, Claim]:
         """The decision without a server. Who still waits when the limiter is closed is denied."""
         if not self._is_closed and (self._state is None or self._on_failure == "local"):
             return self._take_here(request)
@@ -192,10 +170,10 @@ class HoldLimiterBase(BaseLimiter):
             return HoldDecision(request.cost, request.limit, None, 0.0, None, None, "failure"), None
         return HoldDecision(0, request.limit, None, LAST_PROBE, None, None, self._local_source), None
 
-    def _take_here(self, request: HoldRequest) -> tuple[HoldDecision, Claim]:
-        """Decide in this process."""
+    def _take_here(self, request: HoldRequest[Any], ends: float = math.inf) -> tuple[HoldDecision, Claim]:
+        """Decide in this process; the hold ends at that instant of `running`."""
         limit, source = part(request.limit, self._share), self._local_source
-        claim, left = self._local.take(request.key, request.cost, limit)
+        claim, left = self._local.take(request.key, request.cost, limit, ends)
         if claim is not None:
             return HoldDecision(request.cost, limit, left, 0.0, None, None, source), claim
         return HoldDecision(0, limit, left, math.inf if request.cost > limit else None, None, None, source), None

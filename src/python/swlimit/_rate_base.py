@@ -245,3 +245,4 @@ class Request(Generic[L]):
 
     limiter: L
     demand: Demand
+    name: str | None = None

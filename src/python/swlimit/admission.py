@@ -1,33 +1,75 @@
-"""One decision about rates, budgets and a hold: all of them are granted, or none is counted."""
+"""One decision about rates, budgets and holds: all of them are granted, or none is counted."""
 
 import math
 import os
+import random
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, overload
 
 import redis.exceptions as redis_errors
 
 from ._admission_members import AnyRequest, BudgetMember, CountedMember, HoldMember, Member, member_of
-from ._base import BaseLimiter
-from ._core.clock import running, shown
-from ._core.decision import Decision, HoldDecision
-from ._core.quota import checked_integer
-from ._hold_base import Claim
-from ._protocol.commands import Admit, Repeat, Settle
+from ._base import POLLING, BaseLimiter, longest_wait, one_of, time_before
+from ._core.clock import running
+from ._core.decision import Decision, HoldDecision, headers_of
+from ._core.names import tagged
+from ._core.quota import MAX_EXACT, Duration, checked_integer, seconds
+from ._hold_base import HoldGuard, HoldRequest
+from ._protocol.commands import Admit, Command, Repeat, Settle
 from ._protocol.replies import is_period_over
+from ._rate_base import Request
 from ._sync_async import AwaitableContext, Awaited
 from ._transport.hold_renewer import LiveHold, RepeatedCommand
 from ._transport.thread_backend import run
+from .budget_limiter import AsyncBudgetLimiter, BudgetLimiter, BudgetRequest
 from .errors import DeniedError, NotExecuted, ServerAway
+from .hold_limiter import AsyncHold, AsyncHoldLimiter, Hold, HoldLimiter
+from .rate_limiter import AsyncLimiter, Limiter
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 AnyDecision = Decision | HoldDecision
+OnError = Literal["keep", "give_back"]
+ThreadRequest = Request[Limiter] | BudgetRequest[BudgetLimiter] | HoldRequest[HoldLimiter]
+AsyncRequest = Request[AsyncLimiter] | BudgetRequest[AsyncBudgetLimiter] | HoldRequest[AsyncHoldLimiter]
 MOST_ID_BYTES = 128
 SOON = 60_000
 """ms before the end of a period within which a server may say that it is over."""
+RESERVATION_TTL = 15_000
+"""ms; without holds whose times to live it could have."""
+LONGEST_HOLD_RETRY = 1.0
+"""The longest `Retry-After` of a denied hold, in seconds: holds may be released at any moment."""
+
+
+class Part(NamedTuple):
+    """A part of an admission."""
+
+    name: str | None
+    key: bytes
+    decision: AnyDecision
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of `admit`; durations are in seconds."""
+
+    id: bytes | None
+    max_age: float | None
+    on_error: OnError
+    wait: float
+    deadline: float
+
+    @classmethod
+    def checked(cls, id: bytes | None, max_age: Duration | None, on_error: OnError, wait: Duration,
+                deadline: Duration | None) -> "Options":
+        if id is not None and (not isinstance(id, bytes) or not 1 <= len(id) <= MOST_ID_BYTES):
+            raise ValueError(f"id must be 1 to 128 bytes, not {id!r}")
+        one_of("on_error", on_error, get_args(OnError))
+        return cls(id, None if max_age is None else seconds(max_age, "max_age"), on_error, longest_wait(wait, "wait"),
+                   math.inf if deadline is None else time_before(seconds(deadline, "deadline", least=0)))
 
 
 class AdmissionBase:
@@ -36,18 +78,30 @@ class AdmissionBase:
     granted: bool
     each: tuple[AnyDecision, ...]
     """The decision about each request, in order: what its limiter would have said."""
-    hold: Any
-    """The guard of the hold; None without one, and for a denial."""
+    holds: tuple[Any, ...]
+    """The guards of the holds, in order; none for a denial."""
 
-    def __init__(self, requests: Sequence[AnyRequest], id: bytes | None) -> None:
-        self._members: list[Member] = [member_of(request) for request in requests]
+    def __init__(self, requests: Sequence[AnyRequest], options: Options) -> None:
+        self._options = options
+        self._id = os.urandom(16) if options.id is None else options.id
+        max_age = math.inf if options.max_age is None else options.max_age
+        self._members: list[Member] = [member_of(request, max_age) for request in requests]
         self._counted = [member for member in self._members if not isinstance(member, HoldMember)]
-        self._held = next((member for member in self._members if isinstance(member, HoldMember)), None)
-        self._is_own_id = id is None
-        self._id = os.urandom(16) if id is None else id
+        self._held = [member for member in self._members if isinstance(member, HoldMember)]
         self._first: BaseLimiter = self._members[0].limiter
-        self._is_settled = False
-        self.hold = None
+        self._clock = self._first._clock
+        self._deadline = self._clock.monotonic() + options.deadline
+        self._reserved: HoldMember | None = None
+        """The hold that remembers all the others on the server."""
+        if self._held or options.max_age is not None:
+            ttl = max((member.request.ttl for member in self._held), default=RESERVATION_TTL)
+            name = tagged(self._members[0].key) + b":reserved"
+            self._reserved = HoldMember(HoldRequest(self._first, name, 1, ttl, MAX_EXACT), max_age)
+        self._reservation: HoldGuard | None = None
+        self._process = os.getpid()
+        self._is_settled = self._is_in_doubt = False
+        self._seen: dict[str, int] = {}
+        self.holds = ()
         self._check()
 
     def _check(self) -> None:
@@ -55,10 +109,11 @@ class AdmissionBase:
             raise ValueError("what is admitted together has one client")
         if len({member.is_strict for member in self._members} - {None}) > 1:
             raise ValueError("rates that are decided together are all strict or all not")
-        if sum(isinstance(member, HoldMember) for member in self._members) > 1:
-            raise ValueError("there can be one hold in a decision")
         if len({member.key for member in self._members}) < len(self._members):
             raise ValueError("a key is named twice; requests that are decided together have keys that differ")
+        names = [member.name for member in self._members if member.name is not None]
+        if len(set(names)) < len(names):
+            raise ValueError("two requests have one name; requests that are decided together have names that differ")
 
     def __bool__(self) -> bool:
         return self.granted
@@ -71,9 +126,49 @@ class AdmissionBase:
         """Seconds until all of them would grant it, as far as is known; infinity when they never can."""
         return 0.0 if self else max(decision.retry_after or 0.0 for decision in self.each)
 
+    @property
+    def denied_by(self) -> Part | None:
+        """The request that was denied, of several the one with the longest `retry_after`; None when all are granted."""
+        denied = [Part(member.name, member.key, decision)
+                  for member, decision in zip(self._members, self.each) if not decision]
+        return max(denied, key=lambda part: part.decision.retry_after or 0.0, default=None)
+
+    def headers(self) -> dict[str, str]:
+        """What to send with an HTTP response: rates and budgets by their names, `Retry-After` and `retry-after-ms`.
+
+        A hold may be released at any moment: who is denied one should try again after a second at most.
+        """
+        named = [(member.name or "default", decision) for member, decision in zip(self._members, self.each)
+                 if isinstance(decision, Decision)]
+        waits = [min(wait, LONGEST_HOLD_RETRY) if isinstance(decision, HoldDecision) and wait < math.inf else wait
+                 for decision in self.each if (wait := decision.retry_after)]
+        headers, wait = headers_of(named), max(waits, default=0.0)
+        headers.pop("Retry-After", None)
+        if not self and 0 < wait < math.inf:
+            headers |= {"Retry-After": str(math.ceil(wait)), "retry-after-ms": str(math.ceil(wait * 1000))}
+        return headers
+
     # The decision.
 
     async def _decide(self) -> None:
+        """Ask until it is granted, or as long as the caller waits, with the same id."""
+        ends = self._clock.monotonic() + min(self._options.wait, self._options.deadline)
+        try:
+            await self._try()
+            while (left := ends - self._clock.monotonic()) > 0 and self._may_be_granted():
+                pause = min(self.retry_after or POLLING, POLLING) * random.uniform(0.5, 1.0)
+                await self._clock.sleep(max(0.001, min(left, pause)), self._first._interface.sleep)
+                await self._try()
+        except BaseException:
+            self._undo()
+            raise
+        if not self.granted or self._source != "server":
+            self._undo()
+
+    def _may_be_granted(self) -> bool:
+        return not self.granted and self.retry_after < math.inf and not self._first._is_closed
+
+    async def _try(self) -> None:
         self._sent, self._began = running(), time.monotonic()
         self._source = self._first._local_source
         if self._first._state is None:
@@ -83,42 +178,51 @@ class AdmissionBase:
             reply = await self._send()
         except ServerAway as error:
             if not isinstance(error, NotExecuted):
-                self._undo()
+                self._is_in_doubt = True
             if self._first._on_failure == "error":
                 raise
             if self._first._on_failure == "local":
                 self._decide_here()
             else:
                 self.each = tuple(member.by_policy() for member in self._members)
-                self._decided(all(self.each), None)
+                self._decided(all(self.each))
             return
         self._source = "server"
-        self.each = tuple(member.decision(one) for member, one in zip(self._members, reply[1:]))
-        held = self._held
-        self._decided(bool(reply[0]), LiveHold(held.key, self._id, held.request.ttl, self._sent) if held else None)
+        reserved = [] if self._reserved is None else [self._reserved]
+        self.each = tuple(member.decision(one) for member, one in zip(self._members, reply[1 + len(reserved):]))
+        for member in [*reserved, *self._held] if reply[0] else []:
+            member.held(self._id, self._sent)
+        self._decided(bool(reply[0]))
+        if self.granted and self._reserved is not None:
+            self._reservation = HoldGuard(
+                self._reserved.request, self._id, HoldDecision.of(reply[1]), self._reserved.claim)
+            self._first._keep(self._reservation, self._reserved.claim)
 
     def _command(self) -> Admit:
-        clauses = [member.clause(self._id, self._is_own_id) if isinstance(member, HoldMember) else member.clause()
-                   for member in self._members]
+        members = self._members if self._reserved is None else [self._reserved, *self._members]
+        clauses = [member.clause(self._id, self._options.id is None) if isinstance(member, HoldMember)
+                   else member.clause() for member in members]
         return Admit(clauses, strict=any(member.is_strict for member in self._members))
 
     async def _send(self) -> Any:
         """The reply. When this clock is behind the server's at the end of a period, ask with the next period."""
+        left = max(0.0, min(self._first._timeout, self._deadline - self._clock.monotonic()))
         try:
-            return await self._first._send(self._command())
+            return await self._first._send(self._command(), left)
         except redis_errors.ResponseError as error:
             if not is_period_over(error):
                 raise
-        now = shown()
+        now = self._clock.shown()
         for member in self._members:
             if isinstance(member, BudgetMember) and member.span.end - now < SOON:
                 member.span = member.limiter.calendar.period_at(member.span.end)
-        return await self._first._send(self._command())
+        return await self._first._send(self._command(), left)
 
     def _undo(self) -> None:
-        """The reply was lost: undo what the server may have granted, as far as possible."""
-        for command in self._command().undo(None, self._began):
-            self._first._in_background(command.key, RepeatedCommand.of(command))
+        """Undo what the server may have granted in replies that were lost, as far as possible."""
+        if self._is_in_doubt:
+            for command in self._command().undo(None, self._began):
+                self._first._in_background(command.key, RepeatedCommand.of(command))
 
     def _decide_here(self) -> None:
         self.each = tuple(member.take_here() for member in self._members)
@@ -127,39 +231,100 @@ class AdmissionBase:
             for member, decision in zip(self._members, self.each):
                 if decision:
                     member.refund_here(decision.granted)
-        self._decided(granted, self._held.claim if self._held else None)
+        self._decided(granted)
 
-    def _decided(self, granted: bool, claim: Claim) -> None:
+    def _decided(self, granted: bool) -> None:
         self.granted = granted
-        if granted and self._held is not None:
-            decision = self.each[self._members.index(self._held)]
-            self.hold = self._held.limiter._guard(self._held.request, self._id, decision, claim)
+        if granted:
+            self.holds = tuple(
+                member.limiter._guard(member.request, self._id, decision, member.claim)
+                for member, decision in zip(self._members, self.each) if isinstance(member, HoldMember))
 
     # The settlement.
 
-    async def _settle(self, *used: int) -> list[int] | None:
-        """Say how many units each request really used, in order, without the hold. The hold ends.
+    def saw(self, /, **used: int) -> None:
+        """Keep how many units the requests of these names used so far. Leaving settles with the last of each name."""
+        self._used((), self._seen | used)
+        self._seen |= used
 
-        It happens once, also when the server must be asked again, which goes on in the background. Returns the units
-        counted (above 0) or given back (below 0) for each; None when that is not known, because the hold had ended
-        before: units used beyond are counted then, too. Without a hold, raises ServerAway.
+    def settle_soon(self, /, *used: int, **named: int) -> None:
+        """As `settle`, in the background, without waiting for the server. It is sent until the server answers; without
+        holds and `max_age`, once."""
+        units = self._used(used, named)
+        if not self._begin_settlement():
+            return
+        if self._source != "server":
+            self._settle_here(units)
+        elif self._reservation is None:
+            for member, _, command in self._changes(units):
+                member.limiter._in_background(
+                    member.key, RepeatedCommand(command, math.inf, running() + RESERVATION_TTL / 1000))
+                member.forget()
+        else:
+            self._settle_in_background(self._settlement(units), self._give_up(), units, is_sent=False)
+
+    def release_soon(self) -> None:
+        """As `release`, in the background."""
+        for hold in self.holds:
+            hold.release_soon()
+
+    async def _release(self) -> None:
+        """End the holds, once. Everything else stays counted, and can be settled later."""
+        for hold in self.holds:
+            await hold._leave()
+
+    async def _settle(self, used: Sequence[int], named: dict[str, int]) -> list[int] | None:
+        """Say how many units were really used: of each request but the holds, in order, or by name. The holds end.
+
+        Of a name that is not given, as many as were asked for. It happens once, also when the server must be asked
+        again, which goes on in the background. Returns the units counted (above 0) or given back (below 0) for each;
+        None when that is not known, or all holds had ended before: units used beyond are counted then, too.
+        Without holds and `max_age`, raises ServerAway.
         """
+        return await self._settle_units(self._used(used, named))
+
+    async def _leave(self, error: BaseException | None) -> None:
+        """Settle with what was seen, or else with what was asked for; with nothing after an error, if so wanted."""
+        if not self._seen and self._options.on_error == "give_back" and isinstance(error, Exception):
+            await self._settle_units([0] * len(self._counted))
+        else:
+            await self._settle_units(self._used((), self._seen))
+
+    def _used(self, used: Sequence[int], named: dict[str, int]) -> Sequence[int]:
+        """The units of each request that counts."""
+        if used and named:
+            raise TypeError("units are settled by position or by name, not both")
+        names = {member.name for member in self._counted}
+        if unknown := sorted(named.keys() - names):
+            raise ValueError(f"no rate or budget of this admission has the name {', '.join(map(repr, unknown))}")
+        for units in [*used, *named.values()]:
+            checked_integer(units, "used", least=0)
+        if not used:
+            return [named.get(member.name or "", member.cost) for member in self._counted]
         if len(used) != len(self._counted):
             raise ValueError(f"settle takes the units of {len(self._counted)} requests, not of {len(used)}")
-        for units in used:
-            checked_integer(units, "used", least=0)
-        if not self.granted or self._is_settled:
-            return None
+        return used
+
+    def _begin_settlement(self) -> bool:
+        if not self.granted or self._is_settled or os.getpid() != self._process:
+            return False
         self._is_settled = True
+        return True
+
+    async def _settle_units(self, used: Sequence[int]) -> list[int] | None:
+        if not self._begin_settlement():
+            return None
         if self._source != "server":
-            return await self._settle_here(used)
-        if self.hold is None:
+            return self._settle_here(used)
+        if self._reservation is None:
             return await self._settle_each(used)
         return await self._settle_once(used)
 
-    async def _settle_here(self, used: Sequence[int]) -> list[int]:
-        if self.hold is not None:
-            await self.hold._leave()
+    def _settle_here(self, used: Sequence[int]) -> list[int]:
+        for hold in self.holds:
+            hold._give_up()
+        for held in self._held:
+            held.refund_here(held.cost)
         is_counted = self._first._state is None or self._first._on_failure == "local"
         for member, units in zip(self._counted, used):
             if is_counted and units < member.cost:
@@ -170,25 +335,40 @@ class AdmissionBase:
 
     async def _settle_each(self, used: Sequence[int]) -> list[int]:
         """Without a hold, the server remembers nothing about the admission."""
-        changes = []
+        changes = {member.key: 0 for member in self._counted}
+        for member, change, command in self._changes(used):
+            reply = await member.limiter._send(command)
+            changes[member.key] = change if change > 0 else -reply
+            member.forget()
+        return list(changes.values())
+
+    def _changes(self, used: Sequence[int]) -> Iterator[tuple[CountedMember, int, Command]]:
+        """What to count or give back of each request, and how."""
+        age = math.ceil((time.monotonic() - self._began) * 1000)
         for member, units in zip(self._counted, used):
             change = units - member.cost
-            if change < 0:
-                age = math.ceil((time.monotonic() - self._began) * 1000)
-                command = member.refund(-change, age)
-                change = -await member.limiter._send(command) if command else 0
-                member.forget()
-            elif change > 0:
-                await member.limiter._send(member.record(change))
-            changes.append(change)
-        return changes
+            command = member.record(change) if change > 0 else member.refund(-change, age) if change < 0 else None
+            if command is not None:
+                yield member, change, command
+
+    def _settlement(self, used: Sequence[int]) -> Settle:
+        assert self._reserved is not None
+        units = {member.key: one for member, one in zip(self._counted, used)}
+        used_of = [(member.key, units.get(member.key, 0)) for member in self._members]
+        return Settle(self._reserved.key, self._id, used_of)
+
+    def _give_up(self) -> LiveHold:
+        """Stop renewing the holds: another command ends them."""
+        assert self._reservation is not None
+        for hold in self.holds:
+            hold._give_up()
+        claim = self._reservation._give_up()
+        assert isinstance(claim, LiveHold)
+        return claim
 
     async def _settle_once(self, used: Sequence[int]) -> list[int] | None:
-        assert self._held is not None
-        limiter, key = self._held.limiter, self._held.key
-        command = Settle(key, self._id, [(member.key, units) for member, units in zip(self._counted, used)])
-        claim = self.hold._give_up()
-        server = limiter._state.of(key) if limiter._state is not None else None
+        limiter, command, claim = self._first, self._settlement(used), self._give_up()
+        server = limiter._state.of(claim.key) if limiter._state is not None else None
         is_sent = server is not None and not server.breaker.is_open
         try:
             reply = await limiter._send(command)
@@ -198,29 +378,32 @@ class AdmissionBase:
         except BaseException:
             self._settle_in_background(command, claim, used, True)
             raise
-        limiter._queues.wake(key, is_shared=True)
-        for member in self._counted:
-            member.forget()
+        self._settled()
         if reply[0]:
-            return list(reply[1:])
-        for member, change in self._beyond(used):
-            await member.limiter._send(member.record(change))
+            return [change for member, change in zip(self._members, reply[1:]) if not isinstance(member, HoldMember)]
+        for member, record in self._beyond(used):
+            await member.limiter._send(record)
         return None
 
-    def _beyond(self, used: Sequence[int]) -> list[tuple[CountedMember, int]]:
-        return [(member, units - member.cost) for member, units in zip(self._counted, used) if units > member.cost]
+    def _settled(self) -> None:
+        for held in self._held:
+            held.limiter._queues.wake(held.key, is_shared=True)
+        for member in self._counted:
+            member.forget()
+
+    def _beyond(self, used: Sequence[int]) -> list[tuple[CountedMember, Command]]:
+        return [(member, command) for member, change, command in self._changes(used) if change > 0]
 
     def _settle_in_background(self, command: Settle, claim: LiveHold, used: Sequence[int], is_sent: bool) -> None:
         """Send it until the server has answered. A hold that is not live has ended before only if this was the first
         command sent: an earlier one may have settled it."""
-        assert self._held is not None
-        limiter, lasts = self._held.limiter, claim.ttl / 1000
+        limiter, lasts = self._first, claim.ttl / 1000
 
         def is_done(reply: Any) -> bool:
+            self._settled()
             if not reply[0] and not is_sent and settling.tries == 1:
-                for member, change in self._beyond(used):
-                    limiter._in_background(
-                        member.key, RepeatedCommand(member.record(change), math.inf, running() + lasts))
+                for member, record in self._beyond(used):
+                    limiter._in_background(member.key, RepeatedCommand(record, math.inf, running() + lasts))
             return True
 
         command.repeat = Repeat(lasts, is_done)
@@ -231,70 +414,124 @@ class AdmissionBase:
 class Admission(AdmissionBase):
     """The outcome of `admit`; entering a denied one raises DeniedError.
 
-    Leaving it releases the hold; units that were not settled stay counted.
+    Leaving it ends the holds; what was neither settled nor seen stays counted as it was asked for.
     """
 
-    def settle(self, *used: int) -> list[int] | None:
-        return run(self._settle(*used))
+    holds: tuple[Hold, ...]
 
-    settle.__doc__ = AdmissionBase._settle.__doc__
+    @property
+    def hold(self) -> Hold | None:
+        """The guard of the first hold; None without one, and for a denial."""
+        return self.holds[0] if self.holds else None
+
+    def settle(self, /, *used: int, **named: int) -> list[int] | None:
+        return run(self._settle(used, named))
+
+    def release(self) -> None:
+        run(self._release())
+
+    settle.__doc__, release.__doc__ = AdmissionBase._settle.__doc__, AdmissionBase._release.__doc__
 
     def __enter__(self) -> "Self":
         _check_granted(self)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self.hold is not None:
-            self.hold.release()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        run(self._leave(error))
 
 
 class AsyncAdmission(AdmissionBase):
     """The outcome of `admit` with limiters of asyncio; entering a denied one raises DeniedError.
 
-    Leaving it releases the hold; units that were not settled stay counted.
+    Leaving it ends the holds; what was neither settled nor seen stays counted as it was asked for.
     """
 
-    async def settle(self, *used: int) -> list[int] | None:
-        return await self._settle(*used)
+    holds: tuple[AsyncHold, ...]
 
-    settle.__doc__ = AdmissionBase._settle.__doc__
+    @property
+    def hold(self) -> AsyncHold | None:
+        """The guard of the first hold; None without one, and for a denial."""
+        return self.holds[0] if self.holds else None
+
+    async def settle(self, /, *used: int, **named: int) -> list[int] | None:
+        return await self._settle(used, named)
+
+    async def release(self) -> None:
+        await self._release()
+
+    settle.__doc__, release.__doc__ = AdmissionBase._settle.__doc__, AdmissionBase._release.__doc__
 
     async def __aenter__(self) -> "Self":
         _check_granted(self)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        if self.hold is not None:
-            await self.hold.release()
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self._leave(error)
 
 
 def _check_granted(admission: AdmissionBase) -> None:
     if not admission:
-        members, each = admission._members, admission.each
-        denied = next((member for member, decision in zip(members, each) if not decision), members[0])
-        raise DeniedError(denied.key, admission)
+        denied = admission.denied_by
+        raise DeniedError(denied.key if denied else admission._members[0].key, admission)
 
 
-def admit(requests: Sequence[AnyRequest], *, id: bytes | None = None) -> Any:
-    """Take all of it in one decision, or nothing: `admit([rate.request("k"), streams.request("s"), ...])`.
+@overload
+def admit(requests: Sequence[ThreadRequest], *, id: bytes | None = None, max_age: Duration | None = None,
+          on_error: OnError = "keep", wait: Duration = 0, deadline: Duration | None = None) -> Admission: ...
 
-    The requests are of Limiters, BudgetLimiters and at most one HoldLimiter, all of one client; their keys differ, and
-    in a cluster have one slot. The first limiter's `on_failure` decides while the server is unavailable.
-    id: of the hold, 1 to 128 bytes that are used once; by default 16 random ones. What is granted under an id of
-        yours after you gave up is not given back: ask for it again with the same id, or wait for its time to live.
+
+@overload
+def admit(requests: Sequence[AsyncRequest], *, id: bytes | None = None, max_age: Duration | None = None,
+          on_error: OnError = "keep", wait: Duration = 0,
+          deadline: Duration | None = None) -> AwaitableContext[AsyncAdmission]: ...
+
+
+def admit(requests: Sequence[Any], *, id: bytes | None = None, max_age: Duration | None = None,
+          on_error: OnError = "keep", wait: Duration = 0, deadline: Duration | None = None) -> Any:
+    """Grant what all of these limiters grant, or count nothing: `admit([rate.request("k"), budget.request("l", 500)])`.
+
+    Requests are what `limiter.request(key)` returns, of one client; keys differ, and in a cluster have one slot. The
+    first limiter's `on_failure` decides while the server is unavailable.
+
+    id: of the holds and the reservation, if the caller chooses it: asked again with the same id, the server counts
+        nothing twice.
+    max_age: for how long holds are renewed at most; afterwards they end by their ttl. With it, or with a hold, the
+        server keeps what was counted as a reservation, which `settle` corrects exactly once.
+    on_error: when an error leaves the block before anything was seen, "keep" what was asked for, or "give_back" all.
+    wait: how long to ask again at most. deadline: how long the caller waits at most, the decision is made a little
+        before.
 
     Returns an `Admission`; with the limiters of asyncio an `AsyncAdmission`, to be awaited or entered by `async with`.
     """
     if not requests:
         raise TypeError("admit takes one or more of what `limiter.request(key)` returns")
-    if id is not None and (not isinstance(id, bytes) or not 1 <= len(id) <= MOST_ID_BYTES):
-        raise ValueError(f"id must be 1 to 128 bytes, not {id!r}")
-    kinds = {isinstance(member_of(request).limiter, Awaited) for request in requests}
+    kinds = {isinstance(member_of(request, math.inf).limiter, Awaited) for request in requests}
     if len(kinds) > 1:
         raise TypeError("limits that are decided together are all for threads, or all for asyncio")
+    options = Options.checked(id, max_age, on_error, wait, deadline)
     if kinds == {True}:
-        return AwaitableContext(_admit(AsyncAdmission(requests, id)))
-    return run(_admit(Admission(requests, id)))
+        return AwaitableContext(_admit(AsyncAdmission(requests, options)))
+    return run(_admit(Admission(requests, options)))
+
+
+@overload
+def spending(requests: Sequence[ThreadRequest], *, max_age: Duration = "10m", on_error: OnError = "keep",
+             wait: Duration = 0, deadline: Duration | None = None) -> Admission: ...
+
+
+@overload
+def spending(requests: Sequence[AsyncRequest], *, max_age: Duration = "10m", on_error: OnError = "keep",
+             wait: Duration = 0, deadline: Duration | None = None) -> AwaitableContext[AsyncAdmission]: ...
+
+
+def spending(requests: Sequence[Any], *, max_age: Duration = "10m", on_error: OnError = "keep",
+             wait: Duration = 0, deadline: Duration | None = None) -> Any:
+    """A block whose usage is known at its end: `with spending([tokens.request("k", 500, name="tokens")]) as s:`.
+
+    Say in it `s.saw(tokens=n)` as often as the usage is known better. Leaving settles once; the options are those of
+    `admit`, with a `max_age`.
+    """
+    return admit(requests, max_age=max_age, on_error=on_error, wait=wait, deadline=deadline)
 
 
 async def _admit(admission: Any) -> Any:

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import redis.exceptions as redis_errors
 
-from ._base import BaseLimiter, Key, OnFailure
+from ._base import BaseLimiter, Key, OnFailure, checked_name
 from ._core.calendar import Calendar, Period, Span
 from ._core.decision import Decision, Source
 from ._core.local_budgets import LocalBudgets
@@ -18,14 +19,21 @@ from ._sync_async import Awaited, Threaded, dual_method
 from ._transport.circuit_breaker import LAST_PROBE
 from .errors import ServerAway
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-class BudgetRequest(NamedTuple):
-    """A request for units of a budget. `limiter` is a BudgetLimiter or an AsyncBudgetLimiter."""
+L = TypeVar("L", bound=BaseLimiter, covariant=True)
 
-    limiter: Any
+
+@dataclass(frozen=True, slots=True)
+class BudgetRequest(Generic[L]):
+    """A request for units of a budget."""
+
+    limiter: L
     key: bytes
     cost: int
     limit: int
+    name: str | None = None
 
     def command(self, until: int, **options: bool) -> Budget:
         return Budget(self.key, self.limit, until, self.cost, **options)
@@ -63,11 +71,12 @@ class _BudgetLimiter(BaseLimiter):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.limit} {self.calendar}>"
 
-    def request(self, key: Key, cost: int = 1, *, limit: int | None = None) -> BudgetRequest:
-        """A part of what `admit` decides."""
+    def request(self, key: Key, cost: int = 1, *, limit: int | None = None,
+                name: str | None = None) -> "BudgetRequest[Self]":
+        """A part of what `admit` decides. name: by which `settle` says what was used."""
         checked_integer(cost, "cost", least=1)
         most = self.limit if limit is None else checked_integer(limit, "limit", least=0)
-        return BudgetRequest(self, self._name(key), cost, most)
+        return BudgetRequest(self, self._name(key), cost, most, checked_name(name))
 
     def period_at(self, instant: int) -> Span:
         """The period of an instant (Unix time in ms): from `start` up to `end`."""
@@ -120,7 +129,7 @@ class _BudgetLimiter(BaseLimiter):
             return forgotten
         return bool(await self._send(Delete(name)))
 
-    async def _decide(self, request: BudgetRequest, wait: float, **options: bool) -> Decision:
+    async def _decide(self, request: BudgetRequest[Any], wait: float, **options: bool) -> Decision:
         """Ask the server. When this clock is behind the server's at the end of a period, ask with the next period."""
         span = self.period_at(self._clock.shown())
         try:
@@ -134,7 +143,7 @@ class _BudgetLimiter(BaseLimiter):
         self.statistics.add(decision)
         return decision
 
-    def _count_here(self, request: BudgetRequest, **options: bool) -> Decision:
+    def _count_here(self, request: BudgetRequest[Any], **options: bool) -> Decision:
         """Decide in this process."""
         now = self._clock.shown()
         span = self.period_at(now)
@@ -144,7 +153,7 @@ class _BudgetLimiter(BaseLimiter):
         self.statistics.add(decision)
         return decision
 
-    def _by_policy(self, request: BudgetRequest, **options: bool) -> Decision:
+    def _by_policy(self, request: BudgetRequest[Any], **options: bool) -> Decision:
         """The decision without a server."""
         if self._state is None or self._on_failure == "local":
             return self._count_here(request, **options)

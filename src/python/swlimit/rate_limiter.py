@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from ._acquisition import Acquisition
-from ._base import Key, KeyOf, key_of, longest_wait
+from ._base import Key, KeyOf, checked_name, key_of, longest_wait
 from ._core.decision import Decision
 from ._core.quota import Duration, checked_flag, checked_integer, milliseconds
 from ._core.rates import parse_rate
@@ -155,9 +155,13 @@ class _RateLimiter(RateLimiterBase[C]):
     acquire = dual_method(_acquire)
     close = dual_method(RateLimiterBase._close)
 
-    def request(self, key: Key, cost: int = 1, *, limit: int | None = None) -> "Request[Self]":
-        """A part of a request that several limits must grant; see `allow_all`."""
-        return Request(self, self._demand(key, cost, False, None, limit))
+    def request(self, key: Key, cost: int = 1, *, limit: int | None = None,
+                name: str | None = None) -> "Request[Self]":
+        """A part of a request that several limits must grant; see `allow_all` and `admit`.
+
+        name: by which the `settle` of an admission says what was used.
+        """
+        return Request(self, self._demand(key, cost, False, None, limit), checked_name(name))
 
     def limit(self, key: KeyOf, cost: int = 1, *, timeout: Duration | None = 0) -> "Limit":
         """A context, or a decorator, that is entered only when granted, and raises DeniedError otherwise.

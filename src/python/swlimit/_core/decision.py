@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -61,7 +61,7 @@ class Decision(NamedTuple):
 
     def headers(self, name: str = "default") -> dict[str, str]:
         """What to send with an HTTP response: `RateLimit-Policy`, `RateLimit`, the older three, and `Retry-After`."""
-        return _headers([(name, self)], self)
+        return headers_of([(name, self)])
 
 
 class HoldDecision(NamedTuple):
@@ -110,15 +110,14 @@ class Decisions:
     @property
     def tightest(self) -> Decision:
         """The decision with the longest wait, then with the least left."""
-        return min(self.members, key=lambda member: (
-            -(member.retry_after or 0.0), math.inf if member.remaining is None else member.remaining))
+        return _tightest(self.members)
 
     def headers(self, *names: str) -> dict[str, str]:
         """What to send with an HTTP response; the limits have these names. The older headers have room for one limit,
         the tightest."""
         if len(names) != len(self.members):
             raise ValueError(f"headers need a name for each of {len(self.members)} limits, not {len(names)}")
-        return _headers(list(zip(names, self.members)), self.tightest)
+        return headers_of(list(zip(names, self.members)))
 
 
 class Holder(NamedTuple):
@@ -131,7 +130,16 @@ class Holder(NamedTuple):
     token: int
 
 
-def _headers(named: Sequence[tuple[str, Decision]], tightest: Decision) -> dict[str, str]:
+def _tightest(decisions: Iterable[Decision]) -> Decision:
+    return min(decisions, key=lambda decision: (
+        -(decision.retry_after or 0.0), math.inf if decision.remaining is None else decision.remaining))
+
+
+def headers_of(named: Sequence[tuple[str, Decision]]) -> dict[str, str]:
+    """The headers of decisions with these names; none without decisions."""
+    if not named:
+        return {}
+    tightest = _tightest(one for _, one in named)
     headers = {"RateLimit-Policy": ", ".join(
         f'"{name}";q={one.limit};w={math.ceil(one.window)}' for name, one in named)}
     known = [(name, one) for name, one in named if one.remaining is not None and one.reset_after is not None]

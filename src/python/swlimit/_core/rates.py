@@ -3,6 +3,7 @@
 import re
 from typing import NamedTuple
 
+from .names import has_tag
 from .quota import MAX_EXACT, MAX_WINDOW
 
 _SPACES = " \t\r\n"
@@ -54,8 +55,7 @@ def key_of_window(prefix: bytes, key: bytes, window: int) -> bytes:
     if not key:
         raise ValueError("key must not be empty")
     name = prefix + key
-    _, _, tagged = name.partition(b"{")
-    if tagged.find(b"}") < 1:
+    if not has_tag(name):
         name = prefix + b"{" + key + b"}"
     return name + b":%d" % window
 

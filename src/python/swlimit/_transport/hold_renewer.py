@@ -40,8 +40,9 @@ log = logging.getLogger("swlimit")
 class LiveHold:
     """A hold of this process. Instants are those of `running`, in seconds; `ttl` is in ms."""
 
-    def __init__(self, key: bytes, id: bytes, ttl: int, sent: float) -> None:
-        self.key, self.id, self.ttl = key, id, ttl
+    def __init__(self, key: bytes, id: bytes, ttl: int, sent: float, max_age: float = math.inf) -> None:
+        """max_age: it is renewed for so many seconds at most."""
+        self.key, self.id, self.ttl, self.renewed_until = key, id, ttl, sent + max_age
         self.on_lost: Callable[[], None] = lambda: None
         self.is_over = False
         """Released, or lost."""
@@ -100,8 +101,9 @@ class RenewalGroup:
         return list(self.holds.values())
 
     def requests(self) -> "list[PendingRequest]":
-        """What each command that renews them is about."""
-        holds = self.members()
+        """What each command that renews them is about. The oldest are left to end."""
+        now = running()
+        holds = [hold for hold in self.holds.values() if now < hold.renewed_until]
         return [holds[first:first + MOST_IDS] for first in range(0, len(holds), MOST_IDS)]
 
     def drop_ended(self, now: float) -> list[LiveHold]:
