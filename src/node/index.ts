@@ -22,6 +22,7 @@ export { allowAll, Decisions, type Share } from "./limiters/all-of.js";
 export type { BaseOptions, Counts } from "./limiters/base.js";
 export { BudgetLimiter, type BudgetLimiterOptions, type BudgetOptions } from "./limiters/budget.js";
 export { Hold, type Holder, HoldLimiter, type HoldLimiterOptions, type HoldOptions } from "./limiters/hold.js";
+export { Limits, type LimitsOptions, type LimitsRequest, type LimitsSettings } from "./limiters/limits.js";
 export type { Part } from "./limiters/member.js";
 export {
   type AcquireOptions,
@@ -29,6 +30,7 @@ export {
   Limiter,
   type LimiterOptions,
   type PeekOptions,
+  type RateSettings,
   type RecordOptions,
 } from "./limiters/rate.js";
 export { NotAdmittedError, Spending, type SpendingOptions, spending } from "./limiters/spending.js";

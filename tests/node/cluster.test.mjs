@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Cluster } from "ioredis";
-import { allowAll, spending } from "swlimit";
+import { allowAll, Limits, spending } from "swlimit";
 import { CLUSTERS, eventually, key, limiter, losesReply, port, sockets } from "./support.mjs";
 
 const seed = { host: "127.0.0.1", port: port() };
@@ -55,6 +55,10 @@ for (const [name, open] of Object.entries(CLUSTERS)) {
       await spending([{ limiter: hourly, key: k, name: "it", cost: 2 }], {}, async (spent) => spent.saw({ it: 1 }));
       assert.equal((await hourly.peek(k)).remaining, 2);
     }
+    const limits = new Limits({ client: cluster, rates: "1/m; 2/h", timeout: 2000 });
+    test.after(() => limits.close());
+    const user = key();
+    assert.deepEqual([(await limits.allow(user)).granted, (await limits.allow(user)).granted], [true, false]);
     const apart = ["x", "y"].map((k) => ({ limiter: three, key: k }));
     await assert.rejects(allowAll(apart), /CROSSSLOT/);
   });

@@ -8,7 +8,7 @@ import express from "express";
 import fastify from "fastify";
 import { Hono } from "hono";
 import Koa from "koa";
-import { Limiter } from "swlimit";
+import { Limiter, Limits } from "swlimit";
 import * as forExpress from "swlimit/express";
 import * as forFastify from "swlimit/fastify";
 import * as forHono from "swlimit/hono";
@@ -142,6 +142,13 @@ for (const [name, framework] of Object.entries(FRAMEWORKS)) {
     const { headers } = await ask();
     assert.equal(headers["ratelimit-policy"], '"burst";q=2;w=1, "hour";q=3;w=3600');
     assert.match(headers["retry-after"], /^[12]$/);
+  });
+
+  test(`${name}: several rates as a text`, async (test) => {
+    const limits = new Limits({ client: await connect(test), rates: "3/h; 2/m", prefix: `${key()}:`, timeout: 2000 });
+    test.after(() => limits.close());
+    const ask = await framework.serve(test, { limiter: limits, key: () => "k" });
+    assert.deepEqual(await statuses(ask, 3), [200, 200, 429]);
   });
 
   test(`${name}: rules of some methods`, async (test) => {

@@ -57,6 +57,7 @@ def written(folder, name, program, server, port=3000):
     """Write a program as a reader would, but that it waits for as long as a busy machine takes."""
     text = program.text.replace("6379", str(server.port)).replace("3000", str(port))
     slow = re.sub(r"new (Limiter|SwlimitThrottlerStorage)\(\{", r'\g<0> timeout: "20s",', text)
+    slow = slow.replace('"3/minute")', '"3/minute", { timeout: "20s" })')
     (folder / name).write_text(slow)
 
 

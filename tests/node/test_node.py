@@ -37,6 +37,7 @@ def test_script(server, start):
     passes("hold.test.mjs", main=bare.port)
     passes("admit.test.mjs", main=bare.port)
     passes("spending.test.mjs", main=bare.port)
+    passes("rates.test.mjs", main=bare.port)
     passes("script.test.mjs", main=bare.port, spare=spare.port, module=server.port)
 
 

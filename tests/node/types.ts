@@ -26,6 +26,7 @@ import {
   type Hold,
   HoldLimiter,
   Limiter,
+  Limits,
   type ServerState,
   type Spending,
   spending,
@@ -62,6 +63,14 @@ new Limiter({ window: "1m" });
 // @ts-expect-error: decisions are not to be written to
 decision.granted = 1;
 
+const own: Limiter = await Limiter.fromUrl("redis://127.0.0.1", "3/m", { prefix: "p:", strict: true });
+const limits: Limits = new Limits({ client, rates: "3/m; 9/h", onFailure: "deny" });
+const each: readonly Decision[] = (await limits.allow("k", { cost: 2 })).each;
+// @ts-expect-error: rates say the window
+new Limits({ client, rates: "3/m", window: "1m" });
+// @ts-expect-error: the rate says the limit
+await Limiter.fromUrl("redis://127.0.0.1", "3/m", { limit: 3 });
+
 const app = express();
 app.use(expressLimit({ limiter }));
 app.use(
@@ -72,6 +81,7 @@ app.use(
   }),
 );
 app.use(expressLimit({ limiter: (request) => limiter.with({ limit: Number(request.get("x-plan")) }) }));
+app.use(expressLimit({ limiter: limits }));
 app.use(expressRateLimit({ windowMs: 1000, limit: 5, store: new SwlimitStore({ client }) }));
 
 const server = fastify();
@@ -111,7 +121,7 @@ const servers: ServerState[] = limiter.servers();
 const remaining: number | undefined = decision.remaining;
 const source: "server" | "cache" | "failure" | "local" = decision.source;
 
-export { all, headers, left, remaining, servers, source };
+export { all, each, headers, left, own, remaining, servers, source };
 
 export async function work(): Promise<[boolean, string, readonly number[] | null]> {
   const streams = new HoldLimiter({ client, limit: 5, ttl: "1m" });

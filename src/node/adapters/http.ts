@@ -3,13 +3,14 @@
 import { isIPv6 } from "node:net";
 import type { Decision } from "../core/decision.js";
 import type { HeaderOptions } from "../core/headers.js";
-import { allowAll, type Decisions } from "../limiters/all-of.js";
+import { allowAll, type Decisions, type Share } from "../limiters/all-of.js";
+import { Limits } from "../limiters/limits.js";
 import type { Limiter } from "../limiters/rate.js";
 
 /** One limit for requests. */
 export interface Rule<Request> {
   /** The limiter, or the one for this request: `limiter.with({ limit })` is another limit of the same keys. */
-  readonly limiter: Limiter | ((request: Request) => Limiter | Promise<Limiter>);
+  readonly limiter: Limiter | Limits | ((request: Request) => Limiter | Limits | Promise<Limiter | Limits>);
   /** The key of a request; by default the client's address. Without a key, the request is not limited. */
   readonly key?: (request: Request) => string | undefined | Promise<string | undefined>;
   /** The units of a request; 1 by default. */
@@ -47,17 +48,16 @@ export async function judge<Request>(
   { method, address }: Reading<Request>,
 ): Promise<Verdict | null> {
   const list: readonly Rule<Request>[] = "limiter" in rules ? [rules as Rule<Request>] : rules;
-  const shares = [];
+  const shares: Required<Share>[] = [];
   for (const rule of list) {
     if (!limitsMethod(rule, method(request))) continue;
     const { limiter, key = address, cost = 1 } = rule;
     const name = await key(request);
     if (name === undefined) continue;
-    shares.push({
-      limiter: typeof limiter === "function" ? await limiter(request) : limiter,
-      key: name,
-      cost: typeof cost === "function" ? await cost(request) : cost,
-    });
+    const found = typeof limiter === "function" ? await limiter(request) : limiter;
+    const units = typeof cost === "function" ? await cost(request) : cost;
+    if (found instanceof Limits) shares.push(...found.shares(name, units));
+    else shares.push({ limiter: found, key: name, cost: units });
   }
   const [first] = shares;
   if (!first) return null;

@@ -25,6 +25,15 @@ export function parseDuration(text: string): number | null {
   return ms <= MAX_WINDOW ? ms : null;
 }
 
+/** The shortest text of a duration. */
+export function durationText(ms: number): string {
+  const [unit, length] = Object.entries(UNITS).findLast(([unit, length]) => unit !== "" && ms % length === 0) as [
+    string,
+    number,
+  ];
+  return `${ms / length}${unit}`;
+}
+
 /** A duration in ms, of at least `least`; the error names `what`. */
 export function milliseconds(duration: Duration, what: string, least = 1): number {
   const ms = typeof duration === "string" ? parseDuration(duration) : duration;

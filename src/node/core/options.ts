@@ -97,6 +97,9 @@ const QUOTA = ["limit", "window", "resolution", "strict"];
 const COMMON = ["client", "onFailure", "localShare", "module", "timeout", "maxKeys", "prefix", "name"];
 const OF_RATES = [...QUOTA, "mode", "maxWaiting", "maxUntrackedAge"];
 
+/** The options of a limiter whose client and rate are arguments of their own. */
+export const BESIDE_RATE = new Set([...COMMON, ...OF_RATES].filter((name) => !/^(client|limit|window)$/.test(name)));
+
 /** Former names of options, and their names in other languages. */
 const RENAMED: Record<string, string> = {
   decide: "mode",

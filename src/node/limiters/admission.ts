@@ -259,7 +259,10 @@ function admittedHere<Name extends string>(
   by: "local" | "failure",
 ): Admission<Name> {
   const looked = members.map((member) => member.here(by, "look"));
-  if (!looked.every(({ granted }) => granted > 0)) return new Admission(false, looked, parts, [], null);
+  if (!looked.every(({ granted }) => granted > 0)) {
+    for (const [at, { limiter }] of parts.entries()) limiter.counted(looked[at] as Decision);
+    return new Admission(false, looked, parts, [], null);
+  }
   const each = members.map((member) => member.here(by, "take"));
   const settlement = by === "local" ? new Settlement(null, members, null, ALONE) : null;
   return new Admission(true, each, parts, holdsOf(members), settlement);

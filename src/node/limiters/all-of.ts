@@ -78,10 +78,9 @@ export async function allowAll(shares: readonly Share[], options: WaitOptions = 
     const [granted, ...replies] = repliesOf(await first.limiter.ask({ name: "MALLOW", rates }, options));
     const each = members.map(({ limiter, key, demand }, at) => {
       const reply = replyOf(replies[at]);
-      limiter.counts.server++;
       const snapshot = before[at];
       if (snapshot && reply[0] === 0) limiter.cached?.denied(key, demand, reply, snapshot, 0);
-      return limiter.decision(reply, "server");
+      return limiter.counted(limiter.decision(reply, "server"));
     });
     return new Decisions(granted, each);
   } catch (error) {
@@ -102,8 +101,11 @@ function decideHere(members: readonly Member[], by: "local" | "failure"): Decisi
     members.map(({ limiter, key, demand }) =>
       limiter.decisionHere(by, demand, (asked) => limiter.window(key)[how](asked, now)),
     );
-  for (const { limiter } of members) limiter.counts[by]++;
   const looked = decide("peek");
   const granted = looked.every((decision) => decision.granted > 0);
-  return new Decisions(granted, granted ? decide("allow") : looked);
+  const decided = granted ? decide("allow") : looked;
+  return new Decisions(
+    granted,
+    members.map(({ limiter }, at) => limiter.counted(decided[at] as Decision)),
+  );
 }

@@ -1,7 +1,7 @@
 /** What all kinds of limiters have in common: their keys, and how they send commands. */
 
 import { type Client, transportOf } from "../clients/client.js";
-import type { Source } from "../core/decision.js";
+import type { Decision, Source } from "../core/decision.js";
 import { callerDeadline, milliseconds } from "../core/duration.js";
 import { classify, isReply, NotAskedError, RefusedError, UnavailableError } from "../core/errors.js";
 import { keyWithPrefix } from "../core/keys.js";
@@ -39,6 +39,9 @@ export abstract class BaseLimiter {
   /** The number of decisions by their source. */
   readonly counts: Counts = { server: 0, cache: 0, failure: 0, local: 0, lost: 0 };
 
+  /** The number of denials among them. */
+  readonly denied: Record<Source, number> = { server: 0, cache: 0, failure: 0, local: 0 };
+
   /** @internal Null where this process decides alone. */ readonly clientState: ClientState | null;
 
   constructor(
@@ -67,6 +70,13 @@ export abstract class BaseLimiter {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
+  }
+
+  /** @internal The same decision, which is counted now. */
+  counted<Made extends Decision>(decision: Made): Made {
+    this.counts[decision.source]++;
+    if (decision.granted === 0) this.denied[decision.source]++;
+    return decision;
   }
 
   /** @internal The key at the server. */

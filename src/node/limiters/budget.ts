@@ -87,13 +87,12 @@ export class BudgetLimiter extends BaseLimiter {
     const period = await this.periodNow();
     try {
       const info = await this.ask({ name: "INFO", key: name }, options);
-      this.counts.server++;
       const { used = 0, until = 0 } = fieldsOf(info);
       const now = this.calendar ? Date.now() : period.start;
-      return this.decision(decided(used, until, demand, now), "server", period);
+      return this.counted(this.decision(decided(used, until, demand, now), "server", period));
     } catch (error) {
       if (error instanceof RefusedError && /^ERR no such key/.test(error.message)) {
-        return this.decision(decided(0, 0, demand, 0), "server", period);
+        return this.counted(this.decision(decided(0, 0, demand, 0), "server", period));
       }
       return this.failed(error, name, demand, "look");
     }
@@ -145,13 +144,18 @@ export class BudgetLimiter extends BaseLimiter {
     return new Decision(reply, { name: this.settings.name, window: end - start }, source);
   }
 
-  /** @internal Decide in this process. */
+  /** @internal Decide in this process, and count the decision. */
   here(by: "local" | "failure", name: string, demand: BudgetDemand, how: How): Decision {
-    this.counts[by]++;
+    return this.counted(this.decisionHere(by, name, demand, how));
+  }
+
+  /** @internal Decide in this process. */
+  decisionHere(by: "local" | "failure", name: string, demand: BudgetDemand, how: How): Decision {
     const now = this.now();
     const period = this.calendar?.at(now) ?? { start: now, end: now + (this.window as number) };
     const decide = (asked: BudgetDemand) => this.budgets.decide(name, asked, now, period.end, how);
-    return this.decision(by === "local" ? decide(demand) : withoutServer(this.settings, demand, decide), by, period);
+    const reply = by === "local" ? decide(demand) : withoutServer(this.settings, demand, decide);
+    return this.decision(reply, by, period);
   }
 
   /** @internal */
@@ -174,8 +178,7 @@ export class BudgetLimiter extends BaseLimiter {
         const reply = replyOf(
           await this.ask({ name: "BUDGET", key: name, until: period.end, force, ...demand }, options),
         );
-        this.counts.server++;
-        return this.decision(reply, "server", period);
+        return this.counted(this.decision(reply, "server", period));
       });
     } catch (error) {
       if (force) throw error;

@@ -214,9 +214,8 @@ export class HoldLimiter extends BaseLimiter {
    * @internal The hold, or the denial, that the server replied; it was asked at `since`. `maxAge`: its longest age, in ms.
    */
   held(request: HoldRequest, reply: HoldReply, since: Instant, maxAge?: number): Hold {
-    this.counts.server++;
     const [granted, limit, remaining, retryAfter, , token] = reply;
-    const decision = this.decision([granted, limit, remaining, retryAfter], "server");
+    const decision = this.counted(this.decision([granted, limit, remaining, retryAfter], "server"));
     const hold = this.made(request, decision, granted > 0 ? token : undefined, this.clientState, maxAge);
     if (granted > 0) this.clientState?.renewer.add(hold, since);
     return hold;
@@ -224,9 +223,9 @@ export class HoldLimiter extends BaseLimiter {
 
   /** @internal Decide in this process: there is no server, or it does not answer. */
   heldHere(by: "local" | "failure", request: HoldRequest, maxAge?: number): Hold {
-    this.counts[by]++;
     const decide = (demand: LimitDemand) => this.local.decide(request.key, demand);
-    return this.made(request, this.decision(this.decidedHere(by, request, decide), by), undefined, null, maxAge);
+    const decision = this.counted(this.decision(this.decidedHere(by, request, decide), by));
+    return this.made(request, decision, undefined, null, maxAge);
   }
 
   /** @internal The same decision, with nothing held. */

@@ -30,7 +30,7 @@ export interface Member {
   clause(isLater: boolean): Promise<Clause>;
   /** The decision for the server's reply to a request that was sent at `since`, all of which was granted or nothing. */
   decided(reply: unknown, isGranted: boolean, since: Instant): Decision;
-  /** The decision of this process. */
+  /** The decision of this process, which is counted when it takes units. */
   here(by: "local" | "failure", how: "look" | "take"): Decision;
   /** Count so many units more, or give back if below 0, `age` ms after they were counted; the change. */
   correct(more: number, age: number): Promise<number>;
@@ -56,14 +56,11 @@ function rate(limiter: Limiter, key: string, cost: number): Member {
     name,
     cost,
     clause: async () => ({ kind: "RATE", key: name, demand }),
-    decided: (reply) => {
-      limiter.counts.server++;
-      return limiter.decision(replyOf(reply), "server");
-    },
+    decided: (reply) => limiter.counted(limiter.decision(replyOf(reply), "server")),
     here: (by, how) => {
-      if (how === "take") limiter.counts[by]++;
       const decide = how === "look" ? "peek" : "allow";
-      return limiter.decisionHere(by, demand, (asked) => limiter.window(name)[decide](asked, clock()));
+      const decision = limiter.decisionHere(by, demand, (asked) => limiter.window(name)[decide](asked, clock()));
+      return how === "look" ? decision : limiter.counted(decision);
     },
     correct: async (more, age) => {
       if (more > 0) await limiter.record(key, { cost: more });
@@ -83,11 +80,8 @@ function budget(limiter: BudgetLimiter, key: string, cost: number): Member {
       period = await limiter.periodNow(isLater);
       return { kind: "BUDGET", key: name, limit: demand.limit, until: period.end, cost };
     },
-    decided: (reply) => {
-      limiter.counts.server++;
-      return limiter.decision(replyOf(reply), "server", period);
-    },
-    here: (by, how) => limiter.here(by, name, demand, how),
+    decided: (reply) => limiter.counted(limiter.decision(replyOf(reply), "server", period)),
+    here: (by, how) => limiter[how === "look" ? "decisionHere" : "here"](by, name, demand, how),
     correct: async (more) => {
       if (more > 0) await limiter.record(key, { cost: more });
       return more > 0 ? more : -(await limiter.refund(key, -more));
@@ -126,9 +120,8 @@ export class HeldMember implements Member {
       this.hold = this.limiter.held(this.request, found, since, this.maxAge);
       return this.hold;
     }
-    this.limiter.counts.server++;
     const [granted, limit, remaining, retryAfter] = found;
-    return this.limiter.decision([granted, limit, remaining, retryAfter], "server");
+    return this.limiter.counted(this.limiter.decision([granted, limit, remaining, retryAfter], "server"));
   }
 
   here(by: "local" | "failure", how: "look" | "take"): Decision {

@@ -1,10 +1,12 @@
 /** One quota, for any number of keys. */
 
+import { withOwnClient } from "../clients/open.js";
 import { Decision, type KnownReply, type Source } from "../core/decision.js";
 import { type Duration, flag, integer, milliseconds } from "../core/duration.js";
 import { NotAskedError, UnavailableError } from "../core/errors.js";
 import { clock, LocalWindows, withoutServer } from "../core/local-windows.js";
 import {
+  BESIDE_RATE,
   type QuotaOptions,
   quotaLike,
   quotaOf,
@@ -13,6 +15,7 @@ import {
   settingsOf,
   type WaitOptions,
 } from "../core/options.js";
+import { parseRate } from "../core/rates.js";
 import type { Demand, Quota, Reply } from "../core/window.js";
 import { type CommandNamed, replyOf } from "../protocol/commands.js";
 import { FairQueue } from "../util/fair-queue.js";
@@ -23,6 +26,9 @@ import { DenialCache } from "./denial-cache.js";
 
 /** The options of a Limiter. */
 export interface LimiterOptions extends BaseOptions, RateOptions {}
+
+/** The options of a Limiter beyond the client, and beyond what its rate says. */
+export type RateSettings = Omit<RateOptions, "limit" | "window">;
 
 export interface PeekOptions extends WaitOptions {
   /** Requested units: 1 … 2^53 − 1. */
@@ -85,6 +91,16 @@ export class Limiter extends BaseLimiter {
   }
 
   /**
+   * A limiter of a rate such as "100/minute" on a client of its own, which it opens and closes: of the package redis
+   * or, where that is not installed, ioredis.
+   */
+  static async fromUrl(url: string, rate: string, options: RateSettings = {}): Promise<Limiter> {
+    const quota = parseRate(rate);
+    requested(options, BESIDE_RATE);
+    return withOwnClient(url, options, (client) => new Limiter({ ...options, ...quota, client }));
+  }
+
+  /**
    * A limiter of the same keys with another quota, such as a customer's own. A key should always have the same window.
    */
   with(options: Partial<QuotaOptions>): Limiter {
@@ -103,9 +119,8 @@ export class Limiter extends BaseLimiter {
     const before = this.cached?.snapshot(name);
     try {
       const reply = replyOf(await this.ask({ name: "ALLOW", key: name, demand, block }, options));
-      this.counts.server++;
       if (before && reply[0] === 0) this.cached?.denied(name, demand, reply, before, block);
-      return this.decision(reply, "server");
+      return this.counted(this.decision(reply, "server"));
     } catch (error) {
       return this.failed(error, demand, here);
     }
@@ -119,8 +134,7 @@ export class Limiter extends BaseLimiter {
     if (!this.clientState) return this.here("local", demand, here);
     try {
       const reply = replyOf(await this.ask({ name: "PEEK", key: name, demand }, options));
-      this.counts.server++;
-      return this.decision(reply, "server");
+      return this.counted(this.decision(reply, "server"));
     } catch (error) {
       return this.failed(error, demand, here);
     }
@@ -152,14 +166,12 @@ export class Limiter extends BaseLimiter {
     };
     try {
       const reply = replyOf(await clientState.ask(command, { timeout, module, late }));
-      this.counts.server++;
-      return this.decision(reply, "server");
+      return this.counted(this.decision(reply, "server"));
     } catch (error) {
       if (!(error instanceof UnavailableError && keep)) throw error;
       if (!isComing) clientState.retryQueue.keep(record, !(error instanceof NotAskedError));
-      this.counts.failure++;
       const [granted, limit] = here(demand, clock());
-      return this.decision([granted, limit], "failure");
+      return this.counted(this.decision([granted, limit], "failure"));
     }
   }
 
@@ -218,10 +230,7 @@ export class Limiter extends BaseLimiter {
       ...{ name, demand, clientState, settings, signal, left },
       ask: (command) => this.ask(command, { signal }),
       allow: () => this.allow(key, { cost: demand.cost, signal }),
-      decided: (reply) => {
-        this.counts.server++;
-        return this.decision(reply, "server");
-      },
+      decided: (reply) => this.counted(this.decision(reply, "server")),
       grantsWithout: () => {
         const look = (asked: Demand) => this.windows.entry(name).peek(asked, clock());
         return this.decisionHere("failure", demand, look).granted > 0;
@@ -260,9 +269,7 @@ export class Limiter extends BaseLimiter {
   /** @internal The decision if it is known; undefined where the server must be asked. */
   known(name: string, demand: Demand, block: number): Decision | undefined {
     const reply = this.cached?.find(name, demand, block);
-    if (!reply) return undefined;
-    this.counts.cache++;
-    return this.decision(reply, "cache");
+    return reply && this.counted(this.decision(reply, "cache"));
   }
 
   /** @internal Decide in this process: there is no server, or it does not answer. */
@@ -283,8 +290,7 @@ export class Limiter extends BaseLimiter {
 
   /** Decide in this process, and count the decision. */
   private here(by: "local" | "failure", demand: Demand, decide: LocalDecider): Decision {
-    this.counts[by]++;
-    return this.decisionHere(by, demand, (asked) => decide(asked, clock()));
+    return this.counted(this.decisionHere(by, demand, (asked) => decide(asked, clock())));
   }
 
   /** A denial, because its turn did not come in time. */

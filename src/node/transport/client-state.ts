@@ -33,6 +33,8 @@ export class ClientState implements ServerOwner {
   private readonly repeating = new Set<Promise<void>>();
   private readonly awaiting = new Set<() => void>();
   private isClosed = false;
+  /** Closes a client that a limiter has opened, when no limiter uses it any more. */
+  onLeft: (() => Promise<void>) | null = null;
 
   /** The state of a client; `transport` is called for its first limiter. */
   static of(client: object, transport: () => Transport): ClientState {
@@ -145,6 +147,7 @@ export class ClientState implements ServerOwner {
     this.isClosed = true;
     this.hangUp();
     this.transport.close?.();
+    await this.onLeft?.();
   }
 
   /** Whether nobody waits for the server any more: no limiter uses it, or the caller has closed the client. */
