@@ -36,8 +36,8 @@ func NewBudget(conn *Conn, limit int64, period Period, location *time.Location, 
 	if err != nil {
 		return nil, err
 	}
-	if asker.block != 0 {
-		return nil, wrong("budgets do not block")
+	if asker.block != 0 || asker.warmUp != 0 || asker.coldGiven {
+		return nil, wrong("budgets do not block, nor warm up")
 	}
 	return &Budget{asker, limit, period, location, &localBudgets{most: int(asker.maxKeys)}}, nil
 }

@@ -39,8 +39,8 @@ func NewHolds(conn *Conn, limit int64, ttl time.Duration, options ...Option) (*H
 	if err != nil {
 		return nil, err
 	}
-	if asker.block != 0 {
-		return nil, wrong("holds do not block")
+	if asker.block != 0 || asker.warmUp != 0 || asker.coldGiven {
+		return nil, wrong("holds do not block, nor warm up")
 	}
 	return &Holds{asker, limit, lasts, &localHolds{taken: map[string]int64{}}}, nil
 }

@@ -36,6 +36,9 @@ type settings struct {
 	maxUntrackedAge time.Duration
 	prefix, name    string
 	block           int64 // ms; 0: none
+	warmUp          int64 // ms; 0: none
+	cold            float64
+	coldGiven       bool
 }
 
 // An Option changes what a limiter does.
@@ -136,9 +139,27 @@ func BlockFor(d time.Duration) Option {
 	}
 }
 
+// WarmUp has a limit begin at a third of it when a key was idle, and rise to all of it within so long, in whole
+// milliseconds: for what is slow at first, such as caches and pools of connections. It takes at least ten windows.
+func WarmUp(d time.Duration) Option {
+	return func(s *settings) (err error) {
+		s.warmUp, err = milliseconds(d, "warm up", 1)
+		return err
+	}
+}
+
+// Cold says at which part of the limit a [WarmUp] begins: one of so many parts, above 1 and at most 1000, 3 unless
+// another is given.
+func Cold(parts float64) Option {
+	return func(s *settings) error {
+		s.cold, s.coldGiven = parts, true
+		return nil
+	}
+}
+
 func settingsOf(conn *Conn, options []Option) (*settings, error) {
 	s := &settings{mode: Cached, onFailure: Local, localShare: 0.1, timeout: 50 * time.Millisecond, maxKeys: 100_000,
-		maxWaiting: 10, maxUntrackedAge: 100 * time.Millisecond, name: "default"}
+		maxWaiting: 10, maxUntrackedAge: 100 * time.Millisecond, name: "default", cold: usualCold}
 	if conn == nil {
 		s.mode = Local
 	}
@@ -233,7 +254,8 @@ type Limiter struct {
 	asker
 	quota   quota
 	windows *windows
-	owned   *Conn // what Close closes
+	warming *warming // nil: none
+	owned   *Conn    // what Close closes
 }
 
 // New returns a limiter. Limiters are cheap to make, need not be closed, and share what the Conn knows. Without a Conn,
@@ -247,7 +269,11 @@ func New(conn *Conn, q Quota, options ...Option) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Limiter{asker: asker, quota: checked, windows: newWindows(asker.maxKeys)}, nil
+	warming, err := newWarming(asker.settings, &checked)
+	if err != nil {
+		return nil, err
+	}
+	return &Limiter{asker: asker, quota: checked, windows: newWindows(asker.maxKeys), warming: warming}, nil
 }
 
 // With returns a limiter of the same keys and options with another quota: for limits that depend on who asks. The key's
@@ -257,7 +283,12 @@ func (l *Limiter) With(q Quota) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Limiter{asker: l.asker, quota: checked, windows: l.windows}, nil
+	if l.warming != nil {
+		if err := l.warming.checked(checked.window); err != nil {
+			return nil, err
+		}
+	}
+	return &Limiter{asker: l.asker, quota: checked, windows: l.windows, warming: l.warming}, nil
 }
 
 // Name is the limiter's name in the headers of responses.
@@ -288,33 +319,55 @@ func (l *Limiter) allow(ctx context.Context, key string, d demand) (Decision, er
 	if err := l.check(ctx, d.cost); err != nil {
 		return Decision{}, err
 	}
-	if l.conn == nil {
-		return l.here(key, &d, l.block, FromLocal)
+	if l.warming != nil && d.least() <= d.limit {
+		return l.allowWarming(ctx, key, d)
 	}
+	if l.conn == nil {
+		r, err := l.here(key, &d, l.block)
+		if err != nil {
+			return Decision{}, err
+		}
+		return l.decided(r, FromLocal), nil
+	}
+	if r, ok := l.known(key, &d); ok {
+		return l.decided(r, FromCache), nil
+	}
+	r, source, err := l.answered(ctx, key, d)
+	if err != nil {
+		return Decision{}, err
+	}
+	return l.decided(r, source), nil
+}
+
+// known is a denial that is known without asking.
+func (l *Limiter) known(key string, d *demand) (reply, bool) {
+	if l.mode != Cached {
+		return reply{}, false
+	}
+	return l.conn.denials.find(l.prefix+key, d, l.block > 0, d.limit < l.quota.limit)
+}
+
+// answered is what the server decides, or OnFailure in its place.
+func (l *Limiter) answered(ctx context.Context, key string, d demand) (reply, Source, error) {
 	name := l.prefix + key
 	var asked question
 	var p *primary
 	if l.mode == Cached {
-		if r, ok := l.conn.denials.find(name, &d, l.block > 0); ok {
-			return l.decided(r, FromCache), nil
-		}
 		if p, _ = l.conn.primary(ctx, name, l.timeout); p != nil {
 			asked = l.conn.denials.ask(name, p.tracker.isOpen())
 		}
 	}
 	raw, err := l.ask(ctx, allowCommand(name, &d, l.block))
 	if err != nil {
-		return l.failed(err, key, &d, l.block)
+		r, err := l.policy(err, key, &d, l.block)
+		return r, FromFailure, err
 	}
 	r, err := replyOf(raw)
-	if err != nil {
-		return Decision{}, err
-	}
-	if r.granted == 0 && p != nil {
+	if err == nil && r.granted == 0 && p != nil {
 		wanted := d
 		p.tracker.denied(name, &wanted, r, asked, l.block, l.settings)
 	}
-	return l.decided(r, FromServer), nil
+	return r, FromServer, err
 }
 
 // check refuses wrong costs, and callers who have gone.
@@ -325,33 +378,32 @@ func (l *Limiter) check(ctx context.Context, cost int64) error {
 	return ctx.Err()
 }
 
-// here decides in this process.
-func (l *Limiter) here(key string, d *demand, block int64, source Source) (Decision, error) {
-	e, held := l.windows.lock(key)
-	defer held.mu.Unlock()
-	r, err := e.allow(d, clock(), block)
-	if err != nil {
-		return Decision{}, err
-	}
-	return l.decided(r, source), nil
-}
-
 // failed is what OnFailure decides; other errors are the caller's.
 func (l *Limiter) failed(err error, key string, d *demand, block int64) (Decision, error) {
-	if !l.decides(err) {
-		return Decision{}, err
-	}
-	r, err := l.instead(d.limit, d.cost, func(limit int64) (reply, error) {
-		wanted := *d
-		wanted.limit = limit
-		e, held := l.windows.lock(key)
-		defer held.mu.Unlock()
-		return e.allow(&wanted, clock(), block)
-	})
+	r, err := l.policy(err, key, d, block)
 	if err != nil {
 		return Decision{}, err
 	}
 	return l.decided(r, FromFailure), nil
+}
+
+// policy is what OnFailure decides, not counted yet.
+func (l *Limiter) policy(err error, key string, d *demand, block int64) (reply, error) {
+	if !l.decides(err) {
+		return reply{}, err
+	}
+	return l.instead(d.limit, d.cost, func(limit int64) (reply, error) {
+		wanted := *d
+		wanted.limit = limit
+		return l.here(key, &wanted, block)
+	})
+}
+
+// here is what this process decides.
+func (l *Limiter) here(key string, d *demand, block int64) (reply, error) {
+	e, held := l.windows.lock(key)
+	defer held.mu.Unlock()
+	return e.allow(d, clock(), block)
 }
 
 // Peek is Allow with nothing counted.
@@ -364,7 +416,24 @@ func (l *Limiter) PeekN(ctx context.Context, key string, n int64) (Decision, err
 	if err := l.check(ctx, n); err != nil {
 		return Decision{}, err
 	}
-	d := demand{l.quota, n, false}
+	full := l.quota
+	d := demand{full, n, false}
+	if n <= full.limit {
+		d.limit = l.warming.ask(key, &full)
+	}
+	r, source, err := l.look(ctx, key, d)
+	if err != nil {
+		return Decision{}, err
+	}
+	counted := r
+	counted.granted = 0
+	l.warming.feed(key, &full, counted, source)
+	l.warming.later(key, &full, &r, n)
+	return l.decided(r, source), nil
+}
+
+// look is what a PEEK says, not counted as a decision yet.
+func (l *Limiter) look(ctx context.Context, key string, d demand) (reply, Source, error) {
 	look := func(limit int64) (reply, error) {
 		wanted := d
 		wanted.limit = limit
@@ -374,18 +443,18 @@ func (l *Limiter) PeekN(ctx context.Context, key string, n int64) (Decision, err
 	}
 	if l.conn == nil {
 		r, err := look(d.limit)
-		return l.decided(r, FromLocal), err
+		return r, FromLocal, err
 	}
 	raw, err := l.ask(ctx, peekCommand(l.prefix+key, &d))
 	if err != nil {
 		if !l.decides(err) {
-			return Decision{}, err
+			return reply{}, FromFailure, err
 		}
-		r, err := l.instead(d.limit, n, look)
-		return l.decided(r, FromFailure), err
+		r, err := l.instead(d.limit, d.cost, look)
+		return r, FromFailure, err
 	}
 	r, err := replyOf(raw)
-	return l.decided(r, FromServer), err
+	return r, FromServer, err
 }
 
 // Record counts n units whatever the limit says: for usage that is known only afterwards. When the server does not
@@ -403,19 +472,32 @@ func (l *Limiter) RecordAged(ctx context.Context, key string, n int64, age time.
 	if err != nil {
 		return Decision{}, err
 	}
-	d := demand{l.quota, n, false}
-	if l.conn == nil {
-		e, held := l.windows.lock(key)
-		defer held.mu.Unlock()
-		r, err := e.record(&d, clock(), ago, l.block)
-		return l.decided(r, FromLocal), err
-	}
-	raw, err := l.ask(ctx, recordCommand(l.prefix+key, &d, ago, l.block))
+	full := l.quota
+	d := demand{full, n, false}
+	d.limit = l.warming.ask(key, &full)
+	r, source, err := l.record(ctx, key, &d, ago)
 	if err != nil {
 		return Decision{}, err
 	}
+	counted := r
+	counted.granted = 0
+	l.warming.feed(key, &full, counted, source)
+	return l.decided(r, source), nil
+}
+
+func (l *Limiter) record(ctx context.Context, key string, d *demand, age int64) (reply, Source, error) {
+	if l.conn == nil {
+		e, held := l.windows.lock(key)
+		defer held.mu.Unlock()
+		r, err := e.record(d, clock(), age, l.block)
+		return r, FromLocal, err
+	}
+	raw, err := l.ask(ctx, recordCommand(l.prefix+key, d, age, l.block))
+	if err != nil {
+		return reply{}, FromServer, err
+	}
 	r, err := replyOf(raw)
-	return l.decided(r, FromServer), err
+	return r, FromServer, err
 }
 
 // Refund gives back up to n units, the newest first; how many were given back. It is never sent twice.

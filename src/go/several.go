@@ -22,15 +22,56 @@ func AllowAll(ctx context.Context, requests ...Request) (Decisions, error) {
 	if err := checkAll(ctx, requests); err != nil {
 		return Decisions{}, err
 	}
-	first := requests[0].limiter
-	rates := make([]rate, len(requests))
-	for i, r := range requests {
+	a, err := together(requests).decide(ctx)
+	if err != nil {
+		return Decisions{}, err
+	}
+	decisions := Decisions{Allowed: a.allowed}
+	for i, r := range a.replies {
+		decisions.Each = append(decisions.Each, requests[i].limiter.decided(r, a.source))
+	}
+	return decisions, nil
+}
+
+// together are limits that are decided at once.
+type together []Request
+
+// answer is what all limits say, not counted as decisions yet.
+type answer struct {
+	allowed bool
+	replies []reply
+	source  Source
+}
+
+// ask decides all, and what warms up learns from it.
+func (all together) ask(ctx context.Context) (answer, error) {
+	rates := make([]rate, len(all))
+	for i, r := range all {
 		rates[i] = rate{r.limiter.prefix + r.key, demand{r.limiter.quota, r.cost, false}}
+		if r.cost <= r.limiter.quota.limit {
+			rates[i].limit = r.limiter.warming.ask(r.key, &r.limiter.quota)
+		}
 	}
+	a, err := all.askWith(ctx, rates)
+	if err != nil {
+		return answer{}, err
+	}
+	for i, r := range all {
+		learned := a.replies[i]
+		if !a.allowed { // nothing of it is counted
+			learned.granted = 0
+		}
+		r.limiter.warming.feed(r.key, &r.limiter.quota, learned, a.source)
+	}
+	return a, nil
+}
+
+func (all together) askWith(ctx context.Context, rates []rate) (answer, error) {
+	first := all[0].limiter
 	if first.conn == nil {
-		return decideHere(requests, rates, FromLocal)
+		return all.decideHere(rates, FromLocal)
 	}
-	if known, ok := knownDenials(requests, rates); ok {
+	if known, ok := all.knownDenials(rates); ok {
 		return known, nil
 	}
 	asked := make([]question, len(rates))
@@ -40,30 +81,30 @@ func AllowAll(ctx context.Context, requests ...Request) (Decisions, error) {
 	}
 	raw, err := first.ask(ctx, mallowCommand(rates))
 	if err != nil {
-		for _, r := range requests {
+		for _, r := range all {
 			if !r.limiter.decides(err) {
-				return Decisions{}, err
+				return answer{}, err
 			}
 		}
-		return decideHere(requests, rates, FromFailure)
+		return all.decideHere(rates, FromFailure)
 	}
 	list, _ := raw.([]any)
 	if len(list) != 1+len(rates) {
-		return Decisions{}, unexpected(raw)
+		return answer{}, unexpected(raw)
 	}
-	decisions := Decisions{Allowed: list[0] == int64(1)}
+	a := answer{list[0] == int64(1), make([]reply, len(rates)), FromServer}
 	for i, each := range list[1:] {
 		r, err := replyOf(each)
 		if err != nil {
-			return Decisions{}, err
+			return answer{}, err
 		}
-		l := requests[i].limiter
+		l := all[i].limiter
 		if r.granted == 0 && p != nil && l.mode == Cached {
 			p.tracker.denied(rates[i].key, &rates[i].demand, r, asked[i], 0, l.settings)
 		}
-		decisions.Each = append(decisions.Each, l.decided(r, FromServer))
+		a.replies[i] = r
 	}
-	return decisions, nil
+	return a, nil
 }
 
 func checkAll(ctx context.Context, requests []Request) error {
@@ -95,34 +136,27 @@ func checkAll(ctx context.Context, requests []Request) error {
 
 // knownDenials are the decisions where one of them is known to be denied; of the others no more is known than the
 // limit.
-func knownDenials(requests []Request, rates []rate) (Decisions, bool) {
+func (all together) knownDenials(rates []rate) (answer, bool) {
 	found := false
 	each := make([]reply, len(rates))
 	for i := range rates {
 		each[i] = unknown(0, rates[i].limit, unknownMS)
-		if l := requests[i].limiter; l.mode == Cached {
-			if r, ok := l.conn.denials.find(rates[i].key, &rates[i].demand, false); ok {
+		if l := all[i].limiter; l.mode == Cached {
+			if r, ok := l.conn.denials.find(rates[i].key, &rates[i].demand, false, rates[i].limit < l.quota.limit); ok {
 				each[i], found = r, true
 			}
 		}
 	}
-	if !found {
-		return Decisions{}, false
-	}
-	var decisions Decisions
-	for i, r := range each {
-		decisions.Each = append(decisions.Each, requests[i].limiter.decided(r, FromCache))
-	}
-	return decisions, true
+	return answer{false, each, FromCache}, found
 }
 
 // decideHere looks at all, and counts only if all grant.
-func decideHere(requests []Request, rates []rate, source Source) (Decisions, error) {
-	entries, unlock := lockAll(requests)
+func (all together) decideHere(rates []rate, source Source) (answer, error) {
+	entries, unlock := all.lock()
 	defer unlock()
 	at := clock()
 	decide := func(how func(*entry, *demand) (reply, error)) ([]reply, bool, error) {
-		replies, all := make([]reply, len(rates)), true
+		replies, granted := make([]reply, len(rates)), true
 		for i := range rates {
 			wanted := rates[i].demand
 			count := func(limit int64) (reply, error) {
@@ -133,31 +167,24 @@ func decideHere(requests []Request, rates []rate, source Source) (Decisions, err
 			if source == FromLocal {
 				replies[i], err = count(wanted.limit)
 			} else {
-				replies[i], err = requests[i].limiter.instead(wanted.limit, wanted.cost, count)
+				replies[i], err = all[i].limiter.instead(wanted.limit, wanted.cost, count)
 			}
 			if err != nil {
 				return nil, false, err
 			}
-			all = all && replies[i].granted > 0
+			granted = granted && replies[i].granted > 0
 		}
-		return replies, all, nil
+		return replies, granted, nil
 	}
-	replies, all, err := decide(func(e *entry, d *demand) (reply, error) { return e.peek(d, at) })
-	if err == nil && all {
+	replies, granted, err := decide(func(e *entry, d *demand) (reply, error) { return e.peek(d, at) })
+	if err == nil && granted {
 		replies, _, err = decide(func(e *entry, d *demand) (reply, error) { return e.allow(d, at, 0) })
 	}
-	if err != nil {
-		return Decisions{}, err
-	}
-	decisions := Decisions{Allowed: all}
-	for i, r := range replies {
-		decisions.Each = append(decisions.Each, requests[i].limiter.decided(r, source))
-	}
-	return decisions, nil
+	return answer{granted, replies, source}, err
 }
 
-// lockAll locks what each key holds. Each lock is taken once, and all callers take them in one order.
-func lockAll(requests []Request) ([]*entry, func()) {
+// lock locks what each key holds. Each lock is taken once, and all callers take them in one order.
+func (all together) lock() ([]*entry, func()) {
 	type lock struct {
 		windows *windows
 		shard   uint64
@@ -166,7 +193,7 @@ func lockAll(requests []Request) ([]*entry, func()) {
 	shard := func(r Request) uint64 {
 		return maphash.String(r.limiter.windows.seed, remembered(r.key)) % shards
 	}
-	for _, r := range requests {
+	for _, r := range all {
 		if at := (lock{r.limiter.windows, shard(r)}); !slices.Contains(locks, at) {
 			locks = append(locks, at)
 		}
@@ -180,8 +207,8 @@ func lockAll(requests []Request) ([]*entry, func()) {
 	for _, at := range locks {
 		at.windows.shards[at.shard].mu.Lock()
 	}
-	entries := make([]*entry, len(requests))
-	for i, r := range requests {
+	entries := make([]*entry, len(all))
+	for i, r := range all {
 		entries[i] = r.limiter.windows.entry(shard(r), remembered(r.key))
 	}
 	return entries, func() {
