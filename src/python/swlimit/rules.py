@@ -10,8 +10,10 @@ from ._base import Key
 from ._core.decision import Decisions
 from ._rate_base import Request
 from ._sync_async import kind_of
+from .hold_limiter import AsyncHoldLimiter
 from .rate_limiter import AsyncLimiter, Limiter
 
+A = TypeVar("A", bound=Limiter | AsyncLimiter | AsyncHoldLimiter)
 L = TypeVar("L", bound=Limiter | AsyncLimiter)
 S = TypeVar("S")
 Headers = Literal["all", "standard", "legacy", "none"]
@@ -19,10 +21,10 @@ NAT64 = IPv6Network("64:ff9b::/96")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule(Generic[L, S]):
+class Rule(Generic[A, S]):
     """A limit for requests. `S` is the framework's type for a request: a scope, say, or an environment."""
 
-    limiter: L
+    limiter: A
     key: Callable[[S], Key | None] | None = None
     """The key of a request, by default the client's address. A request without a key is not limited."""
     cost: Callable[[S], int] = lambda _: 1
@@ -47,6 +49,10 @@ class Rule(Generic[L, S]):
         if (not isinstance(self.name, str) or not self.name or not self.name.isascii() or not self.name.isprintable()
                 or '"' in self.name):
             raise ValueError(f"name must be printable ASCII without quotes, not {self.name!r}")
+
+    def key_for(self, request: S, address: str | None) -> Key | None:
+        """The key of a request from this address."""
+        return self.key(request) if self.key else client_network(address)
 
     def limits_method(self, method: str) -> bool:
         """Whether requests with this method are limited."""
@@ -96,9 +102,7 @@ class Rules(Generic[L, S]):
         if not self.rules or not all(isinstance(rule, Rule) for rule in self.rules):
             raise TypeError("what limits requests is one or more swlimit.Rule")
         for rule in self.rules:
-            if not isinstance(rule.limiter, self.kind):
-                wanted = "an AsyncLimiter" if self.kind is AsyncLimiter else "a Limiter"
-                raise TypeError(f"a rule's limiter must be {wanted}, not {kind_of(rule.limiter)}")
+            checked_limiter(rule, self.kind)
         check_together([rule.limiter for rule in self.rules])
         checked_function("denied", self.denied)
         if self.headers not in get_args(Headers):
@@ -110,7 +114,7 @@ class Rules(Generic[L, S]):
         found = []
         for rule in self.rules:
             if path.startswith(rule.path) and rule.limits_method(method):
-                key = rule.key(request) if rule.key else client_network(self.reading.address(request))
+                key = rule.key_for(request, self.reading.address(request))
                 if key is not None:
                     found.append((rule.name, cast(Request[L], rule.limiter.request(key, rule.cost(request)))))
         return found
@@ -127,6 +131,13 @@ class Rules(Generic[L, S]):
         if name == "Retry-After" or self.headers == "all":
             return True
         return self.headers != "none" and name.startswith("X-") == (self.headers == "legacy")
+
+
+def checked_limiter(rule: Rule[Any, Any], kind: type) -> None:
+    """Raise TypeError unless the rule's limiter is of this kind."""
+    if not isinstance(rule.limiter, kind):
+        article = "a" if kind is Limiter else "an"
+        raise TypeError(f"a rule's limiter must be {article} {kind.__name__}, not {kind_of(rule.limiter)}")
 
 
 def checked_function(name: str, function: object, what: str = "a function") -> None:

@@ -1,0 +1,3 @@
+"""Responses of Starlette and FastAPI."""
+
+from .contrib.starlette import HeldResponse as HeldResponse
