@@ -2,25 +2,21 @@
 
 import json
 import math
-import multiprocessing
-from contextlib import contextmanager
-from unittest.mock import patch
+import sys
 
 import pytest
-import redis
 
 import swlimit
-from support import comparing
 from support.comparing import NOW
 from support.server import ROOT, free_port
 from support.waiting import eventually
+from support.warming import check_shared_curve, limit_at
 from swlimit import Decision
 from swlimit._core.denial_cache import Demand, DenialCache
 from swlimit._core.quota import Quota
 from swlimit._core.warm_up import STEPS, WarmingKeys, WarmUp
 
 VECTORS = json.loads((ROOT / "tests/vectors/warm_up.json").read_text())
-OPTIONS = WarmUp(10_000, 3.0)
 
 
 class TestVectors:
@@ -94,10 +90,6 @@ def saturate(limiter, key="k"):
         if not decision:
             return granted, decision.limit
     raise AssertionError("never denied")
-
-
-def limit_at(t, full=120):
-    return OPTIONS.limit(full, OPTIONS.step(t))
 
 
 class TestLocal:
@@ -250,61 +242,21 @@ class TestServer:
         limiter.close()
 
 
-def serve(connection, port):
-    """A process with a limiter: each time it is sent an instant, it asks until it is denied."""
-    with patch("swlimit._core.clock.Clock.instant", Clock.instant), swlimit.Limiter(
-            redis.Redis(port=port), 120, "1s", warm_up="10s", mode="direct", on_failure="error", timeout=30) as limiter:
-        while (now := connection.recv()) is not None:
-            Clock.now = now
-            connection.send(saturate(limiter))
+PROGRAM = """
+import sys
+import redis, swlimit
+from swlimit._core.clock import Clock
 
-
-@contextmanager
-def serving(port):
-    """Such a process: a function from the instant."""
-    here, there = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=serve, args=(there, port))
-    process.start()
-
-    def ask(now):
-        here.send(now)
-        assert here.poll(60)
-        return here.recv()
-
-    yield ask
-    here.send(None)
-    process.join(60)
-    assert process.exitcode == 0
+limiter = swlimit.Limiter(redis.Redis(port=int(sys.argv[1])), 120, "1s", warm_up="10s", mode="direct",
+                          on_failure="error", timeout=30)
+for line in sys.stdin:
+    Clock.instant = lambda _: int(line)
+    granted = 0
+    while decision := limiter.allow("k"):
+        granted += 1
+    print(granted, decision.limit, flush=True)
+"""
 
 
 def test_processes_share_a_curve(tmp_path, start):
-    server_clock = comparing.Clock(tmp_path)
-    server = start(env=server_clock.environment)
-    with serving(server.port) as first, serving(server.port) as starved, server.client() as client:
-        def used():
-            return 120 - client.execute_command("SWLIMIT.PEEK", "k", 120, "1s", "50ms")[2]
-
-        def at(t, *processes):
-            server_clock.set(NOW + t)
-            return [process(NOW + t) for process in processes]
-
-        of_starved = 0
-        for t in range(0, 6000, 250):
-            _, (granted, _) = at(t, first, starved)
-            of_starved += granted
-            assert used() == limit_at(t)
-        assert of_starved <= 2  # what the flooring of `shown` leaves
-
-        with serving(server.port) as late:
-            assert at(6000, first, late)[1][1] == limit_at(5500)
-            of_late = 0
-            for t in range(6250, 12_000, 250):
-                (granted, limit), *_ = at(t, late, first, starved)
-                assert limit in (limit_at(t), limit_at(t - 500))
-                of_late += granted
-                assert used() == limit_at(t)
-            assert of_late > 120
-        assert at(12_250, starved)[0][1] == 120
-        assert at(14_000, first) == [(40, 40)]  # idle for longer than the window
-        assert at(30_000, first, starved) == [(40, 40), (0, 40)]  # and longer than the warm-up
-        assert used() == 40
+    check_shared_curve(tmp_path, start, [sys.executable, "-c", PROGRAM])

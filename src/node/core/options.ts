@@ -62,6 +62,10 @@ export interface RateOptions extends CommonOptions, QuotaOptions {
   readonly mode?: Mode;
   /** The maximum of connections for waiting requests of all limiters of a client; 10 by default. */
   readonly maxWaiting?: number;
+  /** How long a key's limit takes to rise after idleness, at least ten windows. Not with `block`, `acquire`, `admit`. */
+  readonly warmUp?: Duration;
+  /** With `warmUp`: the limit begins at `limit / cold`; above 1, at most 1000, by default 3. */
+  readonly cold?: number;
   /** How long a denial is cached at most when the server can't send invalidations; 100 ms by default. */
   readonly maxUntrackedAge?: Duration;
 }
@@ -95,7 +99,7 @@ export const DEFAULTS: Settings = {
 
 const QUOTA = ["limit", "window", "resolution", "strict"];
 const COMMON = ["client", "onFailure", "localShare", "module", "timeout", "maxKeys", "prefix", "name"];
-const OF_RATES = [...QUOTA, "mode", "maxWaiting", "maxUntrackedAge"];
+const OF_RATES = [...QUOTA, "mode", "maxWaiting", "maxUntrackedAge", "warmUp", "cold"];
 
 /** The options of a limiter whose client and rate are arguments of their own. */
 export const BESIDE_RATE = new Set([...COMMON, ...OF_RATES].filter((name) => !/^(client|limit|window)$/.test(name)));
@@ -108,6 +112,7 @@ const RENAMED: Record<string, string> = {
   when_away: "onFailure",
   on_failure: "onFailure",
   raise: "onFailure",
+  warm_up: "warmUp",
   share: "localShare, or the Rust client's leaseShare",
   local_share: "localShare",
   untracked: "maxUntrackedAge",

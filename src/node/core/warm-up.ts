@@ -9,6 +9,7 @@
 import { BoundedMap } from "../util/bounded-map.js";
 import { type Duration, milliseconds } from "./duration.js";
 import { independentCopy, shortKey } from "./keys.js";
+import type { Demand } from "./window.js";
 
 export const STEPS = 20;
 
@@ -75,6 +76,12 @@ export class WarmUp {
     while (this.limit(full, step) < cost) step++;
     return this.begins(step) - t;
   }
+}
+
+/** What a request demands of a key that may warm up. */
+export interface WarmingDemand extends Demand {
+  /** The limit that this one rises to. */
+  readonly fullLimit?: number;
 }
 
 /** What is known of a key. */

@@ -5,8 +5,10 @@ import { UnavailableError } from "../core/errors.js";
 import { type HeaderOptions, headersOf } from "../core/headers.js";
 import { clock } from "../core/local-windows.js";
 import { requested, type WaitOptions } from "../core/options.js";
+import type { WarmingDemand } from "../core/warm-up.js";
 import { type Rate, repliesOf, replyOf } from "../protocol/commands.js";
 import type { Limiter } from "./rate.js";
+import { WarmingRequest } from "./warming.js";
 
 /** One of the limits that apply to a request. */
 export interface Share {
@@ -65,8 +67,28 @@ export async function allowAll(shares: readonly Share[], options: WaitOptions = 
     }
   }
   if (new Set(members.map(({ key }) => key)).size < members.length) throw new TypeError("key named twice");
-  if (!clientState) return decideHere(members, "local");
+  if (members.every(({ limiter }) => !limiter.warming)) return decide(members, options);
+  const [decisions, denied] = await decideWarming(members, options);
+  const risen = await Promise.all(denied.map((request) => request.hasRisen(options)));
+  return risen.includes(true) ? (await decideWarming(members, options))[0] : decisions;
+}
 
+/** Decide with the limits that the keys have while they warm up. Also returns which of them have denied it. */
+async function decideWarming(
+  members: readonly Member[],
+  options: WaitOptions,
+): Promise<[Decisions, readonly WarmingRequest[]]> {
+  const requests = members.map(({ limiter, key, demand }) => WarmingRequest.of(limiter, key, demand));
+  const asked = members.map((member, at) => ({ ...member, demand: (requests[at] as WarmingRequest).demand }));
+  const { granted, each } = await decide(asked, options);
+  const heard = requests.map((request, at) => request.heard(each[at] as Decision, granted));
+  const hasDenied = ({ granted: units, retryAfter }: Decision) => units === 0 && retryAfter !== undefined;
+  return [new Decisions(granted, heard), requests.filter((_, at) => hasDenied(heard[at] as Decision))];
+}
+
+async function decide(members: readonly Member[], options: WaitOptions): Promise<Decisions> {
+  const [first] = members as [Member, ...Member[]];
+  if (!first.limiter.clientState) return decideHere(members, "local");
   const known = members.map(({ limiter, key, demand }) => limiter.known(key, demand, 0));
   if (known.some((decision) => decision !== undefined)) {
     const each = members.map(({ limiter, demand }, at) => known[at] ?? limiter.decision([0, demand.limit], "cache"));
@@ -92,6 +114,7 @@ export async function allowAll(shares: readonly Share[], options: WaitOptions = 
 
 interface Member extends Rate {
   readonly limiter: Limiter;
+  readonly demand: WarmingDemand;
 }
 
 /** Count only if all grant. */

@@ -4,6 +4,7 @@
  */
 
 import type { ModuleUse } from "../core/options.js";
+import type { WarmingDemand } from "../core/warm-up.js";
 import type { Demand, Reply } from "../core/window.js";
 import { replyOf } from "../protocol/commands.js";
 import type { ClientState } from "../transport/client-state.js";
@@ -31,7 +32,7 @@ export class CachedMode {
   ) {}
 
   /** The reply if it is known; undefined where the server must be asked. */
-  find(name: string, demand: Demand, block: number) {
+  find(name: string, demand: WarmingDemand, block: number) {
     return this.denials.find(name, demand, block > 0);
   }
 

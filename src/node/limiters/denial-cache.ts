@@ -4,6 +4,7 @@
  */
 
 import { independentCopy, shortKey } from "../core/keys.js";
+import type { WarmingDemand } from "../core/warm-up.js";
 import type { Demand, Quota, Reply } from "../core/window.js";
 import type { KeyCache } from "../transport/invalidation.js";
 import { BoundedMap } from "../util/bounded-map.js";
@@ -58,20 +59,23 @@ export class DenialCache implements KeyCache {
   }
 
   /** The reply to a request that is known to be denied; undefined where the server must be asked. */
-  find(name: string, demand: Demand, blocks: boolean): Reply | readonly [0, number, undefined, -1] | undefined {
+  find(name: string, demand: WarmingDemand, blocks: boolean): Reply | readonly [0, number, undefined, -1] | undefined {
     const least = demand.partial ? 1 : demand.cost;
-    if (least > demand.limit && !blocks) return [0, demand.limit, undefined, -1];
+    const { limit, fullLimit = limit } = demand;
+    if (least > fullLimit && !blocks) return [0, limit, undefined, -1];
+    if (least > limit && fullLimit > limit) return undefined; // it fits once the limit has risen
     if (this.denials.size === 0) return undefined;
     const key = shortKey(name);
     const denials = this.denials.get(key);
     if (!denials) return undefined;
     const now = performance.now();
     for (const denial of denials) {
-      if (now >= denial.until || least < denial.least || !hasSameQuota(denial, demand)) continue;
+      if (now >= denial.until || least < denial.least || !isDeniedBy(denial, demand)) continue;
       if (blocks && !denial.blocks) continue;
       const passed = now - denial.received;
-      const [, limit, remaining, retryAfter, resetAfter] = denial.reply;
-      return [0, limit, remaining, waitLeft(retryAfter, passed), waitLeft(resetAfter, passed)];
+      const [, , remaining, retryAfter, resetAfter] = denial.reply;
+      const left = Math.max(0, remaining - (denial.limit - limit));
+      return [0, limit, left, waitLeft(retryAfter, passed), waitLeft(resetAfter, passed)];
     }
     if (denials.every((denial) => now >= denial.until)) this.denials.delete(key);
     return undefined;
@@ -149,6 +153,12 @@ function waitLeft(ms: number, passed: number): number {
 /** Whether the first denies everything that the second denies. */
 function covers(a: KnownDenial, b: KnownDenial): boolean {
   return hasSameQuota(a, b) && a.least <= b.least && a.blocks >= b.blocks && a.until >= b.until;
+}
+
+/** Whether a denial covers a demand: of a key that warms up, it covers lower limits, too. */
+function isDeniedBy(denial: Quota, demand: WarmingDemand): boolean {
+  if (demand.fullLimit === undefined) return hasSameQuota(denial, demand);
+  return denial.limit >= demand.limit && hasSameQuota({ ...denial, limit: demand.limit }, demand);
 }
 
 function hasSameQuota(a: Quota, b: Quota): boolean {

@@ -50,6 +50,7 @@ export function memberOf(part: Part, maxAge: number | undefined): Member {
 }
 
 function rate(limiter: Limiter, key: string, cost: number): Member {
+  limiter.checkNoWarmUp("admit");
   const name = limiter.name(key);
   const demand = limiter.demand({ cost });
   return {

@@ -16,6 +16,7 @@ import {
   type WaitOptions,
 } from "../core/options.js";
 import { parseRate } from "../core/rates.js";
+import type { WarmingDemand, WarmingKeys } from "../core/warm-up.js";
 import type { Demand, Quota, Reply } from "../core/window.js";
 import { type CommandNamed, replyOf } from "../protocol/commands.js";
 import { FairQueue } from "../util/fair-queue.js";
@@ -23,6 +24,7 @@ import { type WaitingRequest, waitInTurn } from "./acquire.js";
 import { BaseLimiter, type BaseOptions } from "./base.js";
 import { CachedMode } from "./cached-mode.js";
 import { DenialCache } from "./denial-cache.js";
+import { WarmingRequest, warmingOf } from "./warming.js";
 
 /** The options of a Limiter. */
 export interface LimiterOptions extends BaseOptions, RateOptions {}
@@ -75,6 +77,7 @@ export class Limiter extends BaseLimiter {
   readonly quota: Quota;
   /** @internal */ readonly denials: DenialCache;
   /** @internal Null where the server is asked every time, or never. */ readonly cached: CachedMode | null;
+  /** @internal How warm the keys are; null where they do not warm up. */ readonly warming: WarmingKeys | null;
   private readonly windows: LocalWindows;
   private readonly queue = new FairQueue();
 
@@ -82,6 +85,7 @@ export class Limiter extends BaseLimiter {
     super(settingsOf(options), options.client);
     this.quota = quotaOf(options);
     const { mode, module, maxKeys, maxUntrackedAge } = this.settings;
+    this.warming = warmingOf(options, this.quota, maxKeys);
     this.windows = new LocalWindows(maxKeys);
     this.denials = new DenialCache(maxKeys);
     const { clientState, denials } = this;
@@ -104,18 +108,44 @@ export class Limiter extends BaseLimiter {
    * A limiter of the same keys with another quota, such as a customer's own. A key should always have the same window.
    */
   with(options: Partial<QuotaOptions>): Limiter {
-    return Object.create(this, { quota: { value: quotaLike(this.quota, options), enumerable: true } });
+    const quota = quotaLike(this.quota, options);
+    this.warming?.warmUp.checked(quota.window);
+    return Object.create(this, { quota: { value: quota, enumerable: true } });
   }
 
   /** Decide, and count what is granted. */
   async allow(key: string, options: AllowOptions = {}): Promise<Decision> {
     const name = this.name(key);
     const demand = this.demand(requested(options, ALLOWED));
-    const block = options.block === undefined ? 0 : milliseconds(options.block, "block");
+    const block = this.blockOf(options);
+    if (!this.warming) return this.allowOnce(name, demand, block, options);
+    const first = WarmingRequest.of(this, name, demand);
+    const decision = first.heard(await this.allowOnce(name, first.demand, block, options), true);
+    if (decision.granted > 0 || !(await first.hasRisen(options))) return decision;
+    const again = WarmingRequest.of(this, name, demand);
+    return again.heard(await this.allowOnce(name, again.demand, block, options), true);
+  }
+
+  private allowOnce(
+    name: string,
+    demand: WarmingDemand,
+    block: number,
+    options: WaitOptions,
+  ): Decision | Promise<Decision> {
     const known = this.known(name, demand, block);
     if (known) return known;
     const here: LocalDecider = (asked, now) => this.windows.entry(name).allow(asked, now, block);
     if (!this.clientState) return this.here("local", demand, here);
+    return this.allowAtServer(name, demand, block, options, here);
+  }
+
+  private async allowAtServer(
+    name: string,
+    demand: Demand,
+    block: number,
+    options: WaitOptions,
+    here: LocalDecider,
+  ): Promise<Decision> {
     const before = this.cached?.snapshot(name);
     try {
       const reply = replyOf(await this.ask({ name: "ALLOW", key: name, demand, block }, options));
@@ -129,7 +159,11 @@ export class Limiter extends BaseLimiter {
   /** Decide without counting. */
   async peek(key: string, options: PeekOptions = {}): Promise<Decision> {
     const name = this.name(key);
-    const demand = this.demand(requested(options, PEEKED));
+    const request = WarmingRequest.of(this, name, this.demand(requested(options, PEEKED)));
+    return request.heard(await this.peekAt(name, request.demand, options), false);
+  }
+
+  private async peekAt(name: string, demand: Demand, options: WaitOptions): Promise<Decision> {
     const here: LocalDecider = (asked, now) => this.windows.entry(name).peek(asked, now);
     if (!this.clientState) return this.here("local", demand, here);
     try {
@@ -146,14 +180,15 @@ export class Limiter extends BaseLimiter {
    */
   async record(key: string, options: RecordOptions = {}): Promise<Decision> {
     const name = this.name(key);
-    const demand = this.demand(requested(options, RECORDED));
-    const block = options.block === undefined ? 0 : milliseconds(options.block, "block");
+    const request = WarmingRequest.of(this, name, this.demand(requested(options, RECORDED)));
+    const { demand } = request;
+    const block = this.blockOf(options);
     const age = options.age === undefined ? 0 : milliseconds(options.age, "age", 0);
     const keep = flag(options.keep ?? false, "keep");
     const here: LocalDecider = (asked, now) =>
       this.windows.entry(name).record(asked, now, age > 0 ? Math.max(0, now - age) : undefined, block);
     const { clientState } = this;
-    if (!clientState) return this.here("local", demand, here);
+    if (!clientState) return request.heard(this.here("local", demand, here), false);
     const command: CommandNamed<"RECORD"> = { name: "RECORD", key: name, demand, age, block };
     const since = performance.now() - age;
     const until = since + demand.window + demand.resolution;
@@ -166,7 +201,7 @@ export class Limiter extends BaseLimiter {
     };
     try {
       const reply = replyOf(await clientState.ask(command, { timeout, module, late }));
-      return this.counted(this.decision(reply, "server"));
+      return request.heard(this.counted(this.decision(reply, "server")), false);
     } catch (error) {
       if (!(error instanceof UnavailableError && keep)) throw error;
       if (!isComing) clientState.retryQueue.keep(record, !(error instanceof NotAskedError));
@@ -213,6 +248,7 @@ export class Limiter extends BaseLimiter {
   override async reset(key: string): Promise<void> {
     await super.reset(key);
     this.windows.delete(this.name(key));
+    this.warming?.forget(this.name(key));
   }
 
   /**
@@ -220,6 +256,7 @@ export class Limiter extends BaseLimiter {
    * ACQUIRE, or the client can open no connections, this process queues its own requests.
    */
   async acquire(key: string, timeout: Duration, options: AcquireOptions = {}): Promise<Decision> {
+    this.checkNoWarmUp("acquire");
     const name = this.name(key);
     const demand = this.demand(requested(options, WAITED));
     const deadline = performance.now() + milliseconds(timeout, "timeout", 0);
@@ -256,6 +293,18 @@ export class Limiter extends BaseLimiter {
   }
 
   /** @internal */
+  checkNoWarmUp(what: string): void {
+    if (this.warming) throw new TypeError(`warmUp does not go with ${what}`);
+  }
+
+  /** For how many ms a denial blocks the key. */
+  private blockOf({ block }: { block?: Duration }): number {
+    if (block === undefined) return 0;
+    this.checkNoWarmUp("block");
+    return milliseconds(block, "block");
+  }
+
+  /** @internal */
   demand({ cost = 1, partial = false }: { cost?: number; partial?: boolean }): Demand {
     const { limit, window, resolution, strict } = this.quota;
     return { limit, window, resolution, strict, cost: integer(cost, "cost", 1), partial: flag(partial, "partial") };
@@ -267,7 +316,7 @@ export class Limiter extends BaseLimiter {
   }
 
   /** @internal The decision if it is known; undefined where the server must be asked. */
-  known(name: string, demand: Demand, block: number): Decision | undefined {
+  known(name: string, demand: WarmingDemand, block: number): Decision | undefined {
     const reply = this.cached?.find(name, demand, block);
     return reply && this.counted(this.decision(reply, "cache"));
   }
