@@ -17,7 +17,8 @@ def test_every_part_has_the_version_of_the_workspace():
         found |= {f"{lock}: {package['name']}": package["version"] for package in packages
                   if package["name"].startswith("swlimit")}
     found["package.json"] = json.loads((ROOT / "src/node/package.json").read_text())["version"]
-    for lock, package in (("src/node/package-lock.json", ""), ("tests/node/package-lock.json", "../../src/node")):
+    for folder, package in (("src/node", ""), ("tests/node", "../../src/node"), ("tests/ai-sdk", "../../src/node")):
+        lock = f"{folder}/package-lock.json"
         found[lock] = json.loads((ROOT / lock).read_text())["packages"][package]["version"]
     found["Python"] = re.search(r'__version__ = "(.+)"', (ROOT / "src/python/swlimit/__init__.py").read_text())[1]
     packaging = ROOT / "src/daemon/packaging"

@@ -305,12 +305,15 @@ for (const where of ["the server", "this process"]) {
     assert.deepEqual(await counted(), [2, 200]);
     await assert.rejects(spending(parts(100), { onError: "giveBack" }, fails), /cut/);
     assert.deepEqual(await counted(), [2, 200]);
+    const leaves = () => Promise.reject(new DOMException("left", "AbortError"));
+    await assert.rejects(spending(parts(100).slice(2), { onError: "giveBack" }, leaves), /left/);
+    assert.deepEqual(await counted(), [2, 300]);
     const breaks = async (spent) => {
       spent.saw({ tokens: 30 });
       await fails();
     };
     await assert.rejects(spending(parts(100), { onError: "giveBack" }, breaks), /cut/);
-    assert.deepEqual(await counted(), [3, 230]);
+    assert.deepEqual(await counted(), [3, 330]);
     const denied = await spending(parts(100), {}, fails).catch((error) => error);
     assert.deepEqual([denied.name, denied.admission.deniedBy.name], ["DeniedError", "requests"]);
   });

@@ -19,14 +19,15 @@ for (let i = 0; i < 3; i++) granted.push((await limiter.allow("k")).granted);
 console.log(JSON.stringify([granted, frameworks.map(({{ rateLimit }}) => typeof rateLimit({{ limiter }})),
                             typeof stores[0].SwlimitStore, typeof stores[1].swlimitStore,
                             typeof stores[2].SwlimitThrottlerStorage, typeof stores[3].HttpLimiter,
-                            typeof stores[4].inTurn, typeof stores[5].RateLimiterSwlimit]));
+                            typeof stores[4].inTurn, typeof stores[5].RateLimiterSwlimit,
+                            typeof stores[6].rateLimit]));
 limiter.close();
 await client.close();
 """
 MODULES = [f"swlimit/{name}" for name in
            ("express", "fastify", "hono", "koa", "express-rate-limit", "fastify-rate-limit", "nestjs", "edge",
-            "bullmq", "rate-limiter-flexible")]
-EXPECTED = [[1, 0, 0], ["function"] * 4, *["function"] * 6]
+            "bullmq", "rate-limiter-flexible", "ai-sdk")]
+EXPECTED = [[1, 0, 0], ["function"] * 4, *["function"] * 7]
 TYPED = """
 import {{ type Decision, Limiter }} from "swlimit";
 import {{ rateLimit }} from "swlimit/hono";
@@ -77,7 +78,7 @@ def test_only_what_users_need_is_published(packed):
     assert {name.split("/")[1] for name in built} == {"esm", "cjs"}
 
 
-@pytest.mark.parametrize("folder", ["src/node", "tests/node"])
+@pytest.mark.parametrize("folder", ["src/node", "tests/node", "tests/ai-sdk"])
 def test_lock_files_name_what_all_packages_hold(folder):
     packages = json.loads((ROOT / folder / "package-lock.json").read_text())["packages"]
     assert [path for path, package in packages.items()
@@ -88,7 +89,7 @@ def test_lock_files_name_what_all_packages_hold(folder):
 def test_import(installed, server):
     imports = "".join(f'import * as m{number} from "{name}";\n' for number, name in enumerate(MODULES))
     head = f'import * as redis from "redis";\nimport * as swlimit from "swlimit";\n{imports}'
-    head += "const frameworks = [m0, m1, m2, m3], stores = [m4, m5, m6, m7, m8, m9];"
+    head += "const frameworks = [m0, m1, m2, m3], stores = [m4, m5, m6, m7, m8, m9, m10];"
     assert run(installed, "import.mjs", head, server) == EXPECTED
 
 

@@ -15,7 +15,7 @@ import { HeldMember, holdsOf, type Member } from "./member.js";
 type Asking = Pick<Settings, "timeout" | "module">;
 
 /** How long a reservation lasts that is not renewed, in ms, where no place says. */
-const RESERVED = 30_000;
+const RESERVED = 15_000;
 
 /** A key's hash tag decides its slot. */
 const TAGGED = /^[^{]*\{[^}]+\}/;

@@ -10,7 +10,7 @@ import { knownUsage, type NameOf, type Usage } from "./usage.js";
 export interface SpendingOptions extends AdmitOptions {
   /**
    * What happens to the reserved units when `work` fails before any usage was seen: they stay counted ("keep", the
-   * default), or go back.
+   * default), or go back. After an AbortError they stay: how much was used is unknown.
    */
   readonly onError?: "keep" | "giveBack";
 }
@@ -76,12 +76,13 @@ export async function spending<Name extends string, Result>(
   if (!admission.granted) throw new NotAdmittedError(admission);
   const spent = new Spending(admission);
   if (!work) return spent;
-  let isDone = false;
+  let isUnused = false;
   try {
-    const result = await work(spent);
-    isDone = true;
-    return result;
+    return await work(spent);
+  } catch (error) {
+    isUnused = onError === "giveBack" && (error as Error | null)?.name !== "AbortError";
+    throw error;
   } finally {
-    await (isDone || onError !== "giveBack" ? spent[Symbol.asyncDispose]() : spent.giveBack());
+    await (isUnused ? spent.giveBack() : spent[Symbol.asyncDispose]());
   }
 }
