@@ -94,6 +94,7 @@ pub mod tower;
 pub mod transport;
 mod upstream;
 mod wait;
+mod warm_up;
 
 pub use admission::{Admission, Member};
 pub use budget::{BudgetLimiter, BudgetLimiterBuilder};

@@ -46,7 +46,8 @@ impl<'a> AllOf<'a> {
             if !keys.insert(key.clone()) {
                 return invalid("key named twice");
             }
-            members.push(Member { limiter, key, demand: Demand { block: None, ..limiter.demand(&request) } });
+            let demand = limiter.warmed(&key, &Demand { block: None, ..limiter.demand(&request) });
+            members.push(Member { limiter, key, demand });
         }
         let Some(first) = members.first() else { return invalid("several limits at once are at least one") };
         let strict = first.demand.exact.strict;
@@ -84,6 +85,38 @@ impl<'a> AllOf<'a> {
         match decided {
             Err(Error::Unavailable(reason)) => self.decide_by_policy(reason),
             decided => decided,
+        }
+    }
+
+    /// The same of limits that rise after idleness; after a denial once more, if one turns out to be higher.
+    async fn decide_warming(&mut self, client: &Arc<Shared>, deadline: Option<Instant>) -> Result<Decisions, Error> {
+        let deadline = self.0[0].limiter.latest(deadline);
+        let mut decided = self.decide(client, deadline).await?;
+        self.learn(&decided);
+        if decided.granted {
+            return Ok(decided);
+        }
+        for (member, decision) in self.0.iter().zip(&decided.each) {
+            if !decision.granted() && member.demand != member.limiter.whole(&member.demand) {
+                member.limiter.look(&member.key, deadline).await;
+            }
+        }
+        let has_risen = self.0.iter_mut().map(Member::rise).max() == Some(true);
+        if has_risen {
+            // Without a reply, the denial stands: the failure policy has no say.
+            let is_reply = |again: &Decisions| again.each.iter().all(|decision| decision.source != Source::Failure);
+            if let Some(again) = self.decide(client, deadline).await.ok().filter(is_reply) {
+                self.learn(&again);
+                decided = again;
+            }
+        }
+        let told = |(decision, member): (_, &Member)| member.limiter.told(&member.key, &member.demand, decision);
+        Ok(Decisions { each: decided.each.into_iter().zip(&self.0).map(told).collect(), ..decided })
+    }
+
+    fn learn(&self, decisions: &Decisions) {
+        for (member, decision) in self.0.iter().zip(&decisions.each) {
+            member.limiter.learn(&member.key, decision, decisions.granted);
         }
     }
 
@@ -177,6 +210,13 @@ impl<'a> AllOf<'a> {
 }
 
 impl Member<'_> {
+    /// Takes the limit that the key has now; whether it is higher.
+    fn rise(&mut self) -> bool {
+        let before = self.demand.exact.quota.limit;
+        self.demand = self.limiter.warmed(&self.key, &self.demand);
+        self.demand.exact.quota.limit > before
+    }
+
     fn leases(&self) -> Option<&Leases> {
         match self.limiter.deciding() {
             DecidingMode::Leased(_, leases) => Some(leases),
@@ -214,7 +254,11 @@ impl Client {
     /// says; [`Error::Unavailable`] where a limiter has [`OnFailure::Error`](crate::OnFailure::Error).
     pub async fn allow_all(&self, requests: &[(&Limiter, Request<'_>)]) -> Result<Decisions, Error> {
         let deadline = requests.iter().filter_map(|(_, request)| request.deadline).min();
-        let decisions = AllOf::checked(requests)?.decide(&self.0, deadline).await?;
+        let mut members = AllOf::checked(requests)?;
+        let decisions = match members.0.iter().any(|member| member.limiter.is_warming()) {
+            true => Box::pin(members.decide_warming(&self.0, deadline)).await?,
+            false => members.decide(&self.0, deadline).await?,
+        };
         // A decision that was denied as a whole granted nothing.
         for decision in decisions.each().iter().filter(|decision| decision.granted() == decisions.granted()) {
             self.0.counters.decided(decision);

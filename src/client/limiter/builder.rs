@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use swlimit_window::MAX_WINDOW;
 
+use super::warming::Warming;
 use super::{DecidingMode, Inner, Limiter};
 use crate::client::Client;
 use crate::clock::ms;
@@ -14,6 +15,7 @@ use crate::deciding::local::Windows;
 use crate::error::Error;
 use crate::mode::{Mode, OnFailure, Share, SHARE, SYNC_INTERVAL};
 use crate::quota::Quota;
+use crate::warm_up::{WarmUp, COLD};
 
 /// Builder for [`Limiter`].
 #[derive(Clone, Debug)]
@@ -29,6 +31,8 @@ pub struct LimiterBuilder {
     lease_share: f64,
     lease_length: Option<Duration>,
     sync_interval: Duration,
+    warm_up: Option<Duration>,
+    cold: Option<f64>,
 }
 
 impl LimiterBuilder {
@@ -44,6 +48,8 @@ impl LimiterBuilder {
             lease_share: SHARE,
             lease_length: None,
             sync_interval: SYNC_INTERVAL,
+            warm_up: None,
+            cold: None,
         }
     }
 
@@ -89,11 +95,23 @@ impl LimiterBuilder {
         Self { sync_interval: interval, ..self }
     }
 
+    /// Lets a key that was idle begin with a part of the limit, which rises to the whole within so long: at least ten
+    /// windows. Not with [`Mode::Leased`], [`Mode::Eventual`], [`block_for`](Self::block_for), `acquire` and `admit`. No
+    /// warm-up unless set.
+    pub fn warm_up(self, length: Duration) -> Self {
+        Self { warm_up: Some(length), ..self }
+    }
+
+    /// A [`warm_up`](Self::warm_up) begins with one part of so many of the limit: 3 unless set, above 1 and at most 1000.
+    pub fn cold(self, parts: f64) -> Self {
+        Self { cold: Some(parts), ..self }
+    }
+
     /// The limiter.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a share, a lease length, an interval or a block out of range, and for a mode that needs a server which
-    /// the client has not.
+    /// [`Error::Invalid`] for a share, a lease length, an interval, a block or a warm-up out of range, for what does not go
+    /// with a warm-up, and for a mode that needs a server which the client has not.
     pub fn build(self) -> Result<Limiter, Error> {
         let invalid = |text: &str| Error::Invalid(text.into());
         let local_share = Share::named("local_share", self.local_share)?;
@@ -108,6 +126,7 @@ impl LimiterBuilder {
         if self.block.is_some_and(|block| !(1..=MAX_WINDOW).contains(&block)) {
             return Err(invalid("BLOCK must be a duration such as 60, 500ms, 5m, 1h or 7d"));
         }
+        let warm_up = self.checked_warm_up()?;
         let Self {
             client: Client(client), quota, strict, block, mode, on_failure, lease_length, sync_interval, ..
         } = self;
@@ -141,7 +160,21 @@ impl LimiterBuilder {
             on_failure,
             local_share,
             failure_windows,
+            warming: warm_up.map(|warm_up| Box::new(Warming::new(warm_up, max_keys))),
         })))
+    }
+
+    fn checked_warm_up(&self) -> Result<Option<WarmUp>, Error> {
+        let invalid = |text: &str| Err(Error::Invalid(text.into()));
+        let Some(length) = self.warm_up else {
+            return if self.cold.is_some() { invalid("cold needs warm_up") } else { Ok(None) };
+        };
+        match (self.mode, self.block) {
+            (Some(Mode::Leased), _) => invalid("warm_up does not go with mode leased"),
+            (Some(Mode::Eventual), _) => invalid("warm_up does not go with mode eventual"),
+            (_, Some(_)) => invalid("warm_up does not go with block"),
+            _ => WarmUp::new(length, self.cold.unwrap_or(COLD), &self.quota).map(Some),
+        }
     }
 }
 

@@ -29,9 +29,12 @@ impl Limiter {
         let request = request.into().checked()?;
         let (key, demand) = (self.key(request.key), self.demand(&request));
         // No future is made where nobody is waited for.
-        let decision = match self.near(&key, &demand)? {
-            Ok(decision) => decision,
-            Err(far) => self.far(far, &key, &demand, request.deadline).await?,
+        let decision = match self.is_warming() {
+            true => Box::pin(self.allow_warming(&key, &demand, request.deadline)).await?,
+            false => match self.near(&key, &demand)? {
+                Ok(decision) => decision,
+                Err(far) => self.far(far, &key, &demand, request.deadline).await?,
+            },
         };
         self.0.client.counters.decided(&decision);
         Ok(decision)
@@ -105,13 +108,26 @@ impl Limiter {
     /// As [`allow`](Self::allow).
     pub async fn peek<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let request = request.into().checked()?;
-        let (key, demand) = (self.key(request.key), self.demand(&request));
+        let key = self.key(request.key);
+        let demand = self.warmed(&key, &self.demand(&request));
+        let decided = self.peek_as(&key, &demand, request.deadline).await;
+        let decision = self.or_on_failure(decided, &demand, |windows, demand| windows.peek(&key, demand))?;
+        self.learn(&key, &decision, false);
+        Ok(decision)
+    }
+
+    /// The decision that a demand would get; nobody else decides where the server does not answer.
+    pub(super) async fn peek_as(
+        &self,
+        key: &[u8],
+        demand: &Demand,
+        deadline: Option<Instant>,
+    ) -> Result<Decision, Error> {
         let link = match &self.0.deciding {
-            DecidingMode::Local(windows) => return Ok(Source::Local.decided(windows.peek(&key, &demand)?)),
+            DecidingMode::Local(windows) => return Ok(Source::Local.decided(windows.peek(key, demand)?)),
             mode => mode.link()?,
         };
-        let reply = self.ask(link, Command::peek(&key, &demand), request.deadline).await;
-        let decided = reply.and_then(|reply| Ok(Source::Server.decided(reply.decision()?)));
-        self.or_on_failure(decided, &demand, |windows, demand| windows.peek(&key, demand))
+        let reply = self.ask(link, Command::peek(key, demand), deadline).await?;
+        Ok(Source::Server.decided(reply.decision()?))
     }
 }

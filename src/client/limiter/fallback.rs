@@ -47,7 +47,7 @@ impl Limiter {
             OnFailure::Deny => Policy::Decided(demand.denied()),
             OnFailure::Local => {
                 let windows = self.0.failure_windows.get_or_init(|| Windows::new(self.0.client.max_keys));
-                let quota = self.0.quota.with_limit(self.0.local_share.units(self.0.quota.limit()));
+                let quota = self.0.quota.with_limit(self.0.local_share.units(demand.exact.quota.limit));
                 let exact = swlimit_window::Request { quota, ..demand.exact };
                 Policy::Window(windows, Demand { exact, ..*demand }, Source::Failure)
             }

@@ -1,5 +1,7 @@
 //! Several rates for each key, from one text.
 
+use std::time::Duration;
+
 use futures_util::future::try_join_all;
 
 use super::{Limiter, LimiterBuilder};
@@ -58,6 +60,16 @@ impl LimitsBuilder {
     /// [`LimiterBuilder::local_share`], of each.
     pub fn local_share(self, share: f64) -> Self {
         self.each(|limiter| limiter.local_share(share))
+    }
+
+    /// [`LimiterBuilder::warm_up`], of each.
+    pub fn warm_up(self, length: Duration) -> Self {
+        self.each(|limiter| limiter.warm_up(length))
+    }
+
+    /// [`LimiterBuilder::cold`], of each.
+    pub fn cold(self, parts: f64) -> Self {
+        self.each(|limiter| limiter.cold(parts))
     }
 
     fn each(self, change: impl Fn(LimiterBuilder) -> LimiterBuilder) -> Self {

@@ -6,6 +6,7 @@ mod builder;
 mod decide;
 mod fallback;
 mod limits;
+mod warming;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,6 +16,7 @@ use std::time::{Duration, SystemTime};
 pub use self::builder::LimiterBuilder;
 pub(crate) use self::fallback::Policy;
 pub use self::limits::{Limits, LimitsBuilder};
+use self::warming::Warming;
 use crate::client::Client;
 use crate::clock::{ms, ms_up};
 use crate::deciding::eventual::Eventual;
@@ -44,6 +46,8 @@ struct Inner {
     on_failure: OnFailure,
     local_share: Share,
     failure_windows: OnceLock<Windows>,
+    /// Of a limit that rises after idleness.
+    warming: Option<Box<Warming>>,
 }
 
 /// A mode with what it needs.
@@ -90,17 +94,20 @@ impl Limiter {
     /// As [`allow`](Self::allow), and [`Error::Unavailable`].
     pub async fn record<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let request = request.into().checked()?;
-        let (key, demand) = (self.key(request.key), self.demand(&Request { partial: false, ..request }));
+        let key = self.key(request.key);
+        let demand = self.warmed(&key, &self.demand(&Request { partial: false, ..request }));
         let age = request.age.map(ms);
-        match &self.0.deciding {
-            DecidingMode::Local(windows) => Ok(Source::Local.decided(windows.record(&key, &demand, age)?)),
-            DecidingMode::Eventual(_, eventual) => Ok(eventual.record(&key, &demand, request.age.unwrap_or_default())),
+        let decision = match &self.0.deciding {
+            DecidingMode::Local(windows) => Source::Local.decided(windows.record(&key, &demand, age)?),
+            DecidingMode::Eventual(_, eventual) => eventual.record(&key, &demand, request.age.unwrap_or_default()),
             mode => {
                 let command = Command::record(&key, &demand, age.unwrap_or_default());
                 let reply = self.ask(mode.link()?, command, request.deadline).await?;
-                Ok(Source::Server.decided(reply.decision()?))
+                Source::Server.decided(reply.decision()?)
             }
-        }
+        };
+        self.learn(&key, &decision, false);
+        Ok(decision)
     }
 
     /// Gives back up to `cost` units of the request: those that count [since](Request::since) an instant, or of an

@@ -7,3 +7,4 @@ mod holds;
 mod leases;
 mod runs;
 mod tests;
+mod warming;

@@ -16,3 +16,4 @@ mod rates;
 mod script;
 mod support;
 mod take_over;
+mod warm_up;
