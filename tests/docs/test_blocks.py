@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from support.crates import built
 from support.server import MODULE, ROOT, Binaries, Server, free_port
 
 BLOCKS = {page: blocks(page) for page in PAGES}
+OUTPUTS = {block: after.text for page in BLOCKS.values() for block, after in pairwise(page) if after.is_output}
 SHELL = ("sh", "console")
 TYPED = ("redis", "python", *SHELL)
 BY_THEMSELVES = ("conf", "ini", "js", "rust", "go")
@@ -64,12 +66,10 @@ def test_every_block_is_run_or_says_why_not(page):
                          ids=place_of)
 def test_what_a_page_types(page, start):
     server = start()
-    printed = None
-    for block in BLOCKS[page]:
-        if is_typed(block):
-            printed = type_in(server, block)
-        elif block.is_output:
-            assert_printed(block.text, printed, block.place)
+    for block in filter(is_typed, BLOCKS[page]):
+        printed = type_in(server, block)
+        if block in OUTPUTS:
+            assert_printed(OUTPUTS[block], printed, block.place)
 
 
 def type_in(server, block):
@@ -192,6 +192,8 @@ def test_node(block):
         done = node.run("--input-type=module", "-e", text)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout, done.stderr
+    if block in OUTPUTS:
+        assert_printed(OUTPUTS[block], done.stdout, block.place)
 
 
 @pytest.mark.long

@@ -12,22 +12,23 @@ from support import node
 from support.server import ROOT
 
 PROGRAM = """
+const frameworks = all.slice(0, {frameworks}), others = all.slice({frameworks});
 const client = await redis.createClient({{ socket: {{ port: {port} }} }}).connect();
 const limiter = new swlimit.Limiter({{ client, limit: 1, window: "1m", prefix: "{prefix}" }});
 const granted = [];
 for (let i = 0; i < 3; i++) granted.push((await limiter.allow("k")).granted);
 console.log(JSON.stringify([granted, frameworks.map(({{ rateLimit }}) => typeof rateLimit({{ limiter }})),
-                            typeof stores[0].SwlimitStore, typeof stores[1].swlimitStore,
-                            typeof stores[2].SwlimitThrottlerStorage, typeof stores[3].HttpLimiter,
-                            typeof stores[4].inTurn, typeof stores[5].RateLimiterSwlimit,
-                            typeof stores[6].rateLimit]));
+                            others.map((module, at) => typeof module[{names}[at]])]));
 limiter.close();
 await client.close();
 """
-MODULES = [f"swlimit/{name}" for name in
-           ("express", "fastify", "hono", "koa", "express-rate-limit", "fastify-rate-limit", "nestjs", "edge",
-            "bullmq", "rate-limiter-flexible", "ai-sdk")]
-EXPECTED = [[1, 0, 0], ["function"] * 4, *["function"] * 7]
+FRAMEWORKS = ["express", "fastify", "hono", "koa"]
+OTHERS = {"express-rate-limit": "SwlimitStore", "fastify-rate-limit": "swlimitStore", "nestjs": "SwlimitThrottlerStorage",
+          "edge": "HttpLimiter", "bullmq": "inTurn", "rate-limiter-flexible": "RateLimiterSwlimit", "ai-sdk": "rateLimit",
+          "testing": "TestClock"}
+"""Each other module of the package, and what it has."""
+MODULES = [f"swlimit/{name}" for name in [*FRAMEWORKS, *OTHERS]]
+EXPECTED = [[1, 0, 0], ["function"] * len(FRAMEWORKS), ["function"] * len(OTHERS)]
 TYPED = """
 import {{ type Decision, Limiter }} from "swlimit";
 import {{ rateLimit }} from "swlimit/hono";
@@ -89,7 +90,7 @@ def test_lock_files_name_what_all_packages_hold(folder):
 def test_import(installed, server):
     imports = "".join(f'import * as m{number} from "{name}";\n' for number, name in enumerate(MODULES))
     head = f'import * as redis from "redis";\nimport * as swlimit from "swlimit";\n{imports}'
-    head += "const frameworks = [m0, m1, m2, m3], stores = [m4, m5, m6, m7, m8, m9, m10];"
+    head += f"const all = [{', '.join(f'm{number}' for number in range(len(MODULES)))}];"
     assert run(installed, "import.mjs", head, server) == EXPECTED
 
 
@@ -97,12 +98,13 @@ def test_import(installed, server):
 def test_require(installed, server):
     names = ", ".join(f'require("{name}")' for name in MODULES)
     head = f'const redis = require("redis"), swlimit = require("swlimit"), all = [{names}];\n'
-    head += "const frameworks = all.slice(0, 4), stores = all.slice(4);\n(async () => {"
+    head += "(async () => {"
     assert run(installed, "require.cjs", head, server, "})();") == EXPECTED
 
 
 def run(folder, name, head, server, tail=""):
-    (folder / name).write_text(head + PROGRAM.format(port=server.port, prefix=name) + tail)
+    program = PROGRAM.format(port=server.port, prefix=name, names=[*OTHERS.values()], frameworks=len(FRAMEWORKS))
+    (folder / name).write_text(head + program + tail)
     done = node.run(name, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)

@@ -41,6 +41,7 @@ import { rateLimit as honoLimit } from "swlimit/hono";
 import { rateLimit as koaLimit } from "swlimit/koa";
 import { SwlimitThrottlerStorage } from "swlimit/nestjs";
 import { RateLimiterSwlimit } from "swlimit/rate-limiter-flexible";
+import { FakeLimiter, TestClock } from "swlimit/testing";
 
 const client = createClient();
 const clients: Client[] = [
@@ -84,6 +85,9 @@ app.use(expressLimit({ limiter: (request) => limiter.with({ limit: Number(reques
 app.use(expressLimit({ limiter: limits }));
 app.use(expressRateLimit({ windowMs: 1000, limit: 5, store: new SwlimitStore({ client }) }));
 
+app.use(expressLimit({ limiter: new FakeLimiter({ limit: 3 }) }));
+const month: BudgetLimiter = new TestClock().drive(new BudgetLimiter({ limit: 3, period: "month" }));
+
 const server = fastify();
 server.addHook("onRequest", fastifyLimit({ limiter }));
 server.get(
@@ -121,7 +125,7 @@ const servers: ServerState[] = limiter.servers();
 const remaining: number | undefined = decision.remaining;
 const source: "server" | "cache" | "failure" | "local" = decision.source;
 
-export { all, each, headers, left, own, remaining, servers, source };
+export { all, each, headers, left, month, own, remaining, servers, source };
 
 export async function work(): Promise<[boolean, string, readonly number[] | null]> {
   const streams = new HoldLimiter({ client, limit: 5, ttl: "1m" });

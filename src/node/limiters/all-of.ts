@@ -3,7 +3,6 @@
 import type { Decision } from "../core/decision.js";
 import { UnavailableError } from "../core/errors.js";
 import { type HeaderOptions, headersOf } from "../core/headers.js";
-import { clock } from "../core/local-windows.js";
 import { requested, type WaitOptions } from "../core/options.js";
 import type { WarmingDemand } from "../core/warm-up.js";
 import { type Rate, repliesOf, replyOf } from "../protocol/commands.js";
@@ -119,7 +118,7 @@ interface Member extends Rate {
 
 /** Count only if all grant. */
 function decideHere(members: readonly Member[], by: "local" | "failure"): Decisions {
-  const now = clock();
+  const now = (members[0] as Member).limiter.now();
   const decide = (how: "peek" | "allow") =>
     members.map(({ limiter, key, demand }) =>
       limiter.decisionHere(by, demand, (asked) => limiter.window(key)[how](asked, now)),

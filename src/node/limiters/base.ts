@@ -5,6 +5,7 @@ import type { Decision, Source } from "../core/decision.js";
 import { callerDeadline, milliseconds } from "../core/duration.js";
 import { classify, isReply, NotAskedError, RefusedError, UnavailableError } from "../core/errors.js";
 import { keyWithPrefix } from "../core/keys.js";
+import { clock } from "../core/local-windows.js";
 import type { CommonOptions, Settings, WaitOptions } from "../core/options.js";
 import {
   type AnyCommand,
@@ -70,6 +71,16 @@ export abstract class BaseLimiter {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
+  }
+
+  /** @internal Unix time in ms by the monotonic clock. A test may replace it. */
+  now(): number {
+    return clock();
+  }
+
+  /** @internal Unix time in ms as the system shows it. A test may replace it. */
+  date(): number {
+    return Date.now();
   }
 
   /** @internal The same decision, which is counted now. */

@@ -4,7 +4,7 @@ import { Calendar, type CalendarOptions, type Period, type PeriodName } from "..
 import { Decision, type KnownReply, type Source } from "../core/decision.js";
 import { type Duration, flag, integer, MAX_EXACT, milliseconds } from "../core/duration.js";
 import { RefusedError, UnavailableError } from "../core/errors.js";
-import { clock, type LimitDemand, withoutServer } from "../core/local-windows.js";
+import { type LimitDemand, withoutServer } from "../core/local-windows.js";
 import { requested, settingsOf, type WaitOptions } from "../core/options.js";
 import { CountOverflow, type Reply } from "../core/window.js";
 import { instantOf, replyOf, serverCommand } from "../protocol/commands.js";
@@ -163,9 +163,9 @@ export class BudgetLimiter extends BaseLimiter {
     return { limit: this.limit, cost: integer(cost, "cost", 1), partial: flag(partial, "partial") };
   }
 
-  /** Unix time in ms; for fixed windows by the monotonic clock. */
-  private now(): number {
-    return this.calendar ? Date.now() : clock();
+  /** @internal Unix time in ms; of the calendar as the system shows it. */
+  override now(): number {
+    return this.calendar ? this.date() : super.now();
   }
 
   private async decide(key: string, demand: BudgetDemand, options: WaitOptions, how: How) {

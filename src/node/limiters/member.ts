@@ -2,7 +2,6 @@
 
 import type { Period } from "../core/calendar.js";
 import type { Decision } from "../core/decision.js";
-import { clock } from "../core/local-windows.js";
 import { type Clause, type HoldRequest, holdReplyOf, replyOf } from "../protocol/commands.js";
 import type { Instant } from "../util/suspend-clock.js";
 import { BudgetLimiter } from "./budget.js";
@@ -60,7 +59,7 @@ function rate(limiter: Limiter, key: string, cost: number): Member {
     decided: (reply) => limiter.counted(limiter.decision(replyOf(reply), "server")),
     here: (by, how) => {
       const decide = how === "look" ? "peek" : "allow";
-      const decision = limiter.decisionHere(by, demand, (asked) => limiter.window(name)[decide](asked, clock()));
+      const decision = limiter.decisionHere(by, demand, (asked) => limiter.window(name)[decide](asked, limiter.now()));
       return how === "look" ? decision : limiter.counted(decision);
     },
     correct: async (more, age) => {

@@ -4,7 +4,7 @@ import { withOwnClient } from "../clients/open.js";
 import { Decision, type KnownReply, type Source } from "../core/decision.js";
 import { type Duration, flag, integer, milliseconds } from "../core/duration.js";
 import { NotAskedError, UnavailableError } from "../core/errors.js";
-import { clock, LocalWindows, withoutServer } from "../core/local-windows.js";
+import { LocalWindows, withoutServer } from "../core/local-windows.js";
 import {
   BESIDE_RATE,
   type QuotaOptions,
@@ -78,7 +78,7 @@ export class Limiter extends BaseLimiter {
   /** @internal */ readonly denials: DenialCache;
   /** @internal Null where the server is asked every time, or never. */ readonly cached: CachedMode | null;
   /** @internal How warm the keys are; null where they do not warm up. */ readonly warming: WarmingKeys | null;
-  private readonly windows: LocalWindows;
+  /** @internal */ windows: LocalWindows;
   private readonly queue = new FairQueue();
 
   constructor(options: LimiterOptions) {
@@ -205,7 +205,7 @@ export class Limiter extends BaseLimiter {
     } catch (error) {
       if (!(error instanceof UnavailableError && keep)) throw error;
       if (!isComing) clientState.retryQueue.keep(record, !(error instanceof NotAskedError));
-      const [granted, limit] = here(demand, clock());
+      const [granted, limit] = here(demand, this.now());
       return this.counted(this.decision([granted, limit], "failure"));
     }
   }
@@ -216,7 +216,7 @@ export class Limiter extends BaseLimiter {
     const { age } = requested(options, REFUNDED);
     integer(units, "units", 1);
     const ms = age === undefined ? undefined : milliseconds(age, "age", 0);
-    if (!this.clientState) return this.windows.find(name)?.refund(units, clock(), ms) ?? 0;
+    if (!this.clientState) return this.windows.find(name)?.refund(units, this.now(), ms) ?? 0;
     const dated = ms === undefined ? undefined : { age: ms };
     return Number(await this.change({ name: "REFUND", key: name, units, dated }));
   }
@@ -231,8 +231,8 @@ export class Limiter extends BaseLimiter {
     const { unlessBlocked = false } = requested(options, BLOCKED);
     flag(unlessBlocked, "unlessBlocked");
     if (!this.clientState) {
-      const now = clock();
-      return this.windows.entry(name).block(ms, now, unlessBlocked) - now + Date.now();
+      const now = this.now();
+      return this.windows.entry(name).block(ms, now, unlessBlocked) - now + this.date();
     }
     return Number(await this.change({ name: "BLOCK", key: name, duration: ms, nx: unlessBlocked }));
   }
@@ -240,7 +240,7 @@ export class Limiter extends BaseLimiter {
   /** Lift a block; whether there was one. */
   async unblock(key: string): Promise<boolean> {
     const name = this.name(key);
-    if (!this.clientState) return this.windows.find(name)?.unblock(clock()) ?? false;
+    if (!this.clientState) return this.windows.find(name)?.unblock(this.now()) ?? false;
     return Number(await this.change({ name: "UNBLOCK", key: name })) === 1;
   }
 
@@ -269,7 +269,7 @@ export class Limiter extends BaseLimiter {
       allow: () => this.allow(key, { cost: demand.cost, signal }),
       decided: (reply) => this.counted(this.decision(reply, "server")),
       grantsWithout: () => {
-        const look = (asked: Demand) => this.windows.entry(name).peek(asked, clock());
+        const look = (asked: Demand) => this.windows.entry(name).peek(asked, this.now());
         return this.decisionHere("failure", demand, look).granted > 0;
       },
       failed: (error) => this.failed(error, demand, (asked, at) => this.windows.entry(name).allow(asked, at)),
@@ -339,7 +339,7 @@ export class Limiter extends BaseLimiter {
 
   /** Decide in this process, and count the decision. */
   private here(by: "local" | "failure", demand: Demand, decide: LocalDecider): Decision {
-    return this.counted(this.decisionHere(by, demand, (asked) => decide(asked, clock())));
+    return this.counted(this.decisionHere(by, demand, (asked) => decide(asked, this.now())));
   }
 
   /** A denial, because its turn did not come in time. */

@@ -2,7 +2,7 @@
 
 import type { Decision, KnownReply, Source } from "../core/decision.js";
 import { UnavailableError } from "../core/errors.js";
-import { clock, type LocalWindows } from "../core/local-windows.js";
+import type { LocalWindows } from "../core/local-windows.js";
 import type { RateOptions, WaitOptions } from "../core/options.js";
 import { type WarmingDemand, WarmingKeys, WarmUp } from "../core/warm-up.js";
 import type { Demand, Quota } from "../core/window.js";
@@ -12,6 +12,7 @@ import { type Command, replyOf } from "../protocol/commands.js";
 interface WarmingLimiter {
   readonly warming: WarmingKeys | null;
   readonly clientState: object | null;
+  now(): number;
   ask(command: Command, options: WaitOptions): Promise<unknown>;
   decision(reply: KnownReply, source: Source): Decision;
   window(name: string): ReturnType<LocalWindows["entry"]>;
@@ -36,7 +37,7 @@ export class WarmingRequest {
   static of(limiter: WarmingLimiter, name: string, demand: Demand): WarmingRequest {
     const { warming } = limiter;
     if (!warming) return new WarmingRequest(limiter, name, demand, demand);
-    const limit = warming.limit(name, demand.limit, quiet(demand), clock());
+    const limit = warming.limit(name, demand.limit, quiet(demand), limiter.now());
     return new WarmingRequest(limiter, name, demand, { ...demand, limit, fullLimit: demand.limit });
   }
 
@@ -46,7 +47,7 @@ export class WarmingRequest {
     const { warming } = limiter;
     if (!warming) return decision;
     const { granted, limit, remaining, resetAfter, source } = decision;
-    const now = clock();
+    const now = limiter.now();
     const known = source === "server" || source === "local" ? remaining : undefined;
     warming.heard(name, whole.limit, demand.limit, counts ? granted : 0, known, now);
     const least = demand.partial ? 1 : demand.cost;
@@ -69,13 +70,13 @@ export class WarmingRequest {
       try {
         [, , remaining] = limiter.clientState
           ? replyOf(await limiter.ask({ name: "PEEK", key: name, demand: look }, options))
-          : limiter.window(name).peek(look, clock());
+          : limiter.window(name).peek(look, limiter.now());
       } catch (error) {
         if (!(error instanceof UnavailableError)) throw error;
       }
-      warming.heard(name, whole.limit, whole.limit, 0, remaining, clock());
+      warming.heard(name, whole.limit, whole.limit, 0, remaining, limiter.now());
     }
-    return warming.limit(name, whole.limit, quiet(demand), clock()) > demand.limit;
+    return warming.limit(name, whole.limit, quiet(demand), limiter.now()) > demand.limit;
   }
 }
 
