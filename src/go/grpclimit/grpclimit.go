@@ -102,6 +102,7 @@ func allow(ctx context.Context, limiter *swlimit.Limiter, key string, set func(m
 	}
 	_ = set(md) // fails when the client has gone
 	if !decision.Allowed() {
+		ignore(ctx)
 		return denied(decision)
 	}
 	return nil
@@ -109,6 +110,7 @@ func allow(ctx context.Context, limiter *swlimit.Limiter, key string, set func(m
 
 // failed is how a call ends that was not decided, or a stream that got no place.
 func failed(ctx context.Context, err error) error {
+	ignore(ctx)
 	var refused *swlimit.DeniedError
 	switch {
 	case ctx.Err() != nil:

@@ -34,6 +34,7 @@ func Middleware(limiter *swlimit.Limiter, key func(*http.Request) string) func(h
 			case errors.Is(r.Context().Err(), context.Canceled):
 				return // the client has gone
 			case err != nil:
+				ignore(r)
 				if !errors.Is(err, swlimit.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
 					slog.Error("swlimit: a request could not be limited", "error", err)
 				}
@@ -42,6 +43,7 @@ func Middleware(limiter *swlimit.Limiter, key func(*http.Request) string) func(h
 			}
 			SetHeaders(w.Header(), limiter, decision)
 			if !decision.Allowed() {
+				ignore(r)
 				http.Error(w, "Too Many Requests", http.StatusTooManyRequests)
 				return
 			}

@@ -1,0 +1,71 @@
+package grpclimit
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/swlimit/swlimit/src/go"
+)
+
+// permitKey finds the permit of a call in its context.
+type permitKey struct{}
+
+// AdaptUnary limits how many calls this process handles at once, by how long they take. One above the limit ends with
+// UNAVAILABLE. RESOURCE_EXHAUSTED, UNAVAILABLE and DEADLINE_EXCEEDED are drops; other errors say nothing. Put it before
+// [Unary], whose denials say nothing either.
+func AdaptUnary(adaptive *swlimit.Adaptive) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		permit, err := adaptive.Permit()
+		if err != nil {
+			return nil, errBusy
+		}
+		defer permit.Ignore() // where the handler panics
+		response, err := handler(context.WithValue(ctx, permitKey{}, permit), request)
+		end(permit, err)
+		return response, err
+	}
+}
+
+// AdaptClient limits how many calls a client has under way, by how long they take. Without a permit a call ends with
+// UNAVAILABLE. Drops are those of [AdaptUnary].
+func AdaptClient(adaptive *swlimit.Adaptive) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, request, reply any, client *grpc.ClientConn, invoke grpc.UnaryInvoker,
+		options ...grpc.CallOption) error {
+		permit, err := adaptive.Permit()
+		if err != nil {
+			return errBusy
+		}
+		defer permit.Ignore()
+		err = invoke(ctx, method, request, reply, client, options...)
+		end(permit, err)
+		return err
+	}
+}
+
+var errBusy = status.Error(codes.Unavailable, "too many calls are under way")
+
+// end ends a permit by the error of its call.
+func end(permit *swlimit.Permit, err error) {
+	switch status.Code(err) {
+	case codes.OK:
+		permit.Done(false)
+	case codes.ResourceExhausted, codes.Unavailable, codes.DeadlineExceeded:
+		permit.Done(true)
+	default:
+		if swlimit.IsTimeout(err) {
+			permit.Done(true)
+		} else {
+			permit.Ignore()
+		}
+	}
+}
+
+// ignore has the permit of a call that was denied say nothing.
+func ignore(ctx context.Context) {
+	if permit, ok := ctx.Value(permitKey{}).(*swlimit.Permit); ok {
+		permit.Ignore()
+	}
+}

@@ -1,0 +1,76 @@
+package grpclimit_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/swlimit/swlimit/src/go"
+	"github.com/swlimit/swlimit/src/go/grpclimit"
+)
+
+func adaptive(least int64) *swlimit.Adaptive {
+	a, err := swlimit.NewAdaptive(swlimit.AdaptiveOptions{Min: least})
+	if err != nil {
+		panic(err)
+	}
+	return a
+}
+
+func ends(err error) grpc.UnaryHandler {
+	return func(context.Context, any) (any, error) { return nil, err }
+}
+
+func TestAdapts(t *testing.T) {
+	denies := grpclimit.Unary(limiter(t, nil, 0), func(context.Context, string) string { return "all" })
+	info := &grpc.UnaryServerInfo{FullMethod: "/shop.Cart/Add"}
+	fine, dropped, ignored := swlimit.AdaptiveStatistics{Done: 1}, swlimit.AdaptiveStatistics{Dropped: 1},
+		swlimit.AdaptiveStatistics{Ignored: 1}
+	for name, c := range map[string]struct {
+		handler        grpc.UnaryHandler
+		code           codes.Code
+		server, client swlimit.AdaptiveStatistics
+	}{
+		"fine":          {ends(nil), codes.OK, fine, fine},
+		"not found":     {ends(status.Error(codes.NotFound, "")), codes.NotFound, ignored, ignored},
+		"broken":        {ends(errors.New("broken")), codes.Unknown, ignored, ignored},
+		"away":          {ends(status.Error(codes.Unavailable, "")), codes.Unavailable, dropped, dropped},
+		"exhausted":     {ends(status.Error(codes.ResourceExhausted, "")), codes.ResourceExhausted, dropped, dropped},
+		"past deadline": {ends(status.Error(codes.DeadlineExceeded, "")), codes.DeadlineExceeded, dropped, dropped},
+		"of a context":  {ends(context.DeadlineExceeded), codes.Unknown, dropped, dropped},
+		// To a client, a denial of the fleet is a denial of its server.
+		"of the fleet": {func(ctx context.Context, request any) (any, error) {
+			return denies(ctx, request, info, ends(nil))
+		}, codes.ResourceExhausted, ignored, dropped},
+	} {
+		a := adaptive(20)
+		_, err := grpclimit.AdaptUnary(a)(ctx, nil, info, c.handler)
+		if status.Code(err) != c.code || a.Statistics() != c.server || a.InFlight() != 0 {
+			t.Errorf("%s: %v, %+v", name, err, a.Statistics())
+		}
+		a = adaptive(20)
+		err = grpclimit.AdaptClient(a)(ctx, info.FullMethod, nil, nil, nil, func(ctx context.Context, _ string, _, _ any,
+			_ *grpc.ClientConn, _ ...grpc.CallOption) error {
+			_, err := c.handler(ctx, nil)
+			return err
+		})
+		if status.Code(err) != c.code || a.Statistics() != c.client || a.InFlight() != 0 {
+			t.Errorf("%s, client: %v, %+v", name, err, a.Statistics())
+		}
+	}
+	one := adaptive(1)
+	_, err := grpclimit.AdaptUnary(one)(ctx, nil, info, func(ctx context.Context, _ any) (any, error) {
+		err := grpclimit.AdaptClient(one)(ctx, info.FullMethod, nil, nil, nil, nil)
+		if status.Code(err) != codes.Unavailable {
+			t.Error(err)
+		}
+		return grpclimit.AdaptUnary(one)(ctx, nil, info, ends(nil))
+	})
+	if status.Code(err) != codes.Unavailable || one.Statistics().Denied != 2 {
+		t.Errorf("%v, %+v", err, one.Statistics())
+	}
+}

@@ -1,0 +1,156 @@
+package httplimit
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/swlimit/swlimit/src/go"
+)
+
+// permitKey finds the permit of a request in its context.
+type permitKey struct{}
+
+// Adapt limits how many requests this process handles at once, by how long they take. One above the limit is answered
+// with 503. Answers of 429, 503 and 504, and handlers whose context ends by its deadline, are drops; other errors say
+// nothing. Put it before [Middleware], whose denials say nothing either.
+func Adapt(adaptive *swlimit.Adaptive) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			permit, err := adaptive.Permit()
+			if err != nil {
+				http.Error(w, "Service Unavailable", http.StatusServiceUnavailable)
+				return
+			}
+			defer permit.Ignore() // where the handler panics
+			answer := &answering{ResponseWriter: w}
+			next.ServeHTTP(answer, r.WithContext(context.WithValue(r.Context(), permitKey{}, permit)))
+			switch err := r.Context().Err(); {
+			case errors.Is(err, context.DeadlineExceeded):
+				permit.Done(true)
+			case err == nil:
+				end(permit, answer.status)
+			}
+		})
+	}
+}
+
+// ignore has the permit of a request that was denied say nothing.
+func ignore(r *http.Request) {
+	if permit, ok := r.Context().Value(permitKey{}).(*swlimit.Permit); ok {
+		permit.Ignore()
+	}
+}
+
+// end ends a permit by the status of its answer, which is 200 where none is written.
+func end(permit *swlimit.Permit, status int) {
+	switch {
+	case isDrop(status):
+		permit.Done(true)
+	case status == 0 || status >= 200 && status < 400:
+		permit.Done(false)
+	default:
+		permit.Ignore()
+	}
+}
+
+func isDrop(status int) bool {
+	return status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable ||
+		status == http.StatusGatewayTimeout
+}
+
+// answering knows the status of its answer.
+type answering struct {
+	http.ResponseWriter
+	status int
+}
+
+func (a *answering) WriteHeader(status int) {
+	if a.status == 0 && status >= 200 {
+		a.status = status
+	}
+	a.ResponseWriter.WriteHeader(status)
+}
+
+func (a *answering) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+func (a *answering) Flush() { _ = http.NewResponseController(a.ResponseWriter).Flush() }
+
+func (a *answering) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	a.status = http.StatusSwitchingProtocols
+	return http.NewResponseController(a.ResponseWriter).Hijack()
+}
+
+// Transport limits how many requests a client has under way, by how long they take until their answer's body is read or
+// closed; nil means http.DefaultTransport. Without a permit the error is swlimit.ErrDenied. Time-outs and answers of 429,
+// 503 and 504 are drops; other errors say nothing.
+func Transport(adaptive *swlimit.Adaptive, next http.RoundTripper) http.RoundTripper {
+	if next == nil {
+		next = http.DefaultTransport
+	}
+	return &transport{adaptive, next}
+}
+
+type transport struct {
+	adaptive *swlimit.Adaptive
+	next     http.RoundTripper
+}
+
+// RoundTrip asks with a permit.
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	permit, err := t.adaptive.Permit()
+	if err != nil {
+		if r.Body != nil {
+			r.Body.Close()
+		}
+		return nil, err
+	}
+	response, err := t.next.RoundTrip(r)
+	switch {
+	case err != nil:
+		fail(r.Context(), permit, err)
+	case response.StatusCode < 200 || response.StatusCode >= 400:
+		end(permit, response.StatusCode)
+	default:
+		response.Body = &body{response.Body, permit, r.Context()}
+	}
+	return response, err
+}
+
+// fail ends a permit by an error. An http.Client whose time is up may cancel the request.
+func fail(ctx context.Context, permit *swlimit.Permit, err error) {
+	deadline, ok := ctx.Deadline()
+	if swlimit.IsTimeout(err) || ok && !time.Now().Before(deadline) {
+		permit.Done(true)
+	} else {
+		permit.Ignore()
+	}
+}
+
+// body ends a permit when it is read or closed.
+type body struct {
+	io.ReadCloser
+	permit *swlimit.Permit
+	ctx    context.Context
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	switch {
+	case err == io.EOF:
+		b.permit.Done(false)
+	case err != nil:
+		fail(b.ctx, b.permit, err)
+	}
+	return n, err
+}
+
+func (b *body) Close() error {
+	err := b.ReadCloser.Close()
+	b.permit.Done(false)
+	return err
+}
