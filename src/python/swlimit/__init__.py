@@ -6,6 +6,7 @@ from ._core.calendar import Calendar
 from ._core.decision import Decision, Decisions, HoldDecision, Holder
 from ._rate_base import Request
 from ._transport.server_health import ServerState
+from .adaptive import Adaptive, Permit
 from .admission import Admission, AsyncAdmission, Part, admit, spending
 from .budget_limiter import AsyncBudgetLimiter, BudgetLimiter
 from .errors import DeniedError, ModuleMissing, ServerAway, SwlimitError
@@ -14,8 +15,8 @@ from .rate_limiter import AsyncLimiter, Limiter
 from .rate_limits import AsyncLimits, Limits
 from .rules import Rule
 
-__all__ = ["Admission", "AsyncAdmission", "AsyncBudgetLimiter", "AsyncHold", "AsyncHoldLimiter", "AsyncLimiter",
-           "AsyncLimits", "BudgetLimiter", "Calendar", "Decision", "Decisions", "DeniedError", "Hold", "HoldDecision",
-           "HoldLimiter", "Holder", "Limiter", "Limits", "ModuleMissing", "Part", "Request", "Rule", "ServerAway",
-           "ServerState", "Statistics", "SwlimitError", "admit", "allow_all", "spending"]
+__all__ = ["Adaptive", "Admission", "AsyncAdmission", "AsyncBudgetLimiter", "AsyncHold", "AsyncHoldLimiter",
+           "AsyncLimiter", "AsyncLimits", "BudgetLimiter", "Calendar", "Decision", "Decisions", "DeniedError", "Hold",
+           "HoldDecision", "HoldLimiter", "Holder", "Limiter", "Limits", "ModuleMissing", "Part", "Permit", "Request",
+           "Rule", "ServerAway", "ServerState", "Statistics", "SwlimitError", "admit", "allow_all", "spending"]
 __version__ = "0.2.0"
