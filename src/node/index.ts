@@ -3,6 +3,7 @@
 export type { Client, Send } from "./clients/client.js";
 export type { IoredisClient } from "./clients/ioredis.js";
 export type { NodeRedisClient, NodeRedisCluster, NodeRedisPool, NodeRedisSentinel } from "./clients/node-redis.js";
+export type { Algorithm } from "./core/adaptive.js";
 export { type CalendarOptions, type Period, type PeriodName, periodAt } from "./core/calendar.js";
 export { Decision, type Source } from "./core/decision.js";
 export type { Duration } from "./core/duration.js";
@@ -17,6 +18,7 @@ export {
 export type { Draft, HeaderOptions } from "./core/headers.js";
 export type { Mode, ModuleUse, OnFailure, QuotaOptions, Settings, WaitOptions } from "./core/options.js";
 export { type Demand, Entry, type Quota, type Reply } from "./core/window.js";
+export { Adaptive, type AdaptiveOptions, Permit } from "./limiters/adaptive.js";
 export { Admission, type AdmitOptions, admit, type DeniedPart } from "./limiters/admission.js";
 export { allowAll, Decisions, type Share } from "./limiters/all-of.js";
 export type { BaseOptions, Counts } from "./limiters/base.js";
