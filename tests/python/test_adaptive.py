@@ -286,7 +286,10 @@ class RpcError(Exception):
     """Of grpcio."""
 
     def __init__(self, name):
-        self.code = lambda: grpc.StatusCode[name]
+        super().__init__(name)
+
+    def code(self):
+        return grpc.StatusCode[self.args[0]]
 
 
 def client_response_error(status):

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from ._base import one_of
 from ._core import fork
@@ -122,12 +122,11 @@ def is_drop(error: BaseException) -> bool:
     requests, aiohttp or urllib; or a gRPC status."""
     if any("Timeout" in kind.__name__ for kind in type(error).__mro__):
         return True
-    code = getattr(error, "code", None)
-    if callable(code):
-        return getattr(code(), "name", None) in DROPPED_CODES
-    holders: tuple[Any, ...] = error, getattr(error, "response", None)
-    return any(getattr(holder, name, None) in DROPPED_STATUSES
-               for holder in holders for name in ("status_code", "status", "code"))
+    if callable(getattr(type(error), "code", None)):
+        return getattr(error.code(), "name", None) in DROPPED_CODES  # type: ignore[attr-defined]
+    statuses = (getattr(holder, name, None) for holder in (error, getattr(error, "response", None))
+                for name in ("status_code", "status", "code"))
+    return next((one for one in statuses if one is not None), None) in DROPPED_STATUSES
 
 
 def _now() -> int:
