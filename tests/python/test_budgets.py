@@ -5,6 +5,7 @@ from datetime import datetime
 from unittest.mock import patch
 
 import pytest
+import redis
 
 import swlimit
 from swlimit import Calendar
@@ -48,6 +49,37 @@ def test_granted_until_the_period_ends(budgets, server):
     assert limiter.allow("a").remaining == 9
 
 
+@pytest.mark.parametrize("where", ["module", "script", "local"])
+def test_a_peek_counts_nothing(kind, budgets, where):
+    options = {"module": {"module": "always"}, "script": {"module": "never"}}
+    limiter = kind.budget_limiter(None, 10, "year") if where == "local" else budgets(10, **options[where])
+    fresh = limiter.peek("k", 10)
+    assert (fresh.granted, fresh.limit, fresh.remaining, fresh.retry_after, fresh.reset_after) == (10, 10, 10, 0, 0)
+    assert limiter.peek("k", 11).retry_after == float("inf")
+    counted = limiter.allow("k", 7)
+    some = limiter.peek("k", 3)
+    assert (some.granted, some.remaining, some.window) == (3, 3, counted.window)
+    assert some.reset_after == pytest.approx(counted.reset_after, abs=60)
+    denied = limiter.peek("k", 4)
+    assert (denied.granted, denied.remaining) == (0, 3)
+    assert denied.retry_after == pytest.approx(counted.reset_after, abs=60)
+    assert limiter.peek("k", 4, partial=True).granted == 3
+    assert limiter.peek("k", 4, limit=20).remaining == 13
+    assert limiter.allow("k", 3).remaining == 0
+    end = limiter.period_at(int(time.time() * 1000)).end
+    with patch("swlimit._core.clock.shown", lambda: end):
+        assert limiter.peek("k").remaining == 10
+    for wrong in ({"cost": 0}, {"partial": 1}, {"limit": -1}):
+        with pytest.raises((TypeError, ValueError)):
+            limiter.peek("k", **wrong)
+
+
+def test_a_peek_at_what_is_no_budget(budgets, server):
+    server.cli("SWLIMIT.ALLOW", "k", 5, "1m", "1s")
+    with pytest.raises(redis.ResponseError, match="^WRONGTYPE "):
+        budgets().peek("k")
+
+
 def test_a_clock_that_is_behind_asks_with_the_next_period(budgets, server):
     """Right after a period's end the server says that it is over."""
     limiter = budgets(10, "day")
@@ -80,10 +112,11 @@ def test_by_policy(kind, budgets):
     local = away(local_share=0.1)
     assert [local.allow("k").granted for _ in range(3)] == [1, 1, 0]
     assert local.statistics.failure == 3
-    assert away(on_failure="allow").allow("k", 7).granted == 7
-    assert not away(on_failure="deny").allow("k")
+    assert local.peek("k").remaining == 0 and local.peek("new").remaining == 2
+    assert away(on_failure="allow").allow("k", 7).granted == away(on_failure="allow").peek("k", 7).granted == 7
+    assert not away(on_failure="deny").allow("k") and not away(on_failure="deny").peek("k")
     limiter = away(on_failure="error")
-    for call in (limiter.allow, limiter.record, limiter.refund, limiter.reset):
+    for call in (limiter.allow, limiter.peek, limiter.record, limiter.refund, limiter.reset):
         with pytest.raises(swlimit.ServerAway):
             call("k")
 

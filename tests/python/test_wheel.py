@@ -1,4 +1,4 @@
-"""The wheel and the source distribution: what they hold, and that they work where nothing else is. And the types."""
+"""The wheel and the source distribution: what they hold, and that they work where nothing else is."""
 
 import subprocess
 import sys
@@ -61,51 +61,3 @@ def test_first_use(server, tmp_path):
     version = (ROOT / "Cargo.toml").read_text().split('version = "')[1].split('"')[0]
     others = "import swlimit, swlimit.asgi, swlimit.wsgi; print(swlimit.__version__)"
     assert run(python, "-I", "-c", others, cwd=tmp_path) == f"{version}\n"
-
-
-def test_types(tmp_path):
-    """Those of the package, and of a program that uses it."""
-    program = tmp_path / "program.py"
-    program.write_text("""
-from wsgiref.simple_server import demo_app
-
-import swlimit
-import swlimit.wsgi
-
-limiter = swlimit.Limiter(None, 1, "1m", 1.0, on_failure="deny")
-decision: swlimit.Decision = limiter.allow("k", cost=2, block="1h")
-wait: float | None = decision.retry_after
-both: swlimit.Decisions = swlimit.allow_all(limiter.request("a"), limiter.request(b"b", cost=2))
-
-
-@limiter.limit(lambda number: f"n:{number}")
-def work(number: int) -> str:
-    return str(number)
-
-
-text: str = work(1)
-other = swlimit.Limiter(None, 9, "1m")
-admission: swlimit.Admission = swlimit.admit([other.request("a"), swlimit.HoldLimiter(None, 9).request("b")], wait=1)
-denied: swlimit.Part | None = admission.denied_by
-swlimit.wsgi.RateLimit(demo_app, swlimit.Rule(limiter), swlimit.Rule(limiter, lambda environ: environ.get("KEY")))
-limiter.allow(7)  # type: ignore[arg-type]
-
-
-async def main(limiter: swlimit.AsyncLimiter) -> None:
-    decision: swlimit.Decision = await limiter.allow("k", limit=3)
-    both: swlimit.Decisions = await swlimit.allow_all(limiter.request("a"), limiter.request("b"))
-    tokens, places = swlimit.AsyncBudgetLimiter(None, 9), swlimit.AsyncHoldLimiter(None, 9)
-    async with swlimit.spending([limiter.request("a"), tokens.request("b"), places.request("c")]) as spent:
-        spent.saw(tokens=3)
-        held: swlimit.AsyncHold | None = spent.hold
-    settled: list[int] | None = await (await swlimit.admit([limiter.request("a")])).settle(tokens=1)
-    swlimit.admit([limiter.request("a"), other.request("b")])  # type: ignore[list-item]
-    swlimit.admit([limiter.request("a")], on_error="shrug")  # type: ignore[call-overload]
-    print(held, settled)
-    bool(limiter.allow("k").granted)  # type: ignore[attr-defined]
-    print(decision, both)
-
-
-swlimit.Limiter(None, 1, "1m", 1.0, on_failure="shrug")  # type: ignore[arg-type]
-""")
-    run(sys.executable, "-m", "mypy", "swlimit", program, cwd=SOURCE)

@@ -26,7 +26,7 @@ class HoldAttempt:
 
     def __init__(self, request: HoldRequest[Any], ends: float) -> None:
         self._request = request
-        self._limiter: HoldLimiterBase = request.limiter
+        self._limiter: HoldLimiterBase[Any] = request.limiter
         self._ends = ends
         self.id = os.urandom(16)
         self._is_in_doubt = False

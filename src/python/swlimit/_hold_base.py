@@ -13,6 +13,7 @@ from ._core.quota import Duration, checked_integer, milliseconds, part
 from ._local_holds import LocalHold, LocalHolds
 from ._protocol.commands import Hold
 from ._protocol.script_fallback import Module
+from ._sync_async import C
 from ._transport.circuit_breaker import LAST_PROBE
 from ._transport.hold_renewer import LiveHold
 
@@ -102,13 +103,13 @@ class HoldGuard:
             self._limiter._drop(self._claim)
 
 
-class HoldLimiterBase(BaseLimiter):
+class HoldLimiterBase(BaseLimiter, Generic[C]):
     """What `HoldLimiter` and `AsyncHoldLimiter` decide by."""
 
     _guard_type: type[HoldGuard]
 
     def __init__(
-        self, client: Any, limit: int, ttl: Duration = "30s", *, on_failure: OnFailure = "local",
+        self, client: C | None, limit: int, ttl: Duration = "30s", *, on_failure: OnFailure = "local",
         local_share: float = 0.1, timeout: Duration = 0.05, max_waiting: int = 10, prefix: Key = b"",
         module: Module = "auto",
     ) -> None:

@@ -10,12 +10,12 @@ import redis.exceptions as redis_errors
 from ._base import BaseLimiter, Key, OnFailure, checked_name
 from ._core.calendar import Calendar, Period, Span
 from ._core.decision import Decision, Source
-from ._core.local_budgets import LocalBudgets
+from ._core.local_budgets import LocalBudgets, decide
 from ._core.quota import Duration, checked_flag, checked_integer, milliseconds, part
-from ._protocol.commands import Budget, Delete, Refund
-from ._protocol.replies import is_period_over
+from ._protocol.commands import Budget, Delete, Info, Refund
+from ._protocol.replies import is_missing_key, is_period_over
 from ._protocol.script_fallback import Module
-from ._sync_async import Awaited, Threaded, dual_method
+from ._sync_async import AsyncClient, Awaited, C, Client, Threaded, dual_method
 from ._transport.circuit_breaker import LAST_PROBE
 from .errors import ServerAway
 
@@ -39,11 +39,11 @@ class BudgetRequest(Generic[L]):
         return Budget(self.key, self.limit, until, self.cost, **options)
 
 
-class _BudgetLimiter(BaseLimiter):
+class _BudgetLimiter(BaseLimiter, Generic[C]):
     """The methods of `BudgetLimiter` and `AsyncBudgetLimiter`."""
 
     def __init__(
-        self, client: Any, limit: int, period: Period = "month", time_zone: str = "UTC",
+        self, client: C | None, limit: int, period: Period = "month", time_zone: str = "UTC",
         anchor: int | str | None = None, *, on_failure: OnFailure = "local", local_share: float = 0.1,
         timeout: Duration = 0.05, max_keys: int = 100_000, prefix: Key = b"",
         module: Module = "auto",
@@ -103,6 +103,20 @@ class _BudgetLimiter(BaseLimiter):
                     raise
         return self._by_policy(request, partial=partial)
 
+    async def _peek(self, key: Key, cost: int = 1, *, partial: bool = False, limit: int | None = None,
+                    deadline: Duration | None = None) -> Decision:
+        """The same decision without counting, about the period that is in force by this machine's clock."""
+        request = self.request(key, cost, limit=limit)
+        checked_flag(partial, "partial")
+        wait = self._wait(deadline)
+        if self._state is not None:
+            try:
+                return await self._look(request, wait, partial)
+            except ServerAway:
+                if self._on_failure == "error":
+                    raise
+        return self._by_policy(request, partial=partial, peek=True)
+
     async def _record(self, key: Key, cost: int = 1, *, limit: int | None = None) -> Decision:
         """Count, whatever the limit. Raises ServerAway."""
         request = self.request(key, cost, limit=limit)
@@ -143,6 +157,28 @@ class _BudgetLimiter(BaseLimiter):
         self.statistics.add(decision)
         return decision
 
+    async def _look(self, request: BudgetRequest[Any], wait: float, partial: bool) -> Decision:
+        """Ask the server what is used, and decide."""
+        now = self._clock.shown()
+        span = self.period_at(now)
+        try:
+            reply = await self._send(Info(request.key), wait)
+        except redis_errors.ResponseError as error:
+            if not is_missing_key(error):
+                raise
+            used, ends = 0, span.end
+        else:
+            fields = dict(zip(reply[::2], reply[1::2]))
+            if b"used" not in fields:
+                raise redis_errors.ResponseError("WRONGTYPE the key holds no budget")
+            used, ends = fields[b"used"], fields[b"until"]
+            if now >= ends:
+                used, ends = 0, span.end
+        found = decide(used, ends, request.limit, now, request.cost, partial=partial)
+        decision = budget_decision(found, span, "server")
+        self.statistics.add(decision)
+        return decision
+
     def _count_here(self, request: BudgetRequest[Any], **options: bool) -> Decision:
         """Decide in this process."""
         now = self._clock.shown()
@@ -165,17 +201,18 @@ class _BudgetLimiter(BaseLimiter):
         return decision
 
     allow = dual_method(_allow)
+    peek = dual_method(_peek)
     record = dual_method(_record)
     refund = dual_method(_refund)
     reset = dual_method(_reset)
     close = dual_method(BaseLimiter._close)
 
 
-class BudgetLimiter(Threaded, _BudgetLimiter):
+class BudgetLimiter(Threaded, _BudgetLimiter[Client]):
     """So many units in each period of the calendar, for any number of keys. Many threads may use one limiter."""
 
 
-class AsyncBudgetLimiter(Awaited, _BudgetLimiter):
+class AsyncBudgetLimiter(Awaited, _BudgetLimiter[AsyncClient]):
     """So many units in each period of the calendar, for any number of keys, on a client of redis.asyncio."""
 
 

@@ -10,7 +10,7 @@ from ._core.quota import Duration, checked_integer, seconds
 from ._hold_attempt import HoldAttempt
 from ._hold_base import HoldGuard, HoldLimiterBase
 from ._protocol.commands import Holders
-from ._sync_async import AwaitableContext, Awaited, Threaded, dual_method
+from ._sync_async import AsyncClient, AwaitableContext, Awaited, C, Client, Threaded, dual_method
 from ._transport.thread_backend import run
 from .errors import DeniedError
 
@@ -55,7 +55,7 @@ class AsyncHold(HoldGuard):
         await self.release()
 
 
-class _HoldLimiter(HoldLimiterBase):
+class _HoldLimiter(HoldLimiterBase[C]):
     """The methods of `HoldLimiter` and `AsyncHoldLimiter`."""
 
     hold: Any
@@ -99,7 +99,7 @@ class _HoldLimiter(HoldLimiterBase):
         return decorate
 
 
-class HoldLimiter(Threaded, _HoldLimiter):
+class HoldLimiter(Threaded, _HoldLimiter[Client]):
     """How many at once, for any number of keys. Many threads may use one limiter."""
 
     _guard_type = Hold
@@ -112,7 +112,7 @@ class HoldLimiter(Threaded, _HoldLimiter):
     hold.__doc__ = _HoldLimiter._hold.__doc__
 
 
-class AsyncHoldLimiter(Awaited, _HoldLimiter):
+class AsyncHoldLimiter(Awaited, _HoldLimiter[AsyncClient]):
     """How many at once, for any number of keys, on a client of redis.asyncio."""
 
     _guard_type = AsyncHold

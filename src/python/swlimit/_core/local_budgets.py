@@ -22,22 +22,20 @@ class LocalBudgets:
         self._lock = threading.Lock()
 
     def execute(self, key: bytes, limit: int, until: int, now: int, cost: int, *, partial: bool = False,
-                force: bool = False) -> Reply:
+                force: bool = False, peek: bool = False) -> Reply:
         """What the module would reply to BUDGET at the instant `now`."""
         with self._lock:
             used, ends = self._used.get(key, (0, until))
             if now >= ends:
                 used, ends = 0, until
-            room = max(0, limit - used)
-            granted = cost if cost <= room else room if partial else 0
-            counted = cost if force else granted
+            reply = decide(used, ends, limit, now, cost, partial=partial)
+            counted = 0 if peek else cost if force else reply[0]
             if used + counted > MAX_EXACT:
                 raise CountOverflow
             if counted:
                 self._keep(key, used + counted, ends)
-            never = (1 if partial else cost) > limit
-            retry_after = 0 if granted else -1 if never else ends - now
-            return [granted, limit, max(0, limit - used - counted), retry_after, ends - now if used + counted else 0]
+                reply[2], reply[4] = max(0, limit - used - counted), ends - now
+            return reply
 
     def refund(self, key: bytes, units: int, now: int) -> int:
         """Give back units of the period in force; how many."""
@@ -59,3 +57,11 @@ class LocalBudgets:
         self._used.move_to_end(key)
         if len(self._used) > self._max_keys:
             self._used.popitem(last=False)
+
+
+def decide(used: int, ends: int, limit: int, now: int, cost: int, *, partial: bool = False) -> Reply:
+    """The reply about a period that is in force, when so much of it is used and nothing is counted."""
+    room = max(0, limit - used)
+    granted = cost if cost <= room else room if partial else 0
+    never = (1 if partial else cost) > limit
+    return [granted, limit, room, 0 if granted else -1 if never else ends - now, ends - now if used else 0]

@@ -41,6 +41,8 @@ class Command(ABC):
     """Whether an older module may lack it."""
     in_script: ClassVar[bool] = True
     """Whether the script has a command of this name."""
+    is_dated: ClassVar[bool] = True
+    """Whether it may say the time, where the script cannot ask for it."""
     key: bytes
     repeat: Repeat | None = None
     """For commands that must reach the server; all others are sent once."""
@@ -227,6 +229,21 @@ class Budget(Command):
 
     def undo(self, reply: Any, sent: float) -> list[Command]:
         return _refund_undated(self.key, reply, sent) if reply and not self.force else []
+
+
+class Info(_Plain):
+    """What a key holds: pairs of names and values."""
+
+    __slots__ = ("key",)
+    name = "INFO"
+    reads = True
+    is_dated = False
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+
+    def arguments(self) -> Words:
+        return ()
 
 
 # Holds.

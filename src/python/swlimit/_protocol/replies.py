@@ -48,6 +48,10 @@ def is_period_over(error: BaseException) -> bool:
     return str(error).startswith("until must be ")
 
 
+def is_missing_key(error: BaseException) -> bool:
+    return str(error) == "no such key"
+
+
 def is_unknown_command(error: object) -> bool:
     return isinstance(error, redis_errors.ResponseError) and str(error).lower().startswith(_UNKNOWN)
 

@@ -110,7 +110,7 @@ class Dialect:
             return command.words()
         if isinstance(command, Probe):  # the script denies where it could not grant, too
             return "SETRANGE", command.key, 0, b""
-        dated = () if at is None else ("AT", at)
+        dated = () if at is None or not command.is_dated else ("AT", at)
         return call, sha(), len(command.keys), *command.keys, command.name, *command.script_arguments(), *dated
 
     def again(self, command: Command, sent: Words, reply: Any) -> Sequence[Preparation] | None:
