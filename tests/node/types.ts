@@ -117,6 +117,20 @@ new Worker(
   { connection: {} },
 );
 
+new Worker(
+  "calls",
+  inTurn(
+    { parts: (job: Job) => [{ limiter, key: job.name, name: "calls" }], maxAge: "10m", onError: "giveBack" },
+    async (job, _token, spent) => {
+      spent.saw({ calls: 2 });
+      // @ts-expect-error: no part is called call
+      spent.saw({ call: 2 });
+      return job.id;
+    },
+  ),
+  { connection: {} },
+);
+
 const asked: { token: string | undefined; signal: AbortSignal | undefined } = { token: undefined, signal: undefined };
 const edge = new HttpLimiter({ url: "http://127.0.0.1:8080", token: asked.token, limit: 3, window: "1m" });
 await edge.allow("k", { signal: asked.signal });

@@ -1,7 +1,10 @@
 /** BullMQ workers that wait for units before each job. */
 
+import type { Decision } from "../core/decision.js";
 import type { Duration } from "../core/duration.js";
+import type { Part } from "../limiters/member.js";
 import type { Limiter } from "../limiters/rate.js";
+import { NotAdmittedError, type Spending, type SpendingOptions, spending } from "../limiters/spending.js";
 
 /** The used part of a job. */
 interface AnyJob {
@@ -9,12 +12,7 @@ interface AnyJob {
   moveToDelayed(timestamp: number, token?: string): Promise<void>;
 }
 
-export interface TurnOptions<Job> {
-  readonly limiter: Limiter;
-  /** The key of a job; by default its name. */
-  readonly key?: (job: Job) => string;
-  /** The units of a job; 1 by default. */
-  readonly cost?: (job: Job) => number;
+interface Waiting {
   /**
    * How long a worker waits for the units, by default "5s": less than BullMQ locks a job for. Then the job goes back
    * into the queue for as long as they will take.
@@ -22,19 +20,79 @@ export interface TurnOptions<Job> {
   readonly timeout?: Duration;
 }
 
-/** A processor that waits for a job's units and then does its work. The worker needs no limiter of its own. */
+export interface TurnOptions<Job> extends Waiting {
+  readonly limiter: Limiter;
+  /** The key of a job; by default its name. */
+  readonly key?: (job: Job) => string;
+  /** The units of a job; 1 by default. */
+  readonly cost?: (job: Job) => number;
+}
+
+export interface FleetOptions<Job, Name extends string> extends Waiting, Pick<SpendingOptions, "maxAge" | "onError"> {
+  /** Several limits of a job: rates, budgets, and places that it holds while it is done. */
+  readonly parts: (job: Job) => readonly Part<Name>[];
+}
+
+type Processor<Job, Result> = (job: Job, token?: string) => Promise<Result>;
+
+/**
+ * A processor that waits for a job's units and then does its work. The worker needs no limiter of its own. With `parts`,
+ * each attempt is admitted, and settled by the usage that the work saw.
+ */
+export function inTurn<Job extends AnyJob, Result, Name extends string>(
+  options: FleetOptions<Job, Name>,
+  work: (job: Job, token: string | undefined, spent: Spending<Name>) => Promise<Result>,
+): Processor<Job, Result>;
 export function inTurn<Job extends AnyJob, Result>(
+  options: TurnOptions<Job>,
+  work: Processor<Job, Result>,
+): Processor<Job, Result>;
+export function inTurn<Job extends AnyJob, Result>(
+  options: TurnOptions<Job> | FleetOptions<Job, string>,
+  work: (job: Job, token: string | undefined, spent: Spending) => Promise<Result>,
+): Processor<Job, Result> {
+  return "parts" in options ? admittedJob(options, work) : acquiredJob(options, work as Processor<Job, Result>);
+}
+
+function acquiredJob<Job extends AnyJob, Result>(
   { limiter, key = (job) => job.name, cost = () => 1, timeout = "5s" }: TurnOptions<Job>,
-  work: (job: Job, token?: string) => Promise<Result>,
-): (job: Job, token?: string) => Promise<Result> {
+  work: Processor<Job, Result>,
+): Processor<Job, Result> {
   return async (job, token) => {
-    const { granted, retryAfter = 1000 } = await limiter.acquire(key(job), timeout, { cost: cost(job) });
-    if (granted > 0) return work(job, token);
-    if (retryAfter < 0)
-      throw errorNamed("UnrecoverableError", "the job costs more than the limit, so its turn never comes");
-    await job.moveToDelayed(Date.now() + Math.max(1, retryAfter), token);
-    throw errorNamed("DelayedError", "it is not yet the job's turn");
+    const { granted, retryAfter } = await limiter.acquire(key(job), timeout, { cost: cost(job) });
+    return granted > 0 ? work(job, token) : later(job, token, retryAfter);
   };
+}
+
+function admittedJob<Job extends AnyJob, Result>(
+  { parts, timeout: wait = "5s", ...options }: FleetOptions<Job, string>,
+  work: (job: Job, token: string | undefined, spent: Spending) => Promise<Result>,
+): Processor<Job, Result> {
+  return async (job, token) => {
+    let hasBegun = false;
+    try {
+      return await spending(parts(job), { ...options, wait }, (spent) => {
+        hasBegun = true;
+        return work(job, token, spent);
+      });
+    } catch (error) {
+      if (hasBegun || !(error instanceof NotAdmittedError)) throw error;
+      return later(job, token, error.admission.clientWait);
+    }
+  };
+}
+
+/** Put the job back into the queue until its units may be there. */
+async function later(
+  job: AnyJob,
+  token: string | undefined,
+  retryAfter: Decision["retryAfter"] = 1000,
+): Promise<never> {
+  if (retryAfter < 0) {
+    throw errorNamed("UnrecoverableError", "the job costs more than the limit, so its turn never comes");
+  }
+  await job.moveToDelayed(Date.now() + Math.max(1, retryAfter), token);
+  throw errorNamed("DelayedError", "it is not yet the job's turn");
 }
 
 /** An error; BullMQ acts on its name. */

@@ -127,17 +127,22 @@ export class Admission<Name extends string = string> {
     await (this.settlement ? this.settlement.briefly(done) : done);
   }
 
+  /** @internal `retryAfter`, but at most a second where only places are missing: they may be released at any moment. */
+  get clientWait(): number | undefined {
+    return longestWait(
+      this.each.map(({ retryAfter }, at) => {
+        const isPlace = retryAfter !== undefined && this.parts[at]?.limiter instanceof HoldLimiter;
+        return { retryAfter: isPlace ? Math.min(retryAfter, PLACE_WAIT) : retryAfter };
+      }),
+    );
+  }
+
   /**
    * The headers of a response, for rates and budgets. A denial has `retry-after-ms` beside `Retry-After`: at most a second
-   * where only places are missing, since they may be released at any moment.
+   * where only places are missing.
    */
   headers(options: HeaderOptions = {}): Record<string, string> {
-    const { granted, each, parts } = this;
-    const waits = each.map(({ retryAfter }, at) => {
-      const isPlace = retryAfter !== undefined && parts[at]?.limiter instanceof HoldLimiter;
-      return { retryAfter: isPlace ? Math.min(retryAfter, PLACE_WAIT) : retryAfter };
-    });
-    const retryAfter = longestWait(waits);
+    const { granted, each, clientWait: retryAfter } = this;
     const counted = each.filter(({ resetAfter }) => resetAfter !== undefined);
     const headers = headersOf(counted, { granted, retryAfter }, options);
     if ("Retry-After" in headers) headers["retry-after-ms"] = String(retryAfter);

@@ -9,7 +9,7 @@ import { type Hold, HoldLimiter } from "./hold.js";
 import { Limiter } from "./rate.js";
 
 /** One of the limits that apply to a request. */
-export interface Part {
+export interface Part<Name extends string = string> {
   readonly limiter: Limiter | BudgetLimiter | HoldLimiter;
   readonly key: string;
   /** Requested units of this one. */
@@ -17,7 +17,7 @@ export interface Part {
   /** Overrides the limiter's, for this request. */
   readonly limit?: number | undefined;
   /** The name of its units in `settle({ [name]: units })`. */
-  readonly name?: string;
+  readonly name?: Name;
 }
 
 /** A part, by the kind of its limiter. */
