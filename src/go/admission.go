@@ -9,7 +9,10 @@ import (
 	"time"
 )
 
-const reservedFor = 15_000 // ms that a reservation lasts unrenewed, where no part is a hold
+const (
+	reservedFor      = 15_000 // ms that a reservation lasts unrenewed, where no part is a hold
+	longestHoldRetry = time.Second
+)
 
 // An AdmitOption changes what [Admit] or [Spend] does.
 type AdmitOption func(*admitting) error
@@ -329,15 +332,21 @@ func (a *Admission) DeniedBy() *DeniedError {
 	if a.Allowed {
 		return nil
 	}
-	var longest *DeniedError
+	longest := &DeniedError{Decision: Decision{RetryAfter: Unknown - 1}, again: Unknown}
 	for i, each := range a.Each {
-		if each.Granted == 0 && (longest == nil || each.RetryAfter > longest.Decision.RetryAfter) {
-			name := a.labels[i]
-			if name == "" {
-				name = a.parts[i].asked().settings.name
-			}
-			longest = &DeniedError{each, name}
+		if each.Granted > 0 {
+			continue
 		}
+		if each.RetryAfter > longest.Decision.RetryAfter {
+			if longest.Decision, longest.Part = each, a.labels[i]; longest.Part == "" {
+				longest.Part = a.parts[i].asked().settings.name
+			}
+		}
+		again := each.RetryAfter
+		if _, ok := a.parts[i].(*holdRequest); ok && again != Never {
+			again = min(again, longestHoldRetry)
+		}
+		longest.again = max(longest.again, again)
 	}
 	return longest
 }

@@ -288,7 +288,14 @@ func TestLimitsOfOneAdmission(t *testing.T) {
 			!errors.Is(by, ErrDenied) {
 			t.Errorf("%+v", by)
 		}
-		if by := must(Admit(background, []Part{Limited(0, of.seat.Request(of.key, 1))})).DeniedBy(); by.Part != "default" {
+		// A place may be free at any moment.
+		must(Admit(background, []Part{of.seat.Request(of.key, 1)}))
+		if by := must(Admit(background, of.parts(1)[1:])).DeniedBy(); by.RetryAfter() > time.Second ||
+			conn != nil && (by.RetryAfter() != time.Second || by.Decision.RetryAfter <= time.Second) {
+			t.Errorf("%+v", by)
+		}
+		if by := must(Admit(background, []Part{Limited(0, of.seat.Request(of.key, 1))})).DeniedBy(); by.Part != "default" ||
+			by.RetryAfter() != Never {
 			t.Errorf("%+v", by)
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"time"
 )
 
 var (
@@ -31,6 +32,17 @@ type DeniedError struct {
 	Decision Decision
 	// Part is the part of an admission that denied: its name, or else that of its limiter.
 	Part string
+
+	again time.Duration // 0: the decision says it
+}
+
+// RetryAfter is when to try again: Never where that does not help, or Unknown. Of an admission it counts all parts. Holds
+// may be released at any moment, so for those of an admission it is a second at most.
+func (e *DeniedError) RetryAfter() time.Duration {
+	if e.again != 0 {
+		return e.again
+	}
+	return e.Decision.RetryAfter
 }
 
 func (e *DeniedError) Error() string {

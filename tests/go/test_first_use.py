@@ -20,6 +20,16 @@ def test_redis_rate(server, tmp_path):
     assert results("coming-from-redis_rate.md", server, tmp_path) == [shown]
 
 
+def test_testing(tmp_path):
+    """The page's test passes, and fails where the limit is another one."""
+    program, = (block.text for block in blocks(page_named("testing.md")) if block.language == "go")
+    for text, passes in [(program, True), (program.replace("Limit: 1", "Limit: 2"), False)]:
+        golang.copy_module(tmp_path)
+        (tmp_path / "main_test.go").write_text(text)
+        done = golang.run("test", ".", cwd=tmp_path)
+        assert (done.returncode == 0) is passes and "FAIL" in done.stdout + "FAIL" * passes, done.stdout + done.stderr
+
+
 def results(name, server, folder):
     """What the programs of a page print, but those that serve."""
     (folder / "swlimit").symlink_to(ROOT)

@@ -60,23 +60,25 @@ func SetHeaders(h http.Header, limiter *swlimit.Limiter, d swlimit.Decision) {
 	if left, known := d.Remaining(); known && d.ResetAfter != swlimit.Unknown {
 		h.Set("RateLimit", fmt.Sprintf("%s;r=%d;t=%d", name, left, seconds(d.ResetAfter)))
 	}
-	setRetryAfter(h, d)
+	if !d.Allowed() {
+		setRetryAfter(h, d.RetryAfter)
+	}
 }
 
-// SetDenied sets what a response says of the decision that denied an admission: Retry-After, and retry-after-ms, which
-// clients of language models read. A denial that no time helps sets neither: answer it with 400.
-func SetDenied(h http.Header, d swlimit.Decision) {
-	if setRetryAfter(h, d) {
-		h.Set("retry-after-ms", strconv.FormatInt(int64(math.Ceil(d.RetryAfter.Seconds()*1000)), 10))
+// SetDenied sets what a response says of a denied admission: Retry-After, and retry-after-ms, which clients of language
+// models read. A denial that no time helps sets neither: answer it with 400.
+func SetDenied(h http.Header, denied *swlimit.DeniedError) {
+	if after := denied.RetryAfter(); setRetryAfter(h, after) {
+		h.Set("retry-after-ms", strconv.FormatInt(int64(math.Ceil(after.Seconds()*1000)), 10))
 	}
 }
 
 // setRetryAfter tells whether there is a time to retry after.
-func setRetryAfter(h http.Header, d swlimit.Decision) bool {
-	if d.Allowed() || d.RetryAfter == swlimit.Never || d.RetryAfter == swlimit.Unknown {
+func setRetryAfter(h http.Header, after time.Duration) bool {
+	if after == swlimit.Never || after == swlimit.Unknown {
 		return false
 	}
-	h.Set("Retry-After", strconv.FormatInt(seconds(d.RetryAfter), 10))
+	h.Set("Retry-After", strconv.FormatInt(seconds(after), 10))
 	return true
 }
 

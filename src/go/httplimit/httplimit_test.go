@@ -75,7 +75,7 @@ func TestDenied(t *testing.T) {
 	for after, want := range map[time.Duration][2]string{1200 * time.Millisecond: {"2", "1200"},
 		time.Microsecond: {"1", "1"}, swlimit.Never: {"", ""}, swlimit.Unknown: {"", ""}} {
 		h := http.Header{}
-		httplimit.SetDenied(h, swlimit.Decision{RetryAfter: after})
+		httplimit.SetDenied(h, &swlimit.DeniedError{Decision: swlimit.Decision{RetryAfter: after}})
 		if got := [2]string{h.Get("Retry-After"), h.Get("retry-after-ms")}; got != want {
 			t.Errorf("%v: %v", after, got)
 		}

@@ -1,0 +1,87 @@
+package swlimit
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// In a bubble of testing/synctest, limiters without a Conn go by its clock.
+func TestInABubble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := must(New(nil, Quota{Limit: 2, Window: time.Minute}))
+		must(l.AllowN(background, "k", 2))
+		denied := must(l.Allow(background, "k"))
+		if denied.Allowed() || denied.RetryAfter <= 0 {
+			t.Errorf("%+v", denied)
+		}
+		time.Sleep(denied.RetryAfter - time.Millisecond)
+		if d := must(l.Allow(background, "k")); d.Allowed() {
+			t.Errorf("%+v", d)
+		}
+		time.Sleep(time.Millisecond)
+		if d := must(l.Allow(background, "k")); !d.Allowed() {
+			t.Errorf("%+v", d)
+		}
+		must(l.Block(background, "k", time.Hour))
+		began := time.Now()
+		if err := l.Wait(background, "k"); err != nil || time.Since(began) < time.Hour {
+			t.Error(err, time.Since(began))
+		}
+
+		budget := must(NewBudget(nil, 1, Daily(), nil))
+		if d := must(budget.Allow(background, "k")); !d.Allowed() {
+			t.Errorf("%+v", d)
+		}
+		time.Sleep(must(budget.Allow(background, "k")).RetryAfter)
+		if d := must(budget.Allow(background, "k")); !d.Allowed() {
+			t.Errorf("%+v", d)
+		}
+
+		holds := must(NewHolds(nil, 1, time.Minute))
+		first := must(Admit(background, []Part{holds.Request("k", 1)}, MaxAge(time.Hour)))
+		began = time.Now()
+		second := must(Admit(background, []Part{holds.Request("k", 1)}, WaitFor(2*time.Hour)))
+		if passed := time.Since(began); !second.Allowed || passed < time.Hour || passed > time.Hour+time.Second {
+			t.Errorf("%+v after %v", second, passed)
+		}
+		first.Release()
+		second.Release()
+
+		rising := must(New(nil, Quota{Limit: 90, Window: time.Second}, WarmUp(time.Minute)))
+		most := int64(0)
+		for range 60 {
+			for must(rising.Allow(background, "k")).Allowed() {
+			}
+			limit := must(rising.Peek(background, "k")).Limit
+			if limit < most {
+				t.Errorf("%d after %d", limit, most)
+			}
+			most = limit
+			time.Sleep(time.Second)
+		}
+		if d := must(rising.Peek(background, "k")); d.Limit != 90 {
+			t.Errorf("%+v", d)
+		}
+
+		adaptive := must(NewAdaptive(AdaptiveOptions{Min: 1, Max: 10}))
+		for range 3000 {
+			var permits []*Permit
+			for {
+				permit, err := adaptive.Permit()
+				if errors.Is(err, ErrDenied) {
+					break
+				}
+				permits = append(permits, permit)
+			}
+			time.Sleep(10 * time.Millisecond)
+			for _, permit := range permits {
+				permit.Done(false)
+			}
+		}
+		if adaptive.Limit() != 10 {
+			t.Error(adaptive.Limit())
+		}
+	})
+}
