@@ -186,7 +186,7 @@ ASK = "const got = await fetch('http://127.0.0.1:3000/'); console.log(await got.
 @of_language("js")
 def test_node(block):
     """An application that listens, on port 3000, is asked for its page."""
-    text = block.text + (ASK if ".listen(" in block.text or "serve(" in block.text else "")
+    text = block.text + (ASK if re.search(r"\.listen\(|\bserve\(", block.text) else "")
     with Server() as server:
         text = re.sub(r"\b3000\b", str(free_port()), with_port(server, text))
         done = node.run("--input-type=module", "-e", text)

@@ -25,7 +25,7 @@ await client.close();
 FRAMEWORKS = ["express", "fastify", "hono", "koa"]
 OTHERS = {"express-rate-limit": "SwlimitStore", "fastify-rate-limit": "swlimitStore", "nestjs": "SwlimitThrottlerStorage",
           "edge": "HttpLimiter", "bullmq": "inTurn", "rate-limiter-flexible": "RateLimiterSwlimit", "ai-sdk": "rateLimit",
-          "testing": "TestClock"}
+          "testing": "TestClock", "prometheus": "observe", "opentelemetry": "trace"}
 """Each other module of the package, and what it has."""
 MODULES = [f"swlimit/{name}" for name in [*FRAMEWORKS, *OTHERS]]
 EXPECTED = [[1, 0, 0], ["function"] * len(FRAMEWORKS), ["function"] * len(OTHERS)]
@@ -40,7 +40,7 @@ export const middleware = rateLimit({{ limiter }});
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with the package as it would be published, which is installed there, and a client.
+    """A folder with the package as it would be published, which is installed there, and packages that it is used with.
 
     The first of pytest's processes makes it, for all.
     """
@@ -53,9 +53,9 @@ def folder(tmp_path_factory):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             (folder / "package.json").write_text("{}")
-            redis = json.loads((node.MODULES / "package.json").read_text())["dependencies"]["redis"]
-            node.npm("install", "--silent", "--prefer-offline", "--no-audit", node.pack(folder), f"redis@{redis}",
-                     cwd=folder)
+            versions = json.loads((node.MODULES / "package.json").read_text())["dependencies"]
+            peers = [f"{name}@{versions[name]}" for name in ("redis", "prom-client", "@opentelemetry/api")]
+            node.npm("install", "--silent", "--prefer-offline", "--no-audit", node.pack(folder), *peers, cwd=folder)
     return folder
 
 

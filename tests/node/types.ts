@@ -13,6 +13,7 @@ import { Hono } from "hono";
 import { rateLimiter } from "hono-rate-limiter";
 import { Cluster, Redis } from "ioredis";
 import Koa from "koa";
+import { Registry } from "prom-client";
 import type { RateLimiterAbstract, RateLimiterRes } from "rate-limiter-flexible";
 import { createClient, createClientPool, createCluster, createSentinel } from "redis";
 import { createClient as createClient5 } from "redis-5";
@@ -40,6 +41,8 @@ import { swlimitStore } from "swlimit/fastify-rate-limit";
 import { rateLimit as honoLimit } from "swlimit/hono";
 import { rateLimit as koaLimit } from "swlimit/koa";
 import { SwlimitThrottlerStorage } from "swlimit/nestjs";
+import { observe as observeByOpenTelemetry, trace } from "swlimit/opentelemetry";
+import { observe } from "swlimit/prometheus";
 import { RateLimiterSwlimit } from "swlimit/rate-limiter-flexible";
 import { FakeLimiter, TestClock } from "swlimit/testing";
 
@@ -87,6 +90,13 @@ app.use(expressRateLimit({ windowMs: 1000, limit: 5, store: new SwlimitStore({ c
 
 app.use(expressLimit({ limiter: new FakeLimiter({ limit: 3 }) }));
 const month: BudgetLimiter = new TestClock().drive(new BudgetLimiter({ limit: 3, period: "month" }));
+
+observe({ limiter, limits, month });
+observe({ limiter }, new Registry());
+observeByOpenTelemetry({ limiter, limits });
+trace({ month });
+// @ts-expect-error: limiters have names
+observe([limiter]);
 
 const server = fastify();
 server.addHook("onRequest", fastifyLimit({ limiter }));

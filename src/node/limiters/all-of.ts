@@ -66,6 +66,13 @@ export async function allowAll(shares: readonly Share[], options: WaitOptions = 
     }
   }
   if (new Set(members.map(({ key }) => key)).size < members.length) throw new TypeError("key named twice");
+  const { tracing } = first.limiter;
+  if (!tracing) return decideAll(members, options);
+  const limiters = members.map(({ limiter }) => limiter);
+  return tracing.span("allow_all", limiters, () => decideAll(members, options));
+}
+
+async function decideAll(members: readonly Member[], options: WaitOptions): Promise<Decisions> {
   if (members.every(({ limiter }) => !limiter.warming)) return decide(members, options);
   const [decisions, denied] = await decideWarming(members, options);
   const risen = await Promise.all(denied.map((request) => request.hasRisen(options)));

@@ -36,6 +36,17 @@ export interface Counts extends Record<Source, number> {
   lost: number;
 }
 
+/** Makes the spans of a limiter's decisions. */
+export interface Tracing {
+  /** The name of the limiter in spans. */
+  readonly name: string;
+  span<Outcome extends { readonly granted: number | boolean }>(
+    method: string,
+    limiters: readonly BaseLimiter[],
+    decide: () => Promise<Outcome>,
+  ): Promise<Outcome>;
+}
+
 export abstract class BaseLimiter {
   /** The number of decisions by their source. */
   readonly counts: Counts = { server: 0, cache: 0, failure: 0, local: 0, lost: 0 };
@@ -43,6 +54,7 @@ export abstract class BaseLimiter {
   /** The number of denials among them. */
   readonly denied: Record<Source, number> = { server: 0, cache: 0, failure: 0, local: 0 };
 
+  /** @internal Null where nothing is traced. */ tracing: Tracing | null = null;
   /** @internal Null where this process decides alone. */ readonly clientState: ClientState | null;
 
   constructor(

@@ -24,7 +24,7 @@ async fn cold_limits_and_late_processes(server: &Server) {
         let denied = first.allow(&key).await.unwrap();
         assert_eq!((denied.granted(), denied.limit()), (false, 20), "{mode:?}");
 
-        // What is counted shows how long the limit must have been rising, to whoever is denied.
+        // What is counted shows how long the limit must have been rising, to all that are denied.
         let whole = client.limiter(Quota::new(60, "1h").unwrap()).build().unwrap();
         for (more, limit) in [(10, 29), (29, 50), (1, 60)] {
             assert!(whole.record(Request::new(&key).cost(more)).await.unwrap().granted());
