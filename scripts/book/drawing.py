@@ -18,6 +18,10 @@ def text(x, y, words, kind="", anchor="start"):
     return f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
+def line(kind, points):
+    return f'<polyline class="{kind}" points="{" ".join(f"{x:.4g},{y:.4g}" for x, y in points)}"/>'
+
+
 def picture(title, width, height, shapes, style):
     """The text of the file."""
     return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">',

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from bench import readme
-from book import house, window
+from book import house, moving, window
 from commands.declared import COMMANDS, syntax
 from docs.pages import PAGES, page_named, place_of, prose
 from support.server import ROOT
@@ -123,3 +123,8 @@ def test_the_table_of_the_readme_is_from_the_results():
 @pytest.mark.parametrize("drawn", [window, house], ids=lambda drawn: drawn.__name__)
 def test_a_picture_is_as_drawn(drawn):
     assert drawn.FILE.read_text() == drawn.picture(), f"draw it by `python -m {drawn.__name__}`"
+
+
+@pytest.mark.parametrize("file", moving.PICTURES, ids=lambda file: file.name)
+def test_pictures_of_limits_that_move_are_as_computed(file):
+    assert file.read_text() == moving.PICTURES[file](), "draw it by `python -m book.moving`"

@@ -116,6 +116,7 @@ test("an overloaded server: slowness lowers the limit", async (test) => {
   const raised = adaptive.limit;
   assert.ok(raised > 15);
   await windows(adaptive, clock, server, 6, 20_000_000);
+  await windows(adaptive, clock, server, 2, 0, 500); // neither good nor bad
   const lowered = adaptive.limit;
   assert.ok(lowered < raised);
   await windows(adaptive, clock, server, 8, 0);
@@ -139,6 +140,8 @@ test("at most so many permits are out, and each is given back once", async (test
   second.drop();
   assert.equal(adaptive.inflight, 1);
   second.done();
+  assert.deepEqual([adaptive.inflight, ...sampled(adaptive)], [0, 2, true]);
+  adaptive.permit().ignore();
   assert.deepEqual([adaptive.inflight, ...sampled(adaptive)], [0, 2, true]);
 });
 
@@ -166,6 +169,7 @@ const CASES = [
   [{ status: 429 }, true],
   [{ statusCode: 503 }, true],
   [{ response: { status: 503 } }, true],
+  [{ response: { statusCode: 504 } }, true],
   [{ status: 500 }, false],
   [{ ...GRPC, code: 4 }, true],
   [{ ...GRPC, code: 8 }, true],

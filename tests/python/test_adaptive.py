@@ -228,6 +228,13 @@ class TestPermits:
             assert adaptive.inflight == 1
         assert self.sampled(adaptive) == (1, True)
 
+    def test_ignored(self, clock):
+        adaptive = swlimit.Adaptive()
+        with adaptive.permit() as permit:
+            clock.now += 1000
+            permit.ignore()
+        assert (adaptive.inflight, *self.sampled(adaptive)) == (0, 0, False)
+
     def test_beside_a_limiter(self, clock):
         """The permit first: without one, the limiter counts nothing; a denial of the limiter is no sample."""
         adaptive, limiter = swlimit.Adaptive(1, 1), swlimit.Limiter(None, 1, "1m")
@@ -298,7 +305,7 @@ def client_response_error(status):
 
 @pytest.mark.parametrize("error, expected", [
     (TimeoutError(), True), (ReadTimeout(), True), (aiohttp.ServerTimeoutError(), True),
-    *[(make(status), expected) for status, expected in [(429, True), (503, True), (500, False), (404, False)]
+    *[(make(status), expected) for status, expected in [(429, True), (503, True), (504, True), (500, False)]
       for make in (HTTPError, client_response_error, fastapi.HTTPException,
                    lambda status: urllib.error.HTTPError("", status, "", {}, None))],
     *[(RpcError(name), True) for name in ("UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")],

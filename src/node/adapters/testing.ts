@@ -51,6 +51,7 @@ export class TestClock {
   private acquireOf(): Limiter["acquire"] {
     const clock = this;
     return async function acquire(this: Limiter, key: string, timeout: Duration, options: AcquireOptions = {}) {
+      this.checkNoWarmUp("acquire");
       const until = clock.ms + milliseconds(timeout, "timeout", 0);
       for (;;) {
         const decision = await this.allow(key, options);

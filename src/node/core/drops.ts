@@ -1,6 +1,6 @@
 /** Which errors say that the other side is overloaded. */
 
-const STATUSES = new Set<unknown>([429, 503]);
+const STATUSES = new Set<unknown>([429, 503, 504]);
 
 /** DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE. */
 const GRPC_CODES = new Set<unknown>([4, 8, 14]);
@@ -8,10 +8,20 @@ const GRPC_CODES = new Set<unknown>([4, 8, 14]);
 /** Of Node.js, undici (which is `fetch`) and axios. */
 const TIMEOUTS = /^(ETIMEDOUT|ESOCKETTIMEDOUT|ECONNABORTED|UND_ERR_(CONNECT|HEADERS|BODY)_TIMEOUT)$/;
 
-/** Whether a response, or an error that came instead of it, has the HTTP status 429 or 503. */
+/** Whether a response, or an error that came instead of it, has the HTTP status 429, 503 or 504. */
 export function isDroppedStatus(response: unknown): boolean {
+  return STATUSES.has(statusOf(response));
+}
+
+/** Whether a response has the status of an error. */
+export function isErrorStatus(response: unknown): boolean {
+  const status = statusOf(response);
+  return typeof status === "number" && status >= 400;
+}
+
+function statusOf(response: unknown): unknown {
   const { status, statusCode } = fieldsOf(response);
-  return STATUSES.has(status) || STATUSES.has(statusCode);
+  return status ?? statusCode;
 }
 
 /** Whether an error is a time-out, has such a status, or is gRPC's of an overload. */

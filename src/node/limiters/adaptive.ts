@@ -1,8 +1,8 @@
 /** Limits of how many at once that follow response times, in this process alone. */
 
-import { type AdaptiveSettings, AdaptiveState, type Algorithm, step } from "../core/adaptive.js";
+import { type AdaptiveSettings, AdaptiveState, type Algorithm, type Sample, step } from "../core/adaptive.js";
 import { Decision } from "../core/decision.js";
-import { isDrop, isDroppedStatus } from "../core/drops.js";
+import { isDrop, isDroppedStatus, isErrorStatus } from "../core/drops.js";
 import { type Duration, integer, milliseconds } from "../core/duration.js";
 import { DeniedError } from "../core/errors.js";
 import { oneOf, requested } from "../core/options.js";
@@ -60,8 +60,8 @@ export class Adaptive {
   }
 
   /**
-   * Do some work while there is a permit for it. Without one, this throws a DeniedError. The permit is dropped when the
-   * work fails because the other side is overloaded, or returns a response with the status 429 or 503.
+   * Do some work while there is a permit for it. Without one, this throws a DeniedError. A drop is an error that says that
+   * the other side is overloaded, or a response with such a status; other errors, and responses from 400 on, are ignored.
    */
   async run<T>(work: (permit: Permit) => T | PromiseLike<T>): Promise<T> {
     const permit = this.permit();
@@ -71,6 +71,7 @@ export class Adaptive {
     try {
       const result = await work(permit);
       if (isDroppedStatus(result)) permit.drop();
+      else if (isErrorStatus(result)) permit.ignore();
       permit.done();
       return result;
     } catch (error) {
@@ -89,7 +90,7 @@ export class Permit {
   /** @internal */
   constructor(
     private readonly inflight: number,
-    private readonly giveBack: (sample?: Parameters<typeof step>[2]) => void,
+    private readonly giveBack: (sample?: Sample) => void,
   ) {}
 
   /** The other side is overloaded: it has refused this request, or was too slow. Ends nothing by itself. */
@@ -99,12 +100,21 @@ export class Permit {
 
   /** Give the permit back, once. Of errors only those count that are drops. */
   done(error?: unknown): void {
-    if (this.isOver) return;
-    this.isOver = true;
     const dropped = this.isDropped || isDrop(error);
     const end = now();
     const counts = dropped || error === undefined;
-    this.giveBack(counts ? { end, rtt: end - this.began, inflight: this.inflight, dropped } : undefined);
+    this.end(counts ? { end, rtt: end - this.began, inflight: this.inflight, dropped } : undefined);
+  }
+
+  /** Give the permit back, once, without a word about the other side. */
+  ignore(): void {
+    this.end();
+  }
+
+  private end(sample?: Sample): void {
+    if (this.isOver) return;
+    this.isOver = true;
+    this.giveBack(sample);
   }
 }
 

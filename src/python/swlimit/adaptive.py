@@ -2,7 +2,7 @@
 
 import threading
 import time
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from ._base import one_of
 from ._core import fork
@@ -14,7 +14,7 @@ from .errors import DeniedError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-DROPPED_STATUSES = {429, 503}
+DROPPED_STATUSES = {429, 503, 504}
 DROPPED_CODES = {"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}
 
 
@@ -94,13 +94,19 @@ class Permit:
 
     def done(self, error: BaseException | None = None) -> None:
         """Give the permit back, once. Of errors only those count that are drops."""
-        if self._is_over:
-            return
-        self._is_over = True
         is_dropped = self._is_dropped or error is not None and is_drop(error)
         now = _now()
-        sample = Sample(now, now - self._began, self._inflight, is_dropped) if is_dropped or error is None else None
-        self._adaptive._give_back(self._generation, sample)
+        counts = is_dropped or error is None
+        self._end(Sample(now, now - self._began, self._inflight, is_dropped) if counts else None)
+
+    def ignore(self) -> None:
+        """Give the permit back, once, without a word about the other side."""
+        self._end(None)
+
+    def _end(self, sample: Sample | None) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._adaptive._give_back(self._generation, sample)
 
     def __enter__(self) -> "Self":
         if not self:
@@ -118,12 +124,13 @@ class Permit:
 
 
 def is_drop(error: BaseException) -> bool:
-    """Whether an error says that the other side is overloaded: a time-out; the HTTP status 429 or 503, of httpx,
-    requests, aiohttp or urllib; or a gRPC status."""
+    """Whether an error says that the other side is overloaded: a time-out; the HTTP status 429, 503 or 504, of
+    httpx, requests, aiohttp or urllib; or a gRPC status."""
     if any("Timeout" in kind.__name__ for kind in type(error).__mro__):
         return True
-    if callable(getattr(type(error), "code", None)):
-        return getattr(error.code(), "name", None) in DROPPED_CODES  # type: ignore[attr-defined]
+    code: Any = getattr(type(error), "code", None)
+    if callable(code):
+        return getattr(code(error), "name", None) in DROPPED_CODES
     statuses = (getattr(holder, name, None) for holder in (error, getattr(error, "response", None))
                 for name in ("status_code", "status", "code"))
     return next((one for one in statuses if one is not None), None) in DROPPED_STATUSES

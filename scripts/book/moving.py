@@ -1,0 +1,134 @@
+"""Draw the pictures of docs/kinds-of-limits/limits-that-move.md, warm-up.svg and adaptive.svg, by the Python client.
+`python -m book.moving`"""
+
+import sys
+from pathlib import Path
+
+from . import drawing
+from .drawing import line, text
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "src/python"))
+
+from swlimit._core.adaptive import Sample, Settings, State, step  # noqa: E402
+from swlimit._core.quota import Quota  # noqa: E402
+from swlimit._core.warm_up import WarmingKeys, WarmUp  # noqa: E402
+from swlimit._core.window import Key  # noqa: E402
+
+FOLDER = ROOT / "docs/kinds-of-limits"
+LEFT, PANEL, GAP, TOP, HIGH, ROW = 20, 224, 24, 58, 110, 160
+WIDTH = 2 * LEFT + 3 * PANEL + 2 * GAP
+STYLE = """
+.asked { fill: #eaeef2 } .granted { fill: #b6d4f5 }
+.limit, .gradient2, .aimd { fill: none; stroke: #2f74c0; stroke-width: 1.5; stroke-linejoin: round }
+.aimd { stroke: #b3261e }
+@media (prefers-color-scheme: dark) {
+.asked { fill: #21262d } .granted { fill: #1f4470 } .limit, .gradient2 { stroke: #4a94e8 } .aimd { stroke: #ff7b72 } }
+"""
+
+# The warm-up: 100 units a second, for 10 seconds.
+QUOTA, SECONDS = Quota.of(100, "1s"), 16
+
+
+def warm_up(demand):
+    """Each quarter of a second: what is asked for in a second, the limit, and the units that count."""
+    quiet = QUOTA.geometry.end_of(0)
+    keys, key, owed, rows = WarmingKeys(WarmUp.of("10s", None, 1000), quiet, 1), Key(), 0.0, []
+    for now in range(0, 1000 * SECONDS, QUOTA.geometry.resolution):
+        asked = demand(now / 1000)
+        owed = owed % 1 + asked * QUOTA.geometry.resolution / 1000
+        limit = keys.limit(b"k", QUOTA.limit, now)
+        for _ in range(int(owed)):
+            granted, _, remaining, *_ = key.allow(QUOTA.at(limit), quiet + now)
+            keys.heard(b"k", QUOTA.limit, limit, granted, remaining, now)
+        if now % 250 == 0:
+            rows.append((asked, limit, QUOTA.limit - key.peek(QUOTA, quiet + now)[2]))
+    return rows
+
+
+WARM_UPS = {
+    "A step: 70 a second": lambda second: 70 if second >= 0.5 else 0,
+    "A ramp": lambda second: min(140, 12 * second),
+    "Saturation, with a pause": lambda second: 0 if 12 <= second < 13.5 else 140,
+}
+
+# The adaptive limits: windows of a second, and requests that take 10 ms. AIMD's timeout is 20 ms.
+SHORT, LEAST, MOST = 10_000, 20, 200
+
+
+def adaptive(algorithm, windows, rtt, capacity):
+    """The limit after each window, where as many are under way as it allows; above the capacity they queue."""
+    settings, state, limits = Settings(LEAST, MOST, algorithm, 1_000_000, 2 * SHORT), State(LEAST), []
+    for number in range(windows):
+        inflight = state.limit
+        took = int(rtt(number) * max(1, inflight / capacity))
+        for sample in range(1, 11):
+            step(settings, state, Sample(1_000_001 * number + 100_000 * sample, took, inflight, False))
+        limits.append(state.limit)
+    return limits
+
+
+ADAPTIVES = {
+    "A step: 10, 100, 10 ms": (240, lambda number: 10 * SHORT if 100 <= number < 140 else SHORT, MOST),
+    "A ramp: 10 to 60 ms": (240, lambda number: SHORT + max(0, number - 100) * 357, MOST),
+    "Saturation: 60 at once do not queue": (240, lambda number: SHORT, 60),
+    "A thousand overloaded windows: 40 at once do not queue": (1000, lambda number: SHORT, 40),
+}
+
+
+class Panel:
+    """A frame in a picture, with words above it and at both ends of its axis."""
+
+    def __init__(self, column, title, feet, most, row=0, columns=1):
+        self.left, self.top, self.most = LEFT + column * (PANEL + GAP), TOP + row * ROW, most
+        self.width, self.floor = columns * (PANEL + GAP) - GAP, self.top + HIGH
+        right, foot = self.left + self.width, self.floor + 16
+        self.shapes = [text(self.left, self.top - 12, title, "small"),
+                       line("axis", [(self.left, self.floor), (right, self.floor)]),
+                       text(self.left, foot, feet[0], "small"), text(right, foot, feet[1], "small", "end")]
+
+    def curve(self, kind, values, is_filled=False):
+        """Draw values at equal distances, without those between two equal ones."""
+        points = [(self.left + self.width * at / (len(values) - 1), self.floor - HIGH * value / self.most)
+                  for at, value in enumerate(values)]
+        points = [point for at, point in enumerate(points)
+                  if at in (0, len(points) - 1) or not points[at - 1][1] == point[1] == points[at + 1][1]]
+        ends = [(self.left, self.floor)] * is_filled, [(self.left + self.width, self.floor)] * is_filled
+        self.shapes.insert(-4, line(kind, [*ends[0], *points, *ends[1]]))
+
+
+def picture(title, heading, panels, foot, rows=1):
+    shapes = [text(LEFT, 24, heading), *(shape for panel in panels for shape in panel.shapes)]
+    bottom = TOP + rows * ROW - 10
+    return drawing.picture(title, WIDTH, bottom + 14, [*shapes, text(LEFT, bottom, foot, "small")], STYLE)
+
+
+def warm_up_picture():
+    panels = []
+    for column, (title, demand) in enumerate(WARM_UPS.items()):
+        panels.append(Panel(column, title, ("0 s", f"{SECONDS} s"), 140))
+        asked, limits, used = zip(*warm_up(demand))
+        panels[-1].curve("asked", asked, is_filled=True)
+        panels[-1].curve("granted", used, is_filled=True)
+        panels[-1].curve("limit", [limit for limit in limits for _ in range(2)])
+    return picture("A limit that warms up, against a step, a ramp and saturation",
+                   "Warm-up: 100 a second, after 10 seconds, 3 times colder at first", panels,
+                   "Line: the limit. Blue: units that count. Grey: what is asked for in a second.")
+
+
+def adaptive_picture():
+    panels = []
+    for place, (title, (windows, rtt, capacity)) in enumerate(ADAPTIVES.items()):
+        panels.append(Panel(place % 3, title, ("0 s", f"{windows} s"), MOST, row=place // 3,
+                            columns=3 if place == 3 else 1))
+        for algorithm in ("aimd", "gradient2"):
+            panels[-1].curve(algorithm, adaptive(algorithm, windows, rtt, capacity)[::windows // 120])
+    return picture("Adaptive limits, against a step, a ramp and saturation", "Adaptive: 20 to 200 at once", panels,
+                   "Blue: Gradient2. Red: AIMD with a timeout of 20 ms. The axis is from 0 to 200.", rows=2)
+
+
+PICTURES = {FOLDER / "warm-up.svg": warm_up_picture, FOLDER / "adaptive.svg": adaptive_picture}
+
+if __name__ == "__main__":
+    for file, draw in PICTURES.items():
+        file.write_text(draw())
