@@ -4,7 +4,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, overload
 
@@ -534,6 +534,12 @@ def spending(requests: Sequence[Any], *, max_age: Duration = "10m", on_error: On
     return admit(requests, max_age=max_age, on_error=on_error, wait=wait, deadline=deadline)
 
 
-async def _admit(admission: Any) -> Any:
+def _admit(admission: Any) -> Coroutine[Any, Any, Any]:
+    """The admission, once it is decided; traced if the first limiter is."""
+    deciding, tracing = _decided(admission), admission._first._tracing
+    return deciding if tracing is None else tracing("admit", [one.limiter for one in admission._members], deciding)
+
+
+async def _decided(admission: Any) -> Any:
     await admission._decide()
     return admission

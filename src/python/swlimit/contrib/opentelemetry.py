@@ -12,6 +12,7 @@ from .._base import BaseLimiter
 from .._core.decision import Decisions
 from .._sync_async import Threaded
 from .._transport.thread_backend import run
+from ..admission import AdmissionBase
 from ._measures import MEASURES, Measure, Named, each_limiter
 
 TRACED = "allow", "peek", "record", "acquire", "hold"
@@ -36,8 +37,8 @@ def _callback(measure: Measure, limits: Named) -> Callable[[CallbackOptions], It
 
 
 def trace(limits: Named, tracer_provider: TracerProvider | None = None) -> None:
-    """Make one span of each decision of these limiters: of `allow`, `peek`, `record`, `acquire`, `hold`, and
-    `allow_all` where the first limiter is one of these.
+    """Make one span of each decision of these limiters: of `allow`, `peek`, `record`, `acquire`, `hold`; and of
+    `allow_all`, `admit` and `spending` where the first limiter is one of these.
 
     limits: the limiters by the names that spans show; of all kinds, and Limits.
     """
@@ -86,9 +87,16 @@ class _Tracing:
                 span.set_attribute("result", "cancelled" if isinstance(error, asyncio.CancelledError) else "error")
                 raise
             span.set_attribute("result", "ok" if outcome else "over_limit")
-            members = outcome.members if isinstance(outcome, Decisions) else [outcome]
+            members = _members(outcome)
             span.set_attribute("source", " ".join(dict.fromkeys(member.source for member in members)))
             denied = [name for name, member in zip(names, members) if not member]
             if denied:
                 span.set_attribute("denied_by", " ".join(filter(None, denied)))
             return outcome
+
+
+def _members(outcome: Any) -> Sequence[Any]:
+    """The decision of each limiter."""
+    if isinstance(outcome, AdmissionBase):
+        return outcome.each
+    return outcome.members if isinstance(outcome, Decisions) else [outcome]
