@@ -151,8 +151,8 @@ def test_spans(kind, traced):
         ("swlimit allow_all", {"rules": "search other", "result": "ok", "source": "local"}),
         ("swlimit allow_all", {"rules": "search other", "result": "over_limit", "source": "local",
                                "denied_by": "other"})]
-    admission = kind.admit([search.request("c"), holds.request("c")])
-    assert admission.granted and not kind.admit([search.request("d"), holds.request("c")]).granted
+    admission = kind.admit([search.request("c"), holds.request("place")])
+    assert admission.granted and not kind.admit([search.request("d"), holds.request("place")]).granted
     assert spans() == [
         ("swlimit admit", {"rules": "search holds", "result": "ok", "source": "local"}),
         ("swlimit admit", {"rules": "search holds", "result": "over_limit", "source": "local", "denied_by": "holds"})]
