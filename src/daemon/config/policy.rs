@@ -34,6 +34,29 @@ impl<'de> Deserialize<'de> for Share {
     }
 }
 
+/// By how many a limit is divided after idleness, in millionths: above 1, at most 1000.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cold(u32);
+
+impl Cold {
+    pub const THREE: Self = Self(3_000_000);
+
+    pub fn parts(self) -> f64 {
+        f64::from(self.0) / 1e6
+    }
+}
+
+impl<'de> Deserialize<'de> for Cold {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let parts = f64::deserialize(deserializer)?;
+        let millionths = (parts * 1e6).round();
+        match millionths > 1e6 && parts <= 1000.0 {
+            true => Ok(Self(millionths as u32)),
+            false => Err(de::Error::custom(format!("cold must be above 1 and at most 1000, not {parts}"))),
+        }
+    }
+}
+
 /// The keys of a policy as written. The top of the file and each limit have them; the nearest one wins.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PolicyKeys {

@@ -91,7 +91,8 @@ impl Limiters {
             let is_window = limit.per.is_window();
             let strict = is_window.then_some(limit.strict);
             let has_hold = matches!(limit.per, Per::Hold(_));
-            let new = Group { stage, strict, is_admitted: !is_window, has_hold, questions: vec![at] };
+            let rises = limit.warm_up.is_some();
+            let new = Group { stage, strict, is_admitted: !is_window, has_hold, rises, questions: vec![at] };
             let known = by_hash_tag.entry(hash_tag).or_default();
             match known.iter().find(|at| stage == Stage::Server && groups[**at].accepts(&new)) {
                 Some(at) => groups[*at].add(new),
@@ -114,6 +115,8 @@ struct Group {
     /// It has a budget or a hold, which ADMIT decides.
     is_admitted: bool,
     has_hold: bool,
+    /// It has a limit with a warm-up, which ADMIT does not decide.
+    rises: bool,
     questions: Vec<usize>,
 }
 
@@ -130,13 +133,15 @@ impl Group {
         let is_as_strict = self.strict.zip(other.strict).is_none_or(|(own, others)| own == others);
         let has_room = !(self.is_admitted || other.is_admitted) || self.questions.len() < MAX_ADMITTED;
         let has_one_hold = !(self.has_hold && other.has_hold);
-        self.stage == other.stage && is_as_strict && has_room && has_one_hold
+        let is_one_command = !(self.rises || other.rises) || !(self.is_admitted || other.is_admitted);
+        self.stage == other.stage && is_as_strict && has_room && has_one_hold && is_one_command
     }
 
     fn add(&mut self, other: Self) {
         self.strict = self.strict.or(other.strict);
         self.is_admitted |= other.is_admitted;
         self.has_hold |= other.has_hold;
+        self.rises |= other.rises;
         self.questions.extend(other.questions);
     }
 }

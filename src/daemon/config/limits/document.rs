@@ -10,7 +10,7 @@ use super::networks::NetworkRules;
 use super::periods::Anchor;
 use super::template::Template;
 use crate::config::duration::Duration;
-use crate::config::policy::{Mode, OnFailure, Share};
+use crate::config::policy::{Cold, Mode, OnFailure, Share};
 
 /// A file: the limits of one domain.
 #[derive(Debug, Deserialize)]
@@ -99,6 +99,9 @@ pub struct RateLimit {
     pub strict: Option<bool>,
     pub block: Option<Duration>,
     pub record: Option<bool>,
+    /// How long the limit rises after idleness.
+    pub warm_up: Option<Duration>,
+    pub cold: Option<Cold>,
     /// The part of the limit that these requests may use up, counted with those of other priorities.
     pub priority: Option<Share>,
     pub mode: Option<Mode>,

@@ -11,11 +11,11 @@ use super::document::{self, Descriptor, Document, RateLimit};
 use super::matching::MatchConditions;
 use super::networks::NetworkRules;
 use super::periods::Periods;
-use super::rule::{default_geometry, Level, Lifetime, Limit, Per, Policy, Rule};
+use super::rule::{default_geometry, Level, Lifetime, Limit, Per, Policy, Rule, WarmUp};
 use crate::config::duration::Duration;
 use crate::config::error::ConfigError;
 use crate::config::path::PathRules;
-use crate::config::policy::{DecisionPolicy, Defaults, Mode, OnFailure, PolicyKeys};
+use crate::config::policy::{Cold, DecisionPolicy, Defaults, Mode, OnFailure, PolicyKeys};
 use crate::config::settings::Settings;
 
 /// A position in a file.
@@ -329,6 +329,8 @@ impl RateLimit {
             strict: self.strict.or(below.strict),
             block: self.block.or(below.block),
             record: self.record.or(below.record),
+            warm_up: self.warm_up.or(below.warm_up),
+            cold: self.cold.or(below.cold),
             priority: self.priority.or(below.priority),
             mode: self.mode.or(below.mode),
             on_failure: self.on_failure.or(below.on_failure),
@@ -372,6 +374,7 @@ impl RateLimit {
             (None, Some(period)) => (Per::Period(self.periods(period)?), self.direct("a period", context)?),
             (None, None) => (Per::Window(self.geometry()?), self.policy().or(context.top).policy(context.defaults)?),
         };
+        let warm_up = self.warm_up(&per, policy.mode)?;
         let units = self.concurrency.or(self.requests_per_unit).unwrap_or_default();
         let units = self.priority.map_or(units, |share| share.units(units));
         let id = Some(context.limits);
@@ -385,9 +388,24 @@ impl RateLimit {
             strict: self.strict.unwrap_or_default(),
             block: self.block.map(|Duration(ms)| ms),
             record: self.record.unwrap_or_default(),
+            warm_up,
             is_shared: self.priority.is_some(),
             policy,
         }))
+    }
+
+    fn warm_up(&self, per: &Per, mode: Mode) -> Result<Option<WarmUp>, String> {
+        let (Some(Duration(length)), Per::Window(geometry)) = (self.warm_up, per) else {
+            return if self.cold.is_some() { Err("cold needs warm_up".into()) } else { Ok(None) };
+        };
+        let refused = match (mode, self.block) {
+            (Mode::Leased, _) => "warm_up does not go with mode leased",
+            (Mode::Eventual, _) => "warm_up does not go with mode eventual",
+            (_, Some(_)) => "warm_up does not go with block",
+            _ if length < 10 * geometry.window() => "warm_up must be at least ten times the window",
+            _ => return Ok(Some(WarmUp { length, cold: self.cold.unwrap_or(Cold::THREE) })),
+        };
+        Err(refused.into())
     }
 
     fn geometry(&self) -> Result<Geometry, String> {
@@ -453,6 +471,8 @@ impl RateLimit {
             (self.resolution.is_some(), "resolution"),
             (self.strict == Some(true), "strict"),
             (self.block.is_some(), "block"),
+            (self.warm_up.is_some(), "warm_up"),
+            (self.cold.is_some(), "cold"),
             (self.lease_share.is_some(), "lease_share"),
             (self.lease_length.is_some(), "lease_length"),
             (self.sync_interval.is_some(), "sync_interval"),

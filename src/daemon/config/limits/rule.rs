@@ -12,7 +12,7 @@ use super::matching::{MatchConditions, MissingHeader, OriginalRequest};
 use super::periods::Periods;
 use super::template::Template;
 use crate::config::duration::spelled;
-use crate::config::policy::DecisionPolicy;
+use crate::config::policy::{Cold, DecisionPolicy};
 
 /// The limits of a descriptor or policy.
 #[derive(Debug, Default)]
@@ -48,9 +48,18 @@ pub struct Limit {
     pub block: Option<u64>,
     /// Hits are counted even when the limit denies.
     pub record: bool,
+    pub warm_up: Option<WarmUp>,
     /// It has a priority. Its key leaves out a policy's name, and a descriptor's last entry, which names the priority.
     pub is_shared: bool,
     pub policy: DecisionPolicy,
+}
+
+/// How a limit rises after idleness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WarmUp {
+    /// How long, in ms.
+    pub length: u64,
+    pub cold: Cold,
 }
 
 /// How long the units of a limit count.
@@ -115,14 +124,15 @@ impl Per {
 impl Limit {
     /// A limit from a request.
     pub fn from_request(units: u64, per: Per, policy: DecisionPolicy) -> Self {
-        let (id, name, suffix, is_shared) = (None, String::new(), per.spelled(), false);
-        Self { id, name, units, per, suffix, strict: false, block: None, record: false, is_shared, policy }
+        let (id, name, suffix) = (None, String::new(), per.spelled());
+        let (strict, block, record, warm_up, is_shared) = (false, None, false, None, false);
+        Self { id, name, units, per, suffix, strict, block, record, warm_up, is_shared, policy }
     }
 
     /// Only the fields that its limiter depends on.
     pub fn unnamed(&self) -> Self {
-        let Self { units, per, strict, block, policy, .. } = self;
-        Self { strict: *strict, block: *block, ..Self::from_request(*units, per.clone(), *policy) }
+        let Self { units, per, policy, strict, block, warm_up, .. } = self.clone();
+        Self { strict, block, warm_up, ..Self::from_request(units, per, policy) }
     }
 }
 
@@ -131,7 +141,8 @@ impl fmt::Display for Limit {
         match &self.per {
             Per::Window(geometry) => {
                 let [window, resolution] = [geometry.window(), geometry.resolution()].map(spelled);
-                write!(f, "{} per {window}, resolution {resolution}", self.units)
+                write!(f, "{} per {window}, resolution {resolution}", self.units)?;
+                self.warm_up.map_or(Ok(()), |warm_up| write!(f, ", warm-up {}", spelled(warm_up.length)))
             }
             Per::Period(periods) => write!(f, "{} per {periods}", self.units),
             Per::Hold(lifetime) => write!(f, "{} at once, each for at most {}", self.units, spelled(lifetime.ttl)),
