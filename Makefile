@@ -71,7 +71,7 @@ test-releases: build-all ## The tests that depend on the server, on the other re
 		tests/python/test_d*
 
 # Only Valkey 9 moves slots atomically.
-test-long: build-all ## The tests that take minutes
+test-long: setup-long build-all ## The tests that take minutes
 	@case "$(CRATES)" in *"exclude swlimitd"*) ;; *) cargo check --package swlimitd --no-default-features;; esac
 	$(PARALLEL) tests --long -m "long or threaded"
 	SWLIMIT_SERVERS=$(THREADED_RELEASES) $(PARALLEL) tests --long -m "threaded and not long"

@@ -226,6 +226,15 @@ def test_settled_soon(plans, kind, server):
         eventually(plan.left, (4, 900, 0))
 
 
+def test_settled_soon_by_what_was_seen(plans, kind):
+    plan = plans()
+    first, second = plan.admit(), plan.admit()
+    first.saw(tokens=20)
+    for one in (first, second):
+        kind.call(one.settle_soon)
+    eventually(plan.left, (3, 1000 - 20 - 300, 0))
+
+
 def test_settled_soon_without_a_hold(plans, kind):
     plan = plans()
     admission = kind.admit([part for part in plan.parts() if part.name])

@@ -276,10 +276,10 @@ class AdmissionBase:
     async def _settle(self, used: Sequence[int], named: dict[str, int]) -> list[int] | None:
         """Say how many units were really used: of each request but the holds, in order, or by name. The holds end.
 
-        Of a name that is not given, as many as were asked for. It happens once, also when the server must be asked
-        again, which goes on in the background. Returns the units counted (above 0) or given back (below 0) for each;
-        None when that is not known, or all holds had ended before: units used beyond are counted then, too.
-        Without holds and `max_age`, raises ServerAway.
+        Of a name that is not given, as many as were asked for; without any units, what `saw` was given. It happens
+        once, also when the server must be asked again, which goes on in the background. Returns the units counted
+        (above 0) or given back (below 0) for each; None when that is not known, or the reservation had ended before:
+        units used beyond are counted then, too. Without holds and `max_age`, raises ServerAway.
         """
         return await self._settle_units(self._used(used, named))
 
@@ -288,10 +288,10 @@ class AdmissionBase:
         if not self._seen and self._options.on_error == "give_back" and isinstance(error, Exception):
             await self._settle_units([0] * len(self._counted))
         else:
-            await self._settle_units(self._used((), self._seen))
+            await self._settle_units(self._used((), {}))
 
     def _used(self, used: Sequence[int], named: dict[str, int]) -> Sequence[int]:
-        """The units of each request that counts."""
+        """The units of each request that counts; where none are given, those that were seen."""
         if used and named:
             raise TypeError("units are settled by position or by name, not both")
         names = {member.name for member in self._counted}
@@ -300,6 +300,7 @@ class AdmissionBase:
         for units in [*used, *named.values()]:
             checked_integer(units, "used", least=0)
         if not used:
+            named = named or self._seen
             return [named.get(member.name or "", member.cost) for member in self._counted]
         if len(used) != len(self._counted):
             raise ValueError(f"settle takes the units of {len(self._counted)} requests, not of {len(used)}")
