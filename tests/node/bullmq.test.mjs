@@ -1,6 +1,8 @@
 /** A worker of BullMQ that waits for its turn. */
 
 import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
 import { test } from "node:test";
 import { Queue, Worker } from "bullmq";
 import { NotAdmittedError } from "swlimit";
@@ -8,7 +10,7 @@ import { inTurn } from "swlimit/bullmq";
 import { connect, eventually, holds, key, limiter, port, sleep } from "./support.mjs";
 
 /** A queue, and when its jobs were done. */
-async function queue(test, options, doing = async () => {}) {
+async function queue(test, options, doing = async () => {}, more = {}) {
   const connection = { host: "127.0.0.1", port: port() };
   const name = key().replace(":", "-");
   const jobs = new Queue(name, { connection });
@@ -18,14 +20,14 @@ async function queue(test, options, doing = async () => {}) {
     await doing(job, ...more);
     done.push({ job: job.name, at: performance.now() });
   };
-  const worker = new Worker(name, inTurn(options, work), { connection, concurrency: 10 });
+  const worker = new Worker(name, inTurn(options, work), { connection, concurrency: 10, ...more });
   worker.on("failed", (_, error) => failed.push(error));
   worker.on("error", () => {});
   test.after(async () => {
     await worker.close(true);
     await jobs.close();
   });
-  return { jobs, done, failed };
+  return { jobs, worker, done, failed };
 }
 
 for (const [what, timeout] of [
@@ -94,4 +96,37 @@ test("an attempt that fails gives back what it did not use, and the next one is 
   await jobs.add("call", { cost: 101 }, { attempts: 5 });
   await eventually(() => failed.length > 1);
   assert.match(failed[1].message, /never comes/);
+});
+
+test("a job whose worker is killed is done by another one, once its place is free", async (test) => {
+  const client = await connect(test);
+  const places = holds(test, { client, limit: 1, ttl: "3s", prefix: "places:" });
+  const k = `{${key()}}`;
+  const parts = () => [{ limiter: places, key: k }];
+  const options = { autorun: false, lockDuration: 1000, stalledInterval: 500 };
+  const { jobs, worker, done, failed } = await queue(test, { parts, timeout: 500 }, undefined, options);
+  const program = `
+    import { Worker } from "bullmq";
+    import { createClient } from "redis";
+    import { HoldLimiter } from "swlimit";
+    import { inTurn } from "swlimit/bullmq";
+    const connection = { host: "127.0.0.1", port: ${port()} };
+    const client = await createClient({ socket: connection }).connect();
+    const places = new HoldLimiter({ client, limit: 1, ttl: "3s", prefix: "places:", timeout: 20_000 });
+    const work = () => {
+      console.log("working");
+      return new Promise(() => {});
+    };
+    const parts = () => [{ limiter: places, key: "${k}" }];
+    new Worker("${jobs.name}", inTurn({ parts }, work), { connection, lockDuration: 1000 });`;
+  const other = spawn(process.execPath, ["--input-type=module", "--eval", program]);
+  test.after(() => other.kill("SIGKILL"));
+  await jobs.add("call", {});
+  await once(other.stdout, "data");
+  other.kill("SIGKILL");
+  await once(other, "exit");
+  assert.equal((await places.holders(k)).length, 1);
+  worker.run();
+  await eventually(() => done.length === 1, "the job", 60_000);
+  assert.deepEqual([failed, await places.holders(k)], [[], []]);
 });

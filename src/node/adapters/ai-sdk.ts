@@ -94,7 +94,7 @@ export function rateLimit<
   const begun = ({ params, model }: Request<Call, Model>) =>
     begin(parts({ params, model }), { ...options, maxAge, signal: params.abortSignal });
   return {
-    specificationVersion: SPECIFICATIONS.at(-1) as Version,
+    specificationVersion: SPECIFICATIONS.at(-1) as Version, // which neither release reads
     overrideSupportedUrls: ({ model }) => {
       if (SPECIFICATIONS.includes(model.specificationVersion)) return model.supportedUrls;
       throw new TypeError(
