@@ -161,6 +161,26 @@ for (const mode of ["direct", "cached"]) {
   });
 }
 
+test("a request whose time is over does not look", async (test) => {
+  const clock = movedClock(test);
+  const client = await connect(test);
+  const found = sent(client);
+  const slow = async (words) => {
+    const reply = await client.sendCommand(words);
+    clock.ahead += 1000;
+    return reply;
+  };
+  const options = { limit: 120, window: "1h", resolution: "5m", warmUp: "10h", timeout: "1s", mode: "direct" };
+  const [late, k] = [limiter(test, { ...options, client: slow }), key()];
+  await limiter(test, { ...options, client: await connect(test) }).record(k, { cost: 120 });
+  assert.equal((await late.allow(k)).limit, 40);
+  assert.equal((await allowAll([{ limiter: late, key: k }])).each[0].limit, 40);
+  assert.deepEqual(
+    found.map((words) => asModule(words)[0]).filter((name) => name === "SWLIMIT.PEEK"),
+    [],
+  );
+});
+
 test("who joins late with several limits is as warm", async (test) => {
   const client = await connect(test);
   const options = { client, limit: 120, window: "1h", resolution: "5m" };

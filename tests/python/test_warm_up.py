@@ -1,8 +1,11 @@
 """Limits that rise after idleness."""
 
+import itertools
 import json
 import math
 import sys
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
@@ -207,6 +210,16 @@ class TestServer:
         first.record("k", 120)
         assert saturate(late) == (0, 120)
         assert late.statistics.server == 2
+
+    def test_a_request_whose_time_is_over_does_not_look(self, process, kind, clock):
+        late = process(mode="direct")
+        process().record("k", 120)
+        times = itertools.count(0, 10)
+        with patch("swlimit._rate_base.time", SimpleNamespace(monotonic=times.__next__)), \
+                patch("swlimit._all_of.time", SimpleNamespace(monotonic=times.__next__)):
+            assert late.allow("k").limit == 40
+            assert kind.allow_all(late.request("k")).members[0].limit == 40
+        assert late.allow("k").limit == 120
 
     def test_a_denial_is_looked_into_once_in_a_step(self, process, server, clock):
         """It is remembered until the limit rises, at most."""

@@ -7,7 +7,7 @@ import { requested, type WaitOptions } from "../core/options.js";
 import type { WarmingDemand } from "../core/warm-up.js";
 import { type Rate, repliesOf, replyOf } from "../protocol/commands.js";
 import type { Limiter } from "./rate.js";
-import { WarmingRequest } from "./warming.js";
+import { timeLeft, WarmingRequest } from "./warming.js";
 
 /** One of the limits that apply to a request. */
 export interface Share {
@@ -74,9 +74,12 @@ export async function allowAll(shares: readonly Share[], options: WaitOptions = 
 
 async function decideAll(members: readonly Member[], options: WaitOptions): Promise<Decisions> {
   if (members.every(({ limiter }) => !limiter.warming)) return decide(members, options);
+  const [first] = members as [Member, ...Member[]];
+  const left = timeLeft(options, first.limiter.settings.timeout);
   const [decisions, denied] = await decideWarming(members, options);
-  const risen = await Promise.all(denied.map((request) => request.hasRisen(options)));
-  return risen.includes(true) ? (await decideWarming(members, options))[0] : decisions;
+  const risen = await Promise.all(denied.map((request) => request.hasRisen(left())));
+  const again = risen.includes(true) && left();
+  return again ? (await decideWarming(members, again))[0] : decisions;
 }
 
 /** Decide with the limits that the keys have while they warm up. Also returns which of them have denied it. */

@@ -24,7 +24,7 @@ import { type WaitingRequest, waitInTurn } from "./acquire.js";
 import { BaseLimiter, type BaseOptions } from "./base.js";
 import { CachedMode } from "./cached-mode.js";
 import { DenialCache } from "./denial-cache.js";
-import { WarmingRequest, warmingOf } from "./warming.js";
+import { timeLeft, WarmingRequest, warmingOf } from "./warming.js";
 
 /** The options of a Limiter. */
 export interface LimiterOptions extends BaseOptions, RateOptions {}
@@ -119,11 +119,14 @@ export class Limiter extends BaseLimiter {
     const demand = this.demand(requested(options, ALLOWED));
     const block = this.blockOf(options);
     if (!this.warming) return this.allowOnce(name, demand, block, options);
+    const left = timeLeft(options, this.settings.timeout);
     const first = WarmingRequest.of(this, name, demand);
     const decision = first.heard(await this.allowOnce(name, first.demand, block, options), true);
-    if (decision.granted > 0 || !(await first.hasRisen(options))) return decision;
+    if (decision.granted > 0 || !(await first.hasRisen(left()))) return decision;
+    const rest = left();
+    if (!rest) return decision;
     const again = WarmingRequest.of(this, name, demand);
-    return again.heard(await this.allowOnce(name, again.demand, block, options), true);
+    return again.heard(await this.allowOnce(name, again.demand, block, rest), true);
   }
 
   private allowOnce(

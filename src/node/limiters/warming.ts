@@ -1,6 +1,7 @@
 /** How a limiter decides while its keys warm up: each request has the limit that its key has reached. */
 
 import type { Decision, KnownReply, Source } from "../core/decision.js";
+import { milliseconds } from "../core/duration.js";
 import { UnavailableError } from "../core/errors.js";
 import type { LocalWindows } from "../core/local-windows.js";
 import type { RateOptions, WaitOptions } from "../core/options.js";
@@ -58,12 +59,12 @@ export class WarmingRequest {
 
   /**
    * Whether the limit is higher than it was at a denial. Once in each step of the warm-up, look how much is counted:
-   * perhaps other processes have warmed the key up.
+   * perhaps other processes have warmed the key up. Not when the wait has ended by then.
    */
-  async hasRisen(options: WaitOptions): Promise<boolean> {
+  async hasRisen(options: WaitOptions | null): Promise<boolean> {
     const { limiter, name, whole, demand } = this;
     const { warming } = limiter;
-    if (!warming || demand.limit >= whole.limit) return false;
+    if (!warming || !options || demand.limit >= whole.limit) return false;
     if (warming.looks(name)) {
       const look = { ...whole, cost: 1, partial: false };
       let remaining: number | undefined;
@@ -78,6 +79,19 @@ export class WarmingRequest {
     }
     return warming.limit(name, whole.limit, quiet(demand), limiter.now()) > demand.limit;
   }
+}
+
+/**
+ * What is left of the time that a request may wait for the server, as its options: a function that returns null when it is
+ * over.
+ */
+export function timeLeft({ deadline, ...others }: WaitOptions, timeout: number): () => WaitOptions | null {
+  const longest = deadline === undefined ? timeout : Math.min(timeout, milliseconds(deadline, "deadline", 0));
+  const began = performance.now();
+  return () => {
+    const left = Math.floor(longest - (performance.now() - began));
+    return left > 0 ? { ...others, deadline: left } : null;
+  };
 }
 
 /** So long after its last decision about a key, nothing that this process knows of counts any more. */

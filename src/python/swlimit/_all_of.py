@@ -48,9 +48,10 @@ async def _decide(requests: Sequence[Request[Any]], deadline: Duration | None) -
     wait: float = requests[0].limiter._wait(deadline)
     if all(one.limiter._warming is None for one in requests):
         return await _ask(requests, wait)
+    ends = time.monotonic() + wait
     decisions, denied = await _ask_warming(requests, wait)
-    if any([await one.limiter._has_risen(one.demand, wait) for one in denied]):
-        decisions, _ = await _ask_warming(requests, wait)
+    if any([await one.limiter._has_risen(one.demand, ends) for one in denied]):
+        decisions, _ = await _ask_warming(requests, max(0.0, ends - time.monotonic()))
     return decisions
 
 

@@ -134,11 +134,12 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
 
     async def _decide_warming(self, demand: Demand, command: Callable[[Demand], RateCommand], wait: float) -> Decision:
         """Decide with the limit that a key has while it warms up."""
+        ends = time.monotonic() + wait
         asked = self._with_its_limit(demand)
         decision = await self._decide_heard(asked, command(asked), wait)
-        if not decision and command(asked).name == Allow.name and await self._has_risen(asked, wait):
+        if not decision and command(asked).name == Allow.name and await self._has_risen(asked, ends):
             asked = self._with_its_limit(demand)
-            decision = await self._decide_heard(asked, command(asked), wait)
+            decision = await self._decide_heard(asked, command(asked), max(0.0, ends - time.monotonic()))
         return decision
 
     async def _decide_heard(self, demand: Demand, command: RateCommand, wait: float) -> Decision:
@@ -166,11 +167,11 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
             return decision._replace(retry_after=self._warming.wait(demand.key, full, demand.cost, now) / 1000)
         return decision
 
-    async def _has_risen(self, denied: Demand, wait: float) -> bool:
+    async def _has_risen(self, denied: Demand, ends: float) -> bool:
         """Whether the limit is higher than at a denial. Once in each step of the warm-up, look how much is counted:
-        perhaps other processes have warmed the key up."""
-        full = denied.full_limit
-        if self._warming is None or full is None or denied.quota.limit >= full:
+        perhaps other processes have warmed the key up. Not when the wait has ended by then."""
+        full, wait = denied.full_limit, ends - time.monotonic()
+        if self._warming is None or full is None or denied.quota.limit >= full or wait <= 0:
             return False
         if self._warming.looks(denied.key):
             peek = Peek(denied.key, denied.quota.at(full))
