@@ -33,6 +33,10 @@ struct Remembered<D> {
     /// Whether a read of the key is under way, which registers it for invalidations.
     is_read: bool,
     denials: Vec<Entry<D>>,
+    /// Requests that were denied before this instant, and in the same way the last time.
+    until: Option<Instant>,
+    denied: u32,
+    denied_last: u32,
 }
 
 #[derive(Debug)]
@@ -45,6 +49,9 @@ struct Entry<D> {
 /// The most denials of one key that are remembered: as many as different quotas and costs are asked of it, which are
 /// few.
 const MOST: usize = 8;
+/// A read is two commands. It pays where so many requests are denied before one can be granted, and simulations say
+/// that fewer do not tell of more.
+const MANY: u32 = 4;
 
 impl Epoch {
     pub fn new() -> Self {
@@ -89,18 +96,35 @@ impl Generation {
 
 impl<D> Memory<D> {
     pub fn new() -> Self {
-        Self(Mutex::new(Remembered { is_read: false, denials: Vec::new() }))
+        let (denials, until) = (Vec::new(), None);
+        Self(Mutex::new(Remembered { is_read: false, denials, until, denied: 0, denied_last: 0 }))
     }
 
     /// First result of `matching` over the denials that still hold.
     #[inline]
     pub fn find<R>(&self, epoch: &Epoch, now: Instant, matching: impl Fn(&D) -> Option<R>) -> Option<R> {
-        let held = self.0.lock();
+        let mut held = self.0.lock();
         let epoch = epoch.now();
-        held.denials
-            .iter()
-            .filter(|denial| denial.epoch == epoch && now < denial.until)
-            .find_map(|denial| matching(&denial.what))
+        let mut live = held.denials.iter().filter(|denial| denial.epoch == epoch && now < denial.until);
+        let found = live.find_map(|denial| matching(&denial.what))?;
+        held.denied = held.denied.saturating_add(1);
+        Some(found)
+    }
+
+    /// The server denied a request, and will until an instant: whether so many are denied that a read pays.
+    pub fn denied(&self, now: Instant, until: Instant) -> bool {
+        let mut held = self.0.lock();
+        if held.until.is_none_or(|until| until <= now) {
+            (held.until, held.denied_last, held.denied) = (Some(until), held.denied, 0);
+        }
+        held.denied = held.denied.saturating_add(1);
+        held.denied.max(held.denied_last) >= MANY
+    }
+
+    /// Many requests are denied, also by others.
+    pub fn denied_often(&self) {
+        let mut held = self.0.lock();
+        held.denied = held.denied.max(MANY);
     }
 
     /// Remembers a denial until an instant, in the place of those that it includes.
@@ -129,6 +153,8 @@ impl<D> Memory<D> {
     /// Whether nothing would be lost by forgetting the key itself.
     pub fn is_idle(&self, now: Instant) -> bool {
         let held = self.0.lock();
-        !held.is_read && held.denials.iter().all(|denial| denial.until <= now)
+        !held.is_read
+            && held.until.is_none_or(|until| until <= now)
+            && held.denials.iter().all(|denial| denial.until <= now)
     }
 }

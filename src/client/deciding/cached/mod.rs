@@ -2,8 +2,8 @@
 //!
 //! After a denial, nothing as large can be granted before the server said so, unless something is given back. Where the
 //! server sends invalidations, the key is read after the denial on the connection that gets them, and that read's
-//! own reply is remembered. The read goes beside the request, never before it. Elsewhere a denial is remembered for a
-//! short time only.
+//! own reply is remembered. The read goes beside the request, never before it, and only for a key of which many requests
+//! are denied. Elsewhere a denial is remembered for a short time only.
 
 mod memory;
 #[cfg(test)]
@@ -95,6 +95,10 @@ impl DenyCache {
         let is_tracked = link.is_tracked(key);
         if is_tracked && retry_after > worth {
             let memory = self.keys.get_or_make(&self.name(key), Memory::new);
+            let now = Instant::now();
+            if !memory.denied(now, now + retry_after) {
+                return;
+            }
             // While a read is under way, no denial is remembered: until it registers the key, changes go unnoticed.
             if memory.begin_reading() {
                 let reading = Reading { cache: Arc::clone(self), memory };
@@ -104,6 +108,11 @@ impl DenyCache {
         }
         let longest = if is_tracked { self.max_untracked_age.min(worth) } else { self.max_untracked_age };
         self.remember(key, demand, denied, sent, ticket, Some(longest));
+    }
+
+    /// Many requests for a key are denied, whoever decides.
+    pub fn denied_often(&self, key: &[u8]) {
+        self.keys.with(&self.name(key), || Arc::new(Memory::new()), |memory| memory.denied_often());
     }
 
     /// Remembers a denial for as long as it is certain, and no longer than `longest`.

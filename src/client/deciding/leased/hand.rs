@@ -582,7 +582,7 @@ mod tests {
     /// A hand that has become hot, and the flight of the request that made it so.
     fn hot(now: Instant) -> (Hand, Flight) {
         let mut hand = Hand::new(TERMS, TRIP, now);
-        for _ in 0..2 {
+        for _ in 0..5 {
             assert!(matches!(decide(&mut hand, ask(1), now), Step::Own(None)));
         }
         let Step::Own(Some(flight)) = decide(&mut hand, ask(1), now) else { panic!("it is hot") };
@@ -742,7 +742,7 @@ mod tests {
     fn the_server_decides_for_a_dry_key_where_there_is_no_room_for_a_flight() {
         let (now, trip) = (Instant::now(), Duration::from_millis(1));
         let mut hand = Hand::new(Terms { most: 10, ..TERMS }, trip, now);
-        let own = (0..3).map(|_| decide(&mut hand, ask(1), now)).last();
+        let own = (0..6).map(|_| decide(&mut hand, ask(1), now)).last();
         let Some(Step::Own(Some(flight))) = own else { panic!("it is hot") };
         assert_eq!(hand.landed(flight.number, landed(2), now + trip), None);
         let dear = decide(&mut hand, ask(3), now + Duration::from_millis(500));

@@ -248,6 +248,7 @@ impl Landing {
         let back = leased.hand.lock().landed(flight.number, landed, awake());
         leased.landed.notify_waiters();
         if let Some(denied) = denied {
+            core.deny_cache.denied_often(&leased.key);
             core.deny_cache.denied(&core.link, &leased.key, demand, &denied, settled.sent, *ticket);
         }
         core.ends_at(flight.until(core.terms), leased, back);

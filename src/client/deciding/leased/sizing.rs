@@ -6,8 +6,10 @@ use std::time::Duration;
 const LEAST_PACE: Duration = Duration::from_millis(100);
 /// A smaller batch, in multiples of the largest cost, is not worth a command.
 const LEAST: u64 = 3;
-/// Fewer requests or leases than this are not worth a lease.
+/// Fewer requests in half a lease, or leases, than this are not worth a lease.
 const FEW: f64 = 3.0;
+/// Of fewer requests no such rate is known: they may have come together by chance.
+const KNOWN: f64 = 6.0;
 
 /// What a limiter's leases are, at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,7 +59,7 @@ pub(crate) fn is_hot(need: &Need, terms: &Terms, trip: Duration, was_hot: bool) 
     let leases = (need.rate * terms.half_life(trip)).min(terms.most as f64 / need.cost.max(1) as f64);
     trip.as_secs_f64() * part <= terms.length.as_secs_f64() / 2.0
         && leases >= FEW * part
-        && f64::from(need.requests) >= FEW * part
+        && f64::from(need.requests) >= KNOWN * part
         && low_water(need, trip) as f64 * part <= terms.most as f64 / 2.0
 }
 
@@ -117,8 +119,8 @@ mod tests {
             [[true, true], [false, true], [false, true], [false, false]]
         );
         assert_eq!(
-            [3, 2, 1].map(|requests| hot(Need { requests, ..need(50.0) }, TRIP)),
-            [[true, true], [false, true], [false, false]]
+            [6, 5, 3, 2].map(|requests| hot(Need { requests, ..need(50.0) }, TRIP)),
+            [[true, true], [false, true], [false, true], [false, false]]
         );
         // Too far away, or more under way than may be leased.
         let far = [500, 501, 1_001].map(|ms| hot(need(20.0), Duration::from_millis(ms)));
