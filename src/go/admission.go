@@ -285,7 +285,7 @@ func (a *Admission) keep(ctx context.Context, asked *holdRequest, id string, raw
 		a.Holds = append(a.Holds, hold)
 	default:
 		a.reservation = hold
-		runtime.AddCleanup(a, func(hold *Hold) { hold.over(nil) }, hold)
+		runtime.AddCleanup(a, (*Hold).ReleaseSoon, hold)
 	}
 	return nil
 }

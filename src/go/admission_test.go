@@ -84,9 +84,6 @@ func TestPlacesEndBeforeTheUsageIsKnown(t *testing.T) {
 		if again := must(a.Settle(background, 1)); again != nil {
 			t.Errorf("%v", again)
 		}
-		if conn != nil && of.held(t)[2] != 1 { // of the other admission, which nobody has settled
-			t.Errorf("%v are held", of.held(t))
-		}
 	})
 }
 
@@ -142,17 +139,17 @@ func TestMaxAge(t *testing.T) {
 	})
 }
 
-// Nobody has to settle: what is collected as garbage is no longer renewed.
+// Nobody has to settle: the reservation of what is collected as garbage ends.
 func TestForgottenAdmissions(t *testing.T) {
-	conn := server(t)
-	of := newAdmissible(t, conn, 1)
+	of := newAdmissible(t, server(t), 1)
 	must(Admit(background, of.parts(1))).Release()
-	eventually(t, "nothing is renewed", func() bool {
+	eventually(t, "nothing is reserved", func() bool {
 		runtime.GC()
-		conn.renewer.mu.Lock()
-		defer conn.renewer.mu.Unlock()
-		return len(conn.renewer.groups) == 0
+		return of.held(t) == [3]int{}
 	})
+	if of.used(t) != 1 {
+		t.Errorf("%d are used", of.used(t))
+	}
 }
 
 // Settled and released in the background, through a relay that loses replies: each is counted as it was settled, once.

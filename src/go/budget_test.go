@@ -206,4 +206,8 @@ func testCancelledAdmissions(t *testing.T, addr string) {
 			t.Errorf("%+v", all)
 		}
 	}
+	reserved := must(NewHolds(conn, 1, time.Minute, options...))
+	if all := must(reserved.Holders(background, "{rate:"+k+"}:reserved", 10)); len(all) != 0 {
+		t.Errorf("%+v", all)
+	}
 }

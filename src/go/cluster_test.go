@@ -34,6 +34,12 @@ func TestCluster(t *testing.T) {
 			scenario(t, "{"+key()+"}", conn)
 		}
 		backends(t, conn, 3, "script")
+		for range 10 { // each key's windows are in one slot
+			if d := must(must(NewLimits(conn, "5/hour; 3/minute", Timeout(20*time.Second), OnFailure(Error))).Allow(background,
+				key())); !d.Allowed {
+				t.Errorf("%+v", d)
+			}
+		}
 		var refused RefusedError
 		l := limiter(t, conn, 10)
 		if _, err := AllowAll(background, l.Request("{a}", 1), l.Request("{b}", 1)); !errors.As(err, &refused) ||
