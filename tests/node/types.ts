@@ -18,6 +18,7 @@ import type { RateLimiterAbstract, RateLimiterRes } from "rate-limiter-flexible"
 import { createClient, createClientPool, createCluster, createSentinel } from "redis";
 import { createClient as createClient5 } from "redis-5";
 import {
+  Adaptive,
   type Admission,
   admit,
   allowAll,
@@ -74,6 +75,17 @@ const each: readonly Decision[] = (await limits.allow("k", { cost: 2 })).each;
 new Limits({ client, rates: "3/m", window: "1m" });
 // @ts-expect-error: the rate says the limit
 await Limiter.fromUrl("redis://127.0.0.1", "3/m", { limit: 3 });
+
+new Limiter({ limit: 100, window: "1m", warmUp: "10m", cold: 2 });
+// @ts-expect-error: one of two algorithms
+new Adaptive({ algorithm: "vegas" });
+const adaptive: Adaptive = new Adaptive({ min: 5, window: 500 });
+const body: string = await adaptive.run(async (permit) => {
+  permit.drop();
+  return "body";
+});
+// @ts-expect-error: there may be none
+adaptive.permit().done();
 
 const app = express();
 app.use(expressLimit({ limiter }));
@@ -149,7 +161,7 @@ const servers: ServerState[] = limiter.servers();
 const remaining: number | undefined = decision.remaining;
 const source: "server" | "cache" | "failure" | "local" = decision.source;
 
-export { all, each, headers, left, month, own, remaining, servers, source };
+export { all, body, each, headers, left, month, own, remaining, servers, source };
 
 export async function work(): Promise<[boolean, string, readonly number[] | null]> {
   const streams = new HoldLimiter({ client, limit: 5, ttl: "1m" });
