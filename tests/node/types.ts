@@ -35,7 +35,7 @@ import {
 } from "swlimit";
 import { inTurn } from "swlimit/bullmq";
 import { HttpLimiter } from "swlimit/edge";
-import { rateLimit as expressLimit } from "swlimit/express";
+import { concurrencyLimit, rateLimit as expressLimit } from "swlimit/express";
 import { SwlimitStore } from "swlimit/express-rate-limit";
 import { rateLimit as fastifyLimit } from "swlimit/fastify";
 import { swlimitStore } from "swlimit/fastify-rate-limit";
@@ -46,6 +46,8 @@ import { observe as observeByOpenTelemetry, trace } from "swlimit/opentelemetry"
 import { observe } from "swlimit/prometheus";
 import { RateLimiterSwlimit } from "swlimit/rate-limiter-flexible";
 import { FakeLimiter, TestClock } from "swlimit/testing";
+import { webSocketLimit } from "swlimit/ws";
+import { type WebSocket, WebSocketServer } from "ws";
 
 const client = createClient();
 const clients: Client[] = [
@@ -109,6 +111,25 @@ observeByOpenTelemetry({ limiter, limits });
 trace({ month });
 // @ts-expect-error: limiters have names
 observe([limiter]);
+
+const places = new HoldLimiter({ client, limit: 5 });
+app.use(concurrencyLimit({ limiter: places, key: (request) => request.get("x-user") }, { wait: "2s" }));
+// @ts-expect-error: a place is held by a limiter of holds
+concurrencyLimit({ limiter });
+const rules = { connections: { limiter: places }, messages: { limiter: limits, key: () => "k" } };
+new WebSocketServer().on(
+  "connection",
+  webSocketLimit(rules, (socket: WebSocket, request) => socket.send(`${request.url}`)),
+);
+
+// @ts-expect-error: either a period or a window
+new BudgetLimiter({ limit: 1, period: "month", window: "1m" });
+// @ts-expect-error: one of both is needed
+new BudgetLimiter({ limit: 1 });
+// @ts-expect-error: fixed windows have no zone
+new BudgetLimiter({ limit: 1, window: "1m", timeZone: "Europe/Berlin" });
+new BudgetLimiter({ limit: 1, period: "month", window: undefined, anchor: 15 });
+new BudgetLimiter({ limit: 1, window: "1m", period: undefined });
 
 const server = fastify();
 server.addHook("onRequest", fastifyLimit({ limiter }));

@@ -1,35 +1,86 @@
 /** Middleware for Express and compatible frameworks. */
 
 import type { Request, Response } from "express";
-import { addressKey, DENIED, type HttpOptions, headersFor, judge, type Rule, type Verdict } from "./http.js";
+import type { Duration } from "../core/duration.js";
+import type { Hold } from "../limiters/hold.js";
+import {
+  addressKey,
+  DENIED,
+  type HoldRule,
+  type HttpOptions,
+  headersFor,
+  holdFor,
+  judge,
+  type Reading,
+  type Rule,
+  type Verdict,
+} from "./http.js";
 
 export interface ExpressOptions extends HttpOptions {
   /** Answers a denied request; by default with status 429 and a line of text. */
   onDenied?(request: Request, response: Response, next: Next, verdict: Verdict): unknown;
 }
 
+export interface ConcurrencyOptions {
+  /** How long a request waits for a place; by default not at all. */
+  readonly wait?: Duration;
+  /** Answers a denied request; by default with status 429 and a line of text. */
+  onDenied?(request: Request, response: Response, next: Next, hold: Hold): unknown;
+}
+
 type Next = (error?: unknown) => void;
+
+const READING: Reading<Request> = {
+  method: ({ method }) => method,
+  address: ({ ip }) => (ip === undefined ? undefined : addressKey(ip)),
+};
 
 /** Middleware that passes a request if all rules grant it. The decision is in `response.locals.rateLimit`. */
 export function rateLimit(rules: Rule<Request> | readonly Rule<Request>[], options: ExpressOptions = {}) {
   return async (request: Request, response: Response, next: Next): Promise<void> => {
     try {
-      const verdict = await judge(rules, request, {
-        method: ({ method }) => method,
-        address: ({ ip }) => (ip === undefined ? undefined : addressKey(ip)),
-      });
+      const verdict = await judge(rules, request, READING);
       if (!verdict) return next();
       response.locals.rateLimit = verdict;
       for (const [name, value] of Object.entries(headersFor(verdict, options))) response.setHeader(name, value);
       if (verdict.granted) return next();
       response.statusCode = 429;
       if (options.onDenied) await options.onDenied(request, response, next, verdict);
-      else {
-        response.setHeader("Content-Type", "text/plain; charset=utf-8");
-        response.end(DENIED);
-      }
+      else deny(response);
     } catch (error) {
       next(error);
     }
   };
+}
+
+/**
+ * Middleware that holds a place for each request until its response has ended or the client has left; for responses
+ * that stream. The hold is in `response.locals.hold`.
+ */
+export function concurrencyLimit(rule: HoldRule<Request>, { wait = 0, onDenied }: ConcurrencyOptions = {}) {
+  return async (request: Request, response: Response, next: Next): Promise<void> => {
+    const left = new AbortController();
+    response.once("close", () => left.abort());
+    try {
+      const hold = await holdFor(rule, request, READING, { wait, signal: left.signal });
+      if (!hold) return next();
+      response.locals.hold = hold;
+      if (hold.granted === 0) {
+        response.statusCode = 429;
+        if (onDenied) await onDenied(request, response, next, hold);
+        else deny(response);
+        return;
+      }
+      left.signal.addEventListener("abort", () => void hold.release());
+      if (left.signal.aborted) await hold.release();
+      else next();
+    } catch (error) {
+      if (!left.signal.aborted) next(error);
+    }
+  };
+}
+
+function deny(response: Response): void {
+  response.setHeader("Content-Type", "text/plain; charset=utf-8");
+  response.end(DENIED);
 }

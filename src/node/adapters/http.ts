@@ -4,6 +4,7 @@ import { isIPv6 } from "node:net";
 import type { Decision } from "../core/decision.js";
 import type { HeaderOptions } from "../core/headers.js";
 import { allowAll, type Decisions, type Share } from "../limiters/all-of.js";
+import type { Hold, HoldLimiter, HoldOptions } from "../limiters/hold.js";
 import { Limits } from "../limiters/limits.js";
 import type { Limiter } from "../limiters/rate.js";
 
@@ -19,6 +20,11 @@ export interface Rule<Request> {
   readonly methods?: readonly string[];
   /** Requests match only methods in capitals, and GET does not include HEAD. */
   readonly methodExact?: boolean;
+}
+
+/** A limit of requests that are under way at once. */
+export interface HoldRule<Request> extends Omit<Rule<Request>, "limiter"> {
+  readonly limiter: HoldLimiter | ((request: Request) => HoldLimiter | Promise<HoldLimiter>);
 }
 
 /** How to read a framework's requests. */
@@ -62,6 +68,21 @@ export async function judge<Request>(
   const [first] = shares;
   if (!first) return null;
   return shares.length > 1 ? allowAll(shares) : first.limiter.allow(first.key, { cost: first.cost });
+}
+
+/** Take a place for a request, if the rule has a key for it; else null. */
+export async function holdFor<Request>(
+  rule: HoldRule<Request>,
+  request: Request,
+  { method, address }: Reading<Request>,
+  options: Omit<HoldOptions, "cost"> = {},
+): Promise<Hold | null> {
+  if (!limitsMethod(rule, method(request))) return null;
+  const { limiter, key = address, cost = 1 } = rule;
+  const name = await key(request);
+  if (name === undefined) return null;
+  const holds = typeof limiter === "function" ? await limiter(request) : limiter;
+  return holds.hold(name, { ...options, cost: typeof cost === "function" ? await cost(request) : cost });
 }
 
 /** Whether a rule limits requests with this method. */

@@ -12,11 +12,14 @@ import { BoundedMap } from "../util/bounded-map.js";
 import { BaseLimiter, type BaseOptions } from "./base.js";
 
 /** A quota of the calendar, or of fixed windows: `period` or `window`. */
-export interface BudgetLimiterOptions extends BaseOptions, Partial<CalendarOptions> {
+export type BudgetLimiterOptions = BaseOptions & {
   /** Units per period, 0 … 2^53 − 1. */
   readonly limit: number;
+} & ((CalendarOptions & { readonly window?: undefined }) | FixedWindow);
+
+interface FixedWindow extends Partial<Record<keyof CalendarOptions, undefined>> {
   /** In place of `period`: all units are free again so long after the first was counted; 1 ms … 3650 days. */
-  readonly window?: Duration | undefined;
+  readonly window: Duration;
 }
 
 export interface BudgetOptions extends WaitOptions {

@@ -1,0 +1,133 @@
+/** Limits of WebSockets, for the package ws. */
+
+import type { IncomingMessage } from "node:http";
+import type { Hold } from "../limiters/hold.js";
+import { addressKey, type HoldRule, holdFor, judge, type Reading, type Rule } from "./http.js";
+
+/** The codes that close a WebSocket: too many connections, too many messages, an error of a limiter. */
+const TRY_AGAIN_LATER = 1013;
+const POLICY_VIOLATION = 1008;
+const INTERNAL_ERROR = 1011;
+
+/** The used part of a WebSocket. */
+export interface LimitedSocket {
+  emit(event: string | symbol, ...args: unknown[]): boolean;
+  close(code: number, reason: string): void;
+  pause(): void;
+  resume(): void;
+}
+
+export interface WebSocketRules {
+  /** How many are connected at once. */
+  readonly connections?: HoldRule<IncomingMessage>;
+  /** How many messages they send; of a list all must grant. */
+  readonly messages?: Rule<IncomingMessage> | readonly Rule<IncomingMessage>[];
+}
+
+const READING: Reading<IncomingMessage> = {
+  method: ({ method = "GET" }) => method,
+  address: ({ socket }) => (socket.remoteAddress === undefined ? undefined : addressKey(socket.remoteAddress)),
+};
+
+/**
+ * A listener for a server's event "connection", which calls `listener` with each connection that finds a place. One that
+ * finds none is closed with code 1013 (try again later). A message beyond the limit is not emitted, and closes its
+ * connection with code 1008 (policy violation).
+ */
+export function webSocketLimit<Socket extends LimitedSocket>(
+  rules: WebSocketRules,
+  listener: (socket: Socket, request: IncomingMessage) => void,
+): (socket: Socket, request: IncomingMessage) => void {
+  if (!rules.connections && !rules.messages) {
+    throw new TypeError("what limits WebSockets is a rule of connections, of messages, or both");
+  }
+  return (socket, request) => new LimitedConnection(rules, socket, request).open(() => listener(socket, request));
+}
+
+/** A WebSocket whose events "message" and "close" wait in order until the limits have decided. */
+class LimitedConnection {
+  private readonly emit: LimitedSocket["emit"];
+  private hold: Hold | null = null;
+  private last: Promise<void> = Promise.resolve();
+  private waiting = 0;
+  /** Whether the listener has it. */
+  private isOpen = false;
+  /** No message is emitted any more. */
+  private isRefused = false;
+  private hasLeft = false;
+
+  constructor(
+    private readonly rules: WebSocketRules,
+    private readonly socket: LimitedSocket,
+    private readonly request: IncomingMessage,
+  ) {
+    this.emit = socket.emit.bind(socket);
+    // A listener of "message" could not keep a message from the other listeners.
+    socket.emit = (event, ...args) => {
+      if (event === "close") this.left();
+      if (event === "error" && !this.isOpen) return false; // nobody listens, which would end the process
+      if (event !== "message" && event !== "close") return this.emit(event, ...args);
+      this.inOrder(async () => {
+        if (event === "close" || (await this.mayPass())) this.emit(event, ...args);
+      });
+      return true;
+    };
+  }
+
+  open(listen: () => void): void {
+    this.inOrder(async () => {
+      const { connections } = this.rules;
+      if (connections) this.hold = await this.decided(() => holdFor(connections, this.request, READING));
+      if (this.hold?.granted === 0) this.refuse(TRY_AGAIN_LATER, "too many connections");
+      if (this.hasLeft) this.left();
+      if (this.isRefused) return;
+      this.isOpen = true;
+      listen();
+    });
+  }
+
+  private left(): void {
+    this.hasLeft = true;
+    void this.hold?.release();
+  }
+
+  private async mayPass(): Promise<boolean> {
+    const { messages } = this.rules;
+    if (this.isRefused) return false;
+    const verdict = messages ? await this.decided(() => judge(messages, this.request, READING)) : null;
+    if (!verdict || verdict.granted) return !this.isRefused;
+    const { retryAfter = -1 } = verdict;
+    const wait = retryAfter < 0 ? "" : `, retry after ${Math.ceil(retryAfter / 1000)} s`;
+    this.refuse(POLICY_VIOLATION, `too many messages${wait}`);
+    return false;
+  }
+
+  /** What a limit decides; null after an error, which refuses the connection. */
+  private async decided<T>(decide: () => Promise<T>): Promise<T | null> {
+    try {
+      return await decide();
+    } catch (error) {
+      this.refuse(INTERNAL_ERROR, "the limits failed");
+      process.emitWarning(error as Error);
+      return null;
+    }
+  }
+
+  private refuse(code: number, reason: string): void {
+    this.isRefused = true;
+    this.socket.close(code, reason);
+  }
+
+  /** Do `work` after what came before. The client sends no more meanwhile than what is under way. */
+  private inOrder(work: () => Promise<void>): void {
+    if (this.waiting++ === 0) this.socket.pause();
+    this.last = this.last.then(work).catch((error) => {
+      setImmediate(() => {
+        throw error; // of a listener
+      });
+    });
+    this.last.then(() => {
+      if (--this.waiting === 0) this.socket.resume();
+    });
+  }
+}
