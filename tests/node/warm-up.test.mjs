@@ -161,6 +161,15 @@ for (const mode of ["direct", "cached"]) {
   });
 }
 
+test("a cost above the moment's limit is asked for", async (test) => {
+  const client = await connect(test);
+  const limit = limiter(test, { client, limit: 120, window: "1h", resolution: "5m", warmUp: "10h" });
+  const k = key();
+  const sources = [];
+  for (const cost of [60, 60, 121]) sources.push((await limit.allow(k, { cost })).source);
+  assert.deepEqual(sources, ["server", "server", "cache"]);
+});
+
 test("a request whose time is over does not look", async (test) => {
   const clock = movedClock(test);
   const client = await connect(test);

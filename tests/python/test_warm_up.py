@@ -211,6 +211,12 @@ class TestServer:
         assert saturate(late) == (0, 120)
         assert late.statistics.server == 2
 
+    def test_a_cost_above_the_moment_s_limit_is_asked_for(self, process, clock):
+        """Its reply says how much is counted."""
+        limiter = process()
+        sources = [limiter.allow("k", cost).source for cost in (60, 60, 121)]
+        assert sources == ["server", "server", "cache"]
+
     def test_a_request_whose_time_is_over_does_not_look(self, process, kind, clock):
         late = process(mode="direct")
         process().record("k", 120)
