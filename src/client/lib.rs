@@ -62,6 +62,7 @@
 #![warn(missing_debug_implementations)]
 #![forbid(unsafe_code)]
 
+mod adaptive;
 mod admission;
 mod budget;
 mod calendar;
@@ -96,6 +97,7 @@ mod upstream;
 mod wait;
 mod warm_up;
 
+pub use adaptive::{Adaptive, AdaptiveBuilder, Algorithm, Permit};
 pub use admission::{Admission, Member};
 pub use budget::{BudgetLimiter, BudgetLimiterBuilder};
 pub use calendar::{Calendar, Period};
