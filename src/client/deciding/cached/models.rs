@@ -6,7 +6,7 @@ use loom::sync::Arc;
 use tokio::time::Instant;
 
 /// The same source with the model's primitives.
-#[allow(clippy::duplicate_mod)]
+#[allow(clippy::duplicate_mod, dead_code)]
 #[path = "memory.rs"]
 mod memory;
 
