@@ -9,8 +9,8 @@ const (
 	longTimeParts = 601 // a window moves the long-time mean by two of so many parts
 )
 
-// adaptation says how a limit follows how long requests take: after Netflix' concurrency-limits. Times are microseconds.
-// Products are rounded before sums, so that all machines and languages come to the same.
+// adaptation says how a limit follows how long requests take: after Netflix' concurrency-limits. Times are
+// microseconds. Products are rounded before sums, so that all machines and languages come to the same.
 type adaptation struct {
 	min, max        float64
 	aimd            bool

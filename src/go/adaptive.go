@@ -112,7 +112,8 @@ func (a *Adaptive) Permit() (*Permit, error) {
 	defer a.mu.Unlock()
 	if limit := a.state.limit(); a.inflight >= limit {
 		a.counts.Denied++
-		return nil, &DeniedError{Decision: reply{limit: limit, retryAfter: unknownMS, resetAfter: unknownMS}.decision(FromLocal)}
+		none := reply{limit: limit, retryAfter: unknownMS, resetAfter: unknownMS}
+		return nil, &DeniedError{Decision: none.decision(FromLocal)}
 	}
 	a.inflight++
 	return &Permit{of: a, began: now(), inflight: a.inflight}, nil

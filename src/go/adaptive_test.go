@@ -105,7 +105,7 @@ func TestAdaptive(t *testing.T) {
 	a := must(NewAdaptive(AdaptiveOptions{Min: 2, Max: 3, Window: 100 * time.Millisecond}))
 	first, second := must(a.Permit()), must(a.Permit())
 	var denied *DeniedError
-	if _, err := a.Permit(); !errors.As(err, &denied) || denied.Decision.Limit != 2 || denied.Decision.RetryAfter != Unknown {
+	if _, err := a.Permit(); !errors.As(err, &denied) || denied.Decision.Limit != 2 || denied.RetryAfter() != Unknown {
 		t.Error(err)
 	}
 	first.Done(false)
@@ -126,8 +126,8 @@ func TestAdaptive(t *testing.T) {
 	for _, c := range []struct {
 		err            error
 		counts, isDrop bool
-	}{{nil, true, false}, {failed, false, false}, {context.DeadlineExceeded, true, true}, {os.ErrDeadlineExceeded, true, true},
-		{context.Canceled, false, false}} {
+	}{{nil, true, false}, {failed, false, false}, {context.DeadlineExceeded, true, true},
+		{os.ErrDeadlineExceeded, true, true}, {context.Canceled, false, false}} {
 		b := must(NewAdaptive(AdaptiveOptions{}))
 		if err := b.Run(func() error { time.Sleep(200 * time.Microsecond); return c.err }); err != c.err {
 			t.Error(err)

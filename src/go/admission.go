@@ -70,9 +70,9 @@ type Admission struct {
 // Admit decides rates, budgets and holds at once: all or nothing. All parts have the same Conn, and in a cluster all
 // keys are of one slot. Settle corrects what was counted by what was really used.
 //
-// With a hold or MaxAge, what rates and budgets count is reserved at the server, under a key of its own beside the first
-// part's: so Settle corrects it once, even if replies are lost, and after the holds were released, too. The reservation
-// lasts as long as this process keeps the Admission.
+// With a hold or MaxAge, what rates and budgets count is reserved at the server, under a key of its own beside that of
+// the first part: so Settle corrects it once, even if replies are lost, and after the holds were released, too. The
+// reservation lasts as long as this process keeps the Admission.
 func Admit(ctx context.Context, parts []Part, options ...AdmitOption) (*Admission, error) {
 	return admit(ctx, parts, options, false)
 }

@@ -51,7 +51,7 @@ func TestInABubble(t *testing.T) {
 
 		rising := must(New(nil, Quota{Limit: 90, Window: time.Second}, WarmUp(time.Minute)))
 		most := int64(0)
-		for range 60 {
+		for range 120 {
 			for must(rising.Allow(background, "k")).Allowed() {
 			}
 			limit := must(rising.Peek(background, "k")).Limit
@@ -59,7 +59,7 @@ func TestInABubble(t *testing.T) {
 				t.Errorf("%d after %d", limit, most)
 			}
 			most = limit
-			time.Sleep(time.Second)
+			time.Sleep(time.Second / 2)
 		}
 		if d := must(rising.Peek(background, "k")); d.Limit != 90 {
 			t.Errorf("%+v", d)

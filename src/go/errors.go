@@ -36,8 +36,8 @@ type DeniedError struct {
 	again time.Duration // 0: the decision says it
 }
 
-// RetryAfter is when to try again: Never where that does not help, or Unknown. Of an admission it counts all parts. Holds
-// may be released at any moment, so for those of an admission it is a second at most.
+// RetryAfter is when to try again: Never where that does not help, or Unknown. Of an admission it counts all parts.
+// Holds may be released at any moment, so for those of an admission it is a second at most.
 func (e *DeniedError) RetryAfter() time.Duration {
 	if e.again != 0 {
 		return e.again

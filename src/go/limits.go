@@ -11,8 +11,8 @@ type Limits struct {
 	limiters []*Limiter
 }
 
-// NewLimits returns rates such as "100/hour; 5/second", as [ParseQuota] reads each: a request is granted by all of them,
-// or counted by none. The options are those of [New].
+// NewLimits returns rates such as "100/hour; 5/second", as [ParseQuota] reads each: a request is granted by all of
+// them, or counted by none. The options are those of [New].
 func NewLimits(conn *Conn, rates string, options ...Option) (*Limits, error) {
 	quotas, err := parseRates(rates)
 	if err != nil {

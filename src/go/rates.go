@@ -29,7 +29,8 @@ func ParseQuota(text string) (Quota, error) {
 	case err != nil:
 		return Quota{}, err
 	case len(rates) > 1:
-		return Quota{}, wrong("'%s' has %d rates, and a limiter takes one: use Limits", strings.Trim(text, spaces), len(rates))
+		return Quota{}, wrong("'%s' has %d rates, and a limiter takes one: use Limits", strings.Trim(text, spaces),
+			len(rates))
 	}
 	return rates[0], nil
 }

@@ -112,7 +112,8 @@ func TestLimits(t *testing.T) {
 			t.Errorf("%v", all)
 		}
 	})
-	for rates, option := range map[string]Option{"5/hour, 5/60m": Name("a"), "5/hour": Timeout(-1), "5/minute": BlockFor(1e9)} {
+	for rates, option := range map[string]Option{"5/hour, 5/60m": Name("a"), "5/hour": Timeout(-1),
+		"5/minute": BlockFor(1e9)} {
 		if _, err := NewLimits(nil, rates, option); !errors.Is(err, ErrArgument) {
 			t.Errorf("%s: %v", rates, err)
 		}

@@ -9,8 +9,8 @@ const (
 	windowsToWarm = 10 // so many windows at least
 )
 
-// warmUp is how a limit rises after idleness: from about a cold-th of it, as Guava's does under saturation. Products are
-// rounded before sums, so that all machines and languages come to the same.
+// warmUp is how a limit rises after idleness: from about a cold-th of it, as Guava's does under saturation. Products
+// are rounded before sums, so that all machines and languages come to the same.
 type warmUp struct {
 	period int64 // ms
 	cold   float64

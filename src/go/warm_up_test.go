@@ -212,6 +212,31 @@ func TestSeveralWarmUp(t *testing.T) {
 	})
 }
 
+// A server that answers a denial, and loses the connection when it is asked again: the denial stands.
+func TestWarmingDenialsStand(t *testing.T) {
+	addr := fake(t, func(_ string, words []any) string {
+		switch {
+		case words[0] == "SWLIMIT.PEEK":
+			return "*5\r\n:0\r\n:90\r\n:0\r\n:1000\r\n:1000\r\n"
+		case words[0] != "SWLIMIT.ALLOW":
+			return noReply
+		case len(words) == 1:
+			return "-ERR wrong number of arguments\r\n"
+		case words[2] == "90":
+			return "broken\r\n"
+		}
+		return "*5\r\n:0\r\n:30\r\n:0\r\n:1000\r\n:1000\r\n"
+	})
+	l := must(New(connect(t, Server{Addr: addr}), Quota{Limit: 90, Window: time.Minute}, WarmUp(time.Hour), Mode(Direct),
+		OnFailure(Error), Timeout(20*time.Second)))
+	if d, err := l.Allow(background, "k"); err != nil || d.Allowed() || d.Source != FromServer || d.Limit != 30 {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if n := l.Statistics(); n != (Statistics{Server: 1}) {
+		t.Errorf("%+v", n)
+	}
+}
+
 // Without an answer the policy decides with the limit that was asked for.
 func TestWarmUpWithoutAnAnswer(t *testing.T) {
 	conn := connect(t, Server{Addr: "127.0.0.1:1"})

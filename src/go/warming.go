@@ -3,6 +3,7 @@ package swlimit
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // warming is what a limiter with a warm-up knows of its keys.
@@ -80,12 +81,20 @@ func (w *warming) later(key string, q *quota, r *reply, cost int64) {
 
 // allowWarming asks with the limit of the step, and once more where that shows that the step is a later one.
 func (l *Limiter) allowWarming(ctx context.Context, key string, d demand) (Decision, error) {
-	full := d.quota
+	full, began := d.quota, now()
 	r, source, err := l.askWarming(ctx, key, d, &full)
 	if err == nil && r.granted == 0 && source != FromFailure && r.limit < full.limit {
-		l.lookWarming(ctx, key, &full)
-		if l.warming.ask(key, &full) > r.limit {
-			r, source, err = l.askWarming(ctx, key, d, &full)
+		if looks := l.warming.looks(key); looks || l.warming.ask(key, &full) > r.limit {
+			rest, cancel := l.rest(ctx, began)
+			defer cancel()
+			if looks {
+				l.lookWarming(rest, key, &full)
+			}
+			if l.warming.ask(key, &full) > r.limit {
+				if again, by, failed := l.askWarming(rest, key, d, &full); failed == nil {
+					r, source = again, by
+				}
+			}
 		}
 		l.warming.later(key, &full, &r, d.least())
 	}
@@ -95,7 +104,16 @@ func (l *Limiter) allowWarming(ctx context.Context, key string, d demand) (Decis
 	return l.decided(r, source), nil
 }
 
-func (l *Limiter) askWarming(ctx context.Context, key string, d demand, full *quota) (r reply, source Source, err error) {
+// rest is ctx with what is left of the time that a request waits for the server. It is over when that is.
+func (a asker) rest(ctx context.Context, began time.Duration) (context.Context, context.CancelFunc) {
+	if a.conn == nil {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, began+a.timeout-now())
+}
+
+func (l *Limiter) askWarming(ctx context.Context, key string, d demand, full *quota) (r reply, source Source,
+	err error) {
 	d.limit = l.warming.ask(key, full)
 	known := false
 	if l.conn == nil {
@@ -114,31 +132,34 @@ func (l *Limiter) askWarming(ctx context.Context, key string, d demand, full *qu
 
 // lookWarming sees behind a denial how much is counted, which only a reply at the whole limit shows.
 func (l *Limiter) lookWarming(ctx context.Context, key string, full *quota) {
-	if l.warming.looks(key) {
-		if r, source, err := l.look(ctx, key, demand{*full, 1, false}); err == nil {
-			r.granted = 0
-			l.warming.feed(key, full, r, source)
-		}
+	if r, source, err := l.look(ctx, key, demand{*full, 1, false}); err == nil {
+		r.granted = 0
+		l.warming.feed(key, full, r, source)
 	}
 }
 
 // decide decides several limits, each with the limit of its step, and once more where one is shown to have risen.
 func (all together) decide(ctx context.Context) (answer, error) {
+	began := now()
 	a, err := all.ask(ctx)
 	if err != nil || a.allowed || a.source == FromFailure {
 		return a, err
 	}
+	rest, cancel := all[0].limiter.rest(ctx, began)
+	defer cancel()
 	again := false
 	for i, r := range all {
 		full := r.limiter.quota
 		if each := a.replies[i]; r.limiter.warming != nil && each.granted == 0 && each.limit < full.limit {
-			r.limiter.lookWarming(ctx, r.key, &full)
+			if r.limiter.warming.looks(r.key) {
+				r.limiter.lookWarming(rest, r.key, &full)
+			}
 			again = again || r.cost <= full.limit && r.limiter.warming.ask(r.key, &full) > each.limit
 		}
 	}
 	if again {
-		if a, err = all.ask(ctx); err != nil {
-			return a, err
+		if second, err := all.ask(rest); err == nil {
+			a = second
 		}
 	}
 	for i, r := range all {

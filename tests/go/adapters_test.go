@@ -176,7 +176,8 @@ func TestOpen(t *testing.T) {
 		if _, err := l.Allow(context.Background(), rand.Text()); !errors.Is(err, swlimit.ErrClosed) {
 			t.Error(name, err)
 		}
-		for _, wrong := range [][2]string{{"http://" + address(t, "main"), "2/minute"}, {"redis://" + address(t, "main"), "2"}} {
+		for _, wrong := range [][2]string{{"http://" + address(t, "main"), "2/minute"},
+			{"redis://" + address(t, "main"), "2"}} {
 			if _, err := open(wrong[0], wrong[1]); err == nil {
 				t.Error(name, wrong)
 			}

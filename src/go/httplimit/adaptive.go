@@ -86,8 +86,8 @@ func (a *answering) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 }
 
 // Transport limits how many requests a client has under way, by how long they take until their answer's body is read or
-// closed; nil means http.DefaultTransport. Without a permit the error is swlimit.ErrDenied. Time-outs and answers of 429,
-// 503 and 504 are drops; other errors say nothing.
+// closed; nil means http.DefaultTransport. Without a permit the error is swlimit.ErrDenied. Time-outs and answers of
+// 429, 503 and 504 are drops; other errors say nothing.
 func Transport(adaptive *swlimit.Adaptive, next http.RoundTripper) http.RoundTripper {
 	if next == nil {
 		next = http.DefaultTransport
