@@ -56,6 +56,11 @@ def from_url(kind, which, url, rates, **options):
 def test_a_limiter_from_a_url(kind, server, monkeypatch):
     closed = []
     monkeypatch.setattr(kind.redis, kind.closing, ending(kind, closed))
+    limits = from_url(kind, "Limits", f"redis://127.0.0.1:{server.port}", TWO)
+    client = id(limits.limiters[-1]._opened)
+    assert client not in closed
+    limits.close()
+    assert client in closed
     limiter = from_url(kind, "Limiter", f"redis://127.0.0.1:{server.port}/0", "2 per 10 min", resolution="1m",
                        prefix="p:", max_untracked_age=5)
     assert limiter.quota.words == (2, "600000ms", "60000ms")

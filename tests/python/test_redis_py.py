@@ -27,7 +27,8 @@ TESTS = [
     "test_topologies.py::test_a_primary_that_does_not_know_that_it_was_replaced",
     "test_topologies.py::test_a_slot_that_moves", "test_topologies.py::test_what_the_client_says_is_kept",
     "test_holds.py::test_taken_denied_and_released", "test_holds.py::test_a_lost_hold_tells_its_holder",
-    "test_holds.py::test_waiting", "test_rates.py::test_a_limiter_from_a_url", "test_script.py::test_the_script_is_forgotten",
+    "test_holds.py::test_waiting", "test_rates.py::test_a_limiter_from_a_url",
+    "test_script.py::test_the_script_is_forgotten",
 ]
 
 

@@ -157,31 +157,40 @@ def test_a_stream_that_fails(streaming):
             assert response.status == 200
 
 
-def test_a_task_that_is_cancelled(streaming):
-    async def main():
-        sent = []
+async def streams(streaming, then):
+    """Stream to a server that says nothing of its client, as newer ones do, and do something in the middle."""
+    sent = []
 
-        async def receive():
-            if sent:
-                await asyncio.sleep(3600)
-            return {"type": "http.request", "body": b"", "more_body": False}
+    async def receive():
+        if sent:
+            await asyncio.sleep(3600)
+        return {"type": "http.request", "body": b"", "more_body": False}
 
-        async def send(message):
-            sent.append(message)
-        scope = {"type": "http", "method": "GET", "path": "/stream", "raw_path": b"/stream", "query_string": b"",
-                 "headers": [(b"user", b"ann")], "client": ("127.0.0.1", 1), "asgi": {"spec_version": "2.4"}}
-        task = asyncio.create_task(streaming.app(scope, receive, send))
-        while len(sent) < 2:
-            await asyncio.sleep(0.01)
-        assert streaming.holders()
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-        while streaming.holders():
-            await asyncio.sleep(0.01)
-        await streaming.holds.close()
-    asyncio.run(main())
+    async def send(message):
+        sent.append(message)
+    scope = {"type": "http", "method": "GET", "path": "/stream", "raw_path": b"/stream", "query_string": b"",
+             "headers": [(b"user", b"ann")], "client": ("127.0.0.1", 1), "asgi": {"spec_version": "2.4"}}
+    task = asyncio.create_task(streaming.app(scope, receive, send))
+    while len(sent) < 2:
+        await asyncio.sleep(0.01)
+    assert streaming.holders()
+    then(task)
+    while streaming.holders():
+        await asyncio.sleep(0.01)
     assert streaming.ended == ["stream"]
+    streaming.afterwards.is_open.set()
+    await asyncio.wait([task])
+    await streaming.holds.close()
+    return task
+
+
+def test_a_task_that_is_cancelled(streaming):
+    assert asyncio.run(asyncio.wait_for(streams(streaming, lambda task: task.cancel()), 60)).cancelled()
+
+
+def test_the_body_has_ended_and_the_application_goes_on(streaming):
+    asyncio.run(asyncio.wait_for(streams(streaming, lambda task: streaming.more.is_open.set()), 60))
+    assert streaming.ended == ["stream", "background"]
 
 
 def test_requests_that_need_no_place(server):
@@ -197,7 +206,7 @@ def test_requests_that_need_no_place(server):
 def chat(server):
     """Serve an application that echoes, with limits: one connection for each user, two messages a minute."""
     client = redis.asyncio.Redis(port=server.port)
-    closed = []
+    closed, lingering = [], Gate()
 
     async def echo(scope, receive, send):
         assert (await receive())["type"] == "websocket.connect"
@@ -207,6 +216,8 @@ def chat(server):
                 await send({"type": "websocket.close", "code": 4000})
             else:
                 await send({"type": "websocket.send", "text": message["text"]})
+        if scope["path"] == "/linger":
+            await lingering.wait()
         closed.append((message["code"], message.get("reason")))
         if message["code"] == 1008:
             with pytest.raises(OSError, match="closed because of too many messages"):
@@ -228,6 +239,7 @@ def chat(server):
                                                header={"user": user} if user else {}, **options)
         connected.closed = closed
         yield connected
+        lingering.is_open.set()
 
 
 def closing_of(connection):
@@ -256,10 +268,10 @@ def is_accepted(connection):
 
 
 def test_places_end_however_connections_end(chat):
-    leaving = chat(user="ann")
-    leaving.sock.close()  # without a word
+    leaving = chat("linger", user="ann")
+    leaving.sock.close()  # without a word, and the application goes on
     eventually(lambda: is_accepted(chat("other")))
-    with closing(chat("other", user="bob")) as polite:
+    with closing(chat("linger", user="bob")) as polite:
         polite.send("bye")
         assert closing_of(polite)[0] == 4000
         eventually(lambda: is_accepted(chat("other", user="bob")))
