@@ -32,12 +32,23 @@ def test_units(crate, programs, report):
 @pytest.mark.long
 def test_simulation(programs, report):
     """Seeds that nobody has seen: the first is printed, and the one that fails, which repeats the failure."""
+    done = simulate(programs, "runs::any_number_of_events")
+    report("; ".join(done.stderr.splitlines()[:2]))
+
+
+@pytest.mark.long
+def test_leases_on_a_grid(programs):
+    """A choice of the cases of `scripts/simulate --leases`."""
+    simulate(programs, "leases::a_choice_of_the_grid_keeps_its_promises")
+
+
+def simulate(programs, test):
     if "client" not in programs:
         pytest.skip(buildable()[1])
-    words = [programs["client"], "simulation::runs::any_number_of_events", "--exact", "--ignored", "--nocapture"]
+    words = [programs["client"], f"simulation::{test}", "--exact", "--ignored", "--nocapture"]
     done = subprocess.run(words, cwd=CRATES["client"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    report("; ".join(done.stderr.splitlines()[:2]))
+    return done
 
 
 @pytest.mark.long
