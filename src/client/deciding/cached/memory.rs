@@ -50,7 +50,7 @@ struct Entry<D> {
 /// few.
 const MOST: usize = 8;
 /// A read is two commands. It pays where so many requests are denied before one can be granted, and simulations say
-/// that fewer do not tell of more.
+/// that fewer do not announce more.
 const MANY: u32 = 4;
 
 impl Epoch {
