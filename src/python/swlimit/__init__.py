@@ -1,5 +1,6 @@
 """Sliding-window rate limiting that a Redis or Valkey server with the module swlimit decides."""
 
+from ._admission_base import Part
 from ._all_of import allow_all
 from ._base import Statistics
 from ._core.calendar import Calendar
@@ -7,7 +8,7 @@ from ._core.decision import Decision, Decisions, HoldDecision, Holder
 from ._rate_base import Request
 from ._transport.server_health import ServerState
 from .adaptive import Adaptive, Permit
-from .admission import Admission, AsyncAdmission, Part, admit, spending
+from .admission import Admission, AsyncAdmission, admit, spending
 from .budget_limiter import AsyncBudgetLimiter, BudgetLimiter
 from .errors import DeniedError, ModuleMissing, ServerAway, SwlimitError
 from .hold_limiter import AsyncHold, AsyncHoldLimiter, Hold, HoldLimiter

@@ -8,11 +8,11 @@ from typing import Any
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
 from opentelemetry.trace import Tracer, TracerProvider, get_tracer
 
+from .._admission_base import AdmissionBase
 from .._base import BaseLimiter
 from .._core.decision import Decisions
 from .._sync_async import Threaded
 from .._transport.thread_backend import run
-from ..admission import AdmissionBase
 from ._measures import MEASURES, Measure, Named, each_limiter
 
 TRACED = "allow", "peek", "record", "acquire", "hold"
