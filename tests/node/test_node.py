@@ -126,6 +126,12 @@ USERS = {
 """What users tell the compiler, by how it finds modules; functions at the edge know nothing of Node.js."""
 
 
+REFUSED = """
+// @ts-expect-error: either a period or a window
+new m0.BudgetLimiter({ limit: 1, period: "month", window: "1m" });
+"""
+
+
 @once
 @pytest.mark.parametrize("users", USERS)
 def test_types_with_settings_of_users(users):
@@ -134,6 +140,7 @@ def test_types_with_settings_of_users(users):
     exports = json.loads((node.PACKAGE / "package.json").read_text())["exports"]
     names = ["./edge"] if users == "edge" else list(exports)
     lines = [f'import * as m{at} from "swlimit{name[1:]}";\n' for at, name in enumerate(names)]
+    lines += [] if users == "edge" else [REFUSED]
     with tempfile.TemporaryDirectory(dir=HERE) as folder:
         program = Path(folder, f"users.{suffix}")
         modules = "".join(f"m{at}," for at in range(len(names)))
