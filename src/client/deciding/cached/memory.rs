@@ -49,8 +49,8 @@ struct Entry<D> {
 /// The most denials of one key that are remembered: as many as different quotas and costs are asked of it, which are
 /// few.
 const MOST: usize = 8;
-/// A read is two commands. It pays where so many requests are denied before one can be granted, and simulations say
-/// that fewer do not announce more.
+/// A read is two commands. It pays where so many requests are denied before one can be granted; in simulations fewer
+/// do not predict more.
 const MANY: u32 = 4;
 
 impl Epoch {

@@ -110,7 +110,7 @@ impl DenyCache {
         self.remember(key, demand, denied, sent, ticket, Some(longest));
     }
 
-    /// Many requests for a key are denied, by the server or here.
+    /// Many requests for a key are denied, by the server or by leases.
     pub fn denied_often(&self, key: &[u8]) {
         self.keys.with(&self.name(key), || Arc::new(Memory::new()), |memory| memory.denied_often());
     }
