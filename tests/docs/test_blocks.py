@@ -189,6 +189,7 @@ def test_node(block):
     text = block.text + (ASK if re.search(r"\.listen\(|\bserve\(", block.text) else "")
     with Server() as server:
         text = re.sub(r"\b3000\b", str(free_port()), with_port(server, text))
+        text = re.sub(r"new (\w*Limiter|Limits|RateLimiterSwlimit)\(\{", r'\g<0> timeout: "20s",', text)
         done = node.run("--input-type=module", "-e", text)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout, done.stderr

@@ -23,10 +23,10 @@ limiter.close();
 await client.close();
 """
 FRAMEWORKS = ["express", "fastify", "hono", "koa"]
-OTHERS = {"express-rate-limit": "SwlimitStore", "fastify-rate-limit": "swlimitStore", "nestjs": "SwlimitThrottlerStorage",
-          "edge": "HttpLimiter", "bullmq": "inTurn", "rate-limiter-flexible": "RateLimiterSwlimit", "ai-sdk": "rateLimit",
-          "testing": "TestClock", "prometheus": "observe", "opentelemetry": "trace",
-          "ws": "webSocketLimit"}
+OTHERS = {"express-rate-limit": "SwlimitStore", "fastify-rate-limit": "swlimitStore",
+          "nestjs": "SwlimitThrottlerStorage", "edge": "HttpLimiter", "bullmq": "inTurn",
+          "rate-limiter-flexible": "RateLimiterSwlimit", "ai-sdk": "rateLimit", "testing": "TestClock",
+          "prometheus": "observe", "opentelemetry": "trace", "ws": "webSocketLimit"}
 """Each other module of the package, and what it has."""
 MODULES = [f"swlimit/{name}" for name in [*FRAMEWORKS, *OTHERS]]
 EXPECTED = [[1, 0, 0], ["function"] * len(FRAMEWORKS), ["function"] * len(OTHERS)]
