@@ -1,9 +1,9 @@
 /**
- * Limits of how many at once that follow response times. A function of the state and a sample: no clock. All times are in
- * whole µs.
+ * Limits of how many at once that follow response times. A function of the state and a sample: no clock. All times are
+ * in whole µs.
  *
- * Both algorithms are those of Netflix's concurrency-limits. AIMD goes by drops and by a timeout. Gradient2 compares the
- * response times of each window with those of the last minutes.
+ * Both algorithms are those of Netflix's concurrency-limits. AIMD goes by drops and by a timeout. Gradient2 compares
+ * the response times of each window with those of the last minutes.
  */
 
 export type Algorithm = "aimd" | "gradient2";

@@ -62,7 +62,7 @@ export interface RateOptions extends CommonOptions, QuotaOptions {
   readonly mode?: Mode;
   /** The maximum of connections for waiting requests of all limiters of a client; 10 by default. */
   readonly maxWaiting?: number;
-  /** How long a key's limit takes to rise after idleness, at least ten windows. Not with `block`, `acquire`, `admit`. */
+  /** How long a limit takes to rise after idleness, at least ten windows. Not with `block`, `acquire`, `admit`. */
   readonly warmUp?: Duration;
   /** With `warmUp`: the limit begins at `limit / cold`; above 1, at most 1000, by default 3. */
   readonly cold?: number;

@@ -122,7 +122,7 @@ export class WarmingKeys {
     return this.warmUp.wait(this.age(key, quiet, now), full, cost);
   }
 
-  /** Learn from the decision about a request with this limit; `remaining` is undefined where only this process knows. */
+  /** Learn from the decision about a request with this limit. Without `remaining`, nothing but this process made it. */
   heard(key: string, full: number, limit: number, granted: number, remaining: number | undefined, now: number): void {
     let { t, looked } = this.known(key, now);
     if (remaining !== undefined) {

@@ -13,8 +13,8 @@ export interface AdaptiveOptions {
   /** The largest limit; 200 by default. */
   readonly max?: number;
   /**
-   * "gradient2", the default, compares response times with those of the last minutes, "aimd" with `timeout`. Drops lower
-   * both.
+   * "gradient2", the default, compares response times with those of the last minutes, "aimd" with `timeout`. Drops
+   * lower both.
    */
   readonly algorithm?: Algorithm;
   /** How often the limit changes; 1 second by default. */
@@ -60,8 +60,9 @@ export class Adaptive {
   }
 
   /**
-   * Do some work while there is a permit for it. Without one, this throws a DeniedError. A drop is an error that says that
-   * the other side is overloaded, or a response with such a status; other errors, and responses from 400 on, are ignored.
+   * Do some work while there is a permit for it. Without one, this throws a DeniedError. A drop is an error that says
+   * that the other side is overloaded, or a response with such a status; other errors, and responses from 400 on, are
+   * ignored.
    */
   async run<T>(work: (permit: Permit) => T | PromiseLike<T>): Promise<T> {
     const permit = this.permit();

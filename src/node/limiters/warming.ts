@@ -82,8 +82,8 @@ export class WarmingRequest {
 }
 
 /**
- * What is left of the time that a request may wait for the server, as its options: a function that returns null when it is
- * over.
+ * What is left of the time that a request may wait for the server, as its options: a function that returns null when
+ * none is left.
  */
 export function timeLeft({ deadline, ...others }: WaitOptions, timeout: number): () => WaitOptions | null {
   const longest = deadline === undefined ? timeout : Math.min(timeout, milliseconds(deadline, "deadline", 0));
