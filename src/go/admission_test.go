@@ -321,6 +321,7 @@ func TestSpend(t *testing.T) {
 			"as reserved":           {saw(), GiveBack, 100, nil},
 			"kept":                  {func(*Spending) error { return failed }, Keep, 100, failed},
 			"given back":            {func(*Spending) error { return failed }, GiveBack, 0, failed},
+			"cancelled":             {func(*Spending) error { return context.Canceled }, GiveBack, 100, context.Canceled},
 			"used before it failed": {func(s *Spending) error { return errors.Join(saw(30)(s), failed) }, GiveBack, 30, failed},
 		} {
 			of := newAdmissible(t, conn, 1)

@@ -17,7 +17,7 @@ const (
 )
 
 // OnError says what Spend settles when its function fails, and no usage was seen: [Keep], unless [GiveBack] is given.
-// Usage that was seen is settled in any case.
+// Usage that was seen is settled in any case. What was cancelled has used nobody knows how much: it stays counted.
 func OnError(policy ErrorPolicy) AdmitOption {
 	return func(o *admitting) error {
 		o.onError = policy
@@ -87,7 +87,7 @@ func Spend(ctx context.Context, parts []Part, f func(*Spending) error, options .
 		}
 	}()
 	err = f(s)
-	failed = err != nil
+	failed = err != nil && !errors.Is(err, context.Canceled) // of which nobody knows what it has used
 	return err
 }
 
