@@ -47,7 +47,7 @@ export async function withOwnClient<Made extends { close(): Promise<void> }>(
 }
 
 async function nodeRedis(url: string): Promise<OpenedClient | null> {
-  const found = await installed("redis", () => import("redis"));
+  const found = await installed<typeof import("redis")>("redis");
   if (!found) return null;
   let isClosed = false;
   const client = found.createClient({ url, socket: { reconnectStrategy: () => (isClosed ? false : LAST_PROBE) } });
@@ -64,7 +64,7 @@ async function nodeRedis(url: string): Promise<OpenedClient | null> {
 }
 
 async function ioredis(url: string): Promise<OpenedClient | null> {
-  const found = await installed("ioredis", () => import("ioredis"));
+  const found = await installed<typeof import("ioredis")>("ioredis");
   if (!found) return null;
   const client = new found.Redis(url, { lazyConnect: true });
   const refusal = refusalOf(client);
@@ -88,10 +88,10 @@ function refusalOf(client: { on(event: "error", listener: (error: Error) => void
   });
 }
 
-/** A package; null where it is not installed. */
-async function installed<Module>(name: string, load: () => Promise<Module>): Promise<Module | null> {
+/** A package; null where it is not installed. Bundlers leave it out: they fail where they can't find it. */
+async function installed<Module>(name: string): Promise<Module | null> {
   try {
-    return await load();
+    return (await import(/* webpackIgnore: true */ /* @vite-ignore */ name)) as Module;
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;
     const isMissing = code === "ERR_MODULE_NOT_FOUND" || code === "MODULE_NOT_FOUND";
