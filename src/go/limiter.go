@@ -428,7 +428,9 @@ func (l *Limiter) PeekN(ctx context.Context, key string, n int64) (Decision, err
 	counted := r
 	counted.granted = 0
 	l.warming.feed(key, &full, counted, source)
-	l.warming.later(key, &full, &r, n)
+	if n > d.limit {
+		l.warming.later(key, &full, &r, n)
+	}
 	return l.decided(r, source), nil
 }
 
@@ -482,6 +484,7 @@ func (l *Limiter) RecordAged(ctx context.Context, key string, n int64, age time.
 	counted := r
 	counted.granted = 0
 	l.warming.feed(key, &full, counted, source)
+	l.warming.later(key, &full, &r, n)
 	return l.decided(r, source), nil
 }
 

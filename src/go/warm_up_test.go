@@ -3,6 +3,7 @@ package swlimit
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -146,6 +147,9 @@ func TestWarmUp(t *testing.T) {
 			if d := must(l.PeekN(background, k, 60)); d.RetryAfter <= 0 || d.RetryAfter == Never {
 				t.Errorf("%s: %+v", mode, d)
 			}
+			if d := must(l.Record(background, key(), 60)); d.RetryAfter <= 0 || d.RetryAfter == Never {
+				t.Errorf("%s: %+v", mode, d)
+			}
 			rewarm(l, k, 50*time.Minute)
 			if d := must(l.Peek(background, k)); d.Limit != 55 || !d.Allowed() {
 				t.Errorf("%s: %+v", mode, d)
@@ -215,25 +219,36 @@ func TestSeveralWarmUp(t *testing.T) {
 // A server that answers a denial, and loses the connection when it is asked again: the denial stands.
 func TestWarmingDenialsStand(t *testing.T) {
 	addr := fake(t, func(_ string, words []any) string {
+		denied := "*5\r\n:0\r\n:30\r\n:0\r\n:1000\r\n:1000\r\n"
 		switch {
 		case words[0] == "SWLIMIT.PEEK":
 			return "*5\r\n:0\r\n:90\r\n:0\r\n:1000\r\n:1000\r\n"
-		case words[0] != "SWLIMIT.ALLOW":
+		case words[0] != "SWLIMIT.ALLOW" && words[0] != "SWLIMIT.MALLOW":
 			return noReply
 		case len(words) == 1:
 			return "-ERR wrong number of arguments\r\n"
-		case words[2] == "90":
+		case slices.Contains(words, "90"):
 			return "broken\r\n"
+		case words[0] == "SWLIMIT.MALLOW":
+			return "*2\r\n:0\r\n" + denied
 		}
-		return "*5\r\n:0\r\n:30\r\n:0\r\n:1000\r\n:1000\r\n"
+		return denied
 	})
-	l := must(New(connect(t, Server{Addr: addr}), Quota{Limit: 90, Window: time.Minute}, WarmUp(time.Hour), Mode(Direct),
-		OnFailure(Error), Timeout(20*time.Second)))
-	if d, err := l.Allow(background, "k"); err != nil || d.Allowed() || d.Source != FromServer || d.Limit != 30 {
-		t.Errorf("%+v, %v", d, err)
-	}
-	if n := l.Statistics(); n != (Statistics{Server: 1}) {
-		t.Errorf("%+v", n)
+	for _, policy := range []Decider{Error, Allow} {
+		fresh := func() *Limiter {
+			return must(New(connect(t, Server{Addr: addr}), Quota{Limit: 90, Window: time.Minute}, WarmUp(time.Hour),
+				Mode(Direct), OnFailure(policy), Timeout(20*time.Second)))
+		}
+		l := fresh()
+		if d, err := l.Allow(background, "k"); err != nil || d.Allowed() || d.Source != FromServer || d.Limit != 30 {
+			t.Errorf("%v: %+v, %v", policy, d, err)
+		}
+		if n := l.Statistics(); n != (Statistics{Server: 1}) {
+			t.Errorf("%v: %+v", policy, n)
+		}
+		if d, err := AllowAll(background, fresh().Request("k", 1)); err != nil || d.Allowed || d.Each[0].Limit != 30 {
+			t.Errorf("%v: %+v, %v", policy, d, err)
+		}
 	}
 }
 
@@ -245,6 +260,9 @@ func TestWarmUpWithoutAnAnswer(t *testing.T) {
 		if d := must(l.Allow(background, "k")); d.Allowed() != (want < 3) || d.Limit != 3 || d.Source != FromFailure {
 			t.Errorf("%+v", d)
 		}
+	}
+	if d := must(l.PeekN(background, "k", 5)); d.Allowed() || d.RetryAfter != Never {
+		t.Errorf("the share of the limit never grants it: %+v", d)
 	}
 	for _, options := range [][]Option{{Cold(2)}, {WarmUp(time.Hour), BlockFor(time.Second)}, {WarmUp(time.Hour), Cold(1)},
 		{WarmUp(0)}} {

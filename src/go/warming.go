@@ -91,7 +91,7 @@ func (l *Limiter) allowWarming(ctx context.Context, key string, d demand) (Decis
 				l.lookWarming(rest, key, &full)
 			}
 			if l.warming.ask(key, &full) > r.limit {
-				if again, by, failed := l.askWarming(rest, key, d, &full); failed == nil {
+				if again, by, failed := l.askWarming(rest, key, d, &full); failed == nil && by != FromFailure {
 					r, source = again, by
 				}
 			}
@@ -158,7 +158,7 @@ func (all together) decide(ctx context.Context) (answer, error) {
 		}
 	}
 	if again {
-		if second, err := all.ask(rest); err == nil {
+		if second, err := all.ask(rest); err == nil && second.source != FromFailure {
 			a = second
 		}
 	}

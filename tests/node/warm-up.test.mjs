@@ -113,6 +113,23 @@ test("a cost above the moment's limit waits until that has risen", async (test) 
   assert.equal((await limiter.allow("k", { cost: 121 })).retryAfter, -1);
 });
 
+test("a denial waits even if the limit has risen since it was asked", async (test) => {
+  const clock = movedClock(test);
+  const client = await connect(test);
+  const slow = async (words) => {
+    const reply = await client.sendCommand(words);
+    clock.ahead += slowness;
+    return reply;
+  };
+  const options = { limit: 120, window: "1h", resolution: "5m", warmUp: "10h", timeout: "1d" };
+  const [limit, k] = [limiter(test, { ...options, client: slow }), key()];
+  let slowness = 0;
+  await limit.peek(k);
+  slowness = 9.9 * HOUR;
+  const { granted, retryAfter } = await limit.peek(k, { cost: 60 });
+  assert.deepEqual([granted, retryAfter], [0, 1]);
+});
+
 test("the newest keys are remembered, and a reset forgets one", async () => {
   const limiter = warming({ maxKeys: 16 });
   for (let i = 0; i < 100; i++) await limiter.allow(`${i}`);

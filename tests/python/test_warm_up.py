@@ -133,6 +133,13 @@ class TestLocal:
         assert limiter.allow("k", 60)
         assert limiter.allow("k", 121).retry_after == math.inf
 
+    def test_a_denial_waits_even_if_the_limit_has_risen_since_it_was_asked(self, local, clock):
+        limiter, demand = local(), local()._demand("k", 60, False, None, None)
+        asked = limiter._with_its_limit(demand)
+        limiter.peek("k")
+        clock.now += 9_900
+        assert limiter._heard(asked, Decision.unasked(asked.quota, 0, math.inf, "server"), False).retry_after == 0.001
+
     def test_many_keys(self, local):
         limiter = local(max_keys=10)
         for number in range(100):

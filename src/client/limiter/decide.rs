@@ -113,7 +113,7 @@ impl Limiter {
         let decided = self.peek_as(&key, &demand, request.deadline).await;
         let decision = self.or_on_failure(decided, &demand, |windows, demand| windows.peek(&key, demand))?;
         self.learn(&key, &decision, false);
-        Ok(decision)
+        Ok(self.told(&key, &demand, decision))
     }
 
     /// The decision that a demand would get; nobody else decides where the server does not answer.

@@ -107,7 +107,7 @@ impl Limiter {
             }
         };
         self.learn(&key, &decision, false);
-        Ok(decision)
+        Ok(self.told(&key, &demand, decision))
     }
 
     /// Gives back up to `cost` units of the request: those that count [since](Request::since) an instant, or of an

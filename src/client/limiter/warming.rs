@@ -105,10 +105,11 @@ impl Limiter {
     pub(super) fn told(&self, key: &[u8], demand: &Demand, decision: Decision) -> Decision {
         let (Some(warming), None) = (&self.0.warming, decision.retry_after) else { return decision };
         let (limit, least) = (self.0.quota.limit(), demand.least());
-        if least > limit || decision.granted() {
+        if least > limit || least <= decision.limit || decision.granted() {
             return decision;
         }
-        let wait = warming.change(key, |state, _| warming.warm_up.wait(*state, limit, least));
+        // Meanwhile, it may have become high enough.
+        let wait = warming.change(key, |state, _| warming.warm_up.wait(*state, limit, least)).max(1);
         Decision { retry_after: Some(wait), ..decision }
     }
 

@@ -129,6 +129,11 @@ fn a_cost_above_the_cold_limit_waits_for_its_step() {
             // 60 / √(9 − 8 · 17 / 20) is 40.4.
             let wait = denied.retry_after().unwrap();
             assert!(wait <= LENGTH * 17 / 20 && wait > LENGTH * 16 / 20, "{mode:?}: {wait:?}");
+            let peeked = limiter.peek(request()).await.unwrap().retry_after();
+            let recorded = limiter.record(Request::new("other").cost(40)).await.unwrap().retry_after();
+            for wait in [peeked, recorded] {
+                assert!(wait.is_some_and(|wait| wait > LENGTH * 16 / 20), "{mode:?}: {wait:?}");
+            }
             sleep(WINDOW).await;
             assert!(!limiter.allow(request()).await.unwrap().granted());
             sleep(wait - WINDOW).await;
@@ -179,6 +184,19 @@ fn the_failure_policy_grants_nothing_that_the_server_has_denied() {
         fake.delay([(500, 500), (500, 500), (1_000_000, 1_000_000)]);
         let decision = late.allow("k").await.unwrap();
         assert_eq!((decision.granted(), decision.source()), (false, Source::Server));
+    });
+}
+
+/// The step has come for which it would wait.
+#[test]
+fn what_exceeds_the_share_of_this_process_never_fits() {
+    paused(async {
+        let fake = network();
+        let client = Client::builder().timeout(Duration::from_millis(20)).over(fake.clone()).unwrap();
+        let limiter = builder(&client).mode(Mode::Direct).on_failure(OnFailure::Local).build().unwrap();
+        fake.delay([(1_000_000, 1_000_000)]);
+        let decision = limiter.allow(Request::new("k").cost(10)).await.unwrap();
+        assert_eq!((decision.source(), decision.limit(), decision.retry_after()), (Source::Failure, 20, None));
     });
 }
 

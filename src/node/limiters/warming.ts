@@ -53,7 +53,7 @@ export class WarmingRequest {
     warming.heard(name, whole.limit, demand.limit, counts ? granted : 0, known, now);
     const least = demand.partial ? 1 : demand.cost;
     if (granted > 0 || least <= demand.limit || least > whole.limit) return decision;
-    const wait = warming.wait(name, whole.limit, least, quiet(demand), now);
+    const wait = Math.max(1, warming.wait(name, whole.limit, least, quiet(demand), now)); // it may have risen meanwhile
     return limiter.decision([granted, limit, remaining, wait, resetAfter], source);
   }
 

@@ -164,7 +164,8 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
         remaining = decision.remaining if decision.source in ("server", "local") else None
         self._warming.heard(demand.key, full, limit, decision.granted if counts else 0, remaining, now)
         if limit < demand.cost <= full and not decision:
-            return decision._replace(retry_after=self._warming.wait(demand.key, full, demand.cost, now) / 1000)
+            wait = max(1, self._warming.wait(demand.key, full, demand.cost, now))  # the limit may have risen meanwhile
+            return decision._replace(retry_after=wait / 1000)
         return decision
 
     async def _has_risen(self, denied: Demand, ends: float) -> bool:
