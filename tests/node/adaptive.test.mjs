@@ -159,12 +159,19 @@ test("the permit comes before a limiter: without one, nothing is counted", async
   assert.equal((await limiter.peek("k")).remaining, 1);
 });
 
+function causedByItself() {
+  const error = new Error();
+  error.cause = error;
+  return error;
+}
+
 const GRPC = { details: "", metadata: {} };
 const CASES = [
   [Object.assign(new Error(), { name: "TimeoutError" }), true],
   [new TypeError("fetch failed", { cause: { code: "UND_ERR_HEADERS_TIMEOUT" } }), true],
   [{ code: "ETIMEDOUT" }, true],
   [new TypeError("fetch failed", { cause: { code: "ECONNRESET" } }), false],
+  [causedByItself(), false],
   [Object.assign(new Error(), { name: "AbortError", code: 20 }), false],
   [{ status: 429 }, true],
   [{ statusCode: 503 }, true],

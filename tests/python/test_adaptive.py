@@ -299,6 +299,26 @@ class RpcError(Exception):
         return grpc.StatusCode[self.args[0]]
 
 
+class Odd(Exception):
+    """Nothing is known of what it says."""
+
+    def __init__(self):
+        self.status = []
+
+    def code(self, needed):
+        raise AssertionError
+
+
+class OddStatus(Exception):
+    status = {}
+
+
+def caused_by(cause):
+    error = ValueError()
+    error.__cause__ = error if cause is None else cause
+    return error
+
+
 def client_response_error(status):
     return aiohttp.ClientResponseError(None, (), status=status)
 
@@ -309,6 +329,8 @@ def client_response_error(status):
       for make in (HTTPError, client_response_error, fastapi.HTTPException,
                    lambda status: urllib.error.HTTPError("", status, "", {}, None))],
     *[(RpcError(name), True) for name in ("UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")],
+    (caused_by(TimeoutError()), True), (caused_by(caused_by(HTTPError(503))), True), (caused_by(None), False),
+    (caused_by(HTTPError(500)), False), (Odd(), False), (OddStatus(), False),
     (RpcError("NOT_FOUND"), False), (ValueError(503), False), (ConnectionResetError(), False),
     (asyncio.CancelledError(), False), (DeniedError("k", swlimit.Limiter(None, 0, "1m").allow("k")), False),
 ], ids=repr)
@@ -318,4 +340,4 @@ def test_which_errors_are_drops(error, expected):
     with patch("swlimit.adaptive._now", iter(range(0, 10_000, 1000)).__next__), \
             pytest.raises(type(error)), adaptive.permit():
         raise error
-    assert (adaptive._state.samples, adaptive._state.dropped) == (int(expected), expected)
+    assert (adaptive.inflight, adaptive._state.samples, adaptive._state.dropped) == (0, int(expected), expected)

@@ -24,12 +24,15 @@ function statusOf(response: unknown): unknown {
   return status ?? statusCode;
 }
 
-/** Whether an error is a time-out, has such a status, or is gRPC's of an overload. */
-export function isDrop(error: unknown): boolean {
+/** Of an error that caused itself, as many. */
+const MOST_CAUSES = 10;
+
+/** Whether an error, or one that caused it, is a time-out, has such a status, or is gRPC's of an overload. */
+export function isDrop(error: unknown, causes = MOST_CAUSES): boolean {
   const { name, code, details, response, cause } = fieldsOf(error);
   if (name === "TimeoutError" || (typeof code === "string" && TIMEOUTS.test(code))) return true;
   if (typeof details === "string" && GRPC_CODES.has(code)) return true;
-  return isDroppedStatus(error) || isDroppedStatus(response) || (cause !== undefined && isDrop(cause));
+  return isDroppedStatus(error) || isDroppedStatus(response) || (causes > 0 && isDrop(cause, causes - 1));
 }
 
 function fieldsOf(value: unknown): Record<string, unknown> {

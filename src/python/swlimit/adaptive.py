@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, get_args
 
 from ._base import one_of
@@ -14,7 +15,7 @@ from .errors import DeniedError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-DROPPED_STATUSES = {429, 503, 504}
+DROPPED_STATUSES = (429, 503, 504)
 DROPPED_CODES = {"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}
 
 
@@ -124,13 +125,25 @@ class Permit:
 
 
 def is_drop(error: BaseException) -> bool:
-    """Whether an error says that the other side is overloaded: a time-out; the HTTP status 429, 503 or 504, of
-    httpx, requests, aiohttp or urllib; or a gRPC status."""
+    """Whether an error, or what caused it, says that the other side is overloaded: a time-out; the HTTP status 429, 503
+    or 504, of httpx, requests, aiohttp or urllib; or a gRPC status."""
+    known: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in known:
+        if _says_drop(cause):
+            return True
+        known.append(cause)
+        cause = cause.__cause__
+    return False
+
+
+def _says_drop(error: BaseException) -> bool:
     if any("Timeout" in kind.__name__ for kind in type(error).__mro__):
         return True
     code: Any = getattr(type(error), "code", None)
     if callable(code):
-        return getattr(code(error), "name", None) in DROPPED_CODES
+        with suppress(Exception):  # it is not gRPC's
+            return getattr(code(error), "name", None) in DROPPED_CODES
     statuses = (getattr(holder, name, None) for holder in (error, getattr(error, "response", None))
                 for name in ("status_code", "status", "code"))
     return next((one for one in statuses if one is not None), None) in DROPPED_STATUSES
