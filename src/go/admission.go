@@ -12,6 +12,7 @@ import (
 const (
 	reservedFor      = 15_000 // ms that a reservation lasts unrenewed, where no part is a hold
 	longestHoldRetry = time.Second
+	admissionJitter  = 5 // who waits asks up to a fifth later: those denied together do not come together
 )
 
 // An AdmitOption changes what [Admit] or [Spend] does.
@@ -23,8 +24,9 @@ type admitting struct {
 	onError      ErrorPolicy
 }
 
-// MaxAge is the longest that the holds of an admission last, in whole milliseconds, because news of its end may never
-// come. They are released then, and told to be lost. What was counted stays counted.
+// MaxAge is for how long an admission is renewed at most, in whole milliseconds, because news of its end may never come.
+// Then its holds and its reservation end by their time to live, and the holds are lost. What was counted stays
+// counted.
 func MaxAge(d time.Duration) AdmitOption {
 	return func(o *admitting) error {
 		o.maxAge = d
@@ -102,7 +104,7 @@ func admit(ctx context.Context, parts []Part, options []AdmitOption, spends bool
 		if after := a.RetryAfter(); after != Unknown {
 			pause = min(poll, after)
 		}
-		pause += rand.N(pause/5 + 1) // those who were denied together do not come together
+		pause += rand.N(pause/admissionJitter + 1)
 		if err := a.pause(ctx, min(pause, left())); err != nil {
 			return nil, err
 		}

@@ -113,8 +113,13 @@ func TestEachHoldIsLostForItself(t *testing.T) {
 
 func TestMaxAge(t *testing.T) {
 	byAll(t, func(t *testing.T, conn *Conn) {
+		t.Parallel()
 		of := newAdmissible(t, conn, 1)
+		of.jobs.ttl, of.seat.ttl = leastTTL, leastTTL
 		a := must(Admit(background, of.parts(100), MaxAge(10*time.Millisecond)))
+		if conn != nil && (!a.Holds[0].Live() || of.held(t) != [3]int{1, 1, 1}) {
+			t.Errorf("%v are held", of.held(t))
+		}
 		for _, hold := range a.Holds {
 			<-hold.Done()
 			if hold.Live() || context.Cause(hold.Context()) != ErrLost {
@@ -124,7 +129,7 @@ func TestMaxAge(t *testing.T) {
 		if conn == nil {
 			return
 		}
-		eventually(t, "all are released", func() bool { return of.held(t) == [3]int{} })
+		eventually(t, "all have ended", func() bool { return of.held(t) == [3]int{} })
 		// What was reserved stays; what was used beyond is counted.
 		if changes, err := a.Settle(background, 150); changes != nil || err != nil || of.used(t) != 150 {
 			t.Errorf("%v, %v, %d are used", changes, err, of.used(t))

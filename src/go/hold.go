@@ -65,6 +65,7 @@ type Hold struct {
 	cancel  context.CancelCauseFunc
 	once    sync.Once
 	since   time.Duration // when the server was asked last that then said it is live; guarded by the renewer
+	until   time.Duration // since when it is not renewed any more; 0: it always is
 }
 
 // Context is cancelled when the hold is released or lost, with the cause ErrLost when it is lost. It has the values of
@@ -106,7 +107,7 @@ func (h *Hold) end(cause error, run func(release func())) {
 	})
 }
 
-// endAfter has it released, and told to be lost, after so much time; 0: never.
+// endAfter has a hold of this process released, and lost, after so much time; 0: never.
 func (h *Hold) endAfter(age time.Duration) {
 	if age > 0 {
 		timer := time.AfterFunc(age, func() { h.end(ErrLost, h.soon) })
@@ -290,6 +291,9 @@ func (h *Holds) held(ctx context.Context, w wish, r [6]int64, since time.Duratio
 func (h *Holds) renewed(ctx context.Context, w wish, token int64, since, maxAge time.Duration) (*Hold, error) {
 	hold := h.made(ctx, w, FromServer)
 	hold.Token, hold.since, hold.conn = token, since, h.conn
+	if maxAge > 0 {
+		hold.until = since + maxAge
+	}
 	hold.release = func() {
 		cmd := releaseCommand(w.key, w.id)
 		_, err := h.conn.ask(h.conn.ctx, cmd, asking{timeout: h.timeout, always: true})
@@ -301,7 +305,6 @@ func (h *Holds) renewed(ctx context.Context, w wish, token int64, since, maxAge 
 		h.conn.insist(releaseCommand(w.key, w.id), w.ttl, h.timeout)
 		return nil, ErrClosed
 	}
-	hold.endAfter(maxAge)
 	return hold, nil
 }
 
@@ -519,6 +522,9 @@ func (r *renewer) remove(h *Hold) {
 	}
 }
 
+// renews tells whether it is young enough to be renewed.
+func (h *Hold) renews(at time.Duration) bool { return h.until == 0 || at < h.until }
+
 func (r *renewer) live(h *Hold) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -564,7 +570,9 @@ func (r *renewer) run() {
 				g.due = at + time.Duration(key.ttl)*time.Millisecond/renewAgain
 				holds := make([]*Hold, 0, len(g.holds))
 				for h := range g.holds {
-					holds = append(holds, h)
+					if h.renews(at) {
+						holds = append(holds, h)
+					}
 				}
 				r.conn.spawn(func() { r.renew(key, holds) })
 			}
@@ -616,7 +624,9 @@ func (r *renewer) renew(key groupKey, holds []*Hold) {
 		if g != nil {
 			oldest := since
 			for h := range g.holds {
-				oldest = min(oldest, h.since)
+				if h.renews(since) {
+					oldest = min(oldest, h.since)
+				}
 			}
 			g.due = oldest + time.Duration(key.ttl)*time.Millisecond/renewPart
 		}

@@ -91,7 +91,8 @@ func TestDefaults(t *testing.T) {
 			RetryAfter int64 `json:"retry_after"`
 			DeniedFor  int64 `json:"denied_for_us"`
 		}
-		Deadlines []struct {
+		Reservations []struct{ Key, Name string }
+		Deadlines    []struct {
 			Left int64 `json:"left_us"`
 			Wait int64 `json:"wait_us"`
 		}
@@ -122,7 +123,8 @@ func TestDefaults(t *testing.T) {
 		"min_hold_ttl": leastTTL, "max_hold_wait": longestWait.Milliseconds(), "ids_per_renewal": mostIDs,
 		"min_hold_poll": leastHoldPoll.Milliseconds(), "max_hold_poll": mostHoldPoll.Milliseconds(),
 		"renewals_per_ttl": renewPart, "retries_per_ttl": renewAgain, "max_limit": maxExact, "max_window": maxWindow,
-		"max_subintervals": maxSubintervals,
+		"max_subintervals": maxSubintervals, "admission_poll": poll.Milliseconds(), "admission_jitter": admissionJitter,
+		"reservation_ttl": reservedFor, "hold_retry_after": longestHoldRetry.Milliseconds(),
 	} {
 		if wanted, ok := defaults.Numbers[name]; !ok || number != wanted {
 			t.Errorf("%s is %d instead of %d", name, number, wanted)
@@ -141,6 +143,11 @@ func TestDefaults(t *testing.T) {
 	for _, r := range defaults.Denials {
 		if got := deniedFor(r.RetryAfter).Microseconds(); got != r.DeniedFor {
 			t.Errorf("retry after %d: denied for %d instead of %d", r.RetryAfter, got, r.DeniedFor)
+		}
+	}
+	for _, r := range defaults.Reservations {
+		if got := beside(r.Key, "reserved"); got != r.Name {
+			t.Errorf("%s: reserved by %s instead of %s", r.Key, got, r.Name)
 		}
 	}
 	for _, r := range defaults.Deadlines {

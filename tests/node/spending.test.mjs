@@ -125,22 +125,42 @@ test("who waits is granted when there is room", async (test) => {
 
 test("who waits and is denied", async (test) => {
   const client = await connect(test);
-  const { parts, counted, places } = model(test, client);
+  const { parts, counted, places, streams, k } = model(test, client);
   await admit(parts(1000));
   const words = sent(client);
   const asked = () => words.map(asModule).filter(([name]) => name === "SWLIMIT.ADMIT").length;
   assert.deepEqual([(await admit(parts(1001), { wait: "1h" })).retryAfter, asked()], [-1, 1]);
-  assert.deepEqual([(await admit(parts(1), { wait: 150 })).granted, asked() > 2], [0 > 1, true]);
-  const denied = await admit(parts(1), { wait: "1h", deadline: 300 });
+  // The tokens come back after the wait, and places may do so at any moment.
+  assert.deepEqual([(await admit(parts(1), { wait: "1m" })).granted, asked()], [false, 2]);
+  await streams.hold(k);
+  const place = parts(1).slice(0, 1);
+  assert.deepEqual([(await admit(place, { wait: 150 })).granted, asked() > 3], [false, true]);
+  const denied = await admit(place, { wait: "1h", deadline: 300 });
   assert.deepEqual([denied.granted, denied.each[0].source], [false, "server"]);
   const controller = new AbortController();
-  const left = admit(parts(1), { wait: "1h", signal: controller.signal });
+  const left = admit(place, { wait: "1h", signal: controller.signal });
   const before = asked();
   await eventually(() => asked() > before + 1);
   controller.abort(new Error("left"));
   await assert.rejects(left, /left/);
   await assert.rejects(admit(parts(1), { wait: "2h" }), /at most 1h/);
-  assert.deepEqual([await counted(), await places()], [[1, 1000], 1]);
+  assert.deepEqual([await counted(), await places()], [[1, 1000], 2]);
+});
+
+test("a reservation is for what is settled", async (test) => {
+  const client = await connect(test);
+  const { parts, places, requests } = model(test, client);
+  await requests.peek("any"); // by then it knows whether there is a module
+  const [place, ...counted] = parts(1);
+  const words = sent(client);
+  const isReserved = () => words.flat().some((word) => String(word).endsWith(":reserved"));
+  const admission = await admit([place], { maxAge: "10m" });
+  assert.deepEqual([isReserved(), await admission.settle({}), await places()], [false, [], 0]);
+  await spending([place], {}, async () => {});
+  await (await admit(counted)).settle({});
+  assert.equal(isReserved(), false);
+  await spending(counted, {}, async () => {});
+  assert.equal(isReserved(), true);
 });
 
 test("what is granted after its caller has left goes back", async (test) => {

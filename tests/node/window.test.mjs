@@ -14,9 +14,11 @@ import {
   usualResolution,
 } from "../../src/node/dist/esm/core/duration.js";
 import { shareOf } from "../../src/node/dist/esm/core/local-windows.js";
+import * as admission from "../../src/node/dist/esm/limiters/admission.js";
 import { SHORT_MS, SHORT_TRIPS } from "../../src/node/dist/esm/limiters/cached-mode.js";
 import { deniedFor } from "../../src/node/dist/esm/limiters/denial-cache.js";
 import { LEAST_TTL, LONGEST_WAIT } from "../../src/node/dist/esm/limiters/hold.js";
+import { RESERVED, reservationOf } from "../../src/node/dist/esm/limiters/settlement.js";
 import { SCRIPT_SUBINTERVALS, SCRIPT_TRIES } from "../../src/node/dist/esm/protocol/script-fallback.js";
 import { LOOP_TURNS } from "../../src/node/dist/esm/transport/batch-timeouts.js";
 import { POLL } from "../../src/node/dist/esm/transport/blocking-connections.js";
@@ -267,7 +269,7 @@ test("arguments that cannot be are refused at once", async () => {
 });
 
 test("defaults", () => {
-  const { options, breaker, numbers, resolutions, shares, denials, deadlines } = vectors("defaults");
+  const { options, breaker, numbers, resolutions, shares, denials, deadlines, reservations } = vectors("defaults");
   const camel = (name) => name.replace(/_(.)/g, (_, letter) => letter.toUpperCase());
   const { settings } = new Limiter({ client: () => {}, limit: 1, window: "1m" });
   for (const [name, value] of Object.entries(options)) {
@@ -291,6 +293,8 @@ test("defaults", () => {
     ...{ max_kept: MAX_RECORDS, hold_ttl: new HoldLimiter({ limit: 1 }).ttl, min_hold_ttl: LEAST_TTL },
     ...{ max_hold_wait: LONGEST_WAIT, ids_per_renewal: MAX_IDS, renewals_per_ttl: RENEWALS, retries_per_ttl: RETRIES },
     drift: 1e6 / (1e6 - lifetime(1e6)),
+    ...{ admission_poll: admission.POLL, admission_jitter: admission.JITTER, hold_retry_after: admission.PLACE_WAIT },
+    reservation_ttl: RESERVED,
     ...{ max_limit: MAX_EXACT, max_window: MAX_WINDOW, max_subintervals: MAX_SUBINTERVALS },
   });
   for (const { window, resolution } of resolutions) assert.equal(usualResolution(window), resolution, `${window}`);
@@ -299,6 +303,7 @@ test("defaults", () => {
   for (const { retry_after: wait, denied_for_us: us } of denials) {
     assert.equal(Math.floor(deniedFor(wait) * 1000 + 0.001), us, `${wait}`);
   }
+  for (const { key, name } of reservations) assert.equal(reservationOf(key), name);
   for (const { left_us: left, wait_us: us } of deadlines) {
     assert.equal(Math.floor(callerDeadline(left / 1000) * 1000 + 0.001), us, `${left}`);
   }

@@ -107,7 +107,9 @@ def test_denied_together(plans, kind):
     assert not denied and denied.hold is None and [bool(one) for one in denied.each] == [True, True, False]
     assert denied.retry_after == denied.each[2].retry_after > 0
     assert plan.left() == (4, 100, 1)
-    assert kind.call(denied.settle, 1, 1) is None
+    for settle in (denied.settle, denied.settle_soon):
+        with pytest.raises(ValueError, match="nothing was granted"):
+            kind.call(settle, 1, 1)
     second = plan.admit(1)
     assert second.granted and not plan.admit(1)
     kind.call(first.hold.release)
@@ -188,6 +190,26 @@ def test_without_holds_an_age_reserves(plans, kind, server):
     assert kind.admit(requests, max_age="10m", id=live[0]).granted and plan.left()[:2] == (4, 700)
     assert kind.call(admission.settle, 0, 1) == [-1, -299]
     assert kind.call(admission.settle, 0, 1) is None and plan.left()[:2] == (5, 999)
+
+
+def test_a_reservation_is_for_what_is_settled(plans, kind, server):
+    plan = plans()
+    requests, place, tokens = plan.parts()
+    counted = [requests, tokens]
+    with speaking(server) as connection:
+        def reserved():
+            return [len(connection.call("SWLIMIT.HOLDERS", key)) for key in (RESERVED, "{u}:streams:reserved")]
+        for parts, options in ([[place], {"max_age": "10m"}], [counted, {}]):
+            admission = kind.admit(parts, **options)
+            assert admission and reserved() == [0, 0]
+            kind.call(admission.settle)
+        assert plan.left()[2] == 0
+        admission = kind.admit([place])
+        kind.call(admission.settle_soon)
+        eventually(lambda: plan.left()[2], 0)
+        plan.parts = lambda tokens: counted
+        plan.within(lambda admission: reserved() == [1, 0] or pytest.fail("nothing is reserved"))
+        assert reserved() == [0, 0]
 
 
 def test_usage_that_is_only_known_afterwards(plans, kind):
@@ -294,6 +316,9 @@ def test_waiting_for_a_place(plans, kind):
     before = time.monotonic()
     assert not plan.admit(wait=0.2) and time.monotonic() - before >= 0.2
     assert plan.admit(2000, wait="10m").retry_after == math.inf
+    asked = plan.requests.statistics.server
+    assert plan.admit(401, wait="1ms").denied_by.name == "tokens", "the month ends after the wait"
+    assert plan.requests.statistics.server == asked + 1
     thread = threading.Timer(0.2, kind.call, [first.settle, 1, 1])
     thread.start()
     third = plan.admit(wait="10m")
@@ -303,17 +328,36 @@ def test_waiting_for_a_place(plans, kind):
     assert plan.left() == (2, 1000 - 1 - 600, 2)
 
 
-def test_waiting_for_the_server(plans, server):
+@pytest.mark.parametrize("policy", ["deny", "error"])
+def test_waiting_for_the_server(plans, kind, server, policy):
     """The requests of one wait have one id: what was granted to a lost one is granted, and counted once."""
     with Relay(server.port) as relay:
-        plan = plans(relay.port, timeout=0.3, on_failure="deny")
-        eventually(lambda: plan.streams.hold("warm").source == "server")
-        relay.delay = 1.0
-        thread = threading.Timer(1.0, setattr, [relay, "delay", 0.0])
+        plan = plans(relay.port, timeout=0.3, on_failure=policy)
+        others = [eventually(lambda: plan.streams.hold("{u}:streams")) for _ in range(2)]
+        asked = plan.requests.statistics.server
+
+        def interrupt():
+            eventually(lambda: plan.requests.statistics.server > asked)
+            relay.delay = 1.0
+            kind.call(others[0].release_soon)
+            time.sleep(1.0)
+            relay.delay = 0.0
+
+        thread = threading.Thread(target=interrupt)
         thread.start()
         assert plan.admit(wait="1m").each[0].source == "server"
         thread.join()
-        assert plan.left() == (4, 700, 1)
+        assert plan.left() == (4, 700, 2)
+
+
+@pytest.mark.parametrize("policy", ["deny", "error"])
+def test_the_policy_takes_no_wait(plans, policy):
+    plan = plans(1, on_failure=policy)
+    if policy == "deny":
+        assert plan.admit(wait="10m").each[0].source == "failure"
+    else:
+        with pytest.raises(swlimit.ServerAway):
+            plan.admit(wait="10m")
 
 
 def test_who_denied_and_what_to_send(plans):
@@ -518,7 +562,7 @@ def test_contexts(server):
                     await asyncio.sleep(0)
                 task.cancel()
                 await asyncio.wait([task])
-                if not task.cancelled():
+                if not task.cancelled() and task.result():
                     await task.result().settle(0)
             ends = time.monotonic() + 20
             while (await rate.peek("{k}r")).remaining < before or await streams.holders("{k}s"):

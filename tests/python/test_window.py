@@ -9,7 +9,7 @@ import pytest
 from support.bounds import MAX
 from support.server import ROOT
 from support.workload import OVERFLOW, Workload
-from swlimit import Decision, admission, hold_limiter
+from swlimit import Decision, _admission_base, hold_limiter
 from swlimit._base import POLLING, time_before
 from swlimit._core import quota as quotas
 from swlimit._core.denial_cache import Demand, DenialCache
@@ -144,6 +144,8 @@ def test_defaults():
         assert default_resolution(case["window"]) == case["resolution"], case
     for case in found["shares"]:
         assert part(case["limit"], checked_share(case["share"], "share")) == case["units"], case
+    for case in found["reservations"]:
+        assert _admission_base.reservation_of(case["key"].encode()) == case["name"].encode(), case
     for case in found["deadlines"]:
         assert time_before(case["left_us"] / 1e6) == pytest.approx(case["wait_us"] / 1e6, abs=2e-6), case
     for case in found["denials"]:
@@ -169,9 +171,12 @@ def numbers():
         "max_kept": client_state.MOST_RECORDS, "min_hold_ttl": LEAST_TTL,
         "hold_ttl": milliseconds(inspect.signature(hold_limiter.HoldLimiter).parameters["ttl"].default),
         "min_hold_poll": LEAST_POLL * 1000, "max_hold_poll": MOST_POLL * 1000,
-        "max_hold_wait": hold_limiter.LONGEST_HOLD_WAIT * 1000, "max_hold_id": admission.MOST_ID_BYTES,
+        "max_hold_wait": hold_limiter.LONGEST_HOLD_WAIT * 1000, "max_hold_id": _admission_base.MOST_ID_BYTES,
         "ids_per_renewal": hold_renewer.MOST_IDS, "renewals_per_ttl": hold_renewer.RENEWALS_PER_TTL,
         "retries_per_ttl": hold_renewer.RETRIES_PER_TTL, "drift": hold_renewer.DRIFT, "max_limit": quotas.MAX_EXACT,
+        "admission_poll": POLLING * 1000, "admission_jitter": _admission_base.ADMISSION_JITTER,
+        "reservation_ttl": _admission_base.RESERVATION_TTL,
+        "hold_retry_after": _admission_base.LONGEST_HOLD_RETRY * 1000,
         "max_window": quotas.MAX_WINDOW, "max_subintervals": quotas.MAX_SUBINTERVALS}
 
 

@@ -201,12 +201,16 @@ NUMBERS = {
     "look_round_trips": 4, "closing": 1_500, "closing_round_trips": 6, "max_kept": 100_000, "hold_ttl": 30_000,
     "min_hold_ttl": 3_000, "max_hold_wait": 3_600_000, "min_hold_poll": 20, "max_hold_poll": 60, "max_hold_id": 128,
     "ids_per_renewal": 1_000, "renewals_per_ttl": 3, "retries_per_ttl": 10, "drift": 1_000, "max_admitted": 64,
+    "admission_poll": 100, "admission_jitter": 5, "reservation_ttl": 15_000, "hold_retry_after": 1_000,
     "max_limit": MAX, "max_window": MAX_WINDOW, "max_subintervals": MAX_SUBINTERVALS,
 }
 WINDOWS = [*range(1, 40), 59, 60, 97, 100, 144, 250, 500, 1_000, 1_001, 1_500, 4_093, 4_099, 8_186, 8_198, 9_999,
            10_000, 30_000, 60_000, 90_000, 3_600_000, 16_769_023, 16_777_216, 86_400_000, 86_400_001, 604_800_000,
            2_592_000_000, MAX_WINDOW]
 LIMITS = [0, 1, 2, 3, 9, 10, 11, 99, 100, 101, 1_000_000, MAX - 1, MAX]
+RESERVATIONS = {"user": "{user}:reserved", "app:{user}:tokens": "app:{user}:tokens:reserved", "{}a": "{{}a}:reserved",
+                "a{}b{c}": "{a{}b{c}}:reserved", "{a": "{{a}:reserved", "}{a}": "}{a}:reserved",
+                "\u00fc": "{\u00fc}:reserved"}
 SHARES = [0.000001, 0.01, 0.05, 0.1, 0.29, 0.333333, 0.5, 0.57, 0.999999, 1]
 
 
@@ -222,6 +226,7 @@ def defaults():
         "shares": [{"limit": limit, "share": share, "units": math.ceil(limit * Fraction(str(share)))}
                    for limit in LIMITS for share in SHARES],
         "denials": [{"retry_after": ms, "denied_for_us": max(0, 1_000 * ms - 1_000 - ms)} for ms in waits],
+        "reservations": [{"key": key, "name": name} for key, name in RESERVATIONS.items()],
         "deadlines": [{"left_us": left, "wait_us": longest_wait(left)} for left in times],
     }
 

@@ -20,8 +20,8 @@ export interface AdmitOptions extends WaitOptions {
   /** How long to wait until all grant, at most an hour; by default not at all. */
   readonly wait?: Duration;
   /**
-   * The longest age of the holds. Then they are not renewed any more, and end by their ttl: for work whose end may
-   * never be known. By default they are renewed until they are settled or released.
+   * For how long the admission is renewed at most: for work whose end may never be known. Then holds and reservation end
+   * by their ttl, and the holds are lost. By default they are renewed until they are settled or released.
    */
   readonly maxAge?: Duration;
 }
@@ -29,12 +29,12 @@ export interface AdmitOptions extends WaitOptions {
 const PARTS = new Set(["limiter", "key", "cost", "limit", "name"]);
 const ADMITTED = new Set(["wait", "maxAge", "deadline", "signal"]);
 
-/** While a request waits, the server is asked again after so many ms at most, and up to `JITTER` of that later. */
-const POLL = 100;
-const JITTER = 0.2;
+/** While a request waits, the server is asked again after so many ms at most, and up to one part in `JITTER` later. */
+export const POLL = 100;
+export const JITTER = 5;
 
 /** The longest `Retry-After` for a place, in ms. */
-const PLACE_WAIT = 1000;
+export const PLACE_WAIT = 1000;
 
 /** A part that denied. */
 export interface DeniedPart {
@@ -194,7 +194,8 @@ export async function admitted<Name extends string>(
       const admission = await once<Name>(parts, { ...options, ...remaining }, isReserved);
       ({ retryAfter } = admission);
       const isAway = admission.each[0]?.source === "failure" && !hasWaited;
-      if (admission.granted || retryAfter === -1 || isAway || left(ends) === 0) return admission;
+      const wait = Math.min(left(ends), left(leaves));
+      if (admission.granted || isAway || !mayGrant(admission, wait)) return admission;
       if (Math.min(pollAfter(retryAfter), left(ends)) >= left(leaves)) return admission;
     } catch (error) {
       // A wait survives restarts and failovers.
@@ -204,8 +205,15 @@ export async function admitted<Name extends string>(
   }
 }
 
+/** Whether waiting so long can help. Places may be released at any moment. */
+function mayGrant({ each, parts }: Admission, wait: number): boolean {
+  const hopeless = ({ retryAfter = 0 }: Decision, at: number) =>
+    retryAfter === -1 || (retryAfter > wait && !(parts[at]?.limiter instanceof HoldLimiter));
+  return wait > 0 && !each.some(hopeless);
+}
+
 function pollAfter(retryAfter = POLL): number {
-  return Math.min(retryAfter, POLL) * (1 + JITTER * Math.random());
+  return Math.min(retryAfter, POLL) * (1 + Math.random() / JITTER);
 }
 
 /** One decision, without a wait. */
@@ -225,8 +233,9 @@ async function once<Name extends string>(
   if (!clientState) return admittedHere(parts, members, "local");
   const strict = isStrict(parts);
   const { settings } = first;
-  const isHeld = maxAge !== undefined || members.some((member) => member instanceof HeldMember);
-  const reservation = isReserved || isHeld ? new Reservation(members, settings, maxAge) : null;
+  const held = members.filter((member) => member instanceof HeldMember).length;
+  const isSettled = held < members.length && (isReserved || held > 0 || maxAge !== undefined);
+  const reservation = isSettled ? new Reservation(members, settings, maxAge) : null;
   try {
     const since = instant();
     const [granted, ...replies] = await BudgetLimiter.inPeriod(async (isLater) => {

@@ -15,10 +15,15 @@ import { HeldMember, holdsOf, type Member } from "./member.js";
 type Asking = Pick<Settings, "timeout" | "module">;
 
 /** How long a reservation lasts that is not renewed, in ms, where no place says. */
-const RESERVED = 15_000;
+export const RESERVED = 15_000;
 
 /** A key's hash tag decides its slot. */
 const TAGGED = /^[^{]*\{[^}]+\}/;
+
+/** The key of the reservation, for that of the first part. */
+export function reservationOf(name: string): string {
+  return `${TAGGED.test(name) ? name : `{${name}}`}:reserved`;
+}
 
 /**
  * A hold without a limit, under a key of its own: it reserves the units of the others until they are settled, whether
@@ -35,7 +40,7 @@ export class Reservation implements RenewedHold {
     readonly maxAge: number | undefined,
   ) {
     const [{ name }] = members;
-    this.name = `${TAGGED.test(name) ? name : `{${name}}`}:reserved`;
+    this.name = reservationOf(name);
     this.ttl = Math.max(...members.map((member) => (member instanceof HeldMember ? member.ttl : 0))) || RESERVED;
   }
 

@@ -29,6 +29,8 @@ SOON = 60_000
 """ms before the end of a period within which a server may say that it is over."""
 RESERVATION_TTL = 15_000
 """ms; without holds whose times to live it could have."""
+ADMISSION_JITTER = 5
+"""An admission that waits asks up to one part in so many later: those denied together do not come together."""
 LONGEST_HOLD_RETRY = 1.0
 """The longest `Retry-After` of a denied hold, in seconds: holds may be released at any moment."""
 
@@ -50,15 +52,22 @@ class Options:
     on_error: OnError
     wait: float
     deadline: float
+    spends: bool
+    """Whether it is always settled."""
 
     @classmethod
     def checked(cls, id: bytes | None, max_age: Duration | None, on_error: OnError, wait: Duration,
-                deadline: Duration | None) -> "Options":
+                deadline: Duration | None, spends: bool) -> "Options":
         if id is not None and (not isinstance(id, bytes) or not 1 <= len(id) <= MOST_ID_BYTES):
             raise ValueError(f"id must be 1 to 128 bytes, not {id!r}")
         one_of("on_error", on_error, get_args(OnError))
         return cls(id, None if max_age is None else seconds(max_age, "max_age"), on_error, longest_wait(wait, "wait"),
-                   math.inf if deadline is None else time_before(seconds(deadline, "deadline", least=0)))
+                   math.inf if deadline is None else time_before(seconds(deadline, "deadline", least=0)), spends)
+
+
+def reservation_of(name: bytes) -> bytes:
+    """The key of the reservation, for the key of the first request."""
+    return tagged(name) + b":reserved"
 
 
 class AdmissionBase:
@@ -82,9 +91,9 @@ class AdmissionBase:
         self._deadline = self._clock.monotonic() + options.deadline
         self._reserved: HoldMember | None = None
         """The hold that remembers all the others on the server."""
-        if self._held or options.max_age is not None:
+        if self._counted and (self._held or options.max_age is not None or options.spends):
             ttl = max((member.request.ttl for member in self._held), default=RESERVATION_TTL)
-            name = tagged(self._members[0].key) + b":reserved"
+            name = reservation_of(self._members[0].key)
             self._reserved = HoldMember(HoldRequest(self._first, name, 1, ttl, MAX_EXACT), max_age)
         self._reservation: HoldGuard | None = None
         self._process = os.getpid()
@@ -144,18 +153,27 @@ class AdmissionBase:
         ends = self._clock.monotonic() + min(self._options.wait, self._options.deadline)
         try:
             await self._try()
-            while (left := ends - self._clock.monotonic()) > 0 and self._may_be_granted():
-                pause = min(self.retry_after or POLLING, POLLING) * random.uniform(0.5, 1.0)
+            if self._source == "failure":
+                ends = -math.inf  # the policy has decided, which takes no wait
+            while (left := ends - self._clock.monotonic()) > 0 and self._may_be_granted(left):
+                pause = min(self.retry_after or POLLING, POLLING) * random.uniform(1, 1 + 1 / ADMISSION_JITTER)
                 await self._clock.sleep(max(0.001, min(left, pause)), self._first._interface.sleep)
-                await self._try()
+                try:
+                    await self._try()
+                except ServerAway:  # a wait survives restarts and failovers
+                    if self._clock.monotonic() >= ends:
+                        raise
         except BaseException:
             self._undo()
             raise
         if not self.granted or self._source != "server":
             self._undo()
 
-    def _may_be_granted(self) -> bool:
-        return not self.granted and self.retry_after < math.inf and not self._first._is_closed
+    def _may_be_granted(self, left: float) -> bool:
+        """Whether waiting so long can help. Holds may be released at any moment."""
+        waits = [(decision.retry_after or 0.0, member) for member, decision in zip(self._members, self.each)]
+        return not self.granted and not self._first._is_closed and not any(
+            wait == math.inf or wait > left and not isinstance(member, HoldMember) for wait, member in waits)
 
     async def _try(self) -> None:
         self._sent, self._began = running(), time.monotonic()
@@ -245,6 +263,7 @@ class AdmissionBase:
         if self._source != "server":
             self._settle_here(units)
         elif self._reservation is None:
+            self.release_soon()
             for member, _, command in self._changes(units):
                 member.limiter._in_background(
                     member.key, RepeatedCommand(command, math.inf, running() + RESERVATION_TTL / 1000))
@@ -296,7 +315,9 @@ class AdmissionBase:
         return used
 
     def _begin_settlement(self) -> bool:
-        if not self.granted or self._is_settled or os.getpid() != self._process:
+        if not self.granted:
+            raise ValueError("nothing was granted that could be settled")
+        if self._is_settled or os.getpid() != self._process:
             return False
         self._is_settled = True
         return True
@@ -324,8 +345,9 @@ class AdmissionBase:
         return [units - member.cost if is_counted else 0 for member, units in zip(self._counted, used)]
 
     async def _settle_each(self, used: Sequence[int]) -> list[int]:
-        """Without a hold, the server remembers nothing about the admission."""
+        """Without a reservation, the server remembers nothing about the admission."""
         changes = {member.key: 0 for member in self._counted}
+        await self._release()
         for member, change, command in self._changes(used):
             reply = await member.limiter._send(command)
             changes[member.key] = change if change > 0 else -reply

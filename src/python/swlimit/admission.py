@@ -107,43 +107,48 @@ def admit(requests: Sequence[Any], *, id: bytes | None = None, max_age: Duration
 
     id: of the holds and the reservation, if the caller chooses it: asked again with the same id, the server counts
         nothing twice.
-    max_age: for how long holds are renewed at most; afterwards they end by their ttl. With it, or with a hold, the
-        server keeps what was counted as a reservation, which `settle` corrects exactly once.
+    max_age: for how long the admission is renewed at most; then holds and reservation end by their ttl, and the holds
+        are lost. With it, or with a hold, what rates and budgets count is a reservation, which `settle` corrects once.
     on_error: when an error leaves the block before anything was seen, "keep" what was asked for, or "give_back" all.
-    wait: how long to ask again at most. deadline: how long the caller waits at most, the decision is made a little
-        before.
+    wait: how long to ask again at most, unless a rate or budget denies for longer. deadline: how long the caller waits
+        at most, the decision is made a little before.
 
     Returns an `Admission`; with the limiters of asyncio an `AsyncAdmission`, to be awaited or entered by `async with`.
     """
+    return _admitted(requests, id, max_age, on_error, wait, deadline, spends=False)
+
+
+def _admitted(requests: Sequence[Any], id: bytes | None, max_age: Duration | None, on_error: OnError, wait: Duration,
+              deadline: Duration | None, *, spends: bool) -> Any:
     if not requests:
         raise TypeError("admit takes one or more of what `limiter.request(key)` returns")
     kinds = {isinstance(member_of(request, math.inf).limiter, Awaited) for request in requests}
     if len(kinds) > 1:
         raise TypeError("limits that are decided together are all for threads, or all for asyncio")
-    options = Options.checked(id, max_age, on_error, wait, deadline)
+    options = Options.checked(id, max_age, on_error, wait, deadline, spends)
     if kinds == {True}:
         return AwaitableContext(_admit(AsyncAdmission(requests, options)))
     return run(_admit(Admission(requests, options)))
 
 
 @overload
-def spending(requests: Sequence[ThreadRequest], *, max_age: Duration = "10m", on_error: OnError = "keep",
+def spending(requests: Sequence[ThreadRequest], *, max_age: Duration | None = None, on_error: OnError = "keep",
              wait: Duration = 0, deadline: Duration | None = None) -> Admission: ...
 
 
 @overload
-def spending(requests: Sequence[AsyncRequest], *, max_age: Duration = "10m", on_error: OnError = "keep",
+def spending(requests: Sequence[AsyncRequest], *, max_age: Duration | None = None, on_error: OnError = "keep",
              wait: Duration = 0, deadline: Duration | None = None) -> AwaitableContext[AsyncAdmission]: ...
 
 
-def spending(requests: Sequence[Any], *, max_age: Duration = "10m", on_error: OnError = "keep",
+def spending(requests: Sequence[Any], *, max_age: Duration | None = None, on_error: OnError = "keep",
              wait: Duration = 0, deadline: Duration | None = None) -> Any:
     """A block whose usage is known at its end: `with spending([tokens.request("k", 500, name="tokens")]) as s:`.
 
-    Say in it `s.saw(tokens=n)` as often as the usage is known better. Leaving settles once; the options are those of
-    `admit`, with a `max_age`.
+    Say in it `s.saw(tokens=n)` as often as the usage is known better. Leaving settles once, whatever replies are lost:
+    there is always a reservation. The options are those of `admit`.
     """
-    return admit(requests, max_age=max_age, on_error=on_error, wait=wait, deadline=deadline)
+    return _admitted(requests, None, max_age, on_error, wait, deadline, spends=True)
 
 
 def _admit(admission: Any) -> Coroutine[Any, Any, Any]:
