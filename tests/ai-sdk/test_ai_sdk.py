@@ -39,8 +39,8 @@ def test_the_program_of_the_page(server):
 
 
 def test_types():
-    run(node.TSC, "--noEmit", "--strict", "--module", "nodenext", "--target", "es2022", "--skipLibCheck", "--types", "node",
-        "--typeRoots", node.PACKAGE / "node_modules/@types", "--ignoreConfig", "types.ts")
+    run(node.TSC, "--noEmit", "--strict", "--module", "nodenext", "--target", "es2022", "--skipLibCheck", "--types",
+        "node", "--typeRoots", node.PACKAGE / "node_modules/@types", "--ignoreConfig", "types.ts")
 
 
 def run(*words, **options):
