@@ -109,7 +109,14 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
+	returned := false
+	defer func() {
+		if !returned { // it panics
+			permit.Ignore()
+		}
+	}()
 	response, err := t.next.RoundTrip(r)
+	returned = true
 	switch {
 	case err != nil:
 		fail(r.Context(), permit, err)

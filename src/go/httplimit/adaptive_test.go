@@ -179,3 +179,18 @@ func TestTransport(t *testing.T) {
 		t.Errorf("%+v", a.Statistics())
 	}
 }
+
+// panics is a transport that fails in an odd way.
+type panics struct{}
+
+func (panics) RoundTrip(*http.Request) (*http.Response, error) { panic("oops") }
+
+func TestTransportsThatPanicKeepNoPermit(t *testing.T) {
+	a := adaptive(t, 1)
+	defer func() {
+		if recover() == nil || a.InFlight() != 0 || a.Statistics() != ignored {
+			t.Errorf("%d under way, %+v", a.InFlight(), a.Statistics())
+		}
+	}()
+	httplimit.Transport(a, panics{}).RoundTrip(httptest.NewRequest("GET", "/", nil))
+}
