@@ -580,8 +580,9 @@ func (r *renewer) run() {
 		}
 		r.mu.Unlock()
 		for _, h := range lost {
-			h.over(ErrLost)
-			slog.Warn("swlimit: a hold is lost, as it could not be renewed in time", "key", h.key)
+			if h.over(ErrLost); h.renews(at) {
+				slog.Warn("swlimit: a hold is lost, as it could not be renewed in time", "key", h.key)
+			}
 		}
 		timer := time.NewTimer(next - sinceBoot())
 		select {
