@@ -106,6 +106,10 @@ test("one rate has its own name, and other arguments are refused", async (test) 
   assert.throws(() => new Limits({ rates: "1/minute" }), /needs a client, or mode: "local"/);
   assert.throws(() => new Limits({ client, rates: "1/minute", window: "1m" }), /there is no option window/);
   assert.throws(() => new Limits({ client, rates: "1/month" }), /has no fixed length/);
+  assert.throws(
+    () => new Limits({ client, rates: "1/minute", warmUp: "9m" }),
+    /warmUp must be at least ten times the window/,
+  );
   assert.throws(() => new Limits({ client }), /rates must be a text such as "100\/minute"/);
 });
 
@@ -133,6 +137,8 @@ test("a URL without a server behind it, and arguments that are refused", async (
   await assert.rejects(Limiter.fromUrl("localhost:6379", "1/s"), /url must be a text such as "redis:/);
   await assert.rejects(Limiter.fromUrl(away, "1/s", { mode: "local" }), /mode "local" asks no server/);
   await assert.rejects(Limiter.fromUrl(away, "1/s", { window: 5 }), /there is no option window/);
+  await assert.rejects(Limits.fromUrl(away, "1/s", { client: null }), /there is no option client/);
+  await assert.rejects(Limits.fromUrl(away, "1/s", { rates: "2/s" }), /there is no option rates/);
   const refused = `redis://nobody:wrong@127.0.0.1:${port()}`;
   await assert.rejects(Limiter.fromUrl(refused, "1/s"), /WRONGPASS/);
 });

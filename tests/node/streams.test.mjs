@@ -79,6 +79,23 @@ test("a client that leaves while it waits takes no place", async (test) => {
   assert.equal(open.length, 2);
 });
 
+test("a client that has left before it is asked takes no place", async (test) => {
+  const places = holds(test, { client: await connect(test), prefix: `${key()}:`, limit: 1 });
+  let asked = 0;
+  const limit = concurrencyLimit({ limiter: places, key: () => `${Math.min(++asked, 1)}` });
+  const app = express();
+  app.get("/late", (_request, response, next) => response.once("close", () => setImmediate(next)), limit);
+  app.get("/", limit, (_, response) => response.end());
+  const server = await listening(test, app);
+  const url = `http://127.0.0.1:${server.address().port}`;
+  const request = get(`${url}/late`, { agent: false });
+  request.on("error", () => {});
+  await once(server, "request");
+  request.destroy();
+  await eventually(() => asked === 1);
+  assert.equal((await fetch(url)).status, 200);
+});
+
 test("an answer of one's own, errors, and requests without a key", async (test) => {
   const onDenied = (_, response, _next, { limit }) => response.status(503).end(`${limit}`);
   const none = await streaming(test, { onDenied }, { limiter: holds(test, { limit: 0 }) });
@@ -143,6 +160,17 @@ test("a client that leaves before it is decided holds no place", async (test) =>
   hasLeft = true;
   await eventually(() => places.counts.server === 1, "its decision");
   assert.equal(places.denied.server, 0);
+  await eventually(async () => (await places.holders("k")).length === 0, "its end");
+});
+
+test("a WebSocket that was closed before the listener got it holds no place", async (test) => {
+  const places = holds(test, { client: await connect(test), prefix: `${key()}:` });
+  const sockets = new WebSocketServer({ server: await listening(test) });
+  const limited = webSocketLimit({ connections: { limiter: places, key: () => "k" } }, () => {});
+  sockets.on("connection", (socket, request) => socket.on("close", () => setImmediate(limited, socket, request)));
+  const client = new WebSocket(`ws://127.0.0.1:${sockets.address().port}`);
+  client.on("open", () => client.terminate());
+  await eventually(() => places.counts.server === 1, "its decision");
   await eventually(async () => (await places.holders("k")).length === 0, "its end");
 });
 

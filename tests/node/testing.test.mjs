@@ -157,5 +157,9 @@ test("a fake among several limits, and in an admission", async () => {
     ],
   );
   await assert.rejects(fake.allow("k", { cost: 0 }), /cost must be an integer/);
+  for (const strict of [fake, new TestClock().limiter({ limit: 1, window: "1m" })]) {
+    await assert.rejects(strict.acquire("k", 0, { partial: true }), /there is no option partial/);
+    await assert.rejects(strict.acquire("k", 0, { signal: 1 }), /signal must be an AbortSignal/);
+  }
   assert.throws(() => fake.deny("soon"), /retryAfter must be a duration/);
 });

@@ -61,6 +61,7 @@ export function concurrencyLimit(rule: HoldRule<Request>, { wait = 0, onDenied }
   return async (request: Request, response: Response, next: Next): Promise<void> => {
     const left = new AbortController();
     response.once("close", () => left.abort());
+    if (response.destroyed) left.abort(); // before the middleware
     try {
       const hold = await holdFor(rule, request, READING, { wait, signal: left.signal });
       if (!hold) return next();

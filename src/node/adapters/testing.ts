@@ -3,10 +3,11 @@
 import type { Decision } from "../core/decision.js";
 import { type Duration, milliseconds } from "../core/duration.js";
 import { LocalWindows } from "../core/local-windows.js";
+import { requested } from "../core/options.js";
 import { type Demand, Entry, type Reply } from "../core/window.js";
 import type { BudgetLimiter } from "../limiters/budget.js";
 import { Limits } from "../limiters/limits.js";
-import { type AcquireOptions, Limiter, type LimiterOptions } from "../limiters/rate.js";
+import { type AcquireOptions, Limiter, type LimiterOptions, WAITED } from "../limiters/rate.js";
 
 /**
  * A clock that stands still until the test moves it, or until a limiter waits by it: a wait is over at once, and the
@@ -52,6 +53,7 @@ export class TestClock {
     const clock = this;
     return async function acquire(this: Limiter, key: string, timeout: Duration, options: AcquireOptions = {}) {
       this.checkNoWarmUp("acquire");
+      requested(options, WAITED);
       const until = clock.ms + milliseconds(timeout, "timeout", 0);
       for (;;) {
         const decision = await this.allow(key, options);
@@ -102,10 +104,9 @@ export class FakeLimiter extends Limiter {
   }
 
   /** Decide at once: nobody waits for a fake. */
-  override async acquire(key: string, timeout: Duration, { cost = 1, signal }: AcquireOptions = {}): Promise<Decision> {
+  override async acquire(key: string, timeout: Duration, options: AcquireOptions = {}): Promise<Decision> {
     milliseconds(timeout, "timeout", 0);
-    signal?.throwIfAborted();
-    const reply = this.answers.entry(this.name(key)).acquire(this.demand({ cost }));
+    const reply = this.answers.entry(this.name(key)).acquire(this.demand(requested(options, WAITED)));
     return this.counted(this.decision(reply, "local"));
   }
 

@@ -9,8 +9,12 @@ const TRY_AGAIN_LATER = 1013;
 const POLICY_VIOLATION = 1008;
 const INTERNAL_ERROR = 1011;
 
+/** The state of a WebSocket that is closed. */
+const CLOSED = 3;
+
 /** The used part of a WebSocket. */
 export interface LimitedSocket {
+  readonly readyState: number;
   emit(event: string | symbol, ...args: unknown[]): boolean;
   close(code: number, reason: string): void;
   pause(): void;
@@ -54,13 +58,14 @@ class LimitedConnection {
   private isOpen = false;
   /** No message is emitted any more. */
   private isRefused = false;
-  private hasLeft = false;
+  private hasLeft: boolean;
 
   constructor(
     private readonly rules: WebSocketRules,
     private readonly socket: LimitedSocket,
     private readonly request: IncomingMessage,
   ) {
+    this.hasLeft = socket.readyState === CLOSED;
     this.emit = socket.emit.bind(socket);
     // A listener of "message" could not keep a message from the other listeners.
     socket.emit = (event, ...args) => {

@@ -4,7 +4,14 @@ import type { Client } from "../clients/client.js";
 import { withOwnClient } from "../clients/open.js";
 import type { Decision } from "../core/decision.js";
 import { type Duration, durationText } from "../core/duration.js";
-import { type QuotaOptions, type RateOptions, requested, settingsOf, type WaitOptions } from "../core/options.js";
+import {
+  BESIDE_RATE,
+  type QuotaOptions,
+  type RateOptions,
+  requested,
+  settingsOf,
+  type WaitOptions,
+} from "../core/options.js";
 import { keyOfRate, type ParsedRate, parseRates } from "../core/rates.js";
 import type { ServerState } from "../transport/server-health.js";
 import { allowAll, Decisions, type Share } from "./all-of.js";
@@ -25,7 +32,8 @@ export interface LimitsRequest extends WaitOptions {
   readonly cost?: number;
 }
 
-const OWN = ["rates", "strict", "mode", "maxWaiting", "maxUntrackedAge"];
+const OWN = ["rates", "strict", "mode", "maxWaiting", "maxUntrackedAge", "warmUp", "cold"];
+const BESIDE_RATES = new Set([...BESIDE_RATE].filter((name) => name !== "resolution"));
 const ASKED = new Set(["cost", "deadline", "signal"]);
 const RECORDED = new Set(["cost", "age", "keep"]);
 
@@ -50,7 +58,8 @@ export class Limits {
   }
 
   /** Rates on a client of their own, as that of Limiter.fromUrl. */
-  static fromUrl(url: string, rates: string, options: LimitsSettings = {}): Promise<Limits> {
+  static async fromUrl(url: string, rates: string, options: LimitsSettings = {}): Promise<Limits> {
+    requested(options, BESIDE_RATES);
     return withOwnClient(url, options, (client) => new Limits({ ...options, client, rates }));
   }
 

@@ -62,7 +62,8 @@ export interface AcquireOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-const WAITED = new Set(["cost", "signal"]);
+/** @internal */
+export const WAITED = new Set(["cost", "signal"]);
 const PEEKED = new Set(["cost", "partial", "deadline", "signal"]);
 const ALLOWED = new Set([...PEEKED, "block"]);
 const RECORDED = new Set(["cost", "age", "block", "keep"]);
