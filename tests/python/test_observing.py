@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import threading
 
 import pytest
 import redis
@@ -77,6 +78,26 @@ def test_decisions(kind, server, export):
     assert admission.granted and (counts("rate"), counts("hold")) == ([3, 1], [2, 1])
     for limiter in limits.values():
         limiter.close()
+
+
+def test_a_denial_while_decisions_are_read(export):
+    """A counter never goes back."""
+    limiter = swlimit.Limiter(None, 0, "1m")
+    denying = []
+
+    class Denied(dict):
+        def __getitem__(self, source):
+            found = super().__getitem__(source)
+            if source == "local" and not denying:
+                denying.append(threading.Thread(target=limiter.allow, args=("k",)))
+                denying[0].start()
+                denying[0].join(0.2)
+            return found
+
+    limiter.statistics.denied = Denied(limiter.statistics.denied)
+    value = export({"rate": limiter})
+    assert value("decisions_total", limit="rate", source="local", granted="yes") == 0
+    denying[0].join()
 
 
 def test_servers(kind, start, export):

@@ -293,6 +293,31 @@ def test_too_many_messages(chat):
             assert connection.recv() == "free"
 
 
+@pytest.mark.parametrize("closer", ["application", "client"])
+def test_too_many_messages_of_a_connection_that_is_closed(closer):
+    """What had come before is still read, and is denied; a server sends nothing any more."""
+    sent = []
+
+    async def receive():
+        return {"type": "websocket.receive", "text": "hello"}
+
+    async def send(message):
+        if closer == "client":
+            raise OSError("the client has left")
+        assert not sent, "closed twice"
+        sent.append(message)
+
+    async def app(scope, receive, send):
+        if closer == "application":
+            await send({"type": "websocket.close", "code": 4000})
+        assert (await receive())["type"] == "websocket.disconnect"
+        sent.append("told")
+
+    limited = WebSocketLimit(app, messages=swlimit.Rule(swlimit.AsyncLimiter(None, 0, "1m"), lambda scope: "k"))
+    asyncio.run(limited({"type": "websocket", "path": "/"}, receive, send))
+    assert sent[-1] == "told"
+
+
 def test_those_without_a_key_are_free(chat):
     with closing(chat(user=None)) as first, closing(chat(user=None)) as second:
         for one in (first, second):

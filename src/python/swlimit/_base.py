@@ -53,6 +53,12 @@ class Statistics:
             if not decision.granted:
                 self.denied[decision.source] += 1
 
+    def of(self, source: Source) -> tuple[int, int]:
+        """How many requests were granted, and how many denied: at one moment, so that neither number falls."""
+        with self._lock:
+            denied = self.denied[source]
+            return self.__dict__[source] - denied, denied
+
     @property
     def taken_over(self) -> int:
         """How many keys of the script the limiter's client has handed to the module."""

@@ -43,9 +43,9 @@ def each_limiter(limits: Named) -> dict[str, BaseLimiter]:
 def _decisions(limiters: dict[str, BaseLimiter]) -> Samples:
     for name, limiter in limiters.items():
         for source in get_args(Source):
-            denied = limiter.statistics.denied[source]
+            granted, denied = limiter.statistics.of(source)
             labels = {"limit": name, "source": source}
-            yield {**labels, "granted": "yes"}, getattr(limiter.statistics, source) - denied
+            yield {**labels, "granted": "yes"}, granted
             yield {**labels, "granted": "no"}, denied
 
 

@@ -1,7 +1,7 @@
 """Middleware for ASGI: plain, or in Starlette and FastAPI with `app.add_middleware(RateLimit, Rule(limiter, key))`."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, TypeVar
 
 from .._all_of import allow_all
@@ -159,7 +159,7 @@ class _Connection:
                  key: Key | None) -> None:
         self._scope, self._receive, self._send, self._hold = scope, receive, send, hold
         self._messages, self._key = messages, key
-        self._is_closed = False
+        self._is_refused = self._is_closed = False
 
     async def receive(self) -> Message:
         message = await self._receive()
@@ -173,18 +173,21 @@ class _Connection:
         return message
 
     async def send(self, message: Message) -> None:
-        if self._is_closed:
+        if self._is_refused:
             raise OSError("the connection was closed because of too many messages")
         await self._send(message)
-        if message["type"] == "websocket.close" and self._hold is not None:
-            await self._hold.release()
+        if message["type"] == "websocket.close":
+            self._is_closed = True
+            if self._hold is not None:
+                await self._hold.release()
 
     async def _close(self, reason: str) -> Message:
         """Close the connection. Returns what the application gets to know."""
         closing: Message = {"code": POLICY_VIOLATION, "reason": reason}
         if not self._is_closed:
-            self._is_closed = True
-            await self._send({"type": "websocket.close", **closing})
+            self._is_refused = self._is_closed = True
+            with suppress(OSError):  # the client has left
+                await self._send({"type": "websocket.close", **closing})
         return {"type": "websocket.disconnect", **closing}
 
 
