@@ -175,11 +175,10 @@ class _Connection:
     async def send(self, message: Message) -> None:
         if self._is_refused:
             raise OSError("the connection was closed because of too many messages")
+        self._is_closed = self._is_closed or message["type"] == "websocket.close"
         await self._send(message)
-        if message["type"] == "websocket.close":
-            self._is_closed = True
-            if self._hold is not None:
-                await self._hold.release()
+        if message["type"] == "websocket.close" and self._hold is not None:
+            await self._hold.release()
 
     async def _close(self, reason: str) -> Message:
         """Close the connection. Returns what the application gets to know."""
