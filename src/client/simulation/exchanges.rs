@@ -13,7 +13,7 @@ use crate::protocol::{Clause, Command, HoldClause};
 use crate::quota::Quota;
 use crate::transport::Reply;
 
-const PROMISES: &str = include_str!("../../../docs/understand/promises.md");
+pub(super) const PROMISES: &str = include_str!("../../../docs/understand/promises.md");
 
 /// In ms.
 const TTL: u64 = 2;
@@ -99,12 +99,13 @@ impl Hash for State {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Action {
+pub(super) enum Action {
     /// A ms passes.
     Wait,
     Ask(usize),
     /// The time of the request is up.
     GiveUp(usize),
+    /// The server decides: at once, or when a client's turn or its timeout has come.
     Execute(usize),
     /// The reply arrives.
     Answer(usize),

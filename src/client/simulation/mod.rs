@@ -1,5 +1,6 @@
 //! The client on a simulated server and network, on a simulated clock.
 
+mod counts;
 mod exchanges;
 pub(crate) mod fake;
 mod hold_tests;
