@@ -43,7 +43,7 @@ enum Mutant {
     DatesByTheReply,
     /// A unit is given back twice.
     GivesBackTwice,
-    /// What a caller heard of is given back, too.
+    /// What a caller took is given back, too.
     GivesBackTheTaken,
     /// What was not answered is given back, as if it had been granted.
     GivesBackTheUnanswered,
@@ -76,7 +76,7 @@ enum Executed {
 /// A unit that will be given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Undone {
-    /// What the server is told.
+    /// What the refund says.
     since: Option<u64>,
     /// When it was counted indeed, if it was.
     at: Option<u64>,
