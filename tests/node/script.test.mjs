@@ -113,6 +113,16 @@ test("waits take turns within the process", async (test) => {
   assert.deepEqual(order, [1, 2, 3]);
 });
 
+test("who waits for its turn is answered when the limiter is closed", async (test) => {
+  const one = limiter(test, { client: await connect(test), ...RIGHT, limit: 1, window: "1h" });
+  const k = key();
+  await one.allow(k);
+  const waiting = [1, 2].map(() => one.acquire(k, "2h"));
+  await eventually(() => one.counts.server + one.counts.cache >= 2);
+  await one.close();
+  for (const decision of await Promise.all(waiting)) assert.equal(decision.granted, 0);
+});
+
 test("it is loaded again when the server has forgotten it, also for many requests at once", async (test) => {
   const client = await connect(test, { of: "spare" });
   const many = limiter(test, { client, ...RIGHT, limit: 1000 });

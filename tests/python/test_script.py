@@ -326,6 +326,20 @@ def test_closing_answers_who_waits(holding, server, policy):
             assert waiter.granted() is not None and not waiter.guard
 
 
+def test_closing_answers_who_waits_for_units(limiter):
+    """The callers of the script sleep until units come free."""
+    one, answers = limiter(1, window="1h"), []
+    one.allow("k")
+    waiters = [threading.Thread(target=lambda: answers.append(one.acquire("k", timeout="2h"))) for _ in range(2)]
+    for waiter in waiters:
+        waiter.start()
+    eventually(lambda: one._pauses)
+    one.close()
+    for waiter in waiters:
+        waiter.join(20)
+    assert [answer.granted for answer in answers] == [0, 0]
+
+
 def test_a_child_waits_in_its_own_queue(server):
     with swlimit.HoldLimiter(redis.Redis(port=server.port), 1, timeout=5.0) as limiter:
         first = limiter.hold("k")

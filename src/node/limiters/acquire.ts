@@ -55,7 +55,7 @@ export async function waitInTurn(request: WaitingRequest): Promise<Decision> {
       // A request that has waited goes on waiting, unless a new one would be granted.
       if (!hasWaited || left() === 0 || clientState.isLeft || request.grantsWithout()) return request.failed(error);
     }
-    if (!clientState.isLeft) await pause(Math.max(1, Math.min(ms, left())), signal);
+    if (!clientState.isLeft) await clientState.pause(Math.max(1, Math.min(ms, left())), signal);
   }
 }
 
@@ -105,22 +105,23 @@ function handled<T>(promise: Promise<T>): Promise<T> {
   return promise;
 }
 
-/** Ask again when it may fit, until it does. */
-async function poll({ allow, left, signal }: WaitingRequest): Promise<Decision> {
+/** Ask again when it may fit, until it does, or the limiter is closed. */
+async function poll({ allow, left, signal, clientState }: WaitingRequest): Promise<Decision> {
+  const isLast = () => left() === 0 || clientState?.isLeft === true;
   for (let hasWaited = false; ; hasWaited = true) {
     let ms = POLL;
     try {
       const decision = await allow();
       const { granted, retryAfter, source } = decision;
-      const mayBeBack = source === "failure" && hasWaited && retryAfter !== -1 && left() > 0;
+      const mayBeBack = source === "failure" && hasWaited && retryAfter !== -1 && !isLast();
       if (granted > 0 || (!mayBeBack && (retryAfter ?? -1) < 0)) return decision;
       if (!mayBeBack) {
         ms = retryAfter as number;
-        if (ms > left()) return decision;
+        if (ms > left() || clientState?.isLeft) return decision;
       }
     } catch (error) {
-      if (signal?.aborted || !hasWaited || left() === 0 || classify(error) instanceof RefusedError) throw error;
+      if (signal?.aborted || !hasWaited || isLast() || classify(error) instanceof RefusedError) throw error;
     }
-    await pause(Math.max(1, ms), signal);
+    await (clientState ? clientState.pause(Math.max(1, ms), signal) : pause(Math.max(1, ms), signal));
   }
 }

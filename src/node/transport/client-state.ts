@@ -3,7 +3,7 @@
 import { RefusedError } from "../core/errors.js";
 import type { Settings } from "../core/options.js";
 import { type AnyCommand, type Command, keyOf } from "../protocol/commands.js";
-import { pause } from "../util/timeout.js";
+import { inTime, pause } from "../util/timeout.js";
 import { BlockingConnections } from "./blocking-connections.js";
 import { HoldQueue } from "./hold-queue.js";
 import { HoldRenewer, RETRIES } from "./hold-renewer.js";
@@ -32,6 +32,8 @@ export class ClientState implements ServerOwner {
   /** Undos and settlements that the server has not answered yet, and callbacks for when it is back. */
   private readonly repeating = new Set<Promise<void>>();
   private readonly awaiting = new Set<() => void>();
+  /** Callbacks for when no limiter uses it any more. */
+  private readonly pausing = new Set<() => void>();
   private isClosed = false;
   /** Closes a client that a limiter has opened, when no limiter uses it any more. */
   onLeft: (() => Promise<void>) | null = null;
@@ -136,6 +138,7 @@ export class ClientState implements ServerOwner {
     if (cache) this.caches.delete(cache);
     if (this.users.size > 0) return;
     this.blocking?.close();
+    for (const end of this.pausing) end();
     const trips = [...this.servers.values()].map(({ roundTrip }) => CLOSING_TRIPS * roundTrip);
     const until = performance.now() + Math.max(CLOSING, ...trips);
     while (!this.isSettled && this.isReachable && performance.now() < until) {
@@ -148,6 +151,20 @@ export class ClientState implements ServerOwner {
     this.hangUp();
     this.transport.close?.();
     await this.onLeft?.();
+  }
+
+  /** Wait for so many ms, or until no limiter uses it any more. */
+  async pause(ms: number, signal: AbortSignal | undefined): Promise<void> {
+    let end = () => {};
+    const left = new Promise<void>((resolve) => {
+      end = resolve;
+    });
+    this.pausing.add(end);
+    try {
+      await inTime(left, ms, signal);
+    } finally {
+      this.pausing.delete(end);
+    }
   }
 
   /** Whether nobody waits for the server any more: no limiter uses it, or the caller has closed the client. */

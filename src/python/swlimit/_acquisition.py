@@ -11,6 +11,7 @@ from ._core.denial_cache import Demand
 from ._protocol.commands import Acquire, Allow, Peek
 from ._protocol.replies import can_wait_again, has_no_queue
 from ._rate_base import RateLimiterBase
+from ._transport.circuit_breaker import LAST_PROBE
 from .errors import NoFreeConnection, ServerAway
 
 
@@ -84,21 +85,24 @@ class Acquisition:
 
     async def _poll(self, ends: float) -> Decision:
         """Ask, and ask again while there is hope, until the instant `ends`; in the server's queue as soon as it has a
-        place."""
+        place. Who still waits when the limiter is closed is denied."""
         limiter, demand = self._limiter, self._demand
-        while True:
+        while not limiter._is_closed:
             decision = limiter._known(demand)
             if decision is None:
                 decision = await limiter._decide(demand, Allow(*demand[:3]), limiter._timeout)
             pause = decision.retry_after or 0.0
-            if decision or limiter._is_closed or limiter._clock.monotonic() + pause > ends:
+            if decision or limiter._clock.monotonic() + pause > ends:
                 return decision
             if limiter._state is not None and limiter._state.has_queue(demand.key):
                 pause = min(pause, POLLING)
-            await self._sleep(max(0.001, pause))
-            queued = await self._queue()
+            await limiter._clock.sleep(max(0.001, pause), limiter._pause)
+            queued = None if limiter._is_closed else await self._queue()
             if queued is not None:
                 return queued
+        denied = Decision.unasked(demand.quota, 0, LAST_PROBE, limiter._local_source)
+        limiter.statistics.add(denied)
+        return denied
 
     async def _sleep(self, seconds: float) -> None:
         await self._limiter._clock.sleep(seconds, self._limiter._interface.sleep)

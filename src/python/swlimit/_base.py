@@ -16,7 +16,7 @@ from ._protocol.script_fallback import MODULES, Module, TakenOver
 from ._transport.blocking_connections import BlockingConnections
 from ._transport.client_state import ClientState, ClientStates
 from ._transport.hold_renewer import LiveHold, RepeatedCommand
-from ._transport.interface import Interface
+from ._transport.interface import Interface, Signal
 from ._transport.server_health import ServerState
 from ._transport.wait_queue import KeyQueues
 from .errors import ServerAway, SwlimitError
@@ -99,6 +99,7 @@ class BaseLimiter:
         self._local_source: Source = "local" if client is None else "failure"
         self._is_closed = False
         self._guards: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._pauses: set[Signal] = set()
         self._blocking = BlockingConnections(self._interface, max_waiting)
         self._state = None
 
@@ -139,6 +140,8 @@ class BaseLimiter:
                 await guard._leave()
                 guard.lost.set()
         self._is_closed = True
+        for pause in list(self._pauses):
+            pause.set()
         await self._blocking.close()
         state, denials = self._state, self._denials
         workers: list[Any] = []
@@ -153,6 +156,16 @@ class BaseLimiter:
             if opened is not None:
                 await self._close_client(opened)
         await self._interface.ended(workers)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait for so long, or until it is closed."""
+        pause = self._interface.signal()
+        self._pauses.add(pause)
+        try:
+            if not self._is_closed:
+                await pause.wait(seconds)
+        finally:
+            self._pauses.discard(pause)
 
     def _send(self, command: Command, wait: float | None = None) -> Coroutine[Any, Any, Any]:
         """The reply to a command. Raises ServerAway when the failure policy must decide."""
