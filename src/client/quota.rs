@@ -1,12 +1,10 @@
 //! Quotas: limit, window, resolution.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use swlimit_window::{duration, Geometry, GeometryError, MAX_EXACT};
 
 use crate::error::Error;
-use crate::rates;
 
 /// A limit in a sliding window: at most so many units in any span of the window's length.
 ///
@@ -121,15 +119,6 @@ impl Quota {
     /// The same window with another limit.
     pub(crate) fn with_limit(&self, limit: u64) -> swlimit_window::Quota {
         swlimit_window::Quota { limit, ..self.0 }
-    }
-}
-
-/// A rate such as `100/minute` or `5 per 10s`.
-impl FromStr for Quota {
-    type Err = Error;
-
-    fn from_str(rate: &str) -> Result<Self, Error> {
-        rates::single(rate)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Rates as text: `100/minute`, `100/hour; 5/second`.
 
+use std::str::FromStr;
+
 use swlimit_window::{MAX_EXACT, MAX_WINDOW};
 
 use crate::error::Error;
@@ -30,18 +32,19 @@ pub(crate) fn all(text: &str) -> Result<Vec<Quota>, Error> {
     Ok(quotas)
 }
 
-/// The quota of a text that has one rate.
-///
-/// # Errors
-/// [`Error::Invalid`] says what to write instead.
-pub(crate) fn single(text: &str) -> Result<Quota, Error> {
-    match all(text)?.as_slice() {
-        [quota] => Ok(*quota),
-        several => Err(invalid(format!(
-            "'{}' has {} rates, and a limiter takes one: use Limits",
-            text.trim_matches(SPACES),
-            several.len()
-        ))),
+/// A rate such as `100/minute` or `5 per 10s`.
+impl FromStr for Quota {
+    type Err = Error;
+
+    fn from_str(rate: &str) -> Result<Self, Error> {
+        match all(rate)?.as_slice() {
+            [quota] => Ok(*quota),
+            several => Err(invalid(format!(
+                "'{}' has {} rates, and a limiter takes one: use Limits",
+                rate.trim_matches(SPACES),
+                several.len()
+            ))),
+        }
     }
 }
 
