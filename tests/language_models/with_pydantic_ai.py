@@ -1,4 +1,4 @@
-"""Run by test_pydantic_ai.py in the environment of the page's libraries: `with_pydantic_ai.py MODEL REDIS CASE…`.
+"""Run by pydantic_ai_cases.py in the environment of the page's libraries: `with_pydantic_ai.py MODEL REDIS CASE…`.
 
 All cases at once; the keys of each begin with its name.
 """

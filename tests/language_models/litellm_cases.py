@@ -16,7 +16,6 @@ from support.waiting import eventually
 
 from .conftest import Account, environment, file_of, hashed, variables
 
-pytestmark = pytest.mark.long
 WINDOW, TTL = 10, 15
 CONFIG = """
 model_list:
@@ -57,7 +56,7 @@ class Proxy:
             self.process = subprocess.Popen(
                 [environment().parent / "litellm", "--config", "config.yaml", "--host", "127.0.0.1",
                  "--port", str(self.port)], cwd=folder, env=variables(folder, **more), stdout=log, stderr=log)
-        eventually(lambda: fetch(f"{self.url}/health/liveliness").status == 200, seconds=120, log=self.log.read_text)
+        eventually(lambda: fetch(f"{self.url}/health/liveliness").status == 200, seconds=300, log=self.log.read_text)
 
     @property
     def url(self):
