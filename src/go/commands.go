@@ -75,29 +75,25 @@ func (c *command) ends(reply any, err error) bool {
 // An undo says which units of a reply to give back.
 type undo func(reply any) []counted
 
-// counted is units of a key. A budget's can be given back for period ms only. Of a window that is 0,
-// and its refund is dated.
+// counted is units of a key. Their refund is dated later ms after an instant at which they were not counted yet.
 type counted struct {
-	key           string
-	units, period int64
+	key          string
+	units, later int64
 }
 
-// refunds are the commands that give back what a reply counted, when passed ms have gone since the command was sent.
-// since is an instant of the server's own clock, in Unix ms, at which nothing of it was counted yet.
-func refunds(all []counted, passed int64, since func() (int64, error)) ([]command, error) {
+// refunds are the commands that give back what a reply counted. since is an instant of the server's own clock, in Unix
+// ms, at which nothing of it was counted yet.
+func refunds(all []counted, since func() (int64, error)) ([]command, error) {
 	var commands []command
 	for _, c := range all {
-		switch {
-		case c.units == 0 || (c.period != 0 && passed >= c.period):
-		case c.period != 0:
-			commands = append(commands, refundCommand(c.key, c.units))
-		default:
-			at, err := since()
-			if err != nil {
-				return commands, err
-			}
-			commands = append(commands, refundCommand(c.key, c.units, "SINCE", strconv.FormatInt(at, 10)))
+		if c.units == 0 {
+			continue
 		}
+		at, err := since()
+		if err != nil {
+			return commands, err
+		}
+		commands = append(commands, refundCommand(c.key, c.units, "SINCE", number(at+c.later)))
 	}
 	return commands, nil
 }
@@ -350,9 +346,10 @@ func countedRate(key string, raw any) []counted {
 	return nil
 }
 
+// countedBudget dates the refund surely before the period's end: the period began with its first unit, perhaps this one.
 func countedBudget(key string, raw any) []counted {
-	if r, err := replyOf(raw); err == nil && r.resetAfter > 0 {
-		return []counted{{key, r.granted, r.resetAfter}}
+	if r, err := replyOf(raw); err == nil {
+		return []counted{{key, r.granted, r.resetAfter - 1}}
 	}
 	return nil
 }

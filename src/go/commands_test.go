@@ -182,10 +182,10 @@ func TestCommands(t *testing.T) {
 		Reads       bool
 		Script      *scripting
 		Undo        []struct {
-			Reply         json.RawMessage
-			Since, Passed int64
-			Commands      [][]text
-			RepeatFor     int64 `json:"repeat_for"`
+			Reply     json.RawMessage
+			Since     int64
+			Commands  [][]text
+			RepeatFor int64 `json:"repeat_for"`
 		}
 	}
 	vectors(t, "commands", &cases)
@@ -237,7 +237,7 @@ func TestCommands(t *testing.T) {
 			reply, err := replyFrom(t, u.Reply)
 			got := [][]text{}
 			if cmd.undo != nil && err == nil {
-				all, _ := refunds(cmd.undo(reply), u.Passed, func() (int64, error) { return u.Since, nil })
+				all, _ := refunds(cmd.undo(reply), func() (int64, error) { return u.Since, nil })
 				for _, refund := range all {
 					got = append(got, texts(refund.words()))
 				}

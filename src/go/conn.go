@@ -460,7 +460,7 @@ func (c *Conn) giveBack(asked *call, all []counted) {
 		instant, err := instantOf(reply)
 		return max(0, instant-passed(asked)), err
 	}
-	commands, _ := refunds(all, (now() - asked.written).Milliseconds(), since)
+	commands, _ := refunds(all, since)
 	for _, refund := range commands {
 		c.denials.forget(refund.key())
 		_, _ = c.ask(ctx, refund, asking{timeout: drain, always: true, on: asked.link})

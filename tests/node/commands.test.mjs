@@ -66,8 +66,8 @@ test("how they are undone", () => {
     if ([fields, ...(fields.clauses ?? [])].some(({ own_id }) => own_id === false)) continue; // callers choose no ids
     const undo = undoOf(typed(entry));
     assert.equal(undo === null, cases.length === 0, String(words));
-    for (const { reply, since = null, passed = 0, commands, repeat_for } of cases) {
-      const after = undo.after(reply?.error ? new Error(reply.error) : reply, since, passed);
+    for (const { reply, since = null, commands, repeat_for } of cases) {
+      const after = undo.after(reply?.error ? new Error(reply.error) : reply, since);
       assert.deepEqual(after.map(wordsOf), commands, `${words} ${JSON.stringify(reply)}`);
       if (after.length > 0) assert.equal(undo.repeatFor, repeat_for ?? 0);
     }

@@ -98,14 +98,14 @@ class Health(ServerHealth):
 def test_undo(entry, monkeypatch):
     command, keys = command_of(entry), [as_bytes(key) for key in entry["keys"]]
     for case in entry["undo"] or [{"reply": reply, "commands": []} for reply in (1, None)]:
-        health, reply, passed = Health(), case["reply"], case.get("passed", 0)
+        health, reply, passed = Health(), case["reply"], 20
         if isinstance(reply, dict):
             reply = redis.exceptions.OutOfMemoryError(reply["error"])
-        monkeypatch.setattr(commands.time, "monotonic", lambda passed=passed: 1000 + passed / 1000)
+        monkeypatch.setattr(commands.time, "monotonic", lambda: 1000 + passed / 1000)
         sent = health.undo(command, reply, 1000)
         if sent and isinstance(sent[0], commands.Time):
             ms = case["since"] + math.ceil(passed * 1.001)
-            sent = [*health.undo(sent[0], [ms // 1000, ms % 1000 * 1000], 1000), *sent[1:]]
+            sent = health.undo(*sent, [ms // 1000, ms % 1000 * 1000], 1000)
         found = sorted([*sent, *health.repeated], key=lambda one: keys.index(one.key))
         assert [spelled(one.words()) for one in found] == [
             [as_bytes(word) for word in words] for words in case["commands"]], case

@@ -10,7 +10,6 @@ from support.bounds import MAX, MAX_WINDOW
 
 NOW = 1_760_054_400_000  # a day begins
 LATER = 2_000_000_000_000  # when a budget's period ends
-ANSWERED = 20
 NEEDING_THE_MODULE = "ACQUIRE", "TOP"
 MAX_SCRIPT_SUBINTERVALS = 4096
 RATE = {"limit": 10, "window": 60_000, "resolution": 5_000}
@@ -119,21 +118,21 @@ def grant(part, units=None, remaining=None):
     return [units, part["limit"], part["limit"] - units - 2 if remaining is None else remaining, 0, left]
 
 
-def refund(part, units):
-    """Of a rate as of an instant before it was granted. Of a budget within its period only."""
-    return ["SWLIMIT.REFUND", part["key"], units, *(["SINCE", NOW] if "window" in part else [])]
+def refund(part, units, since=NOW):
+    """Of a rate as of an instant before it was granted. Of a budget as of the last ms of its period, or as much earlier
+    as that instant is before the grant."""
+    return ["SWLIMIT.REFUND", part["key"], units, "SINCE", since + (0 if "window" in part else LATER - NOW - 1)]
 
 
 def undone(part):
     """One rate or budget."""
-    when = {"since": NOW} if "window" in part else {"passed": ANSWERED}
     if part["cost"] <= part["limit"] - 2:
-        yield case(grant(part), refund(part, part["cost"]), **when)
+        yield case(grant(part), refund(part, part["cost"]), since=NOW)
     if part.get("partial") and part["cost"] > 1:
-        yield case(grant(part, part["cost"] - 1, remaining=0), refund(part, part["cost"] - 1), **when)
+        yield case(grant(part, part["cost"] - 1, remaining=0), refund(part, part["cost"] - 1), since=NOW)
     if "until" in part:
-        yield case(grant(part), refund(part, part["cost"]), passed=LATER - NOW - 1)
-        yield case(grant(part), passed=LATER - NOW)
+        earliest = NOW - (LATER - NOW - 1)
+        yield case(grant(part), refund(part, part["cost"], earliest), since=earliest)
     yield case(denial(part))
     yield ERROR
     yield case(None)
@@ -238,10 +237,7 @@ def undone_together(clauses):
     reply = [1, *(held(one) if one is hold else grant(one) for one in clauses)]
     denied = case([0, *([0, 10, 0, 1_000, 0, 0] if one is hold else denial(one) for one in clauses)])
     if hold is None:
-        when = {"since": NOW, "passed": ANSWERED}
-        yield case(reply, *(refund(one, one["cost"]) for one in others), **when)
-        over = [refund(one, one["cost"]) for one in others if one["kind"] == "RATE"]
-        yield case(reply, *over, since=NOW, passed=LATER - NOW)
+        yield case(reply, *(refund(one, one["cost"]) for one in others), since=NOW)
         yield from (denied, ERROR, case(None))
     elif hold["own_id"]:
         keys = [one["key"] for one in (hold, *others)]

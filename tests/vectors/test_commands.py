@@ -155,7 +155,7 @@ def contents(call, key):
 
 @pytest.mark.parametrize("decider, entry, case", [
     pytest.param(decider, entry, case, id=f"{decider} {as_text(entry)} {case['reply']}")
-    for entry in ENTRIES for case in entry["undo"] if case["commands"] and case.get("passed", 0) < LATER - NOW
+    for entry in ENTRIES for case in entry["undo"] if case["commands"]
     for decider in ("module", "script") if decider == "module" or (entry["script"] and not is_too_fine(entry))])
 def test_an_undo_takes_back_what_the_command_took(at_once, decider, entry, case):
     """And nothing of its neighbours', which leave as much as the reply tells."""
@@ -175,3 +175,18 @@ def test_an_undo_takes_back_what_the_command_took(at_once, decider, entry, case)
     without, command = left([]), [sent(entry["words"])]
     assert all(one != other for one, other in zip(left(command), without))
     assert left(command, *map(sent, case["commands"])) == without
+
+
+@pytest.mark.parametrize("decider", ["module", "script"])
+@pytest.mark.parametrize("entry, case", [
+    pytest.param(entry, case, id=f"{as_text(entry)} {case['since']}")
+    for entry in ENTRIES if entry["command"] == "BUDGET" for case in entry["undo"] if case["commands"]])
+def test_a_budgets_undo_takes_nothing_of_the_next_period(at_once, decider, entry, case):
+    """Even if that begins at once; until the end of its own, it takes all."""
+    call, (key,), (undo,) = at_once[decider], sent(entry["keys"]), map(sent, case["commands"])
+    for before, given in (LATER - 1, case["reply"][0]), (LATER, 0):
+        call("FLUSHALL")
+        call("SWLIMIT.BUDGET", key, 10, LATER, "COST", case["reply"][0])
+        call("SWLIMIT.BUDGET", key, 10, LATER + 1, "COST", 2, "AT", before)
+        assert call(*undo, "AT", before) == given
+        assert contents(call, key)[b"used"] == 2

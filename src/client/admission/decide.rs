@@ -227,7 +227,7 @@ fn unsettled(admit: &Command, members: &[CheckedMember]) -> Option<Settlement> {
         Resource::Hold(_, pending) if pending.is_own => Some(pending),
         _ => None,
     })?;
-    let command = admit.undo(None, 0, 0).pop()?;
+    let command = admit.undo(None, 0).pop()?;
     Some(Settlement { name: pending.name.clone(), command, beyond: Vec::new(), done: oneshot::channel().0 })
 }
 

@@ -301,17 +301,17 @@ impl Command {
     }
 
     /// What takes the command back when nobody wants its reply, or none came: units that were counted since an instant
-    /// of the server's clock, by what was sent so many ms ago.
+    /// of the server's clock.
     ///
     /// ALLOW and MALLOW are not taken back: a caller that gives up there is often a proxy that lets its request pass.
-    pub fn undo(&self, reply: Option<&Reply>, since: u64, passed: u64) -> Vec<Self> {
+    pub fn undo(&self, reply: Option<&Reply>, since: u64) -> Vec<Self> {
         let undone = |key: &Bytes, reply: &Reply, is_budget: bool| {
             let Decision { granted, reset_after, .. } =
                 reply.decision().ok().filter(|decision| decision.granted > 0)?;
-            // After the end of its period, the units belong to another one.
-            let counted = if is_budget { Counted::Last } else { Counted::Since(since) };
-            let is_in_force = !is_budget || passed < reset_after;
-            is_in_force.then(|| Self::Refund { key: Arc::clone(key), units: granted, counted })
+            // A period began with its first unit, perhaps after `since`. This instant is surely before its end.
+            let in_period = since.saturating_add(reset_after).saturating_sub(1);
+            let counted = Counted::Since(if is_budget { in_period } else { since });
+            Some(Self::Refund { key: Arc::clone(key), units: granted, counted })
         };
         let one = |undone: Option<Self>| undone.into_iter().collect();
         match self {

@@ -1,5 +1,5 @@
 //! ACQUIRE and BUDGET beyond their requests, explored completely: what they count has no id, so that a late grant is
-//! taken back by its instant or its period. Which grants are, and with which commands, the client itself says.
+//! taken back by an instant. Which grants are, and with which commands, the client itself says.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -37,8 +37,8 @@ struct Counts {
 enum Mutant {
     /// An exchange ends with its request.
     ForgetsTheLate,
-    /// The newest units of a window are given back.
-    GivesBackTheNewest,
+    /// A refund says no instant: it takes the newest units.
+    DropsTheDate,
     /// Units count since the reply.
     DatesByTheReply,
     /// A unit is given back twice.
@@ -47,10 +47,6 @@ enum Mutant {
     GivesBackTheTaken,
     /// What was not answered is given back, as if it had been granted.
     GivesBackTheUnanswered,
-    /// Units of a period that is over are given back.
-    IgnoresThePeriod,
-    /// Not the client's mistake: a refund of a budget is under way when its period ends. See the page.
-    RefundsNextPeriod,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -200,17 +196,15 @@ impl Counts {
     /// An exchange is over, of which nobody wants to hear: it is taken back as the client says.
     fn undo(&self, state: &mut State, exchange: &Exchange, executed: Option<Executed>) {
         let since = if self.is(Mutant::DatesByTheReply) { state.now } else { exchange.sent };
-        let passed = if self.is(Mutant::IgnoresThePeriod) { 0 } else { state.now - exchange.sent };
         let reply = executed.map(|executed| self.reply(executed));
         let at = match executed {
             Some(Executed::Granted { at, .. }) => Some(at),
             _ => None,
         };
-        for undo in self.command(exchange.sent).undo(reply.as_ref(), since, passed) {
+        for undo in self.command(exchange.sent).undo(reply.as_ref(), since) {
             let since = match undo {
-                Command::Refund { counted: Counted::Since(_), .. } if self.is(Mutant::GivesBackTheNewest) => None,
+                Command::Refund { counted: Counted::Since(_), .. } if self.is(Mutant::DropsTheDate) => None,
                 Command::Refund { units: 1, counted: Counted::Since(since), .. } => Some(since),
-                Command::Refund { units: 1, counted: Counted::Last, .. } => None,
                 undo => panic!("{undo:?} gives no unit back"),
             };
             let twice = if self.is(Mutant::GivesBackTwice) { 2 } else { 1 };
@@ -222,6 +216,7 @@ impl Counts {
     /// REFUND.
     fn take_back(state: &mut State, Undone { since, at }: Undone) {
         let age = since.map(|since| state.now.saturating_sub(since));
+        let is_too_old = since.is_some_and(|since| since < state.matters());
         let given = match &mut state.budget {
             Some(budget) => {
                 let given = budget.refundable(1, age, state.now);
@@ -230,8 +225,8 @@ impl Counts {
             }
             None => state.window.refund(1, age, state.now),
         };
-        // Units that may have slid out stay.
-        if let (true, Some(at)) = (since.is_some_and(|since| since < state.matters()), at) {
+        // Units that may have slid out, or are perhaps of another period, stay.
+        if let (true, Some(at)) = (is_too_old, at) {
             state.keep(at);
         } else if let Some(place) = state.counted.iter().position(|counted| Some(*counted) == at) {
             state.counted.remove(place);
@@ -251,9 +246,7 @@ impl Model for Counts {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        let ends = |budget: Budget| state.now < budget.until() && budget.until() <= state.now + 1;
-        let is_refunded_first = state.budget.is_some_and(ends) && !state.undone.is_empty();
-        if state.now < START + self.lasting && (!is_refunded_first || self.is(Mutant::RefundsNextPeriod)) {
+        if state.now < START + self.lasting {
             actions.push(Action::Wait);
         }
         let waits = |caller| state.exchanges.iter().any(|one| one.caller == caller && !one.is_abandoned);
@@ -301,13 +294,6 @@ impl Model for Counts {
                         if self.is(Mutant::GivesBackTheTaken) {
                             self.undo(&mut state, &exchange, Some(executed));
                         }
-                    }
-                    // Its period may be over, as far as the client can know.
-                    Executed::Granted { at, reset_after }
-                        if self.is_budget && at + reset_after <= state.now + (at - exchange.sent) =>
-                    {
-                        state.keep(at);
-                        self.undo(&mut state, &exchange, Some(executed));
                     }
                     _ if self.is(Mutant::ForgetsTheLate) => {}
                     executed => self.undo(&mut state, &exchange, Some(executed)),
@@ -396,13 +382,15 @@ fn finds_that_a_late_grant_is_forgotten() {
 }
 
 #[test]
-fn finds_that_the_newest_units_of_a_window_are_given_back() {
-    is_found(Mutant::GivesBackTheNewest, false);
+fn finds_that_a_refund_is_not_dated() {
+    is_found(Mutant::DropsTheDate, false);
+    is_found(Mutant::DropsTheDate, true);
 }
 
 #[test]
 fn finds_that_units_are_dated_by_the_reply() {
     is_found(Mutant::DatesByTheReply, false);
+    is_found(Mutant::DatesByTheReply, true);
 }
 
 #[test]
@@ -421,14 +409,4 @@ fn finds_that_a_taken_unit_is_given_back() {
 fn finds_that_an_unanswered_unit_is_given_back() {
     is_found(Mutant::GivesBackTheUnanswered, false);
     is_found(Mutant::GivesBackTheUnanswered, true);
-}
-
-#[test]
-fn finds_that_a_unit_of_a_period_that_is_over_is_given_back() {
-    is_found(Mutant::IgnoresThePeriod, true);
-}
-
-#[test]
-fn finds_that_a_refund_comes_after_the_end_of_its_period() {
-    is_found(Mutant::RefundsNextPeriod, true);
 }

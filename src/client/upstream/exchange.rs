@@ -16,7 +16,6 @@ use super::health::{failure, is_read_only};
 use super::line::Line;
 use super::node_health::NodeHealth;
 use super::reaper::Reaper;
-use crate::clock::ms_up;
 use crate::protocol::Command;
 use crate::transport::{Failure, Pending, Reply};
 
@@ -47,7 +46,7 @@ impl Settled {
         else {
             return Vec::new();
         };
-        command.undo(Some(reply), since, ms_up(self.sent.elapsed()))
+        command.undo(Some(reply), since)
     }
 
     /// Drops the replies to ASKING, and the commands: one command that was redirected is one again.

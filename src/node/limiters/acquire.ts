@@ -85,7 +85,7 @@ function waitEnder(clientState: ClientState, request: WaitingRequest, connection
   const [id, time] = [ask("CLIENT", "ID"), ask("TIME")];
   const giveBack = async (reply: Promise<unknown>) => {
     const { after } = undoOf(acquire(request, 0)) as Undo;
-    for (const refund of after(await reply, instantOf(await time), 0)) {
+    for (const refund of after(await reply, instantOf(await time))) {
       clientState.forget(name);
       await connection.send(wordsOf(refund));
       clientState.forget(name);

@@ -121,10 +121,9 @@ export abstract class BaseLimiter {
     // An instant of the server's clock before the grant: a refund since then takes nobody else's units.
     const asked = clientState.isOrdered && server.ask(serverCommand(key, "TIME"), { timeout: settings.timeout });
     const since = asked ? asked.then(instantOf).catch(() => null) : null;
-    const sent = performance.now();
     const late = async (reply: Promise<unknown>) => {
       if (!signal.aborted) return;
-      const undos = undo.after(await reply, await since, performance.now() - sent);
+      const undos = undo.after(await reply, await since);
       await Promise.all(undos.map((refund) => this.change(refund, connection ?? null)));
     };
     return this.send(command, options, (reply) => void late(reply).catch(() => {}));
@@ -134,7 +133,7 @@ export abstract class BaseLimiter {
   private async askForHold(command: Command, options: WaitOptions): Promise<unknown> {
     const undo = undoOf(command) as Undo;
     const undoAfter = (reply: unknown) => {
-      for (const one of undo.after(reply, null, 0)) void this.askUntilAnswered(one, undo.repeatFor);
+      for (const one of undo.after(reply, null)) void this.askUntilAnswered(one, undo.repeatFor);
     };
     let isComing = false;
     const late = (reply: Promise<unknown>) => {

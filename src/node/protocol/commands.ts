@@ -190,9 +190,9 @@ function dateOf(dated: Dated): string[] {
 export interface Undo {
   /**
    * The commands to send after the reply, or the error; null: none came. `since`: an instant of the server's clock not
-   * after the grant, where it is known; `passed`: ms from sending the command to giving its reply up.
+   * after the grant, where it is known.
    */
-  after(reply: unknown, since: number | null, passed: number): Command[];
+  after(reply: unknown, since: number | null): Command[];
   /** Send them until they are answered, for at most so many ms; 0: once. Then also without a reply. */
   readonly repeatFor: number;
 }
@@ -229,16 +229,15 @@ function ends(command: Command, ttl: number): Undo {
   return { after: (reply) => (isDenied(reply) ? [] : [command]), repeatFor: ttl };
 }
 
-/** What is granted of each limit goes back. */
+/** What is granted of each limit goes back, where an instant before the grant is known. */
 function refunds(granted: (reply: unknown) => readonly (readonly [Clause, unknown])[]): Undo {
-  const after: Undo["after"] = (reply, since, passed) => {
-    if (!Array.isArray(reply)) return [];
+  const after: Undo["after"] = (reply, since) => {
+    if (!Array.isArray(reply) || since === null) return [];
     return granted(reply).flatMap(([{ kind, key }, part]): Command[] => {
       const [units, , , , resetAfter] = replyOf(part);
       if (units === 0) return [];
-      // Units of a window are refunded by their date; those of a budget only while its period lasts.
-      if (kind === "RATE") return since === null ? [] : [{ name: "REFUND", key, units, dated: { since } }];
-      return passed < resetAfter ? [{ name: "REFUND", key, units }] : [];
+      // A budget's period began with its first unit, perhaps after `since`. Its instant is surely before the period's end.
+      return [{ name: "REFUND", key, units, dated: { since: kind === "RATE" ? since : since + resetAfter - 1 } }];
     });
   };
   return { after, repeatFor: 0 };

@@ -125,7 +125,7 @@ class Allow(RateCommand):
     name = "ALLOW"
 
     def undo(self, reply: Any, sent: float) -> list[Command]:
-        return _refund_dated([(self.key, reply[0])], sent) if reply else []
+        return _refund([_of_rate(self.key, reply)], sent) if reply else []
 
 
 class Peek(RateCommand, _Plain):
@@ -228,7 +228,7 @@ class Budget(Command):
         return words + ["PARTIAL"] * self.partial + ["FORCE"] * self.force
 
     def undo(self, reply: Any, sent: float) -> list[Command]:
-        return _refund_undated(self.key, reply, sent) if reply and not self.force else []
+        return _refund([_of_budget(self.key, reply)], sent) if reply and not self.force else []
 
 
 class Info(_Plain):
@@ -379,7 +379,7 @@ class AllowAll(_SeveralKeys):
         return [word for _, quota, cost in self.members for word in (*quota.words, cost)] + ["STRICT"] * self.strict
 
     def undo(self, reply: Any, sent: float) -> list[Command]:
-        return _refund_dated([(key, member[0]) for key, member in zip(self.keys, reply[1:])], sent) if reply else []
+        return _refund(list(map(_of_rate, self.keys, reply[1:])), sent) if reply else []
 
 
 class Admit(_SeveralKeys):
@@ -406,11 +406,8 @@ class Admit(_SeveralKeys):
             return [Settle(self.held.key, self.held.id, reserved, repeat)]
         if not reply or not reply[0]:
             return []
-        members = list(zip(self.clauses, reply[1:]))
-        rates = [(clause.key, member[0]) for clause, member in members if isinstance(clause, RateClause)]
-        budgets = [one for clause, member in members if isinstance(clause, BudgetClause)
-                   for one in _refund_undated(clause.key, member, sent)]
-        return [*_refund_dated(rates, sent), *budgets]
+        return _refund([(_of_rate if isinstance(clause, RateClause) else _of_budget)(clause.key, member)
+                        for clause, member in zip(self.clauses, reply[1:])], sent)
 
 
 class Settle(_SeveralKeys, HoldCommand):
@@ -472,8 +469,8 @@ class Time(ServerCommand):
 
     __slots__ = ("_granted", "_sent")
 
-    def __init__(self, granted: Sequence[tuple[bytes, int]], sent: float) -> None:
-        super().__init__(granted[0][0], "TIME")
+    def __init__(self, granted: "Sequence[_Granted]", sent: float) -> None:
+        super().__init__(granted[0].key, "TIME")
         self._granted, self._sent = granted, sent
 
     def undo(self, reply: Any, sent: float) -> list[Command]:
@@ -482,19 +479,30 @@ class Time(ServerCommand):
             return []
         now = int(reply[0]) * 1000 + int(reply[1]) // 1000
         since = now - math.ceil((time.monotonic() - self._sent) * 1001)  # a thousandth more, as clocks drift
-        return [Refund(key, units, since=max(0, since)) for key, units in self._granted]
+        return [Refund(key, units, since=max(0, since + later)) for key, units, later in self._granted]
 
 
-def _refund_dated(units: Sequence[tuple[bytes, int]], sent: float) -> list[Command]:
-    """Refund units of windows, by the server's time."""
-    granted = [(key, number) for key, number in units if number]
-    return [Time(granted, sent)] if granted else []
+class _Granted(NamedTuple):
+    key: bytes
+    units: int
+    later: int
+    """The refund is dated so many ms after an instant before the grant."""
 
 
-def _refund_undated(key: bytes, reply: Sequence[int], sent: float) -> list[Command]:
-    """Refund units of a budget, unless its period may be over."""
+def _of_rate(key: bytes, reply: Sequence[int]) -> _Granted:
+    return _Granted(key, reply[0], 0)
+
+
+def _of_budget(key: bytes, reply: Sequence[int]) -> _Granted:
+    """A period began with its first unit, perhaps with this one. The refund's instant is surely before its end."""
     granted, _, _, _, reset_after = reply
-    return [Refund(key, granted)] if granted and time.monotonic() < sent + reset_after / 1000 else []
+    return _Granted(key, granted, reset_after - 1)
+
+
+def _refund(members: Sequence[_Granted], sent: float) -> list[Command]:
+    """Refund what was granted, by the server's time."""
+    granted = [one for one in members if one.units]
+    return [Time(granted, sent)] if granted else []
 
 
 def _repeat_undo(ttl: int, reply: Any, is_undone: Callable[[Any], bool]) -> Repeat:
