@@ -345,8 +345,9 @@ def test_waiting_for_the_server(plans, kind, server, policy):
 
         thread = threading.Thread(target=interrupt)
         thread.start()
-        assert plan.admit(wait="1m").each[0].source == "server"
+        admission = plan.admit(wait="1m")
         thread.join()
+        assert admission.each[0].source == "server"
         assert plan.left() == (4, 700, 2)
 
 
