@@ -5,6 +5,8 @@ import { createHash } from "node:crypto";
 /** Longer keys are remembered by their hash, which limits memory in bytes, too. */
 const LONGEST = 128;
 
+const TAGGED = /^[^{]*\{[^}]+\}/;
+
 /**
  * A key at the server. Lone surrogates are replaced as they are when sent, so that an invalidation names the same key.
  */
@@ -12,6 +14,11 @@ export function keyWithPrefix(prefix: string, key: string): string {
   if (typeof key !== "string") throw new TypeError(`key must be a string, not ${String(key)}`);
   const name = prefix + key;
   return name.isWellFormed() ? name : name.toWellFormed();
+}
+
+/** Whether a part in braces decides the slot that a cluster keeps this key in. */
+export function hasTag(name: string): boolean {
+  return TAGGED.test(name);
 }
 
 /** What stands for a key in this process's memory. */

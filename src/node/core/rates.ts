@@ -1,6 +1,7 @@
 /** Rates as text, such as "100/minute", and the keys of several rates. */
 
 import { MAX_EXACT, MAX_WINDOW } from "./duration.js";
+import { hasTag } from "./keys.js";
 
 /** Units per window, in ms. */
 export interface ParsedRate {
@@ -50,8 +51,7 @@ export function parseRate(text: string): ParsedRate {
 export function keyOfRate(prefix: string, key: string, window: number): string {
   if (typeof key !== "string") throw new TypeError(`key must be a string, not ${String(key)}`);
   if (key === "") throw new RangeError("key must not be empty");
-  const [, tag] = /\{(.*?)\}/s.exec(prefix + key) ?? [];
-  return tag ? `${prefix}${key}:${window}` : `${prefix}{${key}}:${window}`;
+  return hasTag(prefix + key) ? `${prefix}${key}:${window}` : `${prefix}{${key}}:${window}`;
 }
 
 function parsed(text: string): ParsedRate {

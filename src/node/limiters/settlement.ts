@@ -2,6 +2,7 @@
 
 import { MAX_EXACT } from "../core/duration.js";
 import { RefusedError, UnavailableError } from "../core/errors.js";
+import { hasTag } from "../core/keys.js";
 import type { Settings } from "../core/options.js";
 import type { Clause, Command } from "../protocol/commands.js";
 import type { ClientState } from "../transport/client-state.js";
@@ -17,12 +18,9 @@ type Asking = Pick<Settings, "timeout" | "module">;
 /** How long a reservation lasts that is not renewed, in ms, where no place says. */
 export const RESERVED = 15_000;
 
-/** A key's hash tag decides its slot. */
-const TAGGED = /^[^{]*\{[^}]+\}/;
-
 /** The key of the reservation, for that of the first part. */
 export function reservationOf(name: string): string {
-  return `${TAGGED.test(name) ? name : `{${name}}`}:reserved`;
+  return `${hasTag(name) ? name : `{${name}}`}:reserved`;
 }
 
 /**
