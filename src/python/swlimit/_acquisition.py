@@ -96,7 +96,7 @@ class Acquisition:
                 return decision
             if limiter._state is not None and limiter._state.has_queue(demand.key):
                 pause = min(pause, POLLING)
-            await limiter._clock.sleep(max(0.001, pause), limiter._pause)
+            await self._sleep(max(0.001, pause))
             queued = None if limiter._is_closed else await self._queue()
             if queued is not None:
                 return queued
@@ -105,4 +105,5 @@ class Acquisition:
         return denied
 
     async def _sleep(self, seconds: float) -> None:
-        await self._limiter._clock.sleep(seconds, self._limiter._interface.sleep)
+        """Wait for so long, or until the limiter is closed."""
+        await self._limiter._clock.sleep(seconds, self._limiter._pause)
