@@ -111,6 +111,18 @@ def test_settled_by_the_usage_after_an_attempt_that_failed(proxy, key, stream):
     eventually(lambda: settled(proxy, key), 50)
 
 
+def test_a_request_takes_two_commands(proxy, key):
+    proxy.ask(key, f"uses=50 first {key}")  # that there is a module is known then
+    eventually(lambda: settled(proxy, key), 50)
+    with proxy.server.client() as client:
+        client.config_resetstat()
+        assert proxy.ask(key, f"uses=50 second {key}").status == 200
+
+        def sent():
+            return {name: of["calls"] for name, of in client.info("commandstats").items() if "swlimit" in name}
+        eventually(sent, {"cmdstat_swlimit.admit": 1, "cmdstat_swlimit.settle": 1})
+
+
 @pytest.mark.parametrize("text", ["fails=9", "uses=500 breaks=1"])
 def test_an_unknown_end_leaves_the_estimate(proxy, key, text):
     text = f"{text} {key}"
