@@ -120,8 +120,8 @@ def test_a_disk_that_fails(start):
     server = start(options={"save": "3600 1", "dbfilename": folder})
     (server.folder / folder).mkdir()
     with waiters(server) as wait:
-        server.cli("SWLIMIT.BLOCK", "k", "400ms")
-        waiter = wait("k", 2, *DAY, "5s")
+        server.cli("SWLIMIT.BLOCK", "k", "2s")
+        waiter = wait("k", 2, *DAY, "20s")
         server.cli("BGSAVE")
         eventually(lambda: info(server, "persistence")["rdb_last_bgsave_status"], "err")
         expected = server.cli("SWLIMIT.ALLOW", "other", 2, *DAY)
