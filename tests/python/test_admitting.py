@@ -187,7 +187,8 @@ def test_without_holds_an_age_reserves(plans, kind, server):
     with speaking(server) as connection:
         live, = connection.call("SWLIMIT.HOLDERS", RESERVED)
     assert admission.hold is None and live[0]
-    assert kind.admit(requests, max_age="10m", id=live[0]).granted and plan.left()[:2] == (4, 700)
+    again = kind.admit(requests, max_age="10m", id=live[0])
+    assert again.granted and plan.left()[:2] == (4, 700)
     assert kind.call(admission.settle, 0, 1) == [-1, -299]
     assert kind.call(admission.settle, 0, 1) is None and plan.left()[:2] == (5, 999)
 
