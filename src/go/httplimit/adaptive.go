@@ -81,9 +81,15 @@ func (a *answering) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 func (a *answering) Flush() { _ = http.NewResponseController(a.ResponseWriter).Flush() }
 
 func (a *answering) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	a.status = http.StatusSwitchingProtocols
-	return http.NewResponseController(a.ResponseWriter).Hijack()
+	conn, both, err := http.NewResponseController(a.ResponseWriter).Hijack()
+	if err == nil {
+		a.status = http.StatusSwitchingProtocols
+	}
+	return conn, both, err
 }
+
+// ReadFrom lets the server send files without copying them.
+func (a *answering) ReadFrom(r io.Reader) (int64, error) { return io.Copy(a.ResponseWriter, r) }
 
 // Transport limits how many requests a client has under way, by how long they take until their answer's body is read or
 // closed; nil means http.DefaultTransport. Without a permit the error is swlimit.ErrDenied. Time-outs and answers of
@@ -99,6 +105,9 @@ type transport struct {
 	adaptive *swlimit.Adaptive
 	next     http.RoundTripper
 }
+
+// CloseIdleConnections closes those of the transport behind it.
+func (t *transport) CloseIdleConnections() { (&http.Client{Transport: t.next}).CloseIdleConnections() }
 
 // RoundTrip asks with a permit.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -120,7 +129,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch {
 	case err != nil:
 		fail(r.Context(), permit, err)
-	case response.StatusCode < 200 || response.StatusCode >= 400:
+	case response.StatusCode < 200 || response.StatusCode >= 400 || response.Body == http.NoBody:
 		end(permit, response.StatusCode)
 	default:
 		response.Body = &body{response.Body, permit, r.Context()}
@@ -158,6 +167,10 @@ func (b *body) Read(p []byte) (int, error) {
 
 func (b *body) Close() error {
 	err := b.ReadCloser.Close()
-	b.permit.Done(false)
+	if cause := b.ctx.Err(); cause != nil {
+		fail(b.ctx, b.permit, cause)
+	} else {
+		b.permit.Done(false)
+	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -179,6 +180,83 @@ func TestTransport(t *testing.T) {
 		t.Errorf("%+v", a.Statistics())
 	}
 }
+
+// What cannot be taken over is answered after all, from a file as fast as without a permit.
+func TestAdaptNotHijacked(t *testing.T) {
+	a := adaptive(t, 1)
+	w := &reading{ResponseRecorder: httptest.NewRecorder()}
+	httplimit.Adapt(a)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if _, _, err := w.(http.Hijacker).Hijack(); !errors.Is(err, http.ErrNotSupported) {
+			t.Error(err)
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.Copy(w, io.LimitReader(strings.NewReader("too busy"), 8))
+	})).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	if a.Statistics() != dropped || w.Body.String() != "too busy" || !w.hasRead {
+		t.Errorf("%+v, %q, %v", a.Statistics(), w.Body, w.hasRead)
+	}
+}
+
+// reading is a ResponseWriter that sends files by itself, as that of a server does.
+type reading struct {
+	*httptest.ResponseRecorder
+	hasRead bool
+}
+
+func (r *reading) ReadFrom(source io.Reader) (int64, error) {
+	r.hasRead = true
+	return io.Copy(r.Body, source)
+}
+
+// An answer whose time is up or whose caller has gone is no good sample, though it is closed and not read. An answer
+// without a body is over when it comes.
+func TestTransportsWithoutAWholeBody(t *testing.T) {
+	past, cancel := context.WithTimeout(context.Background(), 0)
+	defer cancel()
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, c := range []struct {
+		ctx  context.Context
+		body io.ReadCloser
+		want swlimit.AdaptiveStatistics
+	}{{past, io.NopCloser(strings.NewReader("answer")), dropped}, {gone, io.NopCloser(strings.NewReader("answer")), ignored},
+		{context.Background(), http.NoBody, fine}} {
+		a := adaptive(t, 1)
+		response, err := httplimit.Transport(a, answer{c.body}).RoundTrip(
+			httptest.NewRequestWithContext(c.ctx, http.MethodGet, "/", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.body != http.NoBody {
+			response.Body.Close()
+		}
+		if a.Statistics() != c.want {
+			t.Errorf("%+v instead of %+v", a.Statistics(), c.want)
+		}
+	}
+}
+
+// answer is a transport whose answers have this body.
+type answer struct{ body io.ReadCloser }
+
+func (a answer) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Body: a.body}, nil
+}
+
+func TestTransportsCloseIdleConnections(t *testing.T) {
+	closed := false
+	client := &http.Client{Transport: httplimit.Transport(adaptive(t, 1), idle{http.DefaultTransport, &closed})}
+	if client.CloseIdleConnections(); !closed {
+		t.Error("they are open")
+	}
+}
+
+type idle struct {
+	http.RoundTripper
+	closed *bool
+}
+
+func (i idle) CloseIdleConnections() { *i.closed = true }
 
 // panics is a transport that fails in an odd way.
 type panics struct{}
