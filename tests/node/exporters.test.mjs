@@ -5,7 +5,7 @@ import { test } from "node:test";
 import { context, trace as traces } from "@opentelemetry/api";
 import { MeterProvider, MetricReader } from "@opentelemetry/sdk-metrics";
 import { BasicTracerProvider, InMemorySpanExporter, SimpleSpanProcessor } from "@opentelemetry/sdk-trace-base";
-import { Registry } from "prom-client";
+import { AggregatorRegistry, Registry } from "prom-client";
 import { allowAll, BudgetLimiter, HoldLimiter, Limiter, Limits } from "swlimit";
 import { observe as observeByOpenTelemetry, trace } from "swlimit/opentelemetry";
 import { observe } from "swlimit/prometheus";
@@ -66,6 +66,59 @@ test("a server that does not answer, once for all limiters", async () => {
   });
   assert.deepEqual(await samples(registry, "swlimit_client_server_away"), {
     'swlimit_client_server_away{server="the server"}': "1",
+  });
+});
+
+test("counters do not fall, whichever client of a server has more trouble with it", async () => {
+  const registry = new Registry();
+  const limits = {};
+  observe(limits, registry);
+  const seeing = (seen) => {
+    const limiter = new Limiter({ client: async () => [1, 1, 0, 0, 0], limit: 1, window: "1m" });
+    limiter.servers = () => [{ address: "db", lacks: [], roundTrip: 5, backend: "script", failovers: 0, ...seen }];
+    return limiter;
+  };
+  const [old, young] = [
+    seeing({ state: "up", failovers: 3, takenOver: 4 }),
+    seeing({ state: "away", failovers: 1, takenOver: 2 }),
+  ];
+  for (const order of [
+    { old, young },
+    { young, old },
+  ]) {
+    for (const name of Object.keys(limits)) delete limits[name];
+    Object.assign(limits, order);
+    assert.deepEqual(await samples(registry, "swlimit_client_failovers_total"), {
+      'swlimit_client_failovers_total{server="db"}': "3",
+    });
+    assert.deepEqual(await samples(registry, "swlimit_client_server_away"), {
+      'swlimit_client_server_away{server="db"}': "1",
+    });
+    assert.deepEqual(await samples(registry, "swlimit_client_taken_over_total"), {
+      swlimit_client_taken_over_total: "6",
+    });
+  }
+});
+
+test("a cluster of processes shows its worst server, and adds up what it counts", async () => {
+  const processes = await Promise.all(
+    [5, 7].map(async (roundTrip) => {
+      const registry = new Registry();
+      const limiter = new Limiter({ limit: 1, window: "1m" });
+      await limiter.allow("k");
+      limiter.servers = () => [{ address: "db", state: "away", lacks: [], roundTrip, backend: "script", failovers: 0 }];
+      observe({ limiter }, registry);
+      return registry.getMetricsAsJSON();
+    }),
+  );
+  const whole = AggregatorRegistry.aggregate(processes);
+  assert.deepEqual(await samples(whole, "swlimit_client_server_"), {
+    'swlimit_client_server_away{server="db"}': "1",
+    'swlimit_client_server_script{server="db"}': "1",
+    'swlimit_client_server_round_trip_seconds{server="db"}': "0.007",
+  });
+  assert.deepEqual(await samples(whole, "swlimit_client_decisions_total"), {
+    [decided("limiter", "local", "yes")]: "2",
   });
 });
 

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 
 import pytest
 import redis
@@ -18,6 +19,7 @@ from prometheus_client import CollectorRegistry
 import swlimit
 from support.server import ROOT
 from support.waiting import eventually
+from swlimit._transport.server_health import ServerState
 from swlimit.opentelemetry import observe, trace
 from swlimit.prometheus import LimiterCollector
 
@@ -130,6 +132,32 @@ def test_the_script_and_rights(server, start, export):
     eventually(lambda: value("lacks", server=address, right="client|tracking") == 1)
     assert value("server_script", server=address) == 1
     limiter.close()
+
+
+def test_failovers_of_a_server_that_two_clients_see(export):
+    """The one that has more trouble with it may have seen fewer: a counter never goes back."""
+    def seeing(state, failovers):
+        limiter, since = swlimit.Limiter(None, 1, "1m"), datetime.now(UTC)
+        limiter.servers = lambda: (ServerState("db", state, None, "", since, (), None, None, failovers),)
+        return limiter
+
+    for order in (1, -1):
+        value = export(dict([("old", seeing("up", 3)), ("new", seeing("away", 1))][::order]))
+        assert value("failovers_total", server="db") == 3
+        assert value("server_away", server="db") == 1
+
+
+def test_a_limiter_that_is_added_while_others_are_read(export):
+    """By another thread."""
+    class Name(str):
+        def __format__(self, spec):
+            limits.setdefault("other", swlimit.Limiter(None, 1, "1m"))
+            return str(self)
+
+    limits = {}
+    value = export(limits)
+    limits[Name("both")] = swlimit.Limits(None, "5/hour; 1/minute")
+    assert value("decisions_total", limit="both:60000", source="local", granted="no") == 0
 
 
 def test_what_is_no_limiter(export):

@@ -318,6 +318,38 @@ def test_too_many_messages_of_a_connection_that_is_closed(closer):
     assert sent[-1] == "told"
 
 
+def test_a_message_whose_reader_gives_up_while_it_is_decided():
+    """The next one gets it."""
+    got = []
+
+    async def main():
+        deciding, decided = asyncio.Event(), asyncio.Event()
+        messages = iter(["one", "two"])
+
+        async def receive():
+            return {"type": "websocket.receive", "text": next(messages)}
+
+        class Slow(swlimit.AsyncLimiter):
+            async def allow(self, *args):
+                deciding.set()
+                await decided.wait()
+                return await super().allow(*args)
+
+        async def app(scope, receive, send):
+            reading = asyncio.create_task(receive())
+            await deciding.wait()
+            reading.cancel()
+            await asyncio.wait([reading])
+            decided.set()
+            got.extend([(await receive())["text"], (await receive())["text"]])
+
+        limited = WebSocketLimit(app, messages=swlimit.Rule(Slow(None, 2, "1m"), lambda scope: "k"))
+        await limited({"type": "websocket", "path": "/"}, receive, None)
+
+    asyncio.run(main())
+    assert got == ["one", "two"]
+
+
 def test_those_without_a_key_are_free(chat):
     with closing(chat(user=None)) as first, closing(chat(user=None)) as second:
         for one in (first, second):

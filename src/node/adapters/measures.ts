@@ -34,12 +34,19 @@ export function eachLimiter(limits: Named): Map<string, BaseLimiter> {
 
 const SEVERITY = ["up", "slow", "away"];
 
-/** Each server once, as the client sees it that has the most trouble with it. */
+/** The servers as each client sees them. */
+function viewsOf(limiters: ReadonlyMap<string, BaseLimiter>): ServerState[] {
+  const clients = new Map([...limiters.values()].map((limiter) => [limiter.clientState, limiter]));
+  return [...clients.values()].flatMap((limiter) => limiter.servers());
+}
+
+/** Each server once, as the client sees it that has the most trouble with it, with the most failovers seen. */
 function serversOf(limiters: ReadonlyMap<string, BaseLimiter>): Iterable<ServerState> {
   const found = new Map<string, ServerState>();
-  for (const state of [...limiters.values()].flatMap((limiter) => limiter.servers())) {
-    const known = found.get(state.address);
-    if (!known || SEVERITY.indexOf(state.state) > SEVERITY.indexOf(known.state)) found.set(state.address, state);
+  for (const state of viewsOf(limiters)) {
+    const known = found.get(state.address) ?? state;
+    const worse = SEVERITY.indexOf(state.state) > SEVERITY.indexOf(known.state) ? state : known;
+    found.set(state.address, { ...worse, failovers: Math.max(known.failovers, state.failovers) });
   }
   return found.values();
 }
@@ -74,7 +81,7 @@ const TAKEN_OVER: Measure = {
   description: "Keys of the script that were given to the module",
   kind: "counter",
   labels: [],
-  samples: (limiters) => [[{}, [...serversOf(limiters)].reduce((sum, { takenOver }) => sum + takenOver, 0)]],
+  samples: (limiters) => [[{}, viewsOf(limiters).reduce((sum, { takenOver }) => sum + takenOver, 0)]],
 };
 
 const LACKS: Measure = {

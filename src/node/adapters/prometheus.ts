@@ -25,6 +25,7 @@ export function observe(limits: Named, registry: Pick<Registry<PrometheusContent
       const gauge = new Gauge({
         ...common,
         name,
+        aggregator: "max", // of the processes of a cluster
         collect() {
           this.reset();
           for (const [labels, value] of samples(eachLimiter(limits))) this.set(labels, value);

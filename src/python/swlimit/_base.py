@@ -125,7 +125,8 @@ class BaseLimiter:
 
     def servers(self) -> tuple[ServerState, ...]:
         """The state of each server that was used so far; none without a client."""
-        return () if self._state is None else tuple(server.state for server in self._state.topology.all())
+        state = self._state  # another thread may close the limiter
+        return () if state is None else tuple(server.state for server in state.topology.all())
 
     def _name(self, key: Key) -> bytes:
         if self._is_closed:

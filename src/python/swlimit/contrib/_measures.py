@@ -30,7 +30,7 @@ class Measure(NamedTuple):
 def each_limiter(limits: Named) -> dict[str, BaseLimiter]:
     """The limiters by name; those of several rates have the window in ms behind it, as their keys have."""
     found: dict[str, BaseLimiter] = {}
-    for name, limiter in limits.items():
+    for name, limiter in list(limits.items()):  # other threads may add some meanwhile
         if isinstance(limiter, (Limits, AsyncLimits)):
             found |= {f"{name}:{one.quota.geometry.window}": one for one in limiter.limiters}
         elif isinstance(limiter, BaseLimiter):
@@ -69,12 +69,12 @@ def _lacks(limiters: dict[str, BaseLimiter]) -> Samples:
 
 
 def _servers(limiters: dict[str, BaseLimiter]) -> Iterator[ServerState]:
-    """Each server once, as the client sees it that has the most trouble with it."""
+    """Each server once, as the client sees it that has the most trouble with it, with the most failovers seen."""
     found: dict[str, ServerState] = {}
     for state in (state for one in limiters.values() for state in one.servers()):
-        known = found.setdefault(state.address, state)
-        if _SEVERITY.index(state.state) > _SEVERITY.index(known.state):
-            found[state.address] = state
+        known = found.get(state.address, state)
+        worse = max(known, state, key=lambda each: _SEVERITY.index(each.state))
+        found[state.address] = worse._replace(failovers=max(known.failovers, state.failovers))
     yield from found.values()
 
 

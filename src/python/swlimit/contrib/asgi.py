@@ -160,9 +160,11 @@ class _Connection:
         self._scope, self._receive, self._send, self._hold = scope, receive, send, hold
         self._messages, self._key = messages, key
         self._is_refused = self._is_closed = False
+        self._unread: Message | None = None
+        """A message whose reader was cancelled while it was decided."""
 
     async def receive(self) -> Message:
-        message = await self._receive()
+        message = self._unread = self._unread or await self._receive()
         if message["type"] == "websocket.receive" and self._messages is not None and self._key is not None:
             decision = await self._messages.limiter.allow(self._key, self._messages.cost(self._scope))
             if not decision:
@@ -170,6 +172,7 @@ class _Connection:
                 message = await self._close(f"too many messages{wait}")
         if message["type"] == "websocket.disconnect" and self._hold is not None:
             await self._hold.release()
+        self._unread = None
         return message
 
     async def send(self, message: Message) -> None:
