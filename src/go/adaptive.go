@@ -145,8 +145,8 @@ func (p *Permit) end(learn func(*Adaptive)) {
 	}
 }
 
-// Run has f run with a permit. An error of f that is a time-out is a drop; another says nothing. Without a permit the
-// error is ErrDenied.
+// Run has f run with a permit. An error of f that is a time-out is a drop; another says nothing: grpclimit.Run knows the
+// codes of gRPC. Without a permit the error is ErrDenied.
 func (a *Adaptive) Run(f func() error) error {
 	permit, err := a.Permit()
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 // goroutines at once.
 type Limits struct {
 	limiters []*Limiter
+	owned    *Conn // what Close closes
 }
 
 // NewLimits returns rates such as "100/hour; 5/second", as [ParseQuota] reads each: a request is granted by all of
@@ -41,9 +42,18 @@ func Open(conn *Conn, rate string, options ...Option) (*Limiter, error) {
 		l, err = New(conn, quota, options...)
 	}
 	if err != nil {
-		if conn != nil {
-			conn.Close()
-		}
+		closeOwned(conn)
+		return nil, err
+	}
+	l.owned = conn
+	return l, nil
+}
+
+// OpenLimits returns several rates, as [NewLimits] does. The Conn is theirs, as [Open] has it.
+func OpenLimits(conn *Conn, rates string, options ...Option) (*Limits, error) {
+	l, err := NewLimits(conn, rates, options...)
+	if err != nil {
+		closeOwned(conn)
 		return nil, err
 	}
 	l.owned = conn
@@ -51,11 +61,17 @@ func Open(conn *Conn, rate string, options ...Option) (*Limiter, error) {
 }
 
 // Close closes the Conn of a limiter that [Open] has made. Others need no end.
-func (l *Limiter) Close() error {
-	if l.owned == nil {
+func (l *Limiter) Close() error { return closeOwned(l.owned) }
+
+// Close closes the Conn of rates that [OpenLimits] has made. Others need no end.
+func (l *Limits) Close() error { return closeOwned(l.owned) }
+
+// closeOwned closes the Conn that was made for a limiter, if there is one.
+func closeOwned(conn *Conn) error {
+	if conn == nil {
 		return nil
 	}
-	return l.owned.Close()
+	return conn.Close()
 }
 
 // Limiters are those of each rate, in order.

@@ -185,6 +185,33 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+func TestOpenLimits(t *testing.T) {
+	for name, open := range map[string]func(string, string, ...swlimit.Option) (*swlimit.Limits, error){
+		"go-redis": goredis.OpenLimits, "valkey-go": valkeygo.OpenLimits} {
+		l, err := open("redis://"+address(t, "main"), "9/hour; 2/minute", swlimit.Timeout(20*time.Second),
+			swlimit.OnFailure(swlimit.Error))
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		key := rand.Text()
+		for want := range 3 {
+			if d, err := l.Allow(context.Background(), key); err != nil || d.Allowed != (want < 2) {
+				t.Errorf("%s: %+v, %v", name, d, err)
+			}
+		}
+		l.Close()
+		if _, err := l.Allow(context.Background(), rand.Text()); !errors.Is(err, swlimit.ErrClosed) {
+			t.Error(name, err)
+		}
+		for _, wrong := range [][2]string{{"http://" + address(t, "main"), "2/minute"},
+			{"redis://" + address(t, "main"), "2/minute; 3 per 60s"}} {
+			if _, err := open(wrong[0], wrong[1]); err == nil {
+				t.Error(name, wrong)
+			}
+		}
+	}
+}
+
 func TestAdapters(t *testing.T) {
 	for _, adapter := range adapters {
 		t.Run(adapter.name, func(t *testing.T) {

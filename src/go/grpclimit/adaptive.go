@@ -38,11 +38,25 @@ func AdaptClient(adaptive *swlimit.Adaptive) grpc.UnaryClientInterceptor {
 		if err != nil {
 			return errBusy
 		}
-		defer permit.Ignore()
-		err = invoke(ctx, method, request, reply, client, options...)
-		end(permit, err)
+		return run(permit, func() error { return invoke(ctx, method, request, reply, client, options...) })
+	}
+}
+
+// Run has f run with a permit, as the method of adaptive does, and knows gRPC's codes: drops are those of [AdaptUnary].
+// Without a permit the error is swlimit.ErrDenied.
+func Run(adaptive *swlimit.Adaptive, f func() error) error {
+	permit, err := adaptive.Permit()
+	if err != nil {
 		return err
 	}
+	return run(permit, f)
+}
+
+func run(permit *swlimit.Permit, f func() error) error {
+	defer permit.Ignore() // where f panics
+	err := f()
+	end(permit, err)
+	return err
 }
 
 var errBusy = status.Error(codes.Unavailable, "too many calls are under way")

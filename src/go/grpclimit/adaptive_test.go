@@ -3,6 +3,7 @@ package grpclimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -41,7 +42,9 @@ func TestAdapts(t *testing.T) {
 		"away":          {ends(status.Error(codes.Unavailable, "")), codes.Unavailable, dropped, dropped},
 		"exhausted":     {ends(status.Error(codes.ResourceExhausted, "")), codes.ResourceExhausted, dropped, dropped},
 		"past deadline": {ends(status.Error(codes.DeadlineExceeded, "")), codes.DeadlineExceeded, dropped, dropped},
-		"of a context":  {ends(context.DeadlineExceeded), codes.Unknown, dropped, dropped},
+		"wrapped": {ends(fmt.Errorf("asked: %w", status.Error(codes.Unavailable, ""))), codes.Unavailable, dropped,
+			dropped},
+		"of a context": {ends(context.DeadlineExceeded), codes.Unknown, dropped, dropped},
 		// To a client, a denial of the fleet is a denial of its server.
 		"of the fleet": {func(ctx context.Context, request any) (any, error) {
 			return denies(ctx, request, info, ends(nil))
@@ -61,8 +64,25 @@ func TestAdapts(t *testing.T) {
 		if status.Code(err) != c.code || a.Statistics() != c.client || a.InFlight() != 0 {
 			t.Errorf("%s, client: %v, %+v", name, err, a.Statistics())
 		}
+		a = adaptive(20)
+		err = grpclimit.Run(a, func() error {
+			_, err := c.handler(ctx, nil)
+			return err
+		})
+		if status.Code(err) != c.code || a.Statistics() != c.client || a.InFlight() != 0 {
+			t.Errorf("%s, run: %v, %+v", name, err, a.Statistics())
+		}
 	}
 	one := adaptive(1)
+	func() {
+		defer func() { _ = recover() }()
+		_ = grpclimit.Run(one, func() error { panic("broken") })
+	}()
+	if err := grpclimit.Run(one, func() error {
+		return grpclimit.Run(one, func() error { return nil })
+	}); !errors.Is(err, swlimit.ErrDenied) || one.Statistics() != (swlimit.AdaptiveStatistics{Ignored: 2, Denied: 1}) {
+		t.Errorf("%v, %+v", err, one.Statistics())
+	}
 	_, err := grpclimit.AdaptUnary(one)(ctx, nil, info, func(ctx context.Context, _ any) (any, error) {
 		err := grpclimit.AdaptClient(one)(ctx, info.FullMethod, nil, nil, nil, nil)
 		if status.Code(err) != codes.Unavailable {
@@ -70,7 +90,7 @@ func TestAdapts(t *testing.T) {
 		}
 		return grpclimit.AdaptUnary(one)(ctx, nil, info, ends(nil))
 	})
-	if status.Code(err) != codes.Unavailable || one.Statistics().Denied != 2 {
+	if status.Code(err) != codes.Unavailable || one.Statistics().Denied != 3 {
 		t.Errorf("%v, %+v", err, one.Statistics())
 	}
 }

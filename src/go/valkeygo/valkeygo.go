@@ -17,15 +17,29 @@ import (
 // Open returns a limiter of one rate such as "100/minute", as [swlimit.ParseQuota] reads it, on the server of a URL as
 // [valkey.ParseURL] takes it. Its Close closes its connections.
 func Open(url, rate string, options ...swlimit.Option) (*swlimit.Limiter, error) {
-	option, err := valkey.ParseURL(url)
-	if err != nil {
-		return nil, err
-	}
-	conn, err := New(option)
+	conn, err := fromURL(url)
 	if err != nil {
 		return nil, err
 	}
 	return swlimit.Open(conn, rate, options...)
+}
+
+// OpenLimits returns several rates such as "100/hour; 5/second", as [swlimit.NewLimits] takes them, on the server of a
+// URL. Their Close closes their connections.
+func OpenLimits(url, rates string, options ...swlimit.Option) (*swlimit.Limits, error) {
+	conn, err := fromURL(url)
+	if err != nil {
+		return nil, err
+	}
+	return swlimit.OpenLimits(conn, rates, options...)
+}
+
+func fromURL(url string) (*swlimit.Conn, error) {
+	option, err := valkey.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	return New(option)
 }
 
 // New returns a Conn to the servers that a client with this option asks: those of a cluster, the primary that sentinels
