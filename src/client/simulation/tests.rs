@@ -6,6 +6,7 @@ use std::future::{poll_fn, Future};
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::{join_all, FutureExt};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use tokio::task::yield_now;
@@ -343,7 +344,7 @@ fn several_leased_limits_wait_for_units_on_their_way() {
                 decisions
             };
             // The twelfth makes both keys hot for requests of both. Those behind it wait for what was asked for beside it.
-            let asked = futures_util::future::join_all((0..24).map(|_| ask())).await;
+            let asked = join_all((0..24).map(|_| ask())).await;
             assert_eq!(asked.iter().filter(|all| all.granted()).count(), granted);
             let mallows = fake.commands().iter().filter(|words| words.starts_with("SWLIMIT.MALLOW")).count();
             let is_by_lease = |all: &&Decisions| all.each()[0].source() == Source::Lease;
@@ -355,6 +356,35 @@ fn several_leased_limits_wait_for_units_on_their_way() {
             assert_eq!(client.statistics().written_off, 0);
         });
     }
+}
+
+/// What is on its way to a server that is away is waited for by nobody who comes later.
+#[test]
+fn several_leased_limits_wait_for_no_server_that_is_away() {
+    paused(async {
+        let fake = Fake::new();
+        let client = client(&fake);
+        let limiter = |limit| client.limiter(quota(limit, 60_000, 6)).on_failure(OnFailure::Deny);
+        let of = |limit| limiter(limit).mode(Mode::Leased).build().unwrap();
+        let (few, many, direct) = (of(3_000), of(6_000), limiter(10).build().unwrap());
+        connected(&few).await;
+        let ask = async || client.allow_all(&[(&few, Request::new("a")), (&many, Request::new("b"))]).await.unwrap();
+        fake.delay([(15_000, 15_000)]);
+        join_all((0..24).map(|_| ask())).await;
+        fake.fault(Fault::BlackHole);
+        let unanswered = async || join_all(["c", "d", "e"].map(|key| direct.allow(key))).await;
+        let (_, ahead) = tokio::join!(unanswered(), async {
+            sleep(Duration::from_millis(35)).await;
+            // Until all in hand is used, and more is on its way.
+            while ask().now_or_never().is_some() {}
+            sleep(Duration::from_millis(16)).await;
+            assert_eq!(client.servers()[0].state, State::Unavailable);
+            let begun = Instant::now();
+            assert_eq!(ask().await.each()[0].source(), Source::Failure);
+            begun.elapsed()
+        });
+        assert_eq!(ahead, Duration::ZERO);
+    });
 }
 
 #[test]

@@ -136,9 +136,9 @@ impl Part {
         self.keep_for(|hand, demand| hand.reserve(demand.exact.cost, awake()))
     }
 
-    /// Reserves units on their way, if there are as many.
+    /// Reserves units on their way, if there are as many. Nobody waits for a server that is away.
     fn claim(&mut self) -> bool {
-        self.keep_for(|hand, demand| hand.claim(ask_of(demand), awake()))
+        !self.core.link.is_away(&self.leased.key) && self.keep_for(|hand, demand| hand.claim(ask_of(demand), awake()))
     }
 
     fn keep_for(&mut self, claim: impl FnOnce(&mut Hand, &Demand) -> Option<u64>) -> bool {
