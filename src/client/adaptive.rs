@@ -138,6 +138,13 @@ impl Adaptive {
         self.0.state.lock().1
     }
 
+    /// How many samples the window has so far, and whether one was dropped.
+    #[cfg(all(test, feature = "tower"))]
+    pub(crate) fn sampled(&self) -> (u64, bool) {
+        let state = self.0.state.lock();
+        (state.0.samples, state.0.is_dropped)
+    }
+
     /// A permit for a request, which counts as under way until the permit ends; `None` if as many are as may be. When one
     /// becomes free is unknown.
     pub fn permit(&self) -> Option<Permit> {

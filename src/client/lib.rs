@@ -53,7 +53,7 @@
 //!
 //! # Features
 //!
-//! `tls` (default): `rediss://` URLs. `tower` (default): the layer in [`tower`]. `metrics`: counters through the crate
+//! `tls` (default): `rediss://` URLs. `tower` (default): the layers in [`tower`]. `metrics`: counters through the crate
 //! `metrics`. `serde`: [`Mode`], [`OnFailure`] and [`Module`] in configuration files.
 //!
 //! [swlimit]: https://github.com/swlimit/swlimit

@@ -1,4 +1,4 @@
-//! A layer for tower, and so for axum, tonic and hyper: what is over a limit never reaches the service.
+//! Layers for tower, and so for axum, tonic and hyper: what is over a limit never reaches the service.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -23,6 +23,7 @@
 //! # }
 //! ```
 
+mod adaptive;
 #[cfg(test)]
 mod tests;
 
@@ -41,6 +42,8 @@ use tower_service::Service;
 use crate::decision::Decisions;
 use crate::error::Error;
 use crate::limiter::Limiter;
+
+pub use adaptive::{AdaptiveLimit, AdaptiveLimitLayer};
 
 /// A limit on requests: a limiter, the key of it that a request counts for, and how much it costs.
 pub struct Limit {
@@ -150,6 +153,15 @@ impl<B> RateLimitLayer<B> {
     }
 }
 
+/// Marks the response to a request that the service did not get, which says nothing of the load.
+#[derive(Clone)]
+struct Denied;
+
+fn marked<B>(mut response: Response<B>) -> Response<B> {
+    response.extensions_mut().insert(Denied);
+    response
+}
+
 fn empty<B: Default>(status: StatusCode) -> Response<B> {
     let mut response = Response::default();
     *response.status_mut() = status;
@@ -188,17 +200,21 @@ impl<S, B> Layer<S> for RateLimitLayer<B> {
     type Service = RateLimit<S, B>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RateLimit { inner, layer: self.clone() }
+        Limited { inner, layer: self.clone() }
     }
 }
 
 /// A service behind a [`RateLimitLayer`].
-pub struct RateLimit<S, B> {
+pub type RateLimit<S, B> = Limited<S, RateLimitLayer<B>>;
+
+/// A service behind a layer.
+#[derive(Clone, Debug)]
+pub struct Limited<S, L> {
     inner: S,
-    layer: RateLimitLayer<B>,
+    layer: L,
 }
 
-impl<S, B> RateLimit<S, B> {
+impl<S, L> Limited<S, L> {
     /// The service behind the layer.
     pub fn get_ref(&self) -> &S {
         &self.inner
@@ -215,19 +231,7 @@ impl<S, B> RateLimit<S, B> {
     }
 }
 
-impl<S: fmt::Debug, B> fmt::Debug for RateLimit<S, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit").field("inner", &self.inner).field("layer", &self.layer).finish()
-    }
-}
-
-impl<S: Clone, B> Clone for RateLimit<S, B> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), layer: self.layer.clone() }
-    }
-}
-
-impl<S, A, B> Service<Request<A>> for RateLimit<S, B>
+impl<S, A, B> Service<Request<A>> for Limited<S, RateLimitLayer<B>>
 where
     S: Service<Request<A>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send,
@@ -252,14 +256,14 @@ where
                 Ok(decided) => decided,
                 Err(error) => {
                     return match (layer.on_error)(&parts, &error) {
-                        Some(response) => Ok(response),
+                        Some(response) => Ok(marked(response)),
                         None => inner.call(Request::from_parts(parts, body)).await,
                     }
                 }
             };
             let mut response = match decisions.granted() {
                 true => inner.call(Request::from_parts(parts, body)).await?,
-                false => (layer.on_denial)(&parts, &decisions),
+                false => marked((layer.on_denial)(&parts, &decisions)),
             };
             tell(&limits, &decisions, &mut response);
             Ok(response)

@@ -2,13 +2,15 @@
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use ::tower::timeout::error::Elapsed;
 use ::tower::util::ServiceExt;
-use ::tower::{service_fn, ServiceBuilder};
+use ::tower::{service_fn, BoxError, ServiceBuilder};
 use tower_test::mock;
 
 use super::*;
-use crate::{Client, Quota};
+use crate::{Adaptive, Client, Quota};
 
 fn limiter(limit: u64) -> Limiter {
     Client::local().limiter(Quota::with_resolution(limit, "1h", "1h").unwrap()).build().unwrap()
@@ -169,4 +171,73 @@ async fn however_many_ask_at_once() {
         granted += usize::from(one.await.unwrap().unwrap().status() == StatusCode::OK);
     }
     assert_eq!((granted, called.load(Ordering::Relaxed)), (50, 50));
+}
+
+/// How a permit ends before a service that takes 1 ms: how often it counted, and whether as a drop.
+async fn ended<S, E: Send + 'static>(layer: AdaptiveLimitLayer<E>, adaptive: &Adaptive, service: S) -> (u64, bool)
+where
+    S: Service<Request<()>, Response = Response<String>, Error = E>,
+    S::Future: Send + 'static,
+{
+    let _ = layer.layer(service).oneshot(Request::get("/a").body(()).unwrap()).await;
+    assert_eq!(adaptive.in_flight(), 0);
+    adaptive.sampled()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_counts_for_an_adaptive_limit() {
+    let statuses = [(200, "", (1, false)), (302, "", (1, false)), (404, "", (0, false)), (500, "", (0, false))];
+    let drops = [(429, "", (1, true)), (503, "", (1, true)), (504, "", (1, true))];
+    let grpc = [(200, "0", (1, false)), (200, "5", (0, false)), (200, "4", (1, true)), (200, "8", (1, true))];
+    for (status, code, expected) in [&statuses[..], &drops, &grpc, &[(200, "14", (1, true))]].concat() {
+        let adaptive = Adaptive::default();
+        let service = service_fn(move |_| async move {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let response = Response::builder().status(status);
+            let response = if code.is_empty() { response } else { response.header("grpc-status", code) };
+            Ok::<_, Infallible>(response.body(String::new()).unwrap())
+        });
+        assert_eq!(ended(AdaptiveLimitLayer::new(&adaptive), &adaptive, service).await, expected, "{status} {code}");
+    }
+    for (timeout, expected) in [(1, (1, true)), (5, (0, false))] {
+        let adaptive = Adaptive::default();
+        let failing = ServiceBuilder::new().timeout(Duration::from_millis(timeout)).service_fn(|_| async {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            Err::<Response<String>, BoxError>("broken".into())
+        });
+        let layer = AdaptiveLimitLayer::new(&adaptive).drops(|error: &BoxError| error.is::<Elapsed>());
+        assert_eq!(ended(layer, &adaptive, failing).await, expected, "{timeout}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn denials_of_a_rate_say_nothing_of_the_load() {
+    let denying = RateLimitLayer::new([by_path(&limiter(0))]);
+    let mistaken = RateLimitLayer::new([by_path(&limiter(1)).cost(|_| 0)]);
+    let busy = |_: &Parts, _: &Error| Some(empty(StatusCode::SERVICE_UNAVAILABLE));
+    for rates in [denying, mistaken.on_error(busy)] {
+        let adaptive = Adaptive::default();
+        let service = ServiceBuilder::new().map_future(|answer| async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            answer.await
+        });
+        let service = service.layer(rates).service_fn(|_| async { Ok::<_, Infallible>(Response::<String>::default()) });
+        assert_eq!(ended(AdaptiveLimitLayer::new(&adaptive), &adaptive, service).await, (0, false));
+    }
+}
+
+#[tokio::test]
+async fn without_a_permit_the_service_is_not_called() {
+    let adaptive = Adaptive::builder().min(1).max(1).build().unwrap();
+    let layer = AdaptiveLimitLayer::new(&adaptive);
+    let (mut service, mut behind) = mock::spawn_layer::<Request<()>, Response<String>, _>(layer);
+    let call = |service: &mut mock::Spawn<_>| service.call(Request::get("/a").body(()).unwrap());
+    behind.allow(2);
+    assert!(service.poll_ready().is_ready());
+    let first = call(&mut service);
+    assert!(service.poll_ready().is_ready());
+    assert_eq!(call(&mut service).await.unwrap().status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(adaptive.in_flight(), 1);
+    drop(first); // as a time-out in front of it would
+    assert_eq!((adaptive.in_flight(), adaptive.sampled()), (0, (0, false)));
 }
