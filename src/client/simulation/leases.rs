@@ -240,6 +240,61 @@ impl Measured {
     }
 }
 
+/// Processes that share a limit with STRICT, and how many requests a second each makes.
+#[derive(Clone, Copy, Debug)]
+struct Shared {
+    limit: u64,
+    window: Duration,
+    trip: Duration,
+    rates: &'static [f64],
+}
+
+impl Shared {
+    fn run(self, mode: Mode, seed: u64) -> (Vec<u64>, f64) {
+        fastrand::seed(seed);
+        paused(self.granted(mode, seed))
+    }
+
+    /// How many units each was granted in six windows, once two have passed, and the commands of all for a request.
+    async fn granted(self, mode: Mode, seed: u64) -> (Vec<u64>, f64) {
+        let Self { limit, window, trip, rates } = self;
+        let fake = Fake::new();
+        let quota = Quota::of(limit, window, None).unwrap();
+        let of = |client: &Client| client.limiter(quota).strict().mode(mode).on_failure(OnFailure::Deny);
+        let client = || Client::builder().timeout(4 * trip).over(fake.clone()).unwrap();
+        // As if it had gone on for long: else all units would come free at once.
+        let before = of(&client()).build().unwrap();
+        for _ in 0..100 {
+            let _ = before.record(Request::new("k").cost(limit / 100)).await.unwrap();
+            sleep(window / 100).await;
+        }
+        let way = trip.as_micros() as u64 / 2;
+        fake.delay([(way, way)]);
+        let (begun, clients) = (Instant::now(), Vec::from_iter(rates.iter().map(|_| client())));
+        let asks = clients.iter().zip(rates).zip(seed..).map(|((client, rate), seed)| {
+            let limiter = of(client).lease_share(0.33).lease_length(quota.resolution()).build().unwrap();
+            let mut rng = Rng::with_seed(seed);
+            tokio::spawn(async move {
+                let mut deciding = JoinSet::new();
+                while begun.elapsed() < 8 * window {
+                    sleep(Duration::from_secs_f64(-(1.0 - rng.f64()).ln() / rate)).await;
+                    let (limiter, is_counted) = (limiter.clone(), begun.elapsed() >= 2 * window);
+                    deciding.spawn(async move { limiter.allow("k").await.unwrap().units() * u64::from(is_counted) });
+                }
+                deciding.join_all().await
+            })
+        });
+        let (mut granted, mut requests) = (Vec::new(), 0);
+        for units in Vec::from_iter(asks) {
+            let units = units.await.unwrap();
+            requests += units.len();
+            granted.push(units.iter().sum());
+        }
+        let commands: u64 = clients.iter().map(|client| client.statistics().commands).sum();
+        (granted, commands as f64 / requests as f64)
+    }
+}
+
 const MIXED: &[u64] = &[1, 1, 1, 2, 5];
 
 fn grid() -> impl Iterator<Item = Case> {
@@ -321,6 +376,29 @@ fn dry_processes_send_no_more_than_direct() {
     let measured = case.run(Mode::Leased, 1);
     assert!(measured.commands < measured.requests, "{}", row(&case, &measured));
     assert_eq!(measured.failed, 0);
+}
+
+/// With STRICT units come free all at once, and who asks first has them. A process that asks seldom has its part of them,
+/// all the same: half or more of what it has if the server decides each request.
+#[test]
+fn unequal_processes_share_a_strict_limit() {
+    let of = |limit, seconds, trip, rates| Shared {
+        limit,
+        window: Duration::from_secs(seconds),
+        trip: Duration::from_millis(trip),
+        rates,
+    };
+    for shared in
+        [of(600, 20, 150, &[40.0, 20.0, 4.0]), of(600, 20, 150, &[80.0, 40.0, 8.0]), of(600, 20, 20, &[60.0, 5.0])]
+    {
+        for seed in 1..3 {
+            let [(leased, commands), (direct, _)] = [Mode::Leased, Mode::Direct].map(|mode| shared.run(mode, seed));
+            let is_fair = leased.iter().zip(&direct).all(|(leased, direct)| leased * 2 >= *direct);
+            let is_used = leased.iter().sum::<u64>() * 100 >= direct.iter().sum::<u64>() * 98;
+            let of = format!("{shared:?}, seed {seed}: {leased:?}, direct {direct:?}, {commands:.2} commands");
+            assert!(is_fair && is_used && commands < 0.5, "{of}");
+        }
+    }
 }
 
 /// Each limit, window, number of clients, round trip, load and kind of request, and each pair of them.

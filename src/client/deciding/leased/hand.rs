@@ -7,7 +7,7 @@ use swlimit_window::Decision as Exact;
 use tokio::time::{Duration, Instant};
 
 use super::meter::{Meter, Which};
-use super::sizing::{batch, is_hot, low_water, pace, Need, Terms};
+use super::sizing::{batch, is_hot, lasting, low_water, pace, Need, Terms};
 use crate::clock::{ms, ms_up};
 use crate::decision::{Decision, Source};
 use crate::upstream::Identity;
@@ -527,7 +527,8 @@ impl Hand {
             return None;
         }
         let (need, flying) = (&self.demand.need, self.flying());
-        let units = batch(need, &self.terms, self.trip, outliving, self.held(), flying)?;
+        let lasting = lasting(need, &self.terms, self.trip, self.dry.is_some());
+        let units = batch(need, &self.terms, self.trip, lasting, outliving, self.held(), flying)?;
         let number = self.numbers;
         self.numbers += 1;
         let flight = Flight { number, units, cost: need.cost, sent: now, due: now + self.trip, claimed: 0 };

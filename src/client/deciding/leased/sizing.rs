@@ -38,8 +38,8 @@ impl Terms {
     }
 
     /// How long units are in hand, on average, before they end: half of what the way to the server leaves of a lease.
-    fn half_life(&self, trip: Duration) -> f64 {
-        self.length.saturating_sub(trip).as_secs_f64() / 2.0
+    fn half_life(&self, trip: Duration) -> Duration {
+        self.length.saturating_sub(trip) / 2
     }
 }
 
@@ -56,25 +56,35 @@ pub(crate) fn low_water(need: &Need, trip: Duration) -> u64 {
 /// Whether a key is asked for so often that leases pay. A key that was hot stays it down to half of what makes it hot.
 pub(crate) fn is_hot(need: &Need, terms: &Terms, trip: Duration, was_hot: bool) -> bool {
     let part = if was_hot { 0.5 } else { 1.0 };
-    let leases = (need.rate * terms.half_life(trip)).min(terms.most as f64 / need.cost.max(1) as f64);
+    let leases = (need.rate * terms.half_life(trip).as_secs_f64()).min(terms.most as f64 / need.cost.max(1) as f64);
     trip.as_secs_f64() * part <= terms.length.as_secs_f64() / 2.0
         && leases >= FEW * part
         && f64::from(need.requests) >= KNOWN * part
         && low_water(need, trip) as f64 * part <= terms.most as f64 / 2.0
 }
 
-/// How many units to lease for a key, of which so many outlive a trip, are in hand altogether, and are on their way.
-/// `None` where there is no room for what is worth a command.
+/// How long a batch is to last once it has come. That of a dry key lasts no longer than until the key may be asked about
+/// again: units that come free all at once are for all processes.
+pub(crate) fn lasting(need: &Need, terms: &Terms, trip: Duration, is_dry: bool) -> Duration {
+    match is_dry {
+        true => terms.half_life(trip).min(pace(need, terms, trip, 0.5)),
+        false => terms.half_life(trip),
+    }
+}
+
+/// How many units to lease for a key, to last so long. So many outlive a trip, are in hand altogether, and are on their
+/// way. `None` where there is no room for what is worth a command.
 pub(crate) fn batch(
     need: &Need,
     terms: &Terms,
     trip: Duration,
+    lasting: Duration,
     outliving: u64,
     in_hand: u64,
     flying: u64,
 ) -> Option<u64> {
     let used_meanwhile = need.rate * trip.as_secs_f64() * need.cost as f64;
-    let ahead = margin(need.rate * (trip.as_secs_f64() + terms.half_life(trip))).floor() * need.cost as f64;
+    let ahead = margin(need.rate * (trip + lasting).as_secs_f64()).floor() * need.cost as f64;
     let wanted = units(ahead - (outliving as f64 - used_meanwhile).max(0.0)).saturating_sub(flying);
     let least = need.cost.saturating_mul(LEAST);
     let room = terms.most.saturating_sub(in_hand.saturating_add(flying));
@@ -144,6 +154,15 @@ mod tests {
         assert_eq!(pace(0.0, TRIP, 1.0), ms(3_600_000));
     }
 
+    #[test]
+    fn a_batch_of_a_dry_key_lasts_until_it_may_be_asked_about_again() {
+        let lasting = |rate, is_dry| lasting(&need(rate), &TERMS, TRIP, is_dry).as_millis();
+        assert_eq!(
+            [1_000.0, 10.0, 1.0].map(|rate| [false, true].map(|is_dry| lasting(rate, is_dry))),
+            [[495, 50], [495, 150], [495, 495]]
+        );
+    }
+
     proptest! {
         #[test]
         fn batches_never_pass_the_most_and_are_worth_a_command(
@@ -152,16 +171,18 @@ mod tests {
             most in 1u64..1_000_000,
             trip in 0u64..2_000,
             (outliving, ending, flying) in (0u64..100_000, 0u64..100_000, 0u64..100_000),
+            is_dry: bool,
         ) {
             let (terms, trip) = (Terms { most, ..TERMS }, Duration::from_millis(trip));
             let need = Need { rate, cost, requests: 3 };
             let in_hand = outliving + ending;
-            if let Some(units) = batch(&need, &terms, trip, outliving, in_hand, flying) {
+            let lasting = lasting(&need, &terms, trip, is_dry);
+            if let Some(units) = batch(&need, &terms, trip, lasting, outliving, in_hand, flying) {
                 prop_assert!(units + in_hand + flying <= most);
                 prop_assert!(units >= 3 * cost);
             }
             // What is in hand and on its way covers demand until what is asked for now has come, and is used up.
-            let from_nothing = batch(&need, &terms, trip, 0, 0, 0).unwrap_or_default();
+            let from_nothing = batch(&need, &terms, trip, lasting, 0, 0, 0).unwrap_or_default();
             prop_assert!(from_nothing + cost > low_water(&need, trip).min(most) || most < 3 * cost);
         }
 
