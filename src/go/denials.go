@@ -12,6 +12,7 @@ const (
 	shards        = 64  // of what is remembered, so that keys hardly disturb one another
 	longestName   = 128 // longer keys are remembered by their hash
 	denialsOfAKey = 4   // more different denials of one key are not worth remembering
+	lookDenials   = 4   // a look at a key is two commands, worth it where so many are denied before one can be granted
 )
 
 // A denial says what the server would deny without being asked.
@@ -31,6 +32,12 @@ type question struct {
 	tracked    bool
 }
 
+// frequency says how often requests for a key are denied.
+type frequency struct {
+	before         time.Duration // from then on one can be granted
+	denied, lately int           // before that, and in the same way the last time
+}
+
 // denials are what is known to be denied, the oldest keys forgotten first.
 type denials struct {
 	seed   maphash.Seed
@@ -45,6 +52,7 @@ type denialShard struct {
 	// reply that it belongs behind.
 	generation uint64
 	known      bounded[[]denial]
+	denied     bounded[*frequency]
 	_          [64]byte // no two of them share a cache line
 }
 
@@ -110,6 +118,7 @@ func (d *denials) find(key string, wanted *demand, blocks, rises bool) (reply, b
 		if least < each.least || each.quota != wanted.quota && lower == 0 || (blocks && !each.blocks) {
 			continue
 		}
+		s.frequencyOf(key, d.mostOfAShard()).denied++
 		passed := at - each.heard
 		r := each.reply
 		r.limit, r.remaining = r.limit-lower, max(0, r.remaining-lower)
@@ -172,7 +181,33 @@ func (d *denials) remember(key string, wanted *demand, asked question, r reply, 
 			all = append(all, other)
 		}
 	}
-	d.size.Add(1 - s.known.put(key, all, int(max(1, d.most.Load()/shards))))
+	d.size.Add(1 - s.known.put(key, all, d.mostOfAShard()))
+}
+
+func (d *denials) mostOfAShard() int { return int(max(1, d.most.Load()/shards)) }
+
+// paysToLook counts a denial by the server, and tells whether a look at the key pays: so many requests are denied
+// before one can be granted, or were the last time.
+func (d *denials) paysToLook(key string, at, retryAfter time.Duration) bool {
+	key = remembered(key)
+	s := d.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.frequencyOf(key, d.mostOfAShard())
+	if f.before <= at {
+		*f = frequency{at + retryAfter, 0, f.denied}
+	}
+	f.denied++
+	return max(f.denied, f.lately) >= lookDenials
+}
+
+func (s *denialShard) frequencyOf(key string, most int) *frequency {
+	f, ok := s.denied.get(key)
+	if !ok {
+		f = &frequency{}
+		s.denied.put(key, f, most)
+	}
+	return f
 }
 
 // covers tells whether it denies whatever the other does.

@@ -36,6 +36,25 @@ func TestKnownDenials(t *testing.T) {
 	}
 }
 
+// A look is two commands: behind the fourth denial, and not behind three.
+func TestFewDenialsAreNotLookedUp(t *testing.T) {
+	conn := server(t)
+	l, k := limiter(t, conn, 1), key()
+	looks := func() bool {
+		p := must(conn.primary(background, k, 0))
+		p.tracker.mu.Lock()
+		defer p.tracker.mu.Unlock()
+		return p.tracker.link != nil || p.tracker.opening != nil || len(p.tracker.looking) > 0
+	}
+	for range 4 {
+		if d := must(l.Allow(background, k)); d.Source != FromServer || looks() {
+			t.Errorf("%+v", d)
+		}
+	}
+	must(l.Allow(background, k))
+	eventually(t, "a look", looks)
+}
+
 func TestWait(t *testing.T) {
 	conn := server(t)
 	l, err := New(conn, Quota{Limit: 1, Window: 300 * time.Millisecond}, Timeout(20*time.Second), OnFailure(Error))

@@ -13,8 +13,8 @@ const (
 	forbiddenTime = time.Minute // nor after one was of no use for lack of a right
 )
 
-// A tracker hears at once what is given back at one server. After a denial, PEEK of the same key goes out on its
-// connection, which has client tracking on: that registers the key, and the server says once when it changes. PEEK's
+// A tracker hears at once what is given back at one server. After a denial, and where many are denied, PEEK of
+// the same key goes out on its connection, which has client tracking on: that registers the key, and the server says once when it changes. PEEK's
 // own reply, and not the denial's, is what is remembered.
 type tracker struct {
 	primary *primary
@@ -40,25 +40,27 @@ func (t *tracker) denied(key string, wanted *demand, r reply, asked question, bl
 	if block > 0 {
 		look = "b " + look
 	}
+	if r.retryAfter < 0 {
+		return
+	}
+	c, wait := t.primary.conn, duration(r.retryAfter)
 	short := max(shortDenial, shortInTrips*t.primary.trip())
 	t.mu.Lock()
 	refused := t.link == nil && now() < t.refusedUntil
-	busy := t.looking[look]
 	// Nothing is remembered from before the server sent invalidations.
-	isShort := duration(r.retryAfter) <= short && asked.tracked
-	if !refused && !busy && !isShort {
+	isShort := wait <= short && asked.tracked
+	looks := !refused && !isShort && !t.looking[look] && c.denials.paysToLook(key, now(), wait)
+	if looks {
 		if t.looking == nil {
 			t.looking = map[string]bool{}
 		}
 		t.looking[look] = true
 	}
 	t.mu.Unlock()
-	c := t.primary.conn
 	switch {
-	case busy:
 	case refused || isShort:
 		c.denials.remember(key, wanted, asked, r, block, s.maxUntrackedAge)
-	default:
+	case looks:
 		over := func() {
 			t.mu.Lock()
 			delete(t.looking, look)

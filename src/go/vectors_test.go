@@ -91,6 +91,13 @@ func TestDefaults(t *testing.T) {
 			RetryAfter int64 `json:"retry_after"`
 			DeniedFor  int64 `json:"denied_for_us"`
 		}
+		Looks []struct {
+			RetryAfter time.Duration `json:"retry_after"`
+			Denials    []struct {
+				At   time.Duration
+				Pays *bool
+			}
+		}
 		Reservations []struct{ Key, Name string }
 		Deadlines    []struct {
 			Left int64 `json:"left_us"`
@@ -119,7 +126,7 @@ func TestDefaults(t *testing.T) {
 		"poll": poll.Milliseconds(), "silence": silence.Milliseconds(), "connect": slowConnect.Milliseconds(),
 		"late": drain.Milliseconds(), "max_unanswered": mostUnanswered, "script_tries": mostTries,
 		"script_subintervals": scriptSubintervals, "look_from": shortDenial.Milliseconds(),
-		"look_round_trips": shortInTrips, "closing": closing.Milliseconds(), "closing_round_trips": closingTrips,
+		"look_round_trips": shortInTrips, "look_denials": lookDenials, "closing": closing.Milliseconds(), "closing_round_trips": closingTrips,
 		"min_hold_ttl": leastTTL, "max_hold_wait": longestWait.Milliseconds(), "ids_per_renewal": mostIDs,
 		"min_hold_poll": leastHoldPoll.Milliseconds(), "max_hold_poll": mostHoldPoll.Milliseconds(),
 		"renewals_per_ttl": renewPart, "retries_per_ttl": renewAgain, "max_limit": maxExact, "max_window": maxWindow,
@@ -143,6 +150,21 @@ func TestDefaults(t *testing.T) {
 	for _, r := range defaults.Denials {
 		if got := deniedFor(r.RetryAfter).Microseconds(); got != r.DeniedFor {
 			t.Errorf("retry after %d: denied for %d instead of %d", r.RetryAfter, got, r.DeniedFor)
+		}
+	}
+	for _, r := range defaults.Looks {
+		var known denials
+		known.init()
+		d := demand{quota: quota{limit: 1}, cost: 1}
+		known.remember("k", &d, known.ask("k", true), reply{retryAfter: 3_600_000}, 0, Never)
+		for _, each := range r.Denials {
+			if each.Pays == nil {
+				if _, ok := known.find("k", &d, false, false); !ok {
+					t.Error("it is not known")
+				}
+			} else if got := known.paysToLook("k", each.At*time.Millisecond, r.RetryAfter*time.Millisecond); got != *each.Pays {
+				t.Errorf("%+v: at %d it is %v that a look pays", r, each.At, got)
+			}
 		}
 	}
 	for _, r := range defaults.Reservations {

@@ -16,7 +16,7 @@ import {
 import { shareOf } from "../../src/node/dist/esm/core/local-windows.js";
 import * as admission from "../../src/node/dist/esm/limiters/admission.js";
 import { SHORT_MS, SHORT_TRIPS } from "../../src/node/dist/esm/limiters/cached-mode.js";
-import { deniedFor } from "../../src/node/dist/esm/limiters/denial-cache.js";
+import { DenialCache, deniedFor, LOOK_DENIALS } from "../../src/node/dist/esm/limiters/denial-cache.js";
 import { LEAST_TTL, LONGEST_WAIT } from "../../src/node/dist/esm/limiters/hold.js";
 import { RESERVED, reservationOf } from "../../src/node/dist/esm/limiters/settlement.js";
 import { SCRIPT_SUBINTERVALS, SCRIPT_TRIES } from "../../src/node/dist/esm/protocol/script-fallback.js";
@@ -268,6 +268,19 @@ test("arguments that cannot be are refused at once", async () => {
   for (const { granted, source } of await Promise.all(decided)) assert.deepEqual([granted, source], [1, "local"]);
 });
 
+test("a look pays where many are denied", () => {
+  for (const { retry_after: wait, denials } of vectors("defaults").looks) {
+    const cache = new DenialCache(10);
+    const demand = { limit: 1, window: 3_600_000, resolution: 300_000, strict: false, cost: 1, partial: false };
+    cache.remember("k", demand, cache.snapshot("k"), [0, 1, 0, 3_600_000, 0], 0, Number.POSITIVE_INFINITY);
+    for (const { at, pays } of denials) {
+      if (pays === null) assert.ok(cache.find("k", demand, false));
+      else assert.equal(cache.paysToLook("k", at, wait), pays, JSON.stringify({ at, denials }));
+    }
+    cache.forgetAll();
+  }
+});
+
 test("defaults", () => {
   const { options, breaker, numbers, resolutions, shares, denials, deadlines, reservations } = vectors("defaults");
   const camel = (name) => name.replace(/_(.)/g, (_, letter) => letter.toUpperCase());
@@ -289,7 +302,8 @@ test("defaults", () => {
     ...{ poll: POLL, silence: SILENCE, connect: CONNECTING, sentinel_interval: ASK_INTERVAL, loop_turns: LOOP_TURNS },
     ...{ script_tries: SCRIPT_TRIES, script_subintervals: SCRIPT_SUBINTERVALS },
     ...{ min_hold_poll: MIN_HOLD_POLL, max_hold_poll: MAX_HOLD_POLL },
-    ...{ look_from: SHORT_MS, look_round_trips: SHORT_TRIPS, closing: CLOSING, closing_round_trips: CLOSING_TRIPS },
+    ...{ look_from: SHORT_MS, look_round_trips: SHORT_TRIPS, look_denials: LOOK_DENIALS },
+    ...{ closing: CLOSING, closing_round_trips: CLOSING_TRIPS },
     ...{ max_kept: MAX_RECORDS, hold_ttl: new HoldLimiter({ limit: 1 }).ttl, min_hold_ttl: LEAST_TTL },
     ...{ max_hold_wait: LONGEST_WAIT, ids_per_renewal: MAX_IDS, renewals_per_ttl: RENEWALS, retries_per_ttl: RETRIES },
     drift: 1e6 / (1e6 - lifetime(1e6)),

@@ -145,6 +145,24 @@ def test_no_command_is_sent(denied, server):
     assert denied.allow("other")
 
 
+def test_a_few_denials_are_not_looked_up(limiter, server):
+    """A look is two commands: behind the fourth denial, and not behind three."""
+    limiter = limiter(max_untracked_age=0.0)
+    server.cli("CONFIG", "RESETSTAT")
+
+    def looks():
+        return sum(of["calls"] for name, of in client.info("commandstats").items() if re.search("peek|pttl|trac", name))
+
+    with server.client() as client:
+        limiter.allow("k", cost=3)
+        for _ in range(3):
+            assert limiter.allow("k").source == "server"
+            time.sleep(0.05)
+        assert looks() == 0
+        denied_locally(limiter)
+        assert looks() > 2
+
+
 def test_a_larger_cost_than_the_limit_needs_no_memory(limiter):
     limiter = limiter()
     assert limiter.allow("k", cost=4) == limiter.allow("k", cost=4)
@@ -312,8 +330,8 @@ def test_asking_for_tracking_again_forgets_nothing(limiter, server):
         return int(found[1]) if found else 0
 
     limiter.allow("k", cost=3)
-    eventually(refused)
     denied_locally(limiter)
+    eventually(refused)
     before = refused()
     eventually(lambda: refused() > before + 1)
     assert limiter.allow("k").source == "cache"

@@ -12,7 +12,7 @@ from support.workload import OVERFLOW, Workload
 from swlimit import Decision, _admission_base, hold_limiter
 from swlimit._base import POLLING, time_before
 from swlimit._core import quota as quotas
-from swlimit._core.denial_cache import Demand, DenialCache
+from swlimit._core.denial_cache import LOOK_DENIALS, Demand, DenialCache
 from swlimit._core.local_windows import LocalWindows, allow_all
 from swlimit._core.quota import Geometry, Quota, checked_share, default_resolution, milliseconds, part
 from swlimit._core.window import CountOverflow, Key, Window
@@ -156,6 +156,18 @@ def test_defaults():
         assert known == [us > 0, False], case
 
 
+@pytest.mark.parametrize("case", vectors("defaults.json")["looks"], ids=str)
+def test_a_look_pays_where_many_are_denied(case):
+    denials, demand, wait = DenialCache(), Demand(b"k", Quota.of(1, "1h"), 1), case["retry_after"] / 1000
+    denials.learn(denials.ticket(demand, 0.0), Decision.of([0, 1, 0, 3_600_000, 0], demand.quota), 0.0)
+    for denial in case["denials"]:
+        at = denial["at"] / 1000
+        if denial["pays"] is None:
+            assert denials.known(demand, at) is not None
+        else:
+            assert denials.pays_to_look(b"k", at, wait) is denial["pays"], denial
+
+
 OTHERS = {"max_admitted"}
 """Numbers that this client does not have."""
 
@@ -167,6 +179,7 @@ def numbers():
         "sentinel_interval": sentinels.ASKED_EVERY * 1000, "loop_turns": asyncio_pipeline.LOOP_TURNS,
         "script_tries": MOST_TRIES, "script_subintervals": MOST_SUBINTERVALS,
         "look_from": client_state.LOOK_FROM * 1000, "look_round_trips": client_state.LOOK_ROUND_TRIPS,
+        "look_denials": LOOK_DENIALS,
         "closing": client_state.CLOSING * 1000, "closing_round_trips": client_state.CLOSING_ROUND_TRIPS,
         "max_kept": client_state.MOST_RECORDS, "min_hold_ttl": LEAST_TTL,
         "hold_ttl": milliseconds(inspect.signature(hold_limiter.HoldLimiter).parameters["ttl"].default),

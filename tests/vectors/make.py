@@ -198,11 +198,11 @@ BREAKER = {"failures": 3, "silent_timeouts": 3, "first_probe": 100, "last_probe"
 NUMBERS = {
     "poll": 100, "silence": 1_000, "connect": 1_000, "late": 10_000, "max_unanswered": 1_000,
     "sentinel_interval": 1_000, "loop_turns": 3, "script_tries": 5, "script_subintervals": 4_096, "look_from": 20,
-    "look_round_trips": 4, "closing": 1_500, "closing_round_trips": 6, "max_kept": 100_000, "hold_ttl": 30_000,
-    "min_hold_ttl": 3_000, "max_hold_wait": 3_600_000, "min_hold_poll": 20, "max_hold_poll": 60, "max_hold_id": 128,
-    "ids_per_renewal": 1_000, "renewals_per_ttl": 3, "retries_per_ttl": 10, "drift": 1_000, "max_admitted": 64,
-    "admission_poll": 100, "admission_jitter": 5, "reservation_ttl": 15_000, "hold_retry_after": 1_000,
-    "max_limit": MAX, "max_window": MAX_WINDOW, "max_subintervals": MAX_SUBINTERVALS,
+    "look_round_trips": 4, "look_denials": 4, "closing": 1_500, "closing_round_trips": 6, "max_kept": 100_000,
+    "hold_ttl": 30_000, "min_hold_ttl": 3_000, "max_hold_wait": 3_600_000, "min_hold_poll": 20, "max_hold_poll": 60,
+    "max_hold_id": 128, "ids_per_renewal": 1_000, "renewals_per_ttl": 3, "retries_per_ttl": 10, "drift": 1_000,
+    "max_admitted": 64, "admission_poll": 100, "admission_jitter": 5, "reservation_ttl": 15_000,
+    "hold_retry_after": 1_000, "max_limit": MAX, "max_window": MAX_WINDOW, "max_subintervals": MAX_SUBINTERVALS,
 }
 WINDOWS = [*range(1, 40), 59, 60, 97, 100, 144, 250, 500, 1_000, 1_001, 1_500, 4_093, 4_099, 8_186, 8_198, 9_999,
            10_000, 30_000, 60_000, 90_000, 3_600_000, 16_769_023, 16_777_216, 86_400_000, 86_400_001, 604_800_000,
@@ -212,6 +212,20 @@ RESERVATIONS = {"user": "{user}:reserved", "app:{user}:tokens": "app:{user}:toke
                 "a{}b{c}": "{a{}b{c}}:reserved", "{a": "{{a}:reserved", "}{a}": "}{a}:reserved",
                 "\u00fc": "{\u00fc}:reserved"}
 SHARES = [0.000001, 0.01, 0.05, 0.1, 0.29, 0.333333, 0.5, 0.57, 0.999999, 1]
+
+
+LOOKS = ["sssSS", "sccSS", "scsS", "sss-s", "scc-s-ss", "ccccSS", "cccsssS", "sssS-S-sss-s", "sccc-Sccc-Sc-s"]
+
+
+def looks():
+    """Denials by the server (S where a look at the key pays), and known ones (c); a dash: one could be granted."""
+    for denials in LOOKS:
+        steps, at = [], 0
+        for denial in denials:
+            at += 60_000 if denial == "-" else 1
+            if denial != "-":
+                steps.append({"at": at, "pays": None if denial == "c" else denial == "S"})
+        yield {"retry_after": 30_000, "denials": steps}
 
 
 def defaults():
@@ -226,6 +240,7 @@ def defaults():
         "shares": [{"limit": limit, "share": share, "units": math.ceil(limit * Fraction(str(share)))}
                    for limit in LIMITS for share in SHARES],
         "denials": [{"retry_after": ms, "denied_for_us": max(0, 1_000 * ms - 1_000 - ms)} for ms in waits],
+        "looks": list(looks()),
         "reservations": [{"key": key, "name": name} for key, name in RESERVATIONS.items()],
         "deadlines": [{"left_us": left, "wait_us": longest_wait(left)} for left in times],
     }

@@ -10,5 +10,6 @@ pub(crate) mod local;
 pub(crate) const NUMBERS: &[(&str, u64)] = &[
     ("look_from", cached::WORTH.0.as_millis() as u64),
     ("look_round_trips", cached::WORTH.1 as u64),
+    ("look_denials", cached::MANY as u64),
     ("drift", cached::SLEW as u64),
 ];

@@ -1,6 +1,6 @@
 /**
- * The mode "cached": known denials are repeated without asking the server. Where the server can send invalidations, the
- * key is registered for one after a denial, and the reply to that is cached.
+ * The mode "cached": known denials are repeated without asking the server. Where the server can send invalidations, a key
+ * that is often denied is registered for one after a denial, and the reply to that is cached.
  */
 
 import type { ModuleUse } from "../core/options.js";
@@ -47,13 +47,16 @@ export class CachedMode {
     const { invalidations, roundTrip } = this.clientState.server(name);
     const { limit, window, resolution, cost, partial, strict } = demand;
     const id = [name, limit, window, resolution, cost, partial, strict, block > 0].join(" ");
-    if (this.registering.has(id)) return;
+    const retryAfter = reply[3];
+    if (this.registering.has(id) || retryAfter < 0) return;
     // A short denial can be cached only if invalidations could be received before it.
-    const isShort = reply[3] <= Math.max(SHORT_MS, SHORT_TRIPS * roundTrip) && before.isTracked;
-    if (invalidations && !invalidations.isRefused && !isShort) {
+    const isShort = retryAfter <= Math.max(SHORT_MS, SHORT_TRIPS * roundTrip) && before.isTracked;
+    if (!invalidations || invalidations.isRefused || isShort)
+      this.denials.remember(name, demand, before, reply, block, this.maxUntrackedAge);
+    else if (this.denials.paysToLook(name, performance.now(), retryAfter)) {
       this.registering.add(id);
       void this.register(invalidations, name, demand, block).finally(() => this.registering.delete(id));
-    } else this.denials.remember(name, demand, before, reply, block, this.maxUntrackedAge);
+    }
   }
 
   private async register(

@@ -15,6 +15,9 @@ const SHARDS = 256;
 /** The maximum number of different denials of one key. */
 const MAX_DENIALS = 4;
 
+/** A look at a key is two commands. It pays where so many requests are denied before one can be granted. */
+export const LOOK_DENIALS = 4;
+
 /** Expired denials are removed every so many ms. */
 const SWEEP_MS = 1000;
 
@@ -30,6 +33,15 @@ interface KnownDenial extends Quota {
   readonly reply: Reply;
 }
 
+/** How many requests for a key were denied. */
+interface Denied {
+  /** From then on one can be granted, on the monotonic clock. */
+  before: number;
+  /** Those denied before that, and in the same way the last time. */
+  since: number;
+  last: number;
+}
+
 /** What was known when a request was sent. */
 export interface Snapshot {
   readonly generation: number;
@@ -38,12 +50,14 @@ export interface Snapshot {
 
 export class DenialCache implements KeyCache {
   private readonly denials: BoundedMap<readonly KnownDenial[]>;
+  private readonly denied: BoundedMap<Denied>;
   private readonly generations = new Uint32Array(SHARDS);
   private sweeping: NodeJS.Timeout | null = null;
 
   /** The oldest of more than `maxKeys` keys are forgotten. */
   constructor(maxKeys: number) {
     this.denials = new BoundedMap(maxKeys);
+    this.denied = new BoundedMap(maxKeys);
   }
 
   get size(): number {
@@ -72,6 +86,7 @@ export class DenialCache implements KeyCache {
     for (const denial of denials) {
       if (now >= denial.until || least < denial.least || !isDeniedBy(denial, demand)) continue;
       if (blocks && !denial.blocks) continue;
+      this.deniedOf(key).since++;
       const passed = now - denial.received;
       const [, , remaining, retryAfter, resetAfter] = denial.reply;
       const left = Math.max(0, remaining - (denial.limit - limit));
@@ -110,6 +125,18 @@ export class DenialCache implements KeyCache {
     this.sweeping ??= setInterval(() => this.sweep(), SWEEP_MS).unref();
   }
 
+  /** The server denied a request. Whether a look at its key pays: are so many denied, or were they the last time? */
+  paysToLook(name: string, now: number, retryAfter: number): boolean {
+    const denied = this.deniedOf(shortKey(name));
+    if (denied.before <= now) {
+      denied.before = now + retryAfter;
+      denied.last = denied.since;
+      denied.since = 0;
+    }
+    denied.since++;
+    return Math.max(denied.since, denied.last) >= LOOK_DENIALS;
+  }
+
   forget(name: string): void {
     this.denials.delete(shortKey(name));
     const at = shard(name);
@@ -120,6 +147,15 @@ export class DenialCache implements KeyCache {
     this.denials.clear();
     this.stopSweeping();
     for (let at = 0; at < SHARDS; at++) this.generations[at] = (this.generations[at] as number) + 1;
+  }
+
+  private deniedOf(key: string): Denied {
+    let denied = this.denied.get(key);
+    if (!denied) {
+      denied = { before: Number.NEGATIVE_INFINITY, since: 0, last: 0 };
+      this.denied.set(independentCopy(key), denied);
+    }
+    return denied;
   }
 
   /** Remove expired denials. */

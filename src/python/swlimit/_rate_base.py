@@ -201,7 +201,7 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
             return self._by_policy(command.quota, command.cost)
         decision = Decision.of(reply, command.quota)
         self.statistics.add(decision)
-        if ticket is not None and reply[2] < demand.cost:
+        if ticket is not None and not decision:
             self._learn(ticket, decision)
         return decision
 
@@ -225,14 +225,17 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
         return decision
 
     def _learn(self, ticket: Ticket, decision: Decision) -> None:
-        """Remember a denial. The tracker asks the server for what to remember; until it has answered, or without it,
-        this decision is remembered for a short time."""
+        """Remember a denial. The tracker asks the server for what to remember if that pays; without a tracker, or where
+        the denial is short, this decision is remembered for a short time."""
         if self._denials is None or self._state is None:
             return
         server = self._state.of(ticket.demand.key)
         if server is None:
             return
-        at_most = self._state.track(server, self._denials, ticket, decision.retry_after or 0.0)
+        retry_after = decision.retry_after
+        if retry_after is None or math.isinf(retry_after):
+            return
+        at_most = self._state.track(server, self._denials, ticket, retry_after)
         age = self._untracked if at_most is None else min(at_most, self._untracked)
         if age > 0:
             self._denials.learn(ticket, decision, time.monotonic(), age)

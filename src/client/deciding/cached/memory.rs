@@ -51,7 +51,7 @@ struct Entry<D> {
 const MOST: usize = 8;
 /// A read is two commands. It pays where so many requests are denied before one can be granted; in simulations fewer
 /// do not predict more.
-const MANY: u32 = 4;
+pub(crate) const MANY: u32 = 4;
 
 impl Epoch {
     pub fn new() -> Self {

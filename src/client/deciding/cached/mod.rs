@@ -19,6 +19,8 @@ use swlimit_window::Decision as Exact;
 use tokio::time::Instant;
 
 pub(crate) use self::memory::Ticket;
+#[cfg(test)]
+pub(super) use self::memory::MANY;
 use self::memory::{Epoch, Generation, Memory};
 use crate::clock::{ms, ms_up};
 use crate::decision::{Decision, Source};
@@ -236,5 +238,31 @@ impl KnownDenial {
 impl Keep for Memory<KnownDenial> {
     fn is_idle(&self, now: Instant) -> bool {
         Memory::is_idle(self, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn a_read_pays_where_many_are_denied() {
+        let defaults: Value = serde_json::from_str(include_str!("../../../../tests/vectors/defaults.json")).unwrap();
+        for case in defaults["looks"].as_array().unwrap() {
+            let (memory, epoch) = (Memory::new(), Epoch::new());
+            let (begun, ticket) = (Instant::now(), Generation::new().ticket(&epoch));
+            memory.remember(ticket, begun + Duration::from_secs(3_600), (), |(), ()| true);
+            let ms = |of: &Value| Duration::from_millis(of.as_u64().unwrap());
+            for denial in case["denials"].as_array().unwrap() {
+                let at = begun + ms(&denial["at"]);
+                let pays = match denial["pays"] {
+                    Value::Null => memory.find(&epoch, at, |()| Some(Value::Null)).unwrap(),
+                    _ => memory.denied(at, at + ms(&case["retry_after"])).into(),
+                };
+                assert_eq!(pays, denial["pays"], "{denial} of {case}");
+            }
+        }
     }
 }

@@ -16,6 +16,8 @@ from .decision import Decision
 from .quota import Quota
 
 _SHARDS = 16
+LOOK_DENIALS = 4
+"""A look at a key is two commands. It pays where so many requests are denied before one can be granted."""
 _LONGEST_NAME = 64  # bytes; longer names are remembered by their hash
 
 
@@ -50,6 +52,18 @@ class _KnownDenial(NamedTuple):
     decision: Decision
 
 
+class _Denied:
+    """How many requests for a key were denied."""
+
+    __slots__ = "before", "last", "since"
+
+    def __init__(self) -> None:
+        self.before = -math.inf
+        """The instant from which on one can be granted."""
+        self.since = self.last = 0
+        """Those denied before that instant, and in the same way the last time."""
+
+
 class _Shard:
     """Some of the keys. The generation is compared and the denial remembered under one lock."""
 
@@ -58,6 +72,15 @@ class _Shard:
         self.generation = 0
         self.denials: OrderedDict[tuple[bytes, Quota], _KnownDenial] = OrderedDict()
         self.quotas: dict[bytes, set[Quota]] = {}
+        self.denied: OrderedDict[bytes, _Denied] = OrderedDict()
+
+    def denied_of(self, key: bytes, most: int) -> _Denied:
+        found = self.denied.get(key)
+        if found is None:
+            found = self.denied[key] = _Denied()
+            if len(self.denied) > most:
+                self.denied.popitem(last=False)
+        return found
 
     def drop(self, key: bytes, quota: Quota) -> None:
         del self.denials[key, quota]
@@ -106,8 +129,9 @@ class DenialCache:
             if now >= denial.ends:
                 shard.drop(name, quota)
                 return None
-        if demand.cost < denial.cost or demand.block and now >= denial.block_ends:
-            return None
+            if demand.cost < denial.cost or demand.block and now >= denial.block_ends:
+                return None
+            shard.denied_of(name, self._most).since += 1
         known = denial.decision.later(now - denial.replied)
         return known if demand.full_limit is None else known.lowered(demand.quota.limit)
 
@@ -138,6 +162,18 @@ class DenialCache:
             shard.denials.move_to_end((name, quota))
             shard.quotas.setdefault(name, set()).add(quota)
             shard.make_room(now, self._most)
+
+    def pays_to_look(self, key: bytes, now: float, retry_after: float) -> bool:
+        """The server denied a request. Whether a look at its key pays: are so many denied, or were they the last time?
+        """
+        name = short_name(key)
+        shard = self._shard(name)
+        with shard.lock:
+            denied = shard.denied_of(name, self._most)
+            if denied.before <= now:
+                denied.before, denied.last, denied.since = now + retry_after, denied.since, 0
+            denied.since += 1
+            return max(denied.since, denied.last) >= LOOK_DENIALS
 
     def forget(self, keys: Iterable[bytes]) -> None:
         """These keys have changed."""

@@ -45,7 +45,8 @@ MOST_RECORDS = 100_000
 CLOSING, CLOSING_ROUND_TRIPS, CLOSING_INTERVAL = 1.5, 6, 0.1
 """Closing takes so many seconds, or so many round trips, at most, and checks at this interval whether it is done."""
 LOOK_FROM, LOOK_ROUND_TRIPS = 0.02, 4
-"""The server is asked to track a denied key when the denial lasts longer than both: seconds, and round trips."""
+"""The server is asked to track a denied key when the denial lasts longer than both: seconds, and round trips. Only of
+many denials: `DenialCache.pays_to_look`."""
 
 
 class ClientState:
@@ -239,15 +240,15 @@ class ClientState:
         """Ask the server for invalidations of a denied key. Returns for how many seconds at most the denial may be
         remembered until then; None when the server can't send invalidations."""
         tracker = server.tracker
-        if not tracker.is_up:
-            tracker.start()
-            return None if tracker.is_refused else 0.0
-        if tracker.peeks.is_refused:
-            return None
-        short: float = max(LOOK_FROM, LOOK_ROUND_TRIPS * tracker.peeks.round_trip)
-        if retry_after <= short or tracker.peeks.is_asking(ticket.demand.key):
-            return short
-        return 0.0 if tracker.ask(denials, ticket) else short
+        if tracker.is_up:
+            if tracker.peeks.is_refused:
+                return None
+            short: float = max(LOOK_FROM, LOOK_ROUND_TRIPS * tracker.peeks.round_trip)
+            if retry_after <= short:
+                return short
+        if denials.pays_to_look(ticket.demand.key, time.monotonic(), retry_after):
+            tracker.look(denials, ticket)
+        return None if tracker.is_refused else 0.0
 
     def keep(self, record: PendingRecord) -> None:
         """Send this record when the server is back. The oldest are dropped when there are too many."""

@@ -179,14 +179,14 @@ class Tracker:
             self._subscribers.lost()  # the tracker of a loop that has ended may still have a connection
             self.worker = self._interface.spawn(self._track(self._generation))
 
-    def ask(self, denials: DenialCache, ticket: Ticket) -> bool:
-        """Ask to remember a denial and to track its key; whether that was sent."""
+    def look(self, denials: DenialCache, ticket: Ticket) -> None:
+        """Ask to remember a denial and to track its key, or begin to connect."""
+        if not self.is_up:
+            self.start()
         with self._lock:
-            if self._asker is None:
-                return False
-            peek, pttl = self.peeks.ask(denials, ticket, time.monotonic())
-            self._interface.post(self._asker, self._health.dialect.encode(peek), pttl)
-            return True
+            if self._asker is not None and not self.peeks.is_asking(ticket.demand.key):
+                peek, pttl = self.peeks.ask(denials, ticket, time.monotonic())
+                self._interface.post(self._asker, self._health.dialect.encode(peek), pttl)
 
     def close(self) -> None:
         """End the worker; `start` begins another. From any thread."""
