@@ -161,7 +161,7 @@ impl ClientBuilder {
                     cache.forget_all();
                 }
             });
-            let transport = Encoding::new(transport, self.module, Arc::clone(&counters));
+            let transport = Encoding::new(transport, self.module, self.timeout, Arc::clone(&counters));
             Arc::new(Link::new(transport, Arc::clone(&counters), changes, self.timeout, self.max_waiting))
         });
         let renewer = link.as_ref().map(HoldRenewer::new);

@@ -13,6 +13,7 @@ mod tests;
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::call::InDialect;
 use super::command::Command;
@@ -40,6 +41,7 @@ const KNOWN: &str = "ERR wrong number of arguments";
 pub(crate) struct Encoding {
     transport: Box<dyn Transport>,
     module: Module,
+    timeout: Duration,
     counters: Arc<Counters>,
 }
 
@@ -50,6 +52,8 @@ pub(crate) struct Encoded(Arc<Inner>);
 struct Inner {
     connection: Box<dyn Connection>,
     module: Module,
+    /// For so long replies that have come wait for others.
+    timeout: Duration,
     counters: Arc<Counters>,
     /// A [`Dialect`]. What a server lacks is only learned from what it refuses.
     dialect: AtomicU8,
@@ -85,15 +89,15 @@ impl Dialect {
 }
 
 impl Encoding {
-    pub fn new(transport: Box<dyn Transport>, module: Module, counters: Arc<Counters>) -> Self {
-        Self { transport, module, counters }
+    pub fn new(transport: Box<dyn Transport>, module: Module, timeout: Duration, counters: Arc<Counters>) -> Self {
+        Self { transport, module, timeout, counters }
     }
 
     /// Connects, as [`Transport::connect`] says.
     pub fn connect(&self, node: Option<&str>, purpose: Purpose, events: Events) -> Pending<Encoded> {
         let connecting = self.transport.connect(node, purpose, events);
-        let (module, counters) = (self.module, Arc::clone(&self.counters));
-        Box::pin(async move { Ok(Encoded::new(connecting.await?, module, counters)) })
+        let (module, timeout, counters) = (self.module, self.timeout, Arc::clone(&self.counters));
+        Box::pin(async move { Ok(Encoded::new(connecting.await?, module, timeout, counters)) })
     }
 
     pub fn seeds(&self) -> Vec<String> {
@@ -110,9 +114,9 @@ impl Encoding {
 }
 
 impl Encoded {
-    fn new(connection: Box<dyn Connection>, module: Module, counters: Arc<Counters>) -> Self {
+    fn new(connection: Box<dyn Connection>, module: Module, timeout: Duration, counters: Arc<Counters>) -> Self {
         let dialect = AtomicU8::new(Dialect::of(module).0);
-        Self(Arc::new(Inner { connection, module, counters, dialect }))
+        Self(Arc::new(Inner { connection, module, timeout, counters, dialect }))
     }
 
     /// Sends a command, as [`Connection::send`] says.

@@ -3,6 +3,8 @@
 
 use std::sync::LazyLock;
 
+use tokio::time::timeout;
+
 use super::{is_unknown_command, is_unloaded, Dialect, Inner};
 use crate::mode::Module;
 use crate::protocol::command::{Command, KEY};
@@ -32,11 +34,13 @@ impl Inner {
         }
         let others_came = wrong.len() < commands.len();
         // Boxed, because it is rare: it would enlarge every command's future.
-        match Box::pin(self.take_over_all(commands, wrong, replies)).await {
-            // What the server has replied to the others counts, and is not sent again.
-            Err(_) if others_came => Ok(()),
-            result => result,
+        let taking_over = Box::pin(self.take_over_all(commands, wrong, replies));
+        if others_came {
+            // What the server has replied to the others counts, and is not sent again if the connection fails now.
+            let _ = timeout(self.timeout, taking_over).await;
+            return Ok(());
         }
+        taking_over.await
     }
 
     async fn take_over_all(

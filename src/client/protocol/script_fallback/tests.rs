@@ -9,6 +9,10 @@ use crate::demand::Demand;
 use crate::protocol::command::HoldClause;
 use crate::quota::Quota;
 
+const TIMEOUT: Duration = Duration::from_millis(50);
+/// In place of a reply: none comes.
+const SILENCE: &str = "silence";
+
 /// A server that gives prepared replies, in turn; and the names of the commands that it got.
 #[derive(Clone, Default)]
 struct Scripted(Arc<Mutex<(VecDeque<Reply>, Vec<String>)>>);
@@ -20,7 +24,12 @@ impl Connection for Scripted {
         command.each(&mut |word| words.push(String::from_utf8_lossy(word).into_owned()));
         inner.1.push(words.swap_remove(0));
         let reply = inner.0.pop_front().unwrap();
-        Box::pin(async move { Ok(reply) })
+        Box::pin(async move {
+            match reply {
+                Reply::Error(text) if text == SILENCE => std::future::pending().await,
+                reply => Ok(reply),
+            }
+        })
     }
 
     fn send_all(&self, commands: &[&dyn Words]) -> Pending<Reply> {
@@ -41,7 +50,7 @@ impl Scripted {
     }
 
     fn counted(&self, module: Module, counters: Arc<Counters>) -> Encoded {
-        Encoded::new(Box::new(self.clone()), module, counters)
+        Encoded::new(Box::new(self.clone()), module, TIMEOUT, counters)
     }
 
     fn says(&self, replies: impl IntoIterator<Item = Reply>) {
@@ -206,6 +215,17 @@ async fn keys_are_taken_over() {
         (server.was_asked(), counters.sums().taken_over),
         (asked.iter().map(|name| name.to_string()).collect(), 3)
     );
+}
+
+/// What the others' commands were told counts, though the connection falls silent while a key is taken over.
+#[tokio::test(start_paused = true)]
+async fn replies_that_came_are_kept() {
+    let server = Scripted::default();
+    let connection = server.connected(Module::Auto);
+    let came = [Reply::Integer(3), error("WRONGTYPE x")];
+    server.says(came.clone().into_iter().chain([error(SILENCE)]));
+    let sent = connection.send_all(&[allow(), allow()]);
+    assert_eq!(tokio::time::timeout(2 * TIMEOUT, sent).await, Ok(Ok(Reply::Array(came.into()))));
 }
 
 /// To the script, the module's keys are of a wrong type.
