@@ -301,6 +301,11 @@ impl BudgetLimiter {
         }
     }
 
+    /// Whether this process counts what it decides in place of a server.
+    pub(crate) fn counts_here(&self) -> bool {
+        self.0.client.link.is_none() || self.0.on_failure == OnFailure::Local
+    }
+
     /// A decision of this process.
     pub(crate) fn locally(
         &self,

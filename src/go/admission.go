@@ -304,7 +304,7 @@ func (a *Admission) decideHere(ctx context.Context, source Source) error {
 			continue
 		}
 		for _, taken := range a.parts[:i] {
-			taken.takeBack()
+			takeBack(taken)
 		}
 		a.Allowed = false
 		if err != nil {
@@ -320,7 +320,7 @@ func (a *Admission) decideHere(ctx context.Context, source Source) error {
 	for _, part := range a.parts {
 		if held, ok := part.(*holdRequest); ok {
 			hold := held.holds.made(ctx, held.wish(id), source)
-			hold.release = part.takeBack
+			hold.release = func() { takeBack(part) }
 			hold.endAfter(a.options.maxAge)
 			a.Holds = append(a.Holds, hold)
 		}

@@ -238,6 +238,9 @@ func (a asker) decides(err error) bool {
 	return errors.Is(err, ErrUnavailable) && a.onFailure != Error
 }
 
+// countsHere tells whether this process counts what it decides in place of a server.
+func (a asker) countsHere() bool { return a.conn == nil || a.onFailure == Local }
+
 // instead is what OnFailure decides of a cost, where count asks what this process counts of so many units.
 func (a asker) instead(limit, cost int64, count func(limit int64) (reply, error)) (reply, error) {
 	switch a.onFailure {

@@ -16,8 +16,8 @@ type Part interface {
 	clause(id string, later bool) clause
 	told(raw any) (reply, error)
 	here(local bool) (reply, error) // what this process decides, and counts
-	takeBack()                      // what here has counted
 	correct(ctx context.Context, more int64, age time.Duration) (int64, error)
+	correctHere(more, age int64) (int64, error) // what here has counted; age in ms, or -1
 }
 
 type namedPart struct {
@@ -87,12 +87,19 @@ func (r Request) here(local bool) (reply, error) {
 	return r.limiter.instead(r.limited(), r.cost, count)
 }
 
-func (r Request) takeBack() {
-	if r.limiter.conn == nil || r.limiter.onFailure == Local {
-		e, held := r.limiter.windows.lock(r.key)
-		defer held.mu.Unlock()
-		e.refund(r.cost, clock(), -1)
+func (r Request) correctHere(more, age int64) (int64, error) {
+	if !r.limiter.countsHere() {
+		return 0, nil
 	}
+	e, held := r.limiter.windows.lock(r.key)
+	defer held.mu.Unlock()
+	if more < 0 {
+		return -e.refund(-more, clock(), age), nil
+	}
+	d := r.demand()
+	d.cost = more
+	_, err := e.record(d, clock(), 0, 0)
+	return more, err
 }
 
 func (r Request) correct(ctx context.Context, more int64, age time.Duration) (int64, error) {
@@ -128,10 +135,15 @@ func (r *budgetRequest) here(local bool) (reply, error) {
 	return r.budget.instead(r.budget.limit, r.cost, count)
 }
 
-func (r *budgetRequest) takeBack() {
-	if r.budget.conn == nil || r.budget.onFailure == Local {
-		r.budget.local.refund(r.key, r.cost, time.Now().UnixMilli())
+func (r *budgetRequest) correctHere(more, _ int64) (int64, error) {
+	switch {
+	case !r.budget.countsHere():
+		return 0, nil
+	case more < 0:
+		return -r.budget.local.refund(r.key, -more, time.Now().UnixMilli()), nil
 	}
+	_, err := r.budget.here(r.key, more, "FORCE", r.budget.limit)
+	return more, err
 }
 
 func (r *budgetRequest) correct(ctx context.Context, more int64, _ time.Duration) (int64, error) {
@@ -175,10 +187,14 @@ func (r *holdRequest) here(local bool) (reply, error) {
 	return r.holds.instead(r.holds.limit, r.cost, count)
 }
 
-func (r *holdRequest) takeBack() {
-	if r.holds.conn == nil || r.holds.onFailure == Local {
-		r.holds.local.give(r.name(), r.cost)
+func (r *holdRequest) correct(context.Context, int64, time.Duration) (int64, error) { return 0, nil }
+
+func (r *holdRequest) correctHere(more, _ int64) (int64, error) {
+	if r.holds.countsHere() {
+		r.holds.local.give(r.name(), -more)
 	}
+	return more, nil
 }
 
-func (r *holdRequest) correct(context.Context, int64, time.Duration) (int64, error) { return 0, nil }
+// takeBack gives back all that here has counted of a part.
+func takeBack(part Part) { _, _ = part.correctHere(-part.units(), -1) }

@@ -17,7 +17,8 @@ type settlement struct {
 
 // Settle says how many units of each part were really used, in order, without the holds, which end. What was not used
 // goes back; what was used beyond is counted. That happens once, even if replies are lost. It returns what was changed
-// of each; nil where nothing goes back: it was settled before, the reservation had ended, or OnFailure had granted.
+// of each; nil where nothing goes back: it was settled before, or the reservation had ended. Without a server, and where
+// OnFailure is Local, it corrects what this process has counted.
 //
 // ctx ends the wait for that, and not the settlement: it is repeated until the server answers, or the reservation has
 // ended.
@@ -135,20 +136,24 @@ func (a *Admission) run(s *settlement, used []int64) {
 	defer close(s.done)
 	defer a.Release()
 	switch {
-	case a.conn != nil && a.Each[0].Source == FromFailure:
+	case a.Each[0].Source != FromServer:
+		s.changes, s.err = a.correct(used, true, func(part Part, more int64, age time.Duration) (int64, error) {
+			return part.correctHere(more, age.Milliseconds())
+		})
 	case a.reservation == nil:
-		s.changes, s.err = a.correct(used, true)
+		s.changes, s.err = a.correct(used, true, a.correctThere)
 	default:
 		s.changes, s.err = a.settleOnce(used)
 	}
 }
 
+func (a *Admission) correctThere(part Part, more int64, age time.Duration) (int64, error) {
+	return part.correct(a.conn.ctx, more, age)
+}
+
 // correct puts each part right by itself: without a reservation nothing is remembered.
-func (a *Admission) correct(used []int64, back bool) ([]int64, error) {
-	ctx := context.Background()
-	if a.conn != nil {
-		ctx = a.conn.ctx
-	}
+func (a *Admission) correct(used []int64, back bool,
+	correct func(part Part, more int64, age time.Duration) (int64, error)) ([]int64, error) {
 	changes := make([]int64, len(used))
 	age := (now() - a.sent + a.timeout).Truncate(time.Millisecond) + time.Millisecond
 	for i, part := range a.counted() {
@@ -156,7 +161,7 @@ func (a *Admission) correct(used []int64, back bool) ([]int64, error) {
 		if more == 0 || more < 0 && !back {
 			continue
 		}
-		change, err := part.correct(ctx, more, age)
+		change, err := correct(part, more, age)
 		if err != nil {
 			return changes, err
 		}
@@ -198,7 +203,7 @@ func (a *Admission) settleOnce(used []int64) ([]int64, error) {
 		list, _ := raw.([]any)
 		if len(list) != 1+len(units) || list[0] != int64(1) {
 			if !inDoubt { // the reservation had ended: what was used beyond is counted all the same
-				_, err = a.correct(used, false)
+				_, err = a.correct(used, false, a.correctThere)
 			}
 			return nil, err
 		}

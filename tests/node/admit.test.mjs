@@ -136,8 +136,18 @@ test("while the server does not answer, each by its policy", async (test) => {
   const admission = await admit(parts(50));
   assert.deepEqual([admission.granted, granted(admission), admission.each[0].source], [true, [50, 1, 1], "failure"]);
   assert.equal((await admit(parts(1))).granted, false);
-  assert.equal(await admission.settle(25, 2), null);
+  assert.deepEqual(await admission.settle(25, 0), [-25, -1]);
   assert.equal(admission.hold.isLive, false);
+  const again = await admit(parts(20));
+  assert.deepEqual([again.granted, await again.settle(23, 1)], [true, [3, 0]]);
+  assert.deepEqual([(await admit(parts(3))).granted, (await admit(parts(2))).granted], [false, true]);
+});
+
+test("what a policy grants uncounted is not corrected", async (test) => {
+  const { parts } = plan(test, () => new Promise(() => {}), { timeout: 50, onFailure: "allow" });
+  const admission = await admit(parts(50));
+  assert.deepEqual([await admission.settle(25, 2), admission.hold.isLive], [[0, 0], false]);
+  assert.equal(await admission.settle(25, 2), null);
 });
 
 test("what is wrong is refused", async (test) => {

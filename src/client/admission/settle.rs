@@ -185,6 +185,7 @@ impl Reserved {
                 }
                 _ => return Ok(0),
             },
+            Resource::Budget(limiter, _) if !limiter.counts_here() => return Ok(0),
             Resource::Budget(limiter, _) if unused > 0 && self.is_in_force() => {
                 return Ok(-signed(limiter.give_back(&self.key, unused, None)));
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout, Instant};
 
 use crate::simulation::fake::{paused, Fake, Fault};
-use crate::{Client, Error, HoldLimiter, HoldRequest, OnFailure, Source};
+use crate::{Calendar, Client, Error, HoldLimiter, HoldRequest, OnFailure, Period, Quota, Request, Source};
 
 const TTL: Duration = Duration::from_secs(30);
 const MS: Duration = Duration::from_millis(1);
@@ -292,6 +292,33 @@ fn a_release_that_failed_is_repeated_when_the_server_is_back() {
             sleep(Duration::from_millis(1_500)).await;
             assert!(client.is_connected(), "{fault:?}");
             assert_eq!(fake.held("key"), 0, "{fault:?}");
+        });
+    }
+}
+
+/// What each policy has counted without the server is put right, and nothing else.
+#[test]
+fn what_a_policy_granted_is_settled_in_this_process() {
+    for (policy, changes) in [(OnFailure::Local, [[-40, 1], [-10, -1]]), (OnFailure::Allow, [[0, 0], [0, 0]])] {
+        paused(async {
+            let fake = Fake::new();
+            fake.fault(Fault::Down);
+            let client = client(&fake);
+            let tokens = client.budget(1_000, Calendar::new(Period::Year)).on_failure(policy).build().unwrap();
+            let requests = client.limiter(Quota::per_hour(30)).on_failure(policy).build().unwrap();
+            let admit = async |tokens_cost| {
+                let cost = Request::new("tokens").cost(tokens_cost);
+                client.admit([(&tokens, cost).into(), (&requests, "requests").into()]).await.unwrap()
+            };
+            for (used, changed) in [[60, 2], [0, 0]].iter().zip(changes) {
+                let mut admission = admit(if used[0] > 0 { 100 } else { 10 }).await;
+                assert_eq!(admission.each()[0].source(), Source::Failure);
+                assert_eq!(admission.settle(used).await.unwrap(), Some(changed.to_vec()));
+            }
+            // Of a share of 100 and 3 there are 40 and 1 left.
+            assert_eq!(admit(41).await.granted(), policy == OnFailure::Allow);
+            let mut rest = admit(40).await;
+            assert_eq!(rest.settle(&[41, 1]).await.unwrap(), Some(vec![i64::from(policy == OnFailure::Local), 0]));
         });
     }
 }

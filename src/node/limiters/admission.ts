@@ -87,8 +87,8 @@ export class Admission<Name extends string = string> {
   /**
    * Correct the counts by the units that were really used: by name, or of each in order, without the holds, which end.
    * Unused units go back, and units beyond the cost are counted. It happens exactly once, whatever fails on the way. The
-   * change of each, without the holds; or null where nothing goes back: it was settled before, `maxAge` has passed, the
-   * server was away for too long, or `onFailure` had granted.
+   * change of each, without the holds; or null where nothing goes back: it was settled before, `maxAge` has passed, or the
+   * server was away for too long. Of what `onFailure: "local"` has granted, this process's counts are corrected.
    */
   async settle(usage: Usage<Name>): Promise<readonly number[] | null>;
   async settle(...used: number[]): Promise<readonly number[] | null>;
@@ -157,9 +157,7 @@ export class Admission<Name extends string = string> {
   private async settled(used: readonly number[]): Promise<readonly number[] | null> {
     if (this.isSettled) return null;
     this.isSettled = true;
-    if (this.settlement) return this.settlement.settle(used);
-    await this.release();
-    return null;
+    return this.settlement?.settle(used) ?? null;
   }
 }
 
@@ -278,6 +276,5 @@ function admittedHere<Name extends string>(
     return new Admission(false, looked, parts, [], null);
   }
   const each = members.map((member) => member.here(by, "take"));
-  const settlement = by === "local" ? new Settlement(null, members, null, ALONE) : null;
-  return new Admission(true, each, parts, holdsOf(members), settlement);
+  return new Admission(true, each, parts, holdsOf(members), new Settlement(null, members, null, ALONE));
 }

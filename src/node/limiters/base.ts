@@ -65,6 +65,11 @@ export abstract class BaseLimiter {
     this.clientState = isLocal ? null : ClientState.of(client, () => transportOf(client));
   }
 
+  /** @internal Whether this process counts what it decides in place of a server. */
+  get countsHere(): boolean {
+    return this.clientState === null || this.settings.onFailure === "local";
+  }
+
   /** The state of each server asked so far: one, or the primaries of a cluster. All limiters of a client share them. */
   servers(): ServerState[] {
     return this.clientState?.states ?? [];

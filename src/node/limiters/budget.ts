@@ -110,8 +110,13 @@ export class BudgetLimiter extends BaseLimiter {
   async refund(key: string, units = 1): Promise<number> {
     const name = this.name(key);
     integer(units, "units", 1);
-    if (!this.clientState) return this.budgets.refund(name, units, this.now());
+    if (!this.clientState) return this.refundHere(name, units);
     return Number(await this.change({ name: "REFUND", key: name, units }));
+  }
+
+  /** @internal Of what this process has counted. */
+  refundHere(name: string, units: number): number {
+    return this.budgets.refund(name, units, this.now());
   }
 
   override async reset(key: string): Promise<void> {

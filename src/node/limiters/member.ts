@@ -33,6 +33,8 @@ export interface Member {
   here(by: "local" | "failure", how: "look" | "take"): Decision;
   /** Count so many units more, or give back if below 0, `age` ms after they were counted; the change. */
   correct(more: number, age: number): Promise<number>;
+  /** The same of what this process has counted. */
+  correctHere(more: number, age: number): number;
 }
 
 /** `maxAge`: of a hold. */
@@ -66,6 +68,12 @@ function rate(limiter: Limiter, key: string, cost: number): Member {
       if (more > 0) await limiter.record(key, { cost: more });
       return more > 0 ? more : -(await limiter.refund(key, -more, { age }));
     },
+    correctHere: (more, age) => {
+      if (!limiter.countsHere) return 0;
+      if (more < 0) return -limiter.window(name).refund(-more, limiter.now(), age);
+      limiter.window(name).record({ ...demand, cost: more }, limiter.now());
+      return more;
+    },
   };
 }
 
@@ -85,6 +93,12 @@ function budget(limiter: BudgetLimiter, key: string, cost: number): Member {
     correct: async (more) => {
       if (more > 0) await limiter.record(key, { cost: more });
       return more > 0 ? more : -(await limiter.refund(key, -more));
+    },
+    correctHere: (more) => {
+      if (!limiter.countsHere) return 0;
+      if (more < 0) return -limiter.refundHere(name, -more);
+      limiter.decisionHere("local", name, { ...demand, cost: more }, "force");
+      return more;
     },
   };
 }
@@ -131,6 +145,10 @@ export class HeldMember implements Member {
   }
 
   async correct(): Promise<number> {
+    return 0;
+  }
+
+  correctHere(): number {
     return 0;
   }
 }

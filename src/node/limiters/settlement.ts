@@ -60,6 +60,7 @@ export class Settlement {
   private readonly others: readonly Member[];
 
   constructor(
+    /** Null where this process has decided. */
     private readonly clientState: ClientState | null,
     private readonly members: readonly Member[],
     private readonly reservation: Reservation | null,
@@ -166,7 +167,8 @@ export class Settlement {
   /** Correct each by itself, once: without a reservation the server remembers nothing of the decision. */
   private correct(more: readonly number[]): Promise<number[]> {
     const age = Math.ceil(passed(this.since)) + this.settings.timeout;
-    return Promise.all(this.others.map((other, at) => (more[at] ? other.correct(more[at], age) : 0)));
+    const correct = this.clientState ? "correct" : "correctHere";
+    return Promise.all(this.others.map((other, at) => (more[at] ? other[correct](more[at], age) : 0)));
   }
 
   private cost(at: number): number {
