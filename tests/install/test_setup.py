@@ -189,9 +189,11 @@ def test_testing_needs_curl(machine):
 
 
 def test_ci_needs_more(machine):
-    machine.lose("valgrind", "redis-cli", "chromedriver")
-    assert names(machine.asks_for("test")) == {"redis-tools"}
+    machine.lose("valgrind", "redis-cli", "chromedriver", "sidekiq")
+    assert names(machine.asks_for("long")) == {"redis-tools"}
     assert names(machine.asks_for("test", CI="true")) == {"redis-tools", "valgrind", "chromium-driver"}
+    assert names(machine.asks_for("long", CI="true")) == {
+        "redis-tools", "valgrind", "chromium-driver", "ruby-sidekiq"}
 
 
 @pytest.fixture
