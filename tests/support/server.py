@@ -126,6 +126,9 @@ class Server:
             "enable-module-command": "yes",
             "daemonize": "no",
         } | self.options
+        if "LD_PRELOAD" in self.env:
+            # jemalloc's thread waits until a time of the kernel's clock. If the shown clock is behind, it never sleeps.
+            options.setdefault("jemalloc-bg-thread", "no")
         words = self.before + self.binaries.command
         for name, value in options.items():
             values = value if isinstance(value, list) else [value]
