@@ -215,10 +215,16 @@ impl Link {
         line.is_some_and(|line| line.identity().is_some())
     }
 
-    /// Whether a request would go to that address at once, or be decided at once because the server there is away.
+    /// Whether a request would be sent to that address.
     #[cfg(test)]
-    pub fn finds(&self, key: &[u8], address: &str) -> bool {
-        let node = self.topology.known(key).filter(|node| node.health.state().address == address);
+    pub fn leads_to(&self, address: &str, key: &[u8]) -> bool {
+        self.topology.known(key).is_some_and(|node| node.health.state().address == address)
+    }
+
+    /// Whether it would go there at once, or be decided at once because the server there is away.
+    #[cfg(test)]
+    pub fn finds(&self, address: &str, key: &[u8]) -> bool {
+        let node = self.topology.known(key).filter(|_| self.leads_to(address, key));
         node.is_some_and(|node| node.health.is_unavailable() || node.health.current().is_some())
     }
 
