@@ -254,6 +254,34 @@ test("a known denial covers lower limits", async (test) => {
   }
 });
 
+for (const onFailure of ["error", "allow", "local"]) {
+  test(`what the server has denied stays denied where it is asked again without an answer: ${onFailure}`, async (test) => {
+    const client = await connect(test);
+    const unanswered = (words) =>
+      /(M?ALLOW|EVALSHA)$/.test(words[0]) && words.includes("120")
+        ? Promise.reject(new Error("LOADING the data"))
+        : client.sendCommand(words);
+    const k = key();
+    const options = { limit: 120, window: "1h", resolution: "5m", mode: "direct" };
+    await limiter(test, { ...options, client, warmUp: "10h" }).record(k, { cost: 120 });
+    for (const ask of [
+      (late) => late.allow(k),
+      async (late, other) =>
+        (
+          await allowAll([
+            { limiter: late, key: k },
+            { limiter: other, key: `{${k}}` },
+          ])
+        ).each[0],
+    ]) {
+      const all = { ...options, client: unanswered, onFailure };
+      const [late, other] = [limiter(test, { ...all, warmUp: "10h" }), limiter(test, { ...all, limit: 1000 })];
+      const { granted, limit, source } = await ask(late, other);
+      assert.deepEqual([granted, limit, source, late.counts.failure], [0, 40, "server", 0]);
+    }
+  });
+}
+
 test("while the server is away, it goes on by the clock", async (test) => {
   const clock = movedClock(test);
   const away = () => Promise.reject(new Error("away"));

@@ -14,10 +14,12 @@ from support.comparing import NOW
 from support.server import ROOT, free_port
 from support.waiting import eventually
 from support.warming import check_shared_curve, limit_at
-from swlimit import Decision
+from swlimit import Decision, ServerAway
+from swlimit._base import BaseLimiter
 from swlimit._core.denial_cache import Demand, DenialCache
 from swlimit._core.quota import Quota
 from swlimit._core.warm_up import STEPS, WarmingKeys, WarmUp
+from swlimit._protocol.commands import Allow, AllowAll
 
 VECTORS = json.loads((ROOT / "tests/vectors/warm_up.json").read_text())
 
@@ -256,6 +258,28 @@ class TestServer:
         client = kind.client(kind.redis, port=server.port)
         late, other = process(client), process(client, warm_up=None, prefix="other")
         assert kind.allow_all(late.request("k"), other.request("k")).members[0].limit == 120
+
+    @pytest.mark.parametrize("policy", ["error", "allow", "local"])
+    def test_what_the_server_has_denied_stays_denied(self, process, kind, server, clock, policy):
+        """Also when it is asked again, with the limit of another step, and does not answer."""
+        process().record("k", 120)
+        client = kind.client(kind.redis, port=server.port)
+        other = kind.limiter(client, 1000, "1h", prefix="other", timeout=5, on_failure=policy)
+        send = BaseLimiter._send
+
+        def unanswered(self, command, *words):
+            if command.name in (Allow.name, AllowAll.name) and 120 in command.words():
+                raise ServerAway("no reply")
+            return send(self, command, *words)
+
+        with patch.object(BaseLimiter, "_send", unanswered):
+            for ask in (lambda one: one.allow("k"), lambda one: kind.allow_all(one.request("k")).members[0],
+                        lambda one: kind.allow_all(one.request("k"), other.request("k")).members[0]):
+                late = process(client, on_failure=policy)
+                decision = ask(late)
+                assert (bool(decision), decision.limit, decision.source) == (False, 40, "server")
+                assert late.statistics.failure == 0
+        other.close()
 
     def test_while_the_server_is_away(self, kind, clock):
         """It goes on by the clock."""

@@ -7,7 +7,7 @@ import { requested, type WaitOptions } from "../core/options.js";
 import type { WarmingDemand } from "../core/warm-up.js";
 import { type Rate, repliesOf, replyOf } from "../protocol/commands.js";
 import type { Limiter } from "./rate.js";
-import { timeLeft, WarmingRequest } from "./warming.js";
+import { timeLeft, unlessAway, WarmingRequest } from "./warming.js";
 
 /** One of the limits that apply to a request. */
 export interface Share {
@@ -79,23 +79,25 @@ async function decideAll(members: readonly Member[], options: WaitOptions): Prom
   const [decisions, denied] = await decideWarming(members, options);
   const risen = await Promise.all(denied.map((request) => request.hasRisen(left())));
   const again = risen.includes(true) && left();
-  return again ? (await decideWarming(members, again))[0] : decisions;
+  return again ? unlessAway(async () => (await decideWarming(members, again, true))[0], decisions) : decisions;
 }
 
 /** Decide with the limits that the keys have while they warm up. Also returns which of them have denied it. */
 async function decideWarming(
   members: readonly Member[],
   options: WaitOptions,
+  isAgain = false,
 ): Promise<[Decisions, readonly WarmingRequest[]]> {
   const requests = members.map(({ limiter, key, demand }) => WarmingRequest.of(limiter, key, demand));
   const asked = members.map((member, at) => ({ ...member, demand: (requests[at] as WarmingRequest).demand }));
-  const { granted, each } = await decide(asked, options);
+  const { granted, each } = await decide(asked, options, isAgain);
   const heard = requests.map((request, at) => request.heard(each[at] as Decision, granted));
-  const hasDenied = ({ granted: units, retryAfter }: Decision) => units === 0 && retryAfter !== undefined;
+  const hasDenied = ({ granted: units, retryAfter, source }: Decision) =>
+    units === 0 && retryAfter !== undefined && source !== "failure";
   return [new Decisions(granted, heard), requests.filter((_, at) => hasDenied(heard[at] as Decision))];
 }
 
-async function decide(members: readonly Member[], options: WaitOptions): Promise<Decisions> {
+async function decide(members: readonly Member[], options: WaitOptions, isAgain = false): Promise<Decisions> {
   const [first] = members as [Member, ...Member[]];
   if (!first.limiter.clientState) return decideHere(members, "local");
   const known = members.map(({ limiter, key, demand }) => limiter.known(key, demand, 0));
@@ -116,7 +118,7 @@ async function decide(members: readonly Member[], options: WaitOptions): Promise
     return new Decisions(granted, each);
   } catch (error) {
     const fails = members.some(({ limiter }) => limiter.settings.onFailure === "error");
-    if (!(error instanceof UnavailableError) || fails) throw error;
+    if (!(error instanceof UnavailableError) || fails || isAgain) throw error;
     return decideHere(members, "failure");
   }
 }

@@ -24,7 +24,7 @@ import { type WaitingRequest, waitInTurn } from "./acquire.js";
 import { BaseLimiter, type BaseOptions } from "./base.js";
 import { CachedMode } from "./cached-mode.js";
 import { DenialCache } from "./denial-cache.js";
-import { timeLeft, WarmingRequest, warmingOf } from "./warming.js";
+import { timeLeft, unlessAway, WarmingRequest, warmingOf } from "./warming.js";
 
 /** The options of a Limiter. */
 export interface LimiterOptions extends BaseOptions, RateOptions {}
@@ -123,11 +123,15 @@ export class Limiter extends BaseLimiter {
     const left = timeLeft(options, this.settings.timeout);
     const first = WarmingRequest.of(this, name, demand);
     const decision = first.heard(await this.allowOnce(name, first.demand, block, options), true);
-    if (decision.granted > 0 || !(await first.hasRisen(left()))) return decision;
+    const isDenied = decision.granted === 0 && decision.source !== "failure";
+    if (!isDenied || !(await first.hasRisen(left()))) return decision;
     const rest = left();
     if (!rest) return decision;
     const again = WarmingRequest.of(this, name, demand);
-    return again.heard(await this.allowOnce(name, again.demand, block, rest), true);
+    return unlessAway(
+      async () => again.heard(await this.allowOnce(name, again.demand, block, rest, true), true),
+      decision,
+    );
   }
 
   private allowOnce(
@@ -135,12 +139,13 @@ export class Limiter extends BaseLimiter {
     demand: WarmingDemand,
     block: number,
     options: WaitOptions,
+    isAgain = false,
   ): Decision | Promise<Decision> {
     const known = this.known(name, demand, block);
     if (known) return known;
     const here: LocalDecider = (asked, now) => this.windows.entry(name).allow(asked, now, block);
     if (!this.clientState) return this.here("local", demand, here);
-    return this.allowAtServer(name, demand, block, options, here);
+    return this.allowAtServer(name, demand, block, options, isAgain ? null : here);
   }
 
   private async allowAtServer(
@@ -148,7 +153,7 @@ export class Limiter extends BaseLimiter {
     demand: Demand,
     block: number,
     options: WaitOptions,
-    here: LocalDecider,
+    here: LocalDecider | null,
   ): Promise<Decision> {
     const before = this.cached?.snapshot(name);
     try {
@@ -156,6 +161,7 @@ export class Limiter extends BaseLimiter {
       if (before && reply[0] === 0) this.cached?.denied(name, demand, reply, before, block);
       return this.counted(this.decision(reply, "server"));
     } catch (error) {
+      if (!here) throw error;
       return this.failed(error, demand, here);
     }
   }

@@ -81,6 +81,16 @@ export class WarmingRequest {
   }
 }
 
+/** What `ask` comes to. Where the server does not answer, the denial that it gave before stands. */
+export async function unlessAway<Decided>(ask: () => Promise<Decided>, denied: Decided): Promise<Decided> {
+  try {
+    return await ask();
+  } catch (error) {
+    if (error instanceof UnavailableError) return denied;
+    throw error;
+  }
+}
+
 /**
  * What is left of the time that a request may wait for the server, as its options: a function that returns null when
  * none is left.

@@ -1,7 +1,8 @@
 """Several limits that decide together: all grant a request, or none counts it."""
 
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, overload
 
 from ._core import local_windows
@@ -49,29 +50,49 @@ async def _decide(requests: Sequence[Request[Any]], deadline: Duration | None) -
     if all(one.limiter._warming is None for one in requests):
         return await _ask(requests, wait)
     ends = time.monotonic() + wait
-    decisions, denied = await _ask_warming(requests, wait)
+    decisions, denied = await _ask_warming(requests, wait, _ask)
     if any([await one.limiter._has_risen(one.demand, ends) for one in denied]):
-        decisions, _ = await _ask_warming(requests, max(0.0, ends - time.monotonic()))
+        with suppress(ServerAway):  # then the denial that the server gave stands
+            decisions, _ = await _ask_warming(requests, max(0.0, ends - time.monotonic()), _ask_server)
     return decisions
 
 
-async def _ask_warming(requests: Sequence[Request[Any]], wait: float) -> tuple[Decisions, list[Request[Any]]]:
+async def _ask_warming(
+    requests: Sequence[Request[Any]], wait: float,
+    ask: Callable[[Sequence[Request[Any]], float], Awaitable[Decisions]],
+) -> tuple[Decisions, list[Request[Any]]]:
     """Ask with the limits that the keys have while they warm up. Also returns which of them have denied it."""
     asked = [Request(one.limiter, one.limiter._with_its_limit(one.demand)) for one in requests]
-    decisions = await _ask(asked, wait)
+    decisions = await ask(asked, wait)
     members = tuple(one.limiter._heard(one.demand, decision, bool(decisions))
                     for one, decision in zip(asked, decisions.members))
     return Decisions(bool(decisions), members), [
-        one for one, decision in zip(asked, members) if not decision and decision.retry_after is not None]
+        one for one, decision in zip(asked, members)
+        if not decision and decision.retry_after is not None and decision.source != "failure"]
 
 
 async def _ask(requests: Sequence[Request[Any]], wait: float) -> Decisions:
+    """Ask the server, or apply the failure policy."""
+    first: RateLimiterBase[Any] = requests[0].limiter
+    try:
+        return await _ask_server(requests, wait)
+    except ServerAway:
+        if first._on_failure == "error":
+            raise
+        if first._on_failure == "local":
+            return _count_here(first, requests, "failure")
+        members = tuple(first._by_policy(one.demand.quota, one.demand.cost) for one in requests)
+        return Decisions(all(members), members)
+
+
+async def _ask_server(requests: Sequence[Request[Any]], wait: float) -> Decisions:
+    """Ask the server, if there is one, what is not known."""
     first: RateLimiterBase[Any] = requests[0].limiter
     demands = [one.demand for one in requests]
     if len(requests) == 1:
         decision = first._known(demands[0])
         if decision is None:
-            decision = await first._decide(demands[0], Allow(*demands[0][:3]), wait)
+            decision = await first._decide_at_server(demands[0], Allow(*demands[0][:3]), wait)
         return Decisions(bool(decision), (decision,))
     check_together([one.limiter for one in requests])
     if len({demand.key for demand in demands}) < len(demands):
@@ -87,15 +108,7 @@ async def _ask(requests: Sequence[Request[Any]], wait: float) -> Decisions:
     tickets = [None if (denials := one.limiter._denials) is None else denials.ticket(one.demand, now)
                for one in requests]
     command = AllowAll([RateClause(*demand[:3]) for demand in demands], strict=first.quota.strict)
-    try:
-        reply = await first._send(command, wait)
-    except ServerAway:
-        if first._on_failure == "error":
-            raise
-        if first._on_failure == "local":
-            return _count_here(first, requests, "failure")
-        members = tuple(first._by_policy(demand.quota, demand.cost) for demand in demands)
-        return Decisions(all(members), members)
+    reply = await first._send(command, wait)
     members = tuple(Decision.of(member, demand.quota) for demand, member in zip(demands, reply[1:]))
     for one, ticket, decision in zip(requests, tickets, members):
         one.limiter.statistics.add(decision)

@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypedDict, TypeVar, get_args
 
@@ -136,16 +137,22 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
         """Decide with the limit that a key has while it warms up."""
         ends = time.monotonic() + wait
         asked = self._with_its_limit(demand)
-        decision = await self._decide_heard(asked, command(asked), wait)
-        if not decision and command(asked).name == Allow.name and await self._has_risen(asked, ends):
+        decision = await self._decide_heard(asked, command(asked), wait, self._decide)
+        is_denied = not decision and decision.source != "failure"
+        if is_denied and command(asked).name == Allow.name and await self._has_risen(asked, ends):
             asked = self._with_its_limit(demand)
-            decision = await self._decide_heard(asked, command(asked), max(0.0, ends - time.monotonic()))
+            left = max(0.0, ends - time.monotonic())
+            with suppress(ServerAway):  # then the denial that the server gave stands
+                decision = await self._decide_heard(asked, command(asked), left, self._decide_at_server)
         return decision
 
-    async def _decide_heard(self, demand: Demand, command: RateCommand, wait: float) -> Decision:
+    async def _decide_heard(
+        self, demand: Demand, command: RateCommand, wait: float,
+        decide: Callable[[Demand, RateCommand, float], Awaitable[Decision]],
+    ) -> Decision:
         decision = self._known(demand)
         if decision is None:
-            decision = await self._decide(demand, command, wait)
+            decision = await decide(demand, command, wait)
         return self._heard(demand, decision, command.name == Allow.name)
 
     def _with_its_limit(self, demand: Demand) -> Demand:
@@ -185,20 +192,24 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
         return self._warming.limit(denied.key, full, self._clock.instant()) > denied.quota.limit
 
     async def _decide(self, demand: Demand, command: RateCommand, wait: float) -> Decision:
-        """Ask the server, or apply the failure policy; remember a denial."""
-        if self._state is None and not self._is_closed:
-            return self._count_here(command, "local")
-        ticket = None
-        if self._denials is not None and command.name != Record.name:
-            ticket = self._denials.ticket(demand, time.monotonic())
+        """Ask the server, or apply the failure policy."""
         try:
-            reply = await self._send(command, wait)
+            return await self._decide_at_server(demand, command, wait)
         except ServerAway:
             if command.name == Record.name or self._on_failure == "error":
                 raise
             if self._on_failure == "local":
                 return self._count_here(command, "failure")
             return self._by_policy(command.quota, command.cost)
+
+    async def _decide_at_server(self, demand: Demand, command: RateCommand, wait: float) -> Decision:
+        """Ask the server, if there is one, and remember a denial."""
+        if self._state is None and not self._is_closed:
+            return self._count_here(command, "local")
+        ticket = None
+        if self._denials is not None and command.name != Record.name:
+            ticket = self._denials.ticket(demand, time.monotonic())
+        reply = await self._send(command, wait)
         decision = Decision.of(reply, command.quota)
         self.statistics.add(decision)
         if ticket is not None and not decision:
