@@ -165,16 +165,21 @@ test("what is wrong, and what does not go with it", async () => {
   await assert.rejects(admit([{ limiter, key: "k" }]), /^TypeError: warmUp does not go with admit$/);
 });
 
-for (const mode of ["direct", "cached"]) {
-  test(`who joins late is as warm: ${mode}`, async (test) => {
+for (const [mode, module] of [
+  ["direct", "auto"],
+  ["cached", "auto"],
+  ["cached", "never"],
+]) {
+  test(`who joins late is as warm: ${mode}, the module: ${module}`, async (test) => {
     // With a client of its own, a limiter knows as little of others as one of another process.
     const [first, late] = [await connect(test), await connect(test)].map((client) =>
-      limiter(test, { client, limit: 120, window: "1h", resolution: "5m", warmUp: "10h", mode }),
+      limiter(test, { client, limit: 120, window: "1h", resolution: "5m", warmUp: "10h", mode, module }),
     );
     const k = key();
     await first.record(k, { cost: 120 });
     assert.deepEqual(await saturate(late, k), [0, 120]);
     assert.equal(late.counts.server, 2);
+    assert.equal(late.servers()[0].backend, module === "never" ? "script" : "module");
   });
 }
 

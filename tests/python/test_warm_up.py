@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 
 import swlimit
+from support.cluster import Cluster
 from support.comparing import NOW
 from support.server import ROOT, free_port
 from support.waiting import eventually
@@ -290,6 +291,33 @@ class TestServer:
             decision = limiter.allow("k")
             assert (decision.source, decision.limit) == ("failure", limit_at(t))
         limiter.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(starting):
+    with starting() as start:
+        yield Cluster(start)
+
+
+@pytest.mark.parametrize("in_a_cluster, module, backend", [
+    (False, "never", "script"), (True, "always", "module"), (True, "never", "script")])
+def test_who_joins_late_in_a_cluster_and_by_the_script(kind, server, cluster, clock, in_a_cluster, module, backend):
+    make, port = (kind.cluster, cluster.masters()[0].port) if in_a_cluster else (kind.redis, server.port)
+
+    first, late = [kind.limiter(kind.client(make, host="127.0.0.1", port=port), 120, "1h", warm_up="10h", timeout=5.0,
+                                module=module, prefix=f"{kind.name}:{module}:") for _ in range(2)]
+    for number in range(12):  # of all nodes
+        first.record(f"warm:{number}", 120)
+        assert saturate(late, f"warm:{number}") == (0, 120)
+        assert saturate(late, f"cold:{number}") == (40, 40)
+    clock.now += 3_600_000
+    assert saturate(late, "cold:1") == (1, 41)
+    first.record("{t}1", 120)
+    both = kind.allow_all(late.request("{t}1"), late.request("{t}2"))
+    assert [(one.limit, one.source) for one in both.members] == [(120, "server"), (40, "server")]
+    assert {state.backend for state in late.servers()} == {backend}
+    first.close()
+    late.close()
 
 
 PROGRAM = """

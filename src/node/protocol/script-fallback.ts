@@ -84,11 +84,17 @@ export class Dialect {
   ask(command: AnyCommand, use: ModuleUse): Promise<unknown> {
     if (command.name === null) return this.send(wordsOf(command), keyOf(command));
     if (use === "never" || (use === "auto" && this.backend !== "module")) return this.find(command, use);
-    return this.send(wordsOf(command), keyOf(command)).catch((error) => {
-      if (use === "always" || !isUnknown(error)) return this.handOver(command, error);
-      this.forget();
-      return this.find(command, use);
-    });
+    return this.send(wordsOf(command), keyOf(command)).then(
+      (reply) => {
+        this.backend ??= "module";
+        return reply;
+      },
+      (error) => {
+        if (use === "always" || !isUnknown(error)) return this.handOver(command, error);
+        this.forget();
+        return this.find(command, use);
+      },
+    );
   }
 
   /** Start over: the server may be another one. */
