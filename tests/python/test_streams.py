@@ -193,6 +193,41 @@ def test_the_body_has_ended_and_the_application_goes_on(streaming):
     assert streaming.ended == ["stream", "background"]
 
 
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_client_that_waits_for_a_place(leaves):
+    """One that leaves takes none; what another has sent meanwhile is the application's."""
+    got = []
+
+    async def main():
+        holds, messages, heard = swlimit.AsyncHoldLimiter(None, 1), asyncio.Queue(), asyncio.Event()
+        first = await holds.hold("k")
+
+        async def app(scope, receive, send):
+            got.append(await receive())
+            messages.put_nowait({"type": "http.disconnect"})
+            got.append(await receive())
+
+        async def receive():
+            message = await messages.get()
+            heard.set()
+            return message
+
+        limited = ConcurrencyLimit(app, swlimit.Rule(holds, lambda scope: "k"), wait="1h")
+        waiting = asyncio.create_task(limited({"type": "http", "method": "POST", "path": "/"}, receive, None))
+        messages.put_nowait({"type": "http.request", "body": b"question", "more_body": False})
+        await heard.wait()
+        if leaves:
+            messages.put_nowait({"type": "http.disconnect"})
+            await waiting
+            await first.release()
+            assert await holds.hold("k")
+        else:
+            await first.release()
+            await waiting
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert [message["type"] for message in got] == ([] if leaves else ["http.request", "http.disconnect"])
+
+
 def test_requests_that_need_no_place(server):
     streaming = Streaming(server)
     streaming.app = streaming.by_middleware()

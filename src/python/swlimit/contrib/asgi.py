@@ -1,5 +1,6 @@
 """Middleware for ASGI: plain, or in Starlette and FastAPI with `app.add_middleware(RateLimit, Rule(limiter, key))`."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any, TypeVar
@@ -75,7 +76,7 @@ class ConcurrencyLimit:
     """Holds a place for each request until its response's body has ended, the client has gone, or its task is
     cancelled; streams included. Answers 429 when no place is free.
 
-    rule: its limiter is an AsyncHoldLimiter. wait: how long a request waits for a place.
+    rule: its limiter is an AsyncHoldLimiter. wait: how long a request waits for a place, unless its client leaves.
     denied: a function of the scope and the HoldDecision that returns the content type and the body of a 429.
     """
 
@@ -93,11 +94,43 @@ class ConcurrencyLimit:
         if key is None:
             await self._app(scope, receive, send)
             return
-        hold = await self._rule.limiter.hold(key, self._rule.cost(scope), wait=self._wait)
+        client = _WaitingClient(receive)
+        taking = self._rule.limiter.hold(key, self._rule.cost(scope), wait=self._wait)
+        hold = await (client.unless_it_leaves(taking) if self._wait else taking)
         if hold:
-            await while_sending(hold, self._app, scope, receive, send)
-        else:
+            await while_sending(hold, self._app, scope, client.receive, send)
+        elif hold is not None:
             await _send_429(send, [], *self._denied(scope, hold.decision))
+
+
+class _WaitingClient:
+    """A client that may leave while it waits for a place. The application receives what it has sent meanwhile."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._sent: list[Message] = []
+
+    async def receive(self) -> Message:
+        return self._sent.pop(0) if self._sent else await self._receive()
+
+    async def unless_it_leaves(self, taking: Awaitable[AsyncHold]) -> AsyncHold | None:
+        """The hold; None if the client has left before."""
+        hold, leaving = asyncio.ensure_future(taking), asyncio.ensure_future(self._leaves())
+        try:
+            await asyncio.wait([hold, leaving], return_when=asyncio.FIRST_COMPLETED)
+            return None if leaving.done() and leaving.result() else await hold
+        finally:  # a hold that nobody gets is released
+            hold.cancel()
+            leaving.cancel()
+            await asyncio.wait([leaving])
+
+    async def _leaves(self) -> bool:
+        """Wait until it leaves; False where more of a body is to come, which only the application may read."""
+        while not self._sent or not self._sent[-1].get("more_body", False):
+            self._sent.append(await self._receive())
+            if self._sent[-1]["type"] == "http.disconnect":
+                return True
+        return False
 
 
 async def while_sending(hold: AsyncHold, app: App, scope: Scope, receive: Receive, send: Send) -> None:
