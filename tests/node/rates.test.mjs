@@ -8,11 +8,15 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { Limiter, Limits } from "swlimit";
+import { policyNames } from "../../src/node/dist/esm/core/headers.js";
 import { keyOfRate, parseRate, parseRates } from "../../src/node/dist/esm/core/rates.js";
 import { connect, eventually, key, port, sent, told, vectors } from "./support.mjs";
 
 test("rates as vectors say", () => {
-  const { texts, single, names } = vectors("rates");
+  const { texts, single, names, policies } = vectors("rates");
+  for (const { policies: asked, shown } of policies) {
+    assert.deepEqual(policyNames(asked.map(([name, window]) => ({ name, window }))), shown);
+  }
   for (const { text, rates, error } of texts) {
     if (error) assert.throws(() => parseRates(text), { name: "RangeError", message: error });
     else

@@ -10,6 +10,7 @@ from support.cluster import Cluster
 from support.server import ROOT
 from support.tls import encrypted
 from support.waiting import eventually
+from swlimit._core.decision import policy_names
 from swlimit._core.rates import key_of_window, parse_rate, parse_rates
 from swlimit._rate_base import Options
 
@@ -30,6 +31,14 @@ def test_texts(part, parse):
         expected = case.get("error") or case.get("rate") or case["rates"]
         found = outcome(parse, case["text"])
         assert (found if isinstance(found, str) else json.loads(json.dumps(found))) == expected, case
+
+
+def test_names_of_policies(kind):
+    for case in VECTORS["policies"]:
+        assert policy_names(case["policies"]) == case["shown"]
+    limits = kind.limits(None, "10/hour; 2 per 10s")
+    assert limits.allow("k").headers()["RateLimit"].startswith('"default-1h";r=9;t=')
+    assert limits.allow("k").headers("a", "a")["RateLimit-Policy"] == '"a-1h";q=10;w=3600, "a-10s";q=2;w=10'
 
 
 def test_names_of_keys():

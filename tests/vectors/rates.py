@@ -12,7 +12,8 @@ SPACES = " \t\r\n"
 
 def rates():
     """The parts of rates.json."""
-    return {"texts": [*good(), *refused()], "single": list(single()), "names": list(names())}
+    return {"texts": [*good(), *refused()], "single": list(single()), "names": list(names()),
+            "policies": list(policies())}
 
 
 def good():
@@ -97,3 +98,13 @@ def names():
             yield {"prefix": prefix, "key": key, "window_ms": window_ms, "name": f"{name}{window_ms}"}
     for prefix in ("", "app:"):
         yield {"prefix": prefix, "key": "", "window_ms": 1_000, "error": "key must not be empty"}
+
+
+def policies():
+    """The names of policies in one header: those that are alike end in the window, then in a number."""
+    second, minute, hour, day = 1_000, 60_000, 3_600_000, 86_400_000
+    for asked, shown in (([("default", hour)], ["default"]), ([("user", hour), ("ip", hour)], ["user", "ip"]),
+                         ([("default", hour), ("default", 10 * second)], ["default-1h", "default-10s"]),
+                         ([("a", 7 * day), ("b", day), ("a", 1_500)], ["a-7d", "b", "a-1500ms"]),
+                         ([("a", 90 * second)] * 3 + [("a", 90 * minute)], ["a-90s", "a-90s-2", "a-90s-3", "a-90m"])):
+        yield {"policies": asked, "shown": shown}

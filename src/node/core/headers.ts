@@ -1,5 +1,7 @@
 /** HTTP response headers of decisions. */
 
+import { durationText } from "./duration.js";
+
 /** The drafts of the standard headers, by the names of express-rate-limit. */
 export type Draft = "draft-6" | "draft-7" | "draft-8";
 
@@ -27,6 +29,17 @@ export interface LimitState {
 }
 
 type Headers = Record<string, string>;
+
+/** A name of its own for each policy of a header: those that are alike end in the window, then in a number. */
+export function policyNames(policies: readonly Policy[]): string[] {
+  const count = (names: readonly string[], wanted: string) => names.filter((name) => name === wanted).length;
+  const given = policies.map(({ name }) => name);
+  const own = policies.map(({ name, window }) => (count(given, name) === 1 ? name : `${name}-${durationText(window)}`));
+  return own.map((name, at) => {
+    const before = count(own.slice(0, at), name);
+    return before === 0 ? name : `${name}-${before + 1}`;
+  });
+}
 
 /** A limit with known remaining units. */
 interface Known extends LimitState {
@@ -68,16 +81,15 @@ const DRAFTS: Record<Draft, (decisions: readonly LimitState[], known: readonly K
     }),
   }),
   "draft-8": (decisions) => {
-    const states = decisions.filter(isKnown);
+    const names = policyNames(decisions.map(({ policy }) => policy)).map(quoted);
+    const states = decisions.flatMap((one, at) =>
+      isKnown(one) ? [`${names[at]};r=${one.remaining};t=${seconds(one.resetAfter)}`] : [],
+    );
     return {
       "RateLimit-Policy": decisions
-        .map(({ policy, limit }) => `${quoted(policy.name)};q=${limit};w=${seconds(policy.window)}`)
+        .map(({ policy, limit }, at) => `${names[at]};q=${limit};w=${seconds(policy.window)}`)
         .join(", "),
-      ...(states.length > 0 && {
-        RateLimit: states
-          .map(({ policy, remaining, resetAfter }) => `${quoted(policy.name)};r=${remaining};t=${seconds(resetAfter)}`)
-          .join(", "),
-      }),
+      ...(states.length > 0 && { RateLimit: states.join(", ") }),
     };
   },
 };

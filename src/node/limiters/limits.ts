@@ -3,7 +3,7 @@
 import type { Client } from "../clients/client.js";
 import { withOwnClient } from "../clients/open.js";
 import type { Decision } from "../core/decision.js";
-import { type Duration, durationText } from "../core/duration.js";
+import type { Duration } from "../core/duration.js";
 import {
   BESIDE_RATE,
   type QuotaOptions,
@@ -43,17 +43,14 @@ export class Limits {
   private readonly prefix: string;
 
   constructor(options: LimitsOptions) {
-    const { prefix, name, mode } = settingsOf(options, OWN);
+    const { prefix, mode } = settingsOf(options, OWN);
     const { rates, ...others } = options;
     if (options.client === undefined && options.mode !== "local") {
       throw new TypeError('Limits needs a client, or mode: "local" to decide in this process alone');
     }
     const parsed = parseRates(rates);
     this.prefix = prefix;
-    const limiterOf = ({ limit, window }: ParsedRate) => {
-      const own = parsed.length > 1 ? `${name}-${durationText(window)}` : name; // policies in headers have names
-      return new Limiter({ ...others, limit, window, mode, prefix: "", name: own });
-    };
+    const limiterOf = (rate: ParsedRate) => new Limiter({ ...others, ...rate, mode, prefix: "" });
     this.limiters = parsed.map(limiterOf) as [Limiter, ...Limiter[]];
   }
 

@@ -217,7 +217,7 @@ async fn keys_are_taken_over() {
     );
 }
 
-/// What the others' commands were told counts, though the connection falls silent while a key is taken over.
+/// The replies to the others' commands count, though the connection falls silent while a key is taken over.
 #[tokio::test(start_paused = true)]
 async fn replies_that_came_are_kept() {
     let server = Scripted::default();

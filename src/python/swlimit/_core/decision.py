@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from .quota import Quota
+from .quota import Quota, written
 
 Source = Literal["server", "cache", "failure", "local"]
 """What decided: the server; a known denial of the server; the failure policy; a limiter without a server."""
@@ -113,8 +113,9 @@ class Decisions:
         return _tightest(self.members)
 
     def headers(self, *names: str) -> dict[str, str]:
-        """What to send with an HTTP response; the limits have these names. The older headers have room for one limit,
-        the tightest."""
+        """What to send with an HTTP response; the limits have these names, by default such as `default-1h`. The older
+        headers have room for one limit, the tightest."""
+        names = names or ("default",) * len(self.members)
         if len(names) != len(self.members):
             raise ValueError(f"headers need a name for each of {len(self.members)} limits, not {len(names)}")
         return headers_of(list(zip(names, self.members)))
@@ -135,10 +136,19 @@ def _tightest(decisions: Iterable[Decision]) -> Decision:
         -(decision.retry_after or 0.0), math.inf if decision.remaining is None else decision.remaining))
 
 
+def policy_names(policies: Sequence[tuple[str, int]]) -> list[str]:
+    """A name of its own for each policy of a header: those that are alike end in the window in ms, then in a number."""
+    given = [name for name, _ in policies]
+    own = [name if given.count(name) == 1 else f"{name}-{written(window)}" for name, window in policies]
+    return [f"{name}-{before + 1}" if (before := own[:at].count(name)) else name for at, name in enumerate(own)]
+
+
 def headers_of(named: Sequence[tuple[str, Decision]]) -> dict[str, str]:
     """The headers of decisions with these names; none without decisions."""
     if not named:
         return {}
+    names = policy_names([(name, round(one.window * 1000)) for name, one in named])
+    named = [(name, one) for name, (_, one) in zip(names, named)]
     tightest = _tightest(one for _, one in named)
     headers = {"RateLimit-Policy": ", ".join(
         f'"{name}";q={one.limit};w={math.ceil(one.window)}' for name, one in named)}

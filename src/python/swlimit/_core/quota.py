@@ -18,6 +18,12 @@ _WRITTEN = re.compile(r"([0-9]+)(ms|[smhd]?)", re.IGNORECASE | re.ASCII)
 _UNITS = {"ms": 1, "": 1_000, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
+def written(ms: int) -> str:
+    """The shortest text of a duration."""
+    unit = max((unit for unit in _UNITS if unit and ms % _UNITS[unit] == 0), key=_UNITS.__getitem__)
+    return f"{ms // _UNITS[unit]}{unit}"
+
+
 def milliseconds(duration: Duration, name: str = "duration", least: int = 1) -> int:
     """A duration in whole ms: seconds, a timedelta, or a text such as 60, 500ms, 5m, 1h or 7d."""
     ms = -1.0
