@@ -204,6 +204,16 @@ test("one span a decision", async (test) => {
   assert.deepEqual(spans(), [["swlimit allow", { rules: "one", result: "error" }, 2]]);
 });
 
+test("a traced limiter keeps what it has found out", async (test) => {
+  const client = await connect(test);
+  const month = new BudgetLimiter({ client, limit: 5, period: "month", prefix: `${key()}:`, timeout: 2000 });
+  test.after(() => month.close());
+  trace({ month }, tracing().provider);
+  const at = test.mock.method(month.calendar, "at");
+  for (let request = 0; request < 3; request++) assert.equal((await month.allow("k")).source, "server");
+  assert.equal(at.mock.callCount(), 1, "the period");
+});
+
 test("the global provider, where no other is given", async () => {
   const { provider, spans } = tracing();
   traces.setGlobalTracerProvider(provider);

@@ -52,14 +52,15 @@ export function trace(limits: Named, provider: TracerProvider = traces.getTracer
 
 function wrap(limiter: BaseLimiter): void {
   const methods = limiter as unknown as Record<string, Method>;
-  // What a method calls itself belongs to its span.
-  const inner: PropertyDescriptorMap = {};
+  const inner = new Map<PropertyKey, Method>();
   for (const [method, name] of Object.entries(TRACED)) {
     const { [method]: original } = methods;
     if (!original) continue;
-    inner[method] = { value: original };
+    inner.set(method, original);
     methods[method] = function (this: object, ...args) {
-      const decide = () => original.apply(Object.create(this, inner), args);
+      // What a method calls itself belongs to its span.
+      const untraced = new Proxy(this, { get: (self, name) => inner.get(name) ?? Reflect.get(self, name) });
+      const decide = () => original.apply(untraced, args);
       return limiter.tracing ? limiter.tracing.span(name, [limiter], decide) : decide();
     };
   }
