@@ -2,6 +2,7 @@ package grpclimit
 
 import (
 	"context"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -10,8 +11,13 @@ import (
 	"github.com/swlimit/swlimit/src/go"
 )
 
-// permitKey finds the permit of a call in its context.
-type permitKey struct{}
+// permitsKey finds the permits of a call in its context: of each limit around it.
+type permitsKey struct{}
+
+func permitsOf(ctx context.Context) []*swlimit.Permit {
+	permits, _ := ctx.Value(permitsKey{}).([]*swlimit.Permit)
+	return slices.Clip(permits)
+}
 
 // AdaptUnary limits how many calls this process handles at once, by how long they take. One above the limit ends with
 // UNAVAILABLE. RESOURCE_EXHAUSTED, UNAVAILABLE and DEADLINE_EXCEEDED are drops; other errors say nothing. Put it before
@@ -23,7 +29,7 @@ func AdaptUnary(adaptive *swlimit.Adaptive) grpc.UnaryServerInterceptor {
 			return nil, errBusy
 		}
 		defer permit.Ignore() // where the handler panics
-		response, err := handler(context.WithValue(ctx, permitKey{}, permit), request)
+		response, err := handler(context.WithValue(ctx, permitsKey{}, append(permitsOf(ctx), permit)), request)
 		end(permit, err)
 		return response, err
 	}
@@ -77,9 +83,9 @@ func end(permit *swlimit.Permit, err error) {
 	}
 }
 
-// ignore has the permit of a call that was denied say nothing.
+// ignore has the permits of a call that was denied say nothing.
 func ignore(ctx context.Context) {
-	if permit, ok := ctx.Value(permitKey{}).(*swlimit.Permit); ok {
+	for _, permit := range permitsOf(ctx) {
 		permit.Ignore()
 	}
 }

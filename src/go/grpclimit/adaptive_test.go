@@ -73,6 +73,15 @@ func TestAdapts(t *testing.T) {
 			t.Errorf("%s, run: %v, %+v", name, err, a.Statistics())
 		}
 	}
+	all, some := adaptive(20), adaptive(20)
+	_, err := grpclimit.AdaptUnary(all)(ctx, nil, info, func(ctx context.Context, request any) (any, error) {
+		return grpclimit.AdaptUnary(some)(ctx, request, info, func(ctx context.Context, request any) (any, error) {
+			return denies(ctx, request, info, ends(nil))
+		})
+	})
+	if status.Code(err) != codes.ResourceExhausted || all.Statistics() != ignored || some.Statistics() != ignored {
+		t.Errorf("%v, %+v, %+v", err, all.Statistics(), some.Statistics())
+	}
 	one := adaptive(1)
 	func() {
 		defer func() { _ = recover() }()
@@ -83,7 +92,7 @@ func TestAdapts(t *testing.T) {
 	}); !errors.Is(err, swlimit.ErrDenied) || one.Statistics() != (swlimit.AdaptiveStatistics{Ignored: 2, Denied: 1}) {
 		t.Errorf("%v, %+v", err, one.Statistics())
 	}
-	_, err := grpclimit.AdaptUnary(one)(ctx, nil, info, func(ctx context.Context, _ any) (any, error) {
+	_, err = grpclimit.AdaptUnary(one)(ctx, nil, info, func(ctx context.Context, _ any) (any, error) {
 		err := grpclimit.AdaptClient(one)(ctx, info.FullMethod, nil, nil, nil, nil)
 		if status.Code(err) != codes.Unavailable {
 			t.Error(err)

@@ -7,13 +7,19 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/swlimit/swlimit/src/go"
 )
 
-// permitKey finds the permit of a request in its context.
-type permitKey struct{}
+// permitsKey finds the permits of a request in its context: of each limit around it.
+type permitsKey struct{}
+
+func permitsOf(ctx context.Context) []*swlimit.Permit {
+	permits, _ := ctx.Value(permitsKey{}).([]*swlimit.Permit)
+	return slices.Clip(permits)
+}
 
 // Adapt limits how many requests this process handles at once, by how long they take. One above the limit is answered
 // with 503. Answers of 429, 503 and 504, and handlers whose context ends by its deadline, are drops; other errors say
@@ -27,8 +33,8 @@ func Adapt(adaptive *swlimit.Adaptive) func(http.Handler) http.Handler {
 				return
 			}
 			defer permit.Ignore() // where the handler panics
-			answer := &answering{ResponseWriter: w}
-			next.ServeHTTP(answer, r.WithContext(context.WithValue(r.Context(), permitKey{}, permit)))
+			answer, permits := &answering{ResponseWriter: w}, append(permitsOf(r.Context()), permit)
+			next.ServeHTTP(answer, r.WithContext(context.WithValue(r.Context(), permitsKey{}, permits)))
 			switch err := r.Context().Err(); {
 			case errors.Is(err, context.DeadlineExceeded):
 				permit.Done(true)
@@ -39,9 +45,9 @@ func Adapt(adaptive *swlimit.Adaptive) func(http.Handler) http.Handler {
 	}
 }
 
-// ignore has the permit of a request that was denied say nothing.
+// ignore has the permits of a request that was denied say nothing.
 func ignore(r *http.Request) {
-	if permit, ok := r.Context().Value(permitKey{}).(*swlimit.Permit); ok {
+	for _, permit := range permitsOf(r.Context()) {
 		permit.Ignore()
 	}
 }

@@ -71,6 +71,13 @@ func TestAdapt(t *testing.T) {
 			t.Errorf("%s: %d, %+v, %d under way", name, w.Code, a.Statistics(), a.InFlight())
 		}
 	}
+	// Of one limit within another.
+	all, some := adaptive(t, 20), adaptive(t, 20)
+	httplimit.Adapt(all)(httplimit.Adapt(some)(denies(answers(200)))).ServeHTTP(httptest.NewRecorder(),
+		httptest.NewRequest(http.MethodGet, "/", nil))
+	if all.Statistics() != ignored || some.Statistics() != ignored {
+		t.Errorf("%+v, %+v", all.Statistics(), some.Statistics())
+	}
 	// One at once.
 	one := adaptive(t, 1)
 	inner := httptest.NewRecorder()
