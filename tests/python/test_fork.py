@@ -62,6 +62,18 @@ def use(limiter, times=50):
         assert (acquired.source, acquired.granted) == ("server", 1), acquired
 
 
+def test_a_child_counts_its_own_decisions(limiter):
+    """What its parent has counted is shown by its parent."""
+    def count():
+        assert limiter.statistics.of("server") == (0, 0) == limiter.statistics.of("local")
+        use(limiter, 1)
+        assert limiter.statistics.of("server") == (2, 0)
+
+    use(limiter, 3)
+    in_children(1, count)
+    assert limiter.statistics.of("server") == (6, 0)
+
+
 def test_who_has_acquired_before(limiter):
     """No replies are crossed, and nothing stalls."""
     use(limiter, 2)

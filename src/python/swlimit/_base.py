@@ -38,14 +38,15 @@ class Statistics:
 
     def __init__(self, taken_over: TakenOver) -> None:
         self._taken_over = taken_over
-        self.server = self.cache = self.failure = self.local = 0
-        self.denied: dict[Source, int] = dict.fromkeys(get_args(Source), 0)
-        """How many of those were denials."""
         self.reset()
         fork.remember(self)
 
     def reset(self) -> None:
+        """A forked child counts its own."""
         self._lock = threading.Lock()
+        self.server = self.cache = self.failure = self.local = 0
+        self.denied: dict[Source, int] = dict.fromkeys(get_args(Source), 0)
+        """How many of those were denials."""
 
     def add(self, decision: Decision | HoldDecision) -> None:
         with self._lock:

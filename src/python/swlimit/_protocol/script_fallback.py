@@ -57,12 +57,13 @@ class TakenOver:
     """How many keys of the script a client has handed to the module."""
 
     def __init__(self) -> None:
-        self.count = 0
         self.reset()
         fork.remember(self)
 
     def reset(self) -> None:
+        """A forked child counts its own."""
         self._lock = threading.Lock()
+        self.count = 0
 
     def add(self, key: bytes) -> None:
         with self._lock:
