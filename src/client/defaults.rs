@@ -96,6 +96,10 @@ fn roundings() {
         let wait = Duration::from_millis(number(&one, "retry_after"));
         assert_eq!(certain(wait), us(&one, "denied_for_us"), "{one}");
     }
+    for one in each("refusals") {
+        let error = crate::upstream::refused(one["reply"].as_str().unwrap().into());
+        assert_eq!(error.to_string(), one["error"].as_str().unwrap());
+    }
     for one in each("deadlines") {
         let wait = crate::upstream::time_to_wait(us(&one, "left_us")).unwrap_or_default();
         assert_eq!(wait.as_micros(), us(&one, "wait_us").as_micros(), "{one}");

@@ -93,6 +93,8 @@ func (e serverError) Error() string { return string(e) }
 var condition = regexp.MustCompile("^(NOAUTH|WRONGPASS|LOADING|MASTERDOWN|READONLY|MISCONF|OOM|NOREPLICAS|CLUSTERDOWN" +
 	"|BUSY|FAILOVER|MOVED|ASK|TRYAGAIN|UNBLOCKED|ERR max number of clients)\\b")
 
+const oneTag = ": give the keys of one decision the same hash tag, such as {user:1}; a key with a brace needs one, too"
+
 // unknownCommand matches what servers say of a command that they do not have. Managed ones have words of their own.
 var unknownCommand = regexp.MustCompile("^ERR (unknown command|[Cc]ommand is not available|unsupported command)")
 
@@ -109,6 +111,8 @@ func understood(e serverError) error {
 		return fmt.Errorf("%w (%s)", ErrModuleMissing, text)
 	case condition.MatchString(text):
 		return &unavailable{reason: string(e), sent: true}
+	case strings.HasPrefix(text, "CROSSSLOT "):
+		return RefusedError(e + oneTag)
 	}
 	return RefusedError(e)
 }

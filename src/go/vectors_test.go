@@ -99,6 +99,7 @@ func TestDefaults(t *testing.T) {
 			}
 		}
 		Reservations []struct{ Key, Name string }
+		Refusals     []struct{ Reply, Error string }
 		Deadlines    []struct {
 			Left int64 `json:"left_us"`
 			Wait int64 `json:"wait_us"`
@@ -170,6 +171,11 @@ func TestDefaults(t *testing.T) {
 	for _, r := range defaults.Reservations {
 		if got := beside(r.Key, "reserved"); got != r.Name {
 			t.Errorf("%s: reserved by %s instead of %s", r.Key, got, r.Name)
+		}
+	}
+	for _, r := range defaults.Refusals {
+		if got := understood(serverError(r.Reply)); got.Error() != r.Error {
+			t.Error(got)
 		}
 	}
 	for _, r := range defaults.Deadlines {

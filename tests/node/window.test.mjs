@@ -13,6 +13,7 @@ import {
   parseDuration,
   usualResolution,
 } from "../../src/node/dist/esm/core/duration.js";
+import { classify } from "../../src/node/dist/esm/core/errors.js";
 import { shareOf } from "../../src/node/dist/esm/core/local-windows.js";
 import * as admission from "../../src/node/dist/esm/limiters/admission.js";
 import { SHORT_MS, SHORT_TRIPS } from "../../src/node/dist/esm/limiters/cached-mode.js";
@@ -282,7 +283,8 @@ test("a look pays where many are denied", () => {
 });
 
 test("defaults", () => {
-  const { options, breaker, numbers, resolutions, shares, denials, deadlines, reservations } = vectors("defaults");
+  const { options, breaker, numbers, resolutions, shares, denials, deadlines, reservations, refusals } =
+    vectors("defaults");
   const camel = (name) => name.replace(/_(.)/g, (_, letter) => letter.toUpperCase());
   const { settings } = new Limiter({ client: () => {}, limit: 1, window: "1m" });
   for (const [name, value] of Object.entries(options)) {
@@ -318,6 +320,7 @@ test("defaults", () => {
     assert.equal(Math.floor(deniedFor(wait) * 1000 + 0.001), us, `${wait}`);
   }
   for (const { key, name } of reservations) assert.equal(reservationOf(key), name);
+  for (const { reply, error } of refusals) assert.equal(classify(new Error(reply)).message, error);
   for (const { left_us: left, wait_us: us } of deadlines) {
     assert.equal(Math.floor(callerDeadline(left / 1000) * 1000 + 0.001), us, `${left}`);
   }

@@ -51,8 +51,10 @@ def test_clusters(kind, limiter, cluster):
     other = limiter(1, "1h", "1m", client=client)
     assert kind.allow_all(one.request("{t}:1"), other.request("{t}:2"))
     assert not kind.allow_all(one.request("{t}:1"), other.request("{t}:2"))
-    with pytest.raises(redis.exceptions.ClusterCrossSlotError):
+    with pytest.raises(redis.exceptions.ClusterCrossSlotError, match="same hash tag, such as"):
         kind.allow_all(one.request("x"), one.request("y"))
+    with pytest.raises(redis.exceptions.ClusterCrossSlotError, match="a key with a brace needs one"):
+        kind.admit([other.request("a}b")], max_age="1m")
     kind.call(getattr(client, "aclose", client.close))
 
 

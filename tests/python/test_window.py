@@ -146,6 +146,8 @@ def test_defaults():
         assert part(case["limit"], checked_share(case["share"], "share")) == case["units"], case
     for case in found["reservations"]:
         assert _admission_base.reservation_of(case["key"].encode()) == case["name"].encode(), case
+    for case in found["refusals"]:
+        assert case["error"] == case["reply"] + client_state.ONE_TAG
     for case in found["deadlines"]:
         assert time_before(case["left_us"] / 1e6) == pytest.approx(case["wait_us"] / 1e6, abs=2e-6), case
     for case in found["denials"]:

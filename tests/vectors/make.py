@@ -9,6 +9,8 @@ from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 
+from redis.crc import key_slot
+
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
@@ -210,7 +212,10 @@ WINDOWS = [*range(1, 40), 59, 60, 97, 100, 144, 250, 500, 1_000, 1_001, 1_500, 4
 LIMITS = [0, 1, 2, 3, 9, 10, 11, 99, 100, 101, 1_000_000, MAX - 1, MAX]
 RESERVATIONS = {"user": "{user}:reserved", "app:{user}:tokens": "app:{user}:tokens:reserved", "{}a": "{{}a}:reserved",
                 "a{}b{c}": "{a{}b{c}}:reserved", "{a": "{{a}:reserved", "}{a}": "}{a}:reserved",
-                "\u00fc": "{\u00fc}:reserved"}
+                "\u00fc": "{\u00fc}:reserved", "a}b": "{a}b}:reserved"}
+CROSSING = "CROSSSLOT Keys in request don't hash to the same slot"
+REFUSALS = {CROSSING: f"{CROSSING}: give the keys of one decision the same hash tag, such as {{user:1}}; a key with a "
+            "brace needs one, too"}
 SHARES = [0.000001, 0.01, 0.05, 0.1, 0.29, 0.333333, 0.5, 0.57, 0.999999, 1]
 
 
@@ -241,7 +246,9 @@ def defaults():
                    for limit in LIMITS for share in SHARES],
         "denials": [{"retry_after": ms, "denied_for_us": max(0, 1_000 * ms - 1_000 - ms)} for ms in waits],
         "looks": list(looks()),
-        "reservations": [{"key": key, "name": name} for key, name in RESERVATIONS.items()],
+        "reservations": [{"key": key, "name": name, "one_slot": key_slot(key.encode()) == key_slot(name.encode())}
+                         for key, name in RESERVATIONS.items()],
+        "refusals": [{"reply": reply, "error": error} for reply, error in REFUSALS.items()],
         "deadlines": [{"left_us": left, "wait_us": longest_wait(left)} for left in times],
     }
 

@@ -2,6 +2,8 @@
 
 from itertools import product
 
+from redis.crc import key_slot
+
 from support.bounds import MAX, MAX_WINDOW
 
 UNITS = {"ms": 1, "s": 1_000, "sec": 1_000, "second": 1_000, "seconds": 1_000, "m": 60_000, "min": 60_000,
@@ -88,14 +90,16 @@ def single():
 def names():
     """The key of each rate: all of one key are in one slot."""
     for prefix, key in (("", "user"), ("app:", "user"), ("", "a{b}c"), ("{app}:", "user"), ("", "{}"), ("", "a{}b{c}"),
-                        ("", "{a"), ("", "a}"), ("", "}{a}"), ("a{", "b}c"), ("a{", "b"), ("", "\u00fc"),
-                        ("p:", "{\u00fc}")):
+                        ("", "{a"), ("", "a}"), ("", "a}b"), ("", "}{a}"), ("a{", "b}c"), ("a{", "b"),
+                        ("", "\u00fc"), ("p:", "{\u00fc}"), ("", "}a"), ("p:", "}a"), ("p{", "}a"), ("{}", "a")):
         whole = prefix + key
         _, _, behind = whole.partition("{")
         tag, closed, _ = behind.partition("}")
         name = f"{whole}:" if tag and closed else f"{prefix}{{{key}}}:"
-        for window_ms in (1_000, MAX_WINDOW):
-            yield {"prefix": prefix, "key": key, "window_ms": window_ms, "name": f"{name}{window_ms}"}
+        shown = [(window_ms, f"{name}{window_ms}") for window_ms in (1_000, MAX_WINDOW)]
+        one_slot = len({key_slot(name.encode()) for _, name in shown}) == 1
+        for window_ms, name in shown:
+            yield {"prefix": prefix, "key": key, "window_ms": window_ms, "name": name, "one_slot": one_slot}
     for prefix in ("", "app:"):
         yield {"prefix": prefix, "key": "", "window_ms": 1_000, "error": "key must not be empty"}
 

@@ -275,7 +275,7 @@ impl Link {
                 _ => Error::ModuleMissing,
             };
         }
-        Error::Refused(text)
+        refused(text)
     }
 
     /// Whether the server can announce changes of a key.
@@ -366,4 +366,15 @@ impl Link {
     pub async fn settled(&self) {
         self.reaper.settled().await;
     }
+}
+
+/// A request that the server refuses.
+pub(crate) fn refused(text: String) -> Error {
+    let remedy = match text.starts_with("CROSSSLOT ") {
+        true => {
+            ": give the keys of one decision the same hash tag, such as {user:1}; a key with a brace needs one, too"
+        }
+        false => "",
+    };
+    Error::Refused(text + remedy)
 }

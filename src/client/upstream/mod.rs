@@ -28,7 +28,7 @@ pub(crate) use health::is_failure;
 pub(crate) use hold_renewer::{HoldName, HoldRenewer, Lifetime, Settlement};
 pub(crate) use line::Identity;
 #[cfg(test)]
-pub(crate) use link::time_to_wait;
+pub(crate) use link::{refused, time_to_wait};
 pub(crate) use link::{Link, WAITS_ELSEWHERE};
 pub(crate) use moment::{awake, Moment};
 pub(crate) use node::Node;

@@ -66,6 +66,9 @@ const CONDITION = new RegExp(
     "|ERR max number of clients)\\b",
 );
 
+const ONE_TAG =
+  ": give the keys of one decision the same hash tag, such as {user:1}; a key with a brace needs one, too";
+
 /** Error replies begin with a code in capitals; errors of the network do not. */
 const REPLY = /^[A-Z]{3,} /;
 
@@ -80,6 +83,7 @@ export function classify(error: unknown): RefusedError | UnavailableError {
   if (cause instanceof RefusedError || cause instanceof UnavailableError) return cause;
   const text = cause.message.replace(/^EXECABORT .*?: /, "");
   if (/^ERR unknown command .*swlimit/i.test(text)) return new ModuleMissingError(cause);
+  if (text.startsWith("CROSSSLOT ")) return new RefusedError(cause.message + ONE_TAG, { cause });
   if (REPLY.test(text) && !CONDITION.test(text)) return new RefusedError(cause.message, { cause });
   return new UnavailableError(cause.message, { cause });
 }

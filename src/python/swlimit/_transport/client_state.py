@@ -48,6 +48,8 @@ LOOK_FROM, LOOK_ROUND_TRIPS = 0.02, 4
 """The server is asked to track a denied key when the denial lasts longer than both: seconds, and round trips. Only of
 many denials: `DenialCache.pays_to_look`."""
 
+ONE_TAG = ": give the keys of one decision the same hash tag, such as {user:1}; a key with a brace needs one, too"
+
 
 class ClientState:
     """Made with a client's first limiter, and closed with its last."""
@@ -151,6 +153,8 @@ class ClientState:
                 asking = isinstance(error, redis_errors.AskError) and not isinstance(error, redis_errors.MovedError)
                 if isinstance(error, redis_errors.AskError):
                     server = self.redirected(error)
+            except redis_errors.ClusterCrossSlotError as error:
+                raise redis_errors.ClusterCrossSlotError(f"{error}{ONE_TAG}") from None
 
     async def _locate(self, key: bytes, wait: float) -> Server:
         """The server of a key in a cluster whose servers are not known yet."""
