@@ -35,10 +35,17 @@ struct Account {
 }
 
 /// Which server answers, and which data it holds: units go back only to the server that counted them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
     run_id: String,
     replication_id: String,
+}
+
+#[cfg(test)]
+impl Identity {
+    pub fn of(run_id: impl ToString) -> Self {
+        Self { run_id: run_id.to_string(), replication_id: String::new() }
+    }
 }
 
 impl Line {

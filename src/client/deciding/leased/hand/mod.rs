@@ -39,7 +39,7 @@ pub(super) struct Hand {
 }
 
 /// Units of one grant.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct GrantedUnits {
     pub units: u64,
     /// An instant of the server's clock, in Unix ms, no later than the grant.
@@ -51,7 +51,7 @@ pub(super) struct GrantedUnits {
 }
 
 /// Units that the server was asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Flight {
     pub number: u64,
     pub units: u64,
@@ -65,14 +65,14 @@ pub(super) struct Flight {
 }
 
 /// A request that units are kept for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Claim {
     number: u64,
     cost: u64,
     state: State,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum State {
     /// The units are on their way, with this flight.
     Awaited(u64),
@@ -163,6 +163,13 @@ pub(super) enum Claimed {
     Decided(Decision),
     /// With the error, if the server refused.
     Lost(Option<String>),
+}
+
+impl GrantedUnits {
+    /// Whether they end together and go back together.
+    fn is_like(&self, other: &Self) -> bool {
+        (self.until, self.since, &self.server) == (other.until, other.since, &other.server)
+    }
 }
 
 impl Claim {
@@ -455,7 +462,7 @@ impl Hand {
         if now >= units.until || self.held() + self.flying() + units.units > self.terms.most {
             return Some(units);
         }
-        match self.batches.iter_mut().find(|batch| batch.since == units.since && batch.until == units.until) {
+        match self.batches.iter_mut().find(|batch| batch.is_like(&units)) {
             Some(batch) => batch.units += units.units,
             None => self.batches.push_back(units),
         }
@@ -653,6 +660,20 @@ mod tests {
         let late = hand.reserve(2, now).unwrap();
         assert_eq!(hand.standing(late), Standing::Granted { until });
         assert_eq!(hand.abandon(late, until), [GrantedUnits { since: 7, ..others(2) }]);
+    }
+
+    /// Each goes back to the server that counted it.
+    #[test]
+    fn units_of_two_servers_are_never_mixed() {
+        let now = Instant::now();
+        let mut hand = Hand::new(TERMS, TRIP, now);
+        let of = |run_id| {
+            let (until, server) = (now + TERMS.length, Some(Identity::of(run_id)));
+            GrantedUnits { units: 1, since: 7, until, server }
+        };
+        let batches = ["before", "after", "before"].map(of);
+        assert_eq!(batches.map(|batch| hand.keep(batch, now)), [None, None, None]);
+        assert_eq!(hand.surrender(), [GrantedUnits { units: 2, ..of("before") }, of("after")]);
     }
 
     #[test]
