@@ -13,7 +13,7 @@ use crate::protocol::{Clause, Command, HoldClause};
 use crate::quota::Quota;
 use crate::transport::Reply;
 
-pub(super) const PROMISES: &str = include_str!("../../../docs/understand/promises.md");
+pub(crate) const PROMISES: &str = include_str!("../../../docs/understand/promises.md");
 
 /// In ms.
 const TTL: u64 = 2;

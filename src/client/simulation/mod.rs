@@ -1,7 +1,7 @@
 //! The client on a simulated server and network, on a simulated clock.
 
 mod counts;
-mod exchanges;
+pub(crate) mod exchanges;
 pub(crate) mod fake;
 mod hold_tests;
 mod holds;

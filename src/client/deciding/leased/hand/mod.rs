@@ -1,6 +1,9 @@
 //! The leased units of one key: what is in hand, what is on its way, and who waits for it. A function of what happens
 //! and when: no clock, no server, no task.
 
+#[cfg(test)]
+mod models;
+
 use std::collections::VecDeque;
 
 use swlimit_window::Decision as Exact;

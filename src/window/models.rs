@@ -5,9 +5,10 @@
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-use super::PROMISES;
 use crate::tests::Log;
 use crate::*;
+
+const PROMISES: &str = include_str!("../../docs/understand/promises.md");
 
 /// A key's window, and what is asked of it.
 #[derive(Clone, Copy, Debug)]
