@@ -460,8 +460,11 @@ def test_the_server_goes_away_between(plans, kind, server):
         relay.swallows = True
         eventually(lambda: not plan.requests.allow("{u}:x") and plan.streams.servers()[0].state == "away")
         assert kind.call(second.settle, 1, 320) is None
+        reservation = second._reservation._claim
+        assert not reservation.is_over, "it is renewed until it is settled"
         relay.swallows = False
         eventually(plan.left, (3, 580, 0))
+        eventually(lambda: reservation.is_over)
 
 
 def test_what_nobody_heard_of_is_undone(plans, server):

@@ -370,11 +370,11 @@ class AdmissionBase:
         return Settle(self._reserved.key, self._id, used_of)
 
     def _give_up(self) -> LiveHold:
-        """Stop renewing the holds: another command ends them."""
+        """Leave the holds to another command, which ends them. Only the reservation is renewed until then."""
         assert self._reservation is not None
         for hold in self.holds:
             hold._give_up()
-        claim = self._reservation._give_up()
+        claim = self._reservation._hand_over()
         assert isinstance(claim, LiveHold)
         return claim
 
@@ -390,14 +390,15 @@ class AdmissionBase:
         except BaseException:
             self._settle_in_background(command, claim, used, True)
             raise
-        self._settled()
+        self._settled(claim)
         if reply[0]:
             return [change for member, change in zip(self._members, reply[1:]) if not isinstance(member, HoldMember)]
         for member, record in self._beyond(used):
             await member.limiter._send(record)
         return None
 
-    def _settled(self) -> None:
+    def _settled(self, claim: LiveHold) -> None:
+        claim.is_over = True
         for held in self._held:
             held.limiter._queues.wake(held.key, is_shared=True)
         for member in self._counted:
@@ -412,7 +413,7 @@ class AdmissionBase:
         limiter, lasts = self._first, claim.ttl / 1000
 
         def is_done(reply: Any) -> bool:
-            self._settled()
+            self._settled(claim)
             if not reply[0] and not is_sent and settling.tries == 1:
                 for member, record in self._beyond(used):
                     limiter._in_background(member.key, RepeatedCommand(record, math.inf, running() + lasts))

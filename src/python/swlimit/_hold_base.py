@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ._base import BaseLimiter, Claim, Key, OnFailure, checked_name
+from ._core.clock import running
 from ._core.decision import HoldDecision
 from ._core.quota import Duration, checked_integer, milliseconds, part
 from ._local_holds import LocalHold, LocalHolds
@@ -90,6 +91,13 @@ class HoldGuard:
         self._is_left = True
         if isinstance(self._claim, LiveHold):
             self._claim.is_over = True
+        return self._claim
+
+    def _hand_over(self) -> Claim:
+        """Renew it for one more time to live at most, until another command has ended it."""
+        self._is_left = True
+        if isinstance(self._claim, LiveHold):
+            self._claim.renewed_until = min(self._claim.renewed_until, running() + self._claim.ttl / 1000)
         return self._claim
 
     async def _leave(self) -> None:
