@@ -1446,13 +1446,19 @@ proptest! {
             let builder = client(&fake).limiter(quota);
             let limiter = if strict { builder.strict() } else { builder }.build().unwrap();
             let mut nearly = Duration::ZERO;
-            let mut given_back = None;
+            let (mut given_back, mut unheard) = (None, None);
+            let link = limiter.deciding().link().unwrap();
+            let ms = Duration::from_millis;
+            // Without hearing of changes, a denial is remembered while the connection that tracks is made anew, or where it
+            // is too short for a read. Time passes while a reply is on its way, too: trips seem long then.
+            let may_remember_unheard = || !link.is_tracked(b"k") || 4 * link.round_trip(b"k") > ms(20);
             for (micros, cost, step) in steps {
                 // Often to where a denial ends, almost or just: in µs, which timers have not.
                 let micros = Duration::from_micros(micros);
                 advance(if step > 5 && nearly > micros { nearly - micros / 20 } else { micros }).await;
                 // The clock jumps before what is due by then has run, and a message goes through several tasks.
                 settle().await;
+                unheard = may_remember_unheard().then(Instant::now).or(unheard);
                 let partial = step == 1;
                 let request = Request { partial, ..Request::new("k").cost(cost) };
                 match step {
@@ -1469,10 +1475,12 @@ proptest! {
                     _ => {
                         let decision = limiter.allow(request).await.unwrap();
                         nearly = decision.retry_after().unwrap_or_default();
+                        unheard = may_remember_unheard().then(Instant::now).or(unheard);
                         if decision.source() == Source::Cache {
                             let would = fake.would("k", &limiter.demand(&request).exact);
-                            // A denial that is too short for a read is remembered without hearing of changes.
-                            let is_short = |at: Instant| at.elapsed() < Duration::from_millis(25);
+                            let was_unheard = unheard.is_some_and(|at| at.elapsed() < ms(100));
+                            let longest = if was_unheard { ms(100) } else { ms(20) } + ms(5);
+                            let is_short = |at: Instant| at.elapsed() < longest;
                             if would.granted > 0 && given_back.is_some_and(is_short) {
                                 continue;
                             }

@@ -120,6 +120,9 @@ enum To {
 const SLOTS: u16 = 16_384;
 /// Where the server's clock begins, in Unix ms.
 const UNIX: u64 = 1_700_000_000_000;
+/// After so long, a former primary has copied all from the new one. It empties itself first, and whoever tracks keys
+/// hears that any of them may have changed.
+const RESYNCED: Duration = Duration::from_secs(1);
 
 impl Fake {
     /// A server that answers at once.
@@ -322,12 +325,21 @@ impl Fake {
         state.replicas[node] = Some(replica);
     }
 
-    /// The replica takes over, with what it has. The old primary closes its connections, or refuses writes from then on.
+    /// The replica takes over, with what it has. The old primary closes its connections, or refuses writes from then on
+    /// and soon copies all from the new one.
     pub fn fail_over(&self, node: usize, closes: bool) {
         for line in self.lines_to(node) {
             match closes {
                 true => line.cut(),
-                false => line.way.lock().is_demoted = true,
+                false => {
+                    line.way.lock().is_demoted = true;
+                    tokio::spawn(async move {
+                        sleep(RESYNCED).await;
+                        if !line.way.lock().is_cut {
+                            line.tell(Event::AllChanged);
+                        }
+                    });
+                }
             }
         }
         self.promote(node);
