@@ -1449,7 +1449,7 @@ proptest! {
             let (mut given_back, mut unheard) = (None, None);
             let link = limiter.deciding().link().unwrap();
             let ms = Duration::from_millis;
-            // Without hearing of changes, a denial is remembered while the connection that tracks is made anew, or where it
+            // Without hearing of changes, a denial is remembered while the connection that tracks is replaced, or where it
             // is too short for a read. Time passes while a reply is on its way, too: trips seem long then.
             let may_remember_unheard = || !link.is_tracked(b"k") || 4 * link.round_trip(b"k") > ms(20);
             for (micros, cost, step) in steps {

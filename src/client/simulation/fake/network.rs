@@ -120,7 +120,7 @@ enum To {
 const SLOTS: u16 = 16_384;
 /// Where the server's clock begins, in Unix ms.
 const UNIX: u64 = 1_700_000_000_000;
-/// After so long, a former primary has copied all from the new one. It empties itself first, and whoever tracks keys
+/// After so long, a former primary has copied all from the new one. It empties itself first, and who tracks keys
 /// hears that any of them may have changed.
 const RESYNCED: Duration = Duration::from_secs(1);
 
