@@ -28,16 +28,14 @@ def test_denials(server):
     passes("denials.test.mjs", main=server.port)
 
 
+@pytest.mark.parametrize("name", ["admit", "budget", "denials", "hold", "limiter", "rates", "spending"])
+def test_without_the_module(name, start):
+    """A script decides the same there, and the same is announced."""
+    passes(f"{name}.test.mjs", main=start(module=None).port)
+
+
 def test_script(server, start):
-    """Where there is no module a script decides the same, and the same is announced."""
     bare, spare = start(module=None), start(module=None)
-    passes("denials.test.mjs", main=bare.port)
-    passes("limiter.test.mjs", main=bare.port)
-    passes("budget.test.mjs", main=bare.port)
-    passes("hold.test.mjs", main=bare.port)
-    passes("admit.test.mjs", main=bare.port)
-    passes("spending.test.mjs", main=bare.port)
-    passes("rates.test.mjs", main=bare.port)
     passes("script.test.mjs", main=bare.port, spare=spare.port, module=server.port)
 
 
