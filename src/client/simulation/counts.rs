@@ -1,14 +1,15 @@
 //! ACQUIRE and BUDGET beyond their requests, explored completely: what they count has no id, so that a late grant is
 //! taken back by an instant. Which grants are, and with which commands, the client itself says.
 
-use std::hash::{Hash, Hasher};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use swlimit_budget::{Budget, Request};
 use swlimit_window::{Entry, Verdict};
 
-use super::exchanges::{Action, PROMISES};
+use super::exchanges::Action;
+use super::{told_apart_by_what_is_seen, PROMISES};
 use crate::demand::Demand;
 use crate::protocol::{BudgetClause, Command, Counted};
 use crate::quota::Quota;
@@ -125,17 +126,7 @@ impl State {
     }
 }
 
-impl PartialEq for State {
-    fn eq(&self, other: &Self) -> bool {
-        self.seen() == other.seen()
-    }
-}
-
-impl Hash for State {
-    fn hash<H: Hasher>(&self, to: &mut H) {
-        self.seen().hash(to);
-    }
-}
+told_apart_by_what_is_seen!(State);
 
 impl Counts {
     fn is(&self, mutant: Mutant) -> bool {

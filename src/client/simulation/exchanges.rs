@@ -1,19 +1,18 @@
 //! Exchanges that outlive their requests, explored completely: callers that ask for a hold, give up and ask again, while
 //! a network executes late, answers late or never. What is taken back, and with which commands, the client itself says.
 
-use std::hash::{Hash, Hasher};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use swlimit_hold::{Holds, KeyDigest, Request, Reservation, Reserved, Verdict};
 use swlimit_window::{Entry, Verdict as Units};
 
+use super::{told_apart_by_what_is_seen, PROMISES};
 use crate::demand::Demand;
 use crate::protocol::{Clause, Command, HoldClause};
 use crate::quota::Quota;
 use crate::transport::Reply;
-
-pub(crate) const PROMISES: &str = include_str!("../../../docs/understand/promises.md");
 
 /// In ms.
 const TTL: u64 = 2;
@@ -86,17 +85,7 @@ impl State {
     }
 }
 
-impl PartialEq for State {
-    fn eq(&self, other: &Self) -> bool {
-        self.seen() == other.seen()
-    }
-}
-
-impl Hash for State {
-    fn hash<H: Hasher>(&self, to: &mut H) {
-        self.seen().hash(to);
-    }
-}
+told_apart_by_what_is_seen!(State);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {

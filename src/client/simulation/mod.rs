@@ -1,7 +1,7 @@
 //! The client on a simulated server and network, on a simulated clock.
 
 mod counts;
-pub(crate) mod exchanges;
+mod exchanges;
 pub(crate) mod fake;
 mod hold_tests;
 mod holds;
@@ -9,3 +9,24 @@ mod leases;
 mod runs;
 mod tests;
 mod warming;
+
+/// What the models' bounds and numbers of states are published in.
+pub(crate) const PROMISES: &str = include_str!("../../../docs/understand/promises.md");
+
+/// A model's states are told apart by what their `seen` returns.
+macro_rules! told_apart_by_what_is_seen {
+    ($state:ty) => {
+        impl PartialEq for $state {
+            fn eq(&self, other: &Self) -> bool {
+                self.seen() == other.seen()
+            }
+        }
+
+        impl std::hash::Hash for $state {
+            fn hash<H: std::hash::Hasher>(&self, to: &mut H) {
+                self.seen().hash(to);
+            }
+        }
+    };
+}
+pub(crate) use told_apart_by_what_is_seen;

@@ -5,13 +5,13 @@
 //! how many are asked for, within the share. So what is proved holds for every rule of sizing. The server decides by the
 //! window's own code.
 
-use std::hash::{Hash, Hasher};
+use std::hash::Hash;
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use swlimit_window::{Entry, Geometry, Quota, Request, Verdict};
 
 use super::*;
-use crate::simulation::exchanges::PROMISES;
+use crate::simulation::{told_apart_by_what_is_seen, PROMISES};
 
 /// How long a trip takes, in ms.
 const TRIP: u64 = 1;
@@ -161,17 +161,7 @@ impl State {
     }
 }
 
-impl PartialEq for State {
-    fn eq(&self, other: &Self) -> bool {
-        self.seen() == other.seen()
-    }
-}
-
-impl Hash for State {
-    fn hash<H: Hasher>(&self, to: &mut H) {
-        self.seen().hash(to);
-    }
-}
+told_apart_by_what_is_seen!(State);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
