@@ -13,9 +13,9 @@ const (
 	forbiddenTime = time.Minute // nor after one was of no use for lack of a right
 )
 
-// A tracker hears at once what is given back at one server. After a denial, and where many are denied, PEEK of
-// the same key goes out on its connection, which has client tracking on: that registers the key, and the server says once when it changes. PEEK's
-// own reply, and not the denial's, is what is remembered.
+// A tracker hears at once what is given back at one server. After a denial, and where many are denied, PEEK of the same
+// key goes out on its connection, which has client tracking on: that registers the key, and the server says once when
+// it changes. PEEK's own reply, and not the denial's, is what is remembered.
 type tracker struct {
 	primary *primary
 
