@@ -9,7 +9,7 @@ use swlimit_budget::{Budget, Request};
 use swlimit_window::{Entry, Verdict};
 
 use super::exchanges::Action;
-use super::{told_apart_by_what_is_seen, PROMISES};
+use super::{compared_by_seen, PROMISES};
 use crate::demand::Demand;
 use crate::protocol::{BudgetClause, Command, Counted};
 use crate::quota::Quota;
@@ -126,7 +126,7 @@ impl State {
     }
 }
 
-told_apart_by_what_is_seen!(State);
+compared_by_seen!(State);
 
 impl Counts {
     fn is(&self, mutant: Mutant) -> bool {

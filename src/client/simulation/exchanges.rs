@@ -8,7 +8,7 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 use swlimit_hold::{Holds, KeyDigest, Request, Reservation, Reserved, Verdict};
 use swlimit_window::{Entry, Verdict as Units};
 
-use super::{told_apart_by_what_is_seen, PROMISES};
+use super::{compared_by_seen, PROMISES};
 use crate::demand::Demand;
 use crate::protocol::{Clause, Command, HoldClause};
 use crate::quota::Quota;
@@ -85,7 +85,7 @@ impl State {
     }
 }
 
-told_apart_by_what_is_seen!(State);
+compared_by_seen!(State);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {

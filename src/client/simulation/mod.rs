@@ -13,8 +13,8 @@ mod warming;
 /// What the models' bounds and numbers of states are published in.
 pub(crate) const PROMISES: &str = include_str!("../../../docs/understand/promises.md");
 
-/// A model's states are told apart by what their `seen` returns.
-macro_rules! told_apart_by_what_is_seen {
+/// Compares the states of a model by what their `seen` returns.
+macro_rules! compared_by_seen {
     ($state:ty) => {
         impl PartialEq for $state {
             fn eq(&self, other: &Self) -> bool {
@@ -29,4 +29,4 @@ macro_rules! told_apart_by_what_is_seen {
         }
     };
 }
-pub(crate) use told_apart_by_what_is_seen;
+pub(crate) use compared_by_seen;

@@ -11,7 +11,7 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 use swlimit_window::{Entry, Geometry, Quota, Request, Verdict};
 
 use super::*;
-use crate::simulation::{told_apart_by_what_is_seen, PROMISES};
+use crate::simulation::{compared_by_seen, PROMISES};
 
 /// How long a trip takes, in ms.
 const TRIP: u64 = 1;
@@ -161,7 +161,7 @@ impl State {
     }
 }
 
-told_apart_by_what_is_seen!(State);
+compared_by_seen!(State);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
