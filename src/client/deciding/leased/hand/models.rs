@@ -2,8 +2,8 @@
 //! that others ask, too, and that restarts once without its data, and a network that is late or loses what it carries.
 //!
 //! The hand is the client's own. What it makes of demand is left open: which keys are hot, when units are renewed, and
-//! how many are asked for, within the share. So what is proved holds for every rule of sizing. The server decides by the
-//! window's own code.
+//! how many are asked for, within the share, where that has room for three requests. So what is proved holds for every
+//! rule of sizing that asks for nothing where there is less. The server decides by the window's own code.
 
 use std::hash::Hash;
 
