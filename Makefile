@@ -124,6 +124,7 @@ GO_PACKAGES = $$(go list -m -f '{{.Dir}}/...')
 lint: setup-lint ## Formatting and lints, of every language
 	cargo fmt --all --check
 	cargo clippy --all-targets $(CRATES) $(STRICT)
+	RUSTDOCFLAGS="$(if $(filter true,$(CI)),--deny warnings)" cargo doc --quiet --no-deps --package swlimit-client
 	.venv/bin/ruff check --quiet tests scripts src/python
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" npm --silent --prefix src/node run lint
 	@.venv/bin/go -C tests/go build -o "$(CURDIR)/target/staticcheck" honnef.co/go/tools/cmd/staticcheck

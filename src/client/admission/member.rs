@@ -15,8 +15,8 @@ use crate::shared::Shared;
 /// The most limits of one decision.
 pub(super) const MOST: usize = 64;
 
-/// One of several limits that [`Client::admit`] decides together; made of a limiter and a request:
-/// `(&limiter, "user:1").into()`.
+/// One of several limits that [`Client::admit`](crate::Client::admit) decides together; made of a limiter and a
+/// request: `(&limiter, "user:1").into()`.
 #[derive(Clone, Debug)]
 pub struct Member<'a>(Kind<'a>);
 

@@ -42,7 +42,7 @@ impl Holder {
 }
 
 impl Client {
-    /// The holders of a key's units, as [`HoldLimiter::holders`] says.
+    /// The holders of a key's units, as [`HoldLimiter::holders`](crate::HoldLimiter::holders) says.
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
@@ -54,8 +54,8 @@ impl Client {
         holders.iter().map(Holder::of).collect()
     }
 
-    /// Ends holds of a key by their ids, any client's; the units that were freed. It is for operators: a [`Hold`]
-    /// is released when it is dropped.
+    /// Ends holds of a key by their ids, any client's; the units that were freed. It is for operators: a
+    /// [`Hold`](crate::Hold) is released when it is dropped.
     ///
     /// # Errors
     /// As [`holders`](Self::holders).
@@ -67,7 +67,8 @@ impl Client {
         self.ask("release", command).await?.natural()
     }
 
-    /// Renews holds of a key by their ids, for a caller that holds for others; whether each is live. A [`Hold`] renews itself.
+    /// Renews holds of a key by their ids, for a caller that holds for others; whether each is live. A
+    /// [`Hold`](crate::Hold) renews itself.
     ///
     /// # Errors
     /// As [`release`](Self::release).

@@ -25,8 +25,8 @@ pub(super) const AGAIN: Duration = Duration::from_secs(1);
 
 /// How many at once, for any number of keys: streams, jobs, connections, seats of a plan. Cheap to clone.
 ///
-/// Each one under way has a [`Hold`], which ends when it is dropped, and when its time to live has passed without a
-/// sign of its process.
+/// Each one under way has a [`Hold`](crate::Hold), which ends when it is dropped, and when its time to live has passed
+/// without a sign of its process.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), swlimit_client::Error> {
@@ -84,8 +84,8 @@ impl HoldLimiterBuilder {
         Self { on_failure, ..self }
     }
 
-    /// The part of the limit, 0 … 1, that is granted in this process by [`OnFailure::Local`]: 0.1 unless set. Rounded up
-    /// to whole units. These holds may come on top of the server's once it is back.
+    /// The part of the limit, 0 … 1, that is granted in this process by [`OnFailure::Local`]: 0.1 unless set. Rounded
+    /// up to whole units. These holds may come on top of the server's once it is back.
     pub fn local_share(self, share: f64) -> Self {
         Self { local_share: share, ..self }
     }
@@ -126,8 +126,8 @@ impl HoldLimiter {
         self.0.ttl
     }
 
-    /// The decision that a request would get now; nothing is taken. Denied, it may try again when the last hold ends, if nobody
-    /// releases or renews any; −1 ms of a cost above the limit is `None`. Waits and ids mean nothing here.
+    /// The decision that a request would get now; nothing is taken. Denied, it may try again when the last hold ends,
+    /// if nobody releases or renews any; −1 ms of a cost above the limit is `None`. Waits and ids mean nothing here.
     ///
     /// # Errors
     /// As [`hold`](Self::hold).
@@ -176,7 +176,8 @@ impl HoldLimiter {
         Decision { remaining: Some(remaining), ..source.unknown(granted, self.0.limit, retry_after) }
     }
 
-    /// Ends holds of a key by their ids, as [`Client::release`] does: of guards that were [detached](Hold::detach).
+    /// Ends holds of a key by their ids, as [`Client::release`] does: of guards that were
+    /// [detached](crate::Hold::detach).
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Refused`], [`Error::ModuleMissing`], [`Error::NoServer`].
@@ -192,9 +193,9 @@ impl HoldLimiter {
         Client(Arc::clone(&self.0.client)).holders(key, count).await
     }
 
-    /// Ends a hold by its id, for a caller that learns that what it stands for has ended; the units that were freed. It waits
-    /// for the server until the request's deadline; after an error it goes on until the server has answered, or the
-    /// time to live has passed.
+    /// Ends a hold by its id, for a caller that learns that what it stands for has ended; the units that were freed. It
+    /// waits for the server until the request's deadline; after an error it goes on until the server has answered, or
+    /// the time to live has passed.
     ///
     /// # Errors
     /// As [`release`](Self::release), and [`Error::Invalid`] without an id.

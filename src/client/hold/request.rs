@@ -46,7 +46,8 @@ impl<'a> HoldRequest<'a> {
         Self { ttl: Some(ttl), ..self }
     }
 
-    /// Wait so long for one's turn, at most 1 h: first come, first served. Not for [`Client::admit`].
+    /// Wait so long for one's turn, at most 1 h: first come, first served. Not for
+    /// [`Client::admit`](crate::Client::admit).
     #[must_use]
     pub fn wait(self, time: Duration) -> Self {
         Self { wait: time, ..self }
@@ -103,8 +104,8 @@ pub(super) fn check_ids(ids: &[&[u8]]) -> Result<(), Error> {
 #[derive(Clone)]
 pub(crate) struct PendingHold {
     pub name: HoldName,
-    /// The id was drawn here, and nobody else knows it: what nobody waits for any more is given back. What an id that its
-    /// caller chose is granted belongs to the caller, whose next try, or other process, may know of it by now.
+    /// The id was drawn here, and nobody else knows it: what nobody waits for any more is given back. What an id that
+    /// its caller chose is granted belongs to the caller, whose next try, or other process, may know of it by now.
     pub is_own: bool,
     pub limit: u64,
     pub cost: u64,

@@ -24,7 +24,7 @@ impl Limiter {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a cost out of range; [`Error::Refused`] and [`Error::ModuleMissing`] as the server says;
-    /// [`Error::Unavailable`] only with [`OnFailure::Error`].
+    /// [`Error::Unavailable`] only with [`OnFailure::Error`](crate::OnFailure::Error).
     pub async fn allow<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let request = request.into().checked()?;
         let (key, demand) = (self.key(request.key), self.demand(&request));
