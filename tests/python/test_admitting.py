@@ -467,6 +467,19 @@ def test_the_server_goes_away_between(plans, kind, server):
         eventually(lambda: reservation.is_over)
 
 
+def test_closing_gives_a_settlement_up(plans, kind, server):
+    """A reservation that is not settled by then is renewed no more."""
+    with Relay(server.port) as relay:
+        plan = plans(relay.port, timeout=0.5, on_failure="deny")
+        eventually(lambda: plan.streams.hold("warm").source == "server")
+        admission = eventually(plan.admit)
+        renewer = plan.requests._state.of(RESERVED).renewer
+        relay.swallows = True
+        assert kind.call(admission.settle, 1, 100) is None
+        plan.close()
+        eventually(lambda: renewer.worker is None)
+
+
 def test_what_nobody_heard_of_is_undone(plans, server):
     """The server admits, and the reply is lost: nothing stays counted."""
     with Relay(server.port) as relay:

@@ -301,7 +301,7 @@ class HoldRenewer:
         is_needed = self._is_needed()
         with self._lock:
             now = running()
-            if not is_needed and all(one.is_over for _, _, one in self._heap):
+            if not is_needed and not self._repeated():  # the reservation may be left of a settlement
                 self._heap.clear()
                 self._groups.clear()
             if self._heap or self._pending or mailbox.has_mail:
