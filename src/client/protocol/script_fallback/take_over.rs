@@ -32,15 +32,23 @@ impl Inner {
         if wrong.is_empty() {
             return Ok(());
         }
-        let others_came = wrong.len() < commands.len();
+        let places: Vec<usize> = wrong.iter().map(|(place, _)| *place).collect();
+        let asked = commands.iter().filter(|command| !matches!(command, Command::Server { .. })).count();
         // Boxed, because it is rare: it would enlarge every command's future.
         let taking_over = Box::pin(self.take_over_all(commands, wrong, replies));
-        if others_came {
-            // What the server has replied to the others counts, and is not sent again if the connection fails now.
-            let _ = timeout(self.timeout, taking_over).await;
-            return Ok(());
+        if places.len() == asked {
+            return taking_over.await;
         }
-        taking_over.await
+        // What the server has replied to the others counts, and is not sent again if the connection fails now. Nobody knows
+        // then whether these were executed at last.
+        if !matches!(timeout(self.timeout, taking_over).await, Ok(Ok(()))) {
+            for place in places {
+                if is_wrong_type(&replies[place]) {
+                    replies[place] = Reply::Nil;
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn take_over_all(
