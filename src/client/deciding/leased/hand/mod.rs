@@ -659,6 +659,12 @@ mod tests {
         assert_eq!((hand.units(now), hand.held()), (TERMS.most - 2, TERMS.most));
         assert!(matches!(hand.claimed(used, LIMIT, now), Some(Claimed::Decided(decision)) if decision.units() == 2));
         assert_eq!(hand.held(), TERMS.most - 2);
+        // Units of several grants are given back as if all were counted with the first.
+        let mut other = hand.clone();
+        let all = other.reserve(other.units(now), now).unwrap();
+        assert!(
+            matches!(other.claimed(all, LIMIT, now), Some(Claimed::Decided(decision)) if decision.since == Some(7))
+        );
         // After their end they go back.
         let late = hand.reserve(2, now).unwrap();
         assert_eq!(hand.standing(late), Standing::Granted { until });
