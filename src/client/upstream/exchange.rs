@@ -179,7 +179,10 @@ impl Owned {
                 return self.answered(reply);
             }
             if self.line.is_silent(silence, Instant::now()) {
-                self.node.open("the connection is silent", self.batch.key());
+                // A server that is back over another connection is judged by that one.
+                if self.node.uses(&self.line) {
+                    self.node.open("the connection is silent", self.batch.key());
+                }
                 break;
             }
         }

@@ -105,6 +105,11 @@ impl NodeHealth {
         requests.as_ref().filter(|line| line.takes(Instant::now())).map(Arc::clone)
     }
 
+    /// Whether requests go over this connection, and not over one that was made later.
+    pub fn uses(&self, line: &Arc<Line>) -> bool {
+        self.requests.read().as_ref().is_some_and(|current| Arc::ptr_eq(current, line))
+    }
+
     /// Whether the server has answered for a while over another connection, and this one is silent: it is half open.
     pub fn is_back_without(&self, line: &Arc<Line>) -> bool {
         let is_back = || {
