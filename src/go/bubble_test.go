@@ -2,6 +2,7 @@ package swlimit
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -83,5 +84,31 @@ func TestInABubble(t *testing.T) {
 		if adaptive.Limit() != 10 {
 			t.Error(adaptive.Limit())
 		}
+	})
+}
+
+// What was not used goes back to when it was counted, and not to what others have counted since.
+func TestSettledInABubble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rate, budget := must(New(nil, Quota{Limit: 5, Window: time.Hour})), must(NewBudget(nil, 5, Daily(), nil))
+		admitted := func() *Admission {
+			return must(Admit(background, []Part{rate.Request("k", 2), budget.Request("b", 2)}))
+		}
+		settled := func(a *Admission, used, changed, left []int64) {
+			t.Helper()
+			changes := must(a.Settle(background, used...))
+			peeked := []Decision{must(rate.Peek(background, "k")), must(budget.Peek(background, "b"))}
+			found := []int64{peeked[0].remaining, peeked[1].remaining}
+			if !slices.Equal(changes, changed) || !slices.Equal(found, left) {
+				t.Errorf("%v, %v left", changes, found)
+			}
+		}
+		early, late := admitted(), admitted()
+		time.Sleep(time.Minute)
+		settled(early, []int64{0, 1}, []int64{-2, -1}, []int64{3, 2})
+		time.Sleep(24 * time.Hour)
+		other := admitted()
+		settled(late, []int64{0, 0}, []int64{0, 0}, []int64{3, 3})
+		settled(other, []int64{3, 0}, []int64{1, -2}, []int64{2, 5})
 	})
 }

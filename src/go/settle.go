@@ -137,14 +137,19 @@ func (a *Admission) run(s *settlement, used []int64) {
 	defer a.Release()
 	switch {
 	case a.Each[0].Source != FromServer:
-		s.changes, s.err = a.correct(used, true, func(part Part, more int64, age time.Duration) (int64, error) {
-			return part.correctHere(more, age.Milliseconds())
-		})
+		s.changes, s.err = a.correct(used, true, a.correctHere)
 	case a.reservation == nil:
 		s.changes, s.err = a.correct(used, true, a.correctThere)
 	default:
 		s.changes, s.err = a.settleOnce(used)
 	}
+}
+
+func (a *Admission) correctHere(part Part, more int64, age time.Duration) (int64, error) {
+	if ends := a.Each[slices.Index(a.parts, part)].ResetAfter; more < 0 && now()-a.sent >= ends {
+		return 0, nil // what is there now was counted since
+	}
+	return part.correctHere(more, age.Milliseconds())
 }
 
 func (a *Admission) correctThere(part Part, more int64, age time.Duration) (int64, error) {

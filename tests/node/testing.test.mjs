@@ -83,6 +83,27 @@ test("blocks, budgets and several limits by it", async (test) => {
   assert.equal((await admit(parts)).granted, false);
 });
 
+test("what is settled goes back to when it was counted, by it", async (test) => {
+  freeze(test);
+  const clock = new TestClock(new Date("2026-01-31T23:59:00Z"));
+  const rate = clock.limiter({ limit: 5, window: "1h", resolution: "5s" });
+  const budgets = [{ period: "month" }, { window: "1h" }].map((options) =>
+    clock.drive(new BudgetLimiter({ limit: 5, ...options })),
+  );
+  const parts = [rate, ...budgets].map((limiter, at) => ({ limiter, key: `k${at}`, cost: 2 }));
+  const left = async () => Promise.all(parts.map(async ({ limiter, key }) => (await limiter.peek(key)).remaining));
+  const [early, late] = [await admit(parts), await admit(parts)];
+  clock.advance("30s");
+  assert.deepEqual(await early.settle(0, 1, 1), [-2, -1, -1]);
+  assert.deepEqual(await left(), [3, 2, 2]);
+  clock.advance("2h");
+  const other = await admit(parts); // of others' units nothing goes back
+  assert.deepEqual(await late.settle(0, 0, 0), [0, 0, 0]);
+  assert.deepEqual(await left(), [3, 3, 3]);
+  assert.deepEqual(await other.settle(3, 0, 2), [1, -2, 0]);
+  assert.deepEqual(await left(), [2, 5, 3]);
+});
+
 test("what has a server goes by the server's clock", async (test) => {
   const clock = new TestClock();
   const client = await connect(test);

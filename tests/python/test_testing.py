@@ -102,6 +102,28 @@ def test_an_admission_goes_by_the_clock(kind):
     assert kind.admit([limiter.request("k")]).granted
 
 
+def test_a_settlement_goes_by_the_clock(kind):
+    """What was not used goes back to when it was counted, and not to what others have counted since."""
+    clock = TestClock(datetime(2026, 1, 31, 23, 59, tzinfo=UTC))
+    rate, budget = kind.driven(clock, 5, "1h", "1s"), kind.budget_limiter(None, 5, "month")
+    clock.drive(getattr(budget, "limiter", budget))
+
+    def admitted():
+        admission = kind.admit([rate.request("k", 2), budget.request("b", 2)])
+        assert admission.granted
+        return admission
+
+    early, late = admitted(), admitted()
+    clock.advance("30s")
+    assert kind.call(early.settle, 0, 1) == [-2, -1]
+    clock.advance("2h")
+    other = admitted()
+    assert kind.call(late.settle, 0, 0) == [0, 0]
+    assert (rate.peek("k").remaining, budget.peek("b").remaining) == (3, 3)
+    assert kind.call(other.settle, 3, 0) == [1, -2]
+    assert (rate.peek("k").remaining, budget.peek("b").remaining) == (2, 5)
+
+
 def test_the_clock_refuses(kind, server):
     with pytest.raises(ValueError, match="start must have a time zone"):
         TestClock(datetime(2026, 1, 1))

@@ -33,8 +33,8 @@ export interface Member {
   here(by: "local" | "failure", how: "look" | "take"): Decision;
   /** Count so many units more, or give back if below 0, `age` ms after they were counted; the change. */
   correct(more: number, age: number): Promise<number>;
-  /** The same of what this process has counted. */
-  correctHere(more: number, age: number): number;
+  /** The same of what this process has counted, where nothing goes back of what it has counted since. */
+  correctHere(more: number): number;
 }
 
 /** `maxAge`: of a hold. */
@@ -54,12 +54,14 @@ function rate(limiter: Limiter, key: string, cost: number): Member {
   limiter.checkNoWarmUp("admit");
   const name = limiter.name(key);
   const demand = limiter.demand({ cost });
+  let taken = 0;
   return {
     name,
     cost,
     clause: async () => ({ kind: "RATE", key: name, demand }),
     decided: (reply) => limiter.counted(limiter.decision(replyOf(reply), "server")),
     here: (by, how) => {
+      taken = limiter.now();
       const decide = how === "look" ? "peek" : "allow";
       const decision = limiter.decisionHere(by, demand, (asked) => limiter.window(name)[decide](asked, limiter.now()));
       return how === "look" ? decision : limiter.counted(decision);
@@ -68,10 +70,11 @@ function rate(limiter: Limiter, key: string, cost: number): Member {
       if (more > 0) await limiter.record(key, { cost: more });
       return more > 0 ? more : -(await limiter.refund(key, -more, { age }));
     },
-    correctHere: (more, age) => {
+    correctHere: (more) => {
       if (!limiter.countsHere) return 0;
-      if (more < 0) return -limiter.window(name).refund(-more, limiter.now(), age);
-      limiter.window(name).record({ ...demand, cost: more }, limiter.now());
+      const now = limiter.now();
+      if (more < 0) return 0 - limiter.window(name).refund(-more, now, now - taken);
+      limiter.window(name).record({ ...demand, cost: more }, now);
       return more;
     },
   };
@@ -81,6 +84,7 @@ function budget(limiter: BudgetLimiter, key: string, cost: number): Member {
   const name = limiter.name(key);
   const demand = limiter.demand({ cost });
   let period: Period = { start: 0, end: 0 };
+  let ends = 0; // when what was taken here no longer counts
   return {
     name,
     cost,
@@ -89,14 +93,18 @@ function budget(limiter: BudgetLimiter, key: string, cost: number): Member {
       return { kind: "BUDGET", key: name, limit: demand.limit, until: period.end, cost };
     },
     decided: (reply) => limiter.counted(limiter.decision(replyOf(reply), "server", period)),
-    here: (by, how) => limiter[how === "look" ? "decisionHere" : "here"](by, name, demand, how),
+    here: (by, how) => {
+      const decision = limiter[how === "look" ? "decisionHere" : "here"](by, name, demand, how);
+      ends = limiter.now() + (decision.resetAfter ?? 0);
+      return decision;
+    },
     correct: async (more) => {
       if (more > 0) await limiter.record(key, { cost: more });
       return more > 0 ? more : -(await limiter.refund(key, -more));
     },
     correctHere: (more) => {
       if (!limiter.countsHere) return 0;
-      if (more < 0) return -limiter.refundHere(name, -more);
+      if (more < 0) return limiter.now() < ends ? 0 - limiter.refundHere(name, -more) : 0;
       limiter.decisionHere("local", name, { ...demand, cost: more }, "force");
       return more;
     },

@@ -167,8 +167,9 @@ export class Settlement {
   /** Correct each by itself, once: without a reservation the server remembers nothing of the decision. */
   private correct(more: readonly number[]): Promise<number[]> {
     const age = Math.ceil(passed(this.since)) + this.settings.timeout;
-    const correct = this.clientState ? "correct" : "correctHere";
-    return Promise.all(this.others.map((other, at) => (more[at] ? other[correct](more[at], age) : 0)));
+    const correct = (other: Member, units: number) =>
+      this.clientState ? other.correct(units, age) : other.correctHere(units);
+    return Promise.all(this.others.map((other, at) => (more[at] ? correct(other, more[at]) : 0)));
   }
 
   private cost(at: number): number {

@@ -336,13 +336,15 @@ class AdmissionBase:
             hold._give_up()
         for held in self._held:
             held.refund_here(held.cost)
-        is_counted = self._first._state is None or self._first._on_failure == "local"
+        if self._first._state is not None and self._first._on_failure != "local":
+            return [0 for _ in self._counted]
+        changes = []
         for member, units in zip(self._counted, used):
-            if is_counted and units < member.cost:
-                member.refund_here(member.cost - units)
-            elif is_counted and units > member.cost:
-                member.record_here(units - member.cost)
-        return [units - member.cost if is_counted else 0 for member, units in zip(self._counted, used)]
+            more = units - member.cost
+            if more > 0:
+                member.record_here(more)
+            changes.append(more if more >= 0 else -member.refund_here(-more))
+        return changes
 
     async def _settle_each(self, used: Sequence[int]) -> list[int]:
         """Without a reservation, the server remembers nothing about the admission."""

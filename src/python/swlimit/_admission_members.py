@@ -25,6 +25,8 @@ class RateMember:
         self.limiter, self._demand = request.limiter, request.demand
         self.name, self.key, self.cost = request.name, request.demand.key, request.demand.cost
         self.is_strict = request.demand.quota.strict
+        self._taken = 0
+        """The instant of it, if this process decides."""
 
     def clause(self) -> RateClause:
         return RateClause(*self._demand[:3])
@@ -35,6 +37,7 @@ class RateMember:
         return decision
 
     def take_here(self) -> Decision:
+        self._taken = self.limiter._clock.instant()
         decision: Decision = self.limiter._count_here(Allow(*self._demand[:3]), self.limiter._local_source)
         return decision
 
@@ -42,8 +45,11 @@ class RateMember:
         decision: Decision = self.limiter._by_policy(self._demand.quota, self.cost)
         return decision
 
-    def refund_here(self, units: int) -> None:
-        self.limiter._local.change("REFUND", self.key, self.limiter._clock.instant(), units=units, age=None)
+    def refund_here(self, units: int) -> int:
+        """Gives back units of those that were counted when these were taken here, or since."""
+        given: int = self.limiter._local.change(
+            "REFUND", self.key, self.limiter._clock.instant(), units=units, since=self._taken)
+        return given
 
     def record_here(self, units: int) -> None:
         self.limiter._count_here(self.record(units), self.limiter._local_source)
@@ -80,6 +86,7 @@ class BudgetMember:
         return decision
 
     def take_here(self) -> Decision:
+        self.span = self.limiter.period_at(self.limiter._clock.shown())
         decision: Decision = self.limiter._count_here(self._request)
         return decision
 
@@ -87,8 +94,11 @@ class BudgetMember:
         decision: Decision = self.limiter._by_policy(self._request)
         return decision
 
-    def refund_here(self, units: int) -> None:
-        self.limiter._local.refund(self.key, units, self.limiter._clock.shown())
+    def refund_here(self, units: int) -> int:
+        """Gives back units that were taken here; none when their period is over."""
+        now = self.limiter._clock.shown()
+        given: int = self.limiter._local.refund(self.key, units, now) if now < self.span.end else 0
+        return given
 
     def record_here(self, units: int) -> None:
         self.limiter._count_here(replace(self._request, cost=units), force=True)
