@@ -1,6 +1,7 @@
 """What a server holds, and what it says it has counted. `server` may also be a connection to one."""
 
 import re
+import time
 from contextlib import contextmanager
 
 from .resp import Connection, Failed
@@ -21,6 +22,19 @@ def statistics(server):
 
 
 REPLICATING = "swlimit_replicating"
+
+
+def spent(server):
+    """The CPU time of the server's main thread, in seconds."""
+    found = info(server, "cpu")
+    return sum(float(found[f"used_cpu_{kind}_main_thread"]) for kind in ("user", "sys"))
+
+
+def idle(server, seconds):
+    """What it spends on doing nothing for so long."""
+    before = spent(server)
+    time.sleep(seconds)
+    return spent(server) - before
 
 
 def digest(server):

@@ -3,6 +3,7 @@
 import time
 
 from support.clock import set_clock
+from support.contents import idle
 from support.waiters import PATIENT, waiters
 
 DAY = ("1d", "1h")
@@ -35,3 +36,13 @@ def test_set_back(start, skewed):
         server.cli("SWLIMIT.UNBLOCK", "k")
         assert next_one.answer()[:3] == [1, 2, 1]
         assert time.monotonic() - started < 3
+
+
+def test_a_turn_that_is_an_hour_away_again_costs_nothing(start, skewed):
+    server = start(env=skewed(0))
+    with waiters(server) as wait:
+        server.cli("SWLIMIT.BLOCK", "k", "500ms")
+        wait("k", 2, *DAY, PATIENT)
+        set_clock(server, time.time() - 3600)
+        time.sleep(0.7)  # past the instant that the timer was set for
+        assert idle(server, 1) < 0.1

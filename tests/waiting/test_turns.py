@@ -5,6 +5,7 @@ import time
 import pytest
 
 from support.cli import ask, feed, numbers, stored
+from support.contents import idle
 from support.resp import Connection, Failed, encode
 from support.waiters import BLOCKED, PATIENT, waiting
 from support.waiting import eventually
@@ -112,6 +113,17 @@ def test_a_grant_wins_a_tie_with_the_timeout(server, wait):
     queue = [wait("k", 3, *DAY, "150ms"), wait("k", 3, *DAY, "150ms", "COST", 3), wait("k", 3, *DAY, "150ms")]
     server.cli("DEBUG", "SLEEP", "0.3")
     assert [waiter.answer()[0] for waiter in queue] == [1, 0, 1]
+
+
+def test_a_turn_that_is_an_hour_away_costs_nothing(server, wait):
+    """Also after a change that was no turn, and when nobody waits any more."""
+    block(server)
+    waiter = wait("k", 2, *DAY, PATIENT)
+    server.cli("SWLIMIT.RECORD", "k", 1, *DAY)
+    assert idle(server, 1) < 0.1
+    waiter.close()
+    eventually(lambda: waiting(server), 0)
+    assert idle(server, 1) < 0.1
 
 
 def test_each_key_of_each_database_has_a_queue(server, wait):

@@ -99,8 +99,9 @@ impl Waiting for Turns {
 
 /// How often to check again while the server pauses writes, in ms.
 const PAUSE_RETRY: u64 = 20;
-/// The longest period of the timer, in ms: a day. It is set again then.
-const MAX_PERIOD: u64 = 24 * 60 * 60 * 1000;
+/// The longest period of the timer, in ms: half an hour. It is set again then. Redis 7.0 counts the time from one run of
+/// timers to the next in µs, in 32 bits: with 36 minutes its main thread no longer sleeps.
+const MAX_PERIOD: u64 = 30 * 60 * 1000;
 /// The longest run of the timer's callback.
 const TIME_SLICE: Duration = Duration::from_millis(5);
 
@@ -171,10 +172,11 @@ pub fn set_timer(least: u64) {
     state.timer = Timer::start::<Turns>(period).map(|timer| (timer, at));
 }
 
-/// The server's timers follow the wall clock, and so run late when that is set back. Cron checks for that.
+/// The server's timers follow the wall clock, and so run late when that is set. Cron checks for that.
 fn check_timer() {
     let mut state = state();
-    if state.timer.is_some() && state.next() == Some(0) {
+    let is_late = state.timer.is_some_and(|(_, at)| at < monotonic_clock() || state.next() == Some(0));
+    if is_late {
         state.stop_timer();
         drop(state);
         set_timer(0);
