@@ -160,17 +160,23 @@ func (a *Admission) correctThere(part Part, more int64, age time.Duration) (int6
 func (a *Admission) correct(used []int64, back bool,
 	correct func(part Part, more int64, age time.Duration) (int64, error)) ([]int64, error) {
 	changes := make([]int64, len(used))
-	age := (now() - a.sent + a.timeout).Truncate(time.Millisecond) + time.Millisecond
-	for i, part := range a.counted() {
-		more := used[i] - part.units()
-		if more == 0 || more < 0 && !back {
+	passed, at := now()-a.sent, -1
+	age := (passed + a.timeout).Truncate(time.Millisecond) + time.Millisecond
+	for i, part := range a.parts {
+		if _, ok := part.(*holdRequest); ok {
+			continue
+		}
+		at++
+		more := used[at] - part.units()
+		isOver := passed >= a.Each[i].ResetAfter // what counts by now was counted later, such as in the next period
+		if more == 0 || more < 0 && (!back || isOver) {
 			continue
 		}
 		change, err := correct(part, more, age)
 		if err != nil {
 			return changes, err
 		}
-		changes[i] = change
+		changes[at] = change
 	}
 	return changes, nil
 }
