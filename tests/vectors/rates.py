@@ -110,5 +110,6 @@ def policies():
     for asked, shown in (([("default", hour)], ["default"]), ([("user", hour), ("ip", hour)], ["user", "ip"]),
                          ([("default", hour), ("default", 10 * second)], ["default-1h", "default-10s"]),
                          ([("a", 7 * day), ("b", day), ("a", 1_500)], ["a-7d", "b", "a-1500ms"]),
-                         ([("a", 90 * second)] * 3 + [("a", 90 * minute)], ["a-90s", "a-90s-2", "a-90s-3", "a-90m"])):
+                         ([("a", 90 * second)] * 3 + [("a", 90 * minute)], ["a-90s", "a-90s-2", "a-90s-3", "a-90m"]),
+                         ([("a-1h-2", hour), ("a", hour), ("a", hour)], ["a-1h-2", "a-1h", "a-1h-3"])):
         yield {"policies": asked, "shown": shown}

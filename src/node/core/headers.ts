@@ -32,13 +32,15 @@ type Headers = Record<string, string>;
 
 /** A name of its own for each policy of a header: those that are alike end in the window, then in a number. */
 export function policyNames(policies: readonly Policy[]): string[] {
-  const count = (names: readonly string[], wanted: string) => names.filter((name) => name === wanted).length;
-  const given = policies.map(({ name }) => name);
-  const own = policies.map(({ name, window }) => (count(given, name) === 1 ? name : `${name}-${durationText(window)}`));
-  return own.map((name, at) => {
-    const before = count(own.slice(0, at), name);
-    return before === 0 ? name : `${name}-${before + 1}`;
-  });
+  const names = new Set<string>();
+  for (const { name, window } of policies) {
+    const isAlike = policies.filter((other) => other.name === name).length > 1;
+    const own = isAlike ? `${name}-${durationText(window)}` : name;
+    let shown = own;
+    for (let number = 2; names.has(shown); number++) shown = `${own}-${number}`;
+    names.add(shown);
+  }
+  return [...names];
 }
 
 /** A limit with known remaining units. */

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any, Literal, NamedTuple
 
 from .quota import Quota, written
@@ -139,8 +140,11 @@ def _tightest(decisions: Iterable[Decision]) -> Decision:
 def policy_names(policies: Sequence[tuple[str, int]]) -> list[str]:
     """A name of its own for each policy of a header: those that are alike end in the window in ms, then in a number."""
     given = [name for name, _ in policies]
-    own = [name if given.count(name) == 1 else f"{name}-{written(window)}" for name, window in policies]
-    return [f"{name}-{before + 1}" if (before := own[:at].count(name)) else name for at, name in enumerate(own)]
+    names: list[str] = []
+    for name, window in policies:
+        own = name if given.count(name) == 1 else f"{name}-{written(window)}"
+        names.append(next(one for one in chain([own], (f"{own}-{n}" for n in count(2))) if one not in names))
+    return names
 
 
 def headers_of(named: Sequence[tuple[str, Decision]]) -> dict[str, str]:
