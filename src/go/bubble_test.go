@@ -40,14 +40,6 @@ func TestInABubble(t *testing.T) {
 			t.Errorf("%+v", d)
 		}
 
-		spent := must(Admit(background, []Part{budget.Request("settled", 1)}))
-		time.Sleep(24 * time.Hour)
-		must(budget.Allow(background, "settled"))
-		changes, err := spent.Settle(background, 0)
-		if !slices.Equal(changes, []int64{0}) || err != nil || must(budget.Allow(background, "settled")).Allowed() {
-			t.Errorf("%v, %v: units of the next period went back", changes, err)
-		}
-
 		holds := must(NewHolds(nil, 1, time.Minute))
 		first := must(Admit(background, []Part{holds.Request("k", 1)}, MaxAge(time.Hour)))
 		began = time.Now()

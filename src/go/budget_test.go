@@ -142,6 +142,11 @@ func TestAdmission(t *testing.T) {
 		if !reflect.DeepEqual(changes, []int64{-2, 1}) || left() != [2]int64{9, 49} {
 			t.Errorf("%v, %v", changes, left())
 		}
+		late := must(Admit(background, []Part{budget.Request(k, 5)}))
+		late.sent -= 25 * time.Hour
+		if changes := must(late.Settle(background, 0)); changes[0] != 0 || left() != [2]int64{9, 44} {
+			t.Errorf("%v, %v: the period in which they were counted is over", changes, left())
+		}
 		c := must(Admit(background, []Part{holds.Request(k, 1)}))
 		c.Release()
 		if d := must(Admit(background, []Part{holds.Request(k, 1)})); !d.Allowed {

@@ -137,7 +137,7 @@ func (a *Admission) run(s *settlement, used []int64) {
 	defer a.Release()
 	switch {
 	case a.Each[0].Source != FromServer:
-		s.changes, s.err = a.correct(used, true, a.correctHere)
+		s.changes, s.err = a.correct(used, true, correctHere)
 	case a.reservation == nil:
 		s.changes, s.err = a.correct(used, true, a.correctThere)
 	default:
@@ -145,10 +145,7 @@ func (a *Admission) run(s *settlement, used []int64) {
 	}
 }
 
-func (a *Admission) correctHere(part Part, more int64, age time.Duration) (int64, error) {
-	if ends := a.Each[slices.Index(a.parts, part)].ResetAfter; more < 0 && now()-a.sent >= ends {
-		return 0, nil // what is there now was counted since
-	}
+func correctHere(part Part, more int64, age time.Duration) (int64, error) {
 	return part.correctHere(more, age.Milliseconds())
 }
 
@@ -160,15 +157,11 @@ func (a *Admission) correctThere(part Part, more int64, age time.Duration) (int6
 func (a *Admission) correct(used []int64, back bool,
 	correct func(part Part, more int64, age time.Duration) (int64, error)) ([]int64, error) {
 	changes := make([]int64, len(used))
-	passed, at := now()-a.sent, -1
+	passed := now() - a.sent
 	age := (passed + a.timeout).Truncate(time.Millisecond) + time.Millisecond
-	for i, part := range a.parts {
-		if _, ok := part.(*holdRequest); ok {
-			continue
-		}
-		at++
-		more := used[at] - part.units()
-		isOver := passed >= a.Each[i].ResetAfter // what counts by now was counted later, such as in the next period
+	for i, part := range a.counted() {
+		more := used[i] - part.units()
+		isOver := passed >= a.Each[slices.Index(a.parts, part)].ResetAfter // what is there now was counted since
 		if more == 0 || more < 0 && (!back || isOver) {
 			continue
 		}
@@ -176,7 +169,7 @@ func (a *Admission) correct(used []int64, back bool,
 		if err != nil {
 			return changes, err
 		}
-		changes[at] = change
+		changes[i] = change
 	}
 	return changes, nil
 }

@@ -115,6 +115,13 @@ test("without a hold each is put right by itself", async (test) => {
   );
 });
 
+test("nothing of the next period goes back", async (test) => {
+  const { k, tokens } = plan(test, await connect(test));
+  const late = await admit([{ limiter: tokens, key: k, cost: 60 }]);
+  test.mock.method(Date, "now", () => Date.UTC(2200, 0));
+  assert.deepEqual([await late.settle(25), await tokens.refund(k, 100)], [[0], 60]);
+});
+
 test("without a server", async (test) => {
   const { streams, parts, left } = plan(test, undefined);
   const first = await admit(parts(60));

@@ -84,7 +84,11 @@ function budget(limiter: BudgetLimiter, key: string, cost: number): Member {
   const name = limiter.name(key);
   const demand = limiter.demand({ cost });
   let period: Period = { start: 0, end: 0 };
-  let ends = 0; // when what was taken here no longer counts
+  let ends = 0; // when what was taken no longer counts
+  const until = (decision: Decision) => {
+    ends = limiter.now() + (decision.resetAfter ?? 0);
+    return decision;
+  };
   return {
     name,
     cost,
@@ -92,15 +96,12 @@ function budget(limiter: BudgetLimiter, key: string, cost: number): Member {
       period = await limiter.periodNow(isLater);
       return { kind: "BUDGET", key: name, limit: demand.limit, until: period.end, cost };
     },
-    decided: (reply) => limiter.counted(limiter.decision(replyOf(reply), "server", period)),
-    here: (by, how) => {
-      const decision = limiter[how === "look" ? "decisionHere" : "here"](by, name, demand, how);
-      ends = limiter.now() + (decision.resetAfter ?? 0);
-      return decision;
-    },
+    decided: (reply) => limiter.counted(until(limiter.decision(replyOf(reply), "server", period))),
+    here: (by, how) => until(limiter[how === "look" ? "decisionHere" : "here"](by, name, demand, how)),
     correct: async (more) => {
       if (more > 0) await limiter.record(key, { cost: more });
-      return more > 0 ? more : -(await limiter.refund(key, -more));
+      if (more < 0) return limiter.now() < ends ? 0 - (await limiter.refund(key, -more)) : 0;
+      return more;
     },
     correctHere: (more) => {
       if (!limiter.countsHere) return 0;
