@@ -52,7 +52,7 @@ func TestInABubble(t *testing.T) {
 
 		rising := must(New(nil, Quota{Limit: 90, Window: time.Second}, WarmUp(time.Minute)))
 		most := int64(0)
-		// More often than a subinterval passes: a key of which nothing is counted any more begins anew.
+		// More often than a subinterval passes: a key of which nothing is counted begins from the cold limit again.
 		for range 3000 {
 			for must(rising.Allow(background, "k")).Allowed() {
 			}

@@ -999,7 +999,7 @@ fn requests_share_units_on_their_way() {
         let granted = together(90).await;
         assert!((5..90).contains(&granted), "{granted}");
         assert!(allowed() - before < 20, "{}", allowed() - before);
-        // It is dry: it is asked about now and then. Nothing else is known once the connection was made anew.
+        // It is dry: it is asked about now and then. Nothing else is known behind a new connection.
         fake.cut();
         connected(&limiter).await;
         let before = allowed();
