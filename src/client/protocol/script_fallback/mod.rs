@@ -52,7 +52,7 @@ pub(crate) struct Encoded(Arc<Inner>);
 struct Inner {
     connection: Box<dyn Connection>,
     module: Module,
-    /// For so long replies that have come wait for others.
+    /// A trip takes no longer.
     timeout: Duration,
     counters: Arc<Counters>,
     /// A [`Dialect`]. What a server lacks is only learned from what it refuses.

@@ -14,6 +14,8 @@ use crate::transport::{Failure, Reply};
 const SCRIPT: &str = include_str!("../../../lua/takeover.lua");
 static DIGEST: LazyLock<redis::Script> = LazyLock::new(|| redis::Script::new(SCRIPT));
 static CALL: LazyLock<[&'static str; 4]> = LazyLock::new(|| ["EVALSHA", DIGEST.get_hash(), "1", KEY]);
+/// With the reply that said so, no longer than a connection may be silent.
+const TRIPS: u32 = 2;
 const LOAD: Command = Command::server(&["SCRIPT", "LOAD", SCRIPT]);
 
 impl Inner {
@@ -32,23 +34,16 @@ impl Inner {
         if wrong.is_empty() {
             return Ok(());
         }
-        let places: Vec<usize> = wrong.iter().map(|(place, _)| *place).collect();
         let asked = commands.iter().filter(|command| !matches!(command, Command::Server { .. })).count();
+        let others_came = wrong.len() < asked;
         // Boxed, because it is rare: it would enlarge every command's future.
         let taking_over = Box::pin(self.take_over_all(commands, wrong, replies));
-        if places.len() == asked {
-            return taking_over.await;
+        if others_came {
+            // What the server has replied to the others counts, and is not sent again if the connection fails now.
+            let _ = timeout(TRIPS * self.timeout, taking_over).await;
+            return Ok(());
         }
-        // What the server has replied to the others counts, and is not sent again if the connection fails now. Nobody knows
-        // then whether these were executed at last.
-        if !matches!(timeout(self.timeout, taking_over).await, Ok(Ok(()))) {
-            for place in places {
-                if is_wrong_type(&replies[place]) {
-                    replies[place] = Reply::Nil;
-                }
-            }
-        }
-        Ok(())
+        taking_over.await
     }
 
     async fn take_over_all(
@@ -83,6 +78,8 @@ impl Inner {
         if wrong.is_empty() {
             return Ok(());
         }
+        // Until the replies come, nobody knows whether these are executed now.
+        wrong.iter().for_each(|(place, _)| replies[*place] = Reply::Nil);
         let came = self.send_among(commands, &wrong, None).await?;
         wrong.iter().zip(came).for_each(|((place, _), reply)| replies[*place] = reply);
         Ok(())
