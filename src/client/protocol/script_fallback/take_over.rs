@@ -14,7 +14,8 @@ use crate::transport::{Failure, Reply};
 const SCRIPT: &str = include_str!("../../../lua/takeover.lua");
 static DIGEST: LazyLock<redis::Script> = LazyLock::new(|| redis::Script::new(SCRIPT));
 static CALL: LazyLock<[&'static str; 4]> = LazyLock::new(|| ["EVALSHA", DIGEST.get_hash(), "1", KEY]);
-/// With the reply that said so, no longer than a connection may be silent.
+/// Replies that have come wait for so many trips of others, at most: with their own, no longer than a connection may be
+/// silent.
 const TRIPS: u32 = 2;
 const LOAD: Command = Command::server(&["SCRIPT", "LOAD", SCRIPT]);
 
