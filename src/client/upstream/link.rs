@@ -224,8 +224,8 @@ impl Link {
     /// Whether it would go there at once, or be decided at once because the server there is away.
     #[cfg(test)]
     pub fn finds(&self, address: &str, key: &[u8]) -> bool {
-        let node = self.topology.known(key).filter(|_| self.leads_to(address, key));
-        node.is_some_and(|node| node.health.is_unavailable() || node.health.current().is_some())
+        let is_ready = |node: Arc<Node>| node.health.is_unavailable() || node.health.current().is_some();
+        self.leads_to(address, key) && self.topology.known(key).is_some_and(is_ready)
     }
 
     /// Follows a redirection, once: nothing was executed.
