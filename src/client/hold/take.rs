@@ -73,9 +73,12 @@ impl HoldLimiter {
         wait: &Wait,
     ) -> Result<Hold, Error> {
         loop {
-            let reason = match self.take_there(renewer, pending.clone(), request, wait).await {
-                Err(Error::Unavailable(reason)) => reason,
-                taken => return taken,
+            let mut denied = None;
+            let reason = match (self.take_there(renewer, pending.clone(), request, wait, &mut denied).await, denied) {
+                // The caller's time is over: the denial stands, and the failure policy has no say.
+                (Err(Error::Unavailable(_)), Some(denied)) if wait.is_over() => return Ok(Hold::denied(denied)),
+                (Err(Error::Unavailable(reason)), _) => reason,
+                (taken, _) => return taken,
             };
             let again = Instant::now() + AGAIN;
             let hold = self.by_policy(&pending, reason, &wait.by(again)).await?;
@@ -118,13 +121,14 @@ impl HoldLimiter {
     }
 
     /// Takes a hold from the server: at once over the connection that all share, so that a free key never waits for a place; else
-    /// waiting, over one of its own; or in this process's queue, where the server keeps none.
+    /// waiting, over one of its own; or in this process's queue, where the server keeps none. Notes that it was denied.
     async fn take_there(
         &self,
         renewer: &HoldRenewer,
         mut pending: PendingHold,
         request: &HoldRequest<'_>,
         wait: &Wait,
+        last_denial: &mut Option<Decision>,
     ) -> Result<Hold, Error> {
         let (link, key) = (renewer.link(), Arc::clone(&pending.name.key));
         let (mut deadline, mut poll) = (request.deadline, None);
@@ -144,20 +148,20 @@ impl HoldLimiter {
             if held.granted > 0 {
                 return Ok(pending.kept(renewer, &held, sent));
             }
+            let denied = pending.decision(&held);
+            *last_denial = Some(denied);
             if held.retry_after.is_none() || wait.is_over() {
-                return Ok(Hold::denied(pending.decision(&held)));
+                return Ok(Hold::denied(denied));
             }
             match wait_there(renewer, &pending, wait).await {
-                Some(Err(Error::Refused(text))) if text == WAITS_ELSEWHERE => {
-                    return Ok(Hold::denied(pending.decision(&held)));
-                }
+                Some(Err(Error::Refused(text))) if text == WAITS_ELSEWHERE => return Ok(Hold::denied(denied)),
                 Some(waited) => match waited? {
                     Waited::Granted(held, renewed) => return Ok(pending.kept(renewer, &held, renewed)),
                     Waited::Denied(held) => return Ok(Hold::denied(pending.decision(&held))),
                     // It ended before it was renewed.
                     Waited::Lost => {}
                 },
-                None if wait.is_over() => return Ok(Hold::denied(pending.decision(&held))),
+                None if wait.is_over() => return Ok(Hold::denied(denied)),
                 // One of the callers that wait for a key here polls.
                 None => match &mut poll {
                     Some(poll) => poll.pause(link, &pending, held.retry_after, wait).await,

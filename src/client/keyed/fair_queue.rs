@@ -58,23 +58,26 @@ impl FairQueue {
     }
 
     /// Waits for its turn, then asks again and again, each time after as long as the reply says, at the latest after a
-    /// pause, until it is granted or there is nothing to hope for. The last decision; `None` when its turn has not come in time.
+    /// pause, until it is granted or there is nothing to hope for. `ask` gets the denial before. The last decision; `None`
+    /// when its turn has not come in time.
     pub async fn wait<F>(
         &self,
         key: &[u8],
         wait: &Wait,
         longest: Duration,
-        ask: impl Fn() -> F,
+        mut denied: Option<Decision>,
+        ask: impl Fn(Option<Decision>) -> F,
     ) -> Option<Result<Decision, Error>>
     where
         F: std::future::Future<Output = Result<Decision, Error>>,
     {
         let _turn = self.turn(key, wait).await?;
         loop {
-            let decision = match ask().await {
+            let decision = match ask(denied).await {
                 Ok(decision) if !decision.granted() => decision,
                 decided => return Some(decided),
             };
+            denied = Some(decision);
             match decision.retry_after() {
                 Some(pause) if pause <= wait.left() => wait.sleep_until(Instant::now() + pause.min(longest)).await,
                 _ => return Some(Ok(decision)),

@@ -17,6 +17,12 @@ use crate::transport::Reply;
 use crate::upstream::Link;
 use crate::wait::{Wait, POLL};
 
+/// The server's last denial, if the caller's time is over. It stands where the server no longer answers: the failure policy
+/// has no say then.
+fn standing(denied: Option<Decision>, wait: &Wait) -> Option<Decision> {
+    denied.filter(|denied| wait.is_over() && denied.source != Source::Failure)
+}
+
 impl Limiter {
     /// Waits for one's turn, at most so long: first come, first served, whatever each one's cost. The server keeps the
     /// queue where it can; elsewhere each process keeps its own and asks when the wait is over. Denied at once where
@@ -35,40 +41,46 @@ impl Limiter {
         let (key, demand) = (self.key(request.key), Demand { block: None, ..self.demand(&request) });
         let until = Instant::now() + timeout.min(Duration::from_millis(MAX_WINDOW));
         let until = request.deadline.map_or(until, |deadline| deadline.min(until));
-        let decision = self.wait(&key, &request, &demand, &self.0.client.wait(until)).await?;
+        let decision = self.wait(&key, &demand, &self.0.client.wait(until)).await?;
         self.0.client.counters.decided(&decision);
         Ok(decision)
     }
 
-    async fn wait(&self, key: &[u8], request: &Request<'_>, demand: &Demand, wait: &Wait) -> Result<Decision, Error> {
+    async fn wait(&self, key: &[u8], demand: &Demand, wait: &Wait) -> Result<Decision, Error> {
+        let mut denied = None;
         if let Ok(link) = self.0.deciding.link() {
-            match self.wait_there(link, key, demand, wait).await {
-                Some(Ok(decision)) => return Ok(decision),
+            match self.wait_there(link, key, demand, wait, &mut denied).await {
                 // No wait on the server now: the failure policy is asked again and again.
                 None | Some(Err(Error::Unavailable(_))) => {}
-                Some(Err(error)) => return Err(error),
+                Some(waited) => return waited,
             }
+        }
+        if let Some(denied) = standing(denied, wait) {
+            return Ok(denied);
         }
         // Where only a place is missing, one may become free, or units be given back.
         let link = self.0.deciding.link().ok().filter(|link| link.lets_wait(key));
         let longest = if link.is_some() { POLL } else { Duration::MAX };
-        let ask = || async move {
+        let ask = |denied: Option<Decision>| async move {
             if let Some(link) = link.filter(|link| link.lets_wait(key)) {
                 match self.wait_in_place(link, key, demand, wait).await {
                     None | Some(Err(Error::Unavailable(_))) => {}
                     Some(waited) => return waited,
                 }
             }
-            match self.near(key, demand)? {
-                Ok(decision) => Ok(decision),
-                Err(far) => self.far(far, key, demand, None).await,
+            match (self.decide(key, demand, None).await, standing(denied, wait)) {
+                (Err(Error::Unavailable(_)), Some(denied)) => Ok(denied),
+                (decided, _) => self.allowed_on_failure(decided, key, demand),
             }
         };
-        match self.0.client.fair_queue.wait(key, wait, longest, ask).await {
+        match self.0.client.fair_queue.wait(key, wait, longest, denied, ask).await {
             Some(decided) => decided,
             // Others were before, to the end.
             None => {
-                let peeked = self.peek(*request).await?;
+                let peeked = match (self.peek_as(key, demand, None).await, standing(denied, wait)) {
+                    (Err(Error::Unavailable(_)), Some(denied)) => return Ok(denied),
+                    (peeked, _) => self.or_on_failure(peeked, demand, |windows, demand| windows.peek(key, demand))?,
+                };
                 let retry_after = peeked.retry_after.map(|ms| ms.max(1));
                 Ok(Decision { granted: 0, retry_after, ..peeked })
             }
@@ -76,13 +88,14 @@ impl Limiter {
     }
 
     /// Waits on the server. A free key is granted over the connection that all share, so that it never waits for a
-    /// place.
+    /// place; else it is noted that it was denied.
     async fn wait_there(
         &self,
         link: &Arc<Link>,
         key: &[u8],
         demand: &Demand,
         wait: &Wait,
+        denied: &mut Option<Decision>,
     ) -> Option<Result<Decision, Error>> {
         // The script does not know of waiting.
         if link.is_scripted(key) {
@@ -98,13 +111,11 @@ impl Limiter {
             Ok(decision) if !decision.granted() => decision,
             done => return Some(done),
         };
+        *denied = Some(at_once);
         if at_once.retry_after().is_none_or(|pause| pause > wait.left()) {
             return Some(Ok(at_once));
         }
-        match self.wait_in_place(link, key, demand, wait).await {
-            None if wait.is_over() => Some(Ok(at_once)),
-            waited => waited,
-        }
+        self.wait_in_place(link, key, demand, wait).await
     }
 
     /// Waits over a connection of its own; `None` where there is no place.

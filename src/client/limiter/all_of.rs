@@ -63,6 +63,17 @@ impl<'a> AllOf<'a> {
 
     /// The decision of the server, of what is known of it, or of the failure policies.
     pub async fn decide(&self, client: &Arc<Shared>, deadline: Option<Instant>) -> Result<Decisions, Error> {
+        match self.ask(client, deadline).await {
+            Err(Error::Unavailable(reason)) => self.decide_by_policy(reason),
+            decided => decided,
+        }
+    }
+
+    /// The decision of the server, or of what is known of it.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] while the server is away.
+    async fn ask(&self, client: &Arc<Shared>, deadline: Option<Instant>) -> Result<Decisions, Error> {
         let Ok(link) = self.0[0].limiter.deciding().link() else { return self.decide_by_policy("".into()) };
         let is_direct = |member: &Member| matches!(member.limiter.deciding(), DecidingMode::Direct(_));
         let mut parts = together(self.0.iter().map(|member| (member.leases(), &*member.key, &member.demand)));
@@ -77,14 +88,10 @@ impl<'a> AllOf<'a> {
                 return Ok(decisions);
             }
         }
-        let decided = match link.deadline(deadline) {
-            Ok(deadline) if is_reserved => from_landed(parts, deadline).await,
-            Ok(deadline) => self.decide_by_server(client, link, parts, deadline).await,
-            Err(error) => Err(error),
-        };
-        match decided {
-            Err(Error::Unavailable(reason)) => self.decide_by_policy(reason),
-            decided => decided,
+        let deadline = link.deadline(deadline)?;
+        match is_reserved {
+            true => from_landed(parts, deadline).await,
+            false => self.decide_by_server(client, link, parts, deadline).await,
         }
     }
 
@@ -104,8 +111,7 @@ impl<'a> AllOf<'a> {
         let has_risen = self.0.iter_mut().map(Member::rise).max() == Some(true);
         if has_risen {
             // Without a reply, the denial stands: the failure policy has no say.
-            let is_reply = |again: &Decisions| again.each.iter().all(|decision| decision.source != Source::Failure);
-            if let Some(again) = self.decide(client, deadline).await.ok().filter(is_reply) {
+            if let Ok(again) = self.ask(client, deadline).await {
                 self.learn(&again);
                 decided = again;
             }

@@ -17,7 +17,7 @@ use crate::transport::Reply;
 use crate::upstream::Link;
 
 /// A request that cannot be decided near itself, and what its leases do about it.
-pub(super) struct Far(Option<Box<Elsewhere>>);
+struct Far(Option<Box<Elsewhere>>);
 
 impl Limiter {
     /// Decides a request, and counts it if it is granted.
@@ -31,48 +31,70 @@ impl Limiter {
         // No future is made where nobody is waited for.
         let decision = match self.is_warming() {
             true => Box::pin(self.allow_warming(&key, &demand, request.deadline)).await?,
-            false => match self.near(&key, &demand)? {
-                Ok(decision) => decision,
-                Err(far) => self.far(far, &key, &demand, request.deadline).await?,
+            false => match self.near(&key, &demand) {
+                Ok(Ok(decision)) => decision,
+                Ok(Err(far)) => {
+                    let decided = self.far(far, &key, &demand, request.deadline).await;
+                    self.allowed_on_failure(decided, &key, &demand)?
+                }
+                Err(error) => self.allowed_on_failure(Err(error), &key, &demand)?,
             },
         };
         self.0.client.counters.decided(&decision);
         Ok(decision)
     }
 
+    /// The decision of a request as its mode says, and not the failure policy's.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] while the server is away; otherwise as [`allow`](Self::allow).
+    pub(super) async fn decide(
+        &self,
+        key: &[u8],
+        demand: &Demand,
+        deadline: Option<Instant>,
+    ) -> Result<Decision, Error> {
+        match self.near(key, demand)? {
+            Ok(decision) => Ok(decision),
+            Err(far) => self.far(far, key, demand, deadline).await,
+        }
+    }
+
+    /// The decision, or the failure policy's if the server is away, which counts it.
+    pub(super) fn allowed_on_failure(
+        &self,
+        decided: Result<Decision, Error>,
+        key: &[u8],
+        demand: &Demand,
+    ) -> Result<Decision, Error> {
+        self.or_on_failure(decided, demand, |windows, demand| windows.allow(key, demand))
+    }
+
     /// The decision of a request about which nobody has to be asked.
     #[inline]
-    pub(super) fn near(&self, key: &[u8], demand: &Demand) -> Result<Result<Decision, Far>, Error> {
-        let away = |error| self.or_on_failure(Err(error), demand, |windows, demand| windows.allow(key, demand));
+    fn near(&self, key: &[u8], demand: &Demand) -> Result<Result<Decision, Far>, Error> {
         match &self.0.deciding {
             DecidingMode::Local(windows) => windows.allow(key, demand).map(|exact| Ok(Source::Local.decided(exact))),
             DecidingMode::Eventual(_, eventual) => match eventual.decide(key, demand)? {
                 Decided::Here(decision) => Ok(Ok(decision)),
-                Decided::ByPolicy => away(Error::Unavailable("nothing could be synchronized lately".into())).map(Ok),
+                Decided::ByPolicy => Err(Error::Unavailable("nothing could be synchronized lately".into())),
                 Decided::ByServer => Ok(Err(Far(None))),
             },
-            DecidingMode::Leased(_, leases) => match leases.decide(key, demand) {
-                Ok(decided) => Ok(decided.map_err(|elsewhere| Far(Some(elsewhere)))),
-                Err(error) => away(error).map(Ok),
-            },
+            DecidingMode::Leased(_, leases) => {
+                Ok(leases.decide(key, demand)?.map_err(|elsewhere| Far(Some(elsewhere))))
+            }
             DecidingMode::Cached(_) => Ok(self.0.client.deny_cache.find(key, demand, now()).ok_or(Far(None))),
             DecidingMode::Direct(_) => Ok(Err(Far(None))),
         }
     }
 
-    /// The server's decision, or the failure policy's.
-    pub(super) async fn far(
-        &self,
-        far: Far,
-        key: &[u8],
-        demand: &Demand,
-        deadline: Option<Instant>,
-    ) -> Result<Decision, Error> {
-        let decided = match (&self.0.deciding, far.0) {
-            (DecidingMode::Leased(link, leases), Some(elsewhere)) => match link.deadline(deadline) {
-                Ok(deadline) => Box::pin(leases.ask(elsewhere, demand, deadline)).await,
-                Err(error) => Err(error),
-            },
+    /// The server's decision.
+    async fn far(&self, far: Far, key: &[u8], demand: &Demand, deadline: Option<Instant>) -> Result<Decision, Error> {
+        match (&self.0.deciding, far.0) {
+            (DecidingMode::Leased(link, leases), Some(elsewhere)) => {
+                let deadline = link.deadline(deadline)?;
+                Box::pin(leases.ask(elsewhere, demand, deadline)).await
+            }
             (mode, _) => {
                 let (link, deny_cache) = (mode.link()?, &self.0.client.deny_cache);
                 let (ticket, sent) = (deny_cache.ticket(key), Instant::now());
@@ -88,8 +110,7 @@ impl Limiter {
                     Source::Server.decided(exact)
                 })
             }
-        };
-        self.or_on_failure(decided, demand, |windows, demand| windows.allow(key, demand))
+        }
     }
 
     pub(super) async fn ask(

@@ -122,7 +122,7 @@ impl Limiter {
     ) -> Result<Decision, Error> {
         let deadline = self.latest(deadline);
         let asked = self.warmed(key, demand);
-        let denied = self.decide_by(key, &asked, deadline).await?;
+        let denied = self.allowed_on_failure(self.decide(key, &asked, deadline).await, key, &asked)?;
         self.learn(key, &denied, true);
         if denied.granted() || asked == *demand {
             return Ok(denied);
@@ -131,19 +131,11 @@ impl Limiter {
         let again = self.warmed(key, demand);
         if again.exact.quota.limit > asked.exact.quota.limit {
             // Without a reply, the denial stands: the failure policy has no say.
-            let decided = self.decide_by(key, &again, deadline).await;
-            if let Some(decision) = decided.ok().filter(|decision| decision.source != Source::Failure) {
+            if let Ok(decision) = self.decide(key, &again, deadline).await {
                 self.learn(key, &decision, true);
                 return Ok(self.told(key, demand, decision));
             }
         }
         Ok(self.told(key, demand, denied))
-    }
-
-    async fn decide_by(&self, key: &[u8], demand: &Demand, deadline: Option<Instant>) -> Result<Decision, Error> {
-        match self.near(key, demand)? {
-            Ok(decision) => Ok(decision),
-            Err(far) => self.far(far, key, demand, deadline).await,
-        }
     }
 }

@@ -98,7 +98,11 @@ impl Reply {
         }
     }
 
+    /// Null stands where no reply came to one of several commands.
     fn unclear(&self) -> Error {
-        Error::Answer(self.to_string())
+        match self {
+            Self::Nil => Error::Unavailable("no reply to this command".into()),
+            _ => Error::Answer(self.to_string()),
+        }
     }
 }

@@ -99,6 +99,30 @@ fn what_an_own_id_is_granted_late_is_given_back() {
     });
 }
 
+/// The server denied it, and is away when the caller's time ends: its denial stands, whatever the failure policy.
+#[test]
+fn the_servers_denial_stands_at_the_end_of_a_wait() {
+    for fake in [Fake::new, || Fake::new().waiting(), || Fake::new().scripted()] {
+        for policy in [OnFailure::Allow, OnFailure::Local, OnFailure::Error] {
+            paused(async {
+                let fake = fake();
+                let (client, other) = (client(&fake), client(&fake));
+                let _held = one_at_a_time(&fake, &other).await.hold("key").await.unwrap();
+                one_at_a_time(&fake, &client).await;
+                let limiter = client.holds(1).ttl(TTL).on_failure(policy).build().unwrap();
+                let goes_away = async {
+                    sleep(995 * MS).await;
+                    fake.fault(Fault::BlackHole);
+                };
+                let waits = limiter.hold(HoldRequest::new("key").wait(1_000 * MS));
+                let (hold, ()) = tokio::join!(waits, goes_away);
+                let hold = hold.unwrap();
+                assert_eq!((hold.granted(), hold.source()), (false, Source::Server), "{policy:?}");
+            });
+        }
+    }
+}
+
 /// Two callers wait with one id: the second takes over the place, and the first one's wait is over.
 #[test]
 fn a_wait_that_another_has_taken_over_ends() {

@@ -322,6 +322,34 @@ fn several_leased_limits() {
     });
 }
 
+/// A key of one of them is being taken over from the script when the connection ends: the failure policy decides, whether
+/// or not the request was sent again. What was leased beside it is kept.
+#[test]
+fn several_limits_whose_connection_ends_while_a_key_is_taken_over() {
+    for (lost, after, in_doubt) in [("EVALSHA", 0, 0), ("SWLIMIT.MALLOW", 1_500, 2)] {
+        paused(async {
+            let fake = Fake::new();
+            let client = Client::builder().timeout(Duration::from_millis(100)).over(fake.clone()).unwrap();
+            let of = |limit| client.limiter(quota(limit, 60_000, 12)).mode(Mode::Leased).on_failure(OnFailure::Deny);
+            let (few, many) = (of(1_000).build().unwrap(), of(5_000).build().unwrap());
+            connected(&few).await;
+            let both = [(&few, Request::new("a")), (&many, Request::new("b"))];
+            fake.delay([(500, 500)]);
+            join_all((0..11).map(|_| client.allow_all(&both))).await;
+            fake.refuse("b", "WRONGTYPE Operation against a key holding the wrong kind of value");
+            let leased = client.statistics().leased;
+            let (decided, _) = tokio::join!(client.allow_all(&both), async {
+                sleep(Duration::from_micros(after)).await;
+                fake.lose_replies(lost, 1, false);
+            });
+            let decided = decided.unwrap();
+            assert_eq!((decided.granted(), decided.each()[0].source()), (false, Source::Failure));
+            let statistics = client.statistics();
+            assert_eq!((statistics.in_doubt, statistics.leased > leased), (in_doubt, true));
+        });
+    }
+}
+
 /// They wait for units on their way as those of one limit do: for one trip, and for all or none. Where one limit has too
 /// few, nobody asks again, and the units of the other are there for others.
 #[test]
@@ -836,6 +864,60 @@ fn only_local_is_a_window_like_any_other() {
         assert_eq!((limiter.unblock("b").await, limiter.unblock("b").await), (Ok(true), Ok(false)));
         assert!(client.allow_all(&[(&limiter, Request::new("b"))]).await.unwrap().granted());
         assert_eq!(client.top(1).await, Err(Error::NoServer("top")));
+    });
+}
+
+/// The server denied it, and is away when the caller's time ends: its denial stands, whatever the failure policy.
+#[test]
+fn the_servers_denial_stands_at_the_end_of_a_wait() {
+    let fakes: [(fn() -> Fake, bool); 3] =
+        [(Fake::new, true), (|| Fake::new().waiting(), true), (|| Fake::new().scripted(), false)];
+    for (fake, asks_at_once) in fakes {
+        for policy in [OnFailure::Allow, OnFailure::Local, OnFailure::Error] {
+            paused(async {
+                let fake = fake();
+                let client = client(&fake);
+                let limiter =
+                    client.limiter(quota(1, 1_000, 10)).mode(Mode::Direct).on_failure(policy).build().unwrap();
+                connected(&limiter).await;
+                assert!(allow(&limiter, "k").await.granted());
+                let longest = allow(&limiter, "k").await.retry_after().unwrap();
+                let goes_away = async {
+                    sleep(longest / 2).await;
+                    fake.fault(Fault::BlackHole);
+                };
+                // The second one's turn does not come: unless it was asked for before, nobody has denied it.
+                let waits = async || limiter.acquire("k", longest).await;
+                let (first, second, ()) = tokio::join!(waits(), waits(), goes_away);
+                for decision in [Some(first), asks_at_once.then_some(second)].into_iter().flatten() {
+                    let decision = decision.unwrap();
+                    assert_eq!((decision.granted(), decision.source()), (false, Source::Server), "{policy:?}");
+                }
+                // Nothing was counted in this process.
+                if policy == OnFailure::Local {
+                    assert!(allow(&limiter, "k").await.granted());
+                }
+            });
+        }
+    }
+}
+
+/// The time of whom others were before is over when it looks: that is no failure of the server's.
+#[test]
+fn whose_turn_does_not_come_is_denied() {
+    paused(async {
+        let fake = Fake::new().scripted();
+        let client = client(&fake);
+        let limiter = client.limiter(quota(1, 1_000, 10)).mode(Mode::Direct).on_failure(OnFailure::Error);
+        let limiter = limiter.build().unwrap();
+        connected(&limiter).await;
+        assert!(allow(&limiter, "k").await.granted());
+        let longest = allow(&limiter, "k").await.retry_after().unwrap();
+        let request = || Request::new("k").deadline(Instant::now() + longest);
+        let waits = async || limiter.acquire(request(), 2 * longest).await;
+        let (first, second) = tokio::join!(waits(), waits());
+        let (first, second) = (first.unwrap(), second.unwrap());
+        assert_eq!((first.granted(), second.granted(), second.source()), (true, false, Source::Server));
     });
 }
 

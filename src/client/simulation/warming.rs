@@ -187,6 +187,32 @@ fn the_failure_policy_grants_nothing_that_the_server_has_denied() {
     });
 }
 
+/// What it would have granted in place of the second command is not counted in this process.
+#[test]
+fn the_failure_policy_counts_nothing_that_the_server_has_denied() {
+    for is_of_several in [false, true] {
+        paused(async {
+            let fake = network();
+            let limiter = process(&fake, Mode::Direct);
+            asks(&limiter, Duration::from_millis(8), LENGTH * 3 / 2).await;
+            let client = Client::builder().timeout(Duration::from_millis(20)).over(fake.clone()).unwrap();
+            let late = builder(&client).mode(Mode::Direct).on_failure(OnFailure::Local).build().unwrap();
+            assert!(!late.peek("k").await.unwrap().granted());
+            fake.delay([(500, 500), (500, 500), (1_000_000, 1_000_000)]);
+            let request = || [(&late, Request::new("k"))];
+            let denied = match is_of_several {
+                true => client.allow_all(&request()).await.unwrap().each()[0],
+                false => late.allow("k").await.unwrap(),
+            };
+            assert_eq!((denied.granted(), denied.source()), (false, Source::Server));
+            // The first of a tenth of the limit.
+            let first = late.allow("k").await.unwrap();
+            let whole = first.limit() / 10;
+            assert_eq!((first.source(), first.remaining()), (Source::Failure, Some(whole - 1)));
+        });
+    }
+}
+
 /// The step has come for which it would wait.
 #[test]
 fn what_exceeds_the_share_of_this_process_never_fits() {

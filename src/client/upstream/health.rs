@@ -1,6 +1,6 @@
 //! What a reply says about the server's health.
 
-use crate::protocol::is_unknown_command;
+use crate::protocol::{is_unknown_command, NOT_EXECUTED};
 use crate::servers::Reason;
 use crate::transport::{Failure, Reply};
 
@@ -33,7 +33,10 @@ pub(super) enum Redirection {
 /// Whether an error says that the server cannot decide now.
 pub(crate) fn is_failure(error: &str) -> bool {
     let code = error.split(' ').next().unwrap_or_default();
-    FAILURES.contains(&code) || redirection_of(error).is_some() || error.contains("max number of clients")
+    FAILURES.contains(&code)
+        || code == NOT_EXECUTED
+        || redirection_of(error).is_some()
+        || error.contains("max number of clients")
 }
 
 /// Why there is no reply; or the first error among the replies with which the server says that it cannot decide now. A
@@ -130,7 +133,12 @@ mod tests {
 
     #[test]
     fn failures_are_the_servers_and_not_the_callers() {
-        for text in ["LOADING Redis is loading", "READONLY You can't write", "ERR max number of clients reached"] {
+        for text in [
+            "LOADING Redis is loading",
+            "READONLY You can't write",
+            "ERR max number of clients reached",
+            "NOTEXECUTED connection reset",
+        ] {
             assert!(is_failure(text), "{text}");
         }
         for text in ["WRONGTYPE Operation", "NOPERM no", "ERR count would overflow", "ERR unknown command 'X'"] {

@@ -235,7 +235,7 @@ impl Landing {
         let [ahead, peeked] = replies else { return };
         let granted = match ahead {
             Reply::Error(text) => return self.refused(text),
-            ahead => ahead.decision(),
+            ahead => one_of_several(&core.link, ahead).decision(),
         };
         let Ok(granted) = granted else { return };
         core.link.count(Count::Leased, granted.granted);
@@ -536,11 +536,17 @@ pub(crate) fn decided<'a>(link: &Link, settled: &'a Settled) -> Result<(&'a Repl
     match (&settled.batch, reply) {
         (Batch::One(_), own) => Ok((own, settled.line.unix_ms(settled.sent), &[])),
         (_, Reply::Array(replies)) => match replies.as_slice() {
-            [time, own, ahead @ ..] => Ok((own, time.unix_ms(), ahead)),
+            [time, own, ahead @ ..] => Ok((one_of_several(link, own), time.unix_ms(), ahead)),
             replies => Err(Error::Answer(joined(replies))),
         },
         (_, reply) => Err(Error::Answer(reply.to_string())),
     }
+}
+
+/// The reply to one of several commands; without one, whether its units were counted is in doubt.
+fn one_of_several<'a>(link: &Link, reply: &'a Reply) -> &'a Reply {
+    link.count(Count::InDoubt, u64::from(*reply == Reply::Nil));
+    reply
 }
 
 impl Core {

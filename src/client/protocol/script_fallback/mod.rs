@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::call::InDialect;
+pub(crate) use self::take_over::NOT_EXECUTED;
 use super::command::Command;
 use crate::mode::Module;
 use crate::servers::Backend;

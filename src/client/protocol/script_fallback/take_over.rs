@@ -17,6 +17,8 @@ static CALL: LazyLock<[&'static str; 4]> = LazyLock::new(|| ["EVALSHA", DIGEST.g
 /// Replies that have come wait for so many trips of others, at most: with their own, no longer than a connection may be
 /// silent.
 const TRIPS: u32 = 2;
+/// So begins the error of a command, in place of the server's, whose connection failed before its key was taken over.
+pub(crate) const NOT_EXECUTED: &str = "NOTEXECUTED";
 const LOAD: Command = Command::server(&["SCRIPT", "LOAD", SCRIPT]);
 
 impl Inner {
@@ -41,7 +43,11 @@ impl Inner {
         let taking_over = Box::pin(self.take_over_all(commands, wrong, replies));
         if others_came {
             // What the server has replied to the others counts, and is not sent again if the connection fails now.
-            let _ = timeout(TRIPS * self.timeout, taking_over).await;
+            let taken = timeout(TRIPS * self.timeout, taking_over).await;
+            if let Ok(Err(failure)) = taken {
+                let refused = replies.iter_mut().filter(|reply| is_wrong_type(reply));
+                refused.for_each(|reply| *reply = Reply::Error(format!("{NOT_EXECUTED} {failure}")));
+            }
             return Ok(());
         }
         taking_over.await

@@ -127,7 +127,11 @@ impl Server {
             self.expiries.remove(&key);
             self.keys.remove(&key);
         }
-        if let Some(refused) = self.refused.get(&key) {
+        let keys = match text[0].as_str() {
+            "SWLIMIT.MALLOW" => &words[2..][..text[1].parse().unwrap()],
+            _ => std::slice::from_ref(&key),
+        };
+        if let Some(refused) = keys.iter().find_map(|key| self.refused.get(key)) {
             return Err(refused.clone());
         }
         Ok(match text[0].as_str() {
