@@ -2,6 +2,7 @@ package swlimit
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -182,6 +183,60 @@ func TestDefaults(t *testing.T) {
 	for _, r := range defaults.Deadlines {
 		if got := patience(time.Duration(r.Left) * time.Microsecond).Microseconds(); got != r.Wait {
 			t.Errorf("%d µs left: %d instead of %d", r.Left, got, r.Wait)
+		}
+	}
+}
+
+func TestSeveralLimitsEachByItsOwnPolicy(t *testing.T) {
+	var defaults struct {
+		Failures []struct {
+			Parts []struct {
+				OnFailure   Decider `json:"on_failure"`
+				Limit, Cost int64
+			}
+			Outcome string
+			Left    []*int64
+		}
+	}
+	vectors(t, "defaults", &defaults)
+	conn := connect(t, Server{Addr: "127.0.0.1:1"})
+	together := map[string]func([]Request) (bool, error){
+		"AllowAll": func(requests []Request) (bool, error) {
+			decisions, err := AllowAll(background, requests...)
+			return decisions.Allowed, err
+		},
+		"Admit": func(requests []Request) (bool, error) {
+			var parts []Part
+			for _, r := range requests {
+				parts = append(parts, r)
+			}
+			admission, err := Admit(background, parts)
+			return err == nil && admission.Allowed, err
+		},
+	}
+	for name, decide := range together {
+		for _, c := range defaults.Failures {
+			var requests []Request
+			for _, part := range c.Parts {
+				l := limiter(t, conn, part.Limit, OnFailure(part.OnFailure))
+				requests = append(requests, l.Request(key(), part.Cost))
+			}
+			allowed, err := decide(requests)
+			if (err != nil) != (c.Outcome == "error") || allowed != (c.Outcome == "granted") ||
+				err != nil && !errors.Is(err, ErrUnavailable) {
+				t.Errorf("%s: %+v: %v, %v", name, c, allowed, err)
+			}
+			for i, r := range requests {
+				if c.Left[i] == nil {
+					continue
+				}
+				if left, _ := must(r.limiter.Peek(background, r.key)).Remaining(); left != *c.Left[i] {
+					t.Errorf("%s: %+v: %d of %d are left", name, c, left, i)
+				}
+			}
+		}
+		if len(defaults.Failures) < 25 {
+			t.Errorf("only %d cases", len(defaults.Failures))
 		}
 	}
 }

@@ -2,8 +2,8 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { admit, BudgetLimiter, HoldLimiter, Limiter } from "swlimit";
-import { asModule, connect, eventually, key, sender, slowly } from "./support.mjs";
+import { admit, allowAll, BudgetLimiter, HoldLimiter, Limiter, UnavailableError } from "swlimit";
+import { asModule, connect, eventually, key, sender, slowly, vectors } from "./support.mjs";
 
 /** A plan: 2 streams at once, 3 requests an hour, 100 tokens a year. */
 function plan(test, client, options) {
@@ -149,6 +149,26 @@ test("while the server does not answer, each by its policy", async (test) => {
   assert.deepEqual([again.granted, await again.settle(23, 1)], [true, [3, 0]]);
   assert.deepEqual([(await admit(parts(3))).granted, (await admit(parts(2))).granted], [false, true]);
 });
+
+for (const [name, decide] of Object.entries({ admit, allowAll })) {
+  test(`while the server does not answer, ${name} decides each part by its own policy`, async (test) => {
+    for (const { parts, outcome, left } of vectors("defaults").failures) {
+      const client = () => Promise.reject(new Error("connection refused"));
+      const asked = parts.map(({ on_failure: onFailure, limit, cost }, at) => {
+        const limiter = new Limiter({ client, limit, window: "1h", onFailure });
+        test.after(() => limiter.close());
+        return { limiter, key: `${at}`, cost };
+      });
+      const found = await decide(asked).then(
+        ({ granted }) => (granted ? "granted" : "denied"),
+        (error) => error instanceof UnavailableError && "error",
+      );
+      const remains = async ({ limiter, key }, at) => (left[at] === null ? null : (await limiter.peek(key)).remaining);
+      const here = await Promise.all(asked.map(remains));
+      assert.deepEqual([found, here], [outcome, left], JSON.stringify(parts));
+    }
+  });
+}
 
 test("what a policy grants uncounted is not corrected", async (test) => {
   const { parts } = plan(test, () => new Promise(() => {}), { timeout: 50, onFailure: "allow" });

@@ -352,6 +352,40 @@ def test_waiting_for_the_server(plans, kind, server, policy):
         assert plan.left() == (4, 700, 2)
 
 
+@pytest.mark.parametrize("policy", ["local", "allow", "deny", "error"])
+def test_the_caller_s_time_ends_while_it_waits(plans, kind, server, policy):
+    """Who waits was denied by the server, which may still answer: that denial stands, whatever the policy."""
+    with Relay(server.port) as relay:
+        plan = plans(relay.port, on_failure=policy)
+        others = [eventually(lambda: plan.streams.hold("{u}:streams")) for _ in range(2)]
+        assert all(other.source == "server" for other in others)
+        asked = plan.requests.statistics.server
+
+        def interrupt():
+            eventually(lambda: plan.requests.statistics.server > asked)
+            relay.swallows = True
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        before = time.monotonic()
+        admission = plan.admit(wait="10m", deadline=0.4)
+        assert time.monotonic() - before < 1
+        thread.join()
+        relay.swallows = False
+        assert not admission and {one.source for one in admission.each} == {"server"}
+        assert plan.requests.statistics.failure == 0
+
+
+def test_who_waits_is_denied_when_the_limiter_is_closed(plans, kind):
+    plan = plans(on_failure="allow", local_share=1)
+    others = [plan.streams.hold("{u}:streams") for _ in range(2)]
+    timer = threading.Timer(0.2, plan.requests.close)
+    timer.start()
+    admission = plan.admit(wait="1m")
+    timer.join()
+    assert not admission and all(others)
+
+
 @pytest.mark.parametrize("policy", ["deny", "error"])
 def test_the_policy_takes_no_wait(plans, policy):
     plan = plans(1, on_failure=policy)

@@ -1,5 +1,6 @@
 """When the server is away, or cannot do its work, or has no module."""
 
+import json
 import logging
 import os
 import signal
@@ -8,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from support.server import free_port
+from support.server import ROOT, free_port
 from support.waiting import eventually
 from swlimit import ModuleMissing, ServerAway
 from swlimit._protocol.replies import reason
@@ -69,6 +70,43 @@ def test_several_limits_without_a_server(kind, limiter, nobody):
         found = [kind.allow_all(one.request("k", 2), other.request("o")) for _ in range(3)]
         assert [bool(decision) for decision in found] == granted
         assert all(member.source == "failure" for decision in found for member in decision.members)
+
+
+@pytest.mark.parametrize("together", ["admit", "allow_all"])
+def test_several_limits_each_by_its_own_policy(kind, limiter, nobody, together):
+    """The same in every language."""
+    for case in json.loads((ROOT / "tests/vectors/defaults.json").read_text())["failures"]:
+        limiters = [limiter(part["limit"], "1h", "1m", client=nobody, on_failure=part["on_failure"])
+                    for part in case["parts"]]
+        requests = [one.request(str(at), part["cost"]) for at, (one, part) in enumerate(zip(limiters, case["parts"]))]
+        try:
+            decided = kind.admit(requests) if together == "admit" else kind.allow_all(*requests)
+            outcome = "granted" if decided else "denied"
+        except ServerAway:
+            outcome = "error"
+        left = [limiters[at].peek(str(at)).remaining if part["on_failure"] == "local" else None
+                for at, part in enumerate(case["parts"])]
+        assert (outcome, left) == (case["outcome"], case["left"]), case
+
+
+@pytest.mark.parametrize("kinds", [("budget", "hold"), ("hold", "budget"), ("hold", "rate"), ("rate", "hold")])
+def test_what_a_part_counts_here_goes_back_where_another_denies(kind, limiter, nobody, kinds):
+    make = {"budget": lambda **options: kind.budget_limiter(nobody, 100, "month", **options),
+            "hold": lambda **options: kind.hold_limiter(nobody, 10, **options),
+            "rate": lambda **options: limiter(10, client=nobody, **options)}
+    counting, other = (make[name] for name in kinds)
+    here, deny, allow = counting(on_failure="local"), other(on_failure="deny"), other(on_failure="allow")
+    for _ in range(20):
+        assert not kind.admit([here.request("a"), deny.request("b")])
+        assert not kind.admit([deny.request("b"), here.request("a")])
+    admission = kind.admit([here.request("a"), allow.request("b")])
+    assert admission and {one.source for one in admission.each} == {"failure"}
+    assert kind.call(admission.settle, 0) == [-1 if kinds[0] != "hold" else 0]
+    assert kind.admit([allow.request("b"), here.request("a")])
+    raising = make[kinds[1]](on_failure="error")
+    for requests in ([here.request("a"), raising.request("b")], [raising.request("b"), here.request("a")]):
+        with pytest.raises(ServerAway):
+            kind.admit(requests)
 
 
 def test_what_must_reach_the_server_says_that_it_has_not(limiter, nobody):

@@ -7,6 +7,7 @@ import re
 import sys
 from collections import Counter
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 
 from redis.crc import key_slot
@@ -233,6 +234,22 @@ def looks():
         yield {"retry_after": 30_000, "denials": steps}
 
 
+PARTS = [("allow", 100), ("deny", 100), ("local", 100), ("local", 10), ("error", 100)]
+"""A policy and a limit each; with a tenth of the limit, only one of the local parts has room for two units."""
+
+
+def failures(cost=2):
+    """What several parts that are decided at once come to while the server is unavailable, each by its own policy."""
+    for parts in product(PARTS, repeat=2):
+        here = [{"allow": cost, "deny": 0, "local": limit // 10, "error": 0}[policy] for policy, limit in parts]
+        granted = all(units >= cost for units in here)
+        raises = any(policy == "error" for policy, _ in parts)
+        yield {"parts": [{"on_failure": policy, "limit": limit, "cost": cost} for policy, limit in parts],
+               "outcome": "error" if raises else "granted" if granted else "denied",
+               "left": [units - cost * (granted and not raises) if policy == "local" else None
+                        for units, (policy, _) in zip(here, parts)]}
+
+
 def defaults():
     """What clients and swlimitd do unless they are configured otherwise, and how they round."""
     waits = [0, 1, 2, 3, 10, 100, 999, 1_000, 60_000, 3_600_000, MAX_WINDOW]
@@ -249,6 +266,7 @@ def defaults():
         "reservations": [{"key": key, "name": name, "one_slot": key_slot(key.encode()) == key_slot(name.encode())}
                          for key, name in RESERVATIONS.items()],
         "refusals": [{"reply": reply, "error": error} for reply, error in REFUSALS.items()],
+        "failures": list(failures()),
         "deadlines": [{"left_us": left, "wait_us": longest_wait(left)} for left in times],
     }
 

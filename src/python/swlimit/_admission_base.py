@@ -29,6 +29,8 @@ SOON = 60_000
 """ms before the end of a period within which a server may say that it is over."""
 RESERVATION_TTL = 15_000
 """ms; without holds whose times to live it could have."""
+LEAST_TIME = 0.001
+"""Seconds: a caller that has less time left asks no server."""
 ADMISSION_JITTER = 5
 """An admission that waits asks up to one part in so many later: those denied together do not come together."""
 LONGEST_HOLD_RETRY = 1.0
@@ -150,7 +152,7 @@ class AdmissionBase:
 
     async def _decide(self) -> None:
         """Ask until it is granted, or as long as the caller waits, with the same id."""
-        ends = self._clock.monotonic() + min(self._options.wait, self._options.deadline)
+        ends = min(self._clock.monotonic() + self._options.wait, self._deadline)
         try:
             await self._try()
             if self._source == "failure":
@@ -158,8 +160,10 @@ class AdmissionBase:
             while (left := ends - self._clock.monotonic()) > 0 and self._may_be_granted(left):
                 pause = min(self.retry_after or POLLING, POLLING) * random.uniform(1, 1 + 1 / ADMISSION_JITTER)
                 await self._clock.sleep(max(0.001, min(left, pause)), self._first._interface.sleep)
+                if self._is_over() or self._first._is_closed:
+                    break
                 try:
-                    await self._try()
+                    await self._try(has_waited=True)
                 except ServerAway:  # a wait survives restarts and failovers
                     if self._clock.monotonic() >= ends:
                         raise
@@ -175,9 +179,12 @@ class AdmissionBase:
         return not self.granted and not self._first._is_closed and not any(
             wait == math.inf or wait > left and not isinstance(member, HoldMember) for wait, member in waits)
 
-    async def _try(self) -> None:
+    def _is_over(self) -> bool:
+        """Whether the caller's own time is over: who has waited then gets the last denial, not a policy's decision."""
+        return self._deadline - self._clock.monotonic() < LEAST_TIME
+
+    async def _try(self, has_waited: bool = False) -> None:
         self._sent, self._began = running(), time.monotonic()
-        self._source = self._first._local_source
         if self._first._state is None:
             self._decide_here()
             return
@@ -186,13 +193,11 @@ class AdmissionBase:
         except ServerAway as error:
             if not isinstance(error, NotExecuted):
                 self._is_in_doubt = True
-            if self._first._on_failure == "error":
+            if has_waited and self._is_over():
+                return
+            if any(member.limiter._on_failure == "error" for member in self._members):
                 raise
-            if self._first._on_failure == "local":
-                self._decide_here()
-            else:
-                self.each = tuple(member.by_policy() for member in self._members)
-                self._decided(all(self.each))
+            self._decide_here()
             return
         self._source = "server"
         reserved = [] if self._reserved is None else [self._reserved]
@@ -232,11 +237,14 @@ class AdmissionBase:
                 self._first._in_background(command.key, RepeatedCommand.of(command))
 
     def _decide_here(self) -> None:
-        self.each = tuple(member.take_here() for member in self._members)
+        """Decide each part by its own limiter's policy, or without a client by what this process counts."""
+        self._source = self._first._local_source
+        self.each = tuple(member.take_here() if member.limiter._counts_here else member.by_policy()
+                          for member in self._members)
         granted = all(self.each)
         if not granted:
             for member, decision in zip(self._members, self.each):
-                if decision:
+                if decision and member.limiter._counts_here:
                     member.refund_here(decision.granted)
         self._decided(granted)
 
@@ -336,11 +344,9 @@ class AdmissionBase:
             hold._give_up()
         for held in self._held:
             held.refund_here(held.cost)
-        if self._first._state is not None and self._first._on_failure != "local":
-            return [0 for _ in self._counted]
         changes = []
         for member, units in zip(self._counted, used):
-            more = units - member.cost
+            more = units - member.cost if member.limiter._counts_here else 0
             if more > 0:
                 member.record_here(more)
             changes.append(more if more >= 0 else -member.refund_here(-more))

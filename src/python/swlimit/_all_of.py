@@ -27,8 +27,8 @@ def allow_all(*requests: Request[AsyncLimiter],
 def allow_all(*requests: Request[Any], deadline: Duration | None = None) -> Any:
     """Grant what all of these limits grant, or count nothing: `allow_all(a.request("k"), b.request("l", cost=2))`.
 
-    With AsyncLimiters it is awaited. Keys differ, and in a cluster have one slot. The first limiter's `on_failure`
-    decides while the server is unavailable.
+    With AsyncLimiters it is awaited. Keys differ, and in a cluster have one slot. While the server is unavailable, each
+    limiter's own `on_failure` decides for it: where one raises, `allow_all` does.
     """
     if not requests or not all(isinstance(one, Request) for one in requests):
         raise TypeError("allow_all takes one or more of what `limiter.request(key)` returns")
@@ -73,16 +73,12 @@ async def _ask_warming(
 
 async def _ask(requests: Sequence[Request[Any]], wait: float) -> Decisions:
     """Ask the server, or apply the failure policy."""
-    first: RateLimiterBase[Any] = requests[0].limiter
     try:
         return await _ask_server(requests, wait)
     except ServerAway:
-        if first._on_failure == "error":
+        if any(one.limiter._on_failure == "error" for one in requests):
             raise
-        if first._on_failure == "local":
-            return _count_here(first, requests, "failure")
-        members = tuple(first._by_policy(one.demand.quota, one.demand.cost) for one in requests)
-        return Decisions(all(members), members)
+        return _decide_here(requests, "failure")
 
 
 async def _ask_server(requests: Sequence[Request[Any]], wait: float) -> Decisions:
@@ -103,7 +99,7 @@ async def _ask_server(requests: Sequence[Request[Any]], wait: float) -> Decision
             Decision.unasked(demand.quota, 0, None, "cache") if member is None else member
             for member, demand in zip(known, demands)))
     if first._state is None:
-        return _count_here(first, requests, "local")
+        return _decide_here(requests, "local")
     now = time.monotonic()
     tickets = [None if (denials := one.limiter._denials) is None else denials.ticket(one.demand, now)
                for one in requests]
@@ -123,10 +119,16 @@ def check_together(limiters: Sequence[RateLimiterBase[Any]]) -> None:
         raise ValueError("limits that are decided together have one client, and are all strict or all not")
 
 
-def _count_here(first: RateLimiterBase[Any], requests: Sequence[Request[Any]], source: Source) -> Decisions:
-    replies = local_windows.allow_all([(one.limiter._local, *one.demand[:3]) for one in requests],
-                                      first._clock.instant())
-    members = tuple(Decision.of(reply, one.demand.quota, source) for reply, one in zip(replies, requests))
-    for one, decision in zip(requests, members):
+def _decide_here(requests: Sequence[Request[Any]], source: Source) -> Decisions:
+    """Decide each by its own limiter's policy, or without a client by what this process counts."""
+    first: RateLimiterBase[Any] = requests[0].limiter
+    counted = [one for one in requests if one.limiter._counts_here]
+    decided = {one.demand.key: one.limiter._by_policy(one.demand.quota, one.demand.cost)
+               for one in requests if not one.limiter._counts_here}
+    replies = local_windows.allow_all([(one.limiter._local, *one.demand[:3]) for one in counted],
+                                      first._clock.instant(), counts=all(decided.values()))
+    for one, reply in zip(counted, replies):
+        decided[one.demand.key] = decision = Decision.of(reply, one.demand.quota, source)
         one.limiter.statistics.add(decision)
+    members = tuple(decided[one.demand.key] for one in requests)
     return Decisions(all(members), members)

@@ -124,6 +124,11 @@ class BaseLimiter:
         """Close a client of this limiter's kind."""
         raise NotImplementedError
 
+    @property
+    def _counts_here(self) -> bool:
+        """Whether this process counts what it decides in place of a server."""
+        return self._local_source == "local" or self._on_failure == "local"
+
     def servers(self) -> tuple[ServerState, ...]:
         """The state of each server that was used so far; none without a client."""
         state = self._state  # another thread may close the limiter

@@ -102,8 +102,8 @@ def admit(requests: Sequence[Any], *, id: bytes | None = None, max_age: Duration
           on_error: OnError = "keep", wait: Duration = 0, deadline: Duration | None = None) -> Any:
     """Grant what all of these limiters grant, or count nothing: `admit([rate.request("k"), budget.request("l", 500)])`.
 
-    Requests are what `limiter.request(key)` returns, of one client; keys differ, and in a cluster have one slot. The
-    first limiter's `on_failure` decides while the server is unavailable.
+    Requests are what `limiter.request(key)` returns, of one client; keys differ, and in a cluster have one slot. While
+    the server is unavailable, each limiter's own `on_failure` decides for it: where one raises, `admit` does.
 
     id: of the holds and the reservation, if the caller chooses it: asked again with the same id, the server counts
         nothing twice.
@@ -111,7 +111,7 @@ def admit(requests: Sequence[Any], *, id: bytes | None = None, max_age: Duration
         are lost. With it, or with a hold, what rates and budgets count is a reservation, which `settle` corrects once.
     on_error: when an error leaves the block before anything was seen, "keep" what was asked for, or "give_back" all.
     wait: how long to ask again at most, unless a rate or budget denies for longer. deadline: how long the caller waits
-        at most, the decision is made a little before.
+        at most, the decision is made a little before; who has waited gets the last denial.
 
     Returns an `Admission`; with the limiters of asyncio an `AsyncAdmission`, to be awaited or entered by `async with`.
     """

@@ -72,12 +72,13 @@ class LocalWindows:
         return key
 
 
-def allow_all(members: Sequence[tuple[LocalWindows, bytes, Quota, int]], now: int) -> list[Reply]:
-    """What the module would reply to MALLOW: all are granted, or none is counted."""
+def allow_all(members: Sequence[tuple[LocalWindows, bytes, Quota, int]], now: int, *,
+              counts: bool = True) -> list[Reply]:
+    """What the module would reply to MALLOW: all are granted, or none is counted. counts: whether to count at all."""
     with ExitStack() as locked:
         for windows in sorted({windows for windows, *_ in members}, key=id):
             locked.enter_context(windows._lock)
         replies = [windows.check(key, quota, now, cost) for windows, key, quota, cost in members]
-        if all(reply[0] for reply in replies):
+        if counts and all(reply[0] for reply in replies):
             replies = [windows.take(key, quota, now, cost) for windows, key, quota, cost in members]
         return replies
