@@ -234,7 +234,7 @@ func TestWarmingDenialsStand(t *testing.T) {
 		}
 		return denied
 	})
-	for _, policy := range []Decider{Error, Allow} {
+	for _, policy := range []Decider{Error, Allow, Local} {
 		fresh := func() *Limiter {
 			return must(New(connect(t, Server{Addr: addr}), Quota{Limit: 90, Window: time.Minute}, WarmUp(time.Hour),
 				Mode(Direct), OnFailure(policy), Timeout(20*time.Second)))
@@ -246,8 +246,16 @@ func TestWarmingDenialsStand(t *testing.T) {
 		if n := l.Statistics(); n != (Statistics{Server: 1}) {
 			t.Errorf("%v: %+v", policy, n)
 		}
-		if d, err := AllowAll(background, fresh().Request("k", 1)); err != nil || d.Allowed || d.Each[0].Limit != 30 {
+		several := fresh()
+		if d, err := AllowAll(background, several.Request("k", 1)); err != nil || d.Allowed || d.Each[0].Limit != 30 {
 			t.Errorf("%v: %+v, %v", policy, d, err)
+		}
+		for _, l := range []*Limiter{l, several} {
+			e, held := l.windows.lock("k")
+			if r := must(e.peek(&demand{l.quota, 1, false}, clock())); r.remaining != 90 {
+				t.Errorf("%v: this process has counted: %+v", policy, r)
+			}
+			held.mu.Unlock()
 		}
 	}
 }

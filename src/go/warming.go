@@ -2,6 +2,7 @@ package swlimit
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -91,7 +92,7 @@ func (l *Limiter) allowWarming(ctx context.Context, key string, d demand) (Decis
 				l.lookWarming(rest, key, &full)
 			}
 			if l.warming.ask(key, &full) > r.limit {
-				if again, by, failed := l.askWarming(rest, key, d, &full); failed == nil && by != FromFailure {
+				if again, by, failed := l.unaided().askWarming(rest, key, d, &full); failed == nil {
 					r, source = again, by
 				}
 			}
@@ -102,6 +103,14 @@ func (l *Limiter) allowWarming(ctx context.Context, key string, d demand) (Decis
 		return Decision{}, err
 	}
 	return l.decided(r, source), nil
+}
+
+// unaided is the same limiter without a failure policy, which neither decides nor counts.
+func (l *Limiter) unaided() *Limiter {
+	same, settings := *l, *l.settings
+	settings.onFailure = Error
+	same.settings = &settings
+	return &same
 }
 
 // rest is ctx with what is left of the time that a request waits for the server. It is over when that is.
@@ -158,7 +167,11 @@ func (all together) decide(ctx context.Context) (answer, error) {
 		}
 	}
 	if again {
-		if second, err := all.ask(rest); err == nil && second.source != FromFailure {
+		unaided := slices.Clone(all)
+		for i, r := range all {
+			unaided[i].limiter = r.limiter.unaided()
+		}
+		if second, err := unaided.ask(rest); err == nil {
 			a = second
 		}
 	}
