@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { isRead, keyOf, keysOf, undoOf, wordsOf } from "../../src/node/dist/esm/protocol/commands.js";
+import { isNewer, isRead, keyOf, keysOf, undoOf, wordsOf } from "../../src/node/dist/esm/protocol/commands.js";
 import { isScripted, SHA, scriptCall } from "../../src/node/dist/esm/protocol/script-fallback.js";
 import { vectors } from "./support.mjs";
 
@@ -42,6 +42,7 @@ test("their words and keys", () => {
     assert.deepEqual(wordsOf(command), entry.words);
     assert.deepEqual([keysOf(command), keyOf(command)], [entry.keys, entry.keys[0]]);
     assert.equal(isRead(command), entry.reads, entry.command);
+    assert.equal(isNewer(command), entry.since !== "0.1.0", entry.command);
   }
 });
 

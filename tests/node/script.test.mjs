@@ -192,12 +192,53 @@ test("a module that is loaded later is noticed by what the script has not", asyn
   const acquire = { name: "ACQUIRE", key: "k", demand, timeout: 0 };
   await dialect.ask({ name: "UNBLOCK", key: "k" }, "auto");
   for (let i = 0; i < 2; i++) await assert.rejects(dialect.ask(acquire, "auto"), /SWLIMIT.ACQUIRE needs the module/);
-  assert.deepEqual(sent.splice(0), ["SWLIMIT.UNBLOCK", "EVALSHA", "SWLIMIT.ACQUIRE", "SWLIMIT.ACQUIRE"]);
+  const found = ["SWLIMIT.UNBLOCK", "SWLIMIT.PEEK", "EVALSHA"]; // an old module would know PEEK
+  assert.deepEqual(sent.splice(0), [...found, "SWLIMIT.ACQUIRE", "SWLIMIT.ACQUIRE"]);
   hasModule = true;
   await assert.rejects(dialect.ask(acquire, "never"), NeedsModuleError);
   assert.equal(await dialect.ask(acquire, "auto"), 1);
   assert.equal(dialect.backend, "module");
   assert.deepEqual(sent, ["SWLIMIT.ACQUIRE"]);
+});
+
+test("where the module is too old for a command, the script decides nothing", async (test) => {
+  for (const first of ["allow", "hold"]) {
+    const client = await connect(test, { of: "module" });
+    const commands = [];
+    const old = (args) => {
+      const name = String(args[0]);
+      commands.push(name);
+      const isLacking = /^SWLIMIT\.(HOLD|RELEASE|BUDGET|ADMIT|BLOCK)$/.test(name);
+      return client.sendCommand(isLacking ? [name.replace("SWLIMIT.", "SWLIMIT.NO_"), ...args.slice(1)] : args);
+    };
+    const rates = limiter(test, { client: old, ...RIGHT, mode: "direct" });
+    const places = holds(test, { client: old, ...RIGHT });
+    const months = new BudgetLimiter({ client: old, ...RIGHT, limit: 9, period: "month" });
+    test.after(() => months.close());
+    const k = `{${key()}}`;
+    if (first === "allow") assert.equal((await rates.allow(k)).granted, 1);
+    const lacking = {
+      HOLD: () => places.hold(`${k}h`),
+      BUDGET: () => months.allow(`${k}b`),
+      BLOCK: () => rates.block(k, 1),
+      ADMIT: () =>
+        admit([
+          { limiter: rates, key: k },
+          { limiter: places, key: `${k}h` },
+        ]),
+    };
+    for (let i = 0; i < 2; i++) {
+      for (const [name, ask] of Object.entries(lacking)) {
+        await assert.rejects(ask, { name: "NeedsModuleError", message: new RegExp(`^SWLIMIT.${name} needs a newer`) });
+        assert.equal((await rates.peek(k)).source, "server");
+        assert.equal(rates.servers()[0].backend, "module");
+      }
+    }
+    assert.ok(!commands.some((name) => name.startsWith("EVAL")));
+    commands.splice(0);
+    for (const ask of Object.values(lacking)) await assert.rejects(ask);
+    assert.deepEqual(commands, ["SWLIMIT.HOLD", "SWLIMIT.BUDGET", "SWLIMIT.BLOCK", "SWLIMIT.ADMIT"]);
+  }
 });
 
 for (const [name, made] of Object.entries({

@@ -56,6 +56,12 @@ def spelled(words):
 each_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: " ".join(map(str, entry["words"])))
 
 
+@each_entry
+def test_what_an_old_module_lacks(entry):
+    command = command_of(entry)
+    assert (command.is_newer or not command.in_script) == (entry["since"] != "0.1.0")
+
+
 def test_every_command_is_there():
     assert {entry["command"] for entry in ENTRIES} == set(TYPES)
 

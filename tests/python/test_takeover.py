@@ -2,6 +2,7 @@
 
 import logging
 import random
+import re
 import threading
 
 import pytest
@@ -9,6 +10,7 @@ import redis
 
 import swlimit
 from support.cluster import Cluster
+from support.relay import Relay
 from support.resp import Connection
 from support.server import MODULE
 from support.waiting import eventually
@@ -81,6 +83,39 @@ def test_the_module_is_loaded_while_clients_run(kind, clients, start, caplog):
     assert kind.call(admission.settle, 1, 2) == [-1, -3] and guard.is_live
     kind.call(guard.release)
     assert not new.holds.holders("hold")
+
+
+class OldModule(Relay):
+    """Leads to a module that lacks what newer ones have."""
+
+    def __init__(self, target):
+        super().__init__(target)
+        self.asked_for = []
+
+    def asked(self, data):
+        self.asked_for += re.findall(rb"SWLIMIT\.\w+|EVALSHA", data)
+        return re.sub(rb"(?<=SWLIMIT\.)(HOLD|RELEASE|BUDGET|ADMIT|BLOCK)", lambda name: b"X" * len(name[0]), data)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_module_that_is_too_old(kind, clients, server, is_known):
+    """What it lacks is refused. The script decides nothing there, whichever command comes first."""
+    with OldModule(server.port) as relay:
+        one = clients(relay.port)
+        if is_known:
+            assert one.rate.allow("rate").remaining == 99
+        calls = {"HOLD": lambda: one.holds.hold("hold"), "BUDGET": lambda: one.budget.allow("budget"),
+                 "ADMIT": lambda: kind.admit(one.requests("u")), "BLOCK": lambda: one.rate.block("rate", "1s")}
+        for _ in range(2):
+            for name, call in calls.items():
+                with pytest.raises(swlimit.ModuleMissing, match=rf"too old for SWLIMIT\.{name}: load a newer one"):
+                    call()
+                assert one.rate.peek("rate").source == "server" and one.backend == "module"
+        del relay.asked_for[:]
+        for call in calls.values():
+            with pytest.raises(swlimit.ModuleMissing):
+                call()
+        assert relay.asked_for == [f"SWLIMIT.{name}".encode() for name in calls]
 
 
 def test_renewals_notice_it_by_themselves(kind, clients, start):

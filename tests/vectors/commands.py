@@ -11,6 +11,7 @@ from support.bounds import MAX, MAX_WINDOW
 NOW = 1_760_054_400_000  # a day begins
 LATER = 2_000_000_000_000  # when a budget's period ends
 NEEDING_THE_MODULE = "ACQUIRE", "TOP"
+FIRST = "ALLOW", "PEEK", "RECORD", "REFUND", "INFO", "MALLOW"
 MAX_SCRIPT_SUBINTERVALS = 4096
 RATE = {"limit": 10, "window": 60_000, "resolution": 5_000}
 OTHER_RATE = {"limit": 1_000, "window": 3_600_000, "resolution": 60_000}
@@ -35,8 +36,8 @@ def entry(name, fields, words, undo=(), counted=None):
     numkeys = [len(counted)] if counted else []
     return {"command": name, "fields": {field: text(value) for field, value in fields.items()},
             "words": spelled(f"SWLIMIT.{name}", *numkeys, *keys, *words), "keys": spelled(*keys),
-            "reads": name in ("PEEK", "INFO", "HOLDERS", "TOP"), "script": script(name, fields, words),
-            "undo": list(undo)}
+            "since": "0.1.0" if name in FIRST else "0.2.0", "reads": name in ("PEEK", "INFO", "HOLDERS", "TOP"),
+            "script": script(name, fields, words), "undo": list(undo)}
 
 
 def text(value):

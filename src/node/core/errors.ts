@@ -22,13 +22,15 @@ export class ModuleMissingError extends RefusedError {
   }
 }
 
-/** The script decides in place of the module, and it lacks this command. */
+/** The script decides in place of the module, and it lacks this command; or the module is too old for it. */
 export class NeedsModuleError extends ModuleMissingError {
   override name = "NeedsModuleError";
 
-  constructor(command: string, cause?: Error) {
+  constructor(command: string, cause?: Error, isOld = false) {
     super(cause ?? new Error(command));
-    this.message = `${command} needs the module, and this server does not have it: load the module swlimit.`;
+    this.message = isOld
+      ? `${command} needs a newer module than this server has: load a newer module swlimit.`
+      : `${command} needs the module, and this server does not have it: load the module swlimit.`;
   }
 }
 

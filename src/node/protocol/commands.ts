@@ -91,6 +91,13 @@ export function isRead({ name }: Command): boolean {
   return name === "PEEK" || name === "INFO" || name === "HOLDERS";
 }
 
+const FIRST = new Set<Command["name"]>(["ALLOW", "PEEK", "RECORD", "REFUND", "INFO", "MALLOW"]);
+
+/** Whether the first release of the module lacks a command. */
+export function isNewer({ name }: Command): boolean {
+  return !FIRST.has(name);
+}
+
 /** Whether a command takes a hold. */
 export function takesHold(command: Command): boolean {
   return command.name === "HOLD" || (command.name === "ADMIT" && command.clauses.some(({ kind }) => kind === "HOLD"));

@@ -1,12 +1,13 @@
 /**
  * How a connection is asked: in the module's commands, or, where the server lacks the module, by a script that decides
- * the same. It learns which from the server's replies, and forgets it when the server may be another one.
+ * the same. It learns which from the server's replies, and forgets it when the server may be another one. A server whose
+ * module is too old for a command is never asked by the script: its keys are the module's.
  *
  * Once the module is loaded, keys that the script has written are handed over to it when they are asked for.
  */
 
 import { createHash } from "node:crypto";
-import { ModuleMissingError, NeedsModuleError } from "../core/errors.js";
+import { classify, ModuleMissingError, NeedsModuleError, RefusedError } from "../core/errors.js";
 import type { ModuleUse } from "../core/options.js";
 import type { Demand } from "../core/window.js";
 import {
@@ -15,6 +16,7 @@ import {
   type Command,
   type CommandNamed,
   fullName,
+  isNewer,
   isRead,
   keyOf,
   keysOf,
@@ -70,6 +72,8 @@ export class Dialect {
   private usesOwnClock = false;
   private readonly loading = new Map<Script, Promise<unknown>>();
   private isLoaded = false;
+  /** The module lacks commands that newer ones have. */
+  private isOld = false;
 
   /**
    * `takesBytes`: whether words and replies may be bytes, which cost the script less; `tookOver` is called with each key
@@ -91,6 +95,7 @@ export class Dialect {
       },
       (error) => {
         if (use === "always" || !isUnknown(error)) return this.handOver(command, error);
+        if (this.isOld && isNewer(command)) throw new NeedsModuleError(fullName(command), error, true);
         this.forget();
         return this.find(command, use);
       },
@@ -101,6 +106,7 @@ export class Dialect {
   forget(): void {
     this.backend = null;
     this.isLoaded = false;
+    this.isOld = false;
     this.readOnly = "EVALSHA_RO";
     this.usesOwnClock = false;
   }
@@ -116,13 +122,13 @@ export class Dialect {
         return reply;
       } catch (error) {
         if (round === SCRIPT_TRIES || !(error instanceof Error)) throw error;
-        this.mend(error, command, byScript);
+        await this.mend(error, command, byScript);
       }
     }
   }
 
   /** Prepare for another try, or fail. */
-  private mend(error: Error, command: Command, byScript: boolean): void {
+  private async mend(error: Error, command: Command, byScript: boolean): Promise<void> {
     if (byScript && NO_SCRIPT.test(error.message)) {
       this.forget(); // a server that has lost its scripts may be another one
     } else if (byScript && NO_CLOCK.test(error.message) && command.name !== "INFO") {
@@ -131,6 +137,11 @@ export class Dialect {
       throw error;
     } else if (!byScript) {
       if (!isScripted(command)) throw new NeedsModuleError(fullName(command), error);
+      if (isNewer(command) && (await this.hasModule(command))) {
+        this.backend = "module";
+        this.isOld = true;
+        throw new NeedsModuleError(fullName(command), error, true);
+      }
       this.backend = "script";
     } else if (isRead(command) && this.readOnly === "EVALSHA_RO") {
       this.readOnly = "EVALSHA";
@@ -138,6 +149,17 @@ export class Dialect {
       this.forget();
       throw new ModuleMissingError(error);
     }
+  }
+
+  /** Whether the server knows a command that every module has: without arguments, it is an error, and does nothing. */
+  private async hasModule(command: Command): Promise<boolean> {
+    try {
+      await this.send(["SWLIMIT.PEEK"], keyOf(command));
+    } catch (error) {
+      if (!(classify(error) instanceof RefusedError)) throw error;
+      return !isUnknown(error);
+    }
+    return true;
   }
 
   private askModule(command: Command): Promise<unknown> {

@@ -181,7 +181,8 @@ class AdmissionBase:
 
     def _is_over(self) -> bool:
         """Whether the caller's own time is over: who has waited then gets the last denial, not a policy's decision."""
-        return self._deadline - self._clock.monotonic() < LEAST_TIME
+        left: float = self._deadline - self._clock.monotonic()
+        return left < LEAST_TIME
 
     async def _try(self, has_waited: bool = False) -> None:
         self._sent, self._began = running(), time.monotonic()

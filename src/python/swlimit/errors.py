@@ -16,9 +16,11 @@ class NotExecuted(ServerAway):
 class ModuleMissing(SwlimitError):
     """The server answers, but has no swlimit, or one that is too old for this command."""
 
-    def __init__(self, command: str) -> None:
-        super().__init__(f"the server has no command {command}: load the module swlimit, with `loadmodule "
-                         "/path/to/swlimit.so` in its configuration, or with MODULE LOAD")
+    def __init__(self, command: str, is_old: bool = False) -> None:
+        missing = (f"the server's module swlimit is too old for {command}: load a newer one" if is_old
+                   else f"the server has no command {command}: load the module swlimit")
+        super().__init__(f"{missing}, with `loadmodule /path/to/swlimit.so` in its configuration"
+                         + ("" if is_old else ", or with MODULE LOAD"))
 
 
 class NoFreeConnection(SwlimitError):

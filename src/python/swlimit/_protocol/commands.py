@@ -178,6 +178,7 @@ class Block(_Plain):
 
     __slots__ = ("duration", "key", "nx")
     name = "BLOCK"
+    is_newer = True
 
     def __init__(self, key: bytes, duration: int, nx: bool = False) -> None:
         self.key, self.duration, self.nx = key, duration, nx
@@ -189,6 +190,7 @@ class Block(_Plain):
 class Unblock(_Plain):
     __slots__ = ("key",)
     name = "UNBLOCK"
+    is_newer = True
 
     def __init__(self, key: bytes) -> None:
         self.key = key
@@ -202,6 +204,7 @@ class Probe(Unblock):
 
     __slots__ = ()
     name = "ALLOW"
+    is_newer = False
 
     def arguments(self) -> Words:
         return 0, "1ms", "1ms"

@@ -11,6 +11,8 @@ from .replies import is_unknown_command, is_wrong_type
 from .script_fallback import CALLS, MOST_TRIES, Dialect, TakenOver, load, sha
 
 TAKEOVER = "takeover.lua"
+LOOK: Words = ("SWLIMIT.PEEK",)
+"""Without arguments, it is an error to every module, and executes nothing."""
 
 
 class TakeOver(Preparation):
@@ -31,7 +33,8 @@ class TakeOver(Preparation):
 class Exchange:
     """A command, and what is sent until its answer has come."""
 
-    __slots__ = ("_refusal", "_takeovers", "answer", "asks_module", "command", "dialect", "tries", "words")
+    __slots__ = ("_is_looking", "_refusal", "_takeovers", "answer", "asks_module", "command", "dialect", "tries",
+                 "words")
 
     def __init__(self, command: Command, dialect: Dialect) -> None:
         self.command, self.dialect = command, dialect
@@ -42,12 +45,16 @@ class Exchange:
         """The reply that counts; not always the last one."""
         self.asks_module = False
         """Whether the module is asked because the key is not the script's."""
+        self._is_looking = False
+        """Whether the server is asked whether it has a module, which is too old for the command."""
         self._refusal: Any = None
-        """The script's error about such a key."""
+        """The error for which the module is asked, or looked for."""
         self._takeovers: Sequence[TakeOver] = ()
 
     def encode(self) -> Words:
         """The words to send."""
+        if self._is_looking:
+            return LOOK
         self.tries += 1
         self.words = self.command.words() if self.asks_module else self.dialect.encode(self.command)
         return self.words
@@ -55,6 +62,8 @@ class Exchange:
     def again(self, reply: Any) -> Sequence[Preparation] | None:
         """What to send before the command is sent once more, as the server has done nothing; None: it has answered."""
         self.answer = reply
+        if self._is_looking:
+            return self._looked(reply)
         if self.asks_module:
             if is_unknown_command(reply):
                 self.answer = self._refusal
@@ -63,7 +72,18 @@ class Exchange:
             self.dialect.found_module()
         if self.tries == MOST_TRIES:
             return None
+        if self.dialect.may_be_old(self.command, self.words, reply):
+            self._refusal, self._is_looking = reply, True
+            return ()
         return self._change_over() if is_wrong_type(reply) else self.dialect.again(self.command, self.words, reply)
+
+    def _looked(self, reply: Any) -> Sequence[Preparation] | None:
+        self._is_looking = False
+        if not isinstance(reply, redis_errors.ResponseError):
+            return None
+        self.dialect.has_old_module = not is_unknown_command(reply)
+        self.answer = self._refusal
+        return self.dialect.again(self.command, self.words, self._refusal)
 
     def _change_over(self) -> Sequence[Preparation] | None:
         """The key is of another type: the other one of module and script may have written it."""

@@ -1,6 +1,8 @@
 """How a server without the module is asked: its script, `swlimit.lua`, decides.
 
-Nothing is asked to find out: the reply to a command shows which of them the server has.
+Nothing is asked to find out: the reply to a command shows which of them the server has. Only where it refuses a command
+that an older module lacks, it is asked for a command that every module has. A server whose module is too old is never
+asked by the script: its keys are the module's.
 """
 
 import hashlib
@@ -84,6 +86,8 @@ class Dialect:
         """A connection was lost: there may be another server now."""
         self.uses_script = self._module == "never"
         self.lacks_acquire = False
+        self.has_old_module = False
+        """Whether the module lacks commands that newer ones have."""
         self.read_only = "EVALSHA_RO"
         self.uses_own_clock = False
         """The script may not ask the server for the time, so this machine's clock decides."""
@@ -114,6 +118,11 @@ class Dialect:
         dated = () if at is None or not command.is_dated else ("AT", at)
         return call, sha(), len(command.keys), *command.keys, command.name, *command.script_arguments(), *dated
 
+    def may_be_old(self, command: Command, sent: Words, reply: Any) -> bool:
+        """Whether it is unknown if the server has no module, or one that is too old for this command."""
+        return (command.is_newer and sent[0] == command.spelling and self._module == "auto" and not self.uses_script
+                and not self.has_old_module and is_unknown_command(reply))
+
     def again(self, command: Command, sent: Words, reply: Any) -> Sequence[Preparation] | None:
         """What to send before the command is sent once more, as the server has done nothing; None: it has.
 
@@ -133,7 +142,8 @@ class Dialect:
         if sent[0] == "EVALSHA_RO":
             self.read_only = "EVALSHA"
             return ()
-        if self._module == "auto" and command.in_script and sent[0] == command.spelling:
+        if self._module == "auto" and command.in_script and sent[0] == command.spelling and not (
+                command.is_newer and self.has_old_module):
             self.uses_script = True
             return ()
         if isinstance(command, Acquire):

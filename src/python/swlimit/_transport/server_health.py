@@ -82,7 +82,7 @@ class ServerHealth:
             if is_unknown_command(reply) and not isinstance(command, Acquire):  # the first release has no ACQUIRE
                 if not self._served or command.is_newer:
                     self.breaker.answered()
-                    return ModuleMissing(str(command.words()[0]))
+                    return ModuleMissing(str(command.words()[0]), self.dialect.has_old_module)
                 self.breaker.failed(reply, key)
                 return NotExecuted(f"{self.endpoint.name} has lost its module: {reply}")
             if is_failure(reply):
