@@ -28,11 +28,15 @@ impl Limiter {
     pub async fn allow<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let request = request.into().checked()?;
         let (key, demand) = (self.key(request.key), self.demand(&request));
-        // No future is made where nobody is waited for.
+        // No future is made where nobody is waited for, and nothing is copied that was just written: the processor would
+        // wait for it.
         let decision = match self.is_warming() {
             true => Box::pin(self.allow_warming(&key, &demand, request.deadline)).await?,
             false => match self.near(&key, &demand) {
-                Ok(Ok(decision)) => decision,
+                Ok(Ok(decision)) => {
+                    self.0.client.counters.decided(&decision);
+                    return Ok(decision);
+                }
                 Ok(Err(far)) => {
                     let decided = self.far(far, &key, &demand, request.deadline).await;
                     self.allowed_on_failure(decided, &key, &demand)?

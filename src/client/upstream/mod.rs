@@ -30,7 +30,7 @@ pub(crate) use line::Identity;
 #[cfg(test)]
 pub(crate) use link::{refused, time_to_wait};
 pub(crate) use link::{Link, WAITS_ELSEWHERE};
-pub(crate) use moment::{awake, Moment};
+pub(crate) use moment::Moment;
 pub(crate) use node::Node;
 pub(crate) use rights::Right;
 

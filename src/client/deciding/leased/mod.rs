@@ -29,7 +29,7 @@ use self::returns::Return;
 use self::sizing::Terms;
 pub(crate) use self::together::{from_flights, from_hand, from_landed, land, together, Part};
 use super::cached::{DenyCache, Ticket};
-use crate::clock::now;
+use crate::clock::{awake, now};
 use crate::decision::{Decision, Source};
 use crate::demand::Demand;
 use crate::error::Error;
@@ -38,7 +38,7 @@ use crate::protocol::Command;
 use crate::quota::Quota;
 use crate::statistics::Count;
 use crate::transport::{joined, Reply};
-use crate::upstream::{awake, is_failure, Batch, Link, Settled};
+use crate::upstream::{is_failure, Batch, Link, Settled};
 
 /// The longest that units are kept in hand unless set, whatever the resolution.
 const LONGEST: Duration = Duration::from_secs(1);

@@ -9,11 +9,12 @@ use tokio::time::{timeout, Duration, Instant};
 
 use super::hand::GrantedUnits;
 use super::Core;
+use crate::clock::awake;
 use crate::error::Error;
 use crate::protocol::{Command, Counted};
 use crate::statistics::Count;
 use crate::transport::Reply;
-use crate::upstream::{awake, Batch, Identity};
+use crate::upstream::{Batch, Identity};
 
 /// How soon to try again to give back units, while the server is away.
 const AGAIN: Duration = Duration::from_millis(200);

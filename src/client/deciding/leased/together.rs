@@ -6,12 +6,13 @@ use tokio::time::Instant;
 
 use super::hand::{Hand, Standing};
 use super::{ask_of, Core, Landing, Leased, Leases, Reserved};
+use crate::clock::awake;
 use crate::decision::{Decision, Decisions};
 use crate::demand::Demand;
 use crate::error::Error;
 use crate::protocol::Command;
 use crate::transport::Reply;
-use crate::upstream::{awake, Settled};
+use crate::upstream::Settled;
 
 /// One of several limits.
 pub(crate) struct Part {
