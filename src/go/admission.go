@@ -2,7 +2,6 @@ package swlimit
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -92,30 +91,30 @@ func admit(ctx context.Context, parts []Part, options []AdmitOption, spends bool
 	a.reserves(spends)
 	until := now() + a.options.wait
 	left := func() time.Duration { return timeFor(ctx, until-now()) }
-	for waited := false; ; waited = true {
-		err := a.decide(ctx)
-		switch {
-		case err != nil && !(waited && errors.Is(err, ErrUnavailable)):
-			return nil, err
-		case err == nil && (a.Allowed || !a.fitsWithin(left()) || !waited && a.Each[0].Source == FromFailure):
-			return a, nil
-		}
-		pause := poll
-		if after := a.RetryAfter(); after != Unknown {
-			pause = min(poll, after)
-		}
-		pause += rand.N(pause/admissionJitter + 1)
-		if err := a.pause(ctx, min(pause, left())); err != nil {
-			return nil, err
-		}
-		switch {
-		case left() > 0:
-		case err != nil:
-			return nil, err
-		default:
-			return a, nil
-		}
+	_, err := patient[*Admission]{
+		conn: a.conn, left: left,
+		ask: func(waited bool) (*Admission, bool, error) {
+			if waited && left() <= 0 {
+				return a, false, errNoTime
+			}
+			if err := a.decide(ctx, waited); err != nil {
+				return a, false, err
+			}
+			return a, a.Allowed || !a.fitsWithin(left()) || !waited && a.Each[0].Source == FromFailure, nil
+		},
+		rest: func(*Admission) (*Admission, bool, error) {
+			pause := poll
+			if after := a.RetryAfter(); after != Unknown {
+				pause = min(poll, after)
+			}
+			return a, false, a.conn.pause(ctx, min(pause+rand.N(pause/admissionJitter+1), left()))
+		},
+		looks: func() bool { return false }, // decide has asked the policy
+	}.persist(ctx)
+	if err != nil {
+		return nil, err
 	}
+	return a, nil
 }
 
 // fitsWithin tells whether it may be granted within so much time. Holds may be released at any moment.
@@ -128,26 +127,6 @@ func (a *Admission) fitsWithin(left time.Duration) bool {
 		}
 	}
 	return left > 0
-}
-
-// pause waits so long, unless ctx is cancelled or the Conn closes.
-func (a *Admission) pause(ctx context.Context, d time.Duration) error {
-	var closing chan struct{}
-	if a.conn != nil {
-		closing = a.conn.waits.closing
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-closing:
-		return ErrClosed
-	case <-timer.C:
-	case <-ctx.Done():
-		if errors.Is(ctx.Err(), context.Canceled) {
-			return ctx.Err()
-		}
-	}
-	return nil
 }
 
 // take checks the parts, and takes their names off.
@@ -226,11 +205,13 @@ func beside(name, suffix string) string {
 	return name + ":" + suffix
 }
 
-func (a *Admission) decide(ctx context.Context) error {
+// decide asks the server, or decides in its place. waited tells whether it was denied before: that stands when the time
+// ends.
+func (a *Admission) decide(ctx context.Context, waited bool) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	a.Allowed, a.Each, a.sent = false, nil, now()
+	a.sent = now()
 	if a.conn == nil {
 		return a.decideHere(ctx, FromLocal)
 	}
@@ -244,9 +225,12 @@ func (a *Admission) decide(ctx context.Context) error {
 		for i, part := range asked {
 			clauses[i] = part.clause(id, later)
 		}
-		return a.parts[0].asked().ask(ctx, admitCommand(clauses, a.strict))
+		return a.parts[0].asked().askFor(ctx, admitCommand(clauses, a.strict), waited)
 	})
 	if err != nil {
+		if waited && isTimeUp(err) {
+			return err
+		}
 		for _, part := range a.parts {
 			if !part.asked().decides(err) {
 				return err
@@ -258,7 +242,7 @@ func (a *Admission) decide(ctx context.Context) error {
 	if len(list) != 1+len(asked) {
 		return unexpected(raw)
 	}
-	a.Allowed = list[0] == int64(1)
+	a.Allowed, a.Each = list[0] == int64(1), nil
 	for i, part := range asked {
 		r, err := part.told(list[1+i])
 		if err != nil {
@@ -294,7 +278,7 @@ func (a *Admission) keep(ctx context.Context, asked *holdRequest, id string, raw
 
 // decideHere takes each part in this process, and gives all back where one does not fit.
 func (a *Admission) decideHere(ctx context.Context, source Source) error {
-	a.Allowed = true
+	a.Allowed, a.Each = true, nil
 	for i, part := range a.parts {
 		r, err := part.here(source == FromLocal)
 		if err == nil {

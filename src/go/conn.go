@@ -236,6 +236,7 @@ func (c *Conn) primaryAt(server Server) (*primary, error) {
 type asking struct {
 	timeout time.Duration
 	always  bool  // also while the server is known not to answer
+	returns bool  // nobody decides in place of a reply that comes too late: what it grants goes back
 	on      *link // this connection and no other; nil: one to the key's primary
 }
 
@@ -259,9 +260,18 @@ func (c *Conn) ask(ctx context.Context, cmd command, how asking) (any, error) {
 		return nil, errNoTime
 	}
 	until := now() + wait
+	reply, err := c.askUntil(ctx, cmd, how, until)
+	isCallers := wait < how.timeout && (now() >= until || timeFor(ctx, wait) <= 0)
+	if isCallers && errors.Is(err, ErrUnavailable) && !isTimeUp(err) {
+		err = &unavailable{reason: "the caller's time ended", cause: err, sent: wasSent(err), callers: true}
+	}
+	return reply, err
+}
+
+func (c *Conn) askUntil(ctx context.Context, cmd command, how asking, until time.Duration) (any, error) {
 	next := &call{command: cmd, timeout: how.timeout, done: make(chan struct{})}
 	if how.on == nil {
-		p, err := c.primary(ctx, cmd.key(), wait)
+		p, err := c.primary(ctx, cmd.key(), until-now())
 		if err != nil {
 			if canceled := ctx.Err(); errors.Is(canceled, context.Canceled) {
 				return nil, canceled
@@ -281,7 +291,7 @@ func (c *Conn) ask(ctx context.Context, cmd command, how asking) (any, error) {
 			l = p.current()
 		}
 		l.add(next)
-		reply, err := c.await(ctx, next, until)
+		reply, err := c.await(ctx, next, until, how.returns)
 		text, isReply := err.(serverError)
 		if errors.Is(err, errRetired) && try < mostTries && !wasSent(err) && how.on == nil {
 			next = next.again()
@@ -385,7 +395,7 @@ func (c *Conn) takeOver(ctx context.Context, keys []string, until time.Duration)
 }
 
 // await is the reply to a call, or why nobody waits for it any more.
-func (c *Conn) await(ctx context.Context, asked *call, until time.Duration) (any, error) {
+func (c *Conn) await(ctx context.Context, asked *call, until time.Duration, returns bool) (any, error) {
 	timer := time.NewTimer(until - now())
 	defer timer.Stop()
 	var why error
@@ -394,7 +404,7 @@ func (c *Conn) await(ctx context.Context, asked *call, until time.Duration) (any
 		return c.answered(asked)
 	case <-ctx.Done():
 		if why = ctx.Err(); errors.Is(why, context.DeadlineExceeded) {
-			why = &unavailable{reason: "the caller's deadline", sent: true}
+			why = &unavailable{reason: "the caller's deadline", sent: true, callers: true}
 		}
 	case <-timer.C:
 		runtime.Gosched() // a reply that is there already counts
@@ -403,7 +413,7 @@ func (c *Conn) await(ctx context.Context, asked *call, until time.Duration) (any
 	_, isUnavailable := why.(*unavailable)
 	c.pending.Add(1) // Close waits for what may have to be given back
 	isLeft, written := asked.leave(func(answered *call) {
-		c.late(answered, !isUnavailable)
+		c.late(answered, returns || !isUnavailable)
 		c.pending.Add(-1)
 	})
 	if !isLeft || !written {
@@ -431,13 +441,13 @@ func (c *Conn) answered(asked *call) (any, error) {
 	return asked.reply, asked.err
 }
 
-// late settles what came for a caller who has gone. What a cancelled caller was granted goes back; one whose time was
-// up had a decision, and what has an id that nobody else knows ends.
-func (c *Conn) late(asked *call, cancelled bool) {
+// late settles what came for a caller who has gone. What a caller was granted who was cancelled, or who waits, goes
+// back; else one whose time was up had a decision. What has an id that nobody else knows ends.
+func (c *Conn) late(asked *call, returns bool) {
 	switch {
 	case asked.ends(asked.reply, asked.err):
 		c.insist(*asked.ending, asked.lasts, asked.timeout)
-	case asked.undo != nil && cancelled && asked.err == nil:
+	case asked.undo != nil && returns && asked.err == nil:
 		if counted := asked.undo(asked.reply); len(counted) > 0 {
 			asked.link.owe(1)
 			c.settle(func() {

@@ -1,6 +1,7 @@
 package swlimit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -66,9 +67,10 @@ func (e RefusedError) Error() string { return string(e) }
 
 // unavailable is why the server could not be asked.
 type unavailable struct {
-	reason string
-	cause  error
-	sent   bool // whether the server may have executed the command
+	reason  string
+	cause   error
+	sent    bool // whether the server may have executed the command
+	callers bool // the caller's own time ended, which says nothing of the server
 }
 
 func (e *unavailable) Error() string {
@@ -81,8 +83,16 @@ func (e *unavailable) Error() string {
 func (e *unavailable) Is(target error) bool { return target == ErrUnavailable }
 func (e *unavailable) Unwrap() error        { return e.cause }
 
-// errNoTime is the only one that says nothing of the server.
-var errNoTime = &unavailable{reason: "no time is left to ask the server"}
+var errNoTime = &unavailable{reason: "no time is left to ask the server", callers: true}
+
+// isTimeUp tells whether an error is the end of the caller's own time, whatever was under way then.
+func isTimeUp(err error) bool {
+	var failed *unavailable
+	if errors.As(err, &failed) {
+		return failed.callers
+	}
+	return errors.Is(err, context.DeadlineExceeded)
+}
 
 // serverError is an error reply as it came.
 type serverError string

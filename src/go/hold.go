@@ -198,46 +198,52 @@ func (h *Holds) ask(ctx context.Context, w wish, left func() time.Duration) (*Ho
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		return h.ask(ctx, w, func() time.Duration { return 0 })
+		hold, err := h.ask(ctx, w, func() time.Duration { return 0 })
+		if isTimeUp(err) { // which says nothing of the server
+			err = context.DeadlineExceeded
+		}
+		return hold, err
 	}
-	var denied [6]int64
-	for waited := false; ; waited = true {
-		// With no wait over the shared connection first, so that a free key needs no place.
-		r, since, err := h.once(ctx, w)
-		if err == nil && (r[0] > 0 || r[3] < 0 || left() == 0) {
-			return h.held(ctx, w, r, since)
-		}
-		if err == errNoTime && denied[1] > 0 {
-			return h.held(ctx, w, denied, since)
-		}
-		pause := poll
-		if err == nil {
-			var hold *Hold
-			denied = r
-			if hold, pause, err = h.inTurn(ctx, w, r, left); hold != nil {
-				return hold, nil
-			}
-		}
-		if err != nil && (!errors.Is(err, ErrUnavailable) || !waited || left() == 0 || h.looks(w)) {
-			return nil, err
-		}
-		if pause = min(pause, left()); pause > 0 && !sleep(ctx, pause) {
-			return nil, ctx.Err()
-		}
-		w.id = freshID()
+	type outcome struct {
+		numbers [6]int64
+		since   time.Duration
+		hold    *Hold // that of a wait
 	}
+	found, err := patient[outcome]{
+		conn: h.conn, left: left,
+		ask: func(bool) (outcome, bool, error) {
+			// With no wait over the shared connection first, so that a free key needs no place.
+			w.id = freshID()
+			r, since, err := h.once(ctx, w)
+			return outcome{r, since, nil}, r[0] > 0 || r[3] < 0 || left() == 0, err
+		},
+		rest: func(denied outcome) (outcome, bool, error) {
+			hold, err := h.inTurn(ctx, w, denied.numbers, left)
+			return outcome{hold: hold}, hold != nil, err
+		},
+		looks: func() bool { return h.looks(w) },
+	}.persist(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case found.hold != nil:
+		return found.hold, nil
+	}
+	return h.held(ctx, w, found.numbers, found.since)
 }
 
 // inTurn waits after a denial: in the server's queue, or where that has none until units may have been released.
-// Without a hold and an error it is time to ask again, after a pause.
-func (h *Holds) inTurn(ctx context.Context, w wish, denied [6]int64, left func() time.Duration) (*Hold, time.Duration,
-	error) {
+// Without a hold and an error it is time to ask again.
+func (h *Holds) inTurn(ctx context.Context, w wish, denied [6]int64, left func() time.Duration) (*Hold, error) {
 	p, err := h.conn.primary(ctx, w.key, h.timeout)
 	if err == nil && p.current().backend() == byScript {
-		return nil, 0, h.conn.waits.poll(ctx, p, w.key, min(left(), duration(denied[3])), h.timeout)
+		return nil, h.conn.waits.poll(ctx, p, w.key, min(left(), duration(denied[3])), h.timeout)
 	}
 	hold, err := h.queued(ctx, w, left)
-	return hold, poll, err
+	if hold == nil && err == nil {
+		err = h.conn.pause(ctx, min(poll, left()))
+	}
+	return hold, err
 }
 
 // queued waits in the server's queue; nil means: try again.

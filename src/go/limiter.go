@@ -229,6 +229,11 @@ func (a asker) ask(ctx context.Context, cmd command) (any, error) {
 	return a.conn.ask(ctx, cmd, asking{timeout: a.timeout})
 }
 
+// askFor asks for a caller that may wait: who was denied before gets that denial when the reply comes too late.
+func (a asker) askFor(ctx context.Context, cmd command, waited bool) (any, error) {
+	return a.conn.ask(ctx, cmd, asking{timeout: a.timeout, returns: waited})
+}
+
 func (a asker) change(ctx context.Context, cmd command) (any, error) {
 	return a.conn.change(ctx, cmd, a.timeout)
 }
@@ -352,6 +357,16 @@ func (l *Limiter) known(key string, d *demand) (reply, bool) {
 
 // answered is what the server decides, or OnFailure in its place.
 func (l *Limiter) answered(ctx context.Context, key string, d demand) (reply, Source, error) {
+	r, err := l.told(ctx, key, d, false)
+	if err == nil || !errors.Is(err, ErrUnavailable) {
+		return r, FromServer, err
+	}
+	r, err = l.policy(err, key, &d, l.block)
+	return r, FromFailure, err
+}
+
+// told is what the server decides.
+func (l *Limiter) told(ctx context.Context, key string, d demand, waited bool) (reply, error) {
 	name := l.prefix + key
 	var asked question
 	var p *primary
@@ -360,17 +375,16 @@ func (l *Limiter) answered(ctx context.Context, key string, d demand) (reply, So
 			asked = l.conn.denials.ask(name, p.tracker.isOpen())
 		}
 	}
-	raw, err := l.ask(ctx, allowCommand(name, &d, l.block))
+	raw, err := l.askFor(ctx, allowCommand(name, &d, l.block), waited)
 	if err != nil {
-		r, err := l.policy(err, key, &d, l.block)
-		return r, FromFailure, err
+		return reply{}, err
 	}
 	r, err := replyOf(raw)
 	if err == nil && r.granted == 0 && p != nil {
 		wanted := d
 		p.tracker.denied(name, &wanted, r, asked, l.block, l.settings)
 	}
-	return r, FromServer, err
+	return r, err
 }
 
 // check refuses wrong costs, and callers who have gone.

@@ -43,8 +43,9 @@ type answer struct {
 	source  Source
 }
 
-// ask decides all, and what warms up learns from it.
-func (all together) ask(ctx context.Context) (answer, error) {
+// ask decides all, and what warms up learns from it. again tells whether they were denied before: then nobody decides
+// in the server's place.
+func (all together) ask(ctx context.Context, again bool) (answer, error) {
 	rates := make([]rate, len(all))
 	for i, r := range all {
 		rates[i] = rate{r.limiter.prefix + r.key, demand{r.limiter.quota, r.cost, false}}
@@ -52,7 +53,7 @@ func (all together) ask(ctx context.Context) (answer, error) {
 			rates[i].limit = r.limiter.warming.ask(r.key, &r.limiter.quota)
 		}
 	}
-	a, err := all.askWith(ctx, rates)
+	a, err := all.askWith(ctx, rates, again)
 	if err != nil {
 		return answer{}, err
 	}
@@ -66,7 +67,7 @@ func (all together) ask(ctx context.Context) (answer, error) {
 	return a, nil
 }
 
-func (all together) askWith(ctx context.Context, rates []rate) (answer, error) {
+func (all together) askWith(ctx context.Context, rates []rate, again bool) (answer, error) {
 	first := all[0].limiter
 	if first.conn == nil {
 		return all.decideHere(rates, FromLocal)
@@ -79,10 +80,10 @@ func (all together) askWith(ctx context.Context, rates []rate) (answer, error) {
 	for i := range rates {
 		asked[i] = first.conn.denials.ask(rates[i].key, p != nil && p.tracker.isOpen())
 	}
-	raw, err := first.ask(ctx, mallowCommand(rates))
+	raw, err := first.askFor(ctx, mallowCommand(rates), again)
 	if err != nil {
 		for _, r := range all {
-			if !r.limiter.decides(err) {
+			if again || !r.limiter.decides(err) {
 				return answer{}, err
 			}
 		}

@@ -147,6 +147,62 @@ func (w *waits) close() {
 	w.idle = nil
 }
 
+// A patient is a caller that waits until it is granted, there is no hope, or its time ends.
+type patient[T any] struct {
+	conn *Conn
+	left func() time.Duration
+	// ask asks now. waited tells whether it was denied before, and gets that denial when the reply comes too late.
+	ask func(waited bool) (answer T, isOver bool, err error)
+	// rest waits after a denial until it is time to ask again. It may come to an answer itself.
+	rest func(denied T) (answer T, isOver bool, err error)
+	// looks tells whether a request that came now would be granted without the server.
+	looks func() bool
+}
+
+// persist is the answer. Who was denied gets its last denial when its time ends, and an error only where the server did
+// not answer then: that is for OnFailure. A caller that waits already goes on waiting without the server, unless a
+// request that came now would be granted.
+func (p patient[T]) persist(ctx context.Context) (T, error) {
+	var last T
+	var failed error
+	for waited := false; ; {
+		answer, isOver, err := p.ask(waited)
+		if err == nil && !isOver {
+			last, failed, waited = answer, nil, true
+			answer, isOver, err = p.rest(last)
+		}
+		if err != nil && waited && errors.Is(err, ErrUnavailable) && !isTimeUp(err) {
+			if failed = err; p.left() > 0 && !p.looks() {
+				isOver, err = false, p.conn.pause(ctx, min(poll, p.left()))
+			}
+		}
+		switch {
+		case err != nil && waited && isTimeUp(err):
+			return last, failed
+		case err != nil || isOver:
+			return answer, err
+		}
+	}
+}
+
+// pause waits so long, unless ctx ends or the Conn closes.
+func (c *Conn) pause(ctx context.Context, d time.Duration) error {
+	var closing chan struct{}
+	if c != nil {
+		closing = c.waits.closing
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-closing:
+		return ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // ask is the reply to a command that may wait. It is nil where no connection is free, or the wait ended without a
 // decision: ask again then, a little later.
 func (w *waits) ask(ctx context.Context, key string, left func() time.Duration, cmd func(ms int64) command,
@@ -314,7 +370,7 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 	return nil
 }
 
-// isOver tells whether an error is the end of the caller's time, and not of a connection's.
+// isOver tells whether an error is the end of a caller's time before anything was known of the server.
 func isOver(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrUnavailable)
 }
@@ -325,62 +381,114 @@ func leftUntil(ctx context.Context) func() time.Duration {
 }
 
 func (l *Limiter) wait(ctx context.Context, key string, d *demand) (Decision, error) {
-	left := leftUntil(ctx)
-	if l.conn == nil || d.cost > d.limit {
-		return l.poll(ctx, key, d, left)
-	}
-	w := &l.conn.waits
-	name := l.prefix + key
-	over, isMine := w.turn(ctx, name, left())
-	defer over()
-	if !isMine {
-		if err := ctx.Err(); err != nil {
-			return Decision{}, err
-		}
-		decision, err := l.PeekN(ctx, key, d.cost)
-		decision.Granted = 0
-		return decision, err
-	}
-	for waited := false; ; waited = true {
-		pause := poll
-		r, err := l.acquire(ctx, name, d, left)
-		switch {
-		case err == nil && (r.granted > 0 || r.retryAfter < 0 || time.Duration(r.retryAfter)*time.Millisecond > left()):
-			return l.decided(r, FromServer), nil
-		case err == nil:
-			pause = min(poll, time.Duration(r.retryAfter)*time.Millisecond)
-		case errors.Is(err, ErrModuleMissing): // the script has no queue
-			return l.poll(ctx, key, d, left)
-		case !errors.Is(err, ErrUnavailable):
-			return Decision{}, err
-		// A caller that waits already goes on waiting, unless a request that came now would be granted.
-		case !waited || left() == 0 || l.grantsWithout(key, d):
-			return l.failed(err, key, d, l.block)
-		}
-		if !sleep(ctx, max(time.Millisecond, min(pause, left()))) {
-			return Decision{}, ctx.Err()
+	left, name := leftUntil(ctx), l.prefix+key
+	inLine := l.conn != nil && d.cost <= d.limit
+	if inLine {
+		over, isMine := l.conn.waits.turn(ctx, name, left())
+		defer over()
+		if !isMine {
+			return l.passedOver(ctx, key, d)
 		}
 	}
+	queues := inLine
+	answer, err := patient[verdict]{
+		conn: l.conn, left: left,
+		ask: func(waited bool) (verdict, bool, error) {
+			v, err := l.acquire(ctx, key, d, waited, &queues)
+			after := v.pause()
+			return v, v.reply.granted > 0 || after == Never || after > left(), err
+		},
+		rest: func(denied verdict) (verdict, bool, error) {
+			pause := denied.pause()
+			if queues {
+				r, isOver, err := l.queued(ctx, name, d, left)
+				if err != nil || isOver {
+					return verdict{r, FromServer}, isOver, err
+				}
+				pause = min(poll, pause, left())
+			}
+			return denied, false, l.conn.pause(ctx, max(time.Millisecond, pause))
+		},
+		looks: func() bool { return l.grantsWithout(key, d) },
+	}.persist(ctx)
+	switch {
+	case errors.Is(err, ErrUnavailable):
+		return l.failed(err, key, d, l.block)
+	case err != nil:
+		return Decision{}, err
+	}
+	return l.decided(answer.reply, answer.source), nil
 }
 
-// acquire asks with no wait over the shared connection, so that a free key needs no place; then in the server's queue.
-func (l *Limiter) acquire(ctx context.Context, name string, d *demand, left func() time.Duration) (reply, error) {
-	raw, err := l.ask(ctx, acquireCommand(name, d, 0))
-	if err != nil {
-		return reply{}, err
+// A verdict is a reply, and whose it is.
+type verdict struct {
+	reply  reply
+	source Source
+}
+
+// pause is how long to wait before asking again.
+func (v verdict) pause() time.Duration {
+	if after := duration(v.reply.retryAfter); after != Unknown {
+		return after
+	}
+	return poll
+}
+
+// passedOver is the denial of a caller whose time ended before its turn came.
+func (l *Limiter) passedOver(ctx context.Context, key string, d *demand) (Decision, error) {
+	if err := ctx.Err(); err != nil {
+		return Decision{}, err
+	}
+	r, source, err := l.look(ctx, key, *d)
+	switch {
+	case isTimeUp(err): // which says nothing of the server
+		return Decision{}, context.DeadlineExceeded
+	case err != nil:
+		return Decision{}, err
+	case source == FromFailure:
+		r = unknown(0, d.limit, unknownMS)
+	}
+	r.granted = 0
+	return l.decided(r, source), nil
+}
+
+// acquire asks with no wait over the shared connection, so that a free key needs no place. The script has no queue.
+func (l *Limiter) acquire(ctx context.Context, key string, d *demand, waited bool, queues *bool) (verdict, error) {
+	if err := ctx.Err(); err != nil {
+		return verdict{}, err
+	}
+	if *queues {
+		raw, err := l.askFor(ctx, acquireCommand(l.prefix+key, d, 0), waited)
+		if err == nil {
+			r, err := replyOf(raw)
+			return verdict{r, FromServer}, err
+		}
+		if !errors.Is(err, ErrModuleMissing) {
+			return verdict{}, err
+		}
+		*queues = false
+	}
+	if l.conn == nil {
+		r, err := l.here(key, d, l.block)
+		return verdict{r, FromLocal}, err
+	}
+	if r, ok := l.known(key, d); ok {
+		return verdict{r, FromCache}, nil
+	}
+	r, err := l.told(ctx, key, *d, waited)
+	return verdict{r, FromServer}, err
+}
+
+// queued waits in the server's queue, until that is over or it is time to ask again.
+func (l *Limiter) queued(ctx context.Context, name string, d *demand, left func() time.Duration) (reply, bool, error) {
+	raw, err := l.conn.waits.ask(ctx, name, left, func(ms int64) command {
+		return acquireCommand(name, d, ms)
+	}, l.settings)
+	if err != nil || raw == nil {
+		return reply{}, false, err
 	}
 	r, err := replyOf(raw)
-	if err != nil || r.granted > 0 || r.retryAfter < 0 || time.Duration(r.retryAfter)*time.Millisecond > left() {
-		return r, err
-	}
-	raw, err = l.conn.waits.ask(ctx, name, left, func(ms int64) command { return acquireCommand(name, d, ms) }, l.settings)
-	if err != nil || raw == nil {
-		return r, err
-	}
-	if r, err = replyOf(raw); err == nil && r.granted == 0 && r.retryAfter >= 0 {
-		r.retryAfter = max(r.retryAfter, left().Milliseconds()+1) // its time was up
-	}
-	return r, err
+	return r, true, err
 }
 
 // grantsWithout tells whether a request would be granted now, were the server away.
@@ -396,24 +504,4 @@ func (l *Limiter) grantsWithout(key string, d *demand) bool {
 		return e.peek(&wanted, clock())
 	})
 	return err == nil && r.granted > 0
-}
-
-// poll asks again when it may fit.
-func (l *Limiter) poll(ctx context.Context, key string, d *demand, left func() time.Duration) (Decision, error) {
-	for waited := false; ; waited = true {
-		decision, err := l.allow(ctx, key, *d)
-		if err != nil || decision.Allowed() || decision.RetryAfter == Never {
-			return decision, err
-		}
-		pause := decision.RetryAfter
-		if pause == Unknown || (decision.Source == FromFailure && waited) {
-			pause = poll
-		}
-		if pause > left() {
-			return decision, nil
-		}
-		if !sleep(ctx, max(time.Millisecond, pause)) {
-			return Decision{}, ctx.Err()
-		}
-	}
 }

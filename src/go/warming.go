@@ -2,7 +2,6 @@ package swlimit
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 )
@@ -83,7 +82,7 @@ func (w *warming) later(key string, q *quota, r *reply, cost int64) {
 // allowWarming asks with the limit of the step, and once more where that shows that the step is a later one.
 func (l *Limiter) allowWarming(ctx context.Context, key string, d demand) (Decision, error) {
 	full, began := d.quota, now()
-	r, source, err := l.askWarming(ctx, key, d, &full)
+	r, source, err := l.askWarming(ctx, key, d, &full, false)
 	if err == nil && r.granted == 0 && source != FromFailure && r.limit < full.limit {
 		if looks := l.warming.looks(key); looks || l.warming.ask(key, &full) > r.limit {
 			rest, cancel := l.rest(ctx, began)
@@ -92,7 +91,7 @@ func (l *Limiter) allowWarming(ctx context.Context, key string, d demand) (Decis
 				l.lookWarming(rest, key, &full)
 			}
 			if l.warming.ask(key, &full) > r.limit {
-				if again, by, failed := l.unaided().askWarming(rest, key, d, &full); failed == nil {
+				if again, by, failed := l.askWarming(rest, key, d, &full, true); failed == nil {
 					r, source = again, by
 				}
 			}
@@ -105,14 +104,6 @@ func (l *Limiter) allowWarming(ctx context.Context, key string, d demand) (Decis
 	return l.decided(r, source), nil
 }
 
-// unaided is the same limiter without a failure policy, which neither decides nor counts.
-func (l *Limiter) unaided() *Limiter {
-	same, settings := *l, *l.settings
-	settings.onFailure = Error
-	same.settings = &settings
-	return &same
-}
-
 // rest is ctx with what is left of the time that a request waits for the server. It is over when that is.
 func (a asker) rest(ctx context.Context, began time.Duration) (context.Context, context.CancelFunc) {
 	if a.conn == nil {
@@ -121,8 +112,10 @@ func (a asker) rest(ctx context.Context, began time.Duration) (context.Context, 
 	return context.WithTimeout(ctx, began+a.timeout-now())
 }
 
-func (l *Limiter) askWarming(ctx context.Context, key string, d demand, full *quota) (r reply, source Source,
-	err error) {
+// askWarming asks with the limit of the step. again tells whether it was denied before: then nobody decides in the
+// server's place.
+func (l *Limiter) askWarming(ctx context.Context, key string, d demand, full *quota, again bool) (r reply,
+	source Source, err error) {
 	d.limit = l.warming.ask(key, full)
 	known := false
 	if l.conn == nil {
@@ -130,6 +123,9 @@ func (l *Limiter) askWarming(ctx context.Context, key string, d demand, full *qu
 		r, err = l.here(key, &d, 0)
 	} else if r, known = l.known(key, &d); known {
 		source = FromCache
+	} else if again {
+		source = FromServer
+		r, err = l.told(ctx, key, d, true)
 	} else {
 		r, source, err = l.answered(ctx, key, d)
 	}
@@ -150,7 +146,7 @@ func (l *Limiter) lookWarming(ctx context.Context, key string, full *quota) {
 // decide decides several limits, each with the limit of its step, and once more where one is shown to have risen.
 func (all together) decide(ctx context.Context) (answer, error) {
 	began := now()
-	a, err := all.ask(ctx)
+	a, err := all.ask(ctx, false)
 	if err != nil || a.allowed || a.source == FromFailure {
 		return a, err
 	}
@@ -167,11 +163,7 @@ func (all together) decide(ctx context.Context) (answer, error) {
 		}
 	}
 	if again {
-		unaided := slices.Clone(all)
-		for i, r := range all {
-			unaided[i].limiter = r.limiter.unaided()
-		}
-		if second, err := unaided.ask(rest); err == nil {
+		if second, err := all.ask(rest, true); err == nil {
 			a = second
 		}
 	}
