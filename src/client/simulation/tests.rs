@@ -1479,6 +1479,34 @@ fn a_key_that_there_is_no_room_for_is_decided_by_the_server() {
     });
 }
 
+/// While the server is away, a key that there is no room for is not queued: each of its requests would be.
+#[test]
+fn a_key_that_there_is_no_room_for_is_not_synchronized() {
+    paused(async {
+        let fake = Fake::new();
+        let client = Client::builder().max_keys(1).over(fake.clone()).unwrap();
+        let builder = client.limiter(quota(100, 60_000, 10)).mode(Mode::Eventual).on_failure(OnFailure::Deny);
+        let limiter = builder.build().unwrap();
+        connected(&limiter).await;
+        assert_eq!(allow(&limiter, "first").await.source(), Source::Eventual);
+        sleep(Duration::from_secs(1)).await;
+        fake.fault(Fault::BlackHole);
+        while allow(&limiter, "first").await.source() != Source::Failure {
+            sleep(Duration::from_millis(100)).await;
+        }
+        for _ in 0..100 {
+            assert_eq!(allow(&limiter, "second").await.source(), Source::Failure);
+        }
+        fake.fault(Fault::None);
+        let before = fake.commands().len();
+        sleep(Duration::from_secs(15)).await;
+        let commands = fake.commands().split_off(before);
+        let is_of_second = |words: &&String| words.contains(" second ");
+        assert_eq!(commands.iter().filter(is_of_second).count(), 0, "{commands:?}");
+        assert_eq!(allow(&limiter, "first").await.source(), Source::Eventual);
+    });
+}
+
 #[test]
 fn nothing_is_left() {
     paused(async {

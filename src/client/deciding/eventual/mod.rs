@@ -125,8 +125,11 @@ impl Eventual {
     pub fn decide(&self, key: &[u8], demand: &Demand) -> Result<Decided, Error> {
         let core = &self.0;
         if core.is_away(key) {
-            // Else nobody would notice that the server is back.
-            core.with(key, demand, |_, _, _| ());
+            // Else nobody would notice that the server is back. Without room, each request would queue its key again; and
+            // then other keys are queued.
+            if let Ok(counts) = core.keys.get_or_keep(key, Key::default) {
+                core.seen(key, demand, &counts, |_, _, _| ());
+            }
             return Ok(Decided::ByPolicy);
         }
         let decide = |counted: &mut Counted, known, now| match &counted.refused {
