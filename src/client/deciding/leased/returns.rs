@@ -24,10 +24,24 @@ const TOGETHER: usize = 500;
 /// Units that go back to the server that counted them.
 pub(super) struct Return {
     key: Arc<[u8]>,
-    units: u64,
-    since: u64,
-    server: Option<Identity>,
+    batch: GrantedUnits,
     begun: Instant,
+}
+
+impl Return {
+    pub fn new(key: &Arc<[u8]>, batch: GrantedUnits, begun: Instant) -> Self {
+        Self { key: Arc::clone(key), batch, begun }
+    }
+
+    /// Whether this server counted them. Nobody knows that of one that did not say who it is.
+    pub fn is_of(&self, server: Option<&Identity>) -> bool {
+        server.is_some() && self.batch.server.as_ref() == server
+    }
+
+    /// What gives them back, and no units that were counted before.
+    pub fn refund(&self) -> Command {
+        Command::refund(&self.key, self.batch.units, Counted::Since(self.batch.since))
+    }
 }
 
 impl Core {
@@ -41,10 +55,7 @@ impl Core {
 
     pub(super) fn give_back(&self, key: &Arc<[u8]>, batches: Vec<GrantedUnits>) {
         let begun = Instant::now();
-        let returns = batches.into_iter().map(|GrantedUnits { units, since, server, .. }| {
-            let key = Arc::clone(key);
-            Return { key, units, since, server, begun }
-        });
+        let returns = batches.into_iter().map(|batch| Return::new(key, batch, begun));
         let mut returning = self.returning.lock();
         returning.extend(returns);
         if !returning.is_empty() {
@@ -99,14 +110,13 @@ impl Core {
                     self.returning.lock().extend(returns);
                     continue;
                 };
-                let is_its = |units: &Return| units.server.is_some() && units.server.as_ref() == line.identity();
+                let is_its = |units: &Return| units.is_of(line.identity());
                 let (its, others): (Vec<_>, Vec<_>) = returns.into_iter().partition(is_its);
                 self.write_off(&others);
                 if its.is_empty() {
                     continue;
                 }
-                let refund = |units: &Return| Command::refund(&units.key, units.units, Counted::Since(units.since));
-                let batch = Batch::Several(its.iter().map(refund).collect());
+                let batch = Batch::Several(its.iter().map(Return::refund).collect());
                 // Sent once, whatever becomes of it.
                 let settled = self.unless_given_up(self.link.see_through_on(&node, line, batch)).await;
                 let replies = match settled.map(|settled| settled.reply) {
@@ -116,7 +126,7 @@ impl Core {
                 let mut replies = replies.into_iter();
                 let is_refunded = |_: &Return| matches!(replies.next(), Some(Reply::Integer(_)));
                 let (refunded, others): (Vec<_>, Vec<_>) = its.into_iter().partition(is_refunded);
-                self.link.count(Count::Returned, refunded.iter().map(|units| units.units).sum());
+                self.link.count(Count::Returned, refunded.iter().map(|units| units.batch.units).sum());
                 self.write_off(&others);
             }
         }
@@ -130,7 +140,7 @@ impl Core {
     }
 
     fn write_off(&self, returns: &[Return]) {
-        let units: u64 = returns.iter().map(|units| units.units).sum();
+        let units: u64 = returns.iter().map(|units| units.batch.units).sum();
         if units > 0 {
             self.link.count(Count::WrittenOff, units);
             let keys = returns.iter().map(|units| &units.key).collect::<HashSet<_>>().len();

@@ -1,16 +1,21 @@
 //! The protocol of leases explored completely: the hand of one client, requests that are cancelled at any time, a server
 //! that others ask, too, and that restarts once without its data, and a network that is late or loses what it carries.
 //!
-//! The hand is the client's own. What it makes of demand is left open: which keys are hot, when units are renewed, and
-//! how many are asked for, within the share, where that has room for three requests. So what is proved holds for every
-//! rule of sizing that asks for nothing where there is less. The server decides by the window's own code.
+//! The hand is the client's own, and so is the choice of the server to which units go back, and the command. What the hand
+//! makes of demand is left open: which keys are hot, when units are renewed, and how many are asked for, within the share,
+//! where that has room for three requests. So what is proved holds for every rule of sizing that asks for nothing where
+//! there is less. The server decides by the window's own code.
 
 use std::hash::Hash;
+use std::sync::Arc;
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use swlimit_window::{Entry, Geometry, Quota, Request, Verdict};
 
+use super::super::returns::Return;
 use super::*;
+use crate::protocol::Command;
+use crate::protocol::Counted::Since;
 use crate::simulation::{compared_by_seen, PROMISES};
 
 /// How long a trip takes, in ms.
@@ -43,6 +48,8 @@ struct Leases {
 enum Mutant {
     /// Units count since the reply, not since the server's TIME.
     DatesByTheReply,
+    /// A refund gives back the youngest units.
+    RefundsTheYoungest,
     /// A refund is sent again.
     RefundsTwice,
     /// Units go back to any server.
@@ -229,9 +236,17 @@ impl Leases {
     fn give_back(&self, state: &mut State, batches: impl IntoIterator<Item = GrantedUnits>) {
         for batch in batches {
             state.leave(batch.units);
-            if batch.server == state.server() || self.is(Mutant::IgnoresTheServer) {
-                state.refunds.extend((0..batch.units).map(|_| batch.since));
+            let server = if self.is(Mutant::IgnoresTheServer) { batch.server.clone() } else { state.server() };
+            let units = Return::new(&Arc::from(*b"k"), batch, self.epoch);
+            if !units.is_of(server.as_ref()) {
+                continue;
             }
+            let Command::Refund { units, counted: Since(since), .. } = units.refund() else {
+                state.wrong = Some("units go back without their date");
+                continue;
+            };
+            let since = if self.is(Mutant::RefundsTheYoungest) { state.now } else { since };
+            state.refunds.extend((0..units).map(|_| since));
         }
     }
 
@@ -615,6 +630,11 @@ fn is_found(mutant: Mutant) {
 #[test]
 fn finds_units_that_are_dated_by_the_reply() {
     is_found(Mutant::DatesByTheReply);
+}
+
+#[test]
+fn finds_that_the_youngest_units_go_back() {
+    is_found(Mutant::RefundsTheYoungest);
 }
 
 #[test]
