@@ -23,33 +23,54 @@ func (b *bounded[V]) get(key string) (value V, ok bool) {
 	return value, false
 }
 
-// put adds a key that is not there, and forgets what is more than most; how many those were. It copies the key, which
-// may be part of something large.
-func (b *bounded[V]) put(key string, value V, most int) (forgotten int64) {
+// find is where a key's value is, as long as the key is there; nil where it is not.
+func (b *bounded[V]) find(key string) *V {
+	if at, ok := b.places[key]; ok {
+		return &at.value
+	}
+	return nil
+}
+
+// put adds a key that is not there, and forgets what is more than most. It copies the key, which may be part of something
+// large.
+func (b *bounded[V]) put(key string, value V, most int) *V {
 	if b.places == nil {
 		b.places = map[string]*place[V]{}
 	}
 	for len(b.places) >= most {
 		b.remove(b.oldest.key)
-		forgotten++
 	}
-	at := &place[V]{key: strings.Clone(key), value: value, older: b.newest}
+	at := &place[V]{key: strings.Clone(key), value: value}
+	b.places[at.key] = at
+	b.append(at)
+	return &at.value
+}
+
+// renew has a key that is there forgotten last.
+func (b *bounded[V]) renew(key string) {
+	at := b.places[key]
+	b.unlink(at)
+	b.append(at)
+}
+
+func (b *bounded[V]) remove(key string) {
+	if at, ok := b.places[key]; ok {
+		delete(b.places, key)
+		b.unlink(at)
+	}
+}
+
+func (b *bounded[V]) append(at *place[V]) {
+	at.older, at.next = b.newest, nil
 	if b.newest == nil {
 		b.oldest = at
 	} else {
 		b.newest.next = at
 	}
 	b.newest = at
-	b.places[at.key] = at
-	return forgotten
 }
 
-func (b *bounded[V]) remove(key string) bool {
-	at, ok := b.places[key]
-	if !ok {
-		return false
-	}
-	delete(b.places, key)
+func (b *bounded[V]) unlink(at *place[V]) {
 	if at.older == nil {
 		b.oldest = at.next
 	} else {
@@ -60,5 +81,4 @@ func (b *bounded[V]) remove(key string) bool {
 	} else {
 		at.next.older = at.older
 	}
-	return true
 }

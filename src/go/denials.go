@@ -32,17 +32,18 @@ type question struct {
 	tracked    bool
 }
 
-// frequency says how often requests for a key are denied.
-type frequency struct {
-	before         time.Duration // from then on one can be granted
-	denied, lately int           // before that, and in the same way the last time
+// denied is what is known of a key's denials, and how often requests for it are denied.
+type denied struct {
+	known         []denial
+	before        time.Duration // from then on one can be granted
+	count, lately int           // of denials before that, and in the same way the last time
 }
 
 // denials are what is known to be denied, the oldest keys forgotten first.
 type denials struct {
 	seed   maphash.Seed
 	most   atomic.Int64 // keys
-	size   atomic.Int64
+	size   atomic.Int64 // keys with known denials
 	shards [shards]denialShard
 }
 
@@ -51,8 +52,7 @@ type denialShard struct {
 	// generation moves on whenever something of a key has to be forgotten: an invalidation may be handled before the
 	// reply that it belongs behind.
 	generation uint64
-	known      bounded[[]denial]
-	denied     bounded[*frequency]
+	keys       bounded[denied]
 	_          [64]byte // no two of them share a cache line
 }
 
@@ -99,14 +99,14 @@ func (d *denials) find(key string, wanted *demand, blocks, rises bool) (reply, b
 	s := d.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found, ok := s.known.get(key)
-	if !ok {
+	k := s.keys.find(key)
+	if k == nil {
 		return reply{}, false
 	}
 	at := now()
 	live := false
-	for i := range found {
-		each := &found[i]
+	for i := range k.known {
+		each := &k.known[i]
 		if at >= each.until {
 			continue
 		}
@@ -118,7 +118,7 @@ func (d *denials) find(key string, wanted *demand, blocks, rises bool) (reply, b
 		if least < each.least || each.quota != wanted.quota && lower == 0 || (blocks && !each.blocks) {
 			continue
 		}
-		s.frequencyOf(key, d.mostOfAShard()).denied++
+		k.count++
 		passed := at - each.heard
 		r := each.reply
 		r.limit, r.remaining = r.limit-lower, max(0, r.remaining-lower)
@@ -126,8 +126,7 @@ func (d *denials) find(key string, wanted *demand, blocks, rises bool) (reply, b
 		return r, true
 	}
 	if !live {
-		s.known.remove(key)
-		d.size.Add(-1)
+		d.end(k)
 	}
 	return reply{}, false
 }
@@ -169,22 +168,40 @@ func (d *denials) remember(key string, wanted *demand, asked question, r reply, 
 	if s.generation != asked.generation {
 		return
 	}
-	others, found := s.known.get(key)
-	if found {
-		s.known.remove(key) // so that it comes last
-		d.size.Add(-1)
+	k := d.of(s, key)
+	s.keys.renew(key)
+	if k.known == nil {
+		d.size.Add(1)
 	}
-	all := make([]denial, 1, 1+len(others))
+	all := make([]denial, 1, 1+len(k.known))
 	all[0] = made
-	for _, other := range others {
+	for _, other := range k.known {
 		if at < other.until && !made.covers(&other) && len(all) < denialsOfAKey {
 			all = append(all, other)
 		}
 	}
-	d.size.Add(1 - s.known.put(key, all, d.mostOfAShard()))
+	k.known = all
 }
 
-func (d *denials) mostOfAShard() int { return int(max(1, d.most.Load()/shards)) }
+// of is what is known of a key. Its shard is locked.
+func (d *denials) of(s *denialShard, key string) *denied {
+	if k := s.keys.find(key); k != nil {
+		return k
+	}
+	most := int(max(1, d.most.Load()/shards))
+	if s.keys.len() >= most {
+		d.end(&s.keys.oldest.value)
+	}
+	return s.keys.put(key, denied{}, most)
+}
+
+// end forgets the denials of a key, and not how many there were. Its shard is locked.
+func (d *denials) end(k *denied) {
+	if k.known != nil {
+		k.known = nil
+		d.size.Add(-1)
+	}
+}
 
 // paysToLook counts a denial by the server, and tells whether a look at the key pays: so many requests are denied
 // before one can be granted, or were the last time.
@@ -193,21 +210,12 @@ func (d *denials) paysToLook(key string, at, retryAfter time.Duration) bool {
 	s := d.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := s.frequencyOf(key, d.mostOfAShard())
-	if f.before <= at {
-		*f = frequency{at + retryAfter, 0, f.denied}
+	k := d.of(s, key)
+	if k.before <= at {
+		k.before, k.count, k.lately = at+retryAfter, 0, k.count
 	}
-	f.denied++
-	return max(f.denied, f.lately) >= lookDenials
-}
-
-func (s *denialShard) frequencyOf(key string, most int) *frequency {
-	f, ok := s.denied.get(key)
-	if !ok {
-		f = &frequency{}
-		s.denied.put(key, f, most)
-	}
-	return f
+	k.count++
+	return max(k.count, k.lately) >= lookDenials
 }
 
 // covers tells whether it denies whatever the other does.
@@ -221,8 +229,8 @@ func (d *denials) forget(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.generation++
-	if s.known.remove(key) {
-		d.size.Add(-1)
+	if k := s.keys.find(key); k != nil {
+		d.end(k)
 	}
 }
 
@@ -231,8 +239,9 @@ func (d *denials) forgetAll() {
 		s := &d.shards[i]
 		s.mu.Lock()
 		s.generation++
-		d.size.Add(-int64(s.known.len()))
-		s.known = bounded[[]denial]{}
+		for at := s.keys.oldest; at != nil; at = at.next {
+			d.end(&at.value)
+		}
 		s.mu.Unlock()
 	}
 }

@@ -64,7 +64,7 @@ func (s *denying) reply(_ string, words []any) string {
 	return rate
 }
 
-// ending is a context whose deadline is far, and comes when it is looked at once that is armed.
+// ending is a context whose deadline is far, and comes at the first call of Err once it is armed.
 type ending struct {
 	context.Context
 	armed func() bool
