@@ -72,7 +72,7 @@ fn numbers() {
         let shared = numbers[name].as_u64().or_else(|| breaker[name].as_u64());
         assert_eq!(Some(*value), shared, "{name}");
     }
-    // What this client has not: records that are kept for later, and admissions that wait or reserve.
+    // What this client has not: records that are kept for later, and admissions that wait or reserve without holds.
     let missing = numbers.as_object().unwrap().keys().filter(|name| !all.iter().any(|(own, _)| own == name));
     assert_eq!(
         missing.collect::<Vec<_>>(),
@@ -95,6 +95,10 @@ fn roundings() {
     for one in each("denials") {
         let wait = Duration::from_millis(number(&one, "retry_after"));
         assert_eq!(certain(wait), us(&one, "denied_for_us"), "{one}");
+    }
+    for one in each("reservations") {
+        let name = crate::admission::beside(one["key"].as_str().unwrap().as_bytes());
+        assert_eq!(String::from_utf8(name).unwrap(), one["name"].as_str().unwrap());
     }
     for one in each("refusals") {
         let error = crate::upstream::refused(one["reply"].as_str().unwrap().into());

@@ -2,6 +2,7 @@
 
 import pytest
 
+from daemon.test_api import Api
 from support.cluster import Cluster
 
 LIMITS = """
@@ -21,13 +22,17 @@ def cluster(start):
     return Cluster(start)
 
 
-def test_limits_of_several_slots(start_daemon, cluster):
+@pytest.fixture
+def daemon(start_daemon, cluster):
     nodes = ",".join(f"127.0.0.1:{server.port}" for server in cluster.servers[:Cluster.MASTERS])
     daemon = start_daemon(LIMITS)
     daemon.stop()
     daemon.write_settings(server=f"redis-cluster://{nodes}")
     daemon.start()
+    return daemon
 
+
+def test_limits_of_several_slots(daemon, cluster):
     def codes(tenant, user):
         return daemon.codes("all=x", f"tenant={tenant}", f"tenant={tenant} user={user}", domain="shop")
 
@@ -44,3 +49,14 @@ def test_limits_of_several_slots(start_daemon, cluster):
     assert [counted(key) for key in keys] == [3, 3, 2, 1]
     assert codes("b", "x") == ("OK",) * 4
     assert codes("c", "x") == ("OVER_LIMIT", "OVER_LIMIT", "OK", "OK")
+
+
+def test_an_admission_of_several_slots(daemon):
+    api = Api(daemon)
+    user, model, rate = ({"key": f"{{a}}:{name}", "limit": 5} for name in ("user", "model", "rate"))
+    user, model, rate = user | {"ttl": "1m", "id": "r1"}, model | {"ttl": "1m"}, rate | {"window": "1h"}
+    assert api.ask("/v1/admit", [user, model, rate])[0] == 200
+    settle = {"key": user["key"], "id": "r1", "used": [{"key": key, "units": 0} for key in ("{a}:model", "{a}:rate")]}
+    assert api.ask("/v1/settle", settle) == (200, {"settled": True, "changes": [-1, -1]})
+    status, reply = api.ask("/v1/admit", [user, model | {"key": "{b}:model"}, rate])
+    assert status == 502 and "give the keys of one decision the same hash tag" in reply["error"]

@@ -212,10 +212,11 @@ def admissions():
     budget = {"kind": "BUDGET", "key": "{u}:budget", "limit": 10, "until": LATER, "cost": 3}
     hold = {"kind": "HOLD", "key": "{u}:hold", "limit": 10, "ttl": 30_000, "id": "mine", "cost": 1}
     own, chosen = hold | {"id": ID, "own_id": True}, hold | {"own_id": False}
-    for clauses in ([budget], [own], [chosen], [own, budget], [chosen, budget]):
+    also_own, also_chosen = ({**one, "key": "{u}:also", "cost": 2} for one in (own, chosen))
+    for clauses in ([budget], [own], [chosen], [own, budget], [chosen, budget], [own, also_own], [chosen, also_chosen]):
         yield admission(clauses, False)
     for clauses in ([rate], [rate, other], [rate, budget], [budget, rate], [rate, own], [other, own, budget],
-                    [rate, chosen]):
+                    [rate, chosen], [own, rate, also_own], [chosen, rate, also_chosen]):
         yield from (admission(clauses, strict) for strict in BOTH)
     for used in ([], [2], [0, MAX]):
         reserved = [{"key": clause["key"], "used": units} for clause, units in zip((rate, other), used)]
@@ -234,9 +235,9 @@ def admission(clauses, strict):
 def undone_together(clauses):
     """All that is granted at once; with a hold, by settling it, where its id was drawn for this command alone."""
     hold = next((one for one in clauses if one["kind"] == "HOLD"), None)
-    others = [one for one in clauses if one["kind"] != "HOLD"]
-    reply = [1, *(held(one) if one is hold else grant(one) for one in clauses)]
-    denied = case([0, *([0, 10, 0, 1_000, 0, 0] if one is hold else denial(one) for one in clauses)])
+    others = [one for one in clauses if one is not hold]
+    reply = [1, *(held(one) if one["kind"] == "HOLD" else grant(one) for one in clauses)]
+    denied = case([0, *([0, 10, 0, 1_000, 0, 0] if one["kind"] == "HOLD" else denial(one) for one in clauses)])
     if hold is None:
         yield case(reply, *(refund(one, one["cost"]) for one in others), since=NOW)
         yield from (denied, ERROR, case(None))

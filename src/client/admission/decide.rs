@@ -5,25 +5,26 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::member::{checked, Ahead, CheckedMember, Member, Resource};
+use super::member::{checked, Ahead, Asked, CheckedMember, Member, Resource};
 use super::settle::Reserved;
-use super::Admission;
+use super::{Admission, Granted};
 use crate::budget::{has_ended, server_time, Way};
 use crate::client::Client;
 use crate::decision::{Decision, Decisions, Source};
 use crate::error::{Cause, Error};
-use crate::hold::Hold;
+use crate::hold::{Hold, PendingHold};
 use crate::limiter::Policy;
-use crate::protocol::Command;
+use crate::protocol::{Clause, Command};
 use crate::request::Request;
 use crate::statistics::Count;
 use crate::transport::{Failure, Reply};
 use crate::upstream::{Batch, HoldRenewer, Link, Moment, Settle, Settled, Settlement};
+use crate::wait::Wait;
 
 impl Client {
-    /// Rates, budgets and one hold in one decision, of at most 64 limits: all are granted, or nothing is counted and
-    /// nothing held. The server decides, unless a rate among them is known to be denied. In a cluster all keys need the
-    /// same hash tag.
+    /// Rates, budgets and holds in one decision, of at most 64 limits: all are granted, or nothing is counted and nothing
+    /// held. The server decides, unless a rate among them is known to be denied. In a cluster all keys need the same hash
+    /// tag. Holds whose id nobody chose have one id: that of the first hold whose id was [chosen](crate::HoldRequest::id).
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), swlimit_client::Error> {
@@ -32,12 +33,18 @@ impl Client {
     /// let client = Client::connect("redis://127.0.0.1/").await?;
     /// let requests = client.limiter(Quota::new(60, "1m")?).build()?;
     /// let tokens = client.budget(1_000_000, Calendar::new(Period::Month)).build()?;
-    /// let streams = client.holds(5).build()?;
+    /// let (streams, places) = (client.holds(5).build()?, client.holds(200).build()?);
     /// let reserved = Request::new("{ann}:tokens").cost(2_000);
-    /// let members = [(&streams, "{ann}:streams").into(), (&requests, "{ann}:requests").into(), (&tokens, reserved).into()];
-    /// let mut admission = client.admit(members).await?;
+    /// let mut admission = client
+    ///     .admit([
+    ///         (&streams, "{ann}:streams").into(),
+    ///         (&places, "{ann}:small").into(),
+    ///         (&requests, "{ann}:requests").into(),
+    ///         (&tokens, reserved).into(),
+    ///     ])
+    ///     .await?;
     /// if admission.granted() {
-    ///     // … 1,250 tokens later
+    ///     // … 1,250 tokens later, for as long as all of admission.holds() are live
     ///     admission.settle(&[1, 1_250]).await?;
     /// }
     /// # Ok(())
@@ -45,15 +52,31 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a cost out of range, partial requests, a key named twice, a hold that waits, two holds, or
-    /// limiters of which only some are strict, or only some decided in this process; [`Error::Refused`] and
+    /// [`Error::Invalid`] for a cost out of range, partial requests, a key named twice, a hold that waits, or limiters
+    /// of which only some are strict, or only some decided in this process; [`Error::Refused`] and
     /// [`Error::ModuleMissing`] as the server says; [`Error::Unavailable`] where a limiter has
     /// [`OnFailure::Error`](crate::OnFailure::Error).
     pub async fn admit<'a>(&self, members: impl IntoIterator<Item = Member<'a>>) -> Result<Admission, Error> {
-        let members: Vec<Member<'a>> = members.into_iter().collect();
+        self.admitted(members.into_iter().collect(), true).await
+    }
+
+    /// Decides as [`admit`](Self::admit) does, for a caller that holds for others: there is no further key, and the first
+    /// hold reserves the other limits. [Detach](Hold::detach) the holds, which come in the order of the members, or they
+    /// end when they are dropped. Who knows key and id of the first settles all, by [`settle`](Self::settle).
+    ///
+    /// # Errors
+    /// As [`admit`](Self::admit).
+    pub async fn admit_for_others<'a>(
+        &self,
+        members: impl IntoIterator<Item = Member<'a>>,
+    ) -> Result<(Decisions, Vec<Hold>), Error> {
+        let admission = self.admitted(members.into_iter().collect(), false).await?;
+        Ok((admission.decisions, admission.granted.holds))
+    }
+
+    async fn admitted(&self, members: Vec<Member<'_>>, reserves: bool) -> Result<Admission, Error> {
         let deadline = members.iter().filter_map(Member::deadline).min();
-        let members = checked(&members)?;
-        let admission = self.decided(members, deadline).await?;
+        let admission = self.decided(checked(&members, reserves)?, deadline).await?;
         let decisions = &admission.decisions;
         for decision in decisions.each().iter().filter(|decision| decision.granted() == decisions.granted()) {
             self.0.counters.decided(decision);
@@ -61,28 +84,20 @@ impl Client {
         Ok(admission)
     }
 
-    async fn decided(&self, members: Vec<CheckedMember>, deadline: Option<Instant>) -> Result<Admission, Error> {
-        let renewer = self.0.renewer.as_ref().filter(|_| !members.iter().any(CheckedMember::is_local));
-        let Some(renewer) = renewer else { return self.here(members, None).await };
-        if let Some(decisions) = self.known_denials(&members) {
-            return Ok(self.admission(decisions, None, Vec::new(), Moment::now(), true));
+    async fn decided(&self, asked: Asked, deadline: Option<Instant>) -> Result<Admission, Error> {
+        let renewer = self.0.renewer.as_ref().filter(|_| !asked.members.iter().any(CheckedMember::is_local));
+        let Some(renewer) = renewer else { return self.here(asked.members, None).await };
+        if let Some(decisions) = self.known_denials(&asked.members) {
+            return Ok(self.admission(decisions, Granted::default(), Moment::now(), true));
         }
-        match self.there(renewer, &members, deadline).await {
-            Err(Error::Unavailable(reason)) => self.here(members, Some(reason)).await,
+        match self.there(renewer, &asked, deadline).await {
+            Err(Error::Unavailable(reason)) => self.here(asked.members, Some(reason)).await,
             decided => decided,
         }
     }
 
-    fn admission(
-        &self,
-        decisions: Decisions,
-        hold: Option<Hold>,
-        reserved: Vec<Reserved>,
-        sent: Moment,
-        by_server: bool,
-    ) -> Admission {
-        let client = Arc::clone(&self.0);
-        Admission { decisions, hold, reserved, sent, client, by_server, is_settled: false }
+    fn admission(&self, decisions: Decisions, granted: Granted, sent: Moment, by_server: bool) -> Admission {
+        Admission { decisions, granted, sent, client: Arc::clone(&self.0), by_server, is_settled: false }
     }
 
     /// The decisions of limits of which one is known to be denied.
@@ -97,34 +112,33 @@ impl Client {
     }
 
     /// The server's decision.
-    async fn there(
-        &self,
-        renewer: &HoldRenewer,
-        members: &[CheckedMember],
-        deadline: Option<Instant>,
-    ) -> Result<Admission, Error> {
+    async fn there(&self, renewer: &HoldRenewer, asked: &Asked, deadline: Option<Instant>) -> Result<Admission, Error> {
         let link = renewer.link();
         let deadline = link.deadline(deadline)?;
-        let tickets: Vec<_> = members.iter().map(|one| self.0.deny_cache.ticket(&one.key)).collect();
+        let tickets: Vec<_> = asked.members.iter().map(|one| self.0.deny_cache.ticket(&one.key)).collect();
         let sent = Moment::now();
-        let reply = match asked(renewer, members, None, deadline).await {
+        let reply = match answered(renewer, asked, None, deadline).await {
             Err(Error::Refused(text)) if has_ended(&text) => {
                 let ahead = Ahead(server_time(link, deadline).await);
-                asked(renewer, members, Some(ahead), deadline).await?
+                answered(renewer, asked, Some(ahead), deadline).await?
             }
             reply => reply?,
         };
-        let (granted, replies) = reply.clauses()?;
-        let (mut each, mut hold, mut reserved) = (Vec::new(), None, Vec::new());
-        for ((one, reply), ticket) in members.iter().zip(replies).zip(tickets) {
+        let (is_granted, replies) = reply.clauses()?;
+        let (mut replies, mut each, mut granted) = (replies.iter(), Vec::new(), Granted::default());
+        let kept = |pending: &PendingHold, reply: &Reply| {
+            let held = reply.hold()?;
+            let hold = is_granted.then(|| pending.clone().kept(renewer, &held, sent));
+            Ok::<_, Error>((pending.decision(&held), hold))
+        };
+        if let Some(pending) = &asked.reservation {
+            granted.reservation = kept(pending, replies.next().unwrap_or(&Reply::Array(Vec::new())))?.1;
+        }
+        for ((one, reply), ticket) in asked.members.iter().zip(replies).zip(tickets) {
             let decision = match &one.of {
                 Resource::Hold(_, pending) => {
-                    let held = reply.hold()?;
-                    let decision = pending.decision(&held);
-                    hold = Some(match granted {
-                        true => pending.clone().kept(renewer, &held, sent),
-                        false => Hold::denied(Decision { granted: 0, ..decision }),
-                    });
+                    let (decision, hold) = kept(pending, reply)?;
+                    granted.holds.extend(hold);
                     decision
                 }
                 Resource::Rate(_, demand) => {
@@ -136,74 +150,98 @@ impl Client {
                 }
                 Resource::Budget(..) => Source::Server.decided(reply.decision()?),
             };
-            if granted && !matches!(one.of, Resource::Hold(..)) {
-                reserved.push(Reserved::new(one.key.clone(), one.of.clone(), decision.granted));
+            if is_granted {
+                granted.reserved.push(Reserved::new(one.key.clone(), one.of.clone(), decision.granted));
             }
             each.push(decision);
         }
-        Ok(self.admission(Decisions { granted, each }, hold, reserved, sent, true))
+        Ok(self.admission(Decisions { granted: is_granted, each }, granted, sent, true))
     }
 
     /// Decided in this process, by the failure policies where there is a reason for them: all, or nothing.
     async fn here(&self, members: Vec<CheckedMember>, reason: Option<Cause>) -> Result<Admission, Error> {
-        let (mut each, mut hold, mut reserved) = (Vec::new(), None, Vec::new());
+        let (mut each, mut granted) = (Vec::new(), Granted::default());
         let wait = self.0.wait(Instant::now());
         for one in members {
-            let decision = match &one.of {
-                Resource::Rate(limiter, demand) => match limiter.policy(demand, reason.clone().unwrap_or("".into()))? {
-                    Policy::Decided(decision) => decision,
-                    Policy::Window(windows, share, source) => {
-                        source.decided(windows.allow(&one.key, &share)?).of(demand)
-                    }
-                },
-                Resource::Budget(limiter, cost) => {
-                    let request = Request::new(&one.key).cost(*cost);
-                    match &reason {
-                        Some(reason) => limiter.by_policy(&one.key, &request, reason.clone(), Way::Allow)?,
-                        None => limiter.locally(&one.key, &request, limiter.limit(), Source::Local, Way::Allow)?,
-                    }
-                }
-                Resource::Hold(limiter, pending) => {
-                    let held = match &reason {
-                        Some(reason) => limiter.by_policy(pending, reason.clone(), &wait).await?,
-                        None => limiter.take_here(pending, limiter.limit(), &wait, Source::Local).await,
-                    };
-                    let decision = *held.decision();
-                    hold = Some(held);
-                    decision
+            let (decision, hold) = match one.here(reason.as_ref(), &wait).await {
+                Ok(decided) => decided,
+                Err(error) => {
+                    granted.give_back();
+                    return Err(error);
                 }
             };
-            if decision.granted() && !matches!(one.of, Resource::Hold(..)) {
-                reserved.push(Reserved::new(one.key, one.of, decision.granted));
+            if decision.granted() {
+                granted.holds.extend(hold);
+                granted.reserved.push(Reserved::new(one.key, one.of, decision.granted));
             }
             each.push(decision);
         }
-        let granted = each.iter().all(Decision::granted);
-        if !granted {
-            reserved.drain(..).for_each(|one| drop(one.settle_here(0, None)));
-            hold = None;
+        let is_granted = each.iter().all(Decision::granted);
+        if !is_granted {
+            granted.give_back();
         }
-        Ok(self.admission(Decisions { granted, each }, hold, reserved, Moment::now(), false))
+        Ok(self.admission(Decisions { granted: is_granted, each }, granted, Moment::now(), false))
+    }
+}
+
+impl CheckedMember {
+    /// The decision of this process, by the failure policy where there is a reason for it; and what is held.
+    async fn here(&self, reason: Option<&Cause>, wait: &Wait) -> Result<(Decision, Option<Hold>), Error> {
+        Ok(match &self.of {
+            Resource::Rate(limiter, demand) => {
+                let decision = match limiter.policy(demand, reason.cloned().unwrap_or("".into()))? {
+                    Policy::Decided(decision) => decision,
+                    Policy::Window(windows, share, source) => {
+                        source.decided(windows.allow(&self.key, &share)?).of(demand)
+                    }
+                };
+                (decision, None)
+            }
+            Resource::Budget(limiter, cost) => {
+                let request = Request::new(&self.key).cost(*cost);
+                let decision = match reason {
+                    Some(reason) => limiter.by_policy(&self.key, &request, reason.clone(), Way::Allow)?,
+                    None => limiter.locally(&self.key, &request, limiter.limit(), Source::Local, Way::Allow)?,
+                };
+                (decision, None)
+            }
+            Resource::Hold(limiter, pending) => {
+                let held = match reason {
+                    Some(reason) => limiter.by_policy(pending, reason.clone(), wait).await?,
+                    None => limiter.take_here(pending, limiter.limit(), wait, Source::Local).await,
+                };
+                (*held.decision(), Some(held))
+            }
+        })
+    }
+}
+
+impl Granted {
+    /// Gives back what was taken in this process.
+    fn give_back(&mut self) {
+        self.holds.clear();
+        self.reserved.drain(..).for_each(|one| drop(one.settle_here(0, None)));
     }
 }
 
 /// The server's reply. What it grants to nobody is given back, as far as a hold has reserved it.
-async fn asked(
+async fn answered(
     renewer: &HoldRenewer,
-    members: &[CheckedMember],
+    asked: &Asked,
     ahead: Option<Ahead>,
     deadline: Instant,
 ) -> Result<Reply, Error> {
-    let clauses = members.iter().map(|one| Ok((one.key.as_slice().into(), one.clause(ahead)?)));
-    let clauses = clauses.collect::<Result<Vec<_>, Error>>()?;
-    let strict = members.iter().any(|one| one.is_strict() == Some(true));
+    let reservation = asked.reservation.iter();
+    let reservation = reservation.map(|pending| Ok((Arc::clone(&pending.name.key), Clause::Hold(pending.clause()))));
+    let clauses = asked.members.iter().map(|one| Ok((one.key.as_slice().into(), one.clause(ahead)?)));
+    let clauses = reservation.chain(clauses).collect::<Result<Vec<_>, Error>>()?;
+    let strict = asked.members.iter().any(|one| one.is_strict() == Some(true));
     let command = Command::Admit { members: clauses, strict };
     let link = renewer.link();
     let mut tries = 0;
     loop {
-        let unsettled = unsettled(&command, members);
         // Without a hold of its own, the exchange undoes itself.
-        let late = unsettled.map(|unsettled| {
+        let late = unsettled(&command, asked).map(|unsettled| {
             let (renewer, link) = (renewer.clone(), Arc::clone(link));
             Box::new(move |settled: Settled| undo(&renewer, &link, Some(unsettled), &settled.reply)) as Settle
         });
@@ -211,24 +249,22 @@ async fn asked(
         tries += 1;
         match settled.reply {
             // A hold that is live is not counted again, nor is what it has reserved.
-            Err(_) if tries == 1 && members.iter().any(|one| matches!(one.of, Resource::Hold(..))) => {}
+            Err(_) if tries == 1 && asked.holds().next().is_some() => {}
             Err(failure) => {
-                undo(renewer, link, self::unsettled(&command, members), &Err(failure.clone()));
+                undo(renewer, link, unsettled(&command, asked), &Err(failure.clone()));
                 return Err(Error::Unavailable(failure.into()));
             }
-            reply => return link.understood(reply, &members[0].key),
+            reply => return link.understood(reply, &asked.members[0].key),
         }
     }
 }
 
 /// How to give back all that an admission takes; `None` without a hold, and of one whose id its caller chose.
-fn unsettled(admit: &Command, members: &[CheckedMember]) -> Option<Settlement> {
-    let pending = members.iter().find_map(|one| match &one.of {
-        Resource::Hold(_, pending) if pending.is_own => Some(pending),
-        _ => None,
-    })?;
+fn unsettled(admit: &Command, asked: &Asked) -> Option<Settlement> {
+    let first = asked.holds().next().filter(|pending| pending.is_own)?;
     let command = admit.undo(None, 0).pop()?;
-    Some(Settlement { name: pending.name.clone(), command, beyond: Vec::new(), done: oneshot::channel().0 })
+    let (name, done) = (first.name.clone(), oneshot::channel().0);
+    Some(Settlement { name, command, beyond: Vec::new(), holds: Vec::new(), done })
 }
 
 fn undo(renewer: &HoldRenewer, link: &Link, unsettled: Option<Settlement>, reply: &Result<Reply, Failure>) {

@@ -1,5 +1,8 @@
 //! The limits of one admission, each with its request.
 
+use std::sync::Arc;
+
+use swlimit_window::MAX_EXACT;
 use tokio::time::Instant;
 
 use crate::budget::BudgetLimiter;
@@ -7,12 +10,13 @@ use crate::decision::Decision;
 use crate::demand::Demand;
 use crate::error::Error;
 use crate::hold::{HoldLimiter, HoldRequest, PendingHold};
-use crate::limiter::{DecidingMode, Limiter};
+use crate::limiter::{has_hash_tag, DecidingMode, Limiter};
 use crate::protocol::Clause;
 use crate::request::Request;
 use crate::shared::Shared;
+use crate::upstream::HoldName;
 
-/// The most limits of one decision.
+/// The most limits of one decision, its reservation among them.
 pub(super) const MOST: usize = 64;
 
 /// One of several limits that [`Client::admit`](crate::Client::admit) decides together; made of a limiter and a
@@ -60,19 +64,26 @@ pub(super) enum Resource {
     Hold(HoldLimiter, PendingHold),
 }
 
+/// What one command asks for.
+pub(super) struct Asked {
+    pub members: Vec<CheckedMember>,
+    /// A hold under a key of its own, which remembers what the members take until that is settled: the first of the
+    /// command. Without it that is the first hold among the members.
+    pub reservation: Option<PendingHold>,
+}
+
+/// What members ask for; `reserves`: with a reservation, where there are holds, and others that one could settle.
+///
 /// # Errors
 /// [`Error::Invalid`] for what no server would decide together.
-pub(super) fn checked(members: &[Member<'_>]) -> Result<Vec<CheckedMember>, Error> {
+pub(super) fn checked(members: &[Member<'_>], reserves: bool) -> Result<Asked, Error> {
     let invalid = |text: &str| Err(Error::Invalid(text.into()));
     if members.is_empty() || members.len() > MOST {
         return invalid("an admission has 1 to 64 limits");
     }
-    let members = members.iter().map(Member::checked).collect::<Result<Vec<_>, _>>()?;
+    let mut members = members.iter().map(Member::checked).collect::<Result<Vec<_>, _>>()?;
     if (1..members.len()).any(|at| members[..at].iter().any(|other| other.key == members[at].key)) {
         return invalid("key named twice");
-    }
-    if members.iter().filter(|one| matches!(one.of, Resource::Hold(..))).count() > 1 {
-        return invalid("an admission has one hold at most");
     }
     let strict: Vec<bool> = members.iter().filter_map(CheckedMember::is_strict).collect();
     if strict.windows(2).any(|two| two[0] != two[1]) {
@@ -82,7 +93,49 @@ pub(super) fn checked(members: &[Member<'_>]) -> Result<Vec<CheckedMember>, Erro
     if is_local && members.iter().any(|one| !one.is_local()) {
         return invalid("several limits at once are all decided in this process, or none of them is");
     }
-    Ok(members)
+    share_id(&mut members);
+    let reservation = if reserves { reservation(&members) } else { None };
+    if reservation.is_some() && members.len() == MOST {
+        return invalid("an admission of holds and other limits has at most 63, for its reservation is one, too");
+    }
+    Ok(Asked { members, reservation })
+}
+
+/// Gives all holds whose id nobody chose one id: the first that somebody chose for another, or else one that was drawn.
+/// With that id, a caller that asks again takes none of them twice.
+fn share_id(members: &mut [CheckedMember]) {
+    let holds = || members.iter().filter_map(CheckedMember::pending);
+    let Some(named) = holds().find(|pending| !pending.is_own).or_else(|| holds().next()) else { return };
+    let (id, is_own) = (Arc::clone(&named.name.id), named.is_own);
+    for one in members {
+        if let Resource::Hold(_, PendingHold { name, is_own: is_drawn @ true, .. }) = &mut one.of {
+            (name.id, *is_drawn) = (Arc::clone(&id), is_own);
+        }
+    }
+}
+
+/// The reservation, as long as the longest of the holds; `None` without holds, or of holds alone.
+fn reservation(members: &[CheckedMember]) -> Option<PendingHold> {
+    let holds = || members.iter().filter_map(CheckedMember::pending);
+    let first = holds().next().filter(|_| holds().count() < members.len())?;
+    let ttl = holds().map(|pending| pending.name.ttl).max()?;
+    let name = HoldName { key: beside(&members[0].key).into(), id: Arc::clone(&first.name.id), ttl };
+    Some(PendingHold { name, is_own: first.is_own, limit: MAX_EXACT, cost: 1 })
+}
+
+/// The key of a reservation: beside that of the first member, and in its slot.
+pub(crate) fn beside(key: &[u8]) -> Vec<u8> {
+    match has_hash_tag(key) {
+        true => [key, b":reserved"].concat(),
+        false => [b"{", key, b"}:reserved"].concat(),
+    }
+}
+
+impl Asked {
+    /// The holds in the order of the command. The first remembers all others.
+    pub fn holds(&self) -> impl Iterator<Item = &PendingHold> {
+        self.reservation.iter().chain(self.members.iter().filter_map(CheckedMember::pending))
+    }
 }
 
 impl Member<'_> {
@@ -126,6 +179,14 @@ impl Member<'_> {
 }
 
 impl CheckedMember {
+    /// The hold that is asked for, if it is one.
+    pub fn pending(&self) -> Option<&PendingHold> {
+        match &self.of {
+            Resource::Hold(_, pending) => Some(pending),
+            _ => None,
+        }
+    }
+
     pub fn is_local(&self) -> bool {
         match &self.of {
             Resource::Rate(limiter, _) => matches!(limiter.deciding(), DecidingMode::Local(_)),

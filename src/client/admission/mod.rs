@@ -1,4 +1,4 @@
-//! Rates, budgets and a hold in one decision, and its settlement afterwards.
+//! Rates, budgets and holds in one decision, and its settlement afterwards.
 
 mod decide;
 mod member;
@@ -6,6 +6,8 @@ mod settle;
 
 use std::sync::Arc;
 
+#[cfg(test)]
+pub(crate) use self::member::beside;
 pub use self::member::Member;
 use self::settle::Reserved;
 use crate::decision::Decisions;
@@ -15,18 +17,29 @@ use crate::upstream::Moment;
 
 /// One decision of several limits. It is granted only if each of them is.
 ///
-/// Where one of them is a hold, it is held until this is settled or dropped, and the other units are reserved under
-/// it. Dropped without being settled, the hold ends and the units stay counted as they were reserved.
+/// Its [holds](Self::holds) last until this is settled, released or dropped, each of them unless it is lost. With holds,
+/// the server reserves the other units under a key beside that of the first member, such as `{ann}:streams:reserved`: so
+/// [`settle`](Self::settle) corrects them exactly once, also after the holds have ended. Dropped without being settled,
+/// the holds end and the units stay counted as they were reserved.
 #[must_use = "turn away what is denied, and settle what is granted"]
 pub struct Admission {
-    pub(super) decisions: Decisions,
-    hold: Option<Hold>,
-    reserved: Vec<Reserved>,
+    decisions: Decisions,
+    granted: Granted,
     /// When the decision was sent.
     sent: Moment,
     client: Arc<Shared>,
     by_server: bool,
     is_settled: bool,
+}
+
+/// What was granted: nothing where the whole was denied.
+#[derive(Default)]
+struct Granted {
+    holds: Vec<Hold>,
+    /// Of each member.
+    reserved: Vec<Reserved>,
+    /// Under which the server remembers what the members have taken.
+    reservation: Option<Hold>,
 }
 
 /// Numbers of `tests/vectors/defaults.json`.

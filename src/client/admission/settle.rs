@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::oneshot;
 use tokio::time::{timeout_at, Instant};
 
 use super::member::Resource;
-use super::Admission;
+use super::{Admission, Granted};
 use crate::budget::Way;
 use crate::client::Client;
 use crate::clock::ms_up;
@@ -21,7 +22,7 @@ use crate::protocol::{Command, Counted};
 use crate::request::Request;
 use crate::upstream::{HoldName, HoldRenewer, Link, Settlement};
 
-/// What was taken of a limit beside the hold.
+/// What was taken of a limit.
 pub(super) struct Reserved {
     key: Vec<u8>,
     of: Resource,
@@ -32,9 +33,10 @@ pub(super) struct Reserved {
 
 impl fmt::Debug for Admission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { decisions, hold, is_settled, .. } = self;
+        let Self { decisions, granted: Granted { holds, .. }, is_settled, .. } = self;
         let mut fields = f.debug_struct("Admission");
-        fields.field("decisions", decisions).field("hold", hold).field("is_settled", is_settled).finish_non_exhaustive()
+        fields.field("decisions", decisions).field("holds", holds).field("is_settled", is_settled);
+        fields.finish_non_exhaustive()
     }
 }
 
@@ -55,24 +57,38 @@ impl Admission {
         self.decisions.retry_after()
     }
 
-    /// The hold, if one was asked for and all was granted.
+    /// The holds, in the order of their members; none where the whole was denied. Each is renewed, and lost, for itself.
+    pub fn holds(&self) -> &[Hold] {
+        &self.granted.holds
+    }
+
+    /// The first hold.
     pub fn hold(&self) -> Option<&Hold> {
-        self.hold.as_ref().filter(|hold| hold.granted())
+        self.holds().first()
     }
 
-    /// Takes the hold out, such as to [detach](Hold::detach) it: its new owner settles what it has reserved, by
-    /// [`Client::settle`]. `None` without a hold, or denied.
-    pub fn take_hold(&mut self) -> Option<Hold> {
-        self.is_settled |= self.hold().is_some();
-        self.hold.take().filter(Hold::granted)
+    /// Takes the holds out, such as to [release](Hold::release) one of them, or to hand them to somebody else. What is
+    /// reserved can still be settled, which ends them, too.
+    pub fn take_holds(&mut self) -> Vec<Hold> {
+        std::mem::take(&mut self.granted.holds)
     }
 
-    /// Says what was really used: units of each member but the hold, in their order. Unused ones are given back, those
-    /// beyond are counted, and the hold ends. How each count changed; `None` where the hold had ended before: then what
-    /// was reserved stays counted, and what was used beyond is recorded. Only the first call does anything.
+    /// Releases the holds, and waits for that. All else stays counted as it was reserved, and can still be settled.
     ///
-    /// Dropped, it is settled all the same, as soon as the server can be asked, as long as the hold would live; without
-    /// a hold it is tried once.
+    /// # Errors
+    /// As [`Hold::release`] of each.
+    pub async fn release(&mut self) -> Result<(), Error> {
+        let released = join_all(self.take_holds().into_iter().map(Hold::release)).await;
+        released.into_iter().try_for_each(|one| one.map(drop))
+    }
+
+    /// Says what was really used: units of each member but the holds, in their order. Unused ones are given back, those
+    /// beyond are counted, and the holds end. How each count changed; `None` where the reservation had ended before, as
+    /// the server was away for longer than the longest time to live: then what was reserved stays counted, and what was
+    /// used beyond is recorded. Only the first call does anything.
+    ///
+    /// Dropped, it is settled all the same, as soon as the server can be asked, as long as the reservation would live;
+    /// without holds it is tried once.
     ///
     /// # Errors
     /// [`Error::Invalid`] for another number of units than of members; [`Error::Unavailable`] and [`Error::Refused`].
@@ -80,41 +96,62 @@ impl Admission {
         if self.is_settled || !self.granted() {
             return Ok(None);
         }
-        if used.len() != self.reserved.len() {
-            return Err(Error::Invalid(format!("used must be {} numbers: of all but the hold", self.reserved.len())));
+        let counted = self.counted().count();
+        if used.len() != counted {
+            return Err(Error::Invalid(format!("used must be {counted} numbers: of all but the holds")));
         }
         self.is_settled = true;
-        let taken = self.hold.as_mut().map(Hold::hand_over);
-        match (taken, &self.client.link) {
-            (Some(Taken::There(renewer, name, _life)), _) => self.settle_hold(renewer, name, used).await,
+        let holds = self.take_holds();
+        let reservation = self.granted.reservation.as_mut().map(Hold::hand_over);
+        match (reservation, &self.client.link) {
+            (Some(Taken::There(renewer, name, _life)), _) => self.settle_reserved(renewer, name, holds, used).await,
             (_, Some(link)) if self.by_server => self.settle_each(link, used).await,
             _ => {
                 let age = Some(self.sent.instant.elapsed());
-                let each = self.reserved.iter().zip(used).map(|(one, used)| one.settle_here(*used, age));
+                let each = self.counted().zip(used).map(|(one, used)| one.settle_here(*used, age));
                 Ok(Some(each.collect::<Result<_, _>>()?))
             }
         }
     }
 
-    async fn settle_hold(&self, renewer: HoldRenewer, name: HoldName, used: &[u64]) -> Result<Option<Vec<i64>>, Error> {
-        let reserved = self.reserved.iter().zip(used).map(|(one, used)| (one.key.as_slice().into(), *used)).collect();
+    /// What is counted: all but the holds.
+    fn counted(&self) -> impl Iterator<Item = &Reserved> {
+        self.granted.reserved.iter().filter(|one| one.is_counted())
+    }
+
+    async fn settle_reserved(
+        &self,
+        renewer: HoldRenewer,
+        name: HoldName,
+        holds: Vec<Hold>,
+        used: &[u64],
+    ) -> Result<Option<Vec<i64>>, Error> {
+        let mut units = used.iter().copied();
+        let mut used_of = |one: &Reserved| if one.is_counted() { units.next().unwrap_or_default() } else { 0 };
+        let reserved = self.granted.reserved.iter().map(|one| (one.key.as_slice().into(), used_of(one))).collect();
         let command = Command::Settle { key: Arc::clone(&name.key), id: Arc::clone(&name.id), reserved };
-        let each = self.reserved.iter().zip(used);
+        let each = self.counted().zip(used);
         let beyond = each.filter(|(one, used)| **used > one.units).map(|(one, used)| one.record(*used - one.units));
         let beyond = beyond.collect::<Result<Vec<Command>, Error>>()?;
+        let holds = holds.into_iter().filter_map(|mut hold| match hold.hand_over() {
+            Taken::There(_, name, _) => Some(name),
+            _ => None,
+        });
         let (done, settled) = oneshot::channel();
         let deadline = Instant::now() + renewer.link().timeout();
-        renewer.settle(Settlement { name, command, beyond, done });
-        match timeout_at(deadline, settled).await {
-            Ok(Ok(settled)) => settled,
-            _ => Err(Error::Unavailable("the settlement goes on".into())),
-        }
+        renewer.settle(Settlement { name, command, beyond, holds: holds.collect(), done });
+        let changes = match timeout_at(deadline, settled).await {
+            Ok(Ok(settled)) => settled?,
+            _ => return Err(Error::Unavailable("the settlement goes on".into())),
+        };
+        let is_counted = self.granted.reserved.iter().map(Reserved::is_counted);
+        Ok(changes.map(|each| each.into_iter().zip(is_counted).filter(|one| one.1).map(|one| one.0).collect()))
     }
 
     /// Each by itself, where no hold has reserved it. A request is never sent twice.
     async fn settle_each(&self, link: &Link, used: &[u64]) -> Result<Option<Vec<i64>>, Error> {
         let mut changes = Vec::with_capacity(used.len());
-        for (one, &used) in self.reserved.iter().zip(used) {
+        for (one, &used) in self.counted().zip(used) {
             let deadline = Instant::now() + link.timeout();
             if used >= one.units {
                 let beyond = used - one.units;
@@ -148,6 +185,10 @@ impl Reserved {
             _ => None,
         };
         Self { key, of, units, until }
+    }
+
+    fn is_counted(&self) -> bool {
+        !matches!(self.of, Resource::Hold(..))
     }
 
     /// Whether the period of a budget in which it was taken has not ended.
@@ -205,7 +246,7 @@ fn signed(units: u64) -> i64 {
 
 impl Client {
     /// Corrects what a hold has reserved, by its key and id, for a caller that holds for others: units that were used of each
-    /// key, in the order in which they were reserved. How each count changed; `None` where the hold had ended before. An
+    /// other key, in the order of the members; of further holds 0, which end. How each count changed; `None` where the hold had ended before. An
     /// [`Admission`] settles itself.
     ///
     /// # Errors

@@ -211,7 +211,7 @@ impl Limits {
 }
 
 /// Whether a cluster finds the slot of a key by a part of it.
-fn has_hash_tag(key: &[u8]) -> bool {
+pub(crate) fn has_hash_tag(key: &[u8]) -> bool {
     let mut behind = key.splitn(2, |byte| *byte == b'{').skip(1);
     behind.next().and_then(|tag| tag.iter().position(|byte| *byte == b'}')).is_some_and(|length| length > 0)
 }

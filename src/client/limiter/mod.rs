@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 
 pub use self::builder::LimiterBuilder;
 pub(crate) use self::fallback::Policy;
+pub(crate) use self::limits::has_hash_tag;
 pub use self::limits::{Limits, LimitsBuilder};
 use self::warming::Warming;
 use crate::client::Client;

@@ -5,7 +5,10 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout, Instant};
 
 use crate::simulation::fake::{paused, Fake, Fault};
-use crate::{Calendar, Client, Error, HoldLimiter, HoldRequest, OnFailure, Period, Quota, Request, Source};
+use crate::{
+    Admission, Calendar, Client, Decision, Error, Hold, HoldLimiter, HoldRequest, Limiter, Mode, OnFailure, Period,
+    Quota, Request, Source,
+};
 
 const TTL: Duration = Duration::from_secs(30);
 const MS: Duration = Duration::from_millis(1);
@@ -345,4 +348,151 @@ fn what_a_policy_granted_is_settled_in_this_process() {
             assert_eq!(rest.settle(&[41, 1]).await.unwrap(), Some(vec![i64::from(policy == OnFailure::Local), 0]));
         });
     }
+}
+
+/// Two holds and a rate in one decision, of a client that has connected.
+struct Admitting {
+    client: Client,
+    streams: HoldLimiter,
+    model: HoldLimiter,
+    tokens: Limiter,
+}
+
+impl Admitting {
+    async fn new(fake: &Fake) -> Self {
+        let client = client(fake);
+        drop(one_at_a_time(fake, &client).await);
+        let holds = |limit| client.holds(limit).ttl(TTL).on_failure(OnFailure::Error).build().unwrap();
+        let tokens = client.limiter(Quota::with_resolution(100, "1h", "1h").unwrap()).mode(Mode::Direct);
+        let tokens = tokens.on_failure(OnFailure::Error).build().unwrap();
+        Self { streams: holds(1), model: holds(2), tokens, client }
+    }
+
+    async fn admit(&self, id: Option<&'static [u8]>, patience: Duration) -> Result<Admission, Error> {
+        let streams = HoldRequest::new("streams").deadline(Instant::now() + patience);
+        let streams = id.map_or(streams, |id| streams.id(id));
+        let tokens = Request::new("tokens").cost(40);
+        let members = [(&self.streams, streams).into(), (&self.model, "model").into(), (&self.tokens, tokens).into()];
+        self.client.admit(members).await
+    }
+}
+
+/// What is held of each key, and what is counted.
+fn taken(fake: &Fake) -> ([u64; 3], u64) {
+    (["streams", "model", "{streams}:reserved"].map(|key| fake.held(key)), fake.total("tokens"))
+}
+
+/// With the module, and by the script.
+fn both() -> [Fake; 2] {
+    [Fake::new(), Fake::new().scripted()]
+}
+
+/// Whatever is granted late to an admission under its own id goes back, all of it; under an id that its caller chose it
+/// stays, and the next try takes nothing twice.
+#[test]
+fn what_an_admission_of_several_holds_is_granted_late() {
+    for (fake, id) in both().into_iter().flat_map(|fake| [(fake.clone(), None), (fake, Some(&b"mine"[..]))]) {
+        paused(async {
+            let admitting = Admitting::new(&fake).await;
+            let before = fake.total("tokens");
+            fake.delay([(15_000, 15_000)]);
+            assert!(admitting.admit(id, 20 * MS).await.is_err());
+            sleep(5 * MS).await;
+            assert_eq!(taken(&fake), ([1; 3], before + 40));
+            sleep(100 * MS).await;
+            assert_eq!(taken(&fake), if id.is_some() { ([1; 3], before + 40) } else { ([0; 3], before) });
+            let mut admission = admitting.admit(id, TTL).await.unwrap();
+            assert!(admission.granted() && admission.holds().len() == 2);
+            assert_eq!(taken(&fake), ([1; 3], before + 40));
+            assert!(!admitting.admit(None, TTL).await.unwrap().granted());
+            assert_eq!(admission.settle(&[10]).await.unwrap(), Some(vec![-30]));
+            assert_eq!(taken(&fake), ([0; 3], before + 10));
+            assert_eq!(admitting.client.statistics().holds_lost, 0);
+        });
+    }
+}
+
+/// Its reply is lost with the connection: it is asked for again, and nothing is counted twice.
+#[test]
+fn an_admission_is_asked_for_again_and_counts_once() {
+    for (fake, command) in both().into_iter().zip(["SWLIMIT.ADMIT", "EVALSHA"]) {
+        paused(async {
+            let admitting = Admitting::new(&fake).await;
+            fake.lose_replies(command, 1, false);
+            let admission = admitting.admit(None, TTL).await.unwrap();
+            assert!(admission.granted() && fake.lost_replies() == 1);
+            assert_eq!(taken(&fake), ([1; 3], 40));
+            sleep(TTL * 2).await;
+            assert!(admission.holds().iter().all(Hold::is_live), "each is renewed");
+            drop(admission);
+            sleep(100 * MS).await;
+            assert_eq!(taken(&fake), ([0; 3], 40), "what was not settled stays counted");
+        });
+    }
+}
+
+/// While the server is away, a settlement goes on, with all holds.
+#[test]
+fn a_settlement_of_several_holds_goes_on() {
+    for fake in both() {
+        paused(async {
+            let admitting = Admitting::new(&fake).await;
+            let mut admission = admitting.admit(None, TTL).await.unwrap();
+            fake.fault(Fault::Down);
+            assert!(matches!(admission.settle(&[10]).await, Err(Error::Unavailable(_))));
+            sleep(TTL / 3).await;
+            assert_eq!(taken(&fake), ([1; 3], 40));
+            fake.fault(Fault::None);
+            sleep(TTL / 3).await;
+            assert_eq!(taken(&fake), ([0; 3], 10));
+            assert_eq!(admitting.client.statistics().holds_lost, 0);
+        });
+    }
+}
+
+/// The reservation has ended: what was used beyond is counted, and the holds end by themselves.
+#[test]
+fn holds_end_with_a_settlement_that_comes_too_late() {
+    for fake in both() {
+        paused(async {
+            let admitting = Admitting::new(&fake).await;
+            let mut admission = admitting.admit(None, TTL).await.unwrap();
+            let id = admission.hold().and_then(Hold::id).unwrap().to_vec();
+            admitting.client.release("{streams}:reserved", &[&id]).await.unwrap();
+            assert_eq!(admission.settle(&[50]).await.unwrap(), None);
+            sleep(100 * MS).await;
+            assert_eq!(taken(&fake), ([0; 3], 50));
+        });
+    }
+}
+
+/// Each part has a failure policy of its own, and one that denies, or is an error, leaves nothing of the others.
+#[test]
+fn each_part_has_its_own_failure_policy() {
+    paused(async {
+        let fake = Fake::new();
+        fake.fault(Fault::Down);
+        let client = client(&fake);
+        let holds = |limit, policy| client.holds(limit).local_share(1.0).on_failure(policy).build().unwrap();
+        let (local, lenient, denies) =
+            (holds(1, OnFailure::Local), holds(1, OnFailure::Allow), holds(1, OnFailure::Deny));
+        let fails = holds(1, OnFailure::Error);
+        let tokens =
+            client.limiter(Quota::per_hour(100)).local_share(0.4).on_failure(OnFailure::Local).build().unwrap();
+        let admit = async |last: &HoldLimiter| {
+            let tokens = (&tokens, Request::new("tokens").cost(30)).into();
+            let holds = [(&local, "local").into(), (&lenient, "lenient").into(), (last, "last").into()];
+            client.admit([tokens].into_iter().chain(holds)).await
+        };
+        let denied = admit(&denies).await.unwrap();
+        assert_eq!(denied.each().iter().map(Decision::granted).collect::<Vec<_>>(), [true, true, true, false]);
+        assert!(!denied.granted() && denied.holds().is_empty());
+        assert!(matches!(admit(&fails).await, Err(Error::Unavailable(_))));
+        let mut granted = admit(&lenient).await.unwrap();
+        assert!(granted.granted() && granted.holds().len() == 3);
+        assert!(granted.each().iter().all(|decision| decision.source() == Source::Failure));
+        assert!(!admit(&lenient).await.unwrap().granted(), "one at a time here");
+        assert_eq!(granted.settle(&[40]).await.unwrap(), Some(vec![10]));
+        assert!(!admit(&lenient).await.unwrap().granted(), "40 of 40 units are used");
+    });
 }

@@ -1,6 +1,7 @@
 //! Simulation of holds: a simulated server and network on a simulated clock, from a seed. Replies come late, connections
 //! are cut or fall silent, the server goes away, refuses writes, and starts again with its data or without; callers are
-//! cancelled anywhere; half of the servers have no module. A hold that says that it is live is live on the server, and nothing stays held.
+//! cancelled anywhere; half of the servers have no module. Holds are taken alone, or two with a rate in one admission. A
+//! hold that says that it is live is live on the server, and nothing stays held.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +12,12 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout, Instant};
 
 use crate::simulation::fake::{paused, Fake, Fault};
-use crate::{Client, Hold, HoldLimiter, HoldRequest, OnFailure, Source};
+use crate::{Client, Hold, HoldLimiter, HoldRequest, Limiter, Mode, OnFailure, Quota, Request, Source};
 
 const STEPS: usize = 250;
 const KEYS: [&str; 2] = ["first", "second"];
+/// What is asked for together with both, and where it is reserved.
+const RATE: (&str, &str) = ("rate", "{first}:reserved");
 const LIMIT: u64 = 3;
 const TTL: Duration = Duration::from_secs(3);
 /// A server that is back is used again after so long.
@@ -37,6 +40,7 @@ struct World {
     fake: Fake,
     clients: Vec<Client>,
     limiters: Vec<HoldLimiter>,
+    rates: Vec<Limiter>,
     ledger: Arc<Mutex<Ledger>>,
     tasks: JoinSet<()>,
 }
@@ -61,12 +65,18 @@ impl World {
         let clients: Vec<_> = (0..2).map(|_| Client::builder().over(fake.clone()).unwrap()).collect();
         let limiter = |client: &Client| client.holds(LIMIT).ttl(TTL).on_failure(OnFailure::Deny).build().unwrap();
         let limiters = clients.iter().map(limiter).collect();
-        Self { rng, fake, clients, limiters, ledger: Arc::default(), tasks: JoinSet::new() }
+        let rate = |client: &Client| {
+            let rate = client.limiter(Quota::per_hour(1_000_000)).mode(Mode::Direct);
+            rate.on_failure(OnFailure::Deny).build().unwrap()
+        };
+        let rates = clients.iter().map(rate).collect();
+        Self { rng, fake, clients, limiters, rates, ledger: Arc::default(), tasks: JoinSet::new() }
     }
 
     async fn step(&mut self) {
         match self.rng.u8(..100) {
-            0..40 => self.request(),
+            0..30 => self.request(),
+            30..40 => self.admit(),
             40..60 => self.retry(),
             60..70 => self.cancel(),
             70..85 => self.drop_one(),
@@ -107,6 +117,33 @@ impl World {
                 assert!(token > before, "token {token} behind {before}");
                 let mut ledger = ledger.lock();
                 ledger.tokens[which] = ledger.tokens[which].max(token);
+                ledger.granted += 1;
+                ledger.held.push((KEYS[which], Arc::new(hold)));
+            }
+        });
+    }
+
+    /// Both keys at once. Half of the admissions are settled a little later, and the holds of the others stay until they
+    /// are dropped.
+    fn admit(&mut self) {
+        let which = self.rng.usize(..self.clients.len());
+        let (client, limiter) = (self.clients[which].clone(), self.limiters[which].clone());
+        let (rate, ledger) = (self.rates[which].clone(), Arc::clone(&self.ledger));
+        let (pause, is_settled) = (Duration::from_millis(self.rng.u64(..500)), self.rng.bool());
+        self.tasks.spawn(async move {
+            let holds = KEYS.map(|key| (&limiter, key).into());
+            let members = holds.into_iter().chain([(&rate, Request::new(RATE.0).cost(40)).into()]);
+            let mut admission = client.admit(members).await.unwrap();
+            if !admission.granted() || admission.each()[0].source() != Source::Server {
+                return;
+            }
+            if is_settled {
+                sleep(pause).await;
+                let _ = admission.settle(&[10]).await;
+            }
+            for (which, hold) in admission.take_holds().into_iter().enumerate() {
+                let mut ledger = ledger.lock();
+                ledger.tokens[which] = ledger.tokens[which].max(hold.token().unwrap());
                 ledger.granted += 1;
                 ledger.held.push((KEYS[which], Arc::new(hold)));
             }
@@ -174,7 +211,11 @@ impl World {
         sleep(BACK).await;
         for _ in 0..20 {
             self.fake.jump(-10); // tokens grow all the same
-            self.request();
+            if self.rng.bool() {
+                self.request();
+            } else {
+                self.admit();
+            }
             sleep(Duration::from_micros(self.rng.u64(..10_000))).await;
             self.cancel();
         }
@@ -191,6 +232,7 @@ impl World {
         self.check();
         let held = self.ledger.lock().held.len();
         assert!(held > 0);
+        assert_eq!(self.fake.held(RATE.1), 0, "what is reserved is settled, or left");
         for key in KEYS {
             let known = self.ledger.lock().held.iter().filter(|(name, _)| *name == key).count();
             assert_eq!(self.fake.held(key), known as u64, "{key}");
@@ -258,7 +300,7 @@ impl World {
         }
         // What was in doubt is held for no longer than its time to live.
         sleep(TTL).await;
-        for key in KEYS {
+        for key in KEYS.into_iter().chain([RATE.1]) {
             assert_eq!(self.fake.held(key), 0, "{key}");
         }
         let ledger = self.ledger.lock();

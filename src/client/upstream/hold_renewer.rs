@@ -126,6 +126,8 @@ pub(crate) struct Settlement {
     pub command: Command,
     /// What was used beyond, to be recorded where the hold had ended before.
     pub beyond: Vec<Command>,
+    /// Further holds, which end with it: they are renewed no more.
+    pub holds: Vec<HoldName>,
     /// Hears what was changed; `None` where the hold had ended.
     pub done: oneshot::Sender<Result<Option<Vec<i64>>, Error>>,
 }
@@ -274,6 +276,7 @@ impl Task {
                     released.entry((name.key, name.ttl)).or_default().push(name.id);
                 }
                 Message::Settle(settlement) => {
+                    settlement.holds.iter().for_each(|hold| self.forget(hold));
                     self.owed += 1;
                     self.exchanges.push(Box::pin(settle(Arc::clone(&self.link), settlement)));
                 }
@@ -415,7 +418,7 @@ async fn release(link: Arc<Link>, group: Group, ids: Vec<Id>) -> Done {
 
 /// Settles an admission, again and again until that is answered, or its hold would have ended.
 async fn settle(link: Arc<Link>, settlement: Settlement) -> Done {
-    let Settlement { name, command, beyond, done } = settlement;
+    let Settlement { name, command, beyond, holds, done } = settlement;
     let (reply, tries) = until_answered(&link, &command, name.ttl, Instant::now() + name.ttl).await;
     let settled = match reply.and_then(|reply| reply.changes()) {
         // Tried once, it was not this that has ended the hold before.
@@ -428,7 +431,11 @@ async fn settle(link: Arc<Link>, settlement: Settlement) -> Done {
         }
         settled => settled,
     };
+    let has_ended_all = matches!(settled, Ok(Some(_)));
     let _ = done.send(settled);
+    for HoldName { key, id, ttl } in holds.into_iter().filter(|_| !has_ended_all) {
+        release(Arc::clone(&link), (key, ttl), vec![id]).await;
+    }
     Done::Settled(name)
 }
 

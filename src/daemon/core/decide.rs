@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ahash::RandomState;
 use futures_util::future::{join_all, try_join_all};
-use swlimit_client::{self as client, Hold};
+use swlimit_client as client;
 use tokio::time::{timeout_at, Instant};
 
 use super::answer::{Answer, Source};
@@ -76,7 +76,7 @@ impl Limiters {
 
     /// Groups the questions into commands. Mode `local` comes first (its units can be given back exactly), mode
     /// `eventual` last (its units may already be on their way). One command takes windows with the same strictness, and
-    /// in a cluster keys with the same hash tag; with a budget or a hold among them, it takes 64 and one hold.
+    /// in a cluster keys with the same hash tag; with a budget or a hold among them, it takes 64.
     fn groups(&self, plan: &Plan) -> Vec<Vec<usize>> {
         let mut groups: Vec<Group> = Vec::new();
         let mut by_hash_tag: HashMap<&str, Vec<usize>, RandomState> = HashMap::default();
@@ -90,9 +90,8 @@ impl Limiters {
             let hash_tag = if self.clustered { keys::hash_tag(key) } else { "" };
             let is_window = limit.per.is_window();
             let strict = is_window.then_some(limit.strict);
-            let has_hold = matches!(limit.per, Per::Hold(_));
             let rises = limit.warm_up.is_some();
-            let new = Group { stage, strict, is_admitted: !is_window, has_hold, rises, questions: vec![at] };
+            let new = Group { stage, strict, is_admitted: !is_window, rises, questions: vec![at] };
             let known = by_hash_tag.entry(hash_tag).or_default();
             match known.iter().find(|at| stage == Stage::Server && groups[**at].accepts(&new)) {
                 Some(at) => groups[*at].add(new),
@@ -114,7 +113,6 @@ struct Group {
     strict: Option<bool>,
     /// It has a budget or a hold, which ADMIT decides.
     is_admitted: bool,
-    has_hold: bool,
     /// It has a limit with a warm-up, which ADMIT does not decide.
     rises: bool,
     questions: Vec<usize>,
@@ -132,15 +130,13 @@ impl Group {
     fn accepts(&self, other: &Self) -> bool {
         let is_as_strict = self.strict.zip(other.strict).is_none_or(|(own, others)| own == others);
         let has_room = !(self.is_admitted || other.is_admitted) || self.questions.len() < MAX_ADMITTED;
-        let has_one_hold = !(self.has_hold && other.has_hold);
         let is_one_command = !(self.rises || other.rises) || !(self.is_admitted || other.is_admitted);
-        self.stage == other.stage && is_as_strict && has_room && has_one_hold && is_one_command
+        self.stage == other.stage && is_as_strict && has_room && is_one_command
     }
 
     fn add(&mut self, other: Self) {
         self.strict = self.strict.or(other.strict);
         self.is_admitted |= other.is_admitted;
-        self.has_hold |= other.has_hold;
         self.rises |= other.rises;
         self.questions.extend(other.questions);
     }
@@ -241,9 +237,9 @@ impl Deciding<'_> {
     async fn decide_together(&self, questions: &[&Question<'_>]) -> Result<Vec<client::Decision>, client::Error> {
         let (limiters, deadline) = (self.limiters, Some(self.deadline));
         if questions.iter().any(|question| !question.limit.per.is_window()) {
-            let mut admission = limiters.admission(questions, deadline).await?;
-            admission.take_hold().map(Hold::detach);
-            return Ok(admission.each().to_vec());
+            let (decisions, holds) = limiters.admitted(questions, deadline).await?;
+            holds.into_iter().for_each(|hold| drop(hold.detach()));
+            return Ok(decisions.into_iter().collect());
         }
         let known = questions.iter().map(|question| limiters.of(&question.limit)).collect::<Result<Vec<_>, _>>()?;
         let requests = known.iter().zip(questions).map(|(it, question)| Ok((it.window()?, question.request(deadline))));

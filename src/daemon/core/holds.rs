@@ -25,8 +25,8 @@ pub struct TakenHold {
 pub struct Admitted {
     pub granted: bool,
     pub each: Vec<Answer>,
-    /// The hold, if there was one and all was granted.
-    pub hold: Option<TakenHold>,
+    /// The holds in their order; none if the whole was denied.
+    pub holds: Vec<TakenHold>,
 }
 
 impl TakenHold {
@@ -50,9 +50,9 @@ impl Limiters {
     /// All questions are granted, or nothing is.
     pub async fn admit(&self, questions: &[&Question<'_>]) -> Result<Admitted, Refusal> {
         self.check_server()?;
-        let mut admission = self.admission(questions, None).await?;
-        let each = admission.each().iter().map(Answer::from).collect();
-        Ok(Admitted { granted: admission.granted(), each, hold: admission.take_hold().map(TakenHold::of) })
+        let (decisions, holds) = self.admitted(questions, None).await?;
+        let each = decisions.each().iter().map(Answer::from).collect();
+        Ok(Admitted { granted: decisions.granted(), each, holds: holds.into_iter().map(TakenHold::of).collect() })
     }
 
     fn check_server(&self) -> Result<(), Refusal> {

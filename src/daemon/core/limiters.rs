@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use swlimit_client::{Admission, Client, Error};
+use swlimit_client::{Client, Decisions, Error, Hold};
 use tokio::time::Instant;
 
 use super::answer::{Answer, Source};
@@ -63,15 +63,15 @@ impl Limiters {
         Ok(Answer::from(&self.of(&question.limit)?.decide(question, operation, deadline).await?))
     }
 
-    /// One decision of limits of any kind.
-    pub(super) async fn admission(
+    /// One decision of limits of any kind, and the holds among them in their order.
+    pub(super) async fn admitted(
         &self,
         questions: &[&Question<'_>],
         deadline: Option<Instant>,
-    ) -> Result<Admission, Error> {
+    ) -> Result<(Decisions, Vec<Hold>), Error> {
         let limiters = questions.iter().map(|question| self.of(&question.limit)).collect::<Result<Vec<_>, _>>()?;
         let members = limiters.iter().zip(questions).map(|(limiter, question)| limiter.member(question, deadline));
-        self.client.admit(members).await
+        self.client.admit_for_others(members).await
     }
 }
 

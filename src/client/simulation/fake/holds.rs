@@ -1,8 +1,9 @@
 //! What the server answers about holds.
 
-use swlimit_hold::{Decision, Holds, Request, Verdict};
+use swlimit_hold::{Decision, Holds, KeyDigest, Request, Reservation, Reserved, Verdict};
+use swlimit_window::{Entry, Recording};
 
-use super::server::Server;
+use super::server::{demand, five, Server};
 use crate::transport::Reply;
 
 impl Server {
@@ -24,6 +25,124 @@ impl Server {
                 grant.apply(holds, None)
             }
         }))
+    }
+
+    /// `ADMIT numkeys key [key …] clause [clause …]`, of rates and holds.
+    pub fn admit(&mut self, text: &[String], words: &[Vec<u8>], now: u64, changed: &mut Vec<Vec<u8>>) -> Reply {
+        let count: usize = text[1].parse().unwrap();
+        let members: Vec<_> =
+            (0..count).zip(text[2 + count..].chunks(5)).map(|(at, clause)| (2 + at, clause)).collect();
+        let is_hold = |clause: &[String]| clause[0] == "HOLD";
+        let id_of = |at: usize| words[2 + count + 5 * (at - 2) + 3].clone();
+        let first = members.iter().find(|(_, clause)| is_hold(clause)).map(|(at, _)| (words[*at].clone(), id_of(*at)));
+        let kept = first.as_ref().and_then(|(key, id)| {
+            let hold = self.holds.get(key)?.get(id, now)?;
+            Some(hold.reserved().to_vec()).filter(|reserved| !reserved.is_empty())
+        });
+        // With `apply` each is taken; without, only looked at.
+        let mut each = |server: &mut Self, apply: bool| -> Vec<(u64, Reply, Option<Reserved>)> {
+            let one = |&(at, clause): &(usize, &[String])| {
+                let key = &words[at];
+                if is_hold(clause) {
+                    let id = id_of(at);
+                    let request = Request {
+                        limit: clause[1].parse().unwrap(),
+                        ttl: ms(&clause[2]),
+                        id: &id,
+                        cost: clause[4].parse().unwrap(),
+                    };
+                    let holds = server.holds.entry(key.clone()).or_default();
+                    let decision = match Holds::decide(Some(holds), now, &request, 1000).unwrap() {
+                        Verdict::Denied(decision) => decision,
+                        Verdict::Renewed(decision) => {
+                            if apply {
+                                holds.renew(&id, now + request.ttl);
+                            }
+                            decision
+                        }
+                        Verdict::Granted(grant) if apply => {
+                            holds.sweep(now);
+                            grant.apply(holds, None)
+                        }
+                        Verdict::Granted(_) => Holds::peek(Some(holds), now, &request),
+                    };
+                    let of = Reserved::Hold { id: id.into(), token: decision.token };
+                    return (decision.granted, six(decision), Some(of));
+                }
+                let demand = demand(&[&clause[1..4], &["COST".into(), clause[4].clone()]].concat()).0;
+                let entry = server.keys.entry(key.clone()).or_default();
+                let looked = Entry::peek(Some(entry), now, &demand).unwrap();
+                if kept.is_some() {
+                    return (demand.cost, five(swlimit_window::Decision { granted: demand.cost, ..looked }), None);
+                }
+                match Entry::decide(Some(entry), now, &demand).unwrap() {
+                    swlimit_window::Verdict::Granted(units) if apply => {
+                        let of = Reserved::Rate { instant: units.instant(), geometry: demand.quota.geometry };
+                        let decision = units.apply(entry);
+                        *server.counted.entry(key.clone()).or_default() += demand.cost;
+                        changed.push(key.clone());
+                        (decision.granted, five(decision), Some(of))
+                    }
+                    _ => (looked.granted, five(looked), None),
+                }
+            };
+            members.iter().map(one).collect()
+        };
+        let looked = each(self, false);
+        let is_granted = looked.iter().all(|(granted, ..)| *granted > 0);
+        let taken = if is_granted { each(self, true) } else { looked };
+        if let Some((key, id)) = first.filter(|_| is_granted && kept.is_none()) {
+            let others = members.iter().zip(&taken).filter(|((at, _), _)| words[*at] != key);
+            let reserved = others.map(|((at, clause), (_, _, of))| Reservation {
+                key: KeyDigest::of(&words[*at]),
+                units: clause[4].parse().unwrap(),
+                of: of.clone().unwrap(),
+            });
+            self.holds.get_mut(&key).unwrap().reserve(&id, reserved.collect());
+        }
+        let replies = taken.into_iter().map(|(_, reply, _)| reply);
+        Reply::Array([Reply::Integer(is_granted.into())].into_iter().chain(replies).collect())
+    }
+
+    /// `SETTLE numkeys key [key …] id used [used …]`
+    pub fn settle(&mut self, text: &[String], words: &[Vec<u8>], now: u64, changed: &mut Vec<Vec<u8>>) -> Reply {
+        let count: usize = text[1].parse().unwrap();
+        let (keys, id) = (&words[2..2 + count], &words[2 + count]);
+        let holds = self.holds.entry(keys[0].clone()).or_default();
+        holds.sweep(now);
+        let Some(hold) = holds.release(id) else { return Reply::Array(vec![Reply::Integer(0)]) };
+        changed.extend(keys.iter().cloned());
+        let named: Vec<_> = keys[1..].iter().map(|key| KeyDigest::of(key)).collect();
+        assert_eq!(hold.reserved().iter().map(|one| one.key).collect::<Vec<_>>(), named, "keys of the reservation");
+        let used = text[3 + count..].iter().map(|used| used.parse::<u64>().unwrap());
+        let changes = hold.reserved().iter().zip(&keys[1..]).zip(used).map(|((reserved, key), used)| {
+            let (unused, beyond) = (reserved.units.saturating_sub(used), used.saturating_sub(reserved.units));
+            match &reserved.of {
+                Reserved::Rate { instant, geometry } => {
+                    let entry = self.keys.entry(key.clone()).or_default();
+                    if beyond > 0 {
+                        let quota = swlimit_window::Quota { limit: 0, geometry: *geometry };
+                        let request = swlimit_window::Request { quota, cost: beyond, partial: false, strict: false };
+                        let Ok(Recording::Counted(record)) = Entry::record(Some(entry), now, None, &request) else {
+                            return 0;
+                        };
+                        let _ = record.apply(entry);
+                        *self.counted.entry(key.clone()).or_default() += beyond;
+                        return beyond as i64;
+                    }
+                    let given = entry.refund(unused, Some(now.saturating_sub(*instant)), now);
+                    *self.returned.entry(key.clone()).or_default() += given;
+                    -(given as i64)
+                }
+                Reserved::Hold { id, token } => {
+                    let holds = self.holds.entry(key.clone()).or_default();
+                    let same = holds.get(id, now).is_some_and(|hold| hold.token() == *token);
+                    -(same.then(|| holds.release(id)).flatten().map_or(0, |hold| hold.units()) as i64)
+                }
+                Reserved::Budget { .. } => 0,
+            }
+        });
+        Reply::Array([Reply::Integer(1)].into_iter().chain(changes.map(Reply::Integer)).collect())
     }
 
     /// `RENEW key ttl id [id …]`

@@ -47,6 +47,11 @@ pub(super) fn is_read(name: &[u8]) -> bool {
     matches!(name, b"TIME" | b"INFO" | b"PING" | b"PTTL" | b"SWLIMIT.PEEK" | b"SWLIMIT.INFO" | b"CLUSTER")
 }
 
+/// Whether the number of keys is before them.
+fn is_counted(name: &[u8]) -> bool {
+    matches!(name, b"SWLIMIT.MALLOW" | b"SWLIMIT.ADMIT" | b"SWLIMIT.SETTLE")
+}
+
 /// Whether a command is answered with this failure.
 fn refuses(failure: &str, name: &[u8]) -> bool {
     match failure.starts_with("ERR unknown command") {
@@ -81,7 +86,8 @@ impl Server {
             }
             arguments => (command(&arguments[0]), arguments[1..].to_vec()),
         };
-        [&[name], keys, options.as_slice()].concat()
+        let count = is_counted(&name).then(|| count.to_string().into_bytes());
+        [&[name], count.as_slice(), keys, options.as_slice()].concat()
     }
 
     fn known(&self, words: &[Vec<u8>]) -> Vec<Vec<u8>> {
@@ -232,6 +238,8 @@ impl Server {
             }
             "SWLIMIT.INFO" => self.info(&key, now)?,
             "SWLIMIT.MALLOW" => self.mallow(text, words, now, changed),
+            "SWLIMIT.ADMIT" => self.admit(text, words, now, changed),
+            "SWLIMIT.SETTLE" => self.settle(text, words, now, changed),
             name => return Err(format!("ERR unknown command '{name}'")),
         })
     }
@@ -267,7 +275,7 @@ impl Server {
 
 /// `limit window resolution [COST n] [PARTIAL] [STRICT] [AGE ms] [BLOCK ms]`: the demand, and the durations by their
 /// names.
-fn demand(words: &[String]) -> (swlimit_window::Request, HashMap<&str, u64>) {
+pub(super) fn demand(words: &[String]) -> (swlimit_window::Request, HashMap<&str, u64>) {
     let ms = |word: &String| swlimit_window::duration_or_zero(word.as_bytes()).unwrap();
     let geometry = Geometry::new(ms(&words[1]), ms(&words[2])).unwrap();
     let quota = Quota { limit: words[0].parse().unwrap(), geometry };
@@ -285,7 +293,7 @@ fn demand(words: &[String]) -> (swlimit_window::Request, HashMap<&str, u64>) {
     (demand, durations)
 }
 
-fn five(decision: Decision) -> Reply {
+pub(super) fn five(decision: Decision) -> Reply {
     let Decision { granted, limit, remaining, retry_after, reset_after } = decision;
     let never = |ms: Option<u64>| ms.map_or(-1, |ms| ms as i64);
     let integers = [granted as i64, limit as i64, remaining as i64, never(retry_after), reset_after as i64];

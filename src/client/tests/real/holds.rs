@@ -187,8 +187,12 @@ async fn admissions() {
     let server = Server::new();
     let client = patient().connect(&server.url()).await.unwrap();
     everything_at_once(&client, Source::Server).await;
-    freed(&server).await;
+    several_holds(&client, Source::Server).await;
+    for key in ["{k}:streams", "{k}:model", "{k}:streams:reserved"] {
+        eventually(key, async || client.holders(key, 1).await.unwrap().is_empty().then_some(())).await;
+    }
     everything_at_once(&Client::local(), Source::Local).await;
+    several_holds(&Client::local(), Source::Local).await;
 }
 
 pub async fn everything_at_once(client: &Client, source: Source) {
@@ -210,7 +214,7 @@ pub async fn everything_at_once(client: &Client, source: Source) {
     assert!(first.hold().is_some_and(Hold::is_live));
     assert_eq!(
         first.settle(&[1]).await.err(),
-        Some(Error::Invalid("used must be 2 numbers: of all but the hold".into()))
+        Some(Error::Invalid("used must be 2 numbers: of all but the holds".into()))
     );
     assert_eq!(first.settle(&[1, 150]).await.unwrap(), Some(vec![0, -250]));
     assert_eq!(first.settle(&[1, 150]).await.unwrap(), None, "once");
@@ -236,7 +240,114 @@ pub async fn everything_at_once(client: &Client, source: Source) {
     assert_eq!(without.settle(&[1, 40]).await.unwrap(), Some(vec![0, -60]));
 }
 
-/// A settlement whose hold has ended counts what was used beyond, and gives nothing back.
+/// Two of a user and three of a model at once, with tokens: each hold by itself, and what they use settled once.
+pub async fn several_holds(client: &Client, source: Source) {
+    let (streams, model) = (seats(client, 2), seats(client, 3));
+    let tokens = client.budget(1000, Calendar::new(Period::Year)).build().unwrap();
+    let admit = async |user: &str, cost: u64| {
+        let user = format!("{{k}}:{user}");
+        let tokens = (&tokens, Request::new("{k}:used").cost(cost)).into();
+        client.admit([(&streams, &user).into(), tokens, (&model, "{k}:model").into()]).await.unwrap()
+    };
+    let left = async || {
+        let left = [streams.peek("{k}:streams").await, model.peek("{k}:model").await];
+        let [streams, model] = left.map(|decision| decision.unwrap().remaining().unwrap());
+        (streams, model, tokens.peek("{k}:used").await.unwrap().remaining().unwrap())
+    };
+    let mut first = admit("streams", 400).await;
+    assert!(first.granted() && first.holds().len() == 2 && first.holds().iter().all(Hold::is_live));
+    assert!(first.each().iter().all(|decision| decision.source() == source));
+    assert_eq!(left().await, (1, 2, 600));
+    // One of them ends before the usage is known, which is settled all the same.
+    let mut holds = first.take_holds();
+    assert!(first.hold().is_none() && holds.remove(0).release().await == Ok(1));
+    assert_eq!(left().await, (2, 2, 600));
+    assert!(holds[0].is_live());
+    assert_eq!(
+        first.settle(&[1, 2, 3]).await.err(),
+        Some(Error::Invalid("used must be 1 numbers: of all but the holds".into()))
+    );
+    assert_eq!(first.settle(&[150]).await.unwrap(), Some(vec![-250]));
+    drop(holds);
+    assert_eq!(first.settle(&[150]).await.unwrap(), None, "once");
+    eventually("ended", async || (left().await == (2, 3, 850)).then_some(())).await;
+    // All, or nothing: the model's places are taken by others.
+    let others = [admit("other streams", 1).await, admit("other streams", 1).await, admit("streams", 1).await];
+    let denied = admit("streams", 1).await;
+    assert!(others.iter().all(|one| one.granted()) && !denied.granted() && denied.holds().is_empty());
+    assert_eq!(denied.each().iter().map(|decision| decision.granted()).collect::<Vec<_>>(), [true, true, false]);
+    assert_eq!(left().await, (1, 0, 847));
+    // Ended together, and settled then.
+    let [mut ended, dropped, settled] = others;
+    ended.release().await.unwrap();
+    assert!(ended.holds().is_empty() && left().await == (1, 1, 847));
+    assert_eq!(ended.settle(&[3]).await.unwrap(), Some(vec![2]));
+    drop(dropped);
+    let mut settled = settled;
+    assert_eq!(settled.settle(&[0]).await.unwrap(), Some(vec![-1]));
+    eventually("ended", async || (left().await == (2, 3, 846)).then_some(())).await;
+    // Holds alone reserve nothing.
+    let mut alone = client.admit([(&streams, "{k}:streams").into(), (&model, "{k}:model").into()]).await.unwrap();
+    assert!(alone.granted() && left().await == (1, 2, 846));
+    assert_eq!(alone.settle(&[]).await.unwrap(), Some(vec![]));
+    eventually("ended", async || (left().await == (2, 3, 846)).then_some(())).await;
+}
+
+/// Each is lost for itself, and what they have used is settled all the same.
+#[tokio::test]
+async fn one_of_several_is_lost() {
+    let server = Server::new();
+    let client = patient().connect(&server.url()).await.unwrap();
+    let tokens = client.budget(1000, Calendar::new(Period::Year)).build().unwrap();
+    let (streams, model) = (seats(&client, 2), seats(&client, 3));
+    let tokens = (&tokens, Request::new("{k}:used").cost(400)).into();
+    let members = [(&streams, "{k}:streams").into(), (&model, "{k}:model").into(), tokens];
+    let mut admission = client.admit(members).await.unwrap();
+    server.say::<()>("DEL {k}:streams");
+    lost(&admission.holds()[0]).await;
+    assert!(admission.holds()[1].is_live() && client.statistics().holds_lost == 1);
+    assert_eq!(admission.settle(&[150]).await.unwrap(), Some(vec![-250]));
+    assert_eq!(client.statistics().holds_lost, 1);
+    assert!(client.holders("{k}:model", 1).await.unwrap().is_empty());
+}
+
+/// Who asks again with the id that it chose takes nothing twice. The first hold reserves for a caller that holds for others,
+/// and who knows it settles.
+#[tokio::test]
+async fn admitted_for_others() {
+    let server = Server::new();
+    let client = patient().connect(&server.url()).await.unwrap();
+    let tokens = client.budget(10_000, Calendar::new(Period::Year)).build().unwrap();
+    let (streams, model) = (seats(&client, 2), seats(&client, 3));
+    let members = || {
+        let cost = Request::new("{k}:used").cost(400);
+        let own = HoldRequest::new("{k}:streams").id(b"mine");
+        [(&model, "{k}:model").into(), (&streams, own).into(), (&tokens, cost).into()]
+    };
+    for _ in 0..2 {
+        let (decisions, holds) = client.admit_for_others(members()).await.unwrap();
+        assert!(decisions.granted() && decisions.each()[2].remaining() == Some(9_600));
+        let ids: Vec<_> = holds.into_iter().map(|hold| hold.detach().unwrap()).collect();
+        assert_eq!(ids, [b"mine", b"mine"]);
+    }
+    assert!(client.holders("{k}:model:reserved", 1).await.unwrap().is_empty());
+    assert_eq!(client.release("{k}:streams", &[b"mine"]).await.unwrap(), 1);
+    let used = [(&b"{k}:streams"[..], 0), (&b"{k}:used"[..], 150)];
+    assert_eq!(client.settle("{k}:model", b"mine", &used).await.unwrap(), Some(vec![0, -250]));
+    assert!(client.holders("{k}:model", 1).await.unwrap().is_empty());
+    // Under the key of a reservation the same id counts nothing twice, either.
+    let (first, second) = (client.admit(members()).await.unwrap(), client.admit(members()).await.unwrap());
+    assert!(first.granted() && second.granted() && second.each()[2].remaining() == Some(9_450));
+    assert_eq!(client.holders("{k}:model:reserved", 9).await.unwrap().len(), 1);
+    // Together with its reservation an admission has 64 limits.
+    let places: Vec<_> = (0..64).map(|number| format!("{{k}}:{number}")).collect();
+    let most = |count: usize| places[..count].iter().map(|key| (&model, key).into()).chain(members()).skip(1);
+    assert!(matches!(client.admit(most(62)).await, Err(Error::Invalid(text)) if text.contains("at most 63")));
+    assert!(client.admit_for_others(most(62)).await.unwrap().0.granted());
+    assert!(client.admit(most(61)).await.unwrap().granted());
+}
+
+/// A settlement whose reservation has ended counts what was used beyond, and gives nothing back.
 #[tokio::test]
 async fn settled_too_late() {
     let server = Server::new();
@@ -246,7 +357,7 @@ async fn settled_too_late() {
     for (used, counted) in [(150, 150), (50, 100)] {
         let members = [(&streams, "key").into(), (&tokens, Request::new("tokens").cost(100)).into()];
         let mut admission = client.admit(members).await.unwrap();
-        server.say::<()>("DEL key");
+        server.say::<()>("DEL {key}:reserved");
         assert_eq!(admission.settle(&[used]).await.unwrap(), None);
         assert_eq!(tokens.refund(Request::new("tokens").cost(10_000)).await.unwrap(), counted);
     }

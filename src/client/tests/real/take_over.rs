@@ -32,9 +32,9 @@ async fn ask(client: &Client, holds: &HoldLimiter, kept: &mut Vec<Hold>) {
     assert!(client.allow_all(&[(&windows, "{k}:a".into()), (&windows, "{k}:b".into())]).await.unwrap().granted());
     kept.push(holds.hold("{k}:holds").await.unwrap());
     let members = [(holds, "{k}:admitted").into(), (&windows, "{k}:b").into(), (&plan, "{k}:budget").into()];
-    let mut admission = client.admit(members).await.unwrap();
-    assert!(admission.granted());
-    kept.push(admission.take_hold().unwrap());
+    let (decisions, admitted) = client.admit_for_others(members).await.unwrap();
+    assert!(decisions.granted());
+    kept.extend(admitted);
 }
 
 /// What the module has of each key, of all clients.

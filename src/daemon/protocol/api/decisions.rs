@@ -6,13 +6,13 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use axum::Json;
-use serde_json::{json, Value};
+use serde_json::json;
 
-use super::decode::{read, Body, Id};
+use super::decode::{read, Body};
 use super::encode::{self, DecisionReply, ErrorReply};
 use super::questions::{units, AdmitRequest, BudgetRequest, HoldRequest, LimitRequest};
 use crate::config::limits::Per;
-use crate::core::{Answer, Descriptor, Operation, Plan, Question, TakenHold};
+use crate::core::{Answer, Descriptor, Operation, Plan, Question};
 use crate::observe::labels::Api;
 use crate::observe::refusals::refused;
 use crate::protocol::object::Object;
@@ -90,7 +90,8 @@ pub async fn allow_all(
     }
     let answers = live.limiters.decide(&plan).await.map_err(refused)?;
     service.metrics.command(Api::AllowAll, &plan.questions.iter().collect::<Vec<_>>(), &answers);
-    Ok(encode::several(answers.iter().map(DecisionReply::from).collect()))
+    let is_granted = answers.iter().all(|answer| answer.granted);
+    Ok(encode::several(is_granted, answers.iter().map(DecisionReply::from).collect()))
 }
 
 /// Takes units until they are released, or their time to live has passed.
@@ -103,22 +104,8 @@ pub async fn hold(
     let _waiting = question.wait.map(|_| service.metrics.waiting.begin(&question.key));
     let taken = live.limiters.hold(&question).await.map_err(refused)?;
     service.metrics.command(Api::Hold, &[&question], &[taken.answer]);
-    let reply = DecisionReply::from(&taken.answer).of_hold();
-    Ok(encode::with_decision(taken.answer.granted, &reply, Json(held(&taken))))
-}
-
-fn held(TakenHold { answer, token, expires_after, id }: &TakenHold) -> Value {
-    let mut reply = json!(DecisionReply::from(answer));
-    for (name, value) in [
-        ("token", token.map(Value::from)),
-        ("expires_after", expires_after.map(|time| encode::ms(time).into())),
-        ("id", id.as_deref().map(|id| Id::spelled(id).into())),
-    ] {
-        if let Some(value) = value {
-            reply[name] = value;
-        }
-    }
-    reply
+    let reply = DecisionReply::of_hold(&taken.answer, Some(&taken));
+    Ok(encode::with_decision(taken.answer.granted, &reply, Json(json!(reply))))
 }
 
 /// Units of a period of the calendar.
@@ -135,7 +122,7 @@ pub async fn budget(
     Ok(encode::with_decision(is_granted, &reply, Json(json!(reply))))
 }
 
-/// Rates, budgets and a hold in one decision.
+/// Rates, budgets and holds in one decision.
 pub async fn admit(
     State(service): State<Arc<Service>>,
     body: Body<Vec<Object<AdmitRequest>>>,
@@ -147,16 +134,12 @@ pub async fn admit(
     let questions: Vec<_> = questions.iter().collect();
     let admitted = live.limiters.admit(&questions).await.map_err(refused)?;
     service.metrics.command(Api::Admit, &questions, &admitted.each);
+    let mut holds = admitted.holds.iter();
     let replies = admitted.each.iter().zip(&questions).map(|(answer, question)| match question.limit.per {
-        Per::Hold(_) => DecisionReply::from(answer).of_hold(),
+        Per::Hold(_) => DecisionReply::of_hold(answer, holds.next()),
         Per::Window(_) | Per::Period(_) => DecisionReply::from(answer),
     });
-    let replies = replies.collect();
-    let hold = admitted.hold.as_ref().map_or(json!({}), |hold| {
-        let all = held(hold);
-        json!({"id": all["id"], "token": all["token"], "expires_after": all["expires_after"]})
-    });
-    Ok(encode::several_with(admitted.granted, replies, hold))
+    Ok(encode::several(admitted.granted, replies.collect()))
 }
 
 /// A limit to try: each path has its own.

@@ -9,8 +9,9 @@ use axum::Json;
 use serde::Serialize;
 use serde_json::{json, Value};
 
+use super::decode::Id;
 use crate::config::explained;
-use crate::core::{Answer, DeniedKey, KeyInfo, Refusal};
+use crate::core::{Answer, DeniedKey, KeyInfo, Refusal, TakenHold};
 use crate::protocol::headers::{self, Told};
 
 /// In ms: the next hold may end at any time.
@@ -27,6 +28,9 @@ pub struct DecisionReply {
     #[serde(skip_serializing_if = "Option::is_none")]
     reset_after: Option<u64>,
     source: &'static str,
+    /// Of a hold that the server granted.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    hold: Option<HoldReply>,
     /// For the header `Retry-After`.
     #[serde(skip)]
     retry_header: i64,
@@ -41,15 +45,28 @@ impl From<&Answer> for DecisionReply {
             retry_after: retry_after(answer.retry_after),
             reset_after: answer.reset_after.map(ms),
             source: answer.source.as_str(),
+            hold: None,
             retry_header: retry_after(answer.retry_after),
         }
     }
 }
 
+/// What the holder of a hold needs.
+#[derive(Debug, Serialize)]
+struct HoldReply {
+    id: String,
+    token: Option<u64>,
+    expires_after: Option<u64>,
+}
+
 impl DecisionReply {
-    /// The reply of a hold. The header says when to try again, the body when all holds have ended.
-    pub fn of_hold(self) -> Self {
-        Self { retry_header: self.retry_header.min(NEXT_PLACE), ..self }
+    /// The reply of a hold, if it was taken. The header says when to try again, the body when all holds have ended.
+    pub fn of_hold(answer: &Answer, taken: Option<&TakenHold>) -> Self {
+        let reply = Self::from(answer);
+        let hold = taken.and_then(|TakenHold { token, expires_after, id, .. }| {
+            Some(HoldReply { id: Id::spelled(id.as_deref()?), token: *token, expires_after: expires_after.map(ms) })
+        });
+        Self { retry_header: reply.retry_header.min(NEXT_PLACE), hold, ..reply }
     }
 
     fn is_denied(&self) -> bool {
@@ -72,25 +89,15 @@ pub fn with_decision(is_granted: bool, reply: &DecisionReply, body: impl IntoRes
 }
 
 /// The response for several limits.
-pub fn several(each: Vec<DecisionReply>) -> Response {
-    let is_granted = !each.iter().any(DecisionReply::is_denied);
-    several_with(is_granted, each, json!({}))
-}
-
-/// The same with more fields.
-pub fn several_with(is_granted: bool, each: Vec<DecisionReply>, more: Value) -> Response {
-    let denied = !is_granted;
+pub fn several(is_granted: bool, each: Vec<DecisionReply>) -> Response {
     let denials = || each.iter().filter(|reply| reply.is_denied());
     let longest = |wait: fn(&DecisionReply) -> i64| match denials().map(wait).min() {
         Some(never) if never < 0 => never,
         _ => denials().map(wait).max().unwrap_or_default(),
     };
     let (retry_after, retry_header) = (longest(|reply| reply.retry_after), longest(|reply| reply.retry_header));
-    let mut body = json!({"granted": !denied, "retry_after": retry_after, "each": each});
-    if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
-        body.extend(more);
-    }
-    with_status(denied, retry_header, Json(body))
+    let body = json!({"granted": is_granted, "retry_after": retry_after, "each": each});
+    with_status(!is_granted, retry_header, Json(body))
 }
 
 fn with_status(denied: bool, retry_after: i64, body: impl IntoResponse) -> Response {
