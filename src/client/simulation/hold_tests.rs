@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::time::{sleep, timeout, Instant};
 
 use crate::simulation::fake::{paused, Fake, Fault};
@@ -495,4 +496,51 @@ fn each_part_has_its_own_failure_policy() {
         assert_eq!(granted.settle(&[40]).await.unwrap(), Some(vec![10]));
         assert!(!admit(&lenient).await.unwrap().granted(), "40 of 40 units are used");
     });
+}
+
+fn policy(name: &str) -> OnFailure {
+    let all = [OnFailure::Local, OnFailure::Allow, OnFailure::Deny, OnFailure::Error];
+    all.into_iter().find(|policy| format!("{policy:?}").to_lowercase() == name).unwrap()
+}
+
+/// What several limits come to together while the server is away, as the vectors say.
+#[test]
+fn several_limits_fail_as_the_vectors_say() {
+    let vectors: Value = serde_json::from_str(include_str!("../../../tests/vectors/defaults.json")).unwrap();
+    let failures = vectors["failures"].as_array().unwrap();
+    assert!(failures.len() >= 25);
+    for (case, is_admitted) in failures.iter().flat_map(|case| [(case, false), (case, true)]) {
+        paused(async {
+            let fake = Fake::new();
+            fake.fault(Fault::Down);
+            let client = client(&fake);
+            let parts = case["parts"].as_array().unwrap();
+            let limiters = parts.iter().map(|part| {
+                let quota = Quota::new(part["limit"].as_u64().unwrap(), "1h").unwrap();
+                let limiter = client.limiter(quota).mode(Mode::Direct);
+                limiter.on_failure(policy(part["on_failure"].as_str().unwrap())).build().unwrap()
+            });
+            let limiters: Vec<_> = limiters.collect();
+            let cost = |number: usize| parts[number]["cost"].as_u64().unwrap();
+            let keys: Vec<_> = (0..parts.len()).map(|number| number.to_string()).collect();
+            let requests = limiters.iter().zip(&keys).enumerate();
+            let requests = requests.map(|(number, (limiter, key))| (limiter, Request::new(key).cost(cost(number))));
+            let granted = match is_admitted {
+                true => client.admit(requests.map(Into::into)).await.map(|admission| admission.granted()),
+                false => client.allow_all(&requests.collect::<Vec<_>>()).await.map(|decisions| decisions.granted()),
+            };
+            let outcome = match granted {
+                Ok(true) => "granted",
+                Ok(false) => "denied",
+                Err(Error::Unavailable(_)) => "error",
+                Err(error) => panic!("{error}"),
+            };
+            assert_eq!(outcome, case["outcome"], "{case}");
+            for ((limiter, key), left) in limiters.iter().zip(&keys).zip(case["left"].as_array().unwrap()) {
+                if let Some(left) = left.as_u64() {
+                    assert_eq!(limiter.peek(key).await.unwrap().remaining(), Some(left), "{case}");
+                }
+            }
+        });
+    }
 }
