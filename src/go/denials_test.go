@@ -50,7 +50,7 @@ func TestDenialsAreForgotten(t *testing.T) {
 	if known == 0 || int64(known) != d.size.Load() {
 		t.Errorf("%d have denials, of %d", known, d.size.Load())
 	}
-	// What is remembered anew is forgotten last.
+	// What is remembered again is forgotten last.
 	s := &d.shards[0]
 	oldest := s.keys.oldest.key
 	remember(oldest)
