@@ -20,7 +20,8 @@ class Held:
 
 
 class HoldLoad(Workers):
-    """Workers that take, renew and release holds of keys. One hold in eight is never released: its holder died.
+    """Workers that take, renew and release holds of keys. One hold in eight is never released: its holder died. The dead
+    leave a place of each key to the living, who else would do nothing for a whole ttl.
 
     Each checks, whenever a hold is granted, that those on which holders rely are no more than the limit, and that its
     token is larger than all that were known when it was asked for. With `wait`, a grant is acknowledged once a replica
@@ -58,13 +59,14 @@ class HoldLoad(Workers):
             self.stopping.wait(0.001)
             return
         if not self._is_confirmed(client, key):
+            client.execute_command("SWLIMIT.RELEASE", key, id)
             return
         self._acknowledge(Held(key, id, sent + self.ttl * 0.999, token), known)
         if chance.random() < 0.3:
             sent = time.monotonic()
             if client.execute_command("SWLIMIT.RENEW", key, ttl, id) == [1] and self._is_confirmed(client, key):
                 self.live[key][id].until = sent + self.ttl * 0.999
-        if chance.random() < 1 / 8:
+        if chance.random() < 1 / 8 and len(self.relied_on(key)) < self.limit:
             return  # it dies
         with self.lock:
             del self.live[key][id]
