@@ -1,6 +1,7 @@
 # pytest in three times as many processes as there are cores, because most tests wait, and in 8 at most; each process
 # has servers of its own. CHOOSE=--last-failed runs again what failed.
 PYTEST = .venv/bin/python -m pytest
+SUPPORT = PYTHONPATH=tests .venv/bin/python -m
 # What one process has compiled, the next need not, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
 # The Go that .venv holds, and no other that it would fetch.
@@ -59,6 +60,7 @@ test-node: build-all ## The Node.js client's tests only
 	$(PARALLEL) tests/node
 
 test-go: setup-test build ## The Go client's only
+	@$(SUPPORT) support.golang
 	$(PARALLEL) tests/go
 
 # The same on every other release, and the tests that take longer.
@@ -109,14 +111,15 @@ CRATES = $$(scripts/crates)
 build-all: setup-test ## All programs and their tests
 	@echo "Building everything; where nothing is built yet, that takes minutes"
 	cargo build $(CRATES) --all-targets
-	@PYTHONPATH=tests .venv/bin/python -m support.node
+	@$(SUPPORT) support.node
 
 # What `make test` cannot do without; what cannot be had here is said, and its tests are skipped. Fetching is mostly
-# waiting, and so goes on beside what is compiled: without scripts/servers, whose setup would wait for cargo.
-FETCH = PYTHONPATH=tests .venv/bin/python -m
+# waiting, and so goes on beside what is compiled: without scripts/servers, whose setup would wait for cargo. So is what
+# the Go tests are made of compiled: cargo now and then leaves a core to others.
 ready: setup-test ## Everything that tests need: built and fetched
-	@trap wait EXIT; { $(FETCH) support.releases valkey-9.1 redis-7.4 redis-6.2; $(FETCH) support.proxies; \
-		$(FETCH) support.kubernetes; } & \
+	@trap wait EXIT; $(SUPPORT) support.golang & \
+		{ $(SUPPORT) support.releases valkey-9.1 redis-7.4 redis-6.2; $(SUPPORT) support.proxies; \
+		$(SUPPORT) support.kubernetes; } & \
 	$(MAKE) --no-print-directory build-all
 
 # Those of all modules of src/go/go.work; tests/go/go.mod pins staticcheck.

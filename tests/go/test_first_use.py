@@ -46,7 +46,7 @@ def running(server, folder, commands, program):
     for line in (*commands.splitlines(), "go mod tidy", "go run ."):
         name, *words = line.split()
         assert name == "go"
-        done = golang.run(*words, cwd=folder, env={"GOFLAGS": "-mod=mod", "GOWORK": "off"})
+        done = golang.run(*words, cwd=folder, env={"GOFLAGS": f"-mod=mod {golang.RACE}", "GOWORK": "off"})
         assert done.returncode == 0, done.stdout + done.stderr
     shutil.rmtree(folder)
     return done.stdout

@@ -20,8 +20,8 @@ class Held:
 
 
 class HoldLoad(Workers):
-    """Workers that take, renew and release holds of keys. One hold in eight is never released: its holder died. The dead
-    leave a place of each key to the living, who else would do nothing for a whole ttl.
+    """Workers that take, renew and release holds of keys. One hold in eight is never released: its holder died. The
+    dead leave a place of each key to the living, who else would do nothing for a whole ttl.
 
     Each checks, whenever a hold is granted, that those on which holders rely are no more than the limit, and that its
     token is larger than all that were known when it was asked for. With `wait`, a grant is acknowledged once a replica
