@@ -51,8 +51,8 @@ type Conn struct {
 	ctx       context.Context
 	cancel    context.CancelFunc
 
+	ending    sync.Once
 	mu        sync.Mutex
-	closed    bool
 	primaries map[string]*primary
 	lost      atomic.Int64 // when no server was found in time
 	takenOver atomic.Int64 // keys
@@ -92,16 +92,15 @@ func (c *Conn) Servers() []ServerState {
 }
 
 // Close ends all waits, releases all holds, gives back what was granted to nobody, and closes the connections. It takes
-// 1.5 s at most, or six round trips where these are longer.
-func (c *Conn) Close() error {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		c.running.Wait()
-		return nil
-	}
-	c.closed = true
+// 1.5 s at most, or six round trips where these are longer. Further calls wait for the first.
+func (c *Conn) Close() (err error) {
+	c.ending.Do(func() { err = c.close() })
+	return err
+}
+
+func (c *Conn) close() error {
 	grace := closing
+	c.mu.Lock()
 	for _, p := range c.primaries {
 		grace = max(grace, closingTrips*p.trip())
 	}

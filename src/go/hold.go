@@ -192,12 +192,12 @@ func (h *Holds) ask(ctx context.Context, w wish, left func() time.Duration) (*Ho
 		}
 		return h.held(ctx, w, r, since)
 	}
-	over, isMine := h.conn.waits.turn(ctx, w.key, left())
+	over, isMine, err := h.conn.waits.turn(ctx, w.key, left())
 	defer over()
+	if err != nil {
+		return nil, err
+	}
 	if !isMine {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
 		hold, err := h.ask(ctx, w, func() time.Duration { return 0 })
 		if isTimeUp(err) { // which says nothing of the server
 			err = context.DeadlineExceeded

@@ -44,9 +44,8 @@ func (w *waits) init(conn *Conn) {
 	w.taken, w.lines, w.changes = map[*link]bool{}, map[string][]chan struct{}{}, map[string]chan struct{}{}
 }
 
-// turn waits until all who came before have had theirs; false when ctx ends, or so much time has passed. Call over in
-// both cases.
-func (w *waits) turn(ctx context.Context, key string, left time.Duration) (over func(), isMine bool) {
+// turn waits until all who came before have had theirs; false when so much time has passed. Call over in all cases.
+func (w *waits) turn(ctx context.Context, key string, left time.Duration) (over func(), isMine bool, err error) {
 	mine := make(chan struct{})
 	w.mu.Lock()
 	line := append(w.lines[key], mine)
@@ -75,17 +74,19 @@ func (w *waits) turn(ctx context.Context, key string, left time.Duration) (over 
 	defer timer.Stop()
 	select {
 	case <-mine:
-		return over, true
+		return over, true, nil
 	default:
 	}
 	select {
 	case <-mine:
-		return over, true
+		return over, true, nil
 	case <-ctx.Done():
+		return over, false, ctx.Err()
 	case <-timer.C:
+		return over, false, nil
 	case <-w.closing:
+		return over, false, ErrClosed
 	}
-	return over, false
 }
 
 // poll waits until units may have been released, where the script decides: for a random time, and for at most so long.
@@ -384,8 +385,11 @@ func (l *Limiter) wait(ctx context.Context, key string, d *demand) (Decision, er
 	left, name := leftUntil(ctx), l.prefix+key
 	inLine := l.conn != nil && d.cost <= d.limit
 	if inLine {
-		over, isMine := l.conn.waits.turn(ctx, name, left())
+		over, isMine, err := l.conn.waits.turn(ctx, name, left())
 		defer over()
+		if err != nil {
+			return Decision{}, err
+		}
 		if !isMine {
 			return l.passedOver(ctx, key, d)
 		}
@@ -436,9 +440,6 @@ func (v verdict) pause() time.Duration {
 
 // passedOver is the denial of a caller whose time ended before its turn came.
 func (l *Limiter) passedOver(ctx context.Context, key string, d *demand) (Decision, error) {
-	if err := ctx.Err(); err != nil {
-		return Decision{}, err
-	}
 	r, source, err := l.look(ctx, key, *d)
 	switch {
 	case isTimeUp(err): // which says nothing of the server

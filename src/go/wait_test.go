@@ -169,18 +169,27 @@ func TestCloseEndsWaits(t *testing.T) {
 		conn := connect(t, Server{Addr: addr})
 		l, k := limiter(t, conn, 1, Mode(Direct)), key()
 		must(l.Allow(background, k))
+		holds := holding(t, conn, 1)
+		must(holds.TryAcquire(background, k+"held"))
 		ended := make(chan error)
-		go func() { ended <- l.Wait(background, k) }()
-		eventually(t, "it waits", func() bool { return inLine(conn, k) == 1 })
+		for n := range 3 {
+			go func() { ended <- l.Wait(background, k) }()
+			go func() { _, err := holds.Acquire(background, k+"held"); ended <- err }()
+			eventually(t, "they wait", func() bool { return inLine(conn, k) == n+1 && inLine(conn, k+"held") == n+1 })
+		}
 		time.Sleep(100 * time.Millisecond)
-		conn.Close()
-		select {
-		case err := <-ended:
-			if !errors.Is(err, ErrClosed) {
-				t.Error(err)
+		for range 2 { // also who closes it while it is closed waits until it is
+			go func() { ended <- errors.Join(conn.Close(), conn.ctx.Err()) }()
+		}
+		for range 8 {
+			select {
+			case err := <-ended:
+				if !errors.Is(err, ErrClosed) && !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			case <-time.After(20 * time.Second):
+				t.Fatal("one waits still")
 			}
-		case <-time.After(20 * time.Second):
-			t.Error("it waits still")
 		}
 	})
 }
