@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { admit, allowAll, BudgetLimiter, HoldLimiter, Limiter, UnavailableError } from "swlimit";
-import { asModule, connect, eventually, key, sender, slowly, vectors } from "./support.mjs";
+import { asModule, connect, eventually, holds, key, sender, slowly, vectors } from "./support.mjs";
 
 /** A plan: 2 streams at once, 3 requests an hour, 100 tokens a year. */
 function plan(test, client, options) {
@@ -100,6 +100,34 @@ test("what is granted too late is undone", async (test) => {
   const patient = plan(test, client);
   await eventually(async () => (await patient.tokens.peek(k)).remaining === 100, "the return");
   assert.deepEqual(await patient.streams.holders(k), []);
+});
+
+for (const onFailure of ["local", "allow", "deny", "error"]) {
+  test(`a deadline ends a wait with the last denial, with ${onFailure}`, async (test) => {
+    const client = await connect(test);
+    let isSilent = false;
+    const silent = (args) => (isSilent ? new Promise(() => {}) : client.sendCommand(args));
+    const { parts, streams } = plan(test, silent, { onFailure });
+    const others = [await admit(parts(1)), await admit(parts(1))];
+    assert.ok(others.every(({ granted }) => granted));
+    const began = performance.now();
+    const waiting = admit(parts(1), { wait: "1m", deadline: 400 });
+    await eventually(() => streams.denied.server > 0);
+    isSilent = true;
+    const { granted, each } = await waiting.finally(() => (isSilent = false));
+    assert.deepEqual([granted, each.map(({ source }) => source)], [false, ["server", "server", "server"]]);
+    assert.ok(performance.now() - began < 1000);
+  });
+}
+
+test("who waits is denied when the limiters are closed", async (test) => {
+  const { k, parts, streams, requests, tokens } = plan(test, await connect(test), { onFailure: "allow" });
+  const others = holds(test, { client: await connect(test), limit: 2, prefix: "streams:" });
+  await Promise.all([others.hold(k), others.hold(k)]);
+  const waiting = admit(parts(1), { wait: "1m" });
+  await eventually(() => streams.denied.server > 0);
+  await Promise.all([streams, requests, tokens].map((one) => one.close()));
+  assert.equal((await waiting).granted, false);
 });
 
 test("without a hold each is put right by itself", async (test) => {

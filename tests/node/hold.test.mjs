@@ -115,6 +115,29 @@ test("a wait goes on while the server is away, unless a hold is granted without 
   assert.deepEqual(told(await waiting[0]), { granted: 1, limit: 1, remaining: 0, source: "server" });
 });
 
+for (const onFailure of ["local", "allow", "deny", "error"]) {
+  test(`a deadline ends a wait with the last denial, with ${onFailure}`, async (test) => {
+    const client = await connect(test);
+    let isSilent = false;
+    const silent = (args) => (isSilent ? new Promise(() => {}) : client.sendCommand(args));
+    const mine = holds(test, { client });
+    const k = key();
+    for (const takes of [client, silent]) {
+      const theirs = holds(test, { client: takes, onFailure });
+      await using held = await mine.hold(k);
+      assert.equal(held.granted, 1);
+      const began = performance.now();
+      const waiting = theirs.hold(k, { wait: "1m", deadline: 300 });
+      if (takes === silent) await eventually(() => theirs.queue.size > 0);
+      isSilent = true;
+      const { granted, source } = await waiting.finally(() => (isSilent = false));
+      const took = performance.now() - began;
+      assert.deepEqual([granted, source, theirs.counts.failure], [0, "server", 0]);
+      assert.ok(took > 100 && took < 1000, `it took ${took} ms`);
+    }
+  });
+}
+
 test("work is done under a hold, which ends with it", async (test) => {
   const one = holds(test, { client: await connect(test) });
   const k = key();

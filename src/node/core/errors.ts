@@ -44,6 +44,11 @@ export class NotAskedError extends UnavailableError {
   override name = "NotAskedError";
 }
 
+/** The caller's deadline came first: that says nothing about the server. */
+export class DeadlineError extends UnavailableError {
+  override name = "UnavailableError";
+}
+
 /** A denial, where no decision is returned. */
 export class DeniedError extends Error {
   override name = "DeniedError";

@@ -29,7 +29,10 @@ export type ModuleUse = "auto" | "always" | "never";
 
 /** How long a request may take. */
 export interface WaitOptions {
-  /** How much longer the caller waits. A little earlier, `onFailure` decides. */
+  /**
+   * How much longer the caller waits. A little earlier, `onFailure` decides; a caller that waits for units after a denial
+   * gets that denial.
+   */
   readonly deadline?: Duration;
   /** Ends the wait without a decision. What the server still grants is given back. */
   readonly signal?: AbortSignal | undefined;

@@ -2,7 +2,7 @@
 
 import type { Decision } from "../core/decision.js";
 import { type Duration, milliseconds } from "../core/duration.js";
-import { UnavailableError } from "../core/errors.js";
+import { DeadlineError, UnavailableError } from "../core/errors.js";
 import { type HeaderOptions, headersOf } from "../core/headers.js";
 import { requested, type WaitOptions } from "../core/options.js";
 import { type Clause, repliesOf } from "../protocol/commands.js";
@@ -10,7 +10,7 @@ import { instant } from "../util/suspend-clock.js";
 import { pause } from "../util/timeout.js";
 import { longestWait } from "./all-of.js";
 import { BudgetLimiter } from "./budget.js";
-import { type Hold, HoldLimiter, longestOf } from "./hold.js";
+import { type Hold, HoldLimiter, leavesNoTime, longestOf } from "./hold.js";
 import { HeldMember, holdsOf, type Member, memberOf, type Part } from "./member.js";
 import { Limiter } from "./rate.js";
 import { Reservation, Settlement } from "./settlement.js";
@@ -185,21 +185,27 @@ export async function admitted<Name extends string>(
   const ends = since + longestOf(wait);
   const leaves = deadline === undefined ? undefined : since + milliseconds(deadline, "deadline", 0);
   const left = (until = Number.POSITIVE_INFINITY) => Math.max(0, until - performance.now());
-  for (let hasWaited = false; ; hasWaited = true) {
-    let retryAfter: number | undefined;
+  const clientState = parts[0]?.limiter.clientState;
+  let denied: Admission<Name> | null = null;
+  let retryAfter: number | undefined;
+  for (;;) {
+    const remaining = leaves === undefined ? {} : { deadline: Math.floor(left(leaves)) };
+    if (denied && (leavesNoTime(remaining) || clientState?.isLeft)) return denied;
     try {
-      const remaining = leaves === undefined ? {} : { deadline: Math.floor(left(leaves)) };
-      const admission = await once<Name>(parts, { ...options, ...remaining }, isReserved);
+      const admission: Admission<Name> = await once(parts, { ...options, ...remaining }, isReserved, denied !== null);
       ({ retryAfter } = admission);
-      const isAway = admission.each[0]?.source === "failure" && !hasWaited;
+      const isAway = admission.each[0]?.source === "failure" && !denied;
       const wait = Math.min(left(ends), left(leaves));
       if (admission.granted || isAway || !mayGrant(admission, wait)) return admission;
-      if (Math.min(pollAfter(retryAfter), left(ends)) >= left(leaves)) return admission;
+      denied = admission;
     } catch (error) {
+      if (denied && error instanceof DeadlineError) return denied;
       // A wait survives restarts and failovers.
-      if (!(error instanceof UnavailableError) || !hasWaited || Math.min(left(ends), left(leaves)) === 0) throw error;
+      if (!(error instanceof UnavailableError) || !denied || left(ends) === 0) throw error;
     }
-    await pause(Math.min(pollAfter(retryAfter), left(ends)), signal);
+    const ms = Math.min(pollAfter(retryAfter), left(ends));
+    if (ms >= left(leaves)) return denied;
+    await (clientState ? clientState.pause(ms, signal) : pause(ms, signal));
   }
 }
 
@@ -214,11 +220,12 @@ function pollAfter(retryAfter = POLL): number {
   return Math.min(retryAfter, POLL) * (1 + Math.random() / JITTER);
 }
 
-/** One decision, without a wait. */
+/** One decision, without a wait; `isAgain`: after a denial, which stands when the caller's deadline comes first. */
 async function once<Name extends string>(
   parts: readonly Part[],
   options: AdmitOptions,
   isReserved: boolean,
+  isAgain: boolean,
 ): Promise<Admission<Name>> {
   const maxAge = options.maxAge === undefined ? undefined : milliseconds(options.maxAge, "maxAge");
   const members = parts.map((part) => memberOf(part, maxAge)) as [Member, ...Member[]];
@@ -250,7 +257,8 @@ async function once<Name extends string>(
     return admission;
   } catch (error) {
     const fails = parts.some(({ limiter }) => limiter.settings.onFailure === "error");
-    if (!(error instanceof UnavailableError) || fails) throw error;
+    const isOver = isAgain && error instanceof DeadlineError;
+    if (!(error instanceof UnavailableError) || fails || isOver) throw error;
     return admittedHere(parts, members, "failure");
   }
 }

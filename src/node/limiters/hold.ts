@@ -2,8 +2,8 @@
 
 import { randomBytes } from "node:crypto";
 import { Decision, type KnownReply } from "../core/decision.js";
-import { type Duration, integer, milliseconds } from "../core/duration.js";
-import { DeniedError, LostError, UnavailableError } from "../core/errors.js";
+import { callerDeadline, type Duration, integer, milliseconds } from "../core/duration.js";
+import { DeadlineError, DeniedError, LostError, UnavailableError } from "../core/errors.js";
 import { LocalHolds } from "../core/local-holds.js";
 import { type LimitDemand, withoutServer } from "../core/local-windows.js";
 import { requested, settingsOf, type WaitOptions } from "../core/options.js";
@@ -287,17 +287,16 @@ export class HoldLimiter extends BaseLimiter {
     const request = this.request(key, requested(options, HELD));
     const { wait, signal } = options;
     const longest = longestOf(wait);
-    const deadline = performance.now() + longest;
-    const left = () => Math.max(0, deadline - performance.now());
+    const time = new CallerTime(longest, options);
     const { clientState } = this;
-    if (!clientState) return this.takeHere(request, left, signal);
+    if (!clientState) return this.takeHere(request, () => time.left, signal);
     if (longest === 0) return this.askedOrHere(request, () => this.once(request, options));
     return this.queue.take(
       request.key,
-      longest,
+      time.left,
       signal,
-      () => this.askedOrHere(request, () => this.inTurn(clientState, request, left, options)),
-      () => this.askedOrHere(request, () => this.once(request, options)),
+      () => this.askedOrHere(request, () => this.inTurn(clientState, request, time)),
+      () => this.askedOrHere(request, () => this.once(request, time.options)),
     );
   }
 
@@ -332,56 +331,52 @@ export class HoldLimiter extends BaseLimiter {
   }
 
   /** Wait in the server's queue, or where there is none ask again and again. A wait survives restarts and failovers. */
-  private async inTurn(
-    clientState: ClientState,
-    first: HoldRequest,
-    left: () => number,
-    options: HoldOptions,
-  ): Promise<Hold> {
-    const { signal } = options;
-    const isLast = () => left() === 0 || clientState.isLeft;
+  private async inTurn(clientState: ClientState, first: HoldRequest, time: CallerTime): Promise<Hold> {
+    const { signal } = time;
+    const isLast = () => time.left === 0 || clientState.isLeft;
     let request = first;
+    let denied: HoldReply | null = null;
     let isRegistered = false; // for invalidations, of which the server sends one
     for (let hasWaited = false; ; hasWaited = true) {
       let ms = POLL;
+      const { options } = time;
+      if (denied && leavesNoTime(options)) return this.held(request, denied, instant());
       try {
         const since = instant();
         const now = await this.askFor(request, options);
         const [granted, , , retryAfter] = now;
         if (granted > 0 || retryAfter < 0 || isLast()) return this.held(request, now, since);
+        denied = now;
         const { backend, invalidations } = clientState.server(request.key);
         const { module } = this.settings;
         const isScript = module === "never" || backend === "script";
         ms = isScript ? holdPoll(retryAfter) : Math.min(POLL, retryAfter);
         if (isScript && !isRegistered) isRegistered = invalidations?.registerHolds(request.key, module) ?? false;
-        const found = isScript ? null : await this.queued(clientState, request, left, signal);
+        const found = isScript ? null : await this.queued(clientState, request, time);
         if (found?.[0] === 0) return this.held(request, found, since);
         // The ttl runs from the grant, which may be older than its reply.
         const renewed = instant();
         if (found && (await this.renewed(request, signal))) return this.held(request, found, renewed);
       } catch (error) {
+        if (denied && error instanceof DeadlineError) return this.held(request, denied, instant());
         if (!(error instanceof UnavailableError) || !hasWaited || isLast()) throw error;
         if (this.lookHere("failure", request).granted > 0) throw error;
       }
       request = { ...request, id: freshId() };
       if (isLast()) continue;
-      const isChanged = await this.queue.changed(request.key, Math.min(ms, left()), signal);
+      const isChanged = await this.queue.changed(request.key, Math.min(ms, time.left), signal);
       if (isChanged) isRegistered = false;
     }
   }
 
   /** The reply after waiting in the server's queue; null when there was no place, or the request must be sent again. */
-  private async queued(
-    clientState: ClientState,
-    request: HoldRequest,
-    left: () => number,
-    signal: AbortSignal | undefined,
-  ): Promise<HoldReply | null> {
+  private async queued(clientState: ClientState, request: HoldRequest, time: CallerTime): Promise<HoldReply | null> {
     if (!clientState.blocking) return null;
-    const { timeout: grace, maxWaiting } = this.settings;
+    const { timeout, maxWaiting } = this.settings;
+    const grace = Math.min(timeout, time.grace);
     let isSent = false;
     const reply = await clientState.blocking.ask({
-      ...{ key: request.key, left, grace, maxWaiting, signal },
+      ...{ key: request.key, left: () => time.left, grace, maxWaiting, signal: time.signal },
       command: (wait) => ({ name: "HOLD", ...request, wait }),
       starts: () => {
         isSent = true;
@@ -408,6 +403,42 @@ export class HoldLimiter extends BaseLimiter {
   private releaseAtServer({ key, id, ttl }: HoldRequest): Promise<void> {
     return this.askUntilAnswered({ name: "RELEASE", key, ids: [id] }, ttl);
   }
+}
+
+/** The time of a caller that waits: what is left of its wait, and until its deadline. */
+class CallerTime {
+  readonly signal: AbortSignal | undefined;
+  private readonly ends: number;
+  private readonly leaves: number;
+
+  constructor(wait: number, { deadline, signal }: WaitOptions) {
+    const began = performance.now();
+    this.ends = began + wait;
+    this.leaves = deadline === undefined ? Number.POSITIVE_INFINITY : began + milliseconds(deadline, "deadline", 0);
+    this.signal = signal;
+  }
+
+  /** ms until the wait ends. */
+  get left(): number {
+    return Math.max(0, Math.min(this.ends - performance.now(), callerDeadline(this.leaves - performance.now())));
+  }
+
+  /** How much longer the caller is there, in ms. */
+  get grace(): number {
+    return Math.max(0, this.leaves - performance.now() - this.left);
+  }
+
+  /** The options of a request that is sent now. */
+  get options(): { readonly signal: AbortSignal | undefined; readonly deadline?: number } {
+    const { signal, leaves } = this;
+    if (leaves === Number.POSITIVE_INFINITY) return { signal };
+    return { signal, deadline: Math.max(0, Math.floor(leaves - performance.now())) };
+  }
+}
+
+/** Whether a request with these options is not sent, because the caller leaves too soon. */
+export function leavesNoTime({ deadline }: { readonly deadline?: number | undefined }): boolean {
+  return deadline !== undefined && callerDeadline(deadline) <= 0;
 }
 
 /** How long a request may wait at most, in ms. */

@@ -5,6 +5,7 @@
 
 import {
   classify,
+  DeadlineError,
   ModuleMissingError,
   NeedsModuleError,
   NotAskedError,
@@ -334,7 +335,7 @@ class Exchange implements PendingReply {
     const abort = () => this.leave(signal?.reason);
     signal?.addEventListener("abort", abort);
     if (signal?.aborted) queueMicrotask(abort); // while the command was written
-    const end = () => setImmediate(() => this.leave(new UnavailableError("the caller's deadline")));
+    const end = () => setImmediate(() => this.leave(new DeadlineError("the caller's deadline")));
     const timer = deadline !== undefined && deadline < this.request.timeout ? setTimeout(end, deadline) : undefined;
     return () => {
       clearTimeout(timer);
