@@ -1,6 +1,7 @@
 """Rules with concurrency: how many requests are under way at once, by a real Envoy that says when each has ended."""
 
 import json
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +23,9 @@ descriptors:
   - key: user
     descriptors:
       - {key: request, rate_limit: {concurrency: 2, id: request, ttl: 1h}}
+  - key: model
+    descriptors:
+      - {key: request, rate_limit: {concurrency: 3, id: request, ttl: 1h}}
   - {key: daily, rate_limit: {unit: day, requests_per_unit: 3}}
   - {key: strict, rate_limit: {unit: day, requests_per_unit: 9, strict: true}}
   - {key: none, rate_limit: {unit: day, requests_per_unit: 0}}
@@ -72,6 +76,25 @@ def test_so_many_at_once(start_daemon, start, words):
     status, reply = daemon.json({"domain": "d", "descriptors": [{"entries": [
         {"key": "user", "value": "ann"}, {"key": "request", "value": ""}]}]})
     assert (status, "the id of a request is 1 to 128 bytes" in reply) == (400, True)
+
+
+def test_several_in_one_decision(start_daemon, start):
+    server, model = start(), "{d}|model=small|concurrency"
+    daemon = start_daemon(LIMITS, server)
+
+    def ask(user, id):
+        return daemon.codes(f"user={user} request={id}", f"model=small request={id}", "daily=x")
+
+    assert [ask("ann", id)[0] for id in "aab"] == ["OK"] * 3
+    assert ask("ann", "c") == ("OVER_LIMIT", "OVER_LIMIT", "OK", "OK")
+    assert ask("joe", "d")[0] == "OK"
+    assert ask("joe", "e") == ("OVER_LIMIT", "OK", "OVER_LIMIT", "OVER_LIMIT")
+    # What was asked twice is held and counted once, and of what is denied nothing is.
+    assert (held(daemon), held(daemon, model)) == (["a", "b"], ["a", "b", "d"])
+    assert told(daemon, "info", "{d}|daily=x|1d")["total"] == 3
+    stats = server.cli("INFO", "commandstats")
+    calls, failed = re.search(r"swlimit\.hold:calls=(\d+),.*failed_calls=(\d+)", stats).groups()
+    assert calls == failed, "nothing is held by itself"
 
 
 class Slow(BaseHTTPRequestHandler):
