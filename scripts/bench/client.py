@@ -4,10 +4,16 @@ The client runs on one core and the server on another, but where two threads of 
 hardly anything to do then. What is compared takes turns, round after round, and ratios are taken within a round.
 """
 
+import asyncio
 import json
+import os
 import subprocess
+from contextlib import contextmanager
+from queue import SimpleQueue
 from statistics import median
+from threading import Thread
 
+from crossregion.link import Link
 from support.server import ROOT
 
 from .cpu import rounded, spread
@@ -29,6 +35,7 @@ LIMIT, WINDOW, RESOLUTION, RATE = 1_000, 2_000, 200, 2_500  # of overshoot, in m
 LENGTH = RESOLUTION  # of a lease
 CLIENTS, INTERVALS = (2, 4, 8, 16, 32, 64), (10, 30, 100, 300, 1_000)
 MANY, USUAL = 16, 100
+TRIP = 1  # ms, there and back, to a server in the same data center
 ASKING = {"tasks": 50, "every": 5}  # of an outage: each task asks again after so many ms
 
 
@@ -38,10 +45,14 @@ class Client:
     def __init__(self, server):
         self.server = server
 
+    def url(self, port=None):
+        """Of the server, or of what leads there."""
+        return f"redis://127.0.0.1:{port or self.server.port}/"
+
     def run(self, what, cores_used=None, **options):
         """What it measures, of a server without keys."""
         self.server.cli("FLUSHALL", "SYNC")
-        options = {"url": f"redis://127.0.0.1:{self.server.port}/"} | options
+        options = {"url": self.url()} | options
         pinned = ["taskset", "--cpu-list", ",".join(map(str, cores_used))] if cores_used else []
         done = subprocess.run([*pinned, PROGRAM, what, json.dumps(options)], cwd=ROOT, check=True, text=True,
                               stdout=subprocess.PIPE)
@@ -109,11 +120,39 @@ def scarce(client, seconds):
 
 
 def hot(client, seconds):
-    """One key with a large limit, at nine tenths of it: `{mode: result}`."""
-    print("client: one key with a large limit", flush=True)
-    rate = 0.9 * HOT["limit"] / 60
-    return {mode: client.run("requests", mode=mode, tasks=100, keys=1, rate=rate, seconds=seconds, **HOT)
-            for mode in list(MODES)[1:]}
+    """One key with a large limit, at nine tenths of it, here and a short way off: `{(mode, is_far): result}`."""
+    rate, found = 0.9 * HOT["limit"] / 60, {}
+    with a_short_way_off(client.server.port) as port:
+        for mode in list(MODES)[1:]:
+            print(f"client: one key with a large limit, {mode}", flush=True)
+            for url in client.url(), client.url(port):
+                found[mode, url != client.url()] = client.run("requests", url=url, mode=mode, tasks=100, keys=1,
+                                                              rate=rate, seconds=seconds, **HOT)
+    return found
+
+
+@contextmanager
+def a_short_way_off(port):
+    """The port of a link to a port, with a round trip of `TRIP`. It runs on the server's core."""
+    ports, ended = SimpleQueue(), asyncio.Event()
+
+    async def pass_on():
+        async with Link(port, TRIP / 2000) as link:
+            ports.put((link.port, asyncio.get_running_loop()))
+            await ended.wait()
+
+    def run():
+        os.sched_setaffinity(0, {cores()[0]})
+        asyncio.run(pass_on())
+
+    thread = Thread(target=run)
+    thread.start()
+    there, loop = ports.get()
+    try:
+        yield there
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
 
 
 def overshoot(client, windows):
@@ -161,7 +200,8 @@ def table(found):
         (f"Requests that are all granted, {BUSY} at a time, {KEYS:,} keys", plenty_table(found["plenty"])),
         ("Direct beside the crate `redis`, as ratios", ratio_table(found["plenty"])),
         (f"Ten times the limit, which is {written(SCARCE)}; 100 tasks, one key", scarce_table(found["scarce"])),
-        (f"One key with {written(HOT)}, at nine tenths of that", hot_table(found["hot"])),
+        (f"One key with {written(HOT)}, at nine tenths of that, on one machine, and over a link with a round trip of "
+         f"{TRIP} ms", hot_table(found["hot"])),
         (f"Most granted in any span of W − R, as a share of the limit, synchronized every {USUAL} ms; leased, in "
          "any span of W − R − T", overshoot_table(found["overshoot"])),
         (f"The same of {MANY} clients, by the interval", interval_table(found["overshoot"])),
@@ -236,10 +276,10 @@ def scarce_table(found):
 
 def hot_table(found):
     rows = ["| | requests a server command | granted | p50, µs | p99, µs |", "|---|---:|---:|---:|---:|"]
-    for mode, one in found.items():
+    for (mode, is_far), one in found.items():
         late = [rounded(one[name]) for name in ("p50", "p99")]
         each = rounded(one["requests"] / one["commands"]), f"{100 * one['granted'] / one['requests']:.1f} %"
-        rows.append(f"| {MODES[mode]} | {' | '.join([*each, *late])} |")
+        rows.append(f"| {MODES[mode]}{', over the link' * is_far} | {' | '.join([*each, *late])} |")
     return rows
 
 
