@@ -236,7 +236,11 @@ func (a *Admission) decide(ctx context.Context, waited bool) error {
 				return err
 			}
 		}
-		return a.decideHere(ctx, FromFailure)
+		failed := a.decideHere(ctx, FromFailure)
+		if a.Allowed {
+			keep(err)
+		}
+		return failed
 	}
 	list, _ := raw.([]any)
 	if len(list) != 1+len(asked) {

@@ -235,7 +235,7 @@ func (c *Conn) primaryAt(server Server) (*primary, error) {
 type asking struct {
 	timeout time.Duration
 	always  bool  // also while the server is known not to answer
-	returns bool  // nobody decides in place of a reply that comes too late: what it grants goes back
+	returns bool  // what a reply grants that comes too late goes back, unless somebody grants in its place
 	on      *link // this connection and no other; nil: one to the key's primary
 }
 
@@ -409,10 +409,10 @@ func (c *Conn) await(ctx context.Context, asked *call, until time.Duration, retu
 		runtime.Gosched() // a reply that is there already counts
 		why = &unavailable{reason: "no reply within " + asked.timeout.String(), sent: true}
 	}
-	_, isUnavailable := why.(*unavailable)
+	failed, isUnavailable := why.(*unavailable)
 	c.pending.Add(1) // Close waits for what may have to be given back
 	isLeft, written := asked.leave(func(answered *call) {
-		c.late(answered, returns || !isUnavailable)
+		c.late(answered, !isUnavailable || returns && !failed.kept.Load())
 		c.pending.Add(-1)
 	})
 	if !isLeft || !written {
@@ -440,8 +440,9 @@ func (c *Conn) answered(asked *call) (any, error) {
 	return asked.reply, asked.err
 }
 
-// late settles what came for a caller who has gone. What a caller was granted who was cancelled, or who waits, goes
-// back; else one whose time was up had a decision. What has an id that nobody else knows ends.
+// late settles what came for a caller who has gone. What a caller was granted who was cancelled, or who waits and was
+// not granted it by OnFailure, goes back; else one whose time was up had a decision. What has an id that nobody else
+// knows ends.
 func (c *Conn) late(asked *call, returns bool) {
 	switch {
 	case asked.ends(asked.reply, asked.err):

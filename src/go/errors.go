@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -71,6 +72,8 @@ type unavailable struct {
 	cause   error
 	sent    bool // whether the server may have executed the command
 	callers bool // the caller's own time ended, which says nothing of the server
+
+	kept atomic.Bool // somebody granted in place of the reply: what it grants too late stays counted
 }
 
 func (e *unavailable) Error() string {
@@ -92,6 +95,14 @@ func isTimeUp(err error) bool {
 		return failed.callers
 	}
 	return errors.Is(err, context.DeadlineExceeded)
+}
+
+// keep says that somebody granted in place of the reply whose error this is.
+func keep(err error) {
+	var failed *unavailable
+	if errors.As(err, &failed) {
+		failed.kept.Store(true)
+	}
 }
 
 // serverError is an error reply as it came.

@@ -397,9 +397,12 @@ func (l *Limiter) check(ctx context.Context, cost int64) error {
 
 // failed is what OnFailure decides; other errors are the caller's.
 func (l *Limiter) failed(err error, key string, d *demand, block int64) (Decision, error) {
-	r, err := l.policy(err, key, d, block)
-	if err != nil {
-		return Decision{}, err
+	r, failed := l.policy(err, key, d, block)
+	if failed != nil {
+		return Decision{}, failed
+	}
+	if r.granted > 0 {
+		keep(err)
 	}
 	return l.decided(r, FromFailure), nil
 }

@@ -218,11 +218,12 @@ func (w *waits) ask(ctx context.Context, key string, left func() time.Duration, 
 		return nil, nil
 	}
 	var asked *call
+	isOver := false // else giveUp needs the connection still
 	free := func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		delete(w.taken, l)
-		if asked != nil && asked.over.Load() && asked.err == nil && !w.closed && !l.isGone() {
+		if isOver && asked.err == nil && !w.closed && !l.isGone() {
 			w.idle = append(w.idle, l)
 		} else if asked == nil {
 			l.fail(ErrClosed)
@@ -244,6 +245,7 @@ func (w *waits) ask(ctx context.Context, key string, left func() time.Duration, 
 	l.add(asked)
 	select {
 	case <-asked.done:
+		isOver = true
 		return w.ended(asked, l)
 	case <-timer.C:
 		err = nil

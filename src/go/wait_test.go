@@ -217,3 +217,93 @@ func TestWaitsOutliveConnections(t *testing.T) {
 		}
 	}
 }
+
+// What the policy granted to a caller that waits stays counted when the server's own grant of it comes too late.
+func TestWhatThePolicyGrantedStaysCounted(t *testing.T) {
+	callers := map[string]func(l *Limiter) (isGranted bool){
+		"wait": func(l *Limiter) bool { return l.Wait(background, "k") == nil },
+		"admit": func(l *Limiter) bool {
+			return must(Admit(background, []Part{l.Request("k", 1)}, WaitFor(time.Hour))).Allowed
+		},
+	}
+	var running sync.WaitGroup
+	for name, caller := range callers {
+		for _, byScript := range []bool{false, true} {
+			for _, policy := range []Decider{Allow, Local} {
+				running.Go(func() {
+					server := &denying{byScript: byScript, late: make(chan struct{})}
+					conn := connect(t, Server{Addr: fake(t, server.reply)})
+					l := must(New(conn, Quota{Limit: 100, Window: time.Minute}, Mode(Direct), OnFailure(policy),
+						Timeout(2*time.Second)))
+					if !caller(l) || server.asked.Load() != 2 {
+						t.Errorf("%s, %v, %s: denied, or asked %d times", name, byScript, policy, server.asked.Load())
+					}
+					close(server.late)
+					for conn.pending.Load() > 0 {
+						time.Sleep(2 * time.Millisecond)
+					}
+					server.mu.Lock()
+					defer server.mu.Unlock()
+					if len(server.back) > 0 {
+						t.Errorf("%s, %v, %s: %v", name, byScript, policy, server.back)
+					}
+				})
+			}
+		}
+	}
+	running.Wait()
+}
+
+// gone is a context that is cancelled once isSo, and slow to say so.
+type gone struct {
+	context.Context
+	isSo *atomic.Bool
+}
+
+func (g gone) Err() error {
+	if g.isSo.Load() {
+		return context.Canceled
+	}
+	return nil
+}
+
+func (g gone) Done() <-chan struct{} {
+	time.Sleep(20 * time.Millisecond)
+	done := make(chan struct{})
+	if g.isSo.Load() {
+		close(done)
+	}
+	return done
+}
+
+// Nobody else waits on a connection whose caller has gone, also where the reply is there when it goes: what was granted
+// is given back there, and then it closes.
+func TestNobodyGetsAConnectionThatEnds(t *testing.T) {
+	server, isSo := &denying{}, new(atomic.Bool)
+	conn := connect(t, Server{Addr: fake(t, func(addr string, words []any) string {
+		if words[0] == prefix+"ACQUIRE" && len(words) > 5 && words[5] != "0ms" {
+			isSo.Store(true)
+			return "*5\r\n:1\r\n:7\r\n:0\r\n:0\r\n:1000\r\n"
+		}
+		return server.reply(addr, words)
+	})})
+	l := must(New(conn, Quota{Limit: 7, Window: time.Minute}, Mode(Direct), OnFailure(Error), Timeout(20*time.Second)))
+	cancelled := 0
+	for range 100 {
+		isSo.Store(false)
+		err := l.Wait(gone{background, isSo}, key())
+		if err == nil {
+			continue
+		}
+		conn.waits.mu.Lock()
+		kept := len(conn.waits.idle)
+		conn.waits.mu.Unlock()
+		if !errors.Is(err, context.Canceled) || kept > 0 {
+			t.Fatalf("%v, and %d kept", err, kept)
+		}
+		if cancelled++; cancelled == 10 {
+			return
+		}
+	}
+	t.Errorf("cancelled %d times", cancelled)
+}

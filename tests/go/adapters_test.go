@@ -406,6 +406,7 @@ func TestRefusedByName(t *testing.T) {
 		"FromFailover": of(redis.NewFailoverClient(behind)),
 		"ClusterSlots": of(redis.NewClusterClient(&redis.ClusterOptions{
 			ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) { return nil, nil }})),
+		"need Addrs":  of(redis.NewClusterClient(&redis.ClusterOptions{})),
 		"ReplicaOnly": replicas,
 		"InitAddress": nowhere,
 	} {

@@ -85,6 +85,9 @@ func FromClusterOptions(options *redis.ClusterOptions) (*swlimit.Conn, error) {
 		return nil, errors.New("goredis: ClusterSlots is not supported: the cluster says which server has which slots")
 	}
 	o := options
+	if len(o.Addrs) == 0 {
+		return nil, errors.New("goredis: ClusterOptions need Addrs")
+	}
 	return swlimit.NewConn(&swlimit.Cluster{Addrs: o.Addrs, Server: server(&redis.Options{Username: o.Username,
 		Password: o.Password, Dialer: o.Dialer, TLSConfig: o.TLSConfig, CredentialsProvider: o.CredentialsProvider,
 		CredentialsProviderContext:   o.CredentialsProviderContext,
