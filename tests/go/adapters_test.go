@@ -335,7 +335,7 @@ func testContexts(t *testing.T, connect func(string, dial) *swlimit.Conn) {
 	}
 	defer silent.Close()
 	far := limiter(t, connect(silent.Addr().String(), nil), 10, swlimit.Timeout(time.Hour))
-	soon, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	soon, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 	defer cancel()
 	if _, err := far.Allow(soon, "k"); !errors.Is(err, swlimit.ErrUnavailable) {
 		t.Error(err)

@@ -46,7 +46,7 @@ export class NotAskedError extends UnavailableError {
 
 /** The caller's deadline came first: that says nothing about the server. */
 export class DeadlineError extends UnavailableError {
-  override name = "UnavailableError";
+  override name = "DeadlineError";
 }
 
 /** A denial, where no decision is returned. */
