@@ -225,6 +225,31 @@ def test_waiting(kind, holds, server, place):
         assert third.is_live and third.source == "server"
 
 
+class Hanging(Relay):
+    """Swallows everything from the last of so many times on that a word is sent."""
+
+    def __init__(self, target, word, times):
+        super().__init__(target)
+        self.word, self.times = word, times
+
+    def asked(self, data):
+        self.times -= data.count(self.word)
+        self.swallows = self.times <= 0
+        return b"" if self.swallows else data
+
+
+@pytest.mark.parametrize(("word", "times"), [(b"LIB-NAME", 2), (b"\r\nINFO\r\n", 1), (b"WAIT", 1)])
+def test_a_wait_ends_in_time_where_the_server_hangs(kind, holds, server, word, times):
+    """While the connection to wait on is opened, before it is used, or while it waits."""
+    first = holds(1).hold("k")
+    with Hanging(server.port, word, times) as relay:
+        limiter = holds(1, client=kind.client(kind.redis, port=relay.port), timeout=0.5)
+        before = time.monotonic()
+        denied = limiter.hold("k", wait=0.1)
+        assert relay.swallows and time.monotonic() - before < 0.95
+        assert first and not denied and denied.source == "server"
+
+
 @pytest.mark.parametrize("end", ["released", "dropped"])
 def test_room_in_this_process_as_one_begins_to_wait(monkeypatch, end):
     """Between its first try and its place in the queue; and a guard that is collected wakes nobody."""

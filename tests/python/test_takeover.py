@@ -4,6 +4,7 @@ import logging
 import random
 import re
 import threading
+import time
 
 import pytest
 import redis
@@ -90,11 +91,15 @@ class OldModule(Relay):
 
     def __init__(self, target):
         super().__init__(target)
-        self.asked_for = []
+        self.asked_for, self.trip = [], 0.0
 
     def asked(self, data):
         self.asked_for += re.findall(rb"SWLIMIT\.\w+|EVALSHA", data)
         return re.sub(rb"(?<=SWLIMIT\.)(HOLD|RELEASE|BUDGET|ADMIT|BLOCK)", lambda name: b"X" * len(name[0]), data)
+
+    def answered(self, data):
+        time.sleep(self.trip)
+        return data
 
 
 @pytest.mark.parametrize("is_known", [False, True])
@@ -116,6 +121,19 @@ def test_a_module_that_is_too_old(kind, clients, server, is_known):
             with pytest.raises(swlimit.ModuleMissing):
                 call()
         assert relay.asked_for == [f"SWLIMIT.{name}".encode() for name in calls]
+
+
+def test_a_module_that_is_too_old_and_far_away(clients, server):
+    """What a look has shown is known, though its reply came too late for who looked."""
+    with OldModule(server.port) as relay:
+        one = clients(relay.port, timeout=0.6, on_failure="error")
+        assert one.rate.allow("rate").source == "server"
+        relay.trip = 0.35
+        with pytest.raises(swlimit.ServerAway):
+            one.holds.hold("hold")
+        time.sleep(0.5)
+        with pytest.raises(swlimit.ModuleMissing, match="too old"):
+            one.holds.hold("hold")
 
 
 def test_renewals_notice_it_by_themselves(kind, clients, start):

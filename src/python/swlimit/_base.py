@@ -101,7 +101,7 @@ class BaseLimiter:
         self._is_closed = False
         self._guards: weakref.WeakSet[Any] = weakref.WeakSet()
         self._pauses: set[Signal] = set()
-        self._blocking = BlockingConnections(self._interface, max_waiting)
+        self._blocking = BlockingConnections(self._interface, max_waiting, self._timeout)
         self._state = None
 
     def _connect(self, client: Any) -> None:

@@ -81,7 +81,9 @@ class HoldAttempt:
         return LiveHold(self._request.key, self.id, self._request.ttl, sent)
 
     async def _queue(self) -> tuple[HoldDecision, Claim] | None:
-        """Wait in the server's queue; None when there is no place in it."""
+        """Wait in the server's queue; None when there is no place in it, or no time."""
+        if time.monotonic() >= self._ends:
+            return None
         limiter, key = self._limiter, self._request.key
         server = None if limiter._state is None else limiter._state.of(key)
         if limiter._state is None or server is None or server.breaker.is_open or not self._has_queue():

@@ -33,7 +33,7 @@ class TakeOver(Preparation):
 class Exchange:
     """A command, and what is sent until its answer has come."""
 
-    __slots__ = ("_is_looking", "_refusal", "_takeovers", "answer", "asks_module", "command", "dialect", "tries",
+    __slots__ = ("_refusal", "_takeovers", "answer", "asks_module", "command", "dialect", "is_looking", "tries",
                  "words")
 
     def __init__(self, command: Command, dialect: Dialect) -> None:
@@ -45,7 +45,7 @@ class Exchange:
         """The reply that counts; not always the last one."""
         self.asks_module = False
         """Whether the module is asked because the key is not the script's."""
-        self._is_looking = False
+        self.is_looking = False
         """Whether the server is asked whether it has a module, which is too old for the command."""
         self._refusal: Any = None
         """The error for which the module is asked, or looked for."""
@@ -53,7 +53,7 @@ class Exchange:
 
     def encode(self) -> Words:
         """The words to send."""
-        if self._is_looking:
+        if self.is_looking:
             return LOOK
         self.tries += 1
         self.words = self.command.words() if self.asks_module else self.dialect.encode(self.command)
@@ -62,7 +62,7 @@ class Exchange:
     def again(self, reply: Any) -> Sequence[Preparation] | None:
         """What to send before the command is sent once more, as the server has done nothing; None: it has answered."""
         self.answer = reply
-        if self._is_looking:
+        if self.is_looking:
             return self._looked(reply)
         if self.asks_module:
             if is_unknown_command(reply):
@@ -73,12 +73,12 @@ class Exchange:
         if self.tries == MOST_TRIES:
             return None
         if self.dialect.may_be_old(self.command, self.words, reply):
-            self._refusal, self._is_looking = reply, True
+            self._refusal, self.is_looking = reply, True
             return ()
         return self._change_over() if is_wrong_type(reply) else self.dialect.again(self.command, self.words, reply)
 
     def _looked(self, reply: Any) -> Sequence[Preparation] | None:
-        self._is_looking = False
+        self.is_looking = False
         if not isinstance(reply, redis_errors.ResponseError):
             return None
         self.dialect.has_old_module = not is_unknown_command(reply)

@@ -52,7 +52,7 @@ class AsyncioConnection(DedicatedConnection):
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint, socket_timeout=None, socket_connect_timeout=None)
 
-    async def connect(self) -> None:
+    async def connect(self, at_most: float = SILENCE) -> None:
         try:
             if self.redis.is_connected and await _has_data(self.redis):
                 await self.close()
@@ -62,10 +62,10 @@ class AsyncioConnection(DedicatedConnection):
             return
         self.run_id = b""
         try:
-            async with time_limit(SILENCE):
+            async with time_limit(at_most):
                 await self.redis.connect()
         except asyncio.TimeoutError:
-            raise redis.TimeoutError(f"no connection within {SILENCE:.0f} s") from None
+            raise redis.TimeoutError(f"no connection within {at_most:.1f} s") from None
 
     async def write(self, *commands: Words) -> None:
         await self.redis.send_packed_command(self.redis.pack_commands(commands), check_health=False)

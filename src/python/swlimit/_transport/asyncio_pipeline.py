@@ -50,7 +50,7 @@ class Request(Exchange):
         """When to check it, unless the reply has come."""
         self.reply = reply
         self.sent = 0.0
-        """When it was written; 0: not yet."""
+        """When it was written, first if it is sent again; 0: not yet."""
         self.is_late = False
         self.is_wanted = True
         """False when the caller was cancelled: the command is undone then."""
@@ -234,7 +234,7 @@ class Pipeline:
             request = self._unsent.popleft()
             if request.reply.done():
                 continue  # given up before it was sent
-            request.sent = now
+            request.sent = request.sent or now
             request.owes_asking = request.asking
             words = request.encode()
             self._unanswered.append(request)

@@ -23,11 +23,14 @@ RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 
 
 class BlockingConnections:
-    """At most `most` connections, each for one request at a time. Their failures do not count for the breaker."""
+    """At most `most` connections, each for one request at a time. Their failures do not count for the breaker.
 
-    def __init__(self, interface: Interface, most: int) -> None:
+    timeout: how many seconds after the end of its wait a request is answered at the latest.
+    """
+
+    def __init__(self, interface: Interface, most: int, timeout: float) -> None:
         self._interface = interface
-        self._most = most
+        self._most, self._timeout = most, timeout
         self._loop: object = None
         self.reset()
         fork.remember(self)
@@ -38,8 +41,9 @@ class BlockingConnections:
         self._used: set[DedicatedConnection] = set()
 
     async def send(self, health: ServerHealth, make: Callable[[float], Command], ends: float) -> Any:
-        """The reply to a command that the server answers by the instant `ends`, or soon after. Raises NoFreeConnection
-        when all connections are taken: their requests may wait for other keys, and for long.
+        """The reply to a command that the server answers by the instant `ends`, or soon after. Raises ServerAway when
+        it does not, and NoFreeConnection when all connections are taken: their requests may wait for other keys, and
+        for long.
 
         make: makes the command once a connection is free, from the seconds that are left then. When the caller is
         cancelled, the command is undone.
@@ -56,12 +60,12 @@ class BlockingConnections:
             sent = time.monotonic()
             self._used.add(connection)
             try:
-                await connection.connect()
-                await self._identify(health, connection)
+                await connection.connect(self._at_most(ends))
+                await self._identify(health, connection, self._at_most(ends))
                 left = max(0.0, ends - time.monotonic())
                 command, sent = make(left), time.monotonic()
                 await connection.write(command.words())
-                reply = await connection.read(left + SILENCE)
+                reply = await connection.read(left + self._timeout)
             except (*BROKEN, redis.RedisError) as error:
                 await connection.close()
                 raise ServerAway(f"{health.endpoint.name}: {error or type(error).__name__}") from error
@@ -76,6 +80,10 @@ class BlockingConnections:
         if isinstance(reply, Exception):
             raise reply
         return reply
+
+    def _at_most(self, ends: float) -> float:
+        """How many seconds to wait for the server before the command is sent."""
+        return min(SILENCE, max(0.0, ends + self._timeout - time.monotonic()))
 
     async def _leave(self, health: ServerHealth, connection: DedicatedConnection, command: Command | None,
                      sent: float) -> None:
@@ -113,10 +121,11 @@ class BlockingConnections:
         finally:
             await connection.close()
 
-    async def _identify(self, health: ServerHealth, connection: DedicatedConnection) -> bytes:
+    async def _identify(self, health: ServerHealth, connection: DedicatedConnection,
+                        at_most: float = SILENCE) -> bytes:
         """The run_id of the server that a connection leads to; empty when the server refuses to say."""
         if not connection.run_id:
-            reply = await connection.exchange(INFO)
+            reply = await connection.exchange(INFO, at_most)
             if isinstance(reply, NoPermissionError):
                 health.refused(INFO, reply)
             found = RUN_ID.search(reply) if isinstance(reply, bytes) else None

@@ -63,8 +63,8 @@ class DedicatedConnection:
         self.run_id = b""
         """The run_id of the server that it leads to, once known; empty again when it reconnects."""
 
-    async def connect(self) -> None:
-        """Connect, unless it is connected and idle."""
+    async def connect(self, at_most: float = SILENCE) -> None:
+        """Connect, unless it is connected and idle. Raises redis-py's TimeoutError when it takes more seconds."""
         raise NotImplementedError
 
     async def write(self, *commands: Words) -> None:
@@ -85,10 +85,10 @@ class DedicatedConnection:
     async def close(self) -> None:
         raise NotImplementedError
 
-    async def exchange(self, words: Words) -> Any:
+    async def exchange(self, words: Words, at_most: float = SILENCE) -> Any:
         """The reply to a command, also an error reply."""
         await self.write(words)
-        return await self.read(SILENCE)
+        return await self.read(at_most)
 
     async def call(self, *words: Any) -> Any:
         """The reply to a command. Raises error replies."""

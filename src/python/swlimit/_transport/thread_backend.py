@@ -15,6 +15,7 @@ import redis
 from .._core import fork
 from .._protocol.commands import Words
 from .._protocol.replies import BROKEN
+from .endpoint import SILENCE
 from .interface import DedicatedConnection
 from .thread_pool import ThreadPool, read
 
@@ -55,7 +56,7 @@ class Mailbox:
 
 
 class ThreadConnection(DedicatedConnection):
-    async def connect(self) -> None:
+    async def connect(self, at_most: float = SILENCE) -> None:
         try:
             if self.redis._sock and self.redis.can_read(0):
                 self.redis.disconnect()
@@ -63,7 +64,10 @@ class ThreadConnection(DedicatedConnection):
             self.redis.disconnect()  # the server has closed it
         if not self.redis._sock:
             self.run_id = b""
+            self.redis.socket_connect_timeout = self.redis.socket_timeout = max(0.001, at_most)
             self.redis.connect()
+            self.redis.socket_timeout = SILENCE
+            self.redis._sock.settimeout(SILENCE)
 
     async def write(self, *commands: Words) -> None:
         self.redis.send_packed_command(self.redis.pack_commands(commands), check_health=False)

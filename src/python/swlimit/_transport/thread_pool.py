@@ -271,6 +271,8 @@ class ThreadPool:
     def _settle(self, request: Request, passed: float) -> None:
         """Take in a late reply, and undo a command that nobody wants."""
         reply = request.reply
+        if request.is_looking:
+            request.again(reply)  # the next request knows what it has shown
         if isinstance(reply, redis.exceptions.NoScriptError) or is_unknown_command(reply):
             self._put(request.connection)  # the server has done nothing
             return
