@@ -118,6 +118,14 @@ def test_several_holds(api):
     assert status == 200 and len(ids) == 1 and ids.pop().startswith("hex:")
 
 
+def test_a_retry_is_granted_what_others_are_denied(api):
+    """A denial that is known of a rate says nothing about a hold that may be live."""
+    rate = {"key": "{a}:r", "limit": 1, "window": "1h"}
+    assert api.ask("/v1/admit", [STREAM, rate])[0] == 200
+    assert api.ask("/v1/admit", [STREAM | {"id": "r2"}, rate])[0] == 429
+    assert api.ask("/v1/admit", [STREAM, rate])[0] == 200
+
+
 def test_places_that_end_before_the_usage_is_known(api):
     reservation = {"key": "{a}:reserved", "limit": 2**53 - 1, "ttl": "1m", "id": "r1"}
     assert api.ask("/v1/admit", [reservation, STREAM, TOKENS])[0] == 200

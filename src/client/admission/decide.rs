@@ -18,13 +18,14 @@ use crate::protocol::{Clause, Command};
 use crate::request::Request;
 use crate::statistics::Count;
 use crate::transport::{Failure, Reply};
-use crate::upstream::{Batch, HoldRenewer, Link, Moment, Settle, Settled, Settlement};
+use crate::upstream::{Batch, HoldRenewer, Moment, Settle, Settled, Settlement};
 use crate::wait::Wait;
 
 impl Client {
     /// Rates, budgets and holds in one decision, of at most 64 limits: all are granted, or nothing is counted and nothing
-    /// held. The server decides, unless a rate among them is known to be denied. In a cluster all keys need the same hash
-    /// tag. Holds whose id nobody chose have one id: that of the first hold whose id was [chosen](crate::HoldRequest::id).
+    /// held. The server decides, unless a rate among them is known to be denied and no id was chosen. In a cluster all
+    /// keys need the same hash tag. Holds whose id nobody chose have one id: that of the first hold whose id was
+    /// [chosen](crate::HoldRequest::id).
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), swlimit_client::Error> {
@@ -87,7 +88,7 @@ impl Client {
     async fn decided(&self, asked: Asked, deadline: Option<Instant>) -> Result<Admission, Error> {
         let renewer = self.0.renewer.as_ref().filter(|_| !asked.members.iter().any(CheckedMember::is_local));
         let Some(renewer) = renewer else { return self.here(asked.members, None).await };
-        if let Some(decisions) = self.known_denials(&asked.members) {
+        if let Some(decisions) = self.known_denials(&asked) {
             return Ok(self.admission(decisions, Granted::default(), Moment::now(), true));
         }
         match self.there(renewer, &asked, deadline).await {
@@ -100,8 +101,13 @@ impl Client {
         Admission { decisions, granted, sent, client: Arc::clone(&self.0), by_server, is_settled: false }
     }
 
-    /// The decisions of limits of which one is known to be denied.
-    fn known_denials(&self, members: &[CheckedMember]) -> Option<Decisions> {
+    /// The decisions of limits of which one is known to be denied. Under an id that the caller chose it may be granted
+    /// all the same, as it was before: only the server knows.
+    fn known_denials(&self, asked: &Asked) -> Option<Decisions> {
+        if asked.holds().any(|pending| !pending.is_own) {
+            return None;
+        }
+        let members = &asked.members;
         let now = Instant::now();
         let known: Vec<_> = members.iter().map(|one| one.known_denial(&self.0, now)).collect();
         known.iter().any(Option::is_some).then(|| {
@@ -237,24 +243,56 @@ async fn answered(
     let clauses = reservation.chain(clauses).collect::<Result<Vec<_>, Error>>()?;
     let strict = asked.members.iter().any(|one| one.is_strict() == Some(true));
     let command = Command::Admit { members: clauses, strict };
-    let link = renewer.link();
-    let mut tries = 0;
-    loop {
+    let (link, key) = (renewer.link(), &asked.members[0].key);
+    let ask = async || {
         // Without a hold of its own, the exchange undoes itself.
         let late = unsettled(&command, asked).map(|unsettled| {
-            let (renewer, link) = (renewer.clone(), Arc::clone(link));
-            Box::new(move |settled: Settled| undo(&renewer, &link, Some(unsettled), &settled.reply)) as Settle
+            let renewer = renewer.clone();
+            Box::new(move |settled: Settled| {
+                if may_be_granted(&settled.reply) {
+                    renewer.settle(unsettled);
+                }
+            }) as Settle
         });
-        let settled = link.exchange(Batch::One(command.clone()), deadline, late).await?;
-        tries += 1;
-        match settled.reply {
-            // A hold that is live is not counted again, nor is what it has reserved.
-            Err(_) if tries == 1 && asked.holds().next().is_some() => {}
-            Err(failure) => {
-                undo(renewer, link, unsettled(&command, asked), &Err(failure.clone()));
-                return Err(Error::Unavailable(failure.into()));
-            }
-            reply => return link.understood(reply, &asked.members[0].key),
+        link.exchange(Batch::One(command.clone()), deadline, late).await.map(|settled| settled.reply)
+    };
+    let first = ask().await?;
+    if first.is_ok() {
+        return link.understood(first, key);
+    }
+    let in_doubt = InDoubt { renewer, command: &command, asked, is_over: false };
+    let reply = match asked.holds().next() {
+        // A hold that is live is not counted again, nor is what it has reserved.
+        Some(_) => ask().await?,
+        None => first,
+    };
+    let reply = link.understood(reply, key);
+    if !matches!(reply, Err(Error::Unavailable(_))) {
+        in_doubt.settle();
+    }
+    reply
+}
+
+/// An admission that may have been granted, and that nobody has: dropped, it is given back.
+struct InDoubt<'a> {
+    renewer: &'a HoldRenewer,
+    command: &'a Command,
+    asked: &'a Asked,
+    is_over: bool,
+}
+
+impl InDoubt<'_> {
+    fn settle(mut self) {
+        self.is_over = true;
+    }
+}
+
+impl Drop for InDoubt<'_> {
+    fn drop(&mut self) {
+        match unsettled(self.command, self.asked) {
+            _ if self.is_over => {}
+            Some(unsettled) => self.renewer.settle(unsettled),
+            None => self.renewer.link().count(Count::InDoubt, 1),
         }
     }
 }
@@ -267,14 +305,9 @@ fn unsettled(admit: &Command, asked: &Asked) -> Option<Settlement> {
     Some(Settlement { name, command, beyond: Vec::new(), holds: Vec::new(), done })
 }
 
-fn undo(renewer: &HoldRenewer, link: &Link, unsettled: Option<Settlement>, reply: &Result<Reply, Failure>) {
-    let granted = match reply {
+fn may_be_granted(reply: &Result<Reply, Failure>) -> bool {
+    match reply {
         Ok(reply) => reply.clauses().is_ok_and(|(granted, _)| granted),
         Err(_) => true,
-    };
-    match unsettled {
-        Some(unsettled) if granted => renewer.settle(unsettled),
-        None if granted => link.count(Count::InDoubt, 1),
-        _ => {}
     }
 }

@@ -100,11 +100,17 @@ impl Admission {
         if used.len() != counted {
             return Err(Error::Invalid(format!("used must be {counted} numbers: of all but the holds")));
         }
+        let beyond = match &self.granted.reservation {
+            Some(_) => self.beyond(used)?,
+            None => Vec::new(),
+        };
         self.is_settled = true;
         let holds = self.take_holds();
         let reservation = self.granted.reservation.as_mut().map(Hold::hand_over);
         match (reservation, &self.client.link) {
-            (Some(Taken::There(renewer, name, _life)), _) => self.settle_reserved(renewer, name, holds, used).await,
+            (Some(Taken::There(renewer, name, _life)), _) => {
+                self.settle_reserved(renewer, name, holds, used, beyond).await
+            }
             (_, Some(link)) if self.by_server => self.settle_each(link, used).await,
             _ => {
                 let age = Some(self.sent.instant.elapsed());
@@ -119,20 +125,24 @@ impl Admission {
         self.granted.reserved.iter().filter(|one| one.is_counted())
     }
 
+    /// Counts what was used beyond what is reserved.
+    fn beyond(&self, used: &[u64]) -> Result<Vec<Command>, Error> {
+        let each = self.counted().zip(used).filter(|(one, used)| **used > one.units);
+        each.map(|(one, used)| one.record(*used - one.units)).collect()
+    }
+
     async fn settle_reserved(
         &self,
         renewer: HoldRenewer,
         name: HoldName,
         holds: Vec<Hold>,
         used: &[u64],
+        beyond: Vec<Command>,
     ) -> Result<Option<Vec<i64>>, Error> {
         let mut units = used.iter().copied();
         let mut used_of = |one: &Reserved| if one.is_counted() { units.next().unwrap_or_default() } else { 0 };
         let reserved = self.granted.reserved.iter().map(|one| (one.key.as_slice().into(), used_of(one))).collect();
         let command = Command::Settle { key: Arc::clone(&name.key), id: Arc::clone(&name.id), reserved };
-        let each = self.counted().zip(used);
-        let beyond = each.filter(|(one, used)| **used > one.units).map(|(one, used)| one.record(*used - one.units));
-        let beyond = beyond.collect::<Result<Vec<Command>, Error>>()?;
         let holds = holds.into_iter().filter_map(|mut hold| match hold.hand_over() {
             Taken::There(_, name, _) => Some(name),
             _ => None,

@@ -432,6 +432,53 @@ fn an_admission_is_asked_for_again_and_counts_once() {
     }
 }
 
+/// Its reply is lost, and there is no second one: the server is away, or the caller has gone. Once the server is back, what
+/// nobody has goes back.
+#[test]
+fn an_admission_whose_second_try_is_not_answered_is_given_back() {
+    for (fake, is_dropped) in both().into_iter().flat_map(|fake| [(fake.clone(), false), (fake, true)]) {
+        paused(async {
+            let admitting = Admitting::new(&fake).await;
+            let before = fake.total("tokens");
+            fake.delay([(1_000, 5_000)]);
+            let patience = if is_dropped { 20 * MS } else { TTL };
+            let goes_away = async {
+                sleep(3 * MS).await;
+                assert_eq!(taken(&fake), ([1; 3], before + 40));
+                fake.fault(if is_dropped { Fault::BlackHole } else { Fault::Down });
+                fake.cut();
+            };
+            let (admitted, ()) = tokio::join!(timeout(patience, admitting.admit(None, TTL)), goes_away);
+            assert!(matches!(admitted, Err(_) | Ok(Err(Error::Unavailable(_)))));
+            fake.fault(Fault::None);
+            sleep(TTL / 3).await;
+            assert_eq!(taken(&fake), ([0; 3], before), "{is_dropped}");
+        });
+    }
+}
+
+/// A denial that is known of a rate says nothing about an admission under an id that may be live.
+#[test]
+fn a_retry_is_granted_what_others_are_known_to_be_denied() {
+    paused(async {
+        let fake = Fake::new();
+        let admitting = Admitting::new(&fake).await;
+        let tokens = admitting.client.limiter(Quota::per_hour(1)).mode(Mode::Cached).build().unwrap();
+        sleep(TTL / 3).await;
+        let admit = |id: &'static [u8]| {
+            let members = [(&admitting.model, HoldRequest::new("model").id(id)).into(), (&tokens, "tokens").into()];
+            admitting.client.admit(members)
+        };
+        let first = admit(b"one").await.unwrap();
+        assert!(first.granted());
+        assert!(!admit(b"two").await.unwrap().granted());
+        while tokens.allow("tokens").await.unwrap().source() != Source::Cache {
+            sleep(MS).await;
+        }
+        assert!(admit(b"one").await.unwrap().granted());
+    });
+}
+
 /// While the server is away, a settlement goes on, with all holds.
 #[test]
 fn a_settlement_of_several_holds_goes_on() {
@@ -449,6 +496,20 @@ fn a_settlement_of_several_holds_goes_on() {
             assert_eq!(admitting.client.statistics().holds_lost, 0);
         });
     }
+}
+
+/// It is given up when all that it could end has ended by itself.
+#[test]
+fn a_settlement_is_given_up_with_the_last_hold() {
+    paused(async {
+        let fake = Fake::new();
+        let admitting = Admitting::new(&fake).await;
+        let mut admission = admitting.admit(None, TTL).await.unwrap();
+        fake.fault(Fault::Down);
+        assert!(admission.settle(&[10]).await.is_err());
+        let renewer = admitting.client.0.renewer.as_ref().unwrap();
+        assert!(timeout(TTL + TTL / 3, renewer.settled()).await.is_ok());
+    });
 }
 
 /// The reservation has ended: what was used beyond is counted, and the holds end by themselves.

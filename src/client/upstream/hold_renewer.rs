@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{join_all, BoxFuture};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender, WeakUnboundedSender};
@@ -431,11 +431,11 @@ async fn settle(link: Arc<Link>, settlement: Settlement) -> Done {
         }
         settled => settled,
     };
-    let has_ended_all = matches!(settled, Ok(Some(_)));
+    // Settled, they have ended with it; and of themselves where that took a time to live.
+    let have_ended = matches!(settled, Ok(Some(_)) | Err(Error::Unavailable(_)));
     let _ = done.send(settled);
-    for HoldName { key, id, ttl } in holds.into_iter().filter(|_| !has_ended_all) {
-        release(Arc::clone(&link), (key, ttl), vec![id]).await;
-    }
+    let left = holds.into_iter().filter(|_| !have_ended);
+    join_all(left.map(|HoldName { key, id, ttl }| release(Arc::clone(&link), (key, ttl), vec![id]))).await;
     Done::Settled(name)
 }
 
