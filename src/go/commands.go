@@ -42,6 +42,15 @@ func (c *command) words() []string {
 	return append(append(words, c.keys...), c.arguments...)
 }
 
+// isNewer tells whether the first release of the module lacks it.
+func (c *command) isNewer() bool {
+	switch c.name {
+	case "", "ALLOW", "PEEK", "RECORD", "REFUND", "INFO", "MALLOW":
+		return false
+	}
+	return true
+}
+
 // key is the one whose primary is asked; "" where that does not matter.
 func (c *command) key() string {
 	if len(c.keys) == 0 {

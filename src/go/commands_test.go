@@ -179,6 +179,7 @@ func TestCommands(t *testing.T) {
 		Command     string
 		Fields      fields
 		Words, Keys []text
+		Since       string
 		Reads       bool
 		Script      *scripting
 		Undo        []struct {
@@ -205,6 +206,9 @@ func TestCommands(t *testing.T) {
 		}
 		if cmd.reads != c.Reads {
 			t.Errorf("%s: reads: %v", name, cmd.reads)
+		}
+		if cmd.isNewer() != (c.Since != "0.1.0") {
+			t.Errorf("%s: newer than the first release: %v", name, cmd.isNewer())
 		}
 		sent := dialect{byScript: true}.words(&cmd, false)
 		if c.Script == nil {

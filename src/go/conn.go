@@ -372,10 +372,36 @@ func (c *Conn) again(ctx context.Context, failed *call, text string, until time.
 	case unknownCommand.MatchString(text) && failed.byModule:
 		return nil, errWrongType
 	case unknownCommand.MatchString(text) && failed.name != "" && !failed.needsModule && !failed.byScript:
-		l.adapt(func(d *dialect) { d.byScript = true })
+		if failed.isNewer() {
+			if isOld, err := c.hasModule(ctx, l, failed.key(), until); err != nil {
+				return nil, err
+			} else if isOld {
+				return nil, tooOldError(prefix + failed.name)
+			}
+		}
+		l.adapt(func(d *dialect) { d.byScript, d.isOld = true, false })
 		return next, nil // this is another server
 	}
 	return nil, why
+}
+
+// hasModule asks once for a command that every module has: without arguments, it is an error, and does nothing. A module
+// that lacks others is too old for them.
+func (c *Conn) hasModule(ctx context.Context, l *link, key string, until time.Duration) (bool, error) {
+	isOld := false
+	if l.adapt(func(d *dialect) { isOld = d.isOld }); isOld {
+		return true, nil
+	}
+	_, err := c.ask(ctx, other(key, prefix+"PEEK"), asking{timeout: until - now(), always: true, on: l})
+	var refused RefusedError
+	switch {
+	case errors.Is(err, ErrModuleMissing):
+		return false, nil
+	case err != nil && !errors.As(err, &refused):
+		return false, err
+	}
+	l.adapt(func(d *dialect) { d.isOld = true })
+	return true, nil
 }
 
 // takeOver hands those of the keys that the script has written to the module. After an error they are what they were.

@@ -17,7 +17,8 @@ var (
 	ErrDenied = errors.New("swlimit: denied")
 	// ErrUnavailable is matched by errors that say that the server could not be asked, or did not answer in time.
 	ErrUnavailable = errors.New("swlimit: the server does not answer")
-	// ErrModuleMissing is matched where the server has no module swlimit, and the script cannot do without it.
+	// ErrModuleMissing is matched where the server has no module swlimit, and the script cannot do without it; and where
+	// the module is too old for a command.
 	ErrModuleMissing = errors.New("swlimit: the server does not have the module: load it with " +
 		"`MODULE LOAD /path/to/swlimit.so`")
 	// ErrClosed is matched by errors of a Conn that was closed.
@@ -65,6 +66,16 @@ func (e *DeniedError) Is(target error) bool { return target == ErrDenied }
 type RefusedError string
 
 func (e RefusedError) Error() string { return string(e) }
+
+// tooOldError is a command that the server's module lacks. The script decides nothing beside a module.
+type tooOldError string
+
+func (e tooOldError) Error() string {
+	return "swlimit: the server's module is too old for " + string(e) + ": load a newer one"
+}
+
+// Is makes errors.Is(err, ErrModuleMissing) true.
+func (e tooOldError) Is(target error) bool { return target == ErrModuleMissing }
 
 // unavailable is why the server could not be asked.
 type unavailable struct {

@@ -33,6 +33,7 @@ const scriptSubintervals = 4096
 // A dialect says how one connection is asked: in the module's commands, or by the script.
 type dialect struct {
 	byScript  bool
+	isOld     bool         // the module lacks commands that newer ones have
 	noReadSHA bool         // the server has no EVALSHA_RO
 	clock     func() int64 // this machine's, in Unix ms, where the script may not ask the server for the time
 }
