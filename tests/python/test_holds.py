@@ -243,10 +243,10 @@ def test_a_wait_ends_in_time_where_the_server_hangs(kind, holds, server, word, t
     """While the connection to wait on is opened, before it is used, or while it waits."""
     first = holds(1).hold("k")
     with Hanging(server.port, word, times) as relay:
-        limiter = holds(1, client=kind.client(kind.redis, port=relay.port), timeout=0.5)
+        limiter = holds(1, client=kind.client(kind.redis, port=relay.port), timeout=1)
         before = time.monotonic()
         denied = limiter.hold("k", wait=0.1)
-        assert relay.swallows and time.monotonic() - before < 0.95
+        assert relay.swallows and time.monotonic() - before < 2
         assert first and not denied and denied.source == "server"
 
 

@@ -126,12 +126,12 @@ def test_a_module_that_is_too_old(kind, clients, server, is_known):
 def test_a_module_that_is_too_old_and_far_away(clients, server):
     """What a look has shown is known, though its reply came too late for who looked."""
     with OldModule(server.port) as relay:
-        one = clients(relay.port, timeout=0.6, on_failure="error")
+        one = clients(relay.port, timeout=1.2, on_failure="error")
         assert one.rate.allow("rate").source == "server"
-        relay.trip = 0.35
+        relay.trip = 0.75
         with pytest.raises(swlimit.ServerAway):
             one.holds.hold("hold")
-        time.sleep(0.5)
+        time.sleep(1)
         with pytest.raises(swlimit.ModuleMissing, match="too old"):
             one.holds.hold("hold")
 
