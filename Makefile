@@ -43,25 +43,25 @@ test: ready ## Every part's tests, on the installed server, in minutes
 	$(PARALLEL) tests
 
 # Those of one part, for who changes no other.
-MODULE = blocking cluster commands holds hostile keyspace load operating replication script vectors waiting
+MODULE = tests/module tests/script tests/conformance/vectors
 test-module: ready ## The module's tests only
-	$(PARALLEL) tests/crates $(MODULE:%=tests/%)
+	$(PARALLEL) tests/crates $(MODULE)
 
 test-client: build-all ## The Rust client's tests only
-	$(PARALLEL) tests/crates tests/client
+	$(PARALLEL) tests/crates tests/clients/rust
 
 test-daemon: ready ## swlimitd's tests only
 	$(PARALLEL) tests/crates tests/daemon
 
 test-python: build-all ## The Python client's tests only
-	$(PARALLEL) tests/python
+	$(PARALLEL) tests/clients/python
 
 test-node: build-all ## The Node.js client's tests only
-	$(PARALLEL) tests/node
+	$(PARALLEL) tests/clients/node
 
 test-go: setup-test build ## The Go client's only
 	@$(SUPPORT) support.golang
-	$(PARALLEL) tests/go
+	$(PARALLEL) tests/clients/go
 
 # The same on every other release, and the tests that take longer.
 test-all: test test-releases test-long ## All of that on every release of the servers, and longer tests
@@ -69,8 +69,8 @@ test-all: test test-releases test-long ## All of that on every release of the se
 # What depends on no server has been tested by then; of the clients, what the server tells them.
 test-releases: build-all ## The tests that depend on the server, on the other releases
 	-scripts/servers
-	SWLIMIT_SERVERS=$(OTHER_RELEASES) $(PARALLEL) $(MODULE:%=tests/%) tests/client tests/docs tests/node/test_node.py \
-		tests/python/test_d*
+	SWLIMIT_SERVERS=$(OTHER_RELEASES) $(PARALLEL) $(MODULE) tests/clients/rust tests/docs \
+		tests/clients/node/test_node.py tests/clients/python/test_d*
 
 # Only Valkey 9 moves slots atomically.
 test-long: setup-long build-all ## The tests that take minutes
@@ -89,7 +89,7 @@ package: setup-test ## What is published, into dist/; of TARGETS=... only
 	@scripts/package $(TARGETS)
 
 test-packages: setup-fresh package ## The same, and the proof that each package works
-	SWLIMIT_TARGETS="$(TARGETS)" $(PYTEST) $(CHOOSE) tests/packages
+	SWLIMIT_TARGETS="$(TARGETS)" $(PYTEST) $(CHOOSE) tests/packaging/packages
 	@[ -n "$(TARGETS)" ] || .ci/packaging-hash > .ci/packaged
 
 bench: ## CPU, latency and memory beside others
@@ -122,16 +122,16 @@ ready: setup-test ## Everything that tests need: built and fetched
 		$(SUPPORT) support.kubernetes; } & \
 	$(MAKE) --no-print-directory build-all
 
-# Those of all modules of src/go/go.work; tests/go/go.mod pins staticcheck.
+# Those of all modules of src/clients/go/go.work; tests/clients/go/go.mod pins staticcheck.
 GO_PACKAGES = $$(go list -m -f '{{.Dir}}/...')
 lint: setup-lint ## Formatting and lints, of every language
 	cargo fmt --all --check
 	cargo clippy --all-targets $(CRATES) $(STRICT)
 	RUSTDOCFLAGS="$(if $(filter true,$(CI)),--deny warnings)" cargo doc --quiet --no-deps --package swlimit-client
-	.venv/bin/ruff check --quiet tests scripts src/python
-	@PATH="$(CURDIR)/.venv/bin:$$PATH" npm --silent --prefix src/node run lint
-	@.venv/bin/go -C tests/go build -o "$(CURDIR)/target/staticcheck" honnef.co/go/tools/cmd/staticcheck
-	@cd src/go && PATH="$(CURDIR)/.venv/bin:$$PATH" && go vet $(GO_PACKAGES) && ../../target/staticcheck $(GO_PACKAGES)
+	.venv/bin/ruff check --quiet tests scripts src/clients/python
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" npm --silent --prefix src/clients/node run lint
+	@.venv/bin/go -C tests/clients/go build -o "$(CURDIR)/target/staticcheck" honnef.co/go/tools/cmd/staticcheck
+	@cd src/clients/go && PATH="$(CURDIR)/.venv/bin:$$PATH" && go vet $(GO_PACKAGES) && ../../../target/staticcheck $(GO_PACKAGES)
 	$(PYTEST) tests/docs/test_prose.py
 
 setup-%:

@@ -13,7 +13,7 @@ import redis
 import redis.asyncio
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "src/python"))
+sys.path.insert(0, str(ROOT / "src/clients/python"))
 sys.path.insert(0, str(ROOT / "tests"))
 
 import swlimit  # noqa: E402

@@ -11,22 +11,22 @@ PARTS = [
     ("swlimitd", "src/daemon", [
         ("serve", "gRPC, HTTP, TLS"), ("page", "status for people"), ("protocol", "plans, replies"),
         ("observe", "metrics, traces"), ("core", "asks the client"), ("config", "limits, settings")]),
-    ("Rust client", "src/client", [
+    ("Rust client", "src/clients/rust", [
         ("tower", "for services"), ("limiter", "and hold/, …"), ("deciding", "the modes"),
         ("upstream", "health"), ("protocol", "commands"), ("transport", "connections")]),
-    ("Python client", "src/python/swlimit", [
+    ("Python client", "src/clients/python/swlimit", [
         ("contrib", "frameworks"), ("rate_limiter.py", "rates, …"), ("_transport", "connections"),
         ("_protocol", "commands"), ("_core", "windows, denials")]),
-    ("Node.js client", "src/node", [
+    ("Node.js client", "src/clients/node", [
         ("adapters", "frameworks"), ("limiters", "rates, holds, …"), ("clients", "ioredis, redis"),
         ("transport", "health"), ("protocol", "commands"), ("core", "windows, options")]),
-    ("Go client", "src/go", [
+    ("Go client", "src/clients/go", [
         ("goredis", "go-redis"), ("limiter.go", "rates, …"), ("link.go", "connections"),
         ("primary.go", "health"), ("commands.go", "words"), ("window.go", "windows")]),
 ]
-SERVER = [("src/module/commands", "one file a command"), ("src/module/waiting", "queues of waiters"),
-          ("src/module/server", "the server's API: all that is unsafe"), ("src/lua", "or: the same as a script")]
-ARITHMETIC = [("src/window", "rates"), ("src/hold", "holds"), ("src/budget", "budgets")]
+SERVER = [("src/server/module/commands", "one file a command"), ("src/server/module/waiting", "queues of waiters"),
+          ("src/server/module/server", "the server's API: all that is unsafe"), ("src/server/script", "or: the same as a script")]
+ARITHMETIC = [("src/server/window", "rates"), ("src/server/hold", "holds"), ("src/server/budget", "budgets")]
 
 EDGE, COLUMN, GAP, ROOM, HEAD = 16, 190, 14, 30, 48
 WIDTH = 2 * EDGE + len(PARTS) * COLUMN + (len(PARTS) - 1) * GAP

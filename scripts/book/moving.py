@@ -8,7 +8,7 @@ from . import drawing
 from .drawing import line, text
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "src/python"))
+sys.path.insert(0, str(ROOT / "src/clients/python"))
 
 from swlimit._core.adaptive import Sample, Settings, State, step  # noqa: E402
 from swlimit._core.quota import Quota  # noqa: E402

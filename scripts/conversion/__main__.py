@@ -12,7 +12,7 @@ import redis
 from .layout import BUDGET_MAGIC, MAGIC, Budget, Entry, decode, encode
 
 BATCH = 500
-TAKEOVER = Path(__file__).parents[2] / "src/lua/takeover.lua"
+TAKEOVER = Path(__file__).parents[2] / "src/server/script/takeover.lua"
 
 
 def main():

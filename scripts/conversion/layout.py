@@ -1,4 +1,4 @@
-"""The script's layout of a key, which src/lua/swlimit.lua describes, as bytes."""
+"""The script's layout of a key, which src/server/script/swlimit.lua describes, as bytes."""
 
 import struct
 from typing import NamedTuple

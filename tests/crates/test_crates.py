@@ -9,7 +9,7 @@ from support.crates import buildable, made
 from support.server import ROOT
 
 # The folder of each crate, by its name there.
-CRATES = {manifest.parent.name: manifest.parent for manifest in sorted(ROOT.glob("src/*/Cargo.toml"))}
+CRATES = {manifest.parent.name: manifest.parent for manifest in sorted([*ROOT.glob("src/*/*/Cargo.toml"), *ROOT.glob("src/*/Cargo.toml")])}
 
 
 @pytest.fixture(scope="session")
@@ -43,16 +43,16 @@ def test_leases_on_a_grid(programs):
 
 
 def simulate(programs, test):
-    if "client" not in programs:
+    if "rust" not in programs:
         pytest.skip(buildable()[1])
-    words = [programs["client"], f"simulation::{test}", "--exact", "--ignored", "--nocapture"]
-    done = subprocess.run(words, cwd=CRATES["client"], capture_output=True, text=True)
+    words = [programs["rust"], f"simulation::{test}", "--exact", "--ignored", "--nocapture"]
+    done = subprocess.run(words, cwd=CRATES["rust"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("crate", ["client", "hold", "window"])
+@pytest.mark.parametrize("crate", ["rust", "hold", "window"])
 def test_large_models(crate, programs, report):
     """Every state within the larger bounds of the page of promises."""
     if crate not in programs:

@@ -25,7 +25,7 @@ def rooms(crate):
     return {room: {other for other in named if other != room and other in below} for room, named in below.items()}
 
 
-@pytest.mark.parametrize("crate", ["client", "daemon", "module"])
+@pytest.mark.parametrize("crate", ["clients/rust", "daemon", "server/module"])
 def test_no_room_stands_on_itself(crate):
     below = rooms(crate)
     assert sum(map(len, below.values())) > 10

@@ -80,7 +80,7 @@ def test_keys_of_networks(start_daemon, server):
 
 def test_keys_of_addresses(start_daemon, server):
     daemon = start_daemon(by_path('{name: p, key: "{client}", rate_limit: {unit: day, requests_per_unit: 99}}'), server)
-    for case in json.loads((ROOT / "tests/vectors/addresses.json").read_text()):
+    for case in json.loads((ROOT / "tests/conformance/vectors/addresses.json").read_text()):
         if re.fullmatch("[0-9a-fA-F:.]+", case["address"]):
             assert status(daemon, X_Forwarded_For=case["address"]) == 200
             assert server.cli("KEYS", "*") == f"{{d}}||p={case['key']}|1d", case

@@ -15,7 +15,7 @@ from support.node import NODE
 from support.server import ROOT
 
 SERVERS = {"python": [sys.executable, ROOT / "tests/daemon/frameworks/serve.py"],
-           "node": [NODE, ROOT / "tests/node/frameworks.mjs"],
+           "node": [NODE, ROOT / "tests/clients/node/frameworks.mjs"],
            "go": [GO, "run", ROOT / "tests/daemon/frameworks/serve.go"]}
 ENVIRONMENT = os.environ | {"GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
 PAGE = page_named("proxies.md").read_text()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from support.server import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")),
-         *sorted((ROOT / "src").glob("*/README.md"))]
+         *sorted((ROOT / "src").glob("clients/*/README.md"))]
 FENCED = re.compile(r"(?:^ *<!-- (?P<comment>.*?) -->\n)?^(?P<indent> *)```(?P<language>.*)\n"
                     r"(?P<text>(?:.*\n)*?)^(?P=indent)```$", re.MULTILINE)
 

@@ -95,7 +95,7 @@ def shell(server, text):
 
 def python(server, text):
     return run([sys.executable, "-c", with_port(server, text)],
-               env=os.environ | {"PYTHONPATH": str(ROOT / "src/python")})
+               env=os.environ | {"PYTHONPATH": str(ROOT / "src/clients/python")})
 
 
 RUNNERS = {"redis": redis_cli, "python": python} | dict.fromkeys(SHELL, shell)
@@ -202,7 +202,7 @@ def test_node(block):
 def test_rust(block):
     """Each is one of the client's examples while it runs, because what the client's own need has been built."""
     name = "docs_" + re.sub(r"\W", "_", block.place.lower())
-    program = ROOT / f"src/client/examples/{name}.rs"
+    program = ROOT / f"src/clients/rust/examples/{name}.rs"
     with Server() as server:
         program.write_text(with_port(server, block.text))
         try:

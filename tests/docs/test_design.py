@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from book import house
+from clients.node.test_imports import imports
+from clients.python.test_imports import IMPORTS
 from crates.test_rooms import rooms as rooms_of_crate
-from node.test_imports import imports
-from python.test_imports import IMPORTS
 from support.server import ROOT
 
-FILES = {"src/python/swlimit": IMPORTS, "src/node": imports()}
+FILES = {"src/clients/python/swlimit": IMPORTS, "src/clients/node": imports()}
 """The files that each file of a package imports."""
 
 
@@ -30,7 +30,7 @@ def test_rooms_import_from_below(name, folder, shown):
     assert [room for room in shown if not (ROOT / folder / room).exists()] == []
     if name == "Go client":
         return  # one package
-    if folder in ("src/daemon", "src/client"):
+    if folder in ("src/daemon", "src/clients/rust"):
         below = rooms_of_crate(Path(folder).name)
     else:
         below = rooms_of_package(folder)

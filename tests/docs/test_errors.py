@@ -31,13 +31,13 @@ def is_explained(text):
 
 
 def errors_of_the_module():
-    return {text for source in sources("module", ".rs") for text in LITERAL.findall(source)
+    return {text for source in sources("server/module", ".rs") for text in LITERAL.findall(source)
             if re.match(rf"({CODES}) \S", text)}
 
 
 def log_lines_of_rust():
     """The message of each: the last text in its macro that is no part of an expression."""
-    for folder in ("client", "daemon"):
+    for folder in ("clients/rust", "daemon"):
         for source in sources(folder, ".rs"):
             for begin in re.finditer(r"tracing::(?:error|warn|info)!\(", source):
                 inside = source[begin.end():end_of(source, begin.end())]
@@ -55,7 +55,7 @@ def end_of(source, begin):
 
 
 def log_lines_of_python():
-    return {text for source in sources("python", ".py")
+    return {text for source in sources("clients/python", ".py")
             for text in re.findall(r'log\.(?:warning|error)\(\s*"(.*?)"', source)}
 
 
@@ -79,9 +79,9 @@ def test_every_error_of_commands_is_explained():
     assert missing == set()
 
 
-@pytest.mark.parametrize("place, pattern", [("client/error.rs", r"^    (\w+)(?:\(.*\))?,$"),
-                                            ("python/swlimit/errors.py", r"^class (\w+)\("),
-                                            ("node/core/errors.ts", r"^export class (\w+)")])
+@pytest.mark.parametrize("place, pattern", [("clients/rust/error.rs", r"^    (\w+)(?:\(.*\))?,$"),
+                                            ("clients/python/swlimit/errors.py", r"^class (\w+)\("),
+                                            ("clients/node/core/errors.ts", r"^export class (\w+)")])
 def test_every_error_of_a_client_is_explained(place, pattern):
     names = re.findall(pattern, (ROOT / "src" / place).read_text(), re.MULTILINE)
     said = " ".join(SPANS)

@@ -7,8 +7,8 @@ import pytest
 
 from bench import readme
 from book import house, moving, window
-from commands.declared import COMMANDS, syntax
 from docs.pages import PAGES, page_named, place_of, prose
+from module.commands.declared import COMMANDS, syntax
 from support.server import ROOT
 
 ALL_PAGES = [*PAGES, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]

@@ -20,7 +20,7 @@ ROUGHLY = [re.compile(pattern.replace(" ", r"\W+"), re.IGNORECASE) for pattern i
 CODE = "\0"  # stands for what nobody reads as words, so that nothing is found across it
 # The words of its time, those that are refused, others' words, and a copy.
 LEFT_OUT = re.compile(r"CHANGELOG\.md|LICENSE|scripts/prose/.*|.*/test_prose\.py|tests/tools/data/.*|"
-                      r"src/go/swlimit\.lua|.*\.(lock|svg|png|json|sum|gz)")
+                      r"src/clients/go/swlimit\.lua|.*\.(lock|svg|png|json|sum|gz)")
 
 
 def files():

@@ -6,14 +6,14 @@ import time
 
 import pytest
 
+from conformance.vectors import make
+from conformance.vectors.test_vectors import as_json
 from support.commands import of_vector
 from support.comparing import Commands, Difference, compare
 from support.lacking import needed
 from support.releases import TOO_OLD
 from support.script import PARTIAL, SEVERAL, STRICT, packed, scripted, sha, unpacked
 from support.waiting import eventually
-from vectors import make
-from vectors.test_vectors import as_json
 
 ONLY_SINCE_7 = {"enable-debug-command": [], "enable-module-command": []}
 

@@ -10,7 +10,7 @@ def mallow(*limits, options=()):
 
 
 def of_vector(case):
-    """Commands that come to a case of tests/vectors/decisions.json: the last one's reply is its decision. What they
+    """Commands that come to a case of tests/conformance/vectors/decisions.json: the last one's reply is its decision. What they
     store is kept by UNTIL 0, whatever the clock says."""
     yield ["DEL", "k"]
     if stored := case["stored"]:

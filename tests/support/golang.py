@@ -1,4 +1,4 @@
-"""Go, and the modules in src/go."""
+"""Go, and our modules: those of src/clients/go, and the texts of the scripts."""
 
 import os
 import re
@@ -9,8 +9,9 @@ from pathlib import Path
 from .server import ROOT
 
 GO, FORMAT = (Path(sysconfig.get_path("purelib"), "go/bin", name) for name in ("go", "gofmt"))
-MODULES = ROOT / "src/go"
-TESTS = ROOT / "tests/go"
+MODULES = ROOT / "src/clients/go"
+TESTS = ROOT / "tests/clients/go"
+FOLDERS = [*sorted(path.parent for path in MODULES.rglob("go.mod")), ROOT / "src/server/script"]
 RACE = "-race"  # for all that is built, even to be vetted: of other builds, nothing compiled could be shared
 ENVIRONMENT = os.environ | {"GOROOT": str(GO.parents[1]), "GOTOOLCHAIN": "local", "GOFLAGS": f"-mod=readonly {RACE}"}
 
@@ -34,14 +35,14 @@ def compile_all():
 def copy_module(folder):
     """The module of the tests, in a folder for programs that need what it pins."""
     (folder / "go.sum").write_text((TESTS / "go.sum").read_text())
-    (folder / "go.mod").write_text((TESTS / "go.mod").read_text().replace("../..", str(ROOT)))
+    (folder / "go.mod").write_text((TESTS / "go.mod").read_text().replace("../../..", str(ROOT)))
 
 
 def patient(program):
     """A page's program, for a busy machine."""
     program = re.sub(r'((?:New(?:Holds|Limiter)?|Open)\((?:conn|rdb|"redis:).*)\)\n', r"\1, swlimit.Timeout(20e9))\n",
                      program)
-    core = '"github.com/swlimit/swlimit/src/go"'
+    core = '"github.com/swlimit/swlimit/src/clients/go"'
     return program if core in program else program.replace("import (", f"import (\n{core}")
 
 

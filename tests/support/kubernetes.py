@@ -1,4 +1,4 @@
-"""helm, and the strict reader of manifests: what tests/kubernetes has as a Go module, built once into the cache."""
+"""helm, and the strict reader of manifests: what tests/daemon/kubernetes has as a Go module, built once into the cache."""
 
 import fcntl
 import json
@@ -15,7 +15,7 @@ from .releases import CACHE
 from .server import ROOT
 
 GO = Path(go.__file__).parent / "bin/go"  # not .venv/bin/go, which runs it in a process of its own
-MODULE = ROOT / "tests/kubernetes"
+MODULE = ROOT / "tests/daemon/kubernetes"
 PROGRAMS = CACHE.parent / "kubernetes"
 CHART = ROOT / "src/daemon/packaging/chart"
 # What the chart cannot do without, and something to limit.

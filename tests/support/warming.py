@@ -20,7 +20,7 @@ def limit_at(t, whole=WHOLE, period=PERIOD):
 def saturating(words):
     """A process that reads instants, asks at each until it is denied, and prints what was granted and the denial's
     limit: a function of the instant."""
-    environment = ENVIRONMENT | {"PYTHONPATH": str(ROOT / "src/python")}
+    environment = ENVIRONMENT | {"PYTHONPATH": str(ROOT / "src/clients/python")}
     process = subprocess.Popen([str(word) for word in words], env=environment, text=True, stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE)
 

@@ -4,7 +4,7 @@ import re
 
 from support.server import ROOT
 
-SOURCES = [path for part in ("client", "daemon", "module", "window", "budget", "hold")
+SOURCES = [path for part in ("clients/rust", "daemon", "server")
            for path in (ROOT / "src" / part).rglob("*.rs")
            if not {"tests", "simulation"} & {*path.relative_to(ROOT).parts} and path.stem not in ("tests", "vectors")]
 # For programmers: what says that the program itself is wrong.

@@ -17,8 +17,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/time/rate"
 
-	"github.com/swlimit/swlimit/src/go"
-	"github.com/swlimit/swlimit/src/go/goredis"
+	"github.com/swlimit/swlimit/src/clients/go"
+	"github.com/swlimit/swlimit/src/clients/go/goredis"
 )
 
 const (

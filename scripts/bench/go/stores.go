@@ -12,8 +12,8 @@ import (
 	"github.com/ulule/limiter/v3"
 	ulule "github.com/ulule/limiter/v3/drivers/store/redis"
 
-	"github.com/swlimit/swlimit/src/go"
-	"github.com/swlimit/swlimit/src/go/redisrate"
+	"github.com/swlimit/swlimit/src/clients/go"
+	"github.com/swlimit/swlimit/src/clients/go/redisrate"
 )
 
 const underWay = 32

@@ -610,7 +610,7 @@ fn few_of_many_policies_are_tried() {
 #[test]
 fn methods_match_as_in_all_clients() {
     let cases: Vec<serde_json::Value> =
-        serde_json::from_str(include_str!("../../../../tests/vectors/methods.json")).unwrap();
+        serde_json::from_str(include_str!("../../../../tests/conformance/vectors/methods.json")).unwrap();
     let headers = HeaderMap::new();
     for case in cases {
         let conditions = format!("{{method: {}, method_exact: {}}}", case["methods"], case["exact"]);

@@ -1,0 +1,258 @@
+package swlimit
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/swlimit/swlimit/src/server/script"
+)
+
+const (
+	refusedPause  = time.Second // after a connection could not be had, none is asked for
+	forbiddenTime = time.Minute // nor after one was of no use for lack of a right
+)
+
+// A tracker hears at once what is given back at one server. After a denial, and where many are denied, PEEK of the same
+// key goes out on its connection, which has client tracking on: that registers the key, and the server says once when
+// it changes. PEEK's own reply, and not the denial's, is what is remembered.
+type tracker struct {
+	primary *primary
+
+	mu           sync.Mutex
+	link         *link
+	opening      chan struct{} // closed when that is over
+	refusedUntil time.Duration
+	looking      map[string]bool
+}
+
+// isOpen says whether the server sends invalidations.
+func (t *tracker) isOpen() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.link != nil
+}
+
+// denied remembers what the server denied to a request that would have begun a block of so many ms.
+func (t *tracker) denied(key string, wanted *demand, r reply, asked question, block int64, s *settings) {
+	peek := peekCommand(key, wanted)
+	look := strings.Join(peek.words(), " ")
+	if block > 0 {
+		look = "b " + look
+	}
+	if r.retryAfter < 0 {
+		return
+	}
+	c, wait := t.primary.conn, duration(r.retryAfter)
+	short := max(shortDenial, shortInTrips*t.primary.trip())
+	t.mu.Lock()
+	refused := t.link == nil && now() < t.refusedUntil
+	// Nothing is remembered from before the server sent invalidations.
+	isShort := wait <= short && asked.tracked
+	looks := !refused && !isShort && !t.looking[look] && c.denials.paysToLook(key, now(), wait)
+	if looks {
+		if t.looking == nil {
+			t.looking = map[string]bool{}
+		}
+		t.looking[look] = true
+	}
+	t.mu.Unlock()
+	switch {
+	case refused || isShort:
+		c.denials.remember(key, wanted, asked, r, block, s.maxUntrackedAge)
+	case looks:
+		over := func() {
+			t.mu.Lock()
+			delete(t.looking, look)
+			t.mu.Unlock()
+		}
+		if !c.spawn(func() { defer over(); t.look(key, wanted, peek, block) }) {
+			over()
+		}
+	}
+}
+
+func (t *tracker) look(key string, wanted *demand, peek command, block int64) {
+	c := t.primary.conn
+	ctx, cancel := context.WithTimeout(c.ctx, silence)
+	defer cancel()
+	l := t.open(ctx)
+	if l == nil {
+		return
+	}
+	asked := c.denials.ask(key, true)
+	pttl := &call{command: other(key, "PTTL", key), done: make(chan struct{})}
+	first := &call{command: peek, done: make(chan struct{})}
+	l.add(first)
+	l.add(pttl)
+	for _, each := range []*call{first, pttl} {
+		select {
+		case <-each.done:
+		case <-ctx.Done():
+			return
+		}
+	}
+	if lacksRight(first.err) || lacksRight(pttl.err) {
+		t.refuse(l, forbiddenTime)
+		return
+	}
+	if text, ok := first.err.(serverError); ok {
+		if strings.HasPrefix(string(text), "NOSCRIPT") {
+			_, _ = l.do(ctx, command{arguments: []string{"SCRIPT", "LOAD", script.Text}}) // for the next look
+		} else if strings.HasPrefix(string(text), "WRONGTYPE") || unknownCommand.MatchString(string(text)) {
+			l.fail(errors.New("the module has come or gone")) // which the next connection finds out
+		}
+		return
+	}
+	r, err := replyOf(first.reply)
+	expiry, ok := pttl.reply.(int64)
+	if err != nil || !ok || expiry == -2 {
+		return
+	}
+	// A server that has not noticed that a key expired tells nobody.
+	longest := Never
+	if expiry >= 0 {
+		longest = time.Duration(expiry) * time.Millisecond
+	}
+	c.denials.remember(key, wanted, asked, r, block, longest)
+}
+
+func lacksRight(err error) bool {
+	text, ok := err.(serverError)
+	return ok && strings.HasPrefix(string(text), "NOPERM")
+}
+
+// open is the connection, once it is up; nil where there is none.
+func (t *tracker) open(ctx context.Context) *link {
+	t.mu.Lock()
+	if t.link != nil || now() < t.refusedUntil {
+		defer t.mu.Unlock()
+		return t.link
+	}
+	opening := t.opening
+	if opening == nil {
+		opening = make(chan struct{})
+		t.opening = opening
+		t.mu.Unlock()
+		t.connect(ctx)
+		t.mu.Lock()
+		close(opening)
+		t.opening = nil
+		defer t.mu.Unlock()
+		return t.link
+	}
+	t.mu.Unlock()
+	select {
+	case <-opening:
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.link
+}
+
+func (t *tracker) connect(ctx context.Context) {
+	c := t.primary.conn
+	l := c.connect(t.primary.server, t.invalidated, t.lost)
+	select {
+	case <-l.ready:
+	case <-ctx.Done():
+		l.fail(ctx.Err())
+	}
+	l.mu.Lock()
+	up, err := l.up, l.err
+	l.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case up && !l.isGone(): // else lost has come before
+		t.link = l
+		c.spawn(func() { t.watch(l) })
+	case lacksRight(err):
+		t.refusedUntil = now() + forbiddenTime
+	default:
+		t.refusedUntil = now() + refusedPause
+	}
+}
+
+// invalidated handles a push.
+func (t *tracker) invalidated(push pushed) {
+	if len(push) < 2 || push[0] != "invalidate" {
+		return
+	}
+	c := t.primary.conn
+	keys, ok := push[1].([]any)
+	if !ok {
+		c.denials.forgetAll()
+		c.waits.allChanged()
+		return
+	}
+	for _, each := range keys {
+		if key, ok := each.(string); ok {
+			c.denials.forget(key)
+			c.waits.changed(key)
+		}
+	}
+}
+
+// register has the server announce a key's next change, where it announces any.
+func (t *tracker) register(ctx context.Context, key string) {
+	t.mu.Lock()
+	l := t.link
+	t.mu.Unlock()
+	if l != nil {
+		_, _ = l.do(ctx, other(key, "PTTL", key))
+	}
+}
+
+// lost forgets everything, because the connection is gone, and its invalidations with it.
+func (t *tracker) lost(l *link) {
+	t.mu.Lock()
+	if t.link == l {
+		t.link = nil
+	}
+	t.mu.Unlock()
+	t.primary.conn.denials.forgetAll()
+	t.primary.conn.waits.allChanged()
+}
+
+func (t *tracker) refuse(l *link, pause time.Duration) {
+	t.mu.Lock()
+	t.refusedUntil = now() + pause
+	t.mu.Unlock()
+	l.fail(ErrClosed)
+}
+
+func (t *tracker) close() {
+	t.mu.Lock()
+	l := t.link
+	t.mu.Unlock()
+	if l != nil {
+		l.fail(ErrClosed)
+	}
+}
+
+// watch asks a connection that has been silent whether it is still there: nobody else notices one that is half open
+// while everything is denied without asking.
+func (t *tracker) watch(l *link) {
+	ticker := time.NewTicker(silence)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-l.gone:
+			return
+		}
+		if t.primary.conn.denials.size.Load() == 0 || now()-time.Duration(l.heard.Load()) < silence {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(t.primary.conn.ctx, silence)
+		_, err := l.do(ctx, command{arguments: []string{"PING"}})
+		cancel()
+		if err != nil && !lacksRight(err) {
+			l.fail(err)
+		}
+	}
+}

@@ -1,0 +1,100 @@
+// Package valkeygo has limiters share the settings of clients of github.com/valkey-io/valkey-go.
+//
+// Limiters open connections of their own, as such a client would: to the same addresses, with its credentials and its
+// TLS. The client itself would not say what was granted to a caller that has gone.
+package valkeygo
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"github.com/valkey-io/valkey-go"
+
+	"github.com/swlimit/swlimit/src/clients/go"
+)
+
+// Open returns a limiter of one rate such as "100/minute", as [swlimit.ParseQuota] reads it, on the server of a URL as
+// [valkey.ParseURL] takes it. Its Close closes its connections.
+func Open(url, rate string, options ...swlimit.Option) (*swlimit.Limiter, error) {
+	conn, err := fromURL(url)
+	if err != nil {
+		return nil, err
+	}
+	return swlimit.Open(conn, rate, options...)
+}
+
+// OpenLimits returns several rates such as "100/hour; 5/second", as [swlimit.NewLimits] takes them, on the server of a
+// URL. Their Close closes their connections.
+func OpenLimits(url, rates string, options ...swlimit.Option) (*swlimit.Limits, error) {
+	conn, err := fromURL(url)
+	if err != nil {
+		return nil, err
+	}
+	return swlimit.OpenLimits(conn, rates, options...)
+}
+
+func fromURL(url string) (*swlimit.Conn, error) {
+	option, err := valkey.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	return New(option)
+}
+
+// New returns a Conn to the servers that a client with this option asks: those of a cluster, the primary that sentinels
+// name, or a single server. It is the caller's to close. It takes the option because a client does not say its own.
+//
+// ReplicaOnly is refused, as only primaries grant. What the option says of the client's own connections, caches and
+// retries has no meaning here.
+func New(option valkey.ClientOption) (*swlimit.Conn, error) {
+	switch {
+	case len(option.InitAddress) == 0:
+		return nil, errors.New("valkeygo: ClientOption needs an InitAddress")
+	case option.ReplicaOnly:
+		return nil, errors.New("valkeygo: ReplicaOnly is not supported: only primaries grant")
+	}
+	server := serverOf(&option)
+	switch {
+	case option.Sentinel.MasterSet != "":
+		sentinels := option
+		sentinels.Username, sentinels.Password = option.Sentinel.Username, option.Sentinel.Password
+		sentinels.Dialer, sentinels.TLSConfig = option.Sentinel.Dialer, option.Sentinel.TLSConfig
+		sentinels.SelectDB = 0
+		return swlimit.NewConn(&swlimit.Sentinel{Name: option.Sentinel.MasterSet, Addrs: option.InitAddress,
+			Sentinels: serverOf(&sentinels), Server: server}), nil
+	case option.ForceSingleClient || len(option.Standalone.ReplicaAddress) > 0 || option.Standalone.EnableRedirect:
+		server.Addr = option.InitAddress[0]
+		return swlimit.NewConn(server), nil
+	}
+	return swlimit.NewConn(&swlimit.Cluster{Addrs: option.InitAddress, Server: server}), nil
+}
+
+// serverOf is a server as the option describes it, without the library's connections and retries.
+func serverOf(o *valkey.ClientOption) swlimit.Server {
+	s := swlimit.Server{Username: o.Username, Password: o.Password, DB: o.SelectDB, TLS: o.TLSConfig,
+		Dial: o.Dialer.DialContext}
+	switch { // those that encrypt by themselves
+	case o.DialCtxFn != nil:
+		s.TLS, s.Dial = nil, func(ctx context.Context, _, addr string) (net.Conn, error) {
+			return o.DialCtxFn(ctx, addr, &o.Dialer, o.TLSConfig)
+		}
+	case o.DialFn != nil:
+		s.TLS, s.Dial = nil, func(_ context.Context, _, addr string) (net.Conn, error) {
+			return o.DialFn(addr, &o.Dialer, o.TLSConfig)
+		}
+	}
+	if o.AuthCredentialsFn != nil {
+		s.Credentials = func(_ context.Context, addr string) (username, password string, err error) {
+			found, err := o.AuthCredentialsFn(valkey.AuthCredentialsContext{Address: address(addr)})
+			return found.Username, found.Password, err
+		}
+	}
+	return s
+}
+
+// address is a server's, as the client would give it.
+type address string
+
+func (a address) Network() string { return "tcp" }
+func (a address) String() string  { return string(a) }

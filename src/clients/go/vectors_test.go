@@ -1,0 +1,242 @@
+package swlimit
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"testing"
+	"time"
+)
+
+// vectors are what several languages share.
+func vectors(t *testing.T, name string, into any) {
+	t.Helper()
+	text, err := os.ReadFile("../../../tests/conformance/vectors/" + name + ".json")
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDecisions(t *testing.T) {
+	var cases []struct {
+		Stored *struct {
+			Window, Resolution int64
+			Counts             [][2]int64
+		}
+		BlockedUntil int64 `json:"blocked_until"`
+		Now          int64
+		Request      struct {
+			Limit, Window, Resolution, Cost int64
+			Partial, Strict                 bool
+		}
+		Decision [5]int64
+	}
+	vectors(t, "decisions", &cases)
+	for i, c := range cases {
+		e := entry{blockedUntil: c.BlockedUntil}
+		if c.Stored != nil {
+			e.counts = counts{window: c.Stored.Window, resolution: c.Stored.Resolution}
+			for _, at := range c.Stored.Counts {
+				e.counts.list = append(e.counts.list, count{at[0] / c.Stored.Resolution, at[1]})
+			}
+		}
+		r := c.Request
+		d := demand{quota{r.Limit, r.Window, r.Resolution, r.Strict}, r.Cost, r.Partial}
+		got, err := e.peek(&d, c.Now)
+		if err != nil || [5]int64{got.granted, got.limit, got.remaining, got.retryAfter, got.resetAfter} != c.Decision {
+			t.Errorf("case %d: %+v, %v instead of %v", i, got, err, c.Decision)
+		}
+		if got.granted > 0 {
+			got, err := e.allow(&d, c.Now, 0)
+			if err != nil || got.granted != c.Decision[0] || got.remaining != c.Decision[2]-c.Decision[0] {
+				t.Errorf("case %d: allow says %+v, %v", i, got, err)
+			}
+		}
+	}
+	if len(cases) < 100 {
+		t.Errorf("only %d cases", len(cases))
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	var defaults struct {
+		Options struct {
+			Mode, OnFailure string  `json:"-"`
+			ModeName        string  `json:"mode"`
+			FailureName     string  `json:"on_failure"`
+			LocalShare      float64 `json:"local_share"`
+			Timeout         int64
+			MaxKeys         int64 `json:"max_keys"`
+			MaxWaiting      int   `json:"max_waiting"`
+			MaxUntrackedAge int64 `json:"max_untracked_age"`
+			Prefix          string
+		}
+		Breaker struct {
+			Failures     int
+			SilentTimes  int   `json:"silent_timeouts"`
+			FirstProbe   int64 `json:"first_probe"`
+			LastProbe    int64 `json:"last_probe"`
+			Jitter       float64
+			ProbeTimeout int64 `json:"probe_timeout"`
+		}
+		Numbers     map[string]int64
+		Resolutions []struct{ Window, Resolution int64 }
+		Shares      []struct {
+			Limit, Units int64
+			Share        float64
+		}
+		Denials []struct {
+			RetryAfter int64 `json:"retry_after"`
+			DeniedFor  int64 `json:"denied_for_us"`
+		}
+		Looks []struct {
+			RetryAfter time.Duration `json:"retry_after"`
+			Denials    []struct {
+				At   time.Duration
+				Pays *bool
+			}
+		}
+		Reservations []struct{ Key, Name string }
+		Refusals     []struct{ Reply, Error string }
+		Deadlines    []struct {
+			Left int64 `json:"left_us"`
+			Wait int64 `json:"wait_us"`
+		}
+	}
+	vectors(t, "defaults", &defaults)
+	conn := NewConn(Server{Addr: "127.0.0.1:1"})
+	defer conn.Close()
+	s, err := settingsOf(conn, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := defaults.Options
+	if string(s.mode) != o.ModeName || string(s.onFailure) != o.FailureName || s.localShare != o.LocalShare ||
+		s.timeout.Milliseconds() != o.Timeout || s.maxKeys != o.MaxKeys || s.maxWaiting != o.MaxWaiting ||
+		s.maxUntrackedAge.Milliseconds() != o.MaxUntrackedAge || s.prefix != o.Prefix {
+		t.Errorf("%+v instead of %+v", s, o)
+	}
+	b := defaults.Breaker
+	if b.Failures != failures || b.SilentTimes != silentTimes || b.FirstProbe != firstProbe.Milliseconds() ||
+		b.LastProbe != lastProbe.Milliseconds() || b.Jitter != probeJitter || b.ProbeTimeout != probeTimeout.Milliseconds() {
+		t.Errorf("the breaker is not %+v", b)
+	}
+	for name, number := range map[string]int64{
+		"poll": poll.Milliseconds(), "silence": silence.Milliseconds(), "connect": slowConnect.Milliseconds(),
+		"late": drain.Milliseconds(), "max_unanswered": mostUnanswered, "script_tries": mostTries,
+		"script_subintervals": scriptSubintervals, "look_from": shortDenial.Milliseconds(),
+		"look_round_trips": shortInTrips, "look_denials": lookDenials,
+		"closing": closing.Milliseconds(), "closing_round_trips": closingTrips,
+		"min_hold_ttl": leastTTL, "max_hold_wait": longestWait.Milliseconds(), "ids_per_renewal": mostIDs,
+		"min_hold_poll": leastHoldPoll.Milliseconds(), "max_hold_poll": mostHoldPoll.Milliseconds(),
+		"renewals_per_ttl": renewPart, "retries_per_ttl": renewAgain, "max_limit": maxExact, "max_window": maxWindow,
+		"max_subintervals": maxSubintervals, "admission_poll": poll.Milliseconds(), "admission_jitter": admissionJitter,
+		"reservation_ttl": reservedFor, "hold_retry_after": longestHoldRetry.Milliseconds(),
+	} {
+		if wanted, ok := defaults.Numbers[name]; !ok || number != wanted {
+			t.Errorf("%s is %d instead of %d", name, number, wanted)
+		}
+	}
+	for _, r := range defaults.Resolutions {
+		if got := usualResolution(r.Window); got != r.Resolution {
+			t.Errorf("window %d: resolution %d instead of %d", r.Window, got, r.Resolution)
+		}
+	}
+	for _, r := range defaults.Shares {
+		if got := shareOf(r.Limit, r.Share); got != r.Units {
+			t.Errorf("%v of %d: %d instead of %d", r.Share, r.Limit, got, r.Units)
+		}
+	}
+	for _, r := range defaults.Denials {
+		if got := deniedFor(r.RetryAfter).Microseconds(); got != r.DeniedFor {
+			t.Errorf("retry after %d: denied for %d instead of %d", r.RetryAfter, got, r.DeniedFor)
+		}
+	}
+	for _, r := range defaults.Looks {
+		var known denials
+		known.init()
+		d := demand{quota: quota{limit: 1}, cost: 1}
+		known.remember("k", &d, known.ask("k", true), reply{retryAfter: 3_600_000}, 0, Never)
+		for _, each := range r.Denials {
+			if each.Pays == nil {
+				if _, ok := known.find("k", &d, false, false); !ok {
+					t.Error("it is not known")
+				}
+			} else if got := known.paysToLook("k", each.At*time.Millisecond, r.RetryAfter*time.Millisecond); got != *each.Pays {
+				t.Errorf("%+v: at %d it is %v that a look pays", r, each.At, got)
+			}
+		}
+	}
+	for _, r := range defaults.Reservations {
+		if got := beside(r.Key, "reserved"); got != r.Name {
+			t.Errorf("%s: reserved by %s instead of %s", r.Key, got, r.Name)
+		}
+	}
+	for _, r := range defaults.Refusals {
+		if got := understood(serverError(r.Reply)); got.Error() != r.Error {
+			t.Error(got)
+		}
+	}
+	for _, r := range defaults.Deadlines {
+		if got := patience(time.Duration(r.Left) * time.Microsecond).Microseconds(); got != r.Wait {
+			t.Errorf("%d µs left: %d instead of %d", r.Left, got, r.Wait)
+		}
+	}
+}
+
+func TestSeveralLimitsEachByItsOwnPolicy(t *testing.T) {
+	var defaults struct {
+		Failures []struct {
+			Parts []struct {
+				OnFailure   Decider `json:"on_failure"`
+				Limit, Cost int64
+			}
+			Outcome string
+			Left    []*int64
+		}
+	}
+	vectors(t, "defaults", &defaults)
+	conn := connect(t, Server{Addr: "127.0.0.1:1"})
+	together := map[string]func([]Request) (bool, error){
+		"AllowAll": func(requests []Request) (bool, error) {
+			decisions, err := AllowAll(background, requests...)
+			return decisions.Allowed, err
+		},
+		"Admit": func(requests []Request) (bool, error) {
+			var parts []Part
+			for _, r := range requests {
+				parts = append(parts, r)
+			}
+			admission, err := Admit(background, parts)
+			return err == nil && admission.Allowed, err
+		},
+	}
+	for name, decide := range together {
+		for _, c := range defaults.Failures {
+			var requests []Request
+			for _, part := range c.Parts {
+				l := limiter(t, conn, part.Limit, OnFailure(part.OnFailure))
+				requests = append(requests, l.Request(key(), part.Cost))
+			}
+			allowed, err := decide(requests)
+			if (err != nil) != (c.Outcome == "error") || allowed != (c.Outcome == "granted") ||
+				err != nil && !errors.Is(err, ErrUnavailable) {
+				t.Errorf("%s: %+v: %v, %v", name, c, allowed, err)
+			}
+			for i, r := range requests {
+				if c.Left[i] == nil {
+					continue
+				}
+				if left, _ := must(r.limiter.Peek(background, r.key)).Remaining(); left != *c.Left[i] {
+					t.Errorf("%s: %+v: %d of %d are left", name, c, left, i)
+				}
+			}
+		}
+		if len(defaults.Failures) < 25 {
+			t.Errorf("only %d cases", len(defaults.Failures))
+		}
+	}
+}

@@ -1,0 +1,341 @@
+//! The module's commands on servers that have not loaded it: a script makes the same decisions.
+//!
+//! Each connection learns from the first reply whether its server has the module or needs the script, and from then on
+//! writes commands for that. A command that the server did not know, or whose script it did not know, was not executed,
+//! so it is sent again at once. An error of that kind quotes the command's words, and a quotation that is not UTF-8 ends
+//! the connection: words that are not ASCII are only sent once the server is known. Where the module is loaded later,
+//! [`take_over`] gives it the script's keys.
+
+mod call;
+mod take_over;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::call::InDialect;
+pub(crate) use self::take_over::NOT_EXECUTED;
+use super::command::Command;
+use crate::mode::Module;
+use crate::servers::Backend;
+use crate::statistics::Counters;
+use crate::transport::{Connection, Events, Failure, Pending, Purpose, Reply, Transport, Words};
+
+/// The script.
+pub(crate) const SCRIPT: &str = include_str!("../../../../server/script/swlimit.lua");
+/// Makes the script known to a server.
+const LOAD: Command = Command::server(&["SCRIPT", "LOAD", SCRIPT]);
+
+/// The script refuses windows of more subintervals, with an error that only its words have.
+pub(super) const MAX_SUBINTERVALS: u64 = 4096;
+/// How often commands are sent again: once for the script in place of the module, once for EVALSHA in place of
+/// EVALSHA_RO, once for a script that was not loaded, once with this machine's clock.
+pub(super) const ROUNDS: usize = 4;
+/// With this the script says that it could not ask for the time.
+const NO_CLOCK: &str = "ERR no clock: ";
+/// So begins the error of a server that knows a command and got its name alone.
+const KNOWN: &str = "ERR wrong number of arguments";
+
+/// A transport whose connections write commands as their server knows them.
+pub(crate) struct Encoding {
+    transport: Box<dyn Transport>,
+    module: Module,
+    timeout: Duration,
+    counters: Arc<Counters>,
+}
+
+/// A connection that writes commands as its server knows them. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Encoded(Arc<Inner>);
+
+struct Inner {
+    connection: Box<dyn Connection>,
+    module: Module,
+    /// A trip takes no longer.
+    timeout: Duration,
+    counters: Arc<Counters>,
+    /// A [`Dialect`]. What a server lacks is only learned from what it refuses.
+    dialect: AtomicU8,
+}
+
+/// How commands are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Dialect(u8);
+
+impl Dialect {
+    /// The module's, which may be missing.
+    const UNTRIED: Self = Self(0);
+    const MODULE: Self = Self(1);
+    const SCRIPT: Self = Self(2);
+    /// Besides: the server is older than EVALSHA_RO.
+    const NO_READ_ONLY: Self = Self(4);
+    /// Besides: the script may not ask the server for the time, so this machine's clock decides.
+    const OWN_CLOCK: Self = Self(8);
+    /// Besides: the script has answered, and that was logged.
+    const ANSWERED: Self = Self(16);
+
+    fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    fn of(module: Module) -> Self {
+        if module == Module::Never {
+            Self::SCRIPT
+        } else {
+            Self::UNTRIED
+        }
+    }
+}
+
+impl Encoding {
+    pub fn new(transport: Box<dyn Transport>, module: Module, timeout: Duration, counters: Arc<Counters>) -> Self {
+        Self { transport, module, timeout, counters }
+    }
+
+    /// Connects, as [`Transport::connect`] says.
+    pub fn connect(&self, node: Option<&str>, purpose: Purpose, events: Events) -> Pending<Encoded> {
+        let connecting = self.transport.connect(node, purpose, events);
+        let (module, timeout, counters) = (self.module, self.timeout, Arc::clone(&self.counters));
+        Box::pin(async move { Ok(Encoded::new(connecting.await?, module, timeout, counters)) })
+    }
+
+    pub fn seeds(&self) -> Vec<String> {
+        self.transport.seeds()
+    }
+
+    pub fn address(&self) -> String {
+        self.transport.address()
+    }
+
+    pub fn offers(&self, purpose: Purpose) -> bool {
+        self.transport.offers(purpose)
+    }
+}
+
+impl Encoded {
+    fn new(connection: Box<dyn Connection>, module: Module, timeout: Duration, counters: Arc<Counters>) -> Self {
+        let dialect = AtomicU8::new(Dialect::of(module).0);
+        Self(Arc::new(Inner { connection, module, timeout, counters, dialect }))
+    }
+
+    /// Sends a command, as [`Connection::send`] says.
+    pub fn send(&self, command: &Command) -> Pending<Reply> {
+        let dialect = self.0.dialect();
+        if dialect == Dialect::UNTRIED && command.is_to_be_known() {
+            let replies = self.send_all(std::slice::from_ref(command));
+            return Box::pin(tokio::task::unconstrained(async move {
+                match replies.await? {
+                    Reply::Array(mut replies) => replies.pop().ok_or_else(|| Failure::Connection("no reply".into())),
+                    reply => Ok(reply),
+                }
+            }));
+        }
+        let sent = self.0.connection.send(&InDialect { command, dialect });
+        let (inner, command) = (Arc::clone(&self.0), command.clone());
+        Box::pin(tokio::task::unconstrained(async move {
+            let reply = sent.await?;
+            if !inner.is_refused(&command, &reply) && !inner.is_of_wrong_type(&command, &reply) {
+                return Ok(inner.understood(&command, reply));
+            }
+            let mut replies = inner.send_again(&[command], vec![reply]).await?;
+            replies.pop().ok_or_else(|| Failure::Connection("no reply".into()))
+        }))
+    }
+
+    /// Sends several commands in one go, as [`Connection::send_all`] says.
+    pub fn send_all(&self, commands: &[Command]) -> Pending<Reply> {
+        let dialect = self.0.dialect();
+        if dialect == Dialect::UNTRIED && commands.iter().any(Command::is_to_be_known) {
+            let (encoded, commands) = (self.clone(), commands.to_vec());
+            return Box::pin(tokio::task::unconstrained(async move {
+                match encoded.0.find_out().await? {
+                    Some(missing) => Ok(Reply::Array(vec![missing; commands.len()])),
+                    None => encoded.send_all(&commands).await,
+                }
+            }));
+        }
+        let sent = self.0.send_in(dialect, commands);
+        let (inner, commands) = (Arc::clone(&self.0), commands.to_vec());
+        Box::pin(tokio::task::unconstrained(async move {
+            match sent.await? {
+                Reply::Array(replies) => inner.send_again(&commands, replies).await.map(Reply::Array),
+                reply => Ok(reply),
+            }
+        }))
+    }
+
+    /// The server's address, where the transport has found it itself.
+    pub fn address(&self) -> Option<String> {
+        self.0.connection.address()
+    }
+
+    /// Which of both decides on this connection's server; `None` while that is not known.
+    pub fn backend(&self) -> Option<Backend> {
+        match self.0.dialect() {
+            dialect if dialect.has(Dialect::SCRIPT) => Some(Backend::Script),
+            Dialect::MODULE => Some(Backend::Module),
+            _ => None,
+        }
+    }
+}
+
+impl Inner {
+    fn dialect(&self) -> Dialect {
+        Dialect(self.dialect.load(Ordering::Relaxed))
+    }
+
+    fn send_in(&self, dialect: Dialect, commands: &[Command]) -> Pending<Reply> {
+        let commands: Vec<_> = commands.iter().map(|command| InDialect { command, dialect }).collect();
+        let words: Vec<&dyn Words> = commands.iter().map(|command| command as &dyn Words).collect();
+        self.connection.send_all(&words)
+    }
+
+    /// Finds out by asking; the error where the server decides by neither, or not now.
+    async fn find_out(&self) -> Result<Option<Reply>, Failure> {
+        let reply = self.connection.send(&Command::PEEK_BY_NAME).await?;
+        match &reply {
+            Reply::Error(text) if is_unknown_command(text) && self.module == Module::Auto => {
+                self.learn(Dialect::SCRIPT);
+            }
+            Reply::Error(text) if text.starts_with(KNOWN) => self.found_module(),
+            _ => return Ok(Some(reply)),
+        }
+        Ok(None)
+    }
+
+    /// Whether a command was not executed for what the server lacks. Learns from the reply what that is.
+    fn is_refused(&self, command: &Command, reply: &Reply) -> bool {
+        if !command.is_scripted() {
+            let has_module = self.module == Module::Auto && command.is_known_by_name(reply);
+            if has_module {
+                self.found_module();
+            }
+            return has_module;
+        }
+        let (dialect, Reply::Error(text)) = (self.dialect(), reply) else {
+            self.learn_from_answer();
+            return false;
+        };
+        let is_scripted = dialect.has(Dialect::SCRIPT);
+        if text.starts_with("NOSCRIPT") {
+            return true;
+        }
+        let lacks_read_only = lacks(text, "EVALSHA_RO");
+        if !lacks_read_only && lacks(text, "EVALSHA") {
+            // It has neither. The next command finds out again what it has: it may be loading the module.
+            self.dialect.store(Dialect::of(self.module).0, Ordering::Relaxed);
+            return false;
+        }
+        if is_scripted && text.starts_with(NO_CLOCK) && !matches!(command, Command::Info { .. }) {
+            if self.learn(Dialect::OWN_CLOCK) {
+                tracing::warn!(error = text, "the script may not ask for the time: this machine's clock decides");
+            }
+            return true;
+        }
+        if is_scripted && lacks_read_only {
+            self.learn(Dialect::NO_READ_ONLY);
+        } else if dialect == Dialect::UNTRIED && self.module == Module::Auto && is_unknown_command(text) {
+            self.learn(Dialect::SCRIPT);
+        }
+        // Perhaps it was sent before another command's reply said what there is.
+        self.dialect().has(Dialect::SCRIPT) && is_unknown_command(text)
+    }
+
+    /// The server knows the module's commands, whatever was known before.
+    fn found_module(&self) {
+        if Dialect(self.dialect.swap(Dialect::MODULE.0, Ordering::Relaxed)).has(Dialect::SCRIPT) {
+            tracing::info!("the rate limit server has loaded swlimit: the module decides");
+        }
+    }
+
+    /// The server answered a command in this dialect.
+    fn learn_from_answer(&self) {
+        let dialect = self.dialect();
+        if !dialect.has(Dialect::SCRIPT) {
+            let (untried, module) = (Dialect::UNTRIED.0, Dialect::MODULE.0);
+            let _ = self.dialect.compare_exchange(untried, module, Ordering::Relaxed, Ordering::Relaxed);
+        } else if !dialect.has(Dialect::ANSWERED) && self.learn(Dialect::ANSWERED) {
+            tracing::info!("the rate limit server has not loaded swlimit: its script decides");
+        }
+    }
+
+    /// Whether that is news.
+    fn learn(&self, more: Dialect) -> bool {
+        self.dialect.fetch_or(more.0, Ordering::Relaxed) & more.0 == 0
+    }
+
+    /// The replies, once what was not executed has been sent again in its order.
+    async fn send_again(&self, commands: &[Command], mut replies: Vec<Reply>) -> Result<Vec<Reply>, Failure> {
+        for _ in 0..ROUNDS {
+            let each = commands.iter().zip(&replies).enumerate();
+            let refused = each.filter(|(_, (command, reply))| self.is_refused(command, reply));
+            let refused: Vec<_> = refused.map(|(place, (command, _))| (place, command.clone())).collect();
+            if refused.is_empty() {
+                break;
+            }
+            let is_unloaded = refused.iter().any(|(place, _)| is_unloaded(&replies[*place]));
+            // Boxed, because it is rare: it would enlarge every command's future.
+            let came = Box::pin(self.send_among(commands, &refused, is_unloaded.then_some(LOAD))).await?;
+            refused.iter().zip(came).for_each(|((place, _), reply)| replies[*place] = reply);
+        }
+        self.take_over(commands, &mut replies).await?;
+        Ok(commands.iter().zip(replies).map(|(command, reply)| self.understood(command, reply)).collect())
+    }
+
+    /// Sends some commands in their places among others, once a script is loaded; their replies.
+    async fn send_among(
+        &self,
+        others: &[Command],
+        commands: &[(usize, Command)],
+        load: Option<Command>,
+    ) -> Result<Vec<Reply>, Failure> {
+        let has_load = load.is_some();
+        let mut all = Vec::from_iter(load);
+        let mut answers = Vec::with_capacity(commands.len());
+        for (place, command) in commands {
+            // A node that takes over a slot needs ASKING before each command.
+            let asking = place.checked_sub(1).and_then(|before| others.get(before));
+            all.extend(asking.filter(|command| **command == Command::ASKING).cloned());
+            answers.push(all.len());
+            all.push(command.clone());
+        }
+        let Reply::Array(mut came) = self.send_in(self.dialect(), &all).await? else {
+            return Err(Failure::Connection("no replies".into()));
+        };
+        let taken =
+            |answer: usize| came.get_mut(answer).map_or(Reply::Nil, |reply| std::mem::replace(reply, Reply::Nil));
+        let mut replies: Vec<_> = answers.into_iter().map(taken).collect();
+        // A user who may not load the script gets that error.
+        if let (true, Some(Reply::Error(why))) = (has_load, came.first()) {
+            let unloaded = replies.iter_mut().filter(|reply| is_unloaded(reply));
+            unloaded.for_each(|reply| *reply = Reply::Error(why.clone()));
+        }
+        Ok(replies)
+    }
+
+    /// The reply as the module gives it. A command that the script has not is unknown where nothing else may be asked.
+    fn understood(&self, command: &Command, reply: Reply) -> Reply {
+        if self.module == Module::Never && command.is_known_by_name(&reply) {
+            return Reply::Error(format!("ERR unknown command '{}'", command.name()));
+        }
+        command.unpacked(reply)
+    }
+}
+
+fn is_unloaded(reply: &Reply) -> bool {
+    matches!(reply, Reply::Error(text) if text.starts_with("NOSCRIPT"))
+}
+
+/// Whether an error says that the server, or the service before it, has no such command.
+pub(crate) fn is_unknown_command(error: &str) -> bool {
+    let is = |start: &str| error.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start));
+    is("ERR unknown command") || is("ERR command is not available") || is("ERR unsupported command")
+}
+
+/// Whether an error says that there is no command of a name that begins so. After the name, it may quote the words.
+fn lacks(error: &str, name: &str) -> bool {
+    let name_only = error.split(',').next().unwrap_or_default();
+    is_unknown_command(error) && name_only.to_ascii_uppercase().contains(name)
+}

@@ -1,0 +1,115 @@
+//! Gives the module the keys that the script has written. To the module they are of a wrong type, as the module's are
+//! to the script.
+
+use std::sync::LazyLock;
+
+use tokio::time::timeout;
+
+use super::{is_unknown_command, is_unloaded, Dialect, Inner};
+use crate::mode::Module;
+use crate::protocol::command::{Command, KEY};
+use crate::statistics::Count;
+use crate::transport::{Failure, Reply};
+
+const SCRIPT: &str = include_str!("../../../../server/script/takeover.lua");
+static DIGEST: LazyLock<redis::Script> = LazyLock::new(|| redis::Script::new(SCRIPT));
+static CALL: LazyLock<[&'static str; 4]> = LazyLock::new(|| ["EVALSHA", DIGEST.get_hash(), "1", KEY]);
+/// Replies that have come wait for so many trips of others, at most: with their own, no longer than a connection may be
+/// silent.
+const TRIPS: u32 = 2;
+/// So begins the error of a command, in place of the server's, whose connection failed before its key was taken over.
+pub(crate) const NOT_EXECUTED: &str = "NOTEXECUTED";
+const LOAD: Command = Command::server(&["SCRIPT", "LOAD", SCRIPT]);
+
+impl Inner {
+    /// Whether a key of this command may be the other one's.
+    pub(super) fn is_of_wrong_type(&self, command: &Command, reply: &Reply) -> bool {
+        let is_server = matches!(command, Command::Server { .. });
+        !is_server && self.module != Module::Never && is_wrong_type(reply)
+    }
+
+    /// Asks the module again about keys of a wrong type, if the server has it, once they were taken over where the
+    /// script wrote them.
+    pub(super) async fn take_over(&self, commands: &[Command], replies: &mut [Reply]) -> Result<(), Failure> {
+        let each = commands.iter().zip(&*replies).enumerate();
+        let wrong = each.filter(|(_, (command, reply))| self.is_of_wrong_type(command, reply));
+        let wrong: Vec<_> = wrong.map(|(place, (command, _))| (place, command.clone())).collect();
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        let asked = commands.iter().filter(|command| !matches!(command, Command::Server { .. })).count();
+        let others_came = wrong.len() < asked;
+        // Boxed, because it is rare: it would enlarge every command's future.
+        let taking_over = Box::pin(self.take_over_all(commands, wrong, replies));
+        if others_came {
+            // What the server has replied to the others counts, and is not sent again if the connection fails now.
+            let taken = timeout(TRIPS * self.timeout, taking_over).await;
+            if let Ok(Err(failure)) = taken {
+                let refused = replies.iter_mut().filter(|reply| is_wrong_type(reply));
+                refused.for_each(|reply| *reply = Reply::Error(format!("{NOT_EXECUTED} {failure}")));
+            }
+            return Ok(());
+        }
+        taking_over.await
+    }
+
+    async fn take_over_all(
+        &self,
+        commands: &[Command],
+        mut wrong: Vec<(usize, Command)>,
+        replies: &mut [Reply],
+    ) -> Result<(), Failure> {
+        if !self.has_module().await? {
+            return Ok(());
+        }
+        let calls = wrong.iter().flat_map(|(place, command)| command.keys().map(|key| (*place, call(key))));
+        let mut calls: Vec<_> = calls.collect();
+        for load in [None, Some(LOAD)] {
+            let mut unloaded = Vec::new();
+            let came = self.send_among(commands, &calls, load).await?;
+            for (call, reply) in calls.into_iter().zip(came) {
+                match &reply {
+                    Reply::Integer(1) => self.took_over(&call.1),
+                    Reply::Error(_) if is_unloaded(&reply) => unloaded.push(call),
+                    // A server without scripts has no keys of theirs.
+                    Reply::Error(text) if !is_unknown_command(text) => replies[call.0] = reply,
+                    _ => {}
+                }
+            }
+            calls = unloaded;
+            if calls.is_empty() {
+                break;
+            }
+        }
+        wrong.retain(|(place, _)| is_wrong_type(&replies[*place]));
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        // Until the replies come, nobody knows whether these are executed now.
+        wrong.iter().for_each(|(place, _)| replies[*place] = Reply::Nil);
+        let came = self.send_among(commands, &wrong, None).await?;
+        wrong.iter().zip(came).for_each(|((place, _), reply)| replies[*place] = reply);
+        Ok(())
+    }
+
+    async fn has_module(&self) -> Result<bool, Failure> {
+        if self.dialect() != Dialect::MODULE {
+            self.find_out().await?;
+        }
+        Ok(self.dialect() == Dialect::MODULE)
+    }
+
+    fn took_over(&self, call: &Command) {
+        self.counters.count(Count::TakenOver, 1);
+        let key = String::from_utf8_lossy(call.key().unwrap_or_default());
+        tracing::info!("the module is loaded now; took over key \"{}\", which the script wrote", key.escape_debug());
+    }
+}
+
+fn call(key: &[u8]) -> Command {
+    Command::Server { words: CALL.as_slice(), key: Some(key.into()) }
+}
+
+fn is_wrong_type(reply: &Reply) -> bool {
+    matches!(reply, Reply::Error(text) if text.starts_with("WRONGTYPE"))
+}

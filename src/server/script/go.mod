@@ -1,0 +1,3 @@
+module github.com/swlimit/swlimit/src/server/script
+
+go 1.26.0

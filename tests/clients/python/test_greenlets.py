@@ -1,0 +1,82 @@
+"""Programs whose threads are greenlets."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from support.server import ROOT
+
+GEVENT = """
+from gevent import monkey
+monkey.patch_all()
+import os, signal, sys, time
+import gevent, redis, swlimit
+
+port, pid = int(sys.argv[1]), int(sys.argv[2])
+limiter = swlimit.Limiter(redis.Redis(port=port), 100_000, "1h", timeout=0.1, on_failure="allow")
+
+
+def sources(number):
+    return {one.value.source for one in gevent.joinall([gevent.spawn(limiter.allow, f"k:{n}") for n in range(number)])}
+
+
+def come_back(when):
+    # Connecting takes its time on a busy machine.
+    ends = time.monotonic() + 10
+    while sources(50) != {"server"}:
+        assert time.monotonic() < ends, when
+        time.sleep(0.05)
+
+
+come_back("before")
+os.kill(pid, signal.SIGSTOP)
+for _ in range(5):
+    sources(20)
+assert sources(20) == {"failure"}, "away"
+time.sleep(1)
+os.kill(pid, signal.SIGCONT)
+come_back("after")
+"""
+
+
+def test_gevent_after_an_outage(start):
+    """Its probes find the server again."""
+    server = start()
+    done = subprocess.run([sys.executable, "-c", GEVENT, str(server.port), str(server.process.pid)], text=True,
+                          env=os.environ | {"PYTHONPATH": f"{ROOT}/src/clients/python"}, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+PATCHED_LATE = """
+import os, sys
+import redis, swlimit
+
+limiter = swlimit.Limiter(redis.Redis(port=int(sys.argv[1])), 50, "1h", timeout=20.0, on_failure="error")
+holds = swlimit.HoldLimiter(redis.Redis(port=int(sys.argv[1])), 50, timeout=20.0, on_failure="error")
+if "used" in sys.argv:
+    assert limiter.allow("warm") and limiter.acquire("warm", timeout=1)
+if "forked" in sys.argv and (child := os.fork()):
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+from gevent import monkey
+monkey.patch_all()
+import gevent
+
+asked = [gevent.spawn(limiter.allow, "k") for _ in range(100)]
+asked += [gevent.spawn(holds.hold, "h") for _ in range(100)]
+asked += [gevent.spawn(limiter.acquire, "k", timeout=1) for _ in range(10)]
+for one in gevent.joinall(asked, timeout=30):
+    assert one.get(block=False) is not None
+granted = [bool(one.value) for one in asked]
+assert [sum(granted[:100]) + sum(granted[200:]), sum(granted[100:200])] == [50, 50], granted
+"""
+
+
+@pytest.mark.parametrize("before", [[], ["used", "forked"]], ids=["made", "used, forked"])
+def test_gevent_after_the_limiter(start, before):
+    """As gunicorn does with --preload: the program is loaded, then forked, then patched."""
+    server = start()
+    done = subprocess.run([sys.executable, "-c", PATCHED_LATE, str(server.port), *before], text=True,
+                          env=os.environ | {"PYTHONPATH": f"{ROOT}/src/clients/python"}, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -1,0 +1,313 @@
+"""Make the test vectors that README.md describes, from the model of the tests: `python tests/conformance/vectors/make.py`."""
+
+import json
+import math
+import random
+import re
+import sys
+from collections import Counter
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
+
+from redis.crc import key_slot
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1]))
+
+from conformance.vectors.commands import commands  # noqa: E402
+from conformance.vectors.moving import adaptive, warm_up  # noqa: E402
+from conformance.vectors.rates import rates  # noqa: E402
+from support import model  # noqa: E402
+from support.bounds import MAX, MAX_SUBINTERVALS, MAX_WINDOW, T  # noqa: E402
+from support.commands import mallow  # noqa: E402
+from support.holding import Refused  # noqa: E402
+from support.holding_workload import HoldingWorkload  # noqa: E402
+from support.workload import Workload  # noqa: E402
+
+UNITS = {"ms": 1, "": 1_000, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def durations():
+    """What texts mean, in ms; null where they are no durations."""
+    numbers = ["0", "1", "5", "007", "60", "250", "3650", "3651", "87600", "87601", "5256000", "315360000", "315360001",
+               "315360000000", "315360000001", "9007199254740991", "9007199254740992", "18446744073709551617"]
+    texts = [number + unit for number in numbers for unit in UNITS]
+    texts += ["60S", "250Ms", "250mS", "5M", "1H", "7D"]
+    texts += ["", "s", "ms", "x", "-5", "+5", "1.5s", "1e3", "0x10", " 5", "5 ", "5 s", "5\n", "5\0", "5w", "5mss",
+              "5sm", "5s5", "5h30m", "1_000", "\u0661", "\uff15", "5\u00b5s"]
+    for text in texts:
+        found = re.fullmatch(r"([0-9]+)(ms|[smhd]?)", text, re.IGNORECASE | re.ASCII)
+        ms = int(found[1]) * UNITS[found[2].lower()] if found else 0
+        yield {"text": text, "ms": ms if 1 <= ms <= MAX_WINDOW else None}
+
+
+GEOMETRIES = [(60_000, 5_000), (60_000, 60_000), (60_000, 1_000), (1_000, 100), (3_600_000, 60_000), (90_000, 30_000),
+              (7, 1), (315_360_000_000, 86_400_000)]
+
+
+def decisions(cases=400):
+    """What is answered to a request of a key that holds these counts and this block."""
+    draw = random.Random(1)
+    kinds = Counter()
+    while kinds.total() < cases:
+        stored, now = stored_window(draw)
+        length, resolution = draw.choice(GEOMETRIES) if draw.random() < 0.4 else (stored.length, stored.resolution)
+        if draw.random() < 0.05:
+            stored.counts = {}
+        blocked_until = now + draw.randint(-length, 2 * length) if draw.random() < 0.2 else 0
+        held = sum(stored.counts.values())
+        limit = max(0, min(MAX, draw.choice([held, held - 1, held // 2, draw.randint(0, 2 * held + 9), 0, MAX])))
+        cost = max(1, min(MAX, draw.choice([1, 1, 2, held // 3, limit, limit + 1, draw.randint(1, 30)])))
+        options = {name: draw.random() < 0.3 for name in ("partial", "strict")}
+        key = model.Key(stored if stored.counts else None, max(0, blocked_until))
+        try:
+            decision = key.peek(limit, length, resolution, now, cost, **options)
+        except model.CountOverflow:
+            continue
+        kinds[bool(decision[0]), decision[3] == -1, (length, resolution) == (stored.length, stored.resolution),
+              blocked_until > now, *options.values()] += 1
+        held = {"window": stored.length, "resolution": stored.resolution,
+                "counts": [[i * stored.resolution, units] for i, units in sorted(stored.counts.items())]}
+        yield {"stored": held if stored.counts else None,
+               "blocked_until": key.blocked_until, "now": now,
+               "request": {"limit": limit, "window": length, "resolution": resolution, "cost": cost} | options,
+               "decision": decision}
+    assert len(kinds) > 34, kinds  # of 40: a blocked key grants nothing
+
+
+def stored_window(draw):
+    """A window with a few counts, and an instant around its life, mostly where something is sliding out."""
+    window = model.Window(*draw.choice(GEOMETRIES))
+    newest = T // window.resolution + draw.randint(0, 99)
+    most = draw.choice([9, 9, 100, 2**32, 2**53 // 20])
+    for _ in range(draw.randint(1, 8)):
+        window.counts[newest - draw.randint(0, window.subintervals)] = draw.randint(1, most)
+    window.counts = window.held()
+    ends = draw.choice([window.newest * window.resolution, window.end_of(min(window.counts)), window.end])
+    return window, max(0, ends + draw.choice([0, -1, 1, draw.randint(-window.resolution, window.resolution)]))
+
+
+QUOTA = "10", "60s", "5s"
+ERRORS = [
+    (["ALLOW", "k", "x", "60", "5"], "ERR limit must be an integer between 0 and 9007199254740991"),
+    (["ALLOW", "k", "9007199254740992", "60", "5"], "ERR limit must be an integer between 0 and 9007199254740991"),
+    (["PEEK", "k", "10", "0", "5"], "ERR window must be a duration such as 60, 500ms, 5m, 1h or 7d"),
+    (["RECORD", "k", "10", "60", "1.5s"], "ERR resolution must be a duration such as 60, 500ms, 5m, 1h or 7d"),
+    (["ALLOW", "k", "10", "60", "7"], "ERR resolution must divide the window evenly"),
+    (["ALLOW", "k", "10", "5", "60"], "ERR resolution must divide the window evenly"),
+    (["ALLOW", "k", "10", "1h", "1ms"],
+     "ERR window / resolution is 3600000 subintervals, above swlimit.max-subintervals (4096)"),
+    (["ALLOW", "k", *QUOTA, "COST", "0"], "ERR cost must be an integer between 1 and 9007199254740991"),
+    (["ALLOW", "k", *QUOTA, "AT", "-1"], "ERR AT must be a Unix time in milliseconds"),
+    (["ALLOW", "k", *QUOTA, "BLOCK", "0"], "ERR BLOCK must be a duration such as 60, 500ms, 5m, 1h or 7d"),
+    (["ALLOW", "k", *QUOTA, "STRICT", "strict"], "ERR syntax error near 'strict'"),
+    (["ALLOW", "k", *QUOTA, "AGE", "1"], "ERR syntax error near 'AGE'"),
+    (["RECORD", "k", *QUOTA, "PARTIAL"], "ERR syntax error near 'PARTIAL'"),
+    (["RECORD", "k", *QUOTA, "AGE", "-1"], "ERR AGE must be a duration such as 60, 500ms, 5m, 1h or 7d"),
+    (["RECORD", "k", *QUOTA, "UNTIL", "soon"], "ERR UNTIL must be a Unix time in milliseconds"),
+    (["REFUND", "k", "0"], "ERR units must be an integer between 1 and 9007199254740991"),
+    (["REFUND", "k", "1", "AGE", "x"], "ERR AGE must be a duration such as 60, 500ms, 5m, 1h or 7d"),
+    (["REFUND", "k", "1", "SINCE", "1s"], "ERR SINCE must be a Unix time in milliseconds"),
+    (["REFUND", "k", "1", "AGE", "1", "SINCE", "1"], "ERR syntax error near 'SINCE'"),
+    (["BLOCK", "k", "0"], "ERR BLOCK must be a duration such as 60, 500ms, 5m, 1h or 7d"),
+    (["INFO", "missing"], "ERR no such key"),
+    (["MALLOW", "2", "a", "10", "60", "5", "1", "10", "60", "5"],
+     "ERR numkeys must be a positive integer that matches the keys given"),
+    (["MALLOW", "2", "a", "a", *QUOTA, "1", *QUOTA, "1"], "ERR key named twice"),
+    (["ALLOW", "text", *QUOTA], "WRONGTYPE Operation against a key holding the wrong kind of value"),
+    (["ALLOW", "k", "10", "60"], "ERR wrong number of arguments for 'swlimit.allow' command"),
+]
+
+
+def replies():
+    """Sequences of commands, each for an empty server, with what is answered."""
+    errors = [{"command": ["SET", "text", "x"], "reply": "OK"}]
+    yield {"name": "errors", "steps": errors + [
+        {"command": [f"SWLIMIT.{name}", *words], "reply": {"error": error}} for (name, *words), error in ERRORS]}
+    yield {"name": "several limits", "steps": list(mallows())}
+    for seed in range(4):
+        workload = Workload(seed, geometry_changes=seed > 1)
+        steps = [workload.next() for _ in range(250)]
+        yield {"name": f"workload {seed}", "steps": [
+            {"command": [str(word) for word in words], "reply": plain(words, reply)} for words, reply in steps
+            if words[0] != "SWLIMIT.INFO"]}  # which tells bytes of memory, and what is blocked by the clock
+
+
+def holds():
+    """The same of holds, budgets, and decisions of everything."""
+    return of_holding({
+        "holds alone": (HoldsAlone, 0), "holds 0": (HoldingWorkload, 0), "holds 1": (HoldingWorkload, 1)})
+
+
+def budgets():
+    """The same without holds."""
+    return of_holding({"budgets alone": (BudgetsAlone, 0), "budgets 3": (BudgetWorkload, 3)})
+
+
+class BudgetWorkload(HoldingWorkload):
+    keys_of = ["budget"] * 3 + ["rate"] * 3
+    often = {"budget": 4, "refund": 2, "admit": 4}
+
+
+class BudgetsAlone(HoldingWorkload):
+    keys_of = ["budget"] * 3
+    often = {"budget": 4, "refund": 2}
+
+
+class HoldsAlone(HoldingWorkload):
+    keys_of = ["hold"] * 5
+    often = {"hold": 6, "release": 3, "renew": 2, "holders": 2}
+
+
+def of_holding(sequences):
+    for name, (kind, seed) in sequences.items():
+        workload = kind(seed)
+        steps = [workload.next() for _ in range(200)]
+        yield {"name": name, "steps": [
+            {"command": [str(word) for word in words],
+             "reply": {"error": f"ERR {reply}"} if isinstance(reply, Refused) else reply} for words, reply in steps]}
+
+
+def plain(words, reply):
+    """A reply as clients see it."""
+    if isinstance(reply, str):
+        return {"error": reply}
+    return reply if words[0] in ("SWLIMIT.ALLOW", "SWLIMIT.PEEK", "SWLIMIT.RECORD") else reply[0]
+
+
+def mallows():
+    draw, now, keys = random.Random(2), T, {"user": model.Key(), "team": model.Key()}
+    for _ in range(60):
+        now += draw.choice([0, 1_000, 300_000, 1_200_000])
+        limits = [(name, *quota, draw.randint(1, 4)) for name, quota in
+                  {"user": (8, 3_600_000, 60_000), "team": (20, 14_400_000, 3_600_000)}.items()]
+        asked = [(keys[name], quota, cost) for name, *quota, cost in limits]
+        decisions = [key.peek(*quota, now, cost) for key, quota, cost in asked]
+        if granted := all(decision[0] for decision in decisions):
+            decisions = [key.allow(*quota, now, cost) for key, quota, cost in asked]
+        spelled = [(name, limit, f"{window}ms", f"{resolution}ms", cost)
+                   for name, limit, window, resolution, cost in limits]
+        yield {"command": [str(word) for word in mallow(*spelled, options=("AT", now))],
+               "reply": [int(granted), *decisions]}
+
+
+OPTIONS = {
+    "mode": "cached", "on_failure": "local", "local_share": 0.1, "lease_share": 0.1, "sync_interval": 100,
+    "timeout": 50, "max_keys": 100_000, "max_waiting": 10, "max_untracked_age": 100, "prefix": "",
+}
+BREAKER = {"failures": 3, "silent_timeouts": 3, "first_probe": 100, "last_probe": 500, "jitter": 0.2,
+           "probe_timeout": 500}
+NUMBERS = {
+    "poll": 100, "silence": 1_000, "connect": 1_000, "late": 10_000, "max_unanswered": 1_000,
+    "sentinel_interval": 1_000, "loop_turns": 3, "script_tries": 5, "script_subintervals": 4_096, "look_from": 20,
+    "look_round_trips": 4, "look_denials": 4, "closing": 1_500, "closing_round_trips": 6, "max_kept": 100_000,
+    "hold_ttl": 30_000, "min_hold_ttl": 3_000, "max_hold_wait": 3_600_000, "min_hold_poll": 20, "max_hold_poll": 60,
+    "max_hold_id": 128, "ids_per_renewal": 1_000, "renewals_per_ttl": 3, "retries_per_ttl": 10, "drift": 1_000,
+    "max_admitted": 64, "admission_poll": 100, "admission_jitter": 5, "reservation_ttl": 15_000,
+    "hold_retry_after": 1_000, "max_limit": MAX, "max_window": MAX_WINDOW, "max_subintervals": MAX_SUBINTERVALS,
+}
+WINDOWS = [*range(1, 40), 59, 60, 97, 100, 144, 250, 500, 1_000, 1_001, 1_500, 4_093, 4_099, 8_186, 8_198, 9_999,
+           10_000, 30_000, 60_000, 90_000, 3_600_000, 16_769_023, 16_777_216, 86_400_000, 86_400_001, 604_800_000,
+           2_592_000_000, MAX_WINDOW]
+LIMITS = [0, 1, 2, 3, 9, 10, 11, 99, 100, 101, 1_000_000, MAX - 1, MAX]
+RESERVATIONS = {"user": "{user}:reserved", "app:{user}:tokens": "app:{user}:tokens:reserved", "{}a": "{{}a}:reserved",
+                "a{}b{c}": "{a{}b{c}}:reserved", "{a": "{{a}:reserved", "}{a}": "}{a}:reserved",
+                "\u00fc": "{\u00fc}:reserved", "a}b": "{a}b}:reserved"}
+CROSSING = "CROSSSLOT Keys in request don't hash to the same slot"
+REFUSALS = {CROSSING: f"{CROSSING}: give the keys of one decision the same hash tag, such as {{user:1}}; a key with a "
+            "brace needs one, too"}
+SHARES = [0.000001, 0.01, 0.05, 0.1, 0.29, 0.333333, 0.5, 0.57, 0.999999, 1]
+
+
+LOOKS = ["sssSS", "sccSS", "scsS", "sss-s", "scc-s-ss", "ccccSS", "cccsssS", "sssS-S-sss-s", "sccc-Sccc-Sc-s"]
+
+
+def looks():
+    """Denials by the server (S where a look at the key pays), and known ones (c); a dash: one could be granted."""
+    for denials in LOOKS:
+        steps, at = [], 0
+        for denial in denials:
+            at += 60_000 if denial == "-" else 1
+            if denial != "-":
+                steps.append({"at": at, "pays": None if denial == "c" else denial == "S"})
+        yield {"retry_after": 30_000, "denials": steps}
+
+
+PARTS = [("allow", 100), ("deny", 100), ("local", 100), ("local", 10), ("error", 100)]
+"""A policy and a limit each; with a tenth of the limit, only one of the local parts has room for two units."""
+
+
+def failures(cost=2):
+    """What several parts that are decided at once come to while the server is unavailable, each by its own policy."""
+    for parts in product(PARTS, repeat=2):
+        here = [{"allow": cost, "deny": 0, "local": limit // 10, "error": 0}[policy] for policy, limit in parts]
+        granted = all(units >= cost for units in here)
+        raises = any(policy == "error" for policy, _ in parts)
+        yield {"parts": [{"on_failure": policy, "limit": limit, "cost": cost} for policy, limit in parts],
+               "outcome": "error" if raises else "granted" if granted else "denied",
+               "left": [units - cost * (granted and not raises) if policy == "local" else None
+                        for units, (policy, _) in zip(here, parts)]}
+
+
+def defaults():
+    """What clients and swlimitd do unless they are configured otherwise, and how they round."""
+    waits = [0, 1, 2, 3, 10, 100, 999, 1_000, 60_000, 3_600_000, MAX_WINDOW]
+    times = [0, 1, 1_000, 1_999, 2_000, 2_001, 9_999, 10_000, 10_010, 20_000, 49_990, 50_000, 50_010, 60_000, 1_000_000]
+    return {
+        "options": OPTIONS,
+        "breaker": BREAKER,
+        "numbers": NUMBERS,
+        "resolutions": [{"window": window, "resolution": default_resolution(window)} for window in WINDOWS],
+        "shares": [{"limit": limit, "share": share, "units": math.ceil(limit * Fraction(str(share)))}
+                   for limit in LIMITS for share in SHARES],
+        "denials": [{"retry_after": ms, "denied_for_us": max(0, 1_000 * ms - 1_000 - ms)} for ms in waits],
+        "looks": list(looks()),
+        "reservations": [{"key": key, "name": name, "one_slot": key_slot(key.encode()) == key_slot(name.encode())}
+                         for key, name in RESERVATIONS.items()],
+        "refusals": [{"reply": reply, "error": error} for reply, error in REFUSALS.items()],
+        "failures": list(failures()),
+        "deadlines": [{"left_us": left, "wait_us": longest_wait(left)} for left in times],
+    }
+
+
+def default_resolution(window):
+    """Of all divisors of the window the largest that fits; the window where none does."""
+    small = [number for number in range(1, math.isqrt(window) + 1) if window % number == 0]
+    divisors = {*small, *(window // number for number in small)}
+    return max((one for one in divisors if 12 * one <= window <= 4096 * one), default=window)
+
+
+def longest_wait(left):
+    """How long a caller's deadline in so many microseconds lets a request wait."""
+    return 0 if left < 2_000 else left - sorted([1_000, left // 10, 5_000])[1]
+
+
+def text(cases):
+    """As JSON, one case a line; several parts as one object."""
+    if isinstance(cases, dict):
+        parts = (f"{json.dumps(name)}: {json.dumps(part) if isinstance(part, dict) else text(part).rstrip()}"
+                 for name, part in cases.items())
+        return "{\n" + ",\n".join(parts) + "\n}\n"
+    return "[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n"
+
+
+def methods():
+    """Which requests' methods a rule matches that names some. GET matches HEAD: its handler often answers both."""
+    sent = ["GET", "get", "HEAD", "hEaD", "POST", "post", "PoSt", "PUT", "DELETE", "GETS", "", "p\u00f6st"]
+    for named in (["POST"], ["post"], ["GET"], ["get", "POST"], ["HEAD"], ["PUT", "delete"]):
+        for exact in (False, True):
+            capitals = {method.upper() for method in named}
+            also = {"HEAD"} if "GET" in capitals and not exact else set()
+            matching = [method for method in sent if (method if exact else method.upper()) in capitals | also]
+            yield {"methods": named, "exact": exact, "matching": matching,
+                   "other": [method for method in sent if method not in matching]}
+
+
+FILES = {"durations.json": durations, "methods.json": methods, "defaults.json": defaults, "decisions.json": decisions,
+         "replies.json": replies, "holds.json": holds, "budgets.json": budgets, "commands.json": commands,
+         "rates.json": rates, "warm_up.json": warm_up, "adaptive.json": adaptive}
+
+if __name__ == "__main__":
+    for name, cases in FILES.items():
+        (HERE / name).write_text(text(cases()))
