@@ -89,7 +89,7 @@ package: setup-test ## What is published, into dist/; of TARGETS=... only
 	@scripts/package $(TARGETS)
 
 test-packages: setup-fresh package ## The same, and the proof that each package works
-	SWLIMIT_TARGETS="$(TARGETS)" $(PYTEST) $(CHOOSE) tests/packaging/packages
+	SWLIMIT_TARGETS="$(TARGETS)" $(PYTEST) $(CHOOSE) tests/distribution/packages
 	@[ -n "$(TARGETS)" ] || .ci/packaging-hash > .ci/packaged
 
 bench: ## CPU, latency and memory beside others

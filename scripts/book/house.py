@@ -25,7 +25,8 @@ PARTS = [
         ("primary.go", "health"), ("commands.go", "words"), ("window.go", "windows")]),
 ]
 SERVER = [("src/server/module/commands", "one file a command"), ("src/server/module/waiting", "queues of waiters"),
-          ("src/server/module/server", "the server's API: all that is unsafe"), ("src/server/script", "or: the same as a script")]
+          ("src/server/module/server", "the server's API: all that is unsafe"),
+          ("src/server/script", "or: the same as a script")]
 ARITHMETIC = [("src/server/window", "rates"), ("src/server/hold", "holds"), ("src/server/budget", "budgets")]
 
 EDGE, COLUMN, GAP, ROOM, HEAD = 16, 190, 14, 30, 48

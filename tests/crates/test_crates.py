@@ -9,7 +9,8 @@ from support.crates import buildable, made
 from support.server import ROOT
 
 # The folder of each crate, by its name there.
-CRATES = {manifest.parent.name: manifest.parent for manifest in sorted([*ROOT.glob("src/*/*/Cargo.toml"), *ROOT.glob("src/*/Cargo.toml")])}
+CRATES = {manifest.parent.name: manifest.parent for manifest in sorted((ROOT / "src").rglob("Cargo.toml"))
+          if "node_modules" not in manifest.parts}
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ def test_rooms_import_from_below(name, folder, shown):
     if name == "Go client":
         return  # one package
     if folder in ("src/daemon", "src/clients/rust"):
-        below = rooms_of_crate(Path(folder).name)
+        below = rooms_of_crate(Path(folder).relative_to("src"))
     else:
         below = rooms_of_package(folder)
         TopologicalSorter({room: others - {room} for room, others in below.items()}).prepare()  # or there is a circle

@@ -23,8 +23,8 @@ def test_a_held_place(plain_server, plain):
     assert [first[:3], second[:3], released] == [["1", "1", "0"], ["0", "1", "0"], "1"]
     assert rate[:4] == ["1", "100", "99", "0"]
     program = re.sub(r"\b6379\b", str(plain_server.port), by_client.text)
-    done = subprocess.run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(ROOT / "src/clients/python")},
-                          capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
+                          env=os.environ | {"PYTHONPATH": str(ROOT / "src/clients/python")})
     assert done.stdout == "True False\n", done
 
 

@@ -10,8 +10,8 @@ def mallow(*limits, options=()):
 
 
 def of_vector(case):
-    """Commands that come to a case of tests/conformance/vectors/decisions.json: the last one's reply is its decision. What they
-    store is kept by UNTIL 0, whatever the clock says."""
+    """Commands that come to a case of tests/conformance/vectors/decisions.json: the last one's reply is its decision.
+    What they store is kept by UNTIL 0, whatever the clock says."""
     yield ["DEL", "k"]
     if stored := case["stored"]:
         quota = 0, f"{stored['window']}ms", f"{stored['resolution']}ms"

@@ -1,4 +1,4 @@
-"""helm, and the strict reader of manifests: what tests/daemon/kubernetes has as a Go module, built once into the cache."""
+"""helm, and the strict reader of manifests: the Go module tests/daemon/kubernetes, built once into the cache."""
 
 import fcntl
 import json

@@ -45,7 +45,8 @@ def test_gevent_after_an_outage(start):
     """Its probes find the server again."""
     server = start()
     done = subprocess.run([sys.executable, "-c", GEVENT, str(server.port), str(server.process.pid)], text=True,
-                          env=os.environ | {"PYTHONPATH": f"{ROOT}/src/clients/python"}, capture_output=True, timeout=60)
+                          env=os.environ | {"PYTHONPATH": f"{ROOT}/src/clients/python"}, capture_output=True,
+                          timeout=60)
     assert done.returncode == 0, done.stderr
 
 
@@ -78,5 +79,6 @@ def test_gevent_after_the_limiter(start, before):
     """As gunicorn does with --preload: the program is loaded, then forked, then patched."""
     server = start()
     done = subprocess.run([sys.executable, "-c", PATCHED_LATE, str(server.port), *before], text=True,
-                          env=os.environ | {"PYTHONPATH": f"{ROOT}/src/clients/python"}, capture_output=True, timeout=60)
+                          env=os.environ | {"PYTHONPATH": f"{ROOT}/src/clients/python"}, capture_output=True,
+                          timeout=60)
     assert done.returncode == 0, done.stderr[-3000:]

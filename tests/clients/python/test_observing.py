@@ -255,5 +255,6 @@ def test_nothing_is_imported_unasked():
     """Neither library, nor the tests' helpers."""
     program = ("import sys, swlimit; found = {name.partition('.')[0] for name in sys.modules}; "
                "print(found & {'prometheus_client', 'opentelemetry', 'pytest'}, 'swlimit.testing' in sys.modules)")
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT / "src/clients/python", capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT / "src/clients/python", capture_output=True,
+                          text=True)
     assert done.stdout == "set() False\n", done.stderr

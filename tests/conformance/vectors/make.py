@@ -1,4 +1,7 @@
-"""Make the test vectors that README.md describes, from the model of the tests: `python tests/conformance/vectors/make.py`."""
+"""Make the test vectors that README.md describes, from the model of the tests.
+
+`python tests/conformance/vectors/make.py`
+"""
 
 import json
 import math

@@ -1,7 +1,7 @@
 """The commands as servers show them: src/server/module/commands.json, in the form of the servers' own published files.
 
-`python tests/module/commands/declared.py` writes it. COMMAND DOCS and COMMAND INFO say the same on all releases, except the
-ACL categories, which are left out, and what newer servers add.
+`python tests/module/commands/declared.py` writes it. COMMAND DOCS and COMMAND INFO say the same on all releases, except
+the ACL categories, which are left out, and what newer servers add.
 """
 
 import json

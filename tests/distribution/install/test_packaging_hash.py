@@ -21,7 +21,8 @@ def hash_in(folder):
 
 @pytest.mark.parametrize("name, matters", [
     ("scripts/package", True), ("Cargo.toml", True), ("Cargo.lock", True), ("src/daemon/Cargo.toml", True),
-    ("src/clients/node/package.json", True), ("src/clients/node/package-lock.json", True), ("src/clients/python/pyproject.toml", True),
+    ("src/clients/node/package.json", True), ("src/clients/node/package-lock.json", True),
+    ("src/clients/python/pyproject.toml", True),
     ("README.md", False), ("src/daemon/main.rs", False), ("tests/clients/node/package-lock.json", False),
 ])
 def test_what_decides_how_packages_are_built(clone, name, matters):

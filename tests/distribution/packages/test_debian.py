@@ -14,7 +14,7 @@ from support.releases import Unavailable
 from support.roots import Root
 from support.server import free_port
 
-HERE = "tests/packaging/packages/test_debian.py"
+HERE = "tests/distribution/packages/test_debian.py"
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
 MODULE = "/usr/lib/redis/modules/swlimit.so"
 # No service starts when it is installed: it would have a port that others may have, too.

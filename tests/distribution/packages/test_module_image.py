@@ -13,7 +13,7 @@ from support.recipe import PACKAGING, Recipe
 from support.server import Server
 from support.waiting import eventually
 
-HERE = "tests/packaging/packages/test_module_image.py"
+HERE = "tests/distribution/packages/test_module_image.py"
 LIBRARIES = ("gnu", "musl")
 
 

@@ -21,7 +21,8 @@ def test_every_part_has_the_version_of_the_workspace():
                                                         for name in ("node", "ai-sdk"))):
         lock = f"{folder}/package-lock.json"
         found[lock] = json.loads((ROOT / lock).read_text())["packages"][package]["version"]
-    found["Python"] = re.search(r'__version__ = "(.+)"', (ROOT / "src/clients/python/swlimit/__init__.py").read_text())[1]
+    python = (ROOT / "src/clients/python/swlimit/__init__.py").read_text()
+    found["Python"] = re.search(r'__version__ = "(.+)"', python)[1]
     packaging = ROOT / "src/daemon/packaging"
     for file in (*packaging.glob("kubernetes/*.yaml"), *(ROOT / "docs").rglob("*.md")):
         for image, version in re.findall(r"/(swlimit[\w-]*):(\d+\.\d+\.\d+)", file.read_text()):

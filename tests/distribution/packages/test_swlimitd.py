@@ -18,7 +18,7 @@ from support.recipe import PACKAGING, Recipe
 from support.server import ROOT, Server, free_port
 
 OWN = f"{platform.machine()}-unknown-linux-musl"
-HERE = f"tests/packaging/packages/{Path(__file__).name}"
+HERE = f"tests/distribution/packages/{Path(__file__).name}"
 # In a file system that nobody can write to: the root of the image, and its configuration, a folder from outside.
 CONTAINED = """
 mount --make-rprivate /
