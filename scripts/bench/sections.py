@@ -147,9 +147,10 @@ SECTIONS = {
         lambda result: go.table(*result), needs=(go.PROGRAM,)),
     "script": Section(
         "The script for servers without modules",
-        "CPU as above, of `src/server/script/swlimit.lua` on keys with a count in every subinterval, and of what other "
-        "libraries send. The packed call is measured unless it says *in words*. Instructions are all those that the server "
-        "takes for one command at a time, its event loop included. Ratios are to the same decision of the first library.",
+        "CPU as above, of `src/server/script/swlimit.lua` on keys with a count in every subinterval, and of what "
+        "other libraries send. The packed call is measured unless it says *in words*. Instructions are all those "
+        "that the server takes for one command at a time, its event loop included. Ratios are to the same decision "
+        "of the first library.",
         lambda options: script.measure(*((7, 0.1) if options.quick else (15, 0.3))),
         script.table),
     "limits": Section(
