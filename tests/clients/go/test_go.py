@@ -58,6 +58,6 @@ def test_is_in_good_order(module):
     assert done.returncode == 0, done.stderr
 
 
-def test_core_depends_on_nothing():
+def test_core_depends_on_nothing_but_the_script():
     named = golang.run("list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", f"{CORE}/httplimit")
-    assert named.stdout.split() == [CORE, f"{CORE}/httplimit"]
+    assert named.stdout.split() == ["github.com/swlimit/swlimit/src/server/script", CORE, f"{CORE}/httplimit"]
