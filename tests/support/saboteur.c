@@ -1,7 +1,7 @@
 /* A module that changes keys when it gets an event, as subscribers may. SABOTEUR.ARM event deed [key …] arms it once:
    `delete` and `rename` are done to those keys, `flush` to all of them; `hold key` sends a HOLD of that key, with room for
-   many. SABOTEUR.DISARM disarms it, and replies how often it has acted since it was loaded. Without the servers' header,
-   which this project has no copy of. */
+   many, and `call word …` that command. SABOTEUR.DISARM disarms it, and replies how often it has acted since it was
+   loaded. Without the servers' header, which this project has no copy of. */
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,6 +29,11 @@ static int on_event(Context *context, int type, const char *event, void *key) {
     event_armed[0] = 0;  /* once: what it does raises events, too */
     deeds++;
     if (strcmp(deed, "flush") == 0) run(call(context, "FLUSHALL", "!c", "SYNC"));
+    if (strcmp(deed, "call") == 0) {
+        const char *format = &"ccccccc!"[KEYS - key_count];
+        run(call(context, keys[0], format, keys[1], keys[2], keys[3], keys[4], keys[5], keys[6], keys[7]));
+        return 0;
+    }
     for (int place = 0; place < key_count; place++) {
         char other[LENGTH + 8];
         snprintf(other, sizeof other, "gone:%s", keys[place]);

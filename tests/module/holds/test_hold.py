@@ -158,6 +158,14 @@ def test_a_hold_that_ends_later_than_one_from_the_future_is_kept(server):
     assert ask(server, "PTTL", "k") > 19 * 86_400_000
 
 
+def test_an_end_that_is_longer_past_than_the_clock_has_run(server):
+    """The instant lies further ahead of the end than the clock of 1970."""
+    for _ in range(2):
+        words = ("k", 9, "1h", "id", "AT", LAST - 60_000, "END", 1, "TOKEN", MAX)
+        assert ask(server, "SWLIMIT.HOLD", *words)[0] == 1
+    assert server.alive and 0 < ask(server, "PTTL", "k") <= 60_001
+
+
 def test_only_effects_are_written(start):
     server = start(options={"appendonly": "yes", "appendfsync": "always"})
     hour, end = 3_600_000, T + 86_400_000

@@ -4,6 +4,7 @@ import shutil
 import time
 from itertools import product
 
+from support.bounds import T
 from support.contents import statistics
 from support.lacking import lacking, needed
 from support.memcheck import memcheck, records
@@ -13,6 +14,7 @@ from support.waiters import BLOCKED, PATIENT, waiters
 from support.waiting import eventually
 
 UNTIL = (int(time.time()) + 30 * 86_400) * 1000
+PERIOD = 3_600_000
 HOUR = ("1h", "1m")
 GONE = ("SWLIMIT.RECORD", "gone", 9, *HOUR, "UNTIL", 1)  # expired, which the server has not noticed
 KEPT = ("SWLIMIT.HOLD", "kept", 9, "1h", "id")
@@ -70,6 +72,38 @@ CALLS = {
     "holders": ([KEPT], ("SWLIMIT.HOLDERS", "kept"), ""),
     "top": ([WINDOW], ("SWLIMIT.TOP",), ""),
 }
+# One of these is put under the name of an expired key by a subscriber of `expired`, while a command opens that key.
+PUT = {
+    "window": ("SWLIMIT.RECORD", "gone", 9, *HOUR, "AT", T),
+    "holds": ("SWLIMIT.HOLD", "gone", 9, "1h", "thief", "AT", T),
+    "budget": ("SWLIMIT.BUDGET", "gone", 9, T + PERIOD, "AT", T),
+    "string": ("SET", "gone", "x"),
+}
+HELD_ELSEWHERE = ("SWLIMIT.ADMIT", 2, "kept", "gone", "HOLD", 9, "1h", "id", 1)
+ON_EXPIRED = {
+    "allow": ([], ("SWLIMIT.ALLOW", "gone", 1, *HOUR, "BLOCK", "1m", "AT", T)),
+    "acquire": ([], ("SWLIMIT.ACQUIRE", "gone", 1, *HOUR, 0)),
+    "record": ([], ("SWLIMIT.RECORD", "gone", 1, *HOUR, "AT", T)),
+    "refund": ([], ("SWLIMIT.REFUND", "gone", 1, "AT", T)),
+    "block": ([], ("SWLIMIT.BLOCK", "gone", "1h", "AT", T)),
+    "unblock": ([], ("SWLIMIT.UNBLOCK", "gone", "AT", T)),
+    "hold": ([], ("SWLIMIT.HOLD", "gone", 1, "1h", "id", "AT", T)),
+    "hold again": ([], ("SWLIMIT.HOLD", "gone", 1, "2h", "thief", "AT", T)),
+    "renew": ([], ("SWLIMIT.RENEW", "gone", "2h", "thief", "AT", T)),
+    "release": ([], ("SWLIMIT.RELEASE", "gone", "thief", "AT", T)),
+    "budget": ([], ("SWLIMIT.BUDGET", "gone", 1, T + PERIOD, "AT", T)),
+    "budget, forced": ([], ("SWLIMIT.BUDGET", "gone", 1, T + PERIOD, "FORCE", "AT", T)),
+    "mallow": ([WINDOW], ("SWLIMIT.MALLOW", 2, "w", "gone", *(9, *HOUR, 1) * 2, "AT", T)),
+    "admit a rate": ([], (*HELD_ELSEWHERE, "RATE", 1, *HOUR, 1, "AT", T)),
+    "admit a hold": ([], (*HELD_ELSEWHERE, "HOLD", 1, "1h", "x", 1, "AT", T)),
+    "admit a budget": ([], (*HELD_ELSEWHERE, "BUDGET", 1, T + PERIOD, 1, "AT", T)),
+    "settle": ([(*HELD_ELSEWHERE, "RATE", 9, *HOUR, 2, "AT", T), ("DEL", "gone")],
+               ("SWLIMIT.SETTLE", 2, "kept", "gone", "id", 5, "AT", T)),
+    "peek": ([], ("SWLIMIT.PEEK", "gone", 1, *HOUR, "AT", T)),
+    "info": ([], ("SWLIMIT.INFO", "gone")),
+    "holders": ([], ("SWLIMIT.HOLDERS", "gone", "AT", T)),
+}
+READING = ("peek", "info", "holders")
 EVENTS = [*(f"swlimit.{name}" for name in ("granted", "denied", "recorded", "refunded", "blocked", "unblocked", "held",
                                            "released", "renewed", "settled")), "del", "expired"]
 
@@ -103,6 +137,26 @@ def calls(pipe):
     return done
 
 
+def recreations(pipe):
+    """A command whose key has expired, and is there again before the command has opened it: it finds what a subscriber
+    has put there, and all that is left is as if it had been there before."""
+    done = 0
+    for (name, (before, command)), (kind, put) in product(ON_EXPIRED.items(), PUT.items()):
+        *_, expected = pipe.calls([("FLUSHALL",), *before, put, command])
+        stored = pipe.call("DEBUG", "DIGEST")
+        arm = ("SABOTEUR.ARM", "expired", "call", *put)
+        *_, acted, reply, after = pipe.calls([("FLUSHALL",), *before, GONE, arm, command, ("SABOTEUR.DISARM",)])
+        what = f"{name}, {kind}: {reply} for {expected}"
+        assert after - acted == 1, what
+        assert pipe.call("DEBUG", "DIGEST") == stored, what
+        if name == "acquire" and not isinstance(expected, Failed):
+            reply, expected = reply[:3], expected[:3]  # the rest is by the clock
+        assert name in READING or str(reply) == str(expected), what
+        done += 1
+    assert pipe.call("FLUSHALL") == b"OK"
+    return done
+
+
 def waits(server, pipe):
     """What timers do, and commands that end waits."""
     armed = [("delete", KEYS), ("flush", ())]
@@ -124,6 +178,7 @@ def test_nobody_uses_what_a_subscriber_has_removed(start, tmp_path):
     with Connection(server.port) as pipe:
         pipe.call("DEBUG", "SET-ACTIVE-EXPIRE", 0)
         calls(pipe)
+        recreations(pipe)
         waits(server, pipe)
         pipe.call("FLUSHALL")
         eventually(lambda: (statistics(server)["keys"], statistics(server)["memory"]), (0, 0))
@@ -139,10 +194,12 @@ def test_no_invalid_access(start, tmp_path, report):
     with Connection(server.port, timeout=300) as pipe:
         pipe.call("DEBUG", "SET-ACTIVE-EXPIRE", 0)
         done = calls(pipe)
+        again = recreations(pipe)
         waits(server, pipe)
     server.stop(timeout=120)
     found = [record for record in records(tmp_path) if "in loss record" not in record]
-    report(f"{done} runs of {len(CALLS)} commands with {len(EVENTS)} events: {len(found)} invalid accesses")
+    report(f"{done} runs of {len(CALLS)} commands with {len(EVENTS)} events, and {again} with keys that are there "
+           f"again: {len(found)} invalid accesses")
     assert not found, "\n\n".join(found[:10])
 
 

@@ -264,7 +264,7 @@ impl Command for Admit {
         }
         call.check_slots(names)?;
         let open = |(name, placed)| Opened::open(call, name, placed, options.strict);
-        let mut opened = call.open_all(|| names.iter().zip(&clauses).map(open).collect::<Result<Vec<_>, _>>())?;
+        let mut opened = call.open(|| names.iter().zip(&clauses).map(open).collect::<Result<Vec<_>, _>>())?;
 
         let first = opened.iter().position(|opened| matches!(opened, Opened::Hold { .. }));
         let repeated = match first.and_then(|first| opened[first].live(now)) {

@@ -76,7 +76,7 @@ impl Command for Mallow {
         call.check_slots(names)?;
         let units = quotas.iter().fold(0u64, |units, (_, cost)| units.saturating_add(*cost));
 
-        let mut keys = call.open_all(|| names.iter().map(|name| call.write(name)).collect::<Result<Vec<_>, _>>())?;
+        let mut keys = call.open(|| names.iter().map(|name| call.write(name)).collect::<Result<Vec<_>, _>>())?;
         let requests = quotas.iter().map(|(quota, cost)| Request {
             quota: *quota,
             cost: *cost,

@@ -216,7 +216,7 @@ impl Command for Settle {
         call.check_slots(&call.arguments()[FIRST_KEY..][..numkeys])?;
         let moment = call.moment(at);
 
-        let opened = call.open_all(|| {
+        let opened = call.open(|| {
             let key = call.write::<Holds>(own_name)?;
             let Some(hold) = key.entry().and_then(|holds| holds.get(id.bytes(), moment.now())) else {
                 return Ok(None);

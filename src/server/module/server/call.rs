@@ -94,14 +94,26 @@ impl<'a> Call<'a> {
     #[inline(always)]
     pub fn write<'c, V: Value>(&'c self, name: &'a Text) -> Result<Key<'c, V>, Error> {
         // SAFETY: the name lives as long as the arguments, with which the events end.
-        unsafe { Key::open(self.context, name, Mode::Write, Some(&self.events)) }
+        self.open(|| unsafe { Key::open(self.context, name, Mode::Write, Some(&self.events)) })
     }
 
-    /// Open several keys, with nothing between. Opening one may raise `expired`, and a subscriber may then remove keys that
-    /// are open already: if it was raised, all are closed and opened once more. The clock stands still within a command, so
-    /// none expires again, unless a subscriber puts an expired one there.
+    /// Open a key for reading, whichever of the module's types it holds; `None` if it does not exist.
+    pub fn read_any<'c>(&'c self, name: &'a Text) -> Result<Option<AnyKey<'c>>, Error> {
+        // SAFETY: as in `write`.
+        unsafe { AnyKey::open(self.context, name, Mode::Read, None) }
+    }
+
+    /// Open a key for writing, whichever of the module's types it holds; `None` if it does not exist.
+    pub fn write_any<'c>(&'c self, name: &'a Text) -> Result<Option<AnyKey<'c>>, Error> {
+        // SAFETY: as in `write`.
+        self.open(|| unsafe { AnyKey::open(self.context, name, Mode::Write, Some(&self.events)) })
+    }
+
+    /// Open keys, one or several, with nothing between. Opening one may raise `expired`, and a subscriber may then put another
+    /// value there, or remove keys that are open already: if it was raised, all are closed and opened once more. The
+    /// clock stands still within a command, so none expires again, unless a subscriber puts an expired one there.
     #[inline(always)]
-    pub fn open_all<T>(&self, open: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+    pub fn open<T>(&self, open: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
         let before = events::expired();
         let opened = open();
         if events::expired() == before {
@@ -119,18 +131,6 @@ impl<'a> Call<'a> {
             true => opened,
             false => Err(Error::NotOpened),
         }
-    }
-
-    /// Open a key for reading, whichever of the module's types it holds; `None` if it does not exist.
-    pub fn read_any<'c>(&'c self, name: &'a Text) -> Result<Option<AnyKey<'c>>, Error> {
-        // SAFETY: as in `write`.
-        unsafe { AnyKey::open(self.context, name, Mode::Read, None) }
-    }
-
-    /// Open a key for writing, whichever of the module's types it holds; `None` if it does not exist.
-    pub fn write_any<'c>(&'c self, name: &'a Text) -> Result<Option<AnyKey<'c>>, Error> {
-        // SAFETY: as in `write`.
-        unsafe { AnyKey::open(self.context, name, Mode::Write, Some(&self.events)) }
     }
 
     /// Replicate an effect on a key, also into the append-only file.

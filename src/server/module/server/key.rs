@@ -50,11 +50,11 @@ impl Moment {
     }
 
     /// `end` shifted to the server's clock: as far ahead of the clock as `end` is of this moment. So a replayed log keeps its
-    /// keys for as long as they would have lived.
+    /// keys for as long as they would have lived. An end that is longer past than the clock has run is at its beginning.
     fn by_clock(self, end: u64, context: Context) -> u64 {
         match self {
             Moment::Clock(_) => end,
-            Moment::At(now) => context.clock() + end - now,
+            Moment::At(now) => (context.clock() + end).saturating_sub(now),
         }
     }
 }
@@ -241,7 +241,7 @@ impl<'a, V: Value> Key<'a, V> {
     #[inline(always)]
     pub fn entry(&self) -> Option<&V> {
         // SAFETY: the key owns it, and this borrows the key: whatever changes or frees it here borrows the key exclusively.
-        // Nobody else can: events are raised when keys are closed, except `expired`, for which see `Call::open_all`.
+        // Nobody else can: events are raised when keys are closed, except `expired`, for which see `Call::open`.
         unsafe { self.handle.value.cast::<V>().as_ref() }
     }
 
