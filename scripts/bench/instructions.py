@@ -11,10 +11,14 @@ import re
 import shutil
 import subprocess
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.contents import info
+from support.resp import Connection, encode
 from support.server import MODULE, Binaries, Server
+from support.waiting import eventually
 
 from .contenders import FULL, HOUR, LIMIT, full_ring, mallow
 from .load import FLOOR_MODULE, Load
@@ -38,6 +42,8 @@ CASES = {
 }
 # A HOLD and a RELEASE by turns, beside so many live holds: per command, half of what a pair costs.
 HOLD_AND_RELEASE = {f"hold and release, {live} live": live for live in (1, 100, 10_000)}
+# While a client waits for another key.
+BESIDE_A_WAITER = {"granted, a client waits elsewhere": CASES["granted"]}
 COUNTED_FOR_TOP = {"denied, counted for TOP": CASES["denied"]}
 TOP = {"top 10 of 100": ("SWLIMIT.TOP", 10)}
 MOST = 1.01  # times the module's own instructions at the revision that is compared with
@@ -107,7 +113,7 @@ def measure(revision=None):
 def count(module, older=False):
     """The cost of each case with this module; an older one may refuse some of them, which are left out."""
     pairs = {case: hold_and_release(live) for case, live in HOLD_AND_RELEASE.items()}
-    return count_with(0, CASES | pairs, module, older) | count_with(100, COUNTED_FOR_TOP | TOP, module, older)
+    return count_with(0, CASES | pairs | BESIDE_A_WAITER, module, older) | count_with(100, COUNTED_FOR_TOP | TOP, module, older)
 
 
 def count_with(top_keys, cases, module, older):
@@ -116,7 +122,7 @@ def count_with(top_keys, cases, module, older):
               "--callgrind-out-file=callgrind"]
     costs = {}
     server = Server(Binaries.installed(), {"loadmodule": FLOOR_MODULE}, module, before=before, ready_seconds=120)
-    with server, Load(server, clients=1) as load:
+    with server, Load(server, clients=1) as load, ExitStack() as stack:
         for commands in full_ring(["instructions:ful"], FULL_QUOTA, HOUR):
             if commands:
                 load.run_all(commands)
@@ -130,6 +136,11 @@ def count_with(top_keys, cases, module, older):
             load.run_all([("SWLIMIT.ALLOW", f"instructions:{number}", 0, *QUOTA[1:]) for number in range(top_keys)])
         for case, words in cases.items():
             print(f"instructions: {case}", flush=True)
+            if case in BESIDE_A_WAITER:
+                waits = stack.enter_context(Connection(server.port))
+                server.cli("SWLIMIT.BLOCK", "instructions:wait", "1h")
+                waits.send(encode("SWLIMIT.ACQUIRE", "instructions:wait", *QUOTA, "2h"))
+                eventually(lambda: info(server)["swlimit_waiting"], 1)
             try:
                 run(server, load, words, WARM_UP)
             except RuntimeError:

@@ -5,12 +5,13 @@ import time
 
 import pytest
 
-from support.contents import idle
+from support.contents import idle, info
 from support.resp import Connection, encode
 from support.waiters import waiting
 from support.waiting import eventually
 
 CROWD = 10_000
+LONG_NAME = 4_000_000
 DAY = ("1d", "1h")
 
 
@@ -67,3 +68,34 @@ def test_ten_thousand_that_time_out_at_once(crowd, report):
             assert begun < before + 30
         report(f"{CROWD} timeouts: others were answered within {1000 * worst:.0f} ms")
         assert all(connection.reply()[0] == 0 for connection in connections)
+
+
+def test_a_long_name_is_kept_once(server, report):
+    """Who waits on it takes what a client of the server's own BLPOP takes: the words, and at times what they came in."""
+    names = [str(number) * LONG_NAME for number in range(9)]
+    with Connection(server.port) as admin:
+        def taken(*words, waits_before=()):
+            """The bytes that each client takes which sends this, with its name first."""
+            admin.calls(("SWLIMIT.BLOCK", name, "1h") for name in waits_before)
+            before = used(server)
+            connections = [Connection(server.port) for _ in names]
+            for connection, name in zip(connections, names):
+                connection.send(encode(words[0], name, *words[1:]))
+            eventually(lambda: info(server, "clients")["blocked_clients"], len(names))
+            each = (used(server) - before) // len(names)
+            for connection in connections:
+                connection.close()
+            eventually(lambda: info(server, "clients")["blocked_clients"], 0)
+            return each
+
+        own = taken("BLPOP", 0)
+        rates = taken("SWLIMIT.ACQUIRE", 1, *DAY, "2h", waits_before=names)
+        admin.call("FLUSHALL", "SYNC")
+        admin.calls(("SWLIMIT.HOLD", name, 1, "1h", "id") for name in names)
+        holds = taken("SWLIMIT.HOLD", 1, "1h", "other", "WAIT", "1h")
+    report(f"{LONG_NAME} bytes of a name: {own} a client of BLPOP, {rates} of ACQUIRE, {holds} of HOLD")
+    assert max(rates, holds) < 2.5 * LONG_NAME
+
+
+def used(server):
+    return info(server, "memory")["used_memory"]

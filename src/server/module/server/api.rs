@@ -99,6 +99,7 @@ required! {
     RedisModule_ReplyWithLongLong
     RedisModule_ReplyWithMap
     RedisModule_ReplyWithStringBuffer
+    RedisModule_RetainString
     RedisModule_SaveStringBuffer
     RedisModule_SelectDb
     RedisModule_ServerInfoGetFieldC

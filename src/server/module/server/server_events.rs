@@ -39,8 +39,9 @@ unsafe extern "C" fn on_event<W: Waiting>(
 ) {
     match (event.id, subevent) {
         (raw::REDISMODULE_EVENT_CRON_LOOP, _) => {
-            // SAFETY: the context of this callback.
-            listeners::look(unsafe { Context::new(ctx) });
+            // SAFETY: the context and the data of this event.
+            let (context, crons) = unsafe { (Context::new(ctx), (*data.cast::<raw::RedisModuleCronLoopInfo>()).hz) };
+            listeners::look_at_times(context, crons.unsigned_abs());
             W::check();
         }
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, now) => {

@@ -1,6 +1,8 @@
 //! The server's strings: arguments, key names, and the arguments of effects.
 
+use std::borrow::Borrow;
 use std::ffi::{c_longlong, CStr};
+use std::hash::{Hash, Hasher};
 use std::ptr;
 use std::slice;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -41,14 +43,24 @@ impl Text {
         }
     }
 
+    /// The same string, kept without a copy for as long as this is: an argument of a call outlives it then.
+    pub fn share(&self) -> OwnText {
+        // SAFETY: a string that is alive, of which one more reference is held.
+        unsafe { api!(RedisModule_RetainString(ptr::null_mut(), self.0)) };
+        OwnText(Text(self.0))
+    }
+
     pub(super) fn raw(&self) -> *mut raw::RedisModuleString {
         self.0
     }
 }
 
-/// An owned string of the server's.
+/// An owned string of the server's, or a share of one. It is compared by its bytes.
 #[repr(transparent)]
 pub struct OwnText(Text);
+
+// SAFETY: only the server's main thread handles them; what is static has to be `Send`.
+unsafe impl Send for OwnText {}
 
 impl OwnText {
     /// A string with these bytes.
@@ -87,9 +99,35 @@ impl std::ops::Deref for OwnText {
     }
 }
 
+impl Clone for OwnText {
+    fn clone(&self) -> Self {
+        self.share()
+    }
+}
+
+impl PartialEq for OwnText {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes() == other.bytes()
+    }
+}
+
+impl Eq for OwnText {}
+
+impl Hash for OwnText {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.bytes().hash(state);
+    }
+}
+
+impl Borrow<[u8]> for OwnText {
+    fn borrow(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
 impl Drop for OwnText {
     fn drop(&mut self) {
-        // SAFETY: made in `new` and freed only here; who else needs the string holds a reference.
+        // SAFETY: made in `new` or shared, and freed only here; who else needs the string holds a reference.
         unsafe { api!(RedisModule_FreeString(ptr::null_mut(), self.0.raw())) };
     }
 }

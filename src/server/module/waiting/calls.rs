@@ -3,7 +3,7 @@
 use swlimit_hold::Holds;
 
 use super::grants;
-use super::queues::{QueueKey, Waiter, Wish};
+use super::queues::{WaiterId, Wish};
 use super::state::{monotonic_clock, state, Client, Outcome};
 use super::turns::{set_timer, Turns};
 use crate::configuration::MAX_WAITING;
@@ -18,36 +18,36 @@ impl<'a> Call<'a> {
         if statistics::WAITING.get() == 0 {
             return None;
         }
-        let (key, mut state) = ((self.database(), name.bytes().into()), state());
-        let is_turn = state.granting.take_if(|granting| *granting == key).is_some();
-        state.queues.due(&key).filter(|_| !is_turn)
+        let mut state = state();
+        let queue = state.queues.find(self.database(), name.bytes())?;
+        let is_turn = state.granting.take_if(|granting| *granting == queue).is_some();
+        state.queues.due(queue).filter(|_| !is_turn)
     }
 
     /// Block the client at the end of the key's queue for at most `timeout` ms. `due` is when its wish may be granted if
     /// nothing else is counted, in Unix ms. A hold's id waits once: a new waiter replaces the old one and keeps its place.
     pub fn wait(&self, name: &Text, wish: Wish, timeout: u64, due: u64) -> Result<Reply, Error> {
-        let key: QueueKey = (self.database(), name.bytes().into());
+        let database = self.database();
         let before = match &wish {
-            Wish::Hold { id, .. } => state().queues.waiter_for(&key, id),
+            Wish::Hold { id, .. } => waiter_for(database, name, id),
             Wish::Units(_) => None,
         };
         if before.is_none() && state().queues.len() as u64 >= MAX_WAITING.get() {
             return Err(Error::TooManyWaiting);
         }
-        let user = self.user_name().map(|name| name.bytes().into());
-        let words = self.arguments().iter().map(|word| word.bytes().into()).collect();
+        let (user, words) = (self.user_name(), self.arguments().iter().map(Text::share).collect());
         let client = self.block::<Turns>();
-        let waiter = Waiter { key, wish, deadline: monotonic_clock() + timeout };
+        let deadline = monotonic_clock() + timeout;
         if let Some(waiter) = before {
             grants::replace(waiter);
         }
         let mut state = state();
         let id = match before {
             Some(id) => {
-                state.queues.replace(id, waiter);
+                state.queues.replace(id, wish, deadline);
                 id
             }
-            None => state.queues.push(waiter, due),
+            None => state.queues.push(database, &name.share(), wish, deadline, due),
         };
         state.clients.insert(client, Client { waiter: Some(id), user, words, outcome: None });
         state.by_waiter.insert(id, client);
@@ -63,9 +63,9 @@ impl<'a> Call<'a> {
             return Ok(());
         }
         self.write::<Holds>(name)?;
-        let key: QueueKey = (self.database(), name.bytes().into());
+        let database = self.database();
         for hold in holds {
-            let waiter = state().queues.waiter_for(&key, hold.bytes());
+            let waiter = waiter_for(database, name, hold.bytes());
             let denied = waiter.map(|waiter| grants::deny(**self, self.clock(), waiter));
             if denied == Some(true) {
                 self.notify(c"swlimit.denied", name);
@@ -81,12 +81,18 @@ impl<'a> Call<'a> {
         if state.unsent + state.refunds.len() == 0 {
             return;
         }
-        let key: QueueKey = (self.database(), name.bytes().into());
-        state.refunds.retain(|refund| !refund.is_of(&key, hold));
+        let key = (self.database(), name.bytes());
+        state.refunds.retain(|refund| !refund.is_of(key, hold));
         for client in state.clients.values_mut() {
             if let Some(Outcome::Granted(_, refund)) = &mut client.outcome {
-                refund.take_if(|refund| refund.is_of(&key, hold));
+                refund.take_if(|refund| refund.is_of(key, hold));
             }
         }
     }
+}
+
+/// Who waits for the hold of this id.
+fn waiter_for(database: i32, name: &Text, hold: &[u8]) -> Option<WaiterId> {
+    let state = state();
+    state.queues.waiter_for(state.queues.find(database, name.bytes())?, hold)
 }

@@ -3,10 +3,10 @@
 use swlimit_hold::Holds;
 use swlimit_window::Entry;
 
-use super::queues::{QueueKey, Waiter, WaiterId, Wish};
-use super::state::{state, Granted, Outcome, PendingRefund};
+use super::queues::{QueueId, Waiter, WaiterId, Wish};
+use super::state::{state, Granted, Key, Outcome, PendingRefund};
 use crate::error::Error;
-use crate::server::{redirection, Admitted, CallReply, Caller, Context, Key, Moment, OwnText, Text};
+use crate::server::{self, redirection, Admitted, CallReply, Caller, Context, Moment, OwnText, Text};
 use crate::statistics;
 
 /// The server asks about a client that does not wait.
@@ -14,32 +14,30 @@ pub const UNKNOWN_CLIENT: &str = "ERR unknown blocked client";
 const WAITS_ELSEWHERE: &str = "UNBLOCKED another client now waits for this id";
 
 /// Grant the first waiter of a queue, if it fits. The next one is due at once.
-pub fn try_grant(context: Context, now: u64, key: &QueueKey) {
-    let Some((id, wish)) = state().queues.first(key).map(|(id, waiter)| (id, waiter.wish.clone())) else {
-        return;
-    };
-    let name = OwnText::new(&key.1);
+pub fn try_grant(context: Context, now: u64, queue: QueueId) {
+    let Some((id, wish, key)) = first(queue) else { return };
+    let name = &key.1;
     context.select(key.0);
-    if let Ok(Some(due)) = denied_until(context, now, &name, &wish) {
-        return state().queues.set_due(key, due);
+    if let Ok(Some(due)) = denied_until(context, now, name, &wish) {
+        return state().queues.set_due(queue, due);
     }
     let Some((user, words)) = command(id) else {
         end(id, Outcome::Error(UNKNOWN_CLIENT.into()));
         return;
     };
-    if let Err(error) = check_rights(user.as_deref(), &words, &name, key.0, &wish) {
+    if let Err(error) = check_rights(user.as_deref(), &words, name, key.0, &wish) {
         end(id, Outcome::Error(error.to_string()));
         return;
     }
     // ALLOW or HOLD counts, replicates and notifies, or returns the error that the waiter gets.
-    let outcome = match call_to_grant(context, key, &words, &name, &wish) {
-        CallReply::SlotElsewhere => Outcome::Error(redirection(context, &name)),
+    let outcome = match call_to_grant(context, queue, &words, name, &wish) {
+        CallReply::SlotElsewhere => Outcome::Error(redirection(context, name)),
         CallReply::Error(error) => Outcome::Error(error),
         CallReply::Array(reply) => {
             let reply: Vec<i64> = reply.iter().filter_map(CallReply::integer).collect();
             if reply.first() == Some(&0) {
                 // The clock was set back since `denied_until`.
-                return state().queues.set_due(key, now + 1);
+                return state().queues.set_due(queue, now + 1);
             }
             statistics::ACQUIRED.add(1);
             let of = match wish {
@@ -48,11 +46,24 @@ pub fn try_grant(context: Context, now: u64, key: &QueueKey) {
                     Granted::Hold { id, token: reply.last().map_or(0, |token| token.unsigned_abs()) }
                 }
             };
-            Outcome::Granted(reply, Some(PendingRefund { key: key.clone(), of }))
+            Outcome::Granted(reply, Some(PendingRefund { key, of }))
         }
         _ => Outcome::Error("ERR unexpected reply".into()),
     };
     end(id, outcome);
+}
+
+/// The first waiter of a queue, what it wants, and the key.
+fn first(queue: QueueId) -> Option<(WaiterId, Wish, Key)> {
+    let state = state();
+    let (id, waiter) = state.queues.first(queue)?;
+    Some((id, waiter.wish.clone(), state.queues.key(queue)?))
+}
+
+/// The key that a waiter waits for.
+pub fn key_of(id: WaiterId) -> Option<Key> {
+    let state = state();
+    state.queues.key(state.queues.waiter(id)?.queue)
 }
 
 /// When a denied wish may be granted, in Unix ms; `None` when it can be now.
@@ -88,11 +99,10 @@ fn peek(context: Context, now: u64, name: &Text, wish: &Wish) -> Result<Admitted
 }
 
 /// A waiter's ACL user, and its command.
-fn command(id: WaiterId) -> Option<(Option<OwnText>, Vec<OwnText>)> {
+fn command(id: WaiterId) -> Option<(Option<OwnText>, Box<[OwnText]>)> {
     let state = state();
     let client = state.clients.get(state.by_waiter.get(&id)?)?;
-    let words = client.words.iter().map(|word| OwnText::new(word)).collect();
-    Some((client.user.as_deref().map(OwnText::new), words))
+    Some((client.user.clone(), client.words.clone()))
 }
 
 /// NOPERM if the waiter's user has lost its rights since it began to wait.
@@ -111,7 +121,7 @@ fn check_rights(user: Option<&Text>, words: &[OwnText], key: &Text, database: i3
 const QUOTA: usize = 2;
 
 /// Call the command that grants a wish, with the words for it that the client has given.
-fn call_to_grant(context: Context, key: &QueueKey, command: &[OwnText], name: &Text, wish: &Wish) -> CallReply {
+fn call_to_grant(context: Context, queue: QueueId, command: &[OwnText], name: &Text, wish: &Wish) -> CallReply {
     let Some([first, second, third]) = command.get(QUOTA..).and_then(<[OwnText]>::first_chunk) else {
         return CallReply::Other;
     };
@@ -126,7 +136,7 @@ fn call_to_grant(context: Context, key: &QueueKey, command: &[OwnText], name: &T
             context.call_deny_oom(c"SWLIMIT.ALLOW", &words)
         }
         Wish::Hold { .. } => {
-            state().granting = Some(key.clone());
+            state().granting = Some(queue);
             let reply = context.call_deny_oom(c"SWLIMIT.HOLD", &words);
             state().granting = None;
             reply
@@ -136,10 +146,10 @@ fn call_to_grant(context: Context, key: &QueueKey, command: &[OwnText], name: &T
 
 /// End a wait without a grant; whether that is a denial, whose event is still to be raised.
 pub fn deny(context: Context, now: u64, id: WaiterId) -> bool {
-    let Some(Waiter { key, wish, .. }) = state().queues.waiter(id).cloned() else { return false };
-    let name = OwnText::new(&key.1);
-    context.select(key.0);
-    let outcome = denial(context, now, &key, &name, &wish);
+    let Some(Waiter { queue, wish, .. }) = state().queues.waiter(id).cloned() else { return false };
+    let Some((database, name)) = key_of(id) else { return false };
+    context.select(database);
+    let outcome = denial(context, now, queue, &name, &wish);
     let is_denial = matches!(outcome, Outcome::Denied(_));
     let is_denied = end(id, outcome) && is_denial;
     if is_denied {
@@ -149,13 +159,13 @@ pub fn deny(context: Context, now: u64, id: WaiterId) -> bool {
 }
 
 /// The outcome of a wait without a grant.
-fn denial(context: Context, now: u64, key: &QueueKey, name: &Text, wish: &Wish) -> Outcome {
+fn denial(context: Context, now: u64, queue: QueueId, name: &Text, wish: &Wish) -> Outcome {
     if context.slot_is_elsewhere(name) {
         return Outcome::Error(redirection(context, name));
     }
     match peek(context, now, name, wish) {
         Ok(decision) => {
-            let due = state().queues.due(key).unwrap_or(0);
+            let due = state().queues.due(queue).unwrap_or(0);
             Outcome::Denied(decision.behind(due.saturating_sub(now).max(1)))
         }
         Err(error) => Outcome::Error(error.to_string()),
@@ -193,22 +203,21 @@ pub fn replace(id: WaiterId) {
 /// would replicate as part of the command that disconnected the client.
 pub fn refund_gone_clients(context: Context) {
     let refunds = std::mem::take(&mut state().refunds);
-    for PendingRefund { key, of } in refunds {
-        context.select(key.0);
+    for PendingRefund { key: (database, name), of } in refunds {
+        context.select(database);
         match of {
             Granted::Units { units, instant } => {
                 let (units, instant) = (units.to_string(), instant.to_string());
-                let words = [&key.1[..], units.as_bytes(), b"SINCE", instant.as_bytes()].map(OwnText::new);
-                context.call(c"SWLIMIT.REFUND", &words.each_ref().map(|word| &**word));
+                let [units, since, instant] = [units.as_bytes(), b"SINCE", instant.as_bytes()].map(OwnText::new);
+                context.call(c"SWLIMIT.REFUND", &[&name, &units, &since, &instant]);
             }
             Granted::Hold { id, token } => {
-                let words = [&key.1[..], &id].map(OwnText::new);
                 let now = context.clock();
-                let is_same = |key: Key<Holds>| {
+                let is_same = |key: server::Key<Holds>| {
                     key.entry().and_then(|holds| holds.get(&id, now)).is_some_and(|hold| hold.token() == token)
                 };
-                if context.read(&words[0]).is_ok_and(is_same) {
-                    context.call(c"SWLIMIT.RELEASE", &words.each_ref().map(|word| &**word));
+                if context.read(&name).is_ok_and(is_same) {
+                    context.call(c"SWLIMIT.RELEASE", &[&name, &OwnText::new(&id)]);
                 }
             }
         }

@@ -7,9 +7,12 @@ use std::time::Instant;
 
 use lazy_static::lazy_static;
 
-use super::queues::{QueueKey, Queues, WaiterId};
-use crate::server::{wall_clock, Admitted, BlockedClient, Timer};
+use super::queues::{QueueId, Queues, WaiterId};
+use crate::server::{wall_clock, Admitted, BlockedClient, OwnText, Timer};
 use crate::statistics;
+
+/// A key: its database and its name.
+pub type Key = (i32, OwnText);
 
 /// How a wait ended.
 pub enum Outcome {
@@ -26,16 +29,16 @@ pub struct Client {
     /// Its place in a queue; `None` when another client has taken that over.
     pub waiter: Option<WaiterId>,
     /// Its ACL user, if it has one.
-    pub user: Option<Box<[u8]>>,
-    /// Its command: name, key, limit, window, resolution, and so on.
-    pub words: Box<[Box<[u8]>]>,
+    pub user: Option<OwnText>,
+    /// Its command: name, key, limit, window, resolution, and so on; the server keeps these strings for it, too.
+    pub words: Box<[OwnText]>,
     /// What it is answered, once that is known.
     pub outcome: Option<Outcome>,
 }
 
 /// What was granted, to give back if the client is gone before its reply.
 pub struct PendingRefund {
-    pub key: QueueKey,
+    pub key: Key,
     pub of: Granted,
 }
 
@@ -49,14 +52,15 @@ pub enum Granted {
 
 impl PendingRefund {
     /// Whether it is of this hold.
-    pub fn is_of(&self, key: &QueueKey, hold: &[u8]) -> bool {
-        matches!(&self.of, Granted::Hold { id, .. } if **id == *hold) && self.key == *key
+    pub fn is_of(&self, (database, name): (i32, &[u8]), hold: &[u8]) -> bool {
+        let is_hold = matches!(&self.of, Granted::Hold { id, .. } if **id == *hold);
+        is_hold && self.key.0 == database && self.key.1.bytes() == name
     }
 }
 
 #[derive(Default)]
 pub struct State {
-    pub queues: Queues,
+    pub queues: Queues<OwnText>,
     /// Those that wait, and those whose reply has not been sent.
     pub clients: HashMap<BlockedClient, Client>,
     /// The clients of the waiters.
@@ -64,13 +68,13 @@ pub struct State {
     pub refunds: Vec<PendingRefund>,
     /// Grants whose reply has not been sent.
     pub unsent: usize,
-    /// The key whose first waiter HOLD is called for: that call alone does not queue.
-    pub granting: Option<QueueKey>,
+    /// The queue whose first waiter HOLD is called for: that call alone does not queue.
+    pub granting: Option<QueueId>,
     /// Clients whose wait has ended, for the timer to unblock. A command does not, because Redis 7.0 sends no reply at all to
     /// a client that is unblocked by a module and by `CLIENT UNBLOCK … TIMEOUT` before it has answered.
     pub ended: Vec<BlockedClient>,
     /// Key events that the timer raises when nothing is in use.
-    pub events: Vec<(QueueKey, &'static CStr)>,
+    pub events: Vec<(Key, &'static CStr)>,
     /// The timer, and when it runs, in ms by the monotonic clock.
     pub timer: Option<(Timer, u64)>,
     /// Whether the timer's callback is running, which sets the timer again when it ends.

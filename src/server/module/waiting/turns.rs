@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::grants::{deny, end, refund_gone_clients, try_grant, UNKNOWN_CLIENT};
-use super::queues::{QueueKey, WaiterId};
+use super::grants::{deny, end, key_of, refund_gone_clients, try_grant, UNKNOWN_CLIENT};
+use super::queues::{QueueId, WaiterId};
 use super::state::{monotonic_clock, state, Outcome};
-use crate::server::{Answer, BlockedClient, Context, Listener, OwnText, Reply, Timer, Waiting};
+use crate::server::{Answer, BlockedClient, Context, Listener, Reply, Timer, Waiting};
 
 /// Who waits, in turn.
 pub struct Turns;
@@ -14,8 +14,10 @@ impl Turns {
     /// What makes the queue of a changed key due.
     pub const LISTENER: Listener = Listener {
         key_changed: |database, name| {
-            state().queues.set_due(&(database, name.into()), 0);
-            set_timer(0);
+            let waits = state().queues.wake(database, name);
+            if waits {
+                set_timer(0);
+            }
         },
         all_changed: |database| {
             state().queues.wake_all(database);
@@ -71,7 +73,7 @@ impl Waiting for Turns {
         }
         while let Some(task) = next_task(now, is_paused) {
             match task {
-                Task::TryGrant(key) => try_grant(context, now, &key),
+                Task::TryGrant(queue) => try_grant(context, now, queue),
                 Task::TimeIsUp(waiter) => deny_in_timer(context, now, waiter),
             }
             unblock_ended();
@@ -121,7 +123,7 @@ impl Outcome {
 
 /// The next thing to do.
 enum Task {
-    TryGrant(QueueKey),
+    TryGrant(QueueId),
     TimeIsUp(WaiterId),
 }
 
@@ -129,9 +131,9 @@ enum Task {
 fn next_task(now: u64, is_paused: bool) -> Option<Task> {
     let state = state();
     let due = state.queues.next_due().filter(|(due, _)| *due <= now && !is_paused);
-    due.map(|(_, key)| Task::TryGrant(key.clone())).or_else(|| {
+    due.map(|(_, queue)| Task::TryGrant(queue)).or_else(|| {
         let (deadline, waiter) = state.queues.next_deadline()?;
-        (*deadline <= monotonic_clock()).then_some(Task::TimeIsUp(*waiter))
+        (deadline <= monotonic_clock()).then_some(Task::TimeIsUp(waiter))
     })
 }
 
@@ -146,13 +148,13 @@ fn raise_events(context: Context) {
     let events = std::mem::take(&mut state().events);
     for (key, event) in events {
         context.select(key.0);
-        context.raise(event, &OwnText::new(&key.1));
+        context.raise(event, &key.1);
     }
 }
 
 /// End a wait without a grant, and let the timer raise the event of a denial.
 fn deny_in_timer(context: Context, now: u64, id: WaiterId) {
-    let key = state().queues.waiter(id).map(|waiter| waiter.key.clone());
+    let key = key_of(id);
     if deny(context, now, id) {
         state().events.extend(key.map(|key| (key, c"swlimit.denied")));
         set_timer(0);

@@ -10,13 +10,13 @@
 //! fork that writes its base. The server announces each snapshot to modules before it goes on with commands: `FORK_CHILD`
 //! at a fork (full synchronization, disk-based, diskless or by a second channel; BGSAVE; an append-only file that is
 //! switched on or rewritten), `PERSISTENCE` at a save without one (SAVE, SHUTDOWN). From then on effects are sent, until a
-//! cron finds a primary without replicas, backlog and append-only file. That cron runs at least once a second,
+//! cron finds a primary without replicas, backlog and append-only file. That cron runs once to ten times a second,
 //! between commands, so never within a transaction, a script or a waiting client's turn. A replica, which others may
 //! follow as soon as it is promoted, and a cluster's node, whose slots may migrate, always send effects.
 //!
 //! Were a listener missed, its copy would get the client's own command, and count the same units by its own clock.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use redis_module::raw;
 
@@ -56,8 +56,26 @@ pub fn expect() {
     NONE.store(false, Ordering::Relaxed);
 }
 
-/// Look for listeners. No command is under way.
-pub fn look(context: Context) {
+/// How often to look in a second, at most: it takes the server's INFO about replication.
+const LOOKS: u32 = 10;
+/// The crons since the last look.
+static CRONS: AtomicU32 = AtomicU32::new(0);
+
+/// Look for listeners in some of the server's crons, of which there are so many in a second. No command is under way.
+pub fn look_at_times(context: Context, crons_a_second: u32) {
+    if is_time(crons_a_second) {
+        look(context);
+    }
+}
+
+fn is_time(crons_a_second: u32) -> bool {
+    let crons = CRONS.load(Ordering::Relaxed) + 1;
+    let is_time = crons >= crons_a_second / LOOKS;
+    CRONS.store(if is_time { 0 } else { crons }, Ordering::Relaxed);
+    is_time
+}
+
+fn look(context: Context) {
     let none = KNOWN.load(Ordering::Relaxed)
         && !context.has_flags(MAY_LISTEN)
         && context.replication([c"connected_slaves", c"repl_backlog_active"]) == [Some(0), Some(0)];
@@ -67,6 +85,14 @@ pub fn look(context: Context) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn looks_are_as_often_however_many_crons_there_are() {
+        for (crons_a_second, looks) in [(1, 1), (10, 10), (15, 15), (20, 10), (100, 10), (500, 10)] {
+            CRONS.store(0, Ordering::Relaxed);
+            assert_eq!((0..crons_a_second).filter(|_| is_time(crons_a_second)).count(), looks);
+        }
+    }
 
     #[test]
     fn releases_that_were_not_read_always_get_effects() {
