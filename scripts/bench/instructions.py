@@ -112,8 +112,8 @@ def measure(revision=None):
 
 def count(module, older=False):
     """The cost of each case with this module; an older one may refuse some of them, which are left out."""
-    pairs = {case: hold_and_release(live) for case, live in HOLD_AND_RELEASE.items()}
-    return count_with(0, CASES | pairs | BESIDE_A_WAITER, module, older) | count_with(100, COUNTED_FOR_TOP | TOP, module, older)
+    cases = CASES | {case: hold_and_release(live) for case, live in HOLD_AND_RELEASE.items()} | BESIDE_A_WAITER
+    return count_with(0, cases, module, older) | count_with(100, COUNTED_FOR_TOP | TOP, module, older)
 
 
 def count_with(top_keys, cases, module, older):

@@ -71,7 +71,7 @@ def test_ten_thousand_that_time_out_at_once(crowd, report):
 
 
 def test_a_long_name_is_kept_once(server, report):
-    """Who waits on it takes what a client of the server's own BLPOP takes: the words, and at times what they came in."""
+    """Who waits on it takes what a client of BLPOP takes: the words, and at times what they came in."""
     names = [str(number) * LONG_NAME for number in range(9)]
     with Connection(server.port) as admin:
         def taken(*words, waits_before=()):
