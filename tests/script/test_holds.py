@@ -186,3 +186,75 @@ def test_many_holds_end_at_once_within_the_time_limit(plain, ask):
     slow = plain.call("SLOWLOG", "GET", 128)
     plain.call("CONFIG", "SET", "lua-time-limit", 5000)
     assert all(entry[2] < 1_000_000 for entry in slow if entry[3][:1] == [b"EVALSHA"]), slow
+
+
+def put_holds(plain, count, units=1, ended=0):
+    """As the script keeps them: hold number n ends n ms after T, and of them the first `ended` end before."""
+    members = [-1000 * (T + count), b"l"]
+    for number in range(count):
+        members += [T + number + 1 - (0 if number >= ended else count + 1), b"e%d" % number,
+                    -1000 * T - number, b"t%d" % number]
+        if units > 1:
+            members += [units * 2.0**44, b"u%d" % number]
+    if units > 1:
+        members += [str(count * (units - 1) - 2**53), b"n"]
+    for start in range(0, len(members), 2000):
+        plain.call("ZADD", "h", *members[start:start + 2000])
+
+
+def test_an_end_is_found_by_its_rank(plain, ask):
+    """However many holds stand before it, where each has one unit."""
+    put_holds(plain, 20_000)
+    for limit in (1, 2, 9_999, 19_999, 20_000):
+        assert ask("HOLD", "h", limit, 60, "new", "AT", T) == [0, limit, 0, 20_001 - limit, 0, 0]
+    ask("HOLD", "h", 20_009, 60, "weighs", "COST", 2, "AT", T)
+    assert ask("RELEASE", "h", "weighs", "AT", T) == 2
+    assert ask("HOLD", "h", 7, 60, "new", "AT", T) == [0, 7, 0, 19_994, 0, 0]
+
+
+def test_no_denial_takes_more_than_a_thousand_holds_to_find(plain, ask):
+    """With other units: exact up to there, and not after the true instant beyond."""
+    put_holds(plain, 3_000, units=2)
+    assert ask("HOLD", "h", 6_000, 60, "new", "AT", T)[3] == 1
+    assert ask("HOLD", "h", 6_000, 60, "new", "COST", 1_997, "AT", T)[3] == 999
+    for limit in (4_001, 4_000, 3_999, 1):
+        assert ask("HOLD", "h", limit, 60, "new", "AT", T) == [0, limit, 0, 1_000, 0, 0]
+    plain.call("COPY", "h", "h2")
+    denied = ask("ADMIT", 2, "h", "h2", "HOLD", 1, 60, "new", 1, "HOLD", 1, 60, "new", 1, "AT", T)
+    assert denied == [0, [0, 1, 0, 999, 0, 0], [0, 1, 0, 1, 0, 0]]
+
+
+@pytest.mark.parametrize("units", [1, 2])
+def test_the_live_are_found_behind_those_that_ended(plain, ask, units):
+    put_holds(plain, 50_000, units, ended=49_999)
+    plain.call("SLOWLOG", "RESET")
+    assert ask("HOLDERS", "h", "AT", T) == [[b"49999", units, 0, 50_000, 1000 * T + 49_999]]
+    assert ask("HOLD", "h", 1, 60, "new", "AT", T) == [0, 1, 0, 50_000, 0, 0]
+    assert ask("HOLD", "h", units + 9, 60, "new", "COST", 10, "AT", T) == [0, units + 9, 9, 50_000, 0, 0]
+    assert [entry for entry in plain.call("SLOWLOG", "GET", 128) if entry[3][0].startswith(b"EVALSHA")] == []
+
+
+def test_holders_of_many(plain, ask):
+    """Of more than a thousand, those that end first; all, where all are asked for."""
+    put_holds(plain, 3_000, units=2)
+    ask("RENEW", "h", 60, 0, "AT", T)
+    assert [id for id, *_ in ask("HOLDERS", "h", 3, "AT", T)] == [b"1", b"2", b"3"]
+    assert [id for id, *_ in ask("HOLDERS", "h", 10_000, "AT", T)] == [b"%d" % number for number in range(3_000)]
+    ask("RELEASE", "h", *range(1, 2_001), "AT", T)
+    assert [id for id, *_ in ask("HOLDERS", "h", 3, "AT", T)] == [b"0", b"2001", b"2002"]
+
+
+AGAIN, NEW, WHO = ("HOLD", "h", 9, 90, "b", "COST", 2, "AT", T), COMMANDS[0], COMMANDS[6]
+
+
+@pytest.mark.parametrize("score, member, words", [
+    (T + 0.5, "eb", AGAIN), (T + 0.5, "ez", NEW), (T + 0.5, "ea", WHO), (-1.5, "tb", AGAIN), (0, "tb", WHO),
+    (1.5, "l", NEW), (-1.5, "l", NEW), (2.0**44 * 1.5, "ub", AGAIN), ("inf", "ub", WHO), (1.5, "n", NEW), (-2.0**53 - 2, "n", NEW)])
+def test_scores_that_stand_for_no_number_are_refused(plain, ask, score, member, words):
+    hold_some(ask)
+    plain.call("ZADD", "h", score, member)
+    if member == "ez":  # the last of them
+        ask("RELEASE", "h", "a", "b", "AT", T)
+    before = plain.call("DUMP", "h")
+    assert ask(*words) == WRONGTYPE
+    assert plain.call("DUMP", "h") == before

@@ -210,6 +210,15 @@ def test_damaged_values_stay(both):
         assert reply == 1 or both.connection.call("DUMP", name) == before
 
 
+def test_a_hold_without_its_token_is_named(both):
+    fill(both, "holds")
+    member = next(one for one in both.connection.call("ZRANGE", "holds", 0, -1) if one.startswith(b"t"))
+    both.connection.call("ZREM", "holds", member)
+    before = both.connection.call("DUMP", "holds")
+    assert both.take_over("holds") == "ERR the key is damaged: a hold has no token"
+    assert both.connection.call("DUMP", "holds") == before
+
+
 def test_replicas_get_the_module_s_effects(start):
     primary = start()
     replica = start(options={"replicaof": f"127.0.0.1 {primary.port}"})

@@ -99,7 +99,8 @@ else
       if token >= number then number = token + 1 end
       -- No key, or only an 'e' and a 't' for each live hold, and the 'l'. No token is ahead of the clock.
       if scores[2] ~= false or type(count) == 'table' or not (stored == 0 or scores[1] and stored == 2 * count + 1)
-        or now == 0 or token < (stored == 0 and 0 or 1) or number > MAX or number >= 1000 * (ends - 1) then -- not here
+        or now == 0 or token < (stored == 0 and 0 or 1) or token % 1 ~= 0 or number > MAX
+        or number >= 1000 * (ends - 1) then -- not here
       elseif count < limit and count < 100000 then
         local expiry, text = format('%d', ends), format('%d', -number)
         local outlived = call('ZCOUNT', key, expiry, '17592186044415') -- by holds that end no earlier
@@ -119,7 +120,7 @@ else
       elseif limit == 0 then return {0, 0, 0, -1, 0, 0}
       elseif count == limit then
         local first = call('ZRANGEBYSCORE', key, '0', '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
-        if first[2] then return {0, limit, 0, first[2] - now, 0, 0} end
+        if first[2] and first[2] % 1 == 0 then return {0, limit, 0, first[2] - now, 0, 0} end
       end
     end
   elseif packed == 'RELEASE' and #ARGV == 2 then
@@ -129,7 +130,7 @@ else
     if micros and ends and scores[3] == false and token and token > 0 and token <= MAX then
       micros, ends = micros + 0, ends + 0
       local now = clock[1] * 1000 + (micros - micros % 1000) / 1000
-      if now > 0 and ends > now and ends < 17592186044416 then
+      if now > 0 and ends > now and ends < 17592186044416 and ends % 1 == 0 and token % 1 == 0 then
         local done = call('ZREM', key, 'e' .. id, 't' .. id)
         if done ~= 2 and type(done) == 'table' then return {err = done.err} end
         -- The key expires earlier where no other hold ends as late.
@@ -710,13 +711,15 @@ end
 
 local LATEST_END = 9322559254740 -- of a hold: the latest instant of a token, and 3650 days
 local holds_of, peek_hold, decide_hold, granted_hold, keep, hold_again, release, sweep, show_holders
-local reservations_of, describe
+local live_units, reservations_of, describe
 if request.holding then
   local UNIT, NO_EXTRA = 17592186044416, -9007199254740992 -- 2^44, -2^53
   -- An instant that is given may be followed by an earlier one, so all that has ended goes.
   local MOST_HOLDS, MOST_SWEPT, CHUNK = 100000, at and '-1' or '200', 1000
   local spread = table.unpack or _G.unpack
   undone = {}
+
+  local looks -- at how many ends of holds this call may look to find when there is room, beside one a key
 
   local function decimal(number) return string.format('%d', number) end
   local function large(number) return string.format('%.17g', number) end
@@ -734,8 +737,8 @@ if request.holding then
 
   local function members(prefixes, names)
     local found = {}
-    for _, id in ipairs(names) do
-      for prefix in string.gmatch(prefixes, '.') do found[#found + 1] = prefix .. id end
+    for i = 1, #names do
+      for kind = 1, #prefixes do found[#found + 1] = string.sub(prefixes, kind, kind) .. names[i] end
     end
     return found
   end
@@ -745,10 +748,19 @@ if request.holding then
     return found
   end
 
+  -- A number that a score stands for; WRONGTYPE where somebody else has written it.
+  local function sound(number, least, most)
+    if not (number >= least and number <= most and number % 1 == 0) then fail(WRONGTYPE) end
+    return number
+  end
+
+  -- The units of a hold, of the score of its 'u', which is missing where that is one.
+  local function units_of(score) return score and sound(score / UNIT, 1, MAX) or 1 end
+
   -- The sum of units - 1 of holds.
   local function extra_of(key, names)
     local sum, found = 0, in_parts(ask, 'ZMSCORE', key, members('u', names))
-    for i = 1, #names do sum = sum + (found[i] and found[i] / UNIT - 1 or 0) end
+    for i = 1, #names do sum = sum + units_of(found[i]) - 1 end
     return sum
   end
 
@@ -763,12 +775,28 @@ if request.holding then
     if is_plain then found = ask('ZRANGE', key, '-1', '-1', 'WITHSCORES')
     else found = ask('ZREVRANGEBYSCORE', key, decimal(LATEST_END), '0', 'WITHSCORES', 'LIMIT', '0', '1')
     end
-    return math.max(0, tonumber(found[2] or 0))
+    return sound(math.max(0, tonumber(found[2] or 0)), 0, LATEST_END)
   end
 
   -- The first instant at which nothing of holds matters any more.
   local function end_of(token, last)
     return math.max(last, (token - token % 1000) / 1000 + 1)
+  end
+
+  -- How many units are live: as many as holds, and the sum of units - 1 of them, or of all but those that have ended,
+  -- whichever are fewer. Where both are many, they are summed only for somebody who has to know.
+  live_units = function(held, may_wait)
+    if held.units then return held.units end
+    local key, instant = held.key, decimal(math.min(now, LATEST_END))
+    local over = ask('ZCOUNT', key, '0', instant)
+    if may_wait and math.min(over, held.count) > CHUNK then return nil end
+    if over <= held.count then
+      held.units = held.count + sound(held.extra - extra_of(key, ended(held)), 0, MAX)
+    else
+      local live = ask('ZRANGEBYSCORE', key, '(' .. instant, decimal(LATEST_END))
+      held.units = held.count + extra_of(key, without_prefix(live))
+    end
+    return held.units
   end
 
   -- What a key holds at `now`: the largest token, how many are live, their units; and of these ids, by their places,
@@ -777,62 +805,73 @@ if request.holding then
     local wanted = members('etu', names)
     wanted[#wanted + 1], wanted[#wanted + 2] = 'l', 'n'
     local found = in_parts(ask, 'ZMSCORE', key, wanted)
-    local held = {key = key, token = 0, count = 0, units = 0, extra = 0, live = {}, is_plain = true}
+    local held = {key = key, token = 0, count = 0, units = nil, extra = 0, live = {}, is_plain = true}
     local token, extra = found[#wanted - 1], found[#wanted]
     local top = ask('ZRANGE', key, '-1', '-1', 'WITHSCORES')
-    if not top[1] then return held end
-    held.token = -(token or 0)
-    if not (held.token >= 1 and held.token <= MAX) then fail(WRONGTYPE) end -- somebody else has written it
+    if not top[1] then
+      held.units = 0
+      return held
+    end
+    held.token = sound(-(token or 0), 1, MAX)
     local score = tonumber(top[2])
     held.is_plain, held.count = score < UNIT, ask('ZCOUNT', key, '(' .. decimal(now), decimal(LATEST_END))
-    held.units = held.count
-    if held.is_plain then held.last = math.max(0, score)
+    if held.is_plain then held.last = sound(math.max(0, score), 0, LATEST_END)
     else
       held.last = last_end(key, false)
-      held.extra = extra and extra - NO_EXTRA
+      held.extra = extra and sound(extra - NO_EXTRA, 0, MAX)
         or extra_of(key, without_prefix(ask('ZRANGEBYSCORE', key, decimal(UNIT), '(' .. score_of_token(1))))
-      held.units = held.count + held.extra - extra_of(key, ended(held))
     end
+    if held.extra == 0 then held.units = held.count end
     held.ends = end_of(held.token, held.last)
     for i, id in ipairs(names) do
       local ends, own, units = tonumber(found[3 * i - 2] or 0), found[3 * i - 1], found[3 * i]
       if ends > now then
         if not own then fail(WRONGTYPE) end
-        held.live[i] = {id = id, ends = ends, token = -own, units = units and units / UNIT or 1, is_plain = not units}
+        held.live[i] = {id = id, ends = sound(ends, 0, LATEST_END), token = sound(-own, 1, MAX),
+          units = units_of(units), is_plain = not units}
       end
     end
     return held
   end
 
-  -- When so many live units will have ended.
-  local function freed_at(held, units)
-    local from, last = '(' .. decimal(now), decimal(LATEST_END)
-    if held.is_plain then
-      local place = decimal(units - 1)
-      return tonumber(ask('ZRANGEBYSCORE', held.key, from, last, 'WITHSCORES', 'LIMIT', place, '1')[2] or 0)
+  -- When no more than so many live units will be left; before that where more holds have to end than may be looked at.
+  -- Live ends stand side by side: by their places no member is counted off.
+  local function freed_at(held, room)
+    local key, first = held.key, ask('ZCOUNT', held.key, '-inf', decimal(math.min(now, LATEST_END)))
+    local units, place, last, sum = live_units(held, true), first, first + held.count - 1, 0
+    if units == held.count then place, last = last - room, last - room
+    else
+      looks = looks or CHUNK - (request.quotas and #request.quotas or 1)
+      last = math.min(last, first + looks)
+      looks = looks - (last - first)
     end
-    local sum, place, part = 0, 0, nil
-    repeat
-      part = ask('ZRANGEBYSCORE', held.key, from, last, 'WITHSCORES', 'LIMIT', decimal(place), '100')
+    while true do
+      local part = ask('ZRANGE', key, decimal(place), decimal(math.min(place + 99, last)), 'WITHSCORES')
       local names = {}
       for i = 1, #part, 2 do names[#names + 1] = 'u' .. string.sub(part[i], 2) end
-      local found = in_parts(ask, 'ZMSCORE', held.key, names)
+      local found = units == held.count and {} or in_parts(ask, 'ZMSCORE', key, names)
       for i = 1, #names do
-        sum = sum + (found[i] and found[i] / UNIT or 1)
-        if sum >= units then return tonumber(part[2 * i]) end
+        sum = sum + units_of(found[i])
+        local has_ended = place + i - 1 == last or sum >= held.count - room and sum >= live_units(held) - room
+        if has_ended then return sound(tonumber(part[2 * i]), now, LATEST_END) end
       end
+      if #names < 100 then fail(WRONGTYPE) end
       place = place + 100
-    until #part == 0
-    return now
+    end
+  end
+
+  -- What is left of a limit.
+  local function remains(held, limit)
+    return limit > held.count and math.max(0, limit - live_units(held)) or 0
   end
 
   -- How a request {limit, ttl, id, cost} reads to somebody who only looks.
   peek_hold = function(held, request)
-    local remaining, retry = math.max(0, request.limit - held.units), 0
+    local remaining, retry = remains(held, request.limit), 0
     local granted = (held.live[1] or request.cost <= remaining) and request.cost or 0
     if granted == 0 then
       local room = request.limit - request.cost
-      retry = room < 0 and -1 or math.max(0, freed_at(held, held.units - room) - now)
+      retry = room < 0 and -1 or math.max(0, freed_at(held, room) - now)
     end
     return {granted, request.limit, remaining, retry, 0, 0}
   end
@@ -844,7 +883,7 @@ if request.holding then
       if live.units ~= request.cost then fail(string.format('ERR id holds %.0f units', live.units)) end
       return live
     end
-    if request.cost > request.limit - held.units then return nil end
+    if request.cost > remains(held, request.limit) then return nil end
     if held.count >= MOST_HOLDS then fail('ERR too many holds') end
     local token = math.max(held.token + 1, now * 1000)
     if token > MAX then fail('ERR the fencing token of this key is used up') end
@@ -852,8 +891,8 @@ if request.holding then
   end
 
   granted_hold = function(held, request, hold)
-    local taken = held.units + (hold.is_new and hold.units or 0)
-    return {hold.units, request.limit, math.max(0, request.limit - taken), 0, request.ttl, hold.token}
+    local remaining = math.max(0, remains(held, request.limit) - (hold.is_new and hold.units or 0))
+    return {hold.units, request.limit, remaining, 0, request.ttl, hold.token}
   end
 
   -- §13: the key expires when nothing of it matters any more, `ends`; never before what this change has put there ends.
@@ -988,28 +1027,25 @@ if request.holding then
     return freed
   end
 
-  -- §13: the live holds, oldest first.
+  -- §13: the live holds, oldest first; where there are more than CHUNK, of those that end first.
   show_holders = function(held)
-    local rows, place = {}, 0
-    while #rows < math.min(request.shown, held.count) do
-      local part = ask('ZREVRANGEBYSCORE', held.key, '(0', '-inf', 'WITHSCORES', 'LIMIT', decimal(place),
-        decimal(CHUNK))
-      if #part == 0 then fail(WRONGTYPE) end
-      local names, tokens = {}, {}
-      for i = 1, #part, 2 do
-        if string.sub(part[i], 1, 1) == 't' then
-          names[#names + 1], tokens[#names + 1] = string.sub(part[i], 2), -part[i + 1]
-        end
-      end
-      local found = in_parts(ask, 'ZMSCORE', held.key, members('eu', names))
-      for i, id in ipairs(names) do
-        local ends, units = tonumber(found[2 * i - 1] or 0), found[2 * i]
-        if ends > now and #rows < request.shown then
-          local since = (tokens[i] - tokens[i] % 1000) / 1000
-          rows[#rows + 1] = {id, units and units / UNIT or 1, math.max(0, now - since), ends - now, tokens[i]}
-        end
-      end
-      place = place + CHUNK
+    local first = ask('ZCOUNT', held.key, '-inf', decimal(math.min(now, LATEST_END)))
+    local last = first + (held.count > CHUNK and math.min(held.count, request.shown) or held.count) - 1
+    local part = last >= first and ask('ZRANGE', held.key, decimal(first), decimal(last), 'WITHSCORES') or {}
+    local ids, tokens, place_of = {}, {}, {}
+    for i = 1, #part, 2 do ids[#ids + 1] = string.sub(part[i], 2) end
+    for i, score in ipairs(in_parts(ask, 'ZMSCORE', held.key, members('t', ids))) do
+      tokens[i] = sound(-(score or 0), 1, MAX)
+      place_of[tokens[i]] = i
+    end
+    table.sort(tokens)
+    local rows, shown = {}, {}
+    for i = 1, math.min(#tokens, request.shown) do shown[i] = ids[place_of[tokens[i]]] end
+    local units = in_parts(ask, 'ZMSCORE', held.key, members('u', shown))
+    for i, id in ipairs(shown) do
+      local token, ends = tokens[i], sound(tonumber(part[2 * place_of[tokens[i]]]), now, LATEST_END)
+      local since = (token - token % 1000) / 1000
+      rows[i] = {id, units_of(units[i]), math.max(0, now - since), ends - now, token}
     end
     return rows
   end
@@ -1057,8 +1093,9 @@ if command == 'HOLD' or command == 'RELEASE' or command == 'RENEW' or command ==
     elseif command == 'HOLD' then
       local hold = decide_hold(held, request)
       if not hold then return peek_hold(held, request) end
+      local reply = granted_hold(held, request, hold)
       keep(held, request, hold)
-      return granted_hold(held, request, hold)
+      return reply
     elseif command == 'RELEASE' then
       local live, seen = {}, {}
       for i, id in ipairs(ids) do
@@ -1519,7 +1556,7 @@ local function run()
     local value = redis.pcall('GETRANGE', key, '0', '3')
     if type(value) == 'table' and string.sub(value.err or '', 1, 9) == 'WRONGTYPE' then
       local held = holds_of(key, {})
-      return {'holds', held.count, 'units', held.units, 'end', held.count > 0 and held.last or 0, 'token', held.token,
+      return {'holds', held.count, 'units', live_units(held), 'end', held.count > 0 and held.last or 0, 'token', held.token,
         'memory', 122 * ask('ZCARD', key)} -- about
     end
     local entry, budget = open(key, true)

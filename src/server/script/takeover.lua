@@ -10,6 +10,7 @@
 -- memory, and answers WRONGTYPE: a first call of each kind tells whether all of them would be obeyed.
 
 local MOST, HEADER, SLOT, UNIT = '9007199254740991', 76, 16, 17592186044416
+local DAMAGED = 'ERR the key is damaged: '
 local key, unpack, format, spread = KEYS[1], struct.unpack, string.format, table.unpack or _G.unpack
 
 local function ask(...)
@@ -96,6 +97,7 @@ local function add_holds(members, till)
   end
   for i = 1, #ends, 2 do
     local id, token = ends[i], tokens[ends[i]]
+    if not token then error({err = DAMAGED .. 'a hold has no token'}, 0) end
     local kept = reserved[token]
     if kept then
       add('RESERVED', {'SWLIMIT.HOLD', key, MOST, '1ms', id, 'COST', units[id] or '1', 'AT', '0', 'END', ends[i + 1],
