@@ -97,6 +97,16 @@ def test_several_in_one_decision(start_daemon, start):
     assert calls == failed, "nothing is held by itself"
 
 
+def test_two_holds_of_one_key_in_one_request(start_daemon, start):
+    """A command takes each key once: they are two decisions, and not an error, which Envoy lets pass."""
+    daemon = start_daemon(LIMITS, start())
+    assert daemon.codes(of("a"), of("b")) == ("OK", "OK", "OK")
+    assert held(daemon) == ["a", "b"]
+    assert daemon.codes(of("a", hits=1, is_negative=True))[0] == "OK"
+    assert daemon.codes(of("c"), of("d"))[0] == "OVER_LIMIT"
+    assert held(daemon) == ["b"], "what the first granted is given back"
+
+
 class Slow(BaseHTTPRequestHandler):
     """Answers when the test says so."""
 

@@ -142,6 +142,25 @@ def test_leased_and_eventual_decide_near_the_request(daemon, server):
     eventually(lambda: counted(server, "{d}|background=x|1d") == 40)
 
 
+def test_leased_units_of_a_denied_request_go_back_by_their_lease(daemon, server):
+    """They may count for longer than the request has lasted: an age would name others' units."""
+    def by_lease():
+        daemon.ask("leased=y")
+        return daemon.metrics("swlimitd_decisions_total").get(("d", "leased", "granted", "lease"), 0)
+
+    before = by_lease()
+    eventually(lambda: by_lease() > before)
+    server.cli("CONFIG", "SET", "slowlog-log-slower-than", "0")
+    try:
+        for _ in range(50):
+            # Two groups: one of them is strict.
+            assert daemon.codes("leased=y", "strict=y")[0] in ("OK", "OVER_LIMIT")
+        refunds = [line for line in server.cli("SLOWLOG", "GET", "128").split("\n") if line in ("AGE", "SINCE")]
+        assert "SINCE" in refunds, refunds
+    finally:
+        server.cli("CONFIG", "SET", "slowlog-log-slower-than", "10000")
+
+
 def test_a_denied_request_leaves_nothing_to_be_told(daemon, server):
     """One background limit has granted, but nobody has the answer, when the other one denies."""
     for _ in range(20):

@@ -14,6 +14,8 @@ pub enum Error {
     Invalid(String),
     /// The server is there, but has not loaded the module.
     ModuleMissing,
+    /// The server's module is older than this command of it.
+    ModuleTooOld(String),
     /// The server decides with the script, which has no such command.
     NeedsModule,
     /// The server cannot decide now: not reached, too slow, loading, out of memory, read-only. `allow`, `peek`, `acquire`
@@ -35,6 +37,7 @@ impl fmt::Display for Error {
                 "the server has not loaded swlimit: start it with `--loadmodule PATH/swlimit.so`, or add `loadmodule \
                  PATH/swlimit.so` to its configuration",
             ),
+            Self::ModuleTooOld(command) => write!(f, "the server's module is too old for {command}: load a newer one"),
             Self::NeedsModule => {
                 f.write_str("this needs the module, and the server decides with the script: load the module")
             }
@@ -58,7 +61,7 @@ impl Error {
     /// Whether there is no such command, or not for this user; which keys the user may use is another matter.
     pub(crate) fn is_unknown_or_forbidden(&self) -> bool {
         match self {
-            Self::ModuleMissing | Self::NeedsModule => true,
+            Self::ModuleMissing | Self::ModuleTooOld(_) | Self::NeedsModule => true,
             Self::Refused(text) => text.starts_with("NOPERM") && text.ends_with(" command"),
             _ => false,
         }

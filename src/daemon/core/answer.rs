@@ -18,6 +18,8 @@ pub struct Answer {
     pub retry_after: Option<Duration>,
     /// `None` if nobody knows.
     pub reset_after: Option<Duration>,
+    /// Since when the units count, in Unix ms of the server's clock, if that is known.
+    pub since: Option<u64>,
     pub source: Source,
 }
 
@@ -30,6 +32,7 @@ impl From<&Decision> for Answer {
             remaining: decision.remaining(),
             retry_after: decision.retry_after(),
             reset_after: decision.reset_after(),
+            since: decision.since(),
             source: decision.source(),
         }
     }

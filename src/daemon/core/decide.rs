@@ -1,6 +1,6 @@
 //! Asks the questions of a plan in their order.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::time::Duration;
 
@@ -77,8 +77,8 @@ impl Limiters {
     /// Groups the questions into commands. Mode `local` comes first (its units can be given back exactly), mode
     /// `eventual` last (its units may already be on their way). One command takes windows with the same strictness, and
     /// in a cluster keys with the same hash tag; with a budget or a hold among them, it takes 64.
-    fn groups(&self, plan: &Plan) -> Vec<Vec<usize>> {
-        let mut groups: Vec<Group> = Vec::new();
+    fn groups<'p>(&self, plan: &'p Plan) -> Vec<Vec<usize>> {
+        let mut groups: Vec<Group<'p>> = Vec::new();
         let mut by_hash_tag: HashMap<&str, Vec<usize>, RandomState> = HashMap::default();
         for at in plan.together() {
             let Question { limit, key, .. } = &plan.questions[at];
@@ -91,7 +91,8 @@ impl Limiters {
             let is_window = limit.per.is_window();
             let strict = is_window.then_some(limit.strict);
             let rises = limit.warm_up.is_some();
-            let new = Group { stage, strict, is_admitted: !is_window, rises, questions: vec![at] };
+            let keys = HashSet::from_iter([key.as_str()]);
+            let new = Group { stage, strict, is_admitted: !is_window, rises, keys, questions: vec![at] };
             let known = by_hash_tag.entry(hash_tag).or_default();
             match known.iter().find(|at| stage == Stage::Server && groups[**at].accepts(&new)) {
                 Some(at) => groups[*at].add(new),
@@ -107,7 +108,7 @@ impl Limiters {
 }
 
 /// Questions of one command.
-struct Group {
+struct Group<'a> {
     stage: Stage,
     /// `None` as long as it has no window.
     strict: Option<bool>,
@@ -115,6 +116,8 @@ struct Group {
     is_admitted: bool,
     /// It has a limit with a warm-up, which ADMIT does not decide.
     rises: bool,
+    /// A command takes each key once.
+    keys: HashSet<&'a str, RandomState>,
     questions: Vec<usize>,
 }
 
@@ -126,18 +129,19 @@ enum Stage {
     Eventual,
 }
 
-impl Group {
+impl Group<'_> {
     fn accepts(&self, other: &Self) -> bool {
         let is_as_strict = self.strict.zip(other.strict).is_none_or(|(own, others)| own == others);
         let has_room = !(self.is_admitted || other.is_admitted) || self.questions.len() < MAX_ADMITTED;
         let is_one_command = !(self.rises || other.rises) || !(self.is_admitted || other.is_admitted);
-        self.stage == other.stage && is_as_strict && has_room && is_one_command
+        self.stage == other.stage && is_as_strict && has_room && is_one_command && self.keys.is_disjoint(&other.keys)
     }
 
     fn add(&mut self, other: Self) {
         self.strict = self.strict.or(other.strict);
         self.is_admitted |= other.is_admitted;
         self.rises |= other.rises;
+        self.keys.extend(other.keys);
         self.questions.extend(other.questions);
     }
 }
@@ -273,10 +277,13 @@ impl Deciding<'_> {
             if matches!(limit.per, Per::Period(_)) && reset_after <= Some(age) {
                 return None; // the period of the units has ended
             }
-            // In mode `eventual` they are the youngest units, which the server may not have counted yet.
+            // In mode `eventual` they are the youngest units, which the server may not have counted yet. Leased units may
+            // be older than the request: the lease knows since when they count.
             let has_age = limit.per.is_window() && limit.policy.mode != Mode::Eventual;
+            let since = self.answers[*at].and_then(|answer| answer.since);
+            let age = (has_age && since.is_none()).then_some(age);
             let limiter = self.limiters.of(limit).ok()?.into_owned();
-            let question = Question { age: has_age.then_some(age), ..question.clone().into_owned() };
+            let question = Question { age, since, ..question.clone().into_owned() };
             Some(async move {
                 if let Err(error) = limiter.refund(&question, None).await {
                     tracing::warn!(key = question.key, %error, "cannot refund the units of a denied request");
@@ -309,6 +316,7 @@ fn failed(question: &Question) -> Result<Answer, Refusal> {
         remaining: None,
         retry_after: Some(if granted { Duration::ZERO } else { window }),
         reset_after: None,
+        since: None,
         source: Source::Failure,
     })
 }

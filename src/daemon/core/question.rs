@@ -25,6 +25,8 @@ pub struct Question<'a> {
     pub wait: Option<Duration>,
     /// The units were used this long ago.
     pub age: Option<Duration>,
+    /// The units count since then, in Unix ms of the server's clock.
+    pub since: Option<u64>,
 }
 
 #[cfg(test)]
@@ -37,7 +39,7 @@ impl<'a> Question<'a> {
     /// Asks to count the hits, and denies the request if the limit does.
     pub fn new(limit: Cow<'a, Limit>, key: String, hits: u64) -> Self {
         let (operation, role) = (Operation::Allow, Role::Decides);
-        Self { operation, role, limit, key, id: None, hits, partial: false, wait: None, age: None }
+        Self { operation, role, limit, key, id: None, hits, partial: false, wait: None, age: None, since: None }
     }
 
     /// The question on its own, for work that outlives the request.
@@ -51,6 +53,7 @@ impl<'a> Question<'a> {
         let request = Request::new(&self.key).cost(self.hits);
         let request = if self.partial { request.partial() } else { request };
         let request = self.age.map_or(request, |age| request.age(age));
+        let request = self.since.map_or(request, |since| request.since(since));
         deadline.map_or(request, |deadline| request.deadline(deadline))
     }
 

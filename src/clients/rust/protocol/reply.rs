@@ -91,9 +91,16 @@ impl Reply {
         number(seconds)?.checked_mul(1000)?.checked_add(number(micros)? / 1000)
     }
 
-    fn integer(&self) -> Option<i64> {
+    /// An integer. Servers with another Lua, and proxies, may send it as a number with a fraction of 0, or as its digits.
+    pub(crate) fn integer(&self) -> Option<i64> {
         match self {
             Self::Integer(integer) => Some(*integer),
+            Self::Bytes(text) => {
+                let text = std::str::from_utf8(text).ok()?;
+                let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+                let is_digits = !whole.starts_with('+') && fraction.bytes().all(|digit| digit == b'0');
+                whole.parse().ok().filter(|_| is_digits)
+            }
             _ => None,
         }
     }
@@ -103,6 +110,21 @@ impl Reply {
         match self {
             Self::Nil => Error::Unavailable("no reply to this command".into()),
             _ => Error::Answer(self.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_may_come_as_integral_numbers_or_their_digits() {
+        let all = |texts: [&str; 5]| Reply::Array(texts.map(|text| Reply::Bytes(text.into())).to_vec()).decision();
+        let plain = Reply::Array([1, 10, 9, -1, 60_000].map(Reply::Integer).to_vec()).decision();
+        assert_eq!(all(["1.0", "10", "9.00", "-1", "60000."]), plain);
+        for wrong in ["1.5", "", "1e3", "one", "0x1", "+1", "inf", ".0", "99999999999999999999"] {
+            assert!(matches!(all([wrong, "10", "9", "0", "1"]), Err(Error::Answer(_))), "{wrong}");
         }
     }
 }

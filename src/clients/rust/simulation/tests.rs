@@ -608,6 +608,33 @@ fn a_cluster_that_is_far_away() {
     });
 }
 
+/// A node that has left the cluster tells an empty table: the others know more. While only such a node answers, no table is
+/// known, and what was known stays.
+#[test]
+fn a_seed_that_has_left_the_cluster() {
+    paused(async {
+        let fake = Fake::cluster(3);
+        fake.forget_slots(0);
+        let client = client(&fake);
+        let limiter = client.limiter(quota(30, 10_000, 10)).on_failure(OnFailure::Deny).build().unwrap();
+        let keys: Vec<_> = (0..20).map(|key| key.to_string()).filter(|key| fake.node(key) > 0).collect();
+        for key in &keys {
+            assert_eq!(allow(&limiter, key).await.source(), Source::Server, "{key}");
+        }
+        fake.fault_at(1, Fault::Down);
+        fake.fault_at(2, Fault::Down);
+        for key in &keys {
+            assert_eq!(allow(&limiter, key).await.source(), Source::Failure, "{key}");
+        }
+        sleep(Duration::from_secs(1)).await;
+        fake.fault(Fault::None);
+        sleep(Duration::from_secs(2)).await;
+        for key in &keys {
+            assert_eq!(allow(&limiter, key).await.source(), Source::Server, "{key}");
+        }
+    });
+}
+
 /// A cluster of which nothing is known yet, and of which no node answers, is away as one server would be.
 #[test]
 fn a_cluster_that_is_away_from_the_beginning() {

@@ -17,7 +17,7 @@ use super::reaper::Reaper;
 use super::rights::{Right, Rights};
 use super::topology::Topology;
 use crate::error::Error;
-use crate::protocol::{is_unknown_command, Command, Encoding, PREFIX};
+use crate::protocol::{is_unknown_command, Command, Encoding, PREFIX, TOO_OLD};
 use crate::servers::{Backend, ServerState, State};
 use crate::statistics::{Count, Counters};
 use crate::transport::{Events, Failure, Purpose, Reply};
@@ -264,6 +264,9 @@ impl Link {
     pub fn error(&self, text: String, key: &[u8]) -> Error {
         if is_failure(&text) {
             return Error::Unavailable(text.into());
+        }
+        if let Some(command) = text.strip_prefix(TOO_OLD) {
+            return Error::ModuleTooOld(command.to_owned());
         }
         if is_unknown_command(&text) {
             let node = self.topology.known(key);

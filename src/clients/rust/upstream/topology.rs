@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use futures_util::future::select_ok;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::{Mutex, RwLock};
 use redis::cluster_routing::Slot;
 use tokio::sync::watch;
@@ -20,6 +20,8 @@ use crate::servers::ServerState;
 use crate::statistics::Count;
 use crate::transport::{Failure, Purpose, Reply};
 
+/// Slots of a whole cluster.
+const SLOTS: usize = 16_384;
 /// How long a node may take to tell the slots.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -166,16 +168,27 @@ impl Cluster {
         node
     }
 
-    /// Asks all nodes that are known for the slots; the first that answers is believed.
+    /// Asks all nodes that are known for the slots. The table with the most slots is believed, and the first with all of
+    /// them at once: a node that has left the cluster knows of fewer, or of none.
     async fn refresh(&self) -> Result<(), Failure> {
         let mut addresses = self.context.transport.seeds();
         addresses.extend(self.nodes.read().by_address.keys().map(|address| address.to_string()));
         addresses.sort_unstable();
         addresses.dedup();
-        let asking = addresses.into_iter().map(|address| Box::pin(timed(ask(&self.context, address))));
-        let (ranges, _) = select_ok(asking).await?;
-        let slots = ranges.iter().map(|(first, last, _)| usize::from(last.saturating_sub(*first)) + 1).sum();
-        let mut by_slot = BySlot::with_capacity_and_hasher(slots, ahash::RandomState::default());
+        let mut asking: FuturesUnordered<_> =
+            addresses.into_iter().map(|address| timed(ask(&self.context, address))).collect();
+        let mut best = Err(Failure::Connection("no node tells the slots".into()));
+        while let Some(told) = asking.next().await {
+            let slots = |told: &Result<Vec<Range>, _>| told.as_deref().map_or(0, covered);
+            if best.is_err() || slots(&told) > slots(&best) {
+                best = told;
+            }
+            if slots(&best) >= SLOTS {
+                break;
+            }
+        }
+        let ranges = best?;
+        let mut by_slot = BySlot::with_capacity_and_hasher(covered(&ranges), ahash::RandomState::default());
         for (first, last, address) in &ranges {
             let node = self.at(address);
             by_slot.extend((*first..=*last).filter_map(Slot::new).map(|slot| (slot, Arc::clone(&node))));
@@ -234,8 +247,17 @@ async fn ask(context: &Arc<Context>, address: String) -> Result<Vec<Range>, Fail
     if let Reply::Error(text) = reply {
         return Err(Failure::Refused(text));
     }
-    ranges(&reply, &address)
-        .ok_or_else(|| Failure::Connection(format!("slots that are not understood: {reply}").into()))
+    let ranges = ranges(&reply, &address)
+        .ok_or_else(|| Failure::Connection(format!("slots that are not understood: {reply}").into()))?;
+    match ranges.is_empty() {
+        true => Err(Failure::Connection(format!("{address} knows of no slots").into())),
+        false => Ok(ranges),
+    }
+}
+
+/// How many slots these are.
+fn covered(ranges: &[Range]) -> usize {
+    ranges.iter().map(|(first, last, _)| usize::from(last.saturating_sub(*first)) + 1).sum()
 }
 
 fn ranges(reply: &Reply, asked: &str) -> Option<Vec<Range>> {

@@ -124,7 +124,7 @@ impl Core {
                     _ => Vec::new(),
                 };
                 let mut replies = replies.into_iter();
-                let is_refunded = |_: &Return| matches!(replies.next(), Some(Reply::Integer(_)));
+                let is_refunded = |_: &Return| replies.next().is_some_and(|reply| reply.integer().is_some());
                 let (refunded, others): (Vec<_>, Vec<_>) = its.into_iter().partition(is_refunded);
                 self.link.count(Count::Returned, refunded.iter().map(|units| units.batch.units).sum());
                 self.write_off(&others);

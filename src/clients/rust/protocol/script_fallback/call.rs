@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 use std::time::SystemTime;
 
-use super::{Dialect, KNOWN, MAX_SUBINTERVALS, SCRIPT};
+use super::{is_known, Dialect, MAX_SUBINTERVALS, SCRIPT};
 use crate::protocol::command::{Command, Writer, PREFIX};
 use crate::transport::{Reply, Words};
 
@@ -49,7 +49,7 @@ impl Command {
     /// Whether it was sent as a name alone, for the script has not got it, to a server that has the module.
     pub(super) fn is_known_by_name(&self, reply: &Reply) -> bool {
         let is_lacking = !matches!(self, Self::Server { .. }) && !self.is_scripted();
-        is_lacking && matches!(reply, Reply::Error(text) if text.starts_with(KNOWN))
+        is_lacking && is_known(reply)
     }
 
     /// Whether it must not be sent to a server that perhaps does not know it: its error would quote the words, cut
@@ -58,6 +58,26 @@ impl Command {
         let mut is_ascii = true;
         self.each(&mut |word| is_ascii &= word.is_ascii());
         !is_ascii && !matches!(self, Self::Server { .. })
+    }
+
+    /// A bit for each command with ids, which may be any bytes; none for others.
+    pub(super) fn id_bit(&self) -> u8 {
+        match self {
+            Self::Hold { .. } => 1,
+            Self::Renew { .. } => 2,
+            Self::Release { .. } => 4,
+            Self::Admit { .. } => 8,
+            Self::Settle { .. } => 16,
+            _ => 0,
+        }
+    }
+
+    /// The names alone of the commands with these bits.
+    pub(super) fn named(bits: u8) -> impl Iterator<Item = (u8, Self)> {
+        const NAMES: [&[&str]; 5] =
+            [&["SWLIMIT.HOLD"], &["SWLIMIT.RENEW"], &["SWLIMIT.RELEASE"], &["SWLIMIT.ADMIT"], &["SWLIMIT.SETTLE"]];
+        let each = NAMES.into_iter().enumerate().map(|(at, name)| (1 << at, Self::server(name)));
+        each.filter(move |(bit, _)| bits & bit > 0)
     }
 
     /// What the script gets behind the keys; where its caller's clock decides, with the time.

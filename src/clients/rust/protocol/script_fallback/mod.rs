@@ -3,8 +3,9 @@
 //! Each connection learns from the first reply whether its server has the module or needs the script, and from then on
 //! writes commands for that. A command that the server did not know, or whose script it did not know, was not executed,
 //! so it is sent again at once. An error of that kind quotes the command's words, and a quotation that is not UTF-8 ends
-//! the connection: words that are not ASCII are only sent once the server is known. Where the module is loaded later,
-//! [`take_over`] gives it the script's keys.
+//! the connection: words that are not ASCII are only sent once the server is known, and commands with ids once the server
+//! is known to have them. A server that knows any of the module's commands is never the script's: what it does not know,
+//! its module is too old for. Where the module is loaded later, [`take_over`] gives it the script's keys.
 
 mod call;
 mod take_over;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use self::call::InDialect;
 pub(crate) use self::take_over::NOT_EXECUTED;
-use super::command::Command;
+use super::command::{Command, PREFIX};
 use crate::mode::Module;
 use crate::servers::Backend;
 use crate::statistics::Counters;
@@ -35,8 +36,8 @@ pub(super) const MAX_SUBINTERVALS: u64 = 4096;
 pub(super) const ROUNDS: usize = 4;
 /// With this the script says that it could not ask for the time.
 const NO_CLOCK: &str = "ERR no clock: ";
-/// So begins the error of a server that knows a command and got its name alone.
-const KNOWN: &str = "ERR wrong number of arguments";
+/// So begins the error of a command, in place of the server's, for which the server's module is too old; its name follows.
+pub(crate) const TOO_OLD: &str = "TOOOLD ";
 
 /// A transport whose connections write commands as their server knows them.
 pub(crate) struct Encoding {
@@ -58,6 +59,9 @@ struct Inner {
     counters: Arc<Counters>,
     /// A [`Dialect`]. What a server lacks is only learned from what it refuses.
     dialect: AtomicU8,
+    /// Which commands with ids the server has, and which it lacks: a bit for each.
+    has: AtomicU8,
+    lacks: AtomicU8,
 }
 
 /// How commands are written.
@@ -117,13 +121,14 @@ impl Encoding {
 impl Encoded {
     fn new(connection: Box<dyn Connection>, module: Module, timeout: Duration, counters: Arc<Counters>) -> Self {
         let dialect = AtomicU8::new(Dialect::of(module).0);
-        Self(Arc::new(Inner { connection, module, timeout, counters, dialect }))
+        let (has, lacks) = Default::default();
+        Self(Arc::new(Inner { connection, module, timeout, counters, dialect, has, lacks }))
     }
 
     /// Sends a command, as [`Connection::send`] says.
     pub fn send(&self, command: &Command) -> Pending<Reply> {
         let dialect = self.0.dialect();
-        if dialect == Dialect::UNTRIED && command.is_to_be_known() {
+        if self.0.must_ask_first(command) {
             let replies = self.send_all(std::slice::from_ref(command));
             return Box::pin(tokio::task::unconstrained(async move {
                 match replies.await? {
@@ -136,7 +141,8 @@ impl Encoded {
         let (inner, command) = (Arc::clone(&self.0), command.clone());
         Box::pin(tokio::task::unconstrained(async move {
             let reply = sent.await?;
-            if !inner.is_refused(&command, &reply) && !inner.is_of_wrong_type(&command, &reply) {
+            let is_doubtful = inner.is_doubtful(&command, &reply);
+            if !is_doubtful && !inner.is_refused(&command, &reply) && !inner.is_of_wrong_type(&command, &reply) {
                 return Ok(inner.understood(&command, reply));
             }
             let mut replies = inner.send_again(&[command], vec![reply]).await?;
@@ -147,10 +153,10 @@ impl Encoded {
     /// Sends several commands in one go, as [`Connection::send_all`] says.
     pub fn send_all(&self, commands: &[Command]) -> Pending<Reply> {
         let dialect = self.0.dialect();
-        if dialect == Dialect::UNTRIED && commands.iter().any(Command::is_to_be_known) {
+        if commands.iter().any(|command| self.0.must_ask_first(command)) {
             let (encoded, commands) = (self.clone(), commands.to_vec());
             return Box::pin(tokio::task::unconstrained(async move {
-                match encoded.0.find_out().await? {
+                match encoded.0.ask_first(&commands).await? {
                     Some(missing) => Ok(Reply::Array(vec![missing; commands.len()])),
                     None => encoded.send_all(&commands).await,
                 }
@@ -195,14 +201,71 @@ impl Inner {
     /// Finds out by asking; the error where the server decides by neither, or not now.
     async fn find_out(&self) -> Result<Option<Reply>, Failure> {
         let reply = self.connection.send(&Command::PEEK_BY_NAME).await?;
+        Ok(self.learn_from_name(reply))
+    }
+
+    /// Learns from the reply to the name of a PEEK alone; an error that says neither.
+    fn learn_from_name(&self, reply: Reply) -> Option<Reply> {
         match &reply {
-            Reply::Error(text) if is_unknown_command(text) && self.module == Module::Auto => {
-                self.learn(Dialect::SCRIPT);
-            }
-            Reply::Error(text) if text.starts_with(KNOWN) => self.found_module(),
-            _ => return Ok(Some(reply)),
+            Reply::Error(text) if is_unknown_command(text) => match self.dialect() {
+                Dialect::UNTRIED if self.module == Module::Auto => drop(self.learn(Dialect::SCRIPT)),
+                dialect if dialect.has(Dialect::SCRIPT) => {}
+                _ => return Some(reply),
+            },
+            reply if is_known(reply) => self.found_module(),
+            _ => return Some(reply),
         }
-        Ok(None)
+        None
+    }
+
+    /// Whether the server must be asked by names alone before this command may be sent to it.
+    fn must_ask_first(&self, command: &Command) -> bool {
+        let bit = command.id_bit();
+        match self.dialect() {
+            Dialect::UNTRIED => bit > 0 || command.is_to_be_known(),
+            dialect if dialect.has(Dialect::SCRIPT) => false,
+            _ => bit & !self.has.load(Ordering::Relaxed) > 0,
+        }
+    }
+
+    /// Asks by names alone for what commands need; the error of one that may not be sent.
+    async fn ask_first(&self, commands: &[Command]) -> Result<Option<Reply>, Failure> {
+        let needed = commands.iter().fold(0, |needed, command| needed | command.id_bit());
+        let lacking = || Command::named(needed & self.lacks.load(Ordering::Relaxed)).next();
+        let too_old = |(_, name): (u8, Command)| Reply::Error(format!("{TOO_OLD}{}", name.name()));
+        if let Some(lacking) = lacking() {
+            return Ok(Some(too_old(lacking)));
+        }
+        let is_untried = self.dialect() == Dialect::UNTRIED;
+        // All of them: they are needed together, and this is a round trip.
+        let asked: Vec<_> = if needed == 0 { Vec::new() } else { Command::named(u8::MAX).collect() };
+        let names = is_untried.then_some(Command::PEEK_BY_NAME).into_iter();
+        let names: Vec<_> = names.chain(asked.iter().map(|(_, name)| name.clone())).collect();
+        let Reply::Array(replies) = self.send_in(Dialect::UNTRIED, &names).await? else {
+            return Err(Failure::Connection("no replies".into()));
+        };
+        let mut replies = replies.into_iter();
+        if is_untried {
+            let peeked = replies.next().and_then(|reply| self.learn_from_name(reply));
+            if peeked.is_some() || self.dialect().has(Dialect::SCRIPT) {
+                return Ok(peeked);
+            }
+        }
+        for ((bit, _), reply) in asked.into_iter().zip(replies) {
+            match &reply {
+                Reply::Error(text) if is_unknown_command(text) => self.lacks.fetch_or(bit, Ordering::Relaxed),
+                reply if is_known(reply) => self.has.fetch_or(bit, Ordering::Relaxed),
+                _ => return Ok(Some(reply)),
+            };
+        }
+        Ok(lacking().map(too_old))
+    }
+
+    /// Whether the server does not know a command that older modules have not: it may have such a module.
+    fn is_doubtful(&self, command: &Command, reply: &Reply) -> bool {
+        let is_in_all = matches!(command, Command::Allow { .. } | Command::Peek { .. } | Command::Server { .. });
+        let is_unknown = matches!(reply, Reply::Error(text) if is_unknown_command(text) && lacks(text, PREFIX));
+        !is_in_all && is_unknown && self.module != Module::Never && !self.dialect().has(Dialect::SCRIPT)
     }
 
     /// Whether a command was not executed for what the server lacks. Learns from the reply what that is.
@@ -218,6 +281,9 @@ impl Inner {
             self.learn_from_answer();
             return false;
         };
+        if self.is_doubtful(command, reply) {
+            return false;
+        }
         let is_scripted = dialect.has(Dialect::SCRIPT);
         if text.starts_with("NOSCRIPT") {
             return true;
@@ -268,6 +334,9 @@ impl Inner {
 
     /// The replies, once what was not executed has been sent again in its order.
     async fn send_again(&self, commands: &[Command], mut replies: Vec<Reply>) -> Result<Vec<Reply>, Failure> {
+        if commands.iter().zip(&replies).any(|(command, reply)| self.is_doubtful(command, reply)) {
+            self.tell_too_old(commands, &mut replies).await?;
+        }
         for _ in 0..ROUNDS {
             let each = commands.iter().zip(&replies).enumerate();
             let refused = each.filter(|(_, (command, reply))| self.is_refused(command, reply));
@@ -282,6 +351,17 @@ impl Inner {
         }
         self.take_over(commands, &mut replies).await?;
         Ok(commands.iter().zip(replies).map(|(command, reply)| self.understood(command, reply)).collect())
+    }
+
+    /// Finds out whether the module is missing or too old. Where it is too old, says so in place of the server.
+    async fn tell_too_old(&self, commands: &[Command], replies: &mut [Reply]) -> Result<(), Failure> {
+        let is_there = self.find_out().await?.is_none() && !self.dialect().has(Dialect::SCRIPT);
+        for (command, reply) in commands.iter().zip(replies) {
+            if is_there && self.is_doubtful(command, reply) {
+                *reply = Reply::Error(format!("{TOO_OLD}{}", command.name()));
+            }
+        }
+        Ok(())
     }
 
     /// Sends some commands in their places among others, once a script is loaded; their replies.
@@ -322,6 +402,12 @@ impl Inner {
         }
         command.unpacked(reply)
     }
+}
+
+/// Whether the reply to a command's name alone says that the server knows the command.
+fn is_known(reply: &Reply) -> bool {
+    let is = |text: &String| text.starts_with("ERR wrong number of arguments") || text.starts_with("NOPERM ");
+    matches!(reply, Reply::Error(text) if is(text))
 }
 
 fn is_unloaded(reply: &Reply) -> bool {

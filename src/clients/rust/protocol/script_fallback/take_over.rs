@@ -69,7 +69,7 @@ impl Inner {
             let came = self.send_among(commands, &calls, load).await?;
             for (call, reply) in calls.into_iter().zip(came) {
                 match &reply {
-                    Reply::Integer(1) => self.took_over(&call.1),
+                    reply if reply.integer() == Some(1) => self.took_over(&call.1),
                     Reply::Error(_) if is_unloaded(&reply) => unloaded.push(call),
                     // A server without scripts has no keys of theirs.
                     Reply::Error(text) if !is_unknown_command(text) => replies[call.0] = reply,

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::demand::Demand;
-use crate::protocol::command::HoldClause;
+use crate::protocol::command::{Clause, HoldClause};
 use crate::quota::Quota;
 
 const TIMEOUT: Duration = Duration::from_millis(50);
@@ -118,22 +118,68 @@ async fn found_out_before_bytes_are_sent() {
     let hold = hold(b"\xff");
     let server = Scripted::default();
     let connection = server.connected(Module::Auto);
-    server.says([error(unknown), Reply::Integer(1)]);
+    server.says([error(unknown)].into_iter().chain(IDS.map(unknown_name)).chain([Reply::Integer(1)]));
     assert_eq!(connection.send(&hold).await, Ok(Reply::Integer(1)));
     assert_eq!(connection.backend(), Some(Backend::Script));
 
     for (module, why) in [(Module::Always, unknown), (Module::Auto, "LOADING Redis is loading")] {
         let connection = server.connected(module);
-        server.says([error(why)]);
+        server.says([(); 6].map(|()| error(why)));
         assert_eq!((connection.send(&hold).await, connection.backend()), (Ok(error(why)), None));
     }
 
     let connection = server.connected(Module::Auto);
-    server.says([error("ERR wrong number of arguments for 'swlimit.peek' command"), Reply::Integer(1)]);
+    server.says([known("peek")].into_iter().chain(IDS.map(known)).chain([Reply::Integer(1)]));
     let replies = connection.send_all(std::slice::from_ref(&hold)).await;
     assert_eq!((replies, connection.backend()), (Ok(Reply::Array(vec![Reply::Integer(1)])), Some(Backend::Module)));
-    let (peek, hold) = ("SWLIMIT.PEEK", "SWLIMIT.HOLD");
-    assert_eq!(server.was_asked(), [peek, "EVALSHA", peek, peek, peek, hold]);
+    let names = ["PEEK"].into_iter().chain(IDS).map(|name| format!("SWLIMIT.{name}"));
+    let names: Vec<_> = names.collect();
+    let (script, module) = ([String::from("EVALSHA")], [String::from("SWLIMIT.HOLD")]);
+    assert_eq!(server.was_asked(), [&names, &script[..], &names, &names, &names, &module].concat());
+}
+
+/// Commands with ids.
+const IDS: [&str; 5] = ["HOLD", "RENEW", "RELEASE", "ADMIT", "SETTLE"];
+
+fn known(name: &str) -> Reply {
+    error(&format!("ERR wrong number of arguments for 'swlimit.{name}' command"))
+}
+
+fn unknown_name(name: &str) -> Reply {
+    error(&format!("ERR unknown command 'SWLIMIT.{name}', with args beginning with: "))
+}
+
+/// An error about an id would quote its bytes, and end the connection. Whatever a module lacks is not the script's.
+#[tokio::test]
+async fn a_module_that_is_too_old_is_asked_by_names_alone() {
+    let too_old = |name: &str| Ok(error(&format!("TOOOLD SWLIMIT.{name}")));
+    let server = Scripted::default();
+    let connection = server.connected(Module::Auto);
+    server.says([Reply::Integer(1), known("hold"), known("renew"), known("release")]);
+    server.says(["ADMIT", "SETTLE"].map(unknown_name));
+    connection.send(&allow()).await.unwrap();
+    let admit = |id: &[u8]| {
+        let clause = HoldClause { limit: 5, ttl: 60_000, id: id.into(), cost: 1, own_id: true };
+        Command::Admit { members: vec![(b"k"[..].into(), Clause::Hold(clause))], strict: false }
+    };
+    for _ in 0..2 {
+        assert_eq!(connection.send(&admit(b"\xff")).await, too_old("ADMIT"));
+    }
+    assert_eq!(server.was_asked().len(), 6);
+    // What is there needs no further question; of what needs no id, the reply itself says that it is missing.
+    server.says([Reply::Integer(2)]);
+    assert_eq!(connection.send(&hold(b"\xff")).await, Ok(Reply::Integer(2)));
+    assert_eq!(server.was_asked(), ["SWLIMIT.HOLD"]);
+    let acquire = Command::acquire(b"k", &demand(), 0);
+    server.says([unknown_name("ACQUIRE"), known("peek")]);
+    assert_eq!((connection.send(&acquire).await, connection.backend()), (too_old("ACQUIRE"), Some(Backend::Module)));
+
+    let connection = server.connected(Module::Auto);
+    server.says([unknown_name("ACQUIRE"), known("peek")]);
+    assert_eq!((connection.send(&acquire).await, connection.backend()), (too_old("ACQUIRE"), Some(Backend::Module)));
+    // A module that was unloaded is not too old.
+    server.says([unknown_name("ACQUIRE"), unknown_name("PEEK")]);
+    assert_eq!(connection.send(&acquire).await, Ok(unknown_name("ACQUIRE")));
 }
 
 /// A server that has neither the module nor scripts is asked for the module again: it may be loading it.
@@ -206,6 +252,7 @@ async fn keys_are_taken_over() {
     server.was_asked();
     // Of a pipeline, only what was not executed is sent again, each with the word that it may be asked here.
     let settle = Command::Settle { key: b"k"[..].into(), id: b"h"[..].into(), reserved: vec![(b"l"[..].into(), 1)] };
+    server.says(IDS.map(super::tests::known));
     server.says([Reply::Nil, wrong(), Reply::Nil, Reply::Integer(2)]);
     server.says([Reply::Nil, Reply::Integer(1), Reply::Nil, Reply::Integer(1)]);
     server.says([Reply::Nil, Reply::Integer(3)]);
@@ -213,7 +260,9 @@ async fn keys_are_taken_over() {
     let expected = [Reply::Nil, Reply::Integer(3), Reply::Nil, Reply::Integer(2)];
     assert_eq!(connection.send_all(&commands).await, Ok(Reply::Array(expected.to_vec())));
     let (asking, taken) = (["ASKING", "SWLIMIT.SETTLE"], ["ASKING", "EVALSHA", "ASKING", "EVALSHA"]);
-    let asked = [&asking[..], &["ASKING", "SWLIMIT.ALLOW"], &taken, &asking].concat();
+    let ids = IDS.map(|name| format!("SWLIMIT.{name}"));
+    let ids: Vec<_> = ids.iter().map(String::as_str).collect();
+    let asked = [&ids[..], &asking, &["ASKING", "SWLIMIT.ALLOW"], &taken, &asking].concat();
     assert_eq!(
         (server.was_asked(), counters.sums().taken_over),
         (asked.iter().map(|name| name.to_string()).collect(), 3)

@@ -29,6 +29,8 @@ struct State {
     moved: HashMap<u16, usize>,
     /// Of them, those that are still under way: who is redirected there has to ask.
     migrating: HashSet<u16>,
+    /// Nodes that have left the cluster: they know of no slots.
+    left: HashSet<usize>,
     /// Replicas, as they were when they were copied last.
     replicas: Vec<Option<Server>>,
     /// Primaries that a replica has replaced, and that do not know.
@@ -138,6 +140,7 @@ impl Fake {
                 .collect(),
             moved: HashMap::new(),
             migrating: HashSet::new(),
+            left: HashSet::new(),
             replicas: vec![None; nodes],
             former: vec![None; nodes],
             delays: Vec::new(),
@@ -256,6 +259,11 @@ impl Fake {
     pub fn migrate(&self, key: &str, to: usize) {
         self.reshard(key, to);
         self.0.state.lock().migrating.insert(slot_of(key.as_bytes()));
+    }
+
+    /// A node tells an empty table of slots from now on.
+    pub fn forget_slots(&self, node: usize) {
+        self.0.state.lock().left.insert(node);
     }
 
     fn lines_to(&self, node: usize) -> Vec<Arc<Line>> {
@@ -532,7 +540,7 @@ impl State {
     /// What a node of a cluster says of slots that it has not.
     fn of_cluster(&self, node: usize, words: &[Vec<u8>]) -> Option<Reply> {
         if words[0] == b"CLUSTER" {
-            return Some(self.slots());
+            return Some(if self.left.contains(&node) { Reply::Array(Vec::new()) } else { self.slots() });
         }
         let key = match words[0].as_slice() {
             b"ASKING" => return Some(Reply::Bytes(b"OK".to_vec())),

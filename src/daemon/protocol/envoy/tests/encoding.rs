@@ -32,6 +32,7 @@ fn granted(remaining: u64) -> Answer {
         remaining: Some(remaining),
         retry_after: Some(Duration::ZERO),
         reset_after: Some(Duration::from_millis(65_000)),
+        since: None,
         source: DecisionSource::Server,
     }
 }
@@ -45,6 +46,7 @@ fn denied(retry_after: Option<u64>) -> Answer {
         remaining: Some(0),
         retry_after: retry_after.map(Duration::from_millis),
         reset_after: Some(reset_after),
+        since: None,
         source: DecisionSource::Server,
     }
 }
