@@ -249,7 +249,8 @@ AGAIN, NEW, WHO = ("HOLD", "h", 9, 90, "b", "COST", 2, "AT", T), COMMANDS[0], CO
 
 @pytest.mark.parametrize("score, member, words", [
     (T + 0.5, "eb", AGAIN), (T + 0.5, "ez", NEW), (T + 0.5, "ea", WHO), (-1.5, "tb", AGAIN), (0, "tb", WHO),
-    (1.5, "l", NEW), (-1.5, "l", NEW), (2.0**44 * 1.5, "ub", AGAIN), ("inf", "ub", WHO), (1.5, "n", NEW), (-2.0**53 - 2, "n", NEW)])
+    (1.5, "l", NEW), (-1.5, "l", NEW), (2.0**44 * 1.5, "ub", AGAIN), ("inf", "ub", WHO), (1.5, "n", NEW),
+    (-2.0**53 - 2, "n", NEW)])
 def test_scores_that_stand_for_no_number_are_refused(plain, ask, score, member, words):
     hold_some(ask)
     plain.call("ZADD", "h", score, member)
