@@ -2,7 +2,14 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { isNewer, isRead, keyOf, keysOf, undoOf, wordsOf } from "../../../src/clients/node/dist/esm/protocol/commands.js";
+import {
+  isNewer,
+  isRead,
+  keyOf,
+  keysOf,
+  undoOf,
+  wordsOf,
+} from "../../../src/clients/node/dist/esm/protocol/commands.js";
 import { isScripted, SHA, scriptCall } from "../../../src/clients/node/dist/esm/protocol/script-fallback.js";
 import { vectors } from "./support.mjs";
 

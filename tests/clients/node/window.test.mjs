@@ -23,7 +23,12 @@ import { RESERVED, reservationOf } from "../../../src/clients/node/dist/esm/limi
 import { SCRIPT_SUBINTERVALS, SCRIPT_TRIES } from "../../../src/clients/node/dist/esm/protocol/script-fallback.js";
 import { LOOP_TURNS } from "../../../src/clients/node/dist/esm/transport/batch-timeouts.js";
 import { POLL } from "../../../src/clients/node/dist/esm/transport/blocking-connections.js";
-import { FAILURES, FIRST_PROBE, JITTER, LAST_PROBE } from "../../../src/clients/node/dist/esm/transport/circuit-breaker.js";
+import {
+  FAILURES,
+  FIRST_PROBE,
+  JITTER,
+  LAST_PROBE,
+} from "../../../src/clients/node/dist/esm/transport/circuit-breaker.js";
 import { CLOSING, CLOSING_TRIPS } from "../../../src/clients/node/dist/esm/transport/client-state.js";
 import { MAX_HOLD_POLL, MIN_HOLD_POLL } from "../../../src/clients/node/dist/esm/transport/hold-queue.js";
 import { lifetime, MAX_IDS, RENEWALS, RETRIES } from "../../../src/clients/node/dist/esm/transport/hold-renewer.js";
