@@ -87,7 +87,7 @@ class Connection:
             self.writer.write(self.owed.pop(0).reply)
 
     def invalidate(self, keys):
-        """Say that keys have changed: as RESP3 pushes it, or as a redirection of RESP2 is told."""
+        """Say that keys have changed: as RESP3 pushes it, or as RESP2 redirects it."""
         if self.subscribed:
             self.writer.write(encode(["message", "__redis__:invalidate", keys], False))
         elif self.resp3:

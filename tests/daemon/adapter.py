@@ -1,4 +1,4 @@
-"""swlimitd for scenarios, asked over HTTP: does what it is told, and judges nothing.
+"""swlimitd for scenarios, asked over HTTP: does what the runner says, and judges nothing.
 
 Each limiter is a daemon of its own. Who gives up closes its connection.
 """

@@ -1,4 +1,4 @@
-"""The Python client for scenarios, `threads` or `asyncio`: does what it is told, and judges nothing."""
+"""The Python client for scenarios, `threads` or `asyncio`: does what the runner says, and judges nothing."""
 
 import asyncio
 import json

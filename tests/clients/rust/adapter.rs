@@ -1,4 +1,4 @@
-//! The Rust client for scenarios. Does what it is told in lines of JSON, and judges nothing.
+//! The Rust client for scenarios. Does what the runner says in lines of JSON, and judges nothing.
 
 use std::collections::HashMap;
 use std::io::Write;

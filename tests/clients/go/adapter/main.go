@@ -1,4 +1,4 @@
-// The Go client for scenarios. Does what it is told in lines of JSON, and judges nothing.
+// The Go client for scenarios. Does what the runner says in lines of JSON, and judges nothing.
 package main
 
 import (
