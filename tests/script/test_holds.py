@@ -224,6 +224,13 @@ def test_no_denial_takes_more_than_a_thousand_holds_to_find(plain, ask):
     assert denied == [0, [0, 1, 0, 999, 0, 0], [0, 1, 0, 1, 0, 0]]
 
 
+def test_no_denial_sums_more_than_a_thousand_holds(plain, ask):
+    """Where as many have ended as are live, a retry_after that is not after the true instant takes no sum of units."""
+    put_holds(plain, 20_000, units=2, ended=10_000)
+    assert ask("HOLD", "h", 9_999, 60, "new", "AT", T) == [0, 9_999, 0, 10_001, 0, 0]
+    assert ask("HOLD", "h", 9_000, 60, "new", "AT", T) == [0, 9_000, 0, 10_501, 0, 0]
+
+
 @pytest.mark.parametrize("units", [1, 2])
 def test_the_live_are_found_behind_those_that_ended(plain, ask, units):
     put_holds(plain, 50_000, units, ended=49_999)

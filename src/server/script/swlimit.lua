@@ -727,6 +727,7 @@ if request.holding then
 
   -- A command with many words more, in parts that the stack has room for; their replies in one list.
   local function in_parts(ask, name, key, words)
+    if #words <= CHUNK then return #words > 0 and ask(name, key, spread(words)) or {} end
     local replies = {}
     for from = 1, #words, CHUNK do
       local part = ask(name, key, spread(words, from, math.min(from + CHUNK - 1, #words)))
@@ -737,6 +738,10 @@ if request.holding then
 
   local function members(prefixes, names)
     local found = {}
+    if #prefixes == 1 then
+      for i = 1, #names do found[i] = prefixes .. names[i] end
+      return found
+    end
     for i = 1, #names do
       for kind = 1, #prefixes do found[#found + 1] = string.sub(prefixes, kind, kind) .. names[i] end
     end
@@ -757,17 +762,29 @@ if request.holding then
   -- The units of a hold, of the score of its 'u', which is missing where that is one.
   local function units_of(score) return score and sound(score / UNIT, 1, MAX) or 1 end
 
-  -- The sum of units - 1 of holds.
-  local function extra_of(key, names)
-    local sum, found = 0, in_parts(ask, 'ZMSCORE', key, members('u', names))
-    for i = 1, #names do sum = sum + units_of(found[i]) - 1 end
+  -- The sum of units - 1 of holds, of members that are a letter and an id; each one's is put at the end of a list, if
+  -- there is one. Written for thousands: the server and Lua spend most on writing and reading numbers.
+  local function extra_of(key, found, list)
+    local extras, sum = {[false] = 0}, 0
+    for i = 1, #found do found[i] = 'u' .. string.sub(found[i], 2) end
+    found = in_parts(ask, 'ZMSCORE', key, found)
+    for i = 1, #found do
+      local score = found[i]
+      local extra = extras[score]
+      if not extra then
+        extra = units_of(score) - 1
+        extras[score] = extra
+      end
+      sum = sum + extra
+      if list then list[#list + 1] = extra end
+    end
     return sum
   end
 
-  -- The ids of holds that have ended: all, but at most so many where sweeping may go on with the next change.
+  -- The members of ends that have passed: all, but at most so many where sweeping may go on with the next change.
   local function ended(held)
     local most = held.is_plain and MOST_SWEPT or '-1'
-    return without_prefix(ask('ZRANGEBYSCORE', held.key, '0', decimal(math.min(now, LATEST_END)), 'LIMIT', '0', most))
+    return ask('ZRANGEBYSCORE', held.key, '0', decimal(math.min(now, LATEST_END)), 'LIMIT', '0', most)
   end
 
   local function last_end(key, is_plain)
@@ -793,8 +810,9 @@ if request.holding then
     if over <= held.count then
       held.units = held.count + sound(held.extra - extra_of(key, ended(held)), 0, MAX)
     else
+      held.extras = {}
       local live = ask('ZRANGEBYSCORE', key, '(' .. instant, decimal(LATEST_END))
-      held.units = held.count + extra_of(key, without_prefix(live))
+      held.units = held.count + extra_of(key, live, held.extras)
     end
     return held.units
   end
@@ -819,7 +837,7 @@ if request.holding then
     else
       held.last = last_end(key, false)
       held.extra = extra and sound(extra - NO_EXTRA, 0, MAX)
-        or extra_of(key, without_prefix(ask('ZRANGEBYSCORE', key, decimal(UNIT), '(' .. score_of_token(1))))
+        or extra_of(key, ask('ZRANGEBYSCORE', key, decimal(UNIT), '(' .. score_of_token(1)))
     end
     if held.extra == 0 then held.units = held.count end
     held.ends = end_of(held.token, held.last)
@@ -834,30 +852,30 @@ if request.holding then
     return held
   end
 
-  -- When no more than so many live units will be left; before that where more holds have to end than may be looked at.
-  -- Live ends stand side by side: by their places no member is counted off.
+  -- When no more than so many live units will be left; before that where more holds have to end than may be looked at,
+  -- or more have to be summed. Live ends stand side by side: by their places no member is counted off. The server spends
+  -- most on writing scores, so only the one that is wanted is read.
   local function freed_at(held, room)
-    local key, first = held.key, ask('ZCOUNT', held.key, '-inf', decimal(math.min(now, LATEST_END)))
-    local units, place, last, sum = live_units(held, true), first, first + held.count - 1, 0
-    if units == held.count then place, last = last - room, last - room
+    local key, units = held.key, live_units(held, true)
+    local first = ask('ZCOUNT', key, '-inf', decimal(math.min(now, LATEST_END)))
+    local needed, seen = (units or held.count) - room, 0
+    if units == held.count then seen = needed
     else
       looks = looks or CHUNK - (request.quotas and #request.quotas or 1)
-      last = math.min(last, first + looks)
-      looks = looks - (last - first)
-    end
-    while true do
-      local part = ask('ZRANGE', key, decimal(place), decimal(math.min(place + 99, last)), 'WITHSCORES')
-      local names = {}
-      for i = 1, #part, 2 do names[#names + 1] = 'u' .. string.sub(part[i], 2) end
-      local found = units == held.count and {} or in_parts(ask, 'ZMSCORE', key, names)
-      for i = 1, #names do
-        sum = sum + units_of(found[i])
-        local has_ended = place + i - 1 == last or sum >= held.count - room and sum >= live_units(held) - room
-        if has_ended then return sound(tonumber(part[2 * i]), now, LATEST_END) end
+      local most, extras = math.min(held.count, looks + 1), held.extras or {}
+      looks = looks + 1 - most
+      while needed > 0 and seen < most do
+        if seen == #extras then
+          local from, to = decimal(first + seen), decimal(first + math.min(seen + 100, most) - 1)
+          extra_of(key, ask('ZRANGE', key, from, to), extras)
+          if seen == #extras then fail(WRONGTYPE) end
+        end
+        seen = seen + 1
+        needed = needed - 1 - extras[seen]
       end
-      if #names < 100 then fail(WRONGTYPE) end
-      place = place + 100
     end
+    local place = decimal(first + seen - 1)
+    return sound(tonumber(ask('ZRANGE', key, place, place, 'WITHSCORES')[2] or 0), now, LATEST_END)
   end
 
   -- What is left of a limit.
@@ -928,7 +946,7 @@ if request.holding then
     local gone = members(held.is_plain and 'et' or 'etu', names)
     local extra = 0
     if not held.is_plain then
-      extra = extra_of(held.key, names)
+      extra = extra_of(held.key, members('u', names))
       for _, token in ipairs(in_parts(ask, 'ZMSCORE', held.key, members('t', names))) do
         local score = score_of_token(-(token or 0))
         gone[#gone + 1] = ask('ZRANGEBYSCORE', held.key, score, score)[1]
@@ -943,7 +961,7 @@ if request.holding then
 
   -- Every change begins with letting go of what has ended.
   sweep = function(held)
-    local names = ended(held)
+    local names = without_prefix(ended(held))
     if #names == 0 then return end
     ask('ZADD', held.key, 'XX', '0', 'x') -- changes nothing, but is refused where a hold would be
     remove(held, names)
@@ -1020,7 +1038,7 @@ if request.holding then
       ask('DEL', held.key)
       return freed
     end
-    for _, id in ipairs(ended(held)) do names[#names + 1] = id end
+    for _, id in ipairs(without_prefix(ended(held))) do names[#names + 1] = id end
     remove(held, names)
     -- The holds have ended: a user who may not change the expiry leaves it.
     pcall(expire, held, end_of(held.token, last_end(held.key, held.is_plain)), now)
@@ -1031,21 +1049,20 @@ if request.holding then
   show_holders = function(held)
     local first = ask('ZCOUNT', held.key, '-inf', decimal(math.min(now, LATEST_END)))
     local last = first + (held.count > CHUNK and math.min(held.count, request.shown) or held.count) - 1
-    local part = last >= first and ask('ZRANGE', held.key, decimal(first), decimal(last), 'WITHSCORES') or {}
-    local ids, tokens, place_of = {}, {}, {}
-    for i = 1, #part, 2 do ids[#ids + 1] = string.sub(part[i], 2) end
-    for i, score in ipairs(in_parts(ask, 'ZMSCORE', held.key, members('t', ids))) do
-      tokens[i] = sound(-(score or 0), 1, MAX)
-      place_of[tokens[i]] = i
+    local ids = last >= first and without_prefix(ask('ZRANGE', held.key, decimal(first), decimal(last))) or {}
+    local tokens, id_of, shown, rows = {}, {}, {}, {}
+    local scores = in_parts(ask, 'ZMSCORE', held.key, members('t', ids))
+    for i = 1, #ids do
+      local token = -(scores[i] or 0)
+      tokens[i], id_of[token] = token, ids[i]
     end
     table.sort(tokens)
-    local rows, shown = {}, {}
-    for i = 1, math.min(#tokens, request.shown) do shown[i] = ids[place_of[tokens[i]]] end
-    local units = in_parts(ask, 'ZMSCORE', held.key, members('u', shown))
+    for i = 1, math.min(#tokens, request.shown) do shown[i] = id_of[tokens[i]] end
+    local found = in_parts(ask, 'ZMSCORE', held.key, members('eu', shown))
     for i, id in ipairs(shown) do
-      local token, ends = tokens[i], sound(tonumber(part[2 * place_of[tokens[i]]]), now, LATEST_END)
+      local token, ends = sound(tokens[i], 1, MAX), sound(tonumber(found[2 * i - 1] or 0), now, LATEST_END)
       local since = (token - token % 1000) / 1000
-      rows[i] = {id, units_of(units[i]), math.max(0, now - since), ends - now, token}
+      rows[i] = {id, units_of(found[2 * i]), math.max(0, now - since), ends - now, token}
     end
     return rows
   end
