@@ -129,6 +129,7 @@ lint: setup-lint ## Formatting and lints, of every language
 	cargo clippy --all-targets $(CRATES) $(STRICT)
 	RUSTDOCFLAGS="$(if $(filter true,$(CI)),--deny warnings)" cargo doc --quiet --no-deps --package swlimit-client
 	.venv/bin/ruff check --quiet tests scripts src/clients/python
+	.venv/bin/zizmor --offline --quiet --pedantic .github/workflows
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" npm --silent --prefix src/clients/node run lint
 	@.venv/bin/go -C tests/clients/go build -o "$(CURDIR)/target/staticcheck" honnef.co/go/tools/cmd/staticcheck
 	@cd src/clients/go && PATH="$(CURDIR)/.venv/bin:$$PATH" && go vet $(GO_PACKAGES) && ../../../target/staticcheck $(GO_PACKAGES)

@@ -4,6 +4,7 @@ import hashlib
 import re
 import subprocess
 import tarfile
+import zipfile
 
 import pytest
 
@@ -58,6 +59,16 @@ def test_a_tarball_holds_what_was_built_its_licence_and_how_to_install_it(name, 
     assert {file.mode for file in found.values() if file.isfile() and not file.name.endswith(built)} == {0o644}
     assert found[f"{folder}/{built}"].mode == 0o755
     assert {(entry.uid, entry.gid) for entry in found.values()} == {(0, 0)}
+
+
+def test_the_packages_of_languages_hold_the_licence(packages):
+    licence = (ROOT / "LICENSE").read_bytes()
+    name = f"swlimit-{packages.version}"
+    for package, folder in ((packages.node(), "package"), (packages.folder / f"{name}.tar.gz", name)):
+        with tarfile.open(package) as archive:
+            assert archive.extractfile(f"{folder}/LICENSE").read() == licence
+    with zipfile.ZipFile(packages.folder / f"{name}-py3-none-any.whl") as wheel:
+        assert wheel.read(f"{name}.dist-info/licenses/LICENSE") == licence
 
 
 @each_tarball
