@@ -9,10 +9,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from logreplay.errors import UserError
+from replay import ReplayError
 from support.server import Server
 
-from . import loads, pictures, report
+from . import loads, picture, report
 from .play import Player
 from .survey import SUBINTERVALS, GuaranteeBroken, Survey
 
@@ -28,9 +28,9 @@ def main():
     options = arguments().parse_args()
     try:
         run(options)
-    except (UserError, GuaranteeBroken) as error:
+    except (ReplayError, GuaranteeBroken) as error:
         TELL.print(f"[red]accuracy: {error}[/]", highlight=False)
-        return 2 if isinstance(error, UserError) else 1
+        return 2 if isinstance(error, ReplayError) else 1
     except KeyboardInterrupt:
         return 130
     return 0
@@ -64,7 +64,7 @@ def run(options):
         tables = report.tables(survey)
         if output:
             output.mkdir(parents=True, exist_ok=True)
-            pictures.draw(survey, player, output)
+            picture.draw(survey, output)
     for name, table in tables.items():
         print(f"\n## {name}\n\n{table}")
     if output:

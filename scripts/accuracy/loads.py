@@ -9,8 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from logreplay.errors import UserError
-from logreplay.reading import read
+from replay import ReplayError, read
 from support.server import ROOT
 
 SEED = 20240101
@@ -60,7 +59,7 @@ def log(path, key="address", limit=10, window=MINUTE, name=None, about=None):
     requests = [Request(request.at, numbers.setdefault(request.key, len(numbers)), request.cost)
                 for request in read(str(path), key=key, year=YEAR).requests]
     if not requests:
-        raise UserError(f"nothing in {path} asks for leave")
+        raise ReplayError(f"nothing in {path} asks for leave")
     return Load(name or Path(path).name, about or f"by {key}", limit, window, lambda _: requests)
 
 

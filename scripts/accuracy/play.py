@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from logreplay.player import BATCH, Limit, allow
+from replay import BATCH, Limit, allow
 
 
 class Answer(NamedTuple):

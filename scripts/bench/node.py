@@ -10,8 +10,8 @@ import subprocess
 import tempfile
 from collections import defaultdict
 
+import replay
 from accuracy.exact_log import ExactLog
-from logreplay import reading
 from support import node
 from support.clock import set_clock, skewing
 from support.server import Binaries, Server
@@ -73,7 +73,7 @@ def memory():
 def exactness(path):
     """How many requests of a log each store decided otherwise than an exact log, and the most it let through in a
     window: `{store: (too many, too few, most)}`, and the number of requests."""
-    requests = reading.read(path, key="address").requests
+    requests = replay.read(path, key="address").requests
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         skewed = skewing(folder)

@@ -54,7 +54,7 @@ def encode(value, resp3):
 
 
 def matches(pattern, words):
-    """`*` is any word, a last `...` any further ones."""
+    """`*` is any word, a last `...` the rest."""
     for at, wanted in enumerate(pattern):
         if wanted == "...":
             return True

@@ -2,7 +2,7 @@
 
 import pytest
 
-from logreplay import reading
+import replay
 from support.resp import Connection
 from support.script import scripted, sha
 from support.server import ROOT
@@ -16,7 +16,7 @@ LOGS = ROOT.parent / "shared/data"
 def test_the_same_to_the_digit(server, plain, report, log, limit, window, resolution, strict):
     if not (LOGS / log).exists():
         pytest.skip(f"no {LOGS / log} here")
-    requests = reading.read(str(LOGS / log), year=2015).requests
+    requests = replay.read(str(LOGS / log), year=2015).requests
     commands = [["SWLIMIT.ALLOW", f"log:{request.key}", limit, window, resolution, "COST", request.cost,
                  "AT", request.at, *strict] for request in requests]
     with Connection(server.port) as module:
