@@ -300,8 +300,9 @@ def main(words=None):
             check(client, limit, 1 if chosen.cost == "bytes" else chosen.cost)
             log = read(chosen.log, chosen.key, chosen.cost, chosen.pattern, chosen.year)
             print(f"{printable(chosen.log)}: {len(log.requests):,} requests in {log.lines - log.skipped:,} of "
-                  f"{log.lines:,} lines", end="")
-            print(f"; the first of the others is: {printable(log.example)[:200]}" if log.skipped else "")
+                  f"{log.lines:,} lines")
+            if log.skipped:
+                print(f"the first line without a request: {printable(log.example)[:200]}")
             if log.requests:
                 show(log, replay(client, log.requests, limit), chosen.top)
     except ReplayError as error:

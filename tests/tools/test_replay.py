@@ -152,9 +152,9 @@ def test_the_whole_program():
     output, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
     lines = [line.split() for line in output.splitlines()]
-    assert lines[2][:5] == ["192.0.2.1", "5", "2", "3", "60.0%"]
-    assert lines[3][:6] == ["all", "4", "8", "5", "3", "37.5%"]
-    assert "8 requests in 6 of 23 lines; the first of the others is: Dec 31 23:58:00 alpha sshd[100]" in output
+    assert lines[3][:5] == ["192.0.2.1", "5", "2", "3", "60.0%"]
+    assert lines[4][:6] == ["all", "4", "8", "5", "3", "37.5%"]
+    assert "8 requests in 6 of 23 lines\nthe first line without a request: Dec 31 23:58:00 alpha sshd[100]" in output
 
 
 def test_an_interrupted_replay_cleans_up(tmp_path, server):
