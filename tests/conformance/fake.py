@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 # What libraries ask by themselves.
 AMBIENT = {
-    "CLIENT": "+OK", "SELECT": "+OK", "AUTH": "+OK", "PING": "+PONG", "READONLY": "+OK", "QUIT": "+OK",
+    "CLIENT": "+OK", "SELECT": "+OK", "AUTH": "+OK", "PING": "+PONG", "READONLY": "+OK", "QUIT": "+OK", "ASKING": "+OK",
     "COMMAND": [], "CLUSTER": "-ERR This instance has cluster support disabled", "PTTL": -1,
     "ROLE": ["master", 0, []], "SCRIPT": "+OK", "TOP": [],
 }
@@ -82,9 +82,9 @@ class Command:
     def answer(self, value):
         self.reply = encode(value, self.connection.resp3)
         if self.words[0] in ("ALLOW", "ACQUIRE", "BUDGET") and isinstance(value, list):
-            self.connection.server.count(self.words[1], int(value[0]))
+            self.connection.server.count(self.connection, self.words[1], int(value[0]))
         elif self.words[0] == "REFUND" and self.words[2:] and self.words[2].isdigit():
-            self.connection.server.count(self.words[1], -int(self.words[2]))
+            self.connection.server.count(self.connection, self.words[1], -int(self.words[2]))
         self.connection.flush()
 
     def __str__(self):
@@ -236,7 +236,9 @@ class Server:
             return f"-ERR wrong number of arguments for '{name.lower()}' command"
         return AMBIENT[name]
 
-    def count(self, key, units):
+    def count(self, connection, key, units):
+        if connection.is_closed:
+            return
         self.counted[key] = self.counted.get(key, 0) + units
 
     def slots(self, what):

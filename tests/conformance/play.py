@@ -299,8 +299,9 @@ class Play:
     async def end(self):
         """What holds for every scenario: all callers have their outcome, nothing else was sent, closing ends all."""
         await self.make()
-        if waiting := [who for who, call in self.calls.items() if not call.done()]:
-            raise Failed(f"never answered: {', '.join(waiting)}")
+        def waiting():
+            return [who for who, call in self.calls.items() if not call.done()]
+        await self.until(lambda: not waiting(), lambda: f"never answered: {', '.join(waiting())}", SOON)
         servers = self.servers.values()
         if besides := [f"{server.name} got {command}" for server in servers for command in server.unclaimed()]:
             raise Failed(f"besides: {'; '.join(besides)}")

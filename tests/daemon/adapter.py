@@ -54,7 +54,7 @@ def start(asked):
             time.sleep(0.01)
             if process.poll() is not None:
                 break
-    raise RuntimeError("it does not start")
+    raise ValueError("it refuses its configuration")
 
 
 def listen(client, process):
@@ -115,14 +115,16 @@ def run(asked):
         do = asked["do"]
         found = call(asked) if do == "call" else {"ok": {"limiters": start, "health": health}.get(do, end)(asked)}
     except Exception as error:
-        found = {"error": "cancelled" if asked["id"] in CALLS else "refused", "message": repr(error)}
+        kind = "invalid" if isinstance(error, ValueError) else "cancelled" if asked["id"] in CALLS else "refused"
+        found = {"error": kind, "message": repr(error)}
     say(id=asked["id"], **found)
 
 
 for line in sys.stdin:
     asked = json.loads(line)
     if asked["do"] == "hello":
-        say(id=asked["id"], ok=["cancel", "cancel_refund", "sentinel", "cluster", "url", "logs", "partial", "ids"])
+        say(id=asked["id"], ok=["cancel", "cancel_refund", "sentinel", "cluster", "url", "logs", "partial", "ids",
+                                "tracking"])
     elif asked["do"] == "statistics":
         say(id=asked["id"], error="none", message="no statistics of one limiter")
     elif asked["do"] == "cancel":

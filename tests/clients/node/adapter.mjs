@@ -20,6 +20,9 @@ const ABLE = [
   "deadline",
   "timeouts",
   "burst",
+  "guards",
+  "settle",
+  "keep",
 ];
 const clients = new Map();
 const calls = new Map();
@@ -97,7 +100,9 @@ async function make({ addresses, topology, secret, client: name, limiters }) {
   }
   const client = await opened({ addresses, topology, secret });
   clients.set(name, [client, []]); // it is closed with what follows, also when that is refused
-  clients.get(name)[1] = limiters.map(({ kind, ...options }) => new kinds[kind]({ client, ...camels(options) }));
+  clients.get(name)[1] = limiters.map(
+    ({ kind, ...options }) => new kinds[kind]({ ...(options.mode === "local" ? {} : { client }), ...camels(options) }),
+  );
   return null;
 }
 
@@ -175,7 +180,7 @@ async function run(asked) {
 
 createInterface({ input: process.stdin }).on("line", (line) => {
   const asked = JSON.parse(line);
-  if (asked.do === "hello") say({ id: asked.id, ok: [...ABLE, ...(kind === "ioredis" ? ["sentinel"] : [])] });
+  if (asked.do === "hello") say({ id: asked.id, ok: [...ABLE, kind === "ioredis" ? "sentinel" : "tracking"] });
   else if (asked.do === "cancel") calls.get(asked.call)?.abort();
   else
     run(asked).then(

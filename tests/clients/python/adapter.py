@@ -77,6 +77,8 @@ def made(client, options):
     if kind == "budget":
         return getattr(swlimit, prefix + "BudgetLimiter")(client, limit, options.pop("period"), **options)
     limiter, window = getattr(swlimit, prefix + "Limiter"), options.pop("window")
+    if options.get("mode") == "local":
+        return limiter(None, limit, window, **options)
     if isinstance(client, str):
         return limiter.from_url(client, f"{limit}/{window}", **options)
     return limiter(client, limit, window, **options)
@@ -119,7 +121,8 @@ def common(asked):
     do, number = asked["do"], asked["id"]
     if do == "hello":
         say(id=number, ok=["sentinel", "cluster", "url", "statistics", "reasons", "logs", "brought", "partial",
-                           "deadline", "timeouts", "burst"] + ["cancel", "cancel_refund", "undo"] * IS_ASYNC)
+                           "deadline", "timeouts", "burst",
+                           "tracking", "guards", "settle", "keep"] + ["cancel", "cancel_refund", "undo"] * IS_ASYNC)
     elif do == "statistics":
         answer(number, lambda: statistics(CLIENTS[asked["client"]][1]))
     elif do == "health":
