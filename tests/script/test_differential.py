@@ -11,6 +11,7 @@ from conformance.vectors.test_vectors import as_json
 from support.commands import of_vector
 from support.comparing import Commands, Difference, compare
 from support.lacking import needed
+from support.lua import Interpreter
 from support.releases import TOO_OLD
 from support.script import PARTIAL, SEVERAL, STRICT, packed, scripted, sha, unpacked
 from support.waiting import eventually
@@ -48,6 +49,15 @@ def test_random_commands_on_the_release_that_takes_no_module(start, clock):
     module = start(env=clock.environment)
     plain = start(binaries=needed(TOO_OLD.name), module=None, env=clock.environment, options=ONLY_SINCE_7)
     compare(module, plain, clock, Commands(3), 20_000)
+
+
+@pytest.mark.parametrize("version", ["lua51", "lua54"])
+@pytest.mark.parametrize("count", [10_000, pytest.param(200_000, marks=pytest.mark.long)])
+def test_random_commands_in_other_interpreters(start, clock, version, count):
+    """Without struct, and in Lua 5.4, which has integers beside doubles."""
+    plain = start(env=clock.environment, module=None)
+    with Interpreter(plain, version) as interpreter:
+        compare(start(env=clock.environment), interpreter, clock, Commands(5), count)
 
 
 def test_a_difference_is_found(start, clock, monkeypatch):

@@ -62,7 +62,91 @@ local WRONGTYPE = 'WRONGTYPE Operation against a key holding the wrong kind of v
 -- The call
 ---------------------------------------------------------------------------------------------------------------------
 
-local call, structs, keys = redis.pcall, struct, KEYS
+-- Redis and Valkey have doubles alone, of which 2^53 + 1 is none, and struct. To ask for it where it may lack costs.
+local call, structs, keys = redis.pcall, 9007199254740993 % 2 == 0 and redis.breakpoint and struct, KEYS
+if not structs then
+  -- Test servers have no struct. Lua 5.3 and later have integers, which overflow and are written in another way: there
+  -- all numbers are doubles as well, except in calls and replies. In a function of its own, since every constant of the
+  -- chunk costs every call.
+  structs, call = (function()
+    local spread, tointeger = table.unpack or _G.unpack, math.tointeger
+    local function each(change, ...)
+      local values = {...}
+      for i = 1, #values do values[i] = change(values[i]) end
+      return spread(values)
+    end
+
+    local function bytes_of(number, count)
+      local bytes = {}
+      for i = 1, count do
+        local byte = number % 256
+        bytes[i], number = string.char(byte), (number - byte) / 256
+      end
+      return table.concat(bytes)
+    end
+
+    local function number_of(text, place, count)
+      local number = 0
+      for i = place + count - 1, place, -1 do number = number * 256 + string.byte(text, i) end
+      return number
+    end
+
+    -- A double that holds an integer: 52 bits of a fraction, 11 of an exponent, the sign.
+    local function double_bytes(number)
+      if number == 0 then return string.rep('\0', 8) end
+      local fraction, exponent = math.frexp(math.abs(number))
+      fraction = (fraction * 2 - 1) * 4503599627370496
+      local low = fraction % 281474976710656
+      local high = ((number < 0 and 2048 or 0) + exponent + 1022) * 16 + (fraction - low) / 281474976710656
+      return bytes_of(low, 6) .. bytes_of(high, 2)
+    end
+
+    local function double_of(text, place)
+      local low, high = number_of(text, place, 6), number_of(text, place + 6, 2)
+      local fraction, sign = high % 16 * 281474976710656 + low, high >= 32768 and -1 or 1
+      local exponent = (high % 32768 - high % 16) / 16
+      return exponent == 0 and 0 or sign * (1 + fraction / 4503599627370496) * 2 ^ (exponent - 1023)
+    end
+
+    local own = rawget(_G, 'struct') or string.pack and string or {
+      pack = function(format, ...)
+        local parts, numbers = {}, {...}
+        for kind, size in string.gmatch(format, '(%a)(%d*)') do
+          local number = numbers[#parts + 1]
+          parts[#parts + 1] = kind == 'd' and double_bytes(number) or bytes_of(number, tonumber(size) or 1)
+        end
+        return table.concat(parts)
+      end,
+      unpack = function(format, text, place)
+        local numbers = {}
+        place = place or 1
+        for kind, size in string.gmatch(format, '(%a)(%d*)') do
+          size = kind == 'd' and 8 or tonumber(size) or 1
+          numbers[#numbers + 1] = (kind == 'd' and double_of or number_of)(text, place, size)
+          place = place + size
+        end
+        numbers[#numbers + 1] = place
+        return spread(numbers)
+      end}
+    if not tointeger then return own, redis.pcall end
+
+    local function double(value)
+      if math.type(value) ~= 'integer' then return value end
+      return value + (value < 0 and 2.0 ^ 64 or 0.0) -- none below 0 is packed as an integer
+    end
+
+    local function whole(value)
+      if type(value) ~= 'table' then return math.type(value) == 'float' and tointeger(value) or value end
+      for i, one in ipairs(value) do value[i] = whole(one) end
+      return value
+    end
+    return {
+      pack = function(format, ...) return own.pack(format, each(whole, ...)) end,
+      unpack = function(...) return each(double, own.unpack(...)) end,
+      whole = whole,                -- what makes the numbers of a reply integers
+    }, function(...) return redis.pcall(each(whole, ...)) end
+  end)()
+end
 local unpack, pack = structs.unpack, structs.pack
 local packed = ARGV[1] or ''      -- an ALLOW or a PEEK in one argument; nil where the command is none of these
 local words                       -- whether it came in words, and is answered so
@@ -84,7 +168,7 @@ else
 
   -- HOLD and RELEASE as clients send them, of holds that have one unit each: without functions, too. What does not end
   -- here is decided by what follows. 17592186044415 is 2^44 - 1, which no end reaches.
-  if #keys ~= 1 then -- an error
+  if #keys ~= 1 or structs.whole then -- an error, or not here
   elseif packed == 'HOLD' and #ARGV == 4 then
     local key, id, format = keys[1], ARGV[4], string.format
     local limit = string.find(ARGV[2], '^%d+$') and ARGV[2] + 0
@@ -151,7 +235,7 @@ else
   local cost, partial, strict = 1, false, false
   -- Every word is checked before a key is touched (§8).
   local function integer(word, least)
-    local number = word and string.find(word, '^%d+$') and tonumber(word)
+    local number = word and string.find(word, '^%d+$') and word + 0.0
     return number and number >= least and number <= MAX and number
   end
 
@@ -161,7 +245,7 @@ else
     unit = string.lower(unit)
     local scale = (unit == '' or unit == 's') and 1000 or unit == 'ms' and 1 or unit == 'm' and 60000
       or unit == 'h' and 3600000 or unit == 'd' and 86400000
-    local ms = scale and tonumber(digits) * scale
+    local ms = scale and (digits + 0.0) * scale
     return ms and ms >= least and ms <= LONGEST and ms
   end
 
@@ -193,7 +277,7 @@ else
   local given = packed
   command = string.upper(given)
   local options, first = '', 2    -- the options it takes, and where in ARGV they begin
-  if command ~= 'ALLOW' and command ~= 'PEEK' then -- a table that has room for what most commands say
+  if command ~= 'ALLOW' and command ~= 'PEEK' or structs.whole then -- a table that has room for what most commands say
     request = {limit = 0, ends = 0, R = 0, N = 0, cost = 1, partial = false, strict = false, force = false}
   end
   if command == 'ALLOW' then options, first = ' COST PARTIAL STRICT BLOCK AT ', 5
@@ -384,7 +468,7 @@ else
     end
   end
 
-  if command == 'ALLOW' or command == 'PEEK' then
+  if not request then
     local flags = (command == 'ALLOW' and 1 or 0) + (partial and 2 or 0) + (strict and 4 or 0)
     packed = pack('<BI8I8I8I8', flags, limit, R, N, cost)
   else
@@ -605,14 +689,17 @@ local undone -- the calls that take back what has been written, should a later w
 -- The reply of a function, or the error it fails with.
 local function answer(decide, ...)
   local done, reply = pcall(decide, ...)
-  if done then return reply end
+  local whole = structs.whole
+  if done then return whole and whole(reply) or reply end
   for i = undone and #undone or 0, 1, -1 do undone[i]() end
   -- From Redis 7.0 on, pcall makes a string of such a table.
-  return {err = type(reply) == 'table' and reply.err or reply}
+  local fault = type(reply) == 'table' and reply.err or reply
+  -- Lua 5.4 refuses what is no integer, where 5.1 goes on: damage has led to it.
+  return {err = whole and not string.find(fault, '^%u+ ') and WRONGTYPE or fault}
 end
 
 local function ask(...)
-  local reply = redis.pcall(...)
+  local reply = call(...)
   if type(reply) == 'table' and reply.err then fail(reply.err) end
   return reply
 end
@@ -926,7 +1013,7 @@ if request.holding then
         if ahead > 0 then left = math.max(left, math.min(lives, left + ahead)) end
       end
       set(left, ask)
-      undone[#undone + 1] = function() if held.ends then set(held.ends - now, redis.pcall) end end
+      undone[#undone + 1] = function() if held.ends then set(held.ends - now, call) end end
     elseif least > now then
       local lives = ask('PTTL', held.key)
       if lives >= 0 and lives < least - now then set(least - now, ask) end
@@ -936,9 +1023,9 @@ if request.holding then
   -- Write the sum of all units - 1, or that there is none.
   local function sum_up(held)
     local key = held.key
-    local counted = redis.pcall('ZCOUNT', key, decimal(UNIT), '(' .. score_of_token(1))
-    local done = counted ~= 0 and redis.pcall('ZADD', key, decimal(held.extra + NO_EXTRA), 'n')
-    if type(done) ~= 'number' then redis.pcall('ZREM', key, 'n') end
+    local counted = call('ZCOUNT', key, decimal(UNIT), '(' .. score_of_token(1))
+    local done = counted ~= 0 and call('ZADD', key, decimal(held.extra + NO_EXTRA), 'n')
+    if type(done) ~= 'number' then call('ZREM', key, 'n') end
   end
 
   -- Remove holds by their ids.
@@ -997,13 +1084,13 @@ if request.holding then
     end
     in_parts(ask, 'ZADD', key, put)
     undone[#undone + 1] = function()
-      if #gone > 0 then redis.pcall('ZREM', key, spread(gone)) end
-      if #back > 0 then redis.pcall('ZADD', key, spread(back)) end
+      if #gone > 0 then call('ZREM', key, spread(gone)) end
+      if #back > 0 then call('ZADD', key, spread(back)) end
     end
     held.extra, held.is_plain = extra, held.is_plain and is_plain and not reserved
     local last = hold.is_new and math.max(held.last or 0, ends) or last_end(key, held.is_plain)
     expire(held, end_of(math.max(held.token, hold.token), last), ends)
-    if reserved and hold.reserved then redis.pcall('ZREM', key, hold.reserved) end -- nothing is taken back any more
+    if reserved and hold.reserved then call('ZREM', key, hold.reserved) end -- nothing is taken back any more
   end
 
   -- Whether holds were renewed. Those that end then already are left as they are.
@@ -1021,7 +1108,7 @@ if request.holding then
       ask('ZREM', held.key, 'x') -- changes nothing: a script that has written may go on where memory is used up
       sweep(held)
       in_parts(ask, 'ZADD', held.key, put)
-      undone[1] = function() in_parts(redis.pcall, 'ZADD', held.key, back) end
+      undone[1] = function() in_parts(call, 'ZADD', held.key, back) end
       expire(held, end_of(held.token, last_end(held.key, held.is_plain)), ends)
     end
     return answers
@@ -1570,7 +1657,7 @@ local function run()
   end
 
   local function info(key)
-    local value = redis.pcall('GETRANGE', key, '0', '3')
+    local value = call('GETRANGE', key, '0', '3')
     if type(value) == 'table' and string.sub(value.err or '', 1, 9) == 'WRONGTYPE' then
       local held = holds_of(key, {})
       return {'holds', held.count, 'units', live_units(held), 'end', held.count > 0 and held.last or 0, 'token', held.token,
