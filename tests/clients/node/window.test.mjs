@@ -202,6 +202,7 @@ for (const [what, options, message] of [
   ["a prefix", { limit: 1, window: "1m", prefix: 7 }, /prefix must be a string/],
   ["strictness", { limit: 1, window: "1m", strict: "no" }, /strict must be true or false/],
   ["a client", { limit: 1, window: "1m", client: {} }, /client must be a client of/],
+  ["ioredis-mock", { limit: 1, window: "1m", client: new (class RedisMock {})() }, /swlimit\/testing, or a server/],
   [
     "a URL as a client",
     { limit: 1, window: "1m", client: "redis://127.0.0.1" },

@@ -67,7 +67,8 @@ class ThreadConnection(DedicatedConnection):
             self.redis.socket_connect_timeout = self.redis.socket_timeout = max(0.001, at_most)
             self.redis.connect()
             self.redis.socket_timeout = SILENCE
-            self.redis._sock.settimeout(SILENCE)
+            if isinstance(self.redis._sock, socket.socket):  # fakeredis has another
+                self.redis._sock.settimeout(SILENCE)
 
     async def write(self, *commands: Words) -> None:
         self.redis.send_packed_command(self.redis.pack_commands(commands), check_health=False)
