@@ -106,7 +106,7 @@ def health(asked):
     connection = HTTPConnection("127.0.0.1", DAEMONS[asked["client"]][1], timeout=5)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
-    away = re.search(r"^swlimit_client_server_away\{[^}]*\} 1", text, re.M)
+    away = re.search(r"^swlimit_client_server_unavailable\{[^}]*\} 1", text, re.M)
     return {"state": "unavailable" if away else "up", "reason": None}
 
 

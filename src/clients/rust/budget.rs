@@ -174,7 +174,7 @@ impl BudgetLimiter {
             Some(link) if way == Way::Peek => self.look(link, &key, &request).await,
             Some(link) => self.ask(link, &key, &request, way == Way::Record).await,
         };
-        match decided {
+        match decided.map_err(|error| self.0.client.failure(error)) {
             Err(Error::Unavailable(reason)) if way != Way::Record => self.by_policy(&key, &request, reason, way),
             decided => decided,
         }

@@ -14,7 +14,7 @@ use crate::deciding::cached::DenyCache;
 use crate::demand::Demand;
 use crate::error::Error;
 use crate::keyed::FairQueue;
-use crate::mode::Module;
+use crate::mode::{Module, OnRefused};
 use crate::protocol::{Command, Encoding};
 use crate::quota::Quota;
 use crate::servers::ServerState;
@@ -42,6 +42,7 @@ pub struct ClientBuilder {
     pub(crate) max_keys: usize,
     pub(crate) max_waiting: usize,
     module: Module,
+    on_refused: OnRefused,
     pub(crate) prefix: Vec<u8>,
     options: ConnectionOptions,
 }
@@ -54,6 +55,7 @@ impl Default for ClientBuilder {
             max_keys: 100_000,
             max_waiting: 10,
             module: Module::Auto,
+            on_refused: OnRefused::Error,
             prefix: Vec::new(),
             options: ConnectionOptions::new(),
         }
@@ -86,6 +88,11 @@ impl ClientBuilder {
     /// Whether the module decides, or a script on servers that have not loaded it: [`Module::Auto`] unless set.
     pub fn module(self, module: Module) -> Self {
         Self { module, ..self }
+    }
+
+    /// What a request gets that the server refuses to decide: [`OnRefused::Error`] unless set.
+    pub fn on_refused(self, on_refused: OnRefused) -> Self {
+        Self { on_refused, ..self }
     }
 
     /// Put before each key: nothing unless set.
@@ -172,6 +179,8 @@ impl ClientBuilder {
             fair_queue,
             counters,
             max_keys: self.max_keys,
+            on_refused: self.on_refused,
+            refused: Mutex::default(),
             prefix: self.prefix,
             closing: Mutex::default(),
             closed: watch::Sender::new(false),
@@ -237,7 +246,8 @@ impl Client {
 
     /// Hands what was counted since the last call to the recorder of the crate `metrics`:
     /// `swlimit_client_decisions_total` by `source` and `granted`, and `swlimit_client_<name>_total` for the others.
-    /// Gauges `swlimit_client_server_away` and `swlimit_client_server_slow` are 1 or 0 for each `server`,
+    /// Gauges `swlimit_client_server_unavailable`, `swlimit_client_server_slow` and `swlimit_client_server_evicts` are 1 or 0 for
+    /// each `server`, `swlimit_client_server_evicted_keys` is how many keys an evicting one has evicted,
     /// `swlimit_client_server_round_trip_seconds` is that of the last reply, and `swlimit_client_lacks` is 1 for each
     /// `right` that is missing; `swlimit_client_leases_too_far` is how many limiters take no lease because round trips are
     /// longer than half of one. To be called now and then, such as whenever metrics are asked for. Clients in

@@ -54,6 +54,19 @@ pub enum OnFailure {
     Error,
 }
 
+/// What a request gets that the server refuses to decide: its user lacks a right, the module is missing or too old, or
+/// the key has another type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum OnRefused {
+    /// The error. The default.
+    #[default]
+    Error,
+    /// What [`OnFailure`] says. The refusal is logged, once a minute at most.
+    OnFailure,
+}
+
 /// The part of a limit for [`local_share`](crate::LimiterBuilder::local_share) and
 /// [`lease_share`](crate::LimiterBuilder::lease_share), unless set.
 pub(crate) const SHARE: f64 = 0.1;

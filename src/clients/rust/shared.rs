@@ -14,6 +14,7 @@ use crate::deciding::cached::DenyCache;
 use crate::deciding::{eventual, leased};
 use crate::error::Error;
 use crate::keyed::FairQueue;
+use crate::mode::OnRefused;
 use crate::protocol::{unix, Command, Counted};
 use crate::request::Request;
 use crate::statistics::Counters;
@@ -21,6 +22,9 @@ use crate::statistics::Counters;
 use crate::statistics::Statistics;
 use crate::upstream::{HoldRenewer, Link};
 use crate::wait::Wait;
+
+/// How often refusals are logged that failure policies decide.
+const REFUSALS: Duration = Duration::from_secs(60);
 
 /// What all limiters of a client share.
 pub(crate) struct Shared {
@@ -31,6 +35,9 @@ pub(crate) struct Shared {
     pub renewer: Option<HoldRenewer>,
     pub counters: Arc<Counters>,
     pub max_keys: usize,
+    pub on_refused: OnRefused,
+    /// When a refusal was logged last.
+    pub refused: Mutex<Option<Instant>>,
     pub prefix: Vec<u8>,
     pub closing: Mutex<Vec<Closing>>,
     /// Whether the client was closed: nobody waits any more.
@@ -46,6 +53,24 @@ impl Shared {
             [] => Cow::Borrowed(key),
             prefix => Cow::Owned([prefix, key].concat()),
         }
+    }
+
+    /// Why there is no decision: [`Error::Unavailable`] also where the server refuses to make one, if refusals are the
+    /// failure policies' to decide.
+    pub fn failure(&self, error: Error) -> Error {
+        let is_refusal = matches!(
+            error,
+            Error::Refused(_) | Error::ModuleMissing | Error::ModuleTooOld(_) | Error::NeedsModule | Error::Answer(_)
+        );
+        if !is_refusal || self.on_refused == OnRefused::Error {
+            return error;
+        }
+        let (mut logged, now) = (self.refused.lock(), Instant::now());
+        if logged.is_none_or(|logged| now.saturating_duration_since(logged) >= REFUSALS) {
+            *logged = Some(now);
+            tracing::error!(%error, "the rate limit server refuses commands; on_failure decides");
+        }
+        Error::Unavailable(error.to_string().into())
     }
 
     /// A wait until an instant, or the end of the client.

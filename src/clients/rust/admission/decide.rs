@@ -91,7 +91,7 @@ impl Client {
         if let Some(decisions) = self.known_denials(&asked) {
             return Ok(self.admission(decisions, Granted::default(), Moment::now(), true));
         }
-        match self.there(renewer, &asked, deadline).await {
+        match self.there(renewer, &asked, deadline).await.map_err(|error| self.0.failure(error)) {
             Err(Error::Unavailable(reason)) => self.here(asked.members, Some(reason)).await,
             decided => decided,
         }

@@ -137,7 +137,8 @@ impl HoldLimiter {
         let Some(renewer) = &self.0.client.renewer else {
             return Ok(self.look_here(&pending, self.0.limit, Source::Local));
         };
-        match self.look_there(renewer.link(), &pending, request.deadline).await {
+        let looked = self.look_there(renewer.link(), &pending, request.deadline).await;
+        match looked.map_err(|error| self.0.client.failure(error)) {
             Err(Error::Unavailable(reason)) => match self.0.on_failure {
                 OnFailure::Error => Err(Error::Unavailable(reason)),
                 OnFailure::Allow => Ok(Source::Failure.unknown(pending.cost, self.0.limit, Some(0))),

@@ -74,7 +74,8 @@ impl HoldLimiter {
     ) -> Result<Hold, Error> {
         loop {
             let mut denied = None;
-            let reason = match (self.take_there(renewer, pending.clone(), request, wait, &mut denied).await, denied) {
+            let taken = self.take_there(renewer, pending.clone(), request, wait, &mut denied).await;
+            let reason = match (taken.map_err(|error| self.0.client.failure(error)), denied) {
                 // The caller's time is over: the denial stands, and the failure policy has no say.
                 (Err(Error::Unavailable(_)), Some(denied)) if wait.is_over() => return Ok(Hold::denied(denied)),
                 (Err(Error::Unavailable(reason)), _) => reason,

@@ -63,7 +63,7 @@ impl<'a> AllOf<'a> {
 
     /// The decision of the server, of what is known of it, or of the failure policies.
     pub async fn decide(&self, client: &Arc<Shared>, deadline: Option<Instant>) -> Result<Decisions, Error> {
-        match self.ask(client, deadline).await {
+        match self.ask(client, deadline).await.map_err(|error| client.failure(error)) {
             Err(Error::Unavailable(reason)) => self.decide_by_policy(reason),
             decided => decided,
         }

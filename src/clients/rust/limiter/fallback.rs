@@ -26,6 +26,7 @@ impl Limiter {
         demand: &Demand,
         local: impl FnOnce(&Windows, &Demand) -> Result<Exact, Error>,
     ) -> Result<Decision, Error> {
+        let decided = decided.map_err(|error| self.0.client.failure(error));
         let Err(Error::Unavailable(reason)) = decided else { return decided };
         match self.policy(demand, reason)? {
             Policy::Decided(decision) => Ok(decision),

@@ -116,7 +116,17 @@ impl Breaker {
         };
         let away = (state == State::Unavailable).then_some(known.reason.as_str());
         let (reason, message) = (away.map(reason), away.unwrap_or_default().to_owned());
-        ServerState { address, state, reason, message, since: known.since, lacks, round_trip, backend: None }
+        ServerState {
+            address,
+            state,
+            reason,
+            message,
+            since: known.since,
+            lacks,
+            round_trip,
+            backend: None,
+            eviction: None,
+        }
     }
 
     /// Why it is open.

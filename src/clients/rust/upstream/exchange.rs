@@ -219,6 +219,9 @@ impl Owned {
         let now = Instant::now();
         let sent = self.sent.unwrap_or(now);
         self.line.heard(self.batch.len(), now);
+        if reply.is_ok() && self.line.is_look_due(now) {
+            self.node.look(&self.line);
+        }
         if reply.is_err() || is_read_only(&reply) {
             self.line.retire();
         }

@@ -108,6 +108,11 @@ impl Link {
         self.context.rights.heard(right, reply);
     }
 
+    /// Something needs a right beside the module's commands.
+    pub fn need_right(&self, right: Right) {
+        self.context.rights.need(right);
+    }
+
     #[cfg(feature = "metrics")]
     pub fn publish_rights(&self) {
         self.context.rights.publish();
@@ -207,6 +212,15 @@ impl Link {
             }
         }
         (groups, others)
+    }
+
+    /// Waits until the server of a key has said who it is, and how it evicts keys.
+    pub async fn identify(&self, key: &[u8]) {
+        if let Some(node) = self.topology.known(key) {
+            if let Some(line) = node.health.current() {
+                node.identify(&line).await;
+            }
+        }
     }
 
     /// Whether the server of a key has said who it is.

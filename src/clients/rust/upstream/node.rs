@@ -127,7 +127,9 @@ impl Node {
     /// Has the server say who it is, unless it did.
     pub async fn identify(&self, line: &Line) {
         if line.identity().is_none() {
-            let _ = timeout(CONNECTING, line.identify(&self.connector.context.rights)).await;
+            if let Ok(Ok(info)) = timeout(CONNECTING, line.identify(&self.connector.context.rights)).await {
+                self.health.heard_info(&info);
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
-use tokio::time::{Duration, Instant};
+use tokio::time::{timeout, Duration, Instant};
 
 use super::batch::Batch;
 use super::breaker::Breaker;
@@ -14,7 +14,7 @@ use super::health::is_unknown;
 use super::line::Line;
 use super::trips::Trips;
 use crate::protocol::Command;
-use crate::servers::{Backend, ServerState};
+use crate::servers::{Backend, Eviction, ServerState};
 use crate::statistics::Count;
 use crate::transport::{Failure, Reply};
 
@@ -31,6 +31,7 @@ pub(crate) struct NodeHealth {
     /// The key of the last request that failed, which a probe uses.
     failed_key: Mutex<Arc<[u8]>>,
     trips: Trips,
+    eviction: Mutex<Option<Eviction>>,
     /// The module has answered once: since then its absence is a failure of the server's.
     was_served: AtomicBool,
     /// Begins to probe.
@@ -46,6 +47,7 @@ impl NodeHealth {
             requests: RwLock::new(None),
             failed_key: Mutex::new(Arc::default()),
             trips: Trips::default(),
+            eviction: Mutex::default(),
             was_served: AtomicBool::new(false),
             on_open: Box::new(on_open),
         }
@@ -96,7 +98,7 @@ impl NodeHealth {
         let round_trip = self.trips.last();
         let missing = self.connector.context.rights.missing();
         let state = self.breaker.state(self.connector.name(), missing, round_trip);
-        ServerState { backend: self.backend(), ..state }
+        ServerState { backend: self.backend(), eviction: self.eviction.lock().clone(), ..state }
     }
 
     /// The connection for requests, if there is one that takes them.
@@ -143,6 +145,27 @@ impl NodeHealth {
             false => batch.commands().iter().any(Command::is_refused_with_writes),
         };
         self.breaker.succeeded(is_write);
+    }
+
+    /// Asks now and then what may have changed since the connection was made.
+    pub(super) fn look(self: &Arc<Self>, line: &Arc<Line>) {
+        let (health, line) = (Arc::clone(self), Arc::clone(line));
+        tokio::spawn(async move {
+            if let Ok(Ok(info)) = timeout(CONNECTING, line.look()).await {
+                health.heard_info(&info);
+            }
+        });
+    }
+
+    /// What INFO says of the server's memory.
+    pub(super) fn heard_info(&self, info: &str) {
+        let eviction = Eviction::read(info);
+        let policy = |eviction: &Option<Eviction>| eviction.as_ref().map(|eviction| eviction.policy.clone());
+        let before = std::mem::replace(&mut *self.eviction.lock(), eviction.clone());
+        if let Some(policy) = policy(&eviction).filter(|_| policy(&before) != policy(&eviction)) {
+            let address = self.connector.name();
+            tracing::warn!(address, policy, "the rate limit server evicts keys, and limits with them: use noeviction");
+        }
     }
 
     /// The server granted units that nobody takes any more.
