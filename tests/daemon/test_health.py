@@ -1,8 +1,8 @@
 """What health checks, `--check --server` and metrics say of a server that is there and yet does not do."""
 
 import pytest
-
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from support.server import MODULE, free_port
 from support.waiting import eventually
 

@@ -54,3 +54,13 @@ def test_keys_that_the_user_may_not_touch(start_daemon, server):
     assert (status, " denies its user these rights: ~{shop}||p=|swlimit:connected\n" in printed) == (1, True)
     daemon.write_settings(server=logged_in(server, ["+@all", "~{shop}*"]))
     assert daemon.run("--check", "--server")[0] == 0
+
+
+def test_the_category_of_each_release(server):
+    """As the page says of releases: Redis 7.4 and Valkey know the module's own category."""
+    info = server.cli("INFO", "server")
+    version = [int(part) for part in re.search(r"^redis_version:(\d+)\.(\d+)", info, re.MULTILINE).groups()]
+    has_category = "valkey_version" in info or version >= [7, 4]
+    said = server.cli("ACL", "SETUSER", "category", "+@swlimit")
+    assert (said == "OK") == has_category, said
+    server.cli("ACL", "DELUSER", "category")
