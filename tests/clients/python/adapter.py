@@ -121,8 +121,8 @@ def common(asked):
     do, number = asked["do"], asked["id"]
     if do == "hello":
         say(id=number, ok=["sentinel", "cluster", "url", "statistics", "reasons", "logs", "brought", "partial",
-                           "deadline", "timeouts",
-                           "tracking", "guards", "settle", "keep"] + ["burst", "cancel", "cancel_refund", "undo"] * IS_ASYNC)
+                           "deadline", "timeouts", "tracking", "guards", "settle", "keep"]
+            + ["burst", "cancel", "cancel_refund", "undo"] * IS_ASYNC)
     elif do == "statistics":
         answer(number, lambda: statistics(CLIENTS[asked["client"]][1]))
     elif do == "health":
