@@ -12,6 +12,8 @@ use crate::servers::{ServerState, State};
 
 /// So many failures in a row open it.
 pub(super) const FAILURES: u32 = 3;
+/// A connection that owes something and has been silent for so many timeouts, or trips where they are longer, is down.
+pub(super) const SILENT_TIMEOUTS: u32 = 3;
 /// The pause before the first probe; it doubles up to the longest. Each varies by a fifth, so that the clients of a
 /// server do not probe it together.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);

@@ -21,8 +21,6 @@ use crate::transport::{Failure, Pending, Reply};
 
 /// An exchange without a reply is given up after so long, at the latest, and its connection with it.
 pub(super) const GIVEN_UP: Duration = Duration::from_secs(10);
-/// A connection that owes something and has been silent for so many timeouts, or trips where they are longer, is down.
-pub(super) const SILENT_TIMEOUTS: u32 = 3;
 /// Turns of the event loop after a timeout, before it counts: the reply may have arrived and not been read.
 pub(super) const TURNS: usize = 3;
 /// Interval between checks whether the server is back without that connection.

@@ -48,7 +48,7 @@ pub(crate) const NUMBERS: &[(&str, u64)] = &[
     ("retries_per_ttl", hold_renewer::RETRIES as u64),
     ("drift", hold_renewer::DRIFT as u64),
     ("failures", breaker::FAILURES as u64),
-    ("silent_timeouts", exchange::SILENT_TIMEOUTS as u64),
+    ("silent_timeouts", breaker::SILENT_TIMEOUTS as u64),
     ("first_probe", breaker::FIRST_PAUSE.as_millis() as u64),
     ("last_probe", breaker::LONGEST_PAUSE.as_millis() as u64),
     ("probe_timeout", node_health::PROBING.as_millis() as u64),

@@ -7,9 +7,8 @@ use parking_lot::{Mutex, RwLock};
 use tokio::time::{timeout, Duration, Instant};
 
 use super::batch::Batch;
-use super::breaker::Breaker;
+use super::breaker::{Breaker, SILENT_TIMEOUTS};
 use super::connector::Connector;
-use super::exchange::SILENT_TIMEOUTS;
 use super::health::is_unknown;
 use super::line::Line;
 use super::trips::Trips;
