@@ -1,6 +1,9 @@
 package swlimit
 
-import "strconv"
+import (
+	"math"
+	"strconv"
+)
 
 // prefix begins the name of each of the module's commands.
 const prefix = "SWLIMIT."
@@ -361,6 +364,83 @@ func countedBudget(key string, raw any) []counted {
 		return []counted{{key, r.granted, r.resetAfter - 1}}
 	}
 	return nil
+}
+
+// lengths are those of replies that are a list of integers.
+var lengths = map[string]int{"ALLOW": 5, "PEEK": 5, "RECORD": 5, "ACQUIRE": 5, "BUDGET": 5, "HOLD": 6}
+
+// read is a reply with its integers, which may come as integral doubles or as decimal strings. Anything else is not
+// understood.
+func (c *command) read(reply any) (any, error) {
+	list, isList := reply.([]any)
+	length := 0
+	switch c.name {
+	case "":
+		return reply, nil
+	case "INFO": // names and values, not all of them numbers
+		for i := 1; i < len(list); i += 2 {
+			if n, ok := integral(list[i]); ok {
+				list[i] = n
+			}
+		}
+		return reply, nil
+	case "HOLDERS": // an id, and integers
+		for _, each := range list {
+			if holder, _ := each.([]any); len(holder) != 5 || !integrate(holder[1:]) {
+				return nil, unexpected(reply)
+			}
+		}
+		return reply, nil
+	case "REFUND", "RELEASE", "BLOCK", "UNBLOCK":
+		if n, ok := integral(reply); ok {
+			return n, nil
+		}
+		return nil, unexpected(reply)
+	case "MALLOW", "ADMIT":
+		length = 1 + len(c.keys)
+	case "RENEW":
+		length = len(c.arguments) - 1
+	case "SETTLE":
+		length = len(list)
+	default:
+		length = lengths[c.name]
+	}
+	if !isList || len(list) == 0 || len(list) != length || !integrate(list) {
+		return nil, unexpected(reply)
+	}
+	return reply, nil
+}
+
+// integrate has a list hold integers, and lists of them.
+func integrate(list []any) bool {
+	for i, each := range list {
+		if inner, ok := each.([]any); ok {
+			if len(inner) < 5 || !integrate(inner) {
+				return false
+			}
+			continue
+		}
+		n, ok := integral(each)
+		if !ok {
+			return false
+		}
+		list[i] = n
+	}
+	return true
+}
+
+// integral is an integer, however a server spells it.
+func integral(reply any) (int64, bool) {
+	switch value := reply.(type) {
+	case int64:
+		return value, true
+	case float64:
+		return int64(value), value == math.Trunc(value) && math.Abs(value) <= maxExact
+	case string:
+		n, err := parseInt([]byte(value))
+		return n, err == nil
+	}
+	return 0, false
 }
 
 // replyOf is a reply of five integers.

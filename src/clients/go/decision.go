@@ -20,8 +20,10 @@ const (
 	FromServer Source = "server"
 	// FromCache is a denial that was known without asking, or a cost above the limit.
 	FromCache Source = "cache"
-	// FromFailure is a decision of [OnFailure], because the server did not answer in time.
+	// FromFailure is a decision of [OnFailure], because the server was unavailable.
 	FromFailure Source = "failure"
+	// FromEventual is a decision of the mode [Eventual].
+	FromEventual Source = "eventual"
 	// FromLocal is a decision of the mode [Local].
 	FromLocal Source = "local"
 )

@@ -1,11 +1,15 @@
 package swlimit
 
 import (
+	"context"
 	"crypto/sha1"
 	"encoding/binary"
 	"encoding/hex"
+	"log/slog"
 	"math"
 	"strconv"
+	"sync"
+	"time"
 
 	"github.com/swlimit/swlimit/src/server/script"
 )
@@ -24,12 +28,89 @@ const scriptSubintervals = 4096
 type dialect struct {
 	byScript  bool
 	isOld     bool         // the module lacks commands that newer ones have
+	lacks     []string     // of the commands that take ids
 	noReadSHA bool         // the server has no EVALSHA_RO
 	clock     func() int64 // this machine's, in Unix ms, where the script may not ask the server for the time
 }
 
 // scripts tells whether the script decides a command.
 func (d dialect) scripts(c *command) bool { return d.byScript && c.name != "" && !c.needsModule }
+
+const (
+	mostTexts = 1000 // keys that had the script's text are remembered
+	textAgain = time.Minute
+)
+
+// scriptLoads is what is known of a server that has lost the script, or never keeps it.
+type scriptLoads struct {
+	mu      sync.Mutex
+	loading chan struct{}   // closed once a text that is under way has been answered
+	had     map[string]bool // keys that were asked for with the text
+	always  bool            // the server does not keep the script: each request brings it
+	tryAt   time.Duration   // when to try without the text again
+}
+
+// load waits while another request brings the script to the server, and tells whether this one is to bring it.
+func (s *scriptLoads) load(ctx context.Context, c *call, until time.Duration, log *slog.Logger) bool {
+	s.mu.Lock()
+	if s.had[c.key()] && !s.always {
+		s.always, s.tryAt = true, now()+jittered(textAgain)
+		log.Warn("the server does not keep the script: each request brings its text", "event", "noscript")
+	}
+	if s.always {
+		s.mu.Unlock()
+		return true
+	}
+	loading := s.loading
+	if loading == nil {
+		s.loading = make(chan struct{})
+		s.mu.Unlock()
+		return true
+	}
+	s.mu.Unlock()
+	timer := time.NewTimer(until - now())
+	defer timer.Stop()
+	select {
+	case <-loading:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// sendsText tells whether a request brings the script's text at once.
+func (s *scriptLoads) sendsText() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.always && now() >= s.tryAt {
+		s.tryAt = now() + jittered(textAgain)
+		return false
+	}
+	return s.always
+}
+
+// heard gets how a request of the script went.
+func (s *scriptLoads) heard(c *call, isLost bool) {
+	if !c.whole && !c.byScript && !c.takesOver {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case c.whole:
+		if s.had == nil || len(s.had) >= mostTexts {
+			s.had = map[string]bool{}
+		}
+		s.had[c.key()] = true
+		if s.loading != nil {
+			close(s.loading)
+			s.loading = nil
+		}
+	case !isLost && c.over.Load() && c.err == nil:
+		s.always = false
+		clear(s.had)
+	}
+}
 
 // evaluated is how a script begins to be called; whole with its text.
 func evaluated(text, sha string, whole, reads bool, keys []string) []string {

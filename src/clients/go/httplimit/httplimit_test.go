@@ -41,9 +41,12 @@ func TestMiddleware(t *testing.T) {
 }
 
 func TestUnavailable(t *testing.T) {
-	conn := swlimit.NewConn(swlimit.Server{Addr: "127.0.0.1:1"})
+	conn, err := swlimit.NewClient(swlimit.Server{Addr: "127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer conn.Close()
-	limiter, err := swlimit.New(conn, swlimit.Quota{Limit: 1, Window: time.Minute}, swlimit.OnFailure(swlimit.Error))
+	limiter, err := swlimit.New(conn, swlimit.Quota{Limit: 1, Window: time.Minute}, swlimit.OnFailure(swlimit.FailError))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ type limiter struct {
 }
 
 type client struct {
-	conn     *swlimit.Conn
+	shared   *swlimit.Client
 	limiters []limiter
 }
 
@@ -81,7 +81,7 @@ func failed(id any, err error) object {
 	if errors.As(err, &refused) {
 		kind = "refused"
 	}
-	o := object{"id": id, "error": kind, "message": err.Error()}
+	o := object{"id": id, "error": kind, "message": err.Error(), "reason": swlimit.ReasonOf(err)}
 	var denied *swlimit.DeniedError
 	if errors.As(err, &denied) {
 		for name, value := range told(denied.Decision) {
@@ -125,7 +125,17 @@ func made(asked object) (*client, error) {
 		server.Addr = addresses[0]
 		transport = server
 	}
-	c := &client{conn: swlimit.NewConn(transport)}
+	var options []swlimit.ClientOption
+	for _, o := range asked["limiters"].([]any) {
+		if n, ok := o.(object)["max_waiting"].(float64); ok {
+			options = append(options, swlimit.MaxWaiting(int(n)))
+		}
+	}
+	shared, err := swlimit.NewClient(transport, options...)
+	if err != nil {
+		return nil, err
+	}
+	c := &client{shared: shared}
 	clients.Store(asked["client"], c)
 	for _, options := range asked["limiters"].([]any) {
 		one, err := c.limiter(options.(object))
@@ -143,34 +153,32 @@ func (c *client) limiter(o object) (one limiter, err error) {
 		text, _ := value.(string)
 		switch name {
 		case "mode":
-			options = append(options, swlimit.Mode(swlimit.Decider(text)))
+			options = append(options, swlimit.Mode(text))
 		case "on_failure":
-			options = append(options, swlimit.OnFailure(swlimit.Decider(text)))
+			options = append(options, swlimit.OnFailure(swlimit.FailurePolicy(text)))
 		case "timeout":
 			options = append(options, swlimit.Timeout(duration(o, name, 0)))
 		case "max_untracked_age":
 			options = append(options, swlimit.MaxUntrackedAge(duration(o, name, 0)))
-		case "max_waiting":
-			options = append(options, swlimit.MaxWaiting(int(value.(float64))))
 		case "max_keys":
 			options = append(options, swlimit.MaxKeys(int64(value.(float64))))
 		case "local_share":
 			options = append(options, swlimit.LocalShare(value.(float64)))
 		}
 	}
-	conn, limit := c.conn, number(o, "limit", 0)
+	shared, limit := c.shared, number(o, "limit", 0)
 	if o["mode"] == "local" {
-		conn = nil
+		shared = nil
 	}
 	switch o["kind"] {
 	case "hold":
-		one.holds, err = swlimit.NewHolds(conn, limit, duration(o, "ttl", time.Minute), options...)
+		one.holds, err = swlimit.NewHolds(shared, limit, duration(o, "ttl", time.Minute), options...)
 	case "budget":
 		period := map[string]swlimit.Period{"hour": swlimit.Hourly(), "day": swlimit.Daily(), "month": swlimit.Monthly(1)}
-		one.budget, err = swlimit.NewBudget(conn, limit, period[o["period"].(string)], nil, options...)
+		one.budget, err = swlimit.NewBudget(shared, limit, period[o["period"].(string)], nil, options...)
 	default:
 		quota := swlimit.Quota{Limit: limit, Window: duration(o, "window", 0)}
-		one.rate, err = swlimit.New(conn, quota, options...)
+		one.rate, err = swlimit.New(shared, quota, options...)
 	}
 	return one, err
 }
@@ -331,8 +339,8 @@ func (c *client) statistics() object {
 		default:
 			s = one.budget.Statistics()
 		}
-		for name, n := range map[string]int64{"server": s.Server, "cache": s.Cache, "failure": s.Failure, "local": s.Local} {
-			o[name] += n
+		for source, n := range s.By() {
+			o[string(source)] += n.Granted + n.Denied
 		}
 	}
 	return object{"server": o["server"], "cache": o["cache"], "failure": o["failure"], "local": o["local"]}
@@ -392,7 +400,7 @@ func main() {
 			say(object{"id": id, "ok": c.statistics()})
 		case "health":
 			o := object{"state": nil, "reason": nil}
-			if states := c.conn.Servers(); len(states) > 0 {
+			if states := c.shared.Servers(); len(states) > 0 {
 				at := max(0, slices.IndexFunc(states, func(s swlimit.ServerState) bool { return s.State != "up" }))
 				o["state"], o["reason"] = states[at].State, states[at].Reason
 			}
@@ -400,7 +408,7 @@ func main() {
 		case "close", "drop":
 			go func() {
 				if c != nil {
-					_ = c.conn.Close()
+					_ = c.shared.Close()
 				}
 				say(object{"id": id, "ok": nil})
 			}()

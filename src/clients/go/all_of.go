@@ -16,13 +16,13 @@ type Request struct {
 // Request is n units of a key, for AllowAll.
 func (l *Limiter) Request(key string, n int64) Request { return Request{l, key, n} }
 
-// AllowAll decides several limits at once: all or nothing. All limiters have the same Conn, and in a cluster all keys
+// AllowAll decides several limits at once: all or nothing. All limiters have the same Client, and in a cluster all keys
 // are of one slot.
 func AllowAll(ctx context.Context, requests ...Request) (Decisions, error) {
 	if err := checkAll(ctx, requests); err != nil {
 		return Decisions{}, err
 	}
-	a, err := together(requests).decide(ctx)
+	a, err := allOf(requests).decide(ctx)
 	if err != nil {
 		return Decisions{}, err
 	}
@@ -33,8 +33,8 @@ func AllowAll(ctx context.Context, requests ...Request) (Decisions, error) {
 	return decisions, nil
 }
 
-// together are limits that are decided at once.
-type together []Request
+// allOf are limits that are decided at once.
+type allOf []Request
 
 // answer is what all limits say, not counted as decisions yet.
 type answer struct {
@@ -45,7 +45,7 @@ type answer struct {
 
 // ask decides all, and what warms up learns from it. again tells whether they were denied before: then nobody decides
 // in the server's place.
-func (all together) ask(ctx context.Context, again bool) (answer, error) {
+func (all allOf) ask(ctx context.Context, again bool) (answer, error) {
 	rates := make([]rate, len(all))
 	for i, r := range all {
 		rates[i] = rate{r.limiter.prefix + r.key, demand{r.limiter.quota, r.cost, false}}
@@ -67,27 +67,36 @@ func (all together) ask(ctx context.Context, again bool) (answer, error) {
 	return a, nil
 }
 
-func (all together) askWith(ctx context.Context, rates []rate, again bool) (answer, error) {
+func (all allOf) askWith(ctx context.Context, rates []rate, again bool) (answer, error) {
 	first := all[0].limiter
-	if first.conn == nil {
+	if first.client == nil {
 		return all.decideHere(rates, FromLocal)
 	}
 	if known, ok := all.knownDenials(rates); ok {
 		return known, nil
 	}
 	asked := make([]question, len(rates))
-	p, _ := first.conn.primary(ctx, rates[0].key, first.timeout)
+	p, _ := first.client.primary(ctx, rates[0].key, first.timeout)
 	for i := range rates {
-		asked[i] = first.conn.denials.ask(rates[i].key, p != nil && p.tracker.isOpen())
+		asked[i] = first.client.denials.ask(rates[i].key, p != nil && p.tracker.isOpen())
 	}
-	raw, err := first.askFor(ctx, mallowCommand(rates), again)
+	raw, err := first.decide(ctx, mallowCommand(rates))
 	if err != nil {
 		for _, r := range all {
 			if again || !r.limiter.decides(err) {
+				keep(err)
 				return answer{}, err
 			}
 		}
-		return all.decideHere(rates, FromFailure)
+		a, failed := all.decideHere(rates, FromFailure)
+		kept := make([]int64, len(a.replies))
+		for i, r := range a.replies {
+			if a.allowed {
+				kept[i] = r.granted
+			}
+		}
+		keep(err, kept...)
+		return a, failed
 	}
 	list, _ := raw.([]any)
 	if len(list) != 1+len(rates) {
@@ -118,8 +127,8 @@ func checkAll(ctx context.Context, requests []Request) error {
 		if err := r.limiter.check(ctx, r.cost); err != nil {
 			return err
 		}
-		if r.limiter.conn != first.conn {
-			return wrong("limits that are decided at once need the same Conn")
+		if r.limiter.client != first.client {
+			return wrong("limits that are decided at once need the same Client")
 		}
 		if r.limiter.quota.strict != first.quota.strict {
 			return wrong("limits that are decided at once must all be strict or none")
@@ -137,13 +146,13 @@ func checkAll(ctx context.Context, requests []Request) error {
 
 // knownDenials are the decisions where one of them is known to be denied; of the others no more is known than the
 // limit.
-func (all together) knownDenials(rates []rate) (answer, bool) {
+func (all allOf) knownDenials(rates []rate) (answer, bool) {
 	found := false
 	each := make([]reply, len(rates))
 	for i := range rates {
 		each[i] = unknown(0, rates[i].limit, unknownMS)
 		if l := all[i].limiter; l.mode == Cached {
-			if r, ok := l.conn.denials.find(rates[i].key, &rates[i].demand, false, rates[i].limit < l.quota.limit); ok {
+			if r, ok := l.client.denials.find(rates[i].key, &rates[i].demand, false, rates[i].limit < l.quota.limit); ok {
 				each[i], found = r, true
 			}
 		}
@@ -152,7 +161,7 @@ func (all together) knownDenials(rates []rate) (answer, bool) {
 }
 
 // decideHere looks at all, and counts only if all grant.
-func (all together) decideHere(rates []rate, source Source) (answer, error) {
+func (all allOf) decideHere(rates []rate, source Source) (answer, error) {
 	entries, unlock := all.lock()
 	defer unlock()
 	at := clock()
@@ -185,7 +194,7 @@ func (all together) decideHere(rates []rate, source Source) (answer, error) {
 }
 
 // lock locks what each key holds. Each lock is taken once, and all callers take them in one order.
-func (all together) lock() ([]*entry, func()) {
+func (all allOf) lock() ([]*entry, func()) {
 	type lock struct {
 		windows *windows
 		shard   uint64

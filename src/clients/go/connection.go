@@ -6,7 +6,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -137,26 +139,30 @@ func now() time.Duration { return time.Since(began) }
 
 var began = time.Now()
 
-// A call is a command that is under way. Its link owns it: its caller may leave, and the reply is read all the same.
+// A call is a command that is under way. Its connection owns it: its caller may leave, and the reply is read all the same.
 type call struct {
 	command
 	asking     bool          // preceded by ASKING
 	redirected bool          // another server has said that this one has the key
 	whole      bool          // with the script itself, which the server has lost
-	byModule   bool          // whatever the link's dialect
+	byModule   bool          // whatever the connection's dialect
+	looks      bool          // byModule, to find out whether the module is there now
 	byScript   bool          // it was written so
 	takenOver  bool          // its keys are the module's, or nobody's
 	timeout    time.Duration // replies that take longer are late
-	owner      *primary      // who hears how it went; may be nil
+	owner      *server       // who hears how it went; may be nil
 	done       chan struct{}
 	state      atomic.Int32
 	over       atomic.Bool // there is a reply, or none will come
 	late       func(*call) // gets the reply when nobody waits for it any more
 
-	link    *link
-	written time.Duration // 0: not yet; guarded by the link's mutex
-	reply   any
-	err     error
+	connection *connection
+	written    time.Duration // 0: not yet; guarded by the connection's mutex
+	batch      *atomic.Bool  // whether what was written with it counts as a failure already
+	isAlone    bool          // nothing was unanswered when it was written: its reply took the link's round trip
+	heard      time.Duration // when its reply came
+	reply      any
+	err        error
 }
 
 const (
@@ -168,15 +174,18 @@ const (
 // again is the same call, which is sent once more.
 func (c *call) again() *call {
 	return &call{command: c.command, asking: c.asking, redirected: c.redirected, whole: c.whole, byModule: c.byModule,
-		takenOver: c.takenOver, timeout: c.timeout, owner: c.owner, done: make(chan struct{})}
+		takenOver: c.takenOver, looks: c.looks, timeout: c.timeout, owner: c.owner, done: make(chan struct{})}
 }
 
-// answer is called once, by the link.
+// answer is called once, by the connection.
 func (c *call) answer(reply any, err error) {
 	if text, ok := reply.(serverError); ok {
 		reply, err = nil, text
 	}
-	c.reply, c.err = unpacked(reply, &c.command), err
+	c.heard = now()
+	if c.reply, c.err = unpacked(reply, &c.command), err; err == nil {
+		c.reply, c.err = c.read(c.reply)
+	}
 	c.over.Store(true)
 	if c.owner != nil {
 		c.owner.heardOf(c)
@@ -188,122 +197,143 @@ func (c *call) answer(reply any, err error) {
 	}
 }
 
+// trip is how long its reply took.
+func (c *call) trip() time.Duration { return c.heard - c.written }
+
+// isFree tells whether a server answers it that refuses all else.
+func (c *call) isFree() bool {
+	return c.name == "" && !c.takesOver && slices.Contains([]string{"TIME", "PING", "CLIENT", "PTTL"}, c.arguments[0])
+}
+
 // leave gives the call up, unless its reply is there. It tells whether the command has gone out.
 func (c *call) leave(late func(*call)) (isLeft, wasWritten bool) {
-	c.link.mu.Lock()
-	defer c.link.mu.Unlock()
+	c.connection.mu.Lock()
+	defer c.connection.mu.Unlock()
 	c.late = late
 	return c.state.CompareAndSwap(waiting, left), c.written > 0
 }
 
-// A link is one connection to a server, on which many commands may be under way.
-type link struct {
-	conn   *Conn
+// A connection is one to a server, on which many commands may be under way.
+type connection struct {
+	client *Client
+	of     *server // whose requests it carries; nil: nobody's
 	server Server
 	onPush func(pushed) // not nil: client tracking is on
-	onLost func(*link)
+	onLost func(*connection)
 
-	mu      sync.Mutex
-	dialect dialect
-	id      int64 // what the server calls this connection
-	up      bool
-	retired bool // takes nothing new
-	err     error
-	queue   []*call // not written yet
-	sent    []*call // unanswered, oldest first
-	owed    int     // replies of which something is being given back
-	wake    chan struct{}
-	gone    chan struct{}
-	ready   chan struct{} // closed once it is up, or gone
-	cancel  context.CancelFunc
+	mu       sync.Mutex
+	dialect  dialect
+	id       int64 // what the server calls this connection
+	up       bool
+	retired  bool // takes nothing new
+	err      error
+	queue    []*call // not written yet
+	reserved int     // places of calls that will be added
+	sent     []*call // unanswered, oldest first
+	owed     int     // replies of which something is being given back
+	wake     chan struct{}
+	gone     chan struct{}
+	ready    chan struct{} // closed once it is up, or gone
+	cancel   context.CancelFunc
 
-	heard atomic.Int64 // when something was heard last
+	heard  atomic.Int64 // when something was heard last
+	onTime atomic.Int64 // when a reply came last that was in time
+	failed atomic.Bool  // whether its end counts as a failure already
 }
 
-// connect makes a link and has it connect.
-func (c *Conn) connect(server Server, onPush func(pushed), onLost func(*link)) *link {
+// connect makes a connection to a server at an address; p may be nil.
+func (c *Client) connect(p *server, at Server, onPush func(pushed), onLost func(*connection)) *connection {
 	ctx, cancel := context.WithCancel(c.ctx)
-	l := &link{conn: c, server: server, onPush: onPush, onLost: onLost, wake: make(chan struct{}, 1),
+	cn := &connection{client: c, of: p, server: at, onPush: onPush, onLost: onLost, wake: make(chan struct{}, 1),
 		gone: make(chan struct{}), ready: make(chan struct{}), cancel: cancel}
-	l.heard.Store(int64(now()))
-	if !c.spawn(func() { l.run(ctx) }) {
-		l.fail(ErrClosed)
+	cn.heard.Store(int64(now()))
+	if !c.spawn(func() { cn.run(ctx) }) {
+		cn.fail(ErrClosed)
 	}
-	return l
+	return cn
 }
 
-// add has a call written. A link that has failed answers at once.
-func (l *link) add(c *call) {
-	c.link = l
-	l.mu.Lock()
-	if l.err != nil {
-		err := l.err
-		l.mu.Unlock()
-		c.answer(nil, &unavailable{reason: "no connection", cause: err})
+// add has a call written. A connection that has failed answers at once.
+func (cn *connection) add(c *call) {
+	c.connection = cn
+	cn.mu.Lock()
+	cn.reserved = max(0, cn.reserved-1)
+	if cn.err != nil {
+		err := cn.err
+		cn.mu.Unlock()
+		c.answer(nil, &unavailable{text: "no connection", reason: reasonOfEnd(err), cause: err})
 		return
 	}
-	l.queue = append(l.queue, c)
-	l.mu.Unlock()
+	cn.queue = append(cn.queue, c)
+	cn.mu.Unlock()
 	select {
-	case l.wake <- struct{}{}:
+	case cn.wake <- struct{}{}:
 	default:
 	}
 }
 
-// takes tells whether a new command may go out on it.
-func (l *link) takes() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err != nil || l.retired || len(l.sent)+len(l.queue) >= mostUnanswered {
+// isUsable tells whether new commands may go out on it, once there is room.
+func (cn *connection) isUsable() bool {
+	cn.mu.Lock()
+	defer cn.mu.Unlock()
+	if cn.err != nil || cn.retired {
 		return false
 	}
-	if len(l.sent) == 0 {
-		return true
+	return len(cn.sent) == 0 || now()-max(time.Duration(cn.heard.Load()), cn.sent[0].written) <= silence
+}
+
+// reserve keeps a place for a call that is added next, if there is one.
+func (cn *connection) reserve() bool {
+	cn.mu.Lock()
+	defer cn.mu.Unlock()
+	if len(cn.sent)+len(cn.queue)+cn.reserved >= mostUnanswered {
+		return false
 	}
-	return now()-max(time.Duration(l.heard.Load()), l.sent[0].written) <= silence
+	cn.reserved++
+	return true
 }
 
 // retire has it close once it owes nothing, or after a while.
-func (l *link) retire() {
-	l.mu.Lock()
-	l.retired = true
-	l.mu.Unlock()
-	if l.closeIfIdle() {
+func (cn *connection) retire() {
+	cn.mu.Lock()
+	cn.retired = true
+	cn.mu.Unlock()
+	if cn.closeIfIdle() {
 		return
 	}
-	time.AfterFunc(drain, func() { l.fail(errRetired) })
+	time.AfterFunc(drain, func() { cn.fail(errRetired) })
 }
 
-// closeIfIdle closes a retired link that owes nothing.
-func (l *link) closeIfIdle() bool {
-	l.mu.Lock()
-	idle := l.retired && len(l.sent)+len(l.queue)+l.owed == 0
-	l.mu.Unlock()
+// closeIfIdle closes a retired connection that owes nothing.
+func (cn *connection) closeIfIdle() bool {
+	cn.mu.Lock()
+	idle := cn.retired && len(cn.sent)+len(cn.queue)+cn.owed+cn.reserved == 0
+	cn.mu.Unlock()
 	if idle {
-		l.fail(errRetired)
+		cn.fail(errRetired)
 	}
 	return idle
 }
 
-// owe counts the refunds that only this link can send.
-func (l *link) owe(n int) {
-	l.mu.Lock()
-	l.owed += n
-	l.mu.Unlock()
-	l.closeIfIdle()
+// owe counts the refunds that only this connection can send.
+func (cn *connection) owe(n int) {
+	cn.mu.Lock()
+	cn.owed += n
+	cn.mu.Unlock()
+	cn.closeIfIdle()
 }
 
 var errRetired = errors.New("the connection was silent for too long")
 
-func (l *link) run(ctx context.Context) {
+func (cn *connection) run(ctx context.Context) {
 	dialing, cancel := context.WithTimeout(ctx, connectTimeout)
-	conn, err := l.server.dial(dialing)
+	conn, err := cn.server.dial(dialing)
 	if err == nil {
 		stop := context.AfterFunc(dialing, func() { conn.Close() })
 		r := bufio.NewReaderSize(conn, 1<<14)
-		if err = l.greet(dialing, conn, r); err == nil && stop() {
+		if err = cn.greet(dialing, conn, r); err == nil && stop() {
 			cancel()
-			l.serve(ctx, conn, r)
+			cn.serve(ctx, conn, r)
 			return
 		}
 		conn.Close()
@@ -312,56 +342,79 @@ func (l *link) run(ctx context.Context) {
 		}
 	}
 	cancel()
-	l.fail(err)
+	cn.fail(err)
 }
 
-// greet begins a connection: who asks, in which database, and whether the module is there.
-func (l *link) greet(ctx context.Context, conn net.Conn, r *bufio.Reader) error {
-	auth, err := l.server.auth(ctx)
+// greet begins a connection: who asks, in which database, and which of the module's commands are there. Commands whose
+// ids are not text are asked for by their bare names: an error would quote them.
+func (cn *connection) greet(ctx context.Context, conn net.Conn, r *bufio.Reader) error {
+	auth, err := cn.server.auth(ctx)
 	if err != nil {
 		return err
 	}
-	hello := append([]string{"HELLO", "3"}, auth...)
-	replies, err := exchange(conn, r, hello, []string{"SELECT", strconv.Itoa(l.server.DB)}, []string{prefix + "ALLOW"},
-		[]string{"EVALSHA_RO"})
+	first := [][]string{append([]string{"HELLO", "3"}, auth...), {"SELECT", strconv.Itoa(cn.server.DB)}, {"EVALSHA_RO"},
+		{prefix + "ALLOW"}}
+	asked := len(first)
+	for _, name := range idCommands {
+		first = append(first, []string{prefix + name})
+	}
+	if name := cn.client.settings.name; name != "" {
+		first = append(first, []string{"CLIENT", "SETNAME", name})
+	}
+	replies, err := exchange(conn, r, first...)
 	if err != nil {
 		return err
 	}
 	if failed, ok := replies[0].(serverError); ok {
-		if !unknownCommand.MatchString(string(failed)) && failed != "NOPROTO unsupported protocol version" {
+		if !unknownCommand.MatchString(string(failed)) && !strings.HasPrefix(string(failed), "NOPROTO ") {
 			return failed
 		}
-		if l.onPush != nil {
+		if cn.onPush != nil {
 			return errors.New("the server has no RESP3, which client tracking needs")
 		}
 		if auth != nil {
-			again, err := exchange(conn, r, auth, []string{"SELECT", strconv.Itoa(l.server.DB)})
+			again, err := exchange(conn, r, append([][]string{auth}, first[1:]...)...)
 			if err != nil {
 				return err
 			}
-			replies[0], replies[1] = again[0], again[1]
+			replies = again
 		}
 	}
 	for _, each := range replies[:2] {
-		if failed, ok := each.(serverError); ok && (l.server.DB != 0 || condition.MatchString(string(failed))) {
+		if failed, ok := each.(serverError); ok && (cn.server.DB != 0 || isCondition(failed)) {
 			return failed
 		}
 	}
-	if l.onPush != nil {
+	if cn.onPush != nil {
 		if err := demanded(conn, r, "CLIENT", "TRACKING", "ON"); err != nil {
 			return err
 		}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	lacks := func(reply any) bool {
 		text, isError := reply.(serverError)
 		return isError && unknownCommand.MatchString(string(text))
 	}
-	l.dialect = dialect{byScript: lacks(replies[2]), noReadSHA: lacks(replies[3])}
-	l.id = idOf(replies[0])
+	d := dialect{noReadSHA: lacks(replies[2]), byScript: lacks(replies[3])}
+	for i, name := range idCommands {
+		if lacks(replies[asked+i]) {
+			d.lacks = append(d.lacks, name)
+		}
+	}
+	if len(d.lacks) < len(idCommands) { // a server that has one of them has a module
+		d.byScript = false
+	}
+	cn.mu.Lock()
+	defer cn.mu.Unlock()
+	cn.dialect = d
+	cn.id, _ = helloOf(replies[0], "id").(int64)
+	if mode, _ := helloOf(replies[0], "mode").(string); mode == "cluster" {
+		cn.client.isOfCluster(cn.server)
+	}
 	return nil
 }
+
+// idCommands are those that take an id.
+var idCommands = []string{"HOLD", "RENEW", "RELEASE", "ADMIT", "SETTLE"}
 
 // exchange asks something before anybody else does.
 func exchange(conn net.Conn, r *bufio.Reader, commands ...[]string) ([]any, error) {
@@ -397,79 +450,82 @@ func demanded(conn net.Conn, r *bufio.Reader, words ...string) error {
 	return nil
 }
 
-// idOf is the connection's id in the reply to HELLO; 0 where it says none.
-func idOf(hello any) int64 {
+// helloOf is a field of the reply to HELLO; nil where there is none.
+func helloOf(hello any, name string) any {
 	fields, _ := hello.([]any)
 	for i := 0; i+1 < len(fields); i += 2 {
-		if fields[i] == "id" {
-			id, _ := fields[i+1].(int64)
-			return id
+		if fields[i] == name {
+			return fields[i+1]
 		}
 	}
-	return 0
+	return nil
 }
 
 // serve writes and reads until the connection ends.
-func (l *link) serve(ctx context.Context, conn net.Conn, r *bufio.Reader) {
-	l.mu.Lock()
-	if l.err != nil {
-		l.mu.Unlock()
+func (cn *connection) serve(ctx context.Context, conn net.Conn, r *bufio.Reader) {
+	cn.mu.Lock()
+	if cn.err != nil {
+		cn.mu.Unlock()
 		conn.Close()
 		return
 	}
-	l.up = true
-	l.mu.Unlock()
-	close(l.ready)
-	l.heard.Store(int64(now()))
+	cn.up = true
+	cn.mu.Unlock()
+	close(cn.ready)
+	cn.heard.Store(int64(now()))
+	if cn.of != nil {
+		cn.of.look(cn)
+	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	defer conn.Close()
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		l.write(conn)
+		cn.write(conn)
 	}()
-	err := l.read(r)
-	l.fail(err)
+	err := cn.read(r)
+	cn.fail(err)
 	conn.Close()
 	<-written
 }
 
-func (l *link) write(conn net.Conn) {
+func (cn *connection) write(conn net.Conn) {
 	var b []byte
 	var batch []*call
 	for {
 		select {
-		case <-l.wake:
-		case <-l.gone:
+		case <-cn.wake:
+		case <-cn.gone:
 			return
 		}
 		b = b[:0]
-		l.mu.Lock()
-		batch, l.queue = l.queue, batch[:0]
-		at := now()
+		cn.mu.Lock()
+		batch, cn.queue = cn.queue, batch[:0]
+		at, together, isAlone := now(), new(atomic.Bool), len(cn.sent) == 0
 		for _, c := range batch {
 			if c.state.Load() == left {
 				continue
 			}
-			c.written = at
+			c.written, c.batch, c.isAlone = at, together, isAlone
+			isAlone = false
 			if c.asking {
 				b = appendWords(b, []string{"ASKING"})
-				l.sent = append(l.sent, &call{written: at, done: make(chan struct{})})
+				cn.sent = append(cn.sent, &call{written: at, done: make(chan struct{})})
 			}
-			l.sent = append(l.sent, c)
-			d := l.dialect
+			cn.sent = append(cn.sent, c)
+			d := cn.dialect
 			d.byScript = d.byScript && !c.byModule
 			c.byScript = d.scripts(&c.command)
 			b = appendWords(b, d.words(&c.command, c.whole))
 		}
-		l.mu.Unlock()
+		cn.mu.Unlock()
 		clear(batch)
 		if len(b) == 0 {
 			continue
 		}
 		if _, err := conn.Write(b); err != nil {
-			l.fail(err)
+			cn.fail(err)
 			return
 		}
 		if cap(b) > 1<<16 {
@@ -478,61 +534,68 @@ func (l *link) write(conn net.Conn) {
 	}
 }
 
-func (l *link) read(r *bufio.Reader) error {
+func (cn *connection) read(r *bufio.Reader) error {
 	for {
 		reply, err := readReply(r, 0)
 		if err != nil {
 			return err
 		}
-		l.heard.Store(int64(now()))
+		cn.heard.Store(int64(now()))
 		if push, ok := reply.(pushed); ok {
-			if l.onPush != nil {
-				l.onPush(push)
+			if cn.onPush != nil {
+				cn.onPush(push)
 			}
 			continue
 		}
-		l.mu.Lock()
-		if len(l.sent) == 0 {
-			l.mu.Unlock()
+		cn.mu.Lock()
+		if len(cn.sent) == 0 {
+			cn.mu.Unlock()
 			return errBroken
 		}
-		c := l.sent[0]
-		l.sent[0] = nil
-		l.sent = l.sent[1:]
-		l.mu.Unlock()
+		c := cn.sent[0]
+		cn.sent[0] = nil
+		cn.sent = cn.sent[1:]
+		cn.mu.Unlock()
 		c.answer(reply, nil)
-		if l.closeIfIdle() {
+		if cn.of != nil {
+			cn.of.nextTurn()
+		}
+		if cn.closeIfIdle() {
 			return errRetired
 		}
 	}
 }
 
-// fail ends the link: what is under way is in doubt, and what was not written was not asked.
-func (l *link) fail(err error) {
-	l.mu.Lock()
-	if l.err != nil {
-		l.mu.Unlock()
+// fail ends the connection: what is under way is in doubt, and what was not written was not asked.
+func (cn *connection) fail(err error) {
+	cn.mu.Lock()
+	if cn.err != nil {
+		cn.mu.Unlock()
 		return
 	}
-	l.err = err
-	sent, queue, up := l.sent, l.queue, l.up
-	l.sent, l.queue, l.up = nil, nil, false
-	close(l.gone)
-	l.mu.Unlock()
-	l.cancel()
+	cn.err = err
+	sent, queue, up := cn.sent, cn.queue, cn.up
+	cn.sent, cn.queue, cn.up = nil, nil, false
+	close(cn.gone)
+	cn.mu.Unlock()
+	cn.cancel()
 	if !up {
-		close(l.ready)
+		close(cn.ready)
 	}
-	if l.onLost != nil {
-		l.onLost(l)
+	if cn.onLost != nil {
+		cn.onLost(cn)
 	}
+	reason := reasonOfEnd(err)
 	for _, c := range sent {
-		c.answer(nil, &unavailable{reason: "the connection was lost", cause: err, sent: true})
+		c.answer(nil, &unavailable{text: "the connection was lost", reason: reason, cause: err, sent: true})
 	}
 	for _, c := range queue {
 		if c.state.Load() != left {
-			c.answer(nil, &unavailable{reason: "no connection", cause: err})
+			c.answer(nil, &unavailable{text: "no connection", reason: reason, cause: err})
 		}
+	}
+	if cn.of != nil {
+		cn.of.nextTurn()
 	}
 }
 
@@ -542,29 +605,29 @@ const (
 )
 
 // backend says what decides there; nothing before it is up.
-func (l *link) backend() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (cn *connection) backend() string {
+	cn.mu.Lock()
+	defer cn.mu.Unlock()
 	switch {
-	case !l.up:
+	case !cn.up:
 		return ""
-	case l.dialect.byScript:
+	case cn.dialect.byScript:
 		return byScript
 	}
 	return byModule
 }
 
 // adapt has f change how the server is asked.
-func (l *link) adapt(f func(*dialect)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	f(&l.dialect)
+func (cn *connection) adapt(f func(*dialect)) {
+	cn.mu.Lock()
+	defer cn.mu.Unlock()
+	f(&cn.dialect)
 }
 
 // isGone tells whether it has failed.
-func (l *link) isGone() bool {
+func (cn *connection) isGone() bool {
 	select {
-	case <-l.gone:
+	case <-cn.gone:
 		return true
 	default:
 		return false
@@ -572,9 +635,9 @@ func (l *link) isGone() bool {
 }
 
 // do asks on this connection and no other, for as long as ctx lasts.
-func (l *link) do(ctx context.Context, c command) (any, error) {
+func (cn *connection) do(ctx context.Context, c command) (any, error) {
 	asked := &call{command: c, done: make(chan struct{})}
-	l.add(asked)
+	cn.add(asked)
 	select {
 	case <-asked.done:
 		return asked.reply, asked.err

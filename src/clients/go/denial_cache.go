@@ -39,8 +39,8 @@ type denied struct {
 	count, lately int           // of denials before that, and in the same way the last time
 }
 
-// denials are what is known to be denied, the oldest keys forgotten first.
-type denials struct {
+// A denialCache holds what is known to be denied, the oldest keys forgotten first.
+type denialCache struct {
 	seed   maphash.Seed
 	most   atomic.Int64 // keys
 	size   atomic.Int64 // keys with known denials
@@ -56,15 +56,15 @@ type denialShard struct {
 	_          [64]byte // no two of them share a cache line
 }
 
-func (d *denials) init() { d.seed = maphash.MakeSeed() }
+func (d *denialCache) init() { d.seed = maphash.MakeSeed() }
 
 // atMost has so many keys remembered, or more where another limiter says so.
-func (d *denials) atMost(keys int64) {
+func (d *denialCache) atMost(keys int64) {
 	for most := d.most.Load(); keys > most && !d.most.CompareAndSwap(most, keys); most = d.most.Load() {
 	}
 }
 
-func (d *denials) shard(key string) *denialShard {
+func (d *denialCache) shard(key string) *denialShard {
 	return &d.shards[maphash.String(d.seed, key)%shards]
 }
 
@@ -78,7 +78,7 @@ func remembered(key string) string {
 }
 
 // ask reads the generation: do it before you ask, and give it to remember.
-func (d *denials) ask(key string, tracked bool) question {
+func (d *denialCache) ask(key string, tracked bool) question {
 	s := d.shard(remembered(key))
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +87,7 @@ func (d *denials) ask(key string, tracked bool) question {
 
 // find is the decision about a request that is known to be denied. A denial at one limit covers lower ones of a limit
 // that rises, and of that no cost is known to fit never.
-func (d *denials) find(key string, wanted *demand, blocks, rises bool) (reply, bool) {
+func (d *denialCache) find(key string, wanted *demand, blocks, rises bool) (reply, bool) {
 	least := wanted.least()
 	if least > wanted.limit && !blocks && !rises {
 		return unknown(0, wanted.limit, -1), true
@@ -148,7 +148,7 @@ func leftOf(ms int64, passed time.Duration) int64 {
 
 // remember a denial for so long at most, unless its key has moved on since it was asked about. block is how long the
 // request would block the key, in ms: then it begins another block.
-func (d *denials) remember(key string, wanted *demand, asked question, r reply, block int64, longest time.Duration) {
+func (d *denialCache) remember(key string, wanted *demand, asked question, r reply, block int64, longest time.Duration) {
 	if r.granted > 0 || r.retryAfter <= 0 {
 		return
 	}
@@ -184,7 +184,7 @@ func (d *denials) remember(key string, wanted *demand, asked question, r reply, 
 }
 
 // of is what is known of a key. Its shard is locked.
-func (d *denials) of(s *denialShard, key string) *denied {
+func (d *denialCache) of(s *denialShard, key string) *denied {
 	if k := s.keys.find(key); k != nil {
 		return k
 	}
@@ -196,7 +196,7 @@ func (d *denials) of(s *denialShard, key string) *denied {
 }
 
 // end forgets the denials of a key, and not how many there were. Its shard is locked.
-func (d *denials) end(k *denied) {
+func (d *denialCache) end(k *denied) {
 	if k.known != nil {
 		k.known = nil
 		d.size.Add(-1)
@@ -205,7 +205,7 @@ func (d *denials) end(k *denied) {
 
 // paysToLook counts a denial by the server, and tells whether a look at the key pays: so many requests are denied
 // before one can be granted, or were the last time.
-func (d *denials) paysToLook(key string, at, retryAfter time.Duration) bool {
+func (d *denialCache) paysToLook(key string, at, retryAfter time.Duration) bool {
 	key = remembered(key)
 	s := d.shard(key)
 	s.mu.Lock()
@@ -223,7 +223,7 @@ func (d *denial) covers(other *denial) bool {
 	return d.quota == other.quota && d.least <= other.least && (d.blocks || !other.blocks) && d.until >= other.until
 }
 
-func (d *denials) forget(key string) {
+func (d *denialCache) forget(key string) {
 	key = remembered(key)
 	s := d.shard(key)
 	s.mu.Lock()
@@ -234,7 +234,7 @@ func (d *denials) forget(key string) {
 	}
 }
 
-func (d *denials) forgetAll() {
+func (d *denialCache) forgetAll() {
 	for i := range d.shards {
 		s := &d.shards[i]
 		s.mu.Lock()

@@ -8,7 +8,7 @@ import (
 // However many keys are denied, so many are remembered, and it is known how many of them have denials.
 func TestDenialsAreForgotten(t *testing.T) {
 	const keys = 10
-	d := &denials{}
+	d := &denialCache{}
 	d.init()
 	d.atMost(keys * shards)
 	wanted := demand{must(Quota{Limit: 1, Window: 1e9}.checked()), 1, false}
