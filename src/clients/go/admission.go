@@ -81,6 +81,9 @@ func Admit(ctx context.Context, parts []Part, options ...AdmitOption) (*Admissio
 func admit(ctx context.Context, parts []Part, options []AdmitOption, spends bool) (*Admission, error) {
 	a := &Admission{options: admitting{onError: Keep}}
 	for _, option := range options {
+		if option == nil {
+			return nil, wrong("an option is nil")
+		}
 		if err := option(&a.options); err != nil {
 			return nil, err
 		}
@@ -142,6 +145,9 @@ func (a *Admission) take(parts []Part) error {
 				return wrong("the names of parts must differ, and must not be empty: %q", label)
 			}
 			labels[label] = true
+		}
+		if isNil(part) || part.asked().settings == nil {
+			return errNotMade
 		}
 		a.parts, a.labels = append(a.parts, part), append(a.labels, label)
 		if err := integer(part.units(), "cost", 1); err != nil {

@@ -122,6 +122,9 @@ func checkAll(ctx context.Context, requests []Request) error {
 		return wrong("several limits need at least one request")
 	}
 	first := requests[0].limiter
+	if first == nil {
+		return errNotMade
+	}
 	names := map[string]bool{}
 	for _, r := range requests {
 		if err := r.limiter.check(ctx, r.cost); err != nil {

@@ -108,7 +108,7 @@ func (b *Budget) Refund(ctx context.Context, key string, n int64) (int64, error)
 
 // Reset forgets what a key has used.
 func (b *Budget) Reset(ctx context.Context, key string) error {
-	if err := ctx.Err(); err != nil {
+	if err := b.check(ctx, 1); err != nil {
 		return err
 	}
 	b.local.refund(key, maxExact, time.Now().UnixMilli())
@@ -118,6 +118,9 @@ func (b *Budget) Reset(ctx context.Context, key string) error {
 func (b *Budget) check(ctx context.Context, n int64) error {
 	if err := integer(n, "cost", 1); err != nil {
 		return err
+	}
+	if b == nil || b.settings == nil {
+		return errNotMade
 	}
 	return ctx.Err()
 }

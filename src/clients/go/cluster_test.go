@@ -102,7 +102,7 @@ func TestCluster(t *testing.T) {
 		l := limiter(t, client, 1_000_000, Timeout(500*time.Millisecond))
 		must(l.Allow(background, k))
 		dead := must(client.transport.Primary(background, k)).Addr
-		_, _ = connect(t, Server{Addr: dead}).ask(background, other("", "SHUTDOWN", "NOSAVE"),
+		_, _ = connect(t, Server{Addr: dead}, FollowCluster(ClusterOff)).ask(background, other("", "SHUTDOWN", "NOSAVE"),
 			asking{timeout: 20 * time.Second})
 		eventually(t, "its replica grants", func() bool {
 			d, err := l.Allow(background, k)
@@ -145,11 +145,11 @@ func backends(t *testing.T, client *Client, most int, backend string) {
 func nodes(t *testing.T, addr string) (conns map[string]*Client, ids map[string]string) {
 	t.Helper()
 	conns, ids = map[string]*Client{}, map[string]string{}
-	all := ask(t, connect(t, Server{Addr: addr}), "CLUSTER", "NODES").(string)
+	all := ask(t, connect(t, Server{Addr: addr}, FollowCluster(ClusterOff)), "CLUSTER", "NODES").(string)
 	for _, line := range strings.Split(strings.TrimSpace(all), "\n") {
 		fields := strings.Fields(line)
 		addr, _, _ := strings.Cut(fields[1], "@")
-		conns[addr] = connect(t, Server{Addr: addr})
+		conns[addr] = connect(t, Server{Addr: addr}, FollowCluster(ClusterOff))
 		if strings.Contains(fields[2], "master") {
 			ids[addr] = fields[0]
 		}

@@ -48,6 +48,9 @@ type Decision struct {
 // Allowed tells whether anything was granted.
 func (d Decision) Allowed() bool { return d.Granted > 0 }
 
+// Never tells whether a retry never helps: the cost is above the limit.
+func (d Decision) Never() bool { return !d.Allowed() && d.RetryAfter == Never }
+
 // Remaining is the number of units that are still available, and whether that is known.
 func (d Decision) Remaining() (int64, bool) { return max(0, d.remaining), d.remaining >= 0 }
 

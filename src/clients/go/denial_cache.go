@@ -39,7 +39,7 @@ type denied struct {
 	count, lately int           // of denials before that, and in the same way the last time
 }
 
-// A denialCache holds what is known to be denied, the oldest keys forgotten first.
+// A denialCache holds what is known to be denied. Keys that were asked for longest ago are forgotten first.
 type denialCache struct {
 	seed   maphash.Seed
 	most   atomic.Int64 // keys
@@ -169,7 +169,6 @@ func (d *denialCache) remember(key string, wanted *demand, asked question, r rep
 		return
 	}
 	k := d.of(s, key)
-	s.keys.renew(key)
 	if k.known == nil {
 		d.size.Add(1)
 	}

@@ -150,6 +150,14 @@ func (h *Holds) TryAcquireN(ctx context.Context, key string, n int64) (*Hold, er
 	return h.take(ctx, key, n, func() time.Duration { return 0 })
 }
 
+// ready refuses limiters that NewHolds has not made, and callers who have gone.
+func (h *Holds) ready(ctx context.Context) error {
+	if h == nil || h.settings == nil {
+		return errNotMade
+	}
+	return ctx.Err()
+}
+
 // wish describes a new hold.
 type wish struct {
 	key, id   string
@@ -167,7 +175,7 @@ func (h *Holds) take(ctx context.Context, key string, cost int64, left func() ti
 	if err := integer(cost, "cost", 1); err != nil {
 		return nil, err
 	}
-	if err := ctx.Err(); err != nil {
+	if err := h.ready(ctx); err != nil {
 		return nil, err
 	}
 	w := h.wish(key, cost)
@@ -362,7 +370,7 @@ func (h *Holds) Holders(ctx context.Context, key string, most int64) ([]Holder, 
 	if most < 1 || most > mostHolders {
 		return nil, wrong("most must be from 1 to %d, not %d", mostHolders, most)
 	}
-	if err := ctx.Err(); err != nil || h.client == nil {
+	if err := h.ready(ctx); err != nil || h.client == nil {
 		return nil, err
 	}
 	raw, err := h.asker.ask(ctx, holdersCommand(h.prefix+key, most))
@@ -388,7 +396,7 @@ func (h *Holds) Holders(ctx context.Context, key string, most int64) ([]Holder, 
 
 // Reset ends all holds of a key, those of other processes too.
 func (h *Holds) Reset(ctx context.Context, key string) error {
-	if err := ctx.Err(); err != nil {
+	if err := h.ready(ctx); err != nil {
 		return err
 	}
 	h.local.give(h.prefix+key, maxExact)

@@ -83,7 +83,7 @@ func New(client *Client, q Quota, options ...Option) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Limiter{asker: asker, quota: checked, windows: newWindows(asker.maxKeys), warming: warming}, nil
+	return &Limiter{asker: asker, quota: checked, windows: newWindows(asker.maxKeys, &asker.counts.evicted), warming: warming}, nil
 }
 
 // With returns a limiter of the same keys and options with another quota: for limits that depend on who asks. The key's
@@ -92,6 +92,9 @@ func (l *Limiter) With(q Quota) (*Limiter, error) {
 	checked, err := q.checked()
 	if err != nil {
 		return nil, err
+	}
+	if l == nil || l.settings == nil {
+		return nil, errNotMade
 	}
 	if l.warming != nil {
 		if err := l.warming.checked(checked.window); err != nil {
@@ -112,23 +115,24 @@ func (l *Limiter) Quota() Quota {
 
 // Allow decides one unit, and counts it if it is granted. A denial is no error.
 func (l *Limiter) Allow(ctx context.Context, key string) (Decision, error) {
-	return l.allow(ctx, key, demand{l.quota, 1, false})
+	return l.allow(ctx, key, 1, false)
 }
 
 // AllowN is Allow of n units, all or none of them.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (Decision, error) {
-	return l.allow(ctx, key, demand{l.quota, n, false})
+	return l.allow(ctx, key, n, false)
 }
 
 // AllowAtMost grants as many of n units as fit.
 func (l *Limiter) AllowAtMost(ctx context.Context, key string, n int64) (Decision, error) {
-	return l.allow(ctx, key, demand{l.quota, n, true})
+	return l.allow(ctx, key, n, true)
 }
 
-func (l *Limiter) allow(ctx context.Context, key string, d demand) (Decision, error) {
-	if err := l.check(ctx, d.cost); err != nil {
+func (l *Limiter) allow(ctx context.Context, key string, cost int64, partial bool) (Decision, error) {
+	if err := l.check(ctx, cost); err != nil {
 		return Decision{}, err
 	}
+	d := demand{l.quota, cost, partial}
 	if l.warming != nil && d.least() <= d.limit {
 		return l.allowWarming(ctx, key, d)
 	}
@@ -189,12 +193,20 @@ func (l *Limiter) told(ctx context.Context, key string, d demand) (reply, error)
 	return r, err
 }
 
-// check refuses wrong costs, and callers who have gone.
+// ready refuses limiters that New has not made, and callers who have gone.
+func (l *Limiter) ready(ctx context.Context) error {
+	if l == nil || l.settings == nil {
+		return errNotMade
+	}
+	return ctx.Err()
+}
+
+// check refuses wrong costs besides.
 func (l *Limiter) check(ctx context.Context, cost int64) error {
 	if cost < 1 || cost > maxExact {
 		return integer(cost, "cost", 1)
 	}
-	return ctx.Err()
+	return l.ready(ctx)
 }
 
 // failed is what OnFailure decides; other errors are the caller's.
@@ -344,7 +356,7 @@ func (l *Limiter) refund(ctx context.Context, key string, n, age int64) (int64, 
 	if err := integer(n, "units", 1); err != nil {
 		return 0, err
 	}
-	if err := ctx.Err(); err != nil {
+	if err := l.ready(ctx); err != nil {
 		return 0, err
 	}
 	if l.client == nil {
@@ -372,7 +384,7 @@ func (l *Limiter) BlockUnlessBlocked(ctx context.Context, key string, d time.Dur
 func (l *Limiter) blocked(ctx context.Context, key string, d time.Duration, unless bool) (time.Time, error) {
 	length, err := milliseconds(d, "duration", 1)
 	if err == nil {
-		err = ctx.Err()
+		err = l.ready(ctx)
 	}
 	if err != nil {
 		return time.Time{}, err
@@ -392,7 +404,7 @@ func (l *Limiter) blocked(ctx context.Context, key string, d time.Duration, unle
 
 // Unblock lifts a key's block, and tells whether there was one.
 func (l *Limiter) Unblock(ctx context.Context, key string) (bool, error) {
-	if err := ctx.Err(); err != nil {
+	if err := l.ready(ctx); err != nil {
 		return false, err
 	}
 	if l.client == nil {
@@ -406,7 +418,7 @@ func (l *Limiter) Unblock(ctx context.Context, key string) (bool, error) {
 
 // Reset forgets all that a key holds: its counts and its block.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
-	if err := ctx.Err(); err != nil {
+	if err := l.ready(ctx); err != nil {
 		return err
 	}
 	l.windows.forget(key)

@@ -185,3 +185,30 @@ func TestRefused(t *testing.T) {
 		t.Errorf("%+v", states)
 	}
 }
+
+// What was not made, or is nil, is an error and no panic.
+func TestNothingPanics(t *testing.T) {
+	second := func(_ any, err error) error { return err }
+	good := must(New(nil, Quota{Limit: 1, Window: time.Second}))
+	var none *Limiter
+	for i, err := range []error{
+		second(new(Limiter).Allow(background, "k")), second(none.Allow(background, "k")), second(none.Peek(background, "k")),
+		none.Wait(background, "k"), none.Reset(background, "k"), second(none.Refund(background, "k", 1)),
+		second(none.Block(background, "k", time.Second)), second(none.With(Quota{Limit: 1, Window: time.Second})),
+		second(new(Budget).Allow(background, "k")), second((*Budget)(nil).Peek(background, "k")),
+		second(new(Holds).TryAcquire(background, "k")), second((*Holds)(nil).Holders(background, "k", 1)),
+		second(new(Limits).Allow(background, "k")), second(new(Limits).Peek(background, "k")),
+		second(must(NewLimits(nil, "1/second")).Peek(background, "")),
+		second(AllowAll(background, Request{})), second(AllowAll(background, good.Request("k", 1), none.Request("l", 1))),
+		second(Admit(background, []Part{nil})), second(Admit(background, []Part{Named("a", nil)})),
+		second(Admit(background, []Part{Limited(1, nil)})), second(Admit(background, []Part{none.Request("k", 1)})),
+		second(Admit(background, []Part{good.Request("k", 1)}, nil)), (*Client)(nil).Ping(background),
+	} {
+		if !errors.Is(err, ErrArgument) {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	if d, err := must(NewLimits(nil, "1/second")).Peek(background, ""); err == nil || d.Allowed {
+		t.Errorf("%+v", d)
+	}
+}

@@ -90,6 +90,9 @@ func keyOfWindow(prefix, key string, window int64) (string, error) {
 
 // requests are n units of each rate.
 func (l *Limits) requests(key string, n int64) ([]Request, error) {
+	if l == nil || len(l.limiters) == 0 {
+		return nil, errNotMade
+	}
 	requests := make([]Request, len(l.limiters))
 	for i, one := range l.limiters {
 		name, err := keyOfWindow(one.prefix, key, one.quota.window)
@@ -132,6 +135,9 @@ func (l *Limits) Record(ctx context.Context, key string, n int64) (Decisions, er
 
 func (l *Limits) each(key string, n int64, ask func(Request) (Decision, error)) (Decisions, error) {
 	requests, err := l.requests(key, n)
+	if err != nil {
+		return Decisions{}, err
+	}
 	decisions := Decisions{Allowed: true}
 	for _, r := range requests {
 		d, err := ask(r)
@@ -141,7 +147,7 @@ func (l *Limits) each(key string, n int64, ask func(Request) (Decision, error)) 
 		decisions.Each = append(decisions.Each, d)
 		decisions.Allowed = decisions.Allowed && d.Allowed()
 	}
-	return decisions, err
+	return decisions, nil
 }
 
 // Refund gives back up to n units of each rate, the newest first; how many units of each were given back.

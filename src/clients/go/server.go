@@ -70,8 +70,9 @@ type ServerState struct {
 	// Backend is "module" or "script"; empty until it is known.
 	Backend string
 	// Evicts tells whether the server may evict keys, and with them what is counted: its maxmemory-policy is not
-	// noeviction. EvictedKeys is how many it has evicted of all kinds.
-	Evicts      bool
+	// noeviction.
+	Evicts bool
+	// EvictedKeys is how many keys of any kind the server has evicted since it started.
 	EvictedKeys int64
 }
 

@@ -26,9 +26,9 @@ func port(t testing.TB, name string) int {
 
 func address(t testing.TB, name string) string { return fmt.Sprintf("127.0.0.1:%d", port(t, name)) }
 
-func connect(t testing.TB, transport Transport) *Client {
+func connect(t testing.TB, transport Transport, options ...ClientOption) *Client {
 	t.Helper()
-	client := must(NewClient(transport))
+	client := must(NewClient(transport, options...))
 	t.Cleanup(func() { client.Close() })
 	return client
 }

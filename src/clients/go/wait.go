@@ -195,7 +195,7 @@ type waiter[T any] struct {
 	ask func(waited bool) (answer T, isOver bool, err error)
 	// rest waits after a denial until it is time to ask again. It may come to an answer itself.
 	rest func(denied T) (answer T, isOver bool, err error)
-	// decides tells whether the policy would grant now what the server is asked for in vain; nil: it waits to the end.
+	// decides tells whether the policy would grant now, without the server; nil: it waits to the end.
 	decides func() bool
 
 	state    waitState
