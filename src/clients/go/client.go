@@ -630,11 +630,22 @@ func (c *Client) giveBack(asked *call, all []counted) {
 		instant, err := instantOf(reply)
 		return max(0, instant-passed(asked)), err
 	}
-	commands, _ := refunds(all, since)
+	commands, err := refunds(all, since)
 	for _, refund := range commands {
 		c.denials.forget(refund.key())
-		_, _ = c.ask(ctx, refund, asking{timeout: drain, always: true, on: asked.connection})
+		if _, failed := c.ask(ctx, refund, asking{timeout: drain, always: true, on: asked.connection}); failed != nil {
+			err = failed
+		}
 		c.denials.forget(refund.key())
+	}
+	if err != nil {
+		units := int64(0)
+		for _, each := range all {
+			units += each.units
+		}
+		c.lostUnits.Add(units)
+		c.log().Warn("units that were granted to nobody stay counted", "event", "lost", "units", units, "keys", len(all),
+			"error", err)
 	}
 }
 

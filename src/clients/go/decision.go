@@ -22,8 +22,6 @@ const (
 	FromCache Source = "cache"
 	// FromFailure is a decision of [OnFailure], because the server was unavailable.
 	FromFailure Source = "failure"
-	// FromEventual is a decision of the mode [Eventual].
-	FromEventual Source = "eventual"
 	// FromLocal is a decision of the mode [Local].
 	FromLocal Source = "local"
 )

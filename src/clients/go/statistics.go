@@ -7,12 +7,11 @@ type Count struct{ Granted, Denied int64 }
 
 // Statistics says how many decisions were made by whom.
 type Statistics struct {
-	// Server, Cache, Eventual, Failure and Local are the decisions of each [Source].
-	Server, Cache, Eventual, Failure, Local Count
-
+	// Server, Cache, Failure and Local are the decisions of each [Source].
+	Server, Cache, Failure, Local Count
 	// TakenOver is how many keys the Client has handed from the script to the module, for all its limiters.
 	TakenOver int64
-	// Lost is how many units the Client could not tell the server, or gave up giving back, for all its limiters.
+	// Lost is how many units stay counted that were granted to nobody, because giving them back failed, for all its limiters.
 	Lost int64
 	// Evicted is how many keys this process forgot that were still of use, because there were more than MaxKeys.
 	Evicted int64
@@ -20,14 +19,14 @@ type Statistics struct {
 
 // By is what each source decided.
 func (s Statistics) By() map[Source]Count {
-	return map[Source]Count{FromServer: s.Server, FromCache: s.Cache, FromEventual: s.Eventual, FromFailure: s.Failure,
+	return map[Source]Count{FromServer: s.Server, FromCache: s.Cache, FromFailure: s.Failure,
 		FromLocal: s.Local}
 }
 
 // counters count decisions by source, and by whether they granted.
 type counters struct {
-	server, cache, eventual, failure, local counter
-	evicted                                 atomic.Int64
+	server, cache, failure, local counter
+	evicted                       atomic.Int64
 }
 
 type counter struct{ granted, denied atomic.Int64 }
@@ -40,8 +39,6 @@ func (c *counters) of(source Source) *counter {
 		return &c.server
 	case FromCache:
 		return &c.cache
-	case FromEventual:
-		return &c.eventual
 	case FromFailure:
 		return &c.failure
 	}
@@ -54,7 +51,7 @@ func (a asker) Statistics() Statistics {
 		return Statistics{}
 	}
 	c := a.counts
-	s := Statistics{Server: c.server.read(), Cache: c.cache.read(), Eventual: c.eventual.read(), Failure: c.failure.read(),
+	s := Statistics{Server: c.server.read(), Cache: c.cache.read(), Failure: c.failure.read(),
 		Local: c.local.read(), Evicted: c.evicted.Load()}
 	if a.client != nil {
 		s.TakenOver, s.Lost = a.client.takenOver.Load(), a.client.lostUnits.Load()
