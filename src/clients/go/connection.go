@@ -158,7 +158,6 @@ type call struct {
 
 	connection *connection
 	written    time.Duration // 0: not yet; guarded by the connection's mutex
-	batch      *atomic.Bool  // whether what was written with it counts as a failure already
 	isAlone    bool          // nothing was unanswered when it was written: its reply took the link's round trip
 	heard      time.Duration // when its reply came
 	reply      any
@@ -238,6 +237,7 @@ type connection struct {
 
 	heard  atomic.Int64 // when something was heard last
 	onTime atomic.Int64 // when a reply came last that was in time
+	silent atomic.Int64 // when silence counted as a failure last
 	failed atomic.Bool  // whether its end counts as a failure already
 }
 
@@ -313,6 +313,13 @@ func (cn *connection) closeIfIdle() bool {
 		cn.fail(errRetired)
 	}
 	return idle
+}
+
+// isNewSilence tells whether a call was written after silence counted as a failure last: all that one silence leaves
+// unanswered is one failure.
+func (cn *connection) isNewSilence(written time.Duration) bool {
+	last := cn.silent.Load()
+	return int64(written) > last && cn.silent.CompareAndSwap(last, int64(now()))
 }
 
 // owe counts the refunds that only this connection can send.
@@ -502,12 +509,12 @@ func (cn *connection) write(conn net.Conn) {
 		b = b[:0]
 		cn.mu.Lock()
 		batch, cn.queue = cn.queue, batch[:0]
-		at, together, isAlone := now(), new(atomic.Bool), len(cn.sent) == 0
+		at, isAlone := now(), len(cn.sent) == 0
 		for _, c := range batch {
 			if c.state.Load() == left {
 				continue
 			}
-			c.written, c.batch, c.isAlone = at, together, isAlone
+			c.written, c.isAlone = at, isAlone
 			isAlone = false
 			if c.asking {
 				b = appendWords(b, []string{"ASKING"})

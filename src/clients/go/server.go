@@ -366,7 +366,7 @@ func (p *server) overdue(c *call) {
 	trip := p.roundTrip
 	p.mu.Unlock()
 	onTime := time.Duration(cn.onTime.Load())
-	if trip <= c.timeout && (onTime == 0 || now()-onTime >= c.timeout) && c.batch.CompareAndSwap(false, true) {
+	if trip <= c.timeout && (onTime == 0 || now()-onTime >= c.timeout) && cn.isNewSilence(c.written) {
 		p.breaker.fail(c.key(), &unavailable{text: "no reply within " + c.timeout.String(), reason: reasonNoAnswer})
 	}
 	patience := max(silentTimes*c.timeout, silentTimes*trip)
