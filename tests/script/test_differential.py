@@ -83,7 +83,7 @@ def test_durations(run):
 
 def test_decisions(plain):
     for case in json.loads((make.HERE / "decisions.json").read_text()):
-        commands = [scripted(words, sha()) for words in of_vector(case)]
+        commands = [scripted(words, sha()) for words in of_vector(case, by_script=True)]
         asked = case["request"]
         flags = PARTIAL * asked["partial"] | STRICT * asked["strict"]
         commands.append(packed("k", asked["limit"], asked["resolution"], asked["window"] // asked["resolution"],

@@ -108,7 +108,6 @@ ERRORS = [
     (["ALLOW", "k", *QUOTA, "AGE", "1"], "ERR syntax error near 'AGE'"),
     (["RECORD", "k", *QUOTA, "PARTIAL"], "ERR syntax error near 'PARTIAL'"),
     (["RECORD", "k", *QUOTA, "AGE", "-1"], "ERR AGE must be a duration such as 60, 500ms, 5m, 1h or 7d"),
-    (["RECORD", "k", *QUOTA, "UNTIL", "soon"], "ERR UNTIL must be a Unix time in milliseconds"),
     (["REFUND", "k", "0"], "ERR units must be an integer between 1 and 9007199254740991"),
     (["REFUND", "k", "1", "AGE", "x"], "ERR AGE must be a duration such as 60, 500ms, 5m, 1h or 7d"),
     (["REFUND", "k", "1", "SINCE", "1s"], "ERR SINCE must be a Unix time in milliseconds"),

@@ -58,7 +58,8 @@ def test_a_block_on_a_key_nobody_has_used(server):
 @pytest.mark.parametrize("duration, ms", [("1ms", 1), ("60", 60_000), ("3650D", 3650 * 86_400_000)])
 @pytest.mark.parametrize("now", [0, NOW, 2**53 - 1])
 def test_any_duration_at_any_instant(server, now, duration, ms):
-    assert block(server, duration, now, "UNTIL", 0) == now + ms
+    assert block(server, duration, now) == now + ms
+    ask(server, "SWLIMIT.APPLY", "k", f"b{now + ms}~0")
     assert peek(server, min(now + ms, 2**53) - 1)[0] == 0
     assert block(server, "1ms", now, "NX") == now + ms
     if now + ms < 2**53:
@@ -81,7 +82,8 @@ def test_block_sets_the_block_whatever_it_was(server, counted, options, later, i
 
 def test_a_block_can_be_made_shorter(server):
     block(server, "1h")
-    assert block(server, "1ms", NOW, "UNTIL", 0) == NOW + 1 == blocked_until(server)
+    assert block(server, "1ms", NOW) == NOW + 1
+    ask(server, "SWLIMIT.APPLY", "k", f"b{NOW + 1}~0")
     assert [peek(server, NOW + ms)[0] for ms in (0, 1)] == [0, 1]
 
 
