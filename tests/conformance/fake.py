@@ -150,6 +150,7 @@ class Server:
         if self.listener:
             self.listener.close()
             self.listener = None
+            self.run = f"{self.name}-{self.opened + 2}".ljust(40, "0")  # what is up again is another process
         self.cut()
 
     async def serve(self, reader, writer):
