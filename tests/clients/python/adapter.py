@@ -4,7 +4,6 @@ import asyncio
 import inspect
 import json
 import logging
-import math
 import sys
 import threading
 from collections import Counter
@@ -28,7 +27,11 @@ def say(**words):
 
 
 def ms(seconds):
-    return None if seconds is None else "never" if seconds == math.inf else round(seconds * 1000)
+    return None if seconds is None else round(seconds * 1000)
+
+
+def wait(decision):
+    return "never" if decision.never else ms(decision.retry_after)
 
 
 def told(found):
@@ -36,17 +39,17 @@ def told(found):
         return {"value": found}
     if hasattr(found, "each") or hasattr(found, "members"):
         each = found.each if hasattr(found, "each") else found.members
-        return {"granted": bool(found), "retry_after": ms(found.retry_after), "each": [told(one) for one in each]}
+        return {"granted": bool(found), "retry_after": wait(found), "each": [told(one) for one in each]}
     decision = getattr(found, "decision", found)
     return {"granted": decision.granted, "limit": decision.limit, "remaining": decision.remaining,
-            "retry_after": ms(decision.retry_after), "source": decision.source,
+            "retry_after": wait(decision), "source": decision.source,
             "reset_after": ms(getattr(decision, "reset_after", None))}
 
 
 def failed(error):
-    kinds = {swlimit.ServerAway: "unavailable", swlimit.ModuleMissing: "module_missing", swlimit.DeniedError: "denied",
-             asyncio.CancelledError: "cancelled", TypeError: "invalid", ValueError: "invalid",
-             redis.ResponseError: "refused"}
+    kinds = {swlimit.UnavailableError: "unavailable", swlimit.ModuleMissing: "module_missing",
+             swlimit.DeniedError: "denied", asyncio.CancelledError: "cancelled", TypeError: "invalid",
+             ValueError: "invalid", swlimit.RefusedError: "refused"}
     kind = next((word for one, word in kinds.items() if isinstance(error, one)), "other")
     found = {"error": kind, "reason": getattr(error, "reason", None), "message": f"{type(error).__name__}: {error}"}
     if isinstance(error, swlimit.DeniedError):

@@ -49,7 +49,7 @@ def test_a_busy_loop_is_not_the_server_s_failure(run):
     """60 ms of work at least while the reply comes, with a timeout of 50; also where an earlier one was just up."""
     async def main(limiter):
         await limiter.allow("k")
-        pipeline = limiter._state.of(b"k").wire._pipeline
+        pipeline = limiter._state.of(b"k").connections._pipeline
         for number in range(20):
             pipeline._check_at(time.monotonic())
             for _ in range(number % 5):
@@ -173,7 +173,7 @@ def test_a_message_to_a_server_that_comes_back(run, start):
         await asyncio.to_thread(server.kill)
         while (await limiter.allow("k")).source == "server" or not limiter._state.of(b"k").breaker.is_open:
             await asyncio.sleep(0.01)
-        with pytest.raises(swlimit.ServerAway):
+        with pytest.raises(swlimit.UnavailableError):
             await limiter.record("k", cost=5)
         assert (await limiter.record("k", cost=7, keep=True)).source == "failure"
         await asyncio.to_thread(server.start)

@@ -142,7 +142,7 @@ def test_failovers_of_a_server_that_two_clients_see(export):
         return limiter
 
     for order in (1, -1):
-        value = export(dict([("old", seeing("up", 3)), ("new", seeing("away", 1))][::order]))
+        value = export(dict([("old", seeing("up", 3)), ("new", seeing("unavailable", 1))][::order]))
         assert value("failovers_total", server="db") == 3
         assert value("server_away", server="db") == 1
 
@@ -230,7 +230,7 @@ def test_spans_of_errors(kind, start, traced):
     limiter = kind.limiter(kind.client(kind.redis, port=server.port), 2, "1m", timeout=0.5, on_failure="error")
     spans = traced(search=limiter)
     server.close()
-    with pytest.raises(swlimit.ServerAway):
+    with pytest.raises(swlimit.UnavailableError):
         limiter.allow("k")
     span, = traced.exporter.get_finished_spans()
     assert span.status.status_code is StatusCode.ERROR

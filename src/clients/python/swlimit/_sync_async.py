@@ -10,7 +10,7 @@ import redis
 import redis.asyncio
 
 from ._transport.asyncio_backend import ASYNCIO
-from ._transport.client_state import ClientStates
+from ._transport.core import Cores
 from ._transport.interface import Interface
 from ._transport.thread_backend import THREADS, run
 
@@ -79,9 +79,10 @@ C = TypeVar("C")
 class Threaded(Kind):
     """Limiters for programs with threads, or without."""
 
-    _states = ClientStates(THREADS)
+    _states = Cores(THREADS)
     _interface: Interface = THREADS
     _open = staticmethod(redis.Redis.from_url)
+    _open_cluster_url = staticmethod(redis.RedisCluster.from_url)
     close: Any
 
     @staticmethod
@@ -129,9 +130,10 @@ class Threaded(Kind):
 class Awaited(Kind):
     """Limiters for programs with asyncio, on clients of redis.asyncio."""
 
-    _states = ClientStates(ASYNCIO)
+    _states = Cores(ASYNCIO)
     _interface: Interface = ASYNCIO
     _open = staticmethod(redis.asyncio.Redis.from_url)
+    _open_cluster_url = staticmethod(redis.asyncio.RedisCluster.from_url)
     close: Any
 
     @staticmethod

@@ -11,6 +11,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any, Protocol
 
@@ -397,7 +398,8 @@ class HoldRenewer:
         """The server has done nothing. Where that can change, the command is sent again when it is due."""
         if isinstance(error, redis.exceptions.MovedError):
             if (client := self._client()) is not None:
-                client.redirected(error)
+                with suppress(redis.exceptions.MovedError):  # a client of one server follows nothing
+                    client.redirected(error)
         elif is_failure(error):
             await self._broken(error)
         elif not isinstance(error, (redis.exceptions.AskError, redis.exceptions.TryAgainError)):

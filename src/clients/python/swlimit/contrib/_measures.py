@@ -78,7 +78,7 @@ def _servers(limiters: dict[str, BaseLimiter]) -> Iterator[ServerState]:
     yield from found.values()
 
 
-_SEVERITY = ("up", "slow", "away")
+_SEVERITY = ("up", "slow", "unavailable")
 _CLIENT = "swlimit_client_"
 MEASURES = (
     Measure(f"{_CLIENT}decisions", "Decisions of the client, by limit and source", "counter", "", _decisions),
@@ -86,7 +86,7 @@ MEASURES = (
     Measure(f"{_CLIENT}failovers", "How often sentinels named another primary", "counter", "",
             _by_server(lambda server: server.failovers)),
     Measure(f"{_CLIENT}server_away", "1 while decisions are made without the server", "gauge", "",
-            _by_server(lambda server: server.state == "away")),
+            _by_server(lambda server: server.state == "unavailable")),
     Measure(f"{_CLIENT}server_slow", "1 while replies of the server come after the timeout", "gauge", "",
             _by_server(lambda server: server.state == "slow")),
     Measure(f"{_CLIENT}server_script", "1 if the server has not the module, and its script decides", "gauge", "",

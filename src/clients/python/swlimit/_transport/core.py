@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -15,10 +15,11 @@ import redis.exceptions as redis_errors
 
 from .._core import fork
 from .._core.denial_cache import DenialCache, Ticket
-from .._protocol.commands import Command, Probe, Record
-from .._protocol.script_fallback import Module, TakenOver
-from ..errors import NotExecuted, SwlimitError
-from .circuit_breaker import PROBE_TIMEOUT
+from .._protocol.commands import Command, Probe, Record, ServerCommand
+from .._protocol.replies import ERROR_REPLIES, Failure, as_raised, with_code
+from .._protocol.script_fallback import Module, TakenOver, soon
+from ..errors import NotExecuted, RefusedError, SwlimitError, UnavailableError, WrongClientError
+from .breaker import LAST_PROBE, PROBE_TIMEOUT
 from .endpoint import Endpoint
 from .hold_renewer import HoldRenewer
 from .interface import Interface, Signal
@@ -51,7 +52,7 @@ many denials: `DenialCache.pays_to_look`."""
 ONE_TAG = ": give the keys of one decision the same hash tag, such as {user:1}; a key with a brace needs one, too"
 
 
-class ClientState:
+class Core:
     """Made with a client's first limiter, and closed with its last."""
 
     def __init__(self, client: Any, interface: Interface, module: Module) -> None:
@@ -62,6 +63,10 @@ class ClientState:
         self.queues = KeyQueues(interface)
         self.topology = topology(client, self._make_server, interface)
         self._limiters: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.open_cluster: Callable[[], Awaitable[Any]] | None = None
+        """Opens a client of the cluster that the client's address belongs to, if a limiter opened it."""
+        self.opened: Any = None
+        """The cluster's client that was opened."""
         self.reset()
         fork.remember(self)
 
@@ -72,6 +77,8 @@ class ClientState:
         self._lock = threading.Lock()
         self._refreshing: tuple[object, Signal] | None = None
         self._probing: dict[Server, Any] = {}
+        self._looking: dict[Server, Any] = {}
+        self._becoming: Signal | None = None
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # When the interpreter ends, connections end with it, and a lock that is held is never released.
@@ -102,9 +109,13 @@ class ClientState:
         """
         servers = self.topology.all()
         ends = time.monotonic() + max([CLOSING, *(CLOSING_ROUND_TRIPS * (one.round_trip or 0.0) for one in servers)])
-        while set(self._limiters) == {limiter} and (self._records or any(one.renewer.is_repeating for one in servers)):
+        while set(self._limiters) == {limiter}:
+            waits = self._records or any(one.renewer.is_repeating for one in servers)
+            if not waits and not any(one.connections.owes for one in servers):
+                return
             if time.monotonic() >= ends:
-                self._give_up(servers)
+                if waits:
+                    self._give_up(servers)
                 return
             for one in servers:
                 if not one.breaker.is_open:
@@ -124,44 +135,79 @@ class ClientState:
 
     def close_connections(self) -> list[Any]:
         """Returns the workers, which end soon."""
-        workers = [*self._probing.values(), *self.topology.close()]
+        workers = [*self._probing.values(), *self._looking.values(), *self.topology.close()]
         for worker in workers:
             self.interface.end(worker)
         for server in self.topology.all():
             workers += server.workers
-            server.close()
+            server.end()
             server.renewer.wake()
         return workers
 
     # Requests.
 
     async def send(self, command: Command, timeout: float, wait: float) -> Any:
-        """The reply to a command; see `Wire.send`. Raises ServerAway when the failure policy must decide."""
+        """The reply to a command; see `Connections.send`. Raises UnavailableError when the failure policy must decide,
+        and RefusedError for the error replies that callers have caused."""
         server = self.of(command.key)
         if server is None:
             server = await self._locate(command.key, wait)
+        try:
+            reply = await self._send(server, command, timeout, wait)
+            if time.monotonic() >= server.next_look:
+                self._look_at(server)
+            return reply
+        except UnavailableError as error:
+            server.policy_decides(error)
+            raise
+        except redis_errors.ClusterCrossSlotError as error:
+            raise RefusedError(f"{with_code(error)}{ONE_TAG}") from None
+        except ERROR_REPLIES as error:
+            raise as_raised(error) from None
+
+    async def _send(self, server: Server, command: Command, timeout: float, wait: float) -> Any:
         asking = is_retry = False
+        if wait <= 0:
+            raise NotExecuted("the caller has no time left", "no_answer")
         while True:
             if server.breaker.is_open:
-                raise NotExecuted(server.breaker.reason)
+                failure = server.breaker.failure
+                raise NotExecuted(f"{server.endpoint.name}: {failure.message}", failure.reason)
+            if server.is_too_slow(timeout):
+                self._look_at_slow(server, command.key)
+                raise NotExecuted(server.state.message, "slow")
             try:
-                return await server.wire.send(command, timeout, wait, asking)
+                return await server.connections.send(command, timeout, wait, asking)
             except (redis_errors.AskError, redis_errors.TryAgainError) as error:
                 if is_retry:
                     raise server.lost(error, command.key) from error
                 is_retry = True
                 asking = isinstance(error, redis_errors.AskError) and not isinstance(error, redis_errors.MovedError)
                 if isinstance(error, redis_errors.AskError):
-                    server = self.redirected(error)
-            except redis_errors.ClusterCrossSlotError as error:
-                raise redis_errors.ClusterCrossSlotError(f"{error}{ONE_TAG}") from None
+                    server = await self.follow(server, error, command.key, wait)
+
+    async def follow(self, server: Server, error: Exception, key: bytes, wait: float) -> Server:
+        """The server that MOVED or ASK names. A client of one server cannot follow: unless the limiter has opened it,
+        that is an error until it was served once, and a failure afterwards."""
+        if self.topology.follows:
+            return self.redirected(error)
+        if self.open_cluster is not None:
+            await self._become_cluster(wait)
+            found = self.of(key) if self.topology.follows else None
+            if found is not None:
+                return found
+        if not server.is_served:
+            raise WrongClientError(
+                f"{server.endpoint.name} is part of a cluster: use a RedisCluster of {self.topology.module} in "
+                "place of a Redis") from None
+        raise server.failed(Failure.of(error), key, NotExecuted) from None
 
     async def _locate(self, key: bytes, wait: float) -> Server:
         """The server of a key in a cluster whose servers are not known yet."""
         await self.refresh(wait)
         server = self.of(key)
         if server is None:
-            raise NotExecuted("no server of the cluster is known to have this key")
+            raise NotExecuted("no server of the cluster is known to have this key", "cluster")
         return server
 
     # Servers.
@@ -182,10 +228,55 @@ class ClientState:
         return None if server is None else server.renewer
 
     def redirected(self, error: Exception) -> Server:
+        """Raises the error where the client follows no redirection."""
         server = self.topology.redirected(error)
         self.interface.spawn(self._refresh_soon())
         self.subscribers.lost()  # nobody announces the keys of slots that another server took over
         return server
+
+    def _look_at(self, server: Server) -> None:
+        """Ask a server in the background what INFO says, once in about a minute."""
+        server.next_look = soon()
+        with suppress(RuntimeError):  # no thread could be started
+            self.interface.spawn(self._inform(server))
+
+    async def _inform(self, server: Server) -> None:
+        question = ServerCommand(b"", "INFO")
+        try:
+            reply = await server.connections.send(question, PROBE_TIMEOUT, PROBE_TIMEOUT)
+        except ERROR_REPLIES as error:
+            server.refused(question.words(), error)
+        except SwlimitError:
+            pass
+        else:
+            fields = dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)
+            server.informed(fields)
+            if fields.get("redis_mode") == "cluster" and not self.topology.follows and self.open_cluster is not None:
+                await self._become_cluster(0.0)
+
+    async def _become_cluster(self, wait: float) -> None:
+        """The address that was opened belongs to a cluster: become its client. Goes on in the background."""
+        done = self._becoming
+        if done is None:
+            done = self._becoming = self.interface.signal()
+            self.interface.spawn(self._open_as_cluster(done))
+        await done.wait(wait)
+
+    async def _open_as_cluster(self, done: Signal) -> None:
+        assert self.open_cluster is not None
+        try:
+            client = self.opened = await self.open_cluster()
+        except Exception as error:
+            log.warning("no address that the cluster names can be reached, so %s alone is asked: %s",
+                        self.topology.all()[0].endpoint.name, type(error).__name__, extra={"event": "cluster"})
+        else:
+            before, self.topology = self.topology, Cluster(client, self._make_server)
+            log.info("%s is part of a cluster, whose servers are asked now", before.all()[0].endpoint.name)
+            self.subscribers.lost()
+            for server in before.all():
+                server.close()
+        finally:
+            done.set()
 
     async def refresh(self, seconds: float) -> None:
         """Ask a cluster for its servers, waiting at most so long. It goes on in the background, once for all callers.
@@ -198,7 +289,7 @@ class ClientState:
                 self._refreshing = loop, done
             done = self._refreshing[1]
         if not await done.wait(seconds):
-            raise NotExecuted("the cluster has not named its servers in time")
+            raise NotExecuted("the cluster has not named its servers in time", "no_answer")
 
     async def _refresh_soon(self) -> None:
         with suppress(SwlimitError):
@@ -240,6 +331,16 @@ class ClientState:
             except RuntimeError:  # no thread could be started, as when the interpreter ends: requests try themselves
                 server.breaker.reset()
 
+    def _look_at_slow(self, server: Server, key: bytes) -> None:
+        """Probe a slow server until it fits a limiter's timeout again."""
+        with self._lock, suppress(RuntimeError):  # no thread could be started: the next request tries again
+            if not self.interface.is_running(self._looking.get(server)):
+                self._looking[server] = self.interface.spawn(look_until_fast(weakref.ref(self), server, key))
+
+    @property
+    def longest_timeout(self) -> float:
+        return max((one._timeout for one in list(self._limiters)), default=0.0)
+
     def track(self, server: Server, denials: DenialCache, ticket: Ticket, retry_after: float) -> float | None:
         """Ask the server for invalidations of a denied key. Returns for how many seconds at most the denial may be
         remembered until then; None when the server can't send invalidations."""
@@ -272,7 +373,7 @@ class ClientState:
                         continue
                     command = make(int(passed * 1000))
                     try:
-                        await server.wire.send(command, PROBE_TIMEOUT, PROBE_TIMEOUT)
+                        await server.connections.send(command, PROBE_TIMEOUT, PROBE_TIMEOUT)
                     except SwlimitError:
                         await self.interface.sleep(0.05)
                         continue
@@ -283,7 +384,7 @@ class ClientState:
             self._is_sending_records = False
 
 
-async def probe_until_back(weak: "weakref.ref[ClientState]", server: Server) -> None:
+async def probe_until_back(weak: "weakref.ref[Core]", server: Server) -> None:
     """Probe an unavailable server until it answers, or until its client has no limiters."""
     while server.breaker.is_open:
         if (state := weak()) is None:
@@ -294,7 +395,7 @@ async def probe_until_back(weak: "weakref.ref[ClientState]", server: Server) -> 
         if (state := weak()) is None or not state.is_used:
             return
         try:
-            await server.wire.probe(server.breaker.key)
+            await server.connections.probe(server.breaker.key)
         except SwlimitError:
             with suppress(SwlimitError):
                 await state.refresh(PROBE_TIMEOUT)
@@ -302,6 +403,18 @@ async def probe_until_back(weak: "weakref.ref[ClientState]", server: Server) -> 
             server.refused(Probe(server.breaker.key).words(), error)
         del state
     server.renewer.retry()
+
+
+async def look_until_fast(weak: "weakref.ref[Core]", server: Server, key: bytes) -> None:
+    """Probe a slow server until its round trip fits the timeout that it was above."""
+    while server.slow_timeout is not None and not server.breaker.is_open:
+        if (state := weak()) is None or not state.is_used:
+            return
+        interface, at_most = state.interface, max(PROBE_TIMEOUT, state.longest_timeout)
+        del state
+        with suppress(SwlimitError, *ERROR_REPLIES):
+            server.looked(await server.connections.probe(key, at_most))
+        await interface.sleep(LAST_PROBE)
 
 
 def topology(client: Any, make: MakeServer, interface: Interface) -> OneServer | Cluster:
@@ -313,12 +426,12 @@ def topology(client: Any, make: MakeServer, interface: Interface) -> OneServer |
     return OneServer(Endpoint.of_pool(pool), make)
 
 
-class ClientStates:
+class Cores:
     """The state of each client and `module`. Only its limiters keep a state, or its client, in memory."""
 
     def __init__(self, interface: Interface) -> None:
         self._interface = interface
-        self._states: weakref.WeakKeyDictionary[Any, dict[Module, weakref.ref[ClientState]]] = (
+        self._states: weakref.WeakKeyDictionary[Any, dict[Module, weakref.ref[Core]]] = (
             weakref.WeakKeyDictionary())
         self.reset()
         fork.remember(self)
@@ -326,12 +439,12 @@ class ClientStates:
     def reset(self) -> None:
         self._lock = threading.Lock()
 
-    def of(self, client: Any, module: Module) -> ClientState:
+    def of(self, client: Any, module: Module) -> Core:
         with self._lock:
             states = self._states.setdefault(client, {})
             weak = states.get(module)
             state = weak() if weak is not None else None
             if state is None or state.is_closed:
-                state = ClientState(client, self._interface, module)
+                state = Core(client, self._interface, module)
                 states[module] = weakref.ref(state)
             return state

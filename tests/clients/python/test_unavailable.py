@@ -4,37 +4,43 @@ import json
 import logging
 import os
 import signal
+import socket
+import ssl
 import time
 from datetime import UTC, datetime
 
 import pytest
+import redis
+from redis._parsers.base import BaseParser
 
 from support.server import ROOT, free_port
 from support.waiting import eventually
-from swlimit import ModuleMissing, ServerAway
-from swlimit._protocol.replies import reason
-from swlimit._transport.circuit_breaker import CircuitBreaker
+from swlimit import ModuleMissing, UnavailableError
+from swlimit._protocol.replies import Failure, reason_of
+from swlimit._transport.breaker import Breaker
+
+REASONS = json.loads((ROOT / "tests/conformance/vectors/reasons.json").read_text())
 
 
 def test_a_breaker():
     """Three failures in a row open it, an answer closes it; probes begin after 100 ms, doubled up to 500, ± 20 %."""
     opened, draws = [], iter([0.5, 0.5, 0.5, 0.0, 1.0, 0.5])
-    breaker = CircuitBreaker("there", lambda: next(draws))
-    breaker.on_open = lambda: opened.append(breaker.reason)
-    breaker.failed("once", b"k")
+    breaker = Breaker("there", lambda: next(draws))
+    breaker.on_open = lambda: opened.append(breaker.failure.message)
+    breaker.failed(Failure("other", "once"), b"k")
     breaker.answered()
-    breaker.failed("once")
-    breaker.failed("twice", b"l")
+    breaker.failed(Failure("other", "once"))
+    breaker.failed(Failure("other", "twice"), b"l")
     assert not breaker.is_open and not opened
-    breaker.failed("thrice")
+    breaker.failed(Failure("other", "thrice"))
     assert (breaker.is_open, opened, breaker.key) == (True, ["thrice"], b"l")
     pauses = [breaker.pause() for _ in range(5)]
     assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.4, 0.6])
-    breaker.open("again")
+    breaker.open(Failure("other", "again"))
     assert len(opened) == 1
     breaker.answered()
     assert not breaker.is_open
-    breaker.open("silent")
+    breaker.open(Failure("other", "silent"))
     assert breaker.is_open and len(opened) == 2 and breaker.pause() == pytest.approx(0.1)
 
 
@@ -82,7 +88,7 @@ def test_several_limits_each_by_its_own_policy(kind, limiter, nobody, together):
         try:
             decided = kind.admit(requests) if together == "admit" else kind.allow_all(*requests)
             outcome = "granted" if decided else "denied"
-        except ServerAway:
+        except UnavailableError:
             outcome = "error"
         left = [limiters[at].peek(str(at)).remaining if part["on_failure"] == "local" else None
                 for at, part in enumerate(case["parts"])]
@@ -105,14 +111,14 @@ def test_what_a_part_counts_here_goes_back_where_another_denies(kind, limiter, n
     assert kind.admit([allow.request("b"), here.request("a")])
     raising = make[kinds[1]](on_failure="error")
     for requests in ([here.request("a"), raising.request("b")], [raising.request("b"), here.request("a")]):
-        with pytest.raises(ServerAway):
+        with pytest.raises(UnavailableError):
             kind.admit(requests)
 
 
 def test_what_must_reach_the_server_says_that_it_has_not(limiter, nobody):
     limiter = limiter(client=nobody, on_failure="allow")
     for call in (limiter.refund, limiter.unblock, lambda key: limiter.block(key, 1), limiter.refund, limiter.unblock):
-        with pytest.raises(ServerAway):
+        with pytest.raises(UnavailableError):
             call("k")
 
 
@@ -182,7 +188,7 @@ def test_a_wrong_password_is_told(kind, limiter, server):
     client = kind.client(kind.redis, port=server.port, username="nobody", password="wrong")
     """No request can be asked; what is wrong is in the log, and in the error where there must be one."""
     limiter = limiter(client=client, on_failure="error")
-    with pytest.raises(ServerAway, match="invalid username-password"):
+    with pytest.raises(UnavailableError, match="invalid username-password"):
         limiter.allow("k")
 
 
@@ -211,7 +217,8 @@ def test_away_and_back_are_told_once(kind, limiter, start, told):
     assert state.lacks == () and state.round_trip > 0 and state.backend == "module"
     assert began <= state.since <= datetime.now(UTC)
     server.kill()
-    away = eventually(lambda: [limiter.allow("k"), limiter.servers()[0]][1].state == "away" and limiter.servers()[0])
+    away = eventually(
+        lambda: [limiter.allow("k"), limiter.servers()[0]][1].state == "unavailable" and limiter.servers()[0])
     assert away.reason in ("refused", "disconnected") and away.message and away.since > state.since
     for _ in range(20):
         limiter.allow("k")
@@ -219,40 +226,37 @@ def test_away_and_back_are_told_once(kind, limiter, start, told):
     eventually(lambda: limiter.allow("k").granted)
     back, = limiter.servers()
     assert (back.state, back.reason, back.message) == ("up", None, "") and back.since > away.since
-    assert_in_turn(told, f"{state.address} is away", f"{state.address} is back")
+    assert_in_turn(told, f"{state.address} is unavailable", f"{state.address} answers again")
 
 
-@pytest.mark.parametrize("message, word", [
-    ("Error 111 connecting to localhost:1. Connection refused.", "refused"),
-    ("Error 2 connecting to /run/x. No such file or directory.", "refused"),
-    ("Error -2 connecting to nowhere:6379. Name or service not known.", "unresolved"),
-    ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate", "certificate"),
-    ("WRONGPASS invalid username-password pair or user is disabled.", "password"),
-    ("Authentication required.", "password"),
-    ("READONLY You can't write against a read only replica.", "READONLY"),
-    ("OOM command not allowed when used memory > 'maxmemory'.", "OOM"),
-    ("max number of clients reached", "too_many_clients"),
-    ("localhost:6379 has lost its module: unknown command 'SWLIMIT.ALLOW'", "module_missing"),
-    ("no reply within 50 ms", "no_answer"),
-    ("Connection closed by server.", "disconnected"),
-    ("what nobody thought of", "other"),
-])
-def test_reasons_are_told_apart(message, word):
-    assert reason(message) == word
+@pytest.mark.parametrize("case", REASONS["replies"], ids=lambda case: case["name"])
+def test_reasons_of_replies(case):
+    assert reason_of(BaseParser.parse_error(case["reply"])) == case["reason"]
 
 
-def test_slow_is_told_once(kind, limiter, start, told):
-    """Replies come, but later than the timeout; until the next one that is in time."""
-    server = start()
-    limiter = limiter(100, client=kind.client(kind.redis, port=server.port), timeout=0.1, on_failure="deny",
-                      mode="direct")
-    eventually(lambda: limiter.allow("k").source == "server")
-    os.kill(server.process.pid, signal.SIGSTOP)
-    assert limiter.allow("k").source == "failure"
-    os.kill(server.process.pid, signal.SIGCONT)
-    eventually(lambda: [limiter.allow("k"), told(" is slow")][1])
-    eventually(lambda: limiter.allow("k").source == "server" and limiter.servers()[0].state == "up")
-    assert_in_turn(told, " is slow", " is in time again")
+ENDS = {
+    "connection refused": ConnectionRefusedError(111, "x"), "socket file missing": FileNotFoundError(2, "x"),
+    "host unreachable": OSError(113, "x"), "name not resolved": socket.gaierror(-2, "x"),
+    "certificate refused": ssl.SSLCertVerificationError(1, "x"), "TLS handshake failed": ssl.SSLError(1, "x"),
+    "no connection in time": redis.TimeoutError("x"), "no reply in time": TimeoutError("x"),
+    "connection closed": redis.ConnectionError("Connection closed by server."),
+    "connection reset": ConnectionResetError(104, "redis-tls-1"), "broken pipe": BrokenPipeError(32, "x"),
+    "reply not understood": redis.InvalidResponse("x"),
+}
+
+
+@pytest.mark.parametrize("case", [one for one in REASONS["ends"] if one["name"] in ENDS], ids=lambda case: case["name"])
+def test_reasons_of_ends(case):
+    """redis-py raises its own error while it handles the system's."""
+    error = ENDS[case["name"]]
+    assert reason_of(error) == case["reason"]
+    if not isinstance(error, redis.RedisError):
+        with pytest.raises(redis.ConnectionError) as raised:
+            try:
+                raise error
+            except OSError:
+                raise redis.ConnectionError("Error connecting to redis-tls-1: certificate timed out")  # noqa: B904
+        assert reason_of(raised.value) == case["reason"]
 
 
 def test_missing_rights_are_told_once(kind, limiter, server, told):
