@@ -48,6 +48,7 @@ def told(found):
 
 def failed(error):
     kinds = {swlimit.UnavailableError: "unavailable", swlimit.ModuleMissing: "module_missing",
+             swlimit.WrongClientError: "wrong_client",
              swlimit.DeniedError: "denied", asyncio.CancelledError: "cancelled", TypeError: "invalid",
              ValueError: "invalid", swlimit.RefusedError: "refused"}
     kind = next((word for one, word in kinds.items() if isinstance(error, one)), "other")

@@ -55,7 +55,7 @@ def options_of(words):
     options, rest = {}, iter(words)
     for name in rest:
         if name in ("PARTIAL", "STRICT", "NX"):
-            options[name.lower()] = True
+            options[{"NX": "unless_blocked"}.get(name, name.lower())] = True
         else:
             word = next(rest)
             options[name.lower()] = milliseconds(word, least=0) if name in ("AGE", "BLOCK") else int(word)

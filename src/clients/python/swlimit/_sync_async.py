@@ -86,8 +86,12 @@ class Threaded(Kind):
     close: Any
 
     @staticmethod
-    async def _close_client(client: redis.Redis) -> None:
+    async def _close_client(client: redis.Redis | redis.RedisCluster) -> None:
         client.close()
+        if isinstance(client, redis.RedisCluster):  # which leaves the connection open that it asked first
+            for node in client.nodes_manager.startup_nodes.values():
+                if node.redis_connection is not None:
+                    node.redis_connection.close()
 
     def _check_client(self, client: Any) -> None:
         if not isinstance(client, Client):

@@ -308,7 +308,7 @@ class Pipeline:
                 outcome = health.replied_late(request.command, reply, now - request.sent, request.timeout)
             else:
                 self.last_in_time = now
-                health.measured(now - request.sent)
+                health.measured(min(now - request.sent, request.timeout))  # the loop may have paused
                 outcome = health.replied(request.command, reply)
             if request.is_abandoned:
                 self._undo(request, outcome)
@@ -365,11 +365,8 @@ class Pipelines:
         pipeline = Pipeline(self._health, connect_within=at_most)
         try:
             await pipeline.send(Probe(key), at_most, at_most)
-        except UnavailableError:
-            pipeline.close()
-            raise
         except BaseException:
-            pipeline.retire()
+            pipeline.close()
             raise
         self.close()
         self._pipeline = pipeline

@@ -192,7 +192,7 @@ class Core:
         if self.topology.follows:
             return self.redirected(error)
         if self.open_cluster is not None:
-            await self._become_cluster(wait)
+            await self.become_cluster(wait)
             found = self.of(key) if self.topology.follows else None
             if found is not None:
                 return found
@@ -237,24 +237,17 @@ class Core:
     def _look_at(self, server: Server) -> None:
         """Ask a server in the background what INFO says, once in about a minute."""
         server.next_look = soon()
+        if server not in self.topology.all():  # the cluster was asked in its place
+            return
         with suppress(RuntimeError):  # no thread could be started
-            self.interface.spawn(self._inform(server))
+            self.interface.spawn(look_at(weakref.ref(self), server))
 
-    async def _inform(self, server: Server) -> None:
-        question = ServerCommand(b"", "INFO")
-        try:
-            reply = await server.connections.send(question, PROBE_TIMEOUT, PROBE_TIMEOUT)
-        except ERROR_REPLIES as error:
-            server.refused(question.words(), error)
-        except SwlimitError:
-            pass
-        else:
-            fields = dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)
-            server.informed(fields)
-            if fields.get("redis_mode") == "cluster" and not self.topology.follows and self.open_cluster is not None:
-                await self._become_cluster(0.0)
+    async def is_of_cluster(self) -> None:
+        """A server says that it is part of a cluster."""
+        if not self.topology.follows and self.open_cluster is not None:
+            await self.become_cluster(0.0)
 
-    async def _become_cluster(self, wait: float) -> None:
+    async def become_cluster(self, wait: float) -> None:
         """The address that was opened belongs to a cluster: become its client. Goes on in the background."""
         done = self._becoming
         if done is None:
@@ -403,6 +396,22 @@ async def probe_until_back(weak: "weakref.ref[Core]", server: Server) -> None:
             server.refused(Probe(server.breaker.key).words(), error)
         del state
     server.renewer.retry()
+
+
+async def look_at(weak: "weakref.ref[Core]", server: Server) -> None:
+    """Ask a server what INFO says."""
+    question = ServerCommand(b"", "INFO")
+    try:
+        reply = await server.connections.send(question, PROBE_TIMEOUT, PROBE_TIMEOUT)
+    except ERROR_REPLIES as error:
+        server.refused(question.words(), error)
+    except SwlimitError:
+        pass
+    else:
+        fields = dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)
+        server.informed(fields)
+        if fields.get("redis_mode") == "cluster" and (state := weak()) is not None:
+            await state.is_of_cluster()
 
 
 async def look_until_fast(weak: "weakref.ref[Core]", server: Server, key: bytes) -> None:

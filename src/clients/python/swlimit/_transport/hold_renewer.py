@@ -305,6 +305,7 @@ class HoldRenewer:
             if not is_needed and not self._repeated():  # the reservation may be left of a settlement
                 self._heap.clear()
                 self._groups.clear()
+                self._pending.clear()  # a renewal that nobody answers
             if self._heap or self._pending or mailbox.has_mail:
                 self._idle_since = now
             elif not is_needed or now - self._idle_since >= IDLE:

@@ -172,7 +172,7 @@ class ThreadPool:
         request.generation = self.generation
         try:
             reply = request.exchange(ends, asking)
-            health.measured(time.monotonic() - request.sent)
+            health.measured(min(time.monotonic() - request.sent, timeout))  # this thread may have waited for others
             request.outcome = reply = health.replied(command, reply)
         except TimeoutError:
             raise self._give_up(request) from None
