@@ -140,7 +140,8 @@ class TestLocal:
         asked = limiter._with_its_limit(demand)
         limiter.peek("k")
         clock.now += 9_900
-        assert limiter._heard(asked, Decision.unasked(asked.quota, 0, None, "server", never=True), False).retry_after == 0.001
+        never = Decision.unasked(asked.quota, 0, None, "server", never=True)
+        assert limiter._heard(asked, never, False).retry_after == 0.001
 
     def test_many_keys(self, local):
         limiter = local(max_keys=10)
