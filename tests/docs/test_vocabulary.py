@@ -35,7 +35,7 @@ unavailable: Rust, Python, Node, Go
 statistics: Node
 unless_blocked: Python
 FailurePolicy: Rust, Go
-lookout, Told, Heard: Rust, Go
+lookout, Told, Heard: Rust
 """
 # Events that are logged by each client, in these words.
 SENTENCES = ["server … is unavailable (…); on_failure decides until it answers"]
