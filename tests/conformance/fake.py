@@ -154,6 +154,8 @@ class Server:
         self.cut()
 
     async def serve(self, reader, writer):
+        if self.listener is None:  # accepted while it went down
+            return writer.transport.abort()
         self.opened += 1
         connection = Connection(self.opened, writer, self)
         self.connections.append(connection)
