@@ -11,6 +11,7 @@ const ABLE = [
   "cancel",
   "undo",
   "cluster",
+  "tracking",
   "url",
   "statistics",
   "reasons",
@@ -35,16 +36,15 @@ diagnostics.subscribe("swlimit:state", (state) => say({ log: state.message }));
 
 function told(found) {
   if (typeof found !== "object" || found === null || Array.isArray(found)) return { value: found ?? null };
-  // The language's own value for "never" is Infinity (LOCAL §1); JSON has none.
-  const ms = (value) => (value === Number.POSITIVE_INFINITY ? "never" : (value ?? null));
-  const { granted, limit, remaining, retryAfter, resetAfter, source, each } = found.decision ?? found;
-  if (each) return { granted: Boolean(granted), retry_after: ms(retryAfter), each: each.map(told) };
+  const { granted, limit, remaining, retryAfter, never, resetAfter, source, each } = found.decision ?? found;
+  const retry_after = never ? "never" : (retryAfter ?? null);
+  if (each) return { granted: Boolean(granted), retry_after, each: each.map(told) };
   return {
     granted: Number(granted),
     limit,
     remaining: remaining ?? null,
-    retry_after: ms(retryAfter),
-    reset_after: ms(resetAfter),
+    retry_after,
+    reset_after: resetAfter ?? null,
     source,
   };
 }
@@ -54,6 +54,7 @@ function failed(error) {
     [swlimit.UnavailableError, "unavailable"],
     [swlimit.ModuleMissingError, "module_missing"],
     [swlimit.DeniedError, "denied"],
+    [swlimit.ClusterClientError, "wrong_client"],
     [swlimit.RefusedError, "refused"],
     [TypeError, "invalid"],
     [RangeError, "invalid"],
@@ -159,8 +160,7 @@ async function run(asked) {
     case "statistics": {
       const sums = {};
       for (const one of limiters)
-        for (const [name, count] of Object.entries(one.statistics ?? one.counts))
-          sums[name] = (sums[name] ?? 0) + count;
+        for (const [name, count] of Object.entries(one.statistics)) sums[name] = (sums[name] ?? 0) + count;
       return sums;
     }
     case "health": {
@@ -180,7 +180,7 @@ async function run(asked) {
 
 createInterface({ input: process.stdin }).on("line", (line) => {
   const asked = JSON.parse(line);
-  if (asked.do === "hello") say({ id: asked.id, ok: [...ABLE, kind === "ioredis" ? "sentinel" : "tracking"] });
+  if (asked.do === "hello") say({ id: asked.id, ok: [...ABLE, ...(kind === "ioredis" ? ["sentinel"] : [])] });
   else if (asked.do === "cancel") calls.get(asked.call)?.abort();
   else
     run(asked).then(

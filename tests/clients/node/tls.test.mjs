@@ -34,7 +34,7 @@ for (const [name, open, hears] of [
     const k = key();
     await three.record(k, { cost: 3, age: "59s" });
     await eventually(async () => (await three.allow(k)).source === "cache", "a local denial");
-    assert.equal(three.clientState.server(k).invalidations?.isOpen ?? false, hears);
+    assert.equal(three.core.server(k).invalidations?.isOpen ?? false, hears);
     assert.equal((await three.acquire(k, "20s")).granted, 1);
     // Its client is connected, and nobody answers on that connection: the one that takes its place speaks TLS.
     const silent = () => new Promise(() => {});

@@ -4,6 +4,7 @@ import calculateSlot from "cluster-key-slot";
 import { isPacked, type Word } from "../protocol/script-fallback.js";
 import { announceFailover } from "../transport/server-health.js";
 import type { Connection, InvalidationListener, Transport } from "../transport/transport.js";
+import { connectErrorOf } from "./connect-error.js";
 import { ASK_INTERVAL } from "./sentinels.js";
 
 /** The used part of a client. */
@@ -77,12 +78,14 @@ interface Duplicate extends NodeRedisClient {
 }
 
 function single(client: Duplicate): Transport {
+  const connectError = connectErrorOf(client);
   return {
     send: (args) => client.sendCommand(args, optionsOf(args, client.isReady)),
     node: () => client,
     address,
     open: openTo,
     state: () => (client.isReady ? "ready" : "connecting"),
+    connectError: () => (client.isReady ? undefined : connectError()),
     connection: () => (client.isReady ? client.socketEpoch : undefined),
     isOpen: () => client.isOpen,
     ended: (listener) => client.on("end", listener),

@@ -13,14 +13,14 @@ import { type Ask, type RequestOptions, Server, type ServerOwner } from "./serve
 import { type ServerState, warnOfLoss } from "./server-health.js";
 import type { Transport } from "./transport.js";
 
-const states = new WeakMap<object, ClientState>();
+const states = new WeakMap<object, Core>();
 
 /** Closing may take so many ms, or so many round trips, and checks every `CLOSING_INTERVAL` ms whether it is done. */
 export const CLOSING = 1500;
 export const CLOSING_TRIPS = 6;
 const CLOSING_INTERVAL = 10;
 
-export class ClientState implements ServerOwner {
+export class Core implements ServerOwner {
   /** Connections to wait on; null where the client opens none. */
   readonly blocking: BlockingConnections | null;
   readonly retryQueue: RetryQueue;
@@ -39,10 +39,10 @@ export class ClientState implements ServerOwner {
   onLeft: (() => Promise<void>) | null = null;
 
   /** The state of a client; `transport` is called for its first limiter. */
-  static of(client: object, transport: () => Transport): ClientState {
+  static of(client: object, transport: () => Transport): Core {
     let state = states.get(client);
     if (!state) {
-      state = new ClientState(transport());
+      state = new Core(transport());
       states.set(client, state);
     }
     return state;
@@ -184,7 +184,7 @@ export class ClientState implements ServerOwner {
 
   /** Close all connections but the caller's. */
   private hangUp(): void {
-    this.blocking?.close();
+    this.blocking?.hangUp();
     for (const server of this.servers.values()) server.close();
     this.servers.clear();
     for (const end of this.awaiting) end();

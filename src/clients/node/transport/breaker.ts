@@ -1,5 +1,6 @@
-/** A circuit breaker opens when a server keeps failing: while it is open, no request waits for that server. */
+/** A breaker opens when a server keeps failing: while it is open, no request waits for that server. */
 
+import type { UnavailableError } from "../core/errors.js";
 import type { ServerHealth } from "./server-health.js";
 
 /** It opens after so many failures in a row. */
@@ -12,7 +13,7 @@ export const LAST_PROBE = 500;
 /** Each interval is longer or shorter by up to this part, so that the processes of a fleet do not probe at once. */
 export const JITTER = 0.2;
 
-export class CircuitBreaker {
+export class Breaker {
   private failures = 0;
   private interval = FIRST_PROBE;
   private timer: NodeJS.Timeout | null = null;
@@ -25,11 +26,11 @@ export class CircuitBreaker {
   ) {}
 
   get isOpen(): boolean {
-    return this.reason !== null;
+    return this.opened !== null;
   }
 
   /** Why it is open. */
-  get reason(): string | null {
+  get opened(): UnavailableError | null {
     return this.health.unavailable;
   }
 
@@ -37,14 +38,14 @@ export class CircuitBreaker {
     this.failures = 0;
   }
 
-  failed(reason: string): void {
-    if (++this.failures >= FAILURES) this.open(reason);
+  failed(error: UnavailableError): void {
+    if (++this.failures >= FAILURES) this.open(error);
   }
 
-  open(reason: string): void {
+  open(error: UnavailableError): void {
     if (this.isOpen) return;
     this.interval = FIRST_PROBE;
-    this.health.setUnavailable(reason);
+    this.health.setUnavailable(error);
     this.schedule();
   }
 
