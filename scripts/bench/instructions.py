@@ -136,7 +136,8 @@ def count_with(top_keys, cases, module, older, options=None):
     before = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--compress-strings=no", "--compress-pos=no",
               "--callgrind-out-file=callgrind"]
     costs = {}
-    server = Server(Binaries.installed(), {"loadmodule": FLOOR_MODULE} | (options or {}), module, before=before, ready_seconds=120)
+    options = {"loadmodule": FLOOR_MODULE} | (options or {})
+    server = Server(Binaries.installed(), options, module, before=before, ready_seconds=120)
     with server, Load(server, clients=1) as load, ExitStack() as stack:
         for commands in full_ring(["instructions:ful"], FULL_QUOTA, HOUR):
             if commands:
