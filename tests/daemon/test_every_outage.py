@@ -143,10 +143,14 @@ def evicted(rig):
 
 @contextmanager
 def too_many_clients(rig):
-    rig.server.cli("CONFIG", "SET", "maxclients", "20")
-    rig.server.cli("CLIENT", "KILL", "USER", "limits")
-    idle = [socket.create_connection(("127.0.0.1", rig.server.port)) for _ in range(25)]
-    yield
+    # Without the relay, which ends both ways at once.
+    rig.restart(server=rig.url().replace(str(rig.relay.port), str(rig.server.port)))
+    eventually(lambda: rig.daemon.metrics("swlimit_client_server_round_trip_seconds"))
+    with rig.server.client(single_connection_client=True) as operator:
+        idle = [socket.create_connection(("127.0.0.1", rig.server.port)) for _ in range(25)]
+        operator.config_set("maxclients", 20)
+        operator.execute_command("CLIENT", "KILL", "USER", "limits")
+        yield
     for connection in idle:
         connection.close()
 
@@ -161,7 +165,7 @@ def all_dead(rig):
 UNAVAILABLE = r"WARN .*the rate limit server is unavailable"
 # What is broken: the log's line, a metric's name and its labels but the server, the sentence, and the alerts.
 OUTAGES = {
-    killed: (UNAVAILABLE, "swlimitd_server_unavailable_seconds", ("refused",), r"unavailable \(refused\)",
+    killed: (UNAVAILABLE, "swlimitd_server_unavailable_seconds", ("disconnected",), r"unavailable \(disconnected\)",
              ["SwlimitdServerUnavailable", "SwlimitdDecidesWithoutServer"]),
     hung: (UNAVAILABLE, "swlimitd_server_unavailable_seconds", ("no_answer",), r"unavailable \(no_answer\)",
            ["SwlimitdServerUnavailable", "SwlimitdDecidesWithoutServer"]),
@@ -225,7 +229,8 @@ def test_an_outage_is_seen(rig, outage, tmp_path):
         with outage(rig):
             if line:
                 eventually(lambda: re.search(line, daemon.log), log=lambda: daemon.log)
-                eventually(lambda: any(of[len(of) - len(labels):] == labels for of in daemon.metrics(metric)))
+                eventually(lambda: any(of[len(of) - len(labels):] == labels for of in daemon.metrics(metric)),
+                           log=lambda: f"{daemon.metrics(metric)} {daemon.log}")
                 eventually(lambda: re.search(sentence, daemon.get("/healthcheck")[1]),
                            log=lambda: daemon.get("/healthcheck")[1])
                 assert daemon.get("/healthcheck")[0] == 200

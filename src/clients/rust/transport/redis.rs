@@ -3,9 +3,14 @@
 use std::sync::Arc;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, ConnectionInfo, ErrorKind, ProtocolVersion, PushInfo, PushKind, Value};
+use redis::{
+    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, PushInfo, PushKind, Value,
+};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::unconstrained;
+use tokio::time::{timeout, Duration};
 
 use super::certificates;
 use super::sentinel::{Sentinels, Tenure};
@@ -15,6 +20,8 @@ use crate::error::Cause;
 
 /// Commands that a connection queues, at least as many as may be unanswered: a command that was polled once is queued.
 const QUEUE: usize = 4096;
+/// How long a server may take to say why it closes connections.
+const FAREWELL: Duration = Duration::from_millis(100);
 
 /// The servers that a URL names.
 pub(crate) struct Servers {
@@ -143,6 +150,7 @@ async fn connected(info: ConnectionInfo, purpose: Purpose, events: Events) -> Re
             speaking(ProtocolVersion::RESP2)?.get_multiplexed_async_connection_with_config(&plain).await?
         }
         Err(error) if knows_no_resp3(&error) => return Err(Failure::Refused(format!("ERR {error}"))),
+        Err(error) if error.is_connection_dropped() => return Err(farewell(&info).await.unwrap_or(error.into())),
         made => made?,
     };
     let shared = Shared(connection);
@@ -153,6 +161,20 @@ async fn connected(info: ConnectionInfo, purpose: Purpose, events: Events) -> Re
         }
     }
     Ok(shared)
+}
+
+/// What a server says that closes each connection at once, such as one with too many clients. It reads nothing: who
+/// writes to it finds the connection broken, and its words are lost. So this only reads.
+async fn farewell(info: &ConnectionInfo) -> Option<Failure> {
+    let ConnectionAddr::Tcp(host, port) = info.addr() else { return None };
+    let mut said = [0; 100];
+    let reading = async {
+        let mut stream = TcpStream::connect((host.as_str(), *port)).await?;
+        stream.read(&mut said).await
+    };
+    let read = timeout(FAREWELL, reading).await.ok()?.ok()?;
+    let text = std::str::from_utf8(&said[..read]).ok()?.strip_prefix('-')?.lines().next()?;
+    Some(Failure::Refused(text.to_owned()))
 }
 
 /// Whether the server, or what is before it, did not understand HELLO.
