@@ -106,7 +106,7 @@ def test_a_password_that_changes(start_daemon, server):
     ("cached", "swlimit.allow", "limits with a window are errors", False),
     ("cached", "pttl", "denials are remembered for max_untracked_age only", True),
     ("leased", "time", "mode leased decides as cached; by the script, this machine's clock decides", True),
-    ("leased", "info", "mode leased decides as cached, and nobody is warned of evictions", True),
+    ("leased", "info", "mode leased decides as cached, and evictions are not noticed", True),
 ])
 def test_a_right_that_is_missing(start_daemon, server, mode, missing, without, decides):
     daemon = starting(start_daemon, limits(mode, "error"), server=user(server, "+@all", f"-{missing}"))

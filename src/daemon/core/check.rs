@@ -7,7 +7,7 @@ use swlimit_client::{Backend, Client, Error, ServerState};
 use super::rights;
 use crate::config::limits::Limits;
 
-/// A check that nobody answers is repeated at once. So many failures open the client's breaker, which then says why.
+/// A check without an answer is repeated at once: three failures open the client's breaker, which then says why.
 const TRIES: usize = 3;
 
 /// What a check has found.

@@ -13,9 +13,9 @@ const CHECKED: &str = "swlimit:connected";
 pub fn needed(limits: &Limits) -> Vec<(String, Vec<&'static str>)> {
     let mut domains: BTreeMap<&str, (String, Vec<&Limit>)> = BTreeMap::new();
     for (domain, rule) in limits.rules() {
-        let asked = rule.limits.iter().filter(|limit| limit.policy.mode != Mode::Local);
+        let counted = rule.limits.iter().filter(|limit| limit.policy.mode != Mode::Local);
         let (_, all) = domains.entry(&domain.name).or_insert_with(|| (key(domain, rule), Vec::new()));
-        all.extend(asked);
+        all.extend(counted);
     }
     domains.into_values().map(|(key, limits)| (key, rights(&limits).into_iter().collect())).collect()
 }
@@ -54,7 +54,7 @@ pub fn without(right: &str) -> &'static str {
     match right {
         "client|tracking" | "client|id" | "pttl" => "denials are remembered for max_untracked_age only",
         "time" => "mode leased decides as cached; by the script, this machine's clock decides",
-        "info" => "mode leased decides as cached, and nobody is warned of evictions",
+        "info" => "mode leased decides as cached, and evictions are not noticed",
         "ping" => "the breaker is slower to see a dead connection",
         "swlimit.peek" => "hits of 0, denials of several limits and explain are errors",
         "swlimit.refund" => "units of denied requests and of leases do not come back",
