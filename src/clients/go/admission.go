@@ -23,8 +23,8 @@ type admitting struct {
 	onError      ErrorPolicy
 }
 
-// MaxAge is for how long an admission is renewed at most, in whole milliseconds, because news of its end may never come.
-// Then its holds and its reservation end by their time to live, and the holds are lost. What was counted stays
+// MaxAge is for how long an admission is renewed at most, in whole milliseconds, because news of its end may never
+// come. Then its holds and its reservation end by their time to live, and the holds are lost. What was counted stays
 // counted.
 func MaxAge(d time.Duration) AdmitOption {
 	return func(o *admitting) error {

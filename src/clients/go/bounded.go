@@ -32,8 +32,8 @@ func (b *bounded[V]) find(key string) *V {
 	return nil
 }
 
-// put adds a key that is not there, and forgets what is more than most. It copies the key, which may be part of something
-// large.
+// put adds a key that is not there, and forgets what is more than most. It copies the key, which may be part of
+// something large.
 func (b *bounded[V]) put(key string, value V, most int) *V {
 	if b.places == nil {
 		b.places = map[string]*place[V]{}

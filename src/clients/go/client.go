@@ -138,7 +138,8 @@ func (c *Client) longest(d time.Duration) {
 	}
 }
 
-// Ping asks a server, any of a cluster, whether it answers, until ctx ends. It needs no right to the commands of limits.
+// Ping asks a server, any of a cluster, whether it answers, until ctx ends. It needs no right to the commands of
+// limits.
 func (c *Client) Ping(ctx context.Context) error {
 	if c == nil {
 		return wrong("the client is nil")
@@ -410,8 +411,8 @@ func (c *Client) askUntil(ctx context.Context, cmd command, how asking, until ti
 	}
 }
 
-// prepare says how a call is asked where the script decides: with its text, or in the module's words to find out whether
-// the module is there now.
+// prepare says how a call is asked where the script decides: with its text, or in the module's words to find out
+// whether the module is there now.
 func (p *server) prepare(c *call, cn *connection) {
 	if c.name == "" && !c.takesOver || c.byModule || cn.backend() != byScript {
 		return
@@ -503,8 +504,8 @@ func (c *Client) again(ctx context.Context, failed *call, text string, until tim
 	return nil, why
 }
 
-// hasModule asks once for a command that every module has: without arguments, it is an error, and does nothing. A module
-// that lacks others is too old for them.
+// hasModule asks once for a command that every module has: without arguments, it is an error, and does nothing. A
+// module that lacks others is too old for them.
 func (c *Client) hasModule(ctx context.Context, cn *connection, key string, until time.Duration) (bool, error) {
 	isOld := false
 	if cn.adapt(func(d *dialect) { isOld = d.isOld }); isOld {
@@ -537,7 +538,8 @@ func (c *Client) takeOver(ctx context.Context, keys []string, until time.Duratio
 	return nil
 }
 
-// await is the reply to a call, or why nobody waits for it any more. decides tells that the caller decides in its place.
+// await is the reply to a call, or why nobody waits for it any more. decides tells that the caller decides in its
+// place.
 func (c *Client) await(ctx context.Context, asked *call, until time.Duration, decides bool) (any, error) {
 	timer := time.NewTimer(until - now())
 	defer timer.Stop()

@@ -36,8 +36,8 @@ func TestCluster(t *testing.T) {
 		}
 		backends(t, client, 3, "script")
 		for range 10 { // each key's windows are in one slot
-			if d := must(must(NewLimits(client, "5/hour; 3/minute", Timeout(20*time.Second), OnFailure(FailError))).Allow(background,
-				key())); !d.Allowed {
+			l := must(NewLimits(client, "5/hour; 3/minute", Timeout(20*time.Second), OnFailure(FailError)))
+			if d := must(l.Allow(background, key())); !d.Allowed {
 				t.Errorf("%+v", d)
 			}
 		}
@@ -332,7 +332,8 @@ func TestRedirections(t *testing.T) {
 		"MOVED 1 [2001:db8::1]:7001": "[2001:db8::1]:7001",
 	} {
 		asked := Server{Addr: "[2001:db8::5]:7000"}
-		failed := &call{command: peekCommand("k", &demand{}), owner: newServer(client, asked), connection: &connection{server: asked}}
+		failed := &call{command: peekCommand("k", &demand{}), owner: newServer(client, asked),
+			connection: &connection{server: asked}}
 		if next, err := client.again(background, failed, text, 0); next == nil || transport.to != want {
 			t.Errorf("%s: %s, %v", text, transport.to, err)
 		}
@@ -353,7 +354,8 @@ func TestCancelledWhileASlotMoves(t *testing.T) {
 		}
 		return noReply
 	})
-	if d, err := limiter(t, connect(t, Server{Addr: addr}), 1, OnFailure(FailAllow)).Peek(ctx, "k"); err != context.Canceled {
+	l := limiter(t, connect(t, Server{Addr: addr}), 1, OnFailure(FailAllow))
+	if d, err := l.Peek(ctx, "k"); err != context.Canceled {
 		t.Errorf("%+v, %v", d, err)
 	}
 }

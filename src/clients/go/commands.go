@@ -358,7 +358,8 @@ func countedRate(key string, raw any) []counted {
 	return nil
 }
 
-// countedBudget dates the refund surely before the period's end: the period began with its first unit, perhaps this one.
+// countedBudget dates the refund surely before the period's end: the period began with its first unit, perhaps this
+// one.
 func countedBudget(key string, raw any) []counted {
 	if r, err := replyOf(raw); err == nil {
 		return []counted{{key, r.granted, r.resetAfter - 1}}

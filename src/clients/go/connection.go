@@ -139,7 +139,8 @@ func now() time.Duration { return time.Since(began) }
 
 var began = time.Now()
 
-// A call is a command that is under way. Its connection owns it: its caller may leave, and the reply is read all the same.
+// A call is a command that is under way. Its connection owns it: its caller may leave, and the reply is read all the
+// same.
 type call struct {
 	command
 	asking     bool          // preceded by ASKING

@@ -24,7 +24,8 @@ var (
 	ErrModuleMissing = errors.New("swlimit: the server does not have the module: load it with " +
 		"`MODULE LOAD /path/to/swlimit.so`")
 	// ErrCluster is matched where a server is one of a cluster and redirects, and the client does not follow.
-	ErrCluster = errors.New("swlimit: the server is one of a cluster: use a swlimit.Cluster, or FollowCluster(ClusterAuto)")
+	ErrCluster = errors.New("swlimit: the server is one of a cluster: use a swlimit.Cluster, or " +
+		"FollowCluster(ClusterAuto)")
 	// ErrClosed is matched by errors of a Client that was closed.
 	ErrClosed = errors.New("swlimit: closed")
 	// ErrLost is the cause that the context of a lost hold is cancelled with.

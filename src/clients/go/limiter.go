@@ -68,8 +68,8 @@ type Limiter struct {
 	owned   *Client  // what Close closes
 }
 
-// New returns a limiter. Limiters are cheap to make, need not be closed, and share what the Client knows. Without a Client,
-// that is with nil, this process decides alone.
+// New returns a limiter. Limiters are cheap to make, need not be closed, and share what the Client knows. Without a
+// Client, that is with nil, this process decides alone.
 func New(client *Client, q Quota, options ...Option) (*Limiter, error) {
 	checked, err := q.checked()
 	if err != nil {
@@ -83,7 +83,8 @@ func New(client *Client, q Quota, options ...Option) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Limiter{asker: asker, quota: checked, windows: newWindows(asker.maxKeys, &asker.counts.evicted), warming: warming}, nil
+	windows := newWindows(asker.maxKeys, &asker.counts.evicted)
+	return &Limiter{asker: asker, quota: checked, windows: windows, warming: warming}, nil
 }
 
 // With returns a limiter of the same keys and options with another quota: for limits that depend on who asks. The key's

@@ -33,8 +33,8 @@ func NewLimits(client *Client, rates string, options ...Option) (*Limits, error)
 	return limits, nil
 }
 
-// Open returns a limiter of one rate such as "100/minute", as [ParseQuota] reads it. The Client is the limiter's own: its
-// Close closes it, and so does an error.
+// Open returns a limiter of one rate such as "100/minute", as [ParseQuota] reads it. The Client is the limiter's own:
+// its Close closes it, and so does an error.
 func Open(client *Client, rate string, options ...Option) (*Limiter, error) {
 	quota, err := ParseQuota(rate)
 	var l *Limiter

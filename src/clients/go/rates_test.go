@@ -121,7 +121,8 @@ func TestLimits(t *testing.T) {
 }
 
 func TestOpen(t *testing.T) {
-	l := must(Open(must(NewClient(Server{Addr: address(t, "main")})), "2/minute", Timeout(20*time.Second), OnFailure(FailError)))
+	client := must(NewClient(Server{Addr: address(t, "main")}))
+	l := must(Open(client, "2/minute", Timeout(20*time.Second), OnFailure(FailError)))
 	k := key()
 	for _, granted := range []bool{true, true, false} {
 		if d := must(l.Allow(background, k)); d.Allowed() != granted {
@@ -142,7 +143,7 @@ func TestOpen(t *testing.T) {
 			t.Error(rate, err)
 		}
 	}
-	client := dial(t)
+	client = dial(t)
 	if err := must(New(client, Quota{Limit: 1, Window: time.Second})).Close(); err != nil || client.ctx.Err() != nil {
 		t.Error("it closed what it had not opened")
 	}

@@ -147,7 +147,8 @@ func (d dialect) words(c *command, whole bool) []string {
 	return sent
 }
 
-// pack makes one argument of an ALLOW, which counts, or a PEEK: the server reads it faster; at < 0: by the server's clock.
+// pack makes one argument of an ALLOW, which counts, or a PEEK: the server reads it faster; at < 0: by the server's
+// clock.
 func (d *demand) pack(counts bool, at int64) string {
 	flags := byte(0)
 	for bit, isSet := range []bool{counts, d.partial, d.strict} {

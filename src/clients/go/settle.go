@@ -16,8 +16,8 @@ type settlement struct {
 
 // Settle says how many units of each part were really used, in order, without the holds, which end. What was not used
 // goes back; what was used beyond is counted. That happens once, even if replies are lost. It returns what was changed
-// of each; nil where nothing goes back: it was settled before, or the reservation had ended. Without a server, and where
-// OnFailure is Local, it corrects what this process has counted.
+// of each; nil where nothing goes back: it was settled before, or the reservation had ended. Without a server, and
+// where OnFailure is Local, it corrects what this process has counted.
 //
 // ctx ends the wait for that, and not the settlement: it is repeated until the server answers, or the reservation has
 // ended.

@@ -11,7 +11,8 @@ type Statistics struct {
 	Server, Cache, Failure, Local Count
 	// TakenOver is how many keys the Client has handed from the script to the module, for all its limiters.
 	TakenOver int64
-	// Lost is how many units stay counted that were granted to nobody, because giving them back failed, for all its limiters.
+	// Lost is how many units stay counted that were granted to nobody, because giving them back failed, for all its
+	// limiters.
 	Lost int64
 	// Evicted is how many keys this process forgot that were still of use, because there were more than MaxKeys.
 	Evicted int64

@@ -1,9 +1,16 @@
 package swlimit
 
 import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
+	"io"
+	"net"
 	"os"
+	"slices"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -234,6 +241,46 @@ func TestSeveralLimitsEachByItsOwnPolicy(t *testing.T) {
 		}
 		if len(known.Failures) < 25 {
 			t.Errorf("only %d cases", len(known.Failures))
+		}
+	}
+}
+
+// Why a server counts as unavailable is said in the words of all languages, and never read from prose.
+func TestReasons(t *testing.T) {
+	var known struct {
+		Words   []string
+		Ends    []struct{ Name, Reason string }
+		Replies []struct {
+			Name, Reply string
+			Reason      *string
+		}
+	}
+	vectors(t, "reasons", &known)
+	for _, r := range known.Replies {
+		want := ""
+		if r.Reason != nil {
+			want = *r.Reason
+		}
+		if got := reasonOfReply(r.Reply); got != want {
+			t.Errorf("%s: %q instead of %q", r.Name, got, want)
+		}
+	}
+	ends := map[string]error{
+		"connection refused":    &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)},
+		"socket file missing":   &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ENOENT)},
+		"host unreachable":      &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EHOSTUNREACH)},
+		"name not resolved":     &net.DNSError{Err: "no such host", Name: "redis-tls-1", IsNotFound: true},
+		"certificate refused":   &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}},
+		"TLS handshake failed":  tls.RecordHeaderError{Msg: "first record does not look like a TLS handshake"},
+		"no connection in time": context.DeadlineExceeded, "no reply in time": os.ErrDeadlineExceeded,
+		"connection silent": os.ErrDeadlineExceeded, "connection closed": io.EOF,
+		"connection reset": &net.OpError{Op: "read", Err: os.NewSyscallError("read", syscall.ECONNRESET)},
+		"broken pipe":      &net.OpError{Op: "write", Err: os.NewSyscallError("write", syscall.EPIPE)},
+		"reply late":       &unavailable{reason: reasonSlow}, "reply not understood": unexpected("x"),
+	}
+	for _, r := range known.Ends {
+		if err, ok := ends[r.Name]; !ok || reasonOfEnd(err) != r.Reason || !slices.Contains(known.Words, r.Reason) {
+			t.Errorf("%s: %q instead of %q", r.Name, reasonOfEnd(err), r.Reason)
 		}
 	}
 }

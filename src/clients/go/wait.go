@@ -184,8 +184,8 @@ const (
 	isDone
 )
 
-// A waiter is a caller that waits until it is granted, there is no hope, or its time ends. Then it gets its last denial,
-// and an error only where the server was unavailable: that is for OnFailure.
+// A waiter is a caller that waits until it is granted, there is no hope, or its time ends. Then it gets its last
+// denial, and an error only where the server was unavailable: that is for OnFailure.
 type waiter[T any] struct {
 	client *Client
 	line   string // its key; "" where nobody waits in a line

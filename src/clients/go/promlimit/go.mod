@@ -1,6 +1,6 @@
 module github.com/swlimit/swlimit/src/clients/go/promlimit
 
-go 1.26.0
+go 1.25.0
 
 require (
 	github.com/prometheus/client_golang v1.25.0

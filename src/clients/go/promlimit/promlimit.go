@@ -9,7 +9,8 @@ import (
 )
 
 var (
-	decisions   = prometheus.NewDesc("swlimit_client_decisions_total", "Decisions.", []string{"limit", "source", "granted"}, nil)
+	decisions = prometheus.NewDesc("swlimit_client_decisions_total", "Decisions.",
+		[]string{"limit", "source", "granted"}, nil)
 	unavailable = prometheus.NewDesc("swlimit_client_server_unavailable", "1 while decisions are made without the server.",
 		[]string{"server"}, nil)
 	slow = prometheus.NewDesc("swlimit_client_server_slow", "1 while replies come after the timeout.",
@@ -18,8 +19,10 @@ var (
 		[]string{"server"}, nil)
 	trip = prometheus.NewDesc("swlimit_client_server_round_trip_seconds", "The smoothed time that replies take.",
 		[]string{"server"}, nil)
-	evicts = prometheus.NewDesc("swlimit_client_server_evicts", "1 if the server may evict counts.", []string{"server"}, nil)
-	taken  = prometheus.NewDesc("swlimit_client_taken_over_total", "Keys of the script that the module took over.", nil, nil)
+	evicts = prometheus.NewDesc("swlimit_client_server_evicts", "1 if the server may evict counts.",
+		[]string{"server"}, nil)
+	taken = prometheus.NewDesc("swlimit_client_taken_over_total", "Keys of the script that the module took over.",
+		nil, nil)
 )
 
 // Limits are limiters of any kind, by the names that metrics show.

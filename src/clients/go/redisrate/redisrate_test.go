@@ -24,7 +24,8 @@ import (
 
 var background = context.Background()
 
-// Conns end with their clients, and nothing of them is left. Only go-redis 9.23 does not always end clients of clusters.
+// Conns end with their clients, and nothing of them is left. Only go-redis 9.23 does not always end clients of
+// clusters.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	for until := time.Now().Add(30 * time.Second); clientsLeft() > 0 && time.Now().Before(until); time.Sleep(time.Millisecond) {

@@ -49,8 +49,9 @@ func fromURL(raw string) (*swlimit.Client, error) {
 	return New(option)
 }
 
-// New returns a Client of the servers that a client with this option asks: those of a cluster, the primary that sentinels
-// name, or a single server. It is the caller's to close. It takes the option because a client does not say its own.
+// New returns a Client of the servers that a client with this option asks: those of a cluster, the primary that
+// sentinels name, or a single server. It is the caller's to close. It takes the option because a client does not say
+// its own.
 //
 // ReplicaOnly is refused, as only primaries grant. What the option says of the client's own connections, caches and
 // retries has no meaning here.
